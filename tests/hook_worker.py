@@ -190,7 +190,7 @@ def job(folder):
 
 def advise(folder):
     """Let bytes take long, then rounds, and leave what each iteration exchanged with."""
-    size, links = dist.get_world_size(), {}
+    size, links = dist.get_world_size(), {"latency": 1e-3, "byte": 1e-6}
 
     def slowed(call, at, rounds, share):
         def slower(*given, **options):
@@ -208,7 +208,8 @@ def advise(folder):
     hook = Hook.advised([select], device="cpu", every=2, log=folder).attach(wrapped)
     taken = []
     for iteration in range(70):
-        links |= {"latency": 1e-3, "byte": 1e-6} if iteration < 40 else {"latency": 3e-2, "byte": 1e-8}
+        if iteration == 40:
+            links |= {"latency": 3e-2, "byte": 1e-8}
         drawn = np.split(gradients(iteration, size), np.cumsum(SIZES)[:-1], axis=1)
         wrapped([torch.from_numpy(one[dist.get_rank()].copy()) for one in drawn]).backward()
         taken.append(hook.marks.exchange)

@@ -5,9 +5,21 @@ closed forms and from the device profile. `Adviser` decides on what it has learn
 jobs, and `simnet.hooks.Hook.advised` drives the same in real ones.
 """
 
-from simnet.advise.adviser import Advice, Adviser, Predicted
+from simnet.advise.adviser import PINGS, WORD, Advice, Adviser, Predicted, probe_bytes
 from simnet.advise.estimator import Estimator, Sum
 from simnet.advise.exchanges import Cost, cost
-from simnet.advise.policy import PINGS, Advised
+from simnet.advise.policy import Advised
 
-__all__ = ["PINGS", "Advice", "Advised", "Adviser", "Cost", "Estimator", "Predicted", "Sum", "cost"]
+__all__ = [
+    "PINGS",
+    "WORD",
+    "Advice",
+    "Advised",
+    "Adviser",
+    "Cost",
+    "Estimator",
+    "Predicted",
+    "Sum",
+    "cost",
+    "probe_bytes",
+]

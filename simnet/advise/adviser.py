@@ -3,8 +3,7 @@
 What a change is worth is the time that it saves over the iterations for which links are taken to stay as they are, the
 horizon. An exchange that turns out to be slow is left again, so that what its first iterations tell counts as well:
 ``every x E[gain] + (horizon - every) x E[max(gain, 0)]``, the knowledge gradient of [1]_. A change is made where that
-exceeds what the change costs, and a margin, so that exchanges that are as fast as each other do not take turns. A probe
-of the links is made where what it tells is worth more than its time, by the same rule.
+exceeds what the change costs, and a margin, so that exchanges that are as fast as each other do not take turns.
 
 References
 ----------
@@ -16,7 +15,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -36,9 +35,15 @@ On the 866 shipped settings of TCP up to 100 Mbit/s one closed form in ten is of
 UNKNOWN = math.log(2)
 """The relative standard deviation from which on a time is not known: a factor of two."""
 
+WORD, PINGS = 4.0, 2
+"""Bytes of a word of a probe, and how many go to the next worker and back, in turn: with the first workers meet."""
+
 # What links are taken to be before anything is known of them, and by how much that may be off: a second, and 1 MB/s.
 _LATENCY, _BYTE, _LINKS_DEVIATION = 1e-3, 1e-9, [1.0, 1e-6]
-_LATENCY_AT, _BYTE_AT, _PROBE_AT = 0, 1, 2
+_LATENCY_AT, _BYTE_AT, _FACTORS_AT = 0, 1, 2
+# The relative standard deviation of a probe, and how much of the smallest exchange its long message is: the best of
+# 0.5 to 24 %, and of 3 to 100 %, as the constants of the filter.
+_PROBE_NOISE, _PROBE_PART = 0.02, 0.25
 # The quantile of a normal distribution that 90 % are within, on both sides.
 _NINETY = 1.645
 _SMALL = 1e-9
@@ -62,7 +67,7 @@ class Predicted(NamedTuple):
     known : bool
         Whether the standard deviation is below `UNKNOWN`.
     worth : float
-        What a change to it is worth, over the horizon [s].
+        What a change to it is worth over the horizon [s].
     """
 
     label: str
@@ -136,7 +141,16 @@ class Adviser:
     change_cost : float
         Seconds that a change takes, >= 0.
     probe_share : float
-        What probes may take of the time of exchanges, unless links have jumped.
+        What probes may take of the time of exchanges, beyond the first.
+
+    Attributes
+    ----------
+    choice : str
+        The exchange in force.
+    knows : bool
+        Whether it was known at the last decision what that takes.
+    advice : Advice or None
+        The last decision.
     """
 
     def __init__(
@@ -151,28 +165,26 @@ class Adviser:
         change_cost: float = 0.0,
         probe_share: float = 0.01,
     ) -> None:
-        self.probe_share = probe_share
-        self.every, self.horizon, self.margin, self.change_cost = every, max(horizon, every), margin, change_cost
-        self.fallback, self.choice = fallback, fallback
+        self._every, self.horizon, self.margin, self.change_cost = every, max(horizon, every), margin, change_cost
+        self.fallback, self.choice, self.probe_share = fallback, fallback, probe_share
         self.advice: Advice | None = None
-        self._costs = dict(costs)
         self._labels = tuple(costs)
         n = len(self._labels)
         self._links = Estimator(
-            [_LATENCY, _BYTE, *[0.0] * (1 + n)],
-            [*_LINKS_DEVIATION, *[FACTOR_SPREAD] * (1 + n)],
-            [True, True] + [False] * (1 + n),
+            [_LATENCY, _BYTE, *[0.0] * n], [*_LINKS_DEVIATION, *[FACTOR_SPREAD] * n], [True, True] + [False] * n
         )
         methods = dict.fromkeys(itertools.chain(*([*one.select, *one.merge] for one in costs.values())))
         self._methods = {name: place for place, name in enumerate(methods)}
         within = [(kernels or {}).get(name, (1.0, 1.0)) for name in self._methods]
         spread = [max(math.log(high / low) / (2 * _NINETY), 0.05) for low, high in within]
         self._kernels = Estimator([1.0] * len(spread), spread, [True] * len(spread))
-        self._buckets, self._backward, self._probed = 1, 0.0, 0.0
-        # How many jumps there had been at the last probe, and the seconds of exchanges since.
-        self._probed_at: int | None = None
-        self._waits = False
-        self._since_probe = 0.0
+        self.knows = False
+        self._backward, self._probed = 0.0, 0.0
+        # How many jumps there had been at the last probe, and what its words took.
+        self._probed_at, self._words = 0, 0.0
+        # Seconds of all exchanges, and of all probes but the first.
+        self._exchanged, self._spent = 0.0, 0.0
+        self.costs_are(costs)
 
     def costs_are(self, costs: Mapping[str, Cost], buckets: int = 1) -> None:
         """Take over what the exchanges consist of, as where buckets are made anew or the density changes.
@@ -185,7 +197,13 @@ class Adviser:
             In how many pieces the gradient is exchanged.
         """
         self._buckets = buckets
-        self._costs = dict(costs)
+        each = [costs[label] for label in self._labels]
+        messages = [self._messages(*one) for one in zip(self._labels, each, strict=True)]
+        self._all_messages = Sum(*map(np.array, zip(*messages, strict=True)))
+        self._all_select, self._all_merge = (
+            Sum(*map(np.array, zip(*(self._kernels_of(one) for one in part), strict=True)))
+            for part in ([one.select for one in each], [one.merge for one in each])
+        )
 
     def learn(self, label: str, cost: Cost, took: Took) -> None:
         """Take in what an iteration with an exchange took.
@@ -199,157 +217,125 @@ class Adviser:
         took : Took
             What it took.
         """
-        messages = self._messages(label, cost)
-        if took.communicate > 0 and any(messages.coefficients.values()):
-            self._links.learn(messages, took.communicate, part_of_a_series=True)
+        if took.communicate > 0 and cost.rounds + cost.nbytes > 0:
+            self._links.learn(self._messages(label, cost), took.communicate)
         for kernels, seconds in ((cost.select, took.select), (cost.merge, took.merge)):
             if seconds > 0 and any(kernels.values()):
-                self._kernels.learn(self._kernels_of(kernels), seconds, part_of_a_series=True)
+                self._kernels.learn(self._kernels_of(kernels), seconds)
         self._backward = took.backward
-        self._since_probe += took.communicate + took.select + took.merge
+        self._exchanged += took.communicate + took.select + took.merge
 
     def probes(self, lasts: float) -> None:
-        """Take note that workers probe, which keeps them for so many seconds; decisions wait for what they find."""
-        self._probed, self._probed_at, self._since_probe, self._waits = lasts, self._links.jumps, 0.0, True
+        """Take note that workers probe, which keeps them for so many seconds."""
+        self._probed, self._probed_at = lasts, self._links.jumps
+        self._spent += lasts if self._words else 0.0
 
-    def learn_round_trip(self, seconds: float) -> None:
-        """Take in how long it took from when a worker sent a word to the next until the answer was there."""
-        self._waits = False
+    def learn_round_trip(self, seconds: float, nbytes: float = 0.0) -> None:
+        """Take in how long it took from when a worker sent so many bytes to the next until its word was there."""
         if seconds > 0:
-            self._links.learn(Sum({_LATENCY_AT: 2.0}, _PROBE_AT), seconds)
+            self._words = self._words if nbytes else PINGS * seconds
+            both = np.zeros(_FACTORS_AT + len(self._labels))
+            both[[_LATENCY_AT, _BYTE_AT]] = 2.0, nbytes
+            self._links.learn(Sum(both, np.zeros_like(both)), seconds, _PROBE_NOISE)
 
     def wants_probe(self) -> bool:
-        """Return whether it is worth its time to find out how much of a time is latency."""
-        if len(self._labels) < 2 or self._waits:
-            return False
-        current = self._lasting(self.choice)
-        gain = 0.0
-        for label in self._labels:
-            saved = self._lasting(label).less(current)
-            # Beside the time in force, latency and bandwidth are known only together: what one is the other is not.
-            links = np.where(np.arange(saved.links.size) <= _BYTE_AT, saved.links, 0.0)
-            expected = max(saved.seconds, 0.0)
-            gain = max(gain, _expected_excess(saved.seconds, self._links.deviation(links)) - expected)
-        cost = 4.0 * float(self._links.state[_LATENCY_AT])
-        afresh = self._probed_at != self._links.jumps
-        return self.horizon * gain > cost and (afresh or cost <= self.probe_share * self._since_probe)
+        """Return whether links have jumped, and exchanges have taken long enough for another probe."""
+        jumped = self._probed_at != self._links.jumps
+        return jumped and self._spent + self._words <= self.probe_share * self._exchanged
 
     def decide(self, iteration: int) -> Advice:
         """Return what to do next, and why."""
-        before, current = self.choice, self._lasting(self.choice)
-        predicted = [self._predicted(label, current) for label in self._labels]
-        least = self.margin * self.horizon * current.seconds + self.change_cost
-        best = max(predicted, key=lambda one: one.worth)
+        before, predicted = self.choice, self._predicted()
         now = next(one for one in predicted if one.label == before)
-        if self._waits and self.knows and not (best.known and best.seconds < now.seconds):
-            why = "workers have probed, and wait for what they find"
-        elif not any(one.known for one in predicted):
-            self.choice, why = self.fallback, _not_known(predicted)
+        best, faster = max(predicted, key=lambda one: one.worth), min(predicted, key=lambda one: one.seconds)
+        least = self.margin * self.horizon * now.seconds + self.change_cost
+        if not any(one.known for one in predicted):
+            wide = min(predicted, key=lambda one: one.high / one.low)
+            why = f"not known what exchanges take: at best {wide.label}, {wide.low:.3g} to {wide.high:.3g} s"
+            self.choice = self.fallback
         elif best.label != before and best.worth > least:
-            self.choice = best.label
-            why = f"{best.seconds:.3g} s an iteration in place of {now.seconds:.3g} s"
+            self.choice, why = best.label, f"{best.seconds:.3g} s an iteration in place of {now.seconds:.3g} s"
             if best.seconds >= now.seconds:
                 why = f"a try: {best.seconds:.3g} s expected, {best.low:.3g} s possible, {now.seconds:.3g} s now"
-        else:
-            faster = min(predicted, key=lambda one: one.seconds)
+        elif faster.label == before:
             why = "it is expected to be the fastest"
-            if faster.label != before:
-                why = f"{faster.label} may take {faster.seconds:.3g} s, not {now.seconds:.3g} s: not worth a change"
+        else:
+            why = f"{faster.label} may take {faster.seconds:.3g} s, not {now.seconds:.3g} s: not worth a change"
         latency, byte = (self._interval(one) for one in (_LATENCY_AT, _BYTE_AT))
         self.advice = Advice(
             iteration, self.choice, before, why, latency, byte, self._links.jumps, self._probed,
-            self._links.noise, self._links.drift, tuple(predicted),
+            self._links.noise, self._links.drift, predicted,
         )  # fmt: skip
+        self.knows = next(one.known for one in predicted if one.label == self.choice)
         self._probed = 0.0
         return self.advice
 
-    @property
-    def knows(self) -> bool:
-        """Whether it is known what the exchange in force takes."""
-        return self._relative(self._lasting(self.choice)) <= UNKNOWN
-
     def _messages(self, label: str, cost: Cost) -> Sum:
-        own = _PROBE_AT + 1 + self._labels.index(label)
-        return Sum({_LATENCY_AT: cost.rounds, _BYTE_AT: cost.nbytes}, own)
+        coefficients, factors = np.zeros((2, _FACTORS_AT + len(self._labels)))
+        coefficients[[_LATENCY_AT, _BYTE_AT]] = cost.rounds, cost.nbytes
+        factors[_FACTORS_AT + self._labels.index(label)] = 1.0
+        return Sum(coefficients, factors)
 
     def _kernels_of(self, seconds: Mapping[str, float]) -> Sum:
-        return Sum({self._methods[name]: one for name, one in seconds.items()})
-
-    def _lasting(self, label: str) -> _Lasting:
-        cost = self._costs[label]
-        messages = self._links.expected(self._messages(label, cost))
-        select, merge = (self._kernels.expected(self._kernels_of(one)) for one in (cost.select, cost.merge))
-
-        def lasts(selecting: float, rest: float) -> float:
-            if not self._backward:
-                return selecting + rest
-            return left_after(self._backward, selecting / self._buckets, rest / self._buckets, self._buckets)
-
-        rest = messages.seconds + merge.seconds
-        seconds = lasts(select.seconds, rest)
-        by_select, by_rest = 1.0, 1.0
-        if self._backward:
-            step = 1e-3
-            by_rest = (lasts(select.seconds, rest * (1 + step)) - seconds) / (step * rest)
-            by_select = (lasts(select.seconds * (1 + step), rest) - seconds) / max(step * select.seconds, 1e-30)
-        kernels = by_select * select.gradient + by_rest * merge.gradient
-        parts = messages.seconds, select.seconds + merge.seconds
-        return _Lasting(max(seconds, _SMALL), by_rest * messages.gradient, kernels, *parts)
+        coefficients, factors = np.zeros((2, len(self._methods)))
+        for name, one in seconds.items():
+            coefficients[self._methods[name]] = one
+        return Sum(coefficients, factors)
 
     def _interval(self, place: int) -> tuple[float, float, float]:
         value, deviation = float(self._links.state[place]), math.sqrt(self._links.covariance[place, place])
         within = math.exp(_NINETY * min(deviation / value, _WIDEST))
         return value, value / within, value * within
 
-    def _deviation(self, one: _Lasting) -> float:
-        return math.hypot(self._links.deviation(one.links), self._kernels.deviation(one.kernels))
+    def _predicted(self) -> tuple[Predicted, ...]:
+        messages = self._links.expected(self._all_messages)
+        select, merge = (self._kernels.expected(one) for one in (self._all_select, self._all_merge))
+        rest = messages.seconds + merge.seconds
+        more = [1e-3 * np.maximum(one, _SMALL) for one in (select.seconds, rest)]
 
-    def _relative(self, one: _Lasting) -> float:
-        return self._deviation(one) / one.seconds
+        def lasts(selecting: Floats, others: Floats) -> Floats:
+            if not self._backward:
+                return selecting + others
+            return left_after(self._backward, selecting / self._buckets, others / self._buckets, self._buckets)
 
-    def _predicted(self, label: str, current: _Lasting) -> Predicted:
-        lasting = self._lasting(label)
-        saved = lasting.less(current)
-        gain, deviation = saved.seconds, self._deviation(saved)
-        relative = self._relative(lasting)
+        seconds = np.maximum(lasts(select.seconds, rest), _SMALL)
+        by_select = (lasts(select.seconds + more[0], rest) - seconds) / more[0]
+        by_rest = (lasts(select.seconds, rest + more[1]) - seconds) / more[1]
+        links = by_rest[:, np.newaxis] * messages.gradient
+        kernels = by_select[:, np.newaxis] * select.gradient + by_rest[:, np.newaxis] * merge.gradient
+        variances = _variances(links, self._links.covariance) + _variances(kernels, self._kernels.covariance)
+        relative = np.sqrt(variances) / seconds
+        within = np.exp(_NINETY * np.minimum(relative, _WIDEST))
+        factors = np.exp(self._links.state[_FACTORS_AT:])
+        now = self._labels.index(self.choice)
+        gain = seconds[now] - seconds
+        spread = _variances(links - links[now], self._links.covariance)
+        spread = spread + _variances(kernels - kernels[now], self._kernels.covariance)
         # What is not known is no reason for a try: where anything is possible, so is a large gain.
-        later = max(self.horizon - self.every, 0) * _expected_excess(gain, deviation if relative <= UNKNOWN else 0.0)
-        within = math.exp(_NINETY * min(relative, _WIDEST))
-        place = _PROBE_AT + 1 + self._labels.index(label)
-        return Predicted(
-            label, lasting.seconds, lasting.seconds / within, lasting.seconds * within, lasting.communicate,
-            lasting.compute, math.exp(self._links.state[place]), relative <= UNKNOWN, self.every * gain + later,
+        possible = _expected_excess(gain, np.where(relative <= UNKNOWN, np.sqrt(spread), 0.0))
+        worth = self._every * gain + (self.horizon - self._every) * possible
+        numbers = (
+            seconds, seconds / within, seconds * within, messages.seconds, select.seconds + merge.seconds, factors,
+            relative <= UNKNOWN, worth,
         )  # fmt: skip
+        columns = (one.tolist() for one in numbers)
+        return tuple(Predicted(*one) for one in zip(self._labels, *columns, strict=True))
 
 
-class _Lasting(NamedTuple):
-    """Seconds of an exchange, their gradients by the states of links and kernels, and what they consist of."""
-
-    seconds: float
-    links: Floats
-    kernels: Floats
-    communicate: float
-    compute: float
-
-    def less(self, current: _Lasting) -> _Lasting:
-        """Return what is saved against the exchange in force."""
-        return _Lasting(
-            current.seconds - self.seconds,
-            current.links - self.links,
-            current.kernels - self.kernels,
-            current.communicate - self.communicate,
-            current.compute - self.compute,
-        )
+def _expected_excess(mean: Floats, deviation: Floats) -> Floats:
+    """Return the means of what of normal numbers is above zero."""
+    z: Floats = np.clip(mean / np.maximum(deviation, 1e-30), -40.0, 40.0)
+    below = np.array([0.5 * math.erfc(-one / math.sqrt(2)) for one in z.tolist()])
+    found: Floats = mean * below + deviation * np.exp(-z * z / 2) / math.sqrt(2 * math.pi)
+    return found
 
 
-def _expected_excess(mean: float, deviation: float) -> float:
-    """Return the mean of what of a normal number is above zero."""
-    if deviation <= 0:
-        return max(mean, 0.0)
-    z = mean / deviation
-    return mean * 0.5 * math.erfc(-z / math.sqrt(2)) + deviation * math.exp(-z * z / 2) / math.sqrt(2 * math.pi)
+def _variances(gradients: Floats, covariance: Floats) -> Floats:
+    """Return the variance of each of what has these gradients; shapes (k, n) and (n, n)."""
+    found: Floats = ((gradients @ covariance) * gradients).sum(axis=1)
+    return np.maximum(found, 0.0)
 
 
-def _not_known(predicted: Sequence[Predicted]) -> str:
-    wide = min(predicted, key=lambda one: one.high / one.low)
-    return f"not known what exchanges take: at best {wide.label}, {wide.low:.3g} to {wide.high:.3g} s"
+def probe_bytes(costs: Mapping[str, Cost]) -> float:
+    """Return the bytes of the long message of a first probe: so much of what the smallest exchange puts on a link."""
+    return _PROBE_PART * min(one.nbytes for one in costs.values())

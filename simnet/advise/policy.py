@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from simnet.advise.adviser import Advice, Adviser
+from simnet.advise.adviser import PINGS, WORD, Advice, Adviser, probe_bytes
 from simnet.advise.exchanges import Cost, cost
 from simnet.base.checks import whole
 from simnet.base.quantities import Count, Factor, Seconds, bounded
@@ -24,15 +24,12 @@ from simnet.schedule import Round, Schedule
 AGREES = 2
 """Iterations before a decision of which it knows no more: workers agree on an iteration beside the one after it."""
 
-WORD, PINGS = 4.0, 2
-"""Bytes of a word of a probe, and how many go to the next worker and back, in turn: with the first workers meet."""
-
 
 class Advised:
     """What the adviser takes, by what iterations have taken so far, as `simnet.hooks.Hook.advised` does in real jobs.
 
-    Links are measured by the exchanges themselves. Workers stop for a probe only where what it tells is worth its time,
-    as before the first iteration. Until it is known what exchanges take, the fallback is taken.
+    Links are measured by a probe before the first iteration, and then by the exchanges themselves; workers stop for a
+    word there and back after links have jumped. While it is not known what exchanges take, the fallback is taken.
 
     Parameters
     ----------
@@ -100,18 +97,34 @@ class Advised:
         return self.decide(context).shortlist
 
     def measures(self, context: PolicyContext) -> Schedule | None:
-        """Return the messages of a probe where it is worth its time: words to the next worker, and back."""
+        """Return the messages of a probe, if there is one: words to the next worker and back; at first a longer one."""
         adviser, workers = self._updated(context), np.arange(len(context.placement))
-        if not (self.probes and workers.size > 1 and self._due(context) and adviser.wants_probe()):
+        if not self.probes or min(workers.size, len(self.candidates)) < 2 or not self._due(context):
+            return None
+        if not self.log:
+            lengths = [WORD] * PINGS + [probe_bytes(self._costs)]
+        elif adviser.wants_probe():
+            lengths = [WORD] * PINGS
+        else:
             return None
         ahead = np.roll(workers, -1)
-        there_and_back = [Round(*ways, WORD, phase="probe") for ways in ((workers, ahead), (ahead, workers))]
-        return Schedule(workers.size, there_and_back * PINGS)
+        rounds = [
+            one
+            for nbytes in lengths
+            for one in (Round(workers, ahead, nbytes, phase="probe"), Round(ahead, workers, WORD, phase="probe"))
+        ]
+        return Schedule(workers.size, rounds)
 
     def measured(self, context: PolicyContext, ends: Sequence[float]) -> None:
-        """Keep what the words of a probe took, until workers have agreed on it."""
-        self._updated(context).probes(max(ends))
-        self._told.append((context.iteration, float(np.diff(ends[1 : 2 * PINGS : 2], prepend=0.0).min())))
+        """Learn what a first probe found; keep what another took until workers have agreed on it."""
+        adviser = self._updated(context)
+        adviser.probes(max(ends))
+        took = np.diff(ends[1::2], prepend=0.0).tolist()
+        if self.log:
+            self._told.append((context.iteration, min(took)))
+            return
+        adviser.learn_round_trip(min(took[:PINGS]))
+        adviser.learn_round_trip(took[-1], probe_bytes(self._costs))
 
     def decide(self, context: PolicyContext) -> Decision:
         """Return the exchange in force, after a new decision where one is due."""

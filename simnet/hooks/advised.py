@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any, NamedTuple
 
 import sparsifier_models
-from simnet.advise import PINGS, Adviser, Cost, cost
+from simnet.advise import PINGS, WORD, Adviser, Cost, cost, probe_bytes
 from simnet.base.errors import InputError
 from simnet.costs.devices import DeviceProfile
 from simnet.hooks import group as groups
@@ -41,6 +41,14 @@ class _Agreed(NamedTuple):
     choice: int
     probes: bool
     knows: bool
+
+
+class _Probe(NamedTuple):
+    """Seconds of a word there and back, of the longer message and its answer, and of the whole probe; 0 without."""
+
+    word: float = 0.0
+    long: float = 0.0
+    lasts: float = 0.0
 
 
 class Advising:
@@ -83,7 +91,8 @@ class Advising:
         import torch.distributed as dist
 
         self.rank, self.size = dist.get_rank(group), dist.get_world_size(group)
-        self._entries, self._device, self._every, self._may_probe = tuple(entries), device, every, probes
+        self._entries, self._device, self._every = tuple(entries), device, every
+        self._may_probe = probes and min(self.size, len(self._entries)) > 1
         self._options = {"every": every, **options}
         self._known_costs: dict[tuple[int, ...], dict[str, Cost]] = {}
         self._candidates = {one.label: _candidate(one) for one in self._entries}
@@ -111,13 +120,24 @@ class Advising:
         self._pool = ThreadPoolExecutor(1, thread_name_prefix="simnet-adviser")
         self._pending: Future[_Agreed] | None = None
         self._choice, self._knows = 0, False
-        # Seconds of the last word there and back, and of its probe; zero when workers have agreed on it.
-        self._round_trip, self._probed = 0.0, 0.0
+        # What the last probe found; nothing when workers have agreed on it.
+        self._probed = _Probe()
         self._iterations: list[tuple[Iteration, tuple[int, ...]]] = []
         # Of worker 0.
         self._adviser: Adviser | None = None
         self._sizes: tuple[int, ...] = ()
-        self._found = 0.0
+
+    def start(self, entries: int) -> None:
+        """Probe, and agree on the first choice, beside what comes before the first exchange.
+
+        Parameters
+        ----------
+        entries : int
+            Of the gradient.
+        """
+        if self._may_probe:
+            self._sizes = (entries,)
+            self._pending = self._pool.submit(self._first)
 
     def begin(self, number: int, before: Iteration | None, sizes: tuple[int, ...], clock: Clock) -> Entry:
         """Return the choice of an iteration, as all workers do where its first bucket is handed over.
@@ -135,11 +155,11 @@ class Advising:
         """
         if before is not None:
             self._iterations.append((before, sizes))
-        probe = before is None
+        probe = False
         if self._pending is not None:
             agreed, self._pending = self._pending.result(), None
             self._choice, probe, self._knows = agreed
-        if probe and self._may_probe and self.size > 1 and len(self._entries) > 1:
+        if probe:
             self._ping()
         if (number + 1) % self._every == 0 or not self._knows:
             told, self._iterations = self._iterations, []
@@ -153,63 +173,67 @@ class Advising:
             self._file.close()
         groups.destroy(self._group)
 
-    def _ping(self) -> None:
-        """Send words to the next worker, answer those of the one before, and take the time."""
+    def _first(self) -> _Agreed:
+        """Probe and agree before the first iteration; on the thread."""
+        self._ping(probe_bytes(self._costs(self._sizes)))
+        return self._agree(0, [], None)
+
+    def _ping(self, more: float = 0.0) -> None:
+        """Send words to the next worker, and a longer message if asked for; answer those of the one before; time it."""
         import torch
         import torch.distributed as dist
 
         ahead, behind = (self._global((self.rank + step) % self.size) for step in (1, -1))
-        begin, took = time.perf_counter(), []
-        for number in range(PINGS):
-            word, began = torch.zeros(3), time.perf_counter()
-            # The tags tell words from answers where the next worker is the one before as well.
+        begin, took, entries = time.perf_counter(), [], [round(one / WORD) for one in (WORD,) * PINGS + (more,) if one]
+        for number, length in enumerate(entries):
+            given, came, word = torch.zeros(length), torch.zeros(length), torch.zeros(2)
+            began = time.perf_counter()
+            # The tags tell messages from answers where the next worker is the one before as well.
             answer = dist.irecv(word[:1], ahead, group=self._group, tag=2 * number + 1)
-            asked = dist.irecv(word[1:2], behind, group=self._group, tag=2 * number)
-            sent = [dist.isend(word[2:], ahead, group=self._group, tag=2 * number)]
+            asked = dist.irecv(came, behind, group=self._group, tag=2 * number)
+            sent = [dist.isend(given, ahead, group=self._group, tag=2 * number)]
             asked.wait()
-            sent.append(dist.isend(word[2:], behind, group=self._group, tag=2 * number + 1))
+            sent.append(dist.isend(word[1:], behind, group=self._group, tag=2 * number + 1))
             answer.wait()
             took.append(time.perf_counter() - began)
             for one in sent:
                 one.wait()
-        self._round_trip, self._probed = min(took), time.perf_counter() - begin
+        long = took[PINGS] if took[PINGS:] else 0.0
+        self._probed = _Probe(min(took[:PINGS]), long, time.perf_counter() - begin)
 
-    def _agree(self, number: int, told: list[tuple[Iteration, tuple[int, ...]]], clock: Clock) -> _Agreed:
+    def _agree(self, number: int, told: list[tuple[Iteration, tuple[int, ...]]], clock: Clock | None) -> _Agreed:
         """Agree on what iterations took, and on the choice for one to come; on the thread."""
         import torch
         import torch.distributed as dist
 
-        rows = [_took(one, clock) for one, _ in told]
+        rows = [_took(one, clock) for one, _ in told if clock is not None]
         # Of messages the least, which waited for nobody; of the rest the slowest worker.
         numbers = [
-            self._round_trip,
+            *self._probed,
             *(sign * one for row in rows for sign, one in zip((-1, 1, 1, 1), row, strict=True)),
         ]
-        probed, self._round_trip = self._probed if self._round_trip else 0.0, 0.0
+        self._probed = _Probe()
         said = torch.tensor(numbers, dtype=torch.float64)
         dist.all_reduce(said, dist.ReduceOp.MAX, group=self._group)
         answer = torch.zeros(3, dtype=torch.int64)
         if self.rank == 0:
-            answer = torch.tensor(self._decided(number, told, said, probed))
+            answer = torch.tensor(self._decided(number, told, said))
         dist.broadcast(answer, self._global(0), group=self._group)
         choice, probes, knows = answer.tolist()
         return _Agreed(choice, bool(probes), bool(knows))
 
-    def _decided(
-        self, number: int, told: list[tuple[Iteration, tuple[int, ...]]], said: Tensor, probed: float
-    ) -> _Agreed:
-        round_trip, *rest = said.tolist()
-        self._found = round_trip or self._found
-        if self._adviser is None and not told:
+    def _decided(self, number: int, told: list[tuple[Iteration, tuple[int, ...]]], said: Tensor) -> _Agreed:
+        probed, rest = _Probe(*said.tolist()[:3]), said.tolist()[3:]
+        if not self._sizes and not told:
             return _Agreed(0, False, False)  # What buckets there are is known after the first iteration.
         if self._adviser is None:
-            self._sizes = told[0][1]
+            self._sizes = self._sizes or told[0][1]
             within = {name: (one.low, one.high) for name, one in self._device.methods.items()}
             self._adviser = Adviser(self._costs(self._sizes), self._entries[0].label, within, **self._options)
-        if self._found:
-            self._adviser.probes(probed)
-            self._adviser.learn_round_trip(self._found)
-            self._found = 0.0
+        if probed.lasts:
+            self._adviser.probes(probed.lasts)
+            self._adviser.learn_round_trip(probed.word)
+            self._adviser.learn_round_trip(probed.long, probe_bytes(self._costs(self._sizes)))
         for place, (one, sizes) in enumerate(told):
             if sizes != self._sizes:
                 self._sizes = sizes

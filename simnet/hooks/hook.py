@@ -199,13 +199,13 @@ class Hook:
         ----------
         choices : str, Path, PolicyTable or sequence of Entry
             What there is to choose from, or the table whose choices that are. The first that is dense is taken while
-            nothing is known; one is added if there is none.
+            nothing is known; one is added if there is none. Once attached, the hook probes and knows something.
         device : str, Path or DeviceProfile
             What kernels are expected to cost, of ``simnet calibrate device``.
         every : int
             Iterations from one decision to the next, >= 1.
         probes : bool
-            Whether workers may stop to measure the latency, where that is worth its time.
+            Whether workers may send each other probes: before the first iteration, and after links have jumped.
         log : str or Path, optional
             Folder in which worker 0 writes ``adviser.jsonl``, a decision per line; none when omitted.
         group : ProcessGroup, optional
@@ -283,9 +283,12 @@ class Hook:
             If the table does not know as many parameters as the model has.
         """
         self._names = {id(one): name for name, one in model.module.named_parameters()}
+        entries = sum(one.numel() for one in model.module.parameters() if one.requires_grad)
         if self._sizes is not None:
-            self.entry = self._sizes.entry(sum(one.numel() for one in model.module.parameters() if one.requires_grad))
+            self.entry = self._sizes.entry(entries)
             self._sizes = None
+        if self._advising is not None:
+            self._advising.start(entries)
         model.register_comm_hook(self, lambda hook, bucket: hook.exchange(bucket))
         return self
 

@@ -11,11 +11,12 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
+from numpy.typing import ArrayLike
 
 from simnet.base.arrays import Floats
 from simnet.costs.devices import DeviceOp, DeviceProfile
 from simnet.network import STACKS, Stack
-from simnet.network.computing import Computing, in_turn
+from simnet.network.computing import Computing
 from simnet.schedule import Schedule
 
 
@@ -71,32 +72,30 @@ def slows(computing: Computing) -> bool:
     return computing.side_stream is not None or bool(np.any(np.asarray(computing.beside) != 1.0))
 
 
-def left_after(backward: float, select: float, communicate: float, buckets: int) -> float:
-    """Return the seconds of an exchange that are left after the backward pass, which it goes beside in equal buckets.
+def left_after(backward: float, select: ArrayLike, communicate: ArrayLike, buckets: int) -> Floats:
+    """Return the seconds of exchanges that are left after the backward pass, which they go beside in equal buckets.
 
     Parameters
     ----------
     backward : float
         Seconds of the backward pass.
-    select : float
+    select : array_like of float
         Seconds of the kernels of a bucket, which delay the slices of the backward pass to come; all come before its
         first message.
-    communicate : float
+    communicate : array_like of float
         Seconds that a bucket is under way; the next one waits for that.
     buckets : int
         How many there are, >= 1.
 
     Examples
     --------
-    >>> left_after(0.5, 0.0, 0.25, 4), left_after(9.0, 0.0, 0.25, 4), left_after(9.0, 0.5, 0.25, 4)
-    (0.625, 0.25, 2.25)
+    >>> left_after(0.5, [0.0], 0.25, 4), left_after(9.0, [0.0, 0.5], 0.25, 4)
+    (array([0.625]), array([0.25, 2.25]))
     """
-    ready = backward * np.arange(1, buckets + 1)[:, np.newaxis] / buckets
-    opens, _ = in_turn(np.zeros(1), ready, np.full((buckets, 1), select))
-    done = 0.0
-    for gate in opens[:, 0].tolist():
-        done = max(done, gate) + communicate
-    return done - backward
+    select, communicate = np.asarray(select), np.asarray(communicate)
+    # Either all are under way one after another from the first on, or the last bucket finds the others gone.
+    first, last = backward / buckets + select + buckets * communicate, backward + buckets * select + communicate
+    return np.asarray(np.maximum(first, last) - backward)
 
 
 def under_way(left: float, backward: float, select: float, buckets: int) -> float:

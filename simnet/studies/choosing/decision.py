@@ -200,7 +200,7 @@ def _left(
     if beside is not None and point.workers <= MOST_BESIDE:
         return min(whole, beside(choice, bucket, buckets))
     found = cost_model(choice, bucket)
-    return min(whole, left_after(backward, float(found.select), float(found.communicate), buckets))
+    return min(whole, float(left_after(backward, found.select, found.communicate, buckets)))
 
 
 def decide(
