@@ -537,13 +537,20 @@ for job in "${jobs[@]}"; do wait "$job" || exit 1; done
 @pytest.mark.extras
 def test_the_script_for_slurm_goes_from_measuring_to_choosing(tmp_path):
     (tmp_path / "bin").mkdir()
-    for name, text in (("srun", SRUN), ("scontrol", "#!/bin/sh\necho 127.0.0.1\necho elsewhere\n")):
+    # The bus bandwidth of four ranks; the job has a table, and not each of its ranks.
+    printed = (
+        f"#!/bin/sh\n[ $SLURM_PROCID = 0 ] || exit 0\ncat <<'END'\n{NCCL.replace('10.49      0', '15.73      0')}END\n"
+    )
+    slurms = {"srun": SRUN, "scontrol": "#!/bin/sh\necho 127.0.0.1\necho elsewhere\n", "all_reduce_perf": printed}
+    for name, text in slurms.items():
         (tmp_path / "bin" / name).write_text(text)
         (tmp_path / "bin" / name).chmod(0o755)
     environment = QUICK | {"BACKEND": "gloo", "PATH": f"{tmp_path}/bin:{Path(sys.executable).parent}:/usr/bin:/bin"}
     slurm = {"SLURM_NTASKS": "4", "SLURM_NNODES": "1", "SLURM_JOB_ID": f"{os.getpid()}", "SLURM_JOB_NODELIST": "n[1-2]"}
     ended_well(["bash", EXAMPLE / "slurm.sh", *FEW], tmp_path, **environment, **slurm)
-    from_measuring_to_choosing(tmp_path / f"calibrated_{os.getpid()}", 4)
+    folder = tmp_path / f"calibrated_{os.getpid()}"
+    from_measuring_to_choosing(folder, 4)
+    assert read(folder / "nccl_tests.csv").rows[["ranks", "nodes"]].values.tolist() == [[4, 1]] * 2
 
 
 @pytest.mark.extras

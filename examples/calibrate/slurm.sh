@@ -13,7 +13,7 @@ OUT=${OUT:-calibrated_$SLURM_JOB_ID}
 BUDGET=${BUDGET:-10 min} LARGEST=${LARGEST:-1 GiB}
 per_node=$((SLURM_NTASKS / SLURM_NNODES))
 # torch.distributed is told where rank 0 is; ranks and their number it takes from Slurm.
-MASTER_ADDR=$(scontrol show hostnames "$SLURM_JOB_NODELIST" | head -n 1)
+MASTER_ADDR=$(scontrol show hostnames "$SLURM_JOB_NODELIST" | sed -n 1p)
 export MASTER_ADDR
 export MASTER_PORT=$((20000 + SLURM_JOB_ID % 20000))
 mkdir -p "$OUT"
@@ -24,7 +24,7 @@ srun --kill-on-bad-exit=1 python -m simnet.measure --backend "${BACKEND:-nccl}" 
 simnet calibrate "$OUT/measured.csv" -o "$OUT/fabric.yaml"
 simnet validate "$OUT/measured.csv"
 if command -v all_reduce_perf > /dev/null; then
-  simnet measure --launch 'srun --nodes {nodes} --ntasks {ranks} --ntasks-per-node {per_node}' --budget "$BUDGET" \
+  simnet measure --launch 'srun --nodes={nodes} --ntasks={ranks} --ntasks-per-node={per_node}' --budget "$BUDGET" \
     --shapes "1x$per_node,${SLURM_NNODES}x$per_node" --largest "$LARGEST" -o "$OUT/nccl_tests.csv"
   simnet validate "$OUT/nccl_tests.csv" --fabric "$OUT/fabric.yaml"
 fi

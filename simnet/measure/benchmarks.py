@@ -97,7 +97,7 @@ def shapes(text: str) -> list[Shape]:
 
     Examples
     --------
-    >>> shapes("1x8, 2x8")
+    >>> shapes("1x8, 2x8,1x8")
     [Shape(nodes=1, per_node=8), Shape(nodes=2, per_node=8)]
     """
     found = []
@@ -107,7 +107,7 @@ def shapes(text: str) -> list[Shape]:
             message = f"must be nodes x ranks on each, two ranks at least, as 1x8,2x8; got {word.strip()[:40]!r}"
             raise InputError(message, file="--shapes")
         found.append(one)
-    return found
+    return list(dict.fromkeys(found))
 
 
 def command(launch: str, program: str, shape: Shape, wanted: Wanted) -> list[str]:
