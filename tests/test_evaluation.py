@@ -11,6 +11,7 @@ from simnet.calibration.readers import write_tidy
 from validate.evaluation import evaluate
 from validate.evaluation_figures import recorded_figures, worse
 
+PUBLIC = [name for name, one in measured.datasets().items() if one.file.startswith("public/")]
 QUICK = ("shaped_gloo", "shaped_sparse", "published_plateaus")
 
 
@@ -22,10 +23,36 @@ def test_shipped_measurements_are_predicted_as_well_as_recorded(name):
     figures = evaluate(name).figures()
     assert worse(figures, recorded_figures().get(name, {})) == []
     assert set(figures["splits"]) == set(recorded_figures().get(name, {}))
-    for split in figures["splits"].values():
+    for split_name, split in figures["splits"].items():
         ours, segments = split["models"]["ours"]["all"], split["models"].get("three_segments")
-        if segments is not None:
+        # Of a public cluster with two numbers of ranks, nothing tells how many cards a node has: ranks may be far off.
+        if segments is not None and (split_name == "sizes" or name not in PUBLIC):
             assert ours["median"] <= segments["all"]["median"]
+
+
+def test_sizes_of_public_gpu_curves_are_predicted_within_the_aims():
+    """Every cluster alike, the aims for a size that was left out: median 2.5 %, p90 15 %, intervals 85 to 95 %.
+
+    Single clusters may miss them: on two DGX-1 every third short message takes six times as long as the next, and the
+    sizes of MareNostrum 5 are a factor of 8 apart. No cluster may be worse than three segments, and over all of them
+    ours beats the line between neighbouring sizes, or the model is not worth its code.
+    """
+    medians, upper, held, against = [], [], [], []
+    for name in PUBLIC:
+        found = evaluate(name, splits=["sizes"])
+        models = found.figures()["splits"]["sizes"]["models"]
+        ours, neighbours, segments = (models[one]["all"] for one in ("ours", "log_log", "three_segments"))
+        assert ours["median"] <= segments["median"], name
+        medians.append(ours["median"])
+        upper.append(ours["p90"])
+        against.append(np.log(ours["median"] / neighbours["median"]))
+        held += (
+            (found.held["low"] <= found.held["measured"]) & (found.held["measured"] <= found.held["high"])
+        ).tolist()
+    assert np.median(medians) <= 0.025
+    assert np.median(upper) <= 0.15
+    assert np.mean(against) < 0
+    assert 0.85 <= np.mean(held) <= 0.95
 
 
 def test_sizes_of_the_largest_shipped_dataset_are_predicted_as_well_as_recorded():

@@ -1,5 +1,7 @@
 """Measurements that come with simnet: each is what its entry in the registry says, and plausible."""
 
+import re
+
 import numpy as np
 import pandas as pd
 import pytest
@@ -10,6 +12,9 @@ from simnet.calibration import measured
 from simnet.calibration.readers import COLUMNS, kind_of, read, total_bytes
 
 NAMES = sorted(measured.datasets())
+PUBLIC = [name for name in NAMES if measured.datasets()[name].file.startswith("public/")]
+"""Those that others measured on GPU clusters."""
+
 FRAMING = 1538 / 1448
 """Bytes on the wire per byte of a full TCP segment over Ethernet."""
 
@@ -38,11 +43,45 @@ def test_every_entry_says_what_a_reader_must_know(name):
 
 
 def test_no_table_is_without_an_entry():
-    from importlib.resources import files
+    from importlib.resources import as_file, files
 
-    tables = {one.name for one in files("simnet.calibration.measured").iterdir() if one.name.endswith(".csv")}
+    with as_file(files("simnet.calibration.measured")) as folder:
+        tables = {one.relative_to(folder).as_posix() for one in folder.rglob("*.csv") if "jobs" not in one.parts}
     tables.remove("residuals.csv")
     assert tables == {entry.file for entry in measured.datasets().values()}
+
+
+def test_public_tables_are_small_and_say_source_commit_and_terms():
+    from importlib.resources import as_file, files
+
+    with as_file(files("simnet.calibration.measured")) as folder:
+        assert sum(one.stat().st_size for one in folder.rglob("*") if one.is_file()) < 3_000_000
+        terms = (folder / "public" / "LICENCES.md").read_text(encoding="utf-8")
+    for name in PUBLIC:
+        entry = measured.datasets()[name]
+        repository, commit = re.fullmatch(r"(https://github\.com/[^/]+/[^/]+) at ([0-9a-f]{40})", entry.source).groups()
+        assert repository in entry.citation
+        assert commit
+        row = next(line for line in terms.splitlines() if f"`{name}`" in line)
+        assert f"<{repository}>" in row
+        licence = entry.licence.partition(" ")[0]
+        assert licence in ("MIT", "Apache-2.0", "BSD-3-Clause")
+        assert licence in row
+        assert licence == "Apache-2.0" or f"## {licence}" in terms
+
+
+@pytest.mark.parametrize("name", PUBLIC)
+def test_public_tables_have_every_size_and_rank_of_the_sets_they_are_from(shared, name):
+    keys = ["collective", "algorithm", "protocol", "ranks", "nodes", "in_place", "nbytes"]
+    theirs = read(shared / "measured" / name).rows
+    theirs = theirs[theirs["ranks"].notna()]
+    ours = measured.load(name).rows
+    keys += ["variant"] if "variant" in ours else []
+    settings = [{tuple(map(str, one)) for one in rows[keys].to_numpy()} for rows in (ours, theirs)]
+    assert settings[0] == settings[1]
+    rounded = ours.groupby(keys, dropna=False)["seconds"].median()
+    medians = theirs.groupby(keys, dropna=False)["seconds"].median()
+    np.testing.assert_allclose(rounded, medians, rtol=1e-5)
 
 
 def test_they_are_tidy_files_like_any_other():

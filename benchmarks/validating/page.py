@@ -88,9 +88,9 @@ Every time below that follows from links is one of `simnet run`'s engine, `simne
 `simnet predict` says, and what a simulation on the calibrated cluster takes ([calibration](calibration.md)).
 
 This page is written by `python benchmarks/validation.py` from a run over {sets} sets of measurements: {rows:,} rows,
-{curves:,} curves. {shipped} of the sets come with simnet; the others are public measurements, which are not shipped,
-and were read from a folder beside the repository. How predictions are made is told in [calibration](calibration.md),
-how measurements are read in [measurements](measurements.md).
+{curves:,} curves. {shipped} of the sets come with simnet, public ones thinned; public ones were read from a folder
+beside the repository, with others that have no licence or are not of GPUs, and are not shipped. How predictions are
+made is told in [calibration](calibration.md), how measurements are read in [measurements](measurements.md).
 
 An error is the absolute difference of predicted and measured time over the measured one. *Median* and *p90* are over
 all predictions of a row; sets with more measurements count more. A prediction never saw the measurement that it is

@@ -66,20 +66,21 @@ class Set:
 def sets(folder: Path | None) -> tuple[list[Set], dict[str, str]]:
     """Return the shipped sets and those in a folder, and why others of its folders are left out.
 
-    A set is a folder with a ``data.csv`` and, beside it, a ``meta.yaml`` that describes it.
+    A set is a folder with a ``data.csv`` and, beside it, a ``meta.yaml`` that describes it. One that is shipped too,
+    thinned, is read from the folder.
 
     Raises
     ------
     InputError
         If there is no such folder.
     """
-    found = []
+    found: dict[str, Set] = {}
     for one in measured.datasets().values():
         tool, told = str(one.facts.get("tool", "")), (one.title, one.hardware, one.interconnect)
-        found.append(Set(one.name, one.name, *told, tool, one.source, one.licence, shipped=True))
+        found[one.name] = Set(one.name, one.name, *told, tool, one.source, one.licence, shipped=True)
     left_out: dict[str, str] = {}
     if folder is None:
-        return found, left_out
+        return list(found.values()), left_out
     if not folder.is_dir():
         raise InputError("is no folder", file=str(folder))
     for table in sorted(folder.glob("*/data.csv")):
@@ -95,8 +96,9 @@ def sets(folder: Path | None) -> tuple[list[Set], dict[str, str]]:
         origin = " at ".join(part for part in (meta.get("source_repo", ""), meta.get("source_commit", "")[:10]) if part)
         library = "; ".join(part for part in (meta.get("tool", ""), meta.get("library", "")) if part)
         told = {name: meta.get(name, "") for name in ("title", "hardware", "interconnect", "licence")}
-        found.append(Set(place.name, str(place), tool=library, origin=origin, **told))
-    return found, left_out
+        shipped = place.name in measured.datasets()
+        found[place.name] = Set(place.name, str(place), tool=library, origin=origin, shipped=shipped, **told)
+    return list(found.values()), left_out
 
 
 def validated(one: Set) -> dict[str, Any]:

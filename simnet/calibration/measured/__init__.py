@@ -1,8 +1,8 @@
 """Measurements that come with simnet, and what each is: source, hardware, date, licence.
 
 `registry.toml` describes them; each is a tidy CSV beside it, in the format of `simnet.calibration.readers.tidy`. They
-are what simnet's own tools measured on networks of known latency and bandwidth, and single published numbers with
-citation.
+are curves of GPU clusters that others published on terms that let us pass them on (``public``, with their licences),
+what simnet's own tools measured on networks of known latency and bandwidth, and single published numbers with citation.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ class Dataset:
     name : str
         What it is called.
     file : str
-        Its table, beside the registry.
+        Its table, from the folder of the registry.
     title, source, hardware, interconnect, date, licence, citation, notes : str
         What was measured, by whom, on what, when, on which terms, how to cite it, and what to know.
     collectives : tuple of str
