@@ -42,7 +42,7 @@ class Verbs(Commands):
         "measure": (measure, "--processes 2 --largest '64 KiB' --budget '10 s' -o measured.csv"),
         "calibrate": (
             calibrate,
-            "shaped_openmpi --where link_latency='1 ms' --where link_bandwidth='100 Mbit/s' -o fabric.yaml",
+            "runs/ --fact 'n{nodes}/*' --fact 'osu_*_n{ranks}.log' -o fabric.yaml",
         ),
         "calibrate device": (calibrate_device, "-o my-machine.yaml"),
         "predict": (predict, "dgx-h100 all_reduce --ranks 16 --size 25MB"),

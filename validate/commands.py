@@ -34,7 +34,7 @@ class Split(StrEnum):
 def register(app: typer.Typer) -> None:
     """Add the commands to an application."""
     app.command(epilog="Example: simnet reproduce artopk-table-vi --check")(reproduce)
-    app.command(epilog="Example: simnet validate shaped_gloo --split sizes")(validate)
+    app.command(epilog="Example: simnet validate h100_cluster01_multi --split sizes")(validate)
     app.command("validate job", epilog="Example: simnet validate job logs --scenario job.yaml")(validate_job)
 
 
