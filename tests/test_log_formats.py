@@ -3,6 +3,7 @@
 import gzip
 import json
 from contextlib import suppress
+from time import process_time
 
 import pandas as pd
 import pytest
@@ -337,6 +338,15 @@ class TestFolders:
     def test_facts_that_are_none_are_refused(self, fact, message):
         with pytest.raises(InputError, match=message):
             facts_of([fact])
+
+    def test_stars_fit_as_in_a_shell_and_take_no_time(self):
+        facts = facts_of(["*_n*_r{ranks}.log", "a?c*d*e:nodes=3", "*a*a*a*a*a*a*a*b:nodes=9"])
+        assert facts.of("x/osu_n1_n2_r3_r8.log") == {"ranks": 8}
+        assert facts.of("abcddxe") == {"nodes": 3}
+        assert facts.of("abbcde") == {}
+        begin = process_time()
+        assert facts.of("a" * 250) == {}
+        assert process_time() - begin < 1
 
     def test_a_folder_is_one_command(self, tmp_path):
         folder = self.folder(tmp_path)

@@ -168,13 +168,18 @@ def _pattern(text: str, groups: Mapping[str, Any]) -> re.Pattern[str]:
     if len(text) > MAX_PATTERN or text.count("*") + len(groups) > 8:
         message = f"a pattern has at most {MAX_PATTERN} characters and eight stars or columns, got {text[:60]!r}"
         raise InputError(message, file="--fact")
-    made = []
-    for part in re.split(r"(\*|\?|\{\w+\})", text.replace("\\", "/")):
+    made = [""]
+    for part in re.split(r"(\*+|\?|\{\w+\})", text.replace("\\", "/")):
         column = part[1:-1]
-        if part in ("*", "?"):
-            made.append("[^/]" + part.replace("?", ""))
+        if part.startswith("*"):
+            made.append("")
+        elif part == "?":
+            made[-1] += "[^/]"
         elif part.startswith("{") and column in groups:
-            made.append(f"(?P<{column}>" + ("[^/]{1,60}?)" if COLUMNS[column] == "text" else r"\d{1,15})"))
+            made[-1] += f"(?P<{column}>" + ("[^/]{1,60}?)" if COLUMNS[column] == "text" else r"\d{1,15})")
         else:
-            made.append(re.escape(part))
-    return re.compile("(?:.*/)?" + "".join(made), re.DOTALL)
+            made[-1] += re.escape(part)
+    # What follows a star is taken where it first stands, for good: else time grows with a power of the length.
+    first, *middle, last = made if len(made) > 1 else (made[0], None)
+    between = "".join(f"(?>[^/]*?{part})" for part in middle)
+    return re.compile("(?:.*/)?" + first + between + ("" if last is None else "[^/]*" + last), re.DOTALL)
