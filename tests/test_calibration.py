@@ -1,5 +1,6 @@
 """Calibration: models recover what made the data, the file comes back as it went, intervals cover, strangers' files."""
 
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -747,6 +748,14 @@ def test_intervals_go_over_the_cards_that_a_node_may_have(number, known, asked, 
         for nbytes, truth in zip(sizes[-4:], model.at(Setting("all_reduce", *asked), sizes[-4:]), strict=True):
             found = one.predict("all_reduce", asked[0], float(nbytes), nodes=asked[1])
             assert found.low <= truth <= found.high
+
+
+def test_cards_that_are_told_leave_nothing_to_guess():
+    (guessed,), (told,) = ([replace(on_cards(1.0, 32, 8), cards=cards)] for cards in (0, 1))
+    asked = on_cards(1.0, 16, 16)
+    assert len(calibrate([guessed]).model.cards) > 1
+    assert [one.number for one in calibrate([told]).model.cards] == [1.0]
+    assert off(calibrate([told]).model, asked) < np.log(1.3)
 
 
 def test_cards_do_not_matter_where_as_many_ranks_are_on_a_node():

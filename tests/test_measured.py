@@ -47,7 +47,7 @@ def test_no_table_is_without_an_entry():
 
     with as_file(files("simnet.calibration.measured")) as folder:
         tables = {one.relative_to(folder).as_posix() for one in folder.rglob("*.csv") if "jobs" not in one.parts}
-    tables.remove("residuals.csv")
+    tables -= {"residuals.csv", "volumes.csv"}
     assert tables == {entry.file for entry in measured.datasets().values()}
 
 

@@ -50,7 +50,7 @@ RAILS: tuple[Cards, ...] = (Cards(OWN, 1.0),)
 
 
 def likely(curves: Sequence[Curve], least: float = LEAST) -> tuple[Cards, ...]:
-    """Return how many cards a node may have, the likeliest first, with chances that add up to 1.
+    """Return how many cards a node may have, the likeliest first, with chances that add up to 1; one if it is known.
 
     Parameters
     ----------
@@ -73,6 +73,8 @@ def likely(curves: Sequence[Curve], least: float = LEAST) -> tuple[Cards, ...]:
     rate, each = node_rate(curves)
     if not rate:
         return RAILS
+    if told := max((one.cards for one in curves), default=0):
+        return (Cards(OWN if told >= _most_on_a_node(curves) else float(told), 1.0),)
     chances = {1.0: _likeliness(max(rate / _ONE_CARD, 1.0))}
     for one in _platforms():
         if one.outer is None:
@@ -89,6 +91,10 @@ def normalised(chances: dict[float, float], least: float = LEAST) -> tuple[Cards
     kept = {count: chance for count, chance in chances.items() if chance >= least * total}
     found = [Cards(count, chance / sum(kept.values())) for count, chance in kept.items()]
     return tuple(sorted(found, key=lambda one: (-one.chance, one.count)))
+
+
+def _most_on_a_node(curves: Sequence[Curve]) -> float:
+    return max((one.setting.ranks / one.setting.nodes for one in curves if one.setting.nodes), default=1.0)
 
 
 def node_rate(curves: Sequence[Curve]) -> tuple[float, float]:

@@ -79,15 +79,18 @@ class Curve:
         Total sizes as nccl-tests counts them [byte], > 0, ascending, without repetition.
     seconds : ndarray of float, shape (n,)
         Median over repetitions [s], > 0.
+    cards : int
+        Network cards of a node; 0 if not known.
     """
 
     setting: Setting
     sizes: Floats
     seconds: Floats
+    cards: int = 0
 
     def at(self, chosen: NDArray[np.bool_]) -> Curve:
         """Return the curve with some of its sizes alone."""
-        return Curve(self.setting, self.sizes[chosen], self.seconds[chosen])
+        return Curve(self.setting, self.sizes[chosen], self.seconds[chosen], self.cards)
 
 
 def curves_of(rows: pd.DataFrame) -> list[Curve]:
@@ -116,6 +119,7 @@ def curves_of(rows: pd.DataFrame) -> list[Curve]:
             "protocol": rows["protocol"].fillna("").astype(str),
             "size": total_bytes(rows),
             "seconds": rows["seconds"],
+            "cards": rows["network_cards"].fillna(0).astype(int) if "network_cards" in rows else 0,
         }
     )
     table = table[(table["size"] > 0) & (table["ranks"] > 0)]
@@ -125,7 +129,8 @@ def curves_of(rows: pd.DataFrame) -> list[Curve]:
         medians = part.groupby("size")["seconds"].median()
         collective, ranks, nodes, algorithm, protocol = (str(one) for one in key)
         setting = Setting(collective, int(ranks), int(nodes), algorithm, protocol)
-        found.append(Curve(setting, medians.index.to_numpy(dtype=float), medians.to_numpy(dtype=float)))
+        sizes, seconds = medians.index.to_numpy(dtype=float), medians.to_numpy(dtype=float)
+        found.append(Curve(setting, sizes, seconds, int(part["cards"].max())))
     return found
 
 

@@ -27,6 +27,7 @@ COLUMNS: Mapping[str, Form] = {
     "ranks": "whole",
     "nodes": "whole",
     "ranks_per_node": "whole",
+    "network_cards": "whole",
     "nbytes": "whole",
     "size_convention": "text",
     "dtype": "text",

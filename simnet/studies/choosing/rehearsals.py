@@ -131,6 +131,15 @@ class Rehearsals:
         """Return the exchange of one of some equal buckets, whose point is given.
 
         Where a scheme follows the gradients that is a part of the last exchange of the whole.
+
+        Parameters
+        ----------
+        choice : Choice
+            The exchange.
+        point : OperatingPoint
+            The bucket.
+        buckets : int
+            How many there are.
         """
         if not choice.settled:
             return sample(choice, point, self._seed, self._shape)
