@@ -59,6 +59,9 @@ def validate(
         Path | None, typer.Option(metavar="FILE", help="Draw predicted against measured, as .png or .svg; one source.")
     ] = None,
     check: Annotated[bool, typer.Option("--check", help="End with 1 if a figure is worse than recorded.")] = False,
+    learned: Annotated[
+        bool, typer.Option("--learned", help="Also a Gaussian process and gradient boosting, of scikit-learn; slower.")
+    ] = False,
     json_: Json = False,
     force: Force = False,
 ) -> None:
@@ -68,7 +71,8 @@ def validate(
     from validate import evaluation, evaluation_figures
 
     options.only("--fabric", fabric is not None, {"--strict": strict})
-    options.only("what is left out, which --fabric does without", fabric is None, {"--split": split, "--check": check})
+    own = {"--split": split, "--check": check, "--learned": learned}
+    options.only("what is left out, which --fabric does without", fabric is None, own)
     names = list(sources or datasets())
     options.only("shipped measurements", set(names) <= set(datasets()), {"--check": check})
     options.figure(figure, force)
@@ -82,7 +86,7 @@ def validate(
             if fabric is not None:
                 found.append(evaluation.compare(fabric, name, facts, strict=strict))
             else:
-                found.append(evaluation.evaluate(name, facts, splits))
+                found.append(evaluation.evaluate(name, facts, splits, learned=learned))
         if not json_:
             typer.echo("\n".join([*found[-1].sentences(), ""]))
     facts.refuse_idle()

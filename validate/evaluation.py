@@ -3,10 +3,9 @@
 Three splits: every fourth size of a curve is left out, a number of ranks is left out, a collective is left out. What is
 left out is predicted by a calibration of the rest alone: models are chosen and intervals made by a cross-validation
 inside the rest. Where there are measurements of all-reduce, the rest of an all-gather, a reduce-scatter or an
-all-to-all is the all-reduce and point-to-point alone. Beside it stand what others do: for sizes the straight line
-between neighbouring sizes in logarithms, the single line, three segments and five anchors; for ranks the last three,
-interpolated over the logarithm of the ranks; for collectives the *rule of the bus factor*, by which an all-gather takes
-half of the all-reduce of the same size.
+all-to-all is the all-reduce and point-to-point alone. Beside it stands what others do: the rules and learned models of
+`validate.rivals`, and, for sizes and ranks, the single line, three segments and five anchors, interpolated over the
+logarithm of the ranks.
 """
 
 from __future__ import annotations
@@ -21,7 +20,7 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from simnet.base.arrays import Floats
-from simnet.base.errors import InputError
+from simnet.base.errors import InputError, SimnetError
 from simnet.base.progress import tracked
 from simnet.calibration.cost_model import COVERAGE
 from simnet.calibration.cost_model_file import cost_model_of
@@ -30,11 +29,11 @@ from simnet.calibration.curve_models import FITS
 from simnet.calibration.curves import Curve, curves_of, systems
 from simnet.calibration.intervals import bin_of, half_widths, intervals
 from simnet.calibration.predictor import Basis, Predictor, fit
-from simnet.calibration.readers import bus_factor
 from simnet.calibration.readers.facts import Facts
 from simnet.calibration.summary import rows_of
-from validate.evaluation_figures import NEIGHBOURS, PLACES, PLAIN, RULE, Evaluation
+from validate.evaluation_figures import PLACES, PLAIN, Evaluation
 from validate.links import CLOSED_FORM, held_by_links
+from validate.rivals import RIVALS, beside, installed
 
 SPLITS: tuple[str, ...] = ("sizes", "ranks", "collectives", "links")
 """What is left out in turn; with ``links`` all, but for the time of a message; see `validate.links`."""
@@ -60,14 +59,19 @@ _COLUMNS = (
     "ours",
     "low",
     "high",
-    NEIGHBOURS,
+    *RIVALS,
     *PLAIN,
-    RULE,
     CLOSED_FORM,
 )
 
 
-def evaluate(source: str, facts: Facts | Mapping[str, Any] | None = None, splits: Sequence[str] = SPLITS) -> Evaluation:
+def evaluate(
+    source: str,
+    facts: Facts | Mapping[str, Any] | None = None,
+    splits: Sequence[str] = SPLITS,
+    *,
+    learned: bool = False,
+) -> Evaluation:
     """Evaluate a shipped dataset or a log.
 
     Parameters
@@ -78,11 +82,15 @@ def evaluate(source: str, facts: Facts | Mapping[str, Any] | None = None, splits
         What a log does not say.
     splits : sequence of str
         Which of `SPLITS`, or `HALVES`.
+    learned : bool
+        Also a Gaussian process and gradient boosting; see `validate.rivals`.
 
     Raises
     ------
     InputError
         If it cannot be read.
+    SimnetError
+        With `learned`, if scikit-learn is not installed.
 
     Examples
     --------
@@ -90,6 +98,8 @@ def evaluate(source: str, facts: Facts | Mapping[str, Any] | None = None, splits
     >>> sorted(found.figures()["splits"]["sizes"]["models"])
     ['five_anchors', 'line', 'log_log', 'ours', 'three_segments']
     """
+    if learned and not installed():
+        raise SimnetError("learned models are those of scikit-learn: pip install 'simnet[digits]'")
     rows, problems = rows_of(source, facts or {})
     held: list[pd.DataFrame] = []
     count = 0
@@ -97,7 +107,7 @@ def evaluate(source: str, facts: Facts | Mapping[str, Any] | None = None, splits
         curves = curves_of(part)
         count += len(curves)
         known = [_SPLITTERS[split] for split in splits if split != "links"]
-        held += [table.assign(system=name) for splitter in tracked(known) for table in splitter(curves)]
+        held += [table.assign(system=name) for splitter in tracked(known) for table in splitter(curves, learned)]
     if "links" in splits and len(one := held_by_links(rows)):
         held.append(one)
     return _evaluation(source, held, count, rows, problems)
@@ -149,59 +159,39 @@ def compare(
     return _evaluation(source, found, count, rows, problems, loaded.coverage)
 
 
-def _sizes(curves: Sequence[Curve]) -> list[pd.DataFrame]:
+def _sizes(curves: Sequence[Curve], learned: bool) -> list[pd.DataFrame]:
     """Leave every fourth size out, of all curves at once."""
     found = []
     for fold in tracked(range(FOLDS)):
         split = [(one, folds(one)[fold]) for one in curves if fold < len(folds(one))]
-        found += _at_sizes("sizes", split)
+        found += _at_sizes("sizes", split, learned)
     return found
 
 
-def _halves(curves: Sequence[Curve]) -> list[pd.DataFrame]:
+def _halves(curves: Sequence[Curve], learned: bool) -> list[pd.DataFrame]:
     """Leave every second size out, of all curves of which enough is left to choose models by."""
     usable = [one for one in curves if len(one.sizes) >= 2 * MIN_SIZES]
-    return _at_sizes(HALVES, [(one, np.arange(len(one.sizes)) % 2 == 1) for one in usable])
+    return _at_sizes(HALVES, [(one, np.arange(len(one.sizes)) % 2 == 1) for one in usable], learned)
 
 
-def _at_sizes(name: Basis | Literal["halves"], split: Sequence[tuple[Curve, NDArray[np.bool_]]]) -> list[pd.DataFrame]:
+def _at_sizes(
+    name: Basis | Literal["halves"], split: Sequence[tuple[Curve, NDArray[np.bool_]]], learned: bool
+) -> list[pd.DataFrame]:
     """Predict the sizes that a mask of each curve leaves out, by a calibration of the others."""
     if not split:
         return []
-    kept = [one.at(~mask) for one, mask in split]
+    kept, held = [one.at(~mask) for one, mask in split], [one.at(mask) for one, mask in split]
     chosen = choose(kept, plain=False, wide=False)
     model = fit(kept, chosen.curve_model, weights=chosen.weights, with_steps=False)
     bins = half_widths(chosen.held["sizes"], COVERAGE)
     found = []
-    for (one, mask), rest in zip(split, kept, strict=True):
-        others = {plain: FITS[plain](rest.sizes, rest.seconds).at(one.sizes[mask]) for plain in PLAIN}
-        others[NEIGHBOURS] = between_neighbours(rest.sizes, rest.seconds, one.sizes[mask])
-        found.append(_predicted(name, "", model, one.at(mask), bins, others))
+    for one, rest, rivals in zip(held, kept, beside(name, kept, held, learned=learned), strict=True):
+        plain = {other: FITS[other](rest.sizes, rest.seconds).at(one.sizes) for other in PLAIN}
+        found.append(_predicted(name, "", model, one, bins, rivals | plain))
     return [one for one in found if one is not None]
 
 
-def between_neighbours(sizes: Floats, seconds: Floats, wanted: Floats) -> Floats:
-    """Return times on the straight lines between neighbouring sizes in logarithms; beyond the last, on the last line.
-
-    Parameters
-    ----------
-    sizes, seconds : ndarray of float, shape (n,)
-        Ascending sizes [byte], and their times [s]; n >= 2.
-    wanted : ndarray of float, shape (m,)
-        Sizes [byte].
-
-    Examples
-    --------
-    >>> between_neighbours(np.array([1.0, 4.0]), np.array([1.0, 16.0]), np.array([2.0, 8.0])).round(6).tolist()
-    [4.0, 64.0]
-    """
-    x, y, at = np.log(sizes), np.log(seconds), np.log(wanted)
-    first = np.clip(np.searchsorted(x, at) - 1, 0, len(x) - 2)
-    slope = (y[first + 1] - y[first]) / (x[first + 1] - x[first])
-    return np.asarray(np.exp(y[first] + slope * (at - x[first])))
-
-
-def _ranks(curves: Sequence[Curve]) -> list[pd.DataFrame]:
+def _ranks(curves: Sequence[Curve], learned: bool) -> list[pd.DataFrame]:
     """Leave out one number of ranks at a time."""
     found = []
     for ranks in tracked(sorted({one.setting.ranks for one in curves})):
@@ -216,11 +206,10 @@ def _ranks(curves: Sequence[Curve]) -> list[pd.DataFrame]:
         model = chosen.fitted(kept)
         bins = intervals(chosen.held, COVERAGE)
         plain = {name: fit(kept, name, "interpolated", with_steps=False) for name in PLAIN}
-        for one in held:
-            measured = known[one.setting.family]
-            place = place_of(ranks, measured)
+        for one, rivals in zip(held, beside("ranks", kept, held, learned=learned), strict=True):
+            place = place_of(ranks, known[one.setting.family])
             others = {name: _some(other.at(one.setting, one.sizes), one) for name, other in plain.items()}
-            found.append(_predicted("ranks", place, model, one, bins[model.basis(one.setting)], others))
+            found.append(_predicted("ranks", place, model, one, bins[model.basis(one.setting)], rivals | others))
     return [one for one in found if one is not None]
 
 
@@ -238,7 +227,7 @@ def place_of(ranks: int, measured: Sequence[int]) -> str:
     return PLACES[1] if doublings <= _DOUBLING else PLACES[2]
 
 
-def _collectives(curves: Sequence[Curve]) -> list[pd.DataFrame]:
+def _collectives(curves: Sequence[Curve], learned: bool) -> list[pd.DataFrame]:
     """Leave out one collective at a time, where others remain from which it can be predicted; see `FROM_BASE`."""
     found = []
     for collective in tracked(sorted({one.setting.collective for one in curves})):
@@ -254,7 +243,8 @@ def _collectives(curves: Sequence[Curve]) -> list[pd.DataFrame]:
         if model.steps is None:
             continue
         bins = intervals(chosen.held, COVERAGE)["collectives"]
-        found += [_predicted("collectives", "", model, one, bins, {RULE: _by_rule(kept, one)}) for one in held]
+        rivals = beside("collectives", kept, held, learned=learned)
+        found += [_predicted("collectives", "", model, one, bins, said) for one, said in zip(held, rivals, strict=True)]
     return [one for one in found if one is not None]
 
 
@@ -281,16 +271,6 @@ def _rows(held: Curve, **columns: object) -> pd.DataFrame:
     """Return a row for each measurement of a curve, with further columns."""
     measured = {"setting": str(held.setting), "size": held.sizes, "measured": held.seconds}
     return pd.DataFrame(measured | columns)
-
-
-def _by_rule(kept: Sequence[Curve], held: Curve) -> Floats:
-    """Return the time of the all-reduce of the same size and ranks, by the ratio of bus factors; NaN without one."""
-    factors = [bus_factor(name, held.setting.ranks) for name in (held.setting.collective, "all_reduce")]
-    for one in kept:
-        same = (one.setting.ranks, one.setting.nodes) == (held.setting.ranks, held.setting.nodes)
-        if one.setting.collective == "all_reduce" and same and factors[0] and factors[1]:
-            return FITS["interpolated"](one.sizes, one.seconds).at(held.sizes) * factors[0] / factors[1]
-    return np.full(len(held.sizes), math.nan)
 
 
 def _evaluation(

@@ -20,6 +20,7 @@ from simnet.calibration.summary import problem_lines, quantiles
 from simnet.report.drawing import COLOURS, Plot, plot, scale, style
 from validate.links import CLOSED_FORM, winners
 from validate.links import TITLES as LINK_TITLES
+from validate.rivals import RIVALS
 
 TITLES = {
     "sizes": "sizes left out",
@@ -33,13 +34,7 @@ TITLES = {
 """What parts of an evaluation are called; the last two are those of a fabric file."""
 
 PLAIN = ("line", "three_segments", "five_anchors")
-"""Models that stand beside ours."""
-
-NEIGHBOURS = "log_log"
-"""What stands beside ours where sizes are left out: the straight line between neighbouring sizes, in logarithms."""
-
-RULE = "rule_of_bus_factor"
-"""What stands beside ours where a collective is left out."""
+"""Models of single curves that stand beside ours."""
 
 WORSE = 1.1
 """A recorded median or 90 % quantile may be exceeded by this factor before it counts as worse; machines round apart."""
@@ -182,7 +177,7 @@ def _figures(part: pd.DataFrame) -> dict[str, Any]:
     models: dict[str, Any] = {}
     bins = bin_of(part["size"].to_numpy(dtype=float))
     places = [one for one in PLACES if (part["place"] == one).any()]
-    for model in ("ours", NEIGHBOURS, *PLAIN, RULE, CLOSED_FORM):
+    for model in ("ours", *RIVALS, *PLAIN, CLOSED_FORM):
         off = (part[model].astype(float) / part["measured"].astype(float) - 1).abs().to_numpy()
         if np.isnan(off).all():
             continue

@@ -14,18 +14,23 @@ from simnet.calibration.cost_model import COVERAGE
 from simnet.calibration.intervals import BIN_NAMES, bin_of
 from validate import chances
 from validate.evaluation import FROM_BASE, HALVES
-from validate.evaluation_figures import NEIGHBOURS, PLACES, RULE, TITLES
+from validate.evaluation_figures import PLACES, TITLES
 from validate.jobs import report as jobs
 from validate.links import AGAIN, repeated, winners
 from validate.links import TITLES as LINK_TITLES
+from validate.rivals import LEARNED, NEAREST, NEAREST_BY_BUS, NEIGHBOURS, RULE
+from validating import alike
 
 MODELS = {
     "ours": "ours",
     NEIGHBOURS: "log-log between neighbours",
+    NEAREST: "nearest ranks",
+    NEAREST_BY_BUS: "nearest by bus factor",
+    RULE: "rule of the bus factor",
+    **dict(zip(LEARNED, ("Gaussian process", "gradient boosting"), strict=True)),
     "line": "single line",
     "three_segments": "three segments",
     "five_anchors": "five anchors",
-    RULE: "rule of the bus factor",
     "closed_form": "plain closed form",
 }
 """Predictions that stand side by side."""
@@ -47,13 +52,15 @@ WHAT = {
 Every fourth size of each curve is left out, and predicted by a calibration of the others: models and intervals come
 from a cross-validation inside the rest. The smallest size is never left out.""",
     "ranks": """\
-One number of ranks at a time is left out with all its sizes. Beside ours stand curves of plain models, interpolated
-over the logarithm of the ranks. *Outside* is a doubling of the ranks, or a halving, beyond those that were kept;
-farther is told apart.""",
+One number of ranks at a time is left out with all its sizes. Beside ours stand the nearest number of ranks, the same by
+the ratio of bus factors, the straight line between neighbouring numbers in logarithms, and curves of plain models,
+interpolated over the logarithm of the ranks. *Outside* is a doubling of the ranks, or a halving, beyond those that were
+kept; farther is told apart.""",
     "collectives": """\
 One collective at a time is left out. All-gather, reduce-scatter and all-to-all are predicted from all-reduce and
 point-to-point alone, where all-reduce was measured. The *rule of the bus factor* stands beside it, by which an
-all-gather takes half of the all-reduce of the same size.""",
+all-gather takes half of the all-reduce of the same size, read off between sizes in logarithms; where there is none on
+these ranks, of the nearest.""",
     "links": """\
 Ranks on a network whose latencies and bandwidths are set; nothing of the collective is fitted. The prediction takes
 the settings of the links, what TCP over Ethernet adds, and a time per message for software. The *plain closed form*
@@ -177,7 +184,7 @@ def page(
         curves=sum(one["figures"]["curves"] for one in known.values()),
         shipped=sum(one["shipped"] for one in known.values()),
     )
-    parts = [text, _summary(table, known, judged or {})]
+    parts = [text, _summary(table, known, judged or {}), alike.section(table, MODELS)]
     for split in (*(name for name in TITLES if name in WHAT), SPECIFIED):
         part = table[table["split"] == split]
         if len(part):

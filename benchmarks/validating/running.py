@@ -26,6 +26,7 @@ from simnet.calibration.intervals import bin_of
 from simnet.calibration.readers import kind_of
 from simnet.calibration.specification import half_widths
 from simnet.calibration.summary import rows_of
+from validate import rivals
 from validate.evaluation import HALVES, SPLITS, evaluate
 from validating.platforms import Case, cases_of, predicted
 
@@ -107,7 +108,7 @@ def validated(one: Set) -> dict[str, Any]:
     entry: dict[str, Any] = asdict(one)
     del entry["source"]
     try:
-        made = evaluate(one.source, splits=[*SPLITS, HALVES])
+        made = evaluate(one.source, splits=[*SPLITS, HALVES], learned=rivals.installed())
     except InputError as error:
         return entry | {"error": error.message, "seconds": time.process_time() - begin}
     models = [name for name in made.held if name not in _KEPT]

@@ -4,13 +4,14 @@
 line            latency plus size over bandwidth (Hockney's alpha-beta), one slope for all sizes
 three_segments  three straight segments in log-log, joined where they fit best
 five_anchors    straight lines in log-log between five of the measured sizes
+log_log         straight lines in log-log from each measured size to the next
 piecewise       alpha-beta by stretches of sizes, with breakpoints found; libraries change protocol there
 adjacent        alpha-beta from each measured size to the next
 interpolated    the line, corrected at every measured size, with a monotone cubic between them
 =============== ==================================================================================================
 
-All are fitted to relative errors: to the logarithm of the time where that is possible. `line`, `three_segments` and
-`five_anchors` are what others do; they stand beside the rest for comparison.
+All are fitted to relative errors: to the logarithm of the time where that is possible. `line`, `three_segments`,
+`five_anchors` and `log_log` are what others do; they stand beside the rest for comparison.
 
 Between two measured sizes of which one is in another protocol than the other, `piecewise` and `adjacent` take the
 faster of the two: a library that chooses well changes over where the lines cross, and where they do not cross, nothing
@@ -209,6 +210,17 @@ def five_anchors(sizes: Floats, seconds: Floats) -> CurveModel:
     return CurveModel(points=tuple(zip(sizes[chosen].tolist(), seconds[chosen].tolist(), strict=True)))
 
 
+def log_log(sizes: Floats, seconds: Floats) -> CurveModel:
+    """Return straight lines in logarithms through all measured sizes.
+
+    Examples
+    --------
+    >>> log_log(np.array([1.0, 4.0, 16.0]), np.array([1.0, 16.0, 16.0])).at([2.0, 8.0]).round(6).tolist()
+    [4.0, 16.0]
+    """
+    return CurveModel(points=tuple(zip(sizes.tolist(), seconds.tolist(), strict=True)))
+
+
 def piecewise(sizes: Floats, seconds: Floats) -> CurveModel:
     """Fit alpha-beta by stretches of sizes; where they begin, and how many there are, is found.
 
@@ -316,6 +328,7 @@ FITS: MappingProxyType[str, Callable[[Floats, Floats], CurveModel]] = MappingPro
         "line": line,
         "three_segments": three_segments,
         "five_anchors": five_anchors,
+        "log_log": log_log,
         "piecewise": piecewise,
         "adjacent": adjacent,
         "interpolated": interpolated,

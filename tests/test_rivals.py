@@ -1,0 +1,100 @@
+"""Rivals: each rule is its formula, none sees what is left out, learned ones need scikit-learn, sets count alike."""
+
+import sys
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from commands import did, refused
+from simnet.calibration.curves import Curve, Setting
+from validate import evaluation, rivals
+
+SIZES = 4.0 ** np.arange(5, 15)
+
+
+def curve(ranks, nodes=0, collective="all_reduce", algorithm="", seconds=None):
+    made = 1e-5 * ranks + 1e-9 * SIZES if seconds is None else seconds
+    return Curve(Setting(collective, ranks, nodes, algorithm), SIZES, made)
+
+
+def test_ranks_come_from_the_nearest_by_the_bus_factor_and_on_the_line_through_the_last_two():
+    kept = [curve(ranks, seconds=np.full(10, float(ranks) ** 2)) for ranks in (2, 4, 8)]
+    inside, outside = rivals.beside("ranks", [kept[0], kept[2]], [curve(6)]), rivals.beside("ranks", kept, [curve(32)])
+    assert np.allclose(inside[0]["nearest"], 64)
+    assert np.allclose(inside[0]["nearest_by_bus_factor"], 64 * (5 / 6) / (7 / 8))
+    assert np.allclose(inside[0]["log_log"], 36)
+    assert np.allclose(outside[0]["log_log"], 32**2)
+    assert np.allclose(outside[0]["nearest"], 64)
+
+
+def test_between_two_as_near_numbers_of_ranks_stands_their_geometric_mean():
+    kept = [curve(ranks, seconds=np.full(10, value)) for ranks, value in ((4, 1.0), (16, 4.0))]
+    assert np.allclose(rivals.beside("ranks", kept, [curve(8)])[0]["nearest"], 2)
+
+
+def test_the_rule_takes_the_all_reduce_of_the_same_ranks_nodes_and_algorithm_else_the_nearest():
+    flat = {(8, 1, "ring"): 1.0, (8, 1, "tree"): 2.0, (8, 2, "ring"): 3.0, (64, 8, "ring"): 4.0}
+    kept = [curve(ranks, nodes, "all_reduce", how, np.full(10, one)) for (ranks, nodes, how), one in flat.items()]
+    held = [curve(8, 1, "all_gather", "ring"), curve(8, 2, "all_gather"), curve(32, 4, "all_gather", "ring")]
+    said = [one["rule_of_bus_factor"][0] for one in rivals.beside("collectives", kept, held)]
+    assert said == pytest.approx([0.5, 1.5, 4.0 * (31 / 32) / (2 * 63 / 64)])
+
+
+def test_without_an_all_reduce_or_a_bus_factor_the_rule_says_nothing():
+    said = rivals.beside("collectives", [curve(8)], [curve(8, collective="scan")])
+    said += rivals.beside("collectives", [curve(8, collective="all_gather")], [curve(8)])
+    assert all(np.isnan(one["rule_of_bus_factor"]).all() for one in said)
+
+
+@pytest.mark.parametrize("split", ["sizes", "ranks", "collectives"])
+def test_no_rival_looks_at_times_that_are_left_out(split):
+    kept = [curve(4), curve(16), curve(4, collective="all_gather")]
+    left = {"sizes": curve(4), "ranks": curve(8), "collectives": curve(8, collective="reduce_scatter")}[split]
+    before, after = (
+        rivals.beside(split, kept, [Curve(left.setting, left.sizes, seconds)], learned=True)[0]
+        for seconds in (left.seconds, np.full(10, 99.0))
+    )
+    assert set(before) == {*rivals.RULES[split], *rivals.LEARNED}
+    assert all(np.array_equal(before[name], after[name]) for name in before)
+
+
+def test_learned_models_are_near_a_smooth_surface():
+    kept = [curve(ranks) for ranks in (2, 4, 8, 32, 64)]
+    (said,) = rivals.beside("ranks", kept, [curve(16)], learned=True)
+    off = np.abs(said["gaussian_process"] / curve(16).seconds - 1)
+    assert off.max() < 0.1
+    assert np.abs(np.log(said["gradient_boosting"] / curve(16).seconds)).max() < np.log(3)
+
+
+def test_learned_models_are_asked_for_and_need_scikit_learn(monkeypatch):
+    found = evaluation.evaluate("shaped_gloo", splits=["sizes"]).figures()["splits"]["sizes"]["models"]
+    assert not set(rivals.LEARNED) & set(found)
+    assert "gaussian_process" in did("validate", "shaped_gloo", "--split", "sizes", "--learned").output
+    monkeypatch.setattr(rivals, "find_spec", lambda name: None)
+    assert "simnet[digits]" in refused("validate", "shaped_gloo", "--split", "sizes", "--learned")
+
+
+@pytest.fixture
+def alike(monkeypatch):
+    monkeypatch.syspath_prepend(str(Path(__file__).parents[1] / "benchmarks"))
+    from validating import alike
+
+    yield alike
+    sys.modules.pop("validating.alike", None)
+
+
+def test_every_set_counts_alike_and_the_worse_ones_are_named(alike):
+    many = pd.DataFrame({"set": "many", "ours": [1.01] * 9, "log_log": [1.02] * 9})
+    few = pd.DataFrame({"set": "few", "ours": [1.21, 5.0], "log_log": [1.2, np.nan]})
+    near = pd.DataFrame({"set": "near", "ours": [1.0104], "log_log": [1.01]})
+    table = pd.concat([many, few, near]).assign(measured=1.0, split="sizes", place="", gaussian_process=1.1)
+    found = alike.medians(table, ["ours", "log_log", "nearest"])
+    assert found["ours"].to_dict() == pytest.approx({"many": 0.01, "few": 0.21, "near": 0.0104})
+    assert "nearest" not in found
+    text = alike.section(table.assign(ours=table["ours"] + 0.01), dict.fromkeys(rivals.LEARNED, "learned"))
+    (row,) = [line for line in text.splitlines() if line.startswith("| sizes left out")]
+    cells = [one.strip() for one in row.strip("|").split("|")]
+    assert cells[1:6] == ["3", "8.7 % / 2.0 %", "7.7 % / 2.0 %", "10 % / 10 %", ""]
+    assert cells[6:] == ["2: `few` (22 %, 20 %), `near` (2.0 %, 1.0 %)", "1"]

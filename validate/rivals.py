@@ -1,0 +1,271 @@
+"""What others would predict, from the same curves that a calibration has: five lines of code, and two learned models.
+
+A rival takes the curves that are kept and the sizes and setting of one that is left out. No choice in them depends on
+the set of measurements. The *five-line rules* are what anybody writes first:
+
+- another size: the straight line between neighbouring sizes in logarithms (`log_log`);
+- another number of ranks: the curve of the nearest number (`nearest`), that by the ratio of bus factors
+  (`nearest_by_bus_factor`), and the straight line between neighbouring numbers in logarithms (`log_log`), which beyond
+  the last goes on;
+- another collective: the all-reduce on the same ranks, else the nearest, by the ratio of bus factors
+  (`rule_of_bus_factor`).
+
+Between sizes, each takes the line in logarithms. The learned ones are scikit-learn's: a *Gaussian process* with a
+linear trend, a Matern kernel of a length for each input and noise, all fitted by the marginal likelihood, and *gradient
+boosting* of regression trees. They see the logarithms of size, ranks, nodes and bus factor, and which collective,
+algorithm and protocol it is, and predict the logarithm of the time. The process is of the curve alone where its sizes
+are left out, of all numbers of ranks of a collective where one is, and of everything where a collective is; boosting is
+of everything.
+
+References
+----------
+C. E. Rasmussen, C. K. I. Williams, "Gaussian Processes for Machine Learning", MIT Press 2006. J. H. Friedman, "Greedy
+function approximation: a gradient boosting machine", Annals of Statistics 29, 2001.
+"""
+
+from __future__ import annotations
+
+import math
+import warnings
+from collections.abc import Callable, Hashable, Sequence
+from importlib.util import find_spec
+from typing import TypeAlias
+
+import numpy as np
+
+from simnet.base.arrays import Floats
+from simnet.calibration.curve_models import log_log
+from simnet.calibration.curves import Curve, Setting
+from simnet.calibration.readers import bus_factor
+
+NEIGHBOURS = "log_log"
+"""The straight line between neighbouring sizes, or numbers of ranks, in logarithms."""
+
+NEAREST = "nearest"
+"""The nearest number of ranks."""
+
+NEAREST_BY_BUS = "nearest_by_bus_factor"
+"""The nearest number of ranks, by the ratio of bus factors."""
+
+RULE = "rule_of_bus_factor"
+"""The all-reduce, by the ratio of bus factors."""
+
+RULES: dict[str, tuple[str, ...]] = {
+    "sizes": (NEIGHBOURS,),
+    "halves": (NEIGHBOURS,),
+    "ranks": (NEIGHBOURS, NEAREST, NEAREST_BY_BUS),
+    "collectives": (RULE,),
+}
+"""Five-line rules by what is left out."""
+
+LEARNED = ("gaussian_process", "gradient_boosting")
+"""Rivals that need scikit-learn."""
+
+RIVALS = (NEIGHBOURS, NEAREST, NEAREST_BY_BUS, RULE, *LEARNED)
+"""All of them."""
+
+# The most measurements of a Gaussian process, evenly taken: its cost grows with the third power.
+_MOST = 150
+# Of gradient boosting, in place of 20: there is one measurement for each size.
+_LEAVES = 3
+
+Rival: TypeAlias = Callable[[Curve], Floats]
+
+
+def beside(
+    split: str, kept: Sequence[Curve], held: Sequence[Curve], *, learned: bool = False
+) -> list[dict[str, Floats]]:
+    """Return what each rival says of the curves that are left out, by its name, for each of them.
+
+    Parameters
+    ----------
+    split : str
+        What is left out: a key of `RULES`.
+    kept : sequence of Curve
+        What predictions may use, of one system.
+    held : sequence of Curve
+        What is left out; the measured times are not looked at. Of sizes, the kept ones of the same setting are needed.
+    learned : bool
+        Also `LEARNED`, which takes time.
+
+    Returns
+    -------
+    list of dict of str to ndarray of float, shape (n,)
+        Times [s]; NaN where a rival says nothing.
+
+    Examples
+    --------
+    >>> sizes = 2.0 ** np.arange(10, 20)
+    >>> kept = [Curve(Setting("all_reduce", ranks), sizes, ranks * 1e-9 * sizes) for ranks in (4, 16)]
+    >>> (said,) = beside("ranks", kept, [Curve(Setting("all_reduce", 8), sizes[:1], sizes[:1])])
+    >>> {name: float(seconds[0].round(8)) for name, seconds in said.items()}
+    {'log_log': 8.19e-06, 'nearest': 8.19e-06, 'nearest_by_bus_factor': 8.55e-06}
+    """
+    found = []
+    processes: dict[Hashable, Rival] = {}
+    boosted = gradient_boosting(kept) if learned and held else None
+    for one in held:
+        said = {name: _RULES[split, name](kept, one) for name in RULES[split]}
+        if boosted is not None:
+            like = _LIKE[split]
+            if like(one.setting) not in processes:
+                alike = [other for other in kept if like(other.setting) == like(one.setting)]
+                processes[like(one.setting)] = gaussian_process(alike)
+            said |= dict(zip(LEARNED, (processes[like(one.setting)](one), boosted(one)), strict=True))
+        found.append(said)
+    return found
+
+
+def installed() -> bool:
+    """Return whether scikit-learn, which `LEARNED` need, is there."""
+    return find_spec("sklearn") is not None
+
+
+def gaussian_process(kept: Sequence[Curve]) -> Rival:
+    """Return a Gaussian process of the logarithm of the time, from at most 150 measurements.
+
+    Parameters
+    ----------
+    kept : sequence of Curve
+        At least one.
+    """
+    from sklearn.exceptions import ConvergenceWarning
+    from sklearn.gaussian_process import GaussianProcessRegressor
+    from sklearn.gaussian_process.kernels import ConstantKernel, DotProduct, Matern, WhiteKernel
+
+    inputs = _Inputs(kept)
+    known, logs = inputs.of(kept), np.log(np.concatenate([one.seconds for one in kept]))
+    some = np.unique(np.linspace(0, len(logs) - 1, min(len(logs), _MOST)).round().astype(int))
+    smooth = ConstantKernel() * Matern(np.ones(known.shape[1]), nu=1.5)
+    model = GaussianProcessRegressor(smooth + DotProduct() + WhiteKernel(1e-2), normalize_y=True, random_state=0)
+    with warnings.catch_warnings():
+        # An input that does not matter has a length at the end of its range.
+        warnings.simplefilter("ignore", ConvergenceWarning)
+        model.fit(known[some], logs[some])
+    return lambda one: np.asarray(np.exp(model.predict(inputs.of([one]))))
+
+
+def gradient_boosting(kept: Sequence[Curve]) -> Rival:
+    """Return boosted regression trees of the logarithm of the time, from all measurements.
+
+    Parameters
+    ----------
+    kept : sequence of Curve
+        At least one.
+    """
+    from sklearn.ensemble import HistGradientBoostingRegressor
+
+    inputs = _Inputs(kept)
+    model = HistGradientBoostingRegressor(min_samples_leaf=_LEAVES, early_stopping=False, random_state=0)
+    model.fit(inputs.of(kept), np.log(np.concatenate([one.seconds for one in kept])))
+    return lambda one: np.asarray(np.exp(model.predict(inputs.of([one]))))
+
+
+class _Inputs:
+    """What learned models see of a measurement, with mean 0 and deviation 1 over those kept, but what is constant."""
+
+    def __init__(self, kept: Sequence[Curve]) -> None:
+        self.families = [sorted({one.setting.family[part] for one in kept}) for part in range(3)]
+        raw = self._raw(kept)
+        self.mean, self.deviation = raw.mean(axis=0), raw.std(axis=0)
+        # One is kept where all are constant, as for a single measurement.
+        self.telling = (self.deviation > 1e-9) | (np.arange(raw.shape[1]) == 0)
+        self.deviation[self.deviation <= 1e-9] = 1.0
+
+    def of(self, curves: Sequence[Curve]) -> Floats:
+        """Return inputs of all sizes of curves, one row each."""
+        return np.asarray(((self._raw(curves) - self.mean) / self.deviation)[:, self.telling])
+
+    def _raw(self, curves: Sequence[Curve]) -> Floats:
+        rows = []
+        for one in curves:
+            setting = one.setting
+            numbers = [setting.ranks, max(setting.nodes, 1), bus_factor(setting.collective, setting.ranks) or 1.0]
+            named = [float(setting.family[part] == name) for part in range(3) for name in self.families[part]]
+            fixed = [*np.log(np.maximum(numbers, 1e-9)), *named]
+            rows += [[math.log(size), *fixed] for size in one.sizes.tolist()]
+        return np.array(rows)
+
+
+def _neighbouring_sizes(kept: Sequence[Curve], held: Curve) -> Floats:
+    same = [one for one in kept if one.setting == held.setting]
+    return log_log(same[0].sizes, same[0].seconds).at(held.sizes)
+
+
+def _by_ranks(kept: Sequence[Curve], held: Curve) -> dict[int, Floats]:
+    """Return logarithms of times by the number of ranks, ascending; of several numbers of nodes their mean."""
+    family = [one for one in kept if one.setting.family == held.setting.family]
+    return {
+        ranks: np.mean([_logs(one, held.sizes) for one in family if one.setting.ranks == ranks], axis=0)
+        for ranks in sorted({one.setting.ranks for one in family})
+    }
+
+
+def _neighbouring_ranks(kept: Sequence[Curve], held: Curve) -> Floats:
+    found = _by_ranks(kept, held)
+    ranks, logs, at = np.log(list(found)), np.array(list(found.values())), math.log(held.setting.ranks)
+    if len(ranks) == 1:
+        return np.asarray(np.exp(logs[0]))
+    first = int(np.clip(np.searchsorted(ranks, at) - 1, 0, len(ranks) - 2))
+    share = (at - ranks[first]) / (ranks[first + 1] - ranks[first])
+    return np.asarray(np.exp(logs[first] + share * (logs[first + 1] - logs[first])))
+
+
+def _nearest_ranks(kept: Sequence[Curve], held: Curve) -> Floats:
+    found = _by_ranks(kept, held)
+    return np.asarray(np.exp(np.mean([found[ranks] for ranks in _nearest(list(found), held.setting)], axis=0)))
+
+
+def _nearest_by_bus(kept: Sequence[Curve], held: Curve) -> Floats:
+    found = _by_ranks(kept, held)
+    logs = [
+        found[ranks] + _log_ratio(held.setting.collective, ranks, held.setting)
+        for ranks in _nearest(list(found), held.setting)
+    ]
+    return np.asarray(np.exp(np.mean(logs, axis=0)))
+
+
+def _rule_of_bus_factor(kept: Sequence[Curve], held: Curve) -> Floats:
+    """Return times by the all-reduce of the same, else the nearest ranks; of the same algorithm, if there is one."""
+    setting = held.setting
+    reduced = [one for one in kept if one.setting.collective == "all_reduce"]
+    nearest = _nearest([one.setting.ranks for one in reduced], setting)
+    reduced = [one for one in reduced if one.setting.ranks in nearest]
+    reduced = [one for one in reduced if one.setting.nodes == setting.nodes] or reduced
+    reduced = [one for one in reduced if one.setting.family[1:] == setting.family[1:]] or reduced
+    logs = [_logs(one, held.sizes) + _log_ratio("all_reduce", one.setting.ranks, setting) for one in reduced]
+    return np.asarray(np.exp(np.mean(logs, axis=0))) if logs else np.full(len(held.sizes), math.nan)
+
+
+def _nearest(known: Sequence[int], asked: Setting) -> list[int]:
+    """Return the numbers of ranks that are nearest in logarithms: one, or two as near."""
+    off = {ranks: abs(math.log(ranks / asked.ranks)) for ranks in known}
+    return [ranks for ranks, one in off.items() if one <= min(off.values()) + 1e-9]
+
+
+def _log_ratio(collective: str, ranks: int, asked: Setting) -> float:
+    """Return the logarithm of the bus factor of what is asked for over that of another; NaN where there is none."""
+    known, wanted = bus_factor(collective, ranks), bus_factor(asked.collective, asked.ranks)
+    return math.log(wanted / known) if known and wanted else math.nan
+
+
+def _logs(curve: Curve, sizes: Floats) -> Floats:
+    return np.log(log_log(curve.sizes, curve.seconds).at(sizes))
+
+
+_RULES: dict[tuple[str, str], Callable[[Sequence[Curve], Curve], Floats]] = {
+    ("sizes", NEIGHBOURS): _neighbouring_sizes,
+    ("halves", NEIGHBOURS): _neighbouring_sizes,
+    ("ranks", NEIGHBOURS): _neighbouring_ranks,
+    ("ranks", NEAREST): _nearest_ranks,
+    ("ranks", NEAREST_BY_BUS): _nearest_by_bus,
+    ("collectives", RULE): _rule_of_bus_factor,
+}
+
+_LIKE: dict[str, Callable[[Setting], Hashable]] = {
+    "sizes": lambda one: one,
+    "halves": lambda one: one,
+    "ranks": lambda one: one.family,
+    "collectives": lambda one: None,
+}
+"""What a Gaussian process has in common with what it predicts."""
