@@ -11,7 +11,7 @@ interpolated    the line, corrected at every measured size, with a monotone cubi
 =============== ==================================================================================================
 
 All are fitted to relative errors: to the logarithm of the time where that is possible. `line`, `three_segments`,
-`five_anchors` and `log_log` are what others do; they stand beside the rest for comparison.
+`five_anchors` and `log_log` are what others do: `five_anchors` is for comparison alone.
 
 Between two measured sizes of which one is in another protocol than the other, `piecewise` and `adjacent` take the
 faster of the two: a library that chooses well changes over where the lines cross, and where they do not cross, nothing
@@ -336,7 +336,7 @@ FITS: MappingProxyType[str, Callable[[Floats, Floats], CurveModel]] = MappingPro
 )
 """How each model is fitted to sizes [byte] and times [s], both ascending in size."""
 
-OURS = ("line", "three_segments", "piecewise", "adjacent", "interpolated")
+OURS = ("line", "three_segments", "piecewise", "adjacent", "interpolated", "log_log")
 """Models among which cross-validation weighs, plain ones first."""
 
 
