@@ -1,5 +1,6 @@
 """Calibration: models recover what made the data, the file comes back as it went, intervals cover, strangers' files."""
 
+import json
 from dataclasses import replace
 from pathlib import Path
 
@@ -756,6 +757,31 @@ def test_cards_that_are_told_leave_nothing_to_guess():
     assert len(calibrate([guessed]).model.cards) > 1
     assert [one.number for one in calibrate([told]).model.cards] == [1.0]
     assert off(calibrate([told]).model, asked) < np.log(1.3)
+
+
+@pytest.mark.parametrize(
+    ("cards", "message"),
+    [
+        ([{"number": 1, "chance": 0.1}, {"number": 2, "chance": 0.1}], "must add to 1"),
+        ([{"number": 1, "chance": 0.5}, {"number": 1, "chance": 0.5}], "twice"),
+        ([{"number": 1, "chance": 0.2}, {"number": None, "chance": 0.8}], "likeliest"),
+    ],
+)
+def test_cards_of_a_file_are_checked(cards, message, tmp_path):
+    path = tmp_path / "fabric.yaml"
+    text = written(calibrate([on_cards(1.0, 32, 8)]))
+    first, rest = text.index("  cards:"), text.index("  ranks_on_a_node:")
+    path.write_text(f"{text[:first]}  cards: {json.dumps(cards)}\n{text[rest:]}")
+    with pytest.raises(InputError, match=message):
+        load_cost_model(path)
+
+
+def test_times_that_fall_with_the_size_do_not_fall_beyond():
+    sizes = 2.0 ** np.arange(10, 20)
+    fabric = calibrate([Curve(Setting("all_reduce", 8), sizes, 1e-3 * sizes**-0.5)])
+    found = fabric.predict("all_reduce", 8, 1e12)
+    assert fabric.model.growth(Setting("all_reduce", 8))[1] == 0
+    assert found.seconds > 0.9e-3 * sizes[-1] ** -0.5
 
 
 def test_cards_do_not_matter_where_as_many_ranks_are_on_a_node():

@@ -431,6 +431,7 @@ def test_exchanges_that_are_named_are_weighed_as_their_equals_are(about):
         (["--schemes", "hardthreshold:threshold=1"], "name a scenario"),
         (["--schemes", "oktopk", "--map", "latency,bandwidth"], "oktopk is found by sampling"),
         (["--schemes", "oktopk", "--gpus-per-node", "4"], "know nothing of nodes"),
+        (["--schemes", "exdyna:raise_factor=1.01"], "raise_factor"),
         (["--map", "latency"], "needs two quantities"),
         (["--map", "latency,latency"], "latency twice"),
         (["--map", "latency,bandwith"], "did you mean 'bandwidth'"),

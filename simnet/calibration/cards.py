@@ -86,11 +86,24 @@ def likely(curves: Sequence[Curve], least: float = LEAST) -> tuple[Cards, ...]:
 
 
 def normalised(chances: dict[float, float], least: float = LEAST) -> tuple[Cards, ...]:
-    """Return numbers of cards whose chance is not below the least, the likeliest first, with chances that add to 1."""
+    """Return numbers of cards whose chance is not below the least, the likeliest first, with chances that add to 1.
+
+    Parameters
+    ----------
+    chances : dict of float to float
+        By number of cards, in any unit.
+    least : float
+        As of `likely`.
+
+    Examples
+    --------
+    >>> [one.number for one in normalised({OWN: 1.0, 1.0: 1.0, 2.0: 0.01})]
+    [1.0, inf]
+    """
     total = sum(chances.values())
     kept = {count: chance for count, chance in chances.items() if chance >= least * total}
     found = [Cards(count, chance / sum(kept.values())) for count, chance in kept.items()]
-    return tuple(sorted(found, key=lambda one: (-one.chance, one.count)))
+    return tuple(sorted(found, key=lambda one: (-one.chance, one.number)))
 
 
 def _most_on_a_node(curves: Sequence[Curve]) -> float:

@@ -115,6 +115,18 @@ class StepModelEntry(_Part):
 
     counted: _Counted
     cards: Annotated[list[CardsEntry], Field(min_length=1, max_length=100)] = [CardsEntry(number=None, chance=1.0)]
+
+    @pydantic.field_validator("cards")
+    @classmethod
+    def _add_up(cls, cards: list[CardsEntry]) -> list[CardsEntry]:
+        if abs(sum(one.chance for one in cards) - 1) > 1e-6:
+            raise ValueError("chances of cards must add to 1")
+        if len({one.number for one in cards}) < len(cards):
+            raise ValueError("names a number of cards twice")
+        if any(one.chance > cards[0].chance for one in cards):
+            raise ValueError("must begin with the likeliest number of cards")
+        return cards
+
     ranks_on_a_node: Annotated[float, Field(ge=1, le=10**7)] = 1.0
     parameters: dict[Annotated[str, among("parameter", PARAMETERS)], Parameter]
 

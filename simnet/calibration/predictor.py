@@ -151,7 +151,7 @@ class Predictor:
             ends = one.through.at([max(one.largest / _SPAN, one.smallest), one.largest])
             if one.largest == largest > one.smallest:
                 powers.append(math.log(ends[1] / ends[0]) / math.log(largest / max(largest / _SPAN, one.smallest)))
-        return largest, min(max(powers, default=1.0), 1.0)
+        return largest, min(max([0.0, *powers]) if powers else 1.0, 1.0)
 
     def _at(self, setting: Setting, asked: Floats) -> Floats | None:
         """Return the times [s] that the models have."""
@@ -164,13 +164,13 @@ class Predictor:
             return self._elsewhere(family, setting, asked, self.steps)
         chances, times = np.array([one.chance for one, _ in found]), np.array([seconds for _, seconds in found])
         order = np.argsort(times, axis=0, kind="stable")
-        middle = (np.cumsum(chances[order], axis=0) < 0.5).sum(axis=0)
+        middle = (np.cumsum(chances[order], axis=0) < chances.sum() / 2).sum(axis=0)
         return np.asarray(np.take_along_axis(times, np.take_along_axis(order, middle[None], 0), 0)[0])
 
     def by_cards(self, setting: Setting, sizes: ArrayLike) -> list[tuple[Cards, Floats]]:
         """Return times [s] of sizes [byte] by how many cards a node may have, of which `at` returns the median.
 
-        Nothing, where nothing is known, or the cards do not matter: all has as many ranks on a node.
+        Nothing, where nothing is known, or where the setting has as many ranks on a node as all that was measured.
         """
         family = self.family(setting)
         if self.steps is None or len(self.cards) == 1 or any(one.setting == setting for one in family):
@@ -306,8 +306,8 @@ _RULED = tuple((name, "", "") for name in ("all_reduce", "all_gather", "reduce_s
 _MOST_BY_RULE, _BANDWIDTH, _MISFIT = 0.5, 2.0**21, 0.1
 # Sizes at which the misfit of a curve is looked at.
 _SIZES = 16
-# By which power of the misfit a number of cards is less likely, as models of a curve weigh less by their score; a
-# step model fits no better than this.
+# By which power of its misfit a number of cards is less likely, so that one that fits twice as well all but decides;
+# and the misfit of a step model that fits exactly.
 _TELLING, _LEAST_MISFIT = 5, 0.01
 
 

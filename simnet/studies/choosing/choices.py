@@ -12,6 +12,7 @@ S. Tyagi, M. Swany, "Flexible Communication ...", IEEE BigData 2023, arXiv 2312.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Literal, NamedTuple, TypeAlias
 
@@ -108,8 +109,9 @@ def choices(per_node: int = 1, *, every: bool = False) -> tuple[Choice, ...]:
         # What hard thresholds keep does not follow from a density.
         covered = {"dense", "fp16", "topk", "artopk", "hardthreshold", "sage"}
         for name in sparsifier_models.names():
-            other = None if name in covered else _published(Candidate(name, name))
-            found += [] if other is None else [other]
+            if name not in covered:
+                with suppress(ValueError):
+                    found.append(_published(Candidate(name, name)))
     return tuple(found)
 
 
@@ -244,12 +246,11 @@ def named(among: Sequence[Candidate], per_node: int = 1) -> tuple[Choice, ...]:
     found = []
     for candidate in among:
         known = usual.get(same_exchange(candidate))
-        one = _published(candidate) if known is None else replace(known, candidate=candidate)
-        if one is None:
-            raise InputError(
-                f"{candidate.label} has no closed form; whole jobs are simulated: name a scenario", file="--schemes"
-            )
-        found.append(one)
+        try:
+            found.append(_published(candidate) if known is None else replace(known, candidate=candidate))
+        except ValueError as error:
+            said = f"{error}; whole jobs are simulated, without closed forms: name a scenario"
+            raise InputError(said, file="--schemes", field=candidate.label) from None
     return tuple(found)
 
 
@@ -259,12 +260,9 @@ def same_exchange(candidate: Candidate) -> tuple[str, str]:
     return scheme.name, repr(option_values(scheme.option_type, candidate.options))
 
 
-def _published(candidate: Candidate) -> Choice | None:
-    """Return a scheme and the closed form that a flexible policy weighs it by."""
-    try:
-        communicate = _weighed(candidate)
-    except ValueError:
-        return None
+def _published(candidate: Candidate) -> Choice:
+    """Return a scheme and the closed form that a flexible policy weighs it by; ValueError says why there is none."""
+    communicate = _weighed(candidate)
     whole, parts = _of_layers(candidate, 1), _of_layers(candidate, _PARTS)
     return Choice(
         candidate,

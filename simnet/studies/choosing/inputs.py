@@ -341,11 +341,9 @@ def from_fabric(fabric: CalibratedCostModel, given: Given) -> Question:
     point = OperatingPoint(workers, _parameters(given), _fraction(given.density, 0.01), math.nan, math.nan)
     pinned = {one.algorithm.casefold() for one in known}
     # Where the library chose between ring and tree, they are one choice.
-    among = tuple(
-        one
-        for one in _among(given, 1)
-        if (not one.label.endswith("tree") and "tree " not in one.label) or "tree" in pinned
-    )
+    among = named(given.schemes) if given.schemes else choices()
+    if not given.schemes and "tree" not in pinned:
+        among = tuple(one for one in among if "tree" not in one.candidate.options.values())
     device = _device(given.device, DEFAULT)
     cost_model = by_fabric(fabric, device)
     title = f"{given.model or f'{point.parameters:,} parameters'}, {workers} workers"
