@@ -98,3 +98,33 @@ def test_every_set_counts_alike_and_the_worse_ones_are_named(alike):
     cells = [one.strip() for one in row.strip("|").split("|")]
     assert cells[1:6] == ["3", "8.7 % / 2.0 %", "7.7 % / 2.0 %", "10 % / 10 %", ""]
     assert cells[6:] == ["2: `few` (22 %, 20 %), `near` (2.0 %, 1.0 %)", "1"]
+
+
+@pytest.fixture
+def constants(monkeypatch):
+    monkeypatch.syspath_prepend(str(Path(__file__).parents[1] / "benchmarks"))
+    from validating import constants
+
+    return constants
+
+
+def test_a_constant_is_chosen_on_the_sets_of_other_sites_alone(constants):
+    figures = {"a_1": (1.0, 0.1), "a_2": (1.0, 0.1), "b_1": (0.2, 0.4), "b_2": (0.3, 0.5)}
+    rows = [
+        (name, factor, one, one) for name, each in figures.items() for factor, one in zip((1, 2), each, strict=True)
+    ]
+    values = pd.DataFrame(rows, columns=["set", "factor", "median", "p90"]).set_index(["set", "factor"])
+    assert constants.without(values)["median"].to_dict() == {"a_1": 1.0, "a_2": 1.0, "b_1": 0.4, "b_2": 0.5}
+
+
+def test_typical_widths_are_scaled_as_much_as_they_are_drawn_to(constants):
+    ranks = (2, 4, 8, 16)
+    held = pd.DataFrame({"setting": [f"all_reduce, {count} ranks" for count in ranks], "size": 1e9, "ours": 1.0})
+    held = held.assign(set="a_1", system="", place="one doubling outside", low=0.5, high=2.0, measured=2.2)
+    held = held.assign(collective="all_reduce")
+    found = constants._inside(held, "beyond")
+    assert not found[1.0].any()
+    # Half of the width is typical with two numbers of ranks held out beside, which widens it by half of 0.8.
+    assert found[2.0].all()
+    assert np.array_equal(constants._inside(held.assign(measured=np.exp(np.log(2) + 0.39)), "beyond")[2.0], [True] * 4)
+    assert not constants._inside(held.assign(measured=np.exp(np.log(2) + 0.41)), "beyond")[2.0].any()

@@ -231,10 +231,7 @@ def _collectives(curves: Sequence[Curve], learned: bool) -> list[pd.DataFrame]:
     """Leave out one collective at a time, where others remain from which it can be predicted; see `FROM_BASE`."""
     found = []
     for collective in tracked(sorted({one.setting.collective for one in curves})):
-        kept = [one for one in curves if one.setting.collective != collective]
-        base = [one for one in kept if one.setting.collective in BASE]
-        if collective in FROM_BASE and any(one.setting.collective == "all_reduce" for one in base):
-            kept = base
+        kept = kept_without(curves, collective)
         held = [one for one in curves if one.setting.collective == collective]
         if not kept:
             continue
@@ -246,6 +243,14 @@ def _collectives(curves: Sequence[Curve], learned: bool) -> list[pd.DataFrame]:
         rivals = beside("collectives", kept, held, learned=learned)
         found += [_predicted("collectives", "", model, one, bins, said) for one, said in zip(held, rivals, strict=True)]
     return [one for one in found if one is not None]
+
+
+def kept_without(curves: Sequence[Curve], collective: str) -> list[Curve]:
+    """Return the curves from which a collective is predicted that is left out; see `FROM_BASE`."""
+    kept = [one for one in curves if one.setting.collective != collective]
+    base = [one for one in kept if one.setting.collective in BASE]
+    measured = any(one.setting.collective == "all_reduce" for one in base)
+    return base if collective in FROM_BASE and measured else kept
 
 
 _SPLITTERS = {"sizes": _sizes, HALVES: _halves, "ranks": _ranks, "collectives": _collectives}

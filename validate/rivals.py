@@ -12,7 +12,7 @@ the set of measurements. The *five-line rules* are what anybody writes first:
 
 Between sizes, each takes the line in logarithms. The learned ones are scikit-learn's: a *Gaussian process* with a
 linear trend, a Matern kernel of a length for each input and noise, all fitted by the marginal likelihood, and *gradient
-boosting* of regression trees. They see the logarithms of size, ranks, nodes and bus factor, and which collective,
+boosting* of regression trees. They see the logarithms of size times bus factor, ranks and nodes, and which collective,
 algorithm and protocol it is, and predict the logarithm of the time. The process is of the curve alone where its sizes
 are left out, of all numbers of ranks of a collective where one is, and of everything where a collective is; boosting is
 of everything.
@@ -180,10 +180,10 @@ class _Inputs:
         rows = []
         for one in curves:
             setting = one.setting
-            numbers = [setting.ranks, max(setting.nodes, 1), bus_factor(setting.collective, setting.ranks) or 1.0]
+            factor = bus_factor(setting.collective, setting.ranks) or 1.0
             named = [float(setting.family[part] == name) for part in range(3) for name in self.families[part]]
-            fixed = [*np.log(np.maximum(numbers, 1e-9)), *named]
-            rows += [[math.log(size), *fixed] for size in one.sizes.tolist()]
+            fixed = [math.log(setting.ranks), math.log(max(setting.nodes, 1)), *named]
+            rows += [[math.log(size * factor), *fixed] for size in one.sizes.tolist()]
         return np.array(rows)
 
 

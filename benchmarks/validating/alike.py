@@ -20,8 +20,8 @@ Medians of sets, and of these the mean and, behind the stroke, the middle one: a
 as one of twenty. Compared are the measurements of which ours and all rules say something. The *five-line rules* are
 log-log between neighbours for sizes; for ranks the same, the nearest number and that by the bus factor, of which the
 best one of a set is picked with hindsight; and for collectives the rule of the bus factor. *Worse* is a median of ours
-more than 5 % above. The learned models see the logarithms of size, ranks, nodes and bus factor, and the names of
-collective, algorithm and protocol; nothing in them is chosen by set.
+more than 5 % above. The learned models see the logarithms of size times bus factor, ranks and nodes, and the names
+of collective, algorithm and protocol; nothing in them is chosen by set.
 """
 
 

@@ -1,9 +1,13 @@
-"""The page of what was validated, in Markdown, from the results of a run."""
+"""The page of what was validated, in Markdown, from the results of a run.
+
+It is longer than 500 lines as the words of all sections stand here, in the order of the page.
+"""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -19,7 +23,7 @@ from validate.jobs import report as jobs
 from validate.links import AGAIN, repeated, winners
 from validate.links import TITLES as LINK_TITLES
 from validate.rivals import LEARNED, NEAREST, NEAREST_BY_BUS, NEIGHBOURS, RULE
-from validating import alike
+from validating import alike, constants
 
 MODELS = {
     "ours": "ours",
@@ -34,6 +38,9 @@ MODELS = {
     "closed_form": "plain closed form",
 }
 """Predictions that stand side by side."""
+
+CONSTANTS = Path(__file__).parents[1] / "constants.csv"
+"""What `benchmarks/constants.py` wrote."""
 
 SPECIFIED = "specified"
 """The split of platforms that were predicted from their specification."""
@@ -190,6 +197,7 @@ def page(
         if len(part):
             parts.append(_split(split, part, results, figures.get(split)))
     parts += [chances.section(judged, figures.get("chances"))] if judged else []
+    parts += [constants.section(table, CONSTANTS)] if CONSTANTS.is_file() else []
     parts += [jobs.section(), _worst(table), _on_what(known), NOT_VALIDATED, _left_out(results), _made(results)]
     return "\n".join(part.strip() + "\n" for part in parts if part)
 
@@ -211,8 +219,8 @@ def _summary(table: pd.DataFrame, known: Mapping[str, Any], judged: Mapping[str,
             many[many["split"] == HALVES],
             NEIGHBOURS,
         ),
-        *_with_nccl("Other ranks, between those measured", "median 7 %", _placed(ranks, PLACES[0]), "line", 0.07),
-        *_with_nccl("Other ranks, one doubling outside", "median 20 %", _placed(ranks, PLACES[1]), "line", 0.2),
+        *_with_nccl("Other ranks, between those measured", "median 7 %", _placed(ranks, PLACES[0]), NEIGHBOURS, 0.07),
+        *_with_nccl("Other ranks, one doubling outside", "median 20 %", _placed(ranks, PLACES[1]), NEIGHBOURS, 0.2),
         *_with_nccl("Collective from all-reduce, 64 MB and more", "median 10 %", base[base["size"] >= HUGE], RULE),
         *_with_nccl("Collective from all-reduce, below 1 MiB", "median 30 %", base[base["size"] < SMALL], RULE),
         _aim("From links alone, up to 100 Mbit/s", "median 2 %, p90 8 %", links, "closed_form"),
@@ -263,9 +271,9 @@ def _summary(table: pd.DataFrame, known: Mapping[str, Any], judged: Mapping[str,
 *Curve by curve* are medians over curves of the median and the p90 of each: so figures of simple models are often
 given, and no long curve counts more than a short one. With every second size left out, sizes are factors of four apart.
 
-The plain model is the straight line between neighbouring sizes in logarithms for sizes, the interpolated line for
-ranks, the rule of the bus factor for collectives, and alpha-beta with framing for links; its figures are over what it
-says anything of.
+The plain model is the straight line between neighbouring sizes in logarithms for sizes, that between neighbouring
+numbers for ranks, the rule of the bus factor for collectives, and alpha-beta with framing for links; its figures are
+over what it says anything of.
 """
     return head + "\n".join(row for row in rows if row) + foot
 

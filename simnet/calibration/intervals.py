@@ -50,7 +50,7 @@ collectives, of which fewer can be held out: Alps, Polaris, Sirius, MareNostrum 
 others.
 """
 
-_GROUPS = 2.0
+GROUPS = 2.0
 """Numbers of ranks, or collectives, that typical widths count as beside those held out on the system itself."""
 
 
@@ -121,7 +121,7 @@ def intervals(held: Mapping[Basis, Sequence[HeldOut]], coverage: float) -> dict[
         own = (widest if basis == "collectives" else half_widths)(one, coverage)
         if basis in TYPICAL:
             groups = {each.setting.collective if basis == "collectives" else each.setting.ranks for each in one}
-            share = len(groups) / (len(groups) + _GROUPS)
+            share = len(groups) / (len(groups) + GROUPS)
             wide = math.log(1 - coverage) / math.log(0.1)
             own = [
                 (share * below + (1 - share) * usual * wide, share * above + (1 - share) * usual * wide)
