@@ -12,8 +12,9 @@ import benchmark_logs as logs
 from commands import did, refused
 from simnet.base.errors import InputError
 from simnet.base.rng import stream
-from simnet.calibration.readers import bus_factor, facts_of, kind_of, read, read_logs, total_bytes
+from simnet.calibration.readers import bus_factor, facts_of, kind_of, kinds, read, read_logs, total_bytes
 from simnet.calibration.readers.jobs import WAITING, over_ranks
+from simnet.calibration.readers.lines import read_head
 from simnet.calibration.readers.nccl_text import Cells, parse_row
 
 
@@ -217,7 +218,7 @@ def test_records_of_rccl_tests(tmp_path, csv):
         read(put(tmp_path, wrong))
 
 
-def chakra(*calls):
+def chakra(*calls, metadata=b""):
     """Return a Chakra trace with a node of computation and collective nodes of a kind, size [byte] and time [us]."""
 
     def number(value):
@@ -234,7 +235,10 @@ def chakra(*calls):
         inside = number(field << 3) + number(value) if isinstance(value, int) else block(field, value)
         return block(10, block(1, name) + inside)
 
-    parts = [block(1, b"1.0.0"), number(1 << 3) + number(1) + number(3 << 3) + number(4) + number(7 << 3) + number(9)]
+    parts = [
+        metadata or block(1, b"1.0.0"),
+        number(1 << 3) + number(1) + number(3 << 3) + number(4) + number(7 << 3) + number(9),
+    ]
     for node, (kind, size, micros) in enumerate(calls, 2):
         fixed = number(1 << 3) + number(node) + number(3 << 3) + number(7) + number(7 << 3) + number(micros)
         parts.append(
@@ -262,6 +266,34 @@ def test_chakra(tmp_path):
     assert len(read(packed, facts={"ranks": 8})) == 2
 
 
+def test_what_only_begins_like_a_chakra_trace_is_none(tmp_path):
+    path = tmp_path / "a.et"
+    for begins in (b" \n 1.2.3\n# Size\n", b"\x08\n\x051.0.0", b"\x07\n\x061.0.0\n", b"\x09\n\x051.0.0\n\x00"):
+        path.write_bytes(begins)
+        assert kind_of_chakra(path) is None, begins
+    long = b"\n\x051.0.0\x12" + b"\x80\x01" + bytes(128)
+    for metadata in (long, long[:8] + b"\x02\x0a\x00", b"\n\x0610.0.0"):
+        path.write_bytes(chakra((0, 1 << 20, 250), metadata=metadata))
+        assert kind_of_chakra(path) == "chakra"
+        assert len(read(path, facts={"ranks": 8})) == 1
+
+
+def kind_of_chakra(path):
+    """Return the kind of a file; None where it is taken for a text, which this one may not be."""
+    try:
+        return kind_of(path)
+    except InputError:
+        return None
+
+
+def test_sizes_below_zero_in_chakra_are_said(tmp_path):
+    path = tmp_path / "a.et"
+    path.write_bytes(chakra((0, 2**64 - 8, 250), (0, 8, 250)))
+    found = read(path, facts={"ranks": 8})
+    assert found.rows["nbytes"].tolist() == [8]
+    assert found.problems[0].message == "node 2: its size is -8 bytes"
+
+
 def test_damaged_chakra_traces_are_read_or_refused(tmp_path):
     draws, content, path = stream(0, "damaged traces"), chakra(*[(0, 1 << 20, 250)] * 20), tmp_path / "a.et"
     for _ in range(300):
@@ -282,6 +314,37 @@ def test_traces_of_all_ranks_tell_the_shortest_time_of_each_call(tmp_path):
     assert gathers["statistic"].tolist() == ["min"]
     assert (rows["collective"] == "all_reduce").sum() == 2, "calls without a number stay apart"
     assert len(over_ranks(rows)) == len(rows)
+
+
+def test_calls_of_two_jobs_stay_apart(tmp_path):
+    for job, micros in (("a", 100.0), ("b", 10.0)):
+        for rank in range(2):
+            put(tmp_path, logs.kineto(rank=rank, micros=micros + rank), f"{job}/rank{rank}.json")
+    rows = read_logs(tmp_path).rows
+    gathers = rows[rows["collective"] == "all_gather"]
+    assert gathers["seconds"].tolist() == pytest.approx([100e-6, 10e-6])
+    assert set(gathers["statistic"]) == {"min"}
+    rows = read_logs(tmp_path / "a").rows.assign(rank=0)
+    both = pd.concat([rows.assign(nodes=1), rows.assign(nodes=2, rank=1)], ignore_index=True)
+    assert (over_ranks(both)["collective"] == "all_gather").sum() == 2, "jobs on one node and on two"
+
+
+def test_calls_of_one_number_on_a_rank_are_all_kept(tmp_path):
+    for rank, times in enumerate(((50.0, 90.0), (95.0, 40.0))):
+        trace = json.loads(logs.kineto(rank=rank))
+        gather = trace["traceEvents"][1]
+        trace["traceEvents"] = [gather | {"dur": dur} for dur in times]
+        put(tmp_path, json.dumps(trace), f"rank{rank}.json")
+    assert read_logs(tmp_path).rows["seconds"].tolist() == pytest.approx([50e-6, 40e-6])
+
+
+@pytest.mark.parametrize("word", ["distributedInfo", "deviceProperties", "schemaVersion"])
+def test_a_trace_whose_events_come_late_is_recognised(tmp_path, word):
+    trace = json.loads(logs.kineto())
+    about = {word: trace.get(word, 1), "pg_config": [list(range(20_000))]}
+    path = put(tmp_path, json.dumps(about | {"traceEvents": trace["traceEvents"]}))
+    assert kind_of(path) == "kineto"
+    assert len(read(path)) == 2
 
 
 def test_packed_bombs_and_nested_traces_are_refused(tmp_path, monkeypatch):
@@ -333,11 +396,31 @@ class TestFolders:
             ("*.log:ranks=many", "must be a whole number, got 'many'"),
             ("*.log", "must be COLUMN=VALUE, PATTERN:COLUMN=VALUE or a pattern with"),
             ("*" * 9 + ":ranks=3", "at most 200 characters and eight stars"),
+            ("*{collective}.log", "has a star beside {collective}, so that nothing says where it begins"),
+            ("osu_{collective}*.log", "has a star beside {collective}"),
         ],
     )
     def test_facts_that_are_none_are_refused(self, fact, message):
         with pytest.raises(InputError, match=message):
             facts_of([fact])
+
+    @pytest.mark.parametrize("name", ["osu_16.log", "16.log", "n2/2024_16.log", "a/16x_16.log"])
+    def test_numbers_are_taken_whole(self, name):
+        assert facts_of(["*{ranks}.log"]).of(name) == {"ranks": 16}
+
+    def test_parts_of_numbers_are_not_taken(self):
+        assert facts_of(["n{ranks}?.log", "*{nodes}*.log"]).of("n16.log") == {"nodes": 16}
+        assert facts_of(["{collective}{ranks}.log"]).of("all_reduce16.log") == {"collective": "all_reduce", "ranks": 16}
+
+    def test_a_word_may_stand_between_a_star_and_a_column(self):
+        assert facts_of(["*_collective_{collective}.log"]).of("a_collective_bcast.log") == {"collective": "bcast"}
+
+    def test_the_format_of_a_file_is_told_once(self, tmp_path, monkeypatch):
+        asked = []
+        monkeypatch.setattr(kinds, "read_head", lambda path: asked.append(path) or read_head(path))
+        put(tmp_path, self.LOG, "osu_bcast.log")
+        read_logs(tmp_path, facts_of(["ranks=2"]))
+        assert len(asked) == 1
 
     def test_stars_fit_as_in_a_shell_and_take_no_time(self):
         facts = facts_of(["*_n*_r{ranks}.log", "a?c*d*e:nodes=3", "*a*a*a*a*a*a*a*b:nodes=9"])

@@ -97,8 +97,10 @@ def sets(folder: Path | None) -> tuple[list[Set], dict[str, str]]:
         origin = " at ".join(part for part in (meta.get("source_repo", ""), meta.get("source_commit", "")[:10]) if part)
         library = "; ".join(part for part in (meta.get("tool", ""), meta.get("library", "")) if part)
         told = {name: meta.get(name, "") for name in ("title", "hardware", "interconnect", "licence")}
-        shipped = place.name in measured.datasets()
-        found[place.name] = Set(place.name, str(place), tool=library, origin=origin, shipped=shipped, **told)
+        ours = measured.datasets().get(place.name)
+        if ours is not None:
+            told |= {"hardware": ours.hardware, "licence": ours.licence}
+        found[place.name] = Set(place.name, str(place), tool=library, origin=origin, shipped=ours is not None, **told)
     return list(found.values()), left_out
 
 

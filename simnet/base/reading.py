@@ -1,13 +1,17 @@
-"""Text files from elsewhere: read only if they are files, not too large, and UTF-8."""
+"""Files from elsewhere: read only if they are files and not too large; texts only if they are UTF-8."""
 
 from __future__ import annotations
 
+import gzip
+import zlib
 from pathlib import Path
+from typing import BinaryIO
 
 from simnet.base.errors import InputError
 
+_GZIP = b"\x1f\x8b"
 _MARKS = {
-    b"\x1f\x8b": "compressed by gzip; unpack it first",
+    _GZIP: "compressed by gzip; unpack it first",
     b"\x28\xb5\x2f\xfd": "compressed by zstd; unpack it first",
     b"PK\x03\x04": "a zip archive; unpack it first",
     b"\xff\xfe": "UTF-16; convert it to UTF-8 first",
@@ -15,7 +19,65 @@ _MARKS = {
 }
 
 
-def read_text(path: Path, largest: int, shown: str | None = None) -> str:
+def unpacking(file: BinaryIO) -> BinaryIO | gzip.GzipFile:
+    """Return a file that unpacks what is read of one that gzip packed; any other as it is.
+
+    To read from it raises `OSError`, `EOFError` or `zlib.error` where it is damaged.
+
+    Examples
+    --------
+    >>> from io import BytesIO
+    >>> unpacking(BytesIO(gzip.compress(b"a log"))).read(4), unpacking(BytesIO(b"a log")).read(4)
+    (b'a lo', b'a lo')
+    """
+    packed = file.read(len(_GZIP)) == _GZIP
+    file.seek(0)
+    return gzip.GzipFile(fileobj=file) if packed else file
+
+
+def read_bytes(path: Path, largest: int, shown: str | None = None, *, unpack: bool = True) -> bytes:
+    """Return the content of a file.
+
+    Parameters
+    ----------
+    path : Path
+        The file.
+    largest : int
+        Bytes that it may have at most, unpacked; more are not read.
+    shown : str, optional
+        What messages call it; its path when omitted.
+    unpack : bool
+        Unpack what gzip packed.
+
+    Raises
+    ------
+    InputError
+        If it is not there, no file (a pipe would wait for ever), cannot be read or unpacked, or is too large.
+
+    Examples
+    --------
+    >>> read_bytes(Path("nowhere.et"), 100)
+    Traceback (most recent call last):
+    simnet.base.errors.InputError: nowhere.et: there is no such file
+    """
+    name = str(path) if shown is None else shown
+    try:
+        if not path.is_file():
+            raise InputError("is not a file" if path.exists() else "there is no such file", file=name)
+        with path.open("rb") as file:
+            inside = unpacking(file) if unpack else file
+            content = inside.read(largest + 1)
+    except (gzip.BadGzipFile, EOFError, zlib.error) as error:
+        raise InputError(f"cannot be unpacked: {error}", file=name) from None
+    except OSError as error:
+        raise InputError(f"cannot be read: {error.strerror}", file=name) from None
+    if len(content) > largest:
+        when = "" if inside is file else " when unpacked"
+        raise InputError(f"is larger than {largest:,} bytes{when}, the most that are read", file=name)
+    return content
+
+
+def read_text(path: Path, largest: int, shown: str | None = None, *, unpack: bool = False) -> str:
     """Return the text of a file, without a byte order mark.
 
     Parameters
@@ -23,14 +85,16 @@ def read_text(path: Path, largest: int, shown: str | None = None) -> str:
     path : Path
         The file.
     largest : int
-        Bytes that it may have at most; more are not read.
+        Bytes that it may have at most, unpacked; more are not read.
     shown : str, optional
         What messages call it; its path when omitted.
+    unpack : bool
+        Unpack what gzip packed; if False, it is refused.
 
     Raises
     ------
     InputError
-        If it is not there, no file (a pipe would wait for ever), cannot be read, is too large, or not UTF-8.
+        As `read_bytes`, and if it is not UTF-8.
 
     Examples
     --------
@@ -39,19 +103,12 @@ def read_text(path: Path, largest: int, shown: str | None = None) -> str:
     simnet.base.errors.InputError: nowhere.yaml: there is no such file
     """
     name = str(path) if shown is None else shown
+    content = read_bytes(path, largest, shown, unpack=unpack)
+    for mark, what in _MARKS.items():
+        if content.startswith(mark):
+            raise InputError(f"is not UTF-8 text: it is {what}", file=name)
     try:
-        if not path.is_file():
-            raise InputError("is not a file" if path.exists() else "there is no such file", file=name)
-        with path.open("rb") as file:
-            content = file.read(largest + 1)
-        if len(content) > largest:
-            raise InputError(f"is larger than {largest:,} bytes, the most that are read", file=name)
-        for mark, what in _MARKS.items():
-            if content.startswith(mark):
-                raise InputError(f"is not UTF-8 text: it is {what}", file=name)
         return content.decode("utf-8-sig")
-    except OSError as error:
-        raise InputError(f"cannot be read: {error.strerror}", file=name) from None
     except UnicodeDecodeError as error:
         wrong = f"byte {error.start} is 0x{error.object[error.start]:02x}"
         raise InputError(f"is not UTF-8 text: {wrong}", file=name) from None

@@ -12,9 +12,7 @@ arXiv 2305.14516; ``schema/protobuf/et_def.proto`` of mlcommons/chakra; protobuf
 
 from __future__ import annotations
 
-import gzip
 import itertools
-import zlib
 from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
@@ -22,6 +20,7 @@ from typing import NamedTuple
 import numpy as np
 
 from simnet.base.errors import InputError
+from simnet.base.reading import read_bytes
 from simnet.base.writing import explained
 from simnet.interchange.operations import Messages, Operation, Placed, Program, read_rounds
 from simnet.schedule import Schedule
@@ -150,11 +149,22 @@ class Collective(NamedTuple):
     """A collective node of a trace."""
 
     node: int
+    """Its number in the trace."""
+
     name: str
+    """What the job called it, at most 60 characters."""
+
     kind: str
+    """One of `COLLECTIVE_TYPES`; empty where the trace says none of them."""
+
     nbytes: int
+    """What the rank puts in [byte], as the trace says it, so that it may be negative; 0 where it says nothing."""
+
     micros: float
+    """How long it took on this rank [µs], what it waited for others included."""
+
     group: str
+    """Name of the group of ranks that did it; empty where the trace says none."""
 
 
 def read_collectives(path: Path) -> Iterator[Collective]:
@@ -170,7 +180,7 @@ def read_collectives(path: Path) -> Iterator[Collective]:
     InputError
         If it cannot be read, is too large, or is no such trace.
     """
-    packets = _packets(_content(path), path)
+    packets = _packets(memoryview(read_bytes(path, MAX_BYTES)), path)
     next(packets, None)
     for packet in packets:
         node = _node_of(packet, path)
@@ -203,7 +213,7 @@ def _rounds_of_hints(program: Program, messages: Messages) -> Placed | None:
 
 
 def _operations(path: Path, rank: int) -> list[Operation]:
-    content = _content(path)
+    content = memoryview(read_bytes(path, MAX_BYTES))
     packets = _packets(content, path)
     if next(packets, None) is None:
         raise InputError("is empty; a trace begins with its metadata", file=str(path))
@@ -272,22 +282,6 @@ def _operation(packet: memoryview, path: Path, rank: int) -> tuple[Operation, li
             raise InputError(f"needs a {attribute} >= 0", file=str(path), field=f"node {number}")
     does, size, tag = "send" if kind == _SEND else "recv", facts["comm_size"], facts.get("comm_tag", 0)
     return Operation(rank, number, does, name, size, facts[other], tag, place="node", hint=hint), needs
-
-
-def _content(path: Path) -> memoryview:
-    """Return the bytes of a file, unpacked."""
-    if not path.is_file():
-        raise InputError("is not a file" if path.exists() else "there is no such file", file=str(path))
-    try:
-        with path.open("rb") as file:
-            packed = file.read(2) == b"\x1f\x8b"
-            file.seek(0)
-            content = gzip.GzipFile(fileobj=file).read(MAX_BYTES + 1) if packed else file.read(MAX_BYTES + 1)
-    except (OSError, EOFError, zlib.error) as error:
-        raise InputError(f"cannot be read: {error}", file=str(path)) from None
-    if len(content) > MAX_BYTES:
-        raise InputError(f"is larger than {MAX_BYTES:,} bytes, the most that are read", file=str(path))
-    return memoryview(content)
 
 
 def _packets(content: memoryview, path: Path) -> Iterator[memoryview]:

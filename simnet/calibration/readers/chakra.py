@@ -20,6 +20,7 @@ from simnet.calibration.readers.tables import MAX_WHOLE, Collector, reader
 from simnet.interchange.chakra import read_collectives
 
 _PER_RANK = ("all_gather", "gather")
+_ATTRIBUTE = b"\x12"
 _RANK = re.compile(r"\.(\d{1,8})\.et(?:\.gz)?$")
 
 
@@ -31,7 +32,16 @@ def is_chakra(head: bytes) -> bool:
     >>> is_chakra(b"\x07\n\x051.0.0\x10"), is_chakra(b"# a log")
     (True, False)
     """
-    return re.match(rb"[\x03-\x7f]\n[\x01-\x20]\d{1,4}\.\d{1,4}\.\d{1,4}", head) is not None
+    begins = re.match(rb"([\x80-\xff]{0,4}[\x00-\x7f])\n([\x05-\x0e])", head)
+    if begins is None:
+        return False
+    said = sum((byte & 0x7F) << 7 * place for place, byte in enumerate(begins[1]))
+    start, length = begins.end(), begins[2][0]
+    version = re.fullmatch(rb"\d{1,4}\.\d{1,4}\.\d{1,4}", head[start : start + length])
+    # The metadata ends with the version, or goes on with an attribute.
+    return version is not None and (
+        said == 2 + length or (said > 2 + length and head[start + length : start + length + 1] == _ATTRIBUTE)
+    )
 
 
 @reader("chakra")
@@ -49,6 +59,9 @@ def read_chakra_collectives(path: Path, out: Collector) -> Mapping[str, bool]:
         where = f"node {one.node}"
         if name is None:
             out.report(None, f"{where}: {one.kind or one.name!r} is no collective that is read")
+            continue
+        if one.nbytes < 0:
+            out.report(None, f"{where}: its size is {one.nbytes} bytes")
             continue
         row = {
             "collective": name,

@@ -36,7 +36,10 @@ CONVENTIONS = ("vector", "total", "per_rank", "per_pair", "message")
 
 _VECTOR = ("all_reduce", "broadcast", "reduce")
 _ROOTED = ("gather", "gatherv", "scatter", "scatterv")
-_SHARED = ("all_gather", "all_gatherv", "reduce_scatter", *_ROOTED, "alltoall", "alltoallv")
+PARTED = ("all_gather", "reduce_scatter", "alltoall", "gather", "scatter")
+"""Collectives of an array of which every rank has an equal part."""
+
+_SHARED = (*PARTED, "all_gatherv", "gatherv", "scatterv", "alltoallv")
 _SCATTERED = (*_SHARED, "hypercube")
 ONE_SIDED = tuple(
     f"{operation}_{what}"

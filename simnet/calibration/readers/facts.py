@@ -2,8 +2,8 @@
 
 ``ranks=16`` holds for every log. ``osu_*_n8.log:ranks=32`` holds for files so named, ``n8/*:ranks=32`` for those in a
 folder of that name, where ``*`` stands for any characters and ``?`` for one. ``*_n{ranks}.log`` takes the number of
-ranks from the name itself. Facts are given to a log in their order, so that the later of two counts; what a log says
-itself counts more than any.
+ranks from the name itself: all digits that stand together. Facts are given to a log in their order, so that the later
+of two counts; what a log says itself counts more than any.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from itertools import pairwise
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -168,15 +169,21 @@ def _pattern(text: str, groups: Mapping[str, Any]) -> re.Pattern[str]:
     if len(text) > MAX_PATTERN or text.count("*") + len(groups) > 8:
         message = f"a pattern has at most {MAX_PATTERN} characters and eight stars or columns, got {text[:60]!r}"
         raise InputError(message, file="--fact")
+    parts = [part for part in re.split(r"(\*+|\?|\{\w+\})", text.replace("\\", "/")) if part]
+    words = {f"{{{column}}}" for column in groups if COLUMNS[column] == "text"}
+    for pair in pairwise(parts):
+        if (beside := words.intersection(pair)) and any(part.startswith("*") for part in pair):
+            message = f"has a star beside {beside.pop()}, so that nothing says where it begins or ends: {text[:60]!r}"
+            raise InputError(message, file="--fact")
     made = [""]
-    for part in re.split(r"(\*+|\?|\{\w+\})", text.replace("\\", "/")):
+    for part in parts:
         column = part[1:-1]
         if part.startswith("*"):
             made.append("")
         elif part == "?":
             made[-1] += "[^/]"
         elif part.startswith("{") and column in groups:
-            made[-1] += f"(?P<{column}>" + ("[^/]{1,60}?)" if COLUMNS[column] == "text" else r"\d{1,15})")
+            made[-1] += f"(?P<{column}>" + ("[^/]{1,60}?)" if COLUMNS[column] == "text" else r"(?<!\d)\d{1,15}(?!\d))")
         else:
             made[-1] += re.escape(part)
     # What follows a star is taken where it first stands, for good: else time grows with a power of the length.

@@ -1,7 +1,8 @@
 """All logs of a folder as one table: what is a log is read, and what is none is said.
 
 A folder with a ``data.csv`` stands for that file. Of any other, all files are looked at, those of folders inside
-included; names that begin with a dot are passed over. Traces of the ranks of one job count once per call.
+included; names that begin with a dot are passed over. Traces of the ranks of one job, which stand in one folder,
+count once per call.
 """
 
 from __future__ import annotations
@@ -69,10 +70,10 @@ def read_logs(path: str | Path, facts: Facts | None = None) -> Measurements:
     for file in tracked(list(_files(path))):
         try:
             about = known.of(file)
-            if kind_of(file, str(about.get("tool", ""))) is None:
+            if (kind := kind_of(file, str(about.get("tool", "")))) is None:
                 problems.append(Problem(str(file), None, "holds no measurements in a format that is read", True))
                 continue
-            one = read(file, facts=about)
+            one = read(file, kind, facts=about)
         except InputError as error:
             problems.append(Problem(error.file or str(file), error.line, error.message, True))
             continue

@@ -1,13 +1,15 @@
 """Collectives of real jobs, call by call: what readers of traces have in common, and calls of several ranks as one.
 
-A trace is that of one rank. A collective is done on all ranks at nearly the same time, but begins on each when that
-rank gets there, so that its kernel on one rank also waits for the others. The rank that came last did not wait: where
-traces of several ranks are there, the shortest time of a call is its own.
+A trace is that of one rank; those of a job stand in one folder, and those of another job in another. A collective is
+done on all ranks at nearly the same time, but begins on each when that rank gets there, so that its kernel on one rank
+also waits for the others. The rank that came last did not wait: where traces of several ranks are there, the shortest
+time of a call is its own.
 """
 
 from __future__ import annotations
 
 import math
+from pathlib import PurePath
 
 import pandas as pd
 
@@ -49,7 +51,9 @@ def short(value: object) -> str:
 def over_ranks(rows: pd.DataFrame) -> pd.DataFrame:
     """Return rows in which the same call of several ranks stands once, with the shortest time of all ranks.
 
-    Rows that are no calls of a job, or do not say which call they are, stay as they are.
+    Rows that are no calls of a job, or do not say which call they are, stay as they are. Calls are of one job if their
+    traces stand in one folder and say the same number of nodes. Where a rank has a number twice, as in collectives
+    that are launched together, its first call is the first of the others, and so on.
 
     Parameters
     ----------
@@ -58,19 +62,22 @@ def over_ranks(rows: pd.DataFrame) -> pd.DataFrame:
 
     Examples
     --------
-    >>> call = {"collective": "all_reduce", "ranks": 2, "nbytes": 8, "group": "dp", "sequence": 1.0, "tool": "pytorch"}
-    >>> both = [call | {"rank": 0.0, "seconds": 5e-5}, call | {"rank": 1.0, "seconds": 3e-5}]
-    >>> over_ranks(pd.DataFrame(both))["seconds"].tolist()
+    >>> from simnet.calibration.readers.tables import table
+    >>> call = {"collective": "all_reduce", "ranks": 2, "nbytes": 8, "group": "dp", "sequence": 1, "tool": "pytorch"}
+    >>> both = [call | {"rank": 0, "seconds": 5e-5}, call | {"rank": 1, "seconds": 3e-5}]
+    >>> over_ranks(table(both, list(OF_CALLS)))["seconds"].tolist()
     [3e-05]
     """
     if not set(OF_CALLS) <= set(rows) or rows["rank"].nunique() < 2:
         return rows
     known = rows["sequence"].notna() & rows["rank"].notna()
-    keys = ["tool", "collective", "ranks", "nbytes", "group", "sequence"]
-    calls = rows[known].sort_values("seconds", kind="stable")
+    keys = ["tool", "collective", "ranks", "nodes", "nbytes", "group", "sequence", "job"]
+    calls = rows[known].assign(job=[str(PurePath(source).parent) for source in rows.loc[known, "source"]])
+    calls["nth"] = calls.groupby([*keys, "rank"], dropna=False).cumcount()
+    keys.append("nth")
+    calls = calls.sort_values("seconds", kind="stable")
     grouped = calls.groupby(keys, dropna=False)
-    shortest = calls[~calls.duplicated(keys)].copy()
+    shortest = calls[~calls.duplicated(keys)]
     shared = grouped["rank"].transform("nunique").reindex(shortest.index) > 1
-    if "statistic" in shortest:
-        shortest["statistic"] = shortest["statistic"].where(~shared, "min")
+    shortest = shortest[rows.columns].assign(statistic=shortest["statistic"].where(~shared, "min"))
     return pd.concat([rows[~known], shortest]).sort_index(kind="stable")

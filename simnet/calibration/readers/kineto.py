@@ -21,14 +21,16 @@ from pathlib import Path
 from typing import Any
 
 from simnet.base.errors import InputError
-from simnet.calibration.readers.conventions import collective, nccl_convention
+from simnet.calibration.readers.conventions import PARTED, collective, nccl_convention
 from simnet.calibration.readers.jobs import OF_CALLS, WAITING, positive, short
 from simnet.calibration.readers.json_values import objects
 from simnet.calibration.readers.lines import read_trace
 from simnet.calibration.readers.tables import MAX_RANKS, MAX_WHOLE, Collector, Row, reader
 
-EVENTS = re.compile(r'"traceEvents"\s{0,40}:\s{0,40}\[')
-"""What stands before the events of a trace."""
+WORDS = (b"traceEvents", b"distributedInfo", b"schemaVersion", b"deviceProperties")
+"""Names at the top of a trace, of which its beginning has one."""
+
+_EVENTS = re.compile(r'"traceEvents"\s{0,40}:\s{0,40}\[')
 
 _SIZES = {
     "byte": 1, "char": 1, "bool": 1, "int8": 1, "uint8": 1,
@@ -40,7 +42,6 @@ _SIZES = {
 
 _SUFFIX = re.compile(r"(?:_(?:base|into_tensor|tensor|coalesced|oop|async|single|list))+$")
 _RANK = re.compile(r'"rank"\s{0,9}:\s{0,9}(\d{1,8})')
-_SHARED = ("all_gather", "reduce_scatter", "gather", "scatter")
 _META = "Collective name"
 
 
@@ -54,7 +55,7 @@ def read_kineto(path: Path, out: Collector) -> Mapping[str, bool]:
         If the file cannot be read, is no such trace, or has no collective with a kernel that says how long it took.
     """
     text = read_trace(path)
-    start = EVENTS.search(text)
+    start = _EVENTS.search(text)
     if start is None and not text.lstrip().startswith("["):
         raise InputError("is no trace of the PyTorch profiler: it has no list traceEvents", file=out.file)
     rank = _rank(text)
@@ -104,7 +105,7 @@ def _row(args: Mapping[str, Any]) -> Row | str:
     if not each or sent is None or got is None:
         return f"a kernel of {said[:40]!r} has no number and no type of elements"
     ranks = positive(args.get("Group size"))
-    elements = max(sent, got) if name in _SHARED else sent
+    elements = max(sent, got) if name in PARTED else sent
     return {
         "collective": name,
         "nbytes": min(elements * each, MAX_WHOLE),

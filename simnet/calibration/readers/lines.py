@@ -5,13 +5,12 @@ Files may be packed with gzip; limits are those of what is in them.
 
 from __future__ import annotations
 
-import gzip
 import re
 import zlib
 from pathlib import Path
 
 from simnet.base.errors import InputError
-from simnet.base.reading import read_text
+from simnet.base.reading import read_text, unpacking
 
 MAX_BYTES = 64 * 2**20
 """The largest log or table that is read, unpacked."""
@@ -48,9 +47,8 @@ def read_head(path: Path) -> bytes:
         if not path.is_file():
             return b""
         with path.open("rb") as file:
-            head = file.read(HEAD_BYTES)
-        return zlib.decompressobj(31).decompress(head, HEAD_BYTES) if head.startswith(b"\x1f\x8b") else head
-    except (OSError, zlib.error):
+            return unpacking(file).read(HEAD_BYTES)
+    except (OSError, EOFError, zlib.error):
         return b""
 
 
@@ -62,7 +60,7 @@ def read_lines(path: Path) -> list[str]:
     InputError
         If it cannot be read, is too large, not UTF-8, has too many lines, or holds a NUL byte.
     """
-    text = _read(path, MAX_BYTES)
+    text = read_text(path, MAX_BYTES, unpack=True)
     nul = text.find("\0")
     if nul >= 0:
         line = text.count("\n", 0, nul) + 1
@@ -80,36 +78,7 @@ def read_trace(path: Path) -> str:
     InputError
         If it cannot be read, is too large, or not UTF-8.
     """
-    return _read(path, MAX_TRACE_BYTES)
-
-
-def _read(path: Path, largest: int) -> str:
-    """Return the text of a file, which may be packed."""
-    if not _packed(path):
-        return read_text(path, largest)
-    try:
-        with gzip.open(path) as file:
-            content = file.read(largest + 1)
-    except (OSError, EOFError, zlib.error) as error:
-        raise InputError(f"cannot be unpacked: {error}", file=str(path)) from None
-    if len(content) > largest:
-        raise InputError(f"is larger than {largest:,} bytes when unpacked, the most that are read", file=str(path))
-    try:
-        return content.decode("utf-8-sig")
-    except UnicodeDecodeError as error:
-        wrong = f"byte {error.start} is 0x{error.object[error.start]:02x}"
-        raise InputError(f"is not UTF-8 text: {wrong}", file=str(path)) from None
-
-
-def _packed(path: Path) -> bool:
-    """Whether a file is packed with gzip."""
-    try:
-        if not path.is_file():
-            return False
-        with path.open("rb") as file:
-            return file.read(2) == b"\x1f\x8b"
-    except OSError:
-        return False
+    return read_text(path, MAX_TRACE_BYTES, unpack=True)
 
 
 def bare(line: str) -> str:

@@ -24,7 +24,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from simnet.base.errors import InputError
-from simnet.calibration.readers.conventions import collective, collective_in, nccl_convention
+from simnet.calibration.readers.conventions import PARTED, collective, collective_in, nccl_convention
 from simnet.calibration.readers.lines import bare, read_lines
 from simnet.calibration.readers.tables import MAX_RANKS, MAX_ROWS, Collector, Printed, Row, printed, reader, whole
 
@@ -39,7 +39,6 @@ DTYPES = frozenset(
 _BYTES = {"int8": 1, "uint8": 1, "char": 1, "f8e4m3": 1, "f8e5m2": 1, "fp8_e4m3": 1, "fp8_e5m2": 1}
 _BYTES |= {"half": 2, "bfloat16": 2, "f16": 2, "int32": 4, "uint32": 4, "int": 4, "float": 4, "f32": 4}
 _BYTES |= {"int64": 8, "uint64": 8, "double": 8, "f64": 8}
-_OF_ONE_RANK = ("all_gather", "reduce_scatter", "alltoall", "gather", "scatter")
 
 ALGORITHMS = frozenset(("tree", "ring", "collnetdirect", "collnetchain", "nvls", "nvlstree", "pat"))
 """Algorithms of NCCL, as a setting may pin them."""
@@ -364,7 +363,7 @@ def _told_by_numbers(rows: Sequence[Cells]) -> str | None:
 def _ranks_told(rows: Sequence[Cells], name: str, stated: object) -> int | None:
     """Return the number of ranks that a table tells by its numbers, if nothing else does, or a list that was cut."""
     shares = {share for cells in rows if (share := _share(cells)) is not None}
-    found = shares.pop() if len(shares) == 1 and name in _OF_ONE_RANK else None
+    found = shares.pop() if len(shares) == 1 and name in PARTED else None
     if name == "all_reduce":
         low, high = _ratio(rows)
         least, most = (2 / (2 - ratio) if ratio < 2 else math.inf for ratio in (low, high))
