@@ -353,8 +353,7 @@ class CalibratedCostModel:
 
     def _measured(self, setting: Setting) -> tuple[float, float]:
         """Return the smallest and largest size [byte] measured of the curve, else of its family, else of anything."""
-        family = self.model.family(setting)
-        near = [one for one in family if one.setting == setting] or family or self.model.known
+        near = self.model.near(setting)
         return min(one.smallest for one in near), max(one.largest for one in near)
 
     def _size_widening(self, setting: Setting, sizes: Floats) -> Floats:

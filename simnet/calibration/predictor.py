@@ -111,6 +111,11 @@ class Predictor:
         found = [one for one in self.known if one.setting.family == setting.family]
         return sorted(found, key=lambda one: (one.setting.ranks, one.setting.nodes))
 
+    def near(self, setting: Setting) -> Sequence[FittedCurve]:
+        """Return the curve of a setting alone, else those of its family, else all."""
+        family = self.family(setting)
+        return [one for one in family if one.setting == setting] or family or self.known
+
     def at(self, setting: Setting, sizes: ArrayLike) -> Floats | None:
         """Return times [s] of sizes [byte]; None where nothing is known.
 
@@ -141,8 +146,7 @@ class Predictor:
         >>> [round(one.growth(Setting("all_reduce", 4))[1], 6) for one in (flat, steep)]
         [0.0, 1.0]
         """
-        family = self.family(setting)
-        near = [one for one in family if one.setting == setting] or family or self.known
+        near = self.near(setting)
         if not near:
             return math.inf, 1.0
         largest = max(one.largest for one in near)
