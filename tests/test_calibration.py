@@ -721,7 +721,9 @@ def test_beyond_the_sizes_measured_intervals_hold_what_bandwidth_may_do(largest,
         found, truth = fabric.predict("all_reduce", 8, float(nbytes)), 2e-5 + nbytes / bandwidth
         assert found.low * (1 - 1e-9) <= truth <= found.high * (1 + 1e-9)
     # What grows with the size goes on to; of what does not, hardly anything is known.
-    assert (found.high / found.low < 1.1) == (largest / bandwidth > 200 * 2e-5)
+    bytes_over_latency = largest / bandwidth / 2e-5
+    assert bytes_over_latency < 2 or found.high / found.low < 1.1
+    assert bytes_over_latency > 0.1 or found.high / found.low > 100
 
 
 def on_cards(number: float, ranks: int, nodes: int) -> Curve:
@@ -780,7 +782,7 @@ def test_times_that_fall_with_the_size_do_not_fall_beyond():
     sizes = 2.0 ** np.arange(10, 20)
     fabric = calibrate([Curve(Setting("all_reduce", 8), sizes, 1e-3 * sizes**-0.5)])
     found = fabric.predict("all_reduce", 8, 1e12)
-    assert fabric.model.growth(Setting("all_reduce", 8))[1] == 0
+    assert fabric.model.growth(Setting("all_reduce", 8)).power == 0
     assert found.seconds > 0.9e-3 * sizes[-1] ** -0.5
 
 

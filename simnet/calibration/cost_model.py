@@ -257,13 +257,14 @@ class CalibratedCostModel:
         """Return the ends of intervals of times [s], shape (2, sizes), over all numbers of cards there may be."""
         below, above = self._half_widths(setting, basis, sizes).T
         times = np.stack([seconds, *(each for _, each in self.model.by_cards(setting, sizes))])
-        largest, power = self.model.growth(setting)
-        if (sizes > largest).any():
+        seen = self.model.growth(setting)
+        if seen.by_power < 1 and (sizes > seen.largest).any():
             # Times above grow no slower than they were seen to, and no faster than the size.
-            end = self.model.at(setting, [largest])
+            end = self.model.at(setting, [seen.largest])
             assert end is not None, "a size of it was predicted"
-            grown = np.maximum(sizes / largest, 1.0)
-            times = np.concatenate([times, np.where(sizes > largest, [end * grown**power, end * grown], seconds)])
+            grown = np.maximum(sizes / seen.largest, 1.0)
+            possible = np.stack([end * grown**seen.power, end * grown])
+            times = np.concatenate([times, np.where(sizes > seen.largest, possible, seconds)])
         return np.stack([times.min(axis=0) * np.exp(-below), times.max(axis=0) * np.exp(above)])
 
     def _half_widths(self, setting: Setting, basis: Basis, sizes: Floats) -> Floats:

@@ -12,7 +12,7 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Literal, TypeAlias
+from typing import Literal, NamedTuple, TypeAlias
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -64,6 +64,47 @@ class FittedCurve:
         Other numbers of ranks are compared with what was measured: libraries change protocol at alike sizes there.
         """
         return next((one.shape for one in self.shape.parts if one.model == "interpolated"), self.shape)
+
+
+class Growth(NamedTuple):
+    """How times grow at the largest size that was measured.
+
+    Parameters
+    ----------
+    largest : float
+        That size [byte].
+    power : float
+        With which power of the size, within 0..1.
+    by_power : float
+        How far bandwidth was seen in that, within 0..1: not where times hardly grow, wholly from a power of 0.4 on.
+    by_bytes : float
+        How far they grow as latency and bytes do, within 0..1: by as many times more as the size does. That goes on for
+        a while, until a library changes protocol.
+    """
+
+    largest: float
+    power: float
+    by_power: float
+    by_bytes: float
+
+    def told(self, ratio: Floats) -> Floats:
+        """Return how far a model is believed at sizes that are so many times the largest, within 0..1."""
+        fading = np.clip(2 - np.log(ratio) / np.log(_GOES_ON), 0.0, 1.0)
+        return np.asarray(np.maximum(self.by_power, self.by_bytes * fading))
+
+
+def _growth(one: FittedCurve) -> Growth:
+    """Return how the times of a curve grow at its largest size."""
+    sizes = np.maximum(one.largest / np.array([_SPAN**2, _SPAN, 1.0]), one.smallest)
+    seconds = one.through.at(sizes)
+    if sizes[1] == sizes[2]:
+        return Growth(one.largest, 1.0, 1.0, 1.0)
+    power = min(max(math.log(seconds[2] / seconds[1]) / math.log(sizes[2] / sizes[1]), 0.0), 1.0)
+    before, last = seconds[1] - seconds[0], seconds[2] - seconds[1]
+    # Of a latency and bytes that ratio is the one of the sizes, of what grows with their logarithm it is 1.
+    more = last / max(before, last / _SPAN) if last > _SEEN * seconds[2] else 0.0
+    by_power, by_bytes = (power - _FLAT) / (_TOLD - _FLAT), 2 * more / _SPAN - 1
+    return Growth(one.largest, power, min(max(by_power, 0.0), 1.0), min(max(by_bytes, 0.0), 1.0))
 
 
 @dataclass(frozen=True, eq=False)
@@ -119,43 +160,37 @@ class Predictor:
     def at(self, setting: Setting, sizes: ArrayLike) -> Floats | None:
         """Return times [s] of sizes [byte]; None where nothing is known.
 
-        Above the sizes that were measured, times grow as the models have it, if they were seen to grow with the size:
-        with the power of it between 0 and 1 that `growth` says. The nearer that is to 0, the less a slope says of what
-        bandwidth will do; then they grow with the power in the middle of what is left up to 1.
+        Far above the sizes that were measured, times grow as the models have it where `growth` says that bandwidth was
+        seen. Where it was not, they grow with the power of the size in the middle of what is possible.
         """
         asked = np.atleast_1d(np.asarray(sizes, dtype=np.float64))
-        largest, power = self.growth(setting)
-        told = min(max((power - _FLAT) / (_TOLD - _FLAT), 0.0), 1.0)
-        if told == 1 or not (asked > largest).any():
+        seen = self.growth(setting)
+        if seen.by_power == 1 or not (asked > seen.largest).any():
             return self._at(setting, asked)
-        found = self._at(setting, np.append(asked, largest))
+        found = self._at(setting, np.append(asked, seen.largest))
         if found is None:
             return None
-        grown = np.log(np.maximum(asked / largest, 1.0))
-        middle = found[-1] * np.exp((power + 1) / 2 * grown)
-        return np.where(asked > largest, found[:-1] ** told * middle ** (1 - told), found[:-1])
+        ratio = np.maximum(asked / seen.largest, 1.0)
+        middle, told = found[-1] * ratio ** ((seen.power + 1) / 2), seen.told(ratio)
+        return np.where(asked > seen.largest, found[:-1] ** told * middle ** (1 - told), found[:-1])
 
-    def growth(self, setting: Setting) -> tuple[float, float]:
-        """Return the largest size measured [byte] of what predicts a setting, and with which power of it times grow.
+    def growth(self, setting: Setting) -> Growth:
+        """Return how times grow at the largest size measured of what predicts a setting.
 
         Examples
         --------
         >>> sizes = 2.0 ** np.arange(4, 24, 2)
         >>> flat = fit([Curve(Setting("all_reduce", 4), sizes, np.full(10, 1e-4))])
         >>> steep = fit([Curve(Setting("all_reduce", 4), sizes, sizes * 1e-9)])
-        >>> [round(one.growth(Setting("all_reduce", 4))[1], 6) for one in (flat, steep)]
+        >>> [one.growth(Setting("all_reduce", 4)).by_power for one in (flat, steep)]
         [0.0, 1.0]
         """
         near = self.near(setting)
         if not near:
-            return math.inf, 1.0
+            return Growth(math.inf, 1.0, 1.0, 1.0)
         largest = max(one.largest for one in near)
-        powers = []
-        for one in near:
-            ends = one.through.at([max(one.largest / _SPAN, one.smallest), one.largest])
-            if one.largest == largest > one.smallest:
-                powers.append(math.log(ends[1] / ends[0]) / math.log(largest / max(largest / _SPAN, one.smallest)))
-        return largest, min(max([0.0, *powers]) if powers else 1.0, 1.0)
+        found = [_growth(one) for one in near if one.largest == largest]
+        return max(found, key=lambda one: (one.by_power, one.by_bytes))
 
     def _at(self, setting: Setting, asked: Floats) -> Floats | None:
         """Return the times [s] that the models have."""
@@ -299,9 +334,9 @@ class Predictor:
         return np.exp(np.mean(found, axis=0)) if found else np.ones(len(asked))
 
 
-# By which power of the size times grow, over so many times of it at the upper end, that tells nothing of bandwidth, and
-# all that there is to tell.
-_FLAT, _TOLD, _SPAN = 0.1, 0.4, 4.0
+# With which power of the size times grow that tell nothing of bandwidth, and all that there is to tell; over how many
+# times of it; by how much at least, as noise grows as well; and up to how many times of the largest size it goes on.
+_FLAT, _TOLD, _SPAN, _SEEN, _GOES_ON = 0.1, 0.4, 4.0, 0.02, 16.0
 # Collectives from which the rule of the bus factor predicts others, and its share: at most, half of it at a size [byte]
 # where bandwidth begins to be most of the time and at a misfit of the step model. On eleven public sets the medians of
 # collectives left out are 22 % from 1 to 64 MB and 18 % above without it (90 % within 70 and 47 %), with it 19 and 17
