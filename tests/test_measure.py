@@ -2,11 +2,13 @@
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
 import threading
 import time
+import tracemalloc
 from contextlib import suppress
 from pathlib import Path
 from types import SimpleNamespace
@@ -23,8 +25,8 @@ from commands import did, refused
 from rank_threads import Threads, run_ranks
 from simnet.base.errors import InputError
 from simnet.calibration.readers import read
-from simnet.measure import benchmarks, facts, running, session
-from simnet.measure.calls import times
+from simnet.measure import benchmarks, cards, facts, running, session
+from simnet.measure.calls import content, expected, times
 from simnet.measure.plan import COLLECTIVES, ELEMENT, Wanted, curves, groups, pairs
 from simnet.measure.running import measured
 from simnet.measure.session import Session, carried_out
@@ -83,12 +85,60 @@ def test_pairs_are_on_a_node_and_between_nodes():
         ({"largest": 64}, [0, 0], "--smallest"),
         ({"factor": 1.0}, [0, 0], "--factor"),
         ({"largest": 2**33}, [0, 0], "at most 8.59 GB"),
+        # Only what goes in and what comes out would be 6 GiB.
+        ({"smallest": 3 * 2**30, "largest": 3 * 2**30}, [0, 0], "at most 8.59 GB"),
+        ({"smallest": 4, "largest": 2**30, "factor": 1.01}, [0, 0], "--factor: gives more than 1,000 sizes"),
         ({}, [0], "has one rank"),
     ],
 )
 def test_what_cannot_be_measured_is_refused(options, node_of, says):
     with pytest.raises(InputError, match=says):
         curves(Wanted(**options), node_of)
+
+
+# Whether results are right
+
+
+@pytest.mark.parametrize("ranks", [2, 3, 7, 126, 127, 128, 300])
+def test_what_is_due_is_what_the_contents_of_all_ranks_make(ranks):
+    part = 11
+    length = part * ranks
+    every = np.stack([content(one, length) for one in range(ranks)])
+    shares = np.stack([content(one, part) for one in range(ranks)])
+    for place in {0, 1, ranks - 1}:
+        own = slice(place * part, (place + 1) * part)
+        due = {
+            "all_reduce": every.sum(axis=0, dtype=float),
+            "reduce_scatter": every.sum(axis=0, dtype=float)[own],
+            "all_gather": shares.ravel(),
+            "alltoall": every[:, own].ravel(),
+            "broadcast": every[0],
+            "sendrecv": every[place - 1],
+        }
+        for name, right in due.items():
+            found = expected(name, place, ranks, length)
+            assert found.dtype == np.float32
+            np.testing.assert_array_equal(found, right, err_msg=name)
+
+
+def test_sums_of_very_many_ranks_are_exact():
+    ranks = 100_000
+    begins = np.array([content(one, 1)[0] for one in range(ranks)], dtype=float)
+    found = expected("all_reduce", 0, ranks, 7)
+    assert found.astype(float).tolist() == (begins.sum() + ranks * np.arange(7)).tolist()
+    # Added one by one in single precision, as libraries do.
+    assert np.cumsum(begins.astype(np.float32) + np.float32(6), dtype=np.float32)[-1] == found[6]
+
+
+@pytest.mark.parametrize("collective", COLLECTIVES)
+def test_what_is_due_takes_no_more_memory_than_the_buffers(collective):
+    tracemalloc.start()
+    try:
+        expected(collective, 3, 64, 2**18)
+        _, peak = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert peak < 2.5 * 2**20
 
 
 # How times are taken
@@ -274,7 +324,12 @@ def test_settings_of_libraries_are_kept_and_secrets_are_not():
             "FI_TEXT": "a\nb",
             "AWS_SECRET_ACCESS_KEY": "abc",
             "HOSTNAME": "node17",
-        }
+            "MPICH_MASTER": "gpu-node-17",
+            "I_MPI_NODES": "swan",
+            "UCX_PEERS": "Goose4-ib0",
+            "UCX_TLS": "rc,cuda",
+        },
+        ["goose4"],
     )
     assert found == {
         "FI_TEXT": "(set)",
@@ -287,24 +342,132 @@ def test_settings_of_libraries_are_kept_and_secrets_are_not():
         "UCX_API_KEY": "(set)",
         **{f"NCCL_{word}": "(set)" for word in ("TOKEN", "SECRET", "PASSWORD", "AUTH", "USER")},
         "UCX_X": "(set)",
+        "MPICH_MASTER": "(set)",
+        "I_MPI_NODES": "(set)",
+        "UCX_PEERS": "(set)",
+        "UCX_TLS": "rc,cuda",
     }
 
 
-def test_network_cards_that_are_up(tmp_path):
-    def card(folder, **files):
-        (tmp_path / folder).mkdir(parents=True)
-        for name, text in files.items():
-            (tmp_path / folder / name).write_text(f"{text}\n")
+class Node:
+    """A node as the system describes it, in a folder."""
 
-    assert facts.cards(tmp_path) == []
-    card("net/eth0", operstate="up", speed="10000", device="")
-    card("net/eth1", operstate="down", speed="-1", device="")
-    card("net/docker0", operstate="up", speed="10000")
-    assert facts.cards(tmp_path) == ["eth0 10000 Mbit/s Ethernet"]
-    rate = "400 Gb/sec (4X NDR)"
-    card("infiniband/mlx5_0/ports/1", state="4: ACTIVE", rate=rate, link_layer="InfiniBand")
-    card("infiniband/mlx5_1/ports/1", state="1: DOWN", rate=rate, link_layer="InfiniBand")
-    assert facts.cards(tmp_path) == ["mlx5_0:1 400 Gb/sec InfiniBand"]
+    def __init__(self, root):
+        self.root = root
+
+    def ethernet(self, name, speed="", slot="0000:01:00.0", state="up"):
+        folder = self._card(f"net/{name}", slot, operstate=state)
+        if speed:
+            (folder / "speed").write_text(f"{speed}\n")
+        return folder
+
+    def infiniband(
+        self, name, rate="400 Gb/sec (4X NDR)", slot="0000:02:00.0", port=1, kind="InfiniBand", state="4: ACTIVE"
+    ):
+        self._card(f"infiniband/{name}", slot)
+        folder = self.root / "infiniband" / name / "ports" / str(port)
+        folder.mkdir(parents=True)
+        for file, text in (("state", state), ("rate", rate), ("link_layer", kind)):
+            (folder / file).write_text(f"{text}\n")
+
+    def _card(self, folder, slot, **files):
+        made = self.root / folder
+        made.mkdir(parents=True, exist_ok=True)
+        (self.root / slot).mkdir(exist_ok=True)
+        if slot and not (made / "device").exists():
+            (made / "device").symlink_to(self.root / slot)
+        for name, text in files.items():
+            (made / name).write_text(f"{text}\n")
+        return made
+
+
+@needs.posix
+def test_network_cards_that_are_up(tmp_path):
+    node = Node(tmp_path)
+    assert cards.described(tmp_path) == []
+    node.ethernet("eth0", "10000")
+    node.ethernet("eth1", "-1", state="down")
+    (node.ethernet("docker0", "10000") / "device").unlink()
+    assert cards.described(tmp_path) == ["eth0 10000 Mbit/s Ethernet"]
+    node.infiniband("mlx5_0")
+    node.infiniband("mlx5_1", state="1: DOWN")
+    assert cards.described(tmp_path) == ["mlx5_0:1 400 Gb/sec InfiniBand"]
+
+
+@needs.posix
+@pytest.mark.parametrize(
+    ("hca", "count"),
+    [
+        ("", 4),
+        ("mlx5_1,mlx5_2", 2),
+        ("=mlx5_1:1,mlx5_2:1", 2),
+        ("=mlx5_1:1,mlx5_2:2", 0),
+        ("mlx5", 0),
+        ("=mlx5_8", 1),
+        ("^mlx5_1", 3),
+        ("^=mlx5_1,mlx5_2,mlx5_3,mlx5_4,nothing", 1),
+        ("mlx5_1,bond0", 0),
+        ("mlx5_1:x", 0),
+    ],
+)
+def test_cards_of_infiniband_are_those_that_are_fastest_or_named(tmp_path, hca, count):
+    """Four cards of 400 Gbit/s, one of 100 for storage, and one for management."""
+    node = Node(tmp_path)
+    for number in (1, 2, 3, 4):
+        node.infiniband(f"mlx5_{number}", slot=f"0000:{number}2:00.0")
+    node.infiniband("mlx5_8", rate="100 Gb/sec (4X EDR)", slot="0000:82:00.0")
+    node.ethernet("eth0", "1000")
+    assert cards.in_use("nccl", {"NCCL_IB_HCA": hca}, tmp_path) == count
+    assert cards.in_use("nccl", {"NCCL_IB_HCA": hca, "NCCL_IB_DISABLE": "1"}, tmp_path) == 1
+    assert cards.in_use("nccl", {"NCCL_NET": "AWS Libfabric"}, tmp_path) == 0
+    assert cards.in_use("mpich", {}, tmp_path) == 0
+    assert cards.in_use("gloo", {}, tmp_path) == 1
+
+
+@needs.posix
+def test_ports_of_one_card_and_of_two_kinds_are_not_clear(tmp_path):
+    node = Node(tmp_path)
+    node.infiniband("mlx5_0", slot="0000:02:00.0")
+    assert cards.in_use("nccl", {}, tmp_path) == cards.in_use("openmpi", {}, tmp_path) == 1
+    assert cards.in_use("openmpi", {"UCX_NET_DEVICES": "eth0"}, tmp_path) == 0
+    node.infiniband("mlx5_1", slot="0000:03:00.0", kind="Ethernet")
+    assert cards.in_use("nccl", {}, tmp_path) == 0
+    assert cards.in_use("nccl", {"NCCL_IB_HCA": "mlx5_0"}, tmp_path) == 1
+    node.infiniband("mlx5_2", slot="0000:02:00.1")
+    assert cards.in_use("nccl", {"NCCL_IB_HCA": "mlx5_0,mlx5_2"}, tmp_path) == 0
+    node.infiniband("mlx5_0", port=2)
+    assert cards.in_use("nccl", {"NCCL_IB_HCA": "=mlx5_0"}, tmp_path) == 0
+    assert cards.in_use("nccl", {"NCCL_IB_HCA": "=mlx5_0:2"}, tmp_path) == 1
+
+
+@needs.posix
+def test_cards_of_ethernet_are_those_that_are_fastest_or_named(tmp_path):
+    def nccl(names=""):
+        return cards.in_use("nccl", {"NCCL_SOCKET_IFNAME": names}, tmp_path)
+
+    def gloo(names=""):
+        return cards.in_use("gloo", {"GLOO_SOCKET_IFNAME": names}, tmp_path)
+
+    node = Node(tmp_path)
+    assert nccl() == gloo() == 0
+    node.ethernet("eth0", "1000")
+    node.ethernet("ens1", "25000", slot="0000:05:00.0")
+    node.ethernet("ens2", "25000", slot="0000:06:00.0")
+    assert (nccl(), nccl("^lo,docker"), nccl("ens"), nccl("=ens2"), nccl("e"), nccl("bond0")) == (2, 2, 2, 1, 0, 0)
+    assert (gloo(), gloo("ens1"), gloo("ens"), gloo("ens1,ens2"), gloo("lo")) == (0, 1, 0, 0, 0)
+    (node.ethernet("ens2") / "master").mkdir()
+    assert (nccl(), nccl("=ens1")) == (0, 1)
+    node.ethernet("virtual", slot="0000:07:00.0")
+    assert (nccl("=virtual"), nccl("=virtual,ens1"), nccl()) == (1, 0, 0)
+
+
+@pytest.mark.parametrize(("counts", "told"), [([2, 2], 2), ([2, 3], 0), ([0, 0], 0)])
+def test_cards_are_written_where_all_ranks_agree(counts, told, monkeypatch, tmp_path):
+    left = list(counts)
+    monkeypatch.setattr(cards, "in_use", lambda library, environment: left.pop())
+    joined(monkeypatch, tmp_path, 2, ["a", "b"])
+    rows = pd.read_csv(tmp_path / "m.csv", comment="#")
+    assert rows.get("network_cards", pd.Series([0])).unique().tolist() == [told]
 
 
 def joined(monkeypatch, tmp_path, ranks, of_node, **changes):
@@ -330,7 +493,8 @@ def joined(monkeypatch, tmp_path, ranks, of_node, **changes):
 
 def test_the_table_is_read_back_with_nodes_as_numbers(monkeypatch, tmp_path):
     monkeypatch.setenv("NCCL_ALGO", "Ring")
-    lines, errors, said = joined(monkeypatch, tmp_path, 4, ["swan", "swan", "goose", "goose"])
+    monkeypatch.setenv("FI_BESIDE", "goose-ib0")
+    lines, errors, said = joined(monkeypatch, tmp_path, 4, ["swan", "swan", "goose.pond.org", "goose.pond.org"])
     assert not errors
     assert lines[1:] == [[]] * 3
     assert lines[0] == [f"Written: {tmp_path / 'm.csv'}, 30 rows"]
@@ -339,6 +503,7 @@ def test_the_table_is_read_back_with_nodes_as_numbers(monkeypatch, tmp_path):
     assert "goose" not in text
     assert "# ranks: 4 on 2 nodes, 2 on each\n" in text
     assert "# environment NCCL_ALGO: Ring\n" in text
+    assert "# environment FI_BESIDE: (set)\n" in text
     found = read(tmp_path / "m.csv")
     assert found.problems == ()
     rows = found.rows
@@ -439,10 +604,92 @@ def test_osu_is_run_where_nccl_tests_are_not_installed(tmp_path, monkeypatch):
 
 @needs.posix
 def test_a_program_that_hangs_is_given_up_and_nothing_is_left_behind(tmp_path, monkeypatch):
-    programs(tmp_path / "bin", monkeypatch, all_reduce_perf="exec sleep 60\n")
+    pid = tmp_path / "bin" / "pid"
+    programs(tmp_path / "bin", monkeypatch, all_reduce_perf=f"sleep 600 & echo $! > {pid}\nwait\n")
     said = refused("measure", "-o", tmp_path / "m.csv", "--launch", "env", "--shapes", "1x2", "--budget", "1 s", "-q")
     assert "all_reduce_perf, 1 x 2 ranks: took longer than 1 s" in said
     assert sorted(one.name for one in tmp_path.iterdir()) == ["bin"]
+    assert is_gone(int(pid.read_text()))
+
+
+@needs.posix
+def test_a_launcher_can_end_its_ranks_and_is_killed_if_it_does_not(tmp_path, monkeypatch):
+    monkeypatch.setattr(benchmarks, "_ENDING", 1.0)
+    asked, pid = tmp_path / "bin" / "asked", tmp_path / "bin" / "pid"
+    stubborn = f"trap 'echo yes > {asked}' TERM\necho $$ > {pid}\nwhile :; do sleep 0.1; done\n"
+    programs(tmp_path / "bin", monkeypatch, all_reduce_perf=stubborn)
+    refused("measure", "-o", tmp_path / "m.csv", "--launch", "env", "--shapes", "1x2", "--budget", "1 s", "-q")
+    assert asked.read_text() == "yes\n"
+    assert is_gone(int(pid.read_text()))
+
+
+@needs.posix
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_command_that_is_ended_ends_what_it_has_launched(number, tmp_path, monkeypatch):
+    pid = tmp_path / "bin" / "pid"
+    programs(
+        tmp_path / "bin", monkeypatch, all_reduce_perf=f"sleep 600 & echo $! > {pid}.new\nmv {pid}.new {pid}\nwait\n"
+    )
+    command = ["measure", "-o", tmp_path / "m.csv", "--launch", "env", "--shapes", "1x2", "-q"]
+    with killing.start(command) as process:
+        killing.await_that(pid.exists, process)
+        os.kill(process.pid, number)
+        assert process.wait(killing.PATIENCE) == 128 + number
+    assert is_gone(int(pid.read_text()))
+    assert sorted(one.name for one in tmp_path.iterdir()) == ["bin"]
+
+
+def is_gone(pid):
+    """Wait until a process is gone, or has ended and nobody has taken notice of it."""
+    deadline = time.monotonic() + killing.PATIENCE
+    while time.monotonic() < deadline:
+        done = subprocess.run(["ps", "-o", "stat=", "-p", str(pid)], capture_output=True, text=True)
+        if not done.stdout.strip() or done.stdout.startswith("Z"):
+            return True
+        time.sleep(0.05)
+    return False
+
+
+@needs.posix
+def test_programs_share_the_time_and_what_one_had_printed_by_then_is_kept(tmp_path, monkeypatch):
+    unended = "2097152 524288 float sum -1 200.00 10.49 10.49 0 200.00 10.49 10.49 0"
+    hanging = "exec sleep 600\n"
+    begun = f"echo '{NCCL}'\nprintf '{unended}'\n{hanging}"
+    programs(
+        tmp_path / "bin", monkeypatch, all_reduce_perf=begun, alltoall_perf=hanging, broadcast_perf=printing(NCCL)
+    )  # fmt: skip
+    began = time.monotonic()
+    done = did("measure", "-o", tmp_path / "m.csv", "--launch", "env", "--shapes", "1x2", "--budget", "6 s")
+    assert time.monotonic() - began < 12
+    assert (
+        "all_reduce_perf, 1 x 2 ranks: took longer than 2 s, its share of --budget, but for what it had" in done.stdout
+    )
+    # The broadcast takes next to nothing of its share.
+    share = re.search(r"alltoall_perf, 1 x 2 ranks: took longer than (\S+) s, its share of --budget\n", done.stdout)
+    assert 3 < float(share[1]) <= 4
+    rows = read(tmp_path / "m.csv").rows
+    assert set(rows["collective"]) == {"all_reduce", "broadcast"}
+    assert set(rows["nbytes"]) == {2**20}
+
+
+@needs.posix
+def test_osu_is_told_shares_of_what_is_gathered_or_exchanged(tmp_path, monkeypatch):
+    names = {
+        name: name.partition("_")[2]
+        for name in benchmarks.PROGRAMS["osu"].values()
+        if "osu_latency" != name != "osu_bw"
+    }
+    texts = {name: printing(OSU.replace("Allreduce", what.capitalize())) for name, what in names.items()}
+    programs(tmp_path / "bin", monkeypatch, **texts)
+    did("measure", "-o", tmp_path / "m.csv", "--launch", "env", "--shapes", "1x4", "--pairs", "none",
+        "--largest", "65 B", "--smallest", "30 B")  # fmt: skip
+    said = {one: (tmp_path / "m_logs" / f"{one}_1x4.log").read_text().partition("\n")[0] for one in names}
+    shared = {"osu_allgather", "osu_alltoall"}
+    assert said == {one: f"ran with as -m {'8:16' if one in shared else '30:65'}" for one in names}
+    rows = read(tmp_path / "m.csv").rows
+    assert set(rows["collective"]) >= {"all_gather", "alltoall"}
+    command = ["measure", "-o", tmp_path / "n.csv", "--launch", "env", "--shapes", "1x4", "--factor", "4", "-q"]
+    assert "--factor: must be 2, as sizes of OSU double; got 4" in refused(*command)
 
 
 @needs.posix
@@ -454,6 +701,11 @@ def test_a_program_that_hangs_is_given_up_and_nothing_is_left_behind(tmp_path, m
             "has {rank}; allowed: {ranks}, {nodes}",
         ),
         (["--launch", "mpirun 'a", "--shapes", "1x2"], "is no command"),
+        (["--launch", "bash -c '{program} -d cuda'", "--shapes", "1x2"], "--launch: has {program} inside of a word"),
+        (
+            ["--launch", "time {program} {program}", "--shapes", "1x2"],
+            "--launch: has {program} inside of a word or twice",
+        ),
         (["--launch", "no_such_launcher", "--shapes", "1x2"], "no_such_launcher cannot be started"),
         (["--launch", "env", "--shapes", "2"], "nodes x ranks on each"),
         (["--launch", "env", "--shapes", "1x1"], "two ranks at least"),
@@ -474,6 +726,11 @@ def test_options_that_make_no_sense_are_refused(options, says, tmp_path, monkeyp
         monkeypatch.delenv(name, raising=False)
     assert says in refused("measure", "-q", "-o", tmp_path / "m.csv", *options)
     assert not (tmp_path / "m.csv").exists()
+
+
+def test_table_and_profile_are_two_files(tmp_path):
+    command = ["measure", "-q", "-o", tmp_path / "m.csv", "--processes", "2", "--device", tmp_path / "m.csv"]
+    assert "--device: must be another file than the --output" in refused(*command)
 
 
 def test_no_program_is_installed(tmp_path, monkeypatch):

@@ -117,6 +117,8 @@ def measure(
         session = Session(out, (backend or Backend.GLOO).value, wanted, seconds, device, force)
         if len({one.absolute().parent for one in session.files}) > 1:
             raise InputError("must be beside the --output", file="--device")
+        if len({one.name for one in session.files}) < len(session.files):
+            raise InputError("must be another file than the --output", file="--device")
         if processes is not None:
             from simnet.base.writing import refuse_existing
             from simnet.measure.local import on_this_machine

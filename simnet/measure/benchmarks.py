@@ -5,13 +5,19 @@ These are programs of MPI or of Slurm: one process runs here, and the launcher s
 
 from __future__ import annotations
 
+import os
 import re
 import shlex
 import shutil
+import signal
 import subprocess
-from collections.abc import Callable, Mapping, Sequence
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
+from types import FrameType
 from typing import NamedTuple
 
 import pandas as pd
@@ -19,6 +25,7 @@ import pandas as pd
 from simnet.base.errors import InputError
 from simnet.base.writing import staged
 from simnet.calibration.readers import read, write_tidy
+from simnet.calibration.readers.conventions import mpi_convention
 from simnet.measure.plan import Wanted
 
 PROGRAMS: Mapping[str, Mapping[str, str]] = {
@@ -43,6 +50,8 @@ PROGRAMS: Mapping[str, Mapping[str, str]] = {
 """The program of each collective, by suite; the first suite of which a program is installed is taken."""
 
 _PROGRAM = "{program}"
+_ENDING = 10.0
+"""Seconds that a launcher has to end its ranks before it is killed with them."""
 _SHAPE = re.compile(r"([1-9]\d{0,5})x([1-9]\d{0,5})", re.ASCII)
 
 
@@ -74,7 +83,7 @@ class Benchmarks:
     wanted : Wanted
         Collectives and sizes.
     limit : float
-        Seconds after which a program is given up.
+        Seconds for all programs, shared out evenly; what one leaves goes to the next ones.
     force : bool
         Whether files may be replaced.
     """
@@ -110,31 +119,35 @@ def shapes(text: str) -> list[Shape]:
     return list(dict.fromkeys(found))
 
 
-def command(launch: str, program: str, shape: Shape, wanted: Wanted) -> list[str]:
+def command(launch: str, collective: str, program: str, shape: Shape, wanted: Wanted) -> list[str]:
     """Return the words of the command that runs a program.
 
     Parameters
     ----------
     launch : str
         As of `Benchmarks`.
+    collective : str
+        Which one the program times.
     program : str
         Its path.
     shape : Shape
         With which it runs.
     wanted : Wanted
-        Sizes: of OSU from the smallest to the largest, which for all but reductions and broadcasts is a rank's share.
+        Total sizes. OSU, whose sizes double, is told a rank's share of what is gathered or exchanged by all.
 
     Raises
     ------
     InputError
-        If the launcher has a placeholder that is not known, or cannot be split into words.
+        If the launcher has a placeholder that is not known, or the program's inside of a word, if it cannot be split
+        into words, or if sizes of OSU are to grow by another factor.
 
     Examples
     --------
-    >>> command("mpirun -n {ranks}", "/opt/all_reduce_perf", Shape(2, 8), Wanted(smallest=8, largest=1024))
+    >>> sizes = Wanted(smallest=8, largest=1024)
+    >>> command("mpirun -n {ranks}", "all_reduce", "/opt/all_reduce_perf", Shape(2, 8), sizes)
     ['mpirun', '-n', '16', '/opt/all_reduce_perf', '-b', '8', '-e', '1024', '-f', '2', '-g', '1']
-    >>> command("srun {program} -d cuda", "/opt/osu_bcast", Shape(2, 8), Wanted(smallest=8, largest=1024))
-    ['srun', '/opt/osu_bcast', '-m', '8:1024', '-d', 'cuda']
+    >>> command("srun {program} -d cuda", "all_gather", "/opt/osu_allgather", Shape(2, 8), sizes)
+    ['srun', '/opt/osu_allgather', '-m', '1:64', '-d', 'cuda']
     """
     filled = launch
     for name, value in (("ranks", shape.ranks), ("nodes", shape.nodes), ("per_node", shape.per_node)):
@@ -147,8 +160,16 @@ def command(launch: str, program: str, shape: Shape, wanted: Wanted) -> list[str
         words = shlex.split(filled)
     except ValueError as error:
         raise InputError(f"is no command: {error}", file="--launch") from None
+    inside = [one for one in words if _PROGRAM in one and one != _PROGRAM]
+    if inside or words.count(_PROGRAM) > 1:
+        raise InputError(f"has {_PROGRAM} inside of a word or twice; it must be one word of its own", file="--launch")
     low, high = round(wanted.smallest), round(wanted.largest)
     if Path(program).name.startswith("osu_"):
+        if wanted.factor != 2:
+            raise InputError(f"must be 2, as sizes of OSU double; got {wanted.factor:g}", file="--factor")
+        if mpi_convention(collective) in ("per_rank", "per_pair"):
+            low = -(-low // shape.ranks)
+            high = max(low, high // shape.ranks)
         own = [program, "-m", f"{low}:{high}"]
     else:
         own = [program, "-b", str(low), "-e", str(high), "-f", f"{wanted.factor:g}", "-g", "1"]
@@ -174,7 +195,8 @@ def installed(which: Callable[[str], str | None] = shutil.which) -> tuple[str, d
 def run(benchmarks: Benchmarks, say: Callable[[str], None]) -> list[str]:
     """Run the programs that are installed, keep what they say and write its rows; return what there is to say of it.
 
-    Programs that fail, and what they print that cannot be read, are said and left out.
+    Programs that fail, and what they print that cannot be read, are said and left out. Of one that takes longer than
+    its share of the time, the sizes that it has printed are kept.
 
     Parameters
     ----------
@@ -192,11 +214,12 @@ def run(benchmarks: Benchmarks, say: Callable[[str], None]) -> list[str]:
     suite, programs = installed()
     asked = {*wanted.collectives, *(() if wanted.pairs == "none" else ("p2p_latency", "p2p_bw"))}
     work = [
-        (shape, name, path, command(benchmarks.launch, path, shape, wanted))
+        (shape, name, path, command(benchmarks.launch, name, path, shape, wanted))
         for name, path in programs.items()
         for shape in ([Shape(1, 2), Shape(2, 1)] if name.startswith("p2p") else benchmarks.shapes)
         if name in asked and shape.nodes <= max(one.nodes for one in benchmarks.shapes)
     ]
+    end = time.monotonic() + benchmarks.limit
     logs = benchmarks.out.with_name(f"{benchmarks.out.stem}_logs")
     parts: list[pd.DataFrame] = []
     left_out: list[str] = []
@@ -206,14 +229,15 @@ def run(benchmarks: Benchmarks, say: Callable[[str], None]) -> list[str]:
             what = f"{Path(path).name}, {shape.nodes} x {shape.per_node} ranks"
             say(f"{number} of {len(work)}: {what}")
             log = folder / logs.name / f"{Path(path).name}_{shape.nodes}x{shape.per_node}.log"
-            why = _logged(words, log, benchmarks.limit)
+            why, worth = _logged(words, log, (end - time.monotonic()) / (len(work) - number + 1))
             known = {"collective": name, "ranks": shape.ranks, "nodes": shape.nodes}
             try:
-                found = read(log, facts=known) if not why else None
+                found = read(log, facts=known) if worth else None
             except InputError as error:
-                found, why = None, error.message
+                found, why = None, why or error.message
+            if why:
+                left_out.append(f"left out: {what}: {why}{', but for what it had printed' if found else ''}")
             if found is None:
-                left_out.append(f"left out: {what}: {why}")
                 continue
             rows = found.rows.assign(source=f"{logs.name}/{log.name}")
             parts.append(rows)
@@ -227,16 +251,55 @@ def run(benchmarks: Benchmarks, say: Callable[[str], None]) -> list[str]:
     return [*left_out, f"Written: {benchmarks.out}, {len(rows):,} rows of {suite}; {logs}"]
 
 
-def _logged(words: Sequence[str], log: Path, limit: float) -> str:
-    """Run a command with its output in a file; return why it failed, if it did."""
+def _logged(words: Sequence[str], log: Path, limit: float) -> tuple[str, bool]:
+    """Run a command with its output in a file; return why it is not complete, if it is not, and whether to read it.
+
+    What it starts is a session of its own, which ends with it when the time is up or this process is ended.
+    """
+    if limit <= 0:
+        return "no time is left of --budget", False
+    with log.open("wb") as out:
+        try:
+            process = subprocess.Popen(words, stdout=out, stderr=subprocess.STDOUT, start_new_session=True)  # noqa: S603 - the user's own launcher, without a shell
+        except OSError as error:
+            return f"{words[0]} cannot be started: {error.strerror}", False
     try:
-        with log.open("wb") as out:
-            done = subprocess.run(words, stdout=out, stderr=subprocess.STDOUT, timeout=limit, check=False)  # noqa: S603 - the user's own launcher, without a shell
-    except OSError as error:
-        return f"{words[0]} cannot be started: {error.strerror}"
+        with _endable():
+            code = process.wait(limit)
     except subprocess.TimeoutExpired:
-        return f"took longer than {limit:.0f} s"
-    if done.returncode == 0:
-        return ""
-    said = log.read_text(encoding="utf-8", errors="replace").strip().splitlines()
-    return f"ended with {done.returncode}{f': {said[-1][:200]}' if said else ''}"
+        _end(process)
+        # Of a line that is not complete, a number may have digits that are not there yet.
+        printed = log.read_bytes()
+        log.write_bytes(printed[: printed.rfind(b"\n") + 1])
+        return f"took longer than {round(limit, 1):g} s, its share of --budget", True
+    finally:
+        if process.returncode is None:
+            _end(process)
+    said = log.read_text(encoding="utf-8", errors="replace").strip().splitlines() if code else []
+    return (f"ended with {code}{f': {said[-1][:200]}' if said else ''}", False) if code else ("", True)
+
+
+@contextmanager
+def _endable() -> Iterator[None]:
+    """Let signals that end this process raise SystemExit, so that it ends first what it has started."""
+
+    def leave(number: int, frame: FrameType | None) -> None:
+        raise SystemExit(128 + number)
+
+    # Python lets no other thread take signals.
+    here = threading.current_thread() is threading.main_thread()
+    before = {one: signal.signal(one, leave) for one in (signal.SIGTERM, signal.SIGHUP) if here}
+    try:
+        yield
+    finally:
+        for one, handler in before.items():
+            signal.signal(one, handler)
+
+
+def _end(process: subprocess.Popen[bytes]) -> None:
+    """End a launcher with all that it has started here: asked, so that it can end ranks elsewhere, and then killed."""
+    for number in (signal.SIGTERM, signal.SIGKILL):
+        with suppress(ProcessLookupError):
+            os.killpg(process.pid, number)
+        with suppress(subprocess.TimeoutExpired):
+            process.wait(_ENDING)

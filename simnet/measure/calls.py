@@ -22,6 +22,10 @@ WINDOW = 64
 
 _IN_WINDOW, _FEWEST = 4 * 2**20, 4
 
+# After how many ranks, and after how many elements, contents repeat. A sum over P ranks is at most 133 P, which single
+# precision has exactly up to 126,000 ranks.
+_RANKS, _WAVE = 127, 7
+
 
 class Prepared(NamedTuple):
     """A call of a collective at one rank.
@@ -136,7 +140,13 @@ def content(place: int, length: int) -> Numbers:
     >>> content(1, 3).tolist()
     [2.0, 3.0, 4.0]
     """
-    return (place + 1 + np.arange(length) % 7).astype(np.float32)
+    return _wave(place % _RANKS + 1, 1, 0, length)
+
+
+def _wave(first: float, step: float, start: int, length: int) -> Numbers:
+    """Return elements of ``first + step * (i % 7)`` from the i of the start on."""
+    once = (first + step * ((start + np.arange(_WAVE)) % _WAVE)).astype(np.float32)
+    return np.tile(once, -(-length // _WAVE))[:length]
 
 
 def expected(collective: str, place: int, ranks: int, length: int) -> Numbers | None:
@@ -157,16 +167,16 @@ def expected(collective: str, place: int, ranks: int, length: int) -> Numbers | 
     ([3.0, 5.0, 7.0], [1.0, 2.0, 2.0, 3.0])
     """
     part = length // ranks
-    own = slice(place * part, (place + 1) * part)
-    if collective == "all_gather":
-        return np.concatenate([content(one, part) for one in range(ranks)])
+    if collective in ("all_gather", "alltoall"):
+        begins = (np.arange(ranks) % _RANKS + 1).astype(np.float32)
+        return np.add.outer(begins, _wave(0, 1, 0 if collective == "all_gather" else place * part, part)).ravel()
     if collective == "broadcast":
         return content(0, length)
     if collective in ("all_reduce", "reduce_scatter"):
-        total: Numbers = np.stack([content(one, length) for one in range(ranks)]).sum(axis=0, dtype=np.float32)
-        return total if collective == "all_reduce" else total[own]
-    if collective == "alltoall":
-        return np.concatenate([content(one, length)[own] for one in range(ranks)])
+        rounds, rest = divmod(ranks, _RANKS)
+        begins_sum = (rounds * _RANKS * (_RANKS + 1) + rest * (rest + 1)) // 2
+        whole = collective == "all_reduce"
+        return _wave(begins_sum, ranks, 0 if whole else place * part, length if whole else part)
     if collective == "p2p_bw" and place == 0:
         return None
     return content((place - 1) % ranks, length)

@@ -1,7 +1,8 @@
 """What is written down of the machines beside the times: versions, processors, network cards, settings of libraries.
 
 Nodes are numbers; names and addresses of hosts are not written. Of the environment, only settings of communication
-libraries are, by the beginnings of their names, and of these neither paths nor addresses nor what may be a secret.
+libraries are, by the beginnings of their names, and of these neither paths, names of hosts and addresses nor what may
+be a secret.
 """
 
 from __future__ import annotations
@@ -12,14 +13,14 @@ import os
 import platform
 import re
 import socket
-from collections.abc import Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
 
 import simnet
 from simnet.calibration.device_kernels import processor
+from simnet.measure import cards
 from simnet.measure.communicators import Communicator
 
 SETTINGS = (
@@ -31,48 +32,34 @@ SETTINGS = (
 HIDDEN = "(set)"
 """What stands in the place of a value that is not shown."""
 
-_NAMES = re.compile(r"FILE|PATH|DIR|HOST|ADDR|COMM_ID|URI|KEY|TOKEN|SECRET|PASS|CRED|USER|AUTH", re.ASCII)
+_NAMES = re.compile(r"FILE|PATH|DIR|HOST|NODE|MASTER|ADDR|COMM_ID|URI|KEY|TOKEN|SECRET|PASS|CRED|USER|AUTH", re.ASCII)
+# The most characters that the name of a host has up to its first dot.
+_LABEL = 63
 _VALUES = re.compile(r"[\w.,:;=^+\- ]{0,100}", re.ASCII)
 _ADDRESS = re.compile(r"\d+\.\d+\.\d+\.\d+|[0-9a-fA-F]*:[0-9a-fA-F:]*:|\.[a-zA-Z]")
 
 
-def settings(environment: Mapping[str, str]) -> dict[str, str]:
+def settings(environment: Mapping[str, str], hosts: Collection[str] = ()) -> dict[str, str]:
     """Return the settings of communication libraries, by name.
+
+    Parameters
+    ----------
+    environment : mapping
+        All settings.
+    hosts : collection of str
+        What no value that is shown contains, in any case: short names of hosts, which full ones begin with.
 
     Examples
     --------
     >>> settings({"NCCL_ALGO": "Ring", "NCCL_TOPO_FILE": "/home/ann/topo.xml", "AWS_SECRET": "hush"})
     {'NCCL_ALGO': 'Ring', 'NCCL_TOPO_FILE': '(set)'}
     """
-    return {name: _shown(name, environment[name]) for name in sorted(environment) if name.startswith(SETTINGS)}
+    return {name: _shown(name, environment[name], hosts) for name in sorted(environment) if name.startswith(SETTINGS)}
 
 
-def _shown(name: str, value: str) -> str:
+def _shown(name: str, value: str, hosts: Collection[str]) -> str:
     hidden = _NAMES.search(name.upper()) or not _VALUES.fullmatch(value) or _ADDRESS.search(value)
-    return HIDDEN if hidden else value
-
-
-def cards(root: Path = Path("/sys/class")) -> list[str]:
-    """Return the network cards of this node that are up: name, rate and kind; of Ethernet alone if that is all.
-
-    Parameters
-    ----------
-    root : Path
-        Where the system describes them.
-    """
-    found = []
-    for port in sorted(root.glob("infiniband/*/ports/*")):
-        if "ACTIVE" in _read(port / "state"):
-            rate, kind = _read(port / "rate").partition("(")[0].strip(), _read(port / "link_layer")
-            found.append(f"{port.parents[1].name}:{port.name} {rate} {kind}".strip())
-    if found:
-        return found
-    for card in sorted(root.glob("net/*")):
-        # What is made of software has no device.
-        if (card / "device").exists() and _read(card / "operstate") == "up":
-            speed = _read(card / "speed")
-            found.append(f"{card.name} {speed} Mbit/s Ethernet" if speed.isdigit() else f"{card.name} Ethernet")
-    return found
+    return HIDDEN if hidden or any(one.casefold() in value.casefold() for one in hosts) else value
 
 
 def node_of_ranks(communicator: Communicator, node: str | None = None) -> list[int]:
@@ -85,10 +72,40 @@ def node_of_ranks(communicator: Communicator, node: str | None = None) -> list[i
     node : str, optional
         What tells this node from others; default: the name of the host and the number of its last start.
     """
-    own = node if node is not None else f"{socket.gethostname()} {_read(Path('/proc/sys/kernel/random/boot_id'))}"
+    own = (
+        node
+        if node is not None
+        else f"{socket.gethostname()} {cards.read_text(Path('/proc/sys/kernel/random/boot_id'))}"
+    )
     seen = communicator.gather(np.array([digest(own)]))[:, 0].tolist()
     numbers = {one: number for number, one in enumerate(dict.fromkeys(seen))}
     return [numbers[one] for one in seen]
+
+
+def hosts_of_ranks(communicator: Communicator) -> set[str]:
+    """Return the short names of the hosts of all ranks; every rank calls this.
+
+    Parameters
+    ----------
+    communicator : Communicator
+        The job.
+    """
+    name = socket.gethostname().partition(".")[0].encode()[:_LABEL]
+    seen = communicator.gather(np.frombuffer(name.ljust(_LABEL, b"\0"), dtype=np.uint8).astype(float))
+    names = {bytes(one.astype(np.uint8)).rstrip(b"\0").decode(errors="ignore") for one in seen}
+    return names - {""}
+
+
+def cards_in_use(communicator: Communicator) -> int:
+    """Return between how many cards each node spreads messages; 0 unless all ranks agree. Every rank calls this.
+
+    Parameters
+    ----------
+    communicator : Communicator
+        The job.
+    """
+    seen = communicator.gather(np.array([float(cards.in_use(communicator.library, os.environ))]))
+    return int(seen.min()) if np.ptp(seen) == 0 else 0
 
 
 def header(communicator: Communicator, node_of: Sequence[int], backend: str) -> list[str]:
@@ -103,12 +120,13 @@ def header(communicator: Communicator, node_of: Sequence[int], backend: str) -> 
     backend : str
         What was asked for.
     """
+    hosts = hosts_of_ranks(communicator)
     machine = {
         "processor": f"{processor()}, {os.cpu_count()} of them",
-        "network cards of a node": "; ".join(cards()) or "not known",
+        "network cards of a node": "; ".join(cards.described()) or "not known",
         "system": f"{platform.system()} {platform.release()}, Python {platform.python_version()}",
         **communicator.versions(),
-        **{f"environment {name}": value for name, value in settings(os.environ).items()},
+        **{f"environment {name}": value for name, value in settings(os.environ, hosts).items()},
     }
     alike = np.unique(communicator.gather(np.array([digest(repr(machine))]))).size == 1
     facts = {
@@ -139,9 +157,3 @@ def placed(node_of: Sequence[int]) -> str:
 def digest(text: str) -> float:
     """Return a number that differs between texts, small enough for a float to hold it."""
     return float(int.from_bytes(hashlib.sha256(text.encode()).digest()[:6], "big"))
-
-
-def _read(path: Path) -> str:
-    with suppress(OSError, UnicodeDecodeError):
-        return path.read_text(encoding="utf-8").strip()
-    return ""

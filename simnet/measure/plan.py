@@ -29,6 +29,12 @@ ELEMENT = 4
 MEMORY = 8 * 2**30
 """The most bytes of buffers that a rank makes."""
 
+_MOST_SIZES = 1000
+
+# Buffers of the smallest size while its result is looked at: what goes in, what comes out and two copies of it, what
+# is due, and where they differ.
+_LOOKED_AT = 6
+
 _SHARED = ("all_gather", "reduce_scatter", "alltoall")
 
 
@@ -137,7 +143,7 @@ def curves(wanted: Wanted, node_of: Sequence[int]) -> list[Curve]:
     kept = [one for one in found if not wanted.ranks or len(one.ranks) in wanted.ranks]
     made = [(name, one) for one in pairs(node_of, wanted.pairs) for name in OF_PAIRS]
     made += [(name, one) for one in kept for name in wanted.collectives]
-    if (needed := 2 * sum(steps)) > MEMORY:
+    if (needed := max(2 * sum(steps), _LOOKED_AT * steps[0])) > MEMORY:
         text = f"{units.format_bytes(needed)} for buffers of all sizes, at most {units.format_bytes(MEMORY)}"
         raise InputError(f"a rank needs {text}", file="--largest")
     return [Curve(name, one, divided(name, steps, len(one.ranks))) for name, one in made]
@@ -233,6 +239,8 @@ def sizes(smallest: float, largest: float, factor: float) -> list[int]:
         raise InputError(f"must be 1.01 to 1024, got {factor:g}", file="--factor")
     found = [smallest]
     while (following := found[-1] * factor) <= largest:
+        if len(found) == _MOST_SIZES:
+            raise InputError(f"gives more than {_MOST_SIZES:,} sizes up to --largest, got {factor:g}", file="--factor")
         found.append(following)
     return [round(one) for one in found]
 

@@ -108,12 +108,14 @@ def _joined(communicator: Communicator, session: Session, say: Say) -> list[str]
     node_of = facts.node_of_ranks(communicator)
     wanted = _agreed(communicator, lambda: curves(session.wanted, node_of))
     told = facts.header(communicator, node_of, session.backend)
+    cards = facts.cards_in_use(communicator)
     for_kernels = KERNELS * session.seconds if session.device is not None else 0.0
     points = sum(len(one.sizes) for one in wanted)
     limit = units.format_seconds(session.seconds)
     say(f"{len(wanted)} curves with {points:,} sizes, ranks {facts.placed(node_of)}: at most {limit}")
     found = measured(communicator, wanted, session.seconds - for_kernels, say)
-    return _agreed(communicator, lambda: _written(communicator, session, found, told, for_kernels) if first else [])
+    common = (communicator.library, cards)
+    return _agreed(communicator, lambda: _written(session, found, told, common, for_kernels) if first else [])
 
 
 def _agreed(communicator: Communicator, work: Callable[[], T]) -> T:
@@ -132,7 +134,7 @@ def _agreed(communicator: Communicator, work: Callable[[], T]) -> T:
 
 
 def _written(
-    communicator: Communicator, session: Session, found: Found, told: Sequence[str], for_kernels: float
+    session: Session, found: Found, told: Sequence[str], common: tuple[str, int], for_kernels: float
 ) -> list[str]:
     """Write the files, and return what to say of them."""
     if not found.rows:
@@ -146,14 +148,14 @@ def _written(
             each = min(0.25, max(1e-3, for_kernels / (lengths * len(METHODS))))
             profile = measure_device(session.device.stem, library, largest=max(largest, 10_000), budget=each)
             (folder / session.device.name).write_text(profile_yaml(profile), encoding="utf-8")
-        write_tidy(table(found.rows, communicator.library), folder / session.out.name, remarks)
+        write_tidy(table(found.rows, *common), folder / session.out.name, remarks)
     lines = [f"left out: {one}" for one in found.left_out]
     wrong = sorted({f"{row['collective']} of {row['ranks']} ranks" for row in found.rows if row["wrong"]})
     lines += [f"warning: results were wrong: {', '.join(wrong)}"] if wrong else []
     return [*lines, f"Written: {', '.join(map(str, session.files))}, {len(found.rows):,} rows"]
 
 
-def table(rows: Sequence[dict[str, object]], library: str) -> pd.DataFrame:
+def table(rows: Sequence[dict[str, object]], library: str, cards: int = 0) -> pd.DataFrame:
     """Return rows as a table, with what all of them have in common.
 
     Parameters
@@ -162,6 +164,8 @@ def table(rows: Sequence[dict[str, object]], library: str) -> pd.DataFrame:
         Of `simnet.measure.running.measured`.
     library : str
         What carried the messages.
+    cards : int
+        Between how many network cards of a node it spread them; 0 if that is not known.
 
     Examples
     --------
@@ -172,8 +176,8 @@ def table(rows: Sequence[dict[str, object]], library: str) -> pd.DataFrame:
     each = made["ranks"] // made["nodes"]
     made["ranks_per_node"] = each.where(each * made["nodes"] == made["ranks"]).astype("Int64")
     made["tool"] = library
-    if known := facts.cards():
-        made["network_cards"] = len(known)
+    if cards:
+        made["network_cards"] = cards
     if library not in ("gloo", "nccl"):
         # Nobody has raised its eager limit.
         made["profile"] = "default"
