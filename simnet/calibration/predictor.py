@@ -78,8 +78,8 @@ class Growth(NamedTuple):
     by_power : float
         How far bandwidth was seen in that, within 0..1: not where times hardly grow, wholly from a power of 0.4 on.
     by_bytes : float
-        How far they grow as latency and bytes do, within 0..1: by as many times more as the size does. That goes on for
-        a while, until a library changes protocol.
+        How far they grow as latency and bytes do, within 0..1: by as many times more as the size does, or of a curve
+        whose own models were chosen by that. That goes on for a while, until a library changes protocol.
     """
 
     largest: float
@@ -189,8 +189,9 @@ class Predictor:
         if not near:
             return Growth(math.inf, 1.0, 1.0, 1.0)
         largest = max(one.largest for one in near)
-        found = [_growth(one) for one in near if one.largest == largest]
-        return max(found, key=lambda one: (one.by_power, one.by_bytes))
+        found = max((_growth(one) for one in near if one.largest == largest), key=lambda one: one[2:])
+        # Models of a measured curve were chosen by what they say of its largest size, too.
+        return found._replace(by_bytes=1.0) if near[0].setting == setting else found
 
     def _at(self, setting: Setting, asked: Floats) -> Floats | None:
         """Return the times [s] that the models have."""
