@@ -25,7 +25,7 @@ import pandas as pd
 from validating.running import Set, sets
 
 from simnet.calibration import crossval, predictor, rank_scaling
-from simnet.calibration.crossval import FOLDS, could_be_nccl, folds, leave_sizes_out, mixtures
+from simnet.calibration.crossval import FOLDS, could_be_nccl, folds, leave_sizes_out, mixtures, without_ranks
 from simnet.calibration.curve_models import OURS
 from simnet.calibration.curves import Curve, curves_of, systems
 from simnet.calibration.predictor import Predictor, fit
@@ -80,9 +80,7 @@ def of_sizes(curves: Sequence[Curve]) -> Iterator[tuple[str, float, np.ndarray]]
 def of_ranks(curves: Sequence[Curve]) -> Iterator[tuple[str, float, np.ndarray]]:
     """Yield errors of numbers of ranks left out, by constant and factor."""
     for ranks in sorted({one.setting.ranks for one in curves}):
-        kept = [one for one in curves if one.setting.ranks != ranks]
-        families = {one.setting.family for one in kept}
-        held = [one for one in curves if one.setting.ranks == ranks and one.setting.family in families]
+        kept, held = without_ranks(curves, ranks)
         if held:
             yield from _changed("ranks", fit(kept, nccl=could_be_nccl(curves)), held)
 

@@ -726,6 +726,21 @@ def test_beyond_the_sizes_measured_intervals_hold_what_bandwidth_may_do(largest,
     assert bytes_over_latency > 0.1 or found.high / found.low > 100
 
 
+def test_where_the_step_model_does_not_fit_large_collectives_are_drawn_to_the_rule_of_the_bus_factor():
+    sizes = 2.0 ** np.arange(10, 31, 2)
+    fits = nccl("all_reduce", 16, 2, sizes=sizes)
+    # No algorithm has times that go up and down so; the bus bandwidth of a collective has what it is.
+    odd = Curve(fits.setting, sizes, fits.seconds * np.where(np.arange(sizes.size) % 4 < 2, 1.0, 2.5))
+    asked = Setting("reduce_scatter", 16, 2)
+    for curve, drawn in ((fits, False), (odd, True)):
+        model = calibrate([curve]).model
+        stepped, found = model.steps.at(asked, sizes), model.at(asked, sizes)
+        ruled = curve.seconds / 2
+        nearer = np.abs(np.log(found / ruled)) < 0.9 * np.abs(np.log(stepped / ruled))
+        assert nearer[sizes > 2**23].mean() > 0.5 if drawn else not nearer.any()
+        assert found[sizes < 2**14] == pytest.approx(stepped[sizes < 2**14], rel=0.02)
+
+
 def on_cards(number: float, ranks: int, nodes: int) -> Curve:
     return timed(StepModel(True, NCCL, cards=number), Setting("all_reduce", ranks, nodes), 2.0 ** np.arange(10, 31, 2))
 

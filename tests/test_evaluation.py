@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 
 from commands import did, refused
-from simnet.calibration import measured
+from simnet.calibration import calibrate, measured
+from simnet.calibration.curves import curves_of, systems
 from simnet.calibration.readers import write_tidy
 from validate.evaluation import evaluate
 from validate.evaluation_figures import recorded_figures, worse
@@ -28,6 +29,20 @@ def test_shipped_measurements_are_predicted_as_well_as_recorded(name):
         # Of a public cluster with two numbers of ranks, nothing tells how many cards a node has: ranks may be far off.
         if segments is not None and (split_name == "sizes" or name not in PUBLIC):
             assert ours["median"] <= segments["all"]["median"]
+
+
+def test_what_is_validated_is_what_a_fabric_predicts():
+    rows = measured.load("rtx2080ti_nccl_10g_100g").rows
+    said = evaluate("rtx2080ti_nccl_10g_100g", splits=["ranks"]).held
+    for system, part in systems(rows).items():
+        curves = curves_of(part)
+        for held in curves:
+            fabric = calibrate([one for one in curves if one.setting.ranks != held.setting.ranks])
+            here = said[(said["system"] == system) & (said["setting"] == str(held.setting))]
+            for row in here.iloc[:: max(len(here) // 5, 1)].itertuples():
+                asked = {"nodes": held.setting.nodes, "algorithm": held.setting.algorithm}
+                found = fabric.predict(held.setting.collective, held.setting.ranks, row.size, **asked)
+                assert (found.seconds, found.low, found.high) == (row.ours, row.low, row.high)
 
 
 def test_sizes_of_public_gpu_curves_are_predicted_within_the_aims():

@@ -22,13 +22,13 @@ from numpy.typing import NDArray
 from simnet.base.arrays import Floats
 from simnet.base.errors import InputError, SimnetError
 from simnet.base.progress import tracked
-from simnet.calibration.cost_model import COVERAGE
+from simnet.calibration.cost_model import COVERAGE, CalibratedCostModel, calibrate
 from simnet.calibration.cost_model_file import cost_model_of
-from simnet.calibration.crossval import FOLDS, MIN_SIZES, choose, folds
+from simnet.calibration.crossval import FOLDS, MIN_SIZES, choose, folds, without_ranks
 from simnet.calibration.curve_models import FITS
 from simnet.calibration.curves import Curve, curves_of, systems
-from simnet.calibration.intervals import bin_of, half_widths, intervals
-from simnet.calibration.predictor import Basis, Predictor, fit
+from simnet.calibration.intervals import half_widths
+from simnet.calibration.predictor import Basis, fit
 from simnet.calibration.readers.facts import Facts
 from simnet.calibration.summary import rows_of
 from validate.evaluation_figures import PLACES, PLAIN, Evaluation
@@ -182,12 +182,12 @@ def _at_sizes(
         return []
     kept, held = [one.at(~mask) for one, mask in split], [one.at(mask) for one, mask in split]
     chosen = choose(kept, plain=False, wide=False)
-    model = fit(kept, chosen.curve_model, weights=chosen.weights, with_steps=False)
-    bins = half_widths(chosen.held["sizes"], COVERAGE)
+    curves = fit(kept, chosen.curve_model, weights=chosen.weights, with_steps=False)
+    model = CalibratedCostModel(curves, {"sizes": half_widths(chosen.held["sizes"], COVERAGE)}, {}, {})
     found = []
     for one, rest, rivals in zip(held, kept, beside(name, kept, held, learned=learned), strict=True):
         plain = {other: FITS[other](rest.sizes, rest.seconds).at(one.sizes) for other in PLAIN}
-        found.append(_predicted(name, "", model, one, bins, rivals | plain))
+        found.append(_predicted(name, "", model, one, rivals | plain))
     return [one for one in found if one is not None]
 
 
@@ -195,21 +195,16 @@ def _ranks(curves: Sequence[Curve], learned: bool) -> list[pd.DataFrame]:
     """Leave out one number of ranks at a time."""
     found = []
     for ranks in tracked(sorted({one.setting.ranks for one in curves})):
-        kept = [one for one in curves if one.setting.ranks != ranks]
-        known: dict[tuple[str, str, str], list[int]] = {}
-        for one in kept:
-            known.setdefault(one.setting.family, []).append(one.setting.ranks)
-        held = [one for one in curves if one.setting.ranks == ranks and one.setting.family in known]
+        kept, held = without_ranks(curves, ranks)
         if not held:
             continue
-        chosen = choose(kept, plain=False)
-        model = chosen.fitted(kept)
-        bins = intervals(chosen.held, COVERAGE)
+        model = calibrate(kept, chosen=choose(kept, plain=False))
         plain = {name: fit(kept, name, "interpolated", with_steps=False) for name in PLAIN}
         for one, rivals in zip(held, beside("ranks", kept, held, learned=learned), strict=True):
-            place = place_of(ranks, known[one.setting.family])
+            family = [known.setting.ranks for known in kept if known.setting.family == one.setting.family]
+            place = place_of(ranks, family)
             others = {name: _some(other.at(one.setting, one.sizes), one) for name, other in plain.items()}
-            found.append(_predicted("ranks", place, model, one, bins[model.basis(one.setting)], rivals | others))
+            found.append(_predicted("ranks", place, model, one, rivals | others))
     return [one for one in found if one is not None]
 
 
@@ -235,13 +230,11 @@ def _collectives(curves: Sequence[Curve], learned: bool) -> list[pd.DataFrame]:
         held = [one for one in curves if one.setting.collective == collective]
         if not kept:
             continue
-        chosen = choose(kept, plain=False)
-        model = chosen.fitted(kept)
-        if model.steps is None:
+        model = calibrate(kept, chosen=choose(kept, plain=False))
+        if model.model.steps is None:
             continue
-        bins = intervals(chosen.held, COVERAGE)["collectives"]
         rivals = beside("collectives", kept, held, learned=learned)
-        found += [_predicted("collectives", "", model, one, bins, said) for one, said in zip(held, rivals, strict=True)]
+        found += [_predicted("collectives", "", model, one, said) for one, said in zip(held, rivals, strict=True)]
     return [one for one in found if one is not None]
 
 
@@ -259,16 +252,14 @@ _SPLITTERS = {"sizes": _sizes, HALVES: _halves, "ranks": _ranks, "collectives": 
 def _predicted(
     split: Basis | Literal["halves"],
     place: str,
-    model: Predictor,
+    model: CalibratedCostModel,
     held: Curve,
-    bins: Sequence[tuple[float, float]],
     others: Mapping[str, Floats],
 ) -> pd.DataFrame | None:
-    ours = model.at(held.setting, held.sizes)
-    if ours is None:
+    found = model.times(held.setting, held.sizes)
+    if found is None:
         return None
-    below, above = np.array(bins)[bin_of(held.sizes)].T * model.widening(held.setting)
-    low, high = ours * np.exp(-below), ours * np.exp(above)
+    ours, low, high = found
     return _rows(held, split=split, place=place, ours=ours, low=low, high=high, **others)
 
 

@@ -74,6 +74,11 @@ class Sides(NamedTuple):
     above: tuple[float, float]
 
 
+def site_of(name: str) -> str:
+    """Return the site of a set: those of the same people are told by the first word of their names."""
+    return name.partition("_")[0]
+
+
 def of_clusters(frame: pd.DataFrame) -> pd.DataFrame:
     """Return the errors of calibrated clusters.
 
@@ -98,7 +103,7 @@ def of_clusters(frame: pd.DataFrame) -> pd.DataFrame:
     return pd.DataFrame(
         {
             "kind": np.where(beyond, "beyond", own["split"]),
-            "site": own["set"].str.partition("_")[0],
+            "site": own["set"].map(site_of),
             "set": own["set"],
             "cluster": own["set"] + " " + own["collective"],
             "place": own["system"] + " " + where,

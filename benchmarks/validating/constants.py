@@ -13,6 +13,7 @@ from simnet.calibration.intervals import GROUPS, TYPICAL, bin_of
 from simnet.calibration.predictor import Basis
 from validate.evaluation import BASE, FROM_BASE
 from validate.evaluation_figures import PLACES, TITLES
+from validate.residuals import site_of
 
 NAMES = {
     "_POWER": "with which power of its typical error a model of a curve weighs less",
@@ -53,11 +54,6 @@ WIDER = tuple(float(factor) for factor in 2.0 ** np.arange(-2, 2.25, 0.25))
 """By which typical widths are scaled."""
 
 
-def site(name: str) -> str:
-    """Return the site of a set: those of the same people are told by the first word of their names."""
-    return name.partition("_")[0]
-
-
 def section(table: pd.DataFrame, path: Path) -> str:
     """Return what the constants matter.
 
@@ -69,7 +65,7 @@ def section(table: pd.DataFrame, path: Path) -> str:
         What `benchmarks/constants.py` wrote.
     """
     found = pd.read_csv(path, keep_default_na=False)
-    text = WORDS.format(sets=found["set"].nunique(), sites=found["set"].map(site).nunique())
+    text = WORDS.format(sets=found["set"].nunique(), sites=found["set"].map(site_of).nunique())
     head = ["Constant", "What is left out", "Sets", "As it is", "Halved", "Doubled", "Without the site"]
     rows = []
     for (split, name), part in found[found["constant"] != ""].groupby(["split", "constant"], sort=False):
@@ -92,9 +88,9 @@ def without(values: pd.DataFrame) -> pd.DataFrame:
         ``median`` and ``p90``, by ``set`` and ``factor``.
     """
     logs = pd.Series(np.log(values.clip(lower=1e-4)).sum(axis=1)).unstack("factor")
-    sites = logs.index.map(site)
+    sites = logs.index.map(site_of)
     chosen = {one: logs[sites != one].mean().idxmin() if (sites != one).any() else 1.0 for one in sites}
-    return pd.DataFrame({name: values.loc[(name, chosen[site(name)])] for name in logs.index}).T
+    return pd.DataFrame({name: values.loc[(name, chosen[site_of(name)])] for name in logs.index}).T
 
 
 def _widths(table: pd.DataFrame) -> list[str]:
@@ -105,11 +101,11 @@ def _widths(table: pd.DataFrame) -> list[str]:
         ("numbers of ranks, outside", "beyond", table[(table["split"] == "ranks") & (table["place"] != PLACES[0])]),
         ("collectives", "collectives", table[table["split"] == "collectives"]),
     ):
-        if part["set"].map(site).nunique() > 1:
+        if part["set"].map(site_of).nunique() > 1:
             each = _inside(part.copy(), basis).groupby(part["set"]).mean()
-            sites = each.index.map(site)
+            sites = each.index.map(site_of)
             chosen = pd.Series({one: (each[sites != one].mean() - COVERAGE).abs().idxmin() for one in sites})
-            held = np.mean([each.loc[name, chosen[site(name)]] for name in each.index])
+            held = np.mean([each.loc[name, chosen[site_of(name)]] for name in each.index])
             said = f"{chosen.min():.2g} to {chosen.max():.2g}"
             lines.append(f"| {what} | {len(each)} | {each[1.0].mean():.1%} | {held:.1%} | {said} |")
     return lines if len(lines) > 3 else []

@@ -19,7 +19,7 @@ from simnet.calibration.crossval import ModelChoice, choose, score
 from simnet.calibration.curves import Curve, Setting
 from simnet.calibration.intervals import bin_of, intervals
 from simnet.calibration.platform import Platform
-from simnet.calibration.predictor import Basis, FittedCurve, Predictor
+from simnet.calibration.predictor import Basis, FittedCurve, Predictor, Within
 from simnet.calibration.specification import COLLECTIVES, HELD_OUT, SpecifiedStepModel, half_widths
 from simnet.calibration.specification import specified as steps_of
 from simnet.calibration.step_counts import MAX_RANKS, known_algorithms
@@ -157,10 +157,10 @@ class CalibratedCostModel:
         if nodes is not None and not 1 <= nodes <= ranks:
             raise InputError(f"must be a whole number from 1 to {ranks:,}, the ranks, got {nodes}", field="nodes")
         setting = self._setting(collective, ranks, nodes, algorithm, protocol)
-        found = self.model.at(setting, [nbytes])
+        found = self.times(setting, np.array([nbytes]))
         if found is None:
             raise self._unknown(setting)
-        seconds = float(found[0])
+        seconds, low, high = (float(one[0]) for one in found)
         if not 0 < seconds < math.inf:
             raise InputError(f"{setting}, {nbytes:g} bytes have no time that can be predicted, but {seconds:g} s")
         basis = self.model.basis(setting)
@@ -168,7 +168,6 @@ class CalibratedCostModel:
         reasons = self._extrapolated(setting, basis, nbytes)
         if strict and reasons:
             raise InputError(f"{setting}, {nbytes:g} bytes would be an extrapolation: {'; '.join(reasons)}")
-        low, high = self._interval(setting, "beyond" if unlike else basis, np.array([nbytes]), found)[:, 0].tolist()
         rests = {
             "sizes": "the curve itself",
             "ranks": "other numbers of ranks or nodes",
@@ -178,6 +177,23 @@ class CalibratedCostModel:
         what = rests[basis] if self.platform is None else f"the specification of {self.platform.name} alone"
         why = "; ".join([f"rests on {what}", *reasons])
         return Prediction(seconds, low, high, bool(reasons), why, self._kind(basis, unlike=unlike))
+
+    def times(self, setting: Setting, sizes: Floats) -> Within | None:
+        """Return the predicted times of a setting with their prediction intervals; None where nothing is known.
+
+        Parameters
+        ----------
+        setting : Setting
+            A collective on a number of ranks.
+        sizes : ndarray, shape (sizes,)
+            Total sizes as nccl-tests counts them [byte], > 0.
+        """
+        found, basis = self.model.within(setting, sizes), self.model.basis(setting)
+        if found is None:
+            return None
+        unlike = basis == "ranks" and self._unlike_nodes(setting)
+        below, above = self._half_widths(setting, "beyond" if unlike else basis, sizes).T
+        return Within(found.seconds, found.least * np.exp(-below), found.most * np.exp(above))
 
     def fastest(
         self, collective: str, algorithm: str, ranks: int, nbytes: float, *, nodes: int | None = None
@@ -223,18 +239,17 @@ class CalibratedCostModel:
         found, kinds = [], []
         for one, protocol in self._ways(collective, algorithm):
             setting = self._setting(collective, ranks, None, one, protocol)
-            seconds, basis = self.model.at(setting, sizes), self.model.basis(setting)
+            predicted, basis = self.times(setting, sizes), self.model.basis(setting)
             # Of the first size without a time, or else of the first, `predict` says what is wrong.
-            wrong = 0 if seconds is None else int((~((seconds > 0) & np.isfinite(seconds))).argmax())
-            self.predict(collective, ranks, float(sizes[wrong]), algorithm=one, protocol=protocol)
-            assert seconds is not None, "a size of it was predicted"
+            timed = predicted is not None and (predicted.seconds > 0) & np.isfinite(predicted.seconds)
+            self.predict(collective, ranks, float(sizes[np.argmin(timed)]), algorithm=one, protocol=protocol)
+            assert predicted is not None, "a size of it was predicted"
             unlike = basis == "ranks" and self._unlike_nodes(setting)
-            least, most = self._interval(setting, "beyond" if unlike else basis, sizes, seconds)
             outside = np.ones(len(sizes), dtype=bool)
             if self.platform is None:
                 low, high = self._measured(setting)
                 outside = (sizes < low) | (sizes > high) | bool(self._extrapolated(setting, basis, low))
-            found.append(np.stack([seconds, least, most, outside]))
+            found.append(np.stack([*predicted, outside]))
             kinds.append(self._kind(basis, unlike=unlike))
         every = np.stack(found)
         fastest = every[:, 0].argmin(axis=0)
@@ -252,20 +267,6 @@ class CalibratedCostModel:
         if not families and algorithm in known_algorithms() and any(one.setting.algorithm for one in self.model.known):
             own = {(algorithm, "")}
         return [(one or None, protocol or None) for one, protocol in sorted(own or families or {("", "")})]
-
-    def _interval(self, setting: Setting, basis: Basis, sizes: Floats, seconds: Floats) -> Floats:
-        """Return the ends of intervals of times [s], shape (2, sizes), over all numbers of cards there may be."""
-        below, above = self._half_widths(setting, basis, sizes).T
-        times = np.stack([seconds, *(each for _, each in self.model.by_cards(setting, sizes))])
-        seen = self.model.growth(setting)
-        if seen.by_power < 1 and (sizes > seen.largest).any():
-            # Times above grow no slower than they were seen to, and no faster than the size.
-            end = self.model.at(setting, [seen.largest])
-            assert end is not None, "a size of it was predicted"
-            grown = np.maximum(sizes / seen.largest, 1.0)
-            possible = np.stack([end * grown**seen.power, end * grown])
-            times = np.concatenate([times, np.where(sizes > seen.largest, possible, seconds)])
-        return np.stack([times.min(axis=0) * np.exp(-below), times.max(axis=0) * np.exp(above)])
 
     def _half_widths(self, setting: Setting, basis: Basis, sizes: Floats) -> Floats:
         """Return how far times may be below and above their predictions, as logarithms, shape (sizes, 2)."""

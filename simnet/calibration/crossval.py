@@ -167,6 +167,13 @@ def mixture_held(
     return found
 
 
+def without_ranks(curves: Sequence[Curve], ranks: int) -> tuple[list[Curve], list[Curve]]:
+    """Return the curves on other numbers of ranks, and those on this one that are of their families."""
+    kept = [one for one in curves if one.setting.ranks != ranks]
+    families = {one.setting.family for one in kept}
+    return kept, [one for one in curves if one.setting.ranks == ranks and one.setting.family in families]
+
+
 def leave_ranks_out(curves: Sequence[Curve], curve_model: str, nccl: bool) -> dict[Interpolation, list[HeldOut]]:
     """Predict every number of ranks from the others, by each interpolation.
 
@@ -181,9 +188,7 @@ def leave_ranks_out(curves: Sequence[Curve], curve_model: str, nccl: bool) -> di
     """
     found: dict[Interpolation, list[HeldOut]] = {name: [] for name in get_args(Interpolation)}
     for ranks in tracked(sorted({curve.setting.ranks for curve in curves}), 0.5):
-        kept = [one for one in curves if one.setting.ranks != ranks]
-        families = {one.setting.family for one in kept}
-        held = [one for one in curves if one.setting.ranks == ranks and one.setting.family in families]
+        kept, held = without_ranks(curves, ranks)
         if held:
             model = fit(kept, curve_model, nccl=nccl)
             for name, predictions in found.items():

@@ -66,6 +66,14 @@ class FittedCurve:
         return next((one.shape for one in self.shape.parts if one.model == "interpolated"), self.shape)
 
 
+class Within(NamedTuple):
+    """Times, and within which they are whatever measurements do not tell; all [s], shape (sizes,)."""
+
+    seconds: Floats
+    least: Floats
+    most: Floats
+
+
 class Growth(NamedTuple):
     """How times grow at the largest size that was measured.
 
@@ -163,16 +171,30 @@ class Predictor:
         Far above the sizes that were measured, times grow as the models have it where `growth` says that bandwidth was
         seen. Where it was not, they grow with the power of the size in the middle of what is possible.
         """
+        found = self.within(setting, sizes)
+        return None if found is None else found.seconds
+
+    def within(self, setting: Setting, sizes: ArrayLike) -> Within | None:
+        """Return times [s] of sizes [byte] as `at` does, and within which they are whatever these data do not tell.
+
+        That is how many cards a node has, and above the sizes that were measured, what bandwidth does: times grow no
+        slower than they were seen to, and no faster than the size.
+        """
         asked = np.atleast_1d(np.asarray(sizes, dtype=np.float64))
         seen = self.growth(setting)
-        if seen.by_power == 1 or not (asked > seen.largest).any():
-            return self._at(setting, asked)
-        found = self._at(setting, np.append(asked, seen.largest))
+        beyond = asked > seen.largest
+        if seen.by_power == 1 or not beyond.any():
+            return self._within(setting, asked)
+        found = self._within(setting, np.append(asked, seen.largest))
         if found is None:
             return None
+        (seconds, least, most), end = (one[:-1] for one in found), Within(*(one[-1] for one in found))
         ratio = np.maximum(asked / seen.largest, 1.0)
-        middle, told = found[-1] * ratio ** ((seen.power + 1) / 2), seen.told(ratio)
-        return np.where(asked > seen.largest, found[:-1] ** told * middle ** (1 - told), found[:-1])
+        middle, told = end.seconds * ratio ** ((seen.power + 1) / 2), seen.told(ratio)
+        seconds = np.where(beyond, seconds**told * middle ** (1 - told), seconds)
+        least = np.where(beyond, end.least * ratio**seen.power, least)
+        most = np.where(beyond, end.most * ratio, most)
+        return Within(seconds, np.minimum(seconds, least), np.maximum(seconds, most))
 
     def growth(self, setting: Setting) -> Growth:
         """Return how times grow at the largest size measured of what predicts a setting.
@@ -193,19 +215,19 @@ class Predictor:
         # Models of a measured curve were chosen by what they say of its largest size, too.
         return found._replace(by_bytes=1.0) if near[0].setting == setting else found
 
-    def _at(self, setting: Setting, asked: Floats) -> Floats | None:
-        """Return the times [s] that the models have."""
+    def _within(self, setting: Setting, asked: Floats) -> Within | None:
+        """Return the times [s] that the models have, over all numbers of cards that a node may have."""
         family = self.family(setting)
-        for one in family:
-            if one.setting == setting:
-                return one.shape.at(asked)
-        found = self.by_cards(setting, asked)
+        known = next((one for one in family if one.setting == setting), None)
+        found = [] if known is not None else self.by_cards(setting, asked)
         if not found:
-            return self._elsewhere(family, setting, asked, self.steps)
+            alone = self._elsewhere(family, setting, asked, self.steps) if known is None else known.shape.at(asked)
+            return None if alone is None else Within(alone, alone, alone)
         chances, times = np.array([one.chance for one, _ in found]), np.array([seconds for _, seconds in found])
         order = np.argsort(times, axis=0, kind="stable")
         middle = (np.cumsum(chances[order], axis=0) < chances.sum() / 2).sum(axis=0)
-        return np.asarray(np.take_along_axis(times, np.take_along_axis(order, middle[None], 0), 0)[0])
+        median = np.take_along_axis(times, np.take_along_axis(order, middle[None], 0), 0)[0]
+        return Within(median, times.min(axis=0), times.max(axis=0))
 
     def by_cards(self, setting: Setting, sizes: ArrayLike) -> list[tuple[Cards, Floats]]:
         """Return times [s] of sizes [byte] by how many cards a node may have, of which `at` returns the median.

@@ -353,8 +353,8 @@ def _map(question: Question, answer: Answer, *, simulated: bool) -> None:
     if simulated:
         for name in wanted:
             maps.axis(name, ranges.get(name), 2)
-        usual = maps.cells_within(question, wanted, ranges, maps.USUAL_SECONDS)
-        cells = answer.cells or max(min(usual, maps.USUAL_CELLS), 2)
+        if answer.cells is None:
+            cells = max(min(maps.cells_within(question, wanted, ranges, maps.USUAL_SECONDS), maps.USUAL_CELLS), 2)
         most = maps.cells_within(question, wanted, ranges, maps.MOST_SECONDS)
         if cells > most:
             longest = f"at most {most} can be simulated in about {maps.MOST_SECONDS / 60:.0f} minutes"

@@ -15,7 +15,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from simnet.calibration.readers.conventions import collective, nccl_convention
-from simnet.calibration.readers.jobs import OF_CALLS, WAITING
+from simnet.calibration.readers.jobs import done
 from simnet.calibration.readers.tables import MAX_WHOLE, Collector, reader
 from simnet.interchange.chakra import read_collectives
 
@@ -74,6 +74,4 @@ def read_chakra_collectives(path: Path, out: Collector) -> Mapping[str, bool]:
             "tool": "chakra",
         }
         out.add(row, None, where=where)
-    if out.rows:
-        out.report(None, WAITING, dropped=False)
-    return OF_CALLS
+    return done(out)

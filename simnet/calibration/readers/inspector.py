@@ -17,10 +17,10 @@ from pathlib import Path
 from typing import Any
 
 from simnet.calibration.readers.conventions import collective, nccl_convention
-from simnet.calibration.readers.jobs import OF_CALLS, WAITING, positive, short
+from simnet.calibration.readers.jobs import count, done, positive, short
 from simnet.calibration.readers.json_values import objects
 from simnet.calibration.readers.lines import read_trace
-from simnet.calibration.readers.tables import MAX_RANKS, Collector, Printed, Row, reader
+from simnet.calibration.readers.tables import Collector, Printed, Row, reader
 
 _PER_RANK = ("all_gather", "reduce_scatter")
 _DIGITS = 5e-7
@@ -59,18 +59,15 @@ def read_inspector(path: Path, out: Collector) -> Mapping[str, bool]:
         }
         # Times are whole microseconds, and bandwidths those of the time before it was rounded down.
         out.add(row, line, time=Printed(micros * 1e-6, 1e-6), algbw=_rate(perf, what, "algobw"))
-    if out.rows:
-        out.report(None, WAITING, dropped=False)
-    return OF_CALLS
+    return done(out)
 
 
 def _of_rank(header: Mapping[str, Any]) -> Row:
-    ranks, nodes = positive(header.get("n_ranks")), positive(header.get("nnodes"))
     return {
         "group": short(header.get("id")),
         "rank": positive(header.get("rank")),
-        "ranks": None if ranks is None or ranks > MAX_RANKS else ranks or None,
-        "nodes": None if nodes is None or nodes > MAX_RANKS else nodes or None,
+        "ranks": count(header.get("n_ranks")),
+        "nodes": count(header.get("nnodes")),
     }
 
 

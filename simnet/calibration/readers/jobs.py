@@ -9,11 +9,12 @@ time of a call is its own.
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from pathlib import PurePath
 
 import pandas as pd
 
-from simnet.calibration.readers.tables import MAX_WHOLE
+from simnet.calibration.readers.tables import MAX_RANKS, MAX_WHOLE, Collector
 
 OF_CALLS = {"group": False, "sequence": True, "rank": True}
 """Columns beyond those of every table, and whether they hold numbers: the group of ranks that did a call, which call of
@@ -43,9 +44,28 @@ def positive(value: object) -> int | None:
     return value
 
 
+def count(value: object) -> int | None:
+    """Return how many ranks or nodes a trace says, as `positive`; None if it is none that there may be.
+
+    Examples
+    --------
+    >>> count("16"), count(0), count(10**9)
+    (16, None, None)
+    """
+    found = positive(value)
+    return None if found is None or found > MAX_RANKS else found or None
+
+
 def short(value: object) -> str:
     """Return a text that a trace holds, cut; empty if it is none."""
     return value[:LONGEST] if isinstance(value, str) else ""
+
+
+def done(out: Collector) -> Mapping[str, bool]:
+    """Say what times of single ranks hold, where any were read, and return the columns of calls."""
+    if out.rows:
+        out.report(None, WAITING, dropped=False)
+    return OF_CALLS
 
 
 def over_ranks(rows: pd.DataFrame) -> pd.DataFrame:

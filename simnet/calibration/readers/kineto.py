@@ -22,10 +22,10 @@ from typing import Any
 
 from simnet.base.errors import InputError
 from simnet.calibration.readers.conventions import PARTED, collective, nccl_convention
-from simnet.calibration.readers.jobs import OF_CALLS, WAITING, positive, short
+from simnet.calibration.readers.jobs import count, done, positive, short
 from simnet.calibration.readers.json_values import objects
 from simnet.calibration.readers.lines import read_trace
-from simnet.calibration.readers.tables import MAX_RANKS, MAX_WHOLE, Collector, Row, reader
+from simnet.calibration.readers.tables import MAX_WHOLE, Collector, Row, reader
 
 WORDS = (b"traceEvents", b"distributedInfo", b"schemaVersion", b"deviceProperties")
 """Names at the top of a trace, of which its beginning has one."""
@@ -87,9 +87,7 @@ def read_kineto(path: Path, out: Collector) -> Mapping[str, bool]:
         out.report(line, f"{why}; {count:,} such kernels")
     if not kernels and asked:
         raise InputError("has collectives, but no kernel of them, and so no times; profile with CUDA", file=out.file)
-    if out.rows:
-        out.report(None, WAITING, dropped=False)
-    return OF_CALLS
+    return done(out)
 
 
 def _row(args: Mapping[str, Any]) -> Row | str:
@@ -104,14 +102,13 @@ def _row(args: Mapping[str, Any]) -> Row | str:
     sent, got = positive(args.get("In msg nelems")), positive(args.get("Out msg nelems"))
     if not each or sent is None or got is None:
         return f"a kernel of {said[:40]!r} has no number and no type of elements"
-    ranks = positive(args.get("Group size"))
     elements = max(sent, got) if name in PARTED else sent
     return {
         "collective": name,
         "nbytes": min(elements * each, MAX_WHOLE),
         "size_convention": nccl_convention(name),
         "dtype": short(args.get("dtype")).casefold(),
-        "ranks": ranks if ranks and ranks <= MAX_RANKS else None,
+        "ranks": count(args.get("Group size")),
         "group": _group(args),
         "sequence": positive(args.get("Seq")),
         "statistic": "rank",

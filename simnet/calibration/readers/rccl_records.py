@@ -15,10 +15,10 @@ from pathlib import Path
 from typing import Any
 
 from simnet.calibration.readers.conventions import collective, nccl_convention
-from simnet.calibration.readers.jobs import positive, short
+from simnet.calibration.readers.jobs import count, positive, short
 from simnet.calibration.readers.json_values import objects
 from simnet.calibration.readers.lines import read_lines
-from simnet.calibration.readers.tables import MAX_RANKS, Collector, printed, reader
+from simnet.calibration.readers.tables import Collector, printed, reader
 from simnet.calibration.readers.tidy import read_records
 
 NEEDED = ("name", "size", "inPlace", "time", "algBw", "busBw")
@@ -45,7 +45,7 @@ def read_rccl_records(path: Path, out: Collector) -> None:
         if name is None or nbytes is None:
             out.report(line, f"{short(one['name'])[:40]!r} of {one['size']!s:.20} bytes is nothing that is read")
             continue
-        processes, each, nodes = (positive(one.get(key)) for key in ("ranks", "gpusPerRank", "nodes"))
+        processes, each = (positive(one.get(key)) for key in ("ranks", "gpusPerRank"))
         ranks = None if not processes else processes * max(each or 1, 1)
         wrong = printed(str(one.get("wrong", "")))
         row = {
@@ -55,8 +55,8 @@ def read_rccl_records(path: Path, out: Collector) -> None:
             "dtype": short(one.get("type")),
             "reduction": short(one.get("redop")).replace("none", ""),
             "in_place": str(one["inPlace"]).strip() in ("1", "true", "True"),
-            "ranks": ranks if ranks is not None and ranks <= MAX_RANKS else None,
-            "nodes": nodes if nodes and nodes <= MAX_RANKS else None,
+            "ranks": count(ranks),
+            "nodes": count(one.get("nodes")),
             "wrong": None if wrong is None else wrong.value,
             "statistic": "mean",
             "tool": "rccl-tests",

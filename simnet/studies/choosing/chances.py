@@ -242,12 +242,17 @@ def corrected(
     """
     if kind not in CROSS_VALIDATED:
         return low, high
-    below, above = _outermost((error_models() if models is None else models)[kind])
+    below, above = _shipped_outermost(kind) if models is None else _outermost(models[kind])
     seconds = np.asarray(seconds, dtype=float)
     with np.errstate(divide="ignore", invalid="ignore"):
         ends = seconds * (low / seconds) ** below, seconds * (high / seconds) ** above
     found = [np.where(seconds > 0, end, seconds) for end in ends]
     return found[0], found[1]
+
+
+@cache
+def _shipped_outermost(kind: str) -> tuple[float, float]:
+    return _outermost(error_models()[kind])
 
 
 def _outermost(model: ErrorModel) -> tuple[float, float]:

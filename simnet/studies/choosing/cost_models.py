@@ -185,12 +185,25 @@ def _mean(
     step = 1 if choice.period > 1 else -(-len(exchanges) // _TIMED)
     timed = exchanges[::step]
 
-    def lasts(one: Sample, network: Network, start: float) -> float:
-        first, between = device.work(one.kernels, workers)
-        found = network.time(one.schedule.with_work(between), first, placement=hosts, origin=start).lasts_from(start)
-        return found - float(device.seconds(one.kernels, workers).max())
+    def lasts(among: Sequence[Sample]) -> Floats:
+        """Return what they take to communicate, the mean of each moment [s]."""
+        ready = []
+        for one in among:
+            first, between = device.work(one.kernels, workers)
+            ready.append((one.schedule.with_work(between), first, float(device.seconds(one.kernels, workers).max())))
+        return np.array(
+            [
+                np.mean(
+                    [
+                        network.time(schedule, first, placement=hosts, origin=start).lasts_from(start) - select
+                        for schedule, first, select in ready
+                    ]
+                )
+                for network, start in moments
+            ]
+        )
 
-    means = np.array([np.mean([lasts(one, *moment) for one in timed]) for moment in moments])
+    means = lasts(timed)
     selects = np.mean(
         [[device.seconds(one.kernels, workers, end).max() for end in (None, *get_args(End))] for one in timed], axis=0
     )
@@ -198,7 +211,7 @@ def _mean(
     if choice.settled and seconds > 0:
         # Latencies stay, whatever is sent.
         empty = Sample(timed[-1].schedule.scaled(0.0), timed[-1].kernels)
-        moved = 1 - min(float(np.mean([lasts(empty, *moment) for moment in moments])) / seconds, 1.0)
+        moved = 1 - min(float(lasts([empty]).mean()) / seconds, 1.0)
         least, most = (1 + (one - 1) * moved for one in volume(choice.candidate.scheme))
     return _Mean(
         np.asarray(seconds),

@@ -193,7 +193,7 @@ def from_flags(given: Given) -> Question:
     among = _among(given, point.per_node)
     rehearsals = Rehearsals(among, given.seed, _shape(given))
     if not given.simulate:
-        _refuse_flat_forms(point.per_node, given)
+        _refuse_flat_forms(point.per_node, given, among)
         if given.topology is not None or given.fields:
             raise InputError("is only for --simulate", file="--topology" if given.topology else "--set")
         cost_model = by_closed_form(device, given.error, rehearsals)
@@ -259,9 +259,9 @@ def from_scenario(loaded: Scenario, given: Given) -> Question:
     point = OperatingPoint(
         job.source.workers, int(job.source.true_parameters), density, 0.0, 1.0, per_node, inner_latency, inner_bandwidth
     )
-    if not given.simulate:
-        _refuse_flat_forms(per_node, given)
     among = _among(given, per_node)
+    if not given.simulate:
+        _refuse_flat_forms(per_node, given, among)
     rehearsals = Rehearsals(among, given.seed)
     closed = by_closed_form(device, given.error, rehearsals)
     latency: list[float] = []
@@ -361,9 +361,9 @@ def from_fabric(fabric: CalibratedCostModel, given: Given) -> Question:
     )
 
 
-def _refuse_flat_forms(per_node: int, given: Given) -> None:
+def _refuse_flat_forms(per_node: int, given: Given, among: Sequence[Choice]) -> None:
     """Refuse to rank closed forms that know nothing of nodes beside those that do."""
-    if per_node > 1 and (given.every or any(one.kernel_calls is None for one in named(given.schemes, per_node))):
+    if per_node > 1 and any(one.kernel_calls is None for one in among):
         option = "--all" if given.every else "--schemes"
         raise InputError("has closed forms that know nothing of nodes; add --simulate", file=option)
 
