@@ -153,6 +153,12 @@ def test_sure_is_right_as_often_as_claimed_at_sites_that_were_not_seen():
     assert 0.85 <= found["inside"] <= 0.95
 
 
+def test_one_site_alone_tells_no_chances():
+    rows = sites_of(SCALES[:2], np.random.default_rng(3), pairs=20)
+    assert len(judging.on_clusters(rows, judging.CLUSTERS[1])) == 40
+    assert judging.on_clusters(rows[rows["site"] == "site0"], judging.CLUSTERS[1]).empty
+
+
 def test_a_choice_is_the_less_sure_the_fewer_sites_its_chance_is_from():
     # The same mixture of easy and hard sites, seen once and eight times.
     few = ErrorModel(0.0, np.array([0.2 * SAME[0], 0.2 * SAME[0], 2.0 * SAME[0]]))

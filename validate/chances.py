@@ -69,6 +69,7 @@ _OCTAVE = 0.5
 _SIDE = ("measured", "ours", "low", "high", "kind")
 _PAIRED = ["site", "set", "place", "at", "name", "collective", *_SIDE]
 _AT = ["site", "set", "place", "at"]
+_JUDGED = ["site", "chance", "first", "sure", "inside_a", "inside_b"]
 _RESAMPLED = 4000
 
 
@@ -189,7 +190,7 @@ def judged(both: pd.DataFrame, models: Mapping[str, ErrorModel]) -> pd.DataFrame
         seconds, low, high = (np.array([row[f"{name}_{side}"] for side in "ab"]) for name in ("ours", "low", "high"))
         said = chances(("a", "b"), [Part(seconds, low, high, (row["kind_a"], row["kind_b"]))], models)
         found.append((row["site"], said.fastest[0], row["measured_a"] < row["measured_b"], any(said.sure)))
-    return pd.DataFrame(found, columns=["site", "chance", "first", "sure"]).assign(**inside)
+    return pd.DataFrame(found, columns=_JUDGED[:4]).assign(**inside)
 
 
 def left_out(
@@ -205,14 +206,21 @@ def left_out(
         Which pairs.
     models : callable
         Given the name of the site that is left out: its rows with intervals, and the models by kind.
+
+    Returns
+    -------
+    DataFrame
+        As `judged` gives them; empty where a kind was seen at one site alone.
     """
-    found = []
+    found = [pd.DataFrame(columns=_JUDGED)]
+    if any(rows.loc[rows["kind"] == kind, "site"].nunique() < 2 for kind in case.kinds):
+        return found[0]
     for name in tracked(sorted(rows["site"].unique().tolist())):
         own, known = models(name)
         both = pairs(own, case)
         if len(both):
             found.append(judged(both, known))
-    return pd.concat(found, ignore_index=True)
+    return pd.concat(found[1:] or found, ignore_index=True)
 
 
 def on_clusters(clusters: pd.DataFrame, case: Case) -> pd.DataFrame:
@@ -335,17 +343,18 @@ def reliability(rows: pd.DataFrame) -> list[tuple[float, float, int]]:
 
 
 def everything(clusters: pd.DataFrame) -> dict[str, pd.DataFrame]:
-    """Return the judged pairs of all cases by title.
+    """Return the judged pairs of all cases that have some, by title.
 
     Parameters
     ----------
     clusters : DataFrame
         As `validate.residuals.of_clusters` gives them; may be empty.
     """
-    found = {case.title: on_clusters(clusters, case) for case in tracked(CLUSTERS) if len(clusters)}
+    found = {case.title: on_clusters(clusters, case) for case in tracked(CLUSTERS)}
     links = residuals.of_links()
     found |= {case.title: on_links(links, case) for case in LINKS}
-    return found | {JOBS.title: on_jobs(residuals.of_jobs())}
+    found |= {JOBS.title: on_jobs(residuals.of_jobs())}
+    return {title: own for title, own in found.items() if len(own)}
 
 
 def drawn(by_title: Mapping[str, pd.DataFrame]) -> Plot:
