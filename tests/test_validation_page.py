@@ -3,6 +3,8 @@
 import math
 from pathlib import Path
 
+import numpy as np
+import pandas as pd
 import pytest
 
 
@@ -67,3 +69,26 @@ def test_results_of_a_shipped_set_are_kept_and_read_again(benchmarks, tmp_path):
     figures = made["figures"]["splits"]["sizes"]["models"]["ours"]["all"]
     assert math.isclose(float(page.pd.Series(page.errors(sizes, "ours")).median()), figures["median"], rel_tol=1e-3)
     assert "`shaped_gloo`" in page.page(again, {"sizes": "x.svg"})
+
+
+def test_as_many_sets_hold_the_aim_as_exact_intervals_give_in_simulation():
+    from validating import coverage
+
+    random, held = np.random.default_rng(7), []
+    counts = [(1, 8), (2, 10), (4, 30), (12, 20), (30, 40)]
+    for _ in range(150):
+        rows = []
+        for number, (curves, sizes) in enumerate(counts):
+            for curve in range(curves):
+                together = random.normal() * 0.4**0.5
+                scores = together + random.normal(size=sizes) * 0.6**0.5
+                where = {"set": f"set{number}", "system": "", "setting": f"curve{curve}"}
+                rows.append(pd.DataFrame({**where, "inside": scores < 1.2816}))
+        table = pd.concat(rows, ignore_index=True)
+        each = table.groupby("set")["inside"].mean()
+        held.append((each.between(0.85, 0.95).sum(), coverage.exact(table), coverage.correlation(table)))
+    came, said, alike = np.mean(held, axis=0)
+    assert said == pytest.approx(came, abs=0.35)
+    assert 0.05 < alike < 0.4
+    # Were all measurements taken to be independent, nearly two sets more would be.
+    assert coverage.exact(table.assign(setting=np.arange(len(table)).astype(str))) > came + 0.5
