@@ -26,6 +26,7 @@ def platform(like: str | None = None, **fields: object) -> Platform:
 
 
 HOST = {"library": "mpi", "generation": "cpu", "inner": {"link": "memory", "rate": "12 GB/s"}}
+OPEN_MPI = HOST | {"library": "openmpi"}
 SOCKETS = {"outer": {"transport": "sockets"}}
 
 
@@ -86,9 +87,9 @@ CASES = (
     Case("h100_cluster01_single", platform("dgx-h100")),
     Case("oci_gb200_8", platform("gb200-nvl72"), nodes=1),
     Case("oci_mi300x_16_rccl", platform("oci-mi300x")),
-    Case("pico_leonardo_host", platform("leonardo-booster", **HOST), "OMPI"),
+    Case("pico_leonardo_host", platform("leonardo-booster", **OPEN_MPI), "OMPI"),
     Case("pico_mare_nostrum_gpu_nccl", platform("marenostrum5-acc")),
-    Case("pico_mare_nostrum_host", platform("marenostrum5-acc", **HOST), "OMPI|UCX_MAX_RNDV_RAILS=1"),
+    Case("pico_mare_nostrum_host", platform("marenostrum5-acc", **OPEN_MPI), "OMPI|UCX_MAX_RNDV_RAILS=1"),
     *(Case("polaris_nccl_2_18", platform("polaris", **SOCKETS), one) for one in ("env1", "env2")),
     *(Case("polaris_nccl_2_18", platform("polaris"), one) for one in ("env3", "env4", "env5")),
     Case("polaris_osu_mpi", platform("polaris", **HOST)),
@@ -125,7 +126,7 @@ def predicted(case: Case, rows: pd.DataFrame) -> list[tuple[Setting, Floats, Flo
     rows : DataFrame
         The set, as `simnet.calibration.readers` has it.
     """
-    host = case.platform.library == "mpi"
+    host = case.platform.counted == "through the schedule"
     known = ("ring_ompi", "recursive_doubling_ompi", "rabenseifner_ompi", "pairwise_ompi", "binomial_ompi")
     rows = chosen_rows(rows, {})
     if case.variant:
@@ -134,9 +135,10 @@ def predicted(case: Case, rows: pd.DataFrame) -> list[tuple[Setting, Floats, Flo
     for one in curves_of(rows):
         was = one.setting
         name = was.algorithm.casefold()
-        if name and not (name.startswith((*known, "default")) if host else name.endswith(("ring", "tree"))):
+        last = name.rpartition("_")[2]
+        if name and not (name.startswith((*known, "default")) if host else last in ("ring", "tree")):
             continue
-        algorithm = "" if name.startswith("default") else name if host else name.rpartition("_")[2]
+        algorithm = "" if name.startswith("default") else name if host else last
         setting = Setting(was.collective, was.ranks, case.nodes or was.nodes, algorithm, was.protocol)
         seconds = times(case.platform, setting, one.sizes)
         if seconds is not None:

@@ -181,7 +181,9 @@ class Platform(_Part):
     generation : str
         A name of `GENERATIONS`.
     library : str
-        What runs the collectives. `rccl` counts as `nccl`; `mpi` and `gloo` go through the schedules.
+        What runs the collectives. `rccl` counts as `nccl`; the others go through the schedules, of which `openmpi`
+        (from 4.1 on) takes those of its own tables, see `simnet.calibration.own_choice`, and `mpi` and `gloo` the
+        fastest.
     inner : NodeLink
         The link inside a node.
     outer : NodeNetwork or None
@@ -198,7 +200,7 @@ class Platform(_Part):
     sources: Annotated[tuple[Annotated[str, Field(max_length=1000)], ...], Field(max_length=50)] = ()
     devices_per_node: Annotated[int, Field(ge=1, le=4096)]
     generation: Annotated[str, among("generation", GENERATIONS)]
-    library: Literal["nccl", "rccl", "mpi", "gloo"] = "nccl"
+    library: Literal["nccl", "rccl", "mpi", "openmpi", "gloo"] = "nccl"
     inner: NodeLink
     outer: NodeNetwork | None = None
 

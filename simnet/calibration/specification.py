@@ -6,8 +6,9 @@ Nothing is measured. For NCCL and RCCL every algorithm takes, in each of its pro
 
 as NCCL's own tuning model has it, with its latencies by link and the bandwidth that it takes a link for; bytes are
 those that leave the busiest device or node. For MPI and gloo, steps and bytes come from the schedules of
-`simnet.collectives`. Which of ring and tree runs on two
-nodes, where a tree sends half as much, a specification does not say: the middle is predicted, in logarithms.
+`simnet.collectives`, for Open MPI of the one that it takes (`simnet.calibration.own_choice`). Which of ring and tree
+runs on two nodes, where a tree sends half as much, a specification does not say: the middle is predicted, in
+logarithms.
 
 References
 ----------
@@ -21,7 +22,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from statistics import NormalDist
 from types import MappingProxyType
 from typing import NamedTuple
@@ -31,6 +32,7 @@ from numpy.typing import ArrayLike
 
 from simnet.base.arrays import Floats
 from simnet.calibration.curves import Setting
+from simnet.calibration.own_choice import OPEN_MPI, own_choice
 from simnet.calibration.platform import GENERATIONS, TRANSPORTS, Counted, Platform
 from simnet.calibration.step_counts import costs
 from simnet.calibration.step_model import PARAMETERS, StepModel
@@ -344,6 +346,8 @@ def _far(platform: Platform) -> float:
 
 def _through_schedules(platform: Platform, setting: Setting, nodes: int, sizes: Floats) -> Floats | None:
     """Return times [s] of a library on hosts: eager messages cost twice the bytes, others twice the latency."""
+    if platform.library == "openmpi" and not setting.algorithm and setting.collective in OPEN_MPI:
+        return _as_taken(platform, setting, nodes, sizes)
     asked = Setting(setting.collective, setting.ranks, nodes, setting.algorithm)
     counted = costs(asked, nccl=False)
     if not counted:
@@ -360,3 +364,16 @@ def _through_schedules(platform: Platform, setting: Setting, nodes: int, sizes: 
         ways.append(latency + (_EAGER["bytes"] * moved + work) * sizes)
         ways.append(_EAGER["latency"] * latency + (moved + work) * sizes)
     return np.asarray(_HOST_LATENCY + np.min(ways, axis=0), dtype=np.float64)
+
+
+def _as_taken(platform: Platform, setting: Setting, nodes: int, sizes: Floats) -> Floats | None:
+    """Return times [s] of the algorithms that Open MPI takes by itself, each at its sizes."""
+    names = [own_choice(setting.collective, setting.ranks, size) for size in sizes.tolist()]
+    found = np.empty(len(sizes))
+    for name in sorted(set(names)):
+        at = np.array([one == name for one in names])
+        seconds = _through_schedules(platform, replace(setting, algorithm=name), nodes, sizes[at])
+        if seconds is None:
+            return None
+        found[at] = seconds
+    return found

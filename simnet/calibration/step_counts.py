@@ -23,7 +23,9 @@ J. Speck, J. L. Träff, "Two-tree algorithms for full bandwidth broadcast, reduc
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable
 from functools import cache
+from types import MappingProxyType
 from typing import Literal, NamedTuple, TypeAlias
 
 import numpy as np
@@ -68,6 +70,16 @@ class Cost(NamedTuple):
     kind: Kind = "ring"
 
 
+# Algorithms of MPI libraries that count where they are named alone, and as what they count: one after the other.
+_LIKE: MappingProxyType[tuple[str, str], tuple[tuple[str, str], ...]] = MappingProxyType(
+    {
+        ("all_gather", "recursive_doubling"): (("all_gather", "bruck"),),
+        ("all_reduce", "nonoverlapping"): (("reduce", "binomial"), ("broadcast", "binomial")),
+        ("reduce_scatter", "butterfly"): (("reduce_scatter", "recursive_halving"),),
+    }
+)
+
+
 def known_algorithms() -> tuple[str, ...]:
     """Return the algorithms that are told apart: NCCL's, and those whose schedules are looked at.
 
@@ -98,10 +110,13 @@ def algorithms(collective: str, algorithm: str) -> tuple[str, ...]:
     --------
     >>> algorithms("all_reduce", "Ring"), algorithms("broadcast", ""), algorithms("alltoall", "modified_bruck")
     (('ring',), ('binomial',), ('bruck',))
+    >>> algorithms("all_gather", ""), algorithms("all_gather", "neighbor_ompi")
+    (('bruck', 'ring'), ('neighbor',))
     """
     known = _counted(collective)
+    alone = [name for of, name in (("all_gather", "neighbor"), *_LIKE) if of == collective]
     word = algorithm.casefold()
-    named = tuple(name for name in known if name in word)
+    named = tuple(name for name in (*known, *alone) if name in word)
     return named or tuple(known)
 
 
@@ -123,18 +138,46 @@ def through_schedule(collective: str, algorithm: str, ranks: int, nodes: int) ->
     >>> through_schedule("all_reduce", "ring", 4, 0)
     Cost(inner=0.0, outer=6.0, inner_bytes=0.0, outer_bytes=1.5, reduced=0.75, peers=0.0, kind='ring')
     """
-    found = _counted(collective)[algorithm]
-    work = {"gamma": 1.0} if "gamma" in found.options else {}
-    schedule = found.schedule(ranks, 1.0 / ranks if collective in ("all_gather", "alltoall") else 1.0, **work)
+    rounds: Iterable[Round] = ()
+    for of, name in _LIKE.get((collective, algorithm), ((collective, algorithm),)):
+        rounds = (*rounds, *(_neighbours(ranks) if name == "neighbor" else _rounds(of, name, ranks)))
     node = np.arange(ranks) * (nodes or ranks) // ranks
     counted: dict[int, tuple[float, float, float, float, float]] = {}
     total = np.zeros(5)
-    for one in schedule.rounds:
+    for one in rounds:
         if id(one) not in counted:
             counted[id(one)] = _round(one, node)
         total += counted[id(one)]
     inner, outer, inner_bytes, outer_bytes, reduced = (float(value) for value in total)
     return Cost(inner, outer, inner_bytes, outer_bytes, reduced)
+
+
+def _rounds(collective: str, algorithm: str, ranks: int) -> Iterable[Round]:
+    """Return the rounds of a schedule for a size of one byte."""
+    found = _counted(collective)[algorithm]
+    work = {"gamma": 1.0} if "gamma" in found.options else {}
+    return found.schedule(ranks, 1.0 / ranks if collective in ("all_gather", "alltoall") else 1.0, **work).rounds
+
+
+def _neighbours(ranks: int) -> Iterable[Round]:
+    """Return the rounds of an all-gather by neighbour exchange; of an odd number of ranks, of a ring.
+
+    Pairs of neighbours exchange what they came by last: at first their own share, then in turns with the neighbour on
+    the other side two shares at a time. It is a ring's bytes in half of its rounds.
+
+    References
+    ----------
+    J. Chen, L. Zhang, Y. Zhang, W. Yuan, "Performance evaluation of allgather algorithms on terascale Linux cluster
+    with fast Ethernet", HPC Asia 2005.
+    """
+    if ranks % 2:
+        return _rounds("all_gather", "ring", ranks)
+    rank = np.arange(ranks)
+    first, even, odd = (
+        Round(rank, (rank + np.where((rank + side) % 2, -1, 1)) % ranks, many / ranks)
+        for side, many in ((0, 1), (0, 2), (1, 2))
+    )
+    return [first, *(odd if number % 2 else even for number in range(1, ranks // 2))]
 
 
 def like_nccl(
