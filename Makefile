@@ -46,10 +46,12 @@ clean:
 
 .venv/.run: .venv/bin/python pyproject.toml constraints.txt
 	$(BIN)/python $(PIP) --editable .
+	$(BIN)/simnet warm
 	@touch $@
 
 .venv/.dev: .venv/bin/python pyproject.toml constraints.txt
 	$(BIN)/python $(PIP) --editable '.[dev]'
+	$(BIN)/simnet warm
 	@touch $@ .venv/.run
 
 .venv-extras/.dev: .venv-extras/bin/python pyproject.toml constraints.txt

@@ -27,6 +27,7 @@ from simnet.commands.sweep import sweep
 from simnet.commands.terminal import Commands
 from simnet.commands.time import time_
 from simnet.commands.trace import convert, fit, info, synth
+from simnet.commands.warm import warm
 
 
 class Verbs(Commands):
@@ -53,6 +54,7 @@ class Verbs(Commands):
         "trace convert": (convert, "digits ./small --dtype bf16 --workers 0:4"),
         "list": (list_, "sparsifiers"),
         "schema": (schema, "> scenario.schema.json"),
+        "warm": (warm, ""),
     }
 
 

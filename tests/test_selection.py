@@ -1,13 +1,11 @@
 """Selection kernels: compiled loops and numpy against stable sorts and each other, whatever the input."""
 
-import importlib.util
 import json
 import math
 import os
 import subprocess
 import sys
 from contextlib import contextmanager
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -409,50 +407,3 @@ def test_importing_does_not_load_numba_and_a_long_array_does():
     missing = "import sys; sys.modules['numba'] = None\n" + REPORT
     assert json.loads(fresh(missing)) == [True, True, False, result]
     assert json.loads(fresh(REPORT, NUMBA_DISABLE_JIT="1")) == [False, True, False, result]
-
-
-def loaded_from(path):
-    spec = importlib.util.spec_from_file_location("kernels_elsewhere", path)
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
-
-
-# Compiled as the loops of `compiled_selection` are; those would take seconds.
-SMALL = """
-from numba.core import types
-from simnet.base.compiling import compiled
-
-@compiled(types.int64(types.int64))
-def twice(number):
-    return 2 * number
-"""
-
-
-def works(path):
-    return loaded_from(path).twice(21) == 42
-
-
-def test_an_installation_that_cannot_be_written_to_works_without_a_cache(tmp_path, monkeypatch):
-    from numba.core import caching
-
-    # What numba does where it finds no folder that it can write to.
-    monkeypatch.setattr(caching.CacheImpl, "_locator_classes", [])
-    with pytest.raises(RuntimeError, match="no locator available"):
-        caching.FunctionCache(works)
-    path = tmp_path / "small.py"
-    path.write_text(SMALL)
-    assert works(path)
-
-
-def test_a_cache_that_is_full_does_not_stop_anything(tmp_path, monkeypatch):
-    from numba.core import caching
-
-    def full(*arguments):
-        raise OSError(28, "No space left on device")
-
-    path = tmp_path / "small.py"
-    path.write_text(SMALL)
-    monkeypatch.setattr(caching.IndexDataCacheFile, "save", full)
-    assert works(path)
-    assert not list(Path(tmp_path).rglob("*.nbc"))

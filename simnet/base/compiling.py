@@ -1,4 +1,4 @@
-"""Compiled loops: numba, kept in its cache where there is a place for it."""
+"""Compiled loops: numba, with what it compiles kept where there is a place for it."""
 
 from __future__ import annotations
 
@@ -9,6 +9,8 @@ from typing import Any, TypeVar
 
 from numba import config, njit
 from numba.core.options import DefaultOptions
+
+from simnet.base.compiled_cache import kept_code
 
 if config.DISABLE_JIT:
     raise ImportError("numba is set not to compile (NUMBA_DISABLE_JIT)")
@@ -25,11 +27,14 @@ def compiled(*signatures: Any, **options: Any) -> Callable[[Function], Function]
     """
 
     def compile_now(function: Function) -> Function:
-        try:
-            made: Function = njit(list(signatures) or None, cache=True, **options)(function)
-        except (RuntimeError, OSError):  # There is no folder for the cache, or it cannot be written to.
-            made = njit(list(signatures) or None, **options)(function)
-        return made
+        made = njit(**options)(function)
+        made._cache = kept_code(function)
+        for one in signatures:
+            made.compile(one)
+        if signatures:
+            made.disable_compile()
+        loops: Function = made
+        return loops
 
     return compile_now
 

@@ -1,0 +1,48 @@
+"""Compiling beforehand: everything that simnet runs compiled is needed once, so that no later process compiles it.
+
+Numba compiles a function when it first meets arguments of some types. So the loops over gradients are imported, which
+compiles them, and the start of some shipped scenarios is run with the compiled event loop at hand: on links that are
+constant and that change, with messages that share links, with faults, and beside other jobs.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import NamedTuple
+
+from simnet.base.errors import InputError
+from simnet.base.progress import tracked
+from simnet.network.tables import compiled_loop
+from simnet.scenario import load
+from simnet.scenario.runner import results_of
+
+SCENARIOS = ("fluctuating_wan", "quickstart", "incast", "link_faults", "shared_fat_tree")
+"""Shipped scenarios that together need everything that is compiled."""
+
+
+class Warmed(NamedTuple):
+    """What was compiled: names of functions, and the folders in which compiled code is kept; none if it is not."""
+
+    functions: tuple[str, ...]
+    folders: tuple[Path, ...]
+
+
+def warm() -> Warmed:
+    """Compile what is not kept yet.
+
+    Raises
+    ------
+    InputError
+        If numba is not there, or is told not to compile.
+    """
+    if compiled_loop() is None:
+        raise InputError("is missing, or told not to compile (NUMBA_DISABLE_JIT); loops are interpreted", field="numba")
+    from simnet.base import compiled_cache
+
+    compiled_cache.expect_compiling()
+    import sparsifier_models.compiled_selection
+
+    assert sparsifier_models.compiled_selection
+    for name in tracked(SCENARIOS):
+        results_of(load(name, ["job.iterations=2"]).build())
+    return Warmed(*compiled_cache.done())

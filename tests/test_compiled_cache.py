@@ -1,0 +1,142 @@
+"""Where compiled loops are kept: one process compiles them, others read them, and one line tells where that fails."""
+
+import importlib.util
+import logging
+import os
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+import pytest
+from numba.core import caching
+
+from simnet.base import compiled_cache
+
+# Compiled as the loops of simnet are; those would take seconds.
+SMALL = """
+from numba.core import types
+from simnet.base.compiling import compiled
+
+@compiled(types.int64(types.int64))
+def twice(number):
+    return 2 * number
+"""
+
+
+@pytest.fixture(autouse=True)
+def nothing_told(monkeypatch):
+    for name in ("_told", "_folders"):
+        monkeypatch.setattr(compiled_cache, name, set())
+    monkeypatch.setattr(compiled_cache, "_compiled", [])
+
+
+@pytest.fixture
+def small(tmp_path):
+    path = tmp_path / "installed" / "small.py"
+    path.parent.mkdir()
+    path.write_text(SMALL)
+    return path
+
+
+def loaded_from(path):
+    spec = importlib.util.spec_from_file_location("kernels_elsewhere", path)
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    assert module.twice(21) == 42
+    return module.twice
+
+
+def compiled_by(path):
+    """Return whether loading compiles, and where the code is kept."""
+    before = len(compiled_cache.done()[0])
+    twice = loaded_from(path)
+    return len(compiled_cache.done()[0]) > before, getattr(twice._cache, "cache_path", None)
+
+
+def refused(*arguments):
+    raise OSError(13, "Permission denied")
+
+
+@pytest.fixture
+def read_only(monkeypatch):
+    """Neither beside the source nor in the home of the user can anything be written."""
+    for one in (caching.CacheImpl._locator_classes[1], caching.CacheImpl._locator_classes[2]):
+        monkeypatch.setattr(one, "ensure_cache_path", refused)
+
+
+def test_what_one_process_compiled_is_read_by_the_next_and_one_line_tells_of_it(small, caplog):
+    with caplog.at_level(logging.WARNING):
+        first, place = compiled_by(small)
+        again, _ = compiled_by(small)
+    assert (first, again) == (True, False)
+    assert Path(place) == small.parent / "__pycache__"
+    assert [record.getMessage() for record in caplog.records] == [
+        "simnet compiles its loops, which takes some seconds; `simnet warm` does so beforehand, once"
+    ]
+
+
+def test_what_was_compiled_at_installation_is_read_by_those_who_cannot_write_there(small, read_only, monkeypatch):
+    with monkeypatch.context() as installing:
+        installing.setattr(caching.CacheImpl._locator_classes[1], "ensure_cache_path", lambda self: None)
+        (small.parent / "__pycache__").mkdir(exist_ok=True)
+        assert compiled_by(small)[0]
+    assert compiled_by(small) == (False, str(small.parent / "__pycache__"))
+
+
+def test_without_a_home_code_is_kept_in_a_folder_of_the_user_alone(small, read_only, tmp_path, monkeypatch):
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "temporary"))
+    (tmp_path / "temporary").mkdir()
+    assert compiled_by(small)[0]
+    compiled, place = compiled_by(small)
+    assert not compiled
+    folder = Path(place).parent
+    assert folder.parent == tmp_path / "temporary"
+    assert folder.stat().st_mode & 0o777 == 0o700
+
+
+@pytest.mark.parametrize("found", ["open to all", "a link", "a file"])
+def test_code_of_others_is_not_run(small, read_only, tmp_path, monkeypatch, caplog, found):
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    place = tmp_path / f"simnet-compiled-{os.getuid()}"
+    if found == "a file":
+        place.write_text("")
+    elif found == "a link":
+        (tmp_path / "elsewhere").mkdir(mode=0o700)
+        place.symlink_to(tmp_path / "elsewhere")
+    else:
+        place.mkdir()
+        place.chmod(0o777)
+    with caplog.at_level(logging.WARNING):
+        assert [compiled_by(small), compiled_by(small)] == [(True, None)] * 2
+    said = [record.getMessage() for record in caplog.records]
+    assert len(said) == 2
+    assert "every process does so again; set NUMBA_CACHE_DIR" in said[1]
+
+
+def test_a_full_disk_does_not_stop_anything_and_is_told(small, monkeypatch, caplog):
+    def full(*arguments):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(caching.IndexDataCacheFile, "save", full)
+    with caplog.at_level(logging.WARNING):
+        assert compiled_by(small)[0]
+    assert not list(small.parent.rglob("*.nbc"))
+    assert "No space left on device" in caplog.text
+
+
+def command(*arguments):
+    program = [str(Path(sys.executable).with_name("simnet")), *map(str, arguments)]
+    return subprocess.run(program, capture_output=True, text=True, check=True, timeout=300)
+
+
+def test_after_warming_no_command_compiles(tmp_path):
+    command("warm")
+    assert command("warm").stdout.startswith("Everything is compiled already.\nKept in ")
+    for asked in (
+        ["run", "fluctuating_wan", "--set", "job.iterations=30", "--out", tmp_path / "run"],
+        ["choose", "quickstart"],
+        ["compare", "--schemes", "topk,oktopk", "--workers", "4", "--density", "0.01"],
+        ["run", "link_faults", "--set", "job.iterations=5", "--out", tmp_path / "faults"],
+    ):
+        assert "compiles" not in command(*asked).stderr
