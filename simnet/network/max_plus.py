@@ -174,8 +174,8 @@ def _traffic(hosts: Ranks, links: Links) -> Callable[[Round], tuple[Traffic, Rou
             if pattern not in patterns:
                 table = np.ascontiguousarray(links.routes.table(*ends))
                 used, port = table[table >= 0], links.own_of(table)
-                exclusive = links.constant and len(one) >= _WIDE and np.unique(used).size == used.size
-                single = exclusive or np.unique(port[port >= 0]).size == int((port >= 0).sum())
+                exclusive = links.constant and len(one) >= _WIDE and _no_two(used)
+                single = exclusive or _no_two(port[port >= 0])
                 latency, rate, own = _constant(table, port, links) if links.constant else np.ones((3, len(one)))
                 down = np.flatnonzero(rate <= 0)
                 patterns[pattern] = _Pattern(table, port, single, exclusive, latency, rate, own, down)
@@ -297,6 +297,11 @@ class _Outlook:
         self.effort = max(self._n_messages, segments)
         self._look(now, when, self._start + 1.25 * (when - self._start) * self._n_messages / max(1, through))
         return all(when < one.until - self._origin for one in self._timelines)
+
+
+def _no_two(numbers: Ranks) -> bool:
+    """Return whether no two of some numbers >= 0 are equal."""
+    return int(np.bincount(numbers).max(initial=0)) < 2
 
 
 def _in_a_row(rounds: Sequence[Round], most: int) -> Iterator[tuple[Round, int]]:
