@@ -40,7 +40,7 @@ def compiled(*signatures: Any, **options: Any) -> Callable[[Function], Function]
 
 
 # References to arrays are not counted, where numba knows how: at every call that takes three quarters of the time.
-_UNCOUNTED = {"_nrt": False} if hasattr(DefaultOptions, "_nrt") else {}
+UNCOUNTED: dict[str, Any] = {"_nrt": False} if hasattr(DefaultOptions, "_nrt") else {}
 
 
 @cache
@@ -58,5 +58,5 @@ def compiled_module(*modules: ModuleType) -> ModuleType:
         if isinstance(function, FunctionType) and function.__module__ in names:
             copy = FunctionType(function.__code__, made.__dict__, name, function.__defaults__)
             copy.__module__, copy.__qualname__ = function.__module__, function.__qualname__
-            made.__dict__[name] = compiled(**_UNCOUNTED)(copy)
+            made.__dict__[name] = compiled(**UNCOUNTED)(copy)
     return made

@@ -32,9 +32,10 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Annotated
+from types import ModuleType
+from typing import Annotated, NamedTuple
 
 import numpy as np
 from annotated_types import Ge, Le
@@ -47,13 +48,16 @@ from simnet.base.rng import stream
 from simnet.costs.models import Layer, ModelProfile, model
 from simnet.traces import ordering
 from simnet.traces.metadata import SHIPPED, is_name, read_description
+from simnet.traces.normals import Normals, loops_for
 from simnet.traces.refining import BEYOND, COARSE
 from simnet.traces.source import Values, buffer, position, shrunk
 from simnet.traces.synthetic_parameters import FURTHEST, TABLES, LayerParameters, SyntheticParameters
 
 _FILE = "synthetic.json"
-_BLOCK = 8192
+_BLOCK, _RUN = 8192, 1 << 16
 _CELL_BITS = 18
+# Rows that recur in every iteration are kept up to so many bytes, or a tenth of the gradients, and drawn again beyond.
+_KEPT, _KEPT_SHARE = 1 << 29, 0.1
 # Layers of at most so many entries have as many of each kind as is to be expected.
 _SMALL = 1 << 14
 # What workers share is computed afresh every so many iterations, from where it has forgotten all but a hundredth.
@@ -97,19 +101,20 @@ class SyntheticSource:
         ]
         # Axes: which of TABLES, layer, knot.
         self._tables = np.array([[getattr(layer, name) for layer in kin] for name in TABLES])
-        self._blocks = [
-            (index, slice(start, min(start + _BLOCK, end)))
-            for index, (end, size) in enumerate(zip(np.cumsum(sizes).tolist(), sizes, strict=True))
-            for start in range(end - size, end, _BLOCK)
-        ]
-        self._places = [slice(end - size, end) for end, size in zip(np.cumsum(sizes).tolist(), sizes, strict=True)]
-        self._life = stream(seed, "gradients", "life").random(self.parameters, dtype=np.float32)
-        self._fixed = self._normal("fixed")
-        self._anchors: dict[int, Values] = {}
+        self._ordered = np.array([layer.magnitudes is not None for layer in kin])
+        self._ends = np.cumsum(sizes)
+        self._places = [slice(end - size, end) for end, size in zip(self._ends.tolist(), sizes, strict=True)]
+        self._runs = _runs(sizes, self._ordered)
+        self._drawn = 0.0
+        self._rows: dict[tuple[str | int, ...], Values] = {}
+        self._most_rows = int(max(_KEPT, _KEPT_SHARE * 4 * workers * self.parameters) // (4 * self.parameters))
         self._common_at, self._common_then = -1, np.zeros(0, dtype=np.float32)
 
     def gradients(self, iteration: int, out: Values | None = None) -> Values:
         """Return the gradients of an iteration.
+
+        Beside them, memory holds what workers share: one row that carries over from one iteration to the next, up to
+        four that recur, as far as they take little, and in a layer with quantiles one more.
 
         Parameters
         ----------
@@ -120,51 +125,67 @@ class SyntheticSource:
         """
         progress = position(iteration, self._iterations)
         gradients = buffer(out, self.workers, self.parameters)
-        stream(self._seed, "gradients", "noise", iteration).standard_normal(dtype=np.float32, out=gradients)
-        common, logs, factors = self._common(iteration), self._logs(iteration), self._factors(iteration, progress)
+        self._drawn += gradients.size
+        compiled = loops_for(self._drawn)
+        # The last row is filled last: until then what the rows share is in its place.
+        shares_last = compiled is not None and not self._ordered.any()
+        logs = gradients[-1] if shares_last else np.empty(self.parameters, dtype=np.float32)
+        self._put_logs(iteration, logs, compiled)
+        common, factors = self._common(iteration, compiled), self._factors(iteration, progress)
         rms, dead, spread, tail, shared = self._at(self._tables, progress)
         # With these the mean square of s and that of y are one.
         rms = rms * np.exp(-(spread**2)) / np.sqrt(1 - dead)
         rms /= np.sqrt(1 + 4 * math.sqrt(2 / math.pi) * tail + 3 * tail**2)
         weights = np.array([np.sqrt(1 - shared), np.sqrt(shared), rms, rms * tail, spread, dead], dtype=np.float32)
-        agree = [
-            0.0 if layer.agree is None else float(self._at(np.array(layer.agree), progress)) for layer in self._kin
-        ]
-        orders = [self._order(layer, progress) for layer in self._kin]
-        for order, entries in zip(orders, self._places, strict=True):
-            if order is not None and entries.stop - entries.start <= _SMALL:
-                logs[entries] = _spread_evenly(logs[entries], float(self._life[entries.start]))
+        scales = self._scaled(logs, weights[4:], compiled)
+        noise = Normals(stream(self._seed, "gradients", "noise", iteration), compiled)
+        if compiled is None:
+            noise.fill(gradients)
+            for run in self._runs:
+                self._mix(gradients[:, run.entries], common[run.entries], scales[run.entries], weights, factors, run)
+        else:
+            room = np.empty(2 * compiled.BLOCK, dtype=np.float32)
+            for row, factor in zip(gradients, factors[:, 0], strict=True):
+                given = (row, common, scales, self._ends, *weights[:4], self._ordered, factor, room)
+                compiled.mixture(*noise.state, *given)
+        if self._ordered.any():
+            self._put_in_order(gradients, logs, common, factors, progress)
+        return gradients
+
+    def _mix(self, x: Values, common: Values, scales: Values, weights: Values, factors: Values, run: _Run) -> None:
+        """Make the gradients of a run of layers of normals, shape (P, size), in place; in ordered ones only x."""
+        own, joint, linear, square = np.repeat(weights[:4, run.layers], run.sizes, axis=1)
+        x *= own
+        x += joint * common
+        if run.ordered:
+            return
+        y = np.abs(x)
+        y *= square
+        y += linear
+        x *= y
+        x *= scales
+        x *= factors
+
+    def _put_in_order(self, gradients: Values, logs: Values, common: Values, factors: Values, progress: float) -> None:
+        """Give the layers with quantiles their magnitudes."""
+        life = self._row("life")
         magnitudes = np.empty((self.workers, _BLOCK), dtype=np.float32)
-        for layer, entries in self._blocks:
-            own, joint, linear, square, deviation, zeros = weights[:, layer]
-            x = gradients[:, entries]
-            x *= own
-            x += joint * common[entries]
-            order = orders[layer]
-            if order is not None:
+        for layer, place in zip(self._kin, self._places, strict=True):
+            if layer.magnitudes is None:
+                continue
+            order = _Ranked(self._kinds(layer, progress), self._at(np.array(layer.magnitudes).T, progress))
+            agree = 0.0 if layer.agree is None else float(self._at(np.array(layer.agree), progress))
+            if place.stop - place.start <= _SMALL:
+                logs[place] = _spread_evenly(logs[place], float(life[place.start]))
+            for start in range(place.start, place.stop, _BLOCK):
+                entries = slice(start, min(start + _BLOCK, place.stop))
+                x = gradients[:, entries]
                 y = magnitudes[:, : x.shape[1]]
                 order.magnitudes(x, logs[entries], y)
                 y *= factors
                 np.copysign(y, x, out=x)
-                if agree[layer] > 0:
-                    same = self._life[entries] > 1 - agree[layer]
-                    np.copysign(x, common[entries], out=x, where=same)
-                continue
-            y = np.abs(x, out=magnitudes[:, : x.shape[1]])
-            y *= square
-            y += linear
-            x *= y
-            scales = np.exp(deviation * logs[entries])
-            scales *= self._life[entries] >= zeros
-            x *= scales
-            x *= factors
-        return gradients
-
-    def _order(self, layer: LayerParameters, progress: float) -> _Ranked | None:
-        """Return what makes magnitudes of normals, if the layer has quantiles."""
-        if layer.magnitudes is None:
-            return None
-        return _Ranked(self._kinds(layer, progress), self._at(np.array(layer.magnitudes).T, progress))
+                if agree > 0:
+                    np.copysign(x, common[entries], out=x, where=life[entries] > 1 - agree)
 
     def _kinds(self, layer: LayerParameters, progress: float) -> ordering.Kinds:
         if layer.kinds is None or layer.shares is None:
@@ -174,8 +195,31 @@ class SyntheticSource:
         shares = self._at(np.array(layer.shares).T, progress)
         return ordering.Kinds(shares / shares.sum(), shift, log_scale)
 
-    def _normal(self, *name: str | int) -> Values:
-        return stream(self._seed, "gradients", *name).standard_normal(self.parameters, dtype=np.float32)
+    def _row(self, *name: str | int) -> Values:
+        """Return a row that recurs, whole: uniform of `life`, and normal of all others."""
+        if name not in self._rows:
+            draws = stream(self._seed, "gradients", *name)
+            if name == ("life",):
+                self._rows[name] = draws.random(self.parameters, dtype=np.float32)
+            else:
+                self._rows[name] = draws.standard_normal(self.parameters, dtype=np.float32)
+        return self._rows[name]
+
+    def _pieces(self, compiled: ModuleType | None, *name: str | int) -> Iterator[Values]:
+        """Yield a row that recurs run by run: kept, or drawn again if there are too many."""
+        if name in self._rows or len(self._rows) < self._most_rows:
+            row = self._row(*name)
+            yield from (row[run.entries] for run in self._runs)
+            return
+        draws, piece = stream(self._seed, "gradients", *name), np.empty(_RUN, dtype=np.float32)
+        normals = Normals(draws, compiled)
+        for run in self._runs:
+            part = piece[: run.entries.stop - run.entries.start]
+            if name == ("life",):
+                draws.random(dtype=np.float32, out=part)
+            else:
+                normals.fill(part)
+            yield part
 
     def _at(self, table: NDArray[np.float64], progress: float) -> NDArray[np.float64]:
         """Interpolate a table whose last axis goes over the knots."""
@@ -197,35 +241,101 @@ class SyntheticSource:
         draws = random.standard_normal((self.workers, 1))
         return np.exp(spread * draws).astype(np.float32)
 
-    def _common(self, iteration: int) -> Values:
+    def _common(self, iteration: int, compiled: ModuleType | None) -> Values:
         """Return c, going on from where it was computed last if that is not too long ago."""
         memory = self.like.memory
         restart = iteration - iteration % _RESTART
-        if not restart <= self._common_at <= iteration:
-            self._common_at = restart - (math.ceil(math.log(_FORGOTTEN, memory)) if memory > 0 else 0)
-            self._common_then = self._normal("common", self._common_at)
-        while self._common_at < iteration:
-            self._common_at += 1
-            new = self._normal("common", self._common_at)
-            new *= np.float32(math.sqrt(1 - memory**2))
-            new += np.float32(memory) * self._common_then
-            self._common_then = new
-        return self._common_then
+        at, then = self._common_at, self._common_then
+        # Until it is there again, as it changes in place.
+        self._common_at = -1
+        if not restart <= at <= iteration or not then.size:
+            at = restart - (math.ceil(math.log(_FORGOTTEN, memory)) if memory > 0 else 0)
+            then = then if then.size else np.empty(self.parameters, dtype=np.float32)
+            Normals(stream(self._seed, "gradients", "common", at), compiled).fill(then)
+        piece = np.empty(_RUN, dtype=np.float32)
+        while at < iteration:
+            at += 1
+            normals = Normals(stream(self._seed, "gradients", "common", at), compiled)
+            for run in self._runs:
+                new, old = piece[: run.entries.stop - run.entries.start], then[run.entries]
+                normals.fill(new)
+                new *= np.float32(math.sqrt(1 - memory**2))
+                new += np.float32(memory) * old
+                old[:] = new
+        self._common_at, self._common_then = at, then
+        return then
 
-    def _logs(self, iteration: int) -> Values:
-        """Return log s over its deviation, which goes from anchor to anchor on an arc, where its variance stays one."""
+    def _put_logs(self, iteration: int, out: Values, compiled: ModuleType | None) -> None:
+        """Put log s over its deviation: it goes from anchor to anchor on an arc, where its variance stays one."""
         clock = math.log1p(iteration) / self.like.period
         before = math.floor(clock)
-        self._anchors = {
-            when: self._anchors[when] if when in self._anchors else self._normal("anchor", when)
-            for when in (before, before + 1)
-        }
+        names: list[tuple[str | int, ...]] = [("fixed",), ("anchor", before), ("anchor", before + 1)]
+        self._rows = {name: row for name, row in self._rows.items() if name in (*names, ("life",))}
         angle = math.pi / 2 * (clock - before)
         changing = math.sqrt(1 - self.like.fixed)
-        logs = np.float32(math.sqrt(self.like.fixed)) * self._fixed
-        logs += np.float32(changing * math.cos(angle)) * self._anchors[before]
-        logs += np.float32(changing * math.sin(angle)) * self._anchors[before + 1]
+        shares = [math.sqrt(self.like.fixed), changing * math.cos(angle), changing * math.sin(angle)]
+        fixed, first, second = (np.float32(one) for one in shares)
+        for run, *rows in zip(self._runs, *(self._pieces(compiled, *name) for name in names), strict=True):
+            piece = np.multiply(fixed, rows[0], out=out[run.entries])
+            piece += first * rows[1]
+            piece += second * rows[2]
+
+    def _scaled(self, logs: Values, spread_and_dead: Values, compiled: ModuleType | None) -> Values:
+        """Turn log s over its deviation into s, in place; in ordered layers it stays."""
+        if self._ordered.all():
+            return logs
+        for run, life in zip(self._runs, self._pieces(compiled, "life"), strict=True):
+            if not run.ordered:
+                deviation, dead = np.repeat(spread_and_dead[:, run.layers], run.sizes, axis=1)
+                piece = logs[run.entries]
+                piece *= deviation
+                np.exp(piece, out=piece)
+                piece *= life >= dead
         return logs
+
+
+class _Run(NamedTuple):
+    """Neighbouring layers, or parts of them, that are ordered or not: few enough entries to stay in cache.
+
+    Parameters
+    ----------
+    entries : slice
+        Where they are in the gradient.
+    layers : slice
+        Which layers.
+    sizes : list of int
+        Entries of each.
+    ordered : bool
+        Whether their magnitudes are given.
+    """
+
+    entries: slice
+    layers: slice
+    sizes: list[int]
+    ordered: bool
+
+
+def _runs(sizes: Sequence[int], ordered: NDArray[np.bool_]) -> list[_Run]:
+    """Cut a gradient into runs."""
+    found: list[_Run] = []
+    place = 0
+    for layer, (size, kind) in enumerate(zip(sizes, ordered.tolist(), strict=True)):
+        left = size
+        while left:
+            last = found[-1] if found else None
+            room = _RUN - (last.entries.stop - last.entries.start) if last is not None else 0
+            if last is None or not room or last.ordered != kind:
+                found.append(_Run(slice(place, place), slice(layer, layer), [], kind))
+                continue
+            taken = min(left, room)
+            found[-1] = _Run(
+                slice(last.entries.start, place + taken),
+                slice(last.layers.start, layer + 1),
+                [*last.sizes, taken],
+                kind,
+            )
+            place, left = place + taken, left - taken
+    return found
 
 
 def _spread_evenly(normals: Values, offset: float) -> Values:

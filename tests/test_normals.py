@@ -1,0 +1,79 @@
+"""Normals of compiled loops are those that numpy draws, and so are the gradients made of them."""
+
+import importlib
+import json
+
+import numpy as np
+import pytest
+
+from simnet.base.rng import stream
+from simnet.traces import normals, synthetic
+from simnet.traces.refining import BEYOND
+from simnet.traces.synthetic_parameters import SyntheticParameters
+
+# The package has a function of this name.
+SOURCE = importlib.import_module("simnet.traces.synthetic")
+
+
+def bits(values):
+    return values.view(np.uint32)
+
+
+@pytest.mark.parametrize("sizes", [(3_000_000,), (1, 2, 4093, 1, 8192, 5000, 3), (4096, 4096, 1)])
+def test_compiled_normals_are_those_of_numpy(sizes):
+    loops = normals.loops()
+    assert loops is not None
+    drawn, expected = normals.Normals(stream(5, "n"), loops), stream(5, "n")
+    for size in sizes:
+        out = np.empty(size, dtype=np.float32)
+        drawn.fill(out)
+        assert np.array_equal(bits(out), bits(expected.standard_normal(size, dtype=np.float32)))
+
+
+def test_draws_beyond_the_last_strip_are_there():
+    out = np.empty(4_000_000, dtype=np.float32)
+    normals.Normals(stream(6, "n"), normals.loops()).fill(out)
+    assert (np.abs(out) > 3.66).sum() > 500
+    assert abs(out.mean()) < 2e-3
+    assert abs(out.std() - 1) < 2e-3
+
+
+def described(ordered):
+    """Return parameters of three layers, of which some have quantiles, and the last of these kinds."""
+    random = np.random.default_rng(0)
+    plain = {
+        "matrix": True,
+        "rms": (1, 2),
+        "dead": (0.1, 0.3),
+        "spread": (0.5, 0.9),
+        "tail": (0.2, 0),
+        "shared": (0.2, 0),
+    }
+    layers = []
+    for layer, given in enumerate(ordered):
+        one = {"name": f"layer{layer}", **plain}
+        if given:
+            one["magnitudes"] = np.sort(np.abs(random.standard_normal((2, len(BEYOND))))).tolist()
+        if given == "kinds":
+            one |= {"kinds": [(-1, 0), (0.5, 0.3)], "shares": [(0.5, 0.5), (0.8, 0.2)], "agree": (0.3, 0.2)}
+        layers.append(one)
+    whole = {"name": "x", "steps": 40, "knots": (0, 1), "worker_spread": (0.2, 0.1), "memory": 0.6, "fixed": 0.4}
+    return SyntheticParameters.model_validate_json(json.dumps(whole | {"period": 2.0, "layers": layers}))
+
+
+@pytest.mark.parametrize("ordered", [(False,) * 3, (False, True, "kinds"), (True, True, "kinds")])
+@pytest.mark.parametrize("kept", [0, 1 << 29])
+def test_gradients_are_the_same_however_they_are_made(monkeypatch, ordered, kept):
+    shapes = [("a", (40, 1000)), ("b", (300, 300)), ("c", (7, 7))]
+
+    def made(worth):
+        monkeypatch.setattr(normals, "_WORTH", worth)
+        monkeypatch.setattr(SOURCE, "_KEPT", kept)
+        monkeypatch.setattr(SOURCE, "_KEPT_SHARE", 0)
+        source = synthetic(shapes, 3, like=described(ordered), iterations=40, seed=2)
+        return [source.gradients(iteration).copy() for iteration in (0, 1, 9, 4, 39)]
+
+    for one, other in zip(made(0), made(1 << 60), strict=True):
+        assert np.isfinite(one).all()
+        assert np.count_nonzero(one) > one.size / 2
+        assert np.array_equal(bits(one), bits(other))
