@@ -361,34 +361,11 @@ class Schedule:
     def to_goal(self, path: str | Path) -> None:
         """Write the schedule as GOAL text, as LogGOPSim's ``txt2bin`` reads it.
 
-        Each rank's round is a ``calc`` (its compute, in nanoseconds) that requires the sends and receives of its
-        round before, followed by the sends and receives of this round. Bytes are rounded to whole bytes. The tag of a
-        message is its number in the schedule, from 0, so that a receive matches no other message of its pair.
-
-        References
-        ----------
-        T. Hoefler, C. Siebert, A. Lumsdaine, "Group Operation Assembly Language", ICPP 2009.
+        See `simnet.interchange.write_goal`.
         """
-        lines: list[list[str]] = [[] for _ in range(self.n_ranks)]
-        pending: list[list[str]] = [[] for _ in range(self.n_ranks)]
-        tags = itertools.count()
-        for index, one in enumerate(self.rounds):
-            compute = np.broadcast_to(np.asarray(one.compute), self.n_ranks)
-            active = np.unique(np.concatenate([one.src, one.dst, np.flatnonzero(compute)]))
-            for rank in active.tolist():
-                lines[rank].append(f"c{index}: calc {round(float(compute[rank]) * 1e9)}")
-                lines[rank] += [f"c{index} requires {label}" for label in pending[rank]]
-                pending[rank] = [f"c{index}"]
-            columns = zip(one.src.tolist(), one.dst.tolist(), one.nbytes.tolist(), strict=True)
-            for (src, dst, nbytes), tag in zip(columns, tags, strict=False):
-                size = round(nbytes)
-                for rank, text in ((src, f"send {size}b to {dst}"), (dst, f"recv {size}b from {src}")):
-                    lines[rank] += [f"m{tag}: {text} tag {tag}", f"m{tag} requires c{index}"]
-                    pending[rank].append(f"m{tag}")
-        text = f"num_ranks {self.n_ranks}\n"
-        for rank, own in enumerate(lines):
-            text += f"rank {rank} {{\n" + "".join(f"{line}\n" for line in own) + "}\n"
-        Path(path).write_text(text, encoding="ascii")
+        from simnet.interchange import write_goal
+
+        write_goal(self, path)
 
 
 def _map(rounds: Sequence[Round], change: Callable[[Round], Round]) -> list[Round]:

@@ -10,7 +10,8 @@ from hypothesis import strategies as st
 
 from schedules import canonical, schedules
 from simnet.base.errors import InputError
-from simnet.interchange import read_goal
+from simnet.collectives import allreduce_ring
+from simnet.interchange import goal, operations, read_goal
 from simnet.network import Network
 from simnet.schedule import Round, Schedule
 from topologies import star
@@ -205,4 +206,121 @@ def test_any_text_is_read_or_refused(tmp_path_factory, text):
     path = tmp_path_factory.mktemp("goal") / "a.goal"
     path.write_text("num_ranks 2\nrank 0 {\n" + text)
     with contextlib.suppress(InputError):
+        read_goal(path)
+
+
+WAYS = {
+    "as written": lambda text: text,
+    "line by line": lambda text: text.replace("{\n", "{ \n"),
+    "comments": lambda text: text.replace("}\n", "} // end } {\n/* of\n } this */\n"),
+    "carriage returns": lambda text: text.replace("\n", "\r\n"),
+    "empty lines": lambda text: text.replace("rank ", "\nrank "),
+    "no line feed at the end": lambda text: text.removesuffix("\n"),
+    "byte order mark": lambda text: "\ufeff" + text,
+}
+
+
+@pytest.mark.parametrize("way", WAYS)
+@given(schedule=schedules(6, 10**12, 1e9), block=st.sampled_from([16, 50, 200, 2**20]), data=st.data())
+def test_files_come_back_however_they_are_cut_and_written(way, schedule, block, data, tmp_path_factory):
+    path = tmp_path_factory.mktemp("goal") / "a.goal"
+    schedule.to_goal(path)
+    head, *ranks = re.split(r"(?m)^(?=rank )", path.read_text())
+    path.write_bytes(WAYS[way](head + "".join(data.draw(st.permutations(ranks)))).encode())
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(goal, "_BLOCK", block)
+        assert read_goal(path) == canonical(schedule)
+
+
+def stated(ops):
+    """What a block says, in any order of what operations wait for."""
+    edges = sorted(zip(*(column.tolist() for column in ops[8:11]), strict=True))
+    return [column.tolist() for column in ops[:8]], edges, [ops.label(place) for place in range(len(ops.rank))]
+
+
+@given(
+    lines=st.lists(
+        st.one_of(
+            st.sampled_from(["c0: calc 3", "c1: calc 0", "w7: calc 5 cpu 2", "calc 1", "", "c01: calc 1"]),
+            st.builds("{}{} 8b {} 1{}{}".format, st.sampled_from(["m1: ", "m2: ", "z5: ", ""]), st.just("send"),
+                      st.just("to"), st.sampled_from([" tag 1", " tag 2", ""]), st.sampled_from(["", " cpu 1 nic 2"])),
+            st.builds("{} {} {}".format, st.sampled_from(["c0", "m1", "w7", "z5"]),
+                      st.sampled_from(["requires", "irequires"]), st.sampled_from(["c0", "c1", "m2"])),
+            st.sampled_from(["send 1b to 0", "recv 1b from 2", "m1: recv 1b from 1 tag 1"]),
+            st.sampled_from(["num_ranks 2", "}", "rank 1 {", "what"]),
+        ),
+        max_size=9,
+    )
+)  # fmt: skip
+def test_columns_say_what_lines_say(lines, tmp_path_factory):
+    path = tmp_path_factory.mktemp("goal") / "a.goal"
+    path.write_text("\n".join(["num_ranks 2", "rank 0 {", *lines, "}", ""]))
+    said = []
+    for columns in (goal._GoalText._columns, lambda *_: None):
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(goal._GoalText, "_columns", columns)
+            try:
+                said.append([stated(ops) for ops in goal._GoalText(path, 10**6).blocks()])
+            except InputError as error:
+                said.append(str(error))
+    assert said[0] == said[1]
+
+
+def test_what_simnet_writes_needs_no_graph(tmp_path, monkeypatch):
+    ring = allreduce_ring(5, 10**6).in_phase("")
+    ring.to_goal(tmp_path / "a.goal")
+    monkeypatch.setattr(operations, "matched", None)
+    monkeypatch.setattr(goal._GoalText, "_by_line", None)
+    read = read_goal(tmp_path / "a.goal")
+    assert read == ring
+    assert len({id(one) for one in read.rounds}) == 1
+
+
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [
+        ("m1 requires c0", "m1 irequires c0"),
+        ("m1 requires c0\n", ""),
+        ("c1 requires m0\n", ""),
+        ("c1: calc 0", "c0x: calc 0"),
+        ("tag 0\n", "tag 5\n"),
+    ],
+)
+def test_what_no_longer_is_as_simnet_writes_it_is_found_out(old, new, tmp_path, monkeypatch):
+    Schedule(2, [Round([0, 1], [1, 0], [3, 4]), Round([1], [0], [5])]).to_goal(tmp_path / "a.goal")
+    text = (tmp_path / "a.goal").read_text()
+    assert old in text
+    text = text.replace(old, new)
+    if "c0x" in new:
+        text = re.sub(r"\bc1\b", "c0x", text)
+    (tmp_path / "a.goal").write_text(text)
+    found = []
+    monkeypatch.setattr(operations, "matched", lambda file: found.append(file) or real(file))
+    with contextlib.suppress(InputError):
+        read_goal(tmp_path / "a.goal")
+    assert found
+
+
+real = operations.matched
+
+
+def test_a_larger_file_is_read_if_the_limit_says_so(tmp_path):
+    path = tmp_path / "a.goal"
+    allreduce_ring(4, 10**6).to_goal(path)
+    size = path.stat().st_size
+    assert read_goal(path, largest=size).n_messages == 24
+    with pytest.raises(InputError, match=f"is larger than {size - 1:,} bytes"):
+        read_goal(path, largest=size - 1)
+
+
+@pytest.mark.parametrize("one", [Round([0], [1], [1e18]), Round([0], [1], [1], [1e9, 0.0])], ids=["bytes", "work"])
+def test_numbers_that_the_format_cannot_hold_are_not_written(one, tmp_path):
+    with pytest.raises(ValueError, match="more than 18 digits"):
+        Schedule(2, [one]).to_goal(tmp_path / "a.goal")
+
+
+def test_bytes_that_are_no_text_are_refused_where_they_stand(tmp_path):
+    path = tmp_path / "a.goal"
+    path.write_bytes(b"num_ranks 1\nrank 0 {\n// \xff\n}\n")
+    with pytest.raises(InputError, match="byte 24 is 0xff"):
         read_goal(path)

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import gzip
 import zlib
+from codecs import BOM_UTF8
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import BinaryIO
 
@@ -60,21 +63,59 @@ def read_bytes(path: Path, largest: int, shown: str | None = None, *, unpack: bo
     Traceback (most recent call last):
     simnet.base.errors.InputError: nowhere.et: there is no such file
     """
+    with reading(path, largest, shown, unpack=unpack) as more:
+        return more(largest + 1)
+
+
+@contextmanager
+def reading(
+    path: Path, largest: int, shown: str | None = None, *, unpack: bool = True
+) -> Iterator[Callable[[int], bytes]]:
+    """Open a file; what it gives returns so many of the next bytes, fewer at the end.
+
+    Parameters
+    ----------
+    path, largest, shown, unpack
+        As for `read_bytes`. A file that is larger is refused at once, one that gzip packed when so much is unpacked.
+
+    Raises
+    ------
+    InputError
+        As `read_bytes`.
+
+    Examples
+    --------
+    >>> from tempfile import TemporaryDirectory
+    >>> with TemporaryDirectory() as folder:
+    ...     _ = Path(folder, "a.txt").write_text("abcde")
+    ...     with reading(Path(folder, "a.txt"), 100) as more:
+    ...         more(3), more(3), more(3)
+    (b'abc', b'de', b'')
+    """
     name = str(path) if shown is None else shown
     try:
         if not path.is_file():
             raise InputError("is not a file" if path.exists() else "there is no such file", file=name)
         with path.open("rb") as file:
             inside = unpacking(file) if unpack else file
-            content = inside.read(largest + 1)
+            left, when = largest, "" if inside is file else " when unpacked"
+            too_large = InputError(f"is larger than {largest:,} bytes{when}, the most that are read", file=name)
+
+            def more(count: int) -> bytes:
+                nonlocal left
+                content = inside.read(count)
+                left -= len(content)
+                if left < 0:
+                    raise too_large
+                return content
+
+            if inside is file and path.stat().st_size > largest:
+                raise too_large
+            yield more
     except (gzip.BadGzipFile, EOFError, zlib.error) as error:
         raise InputError(f"cannot be unpacked: {error}", file=name) from None
     except OSError as error:
         raise InputError(f"cannot be read: {error.strerror}", file=name) from None
-    if len(content) > largest:
-        when = "" if inside is file else " when unpacked"
-        raise InputError(f"is larger than {largest:,} bytes{when}, the most that are read", file=name)
-    return content
 
 
 def read_text(path: Path, largest: int, shown: str | None = None, *, unpack: bool = False) -> str:
@@ -104,11 +145,42 @@ def read_text(path: Path, largest: int, shown: str | None = None, *, unpack: boo
     """
     name = str(path) if shown is None else shown
     content = read_bytes(path, largest, shown, unpack=unpack)
+    return decoded(content.removeprefix(beginning(content, name)), name)
+
+
+def beginning(content: bytes, name: str) -> bytes:
+    """Return the byte order mark with which a text begins, which may be empty.
+
+    Raises
+    ------
+    InputError
+        If it begins as what is no UTF-8 text.
+    """
     for mark, what in _MARKS.items():
         if content.startswith(mark):
             raise InputError(f"is not UTF-8 text: it is {what}", file=name)
+    return BOM_UTF8 if content.startswith(BOM_UTF8) else b""
+
+
+def decoded(content: bytes, name: str, offset: int = 0) -> str:
+    """Return a piece of a text.
+
+    Parameters
+    ----------
+    content : bytes
+        The piece, which ends between characters.
+    name : str
+        What messages call its file.
+    offset : int
+        Where in its file it begins [byte].
+
+    Raises
+    ------
+    InputError
+        If it is not UTF-8.
+    """
     try:
-        return content.decode("utf-8-sig")
+        return content.decode("utf-8")
     except UnicodeDecodeError as error:
-        wrong = f"byte {error.start} is 0x{error.object[error.start]:02x}"
+        wrong = f"byte {offset + error.start} is 0x{content[error.start]:02x}"
         raise InputError(f"is not UTF-8 text: {wrong}", file=name) from None

@@ -45,6 +45,9 @@ class Source:
         bool, typer.Option("--loose", help="Accept GOAL and Chakra that rounds express only as an upper bound.")
     ] = False
     ranks: Annotated[int | None, typer.Option(min=1, max=1_000_000, help="Ranks of a table of messages.")] = None
+    limit: Annotated[
+        str | None, typer.Option(metavar="SIZE", help="The largest file to read; default: 1 GiB, of others 256 MiB.")
+    ] = None
 
 
 @dataclass(frozen=True)
@@ -116,7 +119,7 @@ def _refuse_unused(source: Source, collective: Collective, target: Target) -> No
         raise InputError("needs either a file with a schedule or --collective", file="simnet time")
     own = {"--workers": collective.workers, "--option": collective.option}
     options.only("--collective", collective.collective is not None, own)
-    of_file = {"--format": source.format_, "--loose": source.loose, "--ranks": source.ranks}
+    of_file = {"--format": source.format_, "--loose": source.loose, "--ranks": source.ranks, "--limit": source.limit}
     options.only("a file", source.file is not None, of_file)
     if sum(one is not None for one in (target.scenario, target.topology, target.platform)) != 1:
         raise InputError("needs a network: one of --scenario, --topology, --platform", file="simnet time")
@@ -134,7 +137,16 @@ def _schedule(source: Source, collective: Collective) -> Schedule:
         return collective.sent().schedule
     kind = None if source.format_ is None else source.format_.value
     nbytes = options.quantity(collective.size, "--size", units.size)
-    return read_schedule(source.file, kind, nbytes=nbytes, strict=not source.loose, n_ranks=source.ranks)[1]  # type: ignore[arg-type]
+    limit = options.quantity(source.limit, "--limit", units.size)
+    largest = None if limit is None else int(limit)
+    return read_schedule(
+        source.file,
+        kind,  # type: ignore[arg-type]
+        nbytes=nbytes,
+        strict=not source.loose,
+        n_ranks=source.ranks,
+        largest=largest,
+    )[1]
 
 
 def _place(target: Target, ranks: int) -> Place:

@@ -9,7 +9,7 @@ the reason.
 
 from simnet.interchange.calibrated_network import read_fabric_network
 from simnet.interchange.chakra import read_chakra, write_chakra
-from simnet.interchange.goal import read_goal
+from simnet.interchange.goal import read_goal, write_goal
 from simnet.interchange.kinds import NetworkRead, kind_of, read_network, read_schedule
 from simnet.interchange.messages_csv import read_messages, write_messages
 from simnet.interchange.msccl import read_msccl
@@ -35,6 +35,7 @@ __all__ = [
     "read_profile",
     "read_schedule",
     "write_chakra",
+    "write_goal",
     "write_messages",
     "write_nodelink",
     "write_platform",

@@ -12,7 +12,6 @@ arXiv 2305.14516; ``schema/protobuf/et_def.proto`` of mlcommons/chakra; protobuf
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
@@ -22,17 +21,15 @@ import numpy as np
 from simnet.base.errors import InputError
 from simnet.base.reading import read_bytes
 from simnet.base.writing import explained
-from simnet.interchange.operations import Messages, Operation, Placed, Program, read_rounds
+from simnet.interchange.operations import read_rounds
+from simnet.interchange.told_rounds import CALC, RECV, SEND, Operations
 from simnet.schedule import Schedule
 
 MAX_BYTES = 256 * 2**20
-"""The largest trace of one rank that is read, unpacked."""
+"""The largest trace of one rank that is read, unpacked, unless another limit is given."""
 
 MAX_RANKS = 65_536
 """The most ranks that are read."""
-
-MAX_ROUNDS = 10_000_000
-"""The last round that a trace may name."""
 
 COLLECTIVE_TYPES = (
     *("ALL_REDUCE", "REDUCE", "ALL_GATHER", "GATHER", "SCATTER", "BROADCAST", "ALL_TO_ALL", "REDUCE_SCATTER"),
@@ -111,7 +108,7 @@ def write_chakra(schedule: Schedule, prefix: str | Path) -> list[Path]:
     return paths
 
 
-def read_chakra(prefix: str | Path, *, strict: bool = True) -> Schedule:
+def read_chakra(prefix: str | Path, *, strict: bool = True, largest: int = MAX_BYTES) -> Schedule:
     """Read Chakra execution traces ``PREFIX.0.et``, ``PREFIX.1.et``, ... of sends, receives and computation.
 
     Traces of `write_chakra` come back as they were, but for phases and rounds without messages and computation at the
@@ -124,6 +121,8 @@ def read_chakra(prefix: str | Path, *, strict: bool = True) -> Schedule:
         Path of the files, without ``.RANK.et``.
     strict : bool
         Refuse what rounds cannot express; if False, ranks may wait for more than the traces ask for.
+    largest : int
+        How many bytes the trace of a rank may have, unpacked.
 
     Raises
     ------
@@ -131,18 +130,23 @@ def read_chakra(prefix: str | Path, *, strict: bool = True) -> Schedule:
         If a file cannot be read or is no such trace, a node is a collective, a dependency or the partner of a message
         is missing, nodes wait for each other in a circle, or, with `strict`, if rounds cannot express the trace.
     """
-    program = Program(str(prefix), 0, {})
-    while Path(f"{prefix}.{program.n_ranks}.et").exists() or not program.n_ranks:
-        if program.n_ranks == MAX_RANKS:
-            raise InputError(f"are more than {MAX_RANKS:,} traces", file=f"{prefix}.*.et")
-        rank = program.n_ranks
-        program.ranks[rank] = _operations(Path(f"{prefix}.{rank}.et"), rank)
-        program.n_ranks += 1
-    for rank, ops in program.ranks.items():
-        for op in ops:
-            if op.is_message and (op.peer == rank or not 0 <= op.peer < program.n_ranks):
-                program.refuse_at(op, f"there is no other rank {op.peer}; traces are of ranks 0..{program.n_ranks - 1}")
-    return read_rounds(program, _rounds_of_hints, strict, 1e6)
+    return read_rounds(_Traces(str(prefix), largest), strict, 1e6, "node")
+
+
+class _Traces:
+    """The traces of a run, read one after another."""
+
+    def __init__(self, prefix: str, largest: int) -> None:
+        self.name, self.largest, self.n_ranks = prefix, largest, 0
+
+    def blocks(self) -> Iterator[Operations]:
+        """Read the traces."""
+        self.n_ranks = 0
+        while (path := Path(f"{self.name}.{self.n_ranks}.et")).exists() or not self.n_ranks:
+            if self.n_ranks == MAX_RANKS:
+                raise InputError(f"are more than {MAX_RANKS:,} traces", file=f"{self.name}.*.et")
+            yield _operations(path, self.n_ranks, self.largest)
+            self.n_ranks += 1
 
 
 class Collective(NamedTuple):
@@ -191,44 +195,35 @@ def read_collectives(path: Path) -> Iterator[Collective]:
             yield Collective(node.number, node.name, said, nbytes, float(node.micros), group)
 
 
-def _rounds_of_hints(program: Program, messages: Messages) -> Placed | None:
-    """Return the rounds that the traces tell, if their dependencies say the same; None otherwise."""
-    placed: Placed = {}
-    for ops in program.ranks.values():
-        before: set[Operation] = set()
-        for index, own in itertools.groupby(sorted(ops, key=lambda op: op.hint), key=lambda op: op.hint):
-            if not 0 <= index <= MAX_ROUNDS:
-                return None
-            group = list(own)
-            for works in (True, False):
-                part = {op for op in group if op.is_message != works}
-                if any(set(op.requires) != before for op in part) or (works and len(part) > 1):
-                    return None
-                before = part or before
-            placed.update(dict.fromkeys(group, index))
-    if any(placed[send] != placed[recv] for send, recv in messages):
-        return None
-    messages.sort(key=lambda pair: (placed[pair[0]], pair[0].tag))
-    return placed
-
-
-def _operations(path: Path, rank: int) -> list[Operation]:
-    content = memoryview(read_bytes(path, MAX_BYTES))
+def _operations(path: Path, rank: int, largest: int) -> Operations:
+    content = memoryview(read_bytes(path, largest))
     packets = _packets(content, path)
     if next(packets, None) is None:
         raise InputError("is empty; a trace begins with its metadata", file=str(path))
-    found: dict[int, tuple[Operation, list[int]]] = {}
+    columns: list[tuple[int, ...]] = []
+    names: list[str] = []
+    needs: list[list[int]] = []
+    places: dict[int, int] = {}
     for packet in packets:
-        op, needs = _operation(packet, path, rank)
-        if op.line in found:
-            raise InputError("stands twice", file=str(path), field=f"node {op.line}")
-        found[op.line] = op, needs
-    for op, needs in found.values():
-        for need in needs:
-            if need not in found:
-                raise InputError(f"depends on node {need}, which is not there", file=str(path), field=f"node {op.line}")
-            op.requires.append(found[need][0])
-    return [op for op, _ in found.values()]
+        numbers, name, own = _operation(packet, path)
+        if places.setdefault(numbers[0], len(columns)) != len(columns):
+            raise InputError("stands twice", file=str(path), field=f"node {numbers[0]}")
+        columns.append(numbers)
+        names.append(name)
+        needs.append(own)
+    edges: list[tuple[int, int]] = []
+    for place, own in enumerate(needs):
+        for need in own:
+            if need not in places:
+                field = f"node {columns[place][0]}"
+                raise InputError(f"depends on node {need}, which is not there", file=str(path), field=field)
+            edges.append((place, places[need]))
+    number, kind, size, peer, tag, hint = np.array(columns, dtype=np.int64).reshape(-1, 6).T
+    waiting, before = np.array(edges, dtype=np.int64).reshape(-1, 2).T
+    at_start, same = np.zeros(len(waiting), dtype=np.bool_), np.zeros_like(number)
+    return Operations(
+        same + rank, number, kind, size, peer, tag, same, hint, waiting, before, at_start, names.__getitem__
+    )
 
 
 class _Node(NamedTuple):
@@ -265,23 +260,26 @@ def _node_of(packet: memoryview, path: Path) -> _Node:
             elif isinstance(key, memoryview) and isinstance(text, memoryview):
                 texts[bytes(key).decode("utf-8", "replace")] = bytes(text[:120]).decode("utf-8", "replace")
     number, kind, micros = fixed.values()
+    if max(number, micros) >= _LARGEST:
+        raise InputError("is no Chakra trace: a node has a number or a duration of 64 bits", file=str(path))
     return _Node(number, name, kind, micros, needs, numbers, texts)
 
 
-def _operation(packet: memoryview, path: Path, rank: int) -> tuple[Operation, list[int]]:
+def _operation(packet: memoryview, path: Path) -> tuple[tuple[int, int, int, int, int, int], str, list[int]]:
+    """Return number, kind, size, peer, tag and round of a node, its name, and the nodes it depends on."""
     number, name, kind, micros, needs, facts, _ = _node_of(packet, path)
     if kind == _COLLECTIVE:
         message = f"is a collective ({name}); only sends, receives and computation are read"
         raise InputError(message, file=str(path), field=f"node {number}")
     hint = facts.get(_ROUND, -1)
     if kind not in (_SEND, _RECV):
-        return Operation(rank, number, "calc", name, micros, place="node", hint=hint), needs
+        return (number, CALC, micros, 0, 0, hint), name, needs
     other = "comm_dst" if kind == _SEND else "comm_src"
     for attribute in ("comm_size", other):
         if facts.get(attribute, -1) < 0:
             raise InputError(f"needs a {attribute} >= 0", file=str(path), field=f"node {number}")
-    does, size, tag = "send" if kind == _SEND else "recv", facts["comm_size"], facts.get("comm_tag", 0)
-    return Operation(rank, number, does, name, size, facts[other], tag, place="node", hint=hint), needs
+    does = SEND if kind == _SEND else RECV
+    return (number, does, facts["comm_size"], facts[other], facts.get("comm_tag", 0), hint), name, needs
 
 
 def _packets(content: memoryview, path: Path) -> Iterator[memoryview]:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Literal, NamedTuple, TypeAlias, TypeVar, get_a
 
 from simnet.base.errors import InputError, nearest
 from simnet.base.quantities import Count, Seconds
+from simnet.interchange import chakra, goal, messages_csv
 from simnet.interchange.calibrated_network import read_fabric_network
 from simnet.interchange.chakra import read_chakra
 from simnet.interchange.goal import read_goal
@@ -105,6 +106,7 @@ def read_schedule(
     nbytes: float | None = None,
     strict: bool = True,
     n_ranks: int | None = None,
+    largest: int | None = None,
 ) -> tuple[ScheduleKind, Schedule]:
     """Read a schedule from a file of any kind.
 
@@ -120,6 +122,8 @@ def read_schedule(
         Refuse GOAL text and traces that rounds cannot express; if False, ranks may wait for more than they ask for.
     n_ranks : int, optional
         Ranks of a table of messages; by default up to the last that has a message.
+    largest : int, optional
+        How many bytes a file may have; by default as many as its reader says. Not for MSCCL.
 
     Returns
     -------
@@ -136,12 +140,15 @@ def read_schedule(
         raise InputError(f"is {_NAMES[found]}, which has sizes of its own; a size is for MSCCL", file=str(path))
     if found != "csv" and n_ranks is not None:
         raise InputError(f"is {_NAMES[found]}, which says itself how many ranks there are", file=str(path))
+    if found == "msccl" and largest is not None:
+        raise InputError(f"is {_NAMES[found]}, which has a limit of its own", file=str(path))
     if found == "goal":
-        return found, read_goal(path, strict=strict)
+        return found, read_goal(path, strict=strict, largest=goal.MAX_BYTES if largest is None else largest)
     if found == "chakra":
-        return found, read_chakra(_prefix(Path(path)), strict=strict)
+        most = chakra.MAX_BYTES if largest is None else largest
+        return found, read_chakra(_prefix(Path(path)), strict=strict, largest=most)
     if found == "csv":
-        return found, read_messages(path, n_ranks)
+        return found, read_messages(path, n_ranks, largest=messages_csv.MAX_BYTES if largest is None else largest)
     if nbytes is None:
         raise InputError("is an MSCCL algorithm, which has no sizes: give the bytes of its vector", file=str(path))
     return found, read_msccl(path, nbytes)

@@ -21,7 +21,7 @@ from simnet.network import Messages
 from simnet.schedule import Round, Schedule
 
 MAX_BYTES = 256 * 2**20
-"""The largest table that is read."""
+"""The largest table that is read, unless another limit is given."""
 
 MAX_ROUNDS = 1_000_000
 """The last round that a table may name."""
@@ -73,7 +73,7 @@ def write_messages(messages: Schedule | Messages, path: str | Path) -> None:
         table.writerows(zip(*named.values(), strict=True))
 
 
-def read_messages(path: str | Path, n_ranks: int | None = None) -> Schedule:
+def read_messages(path: str | Path, n_ranks: int | None = None, *, largest: int = MAX_BYTES) -> Schedule:
     """Read a table of messages as a schedule.
 
     Messages of a round keep their order. Rounds that no message names are empty.
@@ -81,9 +81,11 @@ def read_messages(path: str | Path, n_ranks: int | None = None) -> Schedule:
     Parameters
     ----------
     path : str or Path
-        The file, UTF-8, at most `MAX_BYTES` bytes. Its first row names the columns, those of `NEEDED` among them.
+        The file, UTF-8. Its first row names the columns, those of `NEEDED` among them.
     n_ranks : int, optional
         Number of ranks; by default up to the last one that sends or receives.
+    largest : int
+        How many bytes the file may have.
 
     Raises
     ------
@@ -112,7 +114,7 @@ def read_messages(path: str | Path, n_ranks: int | None = None) -> Schedule:
         return int(word)
 
     most = MAX_RANKS - 1 if n_ranks is None else n_ranks - 1
-    rows = _rows(read_text(Path(path), MAX_BYTES), file)
+    rows = _rows(read_text(Path(path), largest), file)
     _, head = next(rows, (1, []))
     names = [name.strip() for name in head]
     for name in NEEDED:

@@ -7,23 +7,32 @@ messages of its rank must be done, one after the other, before it.
 from __future__ import annotations
 
 from collections import defaultdict, deque
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from graphlib import CycleError, TopologicalSorter
 from typing import TYPE_CHECKING, Any, NoReturn
 
 import numpy as np
 
-from simnet.base.arrays import Floats
 from simnet.base.errors import InputError
 from simnet.base.quantities import Seconds, Size, outside
-from simnet.schedule import Round, Schedule
+from simnet.interchange.told_rounds import (
+    CALC,
+    RECV,
+    SEND,
+    Messages,
+    Operations,
+    Source,
+    Work,
+    assembled,
+    told_schedule,
+)
+from simnet.schedule import Schedule
 
 if TYPE_CHECKING:
     import networkx as nx
 
-MAX_COMPUTE = 50_000_000
-"""The most compute times, one per rank and round in which ranks differ (400 MB)."""
+_KINDS = {SEND: "send", RECV: "recv", CALC: "calc"}
 
 
 @dataclass(eq=False)
@@ -49,9 +58,7 @@ class Operation:
     requires, starts_after : list of Operation
         What must be completed, and what must have started, before it starts.
     level : int
-        Messages one after the other before it; set by `place`.
-    hint : int
-        The round that the file says it is of; -1 if it does not.
+        Messages one after the other before it; set by `levelled`.
     """
 
     rank: int
@@ -66,7 +73,6 @@ class Operation:
     starts_after: list[Operation] = field(default_factory=list)
     level: int = 0
     place: str = "line"
-    hint: int = -1
 
     @property
     def is_message(self) -> bool:
@@ -79,11 +85,24 @@ class Operation:
 
 @dataclass
 class Program:
-    """The operations of a file by rank, in an order in which they can run once `place` has seen them."""
+    """The operations of a file by rank, in an order in which they can run once `levelled` has seen them."""
 
     name: str
     n_ranks: int
     ranks: dict[int, list[Operation]]
+
+    def add(self, block: Operations, place: str) -> None:
+        """Add operations of ranks of which it has none yet."""
+        columns = [column.tolist() for column in block[:7]]
+        ops = [
+            Operation(rank, line, _KINDS[kind], block.label(index), size, peer, tag, cpu, place=place)
+            for index, (rank, line, kind, size, peer, tag, cpu) in enumerate(zip(*columns, strict=True))
+        ]
+        for op in ops:
+            self.ranks.setdefault(op.rank, []).append(op)
+        waiting, before, at_start = (column.tolist() for column in block[8:11])
+        for one, other, starts in zip(waiting, before, at_start, strict=True):
+            (ops[one].starts_after if starts else ops[one].requires).append(ops[other])
 
     def refuse(self, line: int, message: str) -> NoReturn:
         """Raise InputError with a line."""
@@ -98,43 +117,48 @@ class Program:
 
 # The round of each operation.
 Placed = dict[Operation, int]
-Messages = list[tuple[Operation, Operation]]
+Pairs = list[tuple[Operation, Operation]]
 
 
-def read_rounds(
-    file: Program, told: Callable[[Program, Messages], Placed | None], strict: bool, per_second: float
-) -> Schedule:
-    """Return the schedule of a program: in the rounds that it tells itself, if it does, else by levels.
+def read_rounds(source: Source, strict: bool, per_second: float, place: str = "line") -> Schedule:
+    """Return the schedule of operations: in the rounds that they tell themselves, if they do, else by levels.
 
     Parameters
     ----------
-    file : Program
-        What was read.
-    told : callable
-        Returns the rounds that the file tells, or None.
+    source : Source
+        What is read: once if it tells its rounds, else twice.
     strict : bool
         Whether to refuse waiting that rounds by levels cannot express.
     per_second : float
         Units of work in a second.
+    place : str
+        What the number of the line of an operation is.
 
     Raises
     ------
     InputError
         If messages do not match, operations wait in a circle, or, with `strict`, levels do not do.
     """
+    told = told_schedule(source, per_second)
+    if told is not None:
+        return told
+    file = Program(source.name, 0, {})
+    for block in source.blocks():
+        file.add(block, place)
+    file.n_ranks = source.n_ranks
+    for ops in file.ranks.values():
+        for op in ops:
+            if op.is_message and (op.peer == op.rank or not 0 <= op.peer < file.n_ranks):
+                file.refuse_at(op, f"there is no other rank {op.peer}; traces are of ranks 0..{file.n_ranks - 1}")
     messages = matched(file)
     for ops in file.ranks.values():
-        place(file, ops)
-    placed = told(file, messages)
-    if placed is None:
+        levelled(file, ops)
         if strict:
-            for ops in file.ranks.values():
-                check(file, ops)
-        placed = rounds_of_levels(file, messages)
-    return schedule(file, messages, placed, per_second)
+            check(file, ops)
+    return schedule(source, file, messages, rounds_of_levels(file, messages), per_second)
 
 
-def matched(file: Program) -> Messages:
+def matched(file: Program) -> Pairs:
     """Return the pairs of a send and its receive, in the order of the sends."""
     waiting: dict[tuple[int, int, int], deque[Operation]] = defaultdict(deque)
     ops = [op for one in file.ranks.values() for op in one]
@@ -157,7 +181,7 @@ def matched(file: Program) -> Messages:
     return pairs
 
 
-def place(file: Program, ops: list[Operation]) -> None:
+def levelled(file: Program, ops: list[Operation]) -> None:
     """Set the level of each operation of a rank, and bring them into an order in which they can run."""
     try:
         order = list(TopologicalSorter({op: op.requires + op.starts_after for op in ops}).static_order())
@@ -207,7 +231,7 @@ def check(file: Program, ops: list[Operation]) -> None:
                     file.refuse_at(op, f"works on another cpu beside {ranked[0]}; rounds have one (level {level})")
 
 
-def rounds_of_levels(file: Program, messages: Messages) -> Placed:
+def rounds_of_levels(file: Program, messages: Pairs) -> Placed:
     """Return the least rounds in which every rank meets the messages of its levels in their order.
 
     What a rank sends at one level starts together, so it is of one round. What it receives may come later, as nobody
@@ -263,47 +287,34 @@ def _edges(graph: nx.DiGraph[Any]) -> Iterator[tuple[tuple[int, int, str], tuple
     return ((u, v, data["apart"]) for u, v, data in graph.edges(data=True))
 
 
-def schedule(file: Program, messages: Messages, placed: Placed, per_second: float) -> Schedule:
+def schedule(source: Source, file: Program, messages: Pairs, placed: Placed, per_second: float) -> Schedule:
     """Return the schedule of operations of known rounds; `per_second` units of work are a second.
 
     Parameters
     ----------
+    source : Source
+        Where they come from.
     file : Program
         The operations.
-    messages : Messages
+    messages : Pairs
         Sends with their receives.
     placed : Placed
         Round of each operation.
     per_second : float
         Units of work in a second.
     """
-    n_rounds = max(placed.values(), default=-1) + 1
-    columns: dict[int, list[tuple[int, int, int]]] = defaultdict(list)
     for send, _ in messages:
         if wrong := outside(send.size, Size):
             file.refuse_at(send, f"the bytes of a message {wrong}")
-        columns[placed[send]].append((send.rank, send.peer, send.size))
-    work: dict[int, dict[int, int]] = defaultdict(lambda: defaultdict(int))
+    sends = sorted((send for send, _ in messages), key=lambda send: placed[send])
+    columns = np.array([(placed[one], one.rank, one.peer, one.size) for one in sends], dtype=np.int64).reshape(-1, 4)
+    work: dict[tuple[int, int], int] = defaultdict(int)
     for op, index in placed.items():
         if op.kind == "calc" and op.size:
-            work[index][op.rank] += op.size
-            if wrong := outside(work[index][op.rank] / per_second, Seconds):
+            work[index, op.rank] += op.size
+            if wrong := outside(work[index, op.rank] / per_second, Seconds):
                 file.refuse_at(op, f"the seconds of work of rank {op.rank} in a round {wrong}")
-    if sum(len(one) < file.n_ranks for one in work.values()) * file.n_ranks > MAX_COMPUTE:
-        raise InputError(f"has more than {MAX_COMPUTE:,} compute times of ranks and rounds", file=file.name)
-    idle = Round([], [], [])
-    rounds = []
-    for index in range(n_rounds):
-        compute: float | Floats = 0.0
-        if times := work.get(index):
-            compute = np.zeros(file.n_ranks)
-            for rank, size in times.items():
-                compute[rank] = size / per_second
-            if (compute == compute[0]).all():
-                compute = float(compute[0])
-        if index in columns or np.any(compute):
-            src, dst, nbytes = zip(*columns[index], strict=True) if index in columns else ([], [], [])
-            rounds.append(Round(src, dst, nbytes, compute))
-        else:
-            rounds.append(idle)
-    return Schedule(file.n_ranks, rounds)
+    rounds = max(placed.values(), default=-1) + 1
+    when = np.array(list(work), dtype=np.int64).reshape(-1, 2)
+    works = Work(when[:, 0], when[:, 1], np.array(list(work.values()), dtype=np.float64))
+    return assembled(source, rounds, Messages(*columns.T), works, per_second)

@@ -1,0 +1,359 @@
+"""Operations of ranks as columns: those of a schedule, and the schedule of those that tell their rounds themselves.
+
+What simnet writes says of every operation to which round it belongs. Where that agrees with what operations wait for,
+the rounds need not be found out. Either way a few ranks at a time are looked at.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping
+from typing import NamedTuple, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from simnet.base.arrays import Floats, Ranks
+from simnet.base.errors import InputError
+from simnet.base.quantities import MOST_BYTES, MOST_SECONDS
+from simnet.schedule import Round, Schedule
+
+SEND, RECV, CALC = 0, 1, 2
+"""What operations do."""
+
+MAX_ROUND = 10_000_000
+"""The last round that operations may name."""
+
+MAX_COMPUTE = 50_000_000
+"""The most compute times, one per rank and round in which ranks differ (400 MB)."""
+
+
+class Operations(NamedTuple):
+    """Operations of whole ranks, those of a rank one after another as they stand in their file.
+
+    What they wait for stands in columns of its own, one row for each that waits for another.
+    """
+
+    rank: Ranks
+    """Who runs it; shape (n,), as all up to `hint`."""
+
+    line: Ranks
+    """Where it stands."""
+
+    kind: Ranks
+    """`SEND`, `RECV` or `CALC`."""
+
+    size: Ranks
+    """Bytes of a message, or the time of work in the unit of the file."""
+
+    peer: Ranks
+    """The other rank of a message."""
+
+    tag: Ranks
+    """What a message is matched by."""
+
+    cpu: Ranks
+    """What works."""
+
+    hint: Ranks
+    """The round that the file says it is of; -1 if it does not."""
+
+    waiting: Ranks
+    """Which operation waits, by its place in the columns above; shape (m,), as all that follow."""
+
+    before: Ranks
+    """What it waits for; of the same rank."""
+
+    at_start: NDArray[np.bool_]
+    """Whether it waits for the start of that, not for its end."""
+
+    label: Callable[[int], str]
+    """Returns the name of an operation, for messages; it may be empty."""
+
+
+class Messages(NamedTuple):
+    """Messages by round, in their order in it."""
+
+    round: Ranks
+    src: Ranks
+    dst: Ranks
+    size: Ranks
+
+
+class Work(NamedTuple):
+    """What ranks work before rounds, in the unit of the file; each rank and round once at most."""
+
+    round: Ranks
+    rank: Ranks
+    size: Ranks | Floats
+
+
+class Source(Protocol):
+    """A file of operations, or several."""
+
+    name: str
+    """What messages call it."""
+
+    n_ranks: int
+    """How many ranks it has; known when all blocks were read."""
+
+    def blocks(self) -> Iterator[Operations]:
+        """Read it, from its beginning; the operations of a rank come in one block, ranks in any order."""
+
+
+def operations_of(schedule: Schedule, per_second: float, *, every_round: bool) -> Iterator[Operations]:
+    """Yield the operations of the ranks of a schedule, in order, those of a few ranks at a time.
+
+    A rank works before a round, for a time in whole units, then it sends and receives, each message with its number in
+    the schedule as its tag. Bytes are rounded to whole bytes.
+
+    Parameters
+    ----------
+    schedule : Schedule
+        What is sent.
+    per_second : float
+        Units of work in a second.
+    every_round : bool
+        Whether ranks work before each round in which they have messages, be it for no time: messages then wait for
+        that, and work waits for the messages and the work before. If False, operations wait for what was just before.
+
+    Raises
+    ------
+    ValueError
+        If there are as many bytes, or units of work, as 19 digits tell.
+    """
+    laid = {key: _by_rank(one, schedule.n_ranks, per_second, every_round) for key, one in _distinct(schedule).items()}
+    firsts = np.cumsum([0, *map(len, schedule.rounds)])
+    for first, last in itertools.pairwise(_bounds(laid, schedule)):
+        own = [slice(*laid[id(one)].rank.searchsorted([first, last])) for one in schedule.rounds]
+        lengths = [one.stop - one.start for one in own]
+        rows = [
+            laid[id(one)].of(part) for one, part in zip(schedule.rounds, own, strict=True) if part.stop > part.start
+        ]
+        if not rows:
+            continue
+        rank, kind, size, peer, number = (np.concatenate(column) for column in zip(*rows, strict=True))
+        order = np.argsort(rank, kind="stable")
+        hint = np.repeat(np.arange(len(lengths)), lengths)
+        tag = np.where(kind == CALC, 0, number + np.repeat(firsts[:-1], lengths))
+        ops = [column[order].astype(np.int64) for column in (rank, kind, size, peer, tag, hint)]
+        ends = np.flatnonzero(np.append(ops[0][1:] != ops[0][:-1], True)) + 1
+        cuts = ends[np.flatnonzero(np.append(np.diff(ends // _BLOCK) > 0, True))]
+        for begin, end in itertools.pairwise([0, *cuts.tolist()]):
+            yield _waiting(*(column[begin:end] for column in ops), every_round=every_round)
+
+
+_BLOCK, _BLOCKS = 2**15, 16
+"""About how many operations come together, and how many such blocks are laid out together."""
+
+
+class _Rows(NamedTuple):
+    """What ranks do in a round, by rank: first they work, then come messages, which have numbers in the round."""
+
+    rank: Ranks
+    kind: Ranks
+    size: Ranks
+    peer: Ranks
+    number: Ranks
+
+    def of(self, part: slice) -> tuple[Ranks, ...]:
+        return tuple(column[part] for column in self)
+
+
+def _distinct(schedule: Schedule) -> dict[int, Round]:
+    return {id(one): one for one in schedule.rounds}
+
+
+def _by_rank(one: Round, n_ranks: int, per_second: float, every_round: bool) -> _Rows:
+    count, ticks = len(one), np.broadcast_to(np.asarray(one.compute), n_ranks)
+    active = np.concatenate([one.src, one.dst]) if every_round else one.src[:0]
+    workers = np.union1d(np.flatnonzero(ticks), active)
+    nothing = np.zeros_like(workers)
+    sizes, number = _whole(np.rint(one.nbytes)), np.arange(count)
+    columns = (
+        np.concatenate([workers, one.src, one.dst]),
+        np.repeat([CALC, SEND, RECV], [len(workers), count, count]),
+        np.concatenate([_whole(np.rint(ticks[workers] * per_second)), sizes, sizes]),
+        np.concatenate([nothing, one.dst, one.src]),
+        np.concatenate([nothing - 1, number, number]),
+    )
+    order = np.lexsort([columns[4], columns[0]])
+    return _Rows(*(_narrow(column[order]) for column in columns))
+
+
+def _bounds(laid: Mapping[int, _Rows], schedule: Schedule) -> list[int]:
+    """Return ranks between which there are some blocks of operations, or more if there are many rounds."""
+    counts = np.zeros(schedule.n_ranks)
+    for key, times in Counter(map(id, schedule.rounds)).items():
+        counts += times * np.bincount(laid[key].rank, minlength=schedule.n_ranks)
+    block = np.cumsum(counts) // max(_BLOCKS * _BLOCK, 4 * len(schedule.rounds))
+    return [0, *(np.flatnonzero(np.diff(block)) + 1).tolist(), schedule.n_ranks]
+
+
+def _waiting(
+    rank: Ranks, kind: Ranks, size: Ranks, peer: Ranks, tag: Ranks, hint: Ranks, *, every_round: bool
+) -> Operations:
+    """Return operations with what they wait for."""
+    begin, end = _awaited(rank, kind, hint, every_round)
+    count = end - begin
+    waiting = np.repeat(np.arange(len(rank)), count)
+    before = np.arange(len(waiting)) - np.repeat(np.cumsum(count) - end, count)
+    unset, at_start = np.zeros_like(rank), np.zeros(len(waiting), dtype=np.bool_)
+    return Operations(rank, unset, kind, size, peer, tag, unset, hint, waiting, before, at_start, lambda _: "")
+
+
+def _whole(values: Floats) -> Ranks:
+    if values.max(initial=0) >= 10**18:
+        raise ValueError(f"{values.max():.0f} has more than 18 digits, the most that are written")
+    return values.astype(np.int64)
+
+
+def _awaited(rank: Ranks, kind: Ranks, hint: Ranks, every_round: bool) -> tuple[Ranks, Ranks]:
+    """Return which operations each one waits for: from where on, up to where."""
+    starts = np.concatenate([[True], (rank[1:] != rank[:-1]) | (kind[1:] == CALC)])
+    if not every_round:
+        starts |= np.concatenate([[True], (hint[1:] != hint[:-1]) | (kind[:-1] == CALC)])
+    group = np.cumsum(starts) - 1
+    at = np.append(np.flatnonzero(starts), len(rank))
+    previous = np.maximum(group - 1, 0)
+    begin, end = at[previous], at[previous + 1]
+    nothing = (group == 0) | (rank[begin] != rank)
+    begin, end = np.where(nothing, 0, begin), np.where(nothing, 0, end)
+    if every_round:
+        message = kind != CALC
+        begin, end = np.where(message, at[group], begin), np.where(message, at[group] + 1, end)
+    return begin, end
+
+
+def told_schedule(source: Source, per_second: float) -> Schedule | None:
+    """Return the schedule of operations that tell their rounds; None if they do not, or do not fit together.
+
+    Parameters
+    ----------
+    source : Source
+        What is read. Of a block, its messages and its work are kept, some 24 bytes each.
+    per_second : float
+        Units of work in a second.
+
+    Raises
+    ------
+    InputError
+        As reading does, or if there are too many compute times.
+    """
+    kept: list[list[list[Ranks]]] = [[[] for _ in range(5)] for _ in (SEND, RECV, CALC)]
+    last = -1
+    for block in source.blocks():
+        if not _agrees(block):
+            return None
+        last = max(last, int(block.hint.max(initial=-1)))
+        for kind, columns in enumerate(kept):
+            rows = np.flatnonzero((block.kind == kind) & ((block.kind != CALC) | (block.size > 0)))
+            values = (block.hint, block.rank, block.peer, block.tag, block.size)
+            for column, one in zip(columns, values, strict=True):
+                column.append(_narrow(one[rows]))
+    sends, recvs, works = ([_joined(column) for column in columns] for columns in kept)
+    del kept
+    # What is sent and what is received is the same, in the order of rounds, tags, senders and receivers.
+    recvs[1], recvs[2] = recvs[2], recvs[1]
+    sent, received = (np.lexsort([columns[key] for key in (2, 1, 3, 0)]) for columns in (sends, recvs))
+    if not all(np.array_equal(one[sent], other[received]) for one, other in zip(sends, recvs, strict=True)):
+        return None
+    del recvs, sent, received
+    order = np.lexsort([sends[3], sends[0]])
+    messages = Messages(*(sends[key][order] for key in (0, 1, 2, 4)))
+    work = Work(works[0], works[1], works[4])
+    if (messages.src == messages.dst).any() or messages.size.max(initial=0) > MOST_BYTES:
+        return None
+    if work.size.max(initial=0) / per_second > MOST_SECONDS:
+        return None
+    return assembled(source, last + 1, messages, work, per_second)
+
+
+def _agrees(ops: Operations) -> bool:
+    """Return whether every operation waits for what it waits for in rounds: all that its rank did just before."""
+    count = len(ops.rank)
+    if not count:
+        return True
+    if ops.at_start.any() or ops.hint.min() < 0 or ops.hint.max() > MAX_ROUND:
+        return False
+    # A rank does one thing after another: the work of a round, all messages of a round.
+    does = 2 * ops.hint + (ops.kind != CALC)
+    of_other = np.concatenate([[True], ops.rank[1:] != ops.rank[:-1]])
+    later = np.concatenate([[True], does[1:] != does[:-1]])
+    if ((does[1:] < does[:-1]) & ~of_other[1:]).any():
+        return False
+    step = np.cumsum(of_other | later) - 1
+    sizes = np.bincount(step)
+    first = of_other[np.flatnonzero(of_other | later)]
+    if (sizes[step[ops.kind == CALC]] > 1).any():
+        return False
+    pairs = ops.waiting * count + ops.before
+    if (pairs[1:] <= pairs[:-1]).any():
+        pairs = np.unique(pairs)
+    waiting, before = np.divmod(pairs, count)
+    apart = step[waiting] - step[before]
+    # What an operation waits for that lies further back is done by then anyway.
+    just_before = np.bincount(waiting[apart == 1], minlength=count)
+    awaited = np.where(first, 0, np.concatenate([[0], sizes[:-1]]))
+    return bool((apart > 0).all() and np.array_equal(just_before, awaited[step]))
+
+
+def assembled(source: Source, n_rounds: int, messages: Messages, work: Work, per_second: float) -> Schedule:
+    """Return a schedule; rounds that are alike are one object.
+
+    Parameters
+    ----------
+    source : Source
+        Where it comes from, which has been read.
+    n_rounds : int
+        How many rounds there are.
+    messages : Messages
+        What is sent.
+    work : Work
+        What is worked.
+    per_second : float
+        Units of work in a second.
+
+    Raises
+    ------
+    InputError
+        If there are too many compute times.
+    """
+    P = source.n_ranks
+    order = np.argsort(work.round, kind="stable")
+    works = Work(work.round[order], work.rank[order], work.size[order])
+    edges = np.arange(n_rounds + 1)
+    of_work, of_messages = np.searchsorted(works.round, edges), np.searchsorted(messages.round, edges)
+    workers = np.diff(of_work)
+    if np.count_nonzero((workers > 0) & (workers < P)) * P > MAX_COMPUTE:
+        raise InputError(f"has more than {MAX_COMPUTE:,} compute times of ranks and rounds", file=source.name)
+    idle = Round([], [], [])
+    rounds = [idle] * n_rounds
+    known: dict[int, Round] = {}
+    for index in np.flatnonzero((workers > 0) | (np.diff(of_messages) > 0)).tolist():
+        compute: float | Floats = 0.0
+        if workers[index]:
+            compute = np.zeros(P)
+            own = slice(of_work[index], of_work[index + 1])
+            compute[works.rank[own]] = works.size[own] / per_second
+            if (compute == compute[0]).all():
+                compute = float(compute[0])
+        own = slice(of_messages[index], of_messages[index + 1])
+        one = Round(messages.src[own], messages.dst[own], messages.size[own], compute)
+        key = hash((one.src.tobytes(), one.dst.tobytes(), one.nbytes.tobytes(), np.asarray(compute).tobytes()))
+        same = known.setdefault(key, one)
+        rounds[index] = same if same is one or same == one else one
+    return Schedule(P, rounds)
+
+
+def _narrow(values: Ranks) -> Ranks:
+    """Return whole numbers in half the memory, if they fit."""
+    return values.astype(np.int32) if values.max(initial=0) < 2**31 and values.min(initial=0) >= -1 else values
+
+
+def _joined(columns: list[Ranks]) -> Ranks:
+    """Return pieces of a column as one, and forget the pieces."""
+    whole = np.concatenate(columns) if columns else np.zeros(0, dtype=np.int64)
+    columns.clear()
+    return whole
