@@ -55,5 +55,5 @@ clean:
 	@touch $@ .venv/.run
 
 .venv-extras/.dev: .venv-extras/bin/python pyproject.toml constraints.txt
-	$(EXTRAS)/python $(PIP) --editable '.[dev,train,mpi,dask]' mpich
+	$(EXTRAS)/python $(PIP) --editable '.[dev,train,mpi,dask,slurm]' mpich
 	@touch $@

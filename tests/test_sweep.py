@@ -28,7 +28,7 @@ from simnet.job import run_policy
 from simnet.report import learning, paired
 from simnet.scenario import load
 from simnet.scenario.runner import Source, run_here
-from simnet.studies.sweeping import cell, cluster, drawing, folder, grid, work
+from simnet.studies.sweeping import cell, cluster, drawing, folder, grid, slurm, work
 
 TINY = """
 workers: 2
@@ -790,3 +790,58 @@ def test_a_scheduler_that_is_not_there_is_told(here, scheduler, tiny, tmp_path, 
     monkeypatch.setattr(cluster, "_TIMEOUT", "1 s")
     said = refused(tiny, "--param", "seed=1", "--scheduler", "tcp://127.0.0.1:1", "--out", tmp_path, "-q")
     assert "there is no Dask scheduler that answers" in said
+
+
+# Slurm
+
+
+@pytest.mark.extras
+def test_jobs_of_a_cluster_give_the_same_bytes_and_leave_no_files_of_their_own(swept, tiny, tmp_path, monkeypatch):
+    local = partial(slurm.answered, cluster="local")
+    monkeypatch.setattr(slurm, "answered", local)
+    did(tiny, *GRID, "--out", tmp_path, "--scheduler", "slurm:jobs=3,timeout_min=5")
+    assert contents(tmp_path) == contents(swept[0])
+
+
+@pytest.mark.extras
+def test_a_job_that_dies_loses_its_cells_alone(tiny, tmp_path, monkeypatch):
+    tasks = [(Source(str(tiny)), "other") for _ in range(4)] + [(Source(str(tiny)), "deadly")]
+    found = dict(slurm.answered(tasks, "slurm:jobs=5", tmp_path / "jobs", cluster="local"))
+    assert [found[number].kind for number in range(5)] == ["refused"] * 5
+    monkeypatch.setattr(slurm, "run_share", dies_of_the_last)
+    found = dict(slurm.answered(tasks, "slurm:jobs=5", tmp_path / "jobs", cluster="local"))
+    assert [found[number].kind for number in range(5)] == ["refused"] * 4 + ["lost"]
+    assert "did not finish" in found[4].content
+    assert not (tmp_path / "jobs").exists()
+
+
+def dies_of_the_last(tasks):
+    if tasks[0][1] == "deadly":
+        os._exit(9)
+    return [processes.attempt(cell.run, task) for task in tasks]
+
+
+@pytest.mark.extras
+def test_without_slurm_the_command_says_so(here, tiny, tmp_path, monkeypatch):
+    monkeypatch.setenv("PATH", str(tmp_path))
+    said = refused(tiny, "--param", "seed=1", "--scheduler", "slurm", "--out", tmp_path / "out", "-q")
+    assert "--scheduler slurm: cannot submit jobs: " in said
+
+
+@pytest.mark.parametrize(
+    ("scheduler", "said"),
+    [
+        ("slurm:partion=long", "'partion=long' is no FIELD=VALUE of a Slurm job; did you mean 'partition'?"),
+        ("slurm:jobs=0", "jobs must be a whole number > 0, got '0'"),
+        ("slurm:jobs=1e9", "jobs must be a whole number > 0, got '1e9'"),
+    ],
+)
+def test_what_is_said_of_jobs_is_checked(here, tiny, tmp_path, scheduler, said):
+    found = refused(tiny, "--param", "seed=1", "--scheduler", scheduler, "--out", tmp_path, "-q")
+    assert f"--scheduler {scheduler}: {said}" in found
+
+
+def test_without_submitit_the_command_says_what_to_install(here, tiny, tmp_path, monkeypatch):
+    monkeypatch.setitem(sys.modules, "submitit", None)
+    said = refused(tiny, "--param", "seed=1", "--scheduler", "slurm", "--out", tmp_path, "-q")
+    assert "--scheduler slurm: needs submitit: pip install 'simnet[slurm]'" in said

@@ -28,6 +28,9 @@ def run(
         typer.Option(help="Folder for the results; default: runs/NAME. Files of an earlier run in it are replaced."),
     ] = None,
     policies: Policies = None,
+    no_report: Annotated[
+        bool, typer.Option("--no-report", help="No figures and no page, as output.report=false of a scenario.")
+    ] = False,
     *,
     execution: Execution,
 ) -> None:
@@ -35,7 +38,7 @@ def run(
     from simnet.scenario.runner import Source
     from simnet.studies import runs
 
-    fields = [*(set_ or ()), *options.stack(stack)]
+    fields = [*(set_ or ()), *options.stack(stack), *(["output.report=false"] if no_report else [])]
     source = Source(scenario, fields, seed, options.words(policies))
     loaded = source.load()
     folder = Path("runs") / loaded.name if out is None else out

@@ -48,7 +48,12 @@ def sweep(
         int | None, typer.Option(min=1, help="Cells at a time; default: one per processor. Never alters results.")
     ] = None,
     scheduler: Annotated[
-        str | None, typer.Option(metavar="tcp://HOST:PORT", help="Run the cells on a Dask cluster; needs simnet[dask].")
+        str | None,
+        typer.Option(
+            metavar="tcp://HOST:PORT|slurm[:FIELD=VALUE,...]",
+            help="Run the cells on a Dask cluster (extra: dask) or as Slurm jobs (extra: slurm), as "
+            "slurm:partition=long,jobs=32,timeout_min=60.",
+        ),
     ] = None,
     max_cells: Annotated[int, typer.Option(min=1, max=1_000_000, help="Refuse a larger grid.")] = 10_000,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Check and list the cells, run none.")] = False,

@@ -14,7 +14,7 @@ from simnet.base.processes import Outcome, Pool, Progress
 from simnet.base.writing import mark_incomplete, write_files
 from simnet.scenario import Scenario, find, load
 from simnet.scenario.runner import Source
-from simnet.studies.sweeping import cell, cluster, folder, grid, table
+from simnet.studies.sweeping import cell, cluster, folder, grid, slurm, table
 
 _LISTED = 20
 
@@ -228,7 +228,7 @@ class Work:
         workers : Pool
             Where to run it if there is no scheduler; on fewer of its processes if all would not fit the memory.
         scheduler : str, optional
-            Address of a Dask scheduler.
+            Address of a Dask scheduler, or ``slurm``; see `simnet.studies.sweeping.slurm`.
         progress : callable
             Called now and then.
 
@@ -242,6 +242,8 @@ class Work:
         tasks = [(self.planned.tasks[self._numbers[one][0]], one) for one in self.waiting]
         if scheduler is None:
             outcomes = workers.each(cell.run, tasks, progress, at_once=self.checks.at_once, retry=True)
+        elif scheduler.partition(":")[0] == slurm.PREFIX:
+            outcomes = slurm.answered(tasks, scheduler, self.place / "slurm")
         else:
             outcomes = cluster.answered(tasks, scheduler)
         for number, outcome in outcomes:

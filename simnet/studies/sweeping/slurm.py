@@ -1,0 +1,142 @@
+"""Cells on a Slurm cluster: an array of jobs, each of which runs a share of them, through submitit.
+
+The folder of the results must be one that the nodes share, as must the files that the scenario names and the
+environment that simnet is installed in. Jobs leave what they return there, and the command waits for it: when it is
+killed, cells of shares that were taken are there, and the same command goes on with the rest.
+"""
+
+from __future__ import annotations
+
+import shutil
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from simnet.base.errors import InputError, nearest
+from simnet.base.processes import Outcome, attempt
+from simnet.base.threads import THREADS
+from simnet.scenario.runner import Source
+from simnet.studies.sweeping import cell
+
+PREFIX = "slurm"
+"""How the scheduler is named: ``slurm``, or ``slurm:partition=long,jobs=32``."""
+
+FIELDS = {
+    "jobs": int,
+    "at_once": int,
+    "timeout_min": int,
+    "cpus_per_task": int,
+    "mem_gb": int,
+    "partition": str,
+    "account": str,
+    "qos": str,
+}
+"""What may be said of the jobs: how many, how many of them at once, the limit of each [minute], processors, memory
+[GB], and where they run."""
+
+_JOBS = 16
+_OF_SLURM = {"partition": "slurm_partition", "account": "slurm_account", "qos": "slurm_qos"}
+_LOOK = 1.0
+
+
+class Asked(NamedTuple):
+    """How many jobs, and what submitit is told of each."""
+
+    jobs: int
+    parameters: dict[str, Any]
+
+
+def asked(scheduler: str) -> Asked:
+    """Return what the name of a scheduler asks for.
+
+    Raises
+    ------
+    InputError
+        If it cannot be understood.
+
+    Examples
+    --------
+    >>> asked("slurm:partition=long,jobs=4")
+    Asked(jobs=4, parameters={'slurm_partition': 'long'})
+    """
+    found: dict[str, Any] = {}
+    for part in filter(None, scheduler.removeprefix(PREFIX).removeprefix(":").split(",")):
+        name, _, value = part.partition("=")
+        if name not in FIELDS or not value:
+            known = nearest(name, FIELDS)
+            raise InputError(f"{part!r} is no FIELD=VALUE of a Slurm job; {known}", file=f"--scheduler {scheduler}")
+        if FIELDS[name] is int and not (value.isascii() and value.isdigit() and 0 < int(value[:9]) == int(value)):
+            raise InputError(f"{name} must be a whole number > 0, got {value!r}", file=f"--scheduler {scheduler}")
+        found[name] = FIELDS[name](value)
+    jobs, at_once = found.pop("jobs", _JOBS), found.pop("at_once", None)
+    parameters = {_OF_SLURM.get(name, name): value for name, value in found.items()}
+    return Asked(jobs, parameters if at_once is None else parameters | {"slurm_array_parallelism": at_once})
+
+
+def run_share(tasks: Sequence[tuple[Source, str]]) -> list[Outcome]:
+    """Run the cells of a job, one after the other."""
+    return [attempt(cell.run, task) for task in tasks]
+
+
+def answered(
+    tasks: Sequence[tuple[Source, str]], scheduler: str, folder: Path, cluster: str = "slurm"
+) -> Iterator[tuple[int, Outcome]]:
+    """Run cells with their identities in Slurm jobs; yield the number of each with its bytes, as shares are done.
+
+    Parameters
+    ----------
+    tasks : sequence of (Source, str)
+        The cells.
+    scheduler : str
+        ``slurm``, or ``slurm:FIELD=VALUE,...``; see `FIELDS`.
+    folder : Path
+        Where jobs leave what they return and print, on a file system that the nodes share; taken away at the end.
+    cluster : str
+        What submitit runs jobs on: ``slurm``, or ``local``, processes of this machine.
+
+    Raises
+    ------
+    InputError
+        If submitit is not installed, or jobs cannot be submitted.
+    """
+    option = f"--scheduler {scheduler}"
+    wanted = asked(scheduler)
+    try:
+        import submitit
+    except ImportError:
+        raise InputError("needs submitit: pip install 'simnet[slurm]'", file=option) from None
+    shares = [range(first, len(tasks), wanted.jobs) for first in range(min(wanted.jobs, len(tasks)))]
+    jobs: list[Any] = []
+    try:
+        executor = submitit.AutoExecutor(folder=folder, cluster=cluster)
+        # As on one machine: with several threads sums of linear algebra have other last digits.
+        setup = [f"export {name}=1" for name in THREADS]
+        executor.update_parameters(name="simnet-sweep", slurm_setup=setup, **wanted.parameters)
+        jobs = executor.map_array(run_share, [[tasks[number] for number in share] for share in shares])
+    except (RuntimeError, OSError, submitit.core.utils.FailedJobError) as failure:
+        raise InputError(f"cannot submit jobs: {failure}", file=option) from None
+    waiting = dict(enumerate(jobs))
+    try:
+        while waiting:
+            done = [number for number, job in waiting.items() if job.done()]
+            for number in done:
+                yield from zip(shares[number], _outcomes(waiting.pop(number), len(shares[number])), strict=True)
+            if not done:
+                time.sleep(_LOOK)
+    finally:
+        for job in waiting.values():
+            with suppress(Exception):
+                job.cancel()
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def _outcomes(job: Any, count: int) -> list[Outcome]:
+    """Return what a job that is done has come to; if it ended without, all of its cells are lost."""
+    failure = job.exception()
+    if failure is None:
+        outcomes: list[Outcome] = job.result()
+        return outcomes
+    why = str(failure).strip().splitlines()
+    return [Outcome("lost", f"the job did not finish it: {why[-1] if why else failure!r}")] * count
