@@ -77,6 +77,21 @@ _RATE = _Kind(
 )
 
 
+# Factor and dimensionality of the common units, as pint has them, which takes 0.1 s to load.
+_SCALES = {"": Decimal(1)} | {symbol: Decimal(_FACTORS[name]) for name, symbol in (_SMALL | _LARGE).items()}
+_COMMON = {
+    **{f"{prefix}s": (_SCALES[prefix], _TIME.dimensionality) for prefix in ("", *_SMALL.values())},
+    **{name: (Decimal(factor), _TIME.dimensionality) for name, factor in (("min", 60), ("h", 3600), ("d", 86400))},
+    **{
+        f"{prefix}{unit}{per}": (_SCALES[prefix] * scale, kind.dimensionality)
+        for prefix in ("", *_LARGE.values())
+        for unit, scale in (("B", Decimal(1)), ("bit", Decimal("0.125")))
+        for per, kind in (("", _SIZE), ("/s", _RATE))
+    },
+    **{f"{prefix}bps": (_SCALES[prefix] / 8, _RATE.dimensionality) for prefix in ("k", "M", "G", "T")},
+}
+
+
 def seconds(text: Quantity) -> float:
     """Read a time; return seconds.
 
@@ -252,6 +267,8 @@ def _factor(unit: str, shown: str, kind: _Kind) -> Decimal:
 @lru_cache(maxsize=1024)
 def _resolve(unit: str) -> tuple[Decimal, str] | None:
     """Return the factor to SI (with bytes) and the dimensionality of a unit, or None if there is no such unit."""
+    if unit in _COMMON:
+        return _COMMON[unit]
     if not all(_is_known(name.strip()) for name in unit.split("/")):
         return None
     registry = _registry()

@@ -151,11 +151,13 @@ def _schedule(source: Source, collective: Collective) -> Schedule:
 
 def _place(target: Target, ranks: int) -> Place:
     """Make the network."""
-    from simnet.scenario import load
     from simnet.studies import timing
 
     fields, seed, stack = target.set_ or (), target.seed, options.stack(target.stack)
     if target.scenario is not None:
+        # A network by itself does without all that a job is made of.
+        from simnet.scenario import load
+
         return timing.in_scenario(load(target.scenario, [*fields, *stack], seed), target.iteration)
     known = {"hosts": target.hosts, "latency": target.latency, "bandwidth": target.bandwidth}
     given = {name: value for name, value in known.items() if value is not None}

@@ -14,13 +14,15 @@ from simnet.interchange import NetworkRead
 from simnet.network import ConstantLoad, Network, OnOffFlow, Stack, weather
 from simnet.network.transport import Incast, Loss, MeasuredIncast, Transport
 from simnet.network.weather import Signal, Weather
-from simnet.scenario import network_parts, schema, weather_parts
+from simnet.scenario import network_parts, weather_parts
 from simnet.scenario.loader import Findings, Loc, dotted
 from simnet.scenario.parts import Part
 from topologies.graphs import Link, check, label
 
 if TYPE_CHECKING:
     import networkx as nx
+
+    from simnet.scenario import schema
 
 _Name: TypeAlias = tuple[str | int, ...]
 """Name of a random stream."""

@@ -18,11 +18,8 @@ from simnet.base.units import format_bytes
 from simnet.base.writing import staged
 from simnet.collectives import registry
 from simnet.interchange import write_chakra, write_messages, write_nodelink, write_platform
-from simnet.job import buckets, create_sparsifier
-from simnet.policies import density_at
 from simnet.scenario.loader import Findings
 from simnet.scenario.network import Stages, build_network
-from simnet.scenario.resolve import candidate
 from simnet.schedule import Round, Schedule
 
 if TYPE_CHECKING:
@@ -125,6 +122,11 @@ def exchange(scenario: Scenario, label: str | None, iteration: int, *, compute: 
     InputError
         If there is no such exchange or iteration, or the scenario cannot be built.
     """
+    # Collectives and networks do without all that a job is made of.
+    from simnet.job import buckets, create_sparsifier
+    from simnet.policies import density_at
+    from simnet.scenario.resolve import candidate
+
     labels = scenario.config.exchanges
     if label is None:
         if len(labels) > 1:

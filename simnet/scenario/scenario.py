@@ -1,0 +1,396 @@
+"""What a scenario is once it is read: its fields, where they stand, and the job and policies that it comes to."""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from importlib.resources import files
+from pathlib import Path
+from typing import Any
+
+from pydantic import TypeAdapter, ValidationError
+from ruamel.yaml import YAML
+
+import sparsifier_models
+from simnet.base import plugins
+from simnet.base.errors import InputError, nearest
+from simnet.interchange.kinds import companions
+from simnet.job import ColocatedJob, Job
+from simnet.policies import OneStepOracle, Policy
+from simnet.scenario import network_parts, schema
+from simnet.scenario.error_texts import problems
+from simnet.scenario.job import (
+    build_colocated,
+    build_job,
+    build_policy,
+    fixed_memory,
+    in_step_memory,
+    is_file,
+    memory,
+    memory_limit,
+    try_exchanges,
+)
+from simnet.scenario.loader import Document, Findings, read
+from simnet.scenario.network import build_network
+from simnet.scenario.parts import Part
+from simnet.scenario.resolve import own_options, resolve
+from simnet.traces.source import Trainable
+from topologies.graphs import label
+
+
+@dataclass(frozen=True)
+class Run:
+    """What a scenario comes to: a job, and the policies under which it runs.
+
+    Parameters
+    ----------
+    job : Job
+        The same for all policies.
+    policies : mapping of str to Policy
+        In the order of the scenario.
+    bound : str or None
+        The one-step oracle that takes all exchanges into account, if there is one: regret is measured against it.
+    timeline : int
+        First iterations whose every message is kept.
+    messages : mapping of str to int
+        Messages of one exchange, by its label, and of other jobs by theirs.
+    limit, fixed : float
+        Bytes that the run may take, and that each of its processes takes beside the arrays of policies.
+    colocated : mapping of str to ColocatedJob
+        The jobs that run beside every policy.
+    """
+
+    job: Job
+    policies: Mapping[str, Policy]
+    bound: str | None
+    timeline: int
+    messages: Mapping[str, int]
+    limit: float = math.inf
+    fixed: float = 0.0
+    colocated: Mapping[str, ColocatedJob] = field(default_factory=dict)
+
+    def effort(self, policy: str) -> float:
+        """Return about how many seconds a policy takes to simulate."""
+        entries = 3e-8 * self.job.source.workers * self.job.source.parameters
+        candidates = self.policies[policy].candidates
+        once = [entries + 2e-5 * self.messages[candidate.label] for candidate in candidates]
+        tried = len(candidates) if isinstance(self.policies[policy], OneStepOracle) else 1
+        beside = sum(one.job.iterations * 4e-5 * self.messages[label] for label, one in self.colocated.items())
+        return self.job.iterations * tried * sum(once) / len(once) + beside
+
+    def in_step(self, parts: int, processes: int = 1) -> list[list[str]]:
+        """Return the policies in lists of those that shall run in step: about as many lists as asked for.
+
+        There are more if policies of one would not fit the memory together. Policies that have no gradients in common,
+        since these depend on updates, or that run beside other jobs, whose exchanges are under way between two
+        iterations, are alone.
+
+        Parameters
+        ----------
+        parts : int
+            How many lists, of about equal effort.
+        processes : int
+            How many of them run at once, and share the memory.
+        """
+        if self.colocated or isinstance(self.job.source, Trainable):
+            return [[name] for name in self.policies]
+        lists: list[list[str]] = [[] for _ in range(parts)]
+        for name in sorted(self.policies, key=self.effort, reverse=True):
+            min(lists, key=lambda names: sum(map(self.effort, names))).append(name)
+        found: list[list[str]] = []
+        for names in filter(None, lists):
+            begun: list[str] = []
+            # In the order of the scenario, in which results come.
+            for name in (one for one in self.policies if one in names):
+                if begun and self._bytes([*begun, name]) > self.limit / processes - self.fixed:
+                    found.append(begun)
+                    begun = []
+                begun.append(name)
+            found.append(begun)
+        return found
+
+    def _bytes(self, policies: Sequence[str]) -> float:
+        return in_step_memory(self.job, [self.policies[name] for name in policies])
+
+    def links(self, src: int, dst: int) -> tuple[str, ...]:
+        """Return the names of the links between two workers."""
+        routes, placement = self.job.stages[0][1].routes, self.job.placement
+        ends = (src, dst) if placement is None else (placement[src], placement[dst])
+        return tuple("->".join(map(label, routes.links[link])) for link in routes.route(*ends))
+
+
+@dataclass(frozen=True)
+class Scenario:
+    """A scenario that has been read and found to make sense.
+
+    Parameters
+    ----------
+    config : Config
+        Its fields, every default spelled out.
+    document : Document
+        What was read, for messages about it.
+    folder : Path
+        Where file names in it start from.
+    """
+
+    config: schema.Config
+    document: Document
+    folder: Path
+
+    @property
+    def name(self) -> str:
+        """Name of the scenario."""
+        assert self.config.name is not None
+        return self.config.name
+
+    @property
+    def bound(self) -> str | None:
+        """The one-step oracle that takes all exchanges into account, if there is one."""
+        everything = set(self.config.exchanges)
+        oracles = {name: one.clairvoyant for name, one in self.config.policies.items() if one.clairvoyant is not None}
+        return next((name for name, one in oracles.items() if set(one.among or ()) == everything), None)
+
+    def only(self, names: Sequence[str]) -> Scenario:
+        """Return the scenario with some of its policies.
+
+        Raises
+        ------
+        InputError
+            If there is no policy of a name.
+        """
+        policies = self.config.policies
+        for name in names:
+            if name not in policies:
+                raise InputError(f"there is no policy {name!r}; {nearest(name, policies)}", file="--policies")
+        kept = {name: one for name, one in policies.items() if name in names}
+        return replace(self, config=self.config.model_copy(update={"policies": kept}))
+
+    def with_seed(self, seed: int) -> Scenario:
+        """Return the scenario with another seed."""
+        return replace(self, config=self.config.model_copy(update={"seed": seed}))
+
+    def build(self) -> Run:
+        """Build the job and its policies.
+
+        Raises
+        ------
+        InputError
+            If parts of the scenario do not fit each other, a file it names is not there or no good, or the arrays
+            would need more memory than allowed.
+        """
+        found = Findings(self.document)
+        stages = build_network(self.config, self.folder, found)
+        messages = try_exchanges(self.config, self.folder, found) if stages is not None else {}
+        job = build_job(self.config, stages, self.folder, found)
+        colocated, theirs = build_colocated(self.config, stages, self.folder, found)
+        found.refuse()
+        assert job is not None
+        policies = {}
+        for name, one in self.config.policies.items():
+            with found.at("policies", name, one.choice[0]):
+                policies[name] = build_policy(self.config, one)
+        found.refuse()
+        memory = memory_limit(self.config), fixed_memory(self.config)
+        return Run(job, policies, self.bound, self.config.output.timeline, theirs | messages, *memory, colocated)
+
+    def at_once(self, wanted: int) -> int:
+        """Return how many policies may run side by side, at most `wanted`, within the memory allowed."""
+        return max(1, min(wanted, int(memory_limit(self.config) // memory(self.config))))
+
+    def lock(self) -> str:
+        """Return the scenario as YAML in which every default and override is written out.
+
+        Loaded again it gives the same job. The files that it names stand under the names of `inputs`; a folder of
+        recorded gradients, which may be large, stands under its full path.
+        """
+        names = {path: name for name, path in self.inputs().items()}
+        written = self.config.model_dump(mode="json", by_alias=True, exclude_none=True)
+
+        def renamed(value: Any, field: str = "") -> Any:
+            if isinstance(value, dict):
+                return {key: renamed(one, key) for key, one in value.items()}
+            if isinstance(value, list):
+                return [renamed(one) for one in value]
+            if field in _FILE_FIELDS and isinstance(value, str):
+                return names.get(self.folder / value, value)
+            if field == "scheme" and plugins.is_file(value):
+                path, _, wanted = value.rpartition(":")
+                return f"{names[Path(path)]}:{wanted}"
+            if field == "trace" and isinstance(value, str) and is_file(value):
+                return str((self.folder / value).resolve())
+            return value
+
+        yaml: Any = YAML(typ="safe", pure=True)
+        yaml.default_flow_style = None
+        yaml.width = 1000
+        yaml.sort_base_mapping_type_on_output = False
+        stream = io.StringIO()
+        yaml.dump(renamed(written), stream)
+        return stream.getvalue()
+
+    def inputs(self) -> dict[str, Path]:
+        """Return the files that the scenario names, by names that tell their content: ``inputs/HASH-NAME``."""
+        found = {}
+        for name in _files(self.config):
+            path = self.folder / name
+            found[_by_content(path)] = path
+        return found | self._platform()
+
+    def _platform(self) -> dict[str, Path]:
+        """Return the file of the topology, if there is one; with profiles, in a folder where they lie as it says."""
+        given = self.config.network.topology.choice[1]
+        if not isinstance(given, network_parts.TopologyFile):
+            return {}
+        arguments = given.arguments()
+        path = self.folder / arguments["path"]
+        profiles = companions(path, arguments.get("kind"))
+        if not profiles:
+            return {_by_content(path): path}
+        files = {path.name: path} | {name: path.parent / name for name in profiles}
+        digest = hashlib.sha256()
+        for name, one in files.items():
+            digest.update(f"{name}\0{_digest(one)}\0".encode())
+        return {f"inputs/{digest.hexdigest()[:12]}-{path.stem}/{name}": one for name, one in files.items()}
+
+
+_FILE_FIELDS = ("file", "path", "device", "like")
+
+
+def load(path: str | Path, overrides: Sequence[str] = (), seed: int | None = None) -> Scenario:
+    """Read a scenario.
+
+    Parameters
+    ----------
+    path : str or Path
+        A YAML file, or the name of a scenario that comes with simnet.
+    overrides : sequence of str
+        Fields to set, as ``job.iterations=50``; the value is YAML, so units work.
+    seed : int, optional
+        The seed in place of that of the file.
+
+    Raises
+    ------
+    InputError
+        If something is wrong with it. If several things are, the message has a line for each.
+
+    Examples
+    --------
+    >>> scenario = load("quickstart", overrides=["job.iterations=5"], seed=7)
+    >>> scenario.name, scenario.config.job.iterations, scenario.config.seed
+    ('quickstart', 5, 7)
+    """
+    file = find(path)
+    document = read(file)
+    for assignment in overrides:
+        document.set(assignment)
+    if seed is not None:
+        document.set_seed(seed)
+    found = Findings(document)
+    config: schema.Config | None = None
+    try:
+        config = schema.Config.model_validate(document.data)
+    except ValidationError as error:
+        for one in problems(document, error, schema.Config):
+            found.take(one)
+    found.refuse()
+    assert config is not None
+    config = resolve(config, file.stem, file.parent, found)
+    found.refuse()
+    return Scenario(config, document, file.parent)
+
+
+def shipped() -> dict[str, Path]:
+    """Return the scenarios that come with simnet, by name.
+
+    Examples
+    --------
+    >>> "quickstart" in shipped()
+    True
+    """
+    folder = Path(str(files("scenarios")))
+    return {path.stem: path for path in sorted(folder.rglob("*.yaml"))}
+
+
+def find(path: str | Path) -> Path:
+    """Return the file of a scenario: `path` itself, or the one of that name that comes with simnet.
+
+    Raises
+    ------
+    InputError
+        If there is neither.
+    """
+    file, known = Path(path), shipped()
+    if file.is_file() or str(path) not in known:
+        if not file.exists() and len(file.parts) == 1 and not file.suffix:
+            raise InputError(
+                f"there is no such file, and no scenario of that name comes with simnet; {nearest(str(path), known)}",
+                file=str(path),
+            )
+        return file
+    return known[str(path)]
+
+
+def json_schema() -> dict[str, Any]:
+    """Return the JSON Schema of a scenario file, for editors and other programs.
+
+    Examples
+    --------
+    >>> json_schema()["required"]
+    ['workers', 'network', 'job', 'exchanges']
+    """
+    found = schema.Config.model_json_schema(by_alias=True)
+    schemes = []
+    for name, scheme in sparsifier_models.usable().items():
+        options = TypeAdapter(scheme.option_type).json_schema()
+        own = {option: options["properties"][option] for option in own_options(name)}
+        schemes.append(
+            {
+                "type": "object",
+                "properties": {"scheme": {"const": name}, **own},
+                "required": ["scheme"],
+                "additionalProperties": False,
+            }
+        )
+    in_file = {
+        "type": "string",
+        "pattern": r"\.py:\w+$",
+        "description": "a class in a file, as ./my_scheme.py:Rotating",
+    }
+    schemes.append({"type": "object", "properties": {"scheme": in_file}, "required": ["scheme"]})
+    found["$defs"]["Exchange"] = {"description": schema.Exchange.__doc__, "anyOf": schemes}
+    return {"$schema": "https://json-schema.org/draft/2020-12/schema", **found, "title": "simnet scenario"}
+
+
+def _by_content(path: Path) -> str:
+    digest = _digest(path)[:12]
+    return f"inputs/{digest}-{path.name.removeprefix(digest + '-')}"
+
+
+def _digest(path: Path) -> str:
+    try:
+        with path.open("rb") as opened:
+            return hashlib.file_digest(opened, "sha256").hexdigest()
+    except OSError as error:
+        raise InputError(f"cannot be read: {error.strerror}", file=str(path)) from None
+
+
+def _files(config: schema.Config) -> list[str]:
+    """Return the files that a scenario names, as it names them."""
+    exchanges = (*config.exchanges.values(), *(other.exchange for other in (config.other_jobs or {}).values()))
+    named = [one.scheme.rpartition(":")[0] for one in exchanges if plugins.is_file(one.scheme)]
+    for job in (config.job, *(other.job for other in (config.other_jobs or {}).values())):
+        if is_file(job.device):
+            named.append(job.device)
+        synthetic = job.gradients.synthetic
+        if synthetic is not None and is_file(synthetic.like):
+            named.append(synthetic.like)
+    for entry in config.network.weather:
+        if entry.trace is not None:
+            named.append(entry.trace.file)
+        for signal in (entry.bandwidth, entry.latency):
+            parts = [] if signal is None else [part for _, part in signal.kinds() if isinstance(part, Part)]
+            named += [file for part in parts for name, file in part.arguments().items() if name in part.files]
+    return named
