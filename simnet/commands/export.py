@@ -22,6 +22,7 @@ class Export(StrEnum):
     """What `simnet export` writes."""
 
     GOAL = "goal"
+    GOAL_BINARY = "goal-binary"
     CHAKRA = "chakra"
     CSV = "csv"
     SIMGRID = "simgrid"
@@ -86,7 +87,7 @@ class Part:
 
 
 def export(
-    to: Annotated[Export, typer.Option(help="Schedules: goal, chakra, csv. Networks: simgrid, nodelink.")],
+    to: Annotated[Export, typer.Option(help="Schedules: goal, goal-binary, chakra, csv. Networks: simgrid, nodelink.")],
     scenario: Annotated[
         str | None, typer.Argument(help="The scenario whose exchange or network to write; none with --collective.")
     ] = None,

@@ -25,6 +25,7 @@ class Format(StrEnum):
     """What `simnet time` reads."""
 
     GOAL = "goal"
+    GOAL_BINARY = "goal-binary"
     CHAKRA = "chakra"
     MSCCL = "msccl"
     CSV = "csv"
@@ -36,7 +37,9 @@ class Source:
 
     file: Annotated[
         str | None,
-        typer.Argument(help="GOAL text, a folder of Chakra traces, an MSCCL algorithm, or a table of messages."),
+        typer.Argument(
+            help="GOAL, text or binary, a folder of Chakra traces, an MSCCL algorithm, or a table of messages."
+        ),
     ] = None
     format_: Annotated[
         Format | None, typer.Option("--format", help="What the file is; default: told by its content.")

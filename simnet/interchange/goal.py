@@ -28,7 +28,7 @@ from simnet.base.numbered_lines import Matched, read_lines, write_lines
 from simnet.base.reading import beginning, decoded, reading
 from simnet.base.writing import explained
 from simnet.interchange.operations import read_rounds
-from simnet.interchange.told_rounds import CALC, RECV, SEND, Operations, operations_of
+from simnet.interchange.told_rounds import CALC, RECV, SEND, Operations, operations_of, work_before
 from simnet.schedule import Schedule
 
 MAX_BYTES = 2**30
@@ -407,11 +407,9 @@ def _key(rank: Ranks, letter: NDArray[Any], label: Ranks) -> Ranks:
 
 
 def _rounds(rank: Ranks, kind: Ranks, letter: Ranks, label: Ranks, tag: Ranks) -> Ranks:
-    """Return the rounds that labels tell: work is of that of its number, messages of that of the work before."""
+    """Return the rounds that labels tell: c and the round, m and the tag."""
     told = np.where(kind == CALC, letter == ord("c"), (letter == ord("m")) & (label == tag))
-    work = np.maximum.accumulate(np.where(kind == CALC, np.arange(len(kind)), -1))
-    hint: Ranks = np.where(told & (work >= 0) & (rank[work] == rank) & told[work], label[work], -1)
-    return hint
+    return work_before(rank, kind, label, told)
 
 
 def _without_comments(text: bytes) -> tuple[bytes, int]:

@@ -112,7 +112,9 @@ class Program:
         """Raise InputError with the place of an operation."""
         if op.place == "line":
             self.refuse(op.line, message)
-        raise InputError(message, file=f"{self.name}.{op.rank}.et", field=f"{op.place} {op.line}")
+        if op.place == "node":
+            raise InputError(message, file=f"{self.name}.{op.rank}.et", field=f"node {op.line}")
+        raise InputError(message, file=self.name, field=f"rank {op.rank}, {op.place} {op.line}")
 
 
 # The round of each operation.
@@ -217,7 +219,7 @@ def check(file: Program, ops: list[Operation]) -> None:
         elif not op.size:
             continue
         own &= sent[op.level - 1] | worked[op.level]
-        for other in wanted - own:
+        for other in sorted(wanted - own, key=lambda op: op.line)[:1]:
             file.refuse_at(
                 op,
                 f"does not wait for {other}, which rounds would make it wait for; strict=False accepts that, as an "
@@ -225,7 +227,7 @@ def check(file: Program, ops: list[Operation]) -> None:
             )
     for level, works in worked.items():
         if len({op.cpu for op in works}) > 1:
-            ranked = sorted(works, key=lambda op: len(behind[op] & works))
+            ranked = sorted(works, key=lambda op: (len(behind[op] & works), op.line))
             for number, op in enumerate(ranked):
                 if len(behind[op] & works) != number:
                     file.refuse_at(op, f"works on another cpu beside {ranked[0]}; rounds have one (level {level})")

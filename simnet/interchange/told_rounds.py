@@ -89,6 +89,28 @@ class Work(NamedTuple):
     size: Ranks | Floats
 
 
+def work_before(rank: Ranks, kind: Ranks, round_: Ranks, told: NDArray[np.bool_]) -> Ranks:
+    """Return rounds where only work has them: a message is of that of the work before it.
+
+    Parameters
+    ----------
+    rank, kind : ndarray of int, shape (n,)
+        As in `Operations`.
+    round_ : ndarray of int, shape (n,)
+        The round of work; anything for messages.
+    told : ndarray of bool, shape (n,)
+        Whether an operation says that it is of a round.
+
+    Returns
+    -------
+    ndarray of int, shape (n,)
+        The rounds, -1 where there are none.
+    """
+    work = np.maximum.accumulate(np.where(kind == CALC, np.arange(len(kind)), -1))
+    hint: Ranks = np.where(told & (work >= 0) & (rank[work] == rank) & told[work], round_[work], -1)
+    return hint
+
+
 class Source(Protocol):
     """A file of operations, or several."""
 

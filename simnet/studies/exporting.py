@@ -17,7 +17,14 @@ from simnet.base.errors import InputError, nearest
 from simnet.base.units import format_bytes
 from simnet.base.writing import staged
 from simnet.collectives import registry
-from simnet.interchange import write_chakra, write_messages, write_nodelink, write_platform
+from simnet.interchange import (
+    write_chakra,
+    write_goal,
+    write_goal_binary,
+    write_messages,
+    write_nodelink,
+    write_platform,
+)
 from simnet.scenario.loader import Findings
 from simnet.scenario.network import Stages, build_network
 from simnet.schedule import Round, Schedule
@@ -26,7 +33,7 @@ if TYPE_CHECKING:
     from simnet.scenario import Scenario
     from sparsifier_models import Exchange
 
-ScheduleFormat: TypeAlias = Literal["goal", "chakra", "csv"]
+ScheduleFormat: TypeAlias = Literal["goal", "goal-binary", "chakra", "csv"]
 NetworkFormat: TypeAlias = Literal["simgrid", "nodelink"]
 
 MAX_MESSAGES = 3_000_000
@@ -35,7 +42,14 @@ MAX_MESSAGES = 3_000_000
 MAX_WORKERS = (16_384, 4_096)
 """The most ranks of a collective; of one in which each of them sends something else to every other."""
 
-SUFFIXES = {"goal": ".goal", "chakra": "_chakra", "csv": ".csv", "simgrid": ".xml", "nodelink": ".json"}
+SUFFIXES = {
+    "goal": ".goal",
+    "goal-binary": ".bin",
+    "chakra": "_chakra",
+    "csv": ".csv",
+    "simgrid": ".xml",
+    "nodelink": ".json",
+}
 """How names of files, and of the folder of Chakra traces, end by default."""
 
 # What a folder that is replaced may hold.
@@ -177,7 +191,7 @@ def write_schedule(sent: Sent, to: ScheduleFormat, out: Path | None = None, *, f
     ----------
     sent : Sent
         What is sent.
-    to : {"goal", "chakra", "csv"}
+    to : {"goal", "goal-binary", "chakra", "csv"}
         The format.
     out : Path, optional
         The file, for Chakra the folder; by default in the working directory, named after what is sent.
@@ -194,14 +208,24 @@ def write_schedule(sent: Sent, to: ScheduleFormat, out: Path | None = None, *, f
         raise InputError(f"has {schedule.n_messages:,} messages; at most {MAX_MESSAGES:,} are written", file=sent.name)
     target = _target(out, sent.name, to)
     with staged([target], force, _FILES_OF_FOLDERS) as folder:
-        if to == "goal":
-            schedule.to_goal(folder / target.name)
-        elif to == "csv":
-            write_messages(schedule, folder / target.name)
-        else:
-            (folder / target.name).mkdir()
-            write_chakra(schedule, folder / target.name / "trace")
-    one = {"goal": "GOAL text", "chakra": "Chakra traces, one per rank", "csv": "a table of messages"}[to]
+        try:
+            if to == "goal":
+                write_goal(schedule, folder / target.name)
+            elif to == "goal-binary":
+                write_goal_binary(schedule, folder / target.name)
+            elif to == "csv":
+                write_messages(schedule, folder / target.name)
+            else:
+                (folder / target.name).mkdir()
+                write_chakra(schedule, folder / target.name / "trace")
+        except ValueError as error:
+            raise InputError(str(error), file=sent.name) from None
+    one = {
+        "goal": "GOAL text",
+        "goal-binary": "binary GOAL",
+        "chakra": "Chakra traces, one per rank",
+        "csv": "a table of messages",
+    }[to]
     what = (
         f"{one}: {schedule.n_messages:,} messages of {schedule.n_ranks:,} ranks in {len(schedule.rounds):,} rounds, "
         f"{format_bytes(schedule.nbytes)}"
@@ -351,11 +375,12 @@ def _lost_of_schedule(schedule: Schedule, to: ScheduleFormat) -> list[str]:
         return lost
     if any(not np.array_equal(one.nbytes, np.rint(one.nbytes)) for one in rounds):
         lost.append("fractions of a byte: sizes are rounded")
-    unit, name = (1e-9, "nanosecond") if to == "goal" else (1e-6, "microsecond")
+    goal = to in ("goal", "goal-binary")
+    unit, name = (1e-9, "nanosecond") if goal else (1e-6, "microsecond")
     if works and any(np.any(np.abs(c - np.rint(c)) > 1e-6) for c in (np.asarray(one.compute) / unit for one in rounds)):
         lost.append(f"fractions of a {name}: times of computation are rounded")
     if any(one.phase for one in rounds):
-        lost.append("phases: the format has none" if to == "goal" else "phases, except in the names of nodes")
+        lost.append("phases: the format has none" if goal else "phases, except in the names of nodes")
     return lost
 
 
