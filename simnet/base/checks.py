@@ -6,7 +6,7 @@ import dataclasses
 import math
 from collections.abc import Callable, Collection, Mapping
 from numbers import Integral, Real
-from typing import Any, TypeVar
+from typing import Any, TypeGuard, TypeVar
 
 from simnet.base.errors import nearest
 
@@ -45,7 +45,7 @@ def whole(value: object, name: str, low: int | None = None, high: int | None = N
     return number
 
 
-def is_number(value: object) -> bool:
+def is_number(value: object) -> TypeGuard[float]:
     """Whether `value` is a real number, and not a truth value.
 
     Examples

@@ -17,14 +17,11 @@ from simnet.base.errors import InputError
 from simnet.base.progress import tracked
 from simnet.calibration.readers.facts import Facts
 from simnet.calibration.readers.jobs import over_ranks
-from simnet.calibration.readers.kinds import kind_of, read
+from simnet.calibration.readers.kinds import DATA, is_folder, kind_of, read
 from simnet.calibration.readers.tables import MAX_ROWS, Measurements, Problem
 
 MAX_FILES = 10_000
 """The most files of a folder."""
-
-DATA = "data.csv"
-"""The file that a folder stands for, if it is there."""
 
 
 def read_logs(path: str | Path, facts: Facts | None = None) -> Measurements:
@@ -60,7 +57,7 @@ def read_logs(path: str | Path, facts: Facts | None = None) -> Measurements:
     ([2, 4], ['holds no measurements in a format that is read'])
     """
     path, known = Path(path), Facts() if facts is None else facts
-    if not _is_folder(path) or (path / DATA).is_file():
+    if not is_folder(path) or (path / DATA).is_file():
         found = read(path, facts=known.of(path))
         return Measurements(over_ranks(found.rows), found.problems, found.kind)
     tables: list[pd.DataFrame] = []
@@ -102,10 +99,3 @@ def _files(folder: Path) -> Iterator[Path]:
             if count > MAX_FILES:
                 raise InputError(f"has more than {MAX_FILES:,} files, the most that are read", file=str(folder))
             yield Path(base, name)
-
-
-def _is_folder(path: Path) -> bool:
-    try:
-        return path.is_dir()
-    except OSError as error:
-        raise InputError(f"cannot be read: {error.strerror}", file=str(path)[:200]) from None

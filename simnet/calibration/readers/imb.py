@@ -165,7 +165,7 @@ def _throughput(cells: Mapping[str, str], name: str) -> str | None:
     for megabyte in (1e6, 2**20):
         low = sent / (time.value + time.half) / megabyte
         high = sent / max(time.value - time.half, 1e-30) / megabyte
-        if low * (1 - 1e-6) <= rate.value + rate.half and rate.value - rate.half <= high * (1 + 1e-6):
+        if rate.may_be_within(low, high):
             return None
     return (
         f"throughput is {rate.value:g} MB/s, but {sent:g} bytes in {time.value:.5g} s are {sent / time.value / 1e6:.5g}"

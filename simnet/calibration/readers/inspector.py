@@ -16,6 +16,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from simnet.base.checks import is_number
 from simnet.calibration.readers.conventions import collective, nccl_convention
 from simnet.calibration.readers.jobs import count, done, positive, short
 from simnet.calibration.readers.json_values import objects
@@ -46,7 +47,7 @@ def read_inspector(path: Path, out: Collector) -> Mapping[str, bool]:
         name = "sendrecv" if what == "p2p" else collective(printed_name)
         nbytes = positive(perf.get(f"{what}_msg_size_bytes"))
         micros = perf.get(f"{what}_exec_time_us")
-        if name is None or nbytes is None or isinstance(micros, bool) or not isinstance(micros, int | float):
+        if name is None or nbytes is None or not is_number(micros):
             out.report(line, f"{printed_name[:40]!r} has no size and time that are read")
             continue
         row: Row = _of_rank(header) | {
@@ -73,6 +74,4 @@ def _of_rank(header: Mapping[str, Any]) -> Row:
 
 def _rate(perf: Mapping[str, Any], what: str, name: str) -> Printed | None:
     value = perf.get(f"{what}_{name}_gbs")
-    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value < 1e9:
-        return None
-    return Printed(value * 1e9, _DIGITS * 1e9)
+    return Printed(value * 1e9, _DIGITS * 1e9) if is_number(value) and 0 < value < 1e9 else None

@@ -29,12 +29,11 @@ from simnet.calibration.readers.tables import COLUMNS, Inconsistent, Measurement
 from simnet.calibration.readers.tidy import read_tidy
 from simnet.calibration.readers.wide import read_wide
 
+DATA = "data.csv"
+"""The file that a folder stands for, if it is there."""
 
-def _never(line: str) -> bool:
-    return False
 
-
-def _never_begins(head: bytes) -> bool:
+def _never(_: str | bytes) -> bool:
     return False
 
 
@@ -58,7 +57,7 @@ class Format(NamedTuple):
     read: Callable[..., Measurements]
     first: Callable[[str], bool] = _never
     line: Callable[[str], bool] = _never
-    head: Callable[[bytes], bool] = _never_begins
+    head: Callable[[bytes], bool] = _never
     name: Callable[[str], bool] = _never
 
 
@@ -157,7 +156,7 @@ def kind_of(path: str | Path, tool: str = "") -> str | None:
     ...     kind_of(file)
     'osu'
     """
-    path = _file(path)
+    path = file_of(path)
     head = read_head(path)
     for name, one in FORMATS.items():
         if one.head(head):
@@ -225,7 +224,7 @@ def read(
     for name in facts or {}:
         if name not in COLUMNS:
             raise ValueError(f"unknown column {name!r}; {nearest(name, COLUMNS)}")
-    path = _file(path)
+    path = file_of(path)
     known = [*FORMATS, *plugins.names("log_readers")]
     if kind is not None and kind not in known:
         raise InputError(f"unknown format {kind!r}; {nearest(kind, known)}", file=str(path))
@@ -243,21 +242,19 @@ def read(
     return measured
 
 
-def _file(path: str | Path) -> Path:
-    """Return a file, or the data.csv of a folder.
-
-    Raises
-    ------
-    InputError
-        If a folder has none.
-    """
+def file_of(path: str | Path) -> Path:
+    """Return a file, or the data.csv of a folder; raise InputError if a folder has none."""
     path = Path(path)
+    if not is_folder(path):
+        return path
+    if not (path / DATA).is_file():
+        raise InputError(f"is a folder without a {DATA}; give the file", file=str(path))
+    return path / DATA
+
+
+def is_folder(path: Path) -> bool:
+    """Whether there is a folder of this name; raise InputError if there can be none."""
     try:
-        if not path.is_dir():
-            return path
+        return path.is_dir()
     except OSError as error:
         raise InputError(f"cannot be read: {error.strerror}", file=str(path)[:200]) from None
-    inside = path / "data.csv"
-    if not inside.is_file():
-        raise InputError("is a folder without a data.csv; give the file", file=str(path))
-    return inside

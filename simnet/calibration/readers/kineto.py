@@ -20,11 +20,13 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from simnet.base.checks import is_number
 from simnet.base.errors import InputError
 from simnet.calibration.readers.conventions import PARTED, collective, nccl_convention
 from simnet.calibration.readers.jobs import count, done, positive, short
 from simnet.calibration.readers.json_values import objects
 from simnet.calibration.readers.lines import read_trace
+from simnet.calibration.readers.nccl_text import ELEMENT_BYTES
 from simnet.calibration.readers.tables import MAX_WHOLE, Collector, Row, reader
 
 WORDS = (b"traceEvents", b"distributedInfo", b"schemaVersion", b"deviceProperties")
@@ -32,14 +34,8 @@ WORDS = (b"traceEvents", b"distributedInfo", b"schemaVersion", b"devicePropertie
 
 _EVENTS = re.compile(r'"traceEvents"\s{0,40}:\s{0,40}\[')
 
-_SIZES = {
-    "byte": 1, "char": 1, "bool": 1, "int8": 1, "uint8": 1,
-    "short": 2, "half": 2, "bfloat16": 2, "float16": 2, "int16": 2,
-    "int": 4, "float": 4, "float32": 4, "int32": 4,
-    "long": 8, "double": 8, "int64": 8, "float64": 8, "complexfloat": 8,
-}  # fmt: skip
-"""Bytes of an element, by the name of its type."""
-
+_SIZES = ELEMENT_BYTES | {"byte": 1, "bool": 1, "short": 2, "int16": 2, "float16": 2}
+_SIZES |= {"float32": 4, "long": 8, "float64": 8, "complexfloat": 8}
 _SUFFIX = re.compile(r"(?:_(?:base|into_tensor|tensor|coalesced|oop|async|single|list))+$")
 _RANK = re.compile(r'"rank"\s{0,9}:\s{0,9}(\d{1,8})')
 _META = "Collective name"
@@ -70,7 +66,7 @@ def read_kineto(path: Path, out: Collector) -> Mapping[str, bool]:
             asked[number] = args
         elif short(event.get("cat")).casefold() == "kernel" and (_META in args or "ccl" in name.casefold()):
             lasted = event.get("dur")
-            if isinstance(lasted, int | float) and not isinstance(lasted, bool):
+            if is_number(lasted):
                 kernels.append((line, float(lasted), args))
     shared = Counter(positive(args.get("External id")) for _, _, args in kernels if _META not in args)
     left: dict[str, tuple[int, int]] = {}
@@ -98,7 +94,8 @@ def _row(args: Mapping[str, Any]) -> Row | str:
     name = collective(_SUFFIX.sub("", said.casefold().lstrip("_")))
     if name is None:
         return f"{said[:40]!r} is no collective that is read"
-    each = _SIZES.get(short(args.get("dtype")).casefold(), 1 if "float8" in short(args.get("dtype")).casefold() else 0)
+    dtype = short(args.get("dtype")).casefold()
+    each = 1 if "float8" in dtype else _SIZES.get(dtype)
     sent, got = positive(args.get("In msg nelems")), positive(args.get("Out msg nelems"))
     if not each or sent is None or got is None:
         return f"a kernel of {said[:40]!r} has no number and no type of elements"
@@ -107,7 +104,7 @@ def _row(args: Mapping[str, Any]) -> Row | str:
         "collective": name,
         "nbytes": min(elements * each, MAX_WHOLE),
         "size_convention": nccl_convention(name),
-        "dtype": short(args.get("dtype")).casefold(),
+        "dtype": dtype,
         "ranks": count(args.get("Group size")),
         "group": _group(args),
         "sequence": positive(args.get("Seq")),

@@ -13,11 +13,10 @@ from __future__ import annotations
 
 import json
 import math
-import re
 from collections.abc import Mapping
 from decimal import Decimal
 from pathlib import Path, PurePosixPath
-from typing import Any, NoReturn
+from typing import Any
 
 from simnet.base.errors import InputError
 from simnet.calibration.readers.conventions import collective, collective_in, nccl_convention
@@ -33,8 +32,6 @@ MAX_CONTAINERS = 1_000_000
 
 NEWEST = 3
 """The latest version of the format that is read."""
-
-_SPACE = re.compile(r"\s*")
 
 
 @reader("nccl-json")
@@ -55,21 +52,17 @@ def read_nccl_json(path: Path, out: Collector, *, iterations: bool = False) -> N
     InputError
         If the file cannot be read, is not JSON of this form, or does not say which collective it measured.
     """
-
-    def refuse(message: str, name: str | None = None) -> NoReturn:
-        raise InputError(message, file=out.file, field=name)
-
     data = load(path)
     version = data.get("version")
     if isinstance(version, bool) or not isinstance(version, int) or not 1 <= version <= NEWEST:
-        refuse(f"must be a whole number in 1..{NEWEST}, got {_kind(version)}", "version")
+        out.refuse(f"must be a whole number in 1..{NEWEST}, got {_kind(version)}", name="version")
     results = data.get("results")
     if not isinstance(results, list):
-        refuse(f"must be a list, got {_kind(results)}", "results")
+        out.refuse(f"must be a list, got {_kind(results)}", name="results")
     stated, name = _stated(data)
     name = name or collective_in(path.name) or _text(out.facts.get("collective"))
     if not name:
-        refuse("does not say which collective this is; give it, as collective=all_reduce", "args")
+        out.refuse("does not say which collective this is; give it, as collective=all_reduce", name="args")
     for number, one in enumerate(results):
         where = f"results[{number}]"
         if not isinstance(one, dict):
@@ -130,17 +123,15 @@ def load(path: Path) -> dict[str, Any]:
         if count > most:
             raise InputError(f"has some {count:,} {what}; at most {most:,} are read", file=file)
     try:
-        data, end = json.JSONDecoder().raw_decode(text, _skip(text, 0))
+        data = json.loads(text)
     except json.JSONDecodeError as error:
-        message = f"is not JSON, or was cut: {error.msg}"
+        goes_on = error.msg == "Extra data"
+        message = "goes on after the end of the JSON object" if goes_on else f"is not JSON, or was cut: {error.msg}"
         raise InputError(message, file=file, line=error.lineno) from None
     except RecursionError:
         raise InputError("is not JSON of nccl-tests: it is nested too deeply", file=file) from None
     except ValueError:
         raise InputError("is not JSON of nccl-tests: a number has thousands of digits", file=file) from None
-    if _skip(text, end) != len(text):
-        line = text.count("\n", 0, _skip(text, end)) + 1
-        raise InputError("goes on after the end of the JSON object", file=file, line=line)
     if not isinstance(data, dict):
         raise InputError(f"must be a JSON object, got {_kind(data)}", file=file, line=1)
     environment = data.pop("env", None)
@@ -223,11 +214,6 @@ def _whole(value: object) -> int | None:
 
 def _text(value: object) -> str:
     return value[:60] if isinstance(value, str) else ""
-
-
-def _skip(text: str, at: int) -> int:
-    found = _SPACE.match(text, at)
-    return at if found is None else found.end()
 
 
 def _kind(value: object) -> str:

@@ -28,17 +28,10 @@ from simnet.calibration.readers.conventions import PARTED, collective, collectiv
 from simnet.calibration.readers.lines import bare, read_lines
 from simnet.calibration.readers.tables import MAX_RANKS, MAX_ROWS, Collector, Printed, Row, printed, reader, whole
 
-DTYPES = frozenset(
-    (
-        *("int8", "uint8", "int32", "uint32", "int64", "uint64", "char", "int"),
-        *("half", "float", "double", "bfloat16", "f8e4m3", "f8e5m2", "fp8_e4m3", "fp8_e5m2", "f16", "f32", "f64"),
-    )
-)
-"""Types that a row may begin with."""
-
-_BYTES = {"int8": 1, "uint8": 1, "char": 1, "f8e4m3": 1, "f8e5m2": 1, "fp8_e4m3": 1, "fp8_e5m2": 1}
-_BYTES |= {"half": 2, "bfloat16": 2, "f16": 2, "int32": 4, "uint32": 4, "int": 4, "float": 4, "f32": 4}
-_BYTES |= {"int64": 8, "uint64": 8, "double": 8, "f64": 8}
+ELEMENT_BYTES = {"int8": 1, "uint8": 1, "char": 1, "f8e4m3": 1, "f8e5m2": 1, "fp8_e4m3": 1, "fp8_e5m2": 1}
+ELEMENT_BYTES |= {"half": 2, "bfloat16": 2, "f16": 2, "int32": 4, "uint32": 4, "int": 4, "float": 4, "f32": 4}
+ELEMENT_BYTES |= {"int64": 8, "uint64": 8, "double": 8, "f64": 8}
+"""Types that a row may begin with, and bytes of an element of each."""
 
 ALGORITHMS = frozenset(("tree", "ring", "collnetdirect", "collnetchain", "nvls", "nvlstree", "pat"))
 """Algorithms of NCCL, as a setting may pin them."""
@@ -211,7 +204,7 @@ def parse_row(line: str, width: int | None = None) -> Cells | str | None:
         return None
     rest = head[4] or ""
     words = rest.split()
-    certain = head[3] in DTYPES
+    certain = head[3] in ELEMENT_BYTES
     reduction = ""
     if words and not _NUMBER.fullmatch(words[0]) and _OPERATION.fullmatch(words[0]):
         reduction = words.pop(0)
@@ -375,7 +368,7 @@ def _ranks_told(rows: Sequence[Cells], name: str, stated: object) -> int | None:
 
 def _share(cells: Cells) -> int | None:
     """Return how many times the count of a row goes into its size; None if that is no whole number."""
-    each = _BYTES.get(cells.dtype)
+    each = ELEMENT_BYTES.get(cells.dtype)
     if each is None or not cells.elements or cells.nbytes % (each * cells.elements):
         return None
     return cells.nbytes // (each * cells.elements)

@@ -19,7 +19,7 @@ from pathlib import Path
 
 from simnet.calibration.readers.conventions import nccl_convention
 from simnet.calibration.readers.lines import bare, read_lines
-from simnet.calibration.readers.tables import SLACK, Collector, Row, printed, reader, whole
+from simnet.calibration.readers.tables import Collector, Row, printed, reader, whole
 
 HEADER = re.compile(r"\s*#bytes\s+#iterations\s.*(?:BW average|t_typical|t_avg)")
 """The line that names the columns of a table."""
@@ -100,7 +100,7 @@ def _row(cells: Mapping[str, str], operation: str, bidirectional: bool) -> Row |
         number = printed(cells.get("MsgRate[Mpps]", ""))
         if number is not None and size:
             low, high = ((number.value + sign * number.half) * 1e6 * size / unit for sign in (-1, 1))
-            if not low * (1 - SLACK) <= rate.value + rate.half or not rate.value - rate.half <= high * (1 + SLACK):
+            if not rate.may_be_within(low, high):
                 return f"{rate.value:g} is not {number.value:g} million messages of {size} bytes a second"
         if rate.value > 0:
             row |= {"seconds": size / (rate.value * unit), "algbw": rate.value * unit}

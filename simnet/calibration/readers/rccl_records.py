@@ -19,7 +19,7 @@ from simnet.calibration.readers.jobs import count, positive, short
 from simnet.calibration.readers.json_values import objects
 from simnet.calibration.readers.lines import read_lines
 from simnet.calibration.readers.tables import Collector, printed, reader
-from simnet.calibration.readers.tidy import read_records
+from simnet.calibration.readers.tidy import records_of
 
 NEEDED = ("name", "size", "inPlace", "time", "algBw", "busBw")
 """Keys or columns without which it is none of these."""
@@ -34,10 +34,11 @@ def read_rccl_records(path: Path, out: Collector) -> None:
     InputError
         If the file cannot be read, is neither, or holds no record.
     """
-    text = "\n".join(read_lines(path))
+    lines = read_lines(path)
+    text = "\n".join(lines)
     records: Iterable[tuple[int, Mapping[str, Any]]] = objects(text, out.file)
     if text.lstrip()[:1] not in ("{", "["):
-        records = read_records(path, NEEDED)[1]
+        records = records_of(lines, NEEDED, out.file)[1]
     for line, one in records:
         if not set(NEEDED) <= set(one):
             continue

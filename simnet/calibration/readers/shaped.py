@@ -11,10 +11,10 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from simnet.base.errors import InputError
 from simnet.calibration.readers.conventions import collective, mpi_convention
+from simnet.calibration.readers.lines import read_lines
 from simnet.calibration.readers.tables import MAX_RANKS, MAX_WHOLE, Collector, Row, printed, reader, whole
-from simnet.calibration.readers.tidy import read_records
+from simnet.calibration.readers.tidy import records_of
 from simnet.collectives.registry import algorithm_in_logs
 
 NEEDED = ("N", "latency_ms", "rate_mbit", "size_bytes", "seconds")
@@ -58,9 +58,9 @@ def read_shaped(path: Path, out: Collector) -> dict[str, bool]:
     >>> rows[["tool", "collective", "ranks", "link_latency", "link_bandwidth"]].to_dict("records")
     [{'tool': 'mpich', 'collective': 'broadcast', 'ranks': 3, 'link_latency': 0.005, 'link_bandwidth': 12500000.0}]
     """
-    names, records = read_records(path, NEEDED)
+    names, records = records_of(read_lines(path), NEEDED, out.file)
     if not {"collective", "method"} & set(names):
-        raise InputError("has neither a column 'collective' nor a column 'method'", file=out.file, line=1)
+        out.refuse("has neither a column 'collective' nor a column 'method'", 1)
     for line, cells in records:
         method = cells.get("method", "").strip()
         named = cells.get("collective", "").strip()
@@ -78,15 +78,13 @@ def read_shaped(path: Path, out: Collector) -> dict[str, bool]:
             text = cells.get(name, "").strip().removesuffix(".0")
             number = whole(text, most)
             if number is None and (text or name in NEEDED):
-                raise InputError(
-                    f"must be a whole number >= 0, got {text[:40]!r}", file=out.file, line=line, field=name
-                )
+                out.refuse(f"must be a whole number >= 0, got {text[:40]!r}", line, name)
             row[column] = number
         for name, (column, unit) in _NUMBERS.items():
             text = cells.get(name, "").strip()
             value = printed(text)
             if value is None and (text or name in NEEDED):
-                raise InputError(f"must be a number, got {text[:40]!r}", file=out.file, line=line, field=name)
+                out.refuse(f"must be a number, got {text[:40]!r}", line, name)
             row[column] = None if value is None else value.value * unit
         out.add(row, line, time=printed(cells["seconds"]))
     extra = {column: True for name, (column, _) in _NUMBERS.items() if name in names}

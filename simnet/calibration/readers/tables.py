@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from decimal import Decimal
 from functools import wraps
 from pathlib import Path
-from typing import Literal, NamedTuple, TypeAlias
+from typing import Literal, NamedTuple, NoReturn, TypeAlias
 
 import pandas as pd
 
@@ -77,6 +77,7 @@ SLACK = 1e-6
 """Relative error that numbers may have beyond what is printed: products were rounded too."""
 
 _TYPES = {"text": "object", "whole": "Int64", "number": "float64", "flag": "boolean"}
+_MISSING: Mapping[str, object] = {"text": "", "number": math.nan}
 _NUMBER = re.compile(r"[-+]?(?:\d{1,40}(?:\.\d{0,40})?|\.\d{1,40})(?:[eE][-+]?\d{1,3})?", re.ASCII)
 
 
@@ -121,6 +122,10 @@ class Printed(NamedTuple):
     value: float
     half: float
 
+    def may_be_within(self, low: float, high: float) -> bool:
+        """Whether the true number may be between two others, which were rounded too."""
+        return low * (1 - SLACK) <= self.value + self.half and self.value - self.half <= high * (1 + SLACK)
+
 
 @dataclass
 class Collector:
@@ -162,6 +167,10 @@ class Collector:
         elif len(self.problems) == MAX_PROBLEMS:
             self.problems.append(Problem(self.file, line, "has more problems, which are not listed", False))
 
+    def refuse(self, message: str, line: int | None = None, name: str | None = None) -> NoReturn:
+        """Raise InputError: what is wrong with the file, in a line, with the value of a column or field."""
+        raise InputError(message, file=self.file, line=line, field=name)
+
     def add(
         self,
         row: Row,
@@ -193,7 +202,7 @@ class Collector:
             If there are too many rows.
         """
         if len(self.rows) >= MAX_ROWS:
-            raise InputError(f"has more than {MAX_ROWS:,} rows, the most that are read", file=self.file, line=line)
+            self.refuse(f"has more than {MAX_ROWS:,} rows, the most that are read", line)
         for name, one in (("seconds", time), ("algbw", algbw), ("busbw", busbw)):
             row.setdefault(name, None if one is None else one.value)
         seconds = row["seconds"]
@@ -243,7 +252,7 @@ class Collector:
         if not self.rows:
             first = f"; the first problem: {self.problems[0].message}" if self.problems else ""
             line = self.problems[0].line if self.problems else None
-            raise InputError(f"holds no measurement that can be read{first}", file=self.file, line=line)
+            self.refuse(f"holds no measurement that can be read{first}", line)
         made = table(self.rows, list(extra or {}))
         for name in (name for name, of_numbers in (extra or {}).items() if of_numbers):
             made[name] = pd.to_numeric(made[name].replace("", None), errors="coerce").astype("float64")
@@ -290,13 +299,8 @@ def table(rows: Iterable[Row], extra: Sequence[str] = ()) -> pd.DataFrame:
     listed = list(rows)
     made: dict[str, pd.Series] = {}
     for name, form in COLUMNS.items():
-        values = [row.get(name) for row in listed]
-        if form == "text":
-            made[name] = pd.Series(["" if value is None else value for value in values], dtype="object")
-        elif form == "number":
-            made[name] = pd.Series([math.nan if value is None else value for value in values], dtype="float64")
-        else:
-            made[name] = pd.Series(values, dtype=_TYPES[form])
+        values = [_MISSING.get(form) if row.get(name) is None else row[name] for row in listed]
+        made[name] = pd.Series(values, dtype=_TYPES[form])
     for name in extra:
         made[name] = pd.Series([row.get(name) for row in listed])
     return pd.DataFrame(made)
@@ -411,7 +415,7 @@ def _algorithm(size: float | None, factor: float, time: Printed | None, algbw: P
         return None
     low = factor * size / (time.value + time.half)
     high = factor * size / (time.value - time.half) if time.value > time.half else math.inf
-    if low * (1 - SLACK) <= algbw.value + algbw.half and algbw.value - algbw.half <= high * (1 + SLACK):
+    if algbw.may_be_within(low, high):
         return None
     got, must = algbw.value / 1e9, factor * size / time.value / 1e9
     return f"algorithm bandwidth is {got:.5g} GB/s, but {size:g} bytes in {time.value:.5g} s are {must:.5g} GB/s"

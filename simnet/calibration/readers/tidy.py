@@ -59,8 +59,8 @@ def read_tidy(path: Path, out: Collector) -> dict[str, bool]:
     >>> rows[["seconds", "site"]].to_dict("records")
     [{'seconds': 2.5e-05, 'site': 'Bergen'}]
     """
-    file, given = out.file, out.facts
-    names, records = read_records(path, [name for name in NEEDED if name not in given])
+    given = out.facts
+    names, records = records_of(read_lines(path), [name for name in NEEDED if name not in given], out.file)
     extra = [name for name in names if name not in COLUMNS]
     for name in extra:
         if close := difflib.get_close_matches(name, COLUMNS, n=1, cutoff=0.85):
@@ -70,18 +70,18 @@ def read_tidy(path: Path, out: Collector) -> dict[str, bool]:
         row: Row = {}
         for name, text in cells.items():
             if name in COLUMNS:
-                row[name] = _value(name, text, file, line)
+                row[name] = _value(name, text, out, line)
             else:
-                row[name] = _short(text, name, file, line)
+                row[name] = _short(text, name, out, line)
                 if name in numeric and text.strip() and printed(text) is None:
                     numeric.discard(name)
         if row.get("nbytes", given.get("nbytes")) is None:
-            raise InputError("must be a whole number >= 0, got ''", file=file, line=line, field="nbytes")
+            out.refuse("must be a whole number >= 0, got ''", line, "nbytes")
         convention = str(row.get("size_convention") or given.get("size_convention") or "")
         if not convention:
             row["size_convention"] = nccl_convention(str(row.get("collective") or given.get("collective")))
         elif convention not in CONVENTIONS:
-            raise InputError(f"is {convention[:40]!r}; {nearest(convention[:40], CONVENTIONS)}", file=file, line=line)
+            out.refuse(f"is {convention[:40]!r}; {nearest(convention[:40], CONVENTIONS)}", line)
         own = {name: printed(cells.get(name, "")) for name in ("seconds", "algbw", "busbw")}
         shown = {name: value if value is not None and value.value != 0 else None for name, value in own.items()}
         out.add(row, line, time=shown["seconds"], algbw=shown["algbw"], busbw=shown["busbw"])
@@ -123,24 +123,26 @@ def write_tidy(rows: pd.DataFrame, path: str | Path, remarks: Sequence[str] = ()
         raise InputError(f"cannot be written: {error.strerror}", file=str(path)) from None
 
 
-def read_records(path: Path, needed: Iterable[str] = ()) -> tuple[list[str], Iterator[tuple[int, dict[str, str]]]]:
+def records_of(
+    lines: Sequence[str], needed: Iterable[str], file: str
+) -> tuple[list[str], Iterator[tuple[int, dict[str, str]]]]:
     """Return the names of the columns of a CSV, and its rows by column, each with its line.
 
     Parameters
     ----------
-    path : Path
-        The file.
+    lines : sequence of str
+        All lines of the file.
     needed : iterable of str
         Columns that must be there.
+    file : str
+        Its name, for errors.
 
     Raises
     ------
     InputError
-        If the file cannot be read, has no rows, lacks a column, has too many or unusable ones, or a row of another
-        length.
+        If it has no rows, lacks a column, has too many or unusable ones, or a row of another length.
     """
-    file = str(path)
-    rows = _csv_rows(read_lines(path), file)
+    rows = _csv_rows(lines, file)
     line, head = next(rows, (1, []))
     names = [name.strip() for name in head]
     if not names:
@@ -181,15 +183,15 @@ def _csv_rows(lines: Sequence[str], file: str) -> Iterator[tuple[int, list[str]]
             raise InputError(f"is not CSV: {error}", file=file, line=at) from None
 
 
-def _value(name: str, text: str, file: str, line: int) -> object:
+def _value(name: str, text: str, out: Collector, line: int) -> object:
     """Return the value of a cell of a known column."""
     word = text.strip()
     form = COLUMNS[name]
     if form == "text":
-        return _short(word, name, file, line)
+        return _short(word, name, out, line)
     if form == "flag":
         if word.casefold() not in _FLAGS:
-            raise InputError(f"must be true or false, got {word[:40]!r}", file=file, line=line, field=name)
+            out.refuse(f"must be true or false, got {word[:40]!r}", line, name)
         return _FLAGS[word.casefold()]
     if not word:
         return None
@@ -198,19 +200,17 @@ def _value(name: str, text: str, file: str, line: int) -> object:
         number = whole(word.removesuffix(".0"), most)
         if number is None or (number == 0 and most == MAX_RANKS):
             low = 1 if most == MAX_RANKS else 0
-            raise InputError(
-                f"must be a whole number in {low}..{most}, got {word[:40]!r}", file=file, line=line, field=name
-            )
+            out.refuse(f"must be a whole number in {low}..{most}, got {word[:40]!r}", line, name)
         return number
     value = printed(word)
     if value is None or value.value < 0:
-        raise InputError(f"must be a finite number >= 0, got {word[:40]!r}", file=file, line=line, field=name)
+        out.refuse(f"must be a finite number >= 0, got {word[:40]!r}", line, name)
     return value.value
 
 
-def _short(text: str, name: str, file: str, line: int) -> str:
+def _short(text: str, name: str, out: Collector, line: int) -> str:
     if len(text) > MAX_TEXT:
-        raise InputError(f"is longer than {MAX_TEXT} characters", file=file, line=line, field=name)
+        out.refuse(f"is longer than {MAX_TEXT} characters", line, name)
     return text
 
 

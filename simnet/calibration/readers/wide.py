@@ -10,10 +10,10 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-from simnet.base.errors import InputError
 from simnet.calibration.readers.conventions import collective, nccl_convention
+from simnet.calibration.readers.lines import read_lines
 from simnet.calibration.readers.tables import MAX_RANKS, Collector, Printed, Row, printed, reader, whole
-from simnet.calibration.readers.tidy import read_records
+from simnet.calibration.readers.tidy import records_of
 
 NEEDED = ("collective", "nranks", "size_bytes", "time_us_oop")
 """Columns without which a table is none of these."""
@@ -36,17 +36,12 @@ def read_wide(path: Path, out: Collector) -> dict[str, bool]:
     InputError
         If the file cannot be read, a column is missing, or a value is not what its column holds. With file and line.
     """
-    names, records = read_records(path, NEEDED)
+    names, records = records_of(read_lines(path), NEEDED, out.file)
     for line, cells in records:
         measured = collective(cells["collective"]) or cells["collective"][:60]
         size = whole(cells.get("total_bytes") or cells["size_bytes"])
         if size is None:
-            raise InputError(
-                f"must be a whole number >= 0, got {cells['size_bytes'][:40]!r}",
-                file=out.file,
-                line=line,
-                field="size_bytes",
-            )
+            out.refuse(f"must be a whole number >= 0, got {cells['size_bytes'][:40]!r}", line, "size_bytes")
         common: Row = {
             "collective": measured,
             "nbytes": size,
@@ -63,7 +58,7 @@ def read_wide(path: Path, out: Collector) -> dict[str, bool]:
             text = cells.get(name, "").strip()
             number = whole(text, MAX_RANKS if column != "iterations" else 2**62)
             if text and number is None:
-                raise InputError(f"must be a whole number, got {text[:40]!r}", file=out.file, line=line, field=name)
+                out.refuse(f"must be a whole number, got {text[:40]!r}", line, name)
             common[column] = number or None
         for name, column in _TIMES.items():
             value = printed(cells.get(name, ""), -6)
