@@ -16,7 +16,6 @@ Run it as ``torchrun --nproc-per-node 4 -m validate.replay --backend gloo --coll
 from __future__ import annotations
 
 import argparse
-import hashlib
 import sys
 import time
 from collections.abc import Sequence
@@ -29,18 +28,16 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from simnet.base import units
+from simnet.base.arrays import Floats
 from simnet.base.errors import InputError, SimnetError
 from simnet.calibration.readers import write_tidy
 from simnet.calibration.readers.conventions import mpi_convention
 from simnet.collectives import registry
 from simnet.interchange import read_schedule
 from simnet.measure.communicators import BACKENDS, Communicator, connect
+from simnet.measure.facts import digest
+from simnet.measure.plan import MEMORY
 from simnet.schedule import Schedule
-
-Floats = NDArray[np.float64]
-
-MEMORY = 8 * 2**30
-"""The most bytes of buffers that a rank makes."""
 
 _PINGS = 12
 _CONTENTS = 251
@@ -220,12 +217,10 @@ def measure(
 
 
 def _digest(schedule: Schedule) -> float:
-    """Return a number that differs between schedules, small enough for a float to hold it."""
+    """Return a number that differs between schedules."""
     columns = schedule.columns()
-    text = hashlib.sha256(str(schedule.n_ranks).encode())
-    for name in ("round", "src", "dst", "nbytes"):
-        text.update(np.ascontiguousarray(columns[name]).tobytes())
-    return float(int.from_bytes(text.digest()[:6], "big"))
+    parts = [columns[name].tobytes() for name in ("round", "src", "dst", "nbytes")]
+    return digest(b"".join([str(schedule.n_ranks).encode(), *parts]))
 
 
 def _check(own: Plan, communicator: Communicator, out: Any, into: Any) -> None:

@@ -223,3 +223,20 @@ def _ending(exitcode: int | None) -> str:
             reason = "; it may have run out of memory: try --jobs 1" if name == "SIGKILL" else ""
             return f"was ended by {name}{reason}"
     return f"ended without a result (exit code {exitcode})"
+
+
+@contextmanager
+def endable() -> Iterator[None]:
+    """Let signals that end this process raise SystemExit, so that it ends first what it has started."""
+
+    def leave(number: int, _: object) -> None:
+        raise SystemExit(128 + number)
+
+    # Python lets no other thread take signals.
+    here = threading.current_thread() is threading.main_thread()
+    before = {one: signal.signal(one, leave) for one in (signal.SIGTERM, signal.SIGHUP) if here}
+    try:
+        yield
+    finally:
+        for one, handler in before.items():
+            signal.signal(one, handler)

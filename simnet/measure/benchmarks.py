@@ -11,18 +11,17 @@ import shlex
 import shutil
 import signal
 import subprocess
-import threading
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from types import FrameType
 from typing import NamedTuple
 
 import pandas as pd
 
 from simnet.base.errors import InputError
+from simnet.base.processes import endable
 from simnet.base.writing import staged
 from simnet.calibration.readers import read, write_tidy
 from simnet.calibration.readers.conventions import mpi_convention
@@ -197,13 +196,7 @@ def run(benchmarks: Benchmarks, say: Callable[[str], None]) -> list[str]:
 
     Programs that fail, and what they print that cannot be read, are said and left out. Of one that takes longer than
     its share of the time, the sizes that it has printed are kept.
-
-    Parameters
-    ----------
-    benchmarks : Benchmarks
-        What is run.
-    say : callable
-        Is told, in a line of text, what runs.
+    `say` is told, in a line of text, what runs.
 
     Raises
     ------
@@ -264,7 +257,7 @@ def _logged(words: Sequence[str], log: Path, limit: float) -> tuple[str, bool]:
         except OSError as error:
             return f"{words[0]} cannot be started: {error.strerror}", False
     try:
-        with _endable():
+        with endable():
             code = process.wait(limit)
     except subprocess.TimeoutExpired:
         _end(process)
@@ -277,23 +270,6 @@ def _logged(words: Sequence[str], log: Path, limit: float) -> tuple[str, bool]:
             _end(process)
     said = log.read_text(encoding="utf-8", errors="replace").strip().splitlines() if code else []
     return (f"ended with {code}{f': {said[-1][:200]}' if said else ''}", False) if code else ("", True)
-
-
-@contextmanager
-def _endable() -> Iterator[None]:
-    """Let signals that end this process raise SystemExit, so that it ends first what it has started."""
-
-    def leave(number: int, frame: FrameType | None) -> None:
-        raise SystemExit(128 + number)
-
-    # Python lets no other thread take signals.
-    here = threading.current_thread() is threading.main_thread()
-    before = {one: signal.signal(one, leave) for one in (signal.SIGTERM, signal.SIGHUP) if here}
-    try:
-        yield
-    finally:
-        for one, handler in before.items():
-            signal.signal(one, handler)
 
 
 def _end(process: subprocess.Popen[bytes]) -> None:

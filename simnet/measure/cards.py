@@ -47,13 +47,7 @@ class Port(NamedTuple):
 
 
 def infiniband(root: Path = SYSTEM) -> list[Port]:
-    """Return the active ports of devices for InfiniBand and RoCE.
-
-    Parameters
-    ----------
-    root : Path
-        Where the system describes them.
-    """
+    """Return the active ports of devices for InfiniBand and RoCE."""
     return [
         Port(
             port.parents[1].name,
@@ -68,13 +62,7 @@ def infiniband(root: Path = SYSTEM) -> list[Port]:
 
 
 def ethernet(root: Path = SYSTEM) -> list[Port]:
-    """Return the network interfaces that are up and have a device, which those made of software have not.
-
-    Parameters
-    ----------
-    root : Path
-        Where the system describes them.
-    """
+    """Return the network interfaces that are up and have a device, which those made of software have not."""
     found = []
     for one in sorted(root.glob("net/*")):
         if (one / "device").exists() and read_text(one / "operstate") == "up":
@@ -85,13 +73,7 @@ def ethernet(root: Path = SYSTEM) -> list[Port]:
 
 
 def described(root: Path = SYSTEM) -> list[str]:
-    """Return the cards that are up in words: name, rate and kind; of Ethernet alone if that is all.
-
-    Parameters
-    ----------
-    root : Path
-        Where the system describes them.
-    """
+    """Return the cards that are up in words: name, rate and kind; of Ethernet alone if that is all."""
     ports = infiniband(root)
     named = [(f"{one.name}:{one.number}", one) for one in ports] or [(one.name, one) for one in ethernet(root)]
     return [" ".join(f"{name} {one.rate} {one.kind}".split()) for name, one in named]

@@ -62,34 +62,19 @@ def _shown(name: str, value: str, hosts: Collection[str]) -> str:
     return HIDDEN if hidden or any(one.casefold() in value.casefold() for one in hosts) else value
 
 
-def node_of_ranks(communicator: Communicator, node: str | None = None) -> list[int]:
+def node_of_ranks(communicator: Communicator) -> list[int]:
     """Return the number of the node of each rank, in the order in which they appear; every rank calls this.
 
-    Parameters
-    ----------
-    communicator : Communicator
-        The job.
-    node : str, optional
-        What tells this node from others; default: the name of the host and the number of its last start.
+    A node is told from others by the name of the host and the number of its last start.
     """
-    own = (
-        node
-        if node is not None
-        else f"{socket.gethostname()} {cards.read_text(Path('/proc/sys/kernel/random/boot_id'))}"
-    )
-    seen = communicator.gather(np.array([digest(own)]))[:, 0].tolist()
+    own = f"{socket.gethostname()} {cards.read_text(Path('/proc/sys/kernel/random/boot_id'))}"
+    seen = communicator.gather(np.array([digest(own.encode())]))[:, 0].tolist()
     numbers = {one: number for number, one in enumerate(dict.fromkeys(seen))}
     return [numbers[one] for one in seen]
 
 
 def hosts_of_ranks(communicator: Communicator) -> set[str]:
-    """Return the short names of the hosts of all ranks; every rank calls this.
-
-    Parameters
-    ----------
-    communicator : Communicator
-        The job.
-    """
+    """Return the short names of the hosts of all ranks; every rank calls this."""
     name = socket.gethostname().partition(".")[0].encode()[:_LABEL]
     seen = communicator.gather(np.frombuffer(name.ljust(_LABEL, b"\0"), dtype=np.uint8).astype(float))
     names = {bytes(one.astype(np.uint8)).rstrip(b"\0").decode(errors="ignore") for one in seen}
@@ -97,13 +82,7 @@ def hosts_of_ranks(communicator: Communicator) -> set[str]:
 
 
 def cards_in_use(communicator: Communicator) -> int:
-    """Return between how many cards each node spreads messages; 0 unless all ranks agree. Every rank calls this.
-
-    Parameters
-    ----------
-    communicator : Communicator
-        The job.
-    """
+    """Return between how many cards each node spreads messages; 0 unless all ranks agree. Every rank calls this."""
     seen = communicator.gather(np.array([float(cards.in_use(communicator.library, os.environ))]))
     return int(seen.min()) if np.ptp(seen) == 0 else 0
 
@@ -128,7 +107,7 @@ def header(communicator: Communicator, node_of: Sequence[int], backend: str) -> 
         **communicator.versions(),
         **{f"environment {name}": value for name, value in settings(os.environ, hosts).items()},
     }
-    alike = np.unique(communicator.gather(np.array([digest(repr(machine))]))).size == 1
+    alike = np.unique(communicator.gather(np.array([digest(repr(machine).encode())]))).size == 1
     facts = {
         "measured by": f"simnet {simnet.__version__}, {datetime.datetime.now(tz=datetime.UTC).date()}",
         "backend": f"{backend}, {communicator.library}",
@@ -154,6 +133,6 @@ def placed(node_of: Sequence[int]) -> str:
     return f"{len(node_of)} on {len(counts)} nodes, {each} on each"
 
 
-def digest(text: str) -> float:
-    """Return a number that differs between texts, small enough for a float to hold it."""
-    return float(int.from_bytes(hashlib.sha256(text.encode()).digest()[:6], "big"))
+def digest(content: bytes) -> float:
+    """Return a number that differs between contents, small enough for a float to hold it."""
+    return float(int.from_bytes(hashlib.sha256(content).digest()[:6], "big"))

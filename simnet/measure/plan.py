@@ -14,6 +14,7 @@ from typing import Literal, TypeAlias
 
 from simnet.base import units
 from simnet.base.errors import InputError, nearest
+from simnet.calibration.readers.conventions import PARTED
 
 Pairs: TypeAlias = Literal["one", "nodes", "none"]
 
@@ -34,8 +35,6 @@ _MOST_SIZES = 1000
 # Buffers of the smallest size while its result is looked at: what goes in, what comes out and two copies of it, what
 # is due, and where they differ.
 _LOOKED_AT = 6
-
-_SHARED = ("all_gather", "reduce_scatter", "alltoall")
 
 
 @dataclass(frozen=True)
@@ -262,7 +261,7 @@ def divided(collective: str, wanted: Sequence[int], ranks: int) -> tuple[int, ..
     >>> divided("all_reduce", [1024, 2048], 3), divided("all_gather", [1024, 2048], 3)
     ((1024, 2048), (1020, 2052))
     """
-    part = ELEMENT * (ranks if collective in _SHARED else 1)
+    part = ELEMENT * (ranks if collective in PARTED else 1)
     return tuple(dict.fromkeys(max(1, round(one / part)) * part for one in wanted))
 
 

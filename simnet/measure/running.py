@@ -42,7 +42,7 @@ class Found:
         What was not measured, and why.
     """
 
-    rows: list[dict[str, object]] = field(default_factory=list)
+    rows: list[dict[str, Any]] = field(default_factory=list)
     left_out: list[str] = field(default_factory=list)
 
 
@@ -230,7 +230,7 @@ def _ahead(calls: Sequence[tuple[int, float]], nbytes: int) -> float:
     return seconds + max(0.0, seconds - before) / (last - first) * max(0, nbytes - last)
 
 
-def _row(curve: Curve, point: _Point, mistakes: int) -> dict[str, object]:
+def _row(curve: Curve, point: _Point, mistakes: int) -> dict[str, Any]:
     """Return a row of the table, given how many elements were wrong when the result was looked at."""
     ranks, nbytes, inside = len(curve.group.ranks), point.nbytes, times(curve.collective, point.nbytes)
     spread = summary([one / inside for one in point.seconds])
@@ -255,15 +255,11 @@ def _row(curve: Curve, point: _Point, mistakes: int) -> dict[str, object]:
     }
 
 
-def _range(rows: Sequence[dict[str, object]]) -> str:
+def _range(rows: Sequence[dict[str, Any]]) -> str:
     """Return the times of the smallest and the largest size, in words."""
     if not rows:
         return "left out"
-    ends = [(_number(one, "nbytes"), _number(one, "seconds")) for one in (rows[0], rows[-1])[: len(rows)]]
-    return " to ".join(f"{units.format_bytes(size)} in {units.format_seconds(took)}" for size, took in ends)
-
-
-def _number(row: dict[str, object], name: str) -> float:
-    value = row[name]
-    assert isinstance(value, int | float)
-    return float(value)
+    return " to ".join(
+        f"{units.format_bytes(one['nbytes'])} in {units.format_seconds(one['seconds'])}"
+        for one in (rows[0], rows[-1])[: len(rows)]
+    )

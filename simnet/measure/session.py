@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
 import pandas as pd
@@ -155,7 +155,7 @@ def _written(
     return [*lines, f"Written: {', '.join(map(str, session.files))}, {len(found.rows):,} rows"]
 
 
-def table(rows: Sequence[dict[str, object]], library: str, cards: int = 0) -> pd.DataFrame:
+def table(rows: Sequence[dict[str, Any]], library: str, cards: int = 0) -> pd.DataFrame:
     """Return rows as a table, with what all of them have in common.
 
     Parameters

@@ -9,11 +9,9 @@ from __future__ import annotations
 import ctypes
 import os
 import shutil
-import signal
 import subprocess
 import sys
 import tempfile
-import threading
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from functools import cache
@@ -23,6 +21,7 @@ from typing import NamedTuple
 
 from simnet.base.checks import whole
 from simnet.base.errors import InputError
+from simnet.base.processes import endable
 from validate.shapednet.rank import end_with_parent
 
 MAX_HOSTS = 32
@@ -167,7 +166,7 @@ def star(hosts: int, latency: float, bandwidth: float) -> Iterator[Star]:
         raise InputError(reason, file="shaped network")
     _sweep()
     with ExitStack() as stack:
-        stack.enter_context(_ending_in_order())
+        stack.enter_context(endable())
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix=_PREFIX)))
         program = _compiled(folder)
         names = [f"{_PREFIX}-{os.getpid()}-{host + 1}" for host in range(hosts)]
@@ -204,23 +203,6 @@ def inside(namespace: str) -> Iterator[None]:
             yield
         finally:
             library.setns(own.fileno(), _NEW_NETWORK)
-
-
-@contextmanager
-def _ending_in_order() -> Iterator[None]:
-    """Let a request to terminate take the namespaces away, as Ctrl-C does."""
-    if threading.current_thread() is not threading.main_thread():
-        yield
-        return
-
-    def leave(_number: int, _frame: object) -> None:
-        raise SystemExit(143)
-
-    before = signal.signal(signal.SIGTERM, leave)
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGTERM, before)
 
 
 def _compiled(folder: Path) -> Path:
