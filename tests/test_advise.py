@@ -134,7 +134,7 @@ def told(adviser, label, cost, alpha=ALPHA, beta=BETA, times=20):
 
 
 def test_while_nothing_is_known_it_falls_back():
-    adviser = Adviser(costs(few=(3, 3e7), dense=(6, 6e6)), "dense")
+    adviser = Adviser(costs(few=(3, 3e7), dense=(6, 6e6)), "dense", every=5)
     advice = adviser.decide(0)
     assert (advice.took, adviser.knows) == ("dense", False)
     assert "not known" in advice.why
@@ -144,7 +144,7 @@ def test_while_nothing_is_known_it_falls_back():
 def test_after_a_first_probe_it_takes_what_its_closed_form_has_fastest():
     each = costs(few=(3, 1e6), dense=(6, 6e7))
     assert probe_bytes(each) == 2.5e5
-    adviser = Adviser(each, "dense")
+    adviser = Adviser(each, "dense", every=5)
     adviser.learn_round_trip(2 * ALPHA)
     adviser.learn_round_trip(2 * ALPHA + 2.5e5 * BETA, 2.5e5)
     advice = adviser.decide(0)
@@ -160,7 +160,7 @@ def test_after_a_first_probe_it_takes_what_its_closed_form_has_fastest():
 def test_it_wants_a_probe_after_a_jump_once_exchanges_took_long_enough(share, wants):
     """Words of the first probe take 8 ms; since then exchanges took four times 0.5 s and three times 4.8 s."""
     each = costs(few=(3, 1e6), dense=(6, 6e7))
-    adviser = Adviser(each, "dense", probe_share=share)
+    adviser = Adviser(each, "dense", every=5, probe_share=share)
     adviser.probes(0.04)
     adviser.learn_round_trip(2 * ALPHA)
     told(adviser, "dense", each["dense"], times=4)
@@ -176,7 +176,7 @@ def test_it_wants_a_probe_after_a_jump_once_exchanges_took_long_enough(share, wa
 def test_beside_the_backward_pass_what_is_left_of_exchanges_counts():
     """Four buckets: a dense one is still under way when the next is ready, one of few bytes is not."""
     each = {"few": Cost(12, 1e6, {"topk": 0.2}, {}), "dense": Cost(24, 6e7, {}, {})}
-    adviser = Adviser(each, "dense")
+    adviser = Adviser(each, "dense", every=5)
     adviser.costs_are(each, 4)
     for _ in range(20):
         adviser.learn("dense", each["dense"], Took(24 * ALPHA + 6e7 * BETA, 0.0, 0.0, backward=0.4))
@@ -190,7 +190,7 @@ def test_beside_the_backward_pass_what_is_left_of_exchanges_counts():
 
 def test_it_changes_where_it_pays_and_says_by_how_much():
     each = costs(few=(3, 1e6), dense=(6, 6e7))
-    adviser = Adviser(each, "dense")
+    adviser = Adviser(each, "dense", every=5)
     adviser.learn_round_trip(2 * ALPHA)
     told(adviser, "dense", each["dense"])
     advice = adviser.decide(20)
@@ -208,7 +208,7 @@ def test_it_changes_where_it_pays_and_says_by_how_much():
 def test_what_a_change_costs_and_a_margin_keep_the_exchange_in_force(more, took):
     """The other takes 0.4 s in place of 0.5 s, over 50 iterations."""
     each = costs(other=(6, 4.85e7), dense=(6, 6.1e7))
-    adviser = Adviser(each, "dense", **more)
+    adviser = Adviser(each, "dense", every=5, **more)
     adviser.learn_round_trip(2 * ALPHA)
     told(adviser, "other", each["other"])
     told(adviser, "dense", each["dense"])
@@ -217,7 +217,7 @@ def test_what_a_change_costs_and_a_margin_keep_the_exchange_in_force(more, took)
 
 def test_two_that_are_alike_do_not_take_turns():
     each = costs(one=(6, 6e7), dense=(6, 6e7))
-    adviser, draws = Adviser(each, "dense"), np.random.default_rng(3)
+    adviser, draws = Adviser(each, "dense", every=5), np.random.default_rng(3)
     adviser.learn_round_trip(2 * ALPHA)
     took = []
     for number in range(300):
@@ -232,7 +232,7 @@ def test_two_that_are_alike_do_not_take_turns():
 def test_an_exchange_that_disappoints_is_left_and_remembered():
     """By its closed form `few` is the fastest; on these links it takes three times as long."""
     each = costs(few=(3, 4e7), dense=(6, 6e7))
-    adviser = Adviser(each, "dense")
+    adviser = Adviser(each, "dense", every=5)
     adviser.learn_round_trip(2 * ALPHA)
     took = []
     for number in range(200):
@@ -246,7 +246,7 @@ def test_an_exchange_that_disappoints_is_left_and_remembered():
 
 def test_kernels_that_are_slower_than_the_profile_count():
     each = {"few": Cost(3, 1e6, {"topk": 0.1}, {}), "dense": Cost(6, 6e7, {}, {})}
-    adviser = Adviser(each, "dense", {"topk": (0.5, 2.0)})
+    adviser = Adviser(each, "dense", {"topk": (0.5, 2.0)}, every=5)
     adviser.learn_round_trip(2 * ALPHA)
     told(adviser, "dense", each["dense"])
     assert adviser.decide(0).took == "few"

@@ -35,6 +35,9 @@ On the 866 shipped settings of TCP up to 100 Mbit/s one closed form in ten is of
 UNKNOWN = math.log(2)
 """The relative standard deviation from which on a time is not known: a factor of two."""
 
+HORIZON, MARGIN = 50, 0.02
+"""Iterations over which a change has to pay, and by how much, unless somebody says otherwise."""
+
 WORD, PINGS = 4.0, 2
 """Bytes of a word of a probe, and how many go to the next worker and back, in turn: with the first workers meet."""
 
@@ -159,9 +162,9 @@ class Adviser:
         fallback: str,
         kernels: Mapping[str, tuple[float, float]] | None = None,
         *,
-        every: int = 5,
-        horizon: int = 50,
-        margin: float = 0.02,
+        every: int,
+        horizon: int = HORIZON,
+        margin: float = MARGIN,
         change_cost: float = 0.0,
         probe_share: float = 0.01,
     ) -> None:

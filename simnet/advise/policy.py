@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from simnet.advise.adviser import PINGS, WORD, Advice, Adviser, probe_bytes
+from simnet.advise.adviser import HORIZON, MARGIN, PINGS, WORD, Advice, Adviser, probe_bytes
 from simnet.advise.exchanges import Cost, cost
 from simnet.base.checks import whole
 from simnet.base.quantities import Count, Factor, Seconds, bounded
@@ -65,8 +65,8 @@ class Advised:
         candidates: Sequence[Candidate],
         fallback: str | None = None,
         decide_every: Count = 2,
-        horizon: Count = 50,
-        margin: Factor = 0.02,
+        horizon: Count = HORIZON,
+        margin: Factor = MARGIN,
         change_cost: Seconds = 0.0,
         probes: bool = True,
     ) -> None:

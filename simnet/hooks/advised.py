@@ -21,7 +21,7 @@ from simnet.advise import PINGS, WORD, Adviser, Cost, cost, probe_bytes
 from simnet.base.errors import InputError
 from simnet.costs.devices import DeviceProfile
 from simnet.hooks import group as groups
-from simnet.hooks.log import Clock, Iteration
+from simnet.hooks.log import Clock, Iteration, begun
 from simnet.policies import Candidate, Took
 from simnet.studies.choosing.policy_file import Entry
 
@@ -108,14 +108,7 @@ class Advising:
             raise InputError(str(error), file="simnet.hooks") from None
         self._file: IO[str] | None = None
         if log is not None and self.rank == 0:
-            path = Path(log) / FILE
-            try:
-                path.parent.mkdir(parents=True, exist_ok=True)
-                self._file = path.open("x", buffering=1)
-            except FileExistsError:
-                raise InputError("is there already; choose another folder for the log", file=str(path)) from None
-            except OSError as error:
-                raise InputError(f"cannot be written: {error.strerror}", file=str(path)) from None
+            self._file = begun(Path(log) / FILE, buffering=1)
         self._group = groups.like(group, "gloo")
         self._pool = ThreadPoolExecutor(1, thread_name_prefix="simnet-adviser")
         self._pending: Future[_Agreed] | None = None
@@ -274,9 +267,7 @@ def _took(one: Iteration, clock: Clock) -> Took:
     spans = [*one.selecting, *one.exchanging]
     while not all(clock.passed(span.ended) for span in spans):
         time.sleep(1e-4)
-    select = [clock.seconds(*span) for span in one.selecting]
-    communicate = sum(clock.seconds(message.began, message.ended) for message in one.messages)
-    merge = sum(clock.seconds(*span) for span in one.exchanging) - communicate
+    select, communicate, merge = one.parts(clock)
     backward, count = 0.0, len(select)
     if count > 1:
         between = clock.seconds(one.selecting[0].began, one.selecting[-1].began) - sum(select[:-1])

@@ -59,13 +59,7 @@ def above(values: Tensor, threshold: float, *, strict: bool = True) -> Tensor:
 
 
 def kth_magnitude(values: Tensor, k: int) -> float:
-    """Return the k-th largest magnitude, k in 1 .. n.
-
-    Parameters
-    ----------
-    values : Tensor of float32, shape (n,)
-    k : int
-    """
+    """Return the k-th largest magnitude of a tensor of float32, shape (n,), k in 1 .. n."""
     import torch
 
     if not values.is_cuda:
@@ -74,12 +68,7 @@ def kth_magnitude(values: Tensor, k: int) -> float:
 
 
 def squared_norm(values: Tensor) -> Tensor:
-    """Return the sum of squares, added up in double precision; one entry of float32.
-
-    Parameters
-    ----------
-    values : Tensor of float32, shape (n,)
-    """
+    """Return the sum of squares of a tensor of float32, added up in double precision; one entry of float32."""
     import torch
 
     if not values.is_cuda:

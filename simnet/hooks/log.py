@@ -132,6 +132,23 @@ class Iteration:
     exchanging: list[Span] = field(default_factory=list)
     messages: list[Message] = field(default_factory=list)
 
+    def parts(self, clock: Clock) -> tuple[list[float], float, float]:
+        """Return seconds to select, of each bucket, and of all buckets to communicate and to merge."""
+        communicate = sum(clock.seconds(message.began, message.ended) for message in self.messages)
+        merge = sum(clock.seconds(*span) for span in self.exchanging) - communicate
+        return [clock.seconds(*span) for span in self.selecting], communicate, merge
+
+
+def begun(path: Path, buffering: int = -1) -> IO[str]:
+    """Return a new file of a log, in a folder that is made if it is not there; InputError if the file is there."""
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        return path.open("x", buffering, newline="")
+    except FileExistsError:
+        raise InputError("is there already; choose another folder for the log", file=str(path)) from None
+    except OSError as error:
+        raise InputError(f"cannot be written: {error.strerror}", file=str(path)) from None
+
 
 class Log:
     """The file of one rank.
@@ -152,14 +169,7 @@ class Log:
     """
 
     def __init__(self, folder: str | PathLike[str], rank: int, clock: Clock) -> None:
-        path = Path(folder) / f"rank_{rank}.csv"
-        try:
-            path.parent.mkdir(parents=True, exist_ok=True)
-            self._file: IO[str] = path.open("x", newline="")
-        except FileExistsError:
-            raise InputError("is there already; choose another folder for the log", file=str(path)) from None
-        except OSError as error:
-            raise InputError(f"cannot be written: {error.strerror}", file=str(path)) from None
+        self._file = begun(Path(folder) / f"rank_{rank}.csv")
         self._rows, self._clock = csv.writer(self._file, lineterminator="\n"), clock
         self._rows.writerow(COLUMNS)
         self._waiting: deque[tuple[Iteration, float, Mark, Mark, Mark]] = deque()
@@ -188,9 +198,8 @@ class Log:
 
     def _write(self, one: Iteration, began_s: float, began: Mark, computed: Mark, ended: Mark) -> None:
         seconds = self._clock.seconds
-        select = sum(seconds(*span) for span in one.selecting)
-        communicate = sum(seconds(message.began, message.ended) for message in one.messages)
-        merge = sum(seconds(*span) for span in one.exchanging) - communicate
+        selecting, communicate, merge = one.parts(self._clock)
+        select = sum(selecting)
         wait = seconds(one.selecting[-1].ended, computed) if one.selecting else 0.0
         compute = seconds(began, computed) - wait - select
         measured = (compute, select, communicate, merge, wait, seconds(computed, ended), seconds(began, ended))
