@@ -9,7 +9,7 @@ import typer
 
 from simnet.base.errors import InputError
 from simnet.commands import options
-from simnet.commands.options import Fields, Seed, Seeds, Stack
+from simnet.commands.options import Fields, Scenario, Seed, Seeds, Stack
 from simnet.commands.resumable import Execution, carry_out
 
 if TYPE_CHECKING:
@@ -19,9 +19,7 @@ if TYPE_CHECKING:
 
 
 def compare(
-    scenario: Annotated[
-        str, typer.Argument(help="A YAML file, or the name of a scenario that comes with simnet.")
-    ] = "compare",
+    scenario: Scenario = "compare",
     schemes: Annotated[
         str | None,
         typer.Option(

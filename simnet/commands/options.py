@@ -17,6 +17,9 @@ from simnet.base.errors import InputError
 
 R = TypeVar("R")
 
+Scenario: TypeAlias = Annotated[
+    str, typer.Argument(help="A YAML file, or the name of a scenario that comes with simnet.")
+]
 Fields: TypeAlias = Annotated[
     list[str] | None,
     typer.Option("--set", metavar="FIELD=VALUE", help="Set a field, as job.iterations=50; may be repeated."),

@@ -74,9 +74,8 @@ def predict_job(
 
     if out is not None:
         refuse_existing([out], force)
-    wanted = None if policies is None else [one.strip() for one in policies.split(",")]
     with terminal.progress("iterations"):
-        found = predicted(load(scenario, set_ or ()), wanted)
+        found = predicted(load(scenario, set_ or ()), options.words(policies))
     if out is not None:
         write_new({out: found.iterations.to_csv(index=False)}, force)
     if json_:

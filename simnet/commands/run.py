@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from simnet.commands import options
-from simnet.commands.options import Fields, Policies, Seed, Seeds, Stack
+from simnet.commands.options import Fields, Policies, Scenario, Seed, Seeds, Stack
 from simnet.commands.resumable import Execution, carry_out
 
 if TYPE_CHECKING:
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 def run(
-    scenario: Annotated[str, typer.Argument(help="A YAML file, or the name of a scenario that comes with simnet.")],
+    scenario: Scenario,
     set_: Fields = None,
     stack: Stack = None,
     seed: Seed = None,

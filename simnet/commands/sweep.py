@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from simnet.commands import options, terminal
-from simnet.commands.options import Fields, Policies, Quiet, Seed, Seeds, Stack
+from simnet.commands.options import Fields, Policies, Quiet, Scenario, Seed, Seeds, Stack
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -24,7 +24,7 @@ _LISTED = 20
 
 
 def sweep(
-    scenario: Annotated[str, typer.Argument(help="A YAML file, or the name of a scenario that comes with simnet.")],
+    scenario: Scenario,
     param: Annotated[
         list[str] | None,
         typer.Option(

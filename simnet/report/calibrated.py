@@ -41,15 +41,7 @@ class CalibrationSummary(TypedDict):
 
 
 def condensed(software: CalibratedSoftware, exchanges: Mapping[str, Sequence[Known]]) -> CalibrationSummary:
-    """Return what a run takes of a calibrated cluster.
-
-    Parameters
-    ----------
-    software : CalibratedSoftware
-        The software of its network.
-    exchanges : mapping of str to sequence of Known
-        Calls by the label of the exchange.
-    """
+    """Return what a run takes of a calibrated cluster, given its calls by the label of the exchange."""
     model = software.model
     return {
         "file": software.file,
@@ -61,13 +53,7 @@ def condensed(software: CalibratedSoftware, exchanges: Mapping[str, Sequence[Kno
 
 
 def calls(exchanges: Mapping[str, Sequence[Known]]) -> list[CallSummary]:
-    """Return what is known of the calls of exchanges, one row for each kind of call.
-
-    Parameters
-    ----------
-    exchanges : mapping of str to sequence of Known
-        Calls by the label of the exchange.
-    """
+    """Return what is known of the calls of exchanges, by their labels: one row for each kind of call."""
     rows = []
     for label, known in exchanges.items():
         kinds = dict.fromkeys((one.operation, one.algorithm, one.ranks, one.nodes) for one in known)

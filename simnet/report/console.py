@@ -30,23 +30,14 @@ def show(summary: Summary, console: Console | None = None) -> None:
     """
     console = console or Console()
     _print_fitting(lambda leave_out: summary_table(summary, leave_out), _SPARE, console)
-    console.print(Text(sentence(summary), style="bold"), soft_wrap=not console.is_terminal)
-    console.print(Text(f"Stack: {stacks.told(summary['stack'])}"), soft_wrap=not console.is_terminal)
-    if "device" in summary:
-        console.print(Text(f"Device: {devices.told(summary['device'])}"), soft_wrap=not console.is_terminal)
-    if "barrier" in summary:
-        console.print(Text(barriers.told(summary["barrier"])), soft_wrap=not console.is_terminal)
+    barrier = [barriers.told(summary["barrier"])] if "barrier" in summary else []
+    _print_lines(sentence(summary), [*_ran_on(summary), *barrier], console)
     show_calls([summary.get("calibration")], console)
-    if "sharing" in summary:
-        told = f"Links are shared {sharing.told(summary['sharing'])}."
-        console.print(Text(told), soft_wrap=not console.is_terminal)
-    for told in what_happened(summary):
-        console.print(Text(told), soft_wrap=not console.is_terminal)
-    learnt = learning_rows(summary)
-    if learnt:
+    shared_by = [f"Links are shared {sharing.told(summary['sharing'])}."] if "sharing" in summary else []
+    _print_lines("", [*shared_by, *what_happened(summary)], console)
+    if learnt := learning_rows(summary):
         show_listing("what the training came to", learning.HEADINGS, learnt, console)
-    shared = colocated_rows(summary)
-    if shared:
+    if shared := colocated_rows(summary):
         show_listing("jobs that shared the network", co_located.HEADINGS, shared, console)
 
 
@@ -54,14 +45,9 @@ def show_seeds(summary: seeds.SeedsSummary, console: Console | None = None) -> N
     """Print the table and the sentence of a run with several seeds, on a narrow terminal as `show` does."""
     console = console or Console()
     _print_fitting(lambda leave_out: _seeds_table(summary, leave_out), _SPARE_OF_SEEDS, console)
-    console.print(Text(seeds.sentence(summary), style="bold"), soft_wrap=not console.is_terminal)
-    for what, told in (("Stack", stacks.told(summary["run"]["stack"])), ("Device", _device(summary["run"]))):
-        if told:
-            console.print(Text(f"{what}: {told}"), soft_wrap=not console.is_terminal)
     told = f"Intervals at {100 * summary['interval']['level']:.0f} %: {summary['interval']['method']}."
-    console.print(Text(told), soft_wrap=not console.is_terminal)
-    learnt = seeds.learning_rows(summary)
-    if learnt:
+    _print_lines(seeds.sentence(summary), [*_ran_on(summary["run"]), told], console)
+    if learnt := seeds.learning_rows(summary):
         show_listing("what the training came to, means over seeds", seeds.LEARNING_HEADINGS, learnt, console)
 
 
@@ -92,8 +78,17 @@ def _seeds_table(summary: seeds.SeedsSummary, leave_out: tuple[str, ...]) -> Tab
     return table
 
 
-def _device(summary: Mapping[str, Any]) -> str:
-    return devices.told(summary["device"]) if "device" in summary else ""
+def _ran_on(summary: Mapping[str, Any]) -> list[str]:
+    """Return the lines that say by which stack messages were sent, and on which device entries were selected."""
+    device = [f"Device: {devices.told(summary['device'])}"] if "device" in summary else []
+    return [f"Stack: {stacks.told(summary['stack'])}", *device]
+
+
+def _print_lines(bold: str, lines: Iterable[str], console: Console) -> None:
+    """Print a sentence that stands out, if there is one, and lines below it."""
+    for text in (Text(bold, style="bold"), *map(Text, lines)):
+        if text:
+            console.print(text, soft_wrap=not console.is_terminal)
 
 
 def show_calls(calibrations: Iterable[calibrated.CalibrationSummary | None], console: Console | None = None) -> None:

@@ -9,7 +9,7 @@ import numpy as np
 import pandas as pd
 from matplotlib.figure import Figure
 
-from simnet.report.drawing import SECONDS, Plot, plot, policy_colours, style, unit
+from simnet.report.drawing import SECONDS, Plot, plot, policy_colours, short, style, unit
 from simnet.report.paired import Estimate
 from simnet.report.seeds import MORE, ranking
 from simnet.report.worth import Measure, frontier
@@ -36,7 +36,6 @@ TITLES = {
 
 _AXES = {"gain": "gain of an iteration", "loss": "fall of the loss per iteration"}
 _MARGIN = 0.1
-_LONGEST = 28
 
 _EXPLANATION = (
     "How much longer each policy took than the one that was the fastest on average: a dot per seed, and the mean with "
@@ -72,7 +71,7 @@ def draw_frontier(
             x, y = means[policy]
             errors = [[[one.mean - one.low], [one.high - one.mean]] for one in (seconds, amount)]
             axes.errorbar(
-                [x], [y], xerr=np.array(errors[0]) / factor, yerr=errors[1], label=" ".join(policy.split())[:_LONGEST],
+                [x], [y], xerr=np.array(errors[0]) / factor, yerr=errors[1], label=short(policy),
                 linestyle="", color=colours[policy], marker="o", markersize=6, elinewidth=1, zorder=4,
                 markerfacecolor="white" if policy == bound else colours[policy],
             )  # fmt: skip
@@ -92,15 +91,7 @@ def draw_frontier(
 
 
 def figures(summary: SeedsSummary, table: pd.DataFrame) -> list[Plot]:
-    """Draw the differences seed by seed, and the frontier.
-
-    Parameters
-    ----------
-    summary : SeedsSummary
-        The summary.
-    table : DataFrame
-        What `by_seed` returned.
-    """
+    """Draw the differences seed by seed, and the frontier, of a summary and what `by_seed` returned."""
     drawn = []
     each, bound, winner = summary["policies"], summary["bound"], summary["winner"]
     looks = policy_colours(dict.fromkeys(each), bound)
@@ -150,8 +141,8 @@ def _differences(summary: SeedsSummary, table: pd.DataFrame, winner: Winner, loo
             if low is not None and high is not None:
                 axes.plot([100 * low / best, 100 * high / best], [row - 0.22] * 2, color=looks[name], linewidth=2.2)
             axes.plot([100 * mean / best], [row - 0.22], "D", color=looks[name], markersize=5)
-        axes.set_yticks(range(len(shown)), [" ".join(name.split())[:28] for name in shown])
+        axes.set_yticks(range(len(shown)), [short(name) for name in shown])
         axes.set_ylim(len(shown) - 0.4, -0.6)
         axes.grid(visible=False, axis="y")
-        axes.set_xlabel(f"more than {' '.join(first.split())[:28]} [% of its mean time]")
+        axes.set_xlabel(f"more than {short(first)} [% of its mean time]")
     return figure

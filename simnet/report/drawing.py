@@ -51,6 +51,7 @@ BITS = (("Tbit/s", 1.25e11), ("Gbit/s", 1.25e8), ("Mbit/s", 1.25e5), ("kbit/s", 
 
 # Values further apart than this are drawn on a logarithmic axis.
 _WIDE = 12.0
+_LONGEST_NAME = 28
 
 
 class Plot(NamedTuple):
@@ -115,6 +116,12 @@ def policy_looks(policies: Iterable[str], bound: str | None) -> dict[str, dict[s
         dashes = ("-", (0, (5, 1.5)), (0, (1.2, 1.2)))[number // len(COLOURS) % 3]
         found[policy] = {"color": COLOURS[number % len(COLOURS)], "linestyle": dashes, "zorder": 3}
     return found
+
+
+def short(name: str) -> str:
+    """Return a name on one line, of at most 28 characters."""
+    name = " ".join(name.split())
+    return name if len(name) <= _LONGEST_NAME else f"{name[: _LONGEST_NAME - 1]}\u2026"
 
 
 def unit(largest: float, units: Sequence[tuple[str, float]]) -> tuple[str, float]:

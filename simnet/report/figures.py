@@ -37,6 +37,7 @@ from simnet.report.drawing import (
     policy_colours,
     policy_looks,
     scale,
+    short,
     style,
     unit,
 )
@@ -49,7 +50,6 @@ _BINS = 250
 _FAR = 2.0
 # Trainings whose times differ by more than this are drawn on a logarithmic axis of time.
 _WIDE = 8.0
-_LONGEST_NAME = 28
 
 
 def render(
@@ -116,7 +116,7 @@ def iteration_time(iterations: pd.DataFrame, bound: str | None = None) -> Figure
         _note(top, [policy for policy, end in ends.items() if end > last], frames)
         _network((middle, bottom), shown, position, label, last)
         figure.align_ylabels()
-        handles = _handles(looks, {policy: _short(policy) for policy in looks})
+        handles = _handles(looks, {policy: short(policy) for policy in looks})
         _legend_above(figure, handles)
     return figure
 
@@ -153,7 +153,7 @@ def cumulative_time(iterations: pd.DataFrame, bound: str | None = None) -> Figur
             left.plot(drawn + 1, end[drawn] / factor, **looks[policy])
             right.plot(also + 1, behind[policy][also] / lag_factor, **looks[policy])
         left.set_ylabel(f"simulated time [{name}]")
-        right.set_ylabel(f"behind {_short(reference)} [{lag_name}]")
+        right.set_ylabel(f"behind {short(reference)} [{lag_name}]")
         left.set_ylim(bottom=0)
         if most > least:
             margin = 0.05 * (most - least) / lag_factor
@@ -162,9 +162,7 @@ def cumulative_time(iterations: pd.DataFrame, bound: str | None = None) -> Figur
             axes.set_xlabel("iterations done")
             axes.xaxis.set_major_locator(MaxNLocator(6, integer=True))
         # From the slowest down, as the lines end.
-        totals = {
-            policy: f"{_short(policy)}\n{format_seconds(float(ends[policy][-1]))}" for policy in reversed(ranking)
-        }
+        totals = {policy: f"{short(policy)}\n{format_seconds(float(ends[policy][-1]))}" for policy in reversed(ranking)}
         figure.legend(handles=_handles(looks, totals), loc="outside right upper", labelspacing=0.9)
     return figure
 
@@ -190,7 +188,7 @@ def breakdown(iterations: pd.DataFrame, bound: str | None = None) -> Figure:
             axes.annotate(
                 format_seconds(float(ends[policy])), (start[row], row), (5, 0), textcoords="offset points", va="center"
             )
-        axes.set_yticks(rows, [_short(policy) + (" (bound)" if policy == bound else "") for policy in order])
+        axes.set_yticks(rows, [short(policy) + (" (bound)" if policy == bound else "") for policy in order])
         axes.invert_yaxis()
         axes.tick_params(axis="y", length=0)
         axes.grid(visible=False, axis="y")
@@ -221,7 +219,7 @@ def choices(iterations: pd.DataFrame, bound: str | None = None) -> Figure:
         for row, frame in enumerate(changing.values()):
             for choice, bars in _stretches(frame, position).items():
                 strips.broken_barh(bars, (row - 0.36, 0.72), color=colours[choice], linewidth=0)
-        strips.set_yticks(range(len(changing)), [_short(p) + (" (bound)" if p == bound else "") for p in changing])
+        strips.set_yticks(range(len(changing)), [short(p) + (" (bound)" if p == bound else "") for p in changing])
         strips.set_ylim(len(changing) - 0.5, -0.5)
         strips.grid(visible=False, axis="y")
         strips.tick_params(axis="y", length=0)
@@ -229,7 +227,7 @@ def choices(iterations: pd.DataFrame, bound: str | None = None) -> Figure:
         _network((middle, bottom), shown, position, label, last)
         figure.align_ylabels([middle, bottom])
         seen = {choice for frame in changing.values() for choice in frame["choice"]}
-        handles = [Patch(color=colours[choice], label=_short(choice)) for choice in labels if choice in seen]
+        handles = [Patch(color=colours[choice], label=short(choice)) for choice in labels if choice in seen]
         _legend_above(figure, handles)
     return figure
 
@@ -259,7 +257,7 @@ def learning(iterations: pd.DataFrame, bound: str | None = None) -> Figure:
         if max(float(end[-1]) for end in ends.values()) > _WIDE * min(float(end[-1]) for end in ends.values()):
             grid[1][0].set_xscale("log")
         grid[1][1].xaxis.set_major_locator(MaxNLocator(6, integer=True))
-        _legend_above(figure, _handles(looks, {policy: _short(policy) for policy in looks}))
+        _legend_above(figure, _handles(looks, {policy: short(policy) for policy in looks}))
     return figure
 
 
@@ -295,7 +293,7 @@ def efficiency(
         if len(points):
             _equal_products(ratios, points)
         ratios.set(xlabel="parallel efficiency [%]", ylabel="statistical efficiency [%]")
-        _legend_above(figure, _handles(looks, {policy: _short(policy) for policy in looks}))
+        _legend_above(figure, _handles(looks, {policy: short(policy) for policy in looks}))
     return figure
 
 
@@ -410,7 +408,7 @@ def _stretches(frame: pd.DataFrame, position: Callable[[pd.DataFrame], Floats]) 
 def _note(axes: Axes, cut: Sequence[str], frames: Mapping[str, pd.DataFrame]) -> None:
     """Say which policies go on after the end of the axis, and for how long."""
     if cut:
-        ends = (f"{_short(policy)} until {format_seconds(float(_elapsed(frames[policy])[-1]))}" for policy in cut)
+        ends = (f"{short(policy)} until {format_seconds(float(_elapsed(frames[policy])[-1]))}" for policy in cut)
         axes.annotate(
             f"goes on beyond the axis: {', '.join(ends)}",
             (1, 1),
@@ -484,8 +482,3 @@ def _handles(looks: Mapping[str, Mapping[str, Any]], labels: Mapping[str, str]) 
 def _legend_above(figure: Figure, handles: Sequence[Artist]) -> None:
     longest = max(len(str(handle.get_label())) for handle in handles)
     figure.legend(handles=handles, loc="outside upper left", ncols=min(len(handles), max(1, 120 // (longest + 8))))
-
-
-def _short(name: str) -> str:
-    name = " ".join(name.split())
-    return name if len(name) <= _LONGEST_NAME else f"{name[: _LONGEST_NAME - 1]}\u2026"

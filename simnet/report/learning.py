@@ -121,15 +121,7 @@ def columns(trained: Mapping[str, LearningSummary], bound: str | None = None) ->
 def rows(
     trained: Mapping[str, LearningSummary], bought: Mapping[str, worth.WorthSummary] | None = None
 ) -> list[tuple[str, ...]]:
-    """Return the cells of the table that people see, the first to reach the target first.
-
-    Parameters
-    ----------
-    trained : mapping of policy name to LearningSummary
-        How each training went.
-    bought : mapping of policy name to WorthSummary, optional
-        What the time of each bought, where that is known.
-    """
+    """Return the cells of the table that people see, the first to reach the target first."""
     bought = bought or {}
 
     def share(value: float | None) -> str:

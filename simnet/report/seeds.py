@@ -46,6 +46,7 @@ LEARNING_HEADINGS = (
 """Of the table of trainings over seeds; see `learning_rows`. There is no mean time where a seed did not reach it."""
 
 _NO_FLOATS = ("seed", "policy", "iterations", "bytes_sent_B", "choice", "switches")
+
 MORE = ("more", "more_low", "more_high")
 """Of columns of differences: their mean and their interval."""
 
@@ -95,10 +96,7 @@ def by_seed(summaries: Mapping[int, Summary]) -> pd.DataFrame:
                 }
             )
     table = pd.DataFrame(found)
-    numbers = [
-        name for name in table if name not in ("seed", "policy", "iterations", "bytes_sent_B", "choice", "switches")
-    ]
-    return table.astype(dict.fromkeys(numbers, "float64"))
+    return table.astype({name: "float64" for name in table if name not in _NO_FLOATS})
 
 
 def policies(table: pd.DataFrame, bound: str | None = None) -> pd.DataFrame:
