@@ -1,16 +1,19 @@
 """Which algorithm an MPI library takes when none is named, by number of ranks and size.
 
-The component ``tuned`` of Open MPI decides by tables, the same since version 4.1: results of several clusters were
-averaged into them, so that what is taken is often not the fastest on a given one. `OPEN_MPI` restates those of three
-collectives, for a communicator alone and commutative reductions. What they name was held against measurements of the
-library's own choice beside named algorithms (``benchmarks/own_choice.py``, figures in ``docs/calibration.md``).
-All-to-all and broadcast are not here: measurements contradict the table of one, and of what the other names there is no
-schedule. Neither are versions before 4.1 and limits of MPICH, as nothing measured tells whether they hold.
+The component ``tuned`` of Open MPI decides by tables since version 4.1: results of several clusters were averaged into
+them, so that what is taken is often not the fastest on a given one. `OPEN_MPI` restates those of three collectives, for
+a communicator alone and commutative reductions, as 5.0 has them; a fork of 4.1 has the same all-gathers, and the same
+all-reduces up to 4,095 ranks. What they name was held against measurements of the library's own choice beside named
+algorithms, of 4.1.5 and 4.1.6 (``benchmarks/own_choice.py``, figures in ``docs/calibration.md``). All-to-all and
+broadcast are not here: measurements contradict the table of one, and of what the other names there is no schedule.
+Neither are versions before 4.1 and limits of MPICH, as nothing measured tells whether they hold.
 
 References
 ----------
-Open MPI 4.1, ``ompi/mca/coll/tuned/coll_tuned_decision_fixed.c``, and ``ompi/mca/coll/base/`` for what an algorithm
-gives way to where it does not go. <https://github.com/open-mpi/ompi>
+Open MPI, ``ompi/mca/coll/tuned/coll_tuned_decision_fixed.c``, and ``ompi/mca/coll/base/`` for what an algorithm gives
+way to where it does not go: <https://github.com/open-mpi/ompi>, read in <https://github.com/HLC-Lab/ompi> at fc5712e
+(2025) and <https://github.com/BullSequana/OpenMPI5> at c3318e2 (5.0); the fork of 4.1 is
+<https://github.com/kunpengcompute/hmpi> at 0e41238.
 """
 
 from __future__ import annotations
@@ -43,7 +46,7 @@ OPEN_MPI: MappingProxyType[str, Mapping[int, str]] = MappingProxyType(
             128: "nonoverlapping 131072 recursive_doubling 262144 rabenseifner",
             256: "nonoverlapping 4096 rabenseifner",
             512: "nonoverlapping 2048 recursive_doubling 16384 rabenseifner",
-            4096: "nonoverlapping 2048 recursive_doubling 32768 ring",
+            4096: "nonoverlapping 2048 recursive_doubling 32768 rabenseifner",
         },
         "reduce_scatter": {
             2: "ring 65536 butterfly 131072 ring",
