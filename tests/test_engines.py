@@ -1,6 +1,8 @@
 """The max-plus clock and the solution of sharing agree, whatever is sent over whatever is constant."""
 
 import re
+import subprocess
+import sys
 
 import numpy as np
 import pytest
@@ -272,7 +274,7 @@ def test_weather_asked_for_at_any_time_in_any_order_agrees(data):
         patch.setattr(links, "_FIRST", 1)
         patch.setattr(links, "_HELD", data.draw(st.sampled_from([1, 400])))
         small = asked(moments[::-1], "vectorised")[::-1]
-        patch.setattr(max_plus, "_loops_for", lambda count: recurrence)
+        patch.setattr(max_plus, "_loops_for", lambda *asked: recurrence)
         plain = asked(moments, "vectorised")
     for ours, *others in zip(went, small, plain, strict=True):
         for other in others:
@@ -312,11 +314,11 @@ def test_a_long_wait_is_gone_through_compiled_and_given_up_in_the_end(monkeypatc
     def finish(engine):
         return Network(graph, {(0, "switch"): Weather(course)}, engine=engine).time(schedule).finish
 
-    def from_500_on(effort):
-        asked.append(effort)
-        return loops if effort > 500 else recurrence
+    def from_500_on(effort, ahead):
+        asked.append(ahead)
+        return loops if ahead > 500 else recurrence
 
-    monkeypatch.setattr(max_plus, "_loops_for", lambda effort: recurrence)
+    monkeypatch.setattr(max_plus, "_loops_for", lambda *asked: recurrence)
     plain = finish("vectorised")
     monkeypatch.setattr(max_plus, "_loops_for", from_500_on)
     assert finish("vectorised") == plain
@@ -366,3 +368,25 @@ def test_a_link_that_stays_down_is_told_not_waited_for():
 def test_engines_are_named():
     with pytest.raises(ValueError, match="there is no engine 'fluids': did you mean 'fluid'"):
         Network(graph_of("star"), engine="fluids")
+
+
+CHEAP = """
+import sys
+import topologies
+from simnet import collectives
+from simnet.network import Network
+
+graph = topologies.fat_tree(14, 1e-5, 1.25e9) if sys.argv[1] == "unequal" else topologies.star(400, 1e-5, 1.25e9)
+schedule = collectives.allreduce_ring(400, 1e8)
+print(Network(graph).time(schedule).finish, "numba" in sys.modules)
+"""
+
+
+@pytest.mark.parametrize("distances", ["equal", "unequal"])
+def test_rounds_that_numpy_is_through_with_at_once_load_no_compiled_loops(distances):
+    # 319,200 messages: one by one, the interpreter would take a second.
+    said = subprocess.run([sys.executable, "-c", CHEAP, distances], capture_output=True, text=True, check=True)
+    assert said.stdout.split()[1] == "False"
+    compiled = "from simnet.network.max_plus import _compiled; _compiled()\n" + CHEAP
+    again = subprocess.run([sys.executable, "-c", compiled, distances], capture_output=True, text=True, check=True)
+    assert again.stdout.split() == [said.stdout.split()[0], "True"]

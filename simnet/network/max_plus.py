@@ -36,6 +36,10 @@ from simnet.schedule import Round
 _MANY = 100_000
 # Messages from which on numpy's overhead for a round is less than the interpreter's.
 _WIDE = 8
+# Messages that the interpreter carries in the time that numpy takes for a round, and how many of a round add one more.
+_OF_ROUND, _AT_NUMPYS = 10, 50
+# Turns of a round after which ranks in step are known to stay so: then the work is done.
+_SOON = 2
 # Rounds kept at a time: those of a loop come again at once, and fresh memory for thousands of others takes long.
 _ROUNDS = 64
 # Messages of all patterns of some links that are kept from call to call, at most.
@@ -116,12 +120,17 @@ def pass_through(
             sent, arrived = times[:, first:offset]
             progress = Progress(begun, entered, done, busy, pair, pair_end, port_free, sent, arrived, np.array([0, -1]))
             extra = read(m * repeats)
+            turns = min(repeats, _SOON) if steady else repeats
             while True:
-                loops = _loops_for(outlook.effort)
+                effort = turns * (_OF_ROUND + m // _AT_NUMPYS if traffic.exclusive else m)
+                loops = _loops_for(effort, 0 if traffic.exclusive or turns < repeats else outlook.effort)
                 inputs: tuple[Any, ...] = traffic, routes, outlook.forecast, progress, extra
                 if loops is recurrence and not traffic.exclusive:
                     inputs = tuple(map(_views, inputs))
-                outcome, when = loops.cross(*inputs, overheads, repeats, steady)
+                outcome, when = loops.cross(*inputs, overheads, turns, steady)
+                if outcome == CROSSED and turns < repeats:
+                    turns = repeats
+                    continue
                 if outcome != BEYOND:
                     break
                 turn, message = progress.place.tolist()
@@ -333,13 +342,22 @@ def _compiled() -> ModuleType | None:
     return loops
 
 
-def _loops_for(effort: int) -> ModuleType:
-    """Return the loops for so many messages, or segments that a message waits through.
+class _Interpreted:
+    """How many messages this process has carried without compiled loops, or what took as long."""
 
-    They are compiled if loading them is worth it, or the most of it is done.
+    messages = 0
+
+
+def _loops_for(effort: int, ahead: int) -> ModuleType:
+    """Return the loops for what takes as long as so many messages one by one, of so many that are ahead.
+
+    They are compiled if loading them takes less time than what was, and is ahead, or if the most of that is done.
     """
-    loops = _compiled() if effort >= _MANY or _compiled.cache_info().currsize or loop_is_loaded() else None
-    return recurrence if loops is None else loops
+    loaded = _compiled.cache_info().currsize or loop_is_loaded()
+    if not loaded and _Interpreted.messages + max(effort, ahead) < _MANY:
+        _Interpreted.messages += effort
+        return recurrence
+    return _compiled() or recurrence
 
 
 def split_of(program: Program, went: Passage) -> Split:
