@@ -126,6 +126,7 @@ class ARTopk(Sparsifier):
     name = "artopk"
     paper = "Tyagi and Swany, IEEE BigData 2023, arXiv 2312.02493"
     costs = (artopk_ring, artopk_tree, var_overhead)
+    room = (0.0, 1.0)
     option_type = ARTopkOptions
     options: ARTopkOptions
 
@@ -133,14 +134,15 @@ class ARTopk(Sparsifier):
         super().__init__(workers, parameters, density, **options)
         self.fixed_volume = self.options.selection == "star"
         self._released = self.options.compat == "released"
+        self.reads_gradients = self._released and self.options.selection == "var"
         self._window = np.zeros((0, workers))
         self._staleness = np.zeros(workers, dtype=np.int64)
         # Rows of density and gain, of the last exchanges at one density.
         self._gains = np.zeros((0, 2))
 
-    def exchange(self, gradients: Values) -> Exchange:
+    def exchange(self, gradients: Values, *, overwrite: bool = False) -> Exchange:
         """Exchange one gradient per worker, as `Sparsifier.exchange`."""
-        exchange = super().exchange(gradients)
+        exchange = super().exchange(gradients, overwrite=overwrite)
         broadcaster = int(float(exchange.stats["broadcaster"]))
         staleness = self._staleness + 1
         staleness[broadcaster] = 0
@@ -214,7 +216,7 @@ class ARTopk(Sparsifier):
 
     def _communicate(self, corrected: Values, gradients: Values) -> Exchange:
         broadcaster, indices, stats = self._choose(corrected, gradients)
-        update, sent = take_mean(corrected, indices)
+        update, sent = take_mean(corrected, indices, self._row_of_zeros())
         k = indices.size
         selected = np.full(self.workers, k)
         if self._released and self.options.selection == "star":

@@ -12,6 +12,7 @@ another.
 from __future__ import annotations
 
 import math
+import sys
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -26,7 +27,7 @@ from simnet.base.checks import is_number, whole
 from simnet.costs.devices import DeviceOp
 from simnet.schedule import Schedule
 from sparsifier_models.options import Options, named_layers, option_values
-from sparsifier_models.selection import Values, entries_kept, kth_magnitude, squared_norm, squared_norms
+from sparsifier_models.selection import Values, add_rows, entries_kept, kth_magnitude, squared_norm, squared_norms
 
 Stats: TypeAlias = dict[str, float | Floats]
 State: TypeAlias = dict[str, NDArray[Any]]
@@ -208,6 +209,11 @@ class Sparsifier(ABC):
         Whether k is floor(c n), one at least, in every mode.
     period : int
         Exchanges after which a scheme begins anew to adapt what it sends, such as thresholds that it uses again.
+    reads_gradients : bool
+        Whether an exchange looks at the gradients without residuals, which then cannot make room for their sums.
+    room : (float, float)
+        Gradients of all workers and of one worker that memory holds in an exchange, at most, beside the gradients with
+        their residuals, if few entries are sent; up to four times those of all workers more if all are.
     fixed_volume : bool
         Whether messages depend on the density, and on whose turn it is, alone: not on the gradients.
     costs : tuple of function
@@ -235,6 +241,8 @@ class Sparsifier(ABC):
     keeps_residual: ClassVar[bool] = True
     searches_threshold: ClassVar[bool] = False
     rounds_down: ClassVar[bool] = False
+    reads_gradients: bool = True
+    room: ClassVar[tuple[float, float]] = (0.7, 6.0)
     fixed_volume: bool = False
     period: int = 1
     costs: ClassVar[tuple[Cost, ...]] = ()
@@ -248,6 +256,7 @@ class Sparsifier(ABC):
         self.layers = named_layers(self.options.layers, self.parameters)
         self.iteration = 0
         self._residual: Values | None = None
+        self._spare: Values | None = None
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self.workers} workers, {self.parameters} parameters, density {self.density:g})"
@@ -342,16 +351,20 @@ class Sparsifier(ABC):
         shared = given.base is None and not given.flags.writeable
         return given if shared else _frozen(np.array(given, order="C"))
 
-    def exchange(self, gradients: Values) -> Exchange:
+    def exchange(self, gradients: Values, *, overwrite: bool = False) -> Exchange:
         """Exchange one gradient per worker.
 
         Beside the gradients, memory holds three arrays of their size at most: the residual of before, that of after,
-        and, for P >= 8, as much again to select, gather and add up in.
+        and, for P >= 8, as much again to select, gather and add up in. The first two are none if gradients may be
+        overwritten.
 
         Parameters
         ----------
         gradients : ndarray of float32, shape (P, n)
-            Fresh gradients, without residual. Not modified.
+            Fresh gradients, without residual. Not modified unless they may be.
+        overwrite : bool
+            Whether the gradients may become the new residual, and the old one may go at once: if the exchange is
+            refused, there is none any more. The update may lie in the memory that `spare` returns then.
 
         Returns
         -------
@@ -361,15 +374,22 @@ class Sparsifier(ABC):
         ------
         ValueError
             If `gradients` has another shape or dtype, or an entry that is NaN or infinite, or that becomes so when the
-            residual is added or the workers are summed. The state is then what it was.
+            residual is added or the workers are summed. The state is then what it was, but for `overwrite`.
         """
         fresh = self._checked(gradients, "gradients")
-        corrected = np.empty((self.workers, self.parameters), dtype=np.float32)
+        overwrite = overwrite and not self.reads_gradients
+        corrected = fresh if overwrite else np.empty((self.workers, self.parameters), dtype=np.float32)
         with np.errstate(over="ignore", invalid="ignore"):
-            np.add(fresh, 0 if self._residual is None else self._residual, out=corrected)
-            given = squared_norms(corrected)
+            given = add_rows(fresh, self._residual, corrected)
             for worker in np.flatnonzero(~np.isfinite(given)).tolist():
                 raise ValueError(f"gradient of {self._place(fresh, worker, corrected)}")
+            if overwrite:
+                self._spare, self._residual = self._residual, None
+                # If somebody else has it, too, it must not change: two references are those here.
+                if self._spare is None or sys.getrefcount(self._spare) > 2:
+                    self._spare = None
+                else:
+                    self._spare.flags.writeable = True
             own = self._own_state()
             measures_loss = self.options.error_feedback and not self.conserves
             total = corrected.sum(axis=0, dtype=np.float64) if measures_loss else None
@@ -404,6 +424,22 @@ class Sparsifier(ABC):
         self._residual = _frozen(corrected) if keeps else None
         self.iteration += 1
         return exchange
+
+    def spare(self) -> Values | None:
+        """Return the memory of a residual that an exchange has overwritten, float32 of shape (P, n), if there is one.
+
+        It is the caller's then, for the next gradients.
+        """
+        spare, self._spare = self._spare, None
+        return spare
+
+    def _row_of_zeros(self) -> Values:
+        """Return zeros for the update, float32 of shape (n,)."""
+        if self._spare is None:
+            return np.zeros(self.parameters, dtype=np.float32)
+        row: Values = self._spare[0]
+        row[:] = 0
+        return row
 
     @abstractmethod
     def _communicate(self, corrected: Values, gradients: Values) -> Exchange:
@@ -525,6 +561,8 @@ class Sparsifier(ABC):
         row = rows[worker] if summed is None else summed[worker]
         index = int(np.argmin(np.isfinite(row)))
         what = f"{row[index]:g}" if not np.isfinite(rows[worker, index]) else "too large with its residual"
+        if rows is summed and np.isinf(row[index]) and self._residual is not None:
+            what = "infinite, or too large with its residual,"
         ends = np.cumsum([size for _, size in self.layers])
         layer = ""
         if self.layers:

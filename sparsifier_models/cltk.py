@@ -58,6 +58,7 @@ class CLTk(Sparsifier):
     fixed_volume = True
     costs = (cltk,)
     option_type = CLTkOptions
+    reads_gradients = False
     options: CLTkOptions
     rounds_down = True
 

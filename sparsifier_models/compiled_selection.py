@@ -80,12 +80,38 @@ def _compared_type(context: Any, bits: Any, start: Any, low: Any, width: Any) ->
     return uint64(_BITS, int64, uint32, uint32), generate
 
 
+def _leaf_type(context: Any, values: Any, start: Any) -> Any:
+    singles, doubles = ir.VectorType(ir.FloatType(), 8), ir.VectorType(ir.DoubleType(), 8)
+
+    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        values, start = arguments
+        data = context.make_array(signature.args[0])(context, builder, values).data
+
+        def squares(first: int) -> Any:
+            place = builder.gep(data, [builder.add(start, ir.Constant(ir.IntType(64), first))])
+            entries = builder.fpext(builder.load(builder.bitcast(place, singles.as_pointer()), align=4), doubles)
+            # A square of a float32 is exact in double precision: only the additions round.
+            return builder.fmul(entries, entries)
+
+        total = squares(0)
+        for first in range(8, LEAF, 8):
+            total = builder.fadd(total, squares(first))
+        sums = [builder.extract_element(total, ir.Constant(ir.IntType(32), i)) for i in range(8)]
+        while len(sums) > 1:
+            sums = [builder.fadd(*sums[i : i + 2]) for i in range(0, len(sums), 2)]
+        return sums[0]
+
+    return float64(values, int64), generate
+
+
 _ones: Any = intrinsic(_ones_type)
 """Number of set bits."""
 _lowest: Any = intrinsic(_lowest_type)
 """Place of the lowest set bit; 0 if there is none."""
 _compared: Any = intrinsic(_compared_type)
 """Mask of which magnitudes of the word that starts somewhere are from `low` to `low` + `width`."""
+_leaf: Any = intrinsic(_leaf_type)
+"""Sum of the squares of the `LEAF` entries from somewhere on, in eight running sums."""
 
 
 @_inlined
@@ -178,30 +204,36 @@ def select(bits: Any, low: int, high: int, ties: int, indices: Any, values: Any)
     return found
 
 
+@_inlined
+def _block(values: Any, block: int, sums: Any) -> Any:
+    """Add up the squares of a block, pairwise."""
+    for leaf in range(sums.size):
+        sums[leaf] = _leaf(values, block + leaf * LEAF)
+    left = sums.size
+    while left > 1:
+        left //= 2
+        for i in range(left):
+            sums[i] = sums[2 * i] + sums[2 * i + 1]
+    return sums[0]
+
+
 @compiled(float64(_VALUES))
 def sum_of_squares(values: Any) -> float:
     """Add up the squares of the full blocks, block by block."""
-    # A square of a float32 is exact in double precision: only the additions round.
     total = 0.0
     sums = np.empty(BLOCK // LEAF)
     for block in range(0, values.size - BLOCK + 1, BLOCK):
-        for leaf in range(sums.size):
-            start = block + leaf * LEAF
-            a = b = c = d = e = f = g = h = 0.0
-            for i in range(start, start + LEAF, 8):
-                a += float64(values[i]) * float64(values[i])
-                b += float64(values[i + 1]) * float64(values[i + 1])
-                c += float64(values[i + 2]) * float64(values[i + 2])
-                d += float64(values[i + 3]) * float64(values[i + 3])
-                e += float64(values[i + 4]) * float64(values[i + 4])
-                f += float64(values[i + 5]) * float64(values[i + 5])
-                g += float64(values[i + 6]) * float64(values[i + 6])
-                h += float64(values[i + 7]) * float64(values[i + 7])
-            sums[leaf] = ((a + b) + (c + d)) + ((e + f) + (g + h))
-        left = sums.size
-        while left > 1:
-            left //= 2
-            for i in range(left):
-                sums[i] = sums[2 * i] + sums[2 * i + 1]
-        total += sums[0]
+        total += _block(values, block, sums)
+    return total
+
+
+@compiled(float64(_VALUES, _VALUES, _array(float32)))
+def add(values: Any, others: Any, out: Any) -> float:
+    """Add two arrays of full blocks, and return the sum of squares of `out`, which may be one of them."""
+    total = 0.0
+    sums = np.empty(BLOCK // LEAF)
+    for block in range(0, values.size - BLOCK + 1, BLOCK):
+        for i in range(block, block + BLOCK):
+            out[i] = values[i] + others[i]
+        total += _block(out, block, sums)
     return total

@@ -52,7 +52,7 @@ def check(make: Callable[[], Sparsifier], batches: Sequence[Values], rounding: f
     >>> len(check(lambda: create("topk", 2, 4, 0.5), [rows, rows]))
     2
     """
-    model, twin, heir = make(), make(), make()
+    model, twin, heir, owner = make(), make(), make(), make()
     exchanges = []
     for step, gradients in enumerate(batches):
         given, before = gradients.copy(), model.residual
@@ -70,6 +70,7 @@ def check(make: Callable[[], Sparsifier], batches: Sequence[Values], rounding: f
             *_messages(model, exchange),
             *_same("a second scheme made alike", model, exchange, twin, twin.exchange(gradients)),
             *_same("a scheme that took over the saved state", model, exchange, heir, heir.exchange(gradients)),
+            *_same("a scheme that may overwrite", model, exchange, owner, owner.exchange(given.copy(), overwrite=True)),
         ]
         if model.iteration != step + 1:
             problems.append(f"the iteration is {model.iteration} after it")

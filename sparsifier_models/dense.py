@@ -52,6 +52,7 @@ class Dense(Sparsifier):
         one.cost for one in registry.built_in() if one.operation == "all_reduce" and one.cost is not None
     )
     option_type = DenseOptions
+    reads_gradients = False
     options: DenseOptions
     keeps_residual = False
 

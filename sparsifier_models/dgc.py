@@ -143,6 +143,7 @@ class DGC(Thresholded):
 
     def __init__(self, workers: int, parameters: int, density: float = 1.0, **options: Any) -> None:
         super().__init__(workers, parameters, density, **options)
+        self.reads_gradients = bool(self.options.momentum)
         self._velocity = np.zeros((workers, parameters if self.options.momentum else 0), dtype=np.float32)
 
     @property
@@ -150,14 +151,14 @@ class DGC(Thresholded):
         """Whether gradients are all that comes out: not with momentum."""
         return not self.options.momentum
 
-    def exchange(self, gradients: Values) -> Exchange:
+    def exchange(self, gradients: Values, *, overwrite: bool = False) -> Exchange:
         """Exchange one gradient per worker, as `Sparsifier.exchange`: at the density of the warm-up, if it lasts."""
         target, step = self.density, self.iteration // self.options.warm_up_exchanges
         if step < len(self.options.warm_up):
             self.density = self.options.warm_up[step]
         try:
             if not self.options.momentum:
-                return super().exchange(gradients)
+                return super().exchange(gradients, overwrite=overwrite)
             total = self.residual.sum(axis=0, dtype=np.float64)
             velocity = np.multiply(self._velocity, np.float32(self.options.momentum))
             # What overflows here is refused there.

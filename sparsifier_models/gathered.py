@@ -53,6 +53,7 @@ class Gathered(Sparsifier):
     """
 
     option_type = GatheredOptions
+    reads_gradients = False
     options: GatheredOptions
     sends_gain: ClassVar[bool] = True
 

@@ -120,6 +120,7 @@ class GTopk(Sparsifier):
     fixed_volume = True
     costs = (gtopk, gtopk_reduce)
     option_type = GTopkOptions
+    reads_gradients = False
     options: GTopkOptions
     rounds_down = True
     released_widths = (8, 8)

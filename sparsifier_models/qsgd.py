@@ -203,6 +203,7 @@ class QSGD(Sparsifier):
     paper = "Alistarh et al., NeurIPS 2017, arXiv 1610.02132"
     costs = (qsgd,)
     option_type = QSGDOptions
+    reads_gradients = False
     options: QSGDOptions
 
     def _k_at(self, scale: float) -> int:

@@ -198,10 +198,47 @@ def squared_norm(values: Values | NDArray[np.float64]) -> float:
 
 def squared_norms(rows: Values) -> NDArray[np.float64]:
     """Return the sum of squares of each row, as `squared_norm`; shape (P,)."""
-    return np.array([squared_norm(row) for row in rows], dtype=np.float64)
+    if _loops_for(rows[0]):
+        return np.array([squared_norm(row) for row in rows], dtype=np.float64)
+    total = np.zeros(len(rows))
+    for first in range(0, rows.shape[1], _BLOCK):
+        # As an array of its own, whose rows numpy adds up as it does one alone.
+        block = rows[:, first : first + _BLOCK].astype(np.float64, order="C")
+        total += np.multiply(block, block, out=block).sum(axis=1)
+    return total
 
 
-def take_mean(rows: Values, indices: Indices) -> tuple[Values, NDArray[np.float64]]:
+def add_rows(rows: Values, others: Values | None, out: Values) -> NDArray[np.float64]:
+    """Put the sum of two arrays of rows into a third, or one alone, and return `squared_norms` of it.
+
+    Parameters
+    ----------
+    rows, others : ndarray of float32, shape (P, n)
+    out : ndarray of float32, shape (P, n)
+        May be `rows`.
+
+    Examples
+    --------
+    >>> out = np.zeros((1, 2), dtype=np.float32)
+    >>> add_rows(np.ones((1, 2), dtype=np.float32), np.array([[0, 1]], dtype=np.float32), out), out
+    (array([5.]), array([[1., 2.]], dtype=float32))
+    """
+    loops = _loops_for(out[0])
+    if loops is None or others is None:
+        np.add(rows, 0 if others is None else others, out=out)
+        return squared_norms(out)
+    full = out.shape[1] - out.shape[1] % _BLOCK
+    norms = np.zeros(len(out))
+    for worker, (row, other, into) in enumerate(zip(rows, others, out, strict=True)):
+        total = loops.add(row[:full], other[:full], into[:full])
+        np.add(row[full:], other[full:], out=into[full:])
+        # From the sum of the full blocks on, as `squared_norm` does.
+        rest = into[full:].astype(np.float64)
+        norms[worker] = total + float(np.multiply(rest, rest, out=rest).sum())
+    return norms
+
+
+def take_mean(rows: Values, indices: Indices, mean: Values | None = None) -> tuple[Values, NDArray[np.float64]]:
     """Take the entries at common `indices` out of every row: their mean, as an all-reduce of values yields it.
 
     Parameters
@@ -210,6 +247,8 @@ def take_mean(rows: Values, indices: Indices) -> tuple[Values, NDArray[np.float6
         Set to zero at `indices`.
     indices : ndarray of int64, shape (k,)
         Distinct.
+    mean : ndarray of float32, shape (n,), optional
+        Zeros, where the mean is put.
 
     Returns
     -------
@@ -232,7 +271,7 @@ def take_mean(rows: Values, indices: Indices) -> tuple[Values, NDArray[np.float6
         total += values
         sent[worker] = squared_norm(values)
         row[indices] = 0
-    mean = np.zeros(rows.shape[1], dtype=np.float32)
+    mean = np.zeros(rows.shape[1], dtype=np.float32) if mean is None else mean
     mean[indices] = total / np.float32(len(rows))
     return mean, sent
 

@@ -120,6 +120,7 @@ class SignSGD(Sparsifier):
     fixed_volume = True
     costs = (signsgd, signsgd_allgather)
     option_type = SignSGDOptions
+    reads_gradients = False
     options: SignSGDOptions
 
     @property

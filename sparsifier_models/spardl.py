@@ -108,6 +108,7 @@ class SparDL(Sparsifier):
     paper = "Zhao et al., ICDE 2024, arXiv 2304.00737"
     costs = (spardl, spardl_bsag, spardl_rsag)
     option_type = SparDLOptions
+    reads_gradients = False
     rounds_down = True
     released_widths = (4, 4)
     options: SparDLOptions

@@ -331,6 +331,7 @@ class SplitReduce(Sparsifier):
     """Common part of the schemes of the reference implementation of Ok-Topk."""
 
     option_type = SplitOptions
+    reads_gradients = False
     options: SplitOptions
     rounds_down = True
     released_widths = (4, 4)

@@ -28,7 +28,7 @@ class Source:
         self.parameters = sum(sizes)
         self.true_parameters = round(self.parameters * scale)
 
-    def gradients(self, iteration):
+    def gradients(self, iteration, out=None):
         draws = stream(1, "test gradients", iteration).standard_normal((self.workers, self.parameters))
         return draws.astype(np.float32)
 

@@ -38,7 +38,7 @@ class Counted(Source):
 
     asked = 0
 
-    def gradients(self, iteration):
+    def gradients(self, iteration, out=None):
         self.asked += 1
         return super().gradients(iteration) * np.float32(1 + iteration)
 

@@ -185,6 +185,22 @@ def test_an_exchange_needs_no_more_than_three_copies_of_the_gradients(variant):
 
 
 @identify
+def test_an_exchange_that_may_overwrite_needs_the_room_that_it_says(variant):
+    workers, parameters = 16, 140_000
+    for density in (0.01, DENSEST.get(variant[0], 0.1)):
+        model = made(variant, workers, parameters, density)
+        for _ in range(2):
+            gradients = gradients_of("normal", workers, parameters, 0).copy()
+            tracemalloc.start()
+            model.exchange(gradients, overwrite=True)
+            _, peak = tracemalloc.get_traced_memory()
+            tracemalloc.stop()
+        more = model.reads_gradients * (1 + ("momentum" in variant[1]))
+        copies, rows = model.room
+        assert peak < (copies + 4 * density + more) * gradients.nbytes + (rows + 1) * 4 * parameters, density
+
+
+@identify
 def test_a_scale_multiplies_entries_and_not_the_result(variant):
     gradients = gradients_of("normal", 4, 500, 0)
     fixed = FIXED.get(variant[0], {})

@@ -15,9 +15,11 @@ PUBLISHED = {
     "vit-l-16": 304_326_632,
     "bert-base": 109_482_240,
     "gpt2": 124_439_808,
+    "gpt2-xl": 1_557_611_200,
     "vit-paper": 132_863_336,
 }
 TENSORS = {"resnet18": 62, "resnet50": 161, "alexnet": 16, "vgg16": 32, "vit-paper": 22, "bert-base": 199, "gpt2": 148}
+TENSORS["gpt2-xl"] = 580
 
 
 def test_every_model_has_the_published_number_of_parameters():
@@ -119,5 +121,6 @@ def test_operations_of_a_transformer_match_a_count_matrix_by_matrix():
 def test_estimates_stay_below_the_peak_of_the_device():
     peak = 15.7e12
     flops = {"bert-base": (8, 128, 12, 768), "gpt2": (4, 1024, 12, 768, 50257), "vit-l-16": (32, 197, 24, 1024)}
+    flops["gpt2-xl"] = (1, 1024, 48, 1600, 50257)
     for name, shape in flops.items():
         assert 0.4 < transformer_flops(*shape) / model(name).compute / peak < 0.8

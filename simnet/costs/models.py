@@ -117,7 +117,7 @@ def names() -> list[str]:
     Examples
     --------
     >>> names()
-    ['alexnet', 'bert-base', 'gpt2', 'resnet18', 'resnet50', 'vgg16', 'vit-l-16', 'vit-paper']
+    ['alexnet', 'bert-base', 'gpt2', 'gpt2-xl', 'resnet18', 'resnet50', 'vgg16', 'vit-l-16', 'vit-paper']
     """
     return sorted(_MODELS)
 
@@ -331,6 +331,9 @@ _MODELS: dict[str, Callable[[], ModelProfile]] = {
     "gpt2": lambda: ModelProfile(
         "gpt2", tuple(_gpt2(12, 768)), _estimate(4, 1024, 12, 768, 50257), "transformers.GPT2Model, gpt2"
     ),
+    "gpt2-xl": lambda: ModelProfile(
+        "gpt2-xl", tuple(_gpt2(48, 1600)), _estimate(1, 1024, 48, 1600, 50257), "transformers.GPT2Model, gpt2-xl"
+    ),
     "resnet18": lambda: _torchvision("resnet18", _resnet((2, 2, 2, 2), (3, 3), 1), _published(15e-3, 10e-3, 32)),
     "resnet50": lambda: _torchvision("resnet50", _resnet((3, 4, 6, 3), (1, 3, 1), 4), _published(28e-3, 25e-3, 64)),
     "vgg16": _vgg16,
@@ -341,6 +344,7 @@ _MODELS: dict[str, Callable[[], ModelProfile]] = {
 _ALIASES = {
     "bertbaseuncased": "bert-base",
     "gpt2small": "gpt2",
+    "gpt215b": "gpt2-xl",
     "vitlarge16": "vit-l-16",
     "vitlargepatch16224": "vit-l-16",
 }

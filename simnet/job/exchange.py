@@ -190,7 +190,7 @@ class SparsifierSet:
         StalledError
             If an exchange can never end for another reason than a failure.
         """
-        gradients = self.training.gradients(where.batch, where.active)
+        gradients = self.training.gradients(where.batch, where.active, self._spare())
         in_force, self._explored = self._in_force, None
         if in_force is not None:
             switches = any(self._models[one.label] is not in_force for one in shortlist)
@@ -201,7 +201,11 @@ class SparsifierSet:
             if self._residuals is not None and models is not in_force:
                 for model, residual in zip(models, self._residuals, strict=True):
                     model.residual = residual
-            step = yield from self._timed(candidate, self._exchanged(models, gradients, where), where)
+            last = candidate is shortlist[-1]
+            exchanges = self._exchanged(models, gradients, where, overwrite=last)
+            if last:
+                del gradients
+            step = yield from self._timed(candidate, exchanges, where)
             if best is None or sooner(step, best):
                 best = step
         assert best is not None, "a policy returned an empty shortlist"
@@ -231,7 +235,8 @@ class SparsifierSet:
                 elif residuals is not None:
                     model.residual = residuals[index]
         gradients = self.training.gradients(where.batch, where.active)
-        exchanges = self._exchanged(self._explored, gradients, where)
+        exchanges = self._exchanged(self._explored, gradients, where, overwrite=True)
+        del gradients
         return (yield from self._timed(candidate, exchanges, where))
 
     def of(self, candidate: Candidate) -> Sequence[Sparsifier]:
@@ -251,6 +256,10 @@ class SparsifierSet:
             The iteration, of which density and number matter.
         """
         return self._exchanged(self._models[candidate.label], gradients, where)
+
+    def _spare(self) -> NDArray[np.float32] | None:
+        """Return memory for gradients that an exchange has left over."""
+        return self._in_force[0].spare() if self._in_force is not None and len(self._in_force) == 1 else None
 
     def save(self) -> State:
         """Return all that the iterations to come depend on, after one of the training."""
@@ -289,12 +298,14 @@ class SparsifierSet:
         self.training.apply(update)
 
     def _exchanged(
-        self, models: Sequence[Sparsifier], gradients: NDArray[np.float32], where: Situation
+        self, models: Sequence[Sparsifier], gradients: NDArray[np.float32], where: Situation, *, overwrite: bool = False
     ) -> list[Exchange]:
         exchanges = []
+        # A bucket is a part of the gradients: as a residual it would keep all of them.
+        overwrite = overwrite and gradients.flags.writeable and len(models) == 1
         for bucket, model in zip(self._buckets, models, strict=True):
             model.density, model.iteration = where.density, where.batch
-            exchange = model.exchange(gradients[:, bucket.entries])
+            exchange = model.exchange(gradients if overwrite else gradients[:, bucket.entries], overwrite=overwrite)
             exchange.kernels += of_hook(self._job.device, model, exchange)
             exchanges.append(exchange)
         return exchanges

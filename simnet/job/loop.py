@@ -234,6 +234,8 @@ def iterate(
             score=models.training.score(number if trains else None),
         )
         log.observe(decision, step, state)
+        # Its update may be as large as a worker's gradient.
+        del step
         before, advance = now, advance + lost
         now = before + advance
         lost = advance - (now - before)

@@ -132,7 +132,8 @@ def run_in_step(
     tuple of (str, PolicyResult or SimnetError)
         The name of a policy, and what became of it; an error of one ends none of the others.
     """
-    job = replace(job, source=shared(job.source))
+    if len(policies) > 1:
+        job = replace(job, source=shared(job.source))
     running = {
         name: _running(
             job, name, policy, timeline, progress and partial(progress, name), colocated, (checkpoints or {}).get(name)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import os
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 
@@ -27,10 +28,13 @@ from simnet.scenario.network import Stages
 from simnet.scenario.resolve import candidate
 from simnet.traces import GradientSource, live
 from simnet.traces.source import shrunk
+from simnet.traces.synthetic import rows as synthetic_rows
 
-# Arrays of P x n float32 that are alive at once beside the residual of each candidate: gradients, the residual handed
-# on, its sum with the gradients, and room to select; and arrays of n for synthetic gradients.
+# Arrays of P x n float32 that are alive at once beside the residual of each candidate, where there are several:
+# gradients, the residual handed on, its sum with the gradients, and room to select; and arrays of n for gradients.
 _COPIES, _ROWS = 6, 12
+# Of all workers' gradients, what an exchange holds at most for each entry that is sent of one.
+_SENT = 4.0
 # An interpreter with everything imported.
 _PROCESS = 2.0**28
 _TRIAL_ENTRIES = 16
@@ -176,11 +180,29 @@ def _trial(exchange: schema.Exchange, all_workers: int, workers: int) -> sparsif
 
 def memory(config: schema.Config) -> float:
     """Return the bytes that the policy with the most candidates takes at most, in a process of its own."""
-    # Exploration has a residual of its own beside that of the candidate.
-    copies = _COPIES + max(len(_labels(policy)) + (policy.moo is not None) for policy in config.policies.values())
-    # The residual of before, for those who go on without the dead.
-    copies += config.job.deaths is not None
-    return fixed_memory(config) + 4.0 * _entries(config.job) * (config.workers * copies + _ROWS)
+    return fixed_memory(config) + 4.0 * _entries(config.job) * max(
+        _rows(config, one) for one in config.policies.values()
+    )
+
+
+def _rows(config: schema.Config, policy: schema.Policy) -> float:
+    """Return how many gradients of one worker the arrays of a policy take at most."""
+    labels, job, P = _labels(policy), config.job, config.workers
+    if len(labels) == 1 and policy.moo is None and job.deaths is None and job.overlap is None:
+        given = config.exchanges[labels[0]]
+        model = None
+        # What a scheme refuses is said where exchanges are tried.
+        with suppress(ValueError):
+            model = sparsifier_models.create(given.scheme, P, _TRIAL_ENTRIES, layers=(_TRIAL_ENTRIES,), **given.options)
+        if model is not None and not model.reads_gradients:
+            shared = _ROWS if job.gradients.synthetic is None else synthetic_rows(P, _entries(job))
+            (all_of, one), sent = model.room, _SENT * max(max(ramp.start, ramp.end) for ramp in _ramps(job.density))
+            # The residual and fresh gradients, one of which becomes their sum.
+            return shared + (2.0 + all_of + sent) * P + one
+    # Exploration has a residual of its own beside that of the candidate, and those who go on without the dead have that
+    # of before.
+    copies = _COPIES + len(labels) + (policy.moo is not None) + (job.deaths is not None)
+    return float(P * copies + _ROWS)
 
 
 def fixed_memory(config: schema.Config) -> float:

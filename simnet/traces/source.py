@@ -52,10 +52,11 @@ class Score(NamedTuple):
 class Training(Protocol):
     """What one policy's run of a job has of its own: where the gradients come from, and where the updates go."""
 
-    def gradients(self, iteration: int, crew: NDArray[np.intp]) -> Values:
+    def gradients(self, iteration: int, crew: NDArray[np.intp], out: Values | None = None) -> Values:
         """Return the gradients of some workers for the data of an iteration, float32 of shape (P', n).
 
-        They depend on the updates applied so far at most. To ask for them changes nothing.
+        An array of the caller's own, `out` if that is given, unless it is read-only. They depend on the updates applied
+        so far at most. To ask for them changes nothing.
         """
 
     def apply(self, update: Values) -> None:
@@ -95,10 +96,20 @@ class Given:
     def __init__(self, source: GradientSource) -> None:
         self._source = source
 
-    def gradients(self, iteration: int, crew: NDArray[np.intp]) -> Values:
+    def gradients(self, iteration: int, crew: NDArray[np.intp], out: Values | None = None) -> Values:
         """Return the source's gradients of an iteration, of some workers."""
-        gradients = self._source.gradients(iteration)
-        return gradients[crew] if len(crew) < len(gradients) else gradients
+        source = self._source
+        everybody = len(crew) == source.workers
+        if isinstance(source, Shared):
+            own = None
+        else:
+            own = buffer(out if everybody else None, source.workers, source.parameters)
+        gradients = source.gradients(iteration, own)
+        if gradients is not own:
+            # What the source may keep stays as it is.
+            gradients = gradients.view()
+            gradients.flags.writeable = False
+        return gradients if everybody else gradients[crew]
 
     def apply(self, update: Values) -> None:
         """Do nothing."""

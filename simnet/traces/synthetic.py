@@ -107,7 +107,7 @@ class SyntheticSource:
         self._runs = _runs(sizes, self._ordered)
         self._drawn = 0.0
         self._rows: dict[tuple[str | int, ...], Values] = {}
-        self._most_rows = int(max(_KEPT, _KEPT_SHARE * 4 * workers * self.parameters) // (4 * self.parameters))
+        self._most_rows = rows(workers, self.parameters) - 1
         self._common_at, self._common_then = -1, np.zeros(0, dtype=np.float32)
 
     def gradients(self, iteration: int, out: Values | None = None) -> Values:
@@ -397,6 +397,17 @@ class _Ranked:
         behind *= bits
         np.take(self._starts, cell, out=out, mode="clip")
         out += behind
+
+
+def rows(workers: int, parameters: int) -> int:
+    """Return how many rows of n entries a source keeps at most: that which carries over, and those that recur.
+
+    Examples
+    --------
+    >>> rows(8, 25_000_000), rows(8, 140_000_000)
+    (5, 1)
+    """
+    return 1 + min(4, int(max(_KEPT, _KEPT_SHARE * 4 * workers * parameters) // (4 * parameters)))
 
 
 def synthetic(

@@ -200,7 +200,7 @@ class LiveTraining:
         inputs, targets = source.batches(iteration, crew)
         with np.errstate(over="ignore", invalid="ignore"):
             losses = source.model.gradients(self.weights, inputs, targets, out)
-        if not (np.isfinite(losses).all() and np.isfinite(out).all()):
+        if not (np.isfinite(losses).all() and all(np.isfinite(row).all() for row in out)):
             raise DivergedError(
                 f"the training diverged: after {self.applied} updates a worker's loss or gradient is no finite number; "
                 f"try a smaller learning rate than {source.rate.rate:g}"

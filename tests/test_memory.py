@@ -1,0 +1,60 @@
+"""What a job holds in memory, and that what it overwrites changes no result."""
+
+import tracemalloc
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from simnet.scenario import load
+from simnet.scenario.runner import results_of
+from sparsifier_models import create
+
+SMALL = ("job.scale=200", "job.iterations=6")
+
+
+@pytest.mark.parametrize("policy", ["AG", "ART-ring", "flexible"])
+def test_a_policy_alone_gives_what_it_gives_beside_others(policy):
+    loaded = load("quickstart", SMALL)
+    alone = results_of(loaded.only([policy]).build())[policy]
+    beside = results_of(loaded.build())[policy]
+    pd.testing.assert_frame_equal(alone.iterations, beside.iterations, check_exact=True)
+    pd.testing.assert_frame_equal(alone.workers, beside.workers, check_exact=True)
+
+
+def test_a_job_with_one_exchange_holds_two_copies_of_its_gradients_and_little_more():
+    sets = ("workers=16", "job.model=alexnet", "job.scale=150", "job.iterations=4", "job.density=1 %")
+    run = load("quickstart", sets).only(["ART-ring"]).build()
+    # So that all is imported.
+    results_of(run)
+    copy = 4 * run.job.source.workers * run.job.source.parameters
+    tracemalloc.start()
+    results_of(run)
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    # Two copies, and of the rows that workers share five, where they take little.
+    assert peak < 2.2 * copy + 5 / 16 * copy
+
+
+def test_a_residual_that_somebody_has_is_not_used_again():
+    model = create("topk", workers=2, parameters=1000, density=0.1)
+    random = np.random.default_rng(0)
+    model.exchange(random.standard_normal((2, 1000)).astype(np.float32), overwrite=True)
+    held = model.residual
+    before = held.copy()
+    model.exchange(random.standard_normal((2, 1000)).astype(np.float32), overwrite=True)
+    assert model.spare() is None
+    np.testing.assert_array_equal(held, before)
+    del held
+    model.exchange(random.standard_normal((2, 1000)).astype(np.float32), overwrite=True)
+    spare = model.spare()
+    assert spare is not None
+    assert spare.flags.writeable
+    assert model.spare() is None
+
+
+def test_an_infinite_gradient_is_refused_where_it_may_be_overwritten():
+    model = create("topk", workers=2, parameters=4, density=0.5)
+    model.exchange(np.ones((2, 4), dtype=np.float32), overwrite=True)
+    with pytest.raises(ValueError, match="worker 1 is infinite, or too large with its residual, at index 2"):
+        model.exchange(np.array([[0, 0, 0, 0], [0, 0, np.inf, 0]], dtype=np.float32), overwrite=True)
