@@ -49,7 +49,7 @@ class Source:
     ] = False
     ranks: Annotated[int | None, typer.Option(min=1, max=1_000_000, help="Ranks of a table of messages.")] = None
     limit: Annotated[
-        str | None, typer.Option(metavar="SIZE", help="The largest file to read; default: 1 GiB, of others 256 MiB.")
+        str | None, typer.Option(metavar="SIZE", help="Largest file to read; default: 1 GiB, of Chakra 256 MiB a rank.")
     ] = None
 
 

@@ -319,4 +319,4 @@ def schedule(source: Source, file: Program, messages: Pairs, placed: Placed, per
     rounds = max(placed.values(), default=-1) + 1
     when = np.array(list(work), dtype=np.int64).reshape(-1, 2)
     works = Work(when[:, 0], when[:, 1], np.array(list(work.values()), dtype=np.float64))
-    return assembled(source, rounds, Messages(*columns.T), works, per_second)
+    return assembled(source.name, source.n_ranks, rounds, Messages(*columns.T), works, per_second)

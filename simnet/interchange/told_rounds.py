@@ -78,7 +78,7 @@ class Messages(NamedTuple):
     round: Ranks
     src: Ranks
     dst: Ranks
-    size: Ranks
+    size: Ranks | Floats
 
 
 class Work(NamedTuple):
@@ -201,7 +201,7 @@ def _by_rank(one: Round, n_ranks: int, per_second: float, every_round: bool) -> 
         np.concatenate([nothing - 1, number, number]),
     )
     order = np.lexsort([columns[4], columns[0]])
-    return _Rows(*(_narrow(column[order]) for column in columns))
+    return _Rows(*(narrow(column[order]) for column in columns))
 
 
 def _bounds(laid: Mapping[int, _Rows], schedule: Schedule) -> list[int]:
@@ -273,7 +273,7 @@ def told_schedule(source: Source, per_second: float) -> Schedule | None:
             rows = np.flatnonzero((block.kind == kind) & ((block.kind != CALC) | (block.size > 0)))
             values = (block.hint, block.rank, block.peer, block.tag, block.size)
             for column, one in zip(columns, values, strict=True):
-                column.append(_narrow(one[rows]))
+                column.append(narrow(one[rows]))
     sends, recvs, works = ([_joined(column) for column in columns] for columns in kept)
     del kept
     # What is sent and what is received is the same, in the order of rounds, tags, senders and receivers.
@@ -289,7 +289,7 @@ def told_schedule(source: Source, per_second: float) -> Schedule | None:
         return None
     if work.size.max(initial=0) / per_second > MOST_SECONDS:
         return None
-    return assembled(source, last + 1, messages, work, per_second)
+    return assembled(source.name, source.n_ranks, last + 1, messages, work, per_second)
 
 
 def _agrees(ops: Operations) -> bool:
@@ -321,55 +321,67 @@ def _agrees(ops: Operations) -> bool:
     return bool((apart > 0).all() and np.array_equal(just_before, awaited[step]))
 
 
-def assembled(source: Source, n_rounds: int, messages: Messages, work: Work, per_second: float) -> Schedule:
+def assembled(
+    name: str,
+    n_ranks: int,
+    n_rounds: int,
+    messages: Messages,
+    work: Work | None = None,
+    per_second: float = 1.0,
+    phases: Mapping[int, str] | None = None,
+) -> Schedule:
     """Return a schedule; rounds that are alike are one object.
 
     Parameters
     ----------
-    source : Source
-        Where it comes from, which has been read.
-    n_rounds : int
-        How many rounds there are.
+    name : str
+        Where it comes from.
+    n_ranks, n_rounds : int
+        How many ranks and rounds there are.
     messages : Messages
         What is sent.
-    work : Work
+    work : Work, optional
         What is worked.
     per_second : float
         Units of work in a second.
+    phases : mapping of int to str, optional
+        What rounds belong to.
 
     Raises
     ------
     InputError
         If there are too many compute times.
     """
-    P = source.n_ranks
+    if work is None:
+        work = Work(*[np.zeros(0, dtype=np.int64)] * 3)
     order = np.argsort(work.round, kind="stable")
     works = Work(work.round[order], work.rank[order], work.size[order])
     edges = np.arange(n_rounds + 1)
     of_work, of_messages = np.searchsorted(works.round, edges), np.searchsorted(messages.round, edges)
     workers = np.diff(of_work)
-    if np.count_nonzero((workers > 0) & (workers < P)) * P > MAX_COMPUTE:
-        raise InputError(f"has more than {MAX_COMPUTE:,} compute times of ranks and rounds", file=source.name)
+    if np.count_nonzero((workers > 0) & (workers < n_ranks)) * n_ranks > MAX_COMPUTE:
+        raise InputError(f"has more than {MAX_COMPUTE:,} compute times of ranks and rounds", file=name)
     idle = Round([], [], [])
     rounds = [idle] * n_rounds
     known: dict[int, Round] = {}
     for index in np.flatnonzero((workers > 0) | (np.diff(of_messages) > 0)).tolist():
         compute: float | Floats = 0.0
         if workers[index]:
-            compute = np.zeros(P)
+            compute = np.zeros(n_ranks)
             own = slice(of_work[index], of_work[index + 1])
             compute[works.rank[own]] = works.size[own] / per_second
             if (compute == compute[0]).all():
                 compute = float(compute[0])
         own = slice(of_messages[index], of_messages[index + 1])
-        one = Round(messages.src[own], messages.dst[own], messages.size[own], compute)
-        key = hash((one.src.tobytes(), one.dst.tobytes(), one.nbytes.tobytes(), np.asarray(compute).tobytes()))
+        phase = "" if phases is None else phases.get(index, "")
+        one = Round(messages.src[own], messages.dst[own], messages.size[own], compute, phase)
+        key = hash((phase, one.src.tobytes(), one.dst.tobytes(), one.nbytes.tobytes(), np.asarray(compute).tobytes()))
         same = known.setdefault(key, one)
         rounds[index] = same if same is one or same == one else one
-    return Schedule(P, rounds)
+    return Schedule(n_ranks, rounds)
 
 
-def _narrow(values: Ranks) -> Ranks:
+def narrow(values: Ranks) -> Ranks:
     """Return whole numbers in half the memory, if they fit."""
     return values.astype(np.int32) if values.max(initial=0) < 2**31 and values.min(initial=0) >= -1 else values
 
