@@ -505,3 +505,14 @@ def test_jitter_that_draws_nonsense_is_refused(draw):
 def test_wrong_arguments_of_time_are_refused(arguments, message):
     with pytest.raises(ValueError, match=message):
         Network(topologies.star(3, 0.0, 1.0)).time(**({"schedule": Schedule(3)} | arguments))
+
+
+@pytest.mark.parametrize("engine", ["vectorised", "fluid"])
+def test_ranks_of_one_host_send_each_other_in_no_time_whatever_the_weather(engine):
+    slow = Weather(steps([0, 1], [1e3, 1e6]))
+    schedule = Schedule(3, [Round([0, 1], [1, 0], [500.0, 500.0]), Round([1], [2], [500.0])])
+    weather = dict.fromkeys(topologies.star(2, 0.0, 1e6).edges, slow)
+    net = Network(topologies.star(2, 0.0, 1e6), weather, engine=engine)
+    timing = net.time(schedule, placement=[0, 0, 1], messages=True)
+    assert timing.messages.arrived.tolist() == pytest.approx([0.0, 0.0, 0.5])
+    assert timing.left.tolist() == pytest.approx([0.0, 0.5, 0.5])

@@ -185,7 +185,12 @@ def _traffic(hosts: Ranks, links: Links) -> Callable[[Round], tuple[Traffic, Rou
                 used, port = table[table >= 0], links.own_of(table)
                 exclusive = links.constant and len(one) >= _WIDE and _no_two(used)
                 single = exclusive or _no_two(port[port >= 0])
-                latency, rate, own = _constant(table, port, links) if links.constant else np.ones((3, len(one)))
+                if links.constant:
+                    latency, rate, own = _constant(table, port, links)
+                else:
+                    # Looked up when the message is there; within a host it takes no link, and no time.
+                    latency = np.ones(len(one))
+                    rate = own = np.where((table >= 0).any(axis=1), 1.0, np.inf)
                 down = np.flatnonzero(rate <= 0)
                 patterns[pattern] = _Pattern(table, port, single, exclusive, latency, rate, own, down)
             table, port, single, exclusive, latency, rate, own, down = patterns[pattern]
