@@ -12,7 +12,9 @@ arXiv 2305.14516; ``schema/protobuf/et_def.proto`` of mlcommons/chakra; protobuf
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import itertools
+from collections.abc import Iterator, Sequence
+from functools import lru_cache
 from pathlib import Path
 from typing import NamedTuple
 
@@ -22,8 +24,8 @@ from simnet.base.errors import InputError
 from simnet.base.reading import read_bytes
 from simnet.base.writing import explained
 from simnet.interchange.operations import read_rounds
-from simnet.interchange.told_rounds import CALC, RECV, SEND, Operations
-from simnet.schedule import Schedule
+from simnet.interchange.told_rounds import CALC, RECV, SEND, Operations, operations_of
+from simnet.schedule import Round, Schedule
 
 MAX_BYTES = 256 * 2**20
 """The largest trace of one rank that is read, unpacked, unless another limit is given."""
@@ -64,6 +66,8 @@ def write_chakra(schedule: Schedule, prefix: str | Path) -> list[Path]:
     ------
     InputError
         If a file cannot be written.
+    ValueError
+        If a message has 1e18 bytes, or a rank works for 1e12 seconds.
 
     Examples
     --------
@@ -76,36 +80,44 @@ def write_chakra(schedule: Schedule, prefix: str | Path) -> list[Path]:
     True
     """
     metadata = _packet(_text(1, _VERSION))
-    ranks = [bytearray(metadata) for _ in range(schedule.n_ranks)]
-    nodes = [0] * schedule.n_ranks
-    pending: list[list[int]] = [[] for _ in range(schedule.n_ranks)]
-    tag = 0
-    for index, one in enumerate(schedule.rounds):
-        compute = np.broadcast_to(np.asarray(one.compute), schedule.n_ranks)
-        for rank in np.flatnonzero(compute).tolist():
-            micros = round(float(compute[rank]) * 1e6)
-            fields = _varint_field(7, micros) + _attribute("is_cpu_op", _BOOL, 0) + _attribute(_ROUND, _INT64, index)
-            ranks[rank] += _node(nodes[rank], f"compute {index}", _COMP, pending[rank], fields)
-            pending[rank] = [nodes[rank]]
-            nodes[rank] += 1
-        after: dict[int, list[int]] = {}
-        for src, dst, nbytes in zip(one.src.tolist(), one.dst.tolist(), one.nbytes.tolist(), strict=True):
-            fields = _attribute("is_cpu_op", _BOOL, 0)
-            for key, value in (("src", src), ("dst", dst), ("tag", tag)):
-                fields += _attribute(f"comm_{key}", _INT32, value)
-            fields += _attribute("comm_size", _INT64, round(nbytes)) + _attribute(_ROUND, _INT64, index)
-            for rank, kind, name in ((src, _SEND, "send"), (dst, _RECV, "recv")):
-                ranks[rank] += _node(nodes[rank], f"{one.phase} {name} {tag}".strip(), kind, pending[rank], fields)
-                after.setdefault(rank, []).append(nodes[rank])
-                nodes[rank] += 1
-            tag += 1
-        for rank, own in after.items():
-            pending[rank] = own
     paths = [Path(f"{prefix}.{rank}.et") for rank in range(schedule.n_ranks)]
-    for path, content in zip(paths, ranks, strict=True):
-        with explained(path, advice=""):
-            path.write_bytes(content)
+    written = 0
+    for ops in operations_of(schedule, 1e6, every_round=False):
+        ranks, firsts = np.unique(ops.rank, return_index=True)
+        bounds = itertools.pairwise([*firsts.tolist(), len(ops.rank)])
+        for rank, (first, last) in zip(ranks.tolist(), bounds, strict=True):
+            for path in paths[written:rank]:
+                _put(path, metadata)
+            _put(paths[rank], metadata + b"".join(_nodes(ops, first, last, schedule.rounds)))
+            written = rank + 1
+    for path in paths[written:]:
+        _put(path, metadata)
     return paths
+
+
+def _put(path: Path, content: bytes) -> None:
+    with explained(path, advice=""):
+        path.write_bytes(content)
+
+
+def _nodes(ops: Operations, first: int, last: int, rounds: Sequence[Round]) -> Iterator[bytes]:
+    """Yield the nodes of a rank, whose operations are from `first` up to before `last`."""
+    edges = np.searchsorted(ops.waiting, np.arange(first, last + 1)).tolist()
+    awaited = (ops.before[edges[0] : edges[-1]] - first).tolist()
+    columns = (column[first:last].tolist() for column in (ops.rank, ops.kind, ops.size, ops.peer, ops.tag, ops.hint))
+    for number, (rank, kind, size, peer, tag, index) in enumerate(zip(*columns, strict=True)):
+        needs = awaited[edges[number] - edges[0] : edges[number + 1] - edges[0]]
+        round_ = _attribute(_ROUND, _INT64, index)
+        if kind == CALC:
+            fields = _varint_field(7, size) + _attribute("is_cpu_op", _BOOL, 0) + round_
+            yield _node(number, f"compute {index}", _COMP, needs, fields)
+            continue
+        ends, does, what = ((rank, peer), _SEND, "send") if kind == SEND else ((peer, rank), _RECV, "recv")
+        fields = _attribute("is_cpu_op", _BOOL, 0)
+        for key, value in zip(("src", "dst", "tag"), (*ends, tag), strict=True):
+            fields += _attribute(f"comm_{key}", _INT32, value)
+        fields += _attribute("comm_size", _INT64, size) + round_
+        yield _node(number, f"{rounds[index].phase} {what} {tag}".strip(), does, needs, fields)
 
 
 def read_chakra(prefix: str | Path, *, strict: bool = True, largest: int = MAX_BYTES) -> Schedule:
@@ -252,13 +264,11 @@ def _node_of(packet: memoryview, path: Path) -> _Node:
         elif field in (4, 5):
             needs += [value] if isinstance(value, int) else _varints(value, path)
         elif field == 10 and isinstance(value, memoryview):
-            parts = dict(_fields(value, path))
-            key, text = parts.get(1), parts.get(_STRING)
-            whole = next((parts[one] for one in _WHOLE if one in parts), None)
-            if isinstance(key, memoryview) and isinstance(whole, int):
-                numbers[bytes(key).decode("utf-8", "replace")] = whole if whole < _LARGEST else whole - 2**64
-            elif isinstance(key, memoryview) and isinstance(text, memoryview):
-                texts[bytes(key).decode("utf-8", "replace")] = bytes(text[:120]).decode("utf-8", "replace")
+            key, said = _said(bytes(value), path) if len(value) > _SHORT else _said_before(bytes(value), path)
+            if isinstance(said, int):
+                numbers[key] = said
+            elif said is not None:
+                texts[key] = said
     number, kind, micros = fixed.values()
     if max(number, micros) >= _LARGEST:
         raise InputError("is no Chakra trace: a node has a number or a duration of 64 bits", file=str(path))
@@ -280,6 +290,23 @@ def _operation(packet: memoryview, path: Path) -> tuple[tuple[int, int, int, int
             raise InputError(f"needs a {attribute} >= 0", file=str(path), field=f"node {number}")
     does = SEND if kind == _SEND else RECV
     return (number, does, facts["comm_size"], facts[other], facts.get("comm_tag", 0), hint), name, needs
+
+
+def _said(content: bytes, path: Path) -> tuple[str, int | str | None]:
+    """Return the name of an attribute, and its value if that is a whole number or a text."""
+    parts = dict(_fields(memoryview(content), path))
+    key, text = parts.get(1), parts.get(_STRING)
+    whole = next((parts[one] for one in _WHOLE if one in parts), None)
+    if not isinstance(key, memoryview):
+        return "", None
+    name = bytes(key).decode("utf-8", "replace")
+    if isinstance(whole, int):
+        return name, whole if whole < _LARGEST else whole - 2**64
+    return name, bytes(text[:120]).decode("utf-8", "replace") if isinstance(text, memoryview) else None
+
+
+# Nodes of a rank have many attributes in common.
+_SHORT, _said_before = 64, lru_cache(maxsize=2**14)(_said)
 
 
 def _packets(content: memoryview, path: Path) -> Iterator[memoryview]:
@@ -361,6 +388,7 @@ def _text(field: int, value: str) -> bytes:
     return _bytes_field(field, value.encode())
 
 
+@lru_cache(maxsize=2**14)
 def _attribute(name: str, kind: int, value: int) -> bytes:
     """Return field 10 of a node: an attribute whose value is of field `kind` of AttributeProto."""
     return _bytes_field(10, _text(1, name) + _varint_field(kind, value))
