@@ -214,6 +214,7 @@ class Store:
         self._room = self._n_ranks = 0
         self.state.hops = hops
         self.links.take(n_links)
+        self.tables["fillings"].take(n_links)
 
     def make_room(self, *, flows: int = 0, hops: int = 0, ranks: int = 0) -> None:
         """See to it that more flows and ranks than before have room at once.

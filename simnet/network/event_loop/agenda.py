@@ -75,27 +75,29 @@ def ends_at(s: State, f: int, time: float) -> None:
     if here < 0:
         here = s.n_ends
         s.n_ends += 1
-    flows[f].end = time
+    size = s.n_ends
     while here > 0:
         above = heap[(here - 1) >> 2]
-        if flows[above].end <= time:
+        if above.time <= time:
             break
-        heap[here], flows[above].place = above, here
+        heap[here].time, heap[here].flow = above.time, above.flow
+        flows[above.flow].place = here
         here = (here - 1) >> 2
     while True:
         first = 4 * here + 1
-        if first >= s.n_ends:
+        if first >= size:
             break
-        below = first
-        for other in range(first + 1, min(first + 4, s.n_ends)):
-            if flows[heap[other]].end < flows[heap[below]].end:
-                below = other
-        if time <= flows[heap[below]].end:
+        below, least = first, heap[first].time
+        for other in range(first + 1, min(first + 4, size)):
+            if heap[other].time < least:
+                below, least = other, heap[other].time
+        if time <= least:
             break
-        heap[here] = heap[below]
-        flows[heap[here]].place = here
+        heap[here].time, heap[here].flow = least, heap[below].flow
+        flows[heap[here].flow].place = here
         here = below
-    heap[here], flows[f].place = f, here
+    heap[here].time, heap[here].flow = time, f
+    flows[f].place = here
 
 
 def never_ends(s: State, f: int) -> None:
@@ -107,13 +109,13 @@ def never_ends(s: State, f: int) -> None:
     s.n_ends -= 1
     if here < s.n_ends:
         last = s.ends[s.n_ends]
-        s.flows[last].place = here
-        ends_at(s, last, s.flows[last].end)
+        s.flows[last.flow].place = here
+        ends_at(s, last.flow, last.time)
 
 
 def next_due(s: State) -> float:
     """Return when the next thing is due; infinity if nothing is."""
     due = s.agenda[0].time if s.n_due else math.inf
     if s.n_ends:
-        due = min(due, s.flows[s.ends[0]].end)
+        due = min(due, s.ends[0].time)
     return due

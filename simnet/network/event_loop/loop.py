@@ -90,7 +90,7 @@ def advance(s: State, now: float, until: float) -> int:
                 else:
                     act(s, row, kind)
             else:
-                end_flow(s, s.ends[0])
+                end_flow(s, s.ends[0].flow)
             continue
         if s.background_on and not s.n_moving:
             stop_all_background(s)

@@ -42,9 +42,9 @@ ASKING, SPEAKING, SENDING, TAKING_IN = range(4)
 # When a send lets its rank go; see `simnet.network.stack`.
 LEFT_HOST, TAKEN, ACKNOWLEDGED, READY, REQUEST = range(5)
 
-# Who owns a flow if that is no run; the bottleneck of a flow if that is no link.
+# Who owns a flow if that is no run; the bottleneck of a flow if that is no link, or not known yet.
 TRANSFER, BACKGROUND = -1, -2
-NOTHING, ITSELF = -1, -2
+NOTHING, ITSELF, UNSOLVED = -1, -2, -3
 
 
 @dataclass(slots=True)
@@ -62,7 +62,7 @@ class Flow:
     """A message under way, or background traffic that is on.
 
     Bytes `remaining` at the time `since`, of which up to `residue` are rounding; the rate since then, its `weight` on
-    shared links, the `limit` that it does not exceed, its `bottleneck`, and its `end`.
+    shared links, the `limit` that it does not exceed, its `bottleneck`, and the `place` of its end among all.
     `unsent` bytes have to leave its host's own link yet, if that link changes meanwhile. On its connection, the flow
     `behind` waits for it, and it `waits` itself. It carries `what`, and `holds` its sender until it has arrived if the
     system has no room for it. `next` is the next free flow, or the one behind it in a queue. It shares the links of its
@@ -71,25 +71,23 @@ class Flow:
     queue of the link `port`, if of any: it `comes` there, or all of it has come and `remaining` are before its end.
     """
 
-    remaining: float = 0.0
-    residue: float = 0.0
+    # What `settle` looks at first.
     rate: float = 0.0
-    since: float = 0.0
-    limit: float = 0.0
-    weight: float = 1.0
-    end: float = 0.0
-    new_rate: float = 0.0
-    unsent: float = 0.0
-    delay: float = 0.0
-    joined: float = 0.0
-    whole: float = 0.0
-    lasts: float = math.inf
-    route: int = -1
-    bottleneck: int = NOTHING
-    new_bottleneck: int = NOTHING
     stamp: int = 0
-    state: int = FREE
+    bottleneck: int = NOTHING
+    first: int = 0
+    stop: int = 0
+    weight: float = 1.0
+    new_rate: float = 0.0
+    new_bottleneck: int = NOTHING
+    limit: float = 0.0
+    remaining: float = 0.0
+    since: float = 0.0
+    residue: float = 0.0
     place: int = -1
+    port: int = -1
+    state: int = FREE
+    route: int = -1
     owner: int = TRANSFER
     round_index: int = 0
     message: int = 0
@@ -97,14 +95,23 @@ class Flow:
     behind: int = -1
     next: int = -1
     passed: int = 0
-    first: int = 0
-    stop: int = 0
-    port: int = -1
+    unsent: float = 0.0
+    delay: float = 0.0
+    joined: float = 0.0
+    whole: float = 0.0
+    lasts: float = math.inf
     comes: bool = False
     waits: bool = False
     holds: bool = False
     is_new: bool = False
-    is_solved: bool = False
+
+
+@dataclass(slots=True)
+class End:
+    """When a flow will end."""
+
+    time: float = 0.0
+    flow: int = -1
 
 
 @dataclass(slots=True)
@@ -118,9 +125,8 @@ class Use:
 
 @dataclass(slots=True)
 class Link:
-    """A link: its capacity and until when that holds, who uses it, and what `settle` notes of it.
+    """A link: its capacity and until when that holds, and who uses it.
 
-    Of the flows that are solved, `chosen` use it, which have the sum of weights `weight`.
     `assigned` counts the messages under way on routes over it, for adaptive routing. Of what ranks send over it as
     their own link, `port_rank` is who did so last, `port_free` when the link is through with that, and `port_flow`
     stands for messages whose end the link's next change decides. Where they leave one after another, those from
@@ -132,15 +138,8 @@ class Link:
 
     capacity: float = 0.0
     until: float = math.inf
-    level: float = 0.0
-    rest: float = 0.0
-    weight: float = 0.0
     users: int = 0
     first_use: int = -1
-    stamp: int = 0
-    chosen: int = 0
-    unsolved: int = 0
-    members: int = 0
     assigned: int = 0
     crowd: int = -1
     bandwidths: int = -1
@@ -158,6 +157,29 @@ class Link:
     first_passing: int = -1
     queues: bool = False
     is_dirty: bool = False
+
+
+@dataclass(slots=True)
+class Filling:
+    """What `settle` notes of a link, at its call number `stamp`.
+
+    Of the flows that are solved, `chosen` use it, which have the sum of weights `weight`; they stand from `members` on,
+    and `unsolved` of them have no rate yet. The others leave `open` to them, have levels up to `top`, and some of them
+    are `held` back by the link; so it was when `counted` flows were chosen. What is left is `rest`, and the `level` is
+    that of those whom the link holds back, infinity if there are none.
+    """
+
+    stamp: int = 0
+    chosen: int = 0
+    weight: float = 0.0
+    rest: float = 0.0
+    unsolved: int = 0
+    members: int = 0
+    level: float = 0.0
+    open: float = 0.0
+    top: float = 0.0
+    counted: int = 0
+    held: bool = False
 
 
 @dataclass(slots=True)
@@ -466,7 +488,7 @@ class State:
     n_notices: int = 0
     # Two heaps: what is due, and flows by their end. Flows to solve, links that changed; `settle`'s flows and links.
     agenda: list[Due] = field(default_factory=list)
-    ends: list[int] = field(default_factory=list)
+    ends: list[End] = field(default_factory=list)
     new: list[int] = field(default_factory=list)
     dirty: list[int] = field(default_factory=list)
     chosen: list[int] = field(default_factory=list)
@@ -478,6 +500,7 @@ class State:
     flows: list[Flow] = field(default_factory=list)
     uses: list[Use] = field(default_factory=list)
     links: list[Link] = field(default_factory=list)
+    fillings: list[Filling] = field(default_factory=list)
     crowd_factors: list[float] = field(default_factory=list)
     routes: list[Route] = field(default_factory=list)
     route_links: list[int] = field(default_factory=list)
