@@ -162,11 +162,10 @@ class Engine(Ways):
         self.make_room(flows=1)
         if self.loop.changes(s):
             self.reroute()
-        if (src, dst) not in self._routes_of:
-            self.add_pairs([(src, dst)])
+        first, candidates = (int(one[0]) for one in self.routes_between(np.array([src]), np.array([dst])))
         if not s.n_free:
             self.grow()
-        f = self.loop.address(s, TRANSFER, *self._routes_of[src, dst], pick, float(self._stack.framed(nbytes)), delay)
+        f = self.loop.address(s, TRANSFER, first, candidates, pick, float(self._stack.framed(nbytes)), delay)
         s.flows[f].message = token
         self.loop.hand_over(s, f)
 

@@ -27,6 +27,8 @@ from topologies.routes import as_table
 
 # Links on a detour around links that are down, at most.
 _DETOUR = 256
+# Pairs of hosts whose routes are laid at a time, lest tables in between take more memory than those that stay.
+_AT_ONCE = 1 << 17
 
 
 class Ways(Store):
@@ -51,7 +53,8 @@ class Ways(Store):
         self._on = TimelineCache([one.on for one in links.flows], {})
         self._known: tuple[Timelines, ...] = ()
         self.origin = self._counted_from = 0.0
-        self._routes_of: dict[tuple[int, int], tuple[int, int]] = {}
+        # Pairs of hosts whose routes are laid, by ascending number, the first of their candidates, and how many.
+        self._pairs, self._first, self._counts = (np.zeros(0, dtype=np.int64) for _ in range(3))
         self._original: dict[int, tuple[int, int, tuple[int, ...]]] = {}
         self.state.segment = links.segment
         self.state.watching, self.state.latency_changes = watching, links.latency_changes
@@ -147,37 +150,49 @@ class Ways(Store):
 
     def routes_between(self, src: Ranks, dst: Ranks) -> tuple[Ranks, Ranks]:
         """Return the first of the candidate routes from each of hosts `src` to each of `dst`, and how many; (m,)."""
-        hosts = self._links.routes.n_hosts
-        numbers, which = np.unique(src * hosts + dst, return_inverse=True)
-        pairs = list(zip((numbers // hosts).tolist(), (numbers % hosts).tolist(), strict=True))
-        new = [pair for pair in pairs if pair not in self._routes_of]
-        if new:
-            self.add_pairs(new)
-        found = np.array([self._routes_of[pair] for pair in pairs], dtype=np.int64).reshape(-1, 2)[which]
-        return found[:, 0], found[:, 1]
+        numbers = src * self._links.routes.n_hosts + dst
+        at, known = self._known_pairs(numbers)
+        if not known.all():
+            self._add_pairs(np.unique(numbers[~known]))
+            at, _ = self._known_pairs(numbers)
+        return self._first[at], self._counts[at]
 
-    def add_pairs(self, pairs: list[tuple[int, int]]) -> None:
-        """Lay the routes between pairs of hosts into the tables."""
-        routes = self._links.routes
-        if self._multipath:
-            candidates = [routes.candidates(*pair) for pair in pairs]
-            counts = [len(one) for one in candidates]
-            table = as_table([route for one in candidates for route in one])
-        else:
-            counts = [1] * len(pairs)
-            table = routes.table(*(np.array(one) for one in zip(*pairs, strict=True)))
-        self.make_room(hops=table.shape[1])
-        r = self.add_routes(table)
-        self._describe(r, table)
-        rows = iter(table)
-        for pair, count in zip(pairs, counts, strict=True):
-            self._routes_of[pair] = r, count
+    def _known_pairs(self, numbers: Ranks) -> tuple[Ranks, NDArray[np.bool_]]:
+        """Return where pairs of these numbers stand among those whose routes are laid, and whether they do."""
+        at = np.searchsorted(self._pairs, numbers)
+        known = at < self._pairs.size
+        known[known] = self._pairs[at[known]] == numbers[known]
+        return at, known
+
+    def _add_pairs(self, numbers: Ranks) -> None:
+        """Lay the routes between pairs of hosts into the tables, given their numbers, each once and ascending."""
+        n_routes = self.routes.size
+        first, counts = [self._first], [self._counts]
+        for begin in range(0, numbers.size, _AT_ONCE):
+            src, dst = np.divmod(numbers[begin : begin + _AT_ONCE], self._links.routes.n_hosts)
+            table, candidates = self._candidates(src, dst)
+            self.make_room(hops=table.shape[1])
+            r = self.add_routes(table)
+            self._describe(r, table)
+            counts.append(candidates)
+            first.append(r + np.cumsum(candidates) - candidates)
             if self.state.watching:
-                for one, row in zip(range(r, r + count), rows, strict=False):
+                ends = zip(np.repeat(src, candidates).tolist(), np.repeat(dst, candidates).tolist(), strict=True)
+                for one, (pair, row) in enumerate(zip(ends, table, strict=True), r):
                     self._original[one] = *pair, tuple(row[row >= 0].tolist())
-            r += count
-        if self.state.watching:
+        order = np.argsort(np.concatenate([self._pairs, numbers]), kind="stable")
+        self._pairs = np.concatenate([self._pairs, numbers])[order]
+        self._first, self._counts = np.concatenate(first)[order], np.concatenate(counts)[order]
+        if self.state.watching and self.routes.size > n_routes:
             self.reroute()
+
+    def _candidates(self, src: Ranks, dst: Ranks) -> tuple[NDArray[np.int64], Ranks]:
+        """Return the candidate routes between pairs of hosts, as `Routes.table` does, and how many each pair has."""
+        routes = self._links.routes
+        if not self._multipath:
+            return routes.table(src, dst), np.ones(src.size, dtype=np.int64)
+        candidates = [routes.candidates(*pair) for pair in zip(src.tolist(), dst.tolist(), strict=True)]
+        return as_table([route for one in candidates for route in one]), np.array([len(one) for one in candidates])
 
     def _describe(self, first: int, table: NDArray[np.int64]) -> None:
         """Write the own link and the latency of routes, and what loss does, given the links of each."""
