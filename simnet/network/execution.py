@@ -258,18 +258,13 @@ class Run:
 
     def __init__(self, program: Program, done: simpy.Event, messages: bool) -> None:
         self.done = done
-        self._program, self._messages = program, messages
-
-    @property
-    def n_messages(self) -> int:
-        """Number of messages."""
-        return self._program.schedule.n_messages
+        self.program, self._messages = program, messages
 
     def enter(self, engine: Engine, now: float) -> int:
         """Let the ranks enter, not before now [s since the engine's origin]; return the number of the run there."""
-        if self._program.origin != engine.origin or self._program.start.min() < now:
-            self._program = self._program.counted_from(engine.origin, now)
-        self._handle: Handle = engine.run(self._program, self._messages)
+        if self.program.origin != engine.origin or self.program.start.min() < now:
+            self.program = self.program.counted_from(engine.origin, now)
+        self._handle: Handle = engine.run(self.program, self._messages)
         return self._handle.run
 
     def leave(self, engine: Engine) -> Timing:
@@ -287,27 +282,27 @@ class Run:
         finish, communicate, compute, wait = (
             engine.of_ranks(self._handle, field) for field in ("finish", "communicate", "compute", "wait")
         )
-        messages, work, software, computed = None, None, None, self._program.computed
-        if self._program.streams is not None:
+        messages, work, software, computed = None, None, None, self.program.computed
+        if self.program.streams is not None:
             computed = engine.computed(self._handle)
         if self._messages:
             sent, arrived = (engine.of_messages(self._handle, field) for field in ("sent", "arrived"))
-            columns = self._program.columns()
+            columns = self.program.columns()
             messages = Messages(**columns, sent=sent, arrived=arrived, origin=engine.origin)
-            works = [(number, one) for number, one in enumerate(self._program.schedule.rounds) if np.any(one.compute)]
+            works = [(number, one) for number, one in enumerate(self.program.schedule.rounds) if np.any(one.compute)]
             times = [engine.worked(self._handle, number, one.compute) for number, one in works]
             begun, ended = (np.array([one[end] for one in times]).reshape(-1, finish.size) for end in (0, 1))
-            work, before = worked(self._program, [number for number, _ in works], begun, ended)
+            work, before = worked(self.program, [number for number, _ in works], begun, ended)
             software = HostWork(before, engine.software(self._handle))
-            if self._program.streams is not None and computed is not None:
+            if self.program.streams is not None and computed is not None:
                 begun, ended = computed.begun["unpack"], computed.ended["unpack"]
                 parts = np.arange(len(begun))[:, np.newaxis]
                 work = work.and_of(Work.of(np.arange(finish.size), parts, begun, ended))
 
         def account() -> Split:
-            return with_software(Split(communicate, compute, wait), self._program)
+            return with_software(Split(communicate, compute, wait), self.program)
 
-        return Timing(engine.origin, self._program.start, finish, account, messages, work, software, computed)
+        return Timing(engine.origin, self.program.start, finish, account, messages, work, software, computed)
 
     def stalled(self, engine: Engine, blocked: Mapping[tuple[int, int], str], now: float) -> StalledError:
         """Return the error that names each rank that is not done, and what it waits for.
@@ -321,11 +316,11 @@ class Run:
         now : float
             The time [s since the engine's origin].
         """
-        rounds = self._program.schedule.rounds
+        rounds = self.program.schedule.rounds
         fields = "round_index", "state", "missing"
         at, state, left = (engine.of_ranks(self._handle, field).tolist() for field in fields)
         stopped = [rank for rank, what in enumerate(state) if what == FAILED]
-        times = self._program.failures
+        times = self.program.failures
         failed = {rank: times[rank] for rank in sorted(stopped, key=times.__getitem__)}
         missing = self._missing(engine, blocked, at, state, left, failed)
         waiting, stuck = [], []
@@ -341,8 +336,8 @@ class Run:
             )
             stuck.append(Waits(rank, index, phase, tuple(dict.fromkeys(peer for peer, _ in known))))
         now = engine.busy_until(self._handle, now)
-        if self._program.computed is not None:
-            busy = np.delete(self._program.computed.done, stopped)
+        if self.program.computed is not None:
+            busy = np.delete(self.program.computed.done, stopped)
             now = max(now, float(busy.max(initial=now)))
         failures = " and ".join(f"rank {rank} died at {time:g} s" for rank, time in failed.items())
         after = f", after {failures}" if failures else ""
@@ -370,7 +365,7 @@ class Run:
             known = f", which died at {failed[peer]:g} s" if peer in failed else why
             into.setdefault(rank, []).append((peer, f"{direction} rank {peer}{known}"))
 
-        rounds = self._program.schedule.rounds
+        rounds = self.program.schedule.rounds
         arrived = ~np.isnan(engine.of_messages(self._handle, "arrived")) if failed else None
         first = np.cumsum([0, *map(len, rounds)])
         for index in sorted({one for one in at if 0 <= one < len(rounds)}):

@@ -21,6 +21,7 @@ from simnet.base.errors import SimnetError, StalledError
 from simnet.network.engines import Engines
 from simnet.network.event_loop.records import ARRIVED, DONE, EXTEND, GROW, OUTAGE, STUCK, TRANSFER, WAITING
 from simnet.network.execution import Run
+from simnet.network.program import Program
 
 # Links that come up while nothing moves, after which there is no more waiting for a route around those that are down.
 _PATIENCE = 20_000
@@ -90,15 +91,15 @@ class Clock:
 
     def run(self, run: Run) -> simpy.Event:
         """Let the ranks of a schedule enter, and return the event of its end."""
-        self._expect(run.n_messages)
+        self._expect(run.program)
         self._runs[run.enter(self._engine, self._engine.state.now)] = run
         self._arm()
         return run.done
 
-    def _expect(self, n_messages: int) -> None:
-        """Have the engine ready for so many messages more."""
+    def _expect(self, what: Program | int) -> None:
+        """Have the engine ready for a program, or so many messages, more."""
         now = self.now()
-        engine = self._engines.take(n_messages)
+        engine = self._engines.take(what)
         if not self._runs and not self._transfers:
             origin = self._engine.origin
             anew = self._chooses and now > _LATE

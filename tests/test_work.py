@@ -1,0 +1,79 @@
+"""What is compiled is decided by work: messages that meet others are more of it, and so is what has been done."""
+
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+
+import topologies
+from simnet.network import Network, engines
+from simnet.network.ways import Ways
+from simnet.schedule import Round, Schedule
+
+
+def program(network, schedule, placement=None):
+    return network._prepared([(schedule, 0.0)], 0.0, placement, (), None, None, None, None, cut=True)
+
+
+def test_messages_that_meet_are_more_work_than_others():
+    network = Network(topologies.star(4, 1e-3, 1e6))
+
+    def work(schedule, placement=None):
+        return engines.estimated_work(program(network, schedule, placement), network.links)
+
+    apart, met = Round([0, 1], [2, 3], [1e3, 1e3]), Round([0, 0], [2, 3], [1e3, 1e3])
+    assert work(Schedule(4, [apart, apart])) == 4
+    # Two share one link in each round: each meets the other once.
+    assert work(Schedule(4, [met, apart, met])) == pytest.approx(6 + 4 * engines._MEETING)
+    # Between ranks on one host there are no links.
+    assert work(Schedule(4, [met]), [3, 0, 3, 3]) == 2
+    assert work(Schedule(4, [])) == 0
+
+
+def test_what_is_compiled_is_decided_by_work_estimated_or_done(monkeypatch):
+    made, stamp = [], 0
+
+    def engine(*_, compiled, **__):
+        made.append(compiled)
+        return SimpleNamespace(state=SimpleNamespace(stamp=stamp))
+
+    monkeypatch.setattr(engines, "loop_is_loaded", lambda: False)
+    monkeypatch.setattr(engines, "_MANY", 100)
+    monkeypatch.setattr(engines, "Engine", engine)
+    network = Network(topologies.star(9, 1e-3, 1e6))
+
+    def compiled(*work):
+        made.clear()
+        taken = engines.Engines(network.links, (0.0, 0.0), network.stack, network.sharing)
+        for one in work:
+            taken.take(one)
+        return made[-1]
+
+    incast = Schedule(9, [Round(np.arange(8), np.full(8, 8), np.full(8, 1e3))] * 6)
+    assert incast.n_messages < 100
+    assert not compiled(99)
+    assert compiled(60, 40)
+    assert compiled(program(network, incast))
+    assert not compiled(1, 1)
+    stamp = 100
+    assert compiled(1, 1)
+
+
+@pytest.mark.parametrize("multipath", [False, True])
+def test_routes_are_laid_once_whatever_the_order_in_which_pairs_come(multipath, monkeypatch):
+    monkeypatch.setattr("simnet.network.ways._AT_ONCE", 7)
+    network = Network(topologies.fat_tree(4, 1e-6, 1e9))
+    ways, draws = Ways(network.links, multipath, False, False), np.random.default_rng(0)
+    for _ in range(6):
+        src, dst = draws.integers(0, 16, (2, 40))
+        first, counts = ways.routes_between(src, dst)
+        for pair in zip(src.tolist(), dst.tolist(), first.tolist(), counts.tolist(), strict=True):
+            laid = [tuple(ways.route_of(pair[2] + one)) for one in range(pair[3])]
+            assert laid == list(
+                network.routes.candidates(*pair[:2]) if multipath else [network.routes.route(*pair[:2])]
+            )
+    pairs = 16 * 16
+    ends = np.divmod(np.arange(pairs), 16)
+    laid = ways.routes_between(*ends)[1].sum()
+    ways.routes_between(*ends)
+    assert ways.routes.size == laid
