@@ -24,7 +24,7 @@ from sparsifier_models.base import Exchange, Sparsifier, State, checked_part
 from sparsifier_models.gains import corrected_rows, counts_at, gain, nested_top_k
 from sparsifier_models.options import Allgather, Allreduce, Options
 from sparsifier_models.selection import Indices, Values, squared_norm, squared_norms, take_mean, top_k
-from sparsifier_models.steps import Step, in_order
+from sparsifier_models.steps import Step
 
 WINDOW, DECAY = 25, 0.001
 """Of the norms that VAR of the reference implementation compares."""
@@ -221,7 +221,7 @@ class ARTopk(Sparsifier):
         selected = np.full(self.workers, k)
         if self._released and self.options.selection == "star":
             selected[np.arange(self.workers) != broadcaster] = 0
-        schedule, kernels = in_order(self.workers, *self._steps(broadcaster, selected))
+        schedule, kernels = self._in_order(broadcaster, lambda: self._steps(broadcaster, selected))
         return Exchange(
             update=update,
             schedule=schedule,

@@ -14,7 +14,7 @@ from __future__ import annotations
 import math
 import sys
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Hashable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, TypeAlias
 
@@ -28,10 +28,14 @@ from simnet.costs.devices import DeviceOp
 from simnet.schedule import Schedule
 from sparsifier_models.options import Options, named_layers, option_values
 from sparsifier_models.selection import Values, add_rows, entries_kept, kth_magnitude, squared_norm, squared_norms
+from sparsifier_models.steps import Step, in_order
 
 Stats: TypeAlias = dict[str, float | Floats]
 State: TypeAlias = dict[str, NDArray[Any]]
 Cost: TypeAlias = Callable[..., Any]
+
+# As many schedules are kept as there may be workers that take turns.
+_RECURRING = 64
 
 
 def _checked_density(value: float) -> float:
@@ -176,6 +180,9 @@ class Exchange:
         ``broadcaster``     the worker whose indices all others take; schemes that have one
         ``criterion``       (P,) what the broadcaster was chosen by; AR-Topk with VAR
         ==================  =================================================================================
+
+    recurs : bool
+        Whether schedule and kernels follow from few things that recur, so that later exchanges have the same schedule.
     """
 
     update: Values
@@ -185,6 +192,7 @@ class Exchange:
     union: int
     sent: Floats
     stats: Stats = field(default_factory=dict)
+    recurs: bool = False
 
 
 class Sparsifier(ABC):
@@ -257,6 +265,7 @@ class Sparsifier(ABC):
         self.iteration = 0
         self._residual: Values | None = None
         self._spare: Values | None = None
+        self._orders: dict[Hashable, tuple[Schedule, tuple[DeviceOp, ...]]] = {}
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self.workers} workers, {self.parameters} parameters, density {self.density:g})"
@@ -410,6 +419,7 @@ class Sparsifier(ABC):
                 self._restore_own(own)
                 raise
 
+        exchange.recurs = any(exchange.schedule is schedule for schedule, _ in self._orders.values())
         exchange.kernels = tuple(one.scaled(self.options.scale) for one in exchange.kernels)
         keeps = self.keeps_residual and self.options.error_feedback
         kept = squared_norms(corrected) if keeps else np.zeros(self.workers)
@@ -424,6 +434,18 @@ class Sparsifier(ABC):
         self._residual = _frozen(corrected) if keeps else None
         self.iteration += 1
         return exchange
+
+    def _in_order(self, key: Hashable, steps: Callable[[], Iterable[Step]]) -> tuple[Schedule, tuple[DeviceOp, ...]]:
+        """Return `in_order` of steps that follow from a key and the density, the same objects if they recur soon."""
+        key = (key, self.density)
+        if (found := self._orders.get(key)) is not None:
+            return found
+        found = in_order(self.workers, *steps())
+        if self.workers <= _RECURRING:
+            if len(self._orders) == _RECURRING:
+                del self._orders[next(iter(self._orders))]
+            self._orders[key] = found
+        return found
 
     def spare(self) -> Values | None:
         """Return the memory of a residual that an exchange has overwritten, float32 of shape (P, n), if there is one.

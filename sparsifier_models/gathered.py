@@ -7,6 +7,7 @@ union of the selections grows with P (gradient build-up).
 from __future__ import annotations
 
 from abc import abstractmethod
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -79,15 +80,10 @@ class Gathered(Sparsifier):
             selected[worker] = indices.size
             sent[worker] = squared_norm(values)
             threshold[worker] = np.abs(values).min(initial=np.inf)
-        own = selected.astype(np.float64)
-        schedule, kernels = in_order(
-            self.workers,
-            *self._selection_kernels(),
-            *(DeviceOp("gather", own), DeviceOp("scatter", own)),
-            *(() if self.wire.released else (DeviceOp("pack", own),)),
-            self._allgather(selected),
-            DeviceOp("scatter", float(selected.sum())),
-        )
+        if self.fixed_volume:
+            schedule, kernels = self._in_order("", lambda: self._steps(selected))
+        else:
+            schedule, kernels = in_order(self.workers, *self._steps(selected))
         return Exchange(
             update=total / np.float32(self.workers),
             schedule=schedule,
@@ -97,6 +93,16 @@ class Gathered(Sparsifier):
             sent=sent,
             stats={"threshold": threshold},
         )
+
+    def _steps(self, selected: NDArray[np.int64]) -> Iterator[Step]:
+        """Yield what workers do: select, pack what they selected, gather it, and add up what comes."""
+        own = selected.astype(np.float64)
+        yield from self._selection_kernels()
+        yield from (DeviceOp("gather", own), DeviceOp("scatter", own))
+        if not self.wire.released:
+            yield DeviceOp("pack", own)
+        yield self._allgather(selected)
+        yield DeviceOp("scatter", float(selected.sum()))
 
     def _allgather(self, entries: NDArray[np.int64]) -> Schedule:
         """Return the messages by which all workers get the `entries`, shape (P,), of each.

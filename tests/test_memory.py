@@ -58,3 +58,21 @@ def test_an_infinite_gradient_is_refused_where_it_may_be_overwritten():
     model.exchange(np.ones((2, 4), dtype=np.float32), overwrite=True)
     with pytest.raises(ValueError, match="worker 1 is infinite, or too large with its residual, at index 2"):
         model.exchange(np.array([[0, 0, 0, 0], [0, 0, np.inf, 0]], dtype=np.float32), overwrite=True)
+
+
+@pytest.mark.parametrize("scheme", ["topk", "artopk"])
+def test_schedules_of_fixed_volume_are_made_once_for_each_turn_and_density(scheme):
+    gradients = np.random.default_rng(0).standard_normal((3, 100)).astype(np.float32)
+    model, fresh = (create(scheme, workers=3, parameters=100, density=0.1) for _ in range(2))
+    made = []
+    for density in (0.1, 0.3, 0.1):
+        model.density = density
+        made += [model.exchange(gradients) for _ in range(3)]
+    assert all(one.schedule is again.schedule for one, again in zip(made[:3], made[6:], strict=True))
+    assert all(one.recurs for one in made)
+    assert made[3].schedule.nbytes > made[0].schedule.nbytes
+    for number, one in enumerate(made[:3]):
+        fresh.iteration = number
+        alone = fresh.exchange(gradients)
+        assert alone.schedule == one.schedule
+        assert [kernel.method for kernel in alone.kernels] == [kernel.method for kernel in one.kernels]

@@ -14,7 +14,7 @@ from simnet.base.errors import StalledError
 from simnet.costs.devices import DeviceOp, DeviceProfile
 from simnet.job.checkpoint import State
 from simnet.job.job import Job, buckets, create_sparsifier
-from simnet.job.streams import Sent, queued, slows
+from simnet.job.streams import Sent, Work, queued, slows, work_of
 from simnet.network import Network, Timing
 from simnet.network.computing import Computing
 from simnet.policies import Candidate, Decision
@@ -23,6 +23,9 @@ from simnet.traces.source import Training, begun
 
 if TYPE_CHECKING:
     from sparsifier_models import Exchange, Sparsifier
+
+# Schedules whose work is kept: those of some candidates, each with a worker that takes its turn.
+_MOST_RECURRING = 256
 
 TimingResult: TypeAlias = Timing | StalledError
 """The times of an exchange, or the error that it can never end."""
@@ -168,6 +171,8 @@ class SparsifierSet:
         self._residuals = residuals
         # What attempts of exploration continue from, beside the training.
         self._explored: list[Sparsifier] | None = None
+        # Kernels and work of schedules that recur, by their identity; with the schedule, so that it stays theirs.
+        self._recurring: dict[int, tuple[Schedule, tuple[DeviceOp, ...], Work]] = {}
         check_feedback({label: models[0].options.error_feedback for label, models in self._models.items()})
 
     def without(self, gone: NDArray[np.bool_]) -> SparsifierSet:
@@ -306,9 +311,26 @@ class SparsifierSet:
         for bucket, model in zip(self._buckets, models, strict=True):
             model.density, model.iteration = where.density, where.batch
             exchange = model.exchange(gradients if overwrite else gradients[:, bucket.entries], overwrite=overwrite)
-            exchange.kernels += of_hook(self._job.device, model, exchange)
+            self._complete(model, exchange)
             exchanges.append(exchange)
         return exchanges
+
+    def _complete(self, model: Sparsifier, exchange: Exchange) -> None:
+        """Add to an exchange what a hook does beside the kernels of the scheme."""
+        kept = self._recurring.get(id(exchange.schedule))
+        if kept is not None:
+            exchange.kernels = kept[1]
+            return
+        exchange.kernels += of_hook(self._job.device, model, exchange)
+        if exchange.recurs:
+            if len(self._recurring) == _MOST_RECURRING:
+                del self._recurring[next(iter(self._recurring))]
+            work = work_of(exchange.schedule, exchange.kernels, self._job.device)
+            self._recurring[id(exchange.schedule)] = exchange.schedule, exchange.kernels, work
+
+    def _work(self, exchange: Exchange) -> Work | None:
+        kept = self._recurring.get(id(exchange.schedule))
+        return None if kept is None else kept[2]
 
     def _timed(self, candidate: Candidate, exchanges: list[Exchange], where: Situation) -> Timed:
         job = self._job
@@ -320,6 +342,7 @@ class SparsifierSet:
                 exchange.kernels,
                 where.complete - (1.0 - bucket.ready) * backward * where.behind,
                 dense=bool((np.asarray(exchange.selected) >= bucket.entries.stop - bucket.entries.start).all()),
+                work=self._work(exchange),
             )
             for bucket, exchange in zip(self._buckets, exchanges, strict=True)
         ]

@@ -29,6 +29,9 @@ if TYPE_CHECKING:
 MAIN = "job"
 """Name of a scenario's own job beside those that share its network."""
 
+DRAWN = 200_000
+"""Messages of an iteration up to which they, and what workers did, are kept one by one: a viewer shows no more."""
+
 TRAIN, EXPLORE = "train", "explore"
 """Purposes of an iteration: to make progress, or to find out what a candidate takes and gives."""
 
@@ -283,7 +286,7 @@ class Record:
         barrier : bool
             Whether workers wait for the last of them in the end.
         keep : bool
-            Whether messages and spans are kept.
+            Whether messages and spans are kept, if there are no more than `DRAWN`.
         score : Score, optional
             Loss and accuracy.
         """
@@ -325,7 +328,7 @@ class Record:
                 **({} if score is None else score._asdict()),
             }
         )
-        if keep and timing.messages is not None:
+        if keep and timing.messages is not None and timing.messages.src.size <= DRAWN:
             named = replace(
                 timing.messages, src=state.active[timing.messages.src], dst=state.active[timing.messages.dst]
             )

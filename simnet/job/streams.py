@@ -33,12 +33,38 @@ class Sent(NamedTuple):
         When the slice of the backward pass would be done [s].
     dense : bool
         Whether all of the gradient is sent.
+    work : Work, optional
+        What the kernels take on the device; looked up when omitted.
     """
 
     schedule: Schedule
     kernels: Sequence[DeviceOp]
     ready: Floats
     dense: bool
+    work: Work | None = None
+
+
+class Work(NamedTuple):
+    """Seconds that each worker selects before an exchange, shape (P,), and the schedule with the work in its rounds."""
+
+    selecting: Floats
+    schedule: Schedule
+
+
+def work_of(schedule: Schedule, kernels: Sequence[DeviceOp], device: DeviceProfile) -> Work:
+    """Return what the kernels of an exchange take on a device.
+
+    Parameters
+    ----------
+    schedule : Schedule
+        The messages.
+    kernels : sequence of DeviceOp
+        What workers run before, between and after them.
+    device : DeviceProfile
+        What each takes.
+    """
+    selecting, between = device.work(kernels, schedule.n_ranks)
+    return Work(selecting, schedule.with_work(between))
 
 
 def queued(
@@ -57,9 +83,9 @@ def queued(
     """
     parts, select = [], []
     for one in buckets:
-        selecting, between = device.work(one.kernels, one.schedule.n_ranks)
-        parts.append((one.schedule.with_work(between), one.ready))
-        select.append(selecting)
+        work = one.work or work_of(one.schedule, one.kernels, device)
+        parts.append((work.schedule, one.ready))
+        select.append(work.selecting)
     side, collectives = device.side_stream, device.beside_collectives
     shares = collectives is not None and stack == STACKS["nccl"]
     factors = [collectives.compute if collectives is not None and shares and one.dense else 1.0 for one in buckets]

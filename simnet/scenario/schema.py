@@ -364,7 +364,7 @@ class Output(Part):
     """What the run folder holds."""
 
     timeline: Annotated[int, Field(ge=0, le=1000)] = Field(
-        default=3, description="first iterations drawn message by message"
+        default=3, description="first iterations drawn message by message, if they have no more than 200,000"
     )
     report: bool = Field(default=True, description="whether to draw the figures and write report.html")
 
