@@ -14,7 +14,7 @@ from typer.testing import CliRunner
 
 from simnet.base.errors import InputError
 from simnet.calibration import measured
-from simnet.calibration.readers import kind_of, read, read_shaped
+from simnet.calibration.readers import kind_of, read
 from simnet.cli import app
 from simnet.network.stack import STACKS
 from validate.evaluation import evaluate
@@ -184,7 +184,7 @@ def test_tables_that_cannot_be_read_are_refused_with_a_reason(tmp_path, text, me
     path = tmp_path / "bad.csv"
     path.write_text(text)
     with pytest.raises(InputError, match=message):
-        read_shaped(path)
+        read(path, "shaped")
 
 
 def test_settings_without_sense_are_not_predicted():

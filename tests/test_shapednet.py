@@ -17,7 +17,7 @@ from validate import shapednet
 from validate.replay import Workload, of_collective
 from validate.shapednet import Change, Setting
 from validate.shapednet.contention import Bottleneck, durations, rates
-from validate.shapednet.namespaces import star, unavailable
+from validate.shapednet.namespaces import Star, star, unavailable
 from validate.shapednet.rank import PRIORITY
 
 why_not = unavailable()
@@ -173,13 +173,13 @@ def alive(process):
 @with_namespaces
 def test_what_changes_links_comes_before_ranks_that_poll(monkeypatch):
     module = sys.modules["validate.shapednet.experiment"]
-    real, seen = module._set, []
+    real, seen = Star.change, []
 
     def noted(*given):
         seen.append(os.sched_getparam(0).sched_priority)
         real(*given)
 
-    monkeypatch.setattr(module, "_set", noted)
+    monkeypatch.setattr(Star, "change", noted)
     # The first links are those of the first two seconds, in which ranks start.
     monkeypatch.setattr(module, "_PATIENCE", 20.0)
     before = os.sched_getscheduler(0), os.sched_getparam(0).sched_priority

@@ -50,14 +50,6 @@ NEAREST_BY_BUS = "nearest_by_bus_factor"
 RULE = "rule_of_bus_factor"
 """The all-reduce, by the ratio of bus factors."""
 
-RULES: dict[str, tuple[str, ...]] = {
-    "sizes": (NEIGHBOURS,),
-    "halves": (NEIGHBOURS,),
-    "ranks": (NEIGHBOURS, NEAREST, NEAREST_BY_BUS),
-    "collectives": (RULE,),
-}
-"""Five-line rules by what is left out."""
-
 LEARNED = ("gaussian_process", "gradient_boosting")
 """Rivals that need scikit-learn."""
 
@@ -105,7 +97,7 @@ def beside(
     processes: dict[Hashable, Rival] = {}
     boosted = gradient_boosting(kept) if learned and held else None
     for one in held:
-        said = {name: _RULES[split, name](kept, one) for name in RULES[split]}
+        said = {name: rule(kept, one) for name, rule in RULES[split].items()}
         if boosted is not None:
             like = _LIKE[split]
             if like(one.setting) not in processes:
@@ -122,13 +114,7 @@ def installed() -> bool:
 
 
 def gaussian_process(kept: Sequence[Curve]) -> Rival:
-    """Return a Gaussian process of the logarithm of the time, from at most 150 measurements.
-
-    Parameters
-    ----------
-    kept : sequence of Curve
-        At least one.
-    """
+    """Return a Gaussian process of the logarithm of the time, from at most 150 measurements."""
     from sklearn.exceptions import ConvergenceWarning
     from sklearn.gaussian_process import GaussianProcessRegressor
     from sklearn.gaussian_process.kernels import ConstantKernel, DotProduct, Matern, WhiteKernel
@@ -146,13 +132,7 @@ def gaussian_process(kept: Sequence[Curve]) -> Rival:
 
 
 def gradient_boosting(kept: Sequence[Curve]) -> Rival:
-    """Return boosted regression trees of the logarithm of the time, from all measurements.
-
-    Parameters
-    ----------
-    kept : sequence of Curve
-        At least one.
-    """
+    """Return boosted regression trees of the logarithm of the time, from all measurements."""
     from sklearn.ensemble import HistGradientBoostingRegressor
 
     inputs = _Inputs(kept)
@@ -253,14 +233,13 @@ def _logs(curve: Curve, sizes: Floats) -> Floats:
     return np.log(log_log(curve.sizes, curve.seconds).at(sizes))
 
 
-_RULES: dict[tuple[str, str], Callable[[Sequence[Curve], Curve], Floats]] = {
-    ("sizes", NEIGHBOURS): _neighbouring_sizes,
-    ("halves", NEIGHBOURS): _neighbouring_sizes,
-    ("ranks", NEIGHBOURS): _neighbouring_ranks,
-    ("ranks", NEAREST): _nearest_ranks,
-    ("ranks", NEAREST_BY_BUS): _nearest_by_bus,
-    ("collectives", RULE): _rule_of_bus_factor,
+RULES: dict[str, dict[str, Callable[[Sequence[Curve], Curve], Floats]]] = {
+    "sizes": {NEIGHBOURS: _neighbouring_sizes},
+    "halves": {NEIGHBOURS: _neighbouring_sizes},
+    "ranks": {NEIGHBOURS: _neighbouring_ranks, NEAREST: _nearest_ranks, NEAREST_BY_BUS: _nearest_by_bus},
+    "collectives": {RULE: _rule_of_bus_factor},
 }
+"""Five-line rules by what is left out."""
 
 _LIKE: dict[str, Callable[[Setting], Hashable]] = {
     "sizes": lambda one: one,

@@ -17,13 +17,13 @@ import topologies
 from simnet.base.arrays import Ranks
 from simnet.base.errors import InputError
 from simnet.calibration import CalibratedCostModel, CalibratedSoftware, Curve, Setting, calibrate, curves_of, systems
-from simnet.calibration.crossval import FOLDS, folds
+from simnet.calibration.crossval import FOLDS, folds, without_ranks
 from simnet.calibration.software import eager_measured, stack_measured
 from simnet.calibration.topology_links import Placement, links
 from simnet.collectives import registry
 from simnet.network import Network
 from simnet.schedule import Schedule
-from validate.evaluation import BASE, FROM_BASE
+from validate.evaluation import kept_without
 
 MOST_RANKS = 64
 """The most ranks that are simulated; an all-to-all of thousands has millions of messages."""
@@ -82,20 +82,14 @@ def _sizes(curves: Sequence[Curve]) -> Iterator[tuple[list[Curve], list[Curve]]]
 
 def _ranks(curves: Sequence[Curve]) -> Iterator[tuple[list[Curve], list[Curve]]]:
     for ranks in sorted({one.setting.ranks for one in curves}):
-        kept = [one for one in curves if one.setting.ranks != ranks]
-        families = {one.setting.family for one in kept}
-        held = [one for one in curves if one.setting.ranks == ranks and one.setting.family in families]
+        kept, held = without_ranks(curves, ranks)
         if held:
             yield kept, held
 
 
 def _collectives(curves: Sequence[Curve]) -> Iterator[tuple[list[Curve], list[Curve]]]:
     for name in sorted({one.setting.collective for one in curves}):
-        kept = [one for one in curves if one.setting.collective != name]
-        base = [one for one in kept if one.setting.collective in BASE]
-        if name in FROM_BASE and any(one.setting.collective == "all_reduce" for one in base):
-            kept = base
-        if kept:
+        if kept := kept_without(curves, name):
             yield kept, [one for one in curves if one.setting.collective == name]
 
 

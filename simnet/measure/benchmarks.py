@@ -25,17 +25,10 @@ from simnet.base.processes import endable
 from simnet.base.writing import staged
 from simnet.calibration.readers import read, write_tidy
 from simnet.calibration.readers.conventions import mpi_convention
-from simnet.measure.plan import Wanted
+from simnet.measure.plan import COLLECTIVES, OF_PAIRS, Wanted
 
 PROGRAMS: Mapping[str, Mapping[str, str]] = {
-    "nccl-tests": {
-        "all_reduce": "all_reduce_perf",
-        "all_gather": "all_gather_perf",
-        "reduce_scatter": "reduce_scatter_perf",
-        "broadcast": "broadcast_perf",
-        "alltoall": "alltoall_perf",
-        "sendrecv": "sendrecv_perf",
-    },
+    "nccl-tests": {name: f"{name}_perf" for name in COLLECTIVES},
     "osu": {
         "all_reduce": "osu_allreduce",
         "all_gather": "osu_allgather",
@@ -205,11 +198,11 @@ def run(benchmarks: Benchmarks, say: Callable[[str], None]) -> list[str]:
     """
     wanted = benchmarks.wanted
     suite, programs = installed()
-    asked = {*wanted.collectives, *(() if wanted.pairs == "none" else ("p2p_latency", "p2p_bw"))}
+    asked = {*wanted.collectives, *(() if wanted.pairs == "none" else OF_PAIRS)}
     work = [
         (shape, name, path, command(benchmarks.launch, name, path, shape, wanted))
         for name, path in programs.items()
-        for shape in ([Shape(1, 2), Shape(2, 1)] if name.startswith("p2p") else benchmarks.shapes)
+        for shape in ([Shape(1, 2), Shape(2, 1)] if name in OF_PAIRS else benchmarks.shapes)
         if name in asked and shape.nodes <= max(one.nodes for one in benchmarks.shapes)
     ]
     end = time.monotonic() + benchmarks.limit

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import combinations
 from typing import Any
@@ -63,14 +64,7 @@ class Comparison:
 
     def pairs(self) -> tuple[int, int]:
         """Return how many pairs of policies differ by more than `MARGIN`, and how many of these are in order."""
-        totals = self.totals
-        judged = right = 0
-        for one, other in combinations(totals.index, 2):
-            fast, slow = sorted((one, other), key=lambda each: totals["measured"][each])
-            if totals["measured"][slow] > (1 + MARGIN) * totals["measured"][fast]:
-                judged += 1
-                right += bool(totals["predicted"][fast] < totals["predicted"][slow])
-        return judged, right
+        return pairs_in_order(*(self.totals[name].tolist() for name in ("measured", "predicted")))
 
     def rows(self) -> list[list[str]]:
         """Return the rows of a table for people."""
@@ -155,6 +149,19 @@ class Comparison:
                 "Above what was measured, below, paler, what was predicted, with its interval; medians.",
                 figure,
             )
+
+
+def pairs_in_order(measured: Sequence[float], predicted: Sequence[float]) -> tuple[int, int]:
+    """Return how many pairs of times differ by more than `MARGIN` as measured, and how many of these are in order.
+
+    Examples
+    --------
+    >>> pairs_in_order([1.0, 2.0, 2.01], [3.0, 2.0, 4.0])
+    (2, 1)
+    """
+    pairs = combinations(sorted(zip(measured, predicted, strict=True)), 2)
+    judged = [ours < other for (fast, ours), (slow, other) in pairs if slow > (1 + MARGIN) * fast]
+    return len(judged), sum(judged)
 
 
 def compared(measured: pd.DataFrame, prediction: JobPrediction, skip: int = SKIPPED) -> Comparison:

@@ -6,7 +6,6 @@ import io
 import textwrap
 import tomllib
 from importlib.resources import as_file, files
-from itertools import combinations
 from typing import Any
 
 import numpy as np
@@ -14,7 +13,7 @@ import pandas as pd
 
 from simnet.scenario import load
 from simnet.studies.iteration import predict_job
-from validate.jobs.comparing import MARGIN, SKIPPED
+from validate.jobs.comparing import MARGIN, SKIPPED, pairs_in_order
 from validate.jobs.settings import SEEN, SETTINGS, TELLING, UNSEEN, Setting
 
 _SHIPPED = files("simnet.calibration.measured") / "jobs"
@@ -60,10 +59,8 @@ def figures(both: pd.DataFrame) -> dict[str, Any]:
         if len(own) > 1 and np.partition(measured, 1)[1] > (1 + MARGIN) * measured.min():
             judged += 1
             winners += int(ours.argmin() == measured.argmin())
-        for one, other in combinations(range(len(own)), 2):
-            if abs(measured[one] - measured[other]) > MARGIN * min(measured[one], measured[other]):
-                pairs += 1
-                ordered += int((measured[one] < measured[other]) == (ours[one] < ours[other]))
+        differ, right = pairs_in_order(measured.tolist(), ours.tolist())
+        pairs, ordered = pairs + differ, ordered + right
     fixed = both[both["policy"] != "flexible"]
     inside = (fixed["total_s"] >= fixed["total_low_s"]) & (fixed["total_s"] <= fixed["total_high_s"])
     judges = ~fixed["setting"].isin(TELLING)

@@ -16,14 +16,12 @@ from simnet.base.errors import InputError
 from validate.jobs import worker
 from validate.jobs.settings import CORES, Setting
 from validate.shapednet.links import Change
-from validate.shapednet.namespaces import Star, star
+from validate.shapednet.namespaces import IDLE, Star, star
 
 LIMIT = 300.0
 """Seconds that the jobs of one call may take; ranks have a limit of as much processor time."""
 
-_IDLE = (0.0, 125e6)
-
-WAITING = Change(0.0, 5e-3, _IDLE[1])
+WAITING = Change(0.0, 5e-3, IDLE[1])
 """Links on which work between messages is measured: who waits for messages finds caches and processor as in a job."""
 
 _LOOK = 2e-3
@@ -32,7 +30,7 @@ _LOOK = 2e-3
 def measure_work(models: Sequence[str], folder: Path) -> None:
     """Measure computing, updating and kernels, one process on each processor, and leave the figures in a folder."""
     with _ranks(CORES, worker.work, list(models), str(folder)) as (net, gate, check):
-        _set(net, WAITING)
+        net.change(WAITING)
         for _ in range(len(worker.worked(models)) + 2):
             _pass(gate, check)
 
@@ -54,9 +52,9 @@ def run(jobs: Sequence[tuple[Setting, str, Path]]) -> None:
     ranks = jobs[0][0].ranks
     with _ranks(ranks, worker.train, listed) as (net, gate, check):
         for setting, _, _ in jobs:
-            for links in (Change(0.0, *_IDLE), setting.links[0]):
+            for links in (Change(0.0, *IDLE), setting.links[0]):
                 _pass(gate, check)
-                _set(net, links)
+                net.change(links)
                 _pass(gate, check)
             _change(net, setting.links[1:], gate)
         _pass(gate, check)
@@ -81,12 +79,7 @@ def _change(net: Star, changes: Sequence[Change], gate: Barrier) -> None:
             time.sleep(min(ahead, _LOOK))
         if gate.n_waiting:
             return
-        _set(net, one)
-
-
-def _set(net: Star, links: Change) -> None:
-    for host, (latency, bandwidth) in enumerate(links.of_hosts(len(net.addresses))):
-        net.set(latency, bandwidth, host)
+        net.change(one)
 
 
 @contextmanager
@@ -103,7 +96,7 @@ def _ranks(
         if any(one.exitcode for one in started):
             raise InputError("a rank has failed; what it said is above", file="shaped network")
 
-    with star(count, *_IDLE) as net:
+    with star(count, *IDLE) as net:
         try:
             for rank in range(count):
                 place = worker.Place(rank, net.namespaces[rank], net.addresses[0], count, os.getpid(), LIMIT)

@@ -74,8 +74,8 @@ class Setting:
         Bytes of a bucket; one bucket when omitted.
     exchanges : tuple of str
         Of `EXCHANGES`, one job after another.
-    iterations, warmup : int
-        Iterations of each job, and how many of them, at its beginning, do not count.
+    iterations : int
+        Iterations of each job.
     flexible : int, optional
         Iterations from probe to probe of one more job, which picks among the exchanges that keep what they do not send.
     """
@@ -88,7 +88,6 @@ class Setting:
     bucket: float | None = None
     exchanges: tuple[str, ...] = tuple(EXCHANGES)
     iterations: int = 7
-    warmup: int = 2
     flexible: int | None = None
 
     @property

@@ -34,7 +34,7 @@ from validate.jobs.settings import (
     Setting,
 )
 from validate.shapednet.namespaces import inside
-from validate.shapednet.rank import begin
+from validate.shapednet.rank import begin, meet_at
 
 if TYPE_CHECKING:
     from multiprocessing.synchronize import Barrier
@@ -120,11 +120,7 @@ def _as_rank(place: Place, does: Callable[[], None]) -> None:
             import torch.distributed as dist
 
             torch.set_num_threads(1)
-            os.environ |= {
-                "MASTER_ADDR": place.address,
-                "MASTER_PORT": "29500",
-                "GLOO_SOCKET_IFNAME": "lnk0",
-            }
+            meet_at(place.address)
             dist.init_process_group("gloo", rank=place.rank, world_size=place.ranks)
             does()
     except BaseException:

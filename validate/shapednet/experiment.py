@@ -29,7 +29,7 @@ from simnet.schedule import Round, Schedule
 from validate.replay import Workload
 from validate.shapednet.libraries import bare
 from validate.shapednet.links import Change, predict
-from validate.shapednet.namespaces import Star, check_link, star
+from validate.shapednet.namespaces import IDLE, Star, check_link, star
 from validate.shapednet.rank import PRIORITY
 
 Backend: TypeAlias = Literal["tcp", "gloo", "mpich"]
@@ -40,7 +40,6 @@ MAX_SECONDS = 600.0
 MAX_PACKETS = 2e7
 """The most packets that an experiment may send by its own prediction."""
 
-_IDLE = (0.0, 125e6)
 # TCP through the namespaces alone; who polls in vain lets others have the processor.
 _MPICH = {
     "UCX_TLS": "tcp,self",
@@ -86,10 +85,10 @@ def message_overhead(hosts: int, backend: Backend = "tcp", rounds: int = 10) -> 
     each = np.arange(hosts)
     ring = Schedule(hosts, [Round(each, (each + 1) % hosts, 1)] * rounds)
     work = Workload(ring, {"collective": "exchange", "nbytes": 1, "size_convention": "message"})
-    with star(hosts, *_IDLE) as net:
+    with star(hosts, *IDLE) as net:
         rows = _run(net, backend, (work,), repetitions=100, warmup=10, limit=2 * _PATIENCE)
     wire, longer = (
-        float(predict(ring, [Change(0.0, *_IDLE)], bare(backend).with_software(cost))[0]) for cost in (0.0, _PROBE)
+        float(predict(ring, [Change(0.0, *IDLE)], bare(backend).with_software(cost))[0]) for cost in (0.0, _PROBE)
     )
     return max(0.0, float(rows["seconds"].min()) - wire) * _PROBE / (longer - wire)
 
@@ -146,7 +145,7 @@ def experiment(
     if predicted_to is not None:
         write_tidy(table, predicted_to)
     found = []
-    with star(ranks.pop(), *_IDLE) as net:
+    with star(ranks.pop(), *IDLE) as net:
         for setting, guesses in zip(settings, before, strict=True):
             rows = _setting(net, setting, guesses, cost, backend, repetitions, warmup)
             traffic = net.traffic()
@@ -201,7 +200,7 @@ def _refuse_excess(seconds: float, packets: float) -> None:
 def _setting(
     net: Star, setting: Setting, guesses: pd.DataFrame, overhead: float, backend: Backend, repetitions: int, warmup: int
 ) -> pd.DataFrame:
-    _set(net, setting.links[0])
+    net.change(setting.links[0])
     limit = _PATIENCE + 4 * (repetitions + warmup) * float(guesses["seconds"].sum()) + setting.links[-1].at
     origin = time.perf_counter() + _PATIENCE / 10
     rows = _run(net, backend, setting.work, repetitions, warmup, limit, setting.links[1:], origin)
@@ -222,11 +221,6 @@ def _setting(
     if len(setting.links) > 1:
         rows["since_change"] = since - np.array([one.at for one in setting.links])[at]
     return rows
-
-
-def _set(net: Star, links: Change) -> None:
-    for host, (latency, bandwidth) in enumerate(links.of_hosts(len(net.addresses))):
-        net.set(latency, bandwidth, host)
 
 
 def _run(
@@ -308,7 +302,7 @@ def _attend(
             if now > stop:
                 raise InputError(f"the ranks were not done after {limit:.0f} s", file="shaped network")
             if due and now >= origin + due[0].at:
-                _set(net, due.pop(0))
+                net.change(due.pop(0))
             ahead = origin + due[0].at - now if due else 0.05
             time.sleep(min(0.05, max(0.0, ahead)))
     if any(process.wait() for process in ranks):

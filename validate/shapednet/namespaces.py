@@ -22,6 +22,7 @@ from typing import NamedTuple
 from simnet.base.checks import whole
 from simnet.base.errors import InputError
 from simnet.base.processes import endable
+from validate.shapednet.links import Change
 from validate.shapednet.rank import end_with_parent
 
 MAX_HOSTS = 32
@@ -29,6 +30,9 @@ MAX_HOSTS = 32
 
 BUFFER = 256 * 2**20
 """What waits before a link at most, unless it is set [byte]."""
+
+IDLE = (0.0, 125e6)
+"""Latency [s] and bandwidth [byte/s] of links that are in nobody's way."""
 
 _NAMESPACES = Path("/var/run/netns")
 _PREFIX = "shapednet"
@@ -108,6 +112,11 @@ class Star:
         who = 0 if host is None else 1 + host
         if (answer := self._ask(f"set {who} {1e9 / bandwidth:.9f} {round(latency / 2 * 1e9)} {buffer}")) != "done":
             raise ValueError(f"there is no host {host} ({answer})")
+
+    def change(self, links: Change) -> None:
+        """Change the links of all hosts, each to its own, while traffic flows."""
+        for host, (latency, bandwidth) in enumerate(links.of_hosts(len(self.addresses))):
+            self.set(latency, bandwidth, host)
 
     def traffic(self) -> Traffic:
         """Return what the switch did since it was last asked."""

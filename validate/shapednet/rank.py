@@ -49,6 +49,11 @@ def begin(owner: int, limit: float) -> None:
         os.sched_setscheduler(0, os.SCHED_RR, os.sched_param(PRIORITY))
 
 
+def meet_at(address: str) -> None:
+    """Have torch.distributed in this process meet the other ranks at an address of the shaped network."""
+    os.environ |= {"MASTER_ADDR": address, "MASTER_PORT": "29500", "GLOO_SOCKET_IFNAME": "lnk0"}
+
+
 def end_with_parent() -> None:
     """Have Linux kill this process when the one that started it ends, however it ends; a program that it runs, too."""
     ctypes.CDLL(None, use_errno=True).prctl(_PARENT_DEATH_SIGNAL, signal.SIGKILL)

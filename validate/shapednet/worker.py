@@ -17,7 +17,7 @@ from simnet.calibration.readers import write_tidy
 from simnet.interchange import read_messages
 from simnet.measure.communicators import Communicator, MpiCommunicator, TorchCommunicator
 from validate.replay import Workload, measure, table
-from validate.shapednet.rank import begin
+from validate.shapednet.rank import begin, meet_at
 from validate.shapednet.sockets import SocketCommunicator
 
 
@@ -56,13 +56,8 @@ def _connect(job: dict[str, Any], rank: int) -> Communicator:
         joined = MpiCommunicator()
         joined.tool = "replay-mpich"
         return joined
-    os.environ |= {
-        "RANK": str(rank),
-        "WORLD_SIZE": str(len(addresses)),
-        "MASTER_ADDR": addresses[0],
-        "MASTER_PORT": "29500",
-        "GLOO_SOCKET_IFNAME": "lnk0",
-    }
+    meet_at(addresses[0])
+    os.environ |= {"RANK": str(rank), "WORLD_SIZE": str(len(addresses))}
     return TorchCommunicator("gloo")
 
 

@@ -16,7 +16,7 @@ import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from simnet.calibration.readers.conventions import COLLECTIVES, NON_BLOCKING, collective
+from simnet.calibration.readers.conventions import COLLECTIVES, NON_BLOCKING, ONE_SIDED, collective
 from simnet.calibration.readers.lines import bare, read_lines
 from simnet.calibration.readers.tables import MAX_RANKS, Collector, Row, mpi_row, printed, reader, whole
 
@@ -24,19 +24,14 @@ TITLE = re.compile(r"#\s*OSU (?:One Sided )?(MPI|[A-Za-z]{0,4}CCL)(\S{0,30}) (.{
 """What heads a table."""
 
 _PROGRAMS = {name.replace("_", ""): name for name in COLLECTIVES} | {
+    **{name: name for name in ("reduce_scatter", *ONE_SIDED)},
     "bcast": "broadcast",
-    "reduce_scatter": "reduce_scatter",
     "latency": "p2p_latency",
     "multi_lat": "p2p_latency",
     "latency_mt": "p2p_latency",
     "bw": "p2p_bw",
     "mbw_mr": "p2p_bw",
     "bibw": "p2p_bibw",
-    "put_latency": "put_latency",
-    "put_bw": "put_bw",
-    "put_bibw": "put_bibw",
-    "get_latency": "get_latency",
-    "get_bw": "get_bw",
     "acc_latency": "accumulate_latency",
     "get_acc_latency": "get_accumulate_latency",
 }
