@@ -368,3 +368,11 @@ ALL = {
     "rccl csv": rccl_records(csv=True),
 }
 """Every log whose collective is known, by its kind and more."""
+
+
+def put(folder, text, name="a.log"):
+    """Write a log, of text or bytes, below a folder, and return its path."""
+    path = folder / name
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_bytes(text.encode() if isinstance(text, str) else text)
+    return path

@@ -1,9 +1,13 @@
 """Commands of simnet as users type them: those that end well, those that are refused, and what they leave behind."""
 
+import os
+import subprocess
+import sys
 from pathlib import Path
 
 from typer.testing import CliRunner, Result
 
+from killing import PATIENCE
 from simnet import cli
 
 
@@ -28,6 +32,16 @@ def refused(*arguments: object) -> str:
     assert result.stderr.startswith("error: ")
     assert result.stderr.count("error: ") == 1
     return result.stderr
+
+
+def on_ranks(count: int, *command: object, folder: Path) -> subprocess.CompletedProcess[str]:
+    """Return what came of a script or module that torchrun starts on so many ranks of this machine, in a folder."""
+    launch = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(count)]
+    more = {"GLOO_SOCKET_IFNAME": "lo", "OMP_NUM_THREADS": "1", "PYTHONPATH": str(Path(__file__).parents[1])}
+    return subprocess.run(
+        [*launch, *map(str, command)],
+        cwd=folder, env=os.environ | more, capture_output=True, text=True, timeout=PATIENCE,
+    )  # fmt: skip
 
 
 def contents(folder: Path) -> dict[str, bytes]:

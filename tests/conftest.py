@@ -34,6 +34,14 @@ def small(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
     return "small.yaml"
 
 
+@pytest.fixture
+def file(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
+    """The file of a module's own scenario."""
+    path = tmp_path / "one.yaml"
+    path.write_text(request.module.SCENARIO)
+    return path
+
+
 @pytest.fixture(scope="session")
 def shared() -> Path:
     """The folder of fact sheets and measurements beside the repository; tests that need it skip without it."""

@@ -7,11 +7,10 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from typer.testing import CliRunner
 
+from commands import did, refused
 from simnet.calibration.device import corrected, fitted, held_out, measure_device, profile_of, profile_yaml
 from simnet.calibration.device_kernels import Kernels, by_events, cupy_kernels, kernels_of, torch_kernels
-from simnet.cli import app
 from simnet.costs.device_file import read_profile
 from simnet.costs.devices import METHODS, DeviceOp, DeviceProfile, Method, load_device
 
@@ -211,14 +210,9 @@ def test_time_of_a_kernel_is_that_of_its_calls():
 
 
 def test_command_writes_a_profile_and_refuses_what_it_cannot_do(tmp_path):
-    runner = CliRunner()
-    small = ["calibrate", "device", "-o", str(tmp_path / "here.yaml"), "--library", "numpy", "--largest", "10000"]
-    done = runner.invoke(app, [*small, "--budget", "1 ms"])
-    assert done.exit_code == 0, done.output
+    small = ["calibrate", "device", "-o", tmp_path / "here.yaml", "--library", "numpy", "--largest", "10000"]
+    did(*small, "--budget", "1 ms")
     assert load_device(tmp_path / "here.yaml").name == "here"
-    again = runner.invoke(app, small)
-    assert again.exit_code == 2
+    refused(*small)
     for option, value in (("--library", "nump"), ("--density", "2"), ("--largest", "5"), ("--budget", "0 s")):
-        bad = runner.invoke(app, [*small, "--force", option, value])
-        assert bad.exit_code == 2, option
-        assert bad.output.startswith("error:"), bad.output
+        refused(*small, "--force", option, value)

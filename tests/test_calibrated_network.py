@@ -5,9 +5,9 @@ import time
 import numpy as np
 import pandas as pd
 import pytest
-from typer.testing import CliRunner
 
 import topologies
+from commands import did, refused
 from simnet import collectives
 from simnet.base.errors import InputError
 from simnet.calibration import Curve, Setting, load_cost_model
@@ -15,7 +15,6 @@ from simnet.calibration.readers import write_tidy
 from simnet.calibration.readers.tables import table
 from simnet.calibration.step_model import fit_step_model
 from simnet.calibration.topology_links import Placement, links, on_nodes, placed
-from simnet.cli import app
 from simnet.interchange import kind_of, read_fabric_network, read_network, write_nodelink
 from simnet.network import Network
 
@@ -177,21 +176,14 @@ class TestFabricAsTopology:
             for size, time in zip(one.sizes, one.seconds, strict=True)
         ]
         write_tidy(table(rows), tmp_path / "device")
-        runner = CliRunner()
-        done = runner.invoke(app, ["calibrate", "./device", "-o", "f.yaml", "--topology", "star"])
-        assert done.exit_code == 0, done.output
+        done = did("calibrate", "./device", "-o", "f.yaml", "--topology", "star")
         assert "network: star, hosts 8" in done.output
         assert load_cost_model("f.yaml").network["star"]["hosts"] == 8
         assert {one.setting.nodes for one in load_cost_model("f.yaml").model.known} == {4, 8}
-        timed = runner.invoke(
-            app, ["time", "--platform", "f.yaml", "--collective", "allreduce_ring", "--workers", "8", "--size", "1 MiB"]
-        )
-        assert timed.exit_code == 0, timed.output
+        did("time", "--platform", "f.yaml", "--collective", "allreduce_ring", "--workers", "8", "--size", "1 MiB")
         topology = f"network.topology={{file: {{path: {tmp_path / 'f.yaml'}, nodes: 8}}}}"
         few = ["--set", "job.iterations=2", "--set", topology, "--policies", "AG"]
-        run = runner.invoke(app, ["run", "quickstart", *few, "--out", "out", "-q"])
-        assert run.exit_code == 0, run.output
-        wrong = runner.invoke(app, ["calibrate", "./device", "-o", "g.yaml", "--set", "gpus_per_node=8"])
-        assert (wrong.exit_code, wrong.output) == (2, "error: --set: is only for --topology\n")
-        two_words = runner.invoke(app, ["calibrate", "device", "--help"])
-        assert "device profile" in two_words.output
+        did("run", "quickstart", *few, "--out", "out", "-q")
+        wrong = refused("calibrate", "./device", "-o", "g.yaml", "--set", "gpus_per_node=8")
+        assert wrong == "error: --set: is only for --topology\n"
+        assert "device profile" in did("calibrate", "device", "--help").output

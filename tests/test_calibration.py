@@ -11,6 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from ruamel.yaml import YAML
 
+from commands import did, refused
 from simnet import collectives
 from simnet.base.errors import InputError
 from simnet.base.rng import stream
@@ -813,26 +814,17 @@ def test_what_has_no_algorithm_costs_nothing_known():
 
 
 def test_a_log_becomes_a_fabric_on_the_command_line(tmp_path: Path):
-    from typer.testing import CliRunner
-
-    from simnet.cli import app
-
     log, out = tmp_path / "log.csv", tmp_path / "fabric.yaml"
     write_tidy(rows(), log)
 
-    def call(code: int, *words: object) -> str:
-        done = CliRunner().invoke(app, [str(word) for word in words])
-        assert done.exit_code == code, done.output
-        return done.output
-
-    said = call(0, "calibrate", log, "-o", out)
+    said = did("calibrate", log, "-o", out).output
     assert "--where variant=a" in said
     assert "<- chosen" in said
-    call(2, "calibrate", log, "-o", out)
+    refused("calibrate", log, "-o", out)
     predict = "predict", out, "all_reduce", "--size", "8 KiB", "--ranks"
-    assert "90 % interval" in call(0, *predict, 4)
-    assert "did you mean 'ring'" in call(2, *predict, 4, "--algorithm", "rig")
-    assert "extrapolation" in call(2, *predict, 64, "--strict")
+    assert "90 % interval" in did(*predict, 4).output
+    assert "did you mean 'ring'" in refused(*predict, 4, "--algorithm", "rig")
+    assert "extrapolation" in refused(*predict, 64, "--strict")
 
 
 @pytest.mark.parametrize(

@@ -212,13 +212,6 @@ output: {timeline: 0, report: false}
 """
 
 
-@pytest.fixture
-def file(tmp_path):
-    path = tmp_path / "one.yaml"
-    path.write_text(SCENARIO)
-    return path
-
-
 def test_other_jobs_are_placed_on_hosts_that_nobody_has_taken(file):
     run = load(file).build()
     assert list(run.policies) == ["AG", "dense"]

@@ -1,20 +1,16 @@
 """The DDP hook with a policy table, over gloo on loopback: what goes in comes out, or stays; and the example of it."""
 
-import os
-import subprocess
-import sys
 from pathlib import Path
 
 import pandas as pd
 import pytest
 
-import killing
+from commands import on_ranks
 from simnet.studies.choosing.inputs import Given, from_flags
 from simnet.studies.choosing.policy import entry, make
 from simnet.studies.choosing.policy_file import Edges, PolicyTable
 
-ROOT = Path(__file__).parents[1]
-EXAMPLE = ROOT / "examples" / "ddp_hook" / "train.py"
+EXAMPLE = Path(__file__).parents[1] / "examples" / "ddp_hook" / "train.py"
 
 WORK = """
 import copy, os, sys
@@ -168,11 +164,7 @@ def table():
 
 def started(folder, *command):
     """Run a script in some processes, and return how that ended."""
-    more = {"GLOO_SOCKET_IFNAME": "lo", "OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT)}
-    launch = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(WORKERS)]
-    done = subprocess.run(
-        [*launch, *command], cwd=folder, env=os.environ | more, capture_output=True, text=True, timeout=killing.PATIENCE
-    )
+    done = on_ranks(WORKERS, *command, folder=folder)
     assert done.returncode == 0, done.stderr[-3000:]
     return done.stdout
 

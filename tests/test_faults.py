@@ -395,13 +395,6 @@ output: {timeline: 0, report: false}
 """
 
 
-@pytest.fixture
-def file(tmp_path):
-    path = tmp_path / "one.yaml"
-    path.write_text(SCENARIO)
-    return path
-
-
 def test_a_run_with_deaths_says_so_and_is_no_error(file, tmp_path):
     out = tmp_path / "out"
     ran = did("run", file, "--out", out)

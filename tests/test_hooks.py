@@ -1,9 +1,6 @@
 """`simnet.hooks` in real processes over gloo, on loopback: updates, residuals, messages, the log, errors for people."""
 
 import json
-import os
-import subprocess
-import sys
 import time
 from pathlib import Path
 
@@ -11,7 +8,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-import killing
+from commands import on_ranks
 from simnet.calibration.device import profile_yaml
 from simnet.costs.devices import load_device
 from simnet.hooks import COLUMNS
@@ -22,7 +19,7 @@ from validate.jobs import scenarios
 from validate.jobs.gradients import record
 from validate.jobs.settings import Setting, links
 
-HERE = Path(__file__).parent
+WORKER = Path(__file__).with_name("hook_worker.py")
 pytestmark = pytest.mark.extras
 
 # Exchange, options, and by how much sums may be off, relative to the largest entry of the update: nothing where the
@@ -46,22 +43,17 @@ CASES = {
 }
 
 
-def started(script, arguments, workers, folder):
-    """Run a script in so many processes, and return how that ended."""
-    more = {"GLOO_SOCKET_IFNAME": "lo", "OMP_NUM_THREADS": "1", "PYTHONPATH": str(HERE.parent)}
-    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(workers)]
-    return subprocess.run(
-        [*command, str(script), *arguments],
-        cwd=folder, env=os.environ | more, capture_output=True, text=True, timeout=killing.PATIENCE,
-    )  # fmt: skip
+def work(workers, folder, *arguments):
+    """Let so many processes do what hook_worker.py has by the first argument, and see that they do."""
+    done = on_ranks(workers, WORKER, *arguments, folder=folder)
+    assert done.returncode == 0, done.stderr[-3000:]
 
 
 @pytest.mark.parametrize(("workers", "buckets"), [(2, 2), (3, 2), (4, 2), (3, 1)])
 def test_update_residual_and_messages_are_those_of_the_simulated_scheme(workers, buckets, tmp_path):
     more = {"density": 0.05, "iterations": 5, "cap": 0.001 if buckets == 2 else 1000}
     cases = [{"scheme": scheme, "options": options, **more} for scheme, options, _ in CASES.values()]
-    done = started(HERE / "hook_worker.py", ["compare", json.dumps(cases), str(tmp_path)], workers, tmp_path)
-    assert done.returncode == 0, done.stderr[-3000:]
+    work(workers, tmp_path, "compare", json.dumps(cases), tmp_path)
     for rank in range(workers):
         found = json.loads((tmp_path / f"{rank}.json").read_text())
         for (name, (_, _, tolerance)), rows in zip(CASES.items(), found, strict=True):
@@ -76,15 +68,13 @@ def test_update_residual_and_messages_are_those_of_the_simulated_scheme(workers,
 @pytest.mark.parametrize("case", ["dense", "topk", "artopk var", "exdyna", "oktopk"])
 def test_a_bucket_is_exchanged_beside_the_rest_of_the_backward_pass(case, tmp_path):
     scheme, options, _ = CASES[case]
-    done = started(HERE / "hook_worker.py", ["beside", scheme, json.dumps(options)], 2, tmp_path)
-    assert done.returncode == 0, done.stderr[-3000:]
+    work(2, tmp_path, "beside", scheme, json.dumps(options))
 
 
 def test_recorded_gradients_of_a_measured_job_are_those_that_its_hook_gets(tmp_path):
     workers = 3
     setting = Setting("conv", "conv", (links(1, 100),), workers, 0.1, exchanges=("dense",), iterations=3)
-    done = started(HERE / "hook_worker.py", ["job", str(tmp_path)], workers, tmp_path)
-    assert done.returncode == 0, done.stderr[-3000:]
+    work(workers, tmp_path, "job", tmp_path)
     (tmp_path / "device.yaml").write_text(profile_yaml(load_device("ideal")))
     record(setting, tmp_path / scenarios.trace_of(setting))
     written = scenarios.write(setting, {"conv": scenarios.Computing(1e-3, 1e-3, 1e-3, 0.1)}, tmp_path)
@@ -105,8 +95,7 @@ def test_recorded_gradients_of_a_measured_job_are_those_that_its_hook_gets(tmp_p
 
 def test_an_adviser_takes_what_is_fast_and_changes_when_links_do(tmp_path):
     workers = 3
-    done = started(HERE / "hook_worker.py", ["advise", str(tmp_path)], workers, tmp_path)
-    assert done.returncode == 0, done.stderr[-3000:]
+    work(workers, tmp_path, "advise", tmp_path)
     taken = [json.loads((tmp_path / f"{rank}.json").read_text()) for rank in range(workers)]
     assert taken[0] == taken[1] == taken[2]
     # Decisions hold for two iterations; the first goes by a probe of real processes, which a busy machine holds up.
@@ -127,8 +116,7 @@ def test_an_adviser_takes_what_is_fast_and_changes_when_links_do(tmp_path):
 
 def test_the_log_adds_up(tmp_path):
     workers = 2
-    done = started(HERE / "hook_worker.py", ["train", str(tmp_path / "logs")], workers, tmp_path)
-    assert done.returncode == 0, done.stderr[-3000:]
+    work(workers, tmp_path, "train", tmp_path / "logs")
     for rank in range(workers):
         log = pd.read_csv(tmp_path / "logs" / f"rank_{rank}.csv")
         assert tuple(log.columns) == COLUMNS
@@ -179,5 +167,5 @@ def test_the_log_of_many_buckets_takes_less_than_a_hundredth_of_a_short_iteratio
     ],
 )
 def test_errors_are_for_people(what, said, tmp_path):
-    done = started(HERE / "hook_worker.py", ["fail", what], 1, tmp_path)
+    done = on_ranks(1, WORKER, "fail", what, folder=tmp_path)
     assert said in done.stdout, done.stderr[-3000:]

@@ -10,12 +10,11 @@ import pandas as pd
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from typer.testing import CliRunner
 
+from commands import did
 from simnet.base.errors import InputError
 from simnet.calibration import measured
 from simnet.calibration.readers import kind_of, read
-from simnet.cli import app
 from simnet.network.stack import STACKS
 from validate.evaluation import evaluate
 from validate.evaluation_figures import recorded_figures, worse
@@ -326,7 +325,6 @@ def test_iterations_across_a_change_are_predicted_with_both_links():
 def test_a_raw_table_can_be_validated_as_it_is(tmp_path):
     stack = sending(STACKS["mpich"], 2e-4, lets_go="taken")
     path = made(tmp_path / "raw.csv", "mpich", stack)
-    done = CliRunner().invoke(app, ["validate", str(path), "--split", "links"])
-    assert done.exit_code == 0, done.output
+    done = did("validate", path, "--split", "links")
     assert "from links alone" in done.output
     assert "closed_form" in done.output

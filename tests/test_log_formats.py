@@ -9,6 +9,7 @@ import pandas as pd
 import pytest
 
 import benchmark_logs as logs
+from benchmark_logs import put
 from commands import did, refused
 from simnet.base.errors import InputError
 from simnet.base.rng import stream
@@ -16,13 +17,6 @@ from simnet.calibration.readers import bus_factor, facts_of, kind_of, kinds, rea
 from simnet.calibration.readers.jobs import WAITING, over_ranks
 from simnet.calibration.readers.lines import read_head
 from simnet.calibration.readers.nccl_text import Cells, parse_row
-
-
-def put(folder, text, name="a.log"):
-    path = folder / name
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(text, encoding="utf-8")
-    return path
 
 
 def nccl_table(collective, ranks, *, reduction="sum", root=-1, header="", digits=2):

@@ -13,6 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import benchmark_logs as logs
+from benchmark_logs import put
 from simnet.base.errors import InputError
 from simnet.base.rng import stream
 from simnet.calibration.readers import COLUMNS, FORMATS, bus_factor, kind_of, read, read_tidy, total_bytes, write_tidy
@@ -24,12 +25,6 @@ from simnet.calibration.readers.conventions import (
     nccl_convention,
 )
 from simnet.calibration.readers.tables import LONGEST, SHORTEST, inconsistency, printed, table
-
-
-def put(folder, text, name="a.log"):
-    path = folder / name
-    path.write_bytes(text.encode() if isinstance(text, str) else text)
-    return path
 
 
 def column(measured, name):

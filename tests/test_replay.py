@@ -1,8 +1,8 @@
 """Schedules executed for real: by threads, over gloo and MPI on loopback where they are installed."""
 
-import os
 import subprocess
 import sys
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -11,6 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import killing
+from commands import on_ranks
 from rank_threads import run_ranks
 from simnet.base.errors import InputError
 from simnet.calibration.readers import read, write_tidy
@@ -146,23 +147,15 @@ def test_bad_input_ends_with_2_and_one_line(capsys):
         connect("glo")
 
 
-def replayed(launcher, folder, backend):
-    """Replay a ring and a file of unequal messages with four ranks of a real library."""
+def replayed(folder, backend, start):
+    """Replay a ring and a file of unequal messages with four ranks of a real library, which are started with words."""
     write_messages(
         alltoallv_pairwise(np.arange(16).reshape(4, 4) * 1000).concat(allreduce_tree(4, 5e4)), folder / "x.csv"
     )
     out = folder / "out.csv"
     command = ["-m", "validate.replay", "--backend", backend, "--repetitions", "2", "--out", str(out)]
     work = ["--collective", "allreduce_ring", "--size", "64 KiB", str(folder / "x.csv")]
-    environment = os.environ | {"GLOO_SOCKET_IFNAME": "lo", "OMP_NUM_THREADS": "1"}
-    done = subprocess.run(
-        [*launcher, *command, *work],
-        cwd=ROOT,
-        env=environment,
-        capture_output=True,
-        text=True,
-        timeout=killing.PATIENCE,
-    )
+    done = start(*command, *work)
     assert done.returncode == 0, done.stderr
     rows = read(out).rows
     assert rows[["collective", "ranks", "tool"]].drop_duplicates().values.tolist() == [
@@ -175,10 +168,11 @@ def replayed(launcher, folder, backend):
 
 @pytest.mark.extras
 def test_gloo_on_loopback(tmp_path):
-    launcher = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "4"]
-    replayed(launcher, tmp_path, "gloo")
+    replayed(tmp_path, "gloo", partial(on_ranks, 4, folder=ROOT))
 
 
 @pytest.mark.extras
 def test_mpi_on_loopback(tmp_path):
-    replayed([Path(sys.executable).with_name("mpiexec"), "-n", "4", sys.executable], tmp_path, "mpi")
+    launcher = [Path(sys.executable).with_name("mpiexec"), "-n", "4", sys.executable]
+    options = {"cwd": ROOT, "capture_output": True, "text": True, "timeout": killing.PATIENCE}
+    replayed(tmp_path, "mpi", lambda *words: subprocess.run([*launcher, *words], **options))

@@ -12,7 +12,6 @@ from hypothesis import strategies as st
 
 import commands
 from simnet import costs
-from simnet.base.errors import InputError
 from simnet.costs.devices import device_names
 from simnet.network.weather import profile_state
 from simnet.scenario import load, shipped
@@ -26,7 +25,6 @@ from validate.reproduction import (
     as_frame,
     outcome,
     page,
-    reproduction,
     under_devices,
 )
 from validate.reproduction.table import KINDS, golden
@@ -208,11 +206,6 @@ def test_what_needs_a_checkout_is_left_out_without_one(monkeypatch):
     (one,) = json.loads(did("exdyna-golden", "--json", "-q").stdout)
     assert one["values"] == []
     assert golden("no such folder") is None
-
-
-def test_no_such_reproduction():
-    with pytest.raises(InputError, match="there is no reproduction 'x'"):
-        reproduction("x")
 
 
 # The jobs

@@ -7,10 +7,9 @@ import zipfile
 import numpy as np
 import pytest
 from safetensors.numpy import load_file, save_file
-from typer.testing import CliRunner
 
+from commands import did, refused
 from simnet.base.errors import InputError
-from simnet.cli import app
 from simnet.traces import SyntheticParameters, fit, recorded, synthetic
 from simnet.traces.comparing import closeness, described
 from simnet.traces.converting import Part, ReadArchive, in_memory, write_npz
@@ -24,10 +23,7 @@ STEPS = (0, 1, 20, 40, 41, 79)
 
 
 def simnet(*arguments, ok=True):
-    result = CliRunner().invoke(app, [str(one) for one in arguments], env={"COLUMNS": "300"})
-    assert result.exit_code == (0 if ok else 2), result.output
-    assert ok or "Traceback" not in result.output
-    return result.output
+    return did(*arguments).output if ok else refused(*arguments)
 
 
 def written(folder, gradients, steps=80):
