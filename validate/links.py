@@ -95,11 +95,6 @@ def held_by_links(rows: pd.DataFrame) -> pd.DataFrame:
 def repeated(first: pd.DataFrame, again: pd.DataFrame) -> pd.DataFrame:
     """Return settings that were measured twice: how far such times can be told at all.
 
-    Parameters
-    ----------
-    first, again : DataFrame
-        Two tables, as of `held_by_links`.
-
     Returns
     -------
     DataFrame

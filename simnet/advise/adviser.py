@@ -190,15 +190,7 @@ class Adviser:
         self.costs_are(costs)
 
     def costs_are(self, costs: Mapping[str, Cost], buckets: int = 1) -> None:
-        """Take over what the exchanges consist of, as where buckets are made anew or the density changes.
-
-        Parameters
-        ----------
-        costs : mapping of str to Cost
-            By the labels there were.
-        buckets : int
-            In how many pieces the gradient is exchanged.
-        """
+        """Take over what the exchanges consist of, as where buckets are made anew or the density changes."""
         self._buckets = buckets
         each = [costs[label] for label in self._labels]
         messages = [self._messages(*one) for one in zip(self._labels, each, strict=True)]

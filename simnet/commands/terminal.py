@@ -92,14 +92,7 @@ def explained(command: Callable[P, R]) -> Callable[P, R]:
 
 @contextmanager
 def bar(text: str, quiet: bool = False) -> Iterator[Callable[..., None]]:
-    """Show on a terminal how much is done, and how long the rest will take.
-
-    Parameters
-    ----------
-    text : str
-        What is going on.
-    quiet : bool
-        Whether to show nothing.
+    """Show on a terminal, unless it shall be quiet, how much is done, and how long the rest will take.
 
     Yields
     ------

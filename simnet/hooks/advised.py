@@ -121,13 +121,7 @@ class Advising:
         self._sizes: tuple[int, ...] = ()
 
     def start(self, entries: int) -> None:
-        """Probe, and agree on the first choice, beside what comes before the first exchange.
-
-        Parameters
-        ----------
-        entries : int
-            Of the gradient.
-        """
+        """Probe, and agree on the first choice for so many entries, beside what comes before the first exchange."""
         if self._may_probe:
             self._sizes = (entries,)
             self._pending = self._pool.submit(self._first)

@@ -24,7 +24,7 @@ from simnet.costs.devices import DeviceProfile, load_device
 from simnet.hooks import group as groups
 from simnet.hooks.advised import Advising
 from simnet.hooks.exchanges import Scheme, scheme
-from simnet.hooks.log import Clock, EventClock, HostClock, Iteration, Span
+from simnet.hooks.log import Clock, EventClock, Iteration, Span
 from simnet.hooks.messages import Messages
 from simnet.hooks.part import Part
 from simnet.hooks.probe import Probe, shifted
@@ -295,7 +295,7 @@ class Hook:
     def clock(self, device: Any) -> Clock:
         """Return the clock of a device."""
         if self._clock is None:
-            self._clock = EventClock() if device.type == "cuda" else HostClock()
+            self._clock = EventClock() if device.type == "cuda" else Clock()
         return self._clock
 
     def exchange(self, bucket: Any) -> Any:

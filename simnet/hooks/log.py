@@ -12,7 +12,7 @@ from collections import deque
 from dataclasses import dataclass, field
 from os import PathLike
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Any, NamedTuple, Protocol, TypeAlias
+from typing import IO, TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
 from simnet.base.errors import InputError
 
@@ -51,28 +51,15 @@ COLUMNS = (
 """
 
 
-class Clock(Protocol):
-    """Marks moments, and tells the seconds between them."""
-
-    def mark(self) -> Mark:
-        """Return the present moment."""
-
-    def seconds(self, first: Mark, last: Mark) -> float:
-        """Return the time between two moments that have come to pass."""
-
-    def passed(self, mark: Mark) -> bool:
-        """Return whether a moment has come to pass."""
-
-
-class HostClock:
-    """The clock of the processor."""
+class Clock:
+    """Marks moments, and tells the seconds between them; by the processor."""
 
     def mark(self) -> Mark:
         """Return the present moment."""
         return time.perf_counter()
 
     def seconds(self, first: Mark, last: Mark) -> float:
-        """Return the time between two moments."""
+        """Return the time between two moments that have come to pass."""
         return float(last - first)
 
     def passed(self, mark: Mark) -> bool:
@@ -80,7 +67,7 @@ class HostClock:
         return True
 
 
-class EventClock:
+class EventClock(Clock):
     """Events of the GPU, each recorded on the stream in force where it is marked."""
 
     def mark(self) -> Mark:

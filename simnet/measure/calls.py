@@ -44,14 +44,7 @@ class Prepared(NamedTuple):
 
 
 def times(collective: str, nbytes: int) -> int:
-    """Return how often what is asked for happens in a call: two ways, or the messages of a window.
-
-    Parameters
-    ----------
-    collective : str
-        Of `simnet.measure.plan`.
-    nbytes : int
-        Total size [byte].
+    """Return how often what is asked for happens in a call of so many bytes: two ways, or the messages of a window.
 
     Examples
     --------

@@ -102,14 +102,9 @@ class Wanted:
 
 
 def curves(wanted: Wanted, node_of: Sequence[int]) -> list[Curve]:
-    """Return what is measured on a job: pairs, then the smallest groups first, whose time is left to the others.
+    """Return what is measured on a job, given the node of each rank: pairs, then groups, the smallest first.
 
-    Parameters
-    ----------
-    wanted : Wanted
-        What a user wants.
-    node_of : sequence of int
-        The node of each rank.
+    What the small ones leave of the time is that of the others.
 
     Raises
     ------
@@ -149,16 +144,11 @@ def curves(wanted: Wanted, node_of: Sequence[int]) -> list[Curve]:
 
 
 def groups(node_of: Sequence[int]) -> list[Group]:
-    """Return the groups of a job, the smallest first.
+    """Return the groups of a job, the smallest first, given the node of each rank.
 
     With r ranks on each of n nodes these are: parts of the first node, its first rank alone and all ranks of the first
     2, 4, 8, ... nodes, and parts of every node, all in powers of two. Where nodes have unequal numbers of ranks, r is
     the least of them, and the whole job is a group beside these.
-
-    Parameters
-    ----------
-    node_of : sequence of int
-        The node of each rank.
 
     Examples
     --------

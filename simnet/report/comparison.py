@@ -103,13 +103,6 @@ def draw(rows: pd.DataFrame, title: str) -> Plot:
 
     Where a model was trained and somebody reached the target accuracy, also the time to it. With several seeds whiskers
     are paired intervals of the differences from the fastest with as many workers.
-
-    Parameters
-    ----------
-    rows : DataFrame
-        With the columns of `COLUMNS`.
-    title : str
-        Heading.
     """
     counts = sorted(rows["workers"].unique())
     order = rows[rows["workers"] == counts[-1]].sort_values("iteration_s", ascending=False, kind="stable")

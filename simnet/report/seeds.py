@@ -100,15 +100,7 @@ def by_seed(summaries: Mapping[int, Summary]) -> pd.DataFrame:
 
 
 def policies(table: pd.DataFrame, bound: str | None = None) -> pd.DataFrame:
-    """Return a row per policy: its times over seeds and per unit of worth, compared, and means of the rest.
-
-    Parameters
-    ----------
-    table : DataFrame
-        What `by_seed` returned.
-    bound : str, optional
-        The policy that nobody can run.
-    """
+    """Return a row per policy: its times over seeds and per unit of worth, compared, and means of the rest."""
     found = paired.comparison(table, [], "simulated_s", bound=bound)
     found = found.merge(paired.comparison(table, [], "time_per_unit_s", bound=bound), on="policy")
     if "time_to_target_s" in table:

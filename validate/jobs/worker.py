@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 import pandas as pd
 
-from simnet.hooks.log import HostClock
+from simnet.hooks.log import Clock
 from simnet.hooks.messages import Messages
 from simnet.traces import live
 from validate.jobs.settings import (
@@ -165,7 +165,7 @@ def _use_connections(hook: Hook) -> None:
     """Open the window of each connection, as a job that runs for long does: one that is open stays so."""
     import torch
 
-    messages = Messages(hook.group, HostClock())
+    messages = Messages(hook.group, Clock())
     others = [one for one in range(messages.size) if one != messages.rank]
     sent = torch.zeros(_WINDOW // 4)
     messages.swap(dict.fromkeys(others, sent), {one: torch.empty_like(sent) for one in others})
@@ -212,13 +212,7 @@ def _work(place: Place, gate: Barrier, models: list[str], folder: Path) -> None:
 
 
 def worked(models: Sequence[str]) -> list[tuple[str, str, float]]:
-    """Return what processes are measured with between messages: model, label of the exchange, and density.
-
-    Parameters
-    ----------
-    models : sequence of str
-        Of `validate.jobs.settings.MODELS`.
-    """
+    """Return what processes are measured with between messages: model, label of the exchange, and density."""
     return [
         (model, exchange, density)
         for model in models
@@ -247,15 +241,7 @@ def distributed(name: str, place: Place, bucket: float | None) -> tuple[Any, Any
 
 
 def made(name: str, ranks: int) -> tuple[Any, Any, Callable[[Any, int, int], Any]]:
-    """Return a model, its optimizer, and what gives its loss, in DDP or not, for a rank and an iteration.
-
-    Parameters
-    ----------
-    name : str
-        One of `validate.jobs.settings.MODELS`.
-    ranks : int
-        How many share the data.
-    """
+    """Return a model of `MODELS`, its optimizer, and what gives its loss, in DDP or not, for one of so many ranks."""
     import torch
 
     hidden = MODELS[name]

@@ -85,11 +85,6 @@ def bare(name: str) -> Stack:
     """Return the stack of a library that sends message by message: a replay cuts no rings, and knows no all-gathers.
 
     The switch of `validate.shapednet.namespaces` puts no segments together, so that every second one is acknowledged.
-
-    Parameters
-    ----------
-    name : str
-        One of `simnet.network.stack.STACKS`.
     """
     return dataclasses.replace(
         STACKS[name], acknowledged=2 * SEGMENT, rounds=1, pieces=1, posts_ahead=False, gathers_send_first=False

@@ -177,14 +177,7 @@ def total_bytes(rows: pd.DataFrame) -> pd.Series[float]:
 
 
 def bus_factor(name: str, ranks: int) -> float | None:
-    """Return bus bandwidth over algorithm bandwidth; None for a collective for which nccl-tests defines none.
-
-    Parameters
-    ----------
-    name : str
-        The collective.
-    ranks : int
-        P, >= 1.
+    """Return bus over algorithm bandwidth of a collective among P ranks; None where nccl-tests defines none.
 
     Examples
     --------

@@ -58,11 +58,6 @@ class Facts:
     def of(self, path: str | Path) -> dict[str, Any]:
         """Return the facts about a log by column.
 
-        Parameters
-        ----------
-        path : str or Path
-            The log.
-
         Raises
         ------
         InputError

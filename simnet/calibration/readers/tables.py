@@ -260,15 +260,10 @@ class Collector:
 
 
 def reader(kind: str) -> Callable[[Callable[..., Mapping[str, bool] | None]], Callable[..., Measurements]]:
-    """Return what makes a reader of a function that fills a `Collector` from a path.
+    """Return what makes a reader of a format, given a function that fills a `Collector` from a path.
 
     The function may return more columns of the table, and whether they hold numbers. The reader takes ``inconsistent``
     and ``facts`` by keyword, as `simnet.calibration.readers.read` describes them, and whatever else the function takes.
-
-    Parameters
-    ----------
-    kind : str
-        The format that is read.
     """
 
     def wrapped(fill: Callable[..., Mapping[str, bool] | None]) -> Callable[..., Measurements]:
