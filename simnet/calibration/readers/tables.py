@@ -168,7 +168,17 @@ class Collector:
             self.problems.append(Problem(self.file, line, "has more problems, which are not listed", False))
 
     def refuse(self, message: str, line: int | None = None, name: str | None = None) -> NoReturn:
-        """Raise InputError: what is wrong with the file, in a line, with the value of a column or field."""
+        """Raise InputError.
+
+        Parameters
+        ----------
+        message : str
+            What is wrong with the file.
+        line : int, optional
+            Where.
+        name : str, optional
+            With the value of which column or field.
+        """
         raise InputError(message, file=self.file, line=line, field=name)
 
     def add(
