@@ -61,6 +61,17 @@ def await_that(it, process):
         time.sleep(0.02)
 
 
+def is_gone(pid):
+    """Wait until a process is gone, or has ended and nobody has taken notice of it."""
+    deadline = time.monotonic() + PATIENCE
+    while time.monotonic() < deadline:
+        done = subprocess.run(["ps", "-o", "stat=", "-p", str(pid)], capture_output=True, text=True)
+        if not done.stdout.strip() or done.stdout.startswith("Z"):
+            return True
+        time.sleep(0.05)
+    return False
+
+
 def await_end(session):
     """Wait until no process of a session is left, and fail if some are there for long."""
     deadline = time.monotonic() + PATIENCE

@@ -609,7 +609,7 @@ def test_a_program_that_hangs_is_given_up_and_nothing_is_left_behind(tmp_path, m
     said = refused("measure", "-o", tmp_path / "m.csv", "--launch", "env", "--shapes", "1x2", "--budget", "1 s", "-q")
     assert "all_reduce_perf, 1 x 2 ranks: took longer than 1 s" in said
     assert sorted(one.name for one in tmp_path.iterdir()) == ["bin"]
-    assert is_gone(int(pid.read_text()))
+    assert killing.is_gone(int(pid.read_text()))
 
 
 @needs.posix
@@ -620,7 +620,7 @@ def test_a_launcher_can_end_its_ranks_and_is_killed_if_it_does_not(tmp_path, mon
     programs(tmp_path / "bin", monkeypatch, all_reduce_perf=stubborn)
     refused("measure", "-o", tmp_path / "m.csv", "--launch", "env", "--shapes", "1x2", "--budget", "1 s", "-q")
     assert asked.read_text() == "yes\n"
-    assert is_gone(int(pid.read_text()))
+    assert killing.is_gone(int(pid.read_text()))
 
 
 @needs.posix
@@ -635,19 +635,8 @@ def test_a_command_that_is_ended_ends_what_it_has_launched(number, tmp_path, mon
         killing.await_that(pid.exists, process)
         os.kill(process.pid, number)
         assert process.wait(killing.PATIENCE) == 128 + number
-    assert is_gone(int(pid.read_text()))
+    assert killing.is_gone(int(pid.read_text()))
     assert sorted(one.name for one in tmp_path.iterdir()) == ["bin"]
-
-
-def is_gone(pid):
-    """Wait until a process is gone, or has ended and nobody has taken notice of it."""
-    deadline = time.monotonic() + killing.PATIENCE
-    while time.monotonic() < deadline:
-        done = subprocess.run(["ps", "-o", "stat=", "-p", str(pid)], capture_output=True, text=True)
-        if not done.stdout.strip() or done.stdout.startswith("Z"):
-            return True
-        time.sleep(0.05)
-    return False
 
 
 @needs.posix

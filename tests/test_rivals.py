@@ -1,6 +1,6 @@
 """Rivals: each rule is its formula, none sees what is left out, learned ones need scikit-learn, sets count alike."""
 
-import sys
+import importlib
 from pathlib import Path
 
 import numpy as np
@@ -12,6 +12,12 @@ from simnet.calibration.curves import Curve, Setting
 from validate import evaluation, rivals
 
 SIZES = 4.0 ** np.arange(5, 15)
+
+
+def of_the_page(name, monkeypatch):
+    """Return a module by which the validation page is made."""
+    monkeypatch.syspath_prepend(Path(__file__).parents[1] / "benchmarks")
+    return importlib.import_module(f"validating.{name}")
 
 
 def curve(ranks, nodes=0, collective="all_reduce", algorithm="", seconds=None):
@@ -76,16 +82,8 @@ def test_learned_models_are_asked_for_and_need_scikit_learn(monkeypatch):
     assert "simnet[digits]" in refused("validate", "shaped_gloo", "--split", "sizes", "--learned")
 
 
-@pytest.fixture
-def alike(monkeypatch):
-    monkeypatch.syspath_prepend(str(Path(__file__).parents[1] / "benchmarks"))
-    from validating import alike
-
-    yield alike
-    sys.modules.pop("validating.alike", None)
-
-
-def test_every_set_counts_alike_and_the_worse_ones_are_named(alike):
+def test_every_set_counts_alike_and_the_worse_ones_are_named(monkeypatch):
+    alike = of_the_page("alike", monkeypatch)
     many = pd.DataFrame({"set": "many", "ours": [1.01] * 9, "log_log": [1.02] * 9})
     few = pd.DataFrame({"set": "few", "ours": [1.21, 5.0], "log_log": [1.2, np.nan]})
     near = pd.DataFrame({"set": "near", "ours": [1.0104], "log_log": [1.01]})
@@ -100,15 +98,8 @@ def test_every_set_counts_alike_and_the_worse_ones_are_named(alike):
     assert cells[6:] == ["2: `few` (22 %, 20 %), `near` (2.0 %, 1.0 %)", "1"]
 
 
-@pytest.fixture
-def constants(monkeypatch):
-    monkeypatch.syspath_prepend(str(Path(__file__).parents[1] / "benchmarks"))
-    from validating import constants
-
-    return constants
-
-
-def test_a_constant_is_chosen_on_the_sets_of_other_sites_alone(constants):
+def test_a_constant_is_chosen_on_the_sets_of_other_sites_alone(monkeypatch):
+    constants = of_the_page("constants", monkeypatch)
     figures = {"a_1": (1.0, 0.1), "a_2": (1.0, 0.1), "b_1": (0.2, 0.4), "b_2": (0.3, 0.5)}
     rows = [
         (name, factor, one, one) for name, each in figures.items() for factor, one in zip((1, 2), each, strict=True)
@@ -117,7 +108,8 @@ def test_a_constant_is_chosen_on_the_sets_of_other_sites_alone(constants):
     assert constants.without(values)["median"].to_dict() == {"a_1": 1.0, "a_2": 1.0, "b_1": 0.4, "b_2": 0.5}
 
 
-def test_typical_widths_are_scaled_as_much_as_they_are_drawn_to(constants):
+def test_typical_widths_are_scaled_as_much_as_they_are_drawn_to(monkeypatch):
+    constants = of_the_page("constants", monkeypatch)
     ranks = (2, 4, 8, 16)
     held = pd.DataFrame({"setting": [f"all_reduce, {count} ranks" for count in ranks], "size": 1e9, "ours": 1.0})
     held = held.assign(set="a_1", system="", place="one doubling outside", low=0.5, high=2.0, measured=2.2)

@@ -4,12 +4,11 @@ import os
 import signal
 import subprocess
 import sys
-import time
-from pathlib import Path
 
 import numpy as np
 import pytest
 
+import killing
 import needs
 from simnet.base.errors import InputError
 from simnet.collectives import allgather_ring
@@ -156,18 +155,7 @@ def test_a_rank_ends_with_the_process_that_started_it():
     with subprocess.Popen([sys.executable, "-c", starts], stdout=subprocess.PIPE, text=True) as parent:
         started = int(parent.stdout.readline())
         parent.kill()
-    stop = time.monotonic() + 10
-    while alive(started) and time.monotonic() < stop:
-        time.sleep(0.01)
-    assert not alive(started)
-
-
-def alive(process):
-    """Return whether there is such a process that has not ended."""
-    try:
-        return Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
-    except FileNotFoundError:
-        return False
+    assert killing.is_gone(started)
 
 
 @with_namespaces

@@ -12,11 +12,11 @@ S. Tyagi, M. Swany, "Flexible Communication for Optimal Distributed Learning ove
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from importlib.resources import files
 
 import numpy as np
 import pandas as pd
-from numpy.typing import ArrayLike
 
 from simnet import costs
 from simnet.base.arrays import Floats
@@ -29,15 +29,11 @@ STEPS = 195
 """Iterations of an epoch: 50,000 images of CIFAR-100 in batches of 8 x 32."""
 
 
-def _dense_ring(alpha: ArrayLike, beta: ArrayLike, M: ArrayLike, c: ArrayLike, N: ArrayLike) -> Floats:
-    return costs.ring_allreduce(alpha, beta, M, N)
-
-
-_FORMULAS = {
+_FORMULAS: dict[str, Callable[..., Floats]] = {
     "AG": costs.topk_allgather,
     "ART-ring": costs.artopk_ring,
     "ART-tree": costs.artopk_tree,
-    "dense ring": _dense_ring,
+    "dense ring": lambda alpha, beta, M, c, N: costs.ring_allreduce(alpha, beta, M, N),
 }
 
 

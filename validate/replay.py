@@ -33,6 +33,7 @@ from simnet.base.errors import InputError, SimnetError
 from simnet.calibration.readers import write_tidy
 from simnet.calibration.readers.conventions import mpi_convention
 from simnet.collectives import registry
+from simnet.commands import options
 from simnet.interchange import read_schedule
 from simnet.measure.communicators import BACKENDS, Communicator, connect
 from simnet.measure.facts import digest
@@ -375,7 +376,7 @@ def of_collective(name: str, ranks: int, nbytes: float) -> Workload:
     return Workload(found.schedule(ranks, nbytes), facts)
 
 
-def of_file(path: str, ranks: int, name: str | None = None) -> Workload:
+def of_file(path: str, ranks: int) -> Workload:
     """Return the schedule in a file of any kind that simnet reads; its size is the most that a rank sends.
 
     Parameters
@@ -384,8 +385,6 @@ def of_file(path: str, ranks: int, name: str | None = None) -> Workload:
         The file.
     ranks : int
         P, which a table of messages does not tell.
-    name : str, optional
-        What it is called; default: the name of the file.
 
     Raises
     ------
@@ -396,7 +395,7 @@ def of_file(path: str, ranks: int, name: str | None = None) -> Workload:
     sent = schedule.bytes_sent()
     facts: dict[str, object] = {
         "collective": "exchange",
-        "algorithm": name or Path(path).stem,
+        "algorithm": Path(path).stem,
         "nbytes": round(float(sent.max(initial=0.0))),
         "size_convention": "message",
     }
@@ -425,7 +424,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             raise InputError("needs files, or --collective with --size", file="validate.replay")
         if given.repetitions < 1 or given.warmup < 0:
             raise InputError("must be >= 1, and --warmup >= 0", file="--repetitions")
-        sizes = [_size(text) for text in given.size]
+        sizes = [options.quantity(text, "--size", units.size) or 0.0 for text in given.size]
         communicator = connect(given.backend)
         ranks = communicator.size
         work = [of_collective(name, ranks, nbytes) for name in given.collective for nbytes in sizes]
@@ -450,13 +449,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
         if communicator is not None:
             communicator.close()
     return 0
-
-
-def _size(text: str) -> float:
-    try:
-        return units.size(text)
-    except ValueError as error:
-        raise InputError(str(error), file="--size") from None
 
 
 if __name__ == "__main__":

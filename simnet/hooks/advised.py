@@ -170,7 +170,7 @@ class Advising:
         import torch
         import torch.distributed as dist
 
-        ahead, behind = (self._global((self.rank + step) % self.size) for step in (1, -1))
+        ahead, behind = (groups.number(self._group, (self.rank + step) % self.size) for step in (1, -1))
         begin, took, entries = time.perf_counter(), [], [round(one / WORD) for one in (WORD,) * PINGS + (more,) if one]
         for number, length in enumerate(entries):
             given, came, word = torch.zeros(length), torch.zeros(length), torch.zeros(2)
@@ -205,7 +205,7 @@ class Advising:
         answer = torch.zeros(3, dtype=torch.int64)
         if self.rank == 0:
             answer = torch.tensor(self._decided(number, told, said))
-        dist.broadcast(answer, self._global(0), group=self._group)
+        dist.broadcast(answer, groups.number(self._group, 0), group=self._group)
         choice, probes, knows = answer.tolist()
         return _Agreed(choice, bool(probes), bool(knows))
 
@@ -240,12 +240,6 @@ class Advising:
                 for one in self._entries
             }
         return self._known_costs[sizes]
-
-    def _global(self, rank: int) -> int:
-        """Return the number of a worker among all processes."""
-        import torch.distributed as dist
-
-        return int(dist.get_global_rank(self._group, rank))
 
 
 def _candidate(entry: Entry) -> Candidate:

@@ -33,6 +33,13 @@ def like(group: Any, backend: str | None = None) -> Any:
     return dist.new_group(ranks, backend=backend or dist.get_backend(group), use_local_synchronization=True)
 
 
+def number(group: Any, rank: int) -> int:
+    """Return the number of a worker of a group, of all when None, among all processes."""
+    import torch.distributed as dist
+
+    return rank if group is None else int(dist.get_global_rank(group, rank))
+
+
 def destroy(group: Any) -> None:
     """Destroy a group, unless that has been done with all groups; its threads end once nothing refers to it."""
     import torch.distributed as dist

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from simnet.hooks import group as groups
 from simnet.hooks.log import Clock, Mark
 
 if TYPE_CHECKING:
@@ -99,8 +100,7 @@ class Messages:
         self._done("send", tuple(sends[rank].nbytes if rank in sends else 0 for rank in range(self.size)), began)
 
     def _global(self, rank: int) -> int:
-        """Return the number of a worker among all processes."""
-        return rank if self._group is None else int(self._dist.get_global_rank(self._group, rank))
+        return groups.number(self._group, rank)
 
     def _done(self, operation: str, nbytes: tuple[int, ...], began: Mark) -> None:
         self.sent.append(Message(operation, nbytes, began, self._clock.mark()))

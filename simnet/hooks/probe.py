@@ -6,6 +6,8 @@ import time
 from collections.abc import Callable
 from typing import Any, TypeAlias
 
+from simnet.hooks import group as groups
+
 Probe: TypeAlias = Callable[[Any], tuple[float, float]]
 """Given the device of the gradients, returns latency [s] and bandwidth [byte/s]; all workers call it at a time."""
 
@@ -38,9 +40,7 @@ def shifted(device: Any = "cpu", nbytes: int = NBYTES, times: int = 5, group: An
     import torch.distributed as dist
 
     rank, size = dist.get_rank(group), dist.get_world_size(group)
-    ahead, behind = ((rank + 1) % size, (rank - 1) % size)
-    if group is not None:
-        ahead, behind = dist.get_global_rank(group, ahead), dist.get_global_rank(group, behind)
+    ahead, behind = (groups.number(group, (rank + step) % size) for step in (1, -1))
     seconds = []
     for entries in (1, nbytes // 4):
         sent, received, took = torch.zeros(entries, device=device), torch.zeros(entries, device=device), []

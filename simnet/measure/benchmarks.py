@@ -169,7 +169,7 @@ def command(launch: str, collective: str, program: str, shape: Shape, wanted: Wa
     return [*words[:at], *own, *words[at + 1 :]]
 
 
-def installed(which: Callable[[str], str | None] = shutil.which) -> tuple[str, dict[str, str]]:
+def installed() -> tuple[str, dict[str, str]]:
     """Return the first suite of which a program is on the path, and the paths of its programs by collective.
 
     Raises
@@ -178,7 +178,7 @@ def installed(which: Callable[[str], str | None] = shutil.which) -> tuple[str, d
         If there is none.
     """
     for suite, programs in PROGRAMS.items():
-        if paths := {name: path for name, program in programs.items() if (path := which(program))}:
+        if paths := {name: path for name, program in programs.items() if (path := shutil.which(program))}:
             return suite, paths
     names = ", ".join(next(iter(programs.values())) for programs in PROGRAMS.values())
     raise InputError(f"no program of nccl-tests or OSU is on the PATH, such as {names}", file="--launch")

@@ -48,15 +48,8 @@ def calls_in_a_row(seconds: float, share: float) -> int:
     return max(1, min(_CALLS, round(min(REPETITION, share / _REPETITIONS) / seconds)))
 
 
-def settled(seconds: Sequence[float], within: float = WITHIN) -> bool:
-    """Return whether the median of repetitions is known well enough.
-
-    Parameters
-    ----------
-    seconds : sequence of float
-        What they took [s].
-    within : float
-        The relative half-width of its interval that is good enough.
+def settled(seconds: Sequence[float]) -> bool:
+    """Return whether the median of what repetitions took [s] is known to `WITHIN`.
 
     Examples
     --------
@@ -68,7 +61,7 @@ def settled(seconds: Sequence[float], within: float = WITHIN) -> bool:
     if len(seconds) < LEAST:
         return False
     low, median, high = np.quantile(seconds, (0.25, 0.5, 0.75))
-    return bool(1.57 * (high - low) / math.sqrt(len(seconds)) <= within * median)
+    return bool(1.57 * (high - low) / math.sqrt(len(seconds)) <= WITHIN * median)
 
 
 @dataclass

@@ -26,6 +26,8 @@ FASTER = 8
 _PORT = 29700
 _LOOK = 2e-3
 _CHUNK = bytes(1 << 18)
+# Seconds between the end of the last transfer of a round and the start of the next ones.
+_PAUSE = 0.2
 _PATIENCE = 60.0
 
 
@@ -81,7 +83,7 @@ def rates(net: Star, link: Bottleneck, starts: Sequence[float], ends: Sequence[f
     return np.array([(late - early) / (end - begin) for (begin, early), (end, late) in pairwise(told)])
 
 
-def durations(net: Star, link: Bottleneck, nbytes: Sequence[int], rounds: int, pause: float = 0.2) -> Floats:
+def durations(net: Star, link: Bottleneck, nbytes: Sequence[int], rounds: int) -> Floats:
     """Return how long each of transfers takes that start together, over and over [s], shape (rounds, flows).
 
     Parameters
@@ -92,8 +94,6 @@ def durations(net: Star, link: Bottleneck, nbytes: Sequence[int], rounds: int, p
         What each flow sends in each round.
     rounds : int
         How often they start; connections stay open in between.
-    pause : float
-        Seconds between the end of the last transfer and the start of the next ones.
 
     Raises
     ------
@@ -103,7 +103,7 @@ def durations(net: Star, link: Bottleneck, nbytes: Sequence[int], rounds: int, p
     taken = np.zeros((rounds, len(nbytes)))
     with _connections(net, link) as pairs:
         for row in range(rounds):
-            time.sleep(pause)
+            time.sleep(_PAUSE)
             left, missing = list(nbytes), list(nbytes)
             origin = time.perf_counter()
             while any(missing):

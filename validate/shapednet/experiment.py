@@ -49,6 +49,8 @@ _MPICH = {
 }
 _PATIENCE = 60.0
 _PROBE = 1e-3
+# Messages of each rank that follow one another while that is measured.
+_ROUNDS = 10
 
 
 @dataclass(frozen=True)
@@ -67,23 +69,14 @@ class Setting:
     work: tuple[Workload, ...]
 
 
-def message_overhead(hosts: int, backend: Backend = "tcp", rounds: int = 10) -> float:
+def message_overhead(hosts: int, backend: Backend = "tcp") -> float:
     """Return the seconds that software takes for a short message, measured on idle links without latency.
 
     All ranks send a byte to the next one, round after round, as they will later; what is predicted for that is made to
     agree with what is measured. Of many runs the fastest counts, as others slow the machine down.
-
-    Parameters
-    ----------
-    hosts : int
-        How many.
-    backend : str
-        The library.
-    rounds : int
-        Messages of each rank that follow one another.
     """
     each = np.arange(hosts)
-    ring = Schedule(hosts, [Round(each, (each + 1) % hosts, 1)] * rounds)
+    ring = Schedule(hosts, [Round(each, (each + 1) % hosts, 1)] * _ROUNDS)
     work = Workload(ring, {"collective": "exchange", "nbytes": 1, "size_convention": "message"})
     with star(hosts, *IDLE) as net:
         rows = _run(net, backend, (work,), repetitions=100, warmup=10, limit=2 * _PATIENCE)

@@ -105,12 +105,7 @@ def predicted(found: pd.DataFrame, known: bool, exponent: float | None = None) -
 def fitted(congestion: Congestion, known: bool) -> Fit:
     """Return the exponent with the least mean absolute logarithm of predicted over measured shares.
 
-    Parameters
-    ----------
-    congestion : {"reno", "cubic", "bbr"}
-        Congestion control of the flows.
-    known : bool
-        Whether the buffer is known.
+    Congestion control is that of the flows; `known` says whether the buffer is.
     """
     rows = measured("shared_rates")
     found = unequal(shares(rows[(rows["part"] == "fit") & (rows["congestion"] == congestion)]))
