@@ -7,16 +7,18 @@ Jobs are on equal idle links, their stack is `ideal`, and the error of links is 
 expectations are held against them. Their gradients have other seeds and numbers of entries than those of rehearsals. Of
 schemes that follow gradients all iterations are compared, and the last third; jobs of others have a few.
 
-With ``--volumes`` exchanges of further gradients are made to learn how far what they send is from rehearsals, scheme by
-scheme: synthetic ones with the layers of other models, and those of perceptrons that are trained meanwhile on digits,
-on points of made-up classes, and on text. Each job counts three times: its first third, its last third, and all of it.
+With ``--volumes`` exchanges of further gradients are made to learn how far what they send, and what their kernels take,
+is from rehearsals, scheme by scheme: synthetic ones with the layers of other models, half as many entries and eight
+times as many, and those of perceptrons that are trained meanwhile on digits, on points of made-up classes, and on text.
+Each job counts three times: its first third, its last third, and all of it. Kernels count on all shipped devices. Then
+rehearsals of few entries are held against one of more.
 """
 
 from __future__ import annotations
 
 import argparse
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from pathlib import Path
 from typing import Any
@@ -27,15 +29,16 @@ import pandas as pd
 import sparsifier_models
 from simnet.base.arrays import Floats
 from simnet.base.errors import SimnetError
-from simnet.costs.devices import DEFAULT, DeviceProfile, load_device
+from simnet.costs.devices import DEFAULT, DeviceOp, DeviceProfile, device_names, load_device
 from simnet.costs.models import model
 from simnet.job import Compute, Job, run_in_step
 from simnet.network.tables import load_kept_loop
 from simnet.policies import Fixed, Ramp
-from simnet.studies.choosing import Choice, OperatingPoint, by_simulation, choices
+from simnet.schedule import Schedule
+from simnet.studies.choosing import Choice, OperatingPoint, choices
 from simnet.studies.choosing.cost_models import network_of
 from simnet.studies.choosing.inputs import Given, from_flags
-from simnet.studies.choosing.rehearsals import Rehearsals
+from simnet.studies.choosing.rehearsals import KEPT_EACH, Rehearsals
 from simnet.traces import GradientSource, synthetic
 from simnet.traces.live.source import LiveSource, train
 from simnet.traces.source import Values
@@ -43,14 +46,22 @@ from simnet.traces.source import Values
 MODELS = ("resnet50", "bert-base", "resnet18", "vgg16")
 """Whose layers volumes are learnt with."""
 
+DEVICES = tuple(sorted(set(device_names()) - {"ideal"}))
+"""On which kernels are timed."""
+
 LINKS = ((1e-4, 1.25e9), (1e-3, 1.25e8))
 ITERATIONS = 192
 """Of jobs from which volumes are learnt."""
 
 # Of these, every so many are timed: a step that meets all phases of periods of 32.
 _STEP = 3
-_REHEARSED, _ENTRIES, _HIDDEN, _BANDWIDTH = "resnet50", 2**17, 128, 1.25e9
-_TRAINED = ("digits", "classification", "docstrings")
+_REHEARSED, _BANDWIDTH = "resnet50", 1.25e9
+# Entries of all workers of a rehearsal, and of two jobs.
+_TOGETHER, _FEWER, _MORE = 2**18, 2**17, 2**21
+# Entries kept for each worker where they are few, where they are many, and of a worker for all at least.
+_FEW, _MANY, _LEAST_KEPT = (0.5, 1.0, 2.0, 4.0), 16.0, 8
+# What perceptrons learn, their hidden units, and parameters for each of these, at least.
+_TRAINED, _HIDDEN, _INPUTS = ("digits", "classification", "docstrings"), 128, 64
 
 
 def job_seconds(
@@ -83,12 +94,16 @@ def compared(
     rows = []
     for settled, iterations in ((True, most), (False, min(2 * workers, most))):
         among = [one for one in question.among if one.settled == settled]
-        scale = max(model(name).parameters / entries, 1.0)
+        # Regions of fewer entries are less even than those of the model.
+        enough = max(entries, math.ceil(KEPT_EACH * workers / density))
+        scale = max(model(name).parameters / enough, 1.0)
         source = synthetic(name, workers, iterations=iterations, scale=scale, seed=1000 + workers)
         for label, seconds in job_seconds(source, among, question.point, iterations, device).items():
             choice = next(one for one in among if one.label == label)
             one = question.cost_model(choice, question.point)
-            ends = {"least": float(one.least + one.select), "most": float(one.most + one.select)}
+            # Without the interval of the device.
+            ran = one.follows.ran
+            ends = {"least": float(one.least + ran[0] * one.select), "most": float(one.most + ran[1] * one.select)}
             took = {"job": seconds.mean(), "settled": seconds[-len(seconds) // 3 :].mean() if settled else math.nan}
             row = {"model": name, "workers": workers, "density": density, "latency": latency, "exchange": label}
             row |= {"expected": float(one.seconds), **ends, **took}
@@ -121,24 +136,60 @@ def _held(rows: pd.DataFrame, against: str) -> float:
     return float((inside | ((rows["expected"] / rows[against] - 1).abs() <= 0.05)).mean())
 
 
-def volumes(workers: int, density: float, number: int) -> list[dict[str, float]]:
-    """Return what jobs of other gradients send over what a rehearsal does, by scheme: a row per job and part of it."""
+class _Timing:
+    """What exchanges take at a point: messages without latency, and kernels on each of `DEVICES` [s].
+
+    Parameters
+    ----------
+    point : OperatingPoint
+        The point.
+    """
+
+    parts = ("messages", *DEVICES)
+
+    def __init__(self, point: OperatingPoint) -> None:
+        self._network, self._workers = network_of(point), int(point.workers)
+        self._devices = [load_device(name) for name in DEVICES]
+
+    def __call__(self, schedule: Schedule, kernels: Sequence[DeviceOp]) -> list[float]:
+        """Return it, part by part."""
+        selects = [float(one.seconds(kernels, self._workers).max()) for one in self._devices]
+        return [self._network.time(schedule).finish, *selects]
+
+
+def volumes(workers: int, density: float, number: int) -> list[dict[str, Any]]:
+    """Return what jobs of other gradients take over what a rehearsal does, and that over a rehearsal of fewer entries.
+
+    There is a row for each scheme, part of `_Timing`, job and stretch of it, or number of entries that a worker of the
+    smaller rehearsal keeps for each worker.
+
+    Parameters
+    ----------
+    workers, density : int, float
+        The cell.
+    number : int
+        Of the cell, which decides which models and data it has.
+    """
     load_kept_loop()
     point = OperatingPoint(workers, model(_REHEARSED).parameters, density, 0.0, _BANDWIDTH)
-    network = network_of(point)
     among = [one for one in choices(every=True) if one.settled]
-    expects = by_simulation([(network, 0.0)], load_device("ideal"), rehearsals=Rehearsals(among, shape=_REHEARSED))
-    expected = {one.label: float(expects(one, point).communicate) for one in among}
-    entries = _ENTRIES / workers
-    name = MODELS[number % len(MODELS)]
-    jobs: dict[str, tuple[GradientSource, Callable[[int], Values]]] = {}
-    drawn = synthetic(name, workers, iterations=ITERATIONS, scale=model(name).parameters / entries, seed=1 + number)
-    jobs[name] = drawn, drawn.gradients
-    for data in _TRAINED[number % 3 :][:1] + _TRAINED[(number + 1) % 3 :][:1]:
-        source = train("mlp", data, workers=workers, hidden=(_HIDDEN,), learning_rate=0.05, seed=number)
-        jobs[data] = source, _trained(source)
-    rows = []
-    for job, (source, gradients) in jobs.items():
+    timing, rows = _Timing(point), []
+
+    def rehearsed(kept_each: float, least: int, seed: int) -> dict[str, Floats]:
+        entries = max(least, math.ceil(kept_each * workers / density))
+        made = Rehearsals(among, seed, _REHEARSED, (entries, ITERATIONS))
+        return {one.label: np.mean([timing(*each) for each in made.of(one, point)], axis=0) for one in among}
+
+    def add(times: Mapping[str, Floats], over: Mapping[str, Floats], job: str, stretch: str, kept_each: float) -> None:
+        cell = {"workers": workers, "density": density, "job": job, "stretch": stretch, "kept_each": kept_each}
+        rows.extend(
+            {"scheme": scheme, "part": part, **cell, "ratio": float(ratio)}
+            for scheme, seconds in times.items()
+            for part, ratio in zip(timing.parts, seconds / over[scheme], strict=True)
+        )
+
+    expected = rehearsed(KEPT_EACH, _TOGETHER // workers, seed=0)
+    for job, source, gradients in _jobs(point, number):
         scale = point.parameters / source.parameters
         models = {
             one.label: sparsifier_models.create(
@@ -146,19 +197,38 @@ def volumes(workers: int, density: float, number: int) -> list[dict[str, float]]
             )
             for one in among
         }
-        took: dict[str, list[float]] = {label: [] for label in models}
+        took: dict[str, list[list[float]]] = {label: [] for label in models}
         for iteration in range(ITERATIONS):
             given = gradients(iteration)
             for label, one in models.items():
-                schedule = one.exchange(given).schedule
+                found = one.exchange(given)
                 if iteration % _STEP == 0:
-                    took[label].append(network.time(schedule).finish)
+                    took[label].append(timing(found.schedule, found.kernels))
         third = len(range(0, ITERATIONS, _STEP)) // 3
-        for part in (slice(None), slice(third), slice(-third, None)):
-            ratios = {label: float(np.mean(times[part])) / expected[label] for label, times in took.items()}
-            rows.append({"job": job, "workers": workers, "density": density, "part": str(part)} | ratios)
-    print(f"{workers} workers, density {density:g}: {', '.join(jobs)}", flush=True)
+        for stretch in (slice(None), slice(third), slice(-third, None)):
+            means = {label: np.mean(times[stretch], axis=0) for label, times in took.items()}
+            add(means, expected, job, str(stretch), KEPT_EACH)
+    more = rehearsed(_MANY, 0, seed=1 + number)
+    for kept_each in _FEW:
+        if kept_each * workers >= _LEAST_KEPT:
+            add(more, rehearsed(kept_each, 0, seed=0), "rehearsal", "settled", kept_each)
+    print(f"{workers} workers, density {density:g}", flush=True)
     return rows
+
+
+def _jobs(point: OperatingPoint, number: int) -> Iterator[tuple[str, GradientSource, Callable[[int], Values]]]:
+    """Yield jobs whose gradients are unlike those of rehearsals: two synthetic ones, two of a training."""
+    workers = int(point.workers)
+    enough = math.ceil(KEPT_EACH * workers / float(point.density))
+    for place, together in enumerate((_FEWER, _MORE)):
+        name = MODELS[(number + place) % len(MODELS)]
+        scale = model(name).parameters / max(together // workers, enough)
+        drawn = synthetic(name, workers, iterations=ITERATIONS, scale=scale, seed=1 + number)
+        yield f"{name}, {drawn.parameters} entries", drawn, drawn.gradients
+    for data in {_TRAINED[number % 3], _TRAINED[(number + 1) % 3]}:
+        hidden = max(_HIDDEN, math.ceil(enough / _INPUTS))
+        source = train("mlp", data, workers=workers, hidden=(hidden,), learning_rate=0.05, seed=number)
+        yield data, source, _trained(source)
 
 
 def _trained(source: LiveSource) -> Callable[[int], Values]:
@@ -174,16 +244,17 @@ def _trained(source: LiveSource) -> Callable[[int], Values]:
 
 
 def learnt(rows: pd.DataFrame) -> pd.DataFrame:
-    """Return the quantiles of what jobs send over what rehearsals do, by scheme."""
-    ratios = rows.drop(columns=["job", "workers", "density", "part"])
-    return pd.DataFrame(
-        {
-            "scheme": ratios.columns,
-            "least": ratios.quantile(0.05).round(3).to_numpy(),
-            "most": ratios.quantile(0.95).round(3).to_numpy(),
-            "jobs": len(rows) // 3,
-        }
+    """Return the quantiles of ratios by scheme, part, and entries that are kept for each worker; devices together."""
+    part = rows["part"].where(rows["part"] == "messages", "kernels")
+    groups = rows.assign(part=part, cell=rows["workers"].astype(str) + rows["job"])
+    keys = ["scheme", "part", "kept_each"]
+    found = groups.groupby(keys).agg(
+        least=("ratio", lambda one: one.quantile(0.05)),
+        middle=("ratio", "median"),
+        most=("ratio", lambda one: one.quantile(0.95)),
+        jobs=("cell", "nunique"),
     )
+    return found.round(4).reset_index()
 
 
 def main() -> None:
@@ -192,7 +263,7 @@ def main() -> None:
     parser.add_argument("--workers", default="2,3,5,8,13,16,27,33", help="each with a density, model and link in turn")
     parser.add_argument("--models", default="resnet50,resnet18")
     parser.add_argument("--densities", default="0.01,0.03,0.003")
-    parser.add_argument("--entries", type=int, default=25_000, help="of each worker of a job that is simulated")
+    parser.add_argument("--entries", type=int, default=25_000, help="of each worker of a job, at least")
     parser.add_argument("--iterations", type=int, default=300, help="of jobs whose gradients are followed")
     parser.add_argument("--volumes", type=Path, help="learn what jobs send, and write it here")
     parser.add_argument("--processes", type=int, default=2)

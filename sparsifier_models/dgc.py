@@ -111,6 +111,8 @@ class DGC(Thresholded):
     v = v + u; the residual is v. Statistics then are those of velocities, which are conserved. Gradients are not:
     ``lost`` is what momentum has added to them.
 
+    On a sample of the entries of a model (`scale` above 1) as many are drawn as from the whole of it, all at most.
+
     On the wire ``released`` float32 values and int64 indices are gathered one after the other. A sample of nothing but
     zeros gives a threshold of 0, which everything reaches: the exact top-k then puts it right, and variants without it
     send the whole gradient. After an exact top-k ``threshold`` is the smallest magnitude it took.
@@ -189,10 +191,10 @@ class DGC(Thresholded):
 
     def _find(self, values: Values, worker: int) -> Found:
         k, variant = self.k, VARIANTS[self.options.variant]
-        samples, top = self._sample(values, worker)
+        samples, top, drawn = self._sample(values, worker)
         threshold = np.float32(kth_magnitude(samples, top))
         indices, tries = above(values, float(threshold), strict=False), 1
-        kernels = [DeviceOp("gather", samples.size), DeviceOp("topk", samples.size)]
+        kernels = [DeviceOp("gather", drawn), DeviceOp("topk", drawn)]
         while tries <= variant.adaptations and samples.size < values.size:
             if indices.size > variant.upper * k:
                 if variant.exact:
@@ -210,14 +212,26 @@ class DGC(Thresholded):
         kernels.append(DeviceOp("scan", values.size, launches=tries))
         return Found(indices[:k] if variant.truncated else indices, float(threshold), tries, kernels)
 
-    def _sample(self, values: Values, worker: int) -> tuple[Values, int]:
-        """Return a sample, and how many of it the threshold is to keep."""
+    def _sample(self, values: Values, worker: int) -> tuple[Values, int, float]:
+        """Return a sample, how many of it the threshold is to keep, and how many entries its kernels go through.
+
+        It has as many entries as one of the whole model, if there are so many: its threshold is off by no more.
+        """
         n, generator = values.size, stream(self.options.seed, "dgc", self.iteration, worker)
+        scale = self.options.scale
+        whole = max(1, round(n * scale))
         if VARIANTS[self.options.variant].strided:
-            stride = sample_stride(n, self.density)
-            return values[generator.integers(stride) :: stride], entries_kept(self.density, n // stride)
-        drawn = generator.integers(n, size=max(1, int(n * SAMPLED)))
-        return values[drawn], max(1, int(n * self.density * SAMPLED))
+            count = whole // sample_stride(whole, self.density)
+            stride = sample_stride(n, self.density) if scale == 1 else max(n // count, 1)
+            samples = values[generator.integers(stride) :: stride]
+            top = entries_kept(self.density, n // stride)
+        else:
+            count, top = max(1, int(whole * SAMPLED)), max(1, int(whole * self.density * SAMPLED))
+            if scale != 1 and count >= n:
+                samples, top = values, self.k
+            else:
+                samples = values[generator.integers(n, size=count)]
+        return samples, top, samples.size if scale == 1 else count / scale
 
     def _own_state(self) -> State:
         return {"velocity": self._velocity} if self.options.momentum else {}

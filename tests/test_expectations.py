@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 
+import sparsifier_models
 from simnet.costs.devices import load_device
 from simnet.costs.models import model
 from simnet.job import Compute, Job, run_in_step
@@ -10,7 +11,7 @@ from simnet.policies import Fixed, Ramp
 from simnet.studies.choosing import OperatingPoint, by_closed_form, choices
 from simnet.studies.choosing import rehearsals as rehearsing
 from simnet.studies.choosing.cost_models import network_of
-from simnet.studies.choosing.rehearsals import Rehearsals, volume
+from simnet.studies.choosing.rehearsals import KEPT_EACH, Rehearsals, kept_each, ratio
 from simnet.traces import synthetic
 
 WORKERS, MODEL, ENTRIES, ITERATIONS = 5, "resnet18", 10_000, 120
@@ -43,7 +44,8 @@ def took():
 
 
 def check(estimate, seconds):
-    least, most = float(estimate.least + estimate.select), float(estimate.most + estimate.select)
+    ran = estimate.follows.ran
+    least, most = float(estimate.least + ran[0] * estimate.select), float(estimate.most + ran[1] * estimate.select)
     near = float(estimate.seconds) == pytest.approx(seconds, rel=0.05)
     assert near or least <= seconds <= most, (float(estimate.seconds), least, most, seconds)
 
@@ -100,7 +102,64 @@ def test_gradients_are_drawn_once_for_all(monkeypatch):
     assert asked == list(range(len(asked)))
 
 
-def test_what_was_not_measured_may_be_off_as_anything_that_was():
-    known = [volume(one) for one in SETTLED]
-    assert all(least <= 1 <= most for least, most in known)
-    assert volume("made up") == (min(np.array(known)[:, 0]), max(np.array(known)[:, 1]))
+@pytest.mark.parametrize("part", ["messages", "kernels"])
+def test_what_was_not_measured_may_be_off_as_anything_that_was(part):
+    known = np.array([ratio(one, part) for one in SETTLED])
+    assert (known[:, 0] == 1).all()
+    assert (known[:, 1] <= 1).all()
+    assert (known[:, 2] >= 1).all()
+    assert ratio("made up", part) == (1.0, known[:, 1].min(), known[:, 2].max())
+
+
+@pytest.mark.parametrize("label", SETTLED)
+@pytest.mark.parametrize("part", ["messages", "kernels"])
+def test_what_few_entries_do_goes_away_as_they_become_more(label, part):
+    found = [ratio(label, part, kept) for kept in (0.1, 0.5, 1.7, 5.0, 9.999, KEPT_EACH)]
+    for one in found:
+        assert 0 < one.least <= one.middle <= one.most
+    assert found[-2] == pytest.approx(found[-1], rel=1e-2)
+    # Nothing was measured of fewer.
+    assert found[0] == found[1]
+
+
+def test_rehearsals_of_few_entries_are_corrected(monkeypatch):
+    choice = next(one for one in ALL if one.label == "oktopk")
+    monkeypatch.setattr(rehearsing, "_TOGETHER", 0)
+    point = POINT.at("workers", 16)
+    few = kept_each(point)
+    assert few < KEPT_EACH
+    entries = round(few * 16 / 0.02)
+    as_they_are = Rehearsals([choice], size=(entries, 64)).of(choice, point)
+    corrected = Rehearsals([choice], size=None)
+    monkeypatch.setattr(rehearsing, "_size", lambda point: (entries, 64))
+    middle = ratio("oktopk", "messages", few).middle
+    assert middle < 0.95
+    for one, other in zip(corrected.of(choice, point), as_they_are, strict=True):
+        assert one.schedule.bytes_sent() == pytest.approx(middle * other.schedule.bytes_sent())
+    assert corrected.kept_each(point) == few
+
+
+def test_more_entries_take_what_few_are_corrected_to():
+    # Of 16 workers that keep 2 entries each for each other, regions are less even than of ten times as many.
+    choice = next(one for one in ALL if one.label == "oktopk")
+    point = POINT.at("workers", 16)
+    few, many = (
+        np.mean([one.schedule.bytes_sent().max() for one in Rehearsals([choice], 5, size=size).of(choice, point)])
+        for size in ((1600, 96), (16_000, 96))
+    )
+    found = ratio("oktopk", "messages", 2.0)
+    assert found.least <= many / few <= found.most
+    assert many / few < 0.95
+
+
+def test_kernels_of_dgc_do_not_hang_on_how_far_a_job_is_scaled_down():
+    # A sample of the whole is close to its threshold, and nothing is selected anew.
+    for entries in (2_000, 20_000):
+        source = synthetic(MODEL, 2, iterations=4, scale=POINT.parameters / entries, seed=9)
+        scheme = sparsifier_models.create("dgc", 2, source.parameters, 0.02, scale=source.scale)
+        for iteration in range(4):
+            found = scheme.exchange(source.gradients(iteration))
+            assert (found.stats["tries"] == 1).all()
+            sampled = next(one for one in found.kernels if one.method == "topk")
+            assert sampled.entries == pytest.approx(POINT.parameters / 100, rel=0.1)
+            assert sum(one.method == "topk" for one in found.kernels) == 1

@@ -305,7 +305,7 @@ def _whole_job(scenario: str, job: Job, links: Links, method: Method, json_: boo
         typer.echo(json.dumps(job_output.figures(asked, found, chances), indent=2, allow_nan=False))
         return
     print_wide(job_output.ranking(asked, found, chances))
-    for line in job_output.sentences(found, chances):
+    for line in job_output.sentences(asked, found, chances):
         typer.echo(line)
 
 

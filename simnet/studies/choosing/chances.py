@@ -74,6 +74,7 @@ GIVEN = "given"
 CROSS_VALIDATED = ("sizes", "ranks", "beyond", "collectives")
 """Kinds whose intervals are from what a cluster's own calibration left out; see `corrected`."""
 
+_SCORE_95 = NormalDist().inv_cdf(0.95)
 # Between the normal scores of two sites in one table of all sites.
 _APART = 2 * float(SCORES[-1]) + 1
 
@@ -102,12 +103,16 @@ class Part(NamedTuple):
         Predicted times, and their 90 % intervals [s].
     kinds : sequence of str
         The kind of each prediction, a name of `error_models`.
+    spread : sequence of (float, float)
+        How far each may be off besides, for the gradients of the job: 5 and 95 % quantiles, in parts of it, 1 between
+        them. Empty if that is not so.
     """
 
     seconds: Floats
     low: Floats
     high: Floats
     kinds: Sequence[str]
+    spread: Sequence[tuple[float, float]] = ()
 
 
 class Chances(NamedTuple):
@@ -149,7 +154,7 @@ def error_models() -> MappingProxyType[str, ErrorModel]:
     ['beyond', 'collectives', 'given', 'gloo']
     """
     rows = _rows()
-    found = {GIVEN: ErrorModel(0.0, SCORES[np.newaxis] / NormalDist().inv_cdf(0.95))}
+    found = {GIVEN: ErrorModel(0.0, SCORES[np.newaxis] / _SCORE_95)}
     for kind, own in rows[rows["site"].notna()].groupby("kind"):
         quantiles = own[[f"{score:g}" for score in SCORES.tolist()]].to_numpy(dtype=float)
         found[str(kind)] = ErrorModel(float(own["shared"].iloc[0]), quantiles)
@@ -295,13 +300,15 @@ def chances(
     for number, part in enumerate(parts):
         for place, (name, kind) in enumerate(zip(names, part.kinds, strict=True)):
             seconds, low, high = (float(one[place]) for one in part[:3])
+            by_gradients = _by_gradients(part.spread[place], name) if part.spread else 1.0
             if seconds <= 0 or low == high:
-                drawn[place] += seconds
+                drawn[place] += seconds * by_gradients
                 continue
             shared = known[kind].shared
             scores = np.sqrt(shared) * _normal(number, "all", kind) + np.sqrt(1 - shared) * _normal(number, "own", name)
             sites = picked.setdefault((number, kind), _sites(number, kind, len(known[kind].quantiles)))
-            drawn[place] += seconds * factors(known[kind], scores, sites, seconds / low, high / seconds)
+            off = factors(known[kind], scores, sites, seconds / low, high / seconds)
+            drawn[place] += seconds * by_gradients * off
     for place, (name, error) in enumerate(zip(names, [] if left_open is None else left_open.tolist(), strict=False)):
         drawn[place] *= np.exp(error * _normal(0, "sample", name))
     least = drawn.min(axis=0)
@@ -310,6 +317,16 @@ def chances(
         lost = np.where(fastest, 0.0, drawn / least - 1)
     won = fastest / fastest.sum(axis=0)
     return Chances(won.mean(axis=1), lost.mean(axis=1), _at_least(won, list(picked.values())))
+
+
+def _by_gradients(spread: tuple[float, float], name: str) -> Floats | float:
+    """Return by how much the gradients of a job lengthen what an exchange takes, all parts of it alike in a draw."""
+    if spread == (1.0, 1.0):
+        return 1.0
+    least, most = np.log(spread) / _SCORE_95
+    scores = _normal(0, "gradients", name)
+    found: Floats = np.exp(np.where(scores < 0, -least, most) * scores)
+    return found
 
 
 def _at_least(won: Floats, picked: Sequence[NDArray[np.intp]]) -> Floats:

@@ -21,7 +21,7 @@ from simnet.report.stacks import name_of
 from simnet.studies.choosing.chances import GIVEN, UNNAMED, interval, kind_of_stack
 from simnet.studies.choosing.choices import Choice
 from simnet.studies.choosing.operating_point import OperatingPoint
-from simnet.studies.choosing.rehearsals import Rehearsals, Sample, volume
+from simnet.studies.choosing.rehearsals import Part, Rehearsals, Sample, ratio
 
 if TYPE_CHECKING:
     from simnet.calibration import CalibratedCostModel
@@ -36,6 +36,21 @@ class Selecting(NamedTuple):
     seconds: Floats
     low: Floats
     high: Floats
+
+
+class Follows(NamedTuple):
+    """How far jobs may be from what is expected, for gradients that nobody knows: 5 and 95 % quantiles, in parts of it.
+
+    Parameters
+    ----------
+    sent : (float, float)
+        Of the time to send.
+    ran : (float, float)
+        Of the time to select and put together.
+    """
+
+    sent: tuple[float, float] = (1.0, 1.0)
+    ran: tuple[float, float] = (1.0, 1.0)
 
 
 class Estimate(NamedTuple):
@@ -53,6 +68,8 @@ class Estimate(NamedTuple):
         What that interval is from, a name of `simnet.studies.choosing.chances.error_models`.
     weather : tuple of float, optional
         The least and the most that sending takes as links change, if that was looked at [s].
+    follows : Follows
+        What of these intervals is for the gradients: their ends are those of links and devices times these.
     """
 
     communicate: Floats
@@ -61,6 +78,7 @@ class Estimate(NamedTuple):
     most: Floats
     kind: str
     weather: tuple[float, float] | None = None
+    follows: Follows = Follows()
 
     @property
     def select(self) -> Floats:
@@ -130,10 +148,11 @@ def by_closed_form(
             numbers = point.workers, point.parameters, point.density, point.latency, point.bandwidth
             key = (choice.label, *map(float, numbers))
             if key not in known:
-                exchanges = rehearsals.of(choice, point)
-                found = _mean(choice, exchanges, int(point.workers), [(network_of(point), 0.0)], device)
+                found = _mean(choice, point, rehearsals, [(network_of(point), 0.0)], device)
                 low, high = around(found.seconds)
-                known[key] = Estimate(found.seconds, found.select, low * found.least, high * found.most, kind)
+                least, most = found.follows.sent
+                ends = low * least, high * most
+                known[key] = Estimate(found.seconds, found.select, *ends, kind, follows=found.follows)
             return known[key]
         communicate = choice.communicate(point)
         select = selecting(choice, point, device, rehearsals)
@@ -156,8 +175,8 @@ class _Mean(NamedTuple):
         To select.
     moments : ndarray, shape (moments,)
         The mean of each moment [s].
-    least, most : float
-        How far jobs may be from it whose gradients are not known, in parts of it.
+    follows : Follows
+        How far jobs may be from it whose gradients are not known; `select` has it in its interval.
     messages : float
         Of an exchange, for each worker.
     """
@@ -165,20 +184,32 @@ class _Mean(NamedTuple):
     seconds: Floats
     select: Selecting
     moments: Floats
-    least: float
-    most: float
+    follows: Follows
     messages: float
 
 
 def _mean(
     choice: Choice,
-    exchanges: Sequence[Sample],
-    workers: int,
+    point: OperatingPoint,
+    rehearsals: Rehearsals,
     moments: Sequence[tuple[Network, float]],
     device: DeviceProfile,
     placement: Sequence[int] | None = None,
 ) -> _Mean:
-    """Return the time of exchanges, simulated."""
+    """Return the time of rehearsed exchanges, simulated.
+
+    Parameters
+    ----------
+    choice : Choice
+        The exchange.
+    point : OperatingPoint
+        The job.
+    rehearsals : Rehearsals
+        Exchanges of gradients like those of the job.
+    moments, device, placement
+        As of `by_simulation`.
+    """
+    exchanges, workers = rehearsals.of(choice, point), int(point.workers)
     hosts = None if placement is None else list(placement[:workers])
     if len(exchanges) > 1:
         load_kept_loop()
@@ -207,18 +238,24 @@ def _mean(
     selects = np.mean(
         [[device.seconds(one.kernels, workers, end).max() for end in (None, *get_args(End))] for one in timed], axis=0
     )
-    seconds, least, most = float(means.mean()), 1.0, 1.0
-    if choice.settled and seconds > 0:
-        # Latencies stay, whatever is sent.
-        empty = Sample(timed[-1].schedule.scaled(0.0), timed[-1].kernels)
-        moved = 1 - min(float(lasts([empty]).mean()) / seconds, 1.0)
-        least, most = (1 + (one - 1) * moved for one in volume(choice.candidate.scheme))
+    seconds, follows = float(means.mean()), Follows()
+    select, low, high = selects.tolist()
+    if choice.settled:
+        scheme, kept_each = choice.candidate.scheme, rehearsals.kept_each(point)
+        sent, ran = (ratio(scheme, part, kept_each) for part in get_args(Part))
+        select, low, high = select * ran.middle, low * ran.least, high * ran.most
+        moved = 0.0
+        if seconds > 0:
+            # Latencies stay, whatever is sent.
+            empty = Sample(timed[-1].schedule.scaled(0.0), timed[-1].kernels)
+            moved = 1 - min(float(lasts([empty]).mean()) / seconds, 1.0)
+        least, most = (1 + (one / sent.middle - 1) * moved for one in (sent.least, sent.most))
+        follows = Follows((least, most), (ran.least / ran.middle, ran.most / ran.middle))
     return _Mean(
         np.asarray(seconds),
-        Selecting(*map(np.asarray, selects)),
+        Selecting(*map(np.asarray, (select, low, high))),
         means,
-        least,
-        most,
+        follows,
         float(np.mean([one.schedule.n_messages for one in timed])) / workers,
     )
 
@@ -272,16 +309,17 @@ def by_simulation(
     rehearsals = Rehearsals() if rehearsals is None else rehearsals
 
     def cost_model(choice: Choice, point: OperatingPoint) -> Estimate:
-        found = _mean(choice, rehearsals.of(choice, point), int(point.workers), moments, device, placement)
+        found = _mean(choice, point, rehearsals, moments, device, placement)
         stack = name_of(moments[0][0].stack)
         low, high = interval(stack, np.asarray(found.messages), found.seconds)
         return Estimate(
             found.seconds,
             found.select,
-            low * found.least,
-            high * found.most,
+            low * found.follows.sent[0],
+            high * found.follows.sent[1],
             kind_of_stack(stack),
             (float(found.moments.min()), float(found.moments.max())),
+            found.follows,
         )
 
     return cost_model

@@ -11,12 +11,15 @@ from rich.text import Text
 
 from simnet.base.units import format_bytes, format_seconds, format_within
 from simnet.job import Job
+from simnet.job.job import buckets
+from simnet.job.sampling import Recordings
 from simnet.report import barriers
 from simnet.report.console import empty_table
 from simnet.report.stacks import name_on
 from simnet.studies.choosing.chances import Chances
 from simnet.studies.choosing.forecast import Forecast, Gain, WholeJob
-from simnet.studies.choosing.output import advice, share
+from simnet.studies.choosing.output import advice, few_kept, share
+from simnet.studies.choosing.rehearsals import KEPT_EACH
 
 _HEADINGS = (
     "exchange", "whole job", "over the\nfastest", "chance to\nbe fastest", "expected\nregret",
@@ -92,8 +95,14 @@ def ranking(asked: Asked, found: WholeJob, likely: Chances) -> Table:
     return table
 
 
-def sentences(found: WholeJob, likely: Chances) -> list[str]:
-    """Return the decision in words: what, by how much, whether compression pays, and what another policy gains."""
+def sentences(asked: Asked, found: WholeJob, likely: Chances) -> list[str]:
+    """Return the decision in words: what, by how much, whether compression pays, and what another policy gains.
+
+    Parameters
+    ----------
+    asked, found, likely
+        As of `ranking`.
+    """
     best = found.best
     said = []
     if len(found.rows) > 1:
@@ -131,7 +140,18 @@ def sentences(found: WholeJob, likely: Chances) -> list[str]:
             f"Of {len(sampled)} exchanges a sample of iterations was simulated, spread over the job; --simulate has "
             "all. After +- is what the sample leaves open, as a standard error."
         )
-    return said
+    return said + _few_kept(asked, found)
+
+
+def _few_kept(asked: Asked, found: WholeJob) -> list[str]:
+    """Return what follows if a job that is scaled down keeps few entries for each pair of workers."""
+    source, job = asked.job.source, asked.job
+    each = source.parameters * asked.density / source.workers / len(buckets(source, job.overlap))
+    if source.scale <= 1 or each >= KEPT_EACH:
+        return []
+    among = [row.candidate for row in found.rows]
+    recordings = Recordings(job, 1)
+    return few_kept(each, [one for one in among if recordings.follows_gradients(one)], corrected=False)
 
 
 def figures(asked: Asked, found: WholeJob, likely: Chances) -> dict[str, Any]:

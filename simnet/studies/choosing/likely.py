@@ -45,7 +45,17 @@ def at_point(among: Sequence[Candidate], found: Sequence[Estimate]) -> Chances:
     """
     sending = _part([one.kind for one in found], ((one.communicate, one.least, one.most) for one in found))
     selecting = _part(["select"] * len(among), (one.selecting for one in found))
-    return chances(list(map(off_alike, among)), [sending, in_job(selecting)])
+    parts = [
+        _by_gradients(sending, [one.follows.sent for one in found]),
+        _by_gradients(in_job(selecting), [one.follows.ran for one in found]),
+    ]
+    return chances(list(map(off_alike, among)), parts)
+
+
+def _by_gradients(part: Part, spread: Sequence[tuple[float, float]]) -> Part:
+    """Return a part whose intervals are free of what gradients do, which is drawn for itself."""
+    least, most = np.array(spread).T
+    return part._replace(low=part.low / least, high=part.high / most, spread=spread)
 
 
 def within(one: Estimate) -> tuple[Floats, Floats]:

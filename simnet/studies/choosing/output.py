@@ -3,24 +3,27 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from rich.table import Table
 from rich.text import Text
 
 from simnet.base.units import format_bandwidth, format_bytes, format_seconds, format_within
+from simnet.policies import Candidate
 from simnet.report import barriers
 from simnet.report.console import empty_table
 from simnet.studies.choosing.decision import Decision, Flip
 from simnet.studies.choosing.inputs import Question
-from simnet.studies.choosing.rehearsals import sample
+from simnet.studies.choosing.rehearsals import KEPT_EACH, kept_each, ratio, sample
 
 _HEADINGS = (
     "exchange", "time", "from", "to", "over the\nfastest", "chance to\nbe fastest", "expected\nregret",
     "commu-\nnicate", "select", "sent by\na worker",
 )  # fmt: skip
 _MOST_BYTES_ASKED = 1024
+# A correction of less is not worth a sentence.
+_FAR_OFF = 0.02
 _UNITS = {"latency": "s", "bandwidth": "B/s", "density": "1", "workers": "1"}
 _FORMATS: dict[str, Callable[[float], str]] = {
     "latency": format_seconds,
@@ -91,11 +94,13 @@ def sentences(question: Question, decision: Decision) -> list[str]:
             times = f"{beside:.3g} times as fast" if beside > 1 else f"{1 / beside:.3g} times as long"
             text += f"; beside {format_seconds(question.backward)} of backward pass, what is left of them is {times}"
         said.append(f"{text}.")
-    if settled := [row.choice.label for row in decision.rows if row.choice.settled]:
+    if settled := [row.choice.candidate for row in decision.rows if row.choice.settled]:
+        labels = ", ".join(one.label for one in settled)
         said.append(
-            f"What workers send by {', '.join(settled)} follows the gradients; such times are means over a settled "
-            "period of exchanges of synthetic ones."
+            f"What workers send by {labels} follows the gradients; such times are means over a settled period of "
+            "exchanges of synthetic ones."
         )
+        said += few_kept(kept_each(decision.point), settled, corrected=True)
     said += [f"{_sentence(flip)}." for flip in decision.flips]
     said.append(_selection(question, decision))
     if decision.elasticities:
@@ -149,6 +154,37 @@ def advice(label: str, chance: float, regret: float, margin: str, others: Mappin
         other = max(others, key=lambda one: others[one])
         said += f" {other} with {share(others[other])}."
     return said
+
+
+def few_kept(each: float, among: Sequence[Candidate], *, corrected: bool) -> list[str]:
+    """Return what follows from a sample of which workers keep few entries for each other, if anything does.
+
+    Parameters
+    ----------
+    each : float
+        How many a worker keeps for each worker.
+    among : sequence of Candidate
+        The exchanges that follow the gradients.
+    corrected : bool
+        Whether their times are corrected by what was measured.
+
+    Examples
+    --------
+    >>> few_kept(1.4, [Candidate("ok", "oktopk")], corrected=True)[0].startswith("A sample in which")
+    True
+    >>> few_kept(40.0, [Candidate("ok", "oktopk")], corrected=True)
+    []
+    """
+    found = {one.label: ratio(one.scheme, "messages", each) for one in among if each < KEPT_EACH}
+    off = {label: one for label, one in found.items() if abs(one.middle - 1) >= _FAR_OFF}
+    if not off:
+        return []
+    parts = ", ".join(f"{label} {one.middle:.2g} times" for label, one in off.items())
+    return [
+        f"A sample in which a worker keeps {each:.2g} entries for each worker has regions less even than those of the "
+        f"model. By what rehearsals of more entries took, messages {'count' if corrected else 'would take'}: {parts}"
+        f"{'' if corrected else ' as long; a lower scale says it'}."
+    ]
 
 
 def share(value: float) -> str:

@@ -8,9 +8,11 @@ counts: residuals settle in about as many exchanges as it takes to send every en
 ExDyna and MiCRO move their threshold by half a per cent an iteration, and take a thousand iterations to get where they
 belong. In the first half of a rehearsal they take steps ten times as large, from each worker's own k-th magnitude.
 
-How far a job is from that whose gradients nobody knows was measured: `volumes.csv` has, scheme by scheme, what jobs of
-other gradients and other numbers of entries sent, also at their beginning, over what their rehearsal did. `python
-benchmarks/expectations.py --volumes FILE` makes it.
+How far a job is from that whose gradients nobody knows was measured: `volumes.csv` has, scheme by scheme, what messages
+and kernels of jobs of other gradients and other numbers of entries took, also at their beginning, over what those of
+their rehearsal did. Where many workers keep few entries, a rehearsal has not as many for each pair of workers as the
+model; so the file also has what rehearsals of more entries took over those of few, and what is expected is corrected by
+that. `python benchmarks/expectations.py --volumes FILE` makes the file.
 """
 
 from __future__ import annotations
@@ -21,7 +23,7 @@ from collections.abc import Mapping, Sequence
 from functools import cache
 from importlib.resources import files
 from itertools import pairwise
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple, TypeAlias
 
 import numpy as np
 import pandas as pd
@@ -38,9 +40,12 @@ from simnet.traces import GradientSource, synthetic
 from sparsifier_models.base import Sparsifier
 from sparsifier_models.partitioned import Partitioned
 
+KEPT_EACH = 10
+"""Entries that a worker of a rehearsal keeps for each worker, where there is time: regions of fewer are less even."""
+
 # Entries of a worker where the scheme keeps k of any gradient, and where it follows them; of all workers together, and
-# twice as many where a worker does not keep so many for each other one: regions of few entries are less even.
-_SMALL, _LEAST, _TOGETHER, _KEPT_OF_EACH = 64, 4096, 2**18, 10
+# twice as many where a worker does not keep `KEPT_EACH`.
+_SMALL, _LEAST, _TOGETHER = 64, 4096, 2**18
 # Iterations of a rehearsal, and entries of all workers and iterations.
 _MOST_ITERATIONS, _LEAST_ITERATIONS, _ENTRIES = 192, 48, 2**18 * 288
 _HURRY = 10
@@ -59,26 +64,84 @@ class Sample(NamedTuple):
         return Sample(self.schedule.scaled(share), tuple(one.scaled(share) for one in self.kernels))
 
 
-def volume(scheme: str) -> tuple[float, float]:
-    """Return the least and the most that jobs sent over what rehearsals did: the 5 and 95 % quantiles, 1 between them.
+Part: TypeAlias = Literal["messages", "kernels"]
+"""What of an exchange follows the gradients."""
 
-    Of a scheme of which nothing was measured, those of all that were.
+
+class Ratio(NamedTuple):
+    """What jobs took over what their rehearsals did.
+
+    Parameters
+    ----------
+    middle : float
+        What is expected: 1 where rehearsals keep enough entries.
+    least, most : float
+        The 5 and 95 % quantiles, the middle between them.
+    """
+
+    middle: float
+    least: float
+    most: float
+
+
+def ratio(scheme: str, part: Part, kept_each: float = math.inf) -> Ratio:
+    """Return how far jobs of other gradients, and of all entries of the model, are from a rehearsal.
+
+    Parameters
+    ----------
+    scheme : str
+        Its name. One of which nothing was measured may be off as any that was.
+    part : {"messages", "kernels"}
+        What messages take beyond their latencies, or what kernels take.
+    kept_each : float
+        Entries that a worker of the rehearsal keeps for each worker. Below `KEPT_EACH`, regions of few entries are
+        less even than those of a model: the ratio is that times what rehearsals of more took over ones of as few.
 
     Examples
     --------
-    >>> least, most = volume("oktopk")
-    >>> least < 1 < most
-    True
+    >>> enough, few = (ratio("oktopk", "messages", kept) for kept in (100, 2))
+    >>> enough.middle, enough.least < 1 < enough.most, few.middle < 1
+    (1.0, True, True)
     """
     rows = _volumes()
-    least, most = rows.loc[[scheme]].iloc[0] if scheme in rows.index else (rows["least"].min(), rows["most"].max())
-    return min(float(least), 1.0), max(float(most), 1.0)
+    rows = rows[rows["part"] == part]
+    if scheme in rows["scheme"].to_numpy():
+        rows = rows[rows["scheme"] == scheme]
+    most_kept = rows["kept_each"].max()
+    enough, few = rows[rows["kept_each"] == most_kept], rows[rows["kept_each"] < most_kept]
+    least, most = min(float(enough["least"].min()), 1.0), max(float(enough["most"].max()), 1.0)
+    if kept_each >= most_kept or few.empty:
+        return Ratio(1.0, least, most)
+    known = few.groupby("kept_each").agg({"middle": "median", "least": "min", "most": "max"})
+    at = np.log([*known.index, most_kept])
+    logs = {name: float(np.interp(math.log(kept_each), at, [*np.log(known[name]), 0.0])) for name in known.columns}
+    # The two are independent of each other.
+    below = math.hypot(math.log(least), logs["middle"] - logs["least"])
+    above = math.hypot(math.log(most), logs["most"] - logs["middle"])
+    return Ratio(math.exp(logs["middle"]), math.exp(logs["middle"] - below), math.exp(logs["middle"] + above))
+
+
+def kept_each(point: OperatingPoint) -> float:
+    """Return how many entries a worker of a rehearsal keeps for each worker; infinite if they are all of the model's.
+
+    Parameters
+    ----------
+    point : OperatingPoint
+        The job; its fields are numbers.
+
+    Examples
+    --------
+    >>> kept_each(OperatingPoint(8, 25_557_032, 0.01, 1e-3, 1.25e9)) > KEPT_EACH
+    True
+    """
+    entries = _entries(point)
+    return math.inf if entries >= int(point.parameters) else entries * float(point.density) / int(point.workers)
 
 
 @cache
 def _volumes() -> pd.DataFrame:
     text = (files("simnet.calibration.measured") / "volumes.csv").read_text(encoding="utf-8")
-    return pd.read_csv(io.StringIO(text), index_col="scheme")[["least", "most"]]
+    return pd.read_csv(io.StringIO(text))
 
 
 class Rehearsals:
@@ -92,11 +155,20 @@ class Rehearsals:
         Of the gradients.
     shape : str, optional
         The model whose layers gradients have; where it is of another size, or omitted, they have eight layers alike.
+    size : (int, int), optional
+        Entries of each worker, and iterations; by default as many as there is time for. Of a size that is given
+        nothing is corrected.
     """
 
-    def __init__(self, among: Sequence[Choice] = (), seed: int = 0, shape: str | None = None) -> None:
+    def __init__(
+        self,
+        among: Sequence[Choice] = (),
+        seed: int = 0,
+        shape: str | None = None,
+        size: tuple[int, int] | None = None,
+    ) -> None:
         self._among = [one for one in among if one.settled]
-        self._seed, self._shape = seed, shape
+        self._seed, self._shape, self._size = seed, shape, size
         self._known: dict[tuple[int, int, float], dict[str, tuple[Sample, ...] | InputError]] = {}
 
     def of(self, choice: Choice, point: OperatingPoint) -> tuple[Sample, ...]:
@@ -119,13 +191,25 @@ class Rehearsals:
         if choice.label not in known:
             if choice.settled:
                 together = [one for one in self._among if one.label != choice.label and one.label not in known]
-                known |= _rehearsed([choice, *together], point, self._seed, self._shape)
+                among = [choice, *together]
+                made = _rehearsed(among, point, self._size or _size(point), self._seed, self._shape)
+                known |= {one.label: _corrected(one, made[one.label], self.kept_each(point)) for one in among}
             else:
                 known[choice.label] = (sample(choice, point, self._seed, self._shape),)
         found = known[choice.label]
         if isinstance(found, InputError):
             raise found
         return found
+
+    def kept_each(self, point: OperatingPoint) -> float:
+        """Return how many entries a worker of a rehearsal keeps for each worker; infinite if they need no correction.
+
+        Parameters
+        ----------
+        point : OperatingPoint
+            The job; its fields are numbers.
+        """
+        return math.inf if self._size else kept_each(point)
 
     def of_bucket(self, choice: Choice, point: OperatingPoint, buckets: int) -> Sample:
         """Return the exchange of one of some equal buckets, whose point is given.
@@ -178,11 +262,22 @@ def sample(choice: Choice, point: OperatingPoint, seed: int = 0, shape: str | No
 
 
 def _rehearsed(
-    among: Sequence[Choice], point: OperatingPoint, seed: int, shape: str | None
+    among: Sequence[Choice], point: OperatingPoint, size: tuple[int, int], seed: int, shape: str | None
 ) -> dict[str, tuple[Sample, ...] | InputError]:
-    """Return the exchanges of the last third of a rehearsal, or what is wrong, by choice."""
-    workers, entries = int(point.workers), _entries(point)
-    iterations = int(np.clip(_ENTRIES // (workers * entries), _LEAST_ITERATIONS, _MOST_ITERATIONS))
+    """Return the exchanges of the last third of a rehearsal, or what is wrong, by choice.
+
+    Parameters
+    ----------
+    among : sequence of Choice
+        Which are rehearsed side by side.
+    point : OperatingPoint
+        The job.
+    size : (int, int)
+        Entries of each worker, and iterations.
+    seed, shape
+        As of `Rehearsals`.
+    """
+    entries, iterations = size
     source = synthetic(**_gradients(point, entries, seed, shape), iterations=iterations)
     models: dict[str, Sparsifier] = {}
     found: dict[str, tuple[Sample, ...] | InputError] = {}
@@ -206,15 +301,31 @@ def _rehearsed(
     return found | {label: tuple(samples) for label, samples in kept.items()}
 
 
+def _corrected(
+    choice: Choice, made: tuple[Sample, ...] | InputError, kept_each: float
+) -> tuple[Sample, ...] | InputError:
+    """Return exchanges as they are expected with as many entries for each pair of workers as the model has."""
+    if isinstance(made, InputError) or kept_each >= KEPT_EACH:
+        return made
+    middle = ratio(choice.candidate.scheme, "messages", kept_each).middle
+    return tuple(one._replace(schedule=one.schedule.scaled(middle)) for one in made)
+
+
 def _counted(choice: Choice, iterations: int) -> int:
     """Return how many exchanges count: the last third, in whole periods."""
     return max(iterations // 3 // choice.period, 1) * choice.period
 
 
+def _size(point: OperatingPoint) -> tuple[int, int]:
+    """Return how many entries of each worker are exchanged, and how often."""
+    entries = _entries(point)
+    return entries, int(np.clip(_ENTRIES // (int(point.workers) * entries), _LEAST_ITERATIONS, _MOST_ITERATIONS))
+
+
 def _entries(point: OperatingPoint) -> int:
     """Return how many entries of each worker are exchanged."""
     workers, parameters, density = int(point.workers), int(point.parameters), float(point.density)
-    even = min(math.ceil(_KEPT_OF_EACH * workers / density), 2 * _TOGETHER // workers)
+    even = min(math.ceil(KEPT_EACH * workers / density), 2 * _TOGETHER // workers)
     wanted = min(parameters, max(_LEAST, _TOGETHER // workers, even, math.ceil(16 / density)))
     if workers * wanted > _LARGEST_SAMPLE:
         raise InputError(
