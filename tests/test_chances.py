@@ -99,6 +99,19 @@ def test_errors_of_parts_are_drawn_for_themselves():
     assert halves > whole + 0.05
 
 
+def test_gradients_of_a_job_lengthen_all_parts_of_an_exchange_alike():
+    known = Part(np.array([1.6, 1.0]), np.array([1.6, 1.0]), np.array([1.6, 1.0]), [GIVEN, GIVEN])
+    spread = [(1.0, 1.0), (0.7, 1.6)]
+    assert chances(["known", "follows"], [known]).fastest.tolist() == [0.0, 1.0]
+    whole = chances(["known", "follows"], [known._replace(spread=spread)])
+    assert whole.fastest[0] == pytest.approx(0.05, abs=1e-3)
+    half = Part(*(one / 2 for one in known[:3]), known.kinds, spread)
+    two = chances(["known", "follows"], [half, half])
+    assert two.fastest[0] == whole.fastest[0]
+    below = chances(["known", "follows"], [known._replace(seconds=np.array([0.7, 1.0]), spread=spread)])
+    assert below.fastest[1] == pytest.approx(0.05, abs=1e-3)
+
+
 def test_a_further_choice_leaves_the_draws_of_others_as_they_are():
     two = chances(list("ab"), [part([1.0, 1.05])], NORMAL)
     three = chances(list("abc"), [part([1.0, 1.05, 1e3])], NORMAL)

@@ -7,11 +7,14 @@ import sparsifier_models
 from simnet.costs.devices import load_device
 from simnet.costs.models import model
 from simnet.job import Compute, Job, run_in_step
-from simnet.policies import Fixed, Ramp
-from simnet.studies.choosing import OperatingPoint, by_closed_form, choices
+from simnet.policies import Candidate, Fixed, Ramp
+from simnet.scenario import load
+from simnet.studies.choosing import OperatingPoint, by_closed_form, choices, job_output
 from simnet.studies.choosing import rehearsals as rehearsing
 from simnet.studies.choosing.cost_models import network_of
+from simnet.studies.choosing.likely import over_job
 from simnet.studies.choosing.rehearsals import KEPT_EACH, Rehearsals, kept_each, ratio
+from simnet.studies.choosing.whole_job import decide_job
 from simnet.traces import synthetic
 
 WORKERS, MODEL, ENTRIES, ITERATIONS = 5, "resnet18", 10_000, 120
@@ -163,3 +166,17 @@ def test_kernels_of_dgc_do_not_hang_on_how_far_a_job_is_scaled_down():
             sampled = next(one for one in found.kernels if one.method == "topk")
             assert sampled.entries == pytest.approx(POINT.parameters / 100, rel=0.1)
             assert sum(one.method == "topk" for one in found.kernels) == 1
+
+
+def test_answers_say_what_few_entries_do():
+    job = load("quickstart", ["workers=16", "job.scale=20000", "job.iterations=2", "job.density=1 %"])
+    run = job.build()
+    among = [(Candidate(one, one), "sparse") for one in ("oktopk", "topk")]
+    found = decide_job(run, among, policies=False)
+    said = job_output.sentences(job_output.Asked("job", 0, run.job, 0.01), found, over_job(found.rows, run.job))
+    few = [one for one in said if one.startswith("A sample in which a worker keeps")]
+    assert len(few) == 1
+    assert "oktopk 0." in few[0]
+    assert "topk" not in few[0].replace("oktopk", "")
+    enough = job_output.Asked("job", 0, run.job, 0.5)
+    assert set(said) - set(job_output.sentences(enough, found, over_job(found.rows, run.job))) == set(few)
