@@ -13,8 +13,10 @@ from simnet.base.units import format_bandwidth, format_bytes, format_seconds, fo
 from simnet.policies import Candidate
 from simnet.report import barriers
 from simnet.report.console import empty_table
+from simnet.studies.choosing.choices import Choice
 from simnet.studies.choosing.decision import Decision, Flip
 from simnet.studies.choosing.inputs import Question
+from simnet.studies.choosing.operating_point import OperatingPoint
 from simnet.studies.choosing.rehearsals import KEPT_EACH, kept_each, ratio, sample
 
 _HEADINGS = (
@@ -234,6 +236,7 @@ def figures(question: Question, decision: Decision) -> dict[str, Any]:
                 "settled": row.choice.settled,
                 "chance_to_be_fastest": row.chance,
                 "expected_regret": _number(row.expected_regret),
+                **({"over_rehearsed": _over_rehearsed(row.choice, point)} if row.choice.settled else {}),
                 **({} if row.weather is None else {"weather_low_s": row.weather[0], "weather_high_s": row.weather[1]}),
             }
             for row in decision.rows
@@ -286,6 +289,10 @@ def sent_bytes(question: Question, decision: Decision) -> dict[str, float]:
         return {}
     exact = [row.choice for row in decision.rows if row.choice.kernel_calls is not None]
     return {one.label: float(sample(one, question.point).schedule.bytes_sent().max()) for one in exact}
+
+
+def _over_rehearsed(choice: Choice, point: OperatingPoint) -> float:
+    return ratio(choice.candidate.scheme, "messages", kept_each(point)).middle
 
 
 def _sentence(flip: Flip) -> str:
