@@ -115,13 +115,14 @@ def table(rows: pd.DataFrame) -> str:
     """Return a line per exchange: how far expectations are off, and how often they hold."""
     lines = ["| exchange | points | settled: median, worst | job: median, worst | within 5 % | or covered |",
              "|---|---|---|---|---|---|"]  # fmt: skip
-    rows = rows.assign(settled=rows["settled"].fillna(rows["job"]))
+    rows = rows.assign(settled=rows["settled"].fillna(rows["job"])).reset_index(drop=True)
     groups = [*rows.groupby("exchange", sort=False), ("all", rows)]
     for label, part in groups:
         cells = []
         for against in ("settled", "job"):
             off = part["expected"] / part[against] - 1
-            cells.append(f"{100 * off.abs().median():.2g}, {100 * off[off.abs().idxmax()]:+.3g} %")
+            middle, worst = off.abs().median(), off.loc[off.abs().idxmax()]
+            cells.append(f"{round(100 * middle, 2):.2g}, {round(100 * worst, 2):+.3g} %")
         near, held = (np.mean([one(part, name) for name in ("settled", "job")]) for one in (_near, _held))
         lines.append(f"| {label} | {len(part)} | {' | '.join(cells)} | {100 * near:.0f} % | {100 * held:.0f} % |")
     return "\n".join(lines)
