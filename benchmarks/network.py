@@ -1,11 +1,12 @@
 """Measure how fast the network times schedules: CPU seconds, messages per second, memory, growth with the ranks.
 
-    python benchmarks/network.py [--quick] [--only WORDS] [--seconds S] [--json FILE] [--markdown FILE]
+    python benchmarks/network.py [--quick] [--only WORDS] [--seconds S] [--json FILE] [--history FILE] [--markdown FILE]
 
-Three parts: *limits*, the figures that must hold, with PASS or FAIL; *peers*, the same exchange in other simulators, as
-whole programs; *cases*, every schedule on every topology. Each is measured in a process of its own, which has imported
-and compiled everything before; what takes longer than its seconds is left out, and says so. Run it on a machine that
-has nothing else to do. `docs/performance.md` is the page that ``--markdown`` writes.
+Three parts: *limits*, the figures that must hold, with PASS or FAIL; *peers*, the same exchanges in other simulators,
+whole programs and their engines; *cases*, every schedule on every topology. Each is measured in a process of its own,
+which has imported and compiled everything before; what takes longer than its seconds is left out, and says so. Run it
+on a machine that has nothing else to do. `docs/performance.md` is the page that ``--markdown`` writes; ``--history``
+keeps what was measured at each commit.
 """
 
 from __future__ import annotations
@@ -14,7 +15,10 @@ import argparse
 import dataclasses
 import json
 import math
+import subprocess
 import sys
+import tempfile
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +26,7 @@ from scaling.cases import RANKS, Bench, cases
 from scaling.limits import Verdict, limits, verdict
 from scaling.measuring import Cost
 from scaling.page import count, figure, machine, page
-from scaling.peers import Peer, peers, run, simgrid_version
+from scaling.peers import Peer, peers, run, run_same, same, simgrid_version
 from scaling.programs import BANDWIDTH, LATENCY, NBYTES
 
 import topologies
@@ -63,6 +67,13 @@ def show(name: object, cost: Cost) -> None:
     print(f"{name!s:48}{cost.seconds:10.4f} s{rate:>9}/s{cost.memory / 1e6:9.1f} MB", flush=True)
 
 
+def commit() -> str:
+    """Return the commit that is measured, with a plus if files differ from it; "" where there is no repository."""
+    asked = ["git", "-C", str(Path(__file__).parent), "describe", "--always", "--abbrev=40", "--dirty=+", "--exclude=*"]
+    done = subprocess.run(asked, capture_output=True, text=True)
+    return done.stdout.strip()
+
+
 def warm() -> None:
     """Have everything compiled and loaded, for the processes that measure to inherit."""
     compiled_loop()
@@ -80,6 +91,7 @@ def main() -> None:
     )
     parser.add_argument("--seconds", type=float, default=10.0, metavar="S", help="limit of a case [10]")
     parser.add_argument("--simgrid-python", default=sys.executable, metavar="FILE", help="interpreter with simgrid")
+    parser.add_argument("--history", type=Path, metavar="FILE", help="add all figures as a line, with the commit")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write all figures")
     parser.add_argument("--markdown", type=Path, metavar="FILE", help="write the page")
     given = parser.parse_args()
@@ -98,6 +110,12 @@ def main() -> None:
         if chosen(peer, given.only):
             beside[peer] = run(peer, 12 * given.seconds, given.simgrid_python, beside)
             show(peer, beside[peer])
+    for few in (64, 256) if given.quick else (64, 256, 1024):
+        with tempfile.TemporaryDirectory() as folder:
+            for peer in same(few, Path(folder)):
+                if chosen(peer, given.only):
+                    beside[peer] = run_same(peer, 12 * given.seconds, Path(folder))
+                    show(peer, beside[peer])
     for case in cases(ranks):
         if chosen(f"case {case}", given.only):
             show(f"case {case}", bench(case))
@@ -108,6 +126,13 @@ def main() -> None:
     simgrid = simgrid_version(given.simgrid_python)
     if given.json:
         given.json.write_text(as_json(bench, found, beside, simgrid))
+    if given.history:
+        with given.history.open("a") as lines:
+            rows = json.loads(as_json(bench, found, beside, simgrid))
+            print(
+                json.dumps({"commit": commit(), "time": datetime.now(UTC).isoformat("T", "seconds"), **rows}),
+                file=lines,
+            )
     if given.markdown:
         given.markdown.write_text(page(bench, found, beside, simgrid))
 

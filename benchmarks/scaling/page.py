@@ -97,30 +97,32 @@ def verdicts(found: Sequence[Verdict]) -> str:
 
 
 def measured_peers(found: Mapping[Peer, Cost]) -> str:
-    """Return programs side by side, with their speed as a ratio to that of simnet on the same topology."""
+    """Return programs side by side, with their speed as a ratio to that of simnet on the same schedule and topology."""
     rows = []
     for peer, cost in found.items():
+        named = [peer.name, f"{peer.schedule}, {peer.topology}", f"{peer.ranks:,}"]
         if cost.why:
-            rows.append([peer.name, peer.topology, f"{peer.ranks:,}", f"left out ({cost.why})", "-", "-", "-", "-"])
+            rows.append([*named, f"left out ({cost.why})", *["-"] * 6])
             continue
+        exchange = peer.schedule, peer.topology, peer.ranks
         own = next(
-            (c for p, c in found.items() if (p.name, p.topology, p.ranks) == ("simnet", peer.topology, peer.ranks)),
-            cost,
+            (c for p, c in found.items() if (p.name, p.schedule, p.topology, p.ranks) == ("simnet", *exchange)), cost
         )
+        engine = float(cost.value.get("engine", math.nan))
         rows.append(
             [
-                peer.name,
-                peer.topology,
-                f"{peer.ranks:,}",
+                *named,
                 figure(cost.seconds),
+                figure(engine),
                 count(cost.value["messages"] / cost.seconds),
                 figure(cost.memory / 1e6),
                 figure(cost.value["finish"], 6),
                 figure(cost.seconds / own.seconds),
+                figure(engine / float(own.value.get("engine", math.nan))) if own.value else "-",
             ]
         )
-    head = ["program", "topology", "ranks", "CPU s", "messages per CPU s", "peak MB", "simulated s", "CPU s / simnet's"]
-    return table(head, rows)
+    head = ["program", "exchange", "ranks", "CPU s", "engine CPU s", "messages per CPU s", "peak MB", "simulated s"]
+    return table([*head, "CPU s / simnet's", "engine / simnet's"], rows)
 
 
 def series(bench: Bench, schedule: str) -> str:
@@ -182,7 +184,11 @@ PEERS = """\
 A ring all-reduce of 100 MiB, each program as a whole: start, imports, platform, exchange. SimGrid runs from its Python
 package, once as one writes it in S4U (an actor per rank, which that package makes a thread), once with one actor that
 starts all messages of a round and waits for them, which spares SimGrid the changes of context; both with its CM02
-model, without corrections for TCP. From C++ it pays for no Python; that is not measured here. On the fat-tree SimGrid
-chooses paths by destination and simnet by a hash, so that simulated times may differ where messages meet. The SimPy
-program is the one that one writes first; it knows no sharing. Where the last column is above 1, simnet takes less.
+model, without corrections for TCP. On the fat-tree SimGrid chooses paths by destination and simnet by a hash, so that
+simulated times may differ where messages meet. The SimPy program is the one that one writes first; it knows no sharing.
+
+S4U in C++ and simnet read further schedules from the same tables. There S4U takes the routes of simnet's fat-tree from
+a platform where they can be written one by one, up to 128 ranks; to read them is in the whole, not in the engine. The
+engine of simnet has its compiled loops to load. Ranks that are jittered work for an exponential time before each round,
+drawn by each program for itself. Where the last columns are above 1, simnet takes less.
 """
