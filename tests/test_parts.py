@@ -342,6 +342,9 @@ class TestRegisteredWeather:
             load(added("{links: all, shared: true, bandwidth: {rush: {depth: 20 %}}}")).build().job.network(0).links
         )
         assert len({shared.capacity(link, 0.0) for link in range(4)}) == 1
+        # Links that the same things move hold one signal, its product with their bandwidth included; others their own.
+        assert len({id(signal) for signal in shared._bandwidth}) == 1
+        assert len({id(signal) for signal in links._bandwidth}) == len(links._bandwidth)
 
     def test_an_absolute_one_replaces_the_bandwidth_and_its_file_is_an_input(self, added, tmp_path):
         (tmp_path / "meter.txt").write_text("5e6")

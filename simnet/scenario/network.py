@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
@@ -91,10 +91,7 @@ def build_network(config: schema.Config, folder: Path, found: Findings) -> Stage
     if len(found) > before:
         return None
     starts = {start for one in moved.values() for each in one for start in each.starts}
-    weathers = {
-        start: {link: _weather(one, graph.edges[link], start) for link, one in moved.items()}
-        for start in sorted(starts | {0})
-    }
+    weathers = _weathers(moved, graph, starts | {0})
     networks = [
         (
             start,
@@ -313,7 +310,8 @@ def _variations(
 def _maker(part: Any, seed: int, folder: Path) -> Callable[[_Name, int], Signal]:
     """Return what makes the signal of a kind."""
     if not isinstance(part, Part):
-        return lambda name, start: weather.constant(part)
+        always = weather.constant(part)
+        return lambda name, start: always
     files = {name: folder / file for name, file in part.arguments().items() if name in part.files}
     if not part.takes("seed"):
         signal = part.build(**files)
@@ -351,16 +349,37 @@ def _at(states: dict[int, weather.EpochState], iteration: int) -> weather.EpochS
     return states[max(start for start in states if start <= iteration)]
 
 
-def _weather(moved: Sequence[_Variation], link: dict[str, Any], start: int) -> Weather:
-    """Return the weather of a link from an iteration on: for each quantity its value, times all factors."""
-    found: dict[str, Signal | None] = {}
-    for quantity in ("bandwidth", "latency"):
-        here = [one for one in moved if one.quantity == quantity]
-        signals = [one.make(one.name, start) for one in here]
+def _weathers(
+    moved: Mapping[Link, Sequence[_Variation]], graph: nx.DiGraph[Any], starts: set[int]
+) -> dict[int, dict[Link, Weather]]:
+    """Return the weather of links from each of some iterations on; links that the same things move share signals."""
+    known: dict[tuple[object, ...], Signal] = {}
+
+    def once(key: tuple[object, ...], make: Callable[[], Signal]) -> Signal:
+        if key not in known:
+            known[key] = make()
+        return known[key]
+
+    def made(one: _Variation, start: int) -> Signal:
+        since = max((earlier for earlier in one.starts if earlier <= start), default=start)
+        return once((id(one.make), one.name, since), lambda: one.make(one.name, start))
+
+    def signal(here: Sequence[_Variation], nominal: float, start: int) -> Signal | None:
+        signals = [made(one, start) for one in here]
         if here and not any(one.absolute for one in here):
-            signals.append(weather.constant(link[quantity]))
-        found[quantity] = None if not signals else signals[0] if len(signals) == 1 else weather.product(*signals)
-    return Weather(**found)
+            signals.append(once((nominal,), lambda: weather.constant(nominal)))
+        if len(signals) < 2:
+            return signals[0] if signals else None
+        return once(tuple(map(id, signals)), lambda: weather.product(*signals))
+
+    def of_link(link: Link, start: int) -> Weather:
+        bandwidth, latency = (
+            signal([one for one in moved[link] if one.quantity == quantity], graph.edges[link][quantity], start)
+            for quantity in ("bandwidth", "latency")
+        )
+        return Weather(bandwidth, latency)
+
+    return {start: {link: of_link(link, start) for link in moved} for start in sorted(starts)}
 
 
 def _background(config: schema.Config, graph: nx.DiGraph[Any], found: Findings) -> list[ConstantLoad | OnOffFlow]:
