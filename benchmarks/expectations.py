@@ -93,7 +93,7 @@ def compared(
     device = load_device(DEFAULT)
     rows = []
     for settled, iterations in ((True, most), (False, min(2 * workers, most))):
-        among = [one for one in question.among if one.settled == settled]
+        among = [one for one in question.among if one.follows_gradients == settled]
         # Regions of fewer entries are less even than those of the model.
         enough = max(entries, math.ceil(KEPT_EACH * workers / density))
         scale = max(model(name).parameters / enough, 1.0)
@@ -173,7 +173,7 @@ def volumes(workers: int, density: float, number: int) -> list[dict[str, Any]]:
     """
     load_kept_loop()
     point = OperatingPoint(workers, model(_REHEARSED).parameters, density, 0.0, _BANDWIDTH)
-    among = [one for one in choices(every=True) if one.settled]
+    among = [one for one in choices(every=True) if one.follows_gradients]
     timing, rows = _Timing(point), []
 
     def rehearsed(kept_each: float, least: int, seed: int) -> dict[str, Floats]:

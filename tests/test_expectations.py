@@ -21,7 +21,7 @@ WORKERS, MODEL, ENTRIES, ITERATIONS = 5, "resnet18", 10_000, 120
 POINT = OperatingPoint(WORKERS, model(MODEL).parameters, 0.02, 1e-4, 1.25e8)
 DEVICE = load_device("v100-torch2.6")
 ALL = choices(every=True)
-SETTLED = [one.label for one in ALL if one.settled]
+SETTLED = [one.label for one in ALL if one.follows_gradients]
 
 
 @pytest.fixture(scope="module")
@@ -74,7 +74,7 @@ def test_thresholds_that_take_a_thousand_iterations_to_settle_have_settled(expec
     assert took[label].mean() > 3 * float(expected[label].seconds)
 
 
-@pytest.mark.parametrize("label", [one.label for one in ALL if not one.settled])
+@pytest.mark.parametrize("label", [one.label for one in ALL if not one.follows_gradients])
 def test_volumes_that_are_fixed_are_those_of_jobs(expected, label):
     check(expected[label], run([label], 2 * WORKERS)[label].mean())
 

@@ -16,7 +16,7 @@ import typer
 
 from simnet.base.errors import InputError
 from simnet.commands import options, terminal
-from simnet.commands.options import Force, Json, Quiet
+from simnet.commands.options import Changes, Force, Json, Quiet
 
 if TYPE_CHECKING:
     from validate.reproduction import Reproduction, Row
@@ -120,9 +120,7 @@ def validate_job(
     shipped: Annotated[
         bool, typer.Option("--shipped", help="The jobs that come with simnet, as a page, in place of LOGS.")
     ] = False,
-    set_: Annotated[
-        list[str] | None, typer.Option("--set", metavar="FIELD=VALUE", help="Change a field of it; repeatable.")
-    ] = None,
+    set_: Changes = None,
     skip: Annotated[
         int | None, typer.Option(min=0, metavar="N", help="Iterations at the beginning that do not count; default: 2.")
     ] = None,

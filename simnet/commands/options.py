@@ -24,6 +24,9 @@ Fields: TypeAlias = Annotated[
     list[str] | None,
     typer.Option("--set", metavar="FIELD=VALUE", help="Set a field, as job.iterations=50; may be repeated."),
 ]
+Changes: TypeAlias = Annotated[
+    list[str] | None, typer.Option("--set", metavar="FIELD=VALUE", help="Change a field of it; repeatable.")
+]
 Seed: TypeAlias = Annotated[int | None, typer.Option(min=0, help="Seed in place of that of the scenario.")]
 Seeds: TypeAlias = Annotated[
     int,

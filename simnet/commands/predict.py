@@ -11,7 +11,7 @@ import typer
 from simnet.base import units
 from simnet.base.errors import InputError, nearest
 from simnet.commands import options, terminal
-from simnet.commands.options import Force, Json
+from simnet.commands.options import Changes, Force, Json
 
 
 def predict(
@@ -54,9 +54,7 @@ def predict(
 
 def predict_job(
     scenario: Annotated[str, typer.Option("--scenario", metavar="SCENARIO", help="A scenario, by its name or file.")],
-    set_: Annotated[
-        list[str] | None, typer.Option("--set", metavar="FIELD=VALUE", help="Change a field of it; repeatable.")
-    ] = None,
+    set_: Changes = None,
     policies: Annotated[
         str | None, typer.Option(metavar="NAMES", help="Only these of its policies, separated by commas.")
     ] = None,

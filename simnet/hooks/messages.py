@@ -82,13 +82,7 @@ class Messages:
         self._done("broadcast", (values.nbytes,), began)
 
     def swap(self, sends: Mapping[int, Tensor], receives: Mapping[int, Tensor]) -> None:
-        """Send tensors to some workers and fill tensors with what some send, all at a time, by their ranks.
-
-        Parameters
-        ----------
-        sends, receives : mapping of int to Tensor
-            None of them empty. Without any there is no call.
-        """
+        """Send tensors, none empty, to some workers and fill some with what others send, at a time, by their ranks."""
         if not sends and not receives:
             return
         isend, irecv, way = self._dist.isend, self._dist.irecv, self._dist.P2POp

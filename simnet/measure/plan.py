@@ -175,12 +175,7 @@ def groups(node_of: Sequence[int]) -> list[Group]:
 def pairs(node_of: Sequence[int], which: Pairs) -> list[Group]:
     """Return pairs of ranks: the first two of a node, and the first ranks of nodes that follow each other.
 
-    Parameters
-    ----------
-    node_of : sequence of int
-        The node of each rank.
-    which : {"one", "nodes", "none"}
-        As of `Wanted`.
+    The nodes are those of each rank; `which` pairs is as of `Wanted`.
 
     Examples
     --------

@@ -59,10 +59,7 @@ def condensed(
 def frontier(places: Mapping[str, tuple[float, float]]) -> list[str]:
     """Return the policies than which none is both as fast and worth as much, and better in one; the fastest first.
 
-    Parameters
-    ----------
-    places : mapping of str to (float, float)
-        The time of an iteration of each policy, and what that was worth.
+    `places` has the time of an iteration of each policy, and what that was worth.
 
     Examples
     --------

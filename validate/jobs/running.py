@@ -38,10 +38,7 @@ def measure_work(models: Sequence[str], folder: Path) -> None:
 def run(jobs: Sequence[tuple[Setting, str, Path]]) -> None:
     """Run jobs one after another, all with the same number of ranks.
 
-    Parameters
-    ----------
-    jobs : sequence of (Setting, str, Path)
-        The setting, the label of the exchange or the file of a policy, and the folder of the log.
+    A job is its setting, the label of the exchange or the file of a policy, and the folder of the log.
 
     Raises
     ------

@@ -59,7 +59,7 @@ class Choice:
         What a worker goes through to select and to put together at a point; none if unknown.
     collective_calls : callable, optional
         The collectives that it consists of at a point.
-    settled : bool
+    follows_gradients : bool
         Whether what it sends follows the gradients, so that its time is that of rehearsed exchanges, once thresholds
         have settled; the closed form has equal supports, and says the least or the most.
     by_layers : bool
@@ -75,7 +75,7 @@ class Choice:
     communicate: Callable[[OperatingPoint], Floats]
     kernel_calls: Callable[[OperatingPoint], Sequence[DeviceOp]] | None = None
     collective_calls: Callable[[OperatingPoint], Sequence[CollectiveCall]] | None = None
-    settled: bool = False
+    follows_gradients: bool = False
     by_layers: bool = False
     period: int = 1
     slack: Callable[[OperatingPoint], Floats] | None = None
@@ -268,7 +268,7 @@ def _published(candidate: Candidate) -> Choice:
         candidate,
         "sparse",
         communicate,
-        settled=not whole.fixed_volume,
+        follows_gradients=not whole.fixed_volume,
         by_layers=whole.fixed_volume and not np.array_equal(_sent(whole), _sent(parts)),
         period=whole.period,
     )

@@ -144,7 +144,7 @@ def by_closed_form(
         return communicate / (1 + error), communicate * (1 + error)
 
     def cost_model(choice: Choice, point: OperatingPoint) -> Estimate:
-        if choice.settled or choice.by_layers:
+        if choice.follows_gradients or choice.by_layers:
             numbers = point.workers, point.parameters, point.density, point.latency, point.bandwidth
             key = (choice.label, *map(float, numbers))
             if key not in known:
@@ -240,7 +240,7 @@ def _mean(
     )
     seconds, follows = float(means.mean()), Follows()
     select, low, high = selects.tolist()
-    if choice.settled:
+    if choice.follows_gradients:
         scheme, kept_each = choice.candidate.scheme, rehearsals.kept_each(point)
         sent, ran = (ratio(scheme, part, kept_each) for part in get_args(Part))
         select, low, high = select * ran.middle, low * ran.least, high * ran.most

@@ -96,7 +96,7 @@ def sentences(question: Question, decision: Decision) -> list[str]:
             times = f"{beside:.3g} times as fast" if beside > 1 else f"{1 / beside:.3g} times as long"
             text += f"; beside {format_seconds(question.backward)} of backward pass, what is left of them is {times}"
         said.append(f"{text}.")
-    if settled := [row.choice.candidate for row in decision.rows if row.choice.settled]:
+    if settled := [row.choice.candidate for row in decision.rows if row.choice.follows_gradients]:
         labels = ", ".join(one.label for one in settled)
         said.append(
             f"What workers send by {labels} follows the gradients; such times are means over a settled period of "
@@ -233,10 +233,10 @@ def figures(question: Question, decision: Decision) -> dict[str, Any]:
                 "select_low_s": row.select_low,
                 "select_high_s": row.select_high,
                 "sent_B": sent.get(row.choice.label),
-                "settled": row.choice.settled,
+                "settled": row.choice.follows_gradients,
                 "chance_to_be_fastest": row.chance,
                 "expected_regret": _number(row.expected_regret),
-                **({"over_rehearsed": _over_rehearsed(row.choice, point)} if row.choice.settled else {}),
+                **({"over_rehearsed": _over_rehearsed(row.choice, point)} if row.choice.follows_gradients else {}),
                 **({} if row.weather is None else {"weather_low_s": row.weather[0], "weather_high_s": row.weather[1]}),
             }
             for row in decision.rows

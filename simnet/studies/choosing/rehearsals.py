@@ -167,7 +167,7 @@ class Rehearsals:
         shape: str | None = None,
         size: tuple[int, int] | None = None,
     ) -> None:
-        self._among = [one for one in among if one.settled]
+        self._among = [one for one in among if one.follows_gradients]
         self._seed, self._shape, self._size = seed, shape, size
         self._known: dict[tuple[int, int, float], dict[str, tuple[Sample, ...] | InputError]] = {}
 
@@ -189,7 +189,7 @@ class Rehearsals:
         key = int(point.workers), int(point.parameters), float(point.density)
         known = self._known.setdefault(key, {})
         if choice.label not in known:
-            if choice.settled:
+            if choice.follows_gradients:
                 together = [one for one in self._among if one.label != choice.label and one.label not in known]
                 among = [choice, *together]
                 made = _rehearsed(among, point, self._size or _size(point), self._seed, self._shape)
@@ -225,7 +225,7 @@ class Rehearsals:
         buckets : int
             How many there are.
         """
-        if not choice.settled:
+        if not choice.follows_gradients:
             return sample(choice, point, self._seed, self._shape)
         workers, parameters, density = int(point.workers), int(point.parameters), float(point.density)
         whole = next(
