@@ -171,7 +171,7 @@ def _values(content: NDArray[np.uint8], ends: Ranks, lengths: Ranks) -> Ranks:
     values = np.zeros(len(ends), dtype=np.int64)
     eights = _pieces(np.concatenate([np.zeros(8, dtype=np.uint8), content]), "<u8")
     for done in range(0, int(lengths.max(initial=0)), 8):
-        rows = np.flatnonzero(lengths > done)
+        rows = np.flatnonzero(lengths > done) if done else slice(None)
         # The first of eight digits is the lowest byte; what stands before the number becomes 0.
         eight = eights[ends[rows] - done] & np.uint64(0x0F0F0F0F0F0F0F0F)
         other = (64 - 8 * np.minimum(lengths[rows] - done, 8)).astype(np.uint64)
