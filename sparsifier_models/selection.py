@@ -22,8 +22,11 @@ Bits = NDArray[np.uint32]
 
 # Blocks this short stay in the cache while they are converted, squared and summed.
 _BLOCK = 8192
-# With shorter arrays it takes thousands of calls to gain the third of a second that loading the compiled loops takes.
-_LONG = 1 << 17
+# With shorter arrays it takes thousands of calls to gain the third of a second that loading the compiled loops takes:
+# so many entries. To call them takes longer than numpy does with fewer than those of a short array.
+_LONG, _SHORT, _WORTH = 1 << 17, 1 << 12, 1 << 28
+# Entries that were seen so far.
+_seen = [0]
 # One entry in so many is looked at to tell how many there will be, or where the k-th magnitude lies.
 _SAMPLED = 512
 # Magnitudes as integers, see `sparsifier_models.compiled_selection`.
@@ -292,7 +295,15 @@ def _loops() -> ModuleType | None:
 
 
 def _loops_for(values: NDArray[np.floating]) -> ModuleType | None:
-    return _loops() if values.size >= _LONG and values.dtype == np.float32 else None
+    """Return the compiled loops where an array, or all that came before it, make them worth it."""
+    if values.dtype != np.float32:
+        return None
+    if values.size >= _LONG:
+        return _loops()
+    if values.size < _SHORT:
+        return None
+    _seen[0] += values.size
+    return _loops() if _seen[0] >= _WORTH else None
 
 
 def _bits(values: Values) -> Bits:
