@@ -126,7 +126,8 @@ class ARTopk(Sparsifier):
     name = "artopk"
     paper = "Tyagi and Swany, IEEE BigData 2023, arXiv 2312.02493"
     costs = (artopk_ring, artopk_tree, var_overhead)
-    room = (0.0, 1.0)
+    # The update takes a row of the residual that goes.
+    room = (0.0, 0.0)
     option_type = ARTopkOptions
     options: ARTopkOptions
 
