@@ -44,6 +44,7 @@ def test_what_is_compiled_is_decided_by_work_estimated_or_done(monkeypatch):
 
     def compiled(*work):
         made.clear()
+        monkeypatch.setattr(engines._Interpreted, "work", 0.0)
         taken = engines.Engines(network.links, (0.0, 0.0), network.stack, network.sharing)
         for one in work:
             taken.take(one)
@@ -55,6 +56,9 @@ def test_what_is_compiled_is_decided_by_work_estimated_or_done(monkeypatch):
     assert compiled(60, 40)
     assert compiled(program(network, incast))
     assert not compiled(1, 1)
+    # A process does not forget what its other networks had to do.
+    engines.Engines(network.links, (0.0, 0.0), network.stack, network.sharing).take(98)
+    assert made[-1]
     stamp = 100
     assert compiled(1, 1)
 

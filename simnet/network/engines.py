@@ -44,6 +44,12 @@ def estimated_work(program: Program, links: Links) -> float:
     return n_messages + _MEETING * meetings
 
 
+class _Interpreted:
+    """The work that all networks of this process have had done without the compiled event loop."""
+
+    work = 0.0
+
+
 class Engines:
     """The engine of a network: on lists at first, compiled once there is much work.
 
@@ -60,7 +66,7 @@ class Engines:
     ) -> None:
         self.links = links
         self._overheads, self._stack, self._sharing, self._options = overheads, stack, sharing, options
-        self._carried = 0.0
+        self._carried, self._counted = 0.0, 0.0
         self._engine: Engine | None = None
         self._compiled = False
 
@@ -69,7 +75,9 @@ class Engines:
         if not self._compiled:
             self._carried += what if isinstance(what, int) else estimated_work(what, self.links)
             done = 0 if self._engine is None else _SETTLING * self._engine.state.stamp
-            compiled = max(self._carried, done) >= _MANY or loop_is_loaded()
+            before, self._counted = self._counted, max(self._carried, done)
+            _Interpreted.work += self._counted - before
+            compiled = _Interpreted.work >= _MANY or loop_is_loaded()
             if self._engine is None or compiled:
                 self._compiled = compiled
                 self._engine = Engine(

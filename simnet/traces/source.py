@@ -97,7 +97,17 @@ class Given:
         self._source = source
 
     def gradients(self, iteration: int, crew: NDArray[np.intp], out: Values | None = None) -> Values:
-        """Return the source's gradients of an iteration, of some workers."""
+        """Return the source's gradients of an iteration, of some workers.
+
+        Parameters
+        ----------
+        iteration : int
+            Which.
+        crew : ndarray of int, shape (workers,)
+            The workers.
+        out : ndarray of float32, shape (P, n), optional
+            Where to put those of all workers.
+        """
         source = self._source
         everybody = len(crew) == source.workers
         if isinstance(source, Shared):
