@@ -222,7 +222,7 @@ class ARTopk(Sparsifier):
         selected = np.full(self.workers, k)
         if self._released and self.options.selection == "star":
             selected[np.arange(self.workers) != broadcaster] = 0
-        schedule, kernels = self._in_order(broadcaster, lambda: self._steps(broadcaster, selected))
+        schedule, kernels = self._in_order((broadcaster, k), lambda: self._steps(broadcaster, selected))
         return Exchange(
             update=update,
             schedule=schedule,

@@ -81,7 +81,7 @@ class Gathered(Sparsifier):
             sent[worker] = squared_norm(values)
             threshold[worker] = np.abs(values).min(initial=np.inf)
         if self.fixed_volume:
-            schedule, kernels = self._in_order("", lambda: self._steps(selected))
+            schedule, kernels = self._in_order(selected.tobytes(), lambda: self._steps(selected))
         else:
             schedule, kernels = in_order(self.workers, *self._steps(selected))
         return Exchange(

@@ -8,6 +8,7 @@ import random
 import signal
 import sys
 from functools import partial
+from pathlib import Path
 
 import numpy as np
 import pandas as pd
@@ -809,6 +810,7 @@ def test_a_job_that_dies_loses_its_cells_alone(tiny, tmp_path, monkeypatch):
     found = dict(slurm.answered(tasks, "slurm:jobs=5", tmp_path / "jobs", cluster="local"))
     assert [found[number].kind for number in range(5)] == ["refused"] * 5
     monkeypatch.setattr(slurm, "run_share", dies_of_the_last)
+    monkeypatch.setenv("PYTHONPATH", str(Path(__file__).parent))
     found = dict(slurm.answered(tasks, "slurm:jobs=5", tmp_path / "jobs", cluster="local"))
     assert [found[number].kind for number in range(5)] == ["refused"] * 4 + ["lost"]
     assert "did not finish" in found[4].content

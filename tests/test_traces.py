@@ -391,12 +391,13 @@ class TestSynthetic:
             source.gradients(4, out[:, :999])
 
     def test_nothing_of_the_run_is_stored(self):
-        workers, n = 8, 50_000
+        # Long enough that what each stream of normals holds of its own, 330 kB, is little.
+        workers, n = 8, 500_000
         source = synthetic(n, workers, iterations=200)
         out = np.empty((workers, n), dtype=np.float32)
         loops()
         tracemalloc.start()
-        for iteration in range(200):
+        for iteration in range(40):
             source.gradients(iteration, out)
         kept, peak = tracemalloc.get_traced_memory()
         tracemalloc.stop()

@@ -60,10 +60,9 @@ they went on other sites, those from links learnt from these; of a stack that no
 those known. Jobs are those of settings that tell nothing of the interval of an iteration; their times are medians over
 iterations.
 
-What was sure and wrong comes in few kinds: an all-gather of Open MPI's own choice on 200 nodes and more, of which the
-specification of a platform counts another algorithm; all-to-all of NCCL on two nodes, which is three times as fast as
-other collectives tell; all-gather of Cray MPICH on GPUs, five times as slow. Where no stack is named, most pairs are of
-Open MPI, which has the lightest software, so that more of their times are inside than of a stack drawn at random.
+What was sure and wrong is mostly MPI in host memory on 32 nodes and more: single sizes at which a collective of Open
+MPI took a third of the time of its neighbours, or three times as long. Where no stack is named, most pairs are of Open
+MPI, which has the lightest software, so that more of their times are inside than of a stack drawn at random.
 """
 _OCTAVE = 0.5
 _SIDE = ("measured", "ours", "low", "high", "kind")

@@ -124,7 +124,9 @@ class Source(Protocol):
         """Read it, from its beginning; the operations of a rank come in one block, ranks in any order."""
 
 
-def operations_of(schedule: Schedule, per_second: float, *, every_round: bool) -> Iterator[Operations]:
+def operations_of(
+    schedule: Schedule, per_second: float, *, every_round: bool, most: int = 10**18 - 1
+) -> Iterator[Operations]:
     """Yield the operations of the ranks of a schedule, in order, those of a few ranks at a time.
 
     A rank works before a round, for a time in whole units, then it sends and receives, each message with its number in
@@ -139,13 +141,17 @@ def operations_of(schedule: Schedule, per_second: float, *, every_round: bool) -
     every_round : bool
         Whether ranks work before each round in which they have messages, be it for no time: messages then wait for
         that, and work waits for the messages and the work before. If False, operations wait for what was just before.
+    most : int
+        The most bytes of a message, and units of work, that the format has; by default what 18 digits tell.
 
     Raises
     ------
     ValueError
-        If there are as many bytes, or units of work, as 19 digits tell.
+        If there are more.
     """
-    laid = {key: _by_rank(one, schedule.n_ranks, per_second, every_round) for key, one in _distinct(schedule).items()}
+    laid = {
+        key: _by_rank(one, schedule.n_ranks, per_second, every_round, most) for key, one in _distinct(schedule).items()
+    }
     firsts = np.cumsum([0, *map(len, schedule.rounds)])
     for first, last in itertools.pairwise(_bounds(laid, schedule)):
         own = [slice(*laid[id(one)].rank.searchsorted([first, last])) for one in schedule.rounds]
@@ -187,16 +193,16 @@ def _distinct(schedule: Schedule) -> dict[int, Round]:
     return {id(one): one for one in schedule.rounds}
 
 
-def _by_rank(one: Round, n_ranks: int, per_second: float, every_round: bool) -> _Rows:
+def _by_rank(one: Round, n_ranks: int, per_second: float, every_round: bool, most: int) -> _Rows:
     count, ticks = len(one), np.broadcast_to(np.asarray(one.compute), n_ranks)
     active = np.concatenate([one.src, one.dst]) if every_round else one.src[:0]
     workers = np.union1d(np.flatnonzero(ticks), active)
     nothing = np.zeros_like(workers)
-    sizes, number = _whole(np.rint(one.nbytes)), np.arange(count)
+    sizes, number = _whole(np.rint(one.nbytes), most), np.arange(count)
     columns = (
         np.concatenate([workers, one.src, one.dst]),
         np.repeat([CALC, SEND, RECV], [len(workers), count, count]),
-        np.concatenate([_whole(np.rint(ticks[workers] * per_second)), sizes, sizes]),
+        np.concatenate([_whole(np.rint(ticks[workers] * per_second), most), sizes, sizes]),
         np.concatenate([nothing, one.dst, one.src]),
         np.concatenate([nothing - 1, number, number]),
     )
@@ -225,9 +231,9 @@ def _waiting(
     return Operations(rank, unset, kind, size, peer, tag, unset, hint, waiting, before, at_start, lambda _: "")
 
 
-def _whole(values: Floats) -> Ranks:
-    if values.max(initial=0) >= 10**18:
-        raise ValueError(f"{values.max():.0f} has more than 18 digits, the most that are written")
+def _whole(values: Floats, most: int) -> Ranks:
+    if int(values.max(initial=0)) > most:
+        raise ValueError(f"{values.max():.0f} is too large for the format: the most that is written is {most}")
     return values.astype(np.int64)
 
 

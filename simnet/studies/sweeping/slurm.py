@@ -138,5 +138,5 @@ def _outcomes(job: Any, count: int) -> list[Outcome]:
     if failure is None:
         outcomes: list[Outcome] = job.result()
         return outcomes
-    why = str(failure).strip().splitlines()
-    return [Outcome("lost", f"the job did not finish it: {why[-1] if why else failure!r}")] * count
+    why = " ".join(str(failure).strip().splitlines()[:2])
+    return [Outcome("lost", f"the job did not finish it: {why or repr(failure)}")] * count
