@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 import topologies
-from simnet.network import Network, engines
+from simnet.network import Network, engines, max_plus
 from simnet.network.ways import Ways
 from simnet.schedule import Round, Schedule
 
@@ -56,6 +56,8 @@ def test_what_is_compiled_is_decided_by_work_estimated_or_done(monkeypatch):
     assert compiled(60, 40)
     assert compiled(program(network, incast))
     assert not compiled(1, 1)
+    # What was counted once is not counted again.
+    assert not compiled(*[1] * 50)
     # A process does not forget what its other networks had to do.
     engines.Engines(network.links, (0.0, 0.0), network.stack, network.sharing).take(98)
     assert made[-1]
@@ -81,3 +83,17 @@ def test_routes_are_laid_once_whatever_the_order_in_which_pairs_come(multipath, 
     laid = ways.routes_between(*ends)[1].sum()
     ways.routes_between(*ends)
     assert ways.routes.size == laid
+
+
+def test_work_of_exchanges_adds_up_until_loading_compiled_loops_is_worth_it(monkeypatch):
+    def loops():
+        return "compiled"
+
+    loops.cache_info = lambda: SimpleNamespace(currsize=0)
+    monkeypatch.setattr(max_plus, "loop_is_loaded", lambda: False)
+    monkeypatch.setattr(max_plus, "_compiled", loops)
+    monkeypatch.setattr(max_plus, "_MANY", 100)
+    monkeypatch.setattr(max_plus._Interpreted, "messages", 0)
+    # What is ahead counts at once, but is not done yet.
+    assert max_plus._loops_for(1, 200) == "compiled"
+    assert [max_plus._loops_for(30, 40) for _ in range(3)] == [max_plus.recurrence] * 2 + ["compiled"]

@@ -51,8 +51,8 @@ def sweep(
         str | None,
         typer.Option(
             metavar="tcp://HOST:PORT|slurm[:FIELD=VALUE,...]",
-            help="Run the cells on a Dask cluster (extra: dask) or as Slurm jobs (extra: slurm), as "
-            "slurm:partition=long,jobs=32,timeout_min=60.",
+            help="Run the cells on a Dask cluster (extra: dask) or as Slurm jobs (extra: slurm), 16 of "
+            "them unless said, as slurm:partition=long,jobs=32,timeout_min=60.",
         ),
     ] = None,
     max_cells: Annotated[int, typer.Option(min=1, max=1_000_000, help="Refuse a larger grid.")] = 10_000,
