@@ -12,7 +12,7 @@ unexport PYTHONDONTWRITEBYTECODE
 help:
 	@echo "make demo         run scenarios/fluctuating_wan.yaml and say where its report lies"
 	@echo "make test         linters, types, layers and the fast tests"
-	@echo "make test-extras  the tests that need PyTorch, MPI or Dask"
+	@echo "make test-extras  the tests that need PyTorch, MPI, Dask or a browser"
 	@echo "make slow         the slow tests"
 	@echo "make clean        remove the environments and caches"
 
@@ -25,7 +25,7 @@ test: lint
 
 # Each test starts processes of its own, so tests go one after the other.
 test-extras: .venv-extras/.dev
-	$(EXTRAS)/python -m pytest -q -m extras tests
+	$(EXTRAS)/python -m pytest -q -m 'extras or browser' tests
 
 lint: .venv/.dev
 	$(BIN)/ruff check
@@ -55,5 +55,6 @@ clean:
 	@touch $@ .venv/.run
 
 .venv-extras/.dev: .venv-extras/bin/python pyproject.toml constraints.txt
-	$(EXTRAS)/python $(PIP) --editable '.[dev,train,mpi,dask,slurm]' mpich
+	$(EXTRAS)/python $(PIP) --editable '.[dev,train,mpi,dask,slurm,browser]' mpich
+	@command -v chromium > /dev/null || $(EXTRAS)/playwright install chromium
 	@touch $@

@@ -32,7 +32,7 @@ from simnet.base.errors import SimnetError
 from simnet.costs.devices import DEFAULT, DeviceOp, DeviceProfile, device_names, load_device
 from simnet.costs.models import model
 from simnet.job import Compute, Job, run_in_step
-from simnet.network.tables import load_kept_loop
+from simnet.network.compiled_loop import load_kept_loop
 from simnet.policies import Fixed, Ramp
 from simnet.schedule import Schedule
 from simnet.studies.choosing import Choice, OperatingPoint, choices

@@ -32,7 +32,7 @@ from scaling.programs import BANDWIDTH, LATENCY, NBYTES
 import topologies
 from simnet import collectives
 from simnet.network import Network
-from simnet.network.tables import compiled_loop
+from simnet.network.compiled_loop import compiled_loop
 
 
 def chosen(what: object, words: str) -> bool:

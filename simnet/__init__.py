@@ -1,7 +1,8 @@
 """simnet: what a sparsified gradient exchange costs on a network whose links change while the job runs.
 
-What a notebook starts from is here, and imported when it is used: `load` reads a scenario, `Network` times a `Schedule`
-made of rounds, each a `Round`.
+What a notebook starts from is here, and imported when it is used. `run`, `compare`, `choose`, `predict`, `predict_job`,
+`sweep` and `time` are the commands as functions, `SimnetError` is what they raise. `load` reads a scenario, `Network`
+times a `Schedule` made of rounds, each a `Round`.
 """
 
 from importlib import import_module
@@ -11,14 +12,47 @@ from simnet.base import moved
 # As of typing, which takes longer to import than all the rest of this.
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from simnet.base.errors import SimnetError
+    from simnet.library.choosing import choose
+    from simnet.library.comparing import compare
+    from simnet.library.predicting import predict, predict_job
+    from simnet.library.running import run
+    from simnet.library.sweeping import sweep
+    from simnet.library.timing import time
     from simnet.network import Network
     from simnet.scenario import load
     from simnet.schedule import Round, Schedule
 
 __version__ = "0.1.0"
-__all__ = ["Network", "Round", "Schedule", "load"]
+__all__ = [
+    "Network",
+    "Round",
+    "Schedule",
+    "SimnetError",
+    "choose",
+    "compare",
+    "load",
+    "predict",
+    "predict_job",
+    "run",
+    "sweep",
+    "time",
+]
 
-_HOMES = {"Network": "network", "Round": "schedule", "Schedule": "schedule", "load": "scenario"}
+_HOMES = {
+    "Network": "network",
+    "Round": "schedule",
+    "Schedule": "schedule",
+    "SimnetError": "base.errors",
+    "choose": "library.choosing",
+    "compare": "library.comparing",
+    "load": "scenario",
+    "predict": "library.predicting",
+    "predict_job": "library.predicting",
+    "run": "library.running",
+    "sweep": "library.sweeping",
+    "time": "library.timing",
+}
 
 moved.install()
 

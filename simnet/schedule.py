@@ -163,12 +163,14 @@ class Schedule:
     (array([8., 4.]), 2)
     """
 
-    __slots__ = ("calls", "n_ranks", "rounds")
+    __slots__ = ("_sums", "calls", "n_ranks", "rounds")
 
     def __init__(self, n_ranks: int, rounds: Iterable[Round] = (), calls: Iterable[Call] = ()) -> None:
         self.n_ranks = whole(n_ranks, "n_ranks", 1)
         self.rounds: tuple[Round, ...] = tuple(rounds)
         self.calls: tuple[Call, ...] = tuple(calls)
+        # Bytes that each rank sends, and receives, once asked for: of a schedule that recurs they are every time.
+        self._sums: dict[str, Floats] = {}
         for one in _distinct(self.rounds):
             if len(one) and max(one.src.max(), one.dst.max()) >= n_ranks:
                 raise ValueError(
@@ -199,11 +201,11 @@ class Schedule:
 
     def bytes_sent(self) -> Floats:
         """Bytes each rank sends; shape (P,), float64."""
-        return self._sum_by(lambda one: one.src)
+        return self._sum_by("src")
 
     def bytes_received(self) -> Floats:
         """Bytes each rank receives; shape (P,), float64."""
-        return self._sum_by(lambda one: one.dst)
+        return self._sum_by("dst")
 
     def compute(self) -> Floats:
         """Seconds each rank works, in all rounds together; shape (P,), float64."""
@@ -212,11 +214,12 @@ class Schedule:
             total += times * np.asarray(one.compute)
         return total
 
-    def _sum_by(self, rank_of: Callable[[Round], Ranks]) -> Floats:
-        total = np.zeros(self.n_ranks)
-        for one, times in _counted(self.rounds):
-            total += times * np.bincount(rank_of(one), weights=one.nbytes, minlength=self.n_ranks)
-        return total
+    def _sum_by(self, end: str) -> Floats:
+        if end not in self._sums:
+            total = self._sums[end] = np.zeros(self.n_ranks)
+            for one, times in _counted(self.rounds):
+                total += times * np.bincount(getattr(one, end), weights=one.nbytes, minlength=self.n_ranks)
+        return self._sums[end].copy()
 
     def concat(self, *others: Schedule) -> Schedule:
         """Return this schedule followed by the `others`, one after the other.

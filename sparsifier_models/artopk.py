@@ -10,12 +10,15 @@ import itertools
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
 from simnet import collectives
+from simnet.base.arrays import Adds
+from simnet.base.rows import each, one
 from simnet.collectives import registry
 from simnet.costs import artopk_ring, artopk_tree, var_overhead
 from simnet.costs.devices import DeviceOp
@@ -23,7 +26,7 @@ from simnet.schedule import Schedule
 from sparsifier_models.base import Exchange, Sparsifier, State, checked_part
 from sparsifier_models.gains import corrected_rows, counts_at, gain, nested_top_k
 from sparsifier_models.options import Allgather, Allreduce, Options
-from sparsifier_models.selection import Indices, Values, squared_norm, squared_norms, take_mean, top_k
+from sparsifier_models.selection import Indices, Values, largest, squared_norm, squared_norms, take_mean
 from sparsifier_models.steps import Step
 
 WINDOW, DECAY = 25, 0.001
@@ -124,10 +127,11 @@ class ARTopk(Sparsifier):
     """
 
     name = "artopk"
+    separable = True
     paper = "Tyagi and Swany, IEEE BigData 2023, arXiv 2312.02493"
     costs = (artopk_ring, artopk_tree, var_overhead)
-    # The update takes a row of the residual that goes.
-    room = (0.0, 0.0)
+    # The update.
+    room = (0.0, 1.0)
     option_type = ARTopkOptions
     options: ARTopkOptions
 
@@ -141,7 +145,7 @@ class ARTopk(Sparsifier):
         # Rows of density and gain, of the last exchanges at one density.
         self._gains = np.zeros((0, 2))
 
-    def exchange(self, gradients: Values, *, overwrite: bool = False) -> Exchange:
+    def exchange(self, gradients: Values | Adds, *, overwrite: bool = False) -> Exchange:
         """Exchange one gradient per worker, as `Sparsifier.exchange`."""
         exchange = super().exchange(gradients, overwrite=overwrite)
         broadcaster = int(float(exchange.stats["broadcaster"]))
@@ -242,12 +246,12 @@ class ARTopk(Sparsifier):
             compared = self._smoothed_norms(gradients) if self._released else self._variances(corrected)
             broadcaster = _first_largest(compared)
             criterion = {"criterion": compared}
-        indices = top_k(corrected[broadcaster], self.k)
-        threshold = float(np.abs(corrected[broadcaster, indices]).min())
+        indices, values = one(partial(largest, k=self.k), corrected, broadcaster)
+        threshold = float(np.abs(values).min())
         return broadcaster, indices, {"broadcaster": float(broadcaster), "threshold": threshold, **criterion}
 
     def _variances(self, corrected: Values) -> NDArray[np.float64]:
-        return np.array([squared_norm(row[top_k(row, self.k)]) for row in corrected])
+        return np.array([squared_norm(values) for _, values in each(partial(largest, k=self.k), corrected)])
 
     def _smoothed_norms(self, gradients: Values) -> NDArray[np.float64]:
         self._window = self._norms_with(gradients)

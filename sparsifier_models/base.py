@@ -14,16 +14,20 @@ from __future__ import annotations
 import math
 import sys
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Hashable, Iterable, Mapping
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping
+from copy import copy
 from dataclasses import dataclass, field
-from typing import Any, ClassVar, TypeAlias
+from functools import partial
+from types import MethodType
+from typing import Any, ClassVar, TypeAlias, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 from simnet.base import plugins
-from simnet.base.arrays import Floats
+from simnet.base.arrays import Adds, Floats
 from simnet.base.checks import is_number, whole
+from simnet.base.rows import Rows, each
 from simnet.costs.devices import DeviceOp
 from simnet.schedule import Schedule
 from sparsifier_models.options import Options, named_layers, option_values
@@ -33,6 +37,7 @@ from sparsifier_models.steps import Step, in_order
 Stats: TypeAlias = dict[str, float | Floats]
 State: TypeAlias = dict[str, NDArray[Any]]
 Cost: TypeAlias = Callable[..., Any]
+T = TypeVar("T")
 
 # As many schedules are kept as there may be workers that take turns.
 _RECURRING = 64
@@ -96,7 +101,13 @@ def checked_part(
     return np.array(array, dtype=dtype)
 
 
-def _frozen(array: Values) -> Values:
+def _whole(array: Any) -> bool:
+    """Return whether an array may be put to another use: it is no part of another, and not read-only."""
+    own: bool = array.base is None and array.flags.writeable
+    return own and (isinstance(array, Rows) or array.flags.c_contiguous)
+
+
+def _frozen(array: Any) -> Any:
     array.flags.writeable = False
     return array
 
@@ -219,6 +230,9 @@ class Sparsifier(ABC):
         Exchanges after which a scheme begins anew to adapt what it sends, such as thresholds that it uses again.
     reads_gradients : bool
         Whether an exchange looks at the gradients without residuals, which then cannot make room for their sums.
+    separable : bool
+        Whether what is done to a worker's gradient takes no other's and changes nothing else, so that gradients may be
+        `simnet.base.rows.Rows`. Each class says so for itself; it does not hold for those that derive from it.
     room : (float, float)
         Gradients of all workers and of one worker that memory holds in an exchange, at most, beside the gradients with
         their residuals, if few entries are sent; up to four times those of all workers more if all are.
@@ -250,11 +264,16 @@ class Sparsifier(ABC):
     searches_threshold: ClassVar[bool] = False
     rounds_down: ClassVar[bool] = False
     reads_gradients: bool = True
+    separable: ClassVar[bool] = False
     room: ClassVar[tuple[float, float]] = (0.7, 6.0)
     fixed_volume: bool = False
     period: int = 1
     costs: ClassVar[tuple[Cost, ...]] = ()
     released_widths: ClassVar[tuple[int, int]] = (4, 8)
+
+    def __init_subclass__(cls) -> None:
+        super().__init_subclass__()
+        cls.separable = vars(cls).get("separable", False)
 
     def __init__(self, workers: int, parameters: int, density: float = 1.0, **options: Any) -> None:
         self.workers = whole(workers, "workers", 1)
@@ -263,8 +282,9 @@ class Sparsifier(ABC):
         self.options = option_values(self.option_type, options)
         self.layers = named_layers(self.options.layers, self.parameters)
         self.iteration = 0
-        self._residual: Values | None = None
-        self._spare: Values | None = None
+        self._residual: Any = None
+        self._spare: Any = None
+        self._row: Values | None = None
         self._orders: dict[Hashable, tuple[Schedule, tuple[DeviceOp, ...]]] = {}
 
     def __repr__(self) -> str:
@@ -328,6 +348,11 @@ class Sparsifier(ABC):
         return entries_kept(self.density, size)
 
     @property
+    def keeps(self) -> bool:
+        """Whether what an exchange does not send becomes the residual."""
+        return self.keeps_residual and self.options.error_feedback
+
+    @property
     def conserves(self) -> bool:
         """Whether error feedback keeps all that is not applied; else ``lost`` says how much is neither."""
         return True
@@ -340,7 +365,8 @@ class Sparsifier(ABC):
         """
         if self._residual is None:
             self._residual = _frozen(np.zeros((self.workers, self.parameters), dtype=np.float32))
-        return self._residual
+        kept: Values = self._residual
+        return kept
 
     @residual.setter
     def residual(self, value: Values) -> None:
@@ -348,7 +374,7 @@ class Sparsifier(ABC):
 
     def _checked_residual(self, value: Values) -> Values | None:
         """Return what is to be kept of a residual given; None without error feedback."""
-        given = self._checked(value, "residual")
+        given: Values = self._checked(value, "residual")
         for worker, norm in enumerate(squared_norms(given)):
             if not math.isfinite(norm):
                 raise ValueError(f"residual of {self._place(given, worker)}")
@@ -358,22 +384,25 @@ class Sparsifier(ABC):
             return None
         # What another scheme has frozen cannot change any more and need not be copied.
         shared = given.base is None and not given.flags.writeable
-        return given if shared else _frozen(np.array(given, order="C"))
+        kept: Values = given if shared else _frozen(given.copy(order="C"))
+        return kept
 
-    def exchange(self, gradients: Values, *, overwrite: bool = False) -> Exchange:
+    def exchange(self, gradients: Values | Adds, *, overwrite: bool = False) -> Exchange:
         """Exchange one gradient per worker.
 
         Beside the gradients, memory holds three arrays of their size at most: the residual of before, that of after,
-        and, for P >= 8, as much again to select, gather and add up in. The first two are none if gradients may be
-        overwritten.
+        and, for P >= 8, as much again to select, gather and add up in. The first two are one, and may be the gradients,
+        if they may be overwritten.
 
         Parameters
         ----------
-        gradients : ndarray of float32, shape (P, n)
-            Fresh gradients, without residual. Not modified unless they may be.
+        gradients : ndarray of float32, shape (P, n), or callable
+            Fresh gradients, without residual. Not modified unless they may be. Or what adds them, in place, to such an
+            array, so that they take no memory of their own.
         overwrite : bool
-            Whether the gradients may become the new residual, and the old one may go at once: if the exchange is
-            refused, there is none any more. The update may lie in the memory that `spare` returns then.
+            Whether the sum with the gradients may take the place of the residual, or, where there is none that nobody
+            else has, of the gradients: if the exchange is refused, there is no residual any more. Whichever of the two
+            is left over `spare` returns then, and the update may lie in it.
 
         Returns
         -------
@@ -385,31 +414,43 @@ class Sparsifier(ABC):
             If `gradients` has another shape or dtype, or an entry that is NaN or infinite, or that becomes so when the
             residual is added or the workers are summed. The state is then what it was, but for `overwrite`.
         """
-        fresh = self._checked(gradients, "gradients")
-        overwrite = overwrite and not self.reads_gradients
-        corrected = fresh if overwrite else np.empty((self.workers, self.parameters), dtype=np.float32)
+        fresh = None if callable(gradients) and not self.reads_gradients else self._given(gradients)
+        corrected = self._sums(fresh, overwrite)
         with np.errstate(over="ignore", invalid="ignore"):
-            given = add_rows(fresh, self._residual, corrected)
-            for worker in np.flatnonzero(~np.isfinite(given)).tolist():
-                raise ValueError(f"gradient of {self._place(fresh, worker, corrected)}")
+            if fresh is None:
+                assert callable(gradients)
+                if self._residual is not None and self._residual is not corrected:
+                    corrected[:] = self._residual
+                try:
+                    gradients(corrected)
+                except BaseException:
+                    # It has some of the gradients, and nobody knows which.
+                    if overwrite:
+                        self._residual = None
+                    raise
+                given = squared_norms(corrected)
+            else:
+                given = add_rows(fresh, self._residual, corrected)
+            refused = ""
+            for worker in np.flatnonzero(~np.isfinite(given)).tolist()[:1]:
+                refused = self._place(corrected if fresh is None else fresh, worker, corrected)
             if overwrite:
-                self._spare, self._residual = self._residual, None
-                # If somebody else has it, too, it must not change: two references are those here.
-                if self._spare is None or sys.getrefcount(self._spare) > 2:
-                    self._spare = None
-                else:
-                    self._spare.flags.writeable = True
+                self._residual = None
+            if refused:
+                raise ValueError(f"gradient of {refused}")
+            fresh = corrected if fresh is None else fresh
             own = self._own_state()
             measures_loss = self.options.error_feedback and not self.conserves
             total = corrected.sum(axis=0, dtype=np.float64) if measures_loss else None
             exact = np.zeros(0)
             if self.searches_threshold:
-                exact = np.array([kth_magnitude(row, self.k) if self.k else np.inf for row in corrected])
+                kth = partial(kth_magnitude, k=self.k)
+                exact = np.array(list(each(kth, corrected))) if self.k else np.full(self.workers, np.inf)
             try:
                 exchange = self._communicate(corrected, fresh)
                 if not isinstance(exchange, Exchange) or not isinstance(exchange.schedule, Schedule):
                     raise plugins.wrong(self._communicate, exchange, "an Exchange with a Schedule")
-                if not np.isfinite(exchange.update).all():
+                if not (math.isfinite(squared_norm(exchange.update)) or np.isfinite(exchange.update).all()):
                     index = int(np.argmin(np.isfinite(exchange.update)))
                     raise ValueError(
                         f"the sum over the workers overflows float32 at index {index}, where the update is "
@@ -421,8 +462,7 @@ class Sparsifier(ABC):
 
         exchange.recurs = any(exchange.schedule is schedule for schedule, _ in self._orders.values())
         exchange.kernels = tuple(one.scaled(self.options.scale) for one in exchange.kernels)
-        keeps = self.keeps_residual and self.options.error_feedback
-        kept = squared_norms(corrected) if keeps else np.zeros(self.workers)
+        kept = squared_norms(corrected) if self.keeps else np.zeros(self.workers)
         if exact.size:
             exchange.stats |= _threshold_error(exchange.stats["threshold"], exact)
         if total is not None:
@@ -431,9 +471,32 @@ class Sparsifier(ABC):
                 total -= row
             exchange.stats["lost"] = math.sqrt(squared_norm(total))
         exchange.stats |= self._statistics(exchange, given, kept)
-        self._residual = _frozen(corrected) if keeps else None
+        if overwrite:
+            left = corrected if not self.keeps else fresh if fresh is not corrected else None
+            self._spare = left if left is not None and _whole(left) else None
+        self._residual = _frozen(corrected) if self.keeps else None
         self.iteration += 1
         return exchange
+
+    def _given(self, gradients: Values | Adds) -> Any:
+        """Return the gradients as an array."""
+        if not callable(gradients):
+            return self._checked(gradients, "gradients")
+        made = np.zeros((self.workers, self.parameters), dtype=np.float32)
+        gradients(made)
+        return made
+
+    def _sums(self, fresh: Any, overwrite: bool) -> Any:
+        """Return the array that takes the gradients with their residuals: that of either, if it may, or a new one."""
+        # If somebody else has the residual, too, it must not change: two references are those here.
+        alike = fresh is None or isinstance(self._residual, type(fresh))
+        if overwrite and alike and self._residual is not None and sys.getrefcount(self._residual) == 2:
+            self._residual.flags.writeable = True
+            return self._residual
+        if overwrite and fresh is not None and not self.reads_gradients and _whole(fresh):
+            return fresh
+        elsewhere = isinstance(fresh, Rows)
+        return fresh.zeros() if elsewhere else np.zeros((self.workers, self.parameters), dtype=np.float32)
 
     def _in_order(self, key: Hashable, steps: Callable[[], Iterable[Step]]) -> tuple[Schedule, tuple[DeviceOp, ...]]:
         """Return `in_order` of steps that follow from a key and the density, the same objects if they recur soon."""
@@ -447,21 +510,30 @@ class Sparsifier(ABC):
             self._orders[key] = found
         return found
 
-    def spare(self) -> Values | None:
-        """Return the memory of a residual that an exchange has overwritten, float32 of shape (P, n), if there is one.
+    def _each(self, work: Callable[..., T], corrected: Any) -> Iterator[T]:
+        """Yield what a method returns of each row and of its number; where rows are elsewhere, that of a copy."""
+        if not isinstance(corrected, Rows):
+            return map(work, corrected, range(self.workers))
+        there = copy(self)
+        there._residual, there._spare, there._row, there._orders = None, None, None, {}
+        return corrected.each(MethodType(work.__func__, there), range(self.workers))  # type: ignore[attr-defined]
+
+    def spare(self) -> Any:
+        """Return the memory that an exchange has left over, float32 of shape (P, n), if there is any.
 
         It is the caller's then, for the next gradients.
         """
+        left = self._spare is not None and sys.getrefcount(self._spare) == 2
         spare, self._spare = self._spare, None
-        return spare
+        return spare if left else None
 
     def _row_of_zeros(self) -> Values:
-        """Return zeros for the update, float32 of shape (n,)."""
-        if self._spare is None:
-            return np.zeros(self.parameters, dtype=np.float32)
-        row: Values = self._spare[0]
-        row[:] = 0
-        return row
+        """Return zeros for the update, float32 of shape (n,): those of the last exchange again, if nobody has them."""
+        if self._row is None or sys.getrefcount(self._row) > 2:
+            self._row = np.zeros(self.parameters, dtype=np.float32)
+        else:
+            self._row[:] = 0
+        return self._row
 
     @abstractmethod
     def _communicate(self, corrected: Values, gradients: Values) -> Exchange:
@@ -570,9 +642,11 @@ class Sparsifier(ABC):
         """Take back what `_own_state` returned; ValueError, with nothing taken, if it does not fit."""
         assert not state, "a scheme with a state of its own takes it back"
 
-    def _checked(self, value: Values, name: str) -> Values:
-        if not isinstance(value, np.ndarray) or value.dtype != np.float32:
-            found = value.dtype if isinstance(value, np.ndarray) else type(value).__name__
+    def _checked(self, value: Any, name: str) -> Any:
+        if isinstance(value, Rows) and not self.separable:
+            raise ValueError(f"{self.name} takes gradients that are here together, not those of shards")
+        if not isinstance(value, (np.ndarray, Rows)) or value.dtype != np.float32:
+            found = value.dtype if hasattr(value, "dtype") else type(value).__name__
             raise ValueError(f"{name} must be an array of float32, got {found}")
         if value.shape != (self.workers, self.parameters):
             raise ValueError(f"{name} must have shape {(self.workers, self.parameters)}, got {value.shape}")
@@ -582,7 +656,7 @@ class Sparsifier(ABC):
         """Describe the first entry of a worker's row that is not finite."""
         row = rows[worker] if summed is None else summed[worker]
         index = int(np.argmin(np.isfinite(row)))
-        what = f"{row[index]:g}" if not np.isfinite(rows[worker, index]) else "too large with its residual"
+        what = f"{row[index]:g}" if not np.isfinite(rows[worker][index]) else "too large with its residual"
         if rows is summed and np.isinf(row[index]) and self._residual is not None:
             what = "infinite, or too large with its residual,"
         ends = np.cumsum([size for _, size in self.layers])

@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
 
 from simnet import collectives
+from simnet.base.rows import one
 from simnet.collectives import registry
 from simnet.costs import cltk
 from simnet.costs.devices import DeviceOp
 from sparsifier_models.base import Exchange, Sparsifier
 from sparsifier_models.options import Allreduce, Options
-from sparsifier_models.selection import Values, take_mean, top_k
+from sparsifier_models.selection import Values, largest, take_mean
 from sparsifier_models.steps import in_order
 
 
@@ -54,6 +56,7 @@ class CLTk(Sparsifier):
     """
 
     name = "cltk"
+    separable = True
     paper = "Chen et al., NeurIPS 2020, arXiv 2104.11125"
     fixed_volume = True
     costs = (cltk,)
@@ -64,8 +67,8 @@ class CLTk(Sparsifier):
 
     def _communicate(self, corrected: Values, gradients: Values) -> Exchange:
         root = self.iteration % self.workers
-        indices = top_k(corrected[root], self.k)
-        threshold = float(np.abs(corrected[root, indices]).min())
+        indices, own = one(partial(largest, k=self.k), corrected, root)
+        threshold = float(np.abs(own).min())
         update, sent = take_mean(corrected, indices)
         k, wire = indices.size, self.wire
         broadcast = collectives.broadcast_binomial(self.workers, k * wire.index_bytes, root)

@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 
 import numpy as np
 
@@ -52,10 +53,11 @@ def check(make: Callable[[], Sparsifier], batches: Sequence[Values], rounding: f
     >>> len(check(lambda: create("topk", 2, 4, 0.5), [rows, rows]))
     2
     """
-    model, twin, heir, owner = make(), make(), make(), make()
+    model, twin, heir, owner, adder = (make() for _ in range(5))
     exchanges = []
     for step, gradients in enumerate(batches):
         given, before = gradients.copy(), model.residual
+        add = partial(_add, given)
         held = before.copy()
         try:
             exchange = model.exchange(gradients)
@@ -71,6 +73,7 @@ def check(make: Callable[[], Sparsifier], batches: Sequence[Values], rounding: f
             *_same("a second scheme made alike", model, exchange, twin, twin.exchange(gradients)),
             *_same("a scheme that took over the saved state", model, exchange, heir, heir.exchange(gradients)),
             *_same("a scheme that may overwrite", model, exchange, owner, owner.exchange(given.copy(), overwrite=True)),
+            *_same("a scheme that adds them", model, exchange, adder, adder.exchange(add, overwrite=True)),
         ]
         if model.iteration != step + 1:
             problems.append(f"the iteration is {model.iteration} after it")
@@ -79,6 +82,10 @@ def check(make: Callable[[], Sparsifier], batches: Sequence[Values], rounding: f
         heir.restore(_stored(model.save()))
         exchanges.append(exchange)
     return exchanges
+
+
+def _add(given: Values, rows: Values) -> None:
+    rows += given
 
 
 def _unchanged(gradients: Values, given: Values, before: Values, held: Values) -> Iterator[str]:

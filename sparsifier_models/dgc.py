@@ -6,12 +6,13 @@ The top-k of one entry in a hundred estimates the threshold of all; counting wha
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, NamedTuple
 
 import numpy as np
 
+from simnet.base.arrays import Adds
 from simnet.base.checks import is_number
 from simnet.base.quantities import Count
 from simnet.base.rng import stream
@@ -153,7 +154,7 @@ class DGC(Thresholded):
         """Whether gradients are all that comes out: not with momentum."""
         return not self.options.momentum
 
-    def exchange(self, gradients: Values, *, overwrite: bool = False) -> Exchange:
+    def exchange(self, gradients: Values | Adds, *, overwrite: bool = False) -> Exchange:
         """Exchange one gradient per worker, as `Sparsifier.exchange`: at the density of the warm-up, if it lasts."""
         target, step = self.density, self.iteration // self.options.warm_up_exchanges
         if step < len(self.options.warm_up):
@@ -161,17 +162,18 @@ class DGC(Thresholded):
         try:
             if not self.options.momentum:
                 return super().exchange(gradients, overwrite=overwrite)
+            fresh = self._given(gradients)
             total = self.residual.sum(axis=0, dtype=np.float64)
             velocity = np.multiply(self._velocity, np.float32(self.options.momentum))
             # What overflows here is refused there.
             with np.errstate(over="ignore", invalid="ignore"):
-                velocity += self._checked(gradients, "gradients")
+                velocity += fresh
             exchange = super().exchange(velocity)
         finally:
             self.density = target
         if self.options.error_feedback:
-            for fresh, kept in zip(gradients, self.residual, strict=True):
-                total += fresh
+            for given, kept in zip(fresh, self.residual, strict=True):
+                total += given
                 total -= kept
             total -= self.workers * exchange.update.astype(np.float64)
             exchange.stats["lost"] = float(np.sqrt(np.square(total).sum()))
@@ -183,11 +185,11 @@ class DGC(Thresholded):
             self._velocity = gradients
         return super()._communicate(corrected, gradients)
 
-    def _select(self, values: Values, worker: int) -> Indices:
-        indices = super()._select(values, worker)
-        if self.options.momentum and self.options.masking:
-            self._velocity[worker, indices] = 0
-        return indices
+    def _taken(self, corrected: Values) -> Iterator[tuple[Indices, Values]]:
+        for worker, (indices, values) in enumerate(super()._taken(corrected)):
+            if self.options.momentum and self.options.masking:
+                self._velocity[worker, indices] = 0
+            yield indices, values
 
     def _find(self, values: Values, worker: int) -> Found:
         k, variant = self.k, VARIANTS[self.options.variant]

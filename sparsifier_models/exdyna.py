@@ -165,6 +165,7 @@ class ExDyna(Partitioned):
     """
 
     name = "exdyna"
+    separable = True
     paper = "Yoon and Oh, CCGrid 2024, arXiv 2402.13781"
     costs = (exdyna,)
     option_type = ExDynaOptions

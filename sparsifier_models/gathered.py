@@ -20,7 +20,7 @@ from simnet.costs.devices import DeviceOp
 from simnet.schedule import Schedule
 from sparsifier_models.base import Exchange, Sparsifier
 from sparsifier_models.options import Allgather, Options
-from sparsifier_models.selection import Indices, Values, squared_norm
+from sparsifier_models.selection import Indices, Values, squared_norm, taken
 from sparsifier_models.steps import Step, in_order
 
 
@@ -71,12 +71,9 @@ class Gathered(Sparsifier):
         touched = np.zeros(self.parameters, dtype=np.bool_)
         selected = np.zeros(self.workers, dtype=np.int64)
         sent, threshold = np.zeros(self.workers), np.zeros(self.workers)
-        for worker, row in enumerate(corrected):
-            indices = self._select(row, worker)
-            values = row[indices]
+        for worker, (indices, values) in enumerate(self._taken(corrected)):
             total[indices] += values
             touched[indices] = True
-            row[indices] = 0
             selected[worker] = indices.size
             sent[worker] = squared_norm(values)
             threshold[worker] = np.abs(values).min(initial=np.inf)
@@ -93,6 +90,14 @@ class Gathered(Sparsifier):
             sent=sent,
             stats={"threshold": threshold},
         )
+
+    def _taken(self, corrected: Values) -> Iterator[tuple[Indices, Values]]:
+        """Take what each worker sends out of its row; yield where that was, and what."""
+        return self._each(self._take, corrected)
+
+    def _take(self, row: Values, worker: int) -> tuple[Indices, Values]:
+        indices = self._select(row, worker)
+        return indices, taken(row, indices)
 
     def _steps(self, selected: NDArray[np.int64]) -> Iterator[Step]:
         """Yield what workers do: select, pack what they selected, gather it, and add up what comes."""

@@ -94,6 +94,7 @@ class GaussianK(Thresholded):
     """
 
     name = "gaussiank"
+    separable = True
     paper = "Shi et al., 2019, arXiv 1911.08772"
     costs = (gaussiank,)
     option_type = GaussianKOptions

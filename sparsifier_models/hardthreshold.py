@@ -59,6 +59,7 @@ class HardThreshold(UnionReduced):
     """
 
     name = "hardthreshold"
+    separable = True
     paper = "Sahu et al., NeurIPS 2021, arXiv 2108.00951"
     costs = (hardthreshold, threshold_allgather)
     option_type = HardThresholdOptions

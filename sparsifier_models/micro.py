@@ -28,6 +28,7 @@ class MiCRO(Partitioned):
     """
 
     name = "micro"
+    separable = True
     paper = "Yoon and Oh, HiPC 2023, arXiv 2310.00967"
     costs = (exdyna,)
 

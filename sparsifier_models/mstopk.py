@@ -69,6 +69,7 @@ class MSTopk(Gathered):
     """
 
     name = "mstopk"
+    separable = True
     paper = "Shi et al., MLSys 2021, arXiv 2010.10458"
     fixed_volume = True
     costs = (topk_allgather,)

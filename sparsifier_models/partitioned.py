@@ -10,11 +10,13 @@ from __future__ import annotations
 from abc import abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import Literal
 
 import numpy as np
 
 from simnet.base.arrays import Floats
+from simnet.base.rows import each
 from simnet.costs.devices import DeviceOp
 from sparsifier_models.base import Exchange, State, checked_part
 from sparsifier_models.options import Positive
@@ -134,7 +136,7 @@ class Partitioned(UnionReduced):
         return self.options.initial == "exact" and self.options.initial_threshold is None
 
     def _communicate(self, corrected: Values, gradients: Values) -> Exchange:
-        self.advance(lambda: np.array([kth_magnitude(row, self.k) for row in corrected]))
+        self.advance(lambda: np.array(list(each(partial(kth_magnitude, k=self.k), corrected))))
         exchange = super()._communicate(corrected, gradients)
         self.record(exchange.selected)
         p = (self.iteration + np.arange(self.workers)) % self.workers

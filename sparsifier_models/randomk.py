@@ -54,6 +54,7 @@ class Randomk(Gathered):
     """
 
     name = "randomk"
+    separable = True
     paper = "Stich et al., NeurIPS 2018, arXiv 1809.07599"
     fixed_volume = True
     costs = (ring_allreduce, tree_allreduce, topk_allgather)

@@ -63,6 +63,7 @@ class RedSync(Thresholded):
     """
 
     name = "redsync"
+    separable = True
     paper = "Fang et al., JPDC 2019, arXiv 1808.04357"
     costs = (threshold_allgather,)
     option_type = RedSyncOptions

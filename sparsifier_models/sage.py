@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
 
 from simnet.base.rng import stream
+from simnet.base.rows import each
 from simnet.costs import hardthreshold
 from simnet.costs.devices import DeviceOp
 from sparsifier_models.base import Exchange, State, checked_part
 from sparsifier_models.options import Positive
-from sparsifier_models.selection import Indices, Values, above
+from sparsifier_models.selection import Indices, Values, above, count_above
 from sparsifier_models.union_reduced import UnionReduced, UnionReducedOptions, bounded, checked_thresholds
 
 MARGIN = 0.05
@@ -88,6 +90,7 @@ class SAGE(UnionReduced):
     """
 
     name = "sage"
+    separable = True
     paper = "Yoon et al., Journal of Supercomputing 2023, doi 10.1007/s11227-023-05120-7"
     costs = (hardthreshold,)
     option_type = SAGEOptions
@@ -101,7 +104,7 @@ class SAGE(UnionReduced):
 
     def _communicate(self, corrected: Values, gradients: Values) -> Exchange:
         self._first = not self._threshold.size
-        mean = np.array([self._sampled_mean(row, worker) for worker, row in enumerate(corrected)])
+        mean = np.array(list(self._each(self._sampled_mean, corrected)))
         if self._first:
             initial = self.options.initial_threshold or self._formula_threshold
             self._threshold = bounded(np.full(self.workers, initial))
@@ -109,9 +112,9 @@ class SAGE(UnionReduced):
             alpha = np.divide(mean, self._mean, out=np.ones(self.workers), where=(mean > 0) & (self._mean > 0))
             mean = np.where(mean > 0, mean, self._mean)
             factor = np.ones(self.workers)
-            for worker, row in enumerate(corrected):
-                examined = above(row, float(self._threshold[worker] * alpha[worker]), strict=False).size
-                factor[worker] = scaling(float(alpha[worker]), examined / self.parameters, self.density)
+            examined = each(partial(count_above, strict=False), corrected, (self._threshold * alpha).tolist())
+            for worker, count in enumerate(examined):
+                factor[worker] = scaling(float(alpha[worker]), count / self.parameters, self.density)
             self._threshold = bounded(self._threshold * factor)
         self._mean = mean
         exchange = super()._communicate(corrected, gradients)

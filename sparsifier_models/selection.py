@@ -10,11 +10,15 @@ from __future__ import annotations
 
 import math
 from fractions import Fraction
-from functools import cache
+from functools import cache, lru_cache, partial
+from itertools import repeat
 from types import ModuleType
 
 import numpy as np
 from numpy.typing import NDArray
+
+from simnet.base.effort import Interpreted
+from simnet.base.rows import Rows, each
 
 Values = NDArray[np.float32]
 Indices = NDArray[np.int64]
@@ -25,14 +29,15 @@ _BLOCK = 8192
 # With shorter arrays it takes thousands of calls to gain the third of a second that loading the compiled loops takes:
 # so many entries. To call them takes longer than numpy does with fewer than those of a short array.
 _LONG, _SHORT, _WORTH = 1 << 17, 1 << 12, 1 << 28
-# Entries that were seen so far.
-_seen = [0]
+# Entries of such arrays that numpy has gone through so far.
+_interpreted = Interpreted(_WORTH)
 # One entry in so many is looked at to tell how many there will be, or where the k-th magnitude lies.
 _SAMPLED = 512
 # Magnitudes as integers, see `sparsifier_models.compiled_selection`.
 _INFINITY, _LARGEST = 0x7F800000, 0x7FFFFFFF
 
 
+@lru_cache(maxsize=1024)
 def entries_kept(density: float, parameters: int) -> int:
     """Return k = ceil(c n) for the density c as it is written in decimal.
 
@@ -86,6 +91,18 @@ def top_k(values: Values, k: int) -> Indices:
         tied = np.flatnonzero(magnitude[found] == least)
         found = np.delete(found, tied[k - found.size :])
     return found
+
+
+def largest(values: Values, k: int) -> tuple[Indices, Values]:
+    """Return `top_k`, and the entries there.
+
+    Examples
+    --------
+    >>> largest(np.array([3, -5, 1], dtype=np.float32), 2)
+    (array([0, 1]), array([ 3., -5.], dtype=float32))
+    """
+    indices = top_k(values, k)
+    return indices, values[indices]
 
 
 def kth_magnitude(values: Values, k: int) -> float:
@@ -199,8 +216,10 @@ def squared_norm(values: Values | NDArray[np.float64]) -> float:
     return total
 
 
-def squared_norms(rows: Values) -> NDArray[np.float64]:
+def squared_norms(rows: Values | Rows) -> NDArray[np.float64]:
     """Return the sum of squares of each row, as `squared_norm`; shape (P,)."""
+    if isinstance(rows, Rows):
+        return np.fromiter(rows.each(squared_norm), dtype=np.float64)
     if _loops_for(rows[0]):
         return np.array([squared_norm(row) for row in rows], dtype=np.float64)
     total = np.zeros(len(rows))
@@ -211,13 +230,13 @@ def squared_norms(rows: Values) -> NDArray[np.float64]:
     return total
 
 
-def add_rows(rows: Values, others: Values | None, out: Values) -> NDArray[np.float64]:
+def add_rows(rows: Values | Rows, others: Values | Rows | None, out: Values | Rows) -> NDArray[np.float64]:
     """Put the sum of two arrays of rows into a third, or one alone, and return `squared_norms` of it.
 
     Parameters
     ----------
-    rows, others : ndarray of float32, shape (P, n)
-    out : ndarray of float32, shape (P, n)
+    rows, others : ndarray of float32, shape (P, n), or Rows
+    out : ndarray of float32, shape (P, n), or Rows
         May be `rows`.
 
     Examples
@@ -226,6 +245,10 @@ def add_rows(rows: Values, others: Values | None, out: Values) -> NDArray[np.flo
     >>> add_rows(np.ones((1, 2), dtype=np.float32), np.array([[0, 1]], dtype=np.float32), out), out
     (array([5.]), array([[1., 2.]], dtype=float32))
     """
+    if isinstance(out, Rows):
+        return np.fromiter(out.each(_add_row, rows, repeat(None) if others is None else others), dtype=np.float64)
+    assert not isinstance(rows, Rows)
+    assert not isinstance(others, Rows)
     loops = _loops_for(out[0])
     if loops is None or others is None:
         np.add(rows, 0 if others is None else others, out=out)
@@ -241,12 +264,12 @@ def add_rows(rows: Values, others: Values | None, out: Values) -> NDArray[np.flo
     return norms
 
 
-def take_mean(rows: Values, indices: Indices, mean: Values | None = None) -> tuple[Values, NDArray[np.float64]]:
+def take_mean(rows: Values | Rows, indices: Indices, mean: Values | None = None) -> tuple[Values, NDArray[np.float64]]:
     """Take the entries at common `indices` out of every row: their mean, as an all-reduce of values yields it.
 
     Parameters
     ----------
-    rows : ndarray of float32, shape (P, n)
+    rows : ndarray of float32, shape (P, n), or Rows
         Set to zero at `indices`.
     indices : ndarray of int64, shape (k,)
         Distinct.
@@ -269,14 +292,31 @@ def take_mean(rows: Values, indices: Indices, mean: Values | None = None) -> tup
     """
     total = np.zeros(indices.size, dtype=np.float32)
     sent = np.zeros(len(rows))
-    for worker, row in enumerate(rows):
-        values = row[indices]
+    for worker, values in enumerate(each(partial(taken, indices=indices), rows)):
         total += values
         sent[worker] = squared_norm(values)
-        row[indices] = 0
     mean = np.zeros(rows.shape[1], dtype=np.float32) if mean is None else mean
     mean[indices] = total / np.float32(len(rows))
     return mean, sent
+
+
+def taken(row: Values, indices: Indices) -> Values:
+    """Return the entries of a row at `indices`, which are 0 from then on.
+
+    Examples
+    --------
+    >>> row = np.array([1, 2, 3], dtype=np.float32)
+    >>> taken(row, np.array([0, 2])), row
+    (array([1., 3.], dtype=float32), array([0., 2., 0.], dtype=float32))
+    """
+    values: Values = row[indices]
+    row[indices] = 0
+    return values
+
+
+def _add_row(out: Values, row: Values, other: Values | None) -> float:
+    with np.errstate(over="ignore", invalid="ignore"):
+        return float(add_rows(row[None], None if other is None else other[None], out[None])[0])
 
 
 def _exceed(values: Values, threshold: float, strict: bool) -> NDArray[np.bool_]:
@@ -300,10 +340,7 @@ def _loops_for(values: NDArray[np.floating]) -> ModuleType | None:
         return None
     if values.size >= _LONG:
         return _loops()
-    if values.size < _SHORT:
-        return None
-    _seen[0] += values.size
-    return _loops() if _seen[0] >= _WORTH else None
+    return _loops() if values.size >= _SHORT and _interpreted.is_enough_with(values.size) else None
 
 
 def _bits(values: Values) -> Bits:
@@ -366,15 +403,20 @@ def _kth(loops: ModuleType, bits: Bits, k: int) -> tuple[int, int]:
     high = int(sample[m - first]) if first > 0 else _LARGEST
     inside = np.empty(min(n, 2 * (last - first) * n // m) + loops.SLACK, dtype=np.uint32)
     while True:
-        found, above = loops.band(bits, low, high, inside)
+        # Without those that equal `low`: zeros may be most of all entries, and to put equal ones in order takes long.
+        found, above = (
+            loops.band(bits, low + 1, high, inside) if low < high else (0, loops.count(bits, low + 1, _LARGEST))
+        )
         if found < 0:
             inside = np.empty(n + loops.SLACK, dtype=np.uint32)
         elif above >= k:
-            low, high = high + 1, _LARGEST
-        elif above + found < k:
-            low, high = 0, low - 1
-        else:
+            low, high = high, _LARGEST
+        elif above + found >= k:
             break
+        elif above + found + loops.count(bits, low, low) >= k:
+            return low, above + found
+        else:
+            low, high = 0, low - 1
     place = found - (k - above)
     inside = inside[:found]
     inside.partition(place)

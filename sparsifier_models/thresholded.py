@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from simnet.costs.devices import DeviceOp
 from sparsifier_models.base import Exchange
 from sparsifier_models.gathered import Gathered
-from sparsifier_models.selection import Indices, Values
+from sparsifier_models.selection import Indices, Values, taken
 
 # Blocks this short stay in the cache while they are converted and summed.
 _BLOCK = 8192
@@ -113,10 +113,17 @@ class Thresholded(Gathered):
         """Return what a worker finds in its `values`, shape (n,)."""
 
     def _select(self, values: Values, worker: int) -> Indices:
-        found = self._find(values, worker)
-        # The indices of all workers together could take more memory than the gradients.
-        self._runs.append(found._replace(indices=np.zeros(0, dtype=np.int64)))
-        return found.indices
+        return self._find(values, worker).indices
+
+    def _taken(self, corrected: Values) -> Iterator[tuple[Indices, Values]]:
+        for found, values in self._each(self._take_found, corrected):
+            # The indices of all workers together could take more memory than the gradients.
+            self._runs.append(found._replace(indices=np.zeros(0, dtype=np.int64)))
+            yield found.indices, values
+
+    def _take_found(self, row: Values, worker: int) -> tuple[Found, Values]:
+        found = self._find(row, worker)
+        return found, taken(row, found.indices)
 
     def _selection_kernels(self) -> tuple[DeviceOp, ...]:
         return side_by_side([one.kernels for one in self._runs])

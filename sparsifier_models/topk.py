@@ -41,6 +41,7 @@ class Topk(Gathered):
     """
 
     name = "topk"
+    separable = True
     paper = "Tyagi and Swany, IEEE BigData 2023, arXiv 2312.02493"
     fixed_volume = True
     costs = (topk_allgather,)
@@ -102,6 +103,7 @@ class LayerwiseTopk(Gathered):
     """
 
     name = "lwtopk"
+    separable = True
     paper = "Tyagi and Swany, IEEE BigData 2023, arXiv 2312.02493"
     fixed_volume = True
     costs = (topk_allgather,)

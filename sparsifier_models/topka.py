@@ -29,6 +29,7 @@ class TopkA(Topk):
     """
 
     name = "topka"
+    separable = True
     paper = "Li and Hoefler, PPoPP 2022, arXiv 2201.07598"
     costs = (topka,)
     rounds_down = True

@@ -22,7 +22,7 @@ from simnet.schedule import Schedule
 from sparsifier_models.base import Exchange
 from sparsifier_models.gathered import Gathered, GatheredOptions
 from sparsifier_models.options import Allgather, Allreduce
-from sparsifier_models.selection import Values, take_mean
+from sparsifier_models.selection import Indices, Values, take_mean
 from sparsifier_models.steps import in_order
 
 
@@ -126,12 +126,15 @@ class UnionReduced(Gathered):
         """
         counts, smallest = np.zeros(self.workers, dtype=np.int64), np.zeros(self.workers)
         union = np.zeros(self.parameters, dtype=np.bool_)
-        for worker, row in enumerate(corrected):
-            indices = self._select(row, worker)
+        for worker, (indices, least) in enumerate(self._each(self._chosen, corrected)):
             counts[worker] = indices.size
-            smallest[worker] = np.abs(row[indices]).min(initial=np.inf)
+            smallest[worker] = least
             union[indices] = True
         return counts, smallest, union
+
+    def _chosen(self, row: Values, worker: int) -> tuple[Indices, np.float32]:
+        indices = self._select(row, worker)
+        return indices, np.abs(row[indices]).min(initial=np.inf)
 
     def _reduce(
         self, corrected: Values, counts: NDArray[np.int64], smallest: Floats, union: NDArray[np.bool_]

@@ -34,6 +34,7 @@ class UnionTopk(UnionReduced):
     """
 
     name = "uniontopk"
+    separable = True
     paper = "Yoon and Oh, CCGrid 2024, arXiv 2402.13781 (its baseline Top-k)"
     costs = (uniontopk,)
     announces = False

@@ -54,6 +54,29 @@ def compiled_by(path):
     return len(compiled_cache.done()[0]) > before, getattr(twice._cache, "cache_path", None)
 
 
+def test_what_calls_functions_of_another_file_is_compiled_again_when_that_has_changed(tmp_path):
+    # Copied, as in an update of a checkout: the caller's file stays as it is.
+    (tmp_path / "caller.py").write_text(
+        "from callee import add\n\ndef twice(number):\n    return add(number, number)\n"
+    )
+    use = (
+        "import callee, caller\n"
+        "from simnet.base import compiled_cache, compiling\n"
+        "found = compiling.compiled_module(callee, caller).twice(21)\n"
+        "print(found, len(compiled_cache.done()[0]))\n"
+    )
+
+    def found(body=""):
+        if body:
+            (tmp_path / "callee.py").write_text(f"def add(one, other):\n    return {body}\n")
+        command = [sys.executable, "-c", use]
+        return subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=True).stdout.split()
+
+    assert found("one + other") == ["42", "2"]
+    assert found() == ["42", "0"]
+    assert found("one + other + 1") == ["43", "2"]
+
+
 def refused(*arguments):
     raise OSError(13, "Permission denied")
 

@@ -4,18 +4,22 @@ import subprocess
 import sys
 from dataclasses import dataclass, field
 from pathlib import Path
+from types import ModuleType
+from typing import Annotated
 
 import numpy as np
 import pytest
 from numba import njit
+from numba.core.caching import NullCache
 
 from simnet.base.compiled_records import compiled_state, record_dtype
+from simnet.base.compiling import compiled_module
 
 
 @dataclass(slots=True)
 class Part:
     mass: float = 1.5
-    count: int = 2
+    count: Annotated[int, np.int32] = 2
     is_loose: bool = False
 
 
@@ -26,7 +30,7 @@ class Box:
     is_open: bool = True
     parts: list[Part] = field(default_factory=list)
     limits: list[float] = field(default_factory=list)
-    order: list[int] = field(default_factory=list)
+    order: list[Annotated[int, np.int32]] = field(default_factory=list)
 
 
 def work(box, heavy):
@@ -52,7 +56,8 @@ def test_a_function_of_records_is_the_same_compiled(n):
     plain = Box(n=n, parts=[Part(mass=one) for one in mass.tolist()], limits=limits.tolist(), order=order.tolist())
     box = compiled_state(Box, (sys.modules[__name__],))()
     assert (box.total, box.n, box.is_open, len(box.parts)) == (0.0, 0, True, 0)
-    box.n, box.limits, box.order = n, limits, order
+    box.n, box.limits, box.order = n, limits, order.astype(np.int32)
+    assert box.parts.dtype["count"] == np.int32
     box.parts = np.array([(one, 2, False) for one in mass], box.parts.dtype).view(np.recarray)
     run = njit(work)
     for _ in range(2):
@@ -68,6 +73,25 @@ def test_tables_that_functions_would_misread_are_refused():
         with pytest.raises(TypeError, match="limits must be contiguous and of float64"):
             box.limits = wrong
     assert box.limits.size == 0
+
+
+def tripled(x):
+    return 3 * x
+
+
+def both(short, wide):
+    return tripled(short[0]) + tripled(wide[0]) + tripled(7)
+
+
+def test_a_function_is_compiled_once_for_whole_numbers_of_all_widths_and_constants(monkeypatch):
+    monkeypatch.setattr("simnet.base.compiling.kept_code", lambda function, sources: NullCache())
+    module = ModuleType(__name__)
+    module.__dict__.update(tripled=tripled, both=both)
+    made = compiled_module(module)
+    short, wide = np.array([1 << 30], np.int32), np.array([1 << 40])
+    # What does not fit the narrower of both is no less.
+    assert made.both(short, wide) == 3 * (1 << 30) + 3 * (1 << 40) + 21
+    assert len(made.tripled.signatures) == 1
 
 
 @dataclass(slots=True)

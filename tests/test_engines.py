@@ -3,6 +3,7 @@
 import re
 import subprocess
 import sys
+from unittest.mock import Mock
 
 import numpy as np
 import pytest
@@ -12,7 +13,7 @@ from hypothesis import strategies as st
 import topologies
 from simnet import collectives
 from simnet.base.errors import SimnetError, StalledError
-from simnet.network import ConstantLoad, Network, OnOffFlow, engines, links, max_plus, recurrence
+from simnet.network import ConstantLoad, Network, OnOffFlow, component, engines, links, max_plus, recurrence
 from simnet.network.weather import Signal, Weather, constant, markov, ornstein_uhlenbeck, product, steps
 from simnet.schedule import Round, Schedule
 
@@ -145,6 +146,41 @@ def test_auto_and_fluid_agree(many, job):
         agree(Network(graph, **options).time(parts, **more), fluid)
 
 
+@given(job=jobs())
+def test_what_ranks_did_takes_one_pass_and_is_what_a_second_one_says(job):
+    graph, options, parts, more = job
+    asked = {**more, "messages": False}
+    splits = []
+    for few, most in ((component._FEW, 1), (0, 2)):
+        with pytest.MonkeyPatch.context() as patch:
+            passes = Mock(wraps=component.pass_through)
+            patch.setattr(component, "pass_through", passes)
+            patch.setattr(component, "_FEW", few)
+            try:
+                timing = Network(graph, **options).time(parts, **asked)
+            except StalledError:
+                return
+            splits.append(timing.split)
+            assert passes.call_count <= most
+    for one, other in zip(*splits, strict=True):
+        np.testing.assert_array_equal(one, other)
+
+
+def test_what_a_rank_does_at_once_counts_once():
+    draws = np.random.default_rng(4)
+    for count in (0, 1, 9, 400):
+        who, accounted = draws.integers(0, 7, count), draws.uniform(0, 0.3, 7)
+        begun, finish = draws.uniform(0, 1, count), draws.uniform(0.2, 1.2, 7)
+        ended = begun + draws.exponential(0.1, count)
+        found = max_plus.covered([who], [begun], [ended], accounted, finish)
+        for rank in range(7):
+            # Between two ends or beginnings that follow each other, all of the time is covered, or none.
+            ends = np.unique(np.clip([0.0, *begun, *ended, accounted[rank], finish[rank]], accounted[rank], None))
+            middles = (ends[1:] + ends[:-1]) / 2
+            own = (begun[who == rank, None] < middles) & (middles < ended[who == rank, None]) & (middles < finish[rank])
+            assert found[rank] == pytest.approx(np.diff(ends)[own.any(axis=0)].sum(), abs=1e-12)
+
+
 def passages(monkeypatch):
     """Count the attempts of the max-plus clock that succeed."""
     real, went = max_plus.pass_through, []
@@ -192,6 +228,19 @@ def test_what_meets_out_of_step_is_left_to_the_fluid_clock(monkeypatch):
     went = passages(monkeypatch)
     Network(graph_of("star")).time(Schedule(3, [Round([0, 1], [2, 2], [100, 100])]), start=[0, 1e-5, 0])
     assert went == [False]
+
+
+@pytest.mark.parametrize("compiled", [False, True])
+def test_large_messages_that_meet_for_a_moment_on_links_that_change_share_them(monkeypatch, compiled):
+    loops = max_plus._compiled() if compiled else recurrence
+    monkeypatch.setattr(max_plus, "_loops_for", lambda *asked: loops)
+    # One of 100 MB takes 100 ms on a link that changes later, and another one is there 5 ms before its end.
+    graph = topologies.star(3, 1e-6, 1e9)
+    weather = {link: Weather(steps([0.0, 1000.0], [1e9, 5e8]), None) for link in graph.edges}
+    network = Network(graph, weather)
+    for _ in range(2):
+        timing = network.time(Schedule(3, [Round([0, 1], [2, 2], [1e8, 1e8])]), [0.0, 0.095, 0.0])
+        assert timing.finish == pytest.approx(0.2 + 1e-6)
 
 
 def test_flows_of_others_are_left_to_the_fluid_clock_and_refused_by_the_vectorised(monkeypatch):
@@ -390,3 +439,31 @@ def test_rounds_that_numpy_is_through_with_at_once_load_no_compiled_loops(distan
     compiled = "from simnet.network.max_plus import _compiled; _compiled()\n" + CHEAP
     again = subprocess.run([sys.executable, "-c", compiled, distances], capture_output=True, text=True, check=True)
     assert again.stdout.split() == [said.stdout.split()[0], "True"]
+
+
+@pytest.mark.parametrize("name", ["ring", "bruck", "broadcast"])
+@pytest.mark.parametrize("changes", [False, True])
+def test_a_schedule_that_recurs_takes_as_long_as_on_a_network_that_has_never_seen_it(name, changes):
+    # Its rounds keep their routes, but nothing of what the links were like: going back in time is no matter either.
+    weather = {(0, "switch"): Weather(steps([0, 2], [1e6, 1e5], 4), steps([0, 3], [1e-3, 1e-1], 5))} if changes else {}
+    schedules = [COLLECTIVES[name](17, nbytes) for nbytes in (1e5, 1e4)]
+    known = Network(graph_of("star"), weather)
+    for origin in (0.0, 2.5, 1.0, 40.25, 3.0):
+        for schedule in schedules:
+            start = np.linspace(0.0, 0.02, 17)
+            fresh = Network(graph_of("star"), weather)
+            again, first = (one.time(schedule, start, origin=origin) for one in (known, fresh))
+            assert again.left.tolist() == first.left.tolist()
+            assert again.rank_communicate.tolist() == first.rank_communicate.tolist()
+
+
+def test_short_rounds_stay_laid_out_where_a_passage_gives_up(monkeypatch):
+    graph = graph_of("star")
+    network = Network(graph)
+    laid, lay_out = [], max_plus._Layout._lay_out
+    monkeypatch.setattr(max_plus._Layout, "_lay_out", lambda layout, one: laid.append(one) or lay_out(layout, one))
+    apart, meets = (Schedule(3, [Round(src, dst, [100] * len(src))]) for src, dst in (([0], [1]), ([0, 1], [2, 2])))
+    for _ in range(3):
+        network.time(apart)
+        network.time(meets, start=[0, 1e-5, 0])
+    assert len(laid) == 2

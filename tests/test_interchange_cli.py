@@ -8,6 +8,7 @@ import os
 import re
 import shlex
 from pathlib import Path
+from unittest.mock import Mock
 
 import networkx as nx
 import numpy as np
@@ -37,6 +38,7 @@ from simnet.network import Network
 from simnet.network.weather import Weather, steps
 from simnet.scenario import load
 from simnet.schedule import Round, Schedule
+from simnet.studies import exporting
 from topologies.graphs import label
 
 SCENARIO = """\
@@ -441,6 +443,31 @@ def test_misspelt_fields_of_a_file(tmp_path: Path) -> None:
         assert said in refused("time", *RING, "--scenario", written(tmp_path, f"file: {{{fields}}}"))
 
 
+@pytest.mark.parametrize("to", ["goal", "goal-binary", "chakra", "csv"])
+@pytest.mark.parametrize("ranks", [2, 5])
+def test_files_have_as_many_bytes_as_the_limit_says_and_no_more(tmp_path, to, ranks):
+    # As short as messages are: of no bytes, and without phases.
+    sent = exporting.Sent(allreduce_ring(ranks, 0).in_phase(""), "ring", [])
+    out = tmp_path / "out"
+    exporting.write_schedule(sent, to, out)
+    sizes = [one.stat().st_size for one in (out.iterdir() if out.is_dir() else [out])]
+    assert exporting.LEAST_BYTES[to] * sent.schedule.n_messages <= sum(sizes)
+    exporting.write_schedule(sent, to, out, largest=max(sizes), force=True)
+    with pytest.raises(InputError, match="--limit allows more"):
+        exporting.write_schedule(sent, to, tmp_path / "other", largest=max(sizes) - 1)
+    assert sorted(one.name for one in tmp_path.iterdir()) == ["out"]
+
+
+def test_what_the_disk_has_no_room_for_is_not_begun(tmp_path, monkeypatch):
+    # A trace of a rank may be as short as the limit wants, and those of all of them longer than the disk.
+    monkeypatch.setattr(exporting.shutil, "disk_usage", lambda folder: Mock(free=1000))
+    monkeypatch.setattr(exporting, "write_chakra", Mock())
+    with pytest.raises(InputError, match=r"takes at least .*, and 1 kB are free"):
+        exporting.write_schedule(exporting.Sent(allreduce_ring(5, 1e6), "ring", []), "chakra", tmp_path / "out")
+    exporting.write_chakra.assert_not_called()
+    assert not list(tmp_path.iterdir())
+
+
 # Refusals
 
 
@@ -466,7 +493,9 @@ def test_misspelt_fields_of_a_file(tmp_path: Path) -> None:
         (["export", "--collective", "allreduce_ring", "--workers", 4, "--to", "csv"], "--size: is missing"),
         (["export", *ring(4, "1 m"), "--to", "csv"], "--size: '1 m'"),
         (["export", *ring(10**8, "1 B"), "--to", "csv"], "must be at most 16,384"),
-        (["export", *ring(4000, "1 MB"), "--to", "csv"], "has 31,992,000 messages; at most 3,000,000"),
+        (["export", *ring(4000, "1 MB"), "--to", "csv", "--limit", "200 MB"],
+         "takes at least 288 MB, more than 200 MB; --limit allows more"),
+        (["export", "quickstart", "--to", "nodelink", "--limit", "1 GB"], "--limit: is only for"),
         (["export", "--collective", "parameter_server", "--workers", 4, "--size", "1 B", "--option", "server=9",
           "--to", "csv"], "--collective parameter_server: "),
         (["time", *ON_STAR], "needs either a file with a schedule or --collective"),

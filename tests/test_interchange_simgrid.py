@@ -10,7 +10,14 @@ from hypothesis import strategies as st
 
 from simnet.base.errors import InputError
 from simnet.collectives import alltoallv_pairwise
-from simnet.interchange import read_platform, read_profile, simgrid_writing, write_platform, xmlfile
+from simnet.interchange import (
+    read_nodelink,
+    read_platform,
+    read_profile,
+    write_nodelink,
+    write_platform,
+    xmlfile,
+)
 from simnet.network import Network
 from simnet.network.weather import Weather, steps
 from topologies import Routes, fat_tree, multi_gpu_nodes, ring, star, tree, wan
@@ -145,17 +152,32 @@ def test_a_graph_comes_back_link_by_link(tmp_path, name):
     assert again.hosts == tuple(f"host:{i}" for i in range(len(again.hosts)))
 
 
-def test_equally_short_routes_are_not_guessed(tmp_path):
-    # Of several equally short ways SimGrid takes the one that is written; a graph might take another.
-    write_platform(GRAPHS["fat_tree"], tmp_path / "p.xml")
-    with pytest.raises(InputError, match="only shortest routes are read"):
-        read_platform(tmp_path / "p.xml")
+def test_routes_are_those_written_though_others_are_shorter(tmp_path):
+    links = "".join(
+        f'<link id="{name}" bandwidth="1GBps" latency="{at}ms" sharing_policy="SHARED"/>'
+        for at, name in enumerate("lmn", 1)
+    )
+    ways = [("A", "B", "lm"), ("A", "C", "ln"), ("B", "C", "lmn")]
+    routes = ""
+    for src, dst, way in ways:
+        over = "".join(f'<link_ctn id="{one}"/>' for one in way)
+        routes += f'<route src="{src}" dst="{dst}">{over}</route>'
+    platform = read(tmp_path, f'<zone id="z" routing="Full">{HOSTS}{links}{routes}</zone>')
+    # A node-link file of it has the routes as well.
+    write_nodelink(platform.graph, tmp_path / "graph.json")
+    for one in (platform, platform._replace(graph=read_nodelink(tmp_path / "graph.json"))):
+        for src, dst, way in ways:
+            a, b = (platform.hosts.index(end) for end in (src, dst))
+            assert lanes(one, a, b) == list(way)
+            assert lanes(one, b, a) == list(way[::-1])
+            found = Routes(one.graph)
+            assert found.candidates(a, b) == (found.route(a, b),)
 
 
-@pytest.mark.parametrize("name", [*(name for name in GRAPHS if name != "fat_tree"), "ring"])
+@pytest.mark.parametrize("name", [*GRAPHS, "ring"])
 def test_full_routes_keep_every_path_and_the_timing(tmp_path, name):
     graph = GRAPHS.get(name)
-    graph = ring(5, 1e-3, 1e9) if graph is None else graph
+    graph = ring(6, 1e-3, 1e9) if graph is None else graph
     write_platform(graph, tmp_path / "p.xml", seed=3)
     body = (tmp_path / "p.xml").read_text()
     P = graph.graph["hosts"]
@@ -288,9 +310,9 @@ LINK = '<link id="l" bandwidth="1GBps" latency="1us"/>'
             f'<zone id="z" routing="Full">{HOSTS}{LINK}<link id="m" bandwidth="1GBps"/><link id="n" bandwidth="1GBps"/>'
             '<route src="A" dst="B"><link_ctn id="l"/><link_ctn id="m"/></route>'
             '<route src="A" dst="C"><link_ctn id="l"/><link_ctn id="n"/></route>'
-            '<route src="B" dst="C" symmetrical="no"><link_ctn id="l"/><link_ctn id="m"/><link_ctn id="n"/></route>'
+            '<route src="B" dst="C" symmetrical="no"><link_ctn id="l"/><link_ctn id="m"/><link_ctn id="l"/></route>'
             "</zone>",
-            "only shortest routes are read",
+            "takes a link twice",
         ),
         (
             '<cluster id="c" prefix="" suffix="" radical="0-3" bw="1GBps" lat="0" topology="TORUS"/>',
@@ -344,10 +366,13 @@ def test_too_many_elements(tmp_path, monkeypatch):
         read(tmp_path, "<prop/>\n" * 20)
 
 
-def test_too_many_routes(tmp_path, monkeypatch):
-    monkeypatch.setattr(simgrid_writing, "MAX_ROUTE_LINKS", 10)
-    with pytest.raises(ValueError, match="use routing='Dijkstra'"):
-        write_platform(star(4, 1e-3, 1e9), tmp_path / "p.xml")
+def test_too_many_bytes_of_routes(tmp_path):
+    graph, path = star(4, 1e-3, 1e9), tmp_path / "p.xml"
+    write_platform(graph, path)
+    size = sum(len(line) + 1 for line in path.read_text().splitlines() if "<route " in line)
+    write_platform(graph, path, largest=size)
+    with pytest.raises(ValueError, match=r"take more than 1.* kB; use routing='Dijkstra'"):
+        write_platform(graph, path, largest=size - 1)
 
 
 def test_another_root(tmp_path):

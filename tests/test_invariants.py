@@ -211,6 +211,19 @@ def test_an_exchange_that_may_overwrite_needs_the_room_that_it_says(variant):
         assert peak < (copies + 4 * density + more) * gradients.nbytes + (rows + 1) * 4 * parameters, density
 
 
+def test_a_residual_that_has_some_of_the_gradients_is_none_any_more():
+    def some(rows):
+        rows += 1
+        raise KeyboardInterrupt
+
+    model = made(("topk", {}), 2, 100, 0.1)
+    gradients = gradients_of("normal", 2, 100, 0)
+    first = model.exchange(gradients.copy(), overwrite=True).update.copy()
+    with pytest.raises(KeyboardInterrupt):
+        model.exchange(some, overwrite=True)
+    assert model.exchange(gradients.copy(), overwrite=True).update.tobytes() == first.tobytes()
+
+
 # DGC draws as many entries for its threshold as it would of the whole model, so that another is found.
 @pytest.mark.parametrize("variant", [one for one in EVERY if one[0] != "dgc"], ids=label)
 def test_a_scale_multiplies_entries_and_not_the_result(variant):

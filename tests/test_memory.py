@@ -8,6 +8,7 @@ import pytest
 
 from simnet.scenario import load
 from simnet.scenario.runner import results_of
+from simnet.traces import normals
 from sparsifier_models import create
 
 SMALL = ("job.scale=200", "job.iterations=6")
@@ -22,7 +23,9 @@ def test_a_policy_alone_gives_what_it_gives_beside_others(policy):
     pd.testing.assert_frame_equal(alone.workers, beside.workers, check_exact=True)
 
 
-def test_a_job_with_one_exchange_holds_two_copies_of_its_gradients_and_little_more():
+@pytest.mark.parametrize(("worth", "copies"), [(1 << 60, 2.2), (0, 1.2)])
+def test_a_job_with_one_exchange_holds_few_copies_of_its_gradients(monkeypatch, worth, copies):
+    monkeypatch.setattr(normals, "_WORTH", worth)
     sets = ("workers=16", "job.model=alexnet", "job.scale=150", "job.iterations=4", "job.density=1 %")
     run = load("quickstart", sets).only(["ART-ring"]).build()
     # So that all is imported.
@@ -32,8 +35,17 @@ def test_a_job_with_one_exchange_holds_two_copies_of_its_gradients_and_little_mo
     results_of(run)
     peak = tracemalloc.get_traced_memory()[1]
     tracemalloc.stop()
-    # Two copies, and of the rows that workers share five, where they take little.
-    assert peak < 2.2 * copy + 5 / 16 * copy
+    # Two copies, one where gradients are added to the residual, and of the rows that workers share six.
+    assert peak < (copies + 6 / 16) * copy
+
+
+def test_a_job_takes_the_same_course_where_gradients_are_added_to_residuals(monkeypatch):
+    results = []
+    for worth in (0, 1 << 60):
+        monkeypatch.setattr(normals, "_WORTH", worth)
+        results.append(results_of(load("quickstart", SMALL).only(["AG"]).build())["AG"])
+    pd.testing.assert_frame_equal(results[0].iterations, results[1].iterations, check_exact=True)
+    pd.testing.assert_frame_equal(results[0].workers, results[1].workers, check_exact=True)
 
 
 def test_a_residual_that_somebody_has_is_not_used_again():
@@ -43,8 +55,9 @@ def test_a_residual_that_somebody_has_is_not_used_again():
     held = model.residual
     before = held.copy()
     model.exchange(random.standard_normal((2, 1000)).astype(np.float32), overwrite=True)
-    assert model.spare() is None
     np.testing.assert_array_equal(held, before)
+    assert not np.shares_memory(held, model.residual)
+    assert model.spare() is None
     del held
     model.exchange(random.standard_normal((2, 1000)).astype(np.float32), overwrite=True)
     spare = model.spare()
@@ -53,11 +66,47 @@ def test_a_residual_that_somebody_has_is_not_used_again():
     assert model.spare() is None
 
 
-def test_an_infinite_gradient_is_refused_where_it_may_be_overwritten():
+def test_memory_that_is_left_over_is_not_handed_out_while_somebody_has_it():
+    model = create("topk", workers=2, parameters=4, density=0.5)
+    held = np.ones((2, 4), dtype=np.float32)
+    model.exchange(held.copy(), overwrite=True)
+    model.exchange(held, overwrite=True)
+    assert model.spare() is None
+
+
+def test_an_update_that_somebody_has_stays_as_it_is():
+    model = create("artopk", workers=2, parameters=1000, density=0.1)
+    random = np.random.default_rng(0)
+    held = model.exchange(random.standard_normal((2, 1000)).astype(np.float32)).update
+    before, place = held.copy(), held.ctypes.data
+    model.exchange(random.standard_normal((2, 1000)).astype(np.float32))
+    np.testing.assert_array_equal(held, before)
+    del held
+    again = [model.exchange(random.standard_normal((2, 1000)).astype(np.float32)).update.ctypes.data for _ in range(2)]
+    assert again[0] == again[1] != place
+
+
+@pytest.mark.parametrize(
+    ("adds", "kept", "told"),
+    [
+        (False, False, "worker 1 is inf at index 2"),
+        (False, True, "worker 1 is infinite, or too large with its residual, at index 2"),
+        (True, False, "worker 1 is infinite, or too large with its residual, at index 2"),
+    ],
+)
+def test_an_infinite_gradient_is_refused_where_it_may_be_overwritten(adds, kept, told):
     model = create("topk", workers=2, parameters=4, density=0.5)
     model.exchange(np.ones((2, 4), dtype=np.float32), overwrite=True)
-    with pytest.raises(ValueError, match="worker 1 is infinite, or too large with its residual, at index 2"):
-        model.exchange(np.array([[0, 0, 0, 0], [0, 0, np.inf, 0]], dtype=np.float32), overwrite=True)
+    held = model.residual if kept else None
+    wrong = np.array([[0, 0, 0, 0], [0, 0, np.inf, 0]], dtype=np.float32)
+
+    def add(rows):
+        rows += wrong
+
+    with pytest.raises(ValueError, match=told):
+        model.exchange(add if adds else wrong.copy(), overwrite=True)
+    assert held is None or np.isfinite(held).all()
+    assert not model.residual.any()
 
 
 @pytest.mark.parametrize("scheme", ["topk", "artopk"])

@@ -19,7 +19,18 @@ from simnet.base.errors import InputError
 from simnet.job import EXPLORE, TRAIN, ColocatedJob, Compute, run_policy
 from simnet.network import Network
 from simnet.network.weather import PROFILES, Weather, profile_state, steps
-from simnet.policies import Adaptive, Fixed, Monitor, Observation, PolicyContext, Ramp, closed_form, density_at, moo
+from simnet.policies import (
+    Adaptive,
+    Decision,
+    Fixed,
+    Monitor,
+    Observation,
+    PolicyContext,
+    Ramp,
+    closed_form,
+    density_at,
+    moo,
+)
 from simnet.policies.moo import DENSITIES, Moo, Search, Weights, choose, choose_as_published
 from simnet.policies.pareto import knee, normalised, pareto_front, weighted
 from simnet.report.results import write_run
@@ -393,6 +404,28 @@ def job(iterations=12, workers=4, weather=None, **changes):
 
 def small(**search):
     return grid(**({"densities": (0.5, 0.1, 0.02), "tries": 3} | search))
+
+
+@pytest.mark.parametrize("densities", [(1, 0.5, 0.1), (np.float32(0.5), 0.5, 1)])
+def test_an_adaptive_policy_may_say_densities_as_any_kind_of_number(densities):
+    class Given:
+        candidates, decide_every = (AG,), 1
+
+        def reset(self):
+            self.left = list(densities)
+
+        def decide(self, context):
+            return Decision([AG], self.left.pop(0))
+
+        def shortlist(self, context):
+            return [AG]
+
+        def observe(self, context, observation):
+            pass
+
+    found = run_policy(job(len(densities)), "p", Given()).iterations["density"]
+    assert found.dtype == np.float64
+    assert found.tolist() == list(densities)
 
 
 def test_the_charge_for_exploration_adds_up():

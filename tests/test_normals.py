@@ -77,3 +77,27 @@ def test_gradients_are_the_same_however_they_are_made(monkeypatch, ordered, kept
         assert np.isfinite(one).all()
         assert np.count_nonzero(one) > one.size / 2
         assert np.array_equal(bits(one), bits(other))
+
+
+@pytest.mark.parametrize("ordered", [(False,) * 3, (False, True, "kinds")])
+@pytest.mark.parametrize("aside", [1 << 22, 1])
+def test_gradients_that_are_added_are_those_that_are_made(monkeypatch, ordered, aside):
+    monkeypatch.setattr(normals, "_WORTH", 0)
+    monkeypatch.setattr(SOURCE, "_ASIDE", aside)
+    shapes = [("a", (40, 1000)), ("b", (300, 300)), ("c", (7, 7))]
+    source, other = (synthetic(shapes, 3, like=described(ordered), iterations=40, seed=2) for _ in range(2))
+    start = np.random.default_rng(0).standard_normal((3, source.parameters), dtype=np.float32)
+    for iteration in (0, 1, 9):
+        rows = start.copy()
+        assert source.adds
+        source.add(iteration, rows)
+        assert np.array_equal(bits(rows), bits(start + other.gradients(iteration)))
+
+
+def test_gradients_are_added_where_loops_are_compiled(monkeypatch):
+    source = synthetic(1000, 3)
+    assert not source.adds
+    monkeypatch.setattr(normals, "_WORTH", 3001)
+    assert not source.adds
+    source.gradients(0)
+    assert source.adds

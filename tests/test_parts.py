@@ -14,7 +14,7 @@ import topologies
 from simnet.base import plugins
 from simnet.base.errors import InputError
 from simnet.base.quantities import Bandwidth, Seconds
-from simnet.scenario import json_schema, load, network_parts
+from simnet.scenario import json_schema, load, topology_parts
 from simnet.scenario.parts import Part, configures, parameter_help, part_of
 from simnet.studies.listing import topologies_
 
@@ -155,7 +155,7 @@ class TestSignatures:
 
     @pytest.mark.parametrize("family", topologies.FAMILIES)
     def test_every_parameter_of_a_topology_is_a_field_with_help(self, family):
-        described = network_parts.Topology.parts()[family].model_json_schema()["properties"]
+        described = topology_parts.Topology.parts()[family].model_json_schema()["properties"]
         assert all("description" in one for one in described.values())
 
 

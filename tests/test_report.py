@@ -1,6 +1,7 @@
 """What a run shows of itself says what happened, reads well at any size, and is inert whatever the names are."""
 
 import base64
+import hashlib
 import io
 import itertools
 import json
@@ -22,7 +23,9 @@ from rich.console import Console
 from simnet.report import figures
 from simnet.report.console import show
 from simnet.report.contests import draw_frontier
-from simnet.report.html import report
+from simnet.report.html import TERMS, report
+from simnet.report.kept import Recorded, kept
+from simnet.report.page_data import POINTS, embedded, keys, page_data
 from simnet.report.paired import exactly
 from simnet.report.sentences import HEADINGS, percent, ranking, rows, sentence
 from simnet.report.summary import MAX_SWITCHES, bought_by, summarize
@@ -333,10 +336,14 @@ def test_hostile_names_are_names():
     made = {name: frame([1.0, 1.0], [name, "b"]) for name in HOSTILE}
     summary = summary_of(**made)
     plots = figures.render(joined(made))
-    page = report(summary, plots, scenario="</code></pre><img src=x onerror=y>")
+    setting = {"model": HOSTILE[0], "workers": "8", "density": "1 %"}
+    page = report(summary, plots, "</code></pre><img src=x onerror=y>", joined(made), setting)
     seen = Page(page)
-    assert "script" not in seen.tags
+    # The data, uPlot, and what draws the page.
+    assert seen.tags.count("script") == 3
     assert "b" not in seen.tags
+    (read,) = (json.loads(text) for text in seen.scripts if text.startswith("{"))
+    assert [one["name"] for one in read["policies"]] == HOSTILE
     assert seen.tags.count("img") == 4
     for name in HOSTILE:
         assert " ".join(name.split()) in " ".join(seen.text.split())
@@ -347,7 +354,7 @@ class Page(HTMLParser):
 
     def __init__(self, page):
         super().__init__()
-        self.tags, self.attributes, self.text, self.open = [], [], "", []
+        self.tags, self.attributes, self.text, self.open, self.scripts = [], [], "", [], []
         self.feed(page)
 
     def handle_starttag(self, tag, attrs):
@@ -360,18 +367,29 @@ class Page(HTMLParser):
         assert self.open.pop() == tag
 
     def handle_data(self, data):
-        self.text += data
+        if self.open[-1:] == ["script"]:
+            self.scripts.append(data)
+        else:
+            self.text += data
 
 
 def test_the_page_stands_alone_and_says_everything():
     made = weather_driven(120)
     summary = summary_of(**made)
     plots = figures.render(joined(made), "clairvoyant")
-    page = report(summary, plots, scenario="workers: 8\n")
+    page = report(summary, plots, "workers: 8\n", joined(made))
     seen = Page(page)
     assert not seen.open
-    assert not {"script", "link", "iframe", "object", "a", "form"} & set(seen.tags)
-    assert not re.search(r"https?://|url\(|@import", page)
+    assert not {"link", "iframe", "object", "a", "form"} & set(seen.tags)
+    outside = page
+    for script in seen.scripts:
+        outside = outside.replace(script, "")
+    assert not re.search(r"https?://|url\(|@import", outside)
+    # Its policy lets the scripts run that are in it, and none else.
+    policy = next(value for name, value in seen.attributes if name == "content" and "default-src" in value)
+    digests = [base64.b64encode(hashlib.sha256(text.encode()).digest()).decode() for text in seen.scripts[1:]]
+    assert re.findall(r"script-src ([^;]*)", policy) == [" ".join(f"'sha256-{one}'" for one in digests)]
+    assert policy.startswith("default-src 'none';")
     assert all(value.startswith("data:") for name, value in seen.attributes if name in ("src", "href"))
     images = [value.partition(",")[2] for name, value in seen.attributes if name == "src"]
     assert [base64.b64decode(image) for image in images] == [plot.svg for plot in plots]
@@ -387,7 +405,77 @@ def test_the_page_stands_alone_and_says_everything():
     expected += [cell for row in rows(summary) for cell in row] + [plot.explanation for plot in plots]
     for text in expected:
         assert text in seen.text
-    assert report(summary, plots, scenario="workers: 8\n") == page
+    assert report(summary, plots, "workers: 8\n", joined(made)) == page
+
+
+@pytest.mark.parametrize("count", [1, 60, POINTS, POINTS + 1, 3 * POINTS + 5])
+def test_the_page_draws_every_iteration_or_stretches_of_all(count):
+    made = weather_driven(count)
+    found = page_data(summary_of(**made), joined(made))
+    stretch = found["stretch"]
+    assert (stretch == 1) == (count <= POINTS)
+    for one, (name, own) in zip(found["policies"], made.items(), strict=True):
+        assert one["name"] == name
+        assert len(one["time"]) == -(-count // stretch) <= POINTS
+        assert all(len(column) == len(one["time"]) for column in one.values() if isinstance(column, list))
+        assert one["after"][-1] == pytest.approx(own["iteration_s"].sum())
+        parts = [own[at : at + stretch] for at in range(0, count, stretch)]
+        assert one["time"] == pytest.approx([part["iteration_s"].mean() for part in parts])
+        assert one["start"] == [part["start_s"].iloc[0] for part in parts]
+        if stretch > 1:
+            assert one["low"] == [part["iteration_s"].min() for part in parts]
+            assert one["high"] == [part["iteration_s"].max() for part in parts]
+        labels = [found["choices"][choice][0] for choice in one["choice"]]
+        counts = [part["choice"].value_counts() for part in parts]
+        assert all(one[label] == one.max() for one, label in zip(counts, labels, strict=True))
+
+
+@given(st.text())
+def test_text_in_the_data_can_end_no_script_and_reads_back(text):
+    written = embedded({"name": text})
+    assert not re.search("[<>&\u2028\u2029]", written)
+    assert json.loads(written) == {"name": text}
+
+
+def test_cells_are_sorted_by_numbers_and_what_is_not_known_has_none():
+    made = {"b": frame([1.0, 1.0]).assign(gain=0.5), "a": frame([2.0, 2.0]).assign(gain=0.0)}
+    summary = summary_of(**made)
+    by_heading = [dict(zip(HEADINGS, one, strict=True)) for one in keys(summary)]
+    assert [one["policy"] for one in by_heading] == ["b", "a"]
+    assert [one["simulated time"] for one in by_heading] == [2.0, 4.0]
+    assert [one["time per gain"] for one in by_heading] == [2.0, None]
+    assert [one["regret"] for one in by_heading] == [None, None]
+    assert set(HEADINGS) <= set(TERMS)
+
+
+@pytest.mark.parametrize("events", [0, 1, 4, 9, 100])
+def test_the_page_has_messages_of_whole_iterations_or_says_that_it_has_not(events):
+    spans = pd.DataFrame([["a", i, 0, "compute", "select", i + 0.5, i + 1.0] for i in range(3)], columns=SPANS)
+    messages = pd.DataFrame(
+        [["a", i, 0, "ring", k, (k + 1) % 3, 8.0 * (k + 1), i + 0.25 * k, i + 1.0] for i in range(3) for k in range(3)],
+        columns=MESSAGES,
+    )
+    found = kept(Recorded(spans, messages, two_hops_named), events)
+    own = found["policies"]["a"]
+    # Three messages, of two events each, and a span.
+    fitting = min(events // 7, 3)
+    assert [one["whole"] for one in own.values()][:fitting] == [True] * fitting
+    assert len(own) == fitting or (fitting == 0 and not any(one["whole"] for one in own.values()))
+    for number, one in own.items():
+        assert sum(len(one[name]) * cost for name, cost in (("spans", 1), ("messages", 2))) <= max(events, 0)
+        for src, dst, nbytes, start, finish, phase in one["messages"]:
+            assert (nbytes, dst, phase) == (8.0 * (src + 1), (src + 1) % 3, "ring")
+            assert 0 <= start <= finish
+            if fitting:
+                assert (start, finish) == pytest.approx((0.25 * src, 1.0)), number
+            assert [found["links"][link] for link in found["routes"][f"{src},{dst}"]] == [
+                [f"host:{src}", "switch"],
+                ["switch", f"host:{dst}"],
+            ]
+
+
+def two_hops_named(src, dst):
+    return (f"host:{src}->switch", f"switch->host:{dst}")
 
 
 SPANS = ["policy", "iteration", "worker", "resource", "what", "start_s", "finish_s"]

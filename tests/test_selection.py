@@ -5,6 +5,7 @@ import math
 import os
 import subprocess
 import sys
+import tracemalloc
 from contextlib import contextmanager
 
 import numpy as np
@@ -12,6 +13,7 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
+from simnet.base.effort import Interpreted
 from sparsifier_models import compiled_selection, selection
 from sparsifier_models.mstopk import bracket
 from sparsifier_models.selection import above, count_above, entries_above, kth_magnitude, squared_norm, top_k
@@ -412,8 +414,25 @@ def test_importing_does_not_load_numba_and_a_long_array_does():
 def test_compiled_loops_take_over_where_many_short_arrays_make_them_worth_it(monkeypatch):
     rows = np.random.default_rng(0).standard_normal((3, 9000)).astype(np.float32)
     before = selection.squared_norms(rows), selection.top_k(rows[0], 90), selection.add_rows(rows, rows, rows.copy())
-    monkeypatch.setattr(selection, "_seen", [selection._WORTH])
+    monkeypatch.setattr(selection, "_interpreted", Interpreted(0))
     assert selection._loops_for(rows[0]) is compiled_selection
     after = selection.squared_norms(rows), selection.top_k(rows[0], 90), selection.add_rows(rows, rows, rows.copy())
     for one, other in zip(before, after, strict=True):
         np.testing.assert_array_equal(one, other)
+
+
+@pytest.mark.parametrize("share", [0.5, 0.95, 1.0, 1.05, 3.0])
+def test_zeros_that_are_most_are_not_put_in_order(share):
+    random = np.random.default_rng(0)
+    values = np.zeros(1 << 20, dtype=np.float32)
+    values[random.choice(values.size, 100_000, replace=False)] = random.standard_normal(100_000)
+    k = int(share * np.count_nonzero(values))
+    selection._loops()
+    tracemalloc.start()
+    found = selection.kth_magnitude(values, k)
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert found == np.sort(np.abs(values))[-k]
+    # All of them would take four bytes each.
+    assert peak < values.size
+    assert (np.diff(selection.top_k(values, k)) > 0).all()

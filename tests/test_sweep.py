@@ -22,14 +22,15 @@ import needs
 from commands import contents
 from learnt import check_learnt
 from scenario_texts import DENSE_AND_AG
-from simnet.base import processes, units, writing
+from simnet.base import dask_cluster, processes, units, writing
 from simnet.base.errors import InputError
 from simnet.base.writing import INCOMPLETE
 from simnet.job import run_policy
 from simnet.report import learning, paired
 from simnet.scenario import load
-from simnet.scenario.runner import Source, run_here
-from simnet.studies.sweeping import cell, cluster, drawing, folder, grid, slurm, work
+from simnet.scenario.runner import run_here
+from simnet.scenario.source import Source
+from simnet.studies.sweeping import cell, drawing, folder, grid, slurm, work
 
 TINY = """
 workers: 2
@@ -470,7 +471,8 @@ def test_processes_of_a_sweep_have_one_thread_of_linear_algebra(monkeypatch):
         def start(self):
             seen.extend(os.environ[name] for name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS"))
 
-    processes._start(Started())
+    monkeypatch.setattr(processes, "_context", lambda module: Started())
+    processes.start("simnet")
     assert seen == ["1", "1"]
     assert (os.environ["OMP_NUM_THREADS"], os.environ.get("OPENBLAS_NUM_THREADS")) == ("7", None)
 
@@ -788,7 +790,7 @@ def test_a_cluster_gives_the_same_bytes(here, scheduler, swept, tiny, tmp_path):
 @pytest.mark.extras
 @pytest.mark.filterwarnings("ignore")
 def test_a_scheduler_that_is_not_there_is_told(here, scheduler, tiny, tmp_path, monkeypatch):
-    monkeypatch.setattr(cluster, "_TIMEOUT", "1 s")
+    monkeypatch.setattr(dask_cluster, "_TIMEOUT", "1 s")
     said = refused(tiny, "--param", "seed=1", "--scheduler", "tcp://127.0.0.1:1", "--out", tmp_path, "-q")
     assert "there is no Dask scheduler that answers" in said
 

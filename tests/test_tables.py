@@ -9,7 +9,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from sharing import max_min_shares
+from simnet.base.arrays import distinct
+from simnet.base.errors import SimnetError
 from simnet.network import jitter as jitter_module
+from simnet.network import tables as tables_module
 from simnet.network.event_loop.records import Link
 from simnet.network.jitter import Delays
 from simnet.network.tables import Store
@@ -38,6 +41,25 @@ def test_stretches_are_as_new_apart_and_keep_what_is_written(compiled, steps):
             assert store.links.read("capacity", other, length).tolist() == [value] * length
             assert store.links.read("users", other, length).tolist() == list(range(length))
             assert all(store.state.links[row].is_dirty for row in range(other, other + length))
+
+
+@pytest.mark.parametrize("compiled", [False, True])
+def test_more_rows_than_their_numbers_can_tell_are_refused(compiled, monkeypatch):
+    monkeypatch.setattr(tables_module, "_MOST_ROWS", 100)
+    store = Store(compiled, 0)
+    store.tables["messages"].take(60)
+    store.tables["sent"].take(200)
+    with pytest.raises(SimnetError, match="needs 101 messages at once, at most 100 fit"):
+        store.tables["messages"].take(41)
+
+
+@given(st.lists(st.integers(0, 60)), st.integers(61, 5000))
+def test_numbers_are_told_apart_as_by_sorting(numbers, below):
+    given_numbers = np.array(numbers, dtype=np.int64)
+    found, places = distinct(given_numbers, below)
+    wanted = np.unique(given_numbers, return_inverse=True)
+    np.testing.assert_array_equal(found, wanted[0])
+    np.testing.assert_array_equal(places, wanted[1])
 
 
 @pytest.mark.parametrize("compiled", [False, True])

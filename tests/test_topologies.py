@@ -32,7 +32,7 @@ from topologies import (
     wan,
     wan_of_clusters,
 )
-from topologies.routes import mix
+from topologies.splitmix import mix
 
 LATENCY, BANDWIDTH = 1e-3, 1e9
 
@@ -675,6 +675,14 @@ def without(attribute):
         (linked((0, "s", {"weight": 0})), "weight of the link host:0 -> s must be finite and > 0"),
         (linked((0, "s", {"weight": 1e20}), ("s", 0)), "weights must lie within a factor of 1e9, got 1.0 and 1e\\+20"),
         (linked((0, "s"), hosts=3), r'graph.graph\["hosts"\] is 3, but the graph has 1 hosts'),
+        (linked((0, 1), routes={(0, 1): [0, 1]}), r'graph.graph\["routes"\] must be a list of paths'),
+        (linked((0, 1), routes=[[0, 1], [0]]), r'graph.graph\["routes"\]\[1\] must be the nodes from one host'),
+        (linked((0, 1), routes=[[0, [1]]]), "must be the nodes from one host to another"),
+        (linked((0, 1), (1, "s"), routes=[[0, 1, "s"]]), "must lead from one host to another, got host:0 and s"),
+        (linked((0, 1), (1, 0), routes=[[0, 1, 0]]), "must lead from one host to another, got host:0 and host:0"),
+        (linked((0, 1), routes=[[1, 0]]), r"\[0\]: there is no link host:1 -> host:0"),
+        (linked((0, 1), (1, 0), routes=[[0, 1, 0, 1]]), r"\[0\] takes a link twice"),
+        (linked((0, 1), routes=[[0, 1], [0, 1]]), r"\[1\] is the second from host:0 to host:1"),
     ],
 )
 def test_graphs_that_are_no_topology_are_refused(graph, message):

@@ -6,7 +6,7 @@ import networkx as nx
 import pytest
 
 from simnet.base.errors import InputError
-from simnet.scenario import load, network_parts
+from simnet.scenario import load, topology_parts
 from simnet.studies.listing import topologies_
 from topologies import dragonfly, fat_tree, multi_gpu_nodes, star, torus, wan_of_clusters
 
@@ -67,7 +67,7 @@ def test_scenario_has_the_graph_of_the_builder(tmp_path: Path, written, graph, p
 
 def test_every_choice_of_the_schema_is_listed():
     listed = {row[0]: row[2] for row in topologies_()[1]}
-    for name, field in network_parts.Topology.model_fields.items():
+    for name, field in topology_parts.Topology.model_fields.items():
         assert name == "registered" or listed[name]
         assert field.default is None
 

@@ -22,6 +22,7 @@ from simnet.traces.normals import loops
 from simnet.traces.refining import BEYOND
 from simnet.traces.source import shrunk
 from simnet.traces.statistics import build_up, compression_gain, overlap, overlap_between_workers, support, tail_index
+from simnet.traces.synthetic import rows
 from simnet.traces.synthetic_parameters import LayerParameters
 
 SHAPES = {"weight": (4, 2), "bias": (4,)}
@@ -401,7 +402,8 @@ class TestSynthetic:
             source.gradients(iteration, out)
         kept, peak = tracemalloc.get_traced_memory()
         tracemalloc.stop()
-        assert kept <= 5.1 * 4 * n
+        assert kept <= (rows(workers, n) + 0.1) * 4 * n
+        assert rows(workers, n) <= 6
         assert peak <= (workers + 2) * 4 * n
 
     @pytest.mark.parametrize(

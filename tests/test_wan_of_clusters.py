@@ -25,6 +25,8 @@ from topologies import (
     wan_of_clusters,
 )
 
+ROUTED = star(2, **LINK)
+ROUTED.graph["routes"] = [[0, "switch", 1]]
 WIDE = {"latency": 0.05, "bandwidth": 1e6, "border_bandwidth": 1e9, "border_latency": 1e-5}
 
 OF_SEARCH = {**routing.OF_SEARCH, "low_tree": lambda: tree(2, 3, **LINK)}
@@ -230,6 +232,7 @@ def test_a_shape_that_is_not_that_of_the_graph_is_ignored(shape):
             {},
             "hosts of site A pass on the traffic of others and those of site B do not",
         ),
+        ({"A": ROUTED}, {"borders": {"A": ["switch"]}}, "site A gives the routes of its hosts one by one"),
     ],
 )
 def test_refusals(clusters, change, message):

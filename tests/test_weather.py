@@ -4,6 +4,7 @@ import csv
 import math
 import subprocess
 import sys
+import tracemalloc
 from array import array
 from bisect import bisect_right
 from fractions import Fraction
@@ -35,6 +36,20 @@ from simnet.network.weather import (
 
 EPS = sys.float_info.epsilon
 TINY = Fraction(sys.float_info.min)
+
+
+def test_signals_that_are_only_looked_up_take_two_doubles_a_change():
+    times, values = np.arange(100_000.0), np.tile([1.0, 2.0], 50_000)
+    tracemalloc.start()
+    try:
+        signal = steps(times, values)
+        assert signal.at(99_000.5) == 1.0
+        assert signal.window(10, 12)[1].tolist() == [1.0, 2.0]
+        held, _ = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert held < 20 * times.size
+    assert signal.integral(0.5, 99_999) == 149_998 - 0.5
 
 
 @st.composite

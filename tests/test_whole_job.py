@@ -9,10 +9,12 @@ import pytest
 import sparsifier_models
 from commands import did
 from simnet.job import run_policy
+from simnet.job.pace import Pace, pace_on
 from simnet.job.sampling import Recordings, Sampling, total
 from simnet.policies import Fixed
 from simnet.scenario import load
 from simnet.studies.choosing import whole_job
+from simnet.studies.choosing.forecast import PAIRED
 from simnet.studies.choosing.whole_job import candidates_of, decide_job
 
 # Schemes that only with options, or with a shape, can be made of any size.
@@ -60,6 +62,53 @@ def test_a_sample_stands_for_all_iterations_and_ends_when_they_do(samples, block
         assert (len(seen), whole, error) == (40, 60.0, 0.0)
     if samples >= 3 or block is not None:
         assert whole == pytest.approx(60, abs=max(3 * error, 1e-9))
+
+
+@pytest.mark.parametrize("rate", [1.0, 7.3])
+def test_iterations_stand_for_those_on_other_links_by_how_fast_these_are(rate):
+    # Links that are ten times as slow in half of each period; an iteration lasts as long as its work takes on them.
+    def slowness(moment):
+        return 1.0 if moment % 40 < 20 else 10.0
+
+    moments = np.linspace(0, 2000, 400_001)
+    done = rate * np.concatenate([[0], np.cumsum(np.diff(moments) / np.vectorize(slowness)(moments[:-1]))])
+    found = {}
+    for name, pace in (("known", Pace(0.25, slowness)), ("unknown", None)):
+        sampling, number, now = Sampling(400, block=37.0, pace=pace), 0, 0.0
+        while number < 400:
+            ends = float(np.interp(np.interp(now, moments, done) + 1, done, moments))
+            number, now = sampling.after(now, ends - now)
+        lasts, stands_for = np.array(sampling.lasts), np.array(sampling.stands_for)
+        found[name] = total(lasts / stands_for, stands_for, np.array(sampling.expected))
+    whole = float(np.interp(400, done, moments))
+    (known, error), (_, other) = found["known"], found["unknown"]
+    assert known == pytest.approx(whole, rel=0.02)
+    assert error < other / 4
+
+
+def test_a_job_on_links_that_stay_has_no_pace():
+    same = np.ones(5)
+    assert pace_on(lambda moment: (1.0, 1.0), 1.0, same, same, np.arange(1.0, 6.0)) is None
+
+
+def test_the_pace_of_a_job_is_found_from_its_iterations():
+    latency, bandwidth = np.array([0.1, 0.2, 0.1, 0.3]), np.array([1e6, 1e7, 1e8, 1e6])
+    seconds = 0.5 + 4 * latency + 1e6 / bandwidth
+    pace = pace_on(lambda moment: (0.2, 1e6 if moment < 10 else 1e7), 0.5, latency, bandwidth, seconds)
+    assert pace is not None
+    slow, fast = 0.5 + 0.8 + 1.0, 0.5 + 0.8 + 0.1
+    assert pace.between(1.0, 4.0) == pytest.approx(3 / slow)
+    assert pace.between(9.0, 14.0) == pytest.approx(1 / slow + 4 / fast)
+    assert pace.until(9.0, 1 / slow + 4 / fast) == pytest.approx(14.0)
+
+
+def test_links_that_cost_nothing_for_a_while_have_a_pace():
+    # Latency alone tells these iterations apart, and on links without any they would take no time.
+    latency, seconds = np.array([0.01, 0.02]), np.array([1.0, 2.0])
+    pace = pace_on(lambda moment: (0.01 if moment < 5 else 0.0, 1e9), 1.0, latency, np.full(2, 1e9), seconds)
+    assert pace is not None
+    assert pace.between(0.0, 5.0) == pytest.approx(5.0)
+    assert 50 < pace.between(5.0, 10.0) < 1e5
 
 
 def test_a_job_that_takes_too_long_is_not_followed():
@@ -117,8 +166,12 @@ def test_the_choice_of_a_sample_is_that_of_the_run(wan):
     totals = {row.label: row.seconds for row in full.rows}
     assert not all(row.complete for row in found.rows)
     assert totals[found.best.label] <= 1.01 * full.best.seconds
-    for row in found.rows[:4]:
+    for row in found.rows:
         assert row.seconds == pytest.approx(totals[row.label], abs=4 * row.error + 0.02 * totals[row.label])
+    # Samples are weighed by what links do in between: a few moments of each of their periods tell.
+    off = [row.seconds / totals[row.label] - 1 for row in found.rows if PAIRED <= row.simulated < row.iterations]
+    assert len(off) > 3
+    assert np.median(np.abs(off)) < 0.03
     # AG is the fastest while links are fast, and takes half as long again over the whole job.
     assert found.best.label.startswith("ART")
     assert found.per_stretch is not None

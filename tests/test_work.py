@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 import topologies
+from simnet.base.effort import Interpreted
 from simnet.network import Network, engines, max_plus
 from simnet.network.ways import Ways
 from simnet.schedule import Round, Schedule
@@ -39,12 +40,12 @@ def test_what_is_compiled_is_decided_by_work_estimated_or_done(monkeypatch):
 
     monkeypatch.setattr(engines, "loop_is_loaded", lambda: False)
     monkeypatch.setattr(engines, "_MANY", 100)
-    monkeypatch.setattr(engines, "Engine", engine)
+    monkeypatch.setattr("simnet.network.engine.Engine", engine)
     network = Network(topologies.star(9, 1e-3, 1e6))
 
     def compiled(*work):
         made.clear()
-        monkeypatch.setattr(engines._Interpreted, "work", 0.0)
+        monkeypatch.setattr(engines, "_interpreted", Interpreted(100))
         taken = engines.Engines(network.links, (0.0, 0.0), network.stack, network.sharing)
         for one in work:
             taken.take(one)
@@ -92,8 +93,7 @@ def test_work_of_exchanges_adds_up_until_loading_compiled_loops_is_worth_it(monk
     loops.cache_info = lambda: SimpleNamespace(currsize=0)
     monkeypatch.setattr(max_plus, "loop_is_loaded", lambda: False)
     monkeypatch.setattr(max_plus, "_compiled", loops)
-    monkeypatch.setattr(max_plus, "_MANY", 100)
-    monkeypatch.setattr(max_plus._Interpreted, "messages", 0)
+    monkeypatch.setattr(max_plus, "_interpreted", Interpreted(100))
     # What is ahead counts at once, but is not done yet.
     assert max_plus._loops_for(1, 200) == "compiled"
     assert [max_plus._loops_for(30, 40) for _ in range(3)] == [max_plus.recurrence] * 2 + ["compiled"]

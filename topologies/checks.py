@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 import math
 from collections.abc import Callable
-from functools import partial, wraps
+from functools import cache, partial, wraps
 from types import UnionType
 from typing import Annotated, Any, TypeVar, Union, cast, get_args, get_origin
 
@@ -31,15 +31,21 @@ def checked(builder: F) -> F:
     ValueError
         From the builder returned, if an argument is no such number.
     """
-    signature = inspect.signature(builder)
-    checks = {name: _check(hint) for name, hint in parameter_hints(builder, list(signature.parameters)).items()}
+
+    @cache
+    def checks() -> tuple[inspect.Signature, dict[str, Callable[[object, str], float] | None]]:
+        """Return what to check, worked out for those builders alone that are called."""
+        signature = inspect.signature(builder)
+        hints = parameter_hints(builder, list(signature.parameters))
+        return signature, {name: _check(hint) for name, hint in hints.items()}
 
     @wraps(builder)
     def build(*args: Any, **kwargs: Any) -> Any:
+        signature, check_of = checks()
         given = signature.bind(*args, **kwargs)
         given.apply_defaults()
         for name, value in given.arguments.items():
-            check = checks.get(name)
+            check = check_of.get(name)
             if check is not None and (value is not None or signature.parameters[name].default is not None):
                 given.arguments[name] = check(value, name)
         return builder(*given.args, **given.kwargs)

@@ -14,18 +14,22 @@ and whose edges, the links, carry
   nodes ``"intra"`` at a GPU and ``"nic"`` at a network card;
 * ``weight``, the cost by which `Routes` chooses paths, where it is not 1.
 
+Builders of this package return a graph that networkx makes when somebody looks at it (`topologies.deferred`).
 ``graph.graph`` holds ``name`` (the family), ``hosts`` (P) and, where hosts pass on the traffic of others as in a ring,
 ``hosts_forward`` (True), and ``shape`` (see `topologies.shapes`). A graph from elsewhere needs only hosts, latencies
-and bandwidths.
+and bandwidths; ``routes`` may give it the paths of some pairs of hosts, each a sequence of all nodes from one host to
+the other, where they are not those that `Routes` would choose.
 """
 
 from __future__ import annotations
 
+from collections.abc import Set
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from simnet.base.checks import whole
 from topologies.checks import factor, rate, seconds
+from topologies.deferred import Deferred, add_link, deferred, nodes_and_links
 
 if TYPE_CHECKING:
     import networkx as nx
@@ -36,12 +40,7 @@ Link: TypeAlias = tuple[Node, Node]
 
 def empty(name: str, hosts: int, **facts: Any) -> nx.DiGraph[Node]:
     """Return the graph of `hosts` hosts without links; `facts` stand beside `name` and `hosts` in ``graph.graph``."""
-    # networkx takes longer to load than everything else here together, and names() or a refusal does not need it.
-    import networkx as nx
-
-    graph: nx.DiGraph[Node] = nx.DiGraph(name=name, hosts=hosts, **facts)
-    graph.add_nodes_from(range(hosts))
-    return graph
+    return deferred(range(hosts), name=name, hosts=hosts, **facts)
 
 
 def cable(graph: nx.DiGraph[Node], a: Node, b: Node, latency: float, bandwidth: float, kind: str) -> None:
@@ -58,8 +57,8 @@ def cable(graph: nx.DiGraph[Node], a: Node, b: Node, latency: float, bandwidth: 
     kind : str
         What kind of link it is; see `topologies`.
     """
-    graph.add_edge(a, b, latency=latency, bandwidth=bandwidth, kind=kind)
-    graph.add_edge(b, a, latency=latency, bandwidth=bandwidth, kind=kind)
+    add_link(graph, a, b, latency=latency, bandwidth=bandwidth, kind=kind)
+    add_link(graph, b, a, latency=latency, bandwidth=bandwidth, kind=kind)
 
 
 def label(node: object) -> str:
@@ -74,30 +73,49 @@ def check(graph: nx.DiGraph[Any]) -> int:
     ------
     ValueError
         If the graph is not a DiGraph, a node is neither an int nor a string, hosts are missing in 0 .. P-1, a link
-        leads from a node to itself, its latency or bandwidth is missing or out of range, or a weight is out of range.
+        leads from a node to itself, its latency or bandwidth is missing or out of range, a weight is out of range, or
+        ``routes`` holds what is no path from a host to another over links that there are, or two for a pair.
     """
-    import networkx as nx
+    return checked_parts(graph)[0]
 
-    if not isinstance(graph, nx.DiGraph) or graph.is_multigraph():
-        raise ValueError(
-            f"a topology must be a networkx.DiGraph, got {type(graph).__name__}; an undirected graph becomes one by "
-            "to_directed(), parallel links by adding their bandwidths"
-        )
-    for u, v, link in graph.edges(data=True):
+
+def checked_parts(graph: nx.DiGraph[Any]) -> tuple[int, list[Node], list[tuple[Node, Node, dict[str, Any]]]]:
+    """Return the number of hosts P of a graph, checked as by `check`, its nodes, and its links with their attributes.
+
+    Raises
+    ------
+    ValueError
+        As `check` does.
+    """
+    if not isinstance(graph, Deferred):
+        import networkx as nx
+
+        if not isinstance(graph, nx.DiGraph) or graph.is_multigraph():
+            raise ValueError(
+                f"a topology must be a networkx.DiGraph, got {type(graph).__name__}; an undirected graph becomes one "
+                "by to_directed(), parallel links by adding their bandwidths"
+            )
+    nodes, links = nodes_and_links(graph)
+    # Links of one kind have the same few numbers.
+    allowed: set[tuple[str, float]] = set()
+    for u, v, link in links:
         for end in (u, v):
             if not _is_node(end):
                 raise ValueError(f"link {u!r} -> {v!r}: {end!r} is neither a host (int) nor a switch (str)")
         if u == v:
             raise ValueError(f"link {label(u)} -> {label(v)} leads from a node to itself")
-        for what, allowed in (("latency", seconds), ("bandwidth", rate), ("weight", factor)):
+        for what, check_one in (("latency", seconds), ("bandwidth", rate), ("weight", factor)):
             if what in link:
-                allowed(link[what], f"{what} of the link {label(u)} -> {label(v)}")
+                value = link[what]
+                if type(value) is float and (what, value) in allowed:
+                    continue
+                allowed.add((what, check_one(value, f"{what} of the link {label(u)} -> {label(v)}")))
             elif what != "weight":
                 raise ValueError(f"link {label(u)} -> {label(v)} has no attribute {what!r}")
-    for node in graph:
+    for node in nodes:
         if not _is_node(node):
             raise ValueError(f"node {node!r} is neither a host (int) nor a switch (str)")
-    hosts = sorted(node for node in graph if not isinstance(node, str))
+    hosts = sorted(node for node in nodes if not isinstance(node, str))
     if not hosts:
         raise ValueError("the topology has no hosts; hosts are the nodes 0 .. P-1")
     if hosts[0] != 0:
@@ -105,14 +123,37 @@ def check(graph: nx.DiGraph[Any]) -> int:
     for before, after in pairwise(hosts):
         if after != before + 1:
             raise ValueError(f"hosts must be numbered 0 .. P-1 without gaps; {before} is followed by {after}")
-    weights = [link.get("weight", 1.0) for _, _, link in graph.edges(data=True)] or [1.0]
+    weights = [link.get("weight", 1.0) for _, _, link in links] or [1.0]
     # Beyond this a small weight could vanish when it is added to a large one, and a path of least cost run in circles.
     if max(weights) > 1e9 * min(weights):
         raise ValueError(f"weights must lie within a factor of 1e9, got {min(weights)} and {max(weights)}")
     claimed = whole(graph.graph.get("hosts", len(hosts)), 'graph.graph["hosts"]', 1)
     if claimed != len(hosts):
         raise ValueError(f'graph.graph["hosts"] is {claimed}, but the graph has {len(hosts)} hosts')
-    return len(hosts)
+    if "routes" in graph.graph:
+        _check_routes(graph.graph["routes"], {(u, v) for u, v, _ in links})
+    return len(hosts), nodes, links
+
+
+def _check_routes(routes: object, links: Set[Link]) -> None:
+    if not isinstance(routes, list | tuple):
+        raise ValueError(f'graph.graph["routes"] must be a list of paths, got {routes!r:.60}')
+    pairs = set()
+    for number, path in enumerate(routes):
+        name = f'graph.graph["routes"][{number}]'
+        if not isinstance(path, list | tuple) or len(path) < 2 or not all(map(_is_node, path)):
+            raise ValueError(f"{name} must be the nodes from one host to another, got {path!r:.60}")
+        src, dst = path[0], path[-1]
+        if isinstance(src, str) or isinstance(dst, str) or src == dst:
+            raise ValueError(f"{name} must lead from one host to another, got {label(src)} and {label(dst)}")
+        for u, v in pairwise(path):
+            if (u, v) not in links:
+                raise ValueError(f"{name}: there is no link {label(u)} -> {label(v)}")
+        if len(set(pairwise(path))) < len(path) - 1:
+            raise ValueError(f"{name} takes a link twice")
+        if (src, dst) in pairs:
+            raise ValueError(f"{name} is the second from {label(src)} to {label(dst)}")
+        pairs.add((src, dst))
 
 
 def _is_node(node: object) -> bool:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from simnet.base.errors import listed, nearest, suggestion
+from topologies.deferred import nodes_and_links
 from topologies.graphs import Link, Node, label
 
 if TYPE_CHECKING:
@@ -43,21 +44,21 @@ def select_links(graph: nx.DiGraph[Any], selector: str) -> list[Link]:
     selector = selector.strip()
     if "->" in selector:
         return _between(graph, selector)
-    links: list[Link] = list(graph.edges)
-    kind_of = {(u, v): link.get("kind") for u, v, link in graph.edges(data=True)}
+    all_nodes, links = nodes_and_links(graph)
+    kind_of: dict[Link, Any] = {(u, v): link.get("kind") for u, v, link in links}
     if selector == "all":
-        chosen = links
+        chosen = list(kind_of)
     elif selector in kind_of.values():
-        chosen = [link for link in links if kind_of[link] == selector]
+        chosen = [link for link, kind in kind_of.items() if kind == selector]
     else:
-        nodes = {label(node): node for node in graph}
+        nodes = {label(node): node for node in all_nodes}
         if selector not in nodes:
             kinds = sorted({kind for kind in kind_of.values() if isinstance(kind, str)})
             raise ValueError(
                 f"{selector!r} names no links: {suggestion(selector, ['all', *kinds, *nodes])}Allowed: all, "
                 f"a kind ({listed(kinds)}), a node ({listed(list(nodes), 5)}), or between nodes or sites A->B, A<->B"
             )
-        chosen = [link for link in links if nodes[selector] in link]
+        chosen = [link for link in kind_of if nodes[selector] in link]
     if not chosen:
         raise ValueError(f"{selector!r} names no links: the topology has none there")
     return chosen
@@ -67,14 +68,16 @@ def _between(graph: nx.DiGraph[Any], selector: str) -> list[Link]:
     left, both, right = selector.partition("<->")
     if not both:
         left, _, right = selector.partition("->")
-    names = {label(node): node for node in graph}
+    nodes, links = nodes_and_links(graph)
+    names = {label(node): node for node in nodes}
     for site in graph.graph.get("sites", ()):
         names.setdefault(site, f"site:{site}")
     a, b = (_end(name.strip(), names, selector) for name in (left, right))
     wanted = [(a, b), (b, a)] if both else [(a, b)]
+    there = {(u, v) for u, v, _ in links}
     for u, v in wanted:
-        if not graph.has_edge(u, v):
-            others = listed([label(node) for node in graph.successors(u)]) or "none"
+        if (u, v) not in there:
+            others = listed([label(to) for start, to, _ in links if start == u]) or "none"
             raise ValueError(
                 f"{selector!r}: there is no link from {label(u)} to {label(v)}; from {label(u)} links lead to {others}"
             )

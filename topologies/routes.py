@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from array import array
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property, partial
 from heapq import heappop, heappush
 from itertools import islice, pairwise
@@ -15,16 +15,15 @@ from numpy.typing import ArrayLike, NDArray
 
 from simnet.base.checks import whole
 from topologies.fat_tree import FatTreeShape
-from topologies.graphs import Link, Node, check
+from topologies.graphs import Link, Node, checked_parts
 from topologies.recognition import recognised
 from topologies.shapes import Places, every
+from topologies.splitmix import mix, mix_all
 from topologies.star import StarShape
 from topologies.wan_of_clusters import recognised_sites
 
 if TYPE_CHECKING:
     import networkx as nx
-
-_MASK = 2**64 - 1
 
 _BLOCK = 2**16
 """Pairs of hosts whose routes are worked out together: more would not be faster, but need more memory."""
@@ -42,32 +41,6 @@ _Route: TypeAlias = tuple[int, ...]
 
 _Choose: TypeAlias = Callable[[int, int], int]
 """Given a node by its position and a number n of equally good ways on, says which of them: 0 .. n-1."""
-
-
-def mix(value: int) -> int:
-    """Return one step of SplitMix64: 64 bits each of which depends on every bit of `value`.
-
-    References
-    ----------
-    G. Steele, D. Lea, C. Flood, "Fast Splittable Pseudorandom Number Generators", OOPSLA 2014.
-
-    Examples
-    --------
-    >>> hex(mix(0))
-    '0xe220a8397b1dcdaf'
-    """
-    value = (value + 0x9E3779B97F4A7C15) & _MASK
-    value = ((value ^ (value >> 30)) * 0xBF58476D1CE4E5B9) & _MASK
-    value = ((value ^ (value >> 27)) * 0x94D049BB133111EB) & _MASK
-    return value ^ (value >> 31)
-
-
-def _mix_all(values: NDArray[np.uint64]) -> NDArray[np.uint64]:
-    """Return `mix` of each of many numbers; the arithmetic of uint64 wraps by itself."""
-    values = values + np.uint64(0x9E3779B97F4A7C15)
-    values = (values ^ (values >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
-    values = (values ^ (values >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
-    return values ^ (values >> np.uint64(31))
 
 
 def check_connected(graph: nx.DiGraph[Any]) -> None:
@@ -110,6 +83,8 @@ class Routes:
     Beside the route of a pair there are its `candidates`, all the ways between which the hash has the choice, and
     `around`, the way that is left when links are down.
 
+    Where ``graph.graph["routes"]`` has the path of a pair, it takes that one and no other, whatever the weights.
+
     The routes are settled by the graph as it is now and by the seed, in every process alike. Each is worked out when
     it is first asked for and then kept.
 
@@ -132,6 +107,8 @@ class Routes:
         The L links, in the order of ``graph.edges``; routes are indices into it.
     index : dict
         From link to its index.
+    kinds : tuple of str or None
+        The ``kind`` of each link, where it has one.
     latency, bandwidth : ndarray, shape (L,), float64
         Nominal latency [s] and bandwidth [byte/s] of each link; read-only.
 
@@ -152,37 +129,58 @@ class Routes:
     def __init__(self, graph: nx.DiGraph[Any], seed: int = 0, routing: Literal["hash", "single"] = "hash") -> None:
         if routing not in ("hash", "single"):
             raise ValueError(f"routing must be 'hash' or 'single', got {routing!r}")
-        self.n_hosts = check(graph)
-        self.links: tuple[Link, ...] = tuple(graph.edges)
-        self.index: dict[Link, int] = {link: i for i, link in enumerate(self.links)}
-        self.latency = _column(graph, "latency")
-        self.bandwidth = _column(graph, "bandwidth")
+        self.n_hosts, nodes, links = checked_parts(graph)
+        self.links: tuple[Link, ...] = tuple([(u, v) for u, v, _ in links])
+        self.kinds: tuple[str | None, ...] = tuple([link.get("kind") for *_, link in links])
+        self.latency = _column(links, "latency")
+        self.bandwidth = _column(links, "bandwidth")
 
         # Nodes become positions: hosts are their own, switches follow in the order of the graph.
-        switches = (node for node in graph if isinstance(node, str))
+        switches = (node for node in nodes if isinstance(node, str))
         self._nodes: tuple[Node, ...] = (*range(self.n_hosts), *switches)
         self._position = {node: i for i, node in enumerate(self._nodes)}
         self._first_forwarding = 0 if graph.graph.get("hosts_forward", False) else self.n_hosts
-        self._weight = [float(link.get("weight", 1.0)) for _, _, link in graph.edges(data=True)]
-        self._out: list[list[tuple[int, int]]] = [[] for _ in self._nodes]  # (link, node it leads to)
-        self._into: list[list[tuple[int, int]]] = [[] for _ in self._nodes]  # (link, node it comes from)
-        for i, (u, v) in enumerate(self.links):
-            self._out[self._position[u]].append((i, self._position[v]))
-            self._into[self._position[v]].append((i, self._position[u]))
+        self._weight = [float(link.get("weight", 1.0)) for *_, link in links]
+        paths = graph.graph.get("routes", ())
+        self._routes: dict[tuple[int, int], _Route] = {
+            (path[0], path[-1]): tuple([self.index[link] for link in pairwise(path)]) for path in paths
+        }
         weights = dict(zip(self.links, self._weight, strict=True))
-        self._shape = recognised(graph.graph, weights) or recognised_sites(graph.graph, weights)
+        shape = recognised(graph.graph, weights) or recognised_sites(graph.graph, weights)
+        # Routes of its own are no longer those of the shape.
+        self._shape = None if paths else shape
 
         self._hashes = routing == "hash"
         self._salt = 0
         seed = whole(seed, "seed", 0)
         while seed:
-            self._salt, seed = mix(self._salt ^ (seed & _MASK)), seed >> 64
+            self._salt, seed = mix(self._salt ^ seed), seed >> 64
         self._distances: dict[int, array[float]] = {}
-        self._routes: dict[tuple[int, int], _Route] = {}
         self._forked: set[tuple[int, int]] = set()  # pairs with a route that kept which had a choice on the way
         self._candidates: dict[tuple[int, int], tuple[_Route, ...]] = {}
         self._n_kept = 0
         self._around: tuple[frozenset[int], dict[int, array[float]]] = (frozenset(), {})
+
+    @cached_property
+    def index(self) -> dict[Link, int]:
+        """From link to its index."""
+        return {link: i for i, link in enumerate(self.links)}
+
+    @cached_property
+    def _out(self) -> list[list[tuple[int, int]]]:
+        """Of each node, the links that leave it, and the node that each leads to."""
+        out: list[list[tuple[int, int]]] = [[] for _ in self._nodes]
+        for i, (u, v) in enumerate(self.links):
+            out[self._position[u]].append((i, self._position[v]))
+        return out
+
+    @cached_property
+    def _into(self) -> list[list[tuple[int, int]]]:
+        """Of each node, the links that lead to it, and the node that each comes from."""
+        into: list[list[tuple[int, int]]] = [[] for _ in self._nodes]
+        for i, (u, v) in enumerate(self.links):
+            into[self._position[v]].append((i, self._position[u]))
+        return into
 
     def __repr__(self) -> str:
         return f"Routes({self.n_hosts} hosts, {len(self.links)} links)"
@@ -341,28 +339,36 @@ class Routes:
         return as_table(routes)
 
     def _block(self, shape: StarShape | FatTreeShape, src: Places, dst: Places) -> NDArray[np.int64]:
-        pair = _mix_all(_mix_all(np.uint64(self._salt) ^ src.astype(np.uint64)) ^ dst.astype(np.uint64))
+        pair = mix_all(mix_all(np.uint64(self._salt) ^ src.astype(np.uint64)) ^ dst.astype(np.uint64))
 
         def choose(at: Places, ways: int) -> Places:
             if ways == 1 or not self._hashes:
                 return np.zeros_like(at)
-            return (_mix_all(pair ^ at.astype(np.uint64)) % np.uint64(ways)).astype(np.int64)
+            return (mix_all(pair ^ at.astype(np.uint64)) % np.uint64(ways)).astype(np.int64)
 
         nodes = np.stack([src, *shape.paths(src, dst, choose, self._position)], axis=1)
         nodes[src == dst, 1:] = -1
         # What a path leaves out moves behind its end; the order of the others stays.
         nodes = np.take_along_axis(nodes, np.argsort(nodes < 0, axis=1, kind="stable"), axis=1)
-        numbers, links = self._numbered
-        found = np.searchsorted(numbers, nodes[:, :-1] * len(self._nodes) + nodes[:, 1:])
-        return np.where(nodes[:, 1:] < 0, -1, links[np.minimum(found, links.size - 1)])
+        before, behind, first = nodes[:, :-1], nodes[:, 1:], self.n_hosts
+        up, down, between = self._links_by_ends
+        links = between[np.maximum(before - first, 0), np.maximum(behind - first, 0)]
+        links = np.where(before < first, up[np.minimum(before, first - 1)], links)
+        links = np.where(behind < first, down[np.minimum(behind, first - 1)], links)
+        return np.where(behind < 0, -1, links)
 
     @cached_property
-    def _numbered(self) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-        """Numbers of all links, from their ends, in ascending order, and the link of each."""
-        ends = np.array([(self._position[u], self._position[v]) for u, v in self.links], dtype=np.int64)
-        numbers = ends[:, 0] * len(self._nodes) + ends[:, 1]
-        links = np.argsort(numbers)
-        return numbers[links], links
+    def _links_by_ends(self) -> tuple[Places, Places, NDArray[np.int32]]:
+        """The link of each host, up and down, shape (P,), and those between switches, shape (S, S); -1 for none."""
+        first, count = self.n_hosts, len(self._nodes) - self.n_hosts
+        up, down = np.full(first, -1), np.full(first, -1)
+        between = np.full((count, count), -1, dtype=np.int32)
+        u, v = np.array([(self._position[u], self._position[v]) for u, v in self.links], dtype=np.int64).T
+        leaves, comes = u < first, v < first
+        inner = np.flatnonzero(~leaves & ~comes)
+        up[u[leaves]], down[v[comes]] = np.flatnonzero(leaves), np.flatnonzero(comes)
+        between[u[inner] - first, v[inner] - first] = inner
+        return up, down, between
 
     def gap(self) -> tuple[int, int] | None:
         """Return the first two hosts (src, dst), by dst, between which there is no route; None if there are none."""
@@ -479,8 +485,8 @@ def as_table(routes: Sequence[Sequence[int]]) -> NDArray[np.int64]:
     return table
 
 
-def _column(graph: nx.DiGraph[Any], attribute: str) -> NDArray[np.float64]:
-    column = np.array([float(link[attribute]) for _, _, link in graph.edges(data=True)], dtype=np.float64)
+def _column(links: Sequence[tuple[Node, Node, Mapping[str, Any]]], attribute: str) -> NDArray[np.float64]:
+    column = np.array([float(link[attribute]) for *_, link in links], dtype=np.float64)
     column.flags.writeable = False
     return column
 

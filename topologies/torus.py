@@ -13,6 +13,7 @@ from annotated_types import MinLen
 from simnet.base.checks import whole
 from simnet.base.quantities import Bandwidth, Count, Seconds
 from topologies.checks import affordable, checked
+from topologies.deferred import add_node
 from topologies.graphs import Node, cable, empty
 from topologies.shapes import Cable, Choose
 
@@ -66,7 +67,7 @@ def torus(dims: Annotated[Sequence[Count], MinLen(1)], latency: Seconds, bandwid
     affordable(2 * P * len(sizes), f"a torus of {' x '.join(f'{size:,}' for size in sizes)} hosts")
     graph = empty("torus", P, hosts_forward=True, shape={"dims": list(sizes)})
     for host, at in enumerate(np.ndindex(sizes)):
-        graph.nodes[host]["at"] = at
+        add_node(graph, host, at=at)
     for a, b, kind in TorusShape(sizes).cables():
         cable(graph, a, b, latency, bandwidth, kind)
     return graph

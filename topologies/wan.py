@@ -11,6 +11,7 @@ from numpy.typing import ArrayLike, NDArray
 from simnet.base.checks import whole
 from simnet.base.quantities import Bandwidth, Bandwidths, Latencies, Seconds
 from topologies.checks import affordable, checked, seconds
+from topologies.deferred import add_link, add_node
 from topologies.graphs import Node, cable, empty
 
 if TYPE_CHECKING:
@@ -91,13 +92,14 @@ def wan(
     host = 0
     for name, count in zip(names, workers, strict=True):
         router = f"site:{name}"
-        graph.add_node(router, site=name)
+        add_node(graph, router, site=name)
         for _ in range(count):
-            graph.add_node(host, site=name)
+            add_node(graph, host, site=name)
             cable(graph, host, router, local_half, local_bandwidth, "host")
             host += 1
     for a, b in np.argwhere(linked).tolist():
-        graph.add_edge(
+        add_link(
+            graph,
             f"site:{names[a]}",
             f"site:{names[b]}",
             latency=float(seconds_between[a, b]),

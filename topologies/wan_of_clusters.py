@@ -199,6 +199,9 @@ def _borders(
 
 def _forwarding(names: Sequence[str], clusters: Sequence[tuple[nx.DiGraph[Any], SiteShape | None]]) -> bool:
     """Return whether hosts pass on the traffic of others: those of all sites or of none, if they have several links."""
+    for name, (graph, _) in zip(names, clusters, strict=True):
+        if graph.graph.get("routes"):
+            raise ValueError(f"site {name} gives the routes of its hosts one by one, which no site of a WAN can")
     forward = [bool(graph.graph.get("hosts_forward", False)) for graph, _ in clusters]
     if any(forward):
         one = names[forward.index(True)]

@@ -15,8 +15,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from simnet.base.errors import InputError
-from simnet.commands import options, terminal
+from simnet.commands import terminal
 from simnet.commands.options import Changes, Force, Json, Quiet
+from simnet.studies import options
 
 if TYPE_CHECKING:
     from validate.reproduction import Reproduction, Row
@@ -131,7 +132,7 @@ def validate_job(
     force: Force = False,
 ) -> None:
     """Put the logs of a real job beside the prediction of its scenario, exchange by exchange and part by part."""
-    from simnet.report.console import show_listing
+    from simnet.report.tables import show_listing
     from simnet.scenario import load
     from simnet.studies.iteration import predict_job
     from validate.jobs import comparing, report, tables
@@ -279,7 +280,7 @@ def _show(found: Mapping[str, Sequence[Row] | None]) -> None:
 def _show_table(title: str, columns: Sequence[str], left: Sequence[str], cells: Sequence[Sequence[str]]) -> None:
     from rich.text import Text
 
-    from simnet.report.console import empty_table, print_wide
+    from simnet.report.tables import empty_table, print_wide
 
     table = empty_table(title, columns, left)
     for row in cells:

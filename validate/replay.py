@@ -33,12 +33,12 @@ from simnet.base.errors import InputError, SimnetError
 from simnet.calibration.readers import write_tidy
 from simnet.calibration.readers.conventions import mpi_convention
 from simnet.collectives import registry
-from simnet.commands import options
 from simnet.interchange import read_schedule
 from simnet.measure.communicators import BACKENDS, Communicator, connect
 from simnet.measure.facts import digest
 from simnet.measure.plan import MEMORY
 from simnet.schedule import Schedule
+from simnet.studies import options
 
 _PINGS = 12
 _CONTENTS = 251

@@ -15,6 +15,7 @@ import multiprocessing
 import os
 import stat
 import tempfile
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -89,10 +90,18 @@ class _Places(FunctionCache._impl_class):  # type: ignore[misc]
     _locator_classes = (_FIRST, _Installed, *CacheImpl._locator_classes[1:], _Temporary)
 
 
-def kept_code(function: Any) -> KeptCode | NowhereKept:
-    """Return where the compiled forms of a function are kept."""
+def kept_code(function: Any, sources: Sequence[str] = ()) -> KeptCode | NowhereKept:
+    """Return where the compiled forms of a function are kept.
+
+    Parameters
+    ----------
+    function : callable
+        The function.
+    sources : sequence of str
+        Files of the functions that it may call: what they compile to is part of it.
+    """
     try:
-        return KeptCode(function)
+        return KeptCode(function, sources)
     except RuntimeError:
         return NowhereKept(function.__name__)
 
@@ -101,6 +110,12 @@ class KeptCode(FunctionCache):  # type: ignore[misc]
     """The compiled forms of a function, on disk."""
 
     _impl_class = _Places
+
+    def __init__(self, function: Any, sources: Sequence[str] = ()) -> None:
+        super().__init__(function)
+        # By itself, numba takes a form for current as long as the file of the function itself has not changed.
+        stamps = [(one.st_mtime, one.st_size) for one in map(os.stat, sources)]
+        self._cache_file._source_stamp = (*self._cache_file._source_stamp, *stamps)
 
     def load_overload(self, signature: Any, context: Any) -> Any:
         """Return the compiled form for these types, or None, whereupon it is compiled."""

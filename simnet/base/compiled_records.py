@@ -11,7 +11,7 @@ import hashlib
 from collections.abc import Sequence
 from functools import cache
 from types import FunctionType, ModuleType
-from typing import Any, TypeVar, get_args, get_origin, get_type_hints
+from typing import Annotated, Any, TypeVar, get_args, get_origin, get_type_hints
 
 import numpy as np
 from numba import types
@@ -36,11 +36,17 @@ def record_dtype(kind: type) -> np.dtype[Any]:
     ValueError
         If a field has the name of an attribute that rows of arrays have themselves.
     """
-    fields = get_type_hints(kind)
+    fields = get_type_hints(kind, include_extras=True)
     for name in fields:
         if hasattr(np.record, name):
             raise ValueError(f"{kind.__name__}.{name} needs another name: numpy.record has a {name} of its own")
-    return np.dtype([(name, np.dtype(one)) for name, one in fields.items()], align=True)
+    return np.dtype([(name, _number_dtype(one)) for name, one in fields.items()], align=True)
+
+
+def _number_dtype(hint: Any) -> np.dtype[Any]:
+    """Return the dtype of a number: that with which its type is annotated, if it is."""
+    found: np.dtype[Any] = np.dtype(hint.__metadata__[0] if get_origin(hint) is Annotated else hint)
+    return found
 
 
 def _dtype(hint: Any) -> np.dtype[Any] | None:
@@ -48,14 +54,14 @@ def _dtype(hint: Any) -> np.dtype[Any] | None:
     if hint in _NUMBERS:
         return None
     kind = get_args(hint)[0] if get_origin(hint) is list else float
-    return record_dtype(kind) if dataclasses.is_dataclass(kind) else np.dtype(kind)
+    return record_dtype(kind) if dataclasses.is_dataclass(kind) else _number_dtype(kind)
 
 
 class _StateType(types.Type):  # type: ignore[misc]
     """The type of a state: of which fields it is made, and from which code functions on it are compiled."""
 
     def __init__(self, kind: type, code: str) -> None:
-        hints = get_type_hints(kind)
+        hints = get_type_hints(kind, include_extras=True)
         self.fields = {
             name: _NUMBERS[hint] if dtype is None else types.Array(from_dtype(dtype), 1, "C")
             for name, hint, dtype in ((name, hint, _dtype(hint)) for name, hint in hints.items())
@@ -154,7 +160,7 @@ def _code(module: ModuleType) -> str:
             code = one.__code__
             parts.append(f"{name} {code.co_code.hex()} {code.co_consts} {code.co_names} {code.co_varnames}")
         elif isinstance(one, int | float) or (dataclasses.is_dataclass(one) and isinstance(one, type)):
-            parts.append(f"{name} {get_type_hints(one) if isinstance(one, type) else one}")
+            parts.append(f"{name} {get_type_hints(one, include_extras=True) if isinstance(one, type) else one}")
     return "\n".join(parts)
 
 
@@ -166,12 +172,12 @@ def compiled_state(kind: type[State], modules: Sequence[ModuleType]) -> type[Sta
     ----------
     kind : type
         A dataclass; its fields are float, int, bool, and tables: `list` of one of these or of a dataclass of them, or
-        an array of float64.
+        an array of float64. Numbers in tables are of the dtype with which their type is annotated, if any.
     modules : tuple of modules
         Where the functions are, for the cache to notice that one has changed.
     """
     code = hashlib.sha256("\n".join(map(_code, modules)).encode()).hexdigest()[:16]
-    hints = get_type_hints(kind)
+    hints = get_type_hints(kind, include_extras=True)
     members: dict[str, Any] = {"_numba_type_": _StateType(kind, code)}
     tables: dict[str, Any] = {}
     for place, (name, hint) in enumerate(hints.items()):

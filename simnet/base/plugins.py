@@ -28,12 +28,10 @@ from __future__ import annotations
 import os
 import reprlib
 import sys
-import traceback
 import warnings
 from collections.abc import Callable, Iterator, Set
 from contextlib import contextmanager
 from functools import lru_cache
-from importlib.abc import SourceLoader
 from importlib.util import module_from_spec, spec_from_loader
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias, TypeVar, get_args
@@ -301,9 +299,11 @@ def _author(module: str, name: str) -> str:
 def _blame(error: BaseException) -> tuple[str, str]:
     """Return whose code raised an error, and where: the last of their lines, or else of those that an object ran."""
     ran, wrote = ("", ""), ("", "")
+    from traceback import walk_tb
+
     cause: BaseException | None = error
     while cause is not None:
-        for frame, line in traceback.walk_tb(cause.__traceback__):
+        for frame, line in walk_tb(cause.__traceback__):
             place = f" ({frame.f_code.co_filename}:{line}, in {frame.f_code.co_qualname})"
             owner = type(frame.f_locals.get("self"))
             if author := _author(frame.f_globals.get("__name__", ""), frame.f_code.co_qualname):
@@ -335,27 +335,26 @@ def _own(entry: EntryPoint) -> bool:
     return entry.dist is not None and entry.dist.name == "simnet"
 
 
-class _Source(SourceLoader):
-    """The text of a file as a module, by which no bytecode is read or left behind."""
-
-    def __init__(self, path: str, text: bytes) -> None:
-        self._path, self._text = path, text
-
-    def get_filename(self, fullname: str) -> str:
-        return self._path
-
-    def get_data(self, path: str) -> bytes:
-        return self._text
-
-
 def _module(path: str, text: bytes) -> ModuleType:
     """Return the module of a file's text, under a name that tells its content."""
     import hashlib
+    import traceback
+    from importlib.abc import SourceLoader
 
     name = f"simnet_file_{hashlib.sha256(text).hexdigest()[:16]}"
     if name in sys.modules:
         return sys.modules[name]
-    loader = _Source(path, text)
+
+    class Source(SourceLoader):
+        """The text as a module, by which no bytecode is read or left behind."""
+
+        def get_filename(self, fullname: str) -> str:
+            return path
+
+        def get_data(self, path: str) -> bytes:
+            return text
+
+    loader = Source()
     spec = spec_from_loader(name, loader)
     assert spec is not None
     # Dataclasses and annotations look their module up while it is imported.

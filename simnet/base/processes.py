@@ -16,6 +16,7 @@ import time
 import traceback
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
+from functools import partial
 from multiprocessing.connection import Connection, wait
 from multiprocessing.context import BaseContext
 from multiprocessing.process import BaseProcess
@@ -44,9 +45,17 @@ class Outcome(NamedTuple):
     content: Any
 
 
-class _Worker(NamedTuple):
+class Worker(NamedTuple):
+    """A process that does one task after another: it is sent a function and its arguments, and sends an `Outcome`."""
+
     connection: Connection
     process: BaseProcess
+
+    def ended(self, remedy: str) -> str:
+        """Say how the process ended, which has left a task undone, and what to do if it had too little memory."""
+        self.process.join()
+        self.connection.close()
+        return _ending(self.process.exitcode, remedy)
 
 
 class Pool:
@@ -54,19 +63,14 @@ class Pool:
 
     def __init__(self, jobs: int) -> None:
         self.jobs = jobs
-        self._idle: list[_Worker] = []
-        self._busy: dict[Connection, tuple[int, _Worker]] = {}
+        self._idle: list[Worker] = []
+        self._busy: dict[Connection, tuple[int, Worker]] = {}
 
     def __enter__(self) -> Pool:
         return self
 
     def __exit__(self, *failure: object) -> None:
-        everyone = [*self._idle, *(worker for _, worker in self._busy.values())]
-        for worker in everyone:
-            worker.process.terminate()
-            worker.connection.close()
-        for worker in everyone:
-            worker.process.join()
+        end([*self._idle, *(worker for _, worker in self._busy.values())])
 
     def each(
         self,
@@ -96,7 +100,7 @@ class Pool:
         lost = []
         while waiting or self._busy:
             while waiting and len(self._busy) < min(at_once or self.jobs, self.jobs):
-                worker = self._idle.pop() if self._idle else _start(_context(work.__module__))
+                worker = self._idle.pop() if self._idle else start(work.__module__)
                 number = waiting.pop()
                 self._busy[worker.connection] = number, worker
                 # A process that has ended is noticed when it should answer.
@@ -109,12 +113,11 @@ class Pool:
                     found = ready.recv()
                 except (EOFError, OSError):
                     del self._busy[ready]
-                    worker.process.join()
-                    ready.close()
+                    ending = worker.ended("try --jobs 1")
                     if retry:
                         lost.append(number)
                     else:
-                        yield number, Outcome("lost", f"its process {_ending(worker.process.exitcode)}")
+                        yield number, Outcome("lost", f"its process {ending}")
                     continue
                 if isinstance(found, Outcome):
                     del self._busy[ready]
@@ -125,6 +128,32 @@ class Pool:
         for number in lost:
             for _, outcome in self.each(work, [tasks[number]], _told_of(number, progress)):
                 yield number, outcome
+
+
+class Here(Pool):
+    """In place of processes, this one: a library starts none unless it is asked to."""
+
+    def __init__(self) -> None:
+        super().__init__(1)
+
+    def each(
+        self,
+        work: Callable[..., Any],
+        tasks: Sequence[tuple[Any, ...]],
+        progress: Progress,
+        *,
+        at_once: int | None = None,
+        retry: bool = False,
+    ) -> Iterator[tuple[int, Outcome]]:
+        """Do tasks one after the other; yield the number of each with what came of it.
+
+        Parameters
+        ----------
+        work, tasks, progress, at_once, retry
+            As of `Pool.each`; no task can be lost.
+        """
+        for number, task in enumerate(tasks):
+            yield number, attempt(work, task, partial(progress, number))
 
 
 def attempt(work: Callable[..., Any], task: tuple[Any, ...], report: Report = lambda done: None) -> Outcome:
@@ -158,7 +187,15 @@ def _context(module: str) -> BaseContext:
     return multiprocessing.get_context("spawn")
 
 
-def _start(started_by: BaseContext) -> _Worker:
+def start(module: str) -> Worker:
+    """Start a process that does tasks, the functions of a module above all.
+
+    Parameters
+    ----------
+    module : str
+        Name of the module.
+    """
+    started_by = _context(module)
     ours, theirs = started_by.Pipe()
     process: BaseProcess = started_by.Process(  # type: ignore[attr-defined]
         target=_serve, args=(theirs,), name="simnet worker", daemon=True
@@ -169,7 +206,22 @@ def _start(started_by: BaseContext) -> _Worker:
         process.start()
     # With the only other copy of their end in the process, its end closes the pipe.
     theirs.close()
-    return _Worker(ours, process)
+    return Worker(ours, process)
+
+
+def end(workers: Sequence[Worker]) -> None:
+    """End processes, whatever they are at.
+
+    Parameters
+    ----------
+    workers : sequence of Worker
+        The processes.
+    """
+    for worker in workers:
+        worker.process.terminate()
+        worker.connection.close()
+    for worker in workers:
+        worker.process.join()
 
 
 @contextmanager
@@ -215,12 +267,12 @@ def _end_with_parent() -> None:
         os._exit(1)
 
 
-def _ending(exitcode: int | None) -> str:
+def _ending(exitcode: int | None, remedy: str) -> str:
     """Say how a process ended that left no result."""
     if exitcode is not None and exitcode < 0:
         with suppress(ValueError):
             name = signal.Signals(-exitcode).name
-            reason = "; it may have run out of memory: try --jobs 1" if name == "SIGKILL" else ""
+            reason = f"; it may have run out of memory: {remedy}" if name == "SIGKILL" else ""
             return f"was ended by {name}{reason}"
     return f"ended without a result (exit code {exitcode})"
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from hashlib import blake2b
-
 import numpy as np
 
 
@@ -34,6 +32,9 @@ def stream(seed: int, *name: str | int) -> np.random.Generator:
     """
     if seed < 0:
         raise ValueError(f"seed must be >= 0, got {seed}")
+    # Loaded here, as a network on which nothing is drawn has no use for it.
+    from hashlib import blake2b
+
     # repr keeps 3 and "3" apart, and the separator keeps ("a", "b") and ("ab",) apart.
     digest = blake2b("\x1f".join(repr(part) for part in name).encode(), digest_size=16).digest()
     return np.random.default_rng(np.random.SeedSequence([seed, *np.frombuffer(digest, dtype="<u4").tolist()]))

@@ -7,11 +7,15 @@ is all of it, `cost_model_file` its file. `platform` and `specification` do with
 `simnet calibrate` shows; `software` carries it into simulations. See ``docs/calibration.md``.
 """
 
-from simnet.calibration.cost_model import CalibratedCostModel, Prediction, calibrate, specified
-from simnet.calibration.cost_model_file import cost_model_of, has_curves, load_cost_model, written
-from simnet.calibration.crossval import choose
-from simnet.calibration.curves import Curve, Setting, chosen_rows, curves_of, systems
-from simnet.calibration.software import CalibratedSoftware
+from importlib import import_module
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from simnet.calibration.cost_model import CalibratedCostModel, Prediction, calibrate, specified
+    from simnet.calibration.cost_model_file import cost_model_of, has_curves, load_cost_model, written
+    from simnet.calibration.crossval import choose
+    from simnet.calibration.curves import Curve, Setting, chosen_rows, curves_of, systems
+    from simnet.calibration.software import CalibratedSoftware
 
 __all__ = [
     "CalibratedCostModel",
@@ -30,3 +34,20 @@ __all__ = [
     "systems",
     "written",
 ]
+
+_HOMES = {
+    "cost_model": ("CalibratedCostModel", "Prediction", "calibrate", "specified"),
+    "cost_model_file": ("cost_model_of", "has_curves", "load_cost_model", "written"),
+    "crossval": ("choose",),
+    "curves": ("Curve", "Setting", "chosen_rows", "curves_of", "systems"),
+    "software": ("CalibratedSoftware",),
+}
+
+
+def __getattr__(name: str) -> object:
+    # Who needs a reader, or a specification, does not wait for what fits curves.
+    home = next((home for home, names in _HOMES.items() if name in names), None)
+    if home is None:
+        raise AttributeError(f"module 'simnet.calibration' has no attribute {name!r}")
+    found: object = getattr(import_module(f"simnet.calibration.{home}"), name)
+    return found

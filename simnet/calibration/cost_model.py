@@ -278,6 +278,13 @@ class CalibratedCostModel:
         known = known_algorithms() if name == "algorithm" else PROTOCOLS
         return sorted({*known, *(getattr(one.setting, name) for one in self.model.known)} - {""})
 
+    def refuse_unknown(self, algorithm: str | None, protocol: str | None) -> None:
+        """Raise InputError unless a pinned algorithm and a pinned protocol, where given, are known."""
+        for name, value in (("algorithm", algorithm), ("protocol", protocol)):
+            known = self.pinned(name)
+            if value is not None and value.casefold() not in map(str.casefold, known):
+                raise InputError(f"there is no {value!r}; {nearest(value, known)}", file=f"--{name}")
+
     def _setting(
         self, collective: str, ranks: int, nodes: int | None, algorithm: str | None, protocol: str | None
     ) -> Setting:

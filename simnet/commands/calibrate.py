@@ -11,8 +11,9 @@ import typer
 
 from simnet.base import units
 from simnet.base.errors import InputError
-from simnet.commands import options, terminal
+from simnet.commands import terminal
 from simnet.commands.options import Force, Json
+from simnet.studies import options
 
 
 @dataclass(frozen=True)

@@ -5,21 +5,21 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from simnet.base import units
 from simnet.base.errors import InputError, nearest
-from simnet.commands import options, terminal
+from simnet.commands import terminal
 from simnet.commands.options import Fields, Force, Json, Stack
+from simnet.studies import options
 
 if TYPE_CHECKING:
     from simnet.calibration import CalibratedCostModel
-    from simnet.policies import Candidate
     from simnet.policies.moo import Weights
+    from simnet.studies.choosing.asking import AtPoint, OnJob
     from simnet.studies.choosing.inputs import Question
     from simnet.studies.choosing.policy_file import PolicyTable
 
@@ -148,20 +148,24 @@ def choose(
 ) -> None:
     """Choose between dense, allgather and AR-Topk offline: ranking, margin, what would flip it."""
     _refuse_unused(answer)
-    at_a_point = bool(answer.map_ is not None or answer.export is not None or links.latency or links.bandwidth)
-    _refuse_ignored(scenario, job, links, method, answer, at_a_point=at_a_point)
-    if scenario is not None and not at_a_point:
-        _whole_job(scenario, job, links, method, answer.json_)
+    from simnet.studies.choosing import asking
+
+    decision = answer.map_ is None and answer.export is None
+    flags = asking.Flags(scenario, **vars(job), **vars(links), **vars(method))
+    if decision:
+        with terminal.progress("exchanges" if not flags.about_a_point else "choices", answer.json_, lines=True):
+            found = asking.answer(flags)
+        _show(found, answer.json_)
         return
-    question, fabric = _question(scenario, job, links, method, over=method.simulate and answer.map_ is not None)
+    of_messages = answer.export is not None and answer.export.suffix == ".csv"
+    asking.refuse_ignored(flags, decision=False, table=answer.export is not None and not of_messages, tuner=of_messages)
+    question, fabric = asking.question(flags, over=method.simulate and answer.map_ is not None)
     if answer.map_ is not None:
         _refuse_sampled(question, method, "--map")
         _map(question, answer, simulated=method.simulate and scenario is None)
-    elif answer.export is None:
-        _rank(question, answer.json_)
-    elif answer.export.suffix == ".csv":
+    elif answer.export is not None and of_messages:
         _tuner(question, fabric, answer.export, answer.force)
-    else:
+    elif answer.export is not None:
         if answer.ratios is not None and job.density is not None:
             raise InputError("is either --density or --ratios", file="simnet choose")
         _refuse_sampled(question, method, "--export")
@@ -196,144 +200,15 @@ def _refuse_unused(answer: Answer) -> None:
     options.only("--map or --export NAME.json", answer.map_ is not None or table, grid)
 
 
-def _refuse_ignored(
-    scenario: str | None, job: Job, links: Links, method: Method, answer: Answer, *, at_a_point: bool
-) -> None:
-    """Refuse options that the answer would not heed, and say what does."""
-    if scenario is not None and links.fabric is not None:
-        raise InputError("is either a scenario or --fabric", file="simnet choose")
-    options.stack(method.stack)
-    table = answer.export is not None and answer.export.suffix == ".json"
-    decision = answer.map_ is None and answer.export is None
-    closed = links.fabric is None and not method.simulate
-    whole_job = scenario is not None and not at_a_point
-    if links.fabric is not None:
-        known = "is not for --fabric, whose measured times stand for the network"
-        for option in ("latency", "bandwidth"):
-            if getattr(links, option) is not None:
-                way = "--latency and --bandwidth without --fabric ask closed forms, --map latency,bandwidth all of them"
-                raise InputError(f"{known}: {way}", file=f"--{option}")
-        others = {
-            "--gpus-per-node": links.gpus_per_node,
-            "--inner-latency": links.inner_latency,
-            "--inner-bandwidth": links.inner_bandwidth,
-            "--topology": method.topology,
-            "--stack": method.stack,
-            "--set": method.set_,
-            "--simulate": method.simulate,
-            "--all": method.every,
-        }
-        for option, value in others.items():
-            if value not in (None, False):
-                raise InputError(f"{known}; without --fabric it is for closed forms or simulations", file=option)
-    heard = decision and closed and not whole_job
-    options.only("a decision by closed forms", heard, {"--misjudged": method.misjudged})
-    options.only("a decision by closed forms or over a whole job", heard or whole_job, {"--error": method.error})
-    drawn = scenario is not None or method.simulate or table
-    options.only("simulations, scenarios and policy tables", drawn, {"--seed": method.seed})
-    messages: dict[str, object] = {"--density": job.density, "--device": method.device, "--all": method.every}
-    messages |= {"--schemes": method.schemes}
-    messages |= {"--model": job.model, "--parameters": job.parameters}
-    what = "what weighs exchanges; --export NAME.csv is about messages of all sizes"
-    options.only(what, decision or table or answer.map_ is not None, messages)
-
-
-def _question(
-    scenario: str | None, job: Job, links: Links, method: Method, *, over: bool
-) -> tuple[Question, CalibratedCostModel | None]:
-    """Return what is to be decided, and the calibrated cluster that it is about, if it is.
-
-    With `over`, simulations of what flags say have a network at every point, as a map wants.
-    """
-    from simnet.studies.choosing import inputs
-
-    flags = asdict(job) | asdict(links) | asdict(method)
-    del flags["fabric"]
-    for name in ("latency", "inner_latency", "bandwidth", "inner_bandwidth"):
-        read = units.seconds if name.endswith("latency") else units.bandwidth
-        flags[name] = options.quantity(flags[name], f"--{name.replace('_', '-')}", read)
-    flags["density"] = None if job.density is None else options.density(job.density)
-    flags |= {"fields": flags.pop("set_") or (), "seed": method.seed or 0, "schemes": _named(method)}
-    if method.misjudged is None:
-        del flags["misjudged"]
-    given = inputs.Given(**flags)
-    options.only("--simulate", method.simulate, {"--stack": method.stack})
-    if scenario is not None:
-        from simnet.scenario import load
-
-        return inputs.from_scenario(load(scenario, _overrides(job, links, method), method.seed), given), None
-    if links.fabric is not None:
-        from simnet.calibration import load_cost_model
-
-        fabric = load_cost_model(links.fabric)
-        return inputs.from_fabric(fabric, given), fabric
-    return (inputs.over_networks(given) if over else inputs.from_flags(given)), None
-
-
-def _named(method: Method) -> tuple[Candidate, ...]:
-    """Return the exchanges that are asked about; none where the usual ones are."""
-    from simnet.studies.variants import ALL, variants
-
-    wanted = options.words(method.schemes) or []
-    if wanted and (method.every or ALL in wanted):
-        raise InputError("is either names or --all", file="--schemes")
-    return variants(wanted) if wanted else ()
-
-
-def _whole_job(scenario: str, job: Job, links: Links, method: Method, json_: bool) -> None:
-    """Print what the job of a scenario takes with every exchange."""
-    from simnet.policies import density_at
-    from simnet.report.console import print_wide
-    from simnet.scenario import load
-    from simnet.studies.choosing import job_output, likely, whole_job
-
-    overrides = _overrides(job, links, method)
-    if job.density is not None:
-        overrides += [f"job.density={options.density(job.density)!r}", "job.compression_ratio=null"]
-    if method.device is not None:
-        overrides.append(f"job.device={json.dumps(method.device)}")
-    loaded = load(scenario, overrides, method.seed)
-    run = loaded.build()
-    effort = math.inf if method.simulate else whole_job.EFFORT_OF_ALL if method.every else whole_job.EFFORT
-    with terminal.progress("exchanges", json_, lines=True):
-        among = whole_job.candidates_of(loaded, every=method.every, named=_named(method))
-        found = whole_job.decide_job(run, among, effort=effort)
-    density = density_at(run.job.density, run.job.iterations - 1)
-    asked = job_output.Asked(loaded.name, loaded.config.seed, run.job, density)
-    chances = likely.over_job(found.rows, run.job, method.error)
-    if json_:
-        typer.echo(json.dumps(job_output.figures(asked, found, chances), indent=2, allow_nan=False))
-        return
-    print_wide(job_output.ranking(asked, found, chances))
-    for line in job_output.sentences(asked, found, chances):
-        typer.echo(line)
-
-
-def _overrides(job: Job, links: Links, method: Method) -> list[str]:
-    """Return what flags set of a scenario; refuse those that are not for one."""
-    network: dict[str, object] = {
-        "--gpus-per-node": links.gpus_per_node,
-        "--inner-latency": links.inner_latency,
-        "--inner-bandwidth": links.inner_bandwidth,
-        "--topology": method.topology,
-    }
-    options.only("flags alone", False, {"--model": job.model, "--parameters": job.parameters, **network})
-    workers = [f"workers={job.workers}"] if job.workers is not None else []
-    return [*(method.set_ or ()), *workers, *options.stack(method.stack)]
-
-
-def _rank(question: Question, json_: bool) -> None:
+def _show(found: AtPoint | OnJob, json_: bool) -> None:
     """Print the ranking, and what would flip it."""
-    from simnet.report.console import print_wide
-    from simnet.studies.choosing import output
+    from simnet.report.tables import print_wide
 
-    with terminal.progress("choices", json_, lines=True):
-        decision = question.answer()
     if json_:
-        typer.echo(json.dumps(output.figures(question, decision), indent=2, allow_nan=False))
+        typer.echo(json.dumps(found.figures(), indent=2, allow_nan=False))
         return
-    print_wide(output.ranking(question, decision))
-    for line in output.sentences(question, decision):
+    print_wide(found.ranking())
+    for line in found.sentences():
         typer.echo(line)
 
 

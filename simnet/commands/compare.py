@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from simnet.base.errors import InputError
-from simnet.commands import options
 from simnet.commands.options import Fields, Scenario, Seed, Seeds, Stack
 from simnet.commands.resumable import Execution, carry_out
+from simnet.studies import options
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -53,7 +54,10 @@ def compare(
     fields = [*(set_ or ()), *options.stack(stack)]
     counts = options.counts(workers, "--workers")
     sources = comparison.sources(scenario, counts, options.words(schemes) or [], density, fields, seed)
-    scenarios = {f" with {count} workers": (source, source.load()) for count, source in sources.items()}
+    scenarios = {
+        f" with {count} workers": (source, replace(source.load(), elsewhere=execution.elsewhere))
+        for count, source in sources.items()
+    }
     largest = scenarios[f" with {max(sources)} workers"][1]
     folder = Path("runs") / f"compare-{largest.name}" if out is None else out
     batch = runs.Batch(scenarios, folder, execution.checkpoint, seeds)
@@ -68,12 +72,12 @@ def compare(
         return {"seed": own} | found if seeds > 1 else found
 
     def show(table: pd.DataFrame) -> None:
-        from simnet.report import barriers, paired
+        from simnet.report import paired
         from simnet.report.comparison import comparison_table
-        from simnet.report.console import print_wide, show_calls
+        from simnet.report.console import show_calls
+        from simnet.report.tables import print_wide
 
-        told = f"{largest.name}; device {device.name}; {barriers.titled([largest.config.job.barrier])}"
-        print_wide(comparison_table(table, f"{told}; {seeds} seeds" if seeds > 1 else told))
+        print_wide(comparison_table(table, comparison.title(largest, device, seeds)))
         if seeds > 1:
             typer.echo(f"Intervals at {100 * paired.LEVEL:.0f} %: {paired.METHOD}.")
         show_calls(runs.calibration_of(loaded, batch.built[key].job) for key, (_, loaded) in scenarios.items())

@@ -11,8 +11,8 @@ import typer
 
 from simnet.base import units
 from simnet.base.errors import InputError
-from simnet.commands import options
 from simnet.commands.options import Fields, Force, Seed
+from simnet.studies import options
 
 if TYPE_CHECKING:
     from simnet.studies.exporting import Exported, Sent
@@ -58,11 +58,7 @@ class Collective:
         from simnet.studies import exporting
 
         assert self.collective is not None
-        nbytes = options.quantity(self.size, "--size", units.size)
-        if self.workers is None or nbytes is None:
-            missing = "--workers" if self.workers is None else "--size"
-            raise InputError(f"is missing; --collective {self.collective} needs --workers and --size", file=missing)
-        return exporting.collective(self.collective, self.workers, nbytes, exporting.options_of(self.option or ()))
+        return exporting.collective_asked(self.collective, self.workers, self.size, self.option or ())
 
 
 @dataclass(frozen=True)
@@ -97,15 +93,24 @@ def export(
     out: Annotated[
         Path | None, typer.Option(help="The file, for Chakra the folder; default: named after what it holds.")
     ] = None,
+    limit: Annotated[
+        str | None,
+        typer.Option(
+            metavar="SIZE", help="Largest file; default: 1 GiB, of Chakra 256 MiB a rank, of SimGrid 64 MiB of routes."
+        ),
+    ] = None,
     force: Force = False,
 ) -> None:
     """Write a schedule, or the network of a scenario, for LogGOPSim, ASTRA-sim, SimGrid, networkx, spreadsheets."""
     _refuse_unused(to, scenario, collective, part)
+    options.only("schedules and --to simgrid", to is not Export.NODELINK, {"--limit": limit})
+    size = options.quantity(limit, "--limit", units.size)
+    largest = None if size is None else int(size)
     if to in (Export.SIMGRID, Export.NODELINK):
         assert scenario is not None
-        done = _network(to, scenario, part, out, force)
+        done = _network(to, scenario, part, out, largest, force)
     else:
-        done = _schedule(to, scenario, collective, part, out, force)
+        done = _schedule(to, scenario, collective, part, out, largest, force)
     typer.echo(f"Wrote {', '.join(map(str, done.paths))}: {done.what}")
     for one in done.missing:
         typer.echo(f"Not in it: {one}")
@@ -126,7 +131,7 @@ def _refuse_unused(to: Export, scenario: str | None, collective: Collective, par
     options.only("schedules", schedules, {**exchange, "--collective": name})
 
 
-def _network(to: Export, scenario: str, part: Part, out: Path | None, force: bool) -> Exported:
+def _network(to: Export, scenario: str, part: Part, out: Path | None, largest: int | None, force: bool) -> Exported:
     """Write the network of a scenario."""
     from simnet.scenario import load
     from simnet.studies import exporting
@@ -138,12 +143,19 @@ def _network(to: Export, scenario: str, part: Part, out: Path | None, force: boo
         iteration=part.iteration,
         duration=options.quantity(part.duration, "--duration", units.seconds),
         routing=part.routing.value,
+        largest=largest,
         force=force,
     )
 
 
 def _schedule(
-    to: Export, scenario: str | None, collective: Collective, part: Part, out: Path | None, force: bool
+    to: Export,
+    scenario: str | None,
+    collective: Collective,
+    part: Part,
+    out: Path | None,
+    largest: int | None,
+    force: bool,
 ) -> Exported:
     """Write the schedule of a collective, or of an exchange of a scenario."""
     from simnet.scenario import load
@@ -154,4 +166,4 @@ def _schedule(
     else:
         loaded = load(scenario, part.set_ or (), part.seed)
         sent = exporting.exchange(loaded, part.exchange, part.iteration, compute=part.compute)
-    return exporting.write_schedule(sent, to.value, out, force=force)  # type: ignore[arg-type]
+    return exporting.write_schedule(sent, to.value, out, largest=largest, force=force)  # type: ignore[arg-type]

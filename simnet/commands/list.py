@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from simnet.commands import options
+from simnet.studies import options
 
 
 class Kind(StrEnum):
@@ -35,7 +35,7 @@ def list_(
     ] = None,
 ) -> None:
     """List what comes with simnet: sparsifiers, topologies, scenarios, models, ..."""
-    from simnet.report.console import show_listing
+    from simnet.report.tables import show_listing
     from simnet.studies import listing
 
     options.only("scenarios", kind is Kind.SCENARIOS, {"--show": show})

@@ -13,8 +13,8 @@ import typer
 
 from simnet.base import units
 from simnet.base.errors import InputError
-from simnet.commands import options
 from simnet.commands.options import Force, Quiet
+from simnet.studies import options
 
 if TYPE_CHECKING:
     from simnet.measure.plan import Wanted

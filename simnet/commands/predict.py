@@ -9,9 +9,9 @@ from typing import Annotated
 import typer
 
 from simnet.base import units
-from simnet.base.errors import InputError, nearest
-from simnet.commands import options, terminal
+from simnet.commands import terminal
 from simnet.commands.options import Changes, Force, Json
+from simnet.studies import options
 
 
 def predict(
@@ -34,10 +34,7 @@ def predict(
     from simnet.calibration import cost_model_of
 
     loaded = cost_model_of(fabric)
-    for option, value in (("--algorithm", algorithm), ("--protocol", protocol)):
-        known = loaded.pinned(option.removeprefix("--"))
-        if value is not None and value.casefold() not in map(str.casefold, known):
-            raise InputError(f"there is no {value!r}; {nearest(value, known)}", file=option)
+    loaded.refuse_unknown(algorithm, protocol)
     nbytes = options.quantity(size, "--size", units.size)
     assert nbytes is not None
     found = loaded.predict(
@@ -66,7 +63,7 @@ def predict_job(
 ) -> None:
     """Predict the iterations of a job part by part, with intervals, from its links, stack, device and computing."""
     from simnet.base.writing import refuse_existing, write_new
-    from simnet.report.console import show_listing
+    from simnet.report.tables import show_listing
     from simnet.scenario import load
     from simnet.studies.iteration import predict_job as predicted
 

@@ -34,6 +34,19 @@ class Execution:
     ] = 10.0
     force: Annotated[bool, typer.Option("--force", help="Begin anew where an earlier run did not end.")] = False
     quiet: Quiet = False
+    workers_on: Annotated[
+        str | None,
+        typer.Option(
+            metavar="processes:N|dask:tcp://HOST:PORT",
+            help="Where gradients and residuals of the simulated workers live: in N processes, or on the workers of a "
+            "Dask scheduler (extra: dask). Never alters results.",
+        ),
+    ] = None
+
+    @property
+    def elsewhere(self) -> bool:
+        """Whether the simulated workers live on other machines."""
+        return self.workers_on is not None and self.workers_on.startswith("dask:")
 
 
 def carry_out(
@@ -72,7 +85,7 @@ def carry_out(
             typer.echo(said, err=True)
         try:
             with _shown(list(batch.labels), batch.iterations, execution.quiet) as progress:
-                for label, outcome in batch.outcomes(execution.jobs, progress):
+                for label, outcome in batch.outcomes(execution.jobs, progress, execution.workers_on):
                     if isinstance(outcome, SimnetError):
                         wrong.append(outcome)
                     else:

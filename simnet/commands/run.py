@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from simnet.commands import options
 from simnet.commands.options import Fields, Policies, Scenario, Seed, Seeds, Stack
 from simnet.commands.resumable import Execution, carry_out
+from simnet.studies import options
 
 if TYPE_CHECKING:
     from simnet.job import PolicyResult
@@ -35,12 +36,14 @@ def run(
     execution: Execution,
 ) -> None:
     """Run the policies of a scenario side by side, and write figures, tables and a report; resumes after a kill."""
-    from simnet.scenario.runner import Source
-    from simnet.studies import runs
+    from simnet.scenario.source import Source
 
     fields = [*(set_ or ()), *options.stack(stack), *(["output.report=false"] if no_report else [])]
     source = Source(scenario, fields, seed, options.words(policies))
-    loaded = source.load()
+    loaded = replace(source.load(), elsewhere=execution.elsewhere)
+    # What is wrong with a scenario is told before all that a run takes is loaded.
+    from simnet.studies import runs
+
     folder = Path("runs") / loaded.name if out is None else out
     batch = runs.Batch({"": (source, loaded)}, folder, execution.checkpoint, seeds)
     report = folder / ("report.html" if loaded.config.output.report else "summary.json")

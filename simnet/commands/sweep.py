@@ -10,8 +10,9 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from simnet.commands import options, terminal
+from simnet.commands import terminal
 from simnet.commands.options import Fields, Policies, Quiet, Scenario, Seed, Seeds, Stack
+from simnet.studies import options
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -142,7 +143,7 @@ def _tell(todo: Work) -> None:
 
 
 def _show(written: pd.DataFrame, planned: Plan, place: Path) -> None:
-    from simnet.report.console import print_wide
+    from simnet.report.tables import print_wide
     from simnet.studies.sweeping.drawing import MEASURES, sweep_table
 
     print_wide(sweep_table(written, planned.base.name, planned.base.bound, planned.columns))

@@ -12,13 +12,13 @@ import typer
 
 from simnet.base import units
 from simnet.base.errors import InputError
-from simnet.commands import options
 from simnet.commands.export import Collective
 from simnet.commands.options import Force, Json, Seed, Stack
+from simnet.studies import options
+from simnet.studies.target import Target as NamedNetwork
 
 if TYPE_CHECKING:
     from simnet.schedule import Schedule
-    from simnet.studies.timing import Place
 
 
 class Format(StrEnum):
@@ -97,12 +97,17 @@ def time_(
     force: Force = False,
 ) -> None:
     """Time a schedule from a file, or a collective, on a network: finish, spread of the ranks, bytes, lower bound."""
+    _refuse_unused(source, collective)
+    where = NamedNetwork(**vars(target))
+    where.refuse_unused()
+    schedule = _schedule(source, collective)
+    # What is wrong with a file is told before all that reads networks is loaded.
     from simnet.studies import timing
 
-    _refuse_unused(source, collective, target)
-    schedule = _schedule(source, collective)
     begin = options.quantity(start, "--start", units.seconds) or 0.0
-    timed = timing.time_schedule(schedule, _place(target, schedule.n_ranks), begin, messages=messages is not None)
+    timed = timing.time_schedule(
+        schedule, timing.place_of(where, schedule.n_ranks), begin, messages=messages is not None
+    )
     if messages is not None and timed.timing.messages is not None:
         from simnet.base.writing import staged
         from simnet.interchange import write_messages
@@ -116,20 +121,14 @@ def time_(
         typer.echo(line)
 
 
-def _refuse_unused(source: Source, collective: Collective, target: Target) -> None:
-    """Refuse options that mean nothing for where the schedule and the network come from."""
+def _refuse_unused(source: Source, collective: Collective) -> None:
+    """Refuse options that mean nothing for where the schedule comes from."""
     if (source.file is None) == (collective.collective is None):
         raise InputError("needs either a file with a schedule or --collective", file="simnet time")
     own = {"--workers": collective.workers, "--option": collective.option}
     options.only("--collective", collective.collective is not None, own)
     of_file = {"--format": source.format_, "--loose": source.loose, "--ranks": source.ranks, "--limit": source.limit}
     options.only("a file", source.file is not None, of_file)
-    if sum(one is not None for one in (target.scenario, target.topology, target.platform)) != 1:
-        raise InputError("needs a network: one of --scenario, --topology, --platform", file="simnet time")
-    options.only("--scenario", target.scenario is not None, {"--iteration": target.iteration})
-    family = {"--hosts": target.hosts, "--bandwidth": target.bandwidth}
-    options.only("--topology", target.topology is not None, family)
-    options.only("--topology and --platform", target.scenario is None, {"--latency": target.latency})
 
 
 def _schedule(source: Source, collective: Collective) -> Schedule:
@@ -150,21 +149,3 @@ def _schedule(source: Source, collective: Collective) -> Schedule:
         n_ranks=source.ranks,
         largest=largest,
     )[1]
-
-
-def _place(target: Target, ranks: int) -> Place:
-    """Make the network."""
-    from simnet.studies import timing
-
-    fields, seed, stack = target.set_ or (), target.seed, options.stack(target.stack)
-    if target.scenario is not None:
-        # A network by itself does without all that a job is made of.
-        from simnet.scenario import load
-
-        return timing.in_scenario(load(target.scenario, [*fields, *stack], seed), target.iteration)
-    known = {"hosts": target.hosts, "latency": target.latency, "bandwidth": target.bandwidth}
-    given = {name: value for name, value in known.items() if value is not None}
-    if target.topology is not None:
-        return timing.on_topology(target.topology, given, fields, ranks, seed or 0, target.stack)
-    assert target.platform is not None
-    return timing.on_platform(target.platform, given, fields, seed or 0, target.stack)

@@ -12,8 +12,9 @@ from typing import TYPE_CHECKING, Annotated, TypeAlias
 import typer
 
 from simnet.base.errors import InputError
-from simnet.commands import options, terminal
+from simnet.commands import terminal
 from simnet.commands.options import Force, Json
+from simnet.studies import options
 
 if TYPE_CHECKING:
     from simnet.traces import RecordedSource
@@ -300,6 +301,6 @@ def _number(value: float | None) -> str:
 
 
 def _show(title: str, columns: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
-    from simnet.report.console import show_listing
+    from simnet.report.tables import show_listing
 
     show_listing(title, columns, rows)

@@ -197,7 +197,7 @@ def read_collectives(path: Path) -> Iterator[Collective]:
     InputError
         If it cannot be read, is too large, or is no such trace.
     """
-    packets = _packets(memoryview(read_bytes(path, MAX_BYTES)), path)
+    packets = _packets(read_bytes(path, MAX_BYTES), path)
     next(packets, None)
     for packet in packets:
         node = _node_of(packet, path)
@@ -209,7 +209,7 @@ def read_collectives(path: Path) -> Iterator[Collective]:
 
 
 def _operations(path: Path, rank: int, largest: int) -> Operations:
-    content = memoryview(read_bytes(path, largest))
+    content = read_bytes(path, largest)
     packets = _packets(content, path)
     if next(packets, None) is None:
         raise InputError("is empty; a trace begins with its metadata", file=str(path))
@@ -251,7 +251,7 @@ class _Node(NamedTuple):
     texts: dict[str, str]
 
 
-def _node_of(packet: memoryview, path: Path) -> _Node:
+def _node_of(packet: bytes, path: Path) -> _Node:
     fixed = {1: 0, 3: 0, 7: 0}
     name = ""
     needs: list[int] = []
@@ -260,12 +260,12 @@ def _node_of(packet: memoryview, path: Path) -> _Node:
     for field, value in _fields(packet, path):
         if field in fixed and isinstance(value, int):
             fixed[field] = value
-        elif field == 2 and isinstance(value, memoryview):
-            name = bytes(value).decode("utf-8", "replace")[:60]
+        elif field == 2 and isinstance(value, bytes):
+            name = value.decode("utf-8", "replace")[:60]
         elif field in (4, 5):
             needs += [value] if isinstance(value, int) else _varints(value, path)
-        elif field == 10 and isinstance(value, memoryview):
-            key, said = _said(bytes(value), path) if len(value) > _SHORT else _said_before(bytes(value), path)
+        elif field == 10 and isinstance(value, bytes):
+            key, said = _said(value, path) if len(value) > _SHORT else _said_before(value, path)
             if isinstance(said, int):
                 numbers[key] = said
             elif said is not None:
@@ -276,7 +276,7 @@ def _node_of(packet: memoryview, path: Path) -> _Node:
     return _Node(number, name, kind, micros, needs, numbers, texts)
 
 
-def _operation(packet: memoryview, path: Path) -> tuple[tuple[int, int, int, int, int, int], str, list[int]]:
+def _operation(packet: bytes, path: Path) -> tuple[tuple[int, int, int, int, int, int], str, list[int]]:
     """Return number, kind, size, peer, tag and round of a node, its name, and the nodes it depends on."""
     number, name, kind, micros, needs, facts, _ = _node_of(packet, path)
     if kind == _COLLECTIVE:
@@ -295,22 +295,22 @@ def _operation(packet: memoryview, path: Path) -> tuple[tuple[int, int, int, int
 
 def _said(content: bytes, path: Path) -> tuple[str, int | str | None]:
     """Return the name of an attribute, and its value if that is a whole number or a text."""
-    parts = dict(_fields(memoryview(content), path))
+    parts = dict(_fields(content, path))
     key, text = parts.get(1), parts.get(_STRING)
     whole = next((parts[one] for one in _WHOLE if one in parts), None)
-    if not isinstance(key, memoryview):
+    if not isinstance(key, bytes):
         return "", None
-    name = bytes(key).decode("utf-8", "replace")
+    name = key.decode("utf-8", "replace")
     if isinstance(whole, int):
         return name, whole if whole < _LARGEST else whole - 2**64
-    return name, bytes(text[:120]).decode("utf-8", "replace") if isinstance(text, memoryview) else None
+    return name, text[:120].decode("utf-8", "replace") if isinstance(text, bytes) else None
 
 
 # Nodes of a rank have many attributes in common.
 _SHORT, _said_before = 64, lru_cache(maxsize=2**14)(_said)
 
 
-def _packets(content: memoryview, path: Path) -> Iterator[memoryview]:
+def _packets(content: bytes, path: Path) -> Iterator[bytes]:
     """Yield the messages of a file, each behind its length."""
     at = 0
     while at < len(content):
@@ -321,29 +321,36 @@ def _packets(content: memoryview, path: Path) -> Iterator[memoryview]:
         at += length
 
 
-def _fields(packet: memoryview, path: Path) -> Iterator[tuple[int, int | memoryview]]:
+def _fields(packet: bytes, path: Path) -> Iterator[tuple[int, int | bytes]]:
     """Yield the fields of a message: their number, and a whole number or bytes."""
-    at = 0
-    while at < len(packet):
-        key, at = _varint_at(packet, at, path)
+    at, end = 0, len(packet)
+    while at < end:
+        key = packet[at]
+        at += 1
+        if key > 0x7F:
+            key, at = _varint_at(packet, at - 1, path)
         field, kind = key >> 3, key & 7
-        if kind == 0:
-            value, at = _varint_at(packet, at, path)
-            yield field, value
-            continue
-        if kind == 2:
-            length, at = _varint_at(packet, at, path)
+        if kind in (0, 2):
+            # Most numbers are of one byte.
+            if at < end and packet[at] < 0x80:
+                value, at = packet[at], at + 1
+            else:
+                value, at = _varint_at(packet, at, path)
+            if kind == 0:
+                yield field, value
+                continue
+            length = value
         elif kind in (1, 5):
             length = 8 if kind == 1 else 4
         else:
             raise InputError(f"is no Chakra trace: a field has the wire type {kind}", file=str(path))
-        if length > len(packet) - at:
+        if length > end - at:
             raise InputError("is no Chakra trace: a field is longer than its message", file=str(path))
         yield field, packet[at : at + length]
         at += length
 
 
-def _varint_at(data: memoryview, at: int, path: Path) -> tuple[int, int]:
+def _varint_at(data: bytes, at: int, path: Path) -> tuple[int, int]:
     value = 0
     for shift in range(0, 70, 7):
         if at == len(data):
@@ -356,7 +363,7 @@ def _varint_at(data: memoryview, at: int, path: Path) -> tuple[int, int]:
     raise InputError("is no Chakra trace: a number is longer than 64 bits", file=str(path))
 
 
-def _varints(data: memoryview, path: Path) -> list[int]:
+def _varints(data: bytes, path: Path) -> list[int]:
     values, at = [], 0
     while at < len(data):
         value, at = _varint_at(data, at, path)

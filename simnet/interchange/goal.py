@@ -240,7 +240,7 @@ class _GoalText:
             return None
         if (begins > ends).any() or (begins[1:] < ends[:-1]).any() or (ranks >= n_ranks).any():
             return None
-        if len(np.unique(ranks)) != len(ranks) or not self._seen.isdisjoint(ranks.tolist()):
+        if len(set(ranks.tolist())) != len(ranks) or not self._seen.isdisjoint(ranks.tolist()):
             return None
 
         def rank_of(lines: Ranks) -> Ranks:

@@ -2,8 +2,8 @@
 
 SimGrid says of every pair which links its messages take; here routes follow from a graph. A platform is read into a
 graph in which a link that is a route by itself becomes an edge between the two ends, and any other link a pair of nodes
-with the link between them, which the routes that use it enter and leave over edges that cost nothing. Where routes of
-the graph would then differ from those written, the platform is refused.
+with the link between them, which the routes that use it enter and leave over edges that cost nothing. Where the graph's
+own routes would then differ from those written, it is given these.
 
 References
 ----------
@@ -16,7 +16,7 @@ from __future__ import annotations
 import math
 import re
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from decimal import Decimal
 from pathlib import Path
@@ -96,7 +96,7 @@ def read_platform(path: str | Path) -> Platform:
     InputError
         If the file or a profile cannot be read, is no such platform, names what is not there, or holds what a graph
         with fair sharing cannot express: a FATPIPE link on a route (nobody shares it), state profiles (they end
-        transfers), stochastic profiles, Vivaldi coordinates, wireless links, or routes that are not the shortest.
+        transfers), stochastic profiles, Vivaldi coordinates, wireless links, or a route that takes a link twice.
 
     Examples
     --------
@@ -354,9 +354,13 @@ class _Reader:
             graph.add_edge(u, v, latency=latency, bandwidth=rate, kind=kind, link=name)
         for u, v in self.free:
             connect(u, v)
+        paths: list[list[Node]] = []
         for one in self.connections:
             if ends[one.src, one.dst] > 1:
                 one.at.refuse(f"there are two routes from {label(one.src)} to {label(one.dst)}")
+            if len(set(one.lanes)) < len(one.lanes):
+                one.at.refuse("takes a link twice")
+            paths.append([one.src, one.dst])
             if len(one.lanes) == 1 and uses[one.lanes[0]] == 1:
                 place(one.src, one.dst, one.lanes[0])
                 continue
@@ -369,23 +373,24 @@ class _Reader:
                 place(enter, leave, lane)
                 connect(here, enter)
                 here = leave
+                paths[-1][-1:] = enter, leave, one.dst
             connect(here, one.dst)
-        self._check_routes(graph, lane_of)
+        self._keep_routes(graph, lane_of, paths)
         return Platform(graph, weather, tuple(self.hosts))
 
-    def _check_routes(self, graph: nx.DiGraph[Node], lane_of: Mapping[Link, _Lane]) -> None:
-        """Refuse a platform whose routes are not those of the graph."""
+    def _keep_routes(
+        self, graph: nx.DiGraph[Node], lane_of: Mapping[Link, _Lane], paths: Sequence[Sequence[Node]]
+    ) -> None:
+        """Give the graph those paths of connections, in their order, that its own routes would not take."""
         routes = Routes(graph)
-        for one in self.connections:
+        others = []
+        for one, path in zip(self.connections, paths, strict=True):
             if one.fixed and isinstance(one.src, int) and isinstance(one.dst, int):
                 taken = [routes.links[link] for link in routes.route(one.src, one.dst)]
-                lanes = tuple(lane_of[link] for link in taken if link in lane_of)
-                if lanes != one.lanes:
-                    one.at.refuse(
-                        f"goes from {self.hosts[one.src]} to {self.hosts[one.dst]} over "
-                        f"{', '.join(map(_lane_name, one.lanes))}, but links of other routes are as short a way: "
-                        f"{', '.join(map(_lane_name, lanes)) or 'none'}; only shortest routes are read"
-                    )
+                if tuple(lane_of[link] for link in taken if link in lane_of) != one.lanes:
+                    others.append(path)
+        if others:
+            graph.graph["routes"] = others
 
 
 def _beside(one: Element, attribute: str) -> str:

@@ -10,15 +10,14 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from simnet.base.checks import positive
 from simnet.base.errors import InputError, nearest
+from simnet.base.units import format_bytes
+from simnet.interchange.xmlfile import MAX_BYTES
 from simnet.network.weather import Weather
 from topologies import Routes
 from topologies.graphs import Link, Node, check, label
 
 if TYPE_CHECKING:
     import networkx as nx
-
-MAX_ROUTE_LINKS = 500_000
-"""The most entries of routes that are written with ``routing="Full"`` (some 25 MB of text)."""
 
 
 def write_platform(
@@ -30,6 +29,7 @@ def write_platform(
     routing: Literal["Full", "Dijkstra"] = "Full",
     seed: int = 0,
     routes: Routes | None = None,
+    largest: int = MAX_BYTES,
 ) -> None:
     """Write a topology as a SimGrid platform, and its weather as profiles in a folder ``NAME_profiles`` beside it.
 
@@ -48,18 +48,20 @@ def write_platform(
         Seconds of the weather that are written; its value then holds for ever. Needed for weather.
     routing : {"Full", "Dijkstra"}
         ``"Full"`` writes the route of every pair of hosts, as `topologies.Routes` chooses it: exactly the same paths in
-        SimGrid, at most `MAX_ROUTE_LINKS` entries. ``"Dijkstra"`` writes the graph, with a route for each link, and
+        SimGrid. ``"Dijkstra"`` writes the graph, with a route for each link, and
         lets SimGrid find the paths: of the fewest links, and which of several of these is open.
     seed : int
         Seed of `topologies.Routes`.
     routes : Routes, optional
         The routes to write, if not those that `topologies.Routes` chooses by the seed.
+    largest : int
+        How many bytes of routes are written; by default as many as a platform that is read may have.
 
     Raises
     ------
     ValueError
-        If the graph is no topology, weather is of links that it has not or comes without `duration`, or the routes are
-        too many.
+        If the graph is no topology, weather is of links that it has not or comes without `duration`, or the routes
+        take too many bytes.
     InputError
         If a file cannot be written.
 
@@ -100,9 +102,16 @@ def write_platform(
                     f'    <link id={_link_name(names, u, v)} bandwidth="{float(data["bandwidth"])!r}Bps" '
                     f'latency="{float(data["latency"])!r}s" sharing_policy="SHARED"{profiles.get((u, v), "")}/>\n'
                 )
+            written = 0
             for src, dst, links in _routes_written(graph, hosts, routing, routes or Routes(graph, seed=seed)):
-                out.write(f'    <route src={names[src]} dst={names[dst]} symmetrical="NO">')
-                out.write("".join(f"<link_ctn id={_link_name(names, u, v)}/>" for u, v in links) + "</route>\n")
+                over = "".join(f"<link_ctn id={_link_name(names, u, v)}/>" for u, v in links)
+                route = f'    <route src={names[src]} dst={names[dst]} symmetrical="NO">{over}</route>\n'
+                written += len(route.encode())
+                if written > largest:
+                    raise ValueError(
+                        f"the routes of {hosts:,} hosts take more than {format_bytes(largest)}; use routing='Dijkstra'"
+                    )
+                out.write(route)
             out.write("  </zone>\n</platform>\n")
     except OSError as error:
         raise InputError(f"cannot be written: {error.strerror}", file=error.filename or str(path)) from None
@@ -134,17 +143,10 @@ def _routes_written(
         return
     if routing != "Full":
         raise ValueError(f"routing: {nearest(str(routing), ('Full', 'Dijkstra'))}")
-    written = 0
     for src in range(hosts):
         for dst in range(hosts):
             if src != dst:
                 links = [routes.links[link] for link in routes.route(src, dst)]
-                written += len(links)
-                if written > MAX_ROUTE_LINKS:
-                    raise ValueError(
-                        f"the routes of {hosts:,} hosts have more than {MAX_ROUTE_LINKS:,} entries; use "
-                        "routing='Dijkstra'"
-                    )
                 yield src, dst, links
 
 

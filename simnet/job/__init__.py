@@ -12,6 +12,7 @@ from simnet.job.job import Bucket, Compute, Job, Overlap, buckets, create_sparsi
 from simnet.job.loop import Progress
 from simnet.job.record import EXPLORE, MAIN, TRAIN, BlockedWorker, Interruption, JobShare, PolicyResult
 from simnet.job.running import ColocatedJob, run_in_step, run_policy
+from simnet.job.sharding import sharded
 
 __all__ = [
     "EVERY",
@@ -34,4 +35,5 @@ __all__ = [
     "create_sparsifier",
     "run_in_step",
     "run_policy",
+    "sharded",
 ]

@@ -25,6 +25,7 @@ from safetensors import SafetensorError, safe_open
 from safetensors.numpy import save_file
 
 from simnet.base.errors import InputError
+from simnet.base.rows import Rows
 from simnet.base.writing import synced, temporary
 
 State: TypeAlias = Mapping[str, Any]
@@ -161,6 +162,11 @@ class Checkpoint:
 
 def _flat(value: Any, arrays: dict[str, NDArray[Any]]) -> Any:
     """Return a value as JSON can hold it; arrays of numbers go into `arrays`, those of texts become lists."""
+    if isinstance(value, Rows):
+        gathered = np.empty(value.shape, dtype=value.dtype)
+        for here, row in zip(gathered, value, strict=True):
+            here[:] = row
+        value = gathered
     if isinstance(value, np.ndarray):
         if value.dtype.kind not in "biuf":
             return {_TEXTS: value.tolist()}

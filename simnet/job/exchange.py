@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from simnet.base.arrays import Floats
+from simnet.base.arrays import Adds, Floats
 from simnet.base.errors import StalledError
+from simnet.base.rows import zeros_like
 from simnet.costs.devices import DeviceOp, DeviceProfile
 from simnet.job.checkpoint import State
 from simnet.job.job import Job, buckets, create_sparsifier
@@ -19,7 +20,7 @@ from simnet.network import Network, Timing
 from simnet.network.computing import Computing
 from simnet.policies import Candidate, Decision
 from simnet.schedule import Schedule
-from simnet.traces.source import Training, begun
+from simnet.traces.source import Training, Values, begun
 
 if TYPE_CHECKING:
     from sparsifier_models import Exchange, Sparsifier
@@ -195,7 +196,7 @@ class SparsifierSet:
         StalledError
             If an exchange can never end for another reason than a failure.
         """
-        gradients = self.training.gradients(where.batch, where.active, self._spare())
+        gradients = self._gradients(where, shortlist)
         in_force, self._explored = self._in_force, None
         if in_force is not None:
             switches = any(self._models[one.label] is not in_force for one in shortlist)
@@ -236,10 +237,10 @@ class SparsifierSet:
             residuals = self._residuals if in_force is None else [model.residual for model in in_force]
             for index, model in enumerate(self._explored):
                 if decision.fresh:
-                    model.residual = np.zeros_like(model.residual)
+                    model.residual = zeros_like(model.residual)
                 elif residuals is not None:
                     model.residual = residuals[index]
-        gradients = self.training.gradients(where.batch, where.active)
+        gradients: Values | Adds = self.training.gradients(where.batch, where.active)
         exchanges = self._exchanged(self._explored, gradients, where, overwrite=True)
         del gradients
         return (yield from self._timed(candidate, exchanges, where))
@@ -262,9 +263,15 @@ class SparsifierSet:
         """
         return self._exchanged(self._models[candidate.label], gradients, where)
 
-    def _spare(self) -> NDArray[np.float32] | None:
-        """Return memory for gradients that an exchange has left over."""
-        return self._in_force[0].spare() if self._in_force is not None and len(self._in_force) == 1 else None
+    def _gradients(self, where: Situation, shortlist: Sequence[Candidate]) -> Values | Adds:
+        """Return the gradients of an iteration; what adds them, if one exchange of whole gradients takes all."""
+        (models, *others) = (self._models[one.label] for one in shortlist)
+        if not others and len(models) == 1 and models[0].keeps and not models[0].reads_gradients:
+            adds = self.training.adding(where.batch, where.active)
+            if adds is not None:
+                return adds
+        spare = self._in_force[0].spare() if self._in_force is not None and len(self._in_force) == 1 else None
+        return self.training.gradients(where.batch, where.active, spare)
 
     def save(self) -> State:
         """Return all that the iterations to come depend on, after one of the training."""
@@ -303,14 +310,13 @@ class SparsifierSet:
         self.training.apply(update)
 
     def _exchanged(
-        self, models: Sequence[Sparsifier], gradients: NDArray[np.float32], where: Situation, *, overwrite: bool = False
+        self, models: Sequence[Sparsifier], gradients: Values | Adds, where: Situation, *, overwrite: bool = False
     ) -> list[Exchange]:
         exchanges = []
-        # A bucket is a part of the gradients: as a residual it would keep all of them.
-        overwrite = overwrite and gradients.flags.writeable and len(models) == 1
         for bucket, model in zip(self._buckets, models, strict=True):
             model.density, model.iteration = where.density, where.batch
-            exchange = model.exchange(gradients if overwrite else gradients[:, bucket.entries], overwrite=overwrite)
+            given = gradients if len(models) == 1 or callable(gradients) else gradients[:, bucket.entries]
+            exchange = model.exchange(given, overwrite=overwrite)
             self._complete(model, exchange)
             exchanges.append(exchange)
         return exchanges

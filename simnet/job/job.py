@@ -6,9 +6,11 @@ import itertools
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
 import sparsifier_models
 from simnet.base.arrays import Floats
@@ -26,6 +28,8 @@ if TYPE_CHECKING:
 
 # Bytes of the order of a tensor in the buckets that PyTorch's DistributedDataParallel agrees on.
 _INDEX = 4.0
+# Iterations of which compute times are kept.
+_IN_STEP = 8
 
 
 @dataclass(frozen=True)
@@ -201,6 +205,27 @@ class Job:
                 raise ValueError(
                     f"{workers} workers need as many hosts within 0..{network.routes.n_hosts - 1}, got {hosts}"
                 )
+
+    @cached_property
+    def _computed(self) -> dict[int, Floats]:
+        """How long workers compute in the last few iterations: policies in step ask for the same ones in turn."""
+        return {}
+
+    def computes(self, iteration: int, workers: NDArray[np.intp]) -> Floats:
+        """Return for how long some workers compute in an iteration [s]; shape (P',).
+
+        Parameters
+        ----------
+        iteration : int
+            Which iteration.
+        workers : ndarray of int, shape (P',)
+            Which workers.
+        """
+        if iteration not in self._computed:
+            if len(self._computed) == _IN_STEP:
+                self._computed.clear()
+            self._computed[iteration] = self.compute.seconds(self.seed, iteration, self.source.workers)
+        return self._computed[iteration][workers]
 
     def begins(self, now: float) -> Floats:
         """Return how long after the first of them workers begin a job at a time [s]; shape (P,)."""

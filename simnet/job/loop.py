@@ -175,7 +175,7 @@ def iterate(
         attempt, trains = decision.attempt, decision.attempt is None
         batch = min(number + (attempt or 0), job.iterations - 1)
         named: tuple[str | int, ...] = ("iteration", number) if trains else ("exploration", attempts)
-        compute = job.compute.seconds(job.seed, batch, job.source.workers)[active]
+        compute = job.computes(batch, active)
         kept = trains and number < timeline
         state = IterationState(active, begins, probing, compute, [], probes)
         complete, behind = begins + probing + compute, compute

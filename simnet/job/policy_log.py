@@ -7,6 +7,7 @@ policy that starts afresh, it brings that to the same state.
 from __future__ import annotations
 
 import math
+from array import array
 from collections.abc import Sequence
 from typing import NamedTuple
 
@@ -14,7 +15,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from simnet.base import plugins
-from simnet.base.arrays import Floats
 from simnet.job.checkpoint import State
 from simnet.job.exchange import TimedExchange
 from simnet.job.job import Job, buckets
@@ -64,15 +64,19 @@ class PolicyLog:
 
     def __init__(self, job: Job, policy: Policy) -> None:
         self._job, self._policy = job, policy
+        # Asked once, as to ask a protocol takes longer than most answers.
+        self._adaptive = policy if isinstance(policy, Adaptive) else None
+        self._measures = policy if isinstance(policy, Measures) else None
         self._hosts = np.arange(job.source.workers) if job.placement is None else np.asarray(job.placement)
         scale = job.source.scale
         self._buckets = [
             round((one.entries.stop - one.entries.start) * scale) for one in buckets(job.source, job.overlap)
         ]
         self._context: PolicyContext | None = None
-        self._entries: list[_Entry] = []
-        # When the rounds of the probe before each entry ended; empty where there was none.
-        self._probed: list[list[float]] = [[]]
+        # One behind the other, field by field.
+        self._entries = array("d")
+        # When the rounds of the probe before an entry ended, by its number.
+        self._probed: dict[int, list[float]] = {}
         self._active_sets: list[list[int]] = []
         policy.reset()
 
@@ -92,12 +96,11 @@ class PolicyLog:
         self._context = self._of(iteration, now, active)
         if not self._active_sets or self._active_sets[-1] != workers:
             self._active_sets.append(workers)
-        self._entries.append(_Entry(iteration, now, len(self._active_sets) - 1))
-        self._probed.append([])
-        if isinstance(policy, Adaptive):
-            decision = policy.decide(self._context)
+        self._entries.extend(_Entry(iteration, now, len(self._active_sets) - 1))
+        if self._adaptive is not None:
+            decision = self._adaptive.decide(self._context)
             if not isinstance(decision, Decision):
-                raise plugins.wrong(policy.decide, decision, "a Decision")
+                raise plugins.wrong(self._adaptive.decide, decision, "a Decision")
             return decision
         shortlist = policy.shortlist(self._context)
         known = isinstance(shortlist, Sequence) and all(one in policy.candidates for one in shortlist)
@@ -113,7 +116,7 @@ class PolicyLog:
         iteration, now, active
             As of `decide`.
         """
-        return self._policy.measures(self._of(iteration, now, active)) if isinstance(self._policy, Measures) else None
+        return None if self._measures is None else self._measures.measures(self._of(iteration, now, active))
 
     def measured(self, iteration: int, now: float, active: NDArray[np.intp], ends: Sequence[float]) -> None:
         """Let the policy know how these messages went, before it decides.
@@ -125,9 +128,9 @@ class PolicyLog:
         ends : sequence of float
             When the last message of each round had arrived, in seconds since the last worker began.
         """
-        assert isinstance(self._policy, Measures)
-        self._probed[-1] = list(ends)
-        self._policy.measured(self._of(iteration, now, active), ends)
+        assert self._measures is not None
+        self._probed[len(self._entries) // len(_Entry._fields)] = list(ends)
+        self._measures.measured(self._of(iteration, now, active), ends)
 
     def _of(self, iteration: int, now: float, active: NDArray[np.intp]) -> PolicyContext:
         job, placement = self._job, self._hosts[active].tolist()
@@ -148,7 +151,7 @@ class PolicyLog:
         state : IterationState
             What workers did before.
         """
-        if isinstance(self._policy, Adaptive):
+        if self._adaptive is not None:
             gain, each = gains(step.exchanges)
             norms, broadcaster = np.sqrt(each), step.exchanges[0].stats.get("broadcaster")
             released = norms.mean() if broadcaster is None else norms[int(float(broadcaster))]
@@ -170,9 +173,10 @@ class PolicyLog:
         return Took(max(communicate, 0.0), selecting, merge, backward)
 
     def _observe(self, observation: Observation) -> None:
-        assert isinstance(self._policy, Adaptive)
+        assert self._adaptive is not None
         assert self._context is not None
-        self._entries[-1] = self._entries[-1]._replace(
+        last = -len(_Entry._fields)
+        entry = _Entry(*self._entries[last:])._replace(
             attempt=-1 if observation.decision.attempt is None else observation.decision.attempt,
             candidate=list(self._policy.candidates).index(observation.candidate),
             gain=observation.gain,
@@ -180,17 +184,19 @@ class PolicyLog:
             compression=observation.compression,
             **observation.took._asdict(),
         )
-        self._policy.observe(self._context, observation)
+        self._entries[last:] = array("d", entry)
+        self._adaptive.observe(self._context, observation)
 
     def save(self) -> State:
         """Return the log, from which `restore` resumes."""
-        entries: Floats = np.array(self._entries, dtype=np.float64).reshape(-1, len(_Entry._fields))
-        return {"entries": entries, "active": self._active_sets, "probed": self._probed[:-1]}
+        probed = {str(number): ends for number, ends in self._probed.items()}
+        return {"entries": np.array(self._entries), "active": self._active_sets, "probed": probed}
 
     def restore(self, state: State) -> None:
         """Replay a log to the policy."""
-        for row, ends in zip(state["entries"].tolist(), state["probed"], strict=True):
-            entry = _Entry(*row)
+        entries, size = state["entries"].tolist(), len(_Entry._fields)
+        for first in range(0, len(entries), size):
+            entry, ends = _Entry(*entries[first : first + size]), state["probed"].get(str(first // size))
             active = np.array(state["active"][int(entry.active)], dtype=np.intp)
             self.measures(int(entry.iteration), entry.now, active)
             if ends:

@@ -6,7 +6,8 @@ It is a long module, as what a row holds is booked, saved, restored and told sid
 from __future__ import annotations
 
 import itertools
-from collections.abc import Mapping, Sequence
+from array import array
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -15,16 +16,20 @@ from numpy.typing import NDArray
 
 from simnet.base.arrays import Floats
 from simnet.job.checkpoint import State
+from simnet.job.columns import Columns, arrayed
 from simnet.job.spans import Kernels, spans_of
 from simnet.network import Messages, Timing
 
 if TYPE_CHECKING:
     import pandas as pd
 
-    from simnet.costs.devices import DeviceProfile
+    from simnet.costs.devices import DeviceOp, DeviceProfile
     from simnet.traces.source import Score
     from sparsifier_models import Exchange
 
+
+# Exchanges whose kernels' intervals are kept.
+_MOST_RECURRING = 256
 
 MAIN = "job"
 """Name of a scenario's own job beside those that share its network."""
@@ -233,9 +238,13 @@ class Record:
         self.held_up = 0.0
         self.done = 0
         """How many iterations are done, exploration not counted."""
-        self._iterations: list[dict[str, Any]] = []
+        self._iterations = Columns()
+        # The sets of workers that took part, each once, and which of them did in each iteration.
         self._active_sets: list[NDArray[np.intp]] = []
-        self._split: list[NDArray[np.float64]] = []
+        self._active = array("q")
+        self._split = array("d")
+        # Intervals of the kernels of exchanges that recur, by their identities.
+        self._intervals: dict[tuple[int, ...], tuple[list[tuple[DeviceOp, ...]], tuple[float, float]]] = {}
         self._messages: list[tuple[int, Messages]] = []
         self._spans: list[tuple[int, int, str, str, float, float]] = []
 
@@ -247,7 +256,7 @@ class Record:
     @property
     def durations(self) -> list[float]:
         """Seconds of each iteration done, exploration included."""
-        return [row["iteration_s"] for row in self._iterations]
+        return self._iterations["iteration_s"].tolist() if self._iterations else []
 
     def add(
         self,
@@ -300,11 +309,13 @@ class Record:
             sum(np.asarray(exchange.stats[name]) for exchange in exchanges) for name in ("bytes_sent", "bytes_received")
         )
         split = np.column_stack([rank_compute, select, communicate, rank_wait, sent, received, timing.rank_compute])
-        self._active_sets.append(state.active)
-        self._split.append(split)
+        if not self._active_sets or not np.array_equal(self._active_sets[-1], state.active):
+            self._active_sets.append(state.active)
+        self._active.append(len(self._active_sets) - 1)
+        self._split.frombytes(split.tobytes())
         self.done += at.purpose == TRAIN
         means = split.mean(axis=0)
-        low, high = device.within([one for exchange in exchanges for one in exchange.kernels], state.active.size)
+        low, high = self._within(exchanges, device, state.active.size)
         self._iterations.append(
             {
                 "policy": self.policy,
@@ -320,7 +331,8 @@ class Record:
                 "bytes_sent_B": float(split[:, 4].sum()),
                 "purpose": at.purpose,
                 "choice": choice,
-                "density": at.density,
+                # A policy may say 1, or what numpy has.
+                "density": float(at.density),
                 "selected": float(np.mean(sum(exchange.selected for exchange in exchanges))),
                 **_statistics(exchanges),
                 "latency_s": at.latency,
@@ -346,13 +358,28 @@ class Record:
                 )
                 self._spans += [(at.iteration, worker, *span) for span in spans]
 
+    def _within(self, exchanges: Sequence[Exchange], device: DeviceProfile, workers: int) -> tuple[float, float]:
+        """Return `DeviceProfile.within` of all kernels of exchanges, which recur with their schedules."""
+        each = [exchange.kernels for exchange in exchanges]
+        key = *map(id, each), workers
+        known = self._intervals.get(key)
+        if known is None:
+            within = device.within([one for kernels in each for one in kernels], workers)
+            if not all(exchange.recurs for exchange in exchanges):
+                return within
+            if len(self._intervals) == _MOST_RECURRING:
+                self._intervals.clear()
+            # With the kernels, so that their identities stay theirs.
+            known = self._intervals[key] = each, within
+        return known[1]
+
     def save(self) -> State:
         """Return all rows so far."""
         return {
-            "iterations": _columns(self._iterations),
-            "active": _joined(self._active_sets, np.zeros(0, dtype=np.intp)),
-            "sizes": np.array([active.size for active in self._active_sets], dtype=np.int64),
-            "split": _joined(self._split, np.zeros((0, len(_SPLIT)))),
+            "iterations": self._iterations.save(),
+            "active_sets": self._active_sets,
+            "active": np.array(self._active),
+            "split": np.array(self._split),
             "messages": [{"iteration": number, **vars(one)} for number, one in self._messages],
             "spans": [np.array(column) for column in zip(*self._spans, strict=True)],
             "interruptions": [interruption.save() for interruption in self.interruptions],
@@ -360,32 +387,34 @@ class Record:
 
     def restore(self, state: State) -> None:
         """Resume from what `save` returned."""
-        ends = np.cumsum(state["sizes"])[:-1]
         messages = [
             (one["iteration"], Messages(**{name: one[name] for name in one if name != "iteration"}))
             for one in state["messages"]
         ]
         interruptions = [Interruption.restored(one) for one in state["interruptions"]]
         spans = list(zip(*(column.tolist() for column in state["spans"]), strict=True))
-        rows = _rows(state["iterations"])
-        self._active_sets = np.split(state["active"], ends) if rows else []
-        self._split = np.split(state["split"], ends) if rows else []
+        rows, sets, active = Columns.restored(state["iterations"]), list(state["active_sets"]), state["active"]
+        workers = sum(sets[one].size for one in active.tolist())
+        if len(active) != len(rows) or state["split"].size != workers * len(_SPLIT):
+            raise ValueError("rows of iterations and workers differ")
+        self._active_sets, self._active, self._split = sets, arrayed(active), arrayed(state["split"])
         self._iterations, self._messages, self._spans, self.interruptions = rows, messages, spans, interruptions
-        self.done = sum(row["purpose"] == TRAIN for row in rows)
+        self.done = rows.texts("purpose").count(TRAIN) if rows else 0
 
     def result(self, interruptions: Sequence[Interruption] = (), job_shares: Sequence[JobShare] = ()) -> PolicyResult:
         """Return the rows as data frames, with the interruptions and shares of all jobs."""
         import pandas as pd
 
-        sizes = [active.size for active in self._active_sets]
-        numbers, purposes = ([row[name] for row in self._iterations] for name in ("iteration", "purpose"))
-        split = _joined(self._split, np.zeros((0, len(_SPLIT))))
+        rows = self._iterations.all() or {name: [] for name in _ITERATIONS}
+        active = [self._active_sets[one] for one in self._active]
+        sizes = [one.size for one in active]
+        split = np.array(self._split).reshape(-1, len(_SPLIT))
         workers = pd.DataFrame(
             {
                 "policy": self.policy,
-                "iteration": np.repeat(np.array(numbers, dtype=np.int64), sizes),
-                "purpose": np.repeat(np.array(purposes, dtype=object), sizes),
-                "worker": _joined(self._active_sets, np.zeros(0, dtype=np.intp)),
+                "iteration": np.repeat(np.array(rows["iteration"], dtype=np.int64), sizes),
+                "purpose": np.repeat(np.array(rows["purpose"], dtype=object), sizes),
+                "worker": np.concatenate([np.zeros(0, dtype=np.intp), *active]),
                 **dict(zip(_SPLIT, split.T, strict=True)),
             }
         )
@@ -401,7 +430,7 @@ class Record:
         spans = pd.DataFrame(self._spans, columns=columns_of_spans)
         spans.insert(0, "policy", self.policy)
         return PolicyResult(
-            iterations=pd.DataFrame(self._iterations, columns=None if self._iterations else list(_ITERATIONS)),
+            iterations=pd.DataFrame(rows),
             workers=workers,
             messages=pd.concat(messages, ignore_index=True) if messages else pd.DataFrame(columns=columns),
             spans=spans,
@@ -415,20 +444,6 @@ def gains(exchanges: Sequence[Exchange]) -> tuple[float, Floats]:
     sent, given = (_squares(exchanges, name) for name in ("sent_norm", "given_norm"))
     each = np.divide(sent, given, out=np.ones_like(given), where=given > 0)
     return (float(sent.sum()) / float(given.sum()) if given.any() else 1.0), each
-
-
-def _columns(rows: Sequence[Mapping[str, Any]]) -> dict[str, NDArray[Any]]:
-    """Return the columns of rows with equal keys."""
-    return {name: np.array([row[name] for row in rows]) for name in rows[0]} if rows else {}
-
-
-def _rows(columns: Mapping[str, NDArray[Any]]) -> list[dict[str, Any]]:
-    values = zip(*(column.tolist() for column in columns.values()), strict=True)
-    return [dict(zip(columns, row, strict=True)) for row in values]
-
-
-def _joined(arrays: Sequence[NDArray[Any]], none: NDArray[Any]) -> NDArray[Any]:
-    return np.concatenate(arrays) if arrays else none
 
 
 def _squares(exchanges: Sequence[Exchange], name: str) -> Floats:

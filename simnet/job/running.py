@@ -7,8 +7,7 @@ from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
-
-import simpy
+from typing import TYPE_CHECKING
 
 from simnet.base.errors import SimnetError, StalledError
 from simnet.base.plugins import blamed
@@ -21,6 +20,9 @@ from simnet.job.sampling import Sampling
 from simnet.network import Network, Timing
 from simnet.policies import Adaptive, Candidate, Fixed, Policy
 from simnet.traces.source import shared
+
+if TYPE_CHECKING:
+    import simpy
 
 
 @dataclass(frozen=True)
@@ -243,6 +245,8 @@ def _on_shared_clock(
     job: Job, requests: TimingRequests, record: Record, colocated: Mapping[str, ColocatedJob]
 ) -> tuple[list[Interruption], list[JobShare]]:
     """Time the exchanges of several jobs on one clock, until those of the first job are done; return how they fared."""
+    import simpy
+
     env = simpy.Environment()
     shared = job.stages[0][1].on(env)
     end = env.process(_process(shared, requests, record))

@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 from simnet.base.arrays import Floats
 from simnet.job.exchange import Situation, SparsifierSet, Timed, TimedExchange, sooner
 from simnet.job.job import Job
+from simnet.job.pace import Pace
 from simnet.policies import Candidate
 from simnet.traces.source import Given, begun
 from sparsifier_models import Exchange
@@ -44,11 +45,15 @@ class Sampling:
     give_up : float
         When a job that has not ended by then is not followed any more: the last iteration simulated stands for all that
         are left [s].
+    pace : Pace, optional
+        How the job is expected to go as its links change, found without simulating it. An iteration stands for as many
+        as its block has at its own speed, times how much faster the block is expected to be than what it met.
 
     Attributes
     ----------
-    stands_for : list of float
-        For how many iterations each of those simulated so far stands.
+    stands_for, lasts, expected : list of float
+        For how many iterations each of those simulated so far stands; how long these last in all, and how long they
+        were expected to, up to a factor [s].
 
     Examples
     --------
@@ -69,10 +74,14 @@ class Sampling:
         block: float | None = None,
         until: float = math.inf,
         give_up: float = math.inf,
+        pace: Pace | None = None,
     ) -> None:
+        self._pace = pace
         self._iterations, self._samples, self._given, self._until = iterations, samples, block, until
         self._give_up = give_up
         self.stands_for: list[float] = []
+        self.lasts: list[float] = []
+        self.expected: list[float] = []
         self._begun, self._done, self._reached = math.nan, 0.0, 0.0
         self._block = block or 0.0
 
@@ -93,13 +102,17 @@ class Sampling:
         span = self._block
         if self._given is not None:
             span = (self._cell() + 1) * self._block - (self._reached - self._begun)
-        stands_for = min(max(span / seconds, 1.0), left) if seconds > 0 else left
-        self.stands_for.append(stands_for)
-        self._done += stands_for
-        self._reached += stands_for * seconds
+        stands_for, lasts, expected = self._covered(began, seconds, span, left)
         left -= stands_for
-        if left < 0.5 or self._reached - self._begun > self._give_up:
-            self.stands_for[-1] += left
+        self._done += stands_for
+        self._reached += lasts
+        over = left < 0.5 or self._reached - self._begun > self._give_up
+        more = 1 + left / stands_for if over else 1.0
+        for column, value in zip(
+            (self.stands_for, self.lasts, self.expected), (stands_for, lasts, expected), strict=True
+        ):
+            column.append(value * more)
+        if over:
             return self._iterations, self._reached
         if self._given is not None:
             self._block = self._given * (1 if self._reached - self._begun < self._until else 4)
@@ -113,6 +126,34 @@ class Sampling:
             ahead = 0.0
         number = int(self._done + 1e-9 + (ahead / seconds if seconds > 0 else 0.0))
         return min(number, self._iterations - 1), self._reached + ahead
+
+    def _covered(self, began: float, seconds: float, span: float, left: float) -> tuple[float, float, float]:
+        """Return for how many iterations one stands, how long these last, and what they were expected to [s].
+
+        Parameters
+        ----------
+        began, seconds : float
+            The one simulated [s].
+        span : float
+            What is left of its block [s].
+        left : float
+            Iterations that are left of the job.
+        """
+        if seconds <= 0:
+            return left, 0.0, 0.0
+        stands_for, lasts = min(max(span / seconds, 1.0), left), min(max(span, seconds), left * seconds)
+        if self._pace is None or seconds > self._give_up:
+            return stands_for, lasts, lasts
+        own = self._pace.between(began, began + seconds)
+        if span <= seconds or not own > 0:
+            return stands_for, lasts, own * stands_for
+        # What the links are like in all of the block is known, and on which of them the iteration was.
+        block = self._pace.between(self._reached, self._reached + span)
+        stands_for = max(block / own, 1.0)
+        if stands_for <= left:
+            return stands_for, span, block
+        block *= left / stands_for
+        return left, self._pace.until(self._reached, block) - self._reached, block
 
     def _cell(self) -> int:
         """Return the number of the block that the job has reached, of blocks as long as the one in force."""
@@ -226,11 +267,13 @@ def _lean(exchanges: Sequence[Exchange]) -> list[Exchange]:
     return [replace(one, update=np.broadcast_to(np.float32(0), one.update.shape)) for one in exchanges]
 
 
-def total(seconds: Floats, stands_for: Floats) -> tuple[float, float]:
+def total(seconds: Floats, stands_for: Floats, expected: Floats | None = None) -> tuple[float, float]:
     """Return how long a job lasts by the iterations of a sample, and the standard error of that [s].
 
-    The error is that of the differences between neighbours in speed: what changes slowly over the job costs little, as
-    the sample goes along; what jumps, by chance or by turns, costs the more the longer the blocks are.
+    The error is that of the differences between neighbours in speed, beside what was expected of the links: what
+    changes slowly over the job costs little, as the sample goes along; what jumps, by chance or by turns, costs the
+    more the longer the blocks are. It is one of iterations, which the job makes up at the speed of its end, or of all
+    of it if that is slower.
 
     Parameters
     ----------
@@ -238,17 +281,24 @@ def total(seconds: Floats, stands_for: Floats) -> tuple[float, float]:
         Of the iterations.
     stands_for : ndarray, shape (samples,)
         How many iterations each stands for.
+    expected : ndarray, shape (samples,), optional
+        How long these were expected to last in all, up to a factor [s]; default: as long as they do.
 
     Examples
     --------
     >>> total(np.array([1.0, 1.0, 2.0]), np.array([4, 4, 2]))
-    (12.0, 1.2)
+    (12.0, 2.0)
+    >>> total(np.array([1.0, 1.0, 2.0]), np.array([4, 4, 2]), np.array([4.0, 4.0, 2.0]))
+    (12.0, 0.0)
     >>> total(np.array([1.0, 3.0]), np.array([1, 1]))
     (4.0, 0.0)
     """
     whole = float((seconds * stands_for).sum())
     if seconds.size < 2 or not whole or not seconds.all():
         return whole, 0.0 if stands_for.max() <= 1 else math.inf
-    block, left_out = (seconds * stands_for)[1:], 1 - 1 / np.maximum(stands_for[1:], 1.0)
-    speed = math.sqrt(float((np.diff(1 / seconds) ** 2 / 2 * block**2 * left_out).sum()))
-    return whole, whole * speed / float(stands_for.sum())
+    blocks = seconds * stands_for if expected is None else expected
+    speeds, left_out = stands_for / np.maximum(blocks, 1e-300), 1 - 1 / np.maximum(stands_for[1:], 1.0)
+    open_ = math.sqrt(float((np.diff(speeds) ** 2 / 2 * blocks[1:] ** 2 * left_out).sum()))
+    done = np.cumsum(stands_for)
+    at_end = whole - float(np.interp(done[-1] - open_, done, np.cumsum(seconds * stands_for)))
+    return whole, max(at_end, whole * open_ / float(done[-1]))

@@ -18,7 +18,6 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias, get_args
 
 import numpy as np
-import simpy
 from numpy.typing import ArrayLike
 
 from simnet.base.arrays import Floats, Ranks
@@ -35,8 +34,7 @@ from simnet.network.links import ConstantLoad, Links, OnOffFlow
 from simnet.network.max_plus import Passage, pass_through, split_of
 from simnet.network.program import Program, failures_of, moments_of, parts_of
 from simnet.network.sharing import Sharing, sharing_of
-from simnet.network.simpy_clock import Clock
-from simnet.network.stack import IDEAL, Stack, stack_of
+from simnet.network.stack import IDEAL, Stack, name_of, stack_of
 from simnet.network.transport import Incast, Loss, MeasuredIncast
 from simnet.network.weather import Weather
 from simnet.schedule import Round, Schedule
@@ -44,6 +42,9 @@ from topologies.graphs import Link
 
 if TYPE_CHECKING:
     import networkx as nx
+    import simpy
+
+    from simnet.network.simpy_clock import Clock
 
 __all__ = ["ConstantLoad", "Jitter", "Messages", "Network", "OnOffFlow", "Timing"]
 
@@ -58,6 +59,9 @@ Software: TypeAlias = Callable[[Schedule, Ranks], Schedule]
 
 # A message of routing by flow draws one of so many numbers.
 _PICKS = 1 << 40
+
+# Messages of a schedule whose times are kept in any case: 16 bytes each.
+_FEW = 1 << 14
 
 
 class Network:
@@ -164,7 +168,11 @@ class Network:
         self.engine, self.routing, self.on_outage = engine, routing, on_outage
         self._timing = self._engines()
         self._memory = Memory({}, {}, {})
-        self._begin_on(simpy.Environment() if env is None else env)
+        self._begin_on(env)
+
+    def __repr__(self) -> str:
+        hosts, links = self.routes.n_hosts, self.graph.number_of_edges()
+        return f"Network({hosts:,} hosts, {links:,} links, stack {name_of(self.stack)})"
 
     def _engines(self) -> Engines:
         return Engines(
@@ -183,12 +191,26 @@ class Network:
         other._begin_on(env)
         return other
 
-    def _begin_on(self, env: simpy.Environment) -> None:
-        """Have nothing under way, on the clock of an environment."""
-        self.env = env
+    def _begin_on(self, env: simpy.Environment | None) -> None:
+        """Have nothing under way, on the clock of an environment; a new one, when it is needed, where there is none."""
+        self._env = env
         self._clock: Clock | None = None
-        self._transfers = stream(self.seed, "jitter", "transfer")
-        self._picks = stream(self.seed, "routes", "transfer")
+        self._draws: dict[str, np.random.Generator] = {}
+
+    @property
+    def env(self) -> simpy.Environment:
+        """The clock of `transfer` and `run`."""
+        if self._env is None:
+            import simpy
+
+            self._env = simpy.Environment()
+        return self._env
+
+    def _drawing(self, what: str) -> np.random.Generator:
+        """Return the random stream that transfers draw from, for their jitter or routes."""
+        if what not in self._draws:
+            self._draws[what] = stream(self.seed, what, "transfer")
+        return self._draws[what]
 
     def path(self, src: int, dst: int, t: float = 0.0) -> tuple[float, float]:
         """Return latency [s] and bottleneck bandwidth [byte/s] of the route from `src` to `dst` as it is at `t`.
@@ -216,8 +238,8 @@ class Network:
             If `nbytes` is negative or not finite, or there is no route.
         """
         bounded(nbytes, Size, "nbytes")
-        delay = 0.0 if self.jitter is None else float(drawn(self.jitter, self._transfers, 1)[0])
-        pick = int(self._picks.integers(_PICKS)) if self.routing == "flow" else 0
+        delay = 0.0 if self.jitter is None else float(drawn(self.jitter, self._drawing("jitter"), 1)[0])
+        pick = int(self._drawing("routes").integers(_PICKS)) if self.routing == "flow" else 0
         self.routes.route(src, dst)
         return self._own_clock().transfer(src, dst, float(nbytes), delay, pick)
 
@@ -356,6 +378,11 @@ class Network:
         return self._by_fluid(program if self.stack.pieces == 1 else prepared(cut=True), messages)
 
     def _by_fluid(self, program: Program, messages: bool) -> Timing:
+        # Loaded where messages meet, and only there.
+        import simpy
+
+        from simnet.network.simpy_clock import Clock
+
         env = simpy.Environment(initial_time=float(program.start.min()))
         clock = Clock(env, self._timing, program.origin)
         timing = env.run(until=clock.run(Run(program, env.event(), messages)))
@@ -387,12 +414,14 @@ class Network:
             assert timing.messages is not None
             return timing.left, timing.messages.sent, timing.messages.arrived
 
-        went = passage(messages)
+        # Going through them once more, when somebody asks what ranks did, costs more than to keep the times of a few.
+        keeps = messages or program.schedule.n_messages <= _FEW
+        went = passage(keeps)
         if went is None:
             return None
 
         def account() -> Split:
-            kept = went if messages else passage(True)
+            kept = went if keeps else passage(True)
             assert kept is not None
             return with_software(split_of(program, kept), program)
 
@@ -450,6 +479,8 @@ class Network:
 
     def _own_clock(self) -> Clock:
         if self._clock is None:
+            from simnet.network.simpy_clock import Clock
+
             self._clock = Clock(self.env, self._engines())
         return self._clock
 

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import math
 import operator
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any, NamedTuple, get_args
 
 import numpy as np
 from numpy.typing import NDArray
 
-from simnet.base.arrays import Floats, Ranks
+from simnet.base.arrays import Floats, Ranks, distinct
 from simnet.network.computing import Computed, Streams
 from simnet.network.event_loop.records import (
     BACKGROUND,
@@ -34,7 +34,9 @@ from simnet.schedule import Round
 # What ranks compute for each part beside it, by the names of `records.Portion`.
 _BESIDE = "slice", "select", "unpack"
 
-_NO_RANKS = np.zeros(0, dtype=np.int64)
+
+# Messages for each route from which on it pays to find out which of its links matter.
+_OFTEN = 4
 
 
 class Handle(NamedTuple):
@@ -174,8 +176,18 @@ class Engine(Ways):
         self._n_transfers -= 1
         self.give_room(flows=1)
 
-    def run(self, program: Program, keep: bool) -> Handle:
-        """Let the ranks of schedules enter; `keep` says whether to keep start and finish of every message."""
+    def run(self, program: Program, keep: bool, alone: bool = False) -> Handle:
+        """Let the ranks of schedules enter.
+
+        Parameters
+        ----------
+        program : Program
+            The schedules.
+        keep : bool
+            Whether to keep start and finish of every message.
+        alone : bool
+            Whether nothing else is under way before this is over.
+        """
         P, schedule = program.hosts.size, program.schedule
         taken: list[tuple[Table, int, int]] = []
 
@@ -184,9 +196,9 @@ class Engine(Ways):
             taken.append((table, at, count))
             return at
 
-        distinct = list({id(one): one for one in schedule.rounds}.values())
-        sends = np.array([np.bincount(one.src, minlength=P) for one in distinct]).reshape(-1, P)
-        receives = np.array([np.bincount(one.dst, minlength=P) for one in distinct]).reshape(-1, P)
+        each = list({id(one): one for one in schedule.rounds}.values())
+        sends = np.array([np.bincount(one.src, minlength=P) for one in each]).reshape(-1, P)
+        receives = np.array([np.bincount(one.dst, minlength=P) for one in each]).reshape(-1, P)
         slots = int(sends.max(axis=0, initial=0).sum())
         self.make_room(flows=slots, ranks=P)
         most = 2 * int((sends + receives).max(initial=0)) + self.state.n_background + 4
@@ -201,8 +213,10 @@ class Engine(Ways):
         if streams is not None:
             self._lay_streams(streams, program.start, g, take)
             software = {id(one): own for one, own in zip(schedule.rounds, streams.software, strict=True)}
-        tasks = self._lay_tasks(distinct, sends, receives, g, program.hosts, software, take)
+        tasks, routes = self._lay_tasks(each, sends, receives, g, program.hosts, software, take)
         n_rounds, n_messages = len(schedule.rounds), schedule.n_messages
+        if alone and self._stack == IDEAL and n_messages >= _OFTEN * routes.size:
+            self.narrow(routes, take)
         i = take(rounds, n_rounds + 1)
         rounds.write(i, n_rounds, tasks=np.array([tasks[id(one)] for one in schedule.rounds], dtype=np.int64))
         rounds.write(i + 1, n_rounds, offset=np.cumsum([len(one) for one in schedule.rounds], dtype=np.int64))
@@ -251,19 +265,22 @@ class Engine(Ways):
 
     def _lay_tasks(
         self,
-        distinct: list[Round],
+        rounds: list[Round],
         sends: Ranks,
         receives: Ranks,
         ranks: int,
         hosts: Ranks,
         software: dict[int, float | Floats],
         take: Callable[[Table, int], int],
-    ) -> dict[int, int]:
-        """Write what each rank has to do in each round, and the messages; return the first task of a round by its id.
+    ) -> tuple[dict[int, int], Ranks]:
+        """Write what each rank has to do in each round, and the messages.
+
+        Return the first task of a round by its id, and the first candidates of the routes that messages take, each
+        once.
 
         Parameters
         ----------
-        distinct : list of Round
+        rounds : list of Round
             The rounds, each once.
         sends : ndarray of int, shape (number of rounds, P)
             How many messages each rank sends in each.
@@ -280,46 +297,39 @@ class Engine(Ways):
         """
         P, messages, tasks = hosts.size, self.tables["messages"], self.tables["tasks"]
         # Messages are in the order of rounds, and in these of their senders.
-        orders = [np.argsort(one.src, kind="stable") for one in distinct]
-        ordered = list(zip(distinct, orders, strict=True))
-        src = np.concatenate([_NO_RANKS, *(one.src[order] for one, order in ordered)])
-        dst = np.concatenate([_NO_RANKS, *(one.dst[order] for one, order in ordered)])
+        orders = [np.argsort(one.src, kind="stable") for one in rounds]
+        ordered = list(zip(rounds, orders, strict=True))
+
+        def joined(columns: Iterable[NDArray[Any]], dtype: type = np.float64) -> NDArray[Any]:
+            return np.concatenate([np.zeros(0, dtype), *columns])
+
+        src = joined((one.src[order] for one, order in ordered), np.int64)
+        dst = joined((one.dst[order] for one, order in ordered), np.int64)
+        m, count = take(messages, src.size), src.size
+        # One after another, lest columns in between take more memory than what stays.
+        messages.write(m, count, n_bytes=joined(self._stack.wire(one, P)[order] for one, order in ordered))
+        messages.write(m, count, payload=joined(one.nbytes[order] for one, order in ordered))
+        messages.write(m, count, number=joined(orders, np.int64))
+        messages.write(m, count, src=ranks + src)
+        messages.write(m, count, dst=ranks + dst)
+        pairs, connection = distinct(src * P + dst, P * P)
+        messages.write(m, count, connection=take(self.tables["connections"], pairs.size) + connection)
         route, candidates = self.routes_between(hosts[src], hosts[dst])
-        pairs, connection = np.unique(src * P + dst, return_inverse=True)
-        connections = take(self.tables["connections"], pairs.size)
-        m = take(messages, src.size)
-        messages.write(
-            m,
-            src.size,
-            n_bytes=np.concatenate([np.zeros(0), *(self._stack.wire(one, P)[order] for one, order in ordered)]),
-            payload=np.concatenate([np.zeros(0), *(one.nbytes[order] for one, order in ordered)]),
-            src=ranks + src,
-            dst=ranks + dst,
-            route=route,
-            candidates=candidates,
-            number=np.concatenate([_NO_RANKS, *orders]),
-            connection=connections + connection,
-        )
+        messages.write(m, count, route=route, candidates=candidates)
         if self._stack.lets_go not in ("left", "taken"):
-            messages.write(m, src.size, back=self.routes_between(hosts[dst], hosts[src])[0])
-        numbers = np.repeat(np.arange(len(distinct)), [len(one) for one in distinct])
-        incoming = self.tables["incoming"].put(m + np.lexsort((np.arange(src.size), dst, numbers)), take)
+            messages.write(m, count, back=self.routes_between(hosts[dst], hosts[src])[0])
+        receivers = P * np.repeat(np.arange(len(rounds)), [len(one) for one in rounds]) + dst
+        incoming = self.tables["incoming"].put(m + np.argsort(receivers, kind="stable"), take)
         first = take(tasks, sends.size)
-        tasks.write(
-            first,
-            sends.size,
-            seconds=np.concatenate(
-                [np.zeros(0), *(np.broadcast_to(one.compute - software.get(id(one), 0.0), P) for one in distinct)]
-            ),
-            software=np.concatenate(
-                [np.zeros(0), *(np.broadcast_to(software.get(id(one), 0.0), P) for one in distinct)]
-            ),
-            messages=m + np.cumsum(np.append(0, sends.ravel()))[:-1],
-            sends=sends.ravel(),
-            incoming=incoming + np.cumsum(np.append(0, receives.ravel()))[:-1],
-            receives=receives.ravel(),
-        )
-        return {id(one): first + P * place for place, one in enumerate(distinct)}
+        seconds = joined(np.broadcast_to(one.compute - software.get(id(one), 0.0), P) for one in rounds)
+        tasks.write(first, sends.size, seconds=seconds)
+        if software:
+            own = joined(np.broadcast_to(software[id(one)], P) for one in rounds)
+            tasks.write(first, sends.size, software=own)
+        tasks.write(first, sends.size, messages=m + np.cumsum(sends) - sends.ravel(), sends=sends.ravel())
+        tasks.write(first, sends.size, incoming=incoming + np.cumsum(receives) - receives.ravel())
+        tasks.write(first, sends.size, receives=receives.ravel())
+        return {id(one): first + P * place for place, one in enumerate(rounds)}, np.flatnonzero(np.bincount(route))
 
     def _lay_streams(self, given: Streams, start: Floats, g: int, take: Callable[[Table, int], int]) -> None:
         """Give each of the ranks from `g` on a stream of its own, which begins when it enters.
@@ -383,6 +393,7 @@ class Engine(Ways):
         """Forget a run, whether it is done or not."""
         self._handles.remove(handle)
         self.loop.forget(self.state, handle.run)
+        self.widen()
         self.give_room(flows=handle.slots, ranks=handle.n_ranks)
         for table, at, count in handle.taken:
             table.give_back(at, count)

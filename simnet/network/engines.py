@@ -7,15 +7,19 @@ which the interpreter takes some 15 us; each other one of its round on each link
 from __future__ import annotations
 
 from collections import Counter
+from typing import TYPE_CHECKING
 
 import numpy as np
 
-from simnet.network.engine import Engine
+from simnet.base.effort import Interpreted
+from simnet.network.compiled_loop import loop_is_loaded
 from simnet.network.links import Links
 from simnet.network.program import Program
 from simnet.network.sharing import Sharing
 from simnet.network.stack import Stack
-from simnet.network.tables import loop_is_loaded
+
+if TYPE_CHECKING:
+    from simnet.network.engine import Engine
 
 # Work from which on loading the compiled event loop takes less time than it saves.
 _MANY = 50_000
@@ -44,10 +48,8 @@ def estimated_work(program: Program, links: Links) -> float:
     return n_messages + _MEETING * meetings
 
 
-class _Interpreted:
-    """The work that all networks of this process have had done without the compiled event loop."""
-
-    work = 0.0
+# What all networks of this process have had done without the compiled event loop.
+_interpreted = Interpreted(_MANY)
 
 
 class Engines:
@@ -76,9 +78,11 @@ class Engines:
             self._carried += what if isinstance(what, int) else estimated_work(what, self.links)
             done = 0 if self._engine is None else _SETTLING * self._engine.state.stamp
             before, self._counted = self._counted, max(self._carried, done)
-            _Interpreted.work += self._counted - before
-            compiled = _Interpreted.work >= _MANY or loop_is_loaded()
+            compiled = loop_is_loaded() or _interpreted.is_enough_with(self._counted - before)
             if self._engine is None or compiled:
+                # Only now is there anything for the event loop to do.
+                from simnet.network.engine import Engine
+
                 self._compiled = compiled
                 self._engine = Engine(
                     self.links, self._overheads, self._stack, self._sharing, compiled=compiled, **self._options

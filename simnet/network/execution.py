@@ -5,18 +5,22 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
-import simpy
 from numpy.typing import ArrayLike, NDArray
 
 from simnet.base.arrays import Floats, Ranks
 from simnet.base.errors import StalledError, Waits
+from simnet.base.units import format_seconds
 from simnet.network.computing import Computed
-from simnet.network.engine import Engine, Handle
-from simnet.network.event_loop.records import FAILED, IN_ROUND
 from simnet.network.program import Program
+
+if TYPE_CHECKING:
+    import pandas as pd
+    import simpy
+
+    from simnet.network.engine import Engine, Handle
 
 # Ranks that a line of a message names.
 _NAMED = 8
@@ -142,7 +146,7 @@ class Split(NamedTuple):
     wait: Floats
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Timing:
     """When a schedule was done, and what each rank did meanwhile.
 
@@ -175,6 +179,20 @@ class Timing:
     work: Work | None = None
     software: HostWork | None = None
     computed: Computed | None = None
+
+    def __repr__(self) -> str:
+        ranks = "1 rank" if self.left.size == 1 else f"{self.left.size:,} ranks"
+        begin = f" from {format_seconds(self.start)}" if self.start else ""
+        kept = "" if self.messages is None else ", with messages"
+        return f"Timing({ranks}, {format_seconds(self.duration)}{begin}{kept})"
+
+    def to_pandas(self) -> pd.DataFrame:
+        """Return when each rank entered and was done, and what it did meanwhile [s], a row per rank."""
+        import pandas as pd
+
+        columns = {"start_s": self.rank_start, "finish_s": self.rank_finish}
+        did = {"communicate_s": self.rank_communicate, "compute_s": self.rank_compute, "wait_s": self.rank_wait}
+        return pd.DataFrame(columns | did).rename_axis("rank").reset_index()
 
     @property
     def start(self) -> float:
@@ -260,11 +278,21 @@ class Run:
         self.done = done
         self.program, self._messages = program, messages
 
-    def enter(self, engine: Engine, now: float) -> int:
-        """Let the ranks enter, not before now [s since the engine's origin]; return the number of the run there."""
+    def enter(self, engine: Engine, now: float, alone: bool) -> int:
+        """Let the ranks enter, and return the number of the run in the engine.
+
+        Parameters
+        ----------
+        engine : Engine
+            What times the messages.
+        now : float
+            When they enter at the earliest [s since the engine's origin].
+        alone : bool
+            Whether nothing else is under way before they are done.
+        """
         if self.program.origin != engine.origin or self.program.start.min() < now:
             self.program = self.program.counted_from(engine.origin, now)
-        self._handle: Handle = engine.run(self.program, self._messages)
+        self._handle: Handle = engine.run(self.program, self._messages, alone)
         return self._handle.run
 
     def leave(self, engine: Engine) -> Timing:
@@ -316,6 +344,8 @@ class Run:
         now : float
             The time [s since the engine's origin].
         """
+        from simnet.network.event_loop.records import FAILED
+
         rounds = self.program.schedule.rounds
         fields = "round_index", "state", "missing"
         at, state, left = (engine.of_ranks(self._handle, field).tolist() for field in fields)
@@ -358,6 +388,8 @@ class Run:
         Where no rank failed, it is only what is `blocked`: that explains everything else. A message that a rank sends
         is among it if more is `left` than it receives.
         """
+        from simnet.network.event_loop.records import FAILED, IN_ROUND
+
         found: dict[int, list[tuple[int, str]]] = {}
         unsent: dict[int, list[tuple[int, str]]] = {}
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from itertools import groupby, islice
+from itertools import groupby, islice, pairwise
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 import numpy as np
@@ -23,6 +23,7 @@ from simnet.network.max_plus import covered
 from simnet.network.program import Program
 from simnet.network.stack import Stack, in_rings, of_rings
 from simnet.schedule import Round, Schedule
+from topologies.deferred import add_link, deferred
 
 TURNS = 4, 16, 64
 """Turns of a loop that are gone through: so few, or, where times do not come again, so many."""
@@ -285,20 +286,17 @@ def _routes_of(src: Ranks, dst: Ranks, one: Round, links: Links) -> _Routes | No
 
 def _graph(hosts: int, capacities: tuple[float, ...], latency: float, two_way: bool) -> nx.DiGraph[Any]:
     """Return hosts with routes between them: over links of their own, or each over links at its two ends."""
-    import networkx as nx
-
-    graph: nx.DiGraph[Any] = nx.DiGraph()
-    graph.add_nodes_from(range(hosts))
+    graph = deferred(range(hosts))
     for src in range(hosts):
         for dst in set(range(hosts)) - {src}:
             if two_way and len(capacities) > 1:
                 middle = [f"{src} to {dst}, {hop}" for hop in range(len(capacities) - 3)]
                 ends = [f"from {src}", f"to {dst}"] if len(capacities) > 2 else ["switch"]
-                path = [src, *ends[:1], *middle, *ends[1:], dst]
+                path: list[int | str] = [src, *ends[:1], *middle, *ends[1:], dst]
             else:
                 path = [src, dst]
-            for hop, (link, capacity) in enumerate(zip(nx.utils.pairwise(path), capacities, strict=True)):
-                graph.add_edge(*link, latency=0.0 if hop else latency, bandwidth=capacity)
+            for hop, (link, capacity) in enumerate(zip(pairwise(path), capacities, strict=True)):
+                add_link(graph, *link, latency=0.0 if hop else latency, bandwidth=capacity)
     return graph
 
 

@@ -10,7 +10,7 @@ import numpy as np
 from simnet.base.arrays import Floats
 from simnet.base.quantities import Seconds, Spread
 
-Jitter: TypeAlias = Callable[[np.random.Generator, int], Floats]
+Jitter: TypeAlias = Callable[["np.random.Generator", int], Floats]
 """Draws n extra latencies [s], >= 0, from a generator."""
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from array import array
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -268,7 +269,7 @@ class Links:
         self.routes = Routes(graph, seed=seed, routing=routing)
         self.flows: list[OnOffFlow] = []
         # The entry at the end is that of -1, which tables of routes have after the last link.
-        self._is_free = np.array([graph.edges[link].get("kind") == "free" for link in self.routes.links] + [False])
+        self._is_free = np.array([*(kind == "free" for kind in self.routes.kinds), False])
         self._bandwidth: list[Signal | float] = self.routes.bandwidth.tolist()
         self._latency: list[Signal | float] = self.routes.latency.tolist()
         self._load: dict[int, float] = {}
@@ -300,7 +301,8 @@ class Links:
         self._set_loss(loss)
         self.crowding = None if incast is None else self._crowded(graph, incast)
         # Links into hosts that have one, on which few of them do not collapse.
-        self.into_one = np.array([isinstance(v, int) and graph.in_degree(v) == 1 for _, v in self.routes.links])
+        leads_to = Counter(v for _, v in self.routes.links)
+        self.into_one = np.array([isinstance(v, int) and leads_to[v] == 1 for _, v in self.routes.links])
         if self.crowding is not None:
             self.into_one &= self.crowding.rows < 0
 

@@ -13,23 +13,24 @@ ranks enter a round at once, with nothing under way, sharing has to be solved fo
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from functools import cache
+from functools import cache, cached_property
 from itertools import groupby
 from math import inf
 from types import ModuleType
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeAlias
 from weakref import WeakKeyDictionary
 
 import numpy as np
 from numpy.typing import NDArray
 
 from simnet.base.arrays import Floats, Ranks
+from simnet.base.effort import Interpreted
 from simnet.network import recurrence
+from simnet.network.compiled_loop import loop_is_loaded
 from simnet.network.execution import Split
 from simnet.network.links import Links, moments_around
 from simnet.network.program import Program
 from simnet.network.recurrence import BEYOND, CROSSED, IN_STEP, MET, Cursors, Forecast, Progress, RouteState, Traffic
-from simnet.network.tables import loop_is_loaded
 from simnet.schedule import Round
 
 # Compiled loops take a quarter of a second to load, and the interpreter needs about as long for so many messages.
@@ -42,14 +43,21 @@ _OF_ROUND, _AT_NUMPYS = 10, 50
 _SOON = 2
 # Rounds kept at a time: those of a loop come again at once, and fresh memory for thousands of others takes long.
 _ROUNDS = 64
+# Messages of a round that is kept from call to call, how many of these, and for how many placements, at most.
+_SHORT, _SHORTS, _PLACEMENTS = 64, 1024, 4
 # Messages of all patterns of some links that are kept from call to call, at most.
 _KEPT = 1 << 18
-_NONE = np.zeros(0)
+# An array as one whose single numbers the interpreter gets at much faster.
+_view: Any = memoryview
+_NONE, _NO_ONE = np.zeros(0), np.zeros(0, dtype=np.int64)
 # Messages whose jitter is drawn together.
 _AT_ONCE = 1 << 16
 # Segments of all links to hold, segments of its own route, and seconds, beyond which a message that waits is left to
 # the other clock.
 _HELD, _PATIENCE, _LONGEST = 1 << 25, 1 << 20, 1e7
+
+
+_Alone: TypeAlias = Callable[[Round], tuple[Floats, Floats, Floats]]
 
 
 class Passage(NamedTuple):
@@ -77,7 +85,7 @@ def pass_through(
     program: Program,
     links: Links,
     overheads: tuple[float, float],
-    alone: Callable[[Round], tuple[Floats, Floats, Floats]],
+    alone: _Alone,
     keep: bool = False,
 ) -> Passage | None:
     """Time schedules on links without background flows; None if messages meet that this cannot solve, or wait long.
@@ -96,37 +104,50 @@ def pass_through(
     keep : bool
         Whether to keep start and arrival of every message.
     """
+    layout = _Layout(program.hosts, links)
+    try:
+        return _pass_on(program, links, overheads, alone, keep, layout)
+    finally:
+        layout.over()
+
+
+def _pass_on(
+    program: Program, links: Links, overheads: tuple[float, float], alone: _Alone, keep: bool, layout: _Layout
+) -> Passage | None:
     n_messages, delays = program.schedule.n_messages, program.delays
     done, n_links = np.array(program.start, dtype=np.float64), len(links.routes.links)
     busy, pair, pair_end = np.full(n_links, -np.inf), np.full(n_links, -1), np.zeros(n_links)
     port_free = np.zeros(n_links)
+    lasting = done, busy, pair, pair_end, port_free
+    lasting_views = [_view(one) for one in lasting]
     read, steady, offset = delays.reader(), links.constant and not delays, 0
     outlook = _Outlook(links, program.origin, float(done.min()), float(done.max()), n_messages)
     times = np.zeros((2, n_messages if keep else 0))
     computing: list[tuple[Floats, Floats]] = []
-    traffic_of = _traffic(program.hosts, links)
     solved: dict[int, tuple[Floats, Floats, Floats]] = {}
     for schedule, ready in program.parts:
         np.maximum(done, ready, out=done)
         for one, repeats in _in_a_row(schedule.rounds, _AT_ONCE if delays else n_messages):
-            found = traffic_of(one)
-            if found is None:
+            laid = layout.of(one)
+            if laid is None:
                 return None
-            traffic, routes = found
+            traffic = laid.traffic
             m, first = len(one), offset
             offset += m * repeats
             begun = np.empty(repeats * done.size if keep else 0)
             entered = np.empty(max(begun.size, done.size))
             sent, arrived = times[:, first:offset]
-            progress = Progress(begun, entered, done, busy, pair, pair_end, port_free, sent, arrived, np.array([0, -1]))
+            progress = Progress(begun, entered, *lasting, sent, arrived, np.array([0, -1]))
             extra = read(m * repeats)
             turns = min(repeats, _SOON) if steady else repeats
             while True:
                 effort = turns * (_OF_ROUND + m // _AT_NUMPYS if traffic.exclusive else m)
                 loops = _loops_for(effort, 0 if traffic.exclusive or turns < repeats else outlook.effort)
-                inputs: tuple[Any, ...] = traffic, routes, outlook.forecast, progress, extra
+                inputs: tuple[Any, ...] = traffic, laid.routes, outlook.forecast, progress, extra
                 if loops is recurrence and not traffic.exclusive:
-                    inputs = tuple(map(_views, inputs))
+                    rest = [_view(one) for one in (sent, arrived, progress.place)]
+                    seen = Progress(_view(begun), _view(entered), *lasting_views, *rest)
+                    inputs = *laid.views, outlook.views, seen, _view(extra)
                 outcome, when = loops.cross(*inputs, overheads, turns, steady)
                 if outcome == CROSSED and turns < repeats:
                     turns = repeats
@@ -165,52 +186,113 @@ def pass_through(
     return Passage(done, times[0], times[1], computing)
 
 
-def _traffic(hosts: Ranks, links: Links) -> Callable[[Round], tuple[Traffic, RouteState] | None]:
-    """Return what returns the messages of a round, and their routes, which rounds of one pattern share.
+class _Laid:
+    """A round on its routes: its messages, and what is known of the routes before anything is looked up.
 
-    It returns None if a message can never arrive. Patterns stay known as long as the links exist.
+    While it is kept, nothing else has the identity of the round.
     """
-    patterns = _known_patterns(links)
-    rounds: dict[int, tuple[Traffic, RouteState]] = {}
 
-    def unknown(m: int) -> tuple[Floats, Floats]:
-        return (_NONE, _NONE) if links.constant else (np.full(m, inf), np.full(m, inf))
+    def __init__(self, one: Round, traffic: Traffic, routes: RouteState) -> None:
+        self.one, self.traffic, self.routes = one, traffic, routes
+        self._changes = routes.latency_since.size > 0
+        if self._changes:
+            # One block, so that it is as before at once.
+            self._before = np.stack(routes)
+            self._state = self._before.copy()
+            self.routes = RouteState(*self._state)
 
-    def traffic_of(one: Round) -> tuple[Traffic, RouteState] | None:
-        if id(one) not in rounds:
-            ends = hosts[one.src], hosts[one.dst]
-            pattern = ends[0].tobytes(), ends[1].tobytes()
-            if pattern not in patterns:
-                table = np.ascontiguousarray(links.routes.table(*ends))
-                used, port = table[table >= 0], links.own_of(table)
-                exclusive = links.constant and len(one) >= _WIDE and _no_two(used)
-                single = exclusive or _no_two(port[port >= 0])
-                if links.constant:
-                    latency, rate, own = _constant(table, port, links)
-                else:
-                    # Looked up when the message is there; within a host it takes no link, and no time.
-                    latency = np.ones(len(one))
-                    rate = own = np.where((table >= 0).any(axis=1), 1.0, np.inf)
-                down = np.flatnonzero(rate <= 0)
-                patterns[pattern] = _Pattern(table, port, single, exclusive, latency, rate, own, down)
-            table, port, single, exclusive, latency, rate, own, down = patterns[pattern]
-            if down.size:
-                if one.nbytes[down].any():
-                    return None
-                rate, own = np.where(rate > 0, rate, 1.0), np.where(own > 0, own, 1.0)
-            seconds, leaving = one.nbytes / rate, one.nbytes / own
-            compute = np.zeros(hosts.size) + one.compute if np.any(one.compute) else np.zeros(0)
-            if links.constant and not one.nbytes.all():
-                table, port = np.where(one.nbytes[:, None] > 0, table, -1), np.where(one.nbytes > 0, port, -1)
-            traffic = Traffic(one.src, one.dst, one.nbytes, compute, table, port, single, exclusive)
+    @cached_property
+    def views(self) -> tuple[Traffic, RouteState]:
+        """Messages and routes as memory views."""
+        return _views(self.traffic), _views(self.routes)
+
+    def begun(self) -> _Laid:
+        """Return it as it was before anything was looked up."""
+        if self._changes:
+            self._state[:] = self._before
+        return self
+
+
+class _Layout:
+    """Lays the rounds of a passage out on their routes.
+
+    Patterns, and short rounds, stay known as long as the links exist.
+
+    Parameters
+    ----------
+    hosts : ndarray, shape (P,)
+        Host of each rank.
+    links : Links
+        What messages use.
+    """
+
+    def __init__(self, hosts: Ranks, links: Links) -> None:
+        self._hosts, self._links, self._known = hosts, links, _known(links)
+        self._key = hosts.tobytes()
+        # What is looked up on the way is of one passage: another one meanwhile has short rounds of its own.
+        self._short = self._known.short.pop(self._key, {})
+        self._rounds: dict[int, _Laid] = {}
+
+    def of(self, one: Round) -> _Laid | None:
+        """Return a round on its routes; None if a message can never arrive."""
+        laid = self._rounds.get(id(one))
+        if laid is not None:
+            return laid
+        short = self._short.get(id(one))
+        laid = self._lay_out(one) if short is None else short.begun()
+        if laid is None:
+            return None
+        if len(self._rounds) == _ROUNDS:
+            self._rounds.clear()
+        self._rounds[id(one)] = laid
+        if short is None and len(one) <= _SHORT:
+            if len(self._short) == _SHORTS:
+                self._short.clear()
+            self._short[id(one)] = laid
+        return laid
+
+    def over(self) -> None:
+        """Leave what is known to later passages."""
+        if len(self._known.short) == _PLACEMENTS:
+            self._known.short.clear()
+        self._known.short[self._key] = self._short
+
+    def _lay_out(self, one: Round) -> _Laid | None:
+        links, m = self._links, len(one)
+        table, port, single, exclusive, latency, rate, own, down = self._pattern(one)
+        if down.size:
+            if one.nbytes[down].any():
+                return None
+            rate, own = np.where(rate > 0, rate, 1.0), np.where(own > 0, own, 1.0)
+        seconds, leaving = one.nbytes / rate, one.nbytes / own
+        compute = np.zeros(self._hosts.size) + one.compute if np.any(one.compute) else np.zeros(0)
+        if links.constant and not one.nbytes.all():
+            table, port = np.where(one.nbytes[:, None] > 0, table, -1), np.where(one.nbytes > 0, port, -1)
+        traffic = Traffic(one.src, one.dst, one.nbytes, compute, table, port, single, exclusive)
+        if links.constant:
             # Latencies that never change are looked up once for all rounds of a pattern.
-            seen = latency if links.constant else latency.copy()
-            if len(rounds) == _ROUNDS:
-                rounds.clear()
-            rounds[id(one)] = traffic, RouteState(seen, *unknown(len(one)), seconds, leaving, *unknown(len(one)))
-        return rounds[id(one)]
+            return _Laid(one, traffic, RouteState(latency, _NONE, _NONE, seconds, leaving, _NONE, _NONE))
+        unknown = np.full(m, inf)
+        return _Laid(one, traffic, RouteState(latency, unknown, unknown, seconds, leaving, unknown, unknown))
 
-    return traffic_of
+    def _pattern(self, one: Round) -> _Pattern:
+        links, patterns = self._links, self._known.patterns
+        ends = self._hosts[one.src], self._hosts[one.dst]
+        pattern = ends[0].tobytes(), ends[1].tobytes()
+        if pattern not in patterns:
+            table = np.ascontiguousarray(links.routes.table(*ends))
+            used, port = table[table >= 0], links.own_of(table)
+            exclusive = links.constant and len(one) >= _WIDE and _no_two(used)
+            single = exclusive or _no_two(port[port >= 0])
+            if links.constant:
+                latency, rate, own = _constant(table, port, links)
+            else:
+                # Looked up when the message is there; within a host it takes no link, and no time.
+                latency = np.ones(len(one))
+                rate = own = np.where((table >= 0).any(axis=1), 1.0, np.inf)
+            down = np.flatnonzero(rate <= 0)
+            patterns[pattern] = _Pattern(table, port, single, exclusive, latency, rate, own, down)
+        return patterns[pattern]
 
 
 class _Pattern(NamedTuple):
@@ -229,14 +311,21 @@ class _Pattern(NamedTuple):
     down: Ranks
 
 
-_PATTERNS: WeakKeyDictionary[Links, dict[tuple[bytes, bytes], _Pattern]] = WeakKeyDictionary()
+class _Known:
+    """What is known of some links: patterns, by the hosts of both ends, and short rounds, by where ranks are."""
+
+    def __init__(self) -> None:
+        self.patterns: dict[tuple[bytes, bytes], _Pattern] = {}
+        self.short: dict[bytes, dict[int, _Laid]] = {}
 
 
-def _known_patterns(links: Links) -> dict[tuple[bytes, bytes], _Pattern]:
-    """Return the patterns that are known of some links, by the hosts that send and receive."""
-    known = _PATTERNS.setdefault(links, {})
-    if sum(one.own.size for one in known.values()) > _KEPT:
-        known.clear()
+_KNOWN: WeakKeyDictionary[Links, _Known] = WeakKeyDictionary()
+
+
+def _known(links: Links) -> _Known:
+    known = _KNOWN.setdefault(links, _Known())
+    if sum(one.own.size for one in known.patterns.values()) > _KEPT:
+        known.patterns.clear()
     return known
 
 
@@ -278,6 +367,8 @@ class _Outlook:
         self.effort = n_messages
         """Messages of the schedule, or segments that one of them waits through."""
         self.forecast: Forecast | None = None
+        self.views: Forecast | None = None
+        """The forecast as memory views."""
         if not links.constant:
             self._look(start, until)
 
@@ -290,6 +381,7 @@ class _Outlook:
         self.forecast = Forecast(
             *(Cursors(one.counted_from(self._origin), one.values, one.at(first)) for one in self._timelines)
         )
+        self.views = _views(self.forecast)
 
     def extend(self, through: int, route: NDArray[np.int64], now: float, when: float) -> bool:
         """Look further ahead than `when`; return whether more is known, which is neither too much nor too far.
@@ -328,10 +420,10 @@ def _in_a_row(rounds: Sequence[Round], most: int) -> Iterator[tuple[Round, int]]
 
 
 def _views(of: Any) -> Any:
-    """Return arrays as memory views, whose single numbers the interpreter gets at much faster."""
+    """Return arrays in named tuples as memory views."""
     if isinstance(of, tuple):
         return type(of)(*map(_views, of))
-    return of if of is None or isinstance(of, bool) else memoryview(of)
+    return of if of is None or isinstance(of, bool) else _view(of)
 
 
 @cache
@@ -347,10 +439,8 @@ def _compiled() -> ModuleType | None:
     return loops
 
 
-class _Interpreted:
-    """How many messages this process has carried without compiled loops, or what took as long."""
-
-    messages = 0
+# How many messages this process has carried without compiled loops, or what took as long.
+_interpreted = Interpreted(_MANY)
 
 
 def _loops_for(effort: int, ahead: int) -> ModuleType:
@@ -358,25 +448,20 @@ def _loops_for(effort: int, ahead: int) -> ModuleType:
 
     They are compiled if loading them takes less time than what was, and is ahead, or if the most of that is done.
     """
-    loaded = _compiled.cache_info().currsize or loop_is_loaded()
-    if not loaded and _Interpreted.messages + max(effort, ahead) < _MANY:
-        _Interpreted.messages += effort
-        return recurrence
-    return _compiled() or recurrence
+    if _compiled.cache_info().currsize or loop_is_loaded() or _interpreted.is_enough_with(effort, ahead):
+        return _compiled() or recurrence
+    return recurrence
 
 
 def split_of(program: Program, went: Passage) -> Split:
     """Return what each rank did from when its time is accounted to its finish; of a passage with times of messages."""
     P, accounted = program.hosts.size, program.accounted
-    columns = program.schedule.columns()
+    src, dst = ([getattr(one, end) for one in program.schedule.rounds] for end in ("src", "dst"))
     begins, ends = [begin for begin, _ in went.computing], [end for _, end in went.computing]
     who = [np.arange(one.size) % P for one in begins]
     computing = covered(who, begins, ends, accounted, went.finish) if who else np.zeros(P)
-    own = [columns["src"], columns["dst"], *who]
-    communicating = (
-        covered(own, [went.start, went.start, *begins], [went.arrive, went.arrive, *ends], accounted, went.finish)
-        - computing
-    )
+    first, last = [went.start, went.start, *begins], [went.arrive, went.arrive, *ends]
+    communicating = covered([_NO_ONE, *src, *dst, *who], first, last, accounted, went.finish) - computing
     wait = np.maximum(np.maximum(went.finish - accounted, 0.0) - communicating - computing, 0.0)
     return Split(communicating, computing, wait)
 
@@ -398,12 +483,15 @@ def covered(
     end = np.maximum(np.minimum(np.concatenate(last), finish[rank]), begin)
     order = np.lexsort((begin, rank))
     rank, begin, end = rank[order], begin[order], end[order]
-    bounds = np.searchsorted(rank, np.arange(n_ranks + 1))
-    covered = np.zeros(n_ranks)
-    for one in range(n_ranks):
-        own = slice(bounds[one], bounds[one + 1])
-        reached = np.maximum.accumulate(end[own])
+    counts = np.bincount(rank, minlength=n_ranks)
+    bounds, covered = np.cumsum(counts) - counts, np.zeros(n_ranks)
+    # Ranks with as many intervals go together.
+    for count in np.unique(counts[counts > 0]).tolist():
+        ranks = np.flatnonzero(counts == count)
+        own = bounds[ranks, np.newaxis] + np.arange(count)
+        reached = np.maximum.accumulate(end[own], axis=1)
         # What an interval adds begins where those before it have ended.
-        fresh = np.maximum(begin[own][1:], reached[:-1])
-        covered[one] = (end[own][:1] - begin[own][:1]).sum() + np.maximum(reached[1:] - fresh, 0.0).sum()
+        fresh = np.maximum(begin[own[:, 1:]], reached[:, :-1])
+        added = np.maximum(reached[:, 1:] - fresh, 0.0)
+        covered[ranks] = (end[own[:, 0]] - begin[own[:, 0]]) + added.sum(axis=1)
     return covered

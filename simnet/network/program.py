@@ -159,6 +159,7 @@ def moments_of(times: float | ArrayLike, n_ranks: int, name: str) -> Floats:
     given = np.asarray(times, dtype=np.float64)
     if given.shape not in ((), (n_ranks,)):
         raise ValueError(f"{name} must be one time or {n_ranks}, one for each rank; got shape {given.shape}")
-    if not (np.isfinite(given).all() and given.min() >= 0):
+    # Of numbers with NaN both are NaN.
+    if not (given.min() >= 0 and given.max() < math.inf):
         raise ValueError(f"{name} must be finite and >= 0, got {times!r}")
     return np.broadcast_to(given, n_ranks)

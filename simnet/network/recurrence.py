@@ -295,6 +295,7 @@ def _one_by_one(
                     if outcome != CROSSED:
                         place[1] = message
                         return outcome, ends
+                    takes = ends - now
             if not traffic.single and progress.pair[port] // len(done) == src[message]:
                 left = max(left, progress.port_free[port])
             begins, left = left, left + routes.own[message]

@@ -34,11 +34,13 @@ from numpy.typing import ArrayLike
 from simnet.base.arrays import Floats
 from simnet.base.checks import named, with_properties
 from simnet.base.quantities import Seconds, bounded
-from simnet.network.event_loop.messages import SHORTEST
 
 SharingLaw: TypeAlias = Literal["max_min", "rtt"]
 Congestion: TypeAlias = Literal["reno", "cubic", "bbr"]
 Exponent: TypeAlias = Annotated[float, Ge(-4), Le(4)]
+
+SHORTEST = 1e-6
+"""What a round trip counts at least [s], lest a flow between hosts without latency weigh infinitely more."""
 
 
 class Measured(NamedTuple):

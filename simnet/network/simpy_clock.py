@@ -92,7 +92,7 @@ class Clock:
     def run(self, run: Run) -> simpy.Event:
         """Let the ranks of a schedule enter, and return the event of its end."""
         self._expect(run.program)
-        self._runs[run.enter(self._engine, self._engine.state.now)] = run
+        self._runs[run.enter(self._engine, self._engine.state.now, not self._chooses)] = run
         self._arm()
         return run.done
 
@@ -191,6 +191,7 @@ class Clock:
         """Tell those whose messages can never arrive, once nothing else can happen."""
         engine = self._engine
         now = engine.state.now
+        engine.widen()
         messages = engine.under_way()
         blocked = {f: engine.route(f) for f in messages if engine.is_blocked(f)}
         hope = self._hope(blocked)

@@ -356,3 +356,8 @@ def stack_of(given: str | Stack | Mapping[str, object]) -> Stack:
         return with_properties(Stack, given, "a stack")
     named(given, "stack", STACKS)
     return STACKS[given]
+
+
+def name_of(stack: Stack) -> str:
+    """Return the name of a stack, ``custom`` if it has none."""
+    return next((name for name, one in STACKS.items() if one == stack), "custom")

@@ -5,16 +5,18 @@ from __future__ import annotations
 import dataclasses
 import operator
 from collections.abc import Callable, Sequence
-from functools import cache
-from pathlib import Path
-from types import ModuleType
 from typing import Any, get_args, get_type_hints
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from simnet.base.errors import SimnetError
 from simnet.network import event_loop
+from simnet.network.compiled_loop import compiled_loop
 from simnet.network.event_loop.records import State
+
+# Rows are known by numbers of four bytes where there are many of them; see `records.Row`.
+_MOST_ROWS = (1 << 31) - 1
 
 # Lists whose length goes with the network, and how many entries they have for each flow, link, and rank.
 _LISTS = {
@@ -27,32 +29,6 @@ _LISTS = {
     "touched": (0, 1, 0),
     "shares": (1, 1, 0),
 }
-
-
-@cache
-def compiled_loop() -> ModuleType | None:
-    """Return the event loop compiled; None where numba is missing or switched off."""
-    try:
-        from simnet.base.compiling import compiled_module
-    except (ImportError, OSError):
-        return None
-    return compiled_module(*event_loop.MODULES)
-
-
-def load_kept_loop() -> bool:
-    """Have the compiled event loop at hand if numba's cache has it; return whether it is, without compiling it."""
-    loop = compiled_loop()
-    cache = getattr(getattr(loop, "advance", None), "_cache", None)
-    index = getattr(getattr(cache, "_cache_file", None), "_index_path", None)
-    if index is not None and Path(index).exists():
-        return True
-    compiled_loop.cache_clear()
-    return False
-
-
-def loop_is_loaded() -> bool:
-    """Return whether this process has the compiled event loop at hand."""
-    return compiled_loop.cache_info().currsize > 0 and compiled_loop() is not None
 
 
 def empty_state(compiled: bool) -> State:
@@ -87,9 +63,10 @@ class Table:
             one: Any = kind()
             # Columns of a plain array are at hand faster.
             self._rows = self._rows.view(np.ndarray)
-            self._blank = np.array(
-                one if self._rows.dtype.names is None else dataclasses.astuple(one), self._rows.dtype
-            )
+            blank = np.array(one if self._rows.dtype.names is None else dataclasses.astuple(one), self._rows.dtype)
+            # As bytes without names, rows are copied ten times as fast.
+            self._bytes = np.dtype((np.void, blank.itemsize))
+            self._blank = blank.view(self._bytes)
 
     def take(self, count: int) -> int:
         """Return the first of so many rows that follow each other, which are as new."""
@@ -102,13 +79,20 @@ class Table:
                     self._free[at + count] = length - count
                 break
         else:
-            at, self.size = self.size, self.size + count
+            at, size = self.size, self.size + count
+            if size > _MOST_ROWS and self._kind is not float:
+                what = self._name.replace("_", " ")
+                raise SimnetError(f"an exchange needs {size:,} {what} at once, at most {_MOST_ROWS:,} fit")
+            self.size = size
             if not isinstance(self._rows, list) and self.size > len(self._rows):
                 wider = np.empty(max(self.size, 2 * at), self._rows.dtype)
-                wider[:at] = self._rows[:at]
+                wider[:at].view(self._bytes)[:] = self._rows[:at].view(self._bytes)
                 self._rows = wider
                 setattr(self._state, self._name, wider.view(type(getattr(self._state, self._name))))
-        self._rows[at : at + count] = self._new(count)
+        if isinstance(self._rows, list):
+            self._rows[at : at + count] = [self._kind() for _ in range(count)]
+        else:
+            self._rows[at : at + count].view(self._bytes)[:] = self._blank
         return at
 
     def give_back(self, at: int, count: int) -> None:
@@ -170,9 +154,6 @@ class Table:
     def numbers(self, at: int, count: int) -> NDArray[Any]:
         """Return a copy of numbers."""
         return np.array(self._rows[at : at + count])
-
-    def _new(self, count: int) -> Any:
-        return [self._kind() for _ in range(count)] if isinstance(self._rows, list) else self._blank
 
 
 class Store:

@@ -5,12 +5,13 @@ from __future__ import annotations
 import itertools
 import math
 import operator
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 
 import numpy as np
 from numpy.typing import NDArray
 
-from simnet.base.arrays import Ranks
+from simnet.base.arrays import Ranks, distinct
+from simnet.network.bottlenecks import bottlenecks
 from simnet.network.event_loop.records import (
     BACKGROUND,
     FLOWING,
@@ -22,7 +23,7 @@ from simnet.network.event_loop.records import (
     VANISHED,
 )
 from simnet.network.links import Links, TimelineCache, Timelines, moments_around
-from simnet.network.tables import Store
+from simnet.network.tables import Store, Table
 from topologies.routes import as_table
 
 # Links on a detour around links that are down, at most.
@@ -54,8 +55,10 @@ class Ways(Store):
         self._known: tuple[Timelines, ...] = ()
         self.origin = self._counted_from = 0.0
         # Pairs of hosts whose routes are laid, by ascending number, the first of their candidates, and how many.
-        self._pairs, self._first, self._counts = (np.zeros(0, dtype=np.int64) for _ in range(3))
+        self._pairs = np.zeros(0, dtype=np.int64)
+        self._first, self._counts = (np.zeros(0, dtype=np.int32) for _ in range(2))
         self._original: dict[int, tuple[int, int, tuple[int, ...]]] = {}
+        self._whole: tuple[Ranks, ...] = ()
         self.state.segment = links.segment
         self.state.watching, self.state.latency_changes = watching, links.latency_changes
 
@@ -150,15 +153,16 @@ class Ways(Store):
 
     def routes_between(self, src: Ranks, dst: Ranks) -> tuple[Ranks, Ranks]:
         """Return the first of the candidate routes from each of hosts `src` to each of `dst`, and how many; (m,)."""
-        numbers = src * self._links.routes.n_hosts + dst
+        n_hosts = self._links.routes.n_hosts
+        numbers, places = distinct(src * n_hosts + dst, n_hosts * n_hosts)
         at, known = self._known_pairs(numbers)
         if not known.all():
-            self._add_pairs(np.unique(numbers[~known]))
+            self._add_pairs(numbers[~known])
             at, _ = self._known_pairs(numbers)
-        return self._first[at], self._counts[at]
+        return self._first[at][places].astype(np.int64), self._counts[at][places].astype(np.int64)
 
     def _known_pairs(self, numbers: Ranks) -> tuple[Ranks, NDArray[np.bool_]]:
-        """Return where pairs of these numbers stand among those whose routes are laid, and whether they do."""
+        """Return where pairs of these numbers, ascending, stand among those whose routes are laid, and whether."""
         at = np.searchsorted(self._pairs, numbers)
         known = at < self._pairs.size
         known[known] = self._pairs[at[known]] == numbers[known]
@@ -174,8 +178,8 @@ class Ways(Store):
             self.make_room(hops=table.shape[1])
             r = self.add_routes(table)
             self._describe(r, table)
-            counts.append(candidates)
-            first.append(r + np.cumsum(candidates) - candidates)
+            counts.append(candidates.astype(np.int32))
+            first.append((r + np.cumsum(candidates) - candidates).astype(np.int32))
             if self.state.watching:
                 ends = zip(np.repeat(src, candidates).tolist(), np.repeat(dst, candidates).tolist(), strict=True)
                 for one, (pair, row) in enumerate(zip(ends, table, strict=True), r):
@@ -200,12 +204,51 @@ class Ways(Store):
         if not self.state.latency_changes:
             self.routes.write(first, len(table), latency=self._links.constant_latency_of(table))
         if not self._links.lossless:
+            # A route that goes another way keeps its row.
+            losses, row = self.tables["losses"], int(self.state.routes[first].loss)
+            if row < 0:
+                row = losses.take(len(table))
+                self.routes.write(first, len(table), loss=row + np.arange(len(table)))
             slope, fixed, payload = self._links.limits_of(table)
-            self.routes.write(first, len(table), slope=slope, fixed=fixed, payload=payload)
+            losses.write(row, len(table), slope=slope, fixed=fixed, payload=payload)
 
     def route(self, f: int) -> list[int]:
         """Return the links that a message under way needs yet, as indices into the links of the routes."""
         return self.route_of(self.state.flows[f].route)[-1 if self._passes(f) else 0 :]
+
+    def narrow(self, routes: Ranks, take: Callable[[Table, int], int]) -> None:
+        """Let flows on these routes share only those links that decide how they share all, up to `widen`.
+
+        Until then nobody flows on other routes. Where links may change, or who uses them matters for what they carry,
+        all of them stay.
+
+        Parameters
+        ----------
+        routes : ndarray of int, shape (m,)
+            Rows of routes.
+        take : callable
+            Returns the first of so many rows of a table.
+        """
+        links = self._links
+        begin, end = (self.routes.read(field) for field in ("begin", "end"))
+        steps = np.arange((end - begin)[routes].max(initial=0))
+        if not steps.size or not links.constant or links.flows or links.crowding is not None or self._multipath:
+            return
+        self._whole = begin.copy(), end.copy()
+        at = begin[routes, np.newaxis] + steps
+        listed = self.tables["route_links"].numbers(0, self.tables["route_links"].size)
+        table = bottlenecks(np.where(at < end[routes, np.newaxis], listed[at], -1), links.constant_capacity)
+        left = (table >= 0).sum(axis=1)
+        stop = np.cumsum(left) + self.tables["route_links"].put(table[table >= 0], take)
+        begin[routes], end[routes] = stop - left, stop
+        self.routes.write(0, self.routes.size, begin=begin, end=end)
+
+    def widen(self) -> None:
+        """Let flows share all links of their routes, those that begin to flow from now on."""
+        if self._whole:
+            begin, end = self._whole
+            self.routes.write(0, begin.size, begin=begin, end=end)
+            self._whole = ()
 
     def _down(self) -> list[int]:
         """Return the links that are down."""
@@ -235,7 +278,7 @@ class Ways(Store):
             if flow.state == FLOWING:
                 self.loop.set_rate(s, f, 0.0, NOTHING, s.now)
                 self.loop.detach(s, f)
-            self._scale(f, s.routes[flow.route].payload)
+            self._scale(f, self._payload(flow.route))
             if s.adaptive and flow.owner != BACKGROUND:
                 self.loop.assign(s, flow.route, -1)
         for r, around in wanted.items():
@@ -243,7 +286,7 @@ class Ways(Store):
             self._describe(r, as_table([around]))
         for f in moved:
             flow = s.flows[f]
-            self._scale(f, 1 / s.routes[flow.route].payload)
+            self._scale(f, 1 / self._payload(flow.route))
             if flow.owner != BACKGROUND:
                 latency = self.loop.latency_of(s, flow.route, s.now)
                 flow.limit = self.loop.limit_of(s, flow.route, latency)
@@ -256,6 +299,11 @@ class Ways(Store):
             if flow.state == FLOWING:
                 self.loop.start_flow(s, f, s.now)
         self._queue_anew()
+
+    def _payload(self, r: int) -> float:
+        """Return the share of payload in what goes over a route."""
+        loss = self.state.routes[r].loss
+        return 1.0 if loss < 0 else float(self.state.losses[loss].payload)
 
     def _scale(self, f: int, factor: float) -> None:
         """Count the bytes of a message as payload, without what has to be sent again, or the other way round."""

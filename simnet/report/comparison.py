@@ -13,9 +13,9 @@ from rich.table import Table
 from rich.text import Text
 
 from simnet.base.units import format_bytes, format_seconds, format_within
-from simnet.report.console import empty_table
 from simnet.report.drawing import BYTES, COLOURS, HOURS, PHASE_COLOURS, SECONDS, Plot, plot, scale, style, unit
 from simnet.report.seeds import versus
+from simnet.report.tables import empty_table
 
 COLUMNS = {
     "exchange": "what is compared",

@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
-from rich.box import SIMPLE_HEAD
 from rich.console import Console
-from rich.padding import Padding
-from rich.segment import Segments
 from rich.table import Table
 from rich.text import Text
 
 from simnet.report import barriers, calibrated, co_located, devices, learning, seeds, sharing, stacks
 from simnet.report.sentences import HEADINGS, colocated_rows, learning_rows, rows, sentence, what_happened
 from simnet.report.summary import PHASES, Summary
+from simnet.report.tables import empty_table, print_wide, show_listing
 
 _LEFT = ("policy", "most used choice")
 # What a narrow terminal does without, first to last; the report has all of it.
@@ -31,7 +29,7 @@ def show(summary: Summary, console: Console | None = None) -> None:
     console = console or Console()
     _print_fitting(lambda leave_out: summary_table(summary, leave_out), _SPARE, console)
     barrier = [barriers.told(summary["barrier"])] if "barrier" in summary else []
-    _print_lines(sentence(summary), [*_ran_on(summary), *barrier], console)
+    _print_lines(sentence(summary), [*ran_on(summary), *barrier], console)
     show_calls([summary.get("calibration")], console)
     shared_by = [f"Links are shared {sharing.told(summary['sharing'])}."] if "sharing" in summary else []
     _print_lines("", [*shared_by, *what_happened(summary)], console)
@@ -46,7 +44,7 @@ def show_seeds(summary: seeds.SeedsSummary, console: Console | None = None) -> N
     console = console or Console()
     _print_fitting(lambda leave_out: _seeds_table(summary, leave_out), _SPARE_OF_SEEDS, console)
     told = f"Intervals at {100 * summary['interval']['level']:.0f} %: {summary['interval']['method']}."
-    _print_lines(seeds.sentence(summary), [*_ran_on(summary["run"]), told], console)
+    _print_lines(seeds.sentence(summary), [*ran_on(summary["run"]), told], console)
     if learnt := seeds.learning_rows(summary):
         show_listing("what the training came to, means over seeds", seeds.LEARNING_HEADINGS, learnt, console)
 
@@ -78,7 +76,7 @@ def _seeds_table(summary: seeds.SeedsSummary, leave_out: tuple[str, ...]) -> Tab
     return table
 
 
-def _ran_on(summary: Mapping[str, Any]) -> list[str]:
+def ran_on(summary: Mapping[str, Any]) -> list[str]:
     """Return the lines that say by which stack messages were sent, and on which device entries were selected."""
     device = [f"Device: {devices.told(summary['device'])}"] if "device" in summary else []
     return [f"Stack: {stacks.told(summary['stack'])}", *device]
@@ -99,33 +97,6 @@ def show_calls(calibrations: Iterable[calibrated.CalibrationSummary | None], con
         show_listing(f"calls, by {found[0]['file']}", calibrated.HEADINGS, rows, console)
 
 
-def empty_table(title: str, headings: Iterable[str], left: Collection[str] = ()) -> Table:
-    """Return a table without rows.
-
-    Parameters
-    ----------
-    title : str
-        What stands above it.
-    headings : iterable of str
-        Names of the columns.
-    left : collection of str
-        Those with words; numbers are flush right.
-    """
-    # Text, not str, here and in the cells: a name such as "[red]" is a name, no markup.
-    table = Table(title=Text(title), title_justify="left", box=SIMPLE_HEAD)
-    for heading in headings:
-        table.add_column(heading, justify="left" if heading in left else "right", no_wrap=True)
-    return table
-
-
-def print_wide(table: Table, console: Console | None = None) -> None:
-    """Print a table as wide as it needs to be; a narrow terminal wraps its lines."""
-    console = console or Console()
-    width = console.measure(table, options=console.options.update(width=10_000)).maximum
-    lines = console.render(table, console.options.update(width=max(width, console.width)))
-    console.print(Segments(lines), crop=False, soft_wrap=True)
-
-
 def summary_table(summary: Summary, leave_out: tuple[str, ...] = ()) -> Table:
     """Return one row per policy, the fastest first, without the columns named in `leave_out`."""
     winner = summary["winner"]
@@ -140,39 +111,3 @@ def summary_table(summary: Summary, leave_out: tuple[str, ...] = ()) -> Table:
         shown = [Text(cell) for cell, name in zip(cells, HEADINGS, strict=True) if name in kept]
         table.add_row(*shown, style=style)
     return table
-
-
-def show_listing(
-    title: str, columns: Sequence[str], rows: Sequence[Sequence[str]], console: Console | None = None
-) -> None:
-    """Print rows of text: as a table if it fits the terminal, else a block of lines for each.
-
-    A file or pipe, which has no width, gets one line for each row, as long as it needs to be.
-
-    Parameters
-    ----------
-    title : str
-        Heading.
-    columns : sequence of str
-        Names of the columns; of two or more.
-    rows : sequence of sequence of str
-        The cells.
-    console : Console, optional
-        Where to print them.
-    """
-    console = console or Console()
-    table = empty_table(title, columns, columns)
-    table.pad_edge = False
-    for row in rows:
-        table.add_row(*(Text(cell) for cell in row))
-    width = console.measure(table, options=console.options.update(width=10_000)).maximum
-    if width <= console.width or not console.is_terminal:
-        print_wide(table, console)
-        return
-    console.print(Text(title, style="bold"))
-    for name, what, *others in rows:
-        console.print(Padding(Text.assemble((name, "bold cyan"), f"  {what}"), (1, 0, 0, 0)))
-        for column, text in zip(columns[2:], others, strict=True):
-            if text:
-                console.print(Padding(Text.assemble((f"{column}: ", "dim"), text), (0, 0, 0, 4)))
-    console.print()

@@ -17,6 +17,7 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, LogLocator, NullLocator
 from numpy.typing import NDArray
 
+from simnet.base.errors import InputError
 from simnet.base.writing import write_new
 
 # Okabe and Ito's colours, which the colour-blind can tell apart, without black and yellow.
@@ -63,7 +64,14 @@ class Plot(NamedTuple):
     png: bytes
     svg: bytes
 
-    def save(self, path: Path, force: bool = False) -> None:
+    def __repr__(self) -> str:
+        return f"Plot({self.name!r}, {self.title!r})"
+
+    def _repr_png_(self) -> bytes:
+        """Show the figure in a notebook."""
+        return self.png
+
+    def save(self, path: Path | str, force: bool = False) -> None:
         """Write the figure to a new file, as PNG or SVG, as it ends.
 
         Raises
@@ -71,6 +79,9 @@ class Plot(NamedTuple):
         InputError
             If it is there already and `force` is not set, or cannot be written.
         """
+        path = Path(path)
+        if path.suffix not in (".png", ".svg"):
+            raise InputError("must end with .png or .svg", file=str(path))
         write_new({path: self.png if path.suffix == ".png" else self.svg}, force)
 
 

@@ -209,7 +209,7 @@ def choices(iterations: pd.DataFrame, bound: str | None = None) -> Figure:
     frames = _by_policy(iterations)
     changing = {policy: frame for policy, frame in frames.items() if frame["choice"].nunique() > 1} or frames
     labels = list(dict.fromkeys(iterations["choice"]))
-    colours = _choice_colours(frames, labels, policy_looks(iterations["policy"], bound))
+    colours = choice_colours(frames, labels, policy_looks(iterations["policy"], bound))
     with style():
         figure = Figure(figsize=(9.2, 3.0 + 0.5 * len(changing)), layout="constrained")
         strips, middle, bottom = figure.subplots(3, 1, sharex=True, height_ratios=(0.5 * len(changing), 0.8, 0.8))
@@ -355,10 +355,20 @@ def _by_policy(iterations: pd.DataFrame) -> dict[str, pd.DataFrame]:
     return {str(policy): frame for policy, frame in iterations.groupby("policy", sort=False)}
 
 
-def _choice_colours(
+def choice_colours(
     frames: Mapping[str, pd.DataFrame], labels: Sequence[str], looks: Mapping[str, Mapping[str, Any]]
 ) -> dict[str, str]:
-    """Give a choice the colour of the policy that keeps to it, and to the others colours that are left."""
+    """Give a choice the colour of the policy that keeps to it, and to the others colours that are left.
+
+    Parameters
+    ----------
+    frames : mapping of str to DataFrame
+        The iterations of each policy.
+    labels : sequence of str
+        The choices.
+    looks : mapping of str to mapping
+        What `simnet.report.drawing.policy_looks` returns.
+    """
     colours: dict[str, str] = {}
     for policy, frame in frames.items():
         kept = set(frame["choice"])

@@ -1,22 +1,42 @@
-"""The report of a run: one HTML page that stands alone, with the figures inside it and nothing to load or execute."""
+"""The report of a run: one HTML page that stands alone and asks no host for anything.
+
+Its charts are drawn by `page.js` on uPlot, both inside the page; the policy of the page lets scripts with their hashes
+run and no others. Without scripts the figures are shown as pictures.
+"""
 
 from __future__ import annotations
 
 import base64
+import hashlib
 from collections.abc import Mapping, Sequence
+from functools import cache
+from importlib.resources import files
 from typing import Any
 
 import jinja2
+import markupsafe
+import pandas as pd
 
 from simnet.base.units import format_bandwidth, format_seconds
 from simnet.report import barriers, calibrated, co_located, devices, learning, sentences, sharing, stacks
 from simnet.report.drawing import Plot
+from simnet.report.kept import Recorded
+from simnet.report.page_data import embedded, keys, page_data
 from simnet.report.summary import PHASES, Summary
 
 _SHOWN_SWITCHES = 12
+# Figures whose content the charts show, or bars on the page.
+_DRAWN_AGAIN = ("iteration_time", "cumulative_time", "frontier", "breakdown", "choices", "learning")
 
 
-def report(summary: Summary, plots: Sequence[Plot], scenario: str) -> str:
+def report(
+    summary: Summary,
+    plots: Sequence[Plot],
+    scenario: str,
+    iterations: pd.DataFrame,
+    setting: Mapping[str, str] | None = None,
+    recorded: Recorded | None = None,
+) -> str:
     """Return the page.
 
     Parameters
@@ -27,8 +47,15 @@ def report(summary: Summary, plots: Sequence[Plot], scenario: str) -> str:
         The figures, in the order of the page.
     scenario : str
         Text of the resolved scenario.
+    iterations : DataFrame
+        The iterations of all policies, one after the other, what they explored included.
+    setting : mapping of str to str, optional
+        What stands above, beside device, stack, seed and version: model, workers, density.
+    recorded : Recorded, optional
+        What was kept message by message.
     """
     changed = sentences.switching(summary)
+    inside = _inside(plots)
     return (
         _environment()
         .get_template("report.html.j2")
@@ -36,7 +63,12 @@ def report(summary: Summary, plots: Sequence[Plot], scenario: str) -> str:
             summary=summary,
             sentence=sentences.sentence(summary),
             headings=sentences.HEADINGS,
-            rows=sentences.rows(summary),
+            rows=[list(zip(*both, strict=True)) for both in zip(sentences.rows(summary), keys(summary), strict=True)],
+            setting=_setting(summary, setting or {}),
+            terms=TERMS,
+            data=markupsafe.Markup(embedded(page_data(summary, iterations, recorded))),  # noqa: S704
+            scripts=[(markupsafe.Markup(text), digest) for text, digest in _scripts()],  # noqa: S704
+            chart_style=markupsafe.Markup(_text("uplot/uPlot.min.css")),  # noqa: S704
             stack_properties=stacks.distinct(summary["stack"]),
             device=devices.told(summary["device"]) if "device" in summary else "",
             barrier=barriers.told(summary["barrier"]) if "barrier" in summary else "",
@@ -51,7 +83,9 @@ def report(summary: Summary, plots: Sequence[Plot], scenario: str) -> str:
             colocated_rows=sentences.colocated_rows(summary),
             ranking=sentences.ranking(summary),
             phases=PHASES,
-            figures=_inside(plots),
+            longest=max(sum(one["breakdown_s"].values()) for one in summary["policies"].values()),
+            pictures=[one for one in inside if one[0].name in _DRAWN_AGAIN],
+            figures=[one for one in inside if one[0].name not in _DRAWN_AGAIN],
             changed=changed,
             switches=summary["policies"][changed]["switches"][:_SHOWN_SWITCHES] if changed is not None else [],
             scenario=scenario,
@@ -86,6 +120,53 @@ def seeds_report(
         .get_template("seeds.html.j2")
         .render(summary=summary, sentence=sentence, tables=tables, figures=_inside(plots), scenario=scenario)
     )
+
+
+TERMS = {
+    "model": "whose gradients are exchanged; its size decides how much there is to send",
+    "workers": "processes that each compute a gradient and exchange it with the others in every iteration",
+    "density": "fraction of the entries of a gradient that a worker sends; what it keeps back it adds next time",
+    "device": "what selects and merges entries, which takes its time, too",
+    "stack": "the software that sends messages; it decides what is added to bytes and when a sender may go on",
+    "seed": "of everything random: the same seed gives the same run, to the bit",
+    "version": "of simnet, which computed the times",
+    "policy": "how the exchange of each iteration is chosen: always the same, or anew as the network changes",
+    "simulated time": "from the start of the run to the end of its last iteration, exploration included",
+    "vs best": "how much longer than the fastest policy that can be run",
+    "gain": "share of the squared norm of gradients and residuals that was sent, mean over iterations",
+    "time per gain": "simulated time in which as much is sent as is in one whole gradient",
+    "bytes sent": "by all workers over the run",
+    "compute": "forward and backward pass, mean over workers",
+    "select": "selecting and merging entries, mean over workers",
+    "communicate": "having a message of one's own in flight, mean over workers",
+    "wait": "for others, mean over workers",
+    "regret": "time lost against the bound, which knows the network as it is going to be",
+    "most used choice": "the exchange, a scheme with its collective, that was used in most iterations",
+    "switches": "how often the choice changed from one iteration to the next",
+    "iteration time": "from when workers begin an iteration until the last of them is done with it",
+    "bandwidth, latency": "the worst between neighbouring workers when an iteration begins: the weather of the network",
+}
+"""What the page's words mean, in the order in which they come."""
+
+
+def _setting(summary: Summary, given: Mapping[str, str]) -> dict[str, str]:
+    device = {"device": summary["device"]["name"]} if "device" in summary else {}
+    rest = {"stack": summary["stack"]["name"], "seed": str(summary["seed"])}
+    version = summary["versions"].get("simnet")
+    return {**given, **device, **rest, **({} if version is None else {"version": f"simnet {version}"})}
+
+
+@cache
+def _text(name: str) -> str:
+    return files("simnet.report").joinpath(name).read_text(encoding="utf-8").replace("\r\n", "\n")
+
+
+@cache
+def _scripts() -> tuple[tuple[str, str], ...]:
+    """Return the scripts of the page, each with its hash for the Content-Security-Policy."""
+    texts = (_text("uplot/uPlot.iife.min.js"), _text("page.js"))
+    digests = (hashlib.sha256(text.encode()).digest() for text in texts)
+    return tuple((text, base64.b64encode(digest).decode("ascii")) for text, digest in zip(texts, digests, strict=True))
 
 
 def _environment() -> jinja2.Environment:

@@ -25,7 +25,7 @@ import importlib.metadata
 import json
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pandas as pd
@@ -38,6 +38,7 @@ from simnet.costs.devices import DeviceProfile
 from simnet.network import MAX_MIN, STACKS, Sharing, Stack
 from simnet.report import co_located, failures
 from simnet.report.calibrated import CalibrationSummary
+from simnet.report.kept import Recorded
 from simnet.report.summary import Summary, bought_by, learning_columns, significant, summarize, with_exploration
 from simnet.report.timeline import LinkNames, write_timeline
 
@@ -73,6 +74,7 @@ def write_run(
     target: float | None = None,
     reference: str | None = None,
     untrained: float | None = None,
+    setting: Mapping[str, str] | None = None,
 ) -> Summary:
     """Write everything that a run leaves behind into its folder.
 
@@ -90,6 +92,8 @@ def write_run(
         Names the links between two ranks, for the timeline; see `simnet.report.timeline.write_timeline`.
     report : bool
         Whether to draw the figures and write the report; else those of an earlier run go.
+    setting : mapping of str to str, optional
+        As for `simnet.report.html.report`.
 
     Returns
     -------
@@ -105,39 +109,37 @@ def write_run(
     """
     folder = prepare_folder(folder)
     lock = scenario_lock.encode()
-    summary = summarize(
-        {name: result.iterations for name, result in results.items()},
+    summary = summary_of(
+        results,
         scenario=scenario,
-        scenario_sha256=hashlib.sha256(lock).hexdigest(),
+        scenario_lock=scenario_lock,
         seed=seed,
         stack=stack,
         device=device,
         barrier=barrier,
         calibration=calibration,
         shared_by=shared_by,
-        versions=versions(),
         bound=bound,
         missing=missing,
-        stops={name: result.interruptions for name, result in results.items()},
-        shares={name: result.job_shares for name, result in results.items()},
         target=target,
         reference=reference,
         untrained=untrained,
     )
-    iterations = _joined(results, lambda result: result.iterations)
+    iterations = joined(results, lambda result: result.iterations)
+    recorded = Recorded(joined(results, lambda one: one.spans), joined(results, lambda one: one.messages), links)
     files = {"scenario.lock.yaml": lock}
     for name in _OF_SEVERAL:
         (folder / name).unlink(missing_ok=True)
     if report:
         # Drawn before anything is written: a failure leaves an older run as it was.
-        files |= _report(summary, iterations, scenario_lock)
+        files |= _report(summary, iterations, scenario_lock, setting or {}, recorded)
     else:
         for old in (folder / "report.html", *(folder / "figures").glob("*")):
             if old.suffix in (".html", ".png", ".svg"):
                 old.unlink(missing_ok=True)
     write_files(folder, files)
-    _write_table(folder, "iterations", _whole_bytes(iterations).apply(_significant))
-    _write_table(folder, "workers", _joined(results, lambda result: result.workers), csv=False)
+    _write_table(folder, "iterations", rounded(iterations))
+    _write_table(folder, "workers", joined(results, lambda result: result.workers), csv=False)
     died = [row for name, result in results.items() for row in failures.table(name, result.interruptions)]
     shared = [row for name, result in results.items() for row in co_located.table(name, result.job_shares)]
     for name, rows, columns in (("deaths", died, failures.COLUMNS), ("company", shared, co_located.COLUMNS)):
@@ -151,13 +153,37 @@ def write_run(
             for kind in ("csv", "parquet"):
                 (folder / f"{name}.{kind}").unlink(missing_ok=True)
     with atomic_write(folder / "timeline.json") as stream:
-        spans, messages = (_joined(results, lambda one: one.spans), _joined(results, lambda one: one.messages))
-        write_timeline(stream, spans, messages, links=links)
+        write_timeline(stream, recorded.spans, recorded.messages, links=links)
     # Last, so that a folder with a summary of this run has the rest of it too.
     write_files(
         folder, {"summary.json": json.dumps(summary, indent=2, sort_keys=True, allow_nan=False).encode() + b"\n"}
     )
     return summary
+
+
+def summary_of(results: Mapping[str, PolicyResult], *, scenario_lock: str, **said: Any) -> Summary:
+    """Return what summary.json holds.
+
+    Parameters
+    ----------
+    results, scenario_lock
+        As for `write_run`.
+    said
+        Those that are for `simnet.report.summary.summarize`.
+
+    Raises
+    ------
+    ValueError
+        As `write_run` does.
+    """
+    return summarize(
+        {name: result.iterations for name, result in results.items()},
+        scenario_sha256=hashlib.sha256(scenario_lock.encode()).hexdigest(),
+        versions=versions(),
+        stops={name: result.interruptions for name, result in results.items()},
+        shares={name: result.job_shares for name, result in results.items()},
+        **said,
+    )
 
 
 def prepare_folder(folder: str | Path) -> Path:
@@ -197,23 +223,27 @@ def _write_table(folder: Path, name: str, table: pd.DataFrame, *, csv: bool = Tr
     write_files(folder, {f"{name}.parquet": parquet(table)})
 
 
-def _joined(results: Mapping[str, PolicyResult], frame: Callable[[PolicyResult], pd.DataFrame]) -> pd.DataFrame:
-    """Put the frames of all policies one below the other."""
+def joined(results: Mapping[str, PolicyResult], frame: Callable[[PolicyResult], pd.DataFrame]) -> pd.DataFrame:
+    """Return the frames of all policies one below the other, with a column ``policy``."""
     frames = [frame(result).assign(policy=name) for name, result in results.items()]
     # An empty frame has no types of its own and would spoil those of the others.
     return pd.concat([one for one in frames if len(one)] or frames[:1], ignore_index=True)
 
 
-def _whole_bytes(frame: pd.DataFrame) -> pd.DataFrame:
-    counts = [name for name in frame.columns if name.endswith("_B")]
-    return frame.assign(**{name: frame[name].round().astype(np.int64) for name in counts})
+def rounded(iterations: pd.DataFrame) -> pd.DataFrame:
+    """Return iterations without the digits that differ between machines, and whole bytes: iterations.csv."""
+    counts = [name for name in iterations.columns if name.endswith("_B")]
+    whole = iterations.assign(**{name: iterations[name].round().astype(np.int64) for name in counts})
+    return whole.apply(_significant)
 
 
 def _significant(column: pd.Series) -> pd.Series:
     return pd.Series(significant(column), index=column.index) if column.dtype == np.float64 else column
 
 
-def _report(summary: Summary, iterations: pd.DataFrame, scenario_lock: str) -> dict[str, bytes]:
+def _report(
+    summary: Summary, iterations: pd.DataFrame, scenario_lock: str, setting: Mapping[str, str], recorded: Recorded
+) -> dict[str, bytes]:
     """Draw the figures and write the page; imported here because drawing is half a second to load."""
     from simnet.report import figures, html
 
@@ -221,7 +251,7 @@ def _report(summary: Summary, iterations: pd.DataFrame, scenario_lock: str) -> d
     plots = []
     if len(with_exploration(iterations)):
         plots = figures.render(iterations, summary["bound"], learnt, bought_by(summary))
-    page = html.report(summary, plots, scenario=scenario_lock)
+    page = html.report(summary, plots, scenario_lock, iterations, setting, recorded)
     files = {"report.html": page.encode()}
     for plot in plots:
         files |= {f"figures/{plot.name}.png": plot.png, f"figures/{plot.name}.svg": plot.svg}

@@ -8,6 +8,7 @@ from typing import Any, NotRequired, TypedDict, get_args
 
 from simnet.base.quantities import Notation, parameter_hints
 from simnet.network import STACKS, Network, Stack
+from simnet.network.stack import name_of
 from simnet.report import calibrated
 from simnet.report.calibrated import CalibrationSummary
 
@@ -43,11 +44,6 @@ def condensed(stack: Stack, calibration: CalibrationSummary | None = None) -> St
         if calibration["used"]:
             found["name"] = calibration["stack"] or "ideal"
     return found
-
-
-def name_of(stack: Stack) -> str:
-    """Return the name of a stack, ``custom`` if it has none."""
-    return next((name for name, one in STACKS.items() if one == stack), "custom")
 
 
 def name_on(network: Network) -> str:

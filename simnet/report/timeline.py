@@ -27,7 +27,7 @@ _NS = 1_000_000_000
 _TRACKS_PER_POLICY = 1_000_000
 
 
-class _Kept(NamedTuple):
+class Kept(NamedTuple):
     """The spans and messages of a policy that are drawn."""
 
     spans: pd.DataFrame
@@ -81,8 +81,8 @@ def write_timeline(
     events: list[dict[str, Any]] = []
     numbers = itertools.count(1)
     for pid, policy in enumerate(policies, start=1):
-        own = _Kept(spans[spans["policy"] == policy], messages[messages["policy"] == policy])
-        kept = _within(own, route, max_events // len(policies))
+        own = Kept(spans[spans["policy"] == policy], messages[messages["policy"] == policy])
+        kept = within(own, route, max_events // len(policies))
         tracks = _Tracks(pid, str(policy))
         events += _rank_events(kept.spans, tracks)
         events += _link_events(kept.messages, tracks, route, numbers)
@@ -164,8 +164,18 @@ def _link_events(
             yield {"ph": "e", "ts": max(start, finish) / 1000, **common}
 
 
-def _within(own: _Kept, route: LinkNames, budget: int) -> _Kept:
-    """Keep the first iterations that fit into the budget of events, or the beginning of the first one."""
+def within(own: Kept, route: LinkNames, budget: int) -> Kept:
+    """Return the first iterations that fit into the budget of events, or the beginning of the first one.
+
+    Parameters
+    ----------
+    own : Kept
+        Of one policy.
+    route : callable
+        Names of the links between two ranks; a message is two events on each.
+    budget : int
+        Events that there may be.
+    """
     cost = 2 * np.array([len(route(*pair)) for pair in zip(own.messages["src"], own.messages["dst"], strict=True)], int)
     per_iteration = pd.concat(
         [
@@ -180,8 +190,8 @@ def _within(own: _Kept, route: LinkNames, budget: int) -> _Kept:
         spans = own.spans[own.spans["iteration"] == total.index[0]].sort_values("start_s", kind="stable")
         messages = own.messages[first].assign(cost=cost[first]).sort_values("start_s", kind="stable")
         spans = spans.head(budget // 2)
-        return _Kept(spans, messages[messages["cost"].cumsum() <= budget - len(spans)])
-    return _Kept(own.spans[own.spans["iteration"].isin(fitting)], own.messages[own.messages["iteration"].isin(fitting)])
+        return Kept(spans, messages[messages["cost"].cumsum() <= budget - len(spans)])
+    return Kept(own.spans[own.spans["iteration"].isin(fitting)], own.messages[own.messages["iteration"].isin(fitting)])
 
 
 def _ns(seconds: pd.Series[Any]) -> NDArray[np.float64]:

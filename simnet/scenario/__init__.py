@@ -8,7 +8,8 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from simnet.scenario.scenario import Run, Scenario, find, json_schema, load, shipped
+    from simnet.scenario.finding import find, shipped
+    from simnet.scenario.scenario import Run, Scenario, json_schema, load
 
 __all__ = ["Run", "Scenario", "find", "json_schema", "load", "shipped"]
 
@@ -17,5 +18,6 @@ def __getattr__(name: str) -> object:
     # Who needs a network alone does not wait for all that a job is made of.
     if name not in __all__:
         raise AttributeError(f"module 'simnet.scenario' has no attribute {name!r}")
-    found: object = getattr(import_module("simnet.scenario.scenario"), name)
+    home = "finding" if name in ("find", "shipped") else "scenario"
+    found: object = getattr(import_module(f"simnet.scenario.{home}"), name)
     return found

@@ -27,6 +27,7 @@ from simnet.scenario.loader import Findings
 from simnet.scenario.network import Stages
 from simnet.scenario.resolve import candidate
 from simnet.traces import GradientSource, live
+from simnet.traces.normals import loops_for
 from simnet.traces.source import shrunk
 from simnet.traces.synthetic import rows as synthetic_rows
 
@@ -40,7 +41,9 @@ _PROCESS = 2.0**28
 _TRIAL_ENTRIES = 16
 
 
-def build_job(config: schema.Config, stages: Stages | None, folder: Path, found: Findings) -> Job | None:
+def build_job(
+    config: schema.Config, stages: Stages | None, folder: Path, found: Findings, *, elsewhere: bool = False
+) -> Job | None:
     """Build the job of a resolved scenario; None if something is wrong.
 
     Parameters
@@ -53,11 +56,13 @@ def build_job(config: schema.Config, stages: Stages | None, folder: Path, found:
         Where file names in it start from.
     found : Findings
         Takes what is wrong with it.
+    elsewhere : bool
+        As of `memory_limit`.
     """
     given = config.job
     device = _device(given, folder, found)
     source: GradientSource | None = None
-    if stages is not None and _fits(config, found):
+    if stages is not None and _fits(config, found, memory_limit(config, elsewhere=elsewhere)):
         with found.at("job", "gradients"):
             source = _source(config, folder)
     if given.compute.mean is None:
@@ -195,10 +200,12 @@ def _rows(config: schema.Config, policy: schema.Policy) -> float:
         with suppress(ValueError):
             model = sparsifier_models.create(given.scheme, P, _TRIAL_ENTRIES, layers=(_TRIAL_ENTRIES,), **given.options)
         if model is not None and not model.reads_gradients:
-            shared = _ROWS if job.gradients.synthetic is None else synthetic_rows(P, _entries(job))
+            drawn, entries = job.gradients.synthetic is not None, _entries(job)
+            shared = synthetic_rows(P, entries) if drawn else _ROWS
+            adds = drawn and model.keeps and loops_for(P * entries) is not None
             (all_of, one), sent = model.room, _SENT * max(max(ramp.start, ramp.end) for ramp in _ramps(job.density))
-            # The residual and fresh gradients, one of which becomes their sum.
-            return shared + (2.0 + all_of + sent) * P + one
+            # The residual, which becomes its sum with fresh gradients; they are there if they are not made in it.
+            return shared + (2.0 - adds + all_of + sent) * P + one
     # Exploration has a residual of its own beside that of the candidate, and those who go on without the dead have that
     # of before.
     copies = _COPIES + len(labels) + (policy.moo is not None) + (job.deaths is not None)
@@ -228,8 +235,18 @@ def in_step_memory(job: Job, policies: Sequence[Policy]) -> float:
     return 4.0 * job.source.parameters * (job.source.workers * copies + _ROWS + len(policies))
 
 
-def memory_limit(config: schema.Config) -> float:
-    """Return the bytes that a run may take: the scenario's limit, or what the machine has if that is less."""
+def memory_limit(config: schema.Config, *, elsewhere: bool = False) -> float:
+    """Return the bytes that a run may take: the scenario's limit, or what the machine has if that is less.
+
+    Parameters
+    ----------
+    config : Config
+        The scenario.
+    elsewhere : bool
+        Whether the workers live on other machines, and what this one has is no limit.
+    """
+    if elsewhere:
+        return config.memory
     try:
         installed = float(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"))
     except (AttributeError, OSError, ValueError):
@@ -279,9 +296,9 @@ def _entries(job: schema.Job) -> int:
     return 0 if job.parameters is None else sum(shrunk([job.parameters], job.scale))
 
 
-def _fits(config: schema.Config, found: Findings) -> bool:
+def _fits(config: schema.Config, found: Findings, limit: float) -> bool:
     """Say whether a run fits the memory, before anything is allocated."""
-    needed, limit, least = memory(config), memory_limit(config), 1.1 * _PROCESS
+    needed, least = memory(config), 1.1 * _PROCESS
     if limit < least:
         found.add(("memory",), f"must be at least {format_bytes(least)}, got {format_bytes(limit)}")
     elif needed > limit and any(memory(alone(config, label)) > limit for label in config.other_jobs or ()):

@@ -11,13 +11,14 @@ import topologies
 from simnet.base import plugins
 from simnet.base.rng import stream
 from simnet.interchange import NetworkRead
-from simnet.network import ConstantLoad, Network, OnOffFlow, Stack, weather
+from simnet.network import ConstantLoad, Network, OnOffFlow, weather
 from simnet.network.transport import Incast, Loss, MeasuredIncast, Transport
 from simnet.network.weather import Signal, Weather
 from simnet.scenario import network_parts, weather_parts
 from simnet.scenario.loader import Findings, Loc, dotted
 from simnet.scenario.parts import Part
-from topologies.graphs import Link, check, label
+from simnet.scenario.topology import build_topology, sending
+from topologies.graphs import Link, label
 
 if TYPE_CHECKING:
     import networkx as nx
@@ -110,95 +111,6 @@ def build_network(config: schema.Config, folder: Path, found: Findings) -> Stage
         for start, of_links in weathers.items()
     ]
     return Stages(networks, placement, list(weathers.values()))
-
-
-def build_topology(given: network_parts.Topology, folder: Path) -> NetworkRead:
-    """Build the graph of a topology; one from a file may have weather there, too.
-
-    Parameters
-    ----------
-    given : Topology
-        Which one; numbers of hosts must be there.
-    folder : Path
-        Where the name of a file starts from.
-
-    Raises
-    ------
-    InputError
-        If a file is no good.
-    ValueError
-        If parameters do not fit each other.
-    """
-    part = given.choice[1]
-    if isinstance(part, str):
-        part = network_parts.TopologyFile.model_validate({"path": part})
-    if isinstance(part, network_parts.TopologyFile):
-        return NetworkRead(*part.build(path=folder / part.arguments()["path"]))
-    if not isinstance(part, network_parts.WanOfClusters):
-        return NetworkRead(_hosted(part), {})
-    sites = {}
-    for name, site in part.sites.items():
-        try:
-            sites[name] = _hosted(site.choice[1])
-        except ValueError as error:
-            raise ValueError(f"site {name}: {error}") from None
-    return NetworkRead(part.build(sites=sites), {})
-
-
-def sending(
-    given: network_parts.Topology, read: NetworkRead, folder: Path, stack: str | Stack | None
-) -> tuple[nx.DiGraph[Any], dict[str, Any]]:
-    """Return the links of a topology, and the options of `Network` that say how messages are sent on them.
-
-    Those of a calibrated cluster carry its software, unless another stack is given: its curves are of its own.
-
-    Parameters
-    ----------
-    given : Topology
-        The topology.
-    read : NetworkRead
-        What `build_topology` returned.
-    folder : Path
-        Where the name of a file starts from.
-    stack : str or Stack, optional
-        The stack, if one is given.
-
-    Raises
-    ------
-    InputError
-        If the file of a calibrated cluster is no good.
-    """
-    if stack is not None:
-        return read.graph, {"stack": stack}
-    file = cluster_file(given)
-    if read.kind != "fabric" or file is None:
-        return read.graph, {}
-    # Calibration takes long to import.
-    from simnet.calibration import CalibratedSoftware, has_curves, load_cost_model
-
-    if not has_curves(folder / file):
-        return read.graph, {}
-    software = CalibratedSoftware(load_cost_model(folder / file), read.graph, Path(file).name)
-    return software.graph, {"stack": software.stack, "software": software}
-
-
-def cluster_file(given: network_parts.Topology) -> str | None:
-    """Return the file of a topology as it is named; None if it has none."""
-    part = given.choice[1]
-    if isinstance(part, str):
-        return part
-    return str(part.arguments()["path"]) if isinstance(part, network_parts.TopologyFile) else None
-
-
-def _hosted(part: Part) -> nx.DiGraph[Any]:
-    """Return a graph that says how many hosts it has, as one from elsewhere need not."""
-    graph: nx.DiGraph[Any] = part.build()
-    if not hasattr(graph, "graph"):
-        raise plugins.wrong(part.function, graph, "a networkx.DiGraph")
-    if "hosts" not in graph.graph:
-        hosts = check(graph)
-        graph.graph["hosts"] = hosts
-    return graph
 
 
 def _placement(config: schema.Config, graph: nx.DiGraph[Any], found: Findings) -> list[int]:

@@ -8,24 +8,18 @@ from typing import Annotated, Any, Literal, Self, TypeAlias, get_args
 from annotated_types import Ge, Lt
 from pydantic import (
     AfterValidator,
-    ConfigDict,
     Field,
-    ModelWrapValidatorHandler,
     SerializeAsAny,
     Tag,
     WithJsonSchema,
     model_validator,
 )
 
-import topologies
-from simnet.base import plugins
-from simnet.base.errors import nearest
 from simnet.base.quantities import (
     SHARE,
     Duration,
     Host,
 )
-from simnet.interchange import read_network
 from simnet.network import (
     STACKS,
     ConstantLoad,
@@ -39,7 +33,6 @@ from simnet.network import (
     stack,
     transport,
 )
-from simnet.scenario.fields import File
 from simnet.scenario.parts import (
     OneOf,
     Part,
@@ -48,91 +41,9 @@ from simnet.scenario.parts import (
     either,
     given_fields,
     kinds,
-    part_of,
 )
+from simnet.scenario.topology_parts import Topology
 from simnet.scenario.weather_parts import Fault, Span, Weather
-
-
-@configures(topologies.wan)
-class Wan(Part):
-    """Workers at several sites; `latency` and `bandwidth` are one value, or a matrix with a row per site of origin."""
-
-    # Lock files have these two first.
-    sites: Any
-    workers_per_site: Any
-
-
-class OnHosts(OneOf):
-    """A topology, with one host per worker where nobody says how many."""
-
-    registry = "topologies"
-
-    @classmethod
-    def derived(cls, target: Target, name: str | None = None) -> type[Part]:
-        """Return the part of a family, given its builder."""
-        return part_of(target, name, optional=(("hosts", "one per worker"),))
-
-
-_FAMILIES = {name: one for name, one in topologies.FAMILIES.items() if not name.startswith("wan")}
-
-
-@kinds(**_FAMILIES)
-class Cluster(OnHosts):
-    """The topology of a site."""
-
-    @model_validator(mode="after")
-    def _hostsgiven_fields(self) -> Self:
-        kind, part = self.choice
-        if getattr(part, "hosts", 1) is None:
-            raise ValueError(f"needs {kind}.hosts: only a topology without sites has one for each worker by default")
-        return self
-
-
-@configures(topologies.wan_of_clusters)
-class WanOfClusters(Part):
-    """Sites that are clusters, joined by border routers; `latency` and `bandwidth` are as of wan."""
-
-    sites: Annotated[dict[str, SerializeAsAny[Cluster]], Field(min_length=1)] = Field(
-        description="topologies by the names of sites"
-    )
-
-
-@configures(read_network, kind="format")
-class TopologyFile(Part):
-    """A topology from a file: SimGrid platform with its weather, NCCL topology, node-link JSON, calibrated fabric."""
-
-
-class Registered(Part):
-    """A topology of another package, with its own parameters: the same as its name as the key, without `registered`."""
-
-    model_config = ConfigDict(extra="allow")
-
-    name: str
-
-
-@kinds(
-    **_FAMILIES,
-    wan=Wan,
-    wan_of_clusters=WanOfClusters,
-    file=Annotated[
-        Annotated[File, Tag("<name>")] | Annotated[TopologyFile, Tag("<mapping>")],
-        either(scalar="<name>", mapping="<mapping>"),
-    ],
-    registered=Registered,
-)
-class Topology(OnHosts):
-    """Hosts, switches and links."""
-
-    @model_validator(mode="wrap")
-    @classmethod
-    def _by_name(cls, value: Any, handler: ModelWrapValidatorHandler[Self]) -> Self:
-        given = value.get("registered") if isinstance(value, dict) else None
-        if isinstance(given, dict) and isinstance(given.get("name"), str):
-            family = given["name"]
-            if family not in topologies.names() and plugins.entry("topologies", family) is None:
-                raise ValueError(f"there is no topology {family!r}; {nearest(family, topologies.names())}")
-            return handler({family: {name: one for name, one in given.items() if name != "name"}})
-        return handler(value)
 
 
 @configures(ConstantLoad, only=("rate",))

@@ -47,7 +47,10 @@ P = TypeVar("P", bound="Part")
 class Part(BaseModel):
     """A mapping with fixed fields."""
 
-    model_config = ConfigDict(extra="forbid", strict=True, frozen=True, allow_inf_nan=False, populate_by_name=True)
+    # A part is built when it is first given: there are over a hundred, and most scenarios have few of them.
+    model_config = ConfigDict(
+        extra="forbid", strict=True, frozen=True, allow_inf_nan=False, populate_by_name=True, defer_build=True
+    )
 
     configured: ClassVar[Mapping[Target, Mapping[str, str]]] = {}
     """What the part configures, and the field of each parameter."""
@@ -133,10 +136,13 @@ class Kinds(Part):
     def _of_others(cls, name: str) -> type[Part] | None:
         def part(target: Target) -> type[Part]:
             try:
-                return cls.derived(target, f"{cls.registry}.{name}")
+                made = cls.derived(target, f"{cls.registry}.{name}")
+                # At once, as what cannot be written is the fault of the package.
+                made.model_rebuild()
             except Exception as error:
                 said = str(error).partition("\n")[0]
                 raise plugins.PluginError(f"it has parameters that no scenario can give: {said}") from error
+            return made
 
         assert cls.registry is not None
         return None if name in field_names(cls) else plugins.load(cls.registry, name, part)

@@ -15,9 +15,10 @@ from simnet.base.quantities import MAX_ITERATIONS
 from simnet.costs import models
 from simnet.job import Overlap, check_feedback
 from simnet.policies import Candidate, Monitor, closed_form
-from simnet.scenario import network_parts, schema, weather_parts
+from simnet.scenario import network_parts, schema, topology_parts, weather_parts
 from simnet.scenario.colocated import check_colocated
 from simnet.scenario.loader import Findings, Loc
+from simnet.scenario.topology_parts import Topology
 
 FROM_JOB = ("layers", "scale", "seed", "shapes")
 """Options of a sparsifier that the job decides, or that go by the shape of its layers."""
@@ -96,10 +97,10 @@ def _file_name(stem: str) -> str:
     return re.sub(r"[^A-Za-z0-9._+-]", "_", stem).lstrip(".")[:40] or "scenario"
 
 
-def _topology(given: network_parts.Topology, workers: int) -> network_parts.Topology:
+def _topology(given: Topology, workers: int) -> Topology:
     kind, part = given.choice
     if isinstance(part, str):
-        return given.model_copy(update={kind: network_parts.TopologyFile.model_validate({"path": part})})
+        return given.model_copy(update={kind: topology_parts.TopologyFile.model_validate({"path": part})})
     if getattr(part, "hosts", workers) is not None:
         return given
     return given.model_copy(update={kind: part.model_copy(update={"hosts": workers})})

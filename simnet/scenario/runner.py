@@ -9,16 +9,18 @@ import hashlib
 import math
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import TypeAlias, TypeVar
 
-from simnet.base.errors import SimnetError
+from simnet.base.errors import InputError, SimnetError
 from simnet.base.processes import Pool
-from simnet.job import EVERY, Checkpoint, PolicyResult, run_in_step
-from simnet.scenario import Run, Scenario, load
+from simnet.job import EVERY, Checkpoint, PolicyResult, run_in_step, sharded
+from simnet.scenario import Run, Scenario
 from simnet.scenario.identity import identity
+from simnet.scenario.source import Source
 
 K = TypeVar("K")
 
@@ -30,33 +32,6 @@ Outcome: TypeAlias = PolicyResult | SimnetError
 
 # Starting processes takes about this long [s]; what is done sooner is done here.
 _WORTH_PROCESSES = 3.0
-
-
-@dataclass(frozen=True)
-class Source:
-    """What a process needs to read a scenario for itself.
-
-    Parameters
-    ----------
-    path, overrides, seed
-        As for `simnet.scenario.load`.
-    policies : sequence of str, optional
-        Only these of its policies.
-    later : int
-        What is added to its seed.
-    """
-
-    path: str | Path
-    overrides: Sequence[str] = ()
-    seed: int | None = None
-    policies: Sequence[str] | None = None
-    later: int = 0
-
-    def load(self) -> Scenario:
-        """Read the scenario."""
-        loaded = load(self.path, self.overrides, self.seed)
-        loaded = loaded if self.policies is None else loaded.only(self.policies)
-        return loaded.with_seed(loaded.config.seed + self.later)
 
 
 @dataclass(frozen=True)
@@ -97,7 +72,7 @@ def checkpoints(loaded: Scenario, folder: Path, every: float = EVERY) -> Checkpo
     loaded, folder, every
         The scenario, and as of `Checkpoints`.
     """
-    identities = {name: identity(loaded.only([name]), f"policy {name}") for name in loaded.config.policies}
+    identities = {name: identity(loaded.only([name]), f"columns of policy {name}") for name in loaded.config.policies}
     return Checkpoints(folder, identities, every)
 
 
@@ -124,7 +99,7 @@ class Task:
 
 
 def run_policies(
-    tasks: Mapping[K, Task], jobs: int | None, progress: Callable[[K, str, int], None]
+    tasks: Mapping[K, Task], jobs: int | None, progress: Callable[[K, str, int], None], workers_on: str | None = None
 ) -> Iterator[tuple[K, str, Outcome]]:
     """Run the policies of scenarios, side by side where that is worth it; yield the outcome of each when it ends.
 
@@ -139,6 +114,8 @@ def run_policies(
         How many processes; one per processor when omitted. Fewer if all would not fit the memory.
     progress : callable
         Called now and then with the key of a scenario, the name of a policy, and its iterations that are done.
+    workers_on : str, optional
+        Where the workers live that are simulated, as of `simnet.job.sharded`: one policy runs after the other then.
 
     Yields
     ------
@@ -149,12 +126,15 @@ def run_policies(
     total = sum(efforts.values())
     wanted = min(jobs or os.cpu_count() or 1, sum(len(task.run.policies) for task in tasks.values()))
     at_once = min(task.loaded.at_once(wanted) for task in tasks.values())
-    if at_once == 1 or (jobs is None and total < _WORTH_PROCESSES):
+    if workers_on is not None and jobs not in (None, 1):
+        raise InputError("runs one policy after the other, not several at a time", file=f"--workers-on {workers_on}")
+    if workers_on is not None or at_once == 1 or (jobs is None and total < _WORTH_PROCESSES):
         for key, task in tasks.items():
             own = task.run.job.seed == task.loaded.config.seed
             run = task.run if own else task.loaded.build()
-            for name, outcome in run_here(run, partial(progress, key), task.checkpoints):
-                yield key, name, outcome
+            with nullcontext(run.job) if workers_on is None else sharded(run.job, run.policies, workers_on) as job:
+                for name, outcome in run_here(replace(run, job=job), partial(progress, key), task.checkpoints):
+                    yield key, name, outcome
         return
     shares = {key: math.ceil(at_once * effort / total) if total else at_once for key, effort in efforts.items()}
     parts = [(key, names) for key, task in tasks.items() for names in task.run.in_step(shares[key], processes=at_once)]

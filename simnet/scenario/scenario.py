@@ -7,7 +7,6 @@ import io
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
@@ -20,8 +19,9 @@ from simnet.base.errors import InputError, nearest
 from simnet.interchange.kinds import companions
 from simnet.job import ColocatedJob, Job
 from simnet.policies import OneStepOracle, Policy
-from simnet.scenario import network_parts, schema
+from simnet.scenario import schema, topology_parts
 from simnet.scenario.error_texts import problems
+from simnet.scenario.finding import find
 from simnet.scenario.job import (
     build_colocated,
     build_job,
@@ -134,11 +134,14 @@ class Scenario:
         What was read, for messages about it.
     folder : Path
         Where file names in it start from.
+    elsewhere : bool
+        Whether its workers live on other machines; see `simnet.job.sharded`.
     """
 
     config: schema.Config
     document: Document
     folder: Path
+    elsewhere: bool = False
 
     @property
     def name(self) -> str:
@@ -184,7 +187,7 @@ class Scenario:
         found = Findings(self.document)
         stages = build_network(self.config, self.folder, found)
         messages = try_exchanges(self.config, self.folder, found) if stages is not None else {}
-        job = build_job(self.config, stages, self.folder, found)
+        job = build_job(self.config, stages, self.folder, found, elsewhere=self.elsewhere)
         colocated, theirs = build_colocated(self.config, stages, self.folder, found)
         found.refuse()
         assert job is not None
@@ -193,12 +196,12 @@ class Scenario:
             with found.at("policies", name, one.choice[0]):
                 policies[name] = build_policy(self.config, one)
         found.refuse()
-        memory = memory_limit(self.config), fixed_memory(self.config)
+        memory = memory_limit(self.config, elsewhere=self.elsewhere), fixed_memory(self.config)
         return Run(job, policies, self.bound, self.config.output.timeline, theirs | messages, *memory, colocated)
 
     def at_once(self, wanted: int) -> int:
         """Return how many policies may run side by side, at most `wanted`, within the memory allowed."""
-        return max(1, min(wanted, int(memory_limit(self.config) // memory(self.config))))
+        return max(1, min(wanted, int(memory_limit(self.config, elsewhere=self.elsewhere) // memory(self.config))))
 
     def lock(self) -> str:
         """Return the scenario as YAML in which every default and override is written out.
@@ -242,7 +245,7 @@ class Scenario:
     def _platform(self) -> dict[str, Path]:
         """Return the file of the topology, if there is one; with profiles, in a folder where they lie as it says."""
         given = self.config.network.topology.choice[1]
-        if not isinstance(given, network_parts.TopologyFile):
+        if not isinstance(given, topology_parts.TopologyFile):
             return {}
         arguments = given.arguments()
         path = self.folder / arguments["path"]
@@ -300,37 +303,6 @@ def load(path: str | Path, overrides: Sequence[str] = (), seed: int | None = Non
     config = resolve(config, file.stem, file.parent, found)
     found.refuse()
     return Scenario(config, document, file.parent)
-
-
-def shipped() -> dict[str, Path]:
-    """Return the scenarios that come with simnet, by name.
-
-    Examples
-    --------
-    >>> "quickstart" in shipped()
-    True
-    """
-    folder = Path(str(files("scenarios")))
-    return {path.stem: path for path in sorted(folder.rglob("*.yaml"))}
-
-
-def find(path: str | Path) -> Path:
-    """Return the file of a scenario: `path` itself, or the one of that name that comes with simnet.
-
-    Raises
-    ------
-    InputError
-        If there is neither.
-    """
-    file, known = Path(path), shipped()
-    if file.is_file() or str(path) not in known:
-        if not file.exists() and len(file.parts) == 1 and not file.suffix:
-            raise InputError(
-                f"there is no such file, and no scenario of that name comes with simnet; {nearest(str(path), known)}",
-                file=str(path),
-            )
-        return file
-    return known[str(path)]
 
 
 def json_schema() -> dict[str, Any]:

@@ -26,12 +26,12 @@ import pandas as pd
 
 from simnet.base.writing import write_files
 from simnet.costs.devices import DeviceProfile
-from simnet.report import devices, learning, paired
+from simnet.report import barriers, devices, learning, paired
 from simnet.report.comparison import COLUMNS, draw
 from simnet.report.results import prepare_folder, versions
 from simnet.report.summary import INTERVAL, learnt_by, significant
 from simnet.scenario import Scenario, load
-from simnet.scenario.runner import Source
+from simnet.scenario.source import Source
 from simnet.studies.variants import variants
 
 if TYPE_CHECKING:
@@ -163,10 +163,7 @@ def write(
     """
     folder = prepare_folder(folder)
     several = "seed" in rows[0]
-    table = pd.DataFrame(list(rows), columns=["seed", *COLUMNS] if several else list(COLUMNS))
-    numbers = [name for name in COLUMNS if name not in ("exchange", "workers")]
-    table[numbers] = table[numbers].apply(lambda column: pd.Series(significant(column), index=column.index))
-    table = table.assign(**_learnt(rows, loaded))
+    table = as_table(rows, loaded)
     lock = loaded.lock().encode()
     shown = over_seeds(table) if several else table
     drawn = draw(shown, loaded.name)
@@ -192,6 +189,28 @@ def write(
         (folder / "paired.csv").unlink(missing_ok=True)
     write_files(folder, files)
     return shown
+
+
+def as_table(rows: Sequence[Mapping[str, Any]], loaded: Scenario) -> pd.DataFrame:
+    """Return the rows of a comparison as a table: compare.csv; parameters are as of `write`."""
+    table = pd.DataFrame(list(rows), columns=["seed", *COLUMNS] if "seed" in rows[0] else list(COLUMNS))
+    numbers = [name for name in COLUMNS if name not in ("exchange", "workers")]
+    table[numbers] = table[numbers].apply(lambda column: pd.Series(significant(column), index=column.index))
+    return table.assign(**_learnt(rows, loaded))
+
+
+def title(loaded: Scenario, device: DeviceProfile, seeds: int) -> str:
+    """Return what stands above the table of a comparison with so many seeds.
+
+    Parameters
+    ----------
+    loaded, device
+        As of `write`.
+    seeds : int
+        How many.
+    """
+    told = f"{loaded.name}; device {device.name}; {barriers.titled([loaded.config.job.barrier])}"
+    return f"{told}; {seeds} seeds" if seeds > 1 else told
 
 
 def over_seeds(table: pd.DataFrame) -> pd.DataFrame:

@@ -6,6 +6,7 @@ What a format cannot carry is said with what was written.
 from __future__ import annotations
 
 import re
+import shutil
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -13,31 +14,45 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeAlias
 
 import numpy as np
 
+from simnet.base import units
 from simnet.base.errors import InputError, nearest
 from simnet.base.units import format_bytes
 from simnet.base.writing import staged
 from simnet.collectives import registry
 from simnet.interchange import (
+    chakra,
+    goal,
+    messages_csv,
     write_chakra,
     write_goal,
     write_goal_binary,
     write_messages,
     write_nodelink,
     write_platform,
+    xmlfile,
 )
-from simnet.scenario.loader import Findings
-from simnet.scenario.network import Stages, build_network
 from simnet.schedule import Round, Schedule
+from simnet.studies import options
 
 if TYPE_CHECKING:
     from simnet.scenario import Scenario
+    from simnet.scenario.network import Stages
     from sparsifier_models import Exchange
 
 ScheduleFormat: TypeAlias = Literal["goal", "goal-binary", "chakra", "csv"]
 NetworkFormat: TypeAlias = Literal["simgrid", "nodelink"]
 
-MAX_MESSAGES = 3_000_000
-"""The most messages that are written."""
+MAX_BYTES = {
+    "goal": goal.MAX_BYTES,
+    "goal-binary": goal.MAX_BYTES,
+    "chakra": chakra.MAX_BYTES,
+    "csv": messages_csv.MAX_BYTES,
+    "simgrid": xmlfile.MAX_BYTES,
+}
+"""The largest file that is written, of Chakra that of a rank, unless another limit is given: as large as is read."""
+
+LEAST_BYTES = {"goal": 46, "goal-binary": 78, "chakra": 150, "csv": 9}
+"""What a message takes at least, at its sender and its receiver together."""
 
 MAX_WORKERS = (16_384, 4_096)
 """The most ranks of a collective; of one in which each of them sends something else to every other."""
@@ -184,7 +199,9 @@ def exchange(scenario: Scenario, label: str | None, iteration: int, *, compute: 
     return Sent(schedule, f"{scenario.name}-{label}-{iteration}", missing)
 
 
-def write_schedule(sent: Sent, to: ScheduleFormat, out: Path | None = None, *, force: bool = False) -> Exported:
+def write_schedule(
+    sent: Sent, to: ScheduleFormat, out: Path | None = None, *, largest: int | None = None, force: bool = False
+) -> Exported:
     """Write a schedule.
 
     Parameters
@@ -195,19 +212,34 @@ def write_schedule(sent: Sent, to: ScheduleFormat, out: Path | None = None, *, f
         The format.
     out : Path, optional
         The file, for Chakra the folder; by default in the working directory, named after what is sent.
+    largest : int, optional
+        How many bytes the file, or the trace of a rank, may have; by default as `MAX_BYTES` says.
     force : bool
         Whether to replace what is there; a folder only if it holds traces and nothing else.
 
     Raises
     ------
     InputError
-        If there is something already and `force` is not set, it cannot be written, or there are too many messages.
+        If there is something already and `force` is not set, it cannot be written, or becomes too large, also for the
+        disk.
     """
     schedule = sent.schedule
-    if schedule.n_messages > MAX_MESSAGES:
-        raise InputError(f"has {schedule.n_messages:,} messages; at most {MAX_MESSAGES:,} are written", file=sent.name)
+    most = MAX_BYTES[to] if largest is None else largest
+
+    def refuse_above(nbytes: float, least: str = "") -> None:
+        if nbytes > most:
+            message = f"takes {least}{format_bytes(nbytes)}, more than {format_bytes(most)}; --limit allows more"
+            raise InputError(message, file=sent.name)
+
+    parts = schedule.n_ranks if to == "chakra" else 1
+    least = LEAST_BYTES[to] * schedule.n_messages
+    refuse_above(least / parts, "at least ")
     target = _target(out, sent.name, to)
     with staged([target], force, _FILES_OF_FOLDERS) as folder:
+        if least > (free := shutil.disk_usage(folder).free):
+            raise InputError(
+                f"takes at least {format_bytes(least)}, and {format_bytes(free)} are free", file=str(target)
+            )
         try:
             if to == "goal":
                 write_goal(schedule, folder / target.name)
@@ -220,6 +252,8 @@ def write_schedule(sent: Sent, to: ScheduleFormat, out: Path | None = None, *, f
                 write_chakra(schedule, folder / target.name / "trace")
         except ValueError as error:
             raise InputError(str(error), file=sent.name) from None
+        written = folder / target.name
+        refuse_above(max(one.stat().st_size for one in (written.iterdir() if written.is_dir() else [written])))
     one = {
         "goal": "GOAL text",
         "goal-binary": "binary GOAL",
@@ -241,6 +275,7 @@ def write_network(
     iteration: int = 0,
     duration: float | None = None,
     routing: Literal["Full", "Dijkstra"] = "Full",
+    largest: int | None = None,
     force: bool = False,
 ) -> Exported:
     """Write the network of a scenario.
@@ -259,6 +294,8 @@ def write_network(
         Seconds of the weather that are written, for SimGrid.
     routing : {"Full", "Dijkstra"}
         See `simnet.interchange.write_platform`.
+    largest : int, optional
+        How many bytes of routes a SimGrid platform may have; by default as `MAX_BYTES` says.
     force : bool
         Whether to replace what is there; profiles only if their folder holds nothing else.
 
@@ -266,7 +303,7 @@ def write_network(
     ------
     InputError
         If there is something already and `force` is not set, it cannot be written, the scenario cannot be built, or it
-        has weather and no `duration` is given, or its routes are too many to be written one by one.
+        has weather and no `duration` is given, or its routes take too many bytes to be written one by one.
     """
     # Links without the curves of a calibrated cluster are those of its file.
     given = scenario.config.network.model_copy(update={"stack": "ideal"})
@@ -307,9 +344,10 @@ def write_network(
                 duration=duration if weather else None,
                 routing=routing,
                 routes=network.routes,
+                largest=MAX_BYTES[to] if largest is None else largest,
             )
         except ValueError as error:
-            message = str(error).replace("routing='Dijkstra'", "--routing Dijkstra")
+            message = str(error).replace("routing='Dijkstra'", "--routing Dijkstra, or a larger --limit")
             raise InputError(message, file=scenario.name) from None
     profiles = f", profiles of {len(weather):,} links" if weather else ""
     return Exported(f"a SimGrid platform: {count}{profiles}", targets, missing)
@@ -317,6 +355,9 @@ def write_network(
 
 def network_of(scenario: Scenario) -> Stages:
     """Build the networks of a scenario, without its job; raise InputError if they cannot be built."""
+    from simnet.scenario.loader import Findings
+    from simnet.scenario.network import build_network
+
     found = Findings(scenario.document)
     stages = build_network(scenario.config, scenario.folder, found)
     found.refuse()
@@ -333,6 +374,25 @@ def left_out(scenario: Scenario) -> str:
 def stage_at(stages: Stages, iteration: int) -> int:
     """Return the position of the network in force in an iteration."""
     return max(place for place, (first, _) in enumerate(stages.networks) if first <= iteration)
+
+
+def collective_asked(name: str, workers: int | None, size: str | None, given: Sequence[str] = ()) -> Sent:
+    """Return the schedule of a collective, as options say it.
+
+    Parameters
+    ----------
+    name, workers
+        As of `collective`.
+    size : str
+        Bytes of the vector, with a unit.
+    given : sequence of str
+        Further parameters, as `options_of` reads them.
+    """
+    nbytes = options.quantity(size, "--size", units.size)
+    if workers is None or nbytes is None:
+        missing = "--workers" if workers is None else "--size"
+        raise InputError(f"is missing; --collective {name} needs --workers and --size", file=missing)
+    return collective(name, workers, nbytes, options_of(given))
 
 
 def options_of(given: Sequence[str]) -> dict[str, float]:

@@ -32,14 +32,21 @@ from typing import Any, get_args
 
 import numpy as np
 import pandas as pd
+from matplotlib.figure import Figure
+from rich.table import Table
+from rich.text import Text
 
 from simnet.base import units
 from simnet.base.errors import InputError
 from simnet.costs.devices import End
 from simnet.job import Job, buckets, run_policy
 from simnet.job.record import TRAIN
+from simnet.network.stack import name_of
 from simnet.report import barriers
-from simnet.report.stacks import name_of
+from simnet.report.drawing import COLOURS, SECONDS, Plot, plot, style
+from simnet.report.drawing import unit as units_of
+from simnet.report.shown import Shown
+from simnet.report.tables import empty_table
 from simnet.scenario import Run, Scenario
 from simnet.studies.choosing.chances import Chances, Part, chances
 from simnet.studies.choosing.output import share
@@ -60,8 +67,8 @@ _ENDS = ("", "low", "high")
 _SIGMAS = 1.645  # of a normal distribution on each side of 90 %
 
 
-@dataclass(frozen=True)
-class JobPrediction:
+@dataclass(frozen=True, eq=False, repr=False)
+class JobPrediction(Shown):
     """What the iterations of a job are predicted to take.
 
     Parameters
@@ -83,6 +90,34 @@ class JobPrediction:
     workers: int
     barrier: bool
     iterations: pd.DataFrame
+
+    def __repr__(self) -> str:
+        count, iterations = (self.iterations[name].nunique() for name in ("policy", "iteration"))
+        return f"JobPrediction({self.scenario}, {count} polic{'y' if count == 1 else 'ies'}, {iterations} iterations)"
+
+    def to_pandas(self) -> pd.DataFrame:
+        """Return the iterations, with parts and intervals."""
+        return self.iterations.copy()
+
+    def plot(self) -> Plot:
+        """Return the figure: an iteration of each policy with its interval, medians over iterations."""
+        medians = self.medians()[::-1]
+        name, factor = units_of(float(medians["total_high_s"].max()), SECONDS)
+        with style():
+            figure = Figure(figsize=(7.5, 1.3 + 0.3 * len(medians)), layout="constrained")
+            axes = figure.subplots()
+            total, low, high = (medians[f"total_{end}s"].to_numpy() / factor for end in ("", "low_", "high_"))
+            axes.errorbar(total, medians.index, xerr=[total - low, high - total], fmt="o", color=COLOURS[0])
+            axes.set(xlim=(0, None), xlabel=f"an iteration [{name}]")
+            axes.set_title(self.scenario, loc="left")
+        return plot("predict", self.scenario, "", figure)
+
+    def table(self) -> Table:
+        """Return a row per policy, medians over iterations."""
+        found = empty_table(f"an iteration of {self.scenario}", self.headings(), ["policy"])
+        for row in self.rows():
+            found.add_row(*map(Text, row))
+        return found
 
     def medians(self) -> pd.DataFrame:
         """Return the medians over iterations, a row per policy in the order of the scenario."""

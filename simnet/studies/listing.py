@@ -1,4 +1,7 @@
-"""What comes with simnet, as tables of names and what they stand for."""
+"""What comes with simnet, as tables of names and what they stand for.
+
+Each list loads what it lists, as most people ask for one of them.
+"""
 
 from __future__ import annotations
 
@@ -6,27 +9,16 @@ import dataclasses
 import warnings
 from collections.abc import Callable, Collection, Mapping, Sequence
 from inspect import Parameter, getdoc
-from typing import TypeAlias, get_type_hints
+from typing import TYPE_CHECKING, TypeAlias, get_type_hints
 
-import sparsifier_models
-from simnet import scenario, traces
 from simnet.base import plugins
 from simnet.base.errors import InputError
 from simnet.base.reading import read_text
 from simnet.base.units import format_bandwidth, format_bytes, format_seconds
-from simnet.calibration import measured
-from simnet.calibration.platform import load_platform, platform_names
-from simnet.calibration.readers import kinds
-from simnet.collectives import registry
-from simnet.costs import devices, models
-from simnet.network import STACKS
-from simnet.network.weather import PROFILES
-from simnet.report import stacks
-from simnet.scenario import network_parts, schema, weather_parts
-from simnet.scenario.loader import MAX_BYTES, read
-from simnet.scenario.parts import Part
-from simnet.scenario.resolve import FROM_JOB, own_options
-from sparsifier_models.options import words
+
+if TYPE_CHECKING:
+    import sparsifier_models
+    from simnet.scenario.parts import Part
 
 Listing: TypeAlias = tuple[tuple[str, ...], Sequence[tuple[str, ...]]]
 """Column names, and rows."""
@@ -40,6 +32,9 @@ def sparsifiers() -> Listing:
     >>> "topk" in [row[0] for row in sparsifiers()[1]]
     True
     """
+    import sparsifier_models
+    from simnet.scenario.resolve import own_options
+
     common = {field.name for field in dataclasses.fields(sparsifier_models.Options)}
     symbols = (
         "alpha: latency [s], beta: seconds per byte, N: workers, M: bytes of the gradient, c: density, k = c M / 4, "
@@ -55,14 +50,19 @@ def sparsifiers() -> Listing:
 
 def topologies_() -> Listing:
     """List families of topologies."""
-    rows = [(name, _summary(part), ", ".join(part.names())) for name, part in network_parts.Topology.parts().items()]
+    from simnet.scenario import topology_parts
+
+    rows = [(name, _summary(part), ", ".join(part.names())) for name, part in topology_parts.Topology.parts().items()]
     return ("topology", "what it is", "parameters"), rows
 
 
 def scenarios() -> Listing:
     """List scenarios that come with simnet."""
+    from simnet.scenario.finding import shipped
+    from simnet.scenario.loader import read
+
     rows = []
-    for name, path in scenario.shipped().items():
+    for name, path in shipped().items():
         try:
             description = str(read(path).data.get("description", ""))
         except InputError as error:
@@ -73,11 +73,16 @@ def scenarios() -> Listing:
 
 def scenario_text(name: str) -> str:
     """Return a scenario that comes with simnet as it is written; InputError if there is none of that name."""
-    return read_text(scenario.find(name), MAX_BYTES)
+    from simnet.scenario.finding import find
+    from simnet.scenario.loader import MAX_BYTES
+
+    return read_text(find(name), MAX_BYTES)
 
 
 def models_() -> Listing:
     """List networks whose layers and compute time are known."""
+    from simnet.costs import models
+
     found = [models.model(name) for name in models.names()]
     rows = [
         (one.name, f"{one.parameters:,}", format_bytes(4 * one.parameters), format_seconds(one.compute), one.source)
@@ -88,12 +93,16 @@ def models_() -> Listing:
 
 def devices_() -> Listing:
     """List devices for which the cost of selecting is known."""
+    from simnet.costs import devices
+
     rows = [(name, one.device, ", ".join(one.methods)) for name, one in devices.usable().items()]
     return ("device", "what it is", "kernels"), rows
 
 
 def policies() -> Listing:
     """List kinds of policies."""
+    from simnet.scenario import schema
+
     rows = [
         ("fixed", "Always the same exchange.", "its name"),
         *((kind, _summary(part), ", ".join(part.names())) for kind, part in schema.Policy.parts().items()),
@@ -103,6 +112,9 @@ def policies() -> Listing:
 
 def weather() -> Listing:
     """List what can move a bandwidth or a latency, and the published schedules."""
+    from simnet.network.weather import PROFILES
+    from simnet.scenario import weather_parts
+
     parts: dict[str, type[Part]] = {
         **weather_parts.BandwidthSignal.parts(),
         "trace": weather_parts.Trace,
@@ -122,6 +134,8 @@ def weather() -> Listing:
 
 def traces_() -> Listing:
     """List recorded gradients."""
+    from simnet import traces
+
     found = [(name, traces.recorded(name)) for name in traces.names()]
     rows = [
         (name, f"{one.workers} workers, {one.parameters:,} entries, {len(one.layers)} layers") for name, one in found
@@ -137,6 +151,8 @@ def measured_() -> Listing:
     >>> "shaped_openmpi" in [row[0] for row in measured_()[1]]
     True
     """
+    from simnet.calibration import measured
+
     rows = []
     for name, one in measured.datasets().items():
         what = f"{one.title}. {one.rows} rows: {', '.join(one.collectives)}; ranks {', '.join(map(str, one.ranks))}"
@@ -152,6 +168,8 @@ def collectives_() -> Listing:
     >>> [row[-1] for row in collectives_()[1] if row[0] == "allreduce_rabenseifner"]
     ['2 alpha log N + 2 (N - 1) / N M beta; exact for powers of two']
     """
+    from simnet.collectives import registry
+
     rows: list[tuple[str, ...]] = []
     for one in registry.every():
         options = [
@@ -165,6 +183,8 @@ def collectives_() -> Listing:
 
 def platforms_() -> Listing:
     """List platforms that are predicted from their specification alone."""
+    from simnet.calibration.platform import load_platform, platform_names
+
     rows = []
     for name in platform_names():
         one = load_platform(name)
@@ -177,6 +197,8 @@ def platforms_() -> Listing:
 
 def readers() -> Listing:
     """List formats of logs."""
+    from simnet.calibration.readers import kinds
+
     found = {**plugins.usable("log_readers", kinds.registered), **kinds.FORMATS}
     return ("format", "what it is"), [(name, _summary(one.read)) for name, one in found.items()]
 
@@ -189,6 +211,9 @@ def stacks_() -> Listing:
     >>> [row[2] for row in stacks_()[1] if row[0] == "ideal"]
     ['has no software']
     """
+    from simnet.network import STACKS
+    from simnet.report import stacks
+
     found = [stacks.condensed(one) for one in STACKS.values()]
     return ("stack", "properties that ideal has not", "software"), [
         (one["name"], stacks.distinct(one), one["measured"]) for one in found
@@ -230,6 +255,9 @@ LISTS: Mapping[str, Callable[[], Listing]] = {
 
 def _options(option_type: type[sparsifier_models.Options], names: Collection[str]) -> str:
     """Return options and their defaults, or their names alone if there is none; of several words, the default first."""
+    from simnet.scenario.resolve import FROM_JOB
+    from sparsifier_models.options import words
+
     hints = get_type_hints(option_type, include_extras=True)
     shown = []
     for one in dataclasses.fields(option_type):

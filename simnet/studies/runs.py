@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -23,17 +23,18 @@ from simnet.job import Checkpoint, Job, PolicyResult, buckets, create_sparsifier
 from simnet.policies import density_at
 from simnet.report import calibrated, seeds
 from simnet.report.calibrated import CalibrationSummary
-from simnet.report.results import prepare_folder, write_run
+from simnet.report.results import prepare_folder, summary_of, write_run
 from simnet.report.seeds import SeedsSummary
 from simnet.report.summary import Summary
 from simnet.scenario import Run, Scenario
-from simnet.scenario.network import cluster_file
 from simnet.scenario.resolve import candidate
+from simnet.scenario.topology import cluster_file
 from simnet.traces.source import begun
 
 if TYPE_CHECKING:
     from simnet.calibration.software import Known
-from simnet.scenario.runner import Outcome, Progress, Source, Task, checkpoints, run_policies
+from simnet.scenario.runner import Outcome, Progress, Task, checkpoints, run_policies
+from simnet.scenario.source import Source
 
 CHECKPOINTS = "checkpoints"
 """Folder of the checkpoints in that of the results."""
@@ -101,7 +102,9 @@ class Batch:
         if any(_A_CHECKPOINT.fullmatch(one.name) and one not in own for one in self.place.iterdir()):
             yield f"{self.place} has checkpoints of other runs, too, which stay; --force takes them away"
 
-    def outcomes(self, jobs: int | None, progress: Progress) -> Iterator[tuple[str, Outcome]]:
+    def outcomes(
+        self, jobs: int | None, progress: Progress, workers_on: str | None = None
+    ) -> Iterator[tuple[str, Outcome]]:
         """Run all; yield the label of each, when it ends, with its outcome.
 
         Parameters
@@ -110,9 +113,14 @@ class Batch:
             How many at a time; one per processor when omitted.
         progress : callable
             Called now and then with a label and the iterations that are done.
+        workers_on : str, optional
+            As of `simnet.scenario.runner.run_policies`.
         """
         for (key, seed), name, outcome in run_policies(
-            self._tasks, jobs, lambda where, name, done: progress(self._label[where[0], name, where[1]], done)
+            self._tasks,
+            jobs,
+            lambda where, name, done: progress(self._label[where[0], name, where[1]], done),
+            workers_on,
         ):
             label = self._label[key, name, seed]
             where = label.removeprefix(name).strip()
@@ -221,26 +229,58 @@ def write(
         Whether to draw the figures and write the report; as the scenario says when omitted.
     """
     _with_inputs(folder, loaded)
-    trained = loaded.config.job.gradients.train
+    done = {name: results[name] for name in built.policies if name in results}
+    report = loaded.config.output.report if report is None else report
     return write_run(
         folder,
-        {name: results[name] for name in built.policies if name in results},
-        scenario=loaded.name,
-        scenario_lock=loaded.lock(),
-        seed=loaded.config.seed,
-        stack=built.job.network(0).stack,
-        device=built.job.device,
-        barrier=built.job.barrier,
-        calibration=calibration_of(loaded, built.job),
-        shared_by=built.job.network(0).sharing,
-        bound=built.bound,
+        done,
         links=built.links,
-        report=loaded.config.output.report if report is None else report,
-        missing=[name for name in built.policies if name not in results],
-        target=None if trained is None else trained.target,
-        reference=next(iter(built.policies)),
-        untrained=_untrained(built.job),
+        report=report,
+        setting=_setting(loaded, built.job),
+        **_told(loaded, built, done),
     )
+
+
+def summary(loaded: Scenario, built: Run, results: Mapping[str, PolicyResult]) -> Summary:
+    """Return what the summary of a run holds.
+
+    Parameters
+    ----------
+    loaded, built, results
+        As of `write`.
+    """
+    return summary_of(results, **_told(loaded, built, results))
+
+
+def _told(loaded: Scenario, built: Run, results: Mapping[str, PolicyResult]) -> dict[str, Any]:
+    """Return what a summary says beside results."""
+    trained = loaded.config.job.gradients.train
+    return {
+        "scenario": loaded.name,
+        "scenario_lock": loaded.lock(),
+        "seed": loaded.config.seed,
+        "stack": built.job.network(0).stack,
+        "device": built.job.device,
+        "barrier": built.job.barrier,
+        "calibration": calibration_of(loaded, built.job),
+        "shared_by": built.job.network(0).sharing,
+        "bound": built.bound,
+        "missing": [name for name in built.policies if name not in results],
+        "target": None if trained is None else trained.target,
+        "reference": next(iter(built.policies)),
+        "untrained": _untrained(built.job),
+    }
+
+
+def _setting(loaded: Scenario, job: Job) -> dict[str, str]:
+    """Return what is trained, by how many, and how much of it is sent, for the report."""
+    entries, model = f"{job.source.true_parameters:,} parameters", loaded.config.job.model
+    first, last = (f"{100 * density_at(job.density, at):.3g} %" for at in (0, job.iterations - 1))
+    return {
+        "model": entries if model is None else f"{model}, {entries}",
+        "workers": str(job.source.workers),
+        "density": first if first == last else f"{first} to {last}",
+    }
 
 
 def _untrained(job: Job) -> float | None:

@@ -17,17 +17,19 @@ from simnet.base.units import format_bytes, format_seconds
 from simnet.network import MAX_MIN, Network, Timing
 from simnet.report import calibrated, sharing, stacks
 from simnet.report.calibrated import CalibrationSummary
-from simnet.scenario import network_parts
+from simnet.scenario import topology_parts
 from simnet.scenario.error_texts import problems
 from simnet.scenario.loader import Document
-from simnet.scenario.network import build_topology, sending
 from simnet.scenario.parts import Part, field_names
+from simnet.scenario.topology import build_topology, sending
 from simnet.schedule import Schedule
-from simnet.studies.exporting import left_out, network_of, stage_at
+from simnet.studies import options
+from simnet.studies.target import Target
 
 if TYPE_CHECKING:
     from simnet.network.links import Links
     from simnet.scenario import Scenario
+    from topologies.graphs import Node
 
 R = TypeVar("R", bound=Part)
 
@@ -61,8 +63,27 @@ class Bound(NamedTuple):
     nbytes: float
 
 
+def place_of(target: Target, ranks: int) -> Place:
+    """Return the network that options name, for so many ranks."""
+    fields, stack = target.set_ or (), options.stack(target.stack)
+    if target.scenario is not None:
+        # A network by itself does without all that a job is made of.
+        from simnet.scenario import load
+
+        return in_scenario(load(target.scenario, [*fields, *stack], target.seed), target.iteration)
+    known = {"hosts": target.hosts, "latency": target.latency, "bandwidth": target.bandwidth}
+    given = {name: value for name, value in known.items() if value is not None}
+    if target.topology is not None:
+        return on_topology(target.topology, given, fields, ranks, target.seed or 0, target.stack)
+    assert target.platform is not None
+    return on_platform(target.platform, given, fields, target.seed or 0, target.stack)
+
+
 def in_scenario(scenario: Scenario, iteration: int = 0) -> Place:
     """Return the network of a scenario as it is in an iteration, with its placement; see `network_of`."""
+    # Whose network is of a family or in a file does not wait for all that a scenario may hold.
+    from simnet.studies.exporting import left_out, network_of, stage_at
+
     stages = network_of(scenario)
     return Place(stages.networks[stage_at(stages, iteration)][1], stages.placement, iteration, left_out(scenario))
 
@@ -97,14 +118,14 @@ def on_topology(
     InputError
         If there is no such family, a parameter is missing, unknown or out of range, or hosts do not reach each other.
     """
-    found = None if family == "file" else network_parts.Topology.parts([family]).get(family)
+    found = None if family == "file" else topology_parts.Topology.parts([family]).get(family)
     if found is None:
-        families = set(network_parts.Topology.names()) - {"file"}
+        families = set(topology_parts.Topology.names()) - {"file"}
         raise InputError(f"there is no topology {family!r}; {nearest(family, families)}", file="--topology")
     part = _described(found, fields, overrides, f"--topology {family}")
     if getattr(part, "hosts", 0) is None:
         part = part.model_copy(update={"hosts": n_ranks})
-    return _built(network_parts.Topology.model_validate({family: part}), f"--topology {family}", seed, stack)
+    return _built(topology_parts.Topology.model_validate({family: part}), f"--topology {family}", seed, stack)
 
 
 def on_platform(
@@ -117,15 +138,15 @@ def on_platform(
     file : str
         The file.
     fields, overrides, seed, stack
-        As for `on_topology`, of `simnet.scenario.network_parts.TopologyFile`.
+        As for `on_topology`, of `simnet.scenario.topology_parts.TopologyFile`.
 
     Raises
     ------
     InputError
         If the file cannot be read, or hosts do not reach each other.
     """
-    part = _described(network_parts.TopologyFile, {"path": file, **fields}, overrides, f"--platform {file}")
-    return _built(network_parts.Topology.model_validate({"file": part}), f"--platform {file}", seed, stack)
+    part = _described(topology_parts.TopologyFile, {"path": file, **fields}, overrides, f"--platform {file}")
+    return _built(topology_parts.Topology.model_validate({"file": part}), f"--platform {file}", seed, stack)
 
 
 def time_schedule(schedule: Schedule, place: Place, start: float = 0.0, *, messages: bool = False) -> Timed:
@@ -256,20 +277,22 @@ def _calibration(timed: Timed) -> CalibrationSummary | None:
 
 def _gates(place: Place, out: bool) -> list[list[int]]:
     """Return the links over which each host sends, or receives; those that cost nothing lead to the next ones."""
-    graph, routes = place.network.graph, place.network.routes
+    routes = place.network.routes
+    beyond: dict[Node, list[tuple[int, Node]]] = {}
+    for link, (u, v) in enumerate(routes.links):
+        beyond.setdefault(u if out else v, []).append((link, v if out else u))
     gates = []
     for host in range(routes.n_hosts):
         found: set[int] = set()
-        seen, open_ = {host}, [host]
+        seen: set[Node] = {host}
+        open_: list[Node] = [host]
         while open_:
-            node = open_.pop()
-            for beyond in graph.successors(node) if out else graph.predecessors(node):
-                link = (node, beyond) if out else (beyond, node)
-                if graph.edges[link].get("kind") != "free":
-                    found.add(routes.index[link])
-                elif beyond not in seen:
-                    seen.add(beyond)
-                    open_.append(beyond)
+            for link, node in beyond.get(open_.pop(), ()):
+                if routes.kinds[link] != "free":
+                    found.add(link)
+                elif node not in seen:
+                    seen.add(node)
+                    open_.append(node)
         gates.append(sorted(found))
     return gates
 
@@ -307,7 +330,7 @@ def _described(part: type[R], fields: Mapping[str, str | int], overrides: Sequen
         raise InputError("\n  ".join(lines)) from None
 
 
-def _built(given: network_parts.Topology, option: str, seed: int, stack: str | None) -> Place:
+def _built(given: topology_parts.Topology, option: str, seed: int, stack: str | None) -> Place:
     try:
         read = build_topology(given, Path())
         topologies.check_connected(read.graph)

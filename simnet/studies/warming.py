@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 from simnet.base.errors import InputError
 from simnet.base.progress import tracked
-from simnet.network.tables import compiled_loop
+from simnet.network.compiled_loop import compiled_loop
 from simnet.scenario import load
 from simnet.scenario.runner import results_of
 
@@ -41,8 +41,10 @@ def warm() -> Warmed:
 
     compiled_cache.expect_compiling()
     import sparsifier_models.compiled_selection
+    from simnet.traces import compiled_gradients
 
     assert sparsifier_models.compiled_selection
+    assert compiled_gradients
     for name in tracked(SCENARIOS):
         results_of(load(name, ["job.iterations=2"]).build())
     return Warmed(*compiled_cache.done())

@@ -109,24 +109,17 @@ def refill(state: Any, bits: Any, normals: Any, flags: Any, outside: Any) -> Non
     h2, l2 = _multiplied(h1, l1, _A_HIGH, _A_LOW, c_high, c_low)
     h3, l3 = _multiplied(h2, l2, _A_HIGH, _A_LOW, c_high, c_low)
     more_high, more_low = _multiplied(c_high, c_low, _S_HIGH, _S_LOW, uint64(0), uint64(0))
-    high, low = h3, l3
-    for i in range(0, ROOM, 2 * LANES):
+    drawn = bits.view(np.uint64)
+    for i in range(0, ROOM // 2, LANES):
         high, low = h3, l3
-        for lane in range(LANES):
-            if lane == 0:
-                drawn = _output(h0, l0)
-                h0, l0 = _multiplied(h0, l0, _L_HIGH, _L_LOW, more_high, more_low)
-            elif lane == 1:
-                drawn = _output(h1, l1)
-                h1, l1 = _multiplied(h1, l1, _L_HIGH, _L_LOW, more_high, more_low)
-            elif lane == 2:
-                drawn = _output(h2, l2)
-                h2, l2 = _multiplied(h2, l2, _L_HIGH, _L_LOW, more_high, more_low)
-            else:
-                drawn = _output(h3, l3)
-                h3, l3 = _multiplied(h3, l3, _L_HIGH, _L_LOW, more_high, more_low)
-            bits[i + 2 * lane] = uint32(drawn)
-            bits[i + 2 * lane + 1] = uint32(drawn >> uint64(32))
+        drawn[i] = _output(h0, l0)
+        h0, l0 = _multiplied(h0, l0, _L_HIGH, _L_LOW, more_high, more_low)
+        drawn[i + 1] = _output(h1, l1)
+        h1, l1 = _multiplied(h1, l1, _L_HIGH, _L_LOW, more_high, more_low)
+        drawn[i + 2] = _output(h2, l2)
+        h2, l2 = _multiplied(h2, l2, _L_HIGH, _L_LOW, more_high, more_low)
+        drawn[i + 3] = _output(h3, l3)
+        h3, l3 = _multiplied(h3, l3, _L_HIGH, _L_LOW, more_high, more_low)
     for i in range(ROOM):
         strip, magnitude = int32(bits[i] & uint32(255)), int32((bits[i] >> uint32(9)) & uint32(0x7FFFFF))
         sign = float32(int32(1) - int32((bits[i] >> uint32(7)) & uint32(2)))
@@ -199,7 +192,7 @@ def fill(state: Any, bits: Any, normals: Any, flags: Any, outside: Any, out: Any
 
 
 @compiled(
-    types.void(*_STREAM, _ROW, _GIVEN, _GIVEN, _array(int64), *[_GIVEN] * 4, _array(boolean), float32, _ROW),
+    types.void(*_STREAM, _ROW, _GIVEN, _GIVEN, _array(int64), *[_GIVEN] * 4, _array(boolean), float32, boolean, _ROW),
     **UNCOUNTED,
 )
 def mixture(
@@ -218,31 +211,33 @@ def mixture(
     square: Any,
     ordered: Any,
     factor: Any,
-    room: Any,
+    adds: Any,
+    drawn: Any,
 ) -> None:
-    """Fill a worker's row with its gradient, or with x in layers that are ordered; `scales` may be the row itself.
+    """Put a worker's gradient into its row, or add it, or put x into it in layers that are ordered.
 
-    `room`, of shape (2 * `BLOCK`,), is written to.
+    `drawn`, of shape (`BLOCK`,), is written to.
     """
     layer = 0
-    drawn, scale = room[:BLOCK], room[BLOCK:]
     for first in range(0, row.size, BLOCK):
         size = min(BLOCK, row.size - first)
         fill(state, bits, normals, flags, outside, drawn[:size])
-        if scales.size:
-            for i in range(size):
-                scale[i] = scales[first + i]
         done = 0
         while done < size:
             while ends[layer] <= first + done:
                 layer += 1
             last = min(size, ends[layer] - first)
+            # Of slices it is known that no index counts from their end.
             into, shared = row[first + done : first + last], common[first + done : first + last]
-            noise, scaled = drawn[done:last], scale[done:last]
+            noise, scaled = drawn[done:last], scales[first + done : first + last]
             a, b, c, d = own[layer], joint[layer], linear[layer], square[layer]
             if ordered[layer]:
                 for i in range(into.size):
                     into[i] = noise[i] * a + b * shared[i]
+            elif adds:
+                for i in range(into.size):
+                    x = noise[i] * a + b * shared[i]
+                    into[i] += x * (abs(x) * d + c) * scaled[i] * factor
             else:
                 for i in range(into.size):
                     x = noise[i] * a + b * shared[i]

@@ -65,6 +65,11 @@ class Normals:
         else:
             self._compiled.fill(*self.state, out.reshape(-1))
 
+    def skip(self, count: int, room: Values) -> None:
+        """Leave out so many normals; `room`, of shape (size,), is written to."""
+        for first in range(0, count, room.size):
+            self.fill(room[: count - first])
+
 
 def _begun(compiled: ModuleType, generator: np.random.Generator) -> tuple[np.ndarray, ...]:
     """Return the arrays of a stream at its begin, as the compiled loops take them."""

@@ -25,7 +25,6 @@ from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.special import bdtrc, erfc
 
 from simnet.base.arrays import Floats
 
@@ -123,6 +122,8 @@ def beyond(kinds: Kinds, values: Floats) -> Floats:
     >>> beyond(one, np.array([1e-9, 1.959964])).round(3).tolist()
     [[1.0, 0.05]]
     """
+    from scipy.special import erfc
+
     return np.asarray(erfc(_bounds(kinds.shift, kinds.log_scale, values) / math.sqrt(2)))
 
 
@@ -254,6 +255,8 @@ def fitted(counts: Sequence[Counted], most_shared: float) -> Order:
 
 def _mean_logs(kinds: Kinds) -> Floats:
     """Return the logarithm of the mean v of each kind, where |x| is above the shift."""
+    from scipy.special import erfc
+
     above = np.maximum(kinds.shift, 0.0)
     density = np.exp(-(above**2) / 2) / math.sqrt(2 * math.pi)
     mean = 2 * density - above * erfc(above / math.sqrt(2)) + np.maximum(-kinds.shift, 0.0)
@@ -331,6 +334,8 @@ def _thresholds(unit: float) -> Floats:
 @lru_cache(maxsize=64)
 def _predicted(workers: int, rho: float, unit: float) -> tuple[Kinds, Floats]:
     """Return a grid of kinds, and the figures of each as in `Counted`; shape (J, len(SHARES), K)."""
+    from scipy.special import bdtrc, erfc
+
     thresholds = _thresholds(unit)
     highest, lowest = math.log(thresholds[0]), math.log(thresholds[-1])
     wide = np.concatenate([[lowest - 12.0], np.linspace(lowest - 1.5, highest + 2.0, _SCALES)])

@@ -199,18 +199,30 @@ class RecordedSource:
             for layer, entries, size in zip(self.shapes, there, sizes, strict=True)
         ]
 
+    def __repr__(self) -> str:
+        steps = f"{len(self._steps):,} step{'s' * (len(self._steps) != 1)}"
+        return (
+            f"{type(self).__name__}({self._folder.name}, {self.workers} workers, {self.parameters:,} entries, {steps})"
+        )
+
     def gradients(self, iteration: int, out: Values | None = None) -> Values:
+        """Return `gradients_of` all workers."""
+        return self.gradients_of(range(self.workers), iteration, out)
+
+    def gradients_of(self, workers: Sequence[int], iteration: int, out: Values | None = None) -> Values:
         """Return the gradients of the recorded step nearest to an iteration, the earlier of two equally near.
 
         Parameters
         ----------
+        workers : sequence of int
+            Of whom.
         iteration : int
             From 0. With a length of the job, the step as far through the run as the iteration is through the job;
             without it, the step of the same number. After the end, the last step.
-        out : ndarray of float32, shape (P, n), optional
+        out : ndarray of float32, shape (len(workers), n), optional
             Where to put them.
         """
-        return self.recorded(self.nearest(iteration), out)
+        return self._read(self.nearest(iteration), [self._rows[worker] for worker in workers], out)
 
     def dtypes(self) -> list[str]:
         """Return the types of the recorded entries, as safetensors files call them; of the first step, for all."""
@@ -226,8 +238,11 @@ class RecordedSource:
 
     def recorded(self, point: int, out: Values | None = None) -> Values:
         """Return the gradients of one of `info.points`; float32 of shape (P, n)."""
-        found = buffer(out, self.workers, self.parameters)
-        for file, here, rows in _files(self._folder, self.info, self.info.points[point].step, self._rows):
+        return self._read(point, self._rows, out)
+
+    def _read(self, point: int, workers: Sequence[int], out: Values | None) -> Values:
+        found = buffer(out, len(workers), self.parameters)
+        for file, here, rows in _files(self._folder, self.info, self.info.points[point].step, workers):
             end = 0
             with _opened(file) as tensors:
                 for layer, entries, (_, size) in zip(self.shapes, self._entries, self.layers, strict=True):

@@ -20,7 +20,6 @@ from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.special import ndtri
 
 from simnet.base.arrays import Floats
 from simnet.traces.ordering import Counted, Order, beyond, counted, fitted, survival
@@ -163,6 +162,8 @@ def lasting(points: Sequence[Point], layers: Sequence[Order], sizes: Sequence[in
     sizes : sequence of int
         Entries of each layer.
     """
+    from scipy.special import ndtri
+
     T, D = len(points), len(_DENSITIES)
     recorded = np.full((D, T, T), np.nan)
     for density in range(D):

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
+from functools import partial
 from typing import Any, NamedTuple, Protocol, TypeAlias, runtime_checkable
 
 import numpy as np
 from numpy.typing import NDArray
+
+from simnet.base.arrays import Adds
 
 Values: TypeAlias = NDArray[np.float32]
 
@@ -42,6 +45,18 @@ class GradientSource(Protocol):
         """
 
 
+@runtime_checkable
+class Adding(Protocol):
+    """A source that can add gradients to rows while it makes them: they take no memory of their own."""
+
+    @property
+    def adds(self) -> bool:
+        """Whether it can do so with the next ones."""
+
+    def add(self, iteration: int, rows: Values) -> None:
+        """Add the gradients of an iteration to `rows`, float32 of shape (P, n) and contiguous."""
+
+
 class Score(NamedTuple):
     """How good a model is on data held out of the training; NaN where it was not measured."""
 
@@ -57,6 +72,12 @@ class Training(Protocol):
 
         An array of the caller's own, `out` if that is given, unless it is read-only. They depend on the updates applied
         so far at most. To ask for them changes nothing.
+        """
+
+    def adding(self, iteration: int, crew: NDArray[np.intp]) -> Adds | None:
+        """Return what adds the gradients that `gradients` would return to rows, while it makes them.
+
+        None where whole gradients are made.
         """
 
     def apply(self, update: Values) -> None:
@@ -120,6 +141,13 @@ class Given:
             gradients = gradients.view()
             gradients.flags.writeable = False
         return gradients if everybody else gradients[crew]
+
+    def adding(self, iteration: int, crew: NDArray[np.intp]) -> Adds | None:
+        """Return what adds the source's gradients of an iteration, if it adds those of all workers."""
+        source = self._source
+        if len(crew) < source.workers or not isinstance(source, Adding) or not source.adds:
+            return None
+        return partial(source.add, iteration)
 
     def apply(self, update: Values) -> None:
         """Do nothing."""

@@ -33,6 +33,7 @@ from __future__ import annotations
 import math
 import os
 from collections.abc import Iterator, Sequence
+from itertools import pairwise
 from pathlib import Path
 from types import ModuleType
 from typing import Annotated, NamedTuple
@@ -40,7 +41,6 @@ from typing import Annotated, NamedTuple
 import numpy as np
 from annotated_types import Ge, Le
 from numpy.typing import NDArray
-from scipy.special import ndtri
 
 from simnet.base.errors import nearest
 from simnet.base.quantities import Count
@@ -49,15 +49,14 @@ from simnet.costs.models import Layer, ModelProfile, model
 from simnet.traces import ordering
 from simnet.traces.metadata import SHIPPED, is_name, read_description
 from simnet.traces.normals import Normals, loops_for
-from simnet.traces.refining import BEYOND, COARSE
+from simnet.traces.ranked import Ranked
 from simnet.traces.source import Values, buffer, position, shrunk
-from simnet.traces.synthetic_parameters import FURTHEST, TABLES, LayerParameters, SyntheticParameters
+from simnet.traces.synthetic_parameters import TABLES, LayerParameters, SyntheticParameters
 
 _FILE = "synthetic.json"
-_BLOCK, _RUN = 8192, 1 << 16
-_CELL_BITS = 18
-# Rows that recur in every iteration are kept up to so many bytes, or a tenth of the gradients, and drawn again beyond.
-_KEPT, _KEPT_SHARE = 1 << 29, 0.1
+_BLOCK, _RUN, _ASIDE = 8192, 1 << 16, 1 << 22
+# Rows that recur in every iteration are kept up to so many bytes, or half of the gradients, and drawn again beyond.
+_KEPT, _KEPT_SHARE = 1 << 29, 0.5
 # Layers of at most so many entries have as many of each kind as is to be expected.
 _SMALL = 1 << 14
 # What workers share is computed afresh every so many iterations, from where it has forgotten all but a hundredth.
@@ -107,50 +106,77 @@ class SyntheticSource:
         self._runs = _runs(sizes, self._ordered)
         self._drawn = 0.0
         self._rows: dict[tuple[str | int, ...], Values] = {}
-        self._most_rows = rows(workers, self.parameters) - 1
+        self._most_rows = rows(workers, self.parameters) - 2
         self._common_at, self._common_then = -1, np.zeros(0, dtype=np.float32)
+        self._logs = np.zeros(0, dtype=np.float32)
 
     def gradients(self, iteration: int, out: Values | None = None) -> Values:
-        """Return the gradients of an iteration.
+        """Return `gradients_of` all workers."""
+        return self.gradients_of(range(self.workers), iteration, out)
 
-        Beside them, memory holds what workers share: one row that carries over from one iteration to the next, up to
-        four that recur, as far as they take little, and in a layer with quantiles one more.
+    def gradients_of(self, workers: Sequence[int], iteration: int, out: Values | None = None) -> Values:
+        """Return the gradients of some workers in an iteration; the noise of those before them is drawn, too.
+
+        Beside them, memory holds what workers share: two rows, up to four that recur, as far as they take little.
 
         Parameters
         ----------
+        workers : sequence of int
+            Of whom; ascending.
         iteration : int
             From 0; training has gone as far as the iteration is through the job.
-        out : ndarray of float32, shape (P, n), optional
+        out : ndarray of float32, shape (len(workers), n), optional
             Where to put them.
         """
+        gradients = buffer(out, len(workers), self.parameters)
+        self._make(workers, iteration, gradients, loops_for(self._drawn + gradients.size), adds=False)
+        return gradients
+
+    @property
+    def adds(self) -> bool:
+        """Whether the next gradients can be added to rows while they are made."""
+        return loops_for(self._drawn + self.workers * self.parameters) is not None
+
+    def add(self, iteration: int, rows: Values) -> None:
+        """Add the gradients of an iteration to `rows`, float32 of shape (P, n) and contiguous; if `adds` says so."""
+        self._make(range(self.workers), iteration, rows, loops_for(self._drawn + rows.size), adds=True)
+
+    def _make(
+        self, workers: Sequence[int], iteration: int, rows: Values, compiled: ModuleType | None, *, adds: bool
+    ) -> None:
+        """Put the gradients of some workers in an iteration into rows, or add them."""
         progress = position(iteration, self._iterations)
-        gradients = buffer(out, self.workers, self.parameters)
-        self._drawn += gradients.size
-        compiled = loops_for(self._drawn)
-        # The last row is filled last: until then what the rows share is in its place.
-        shares_last = compiled is not None and not self._ordered.any()
-        logs = gradients[-1] if shares_last else np.empty(self.parameters, dtype=np.float32)
-        self._put_logs(iteration, logs, compiled)
-        common, factors = self._common(iteration, compiled), self._factors(iteration, progress)
+        self._drawn += rows.size
+        self._put_logs(iteration, compiled)
+        common, factors = self._common(iteration, compiled), self._factors(iteration, progress)[list(workers)]
         rms, dead, spread, tail, shared = self._at(self._tables, progress)
         # With these the mean square of s and that of y are one.
         rms = rms * np.exp(-(spread**2)) / np.sqrt(1 - dead)
         rms /= np.sqrt(1 + 4 * math.sqrt(2 / math.pi) * tail + 3 * tail**2)
         weights = np.array([np.sqrt(1 - shared), np.sqrt(shared), rms, rms * tail, spread, dead], dtype=np.float32)
-        scales = self._scaled(logs, weights[4:], compiled)
+        scales = self._scaled(self._logs, weights[4:], compiled)
+        orders = self._orders(progress)
         noise = Normals(stream(self._seed, "gradients", "noise", iteration), compiled)
-        if compiled is None:
-            noise.fill(gradients)
-            for run in self._runs:
-                self._mix(gradients[:, run.entries], common[run.entries], scales[run.entries], weights, factors, run)
-        else:
-            room = np.empty(2 * compiled.BLOCK, dtype=np.float32)
-            for row, factor in zip(gradients, factors[:, 0], strict=True):
-                given = (row, common, scales, self._ends, *weights[:4], self._ordered, factor, room)
-                compiled.mixture(*noise.state, *given)
-        if self._ordered.any():
-            self._put_in_order(gradients, logs, common, factors, progress)
-        return gradients
+        room = np.empty(_RUN, dtype=np.float32)
+        # What is ordered is looked at twice, so that it can only be added when it is done: some workers at a time.
+        aside = adds and bool(orders)
+        together = max(1, _ASIDE // self.parameters) if aside else len(rows)
+        skips = [worker - last - 1 for last, worker in pairwise([-1, *workers])]
+        for first in range(0, len(rows), together):
+            some = slice(first, first + together)
+            made = np.empty_like(rows[some]) if aside else rows[some]
+            for row, factor, skip in zip(made, factors[some, 0], skips[some], strict=True):
+                noise.skip(skip * self.parameters, room)
+                if compiled is None:
+                    noise.fill(row)
+                else:
+                    given = (row, common, scales, self._ends, *weights[:4], self._ordered, factor, adds and not aside)
+                    compiled.mixture(*noise.state, *given, room[: compiled.BLOCK])
+            for run in self._runs if compiled is None else ():
+                self._mix(made[:, run.entries], common[run.entries], scales[run.entries], weights, factors[some], run)
+            self._put_in_order(made, orders, factors[some])
+            if aside:
+                rows[some] += made
 
     def _mix(self, x: Values, common: Values, scales: Values, weights: Values, factors: Values, run: _Run) -> None:
         """Make the gradients of a run of layers of normals, shape (P, size), in place; in ordered ones only x."""
@@ -166,26 +192,33 @@ class SyntheticSource:
         x *= scales
         x *= factors
 
-    def _put_in_order(self, gradients: Values, logs: Values, common: Values, factors: Values, progress: float) -> None:
-        """Give the layers with quantiles their magnitudes."""
-        life = self._row("life")
-        magnitudes = np.empty((self.workers, _BLOCK), dtype=np.float32)
+    def _orders(self, progress: float) -> list[_Order]:
+        """Return what gives the layers with quantiles their magnitudes; the standard normals of small ones move."""
+        found = []
         for layer, place in zip(self._kin, self._places, strict=True):
-            if layer.magnitudes is None:
-                continue
-            order = _Ranked(self._kinds(layer, progress), self._at(np.array(layer.magnitudes).T, progress))
-            agree = 0.0 if layer.agree is None else float(self._at(np.array(layer.agree), progress))
-            if place.stop - place.start <= _SMALL:
-                logs[place] = _spread_evenly(logs[place], float(life[place.start]))
+            if layer.magnitudes is not None:
+                ranked = Ranked(self._kinds(layer, progress), self._at(np.array(layer.magnitudes).T, progress))
+                agree = 0.0 if layer.agree is None else float(self._at(np.array(layer.agree), progress))
+                if place.stop - place.start <= _SMALL:
+                    life = float(self._row("life")[place.start])
+                    self._logs[place] = _spread_evenly(self._logs[place], life)
+                found.append(_Order(place, ranked, agree))
+        return found
+
+    def _put_in_order(self, gradients: Values, orders: Sequence[_Order], factors: Values) -> None:
+        """Give the layers with quantiles their magnitudes."""
+        magnitudes = np.empty((len(gradients), _BLOCK), dtype=np.float32)
+        for place, ranked, agree in orders:
             for start in range(place.start, place.stop, _BLOCK):
                 entries = slice(start, min(start + _BLOCK, place.stop))
                 x = gradients[:, entries]
                 y = magnitudes[:, : x.shape[1]]
-                order.magnitudes(x, logs[entries], y)
+                ranked.magnitudes(x, self._logs[entries], y)
                 y *= factors
                 np.copysign(y, x, out=x)
                 if agree > 0:
-                    np.copysign(x, common[entries], out=x, where=life[entries] > 1 - agree)
+                    agreed = self._row("life")[entries] > 1 - agree
+                    np.copysign(x, self._common_then[entries], out=x, where=agreed)
 
     def _kinds(self, layer: LayerParameters, progress: float) -> ordering.Kinds:
         if layer.kinds is None or layer.shares is None:
@@ -265,18 +298,19 @@ class SyntheticSource:
         self._common_at, self._common_then = at, then
         return then
 
-    def _put_logs(self, iteration: int, out: Values, compiled: ModuleType | None) -> None:
+    def _put_logs(self, iteration: int, compiled: ModuleType | None) -> None:
         """Put log s over its deviation: it goes from anchor to anchor on an arc, where its variance stays one."""
         clock = math.log1p(iteration) / self.like.period
         before = math.floor(clock)
         names: list[tuple[str | int, ...]] = [("fixed",), ("anchor", before), ("anchor", before + 1)]
         self._rows = {name: row for name, row in self._rows.items() if name in (*names, ("life",))}
+        self._logs = self._logs if self._logs.size else np.empty(self.parameters, dtype=np.float32)
         angle = math.pi / 2 * (clock - before)
         changing = math.sqrt(1 - self.like.fixed)
         shares = [math.sqrt(self.like.fixed), changing * math.cos(angle), changing * math.sin(angle)]
         fixed, first, second = (np.float32(one) for one in shares)
         for run, *rows in zip(self._runs, *(self._pieces(compiled, *name) for name in names), strict=True):
-            piece = np.multiply(fixed, rows[0], out=out[run.entries])
+            piece = np.multiply(fixed, rows[0], out=self._logs[run.entries])
             piece += first * rows[1]
             piece += second * rows[2]
 
@@ -340,74 +374,30 @@ def _runs(sizes: Sequence[int], ordered: NDArray[np.bool_]) -> list[_Run]:
 
 def _spread_evenly(normals: Values, offset: float) -> Values:
     """Return standard normals in the same order that are spread evenly: of a small layer chance would decide much."""
+    from scipy.special import ndtri
+
     ranks = np.empty(len(normals))
     ranks[np.argsort(normals, kind="stable")] = np.arange(len(normals))
     return np.asarray(ndtri((ranks + 0.01 + 0.98 * offset) / len(normals)), dtype=np.float32)
 
 
-class _Ranked:
-    """Magnitudes with given quantiles, in the order that kinds of entries have.
+class _Order(NamedTuple):
+    """A layer with quantiles: where it is, what ranks its entries, and the share whose sign all workers agree on."""
 
-    Parameters
-    ----------
-    kinds : Kinds
-        From those of the smallest standard normals to those of the largest.
-    quantiles : ndarray
-        Of the magnitude, as `BEYOND` says.
-    """
-
-    def __init__(self, kinds: ordering.Kinds, quantiles: NDArray[np.float64]) -> None:
-        self._bounds = ndtri(np.minimum(np.cumsum(kinds.share)[:-1], 1.0)).astype(np.float32)
-        self._shift = kinds.shift.astype(np.float32)
-        self._scale = np.exp(kinds.log_scale).astype(np.float32)
-        # Cells between floats whose bits agree but for the last ones, so that bits tell the cell of a value.
-        low, high = np.log(
-            [self._scale.min() * ordering.BEHIND * 1e-3, self._scale.max() * (FURTHEST - self._shift.min())]
-        )
-        ends = np.exp(np.clip([low, high], -85.0, 85.0)).astype(np.float32).view(np.int32) >> _CELL_BITS
-        self._first = int(ends[0])
-        cells = np.arange(ends[0], ends[1] + 2, dtype=np.int32) << _CELL_BITS
-        above = np.maximum(ordering.survival(kinds, cells.view(np.float32).astype(np.float64)), 1e-12)
-        shares = BEYOND if len(quantiles) == len(BEYOND) else COARSE
-        table = np.interp(-np.log(above), -np.log(shares), quantiles).astype(np.float32)
-        self._starts, self._slopes = table[:-1], np.diff(table) * np.float32(2.0**-_CELL_BITS)
-
-    def magnitudes(self, x: Values, logs: Values, out: Values) -> None:
-        """Put the magnitudes of entries into `out`.
-
-        Parameters
-        ----------
-        x : ndarray, shape (P, size)
-            Standard normals of the workers.
-        logs : ndarray, shape (size,)
-            Standard normals that decide the kinds.
-        """
-        kind = np.searchsorted(self._bounds, logs)
-        shift, scale = self._shift[kind], self._scale[kind]
-        np.abs(x, out=out)
-        behind = out * np.float32(ordering.BEHIND)
-        out -= shift
-        np.maximum(out, behind, out=out)
-        out *= scale
-        bits = out.view(np.int32)
-        cell = bits >> _CELL_BITS
-        cell -= self._first
-        bits &= (1 << _CELL_BITS) - 1
-        np.take(self._slopes, cell, out=behind, mode="clip")
-        behind *= bits
-        np.take(self._starts, cell, out=out, mode="clip")
-        out += behind
+    place: slice
+    ranked: Ranked
+    agree: float
 
 
 def rows(workers: int, parameters: int) -> int:
-    """Return how many rows of n entries a source keeps at most: that which carries over, and those that recur.
+    """Return how many rows of n entries a source keeps at most: the two of an iteration, and those that recur.
 
     Examples
     --------
-    >>> rows(8, 25_000_000), rows(8, 140_000_000)
-    (5, 1)
+    >>> rows(8, 25_000_000), rows(4, 140_000_000)
+    (6, 4)
     """
-    return 1 + min(4, int(max(_KEPT, _KEPT_SHARE * 4 * workers * parameters) // (4 * parameters)))
+    return 2 + min(4, int(max(_KEPT, _KEPT_SHARE * 4 * workers * parameters) // (4 * parameters)))
 
 
 def synthetic(

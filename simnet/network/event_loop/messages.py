@@ -19,14 +19,12 @@ from simnet.network.event_loop.records import (
 )
 from simnet.network.event_loop.sharing import detach, free_flow, start_flow, take_flow
 from simnet.network.event_loop.timelines import changes_at, latency_of, look_up, value_at
+from simnet.network.sharing import SHORTEST
 
 # ruff: noqa: E741 - l is the row of a link.
 
 # What rounding leaves of a flow, relative to all its bytes, does not wait for a link to come back up.
 _RESIDUE = 1e-14
-
-SHORTEST = 1e-6
-"""What a round trip counts at least [s], lest a flow between hosts without latency weigh infinitely more."""
 
 
 def address(s: State, owner: int, first: int, candidates: int, pick: int, nbytes: float, delay: float) -> int:
@@ -52,7 +50,8 @@ def address(s: State, owner: int, first: int, candidates: int, pick: int, nbytes
         r = least_loaded(s, first, candidates)
         assign(s, r, 1)
     flow = s.flows[f]
-    nbytes = nbytes / s.routes[r].payload
+    if s.routes[r].loss >= 0:
+        nbytes = nbytes / s.losses[s.routes[r].loss].payload
     flow.state, flow.owner, flow.route = ON_ITS_WAY, owner, r
     flow.what, flow.behind, flow.waits, flow.holds, flow.passed = DATA, -1, False, False, 0
     flow.remaining, flow.residue, flow.delay, flow.lasts = nbytes, _RESIDUE * nbytes, delay, math.inf
@@ -91,7 +90,10 @@ def forwarding(s: State, f: int, t: float) -> float:
 
 def limit_of(s: State, r: int, latency: float) -> float:
     """Return the rate that loss leaves to a message on a route that has this latency."""
-    cost = s.routes[r].slope * (2 * latency) + s.routes[r].fixed
+    if s.routes[r].loss < 0:
+        return math.inf
+    loss = s.losses[s.routes[r].loss]
+    cost = loss.slope * (2 * latency) + loss.fixed
     return s.segment / cost if cost > 0 else math.inf
 
 

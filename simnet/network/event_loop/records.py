@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, field
+from typing import Annotated, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -45,6 +46,9 @@ LEFT_HOST, TAKEN, ACKNOWLEDGED, READY, REQUEST = range(5)
 # Who owns a flow if that is no run; the bottleneck of a flow if that is no link, or not known yet.
 TRANSFER, BACKGROUND = -1, -2
 NOTHING, ITSELF, UNSOLVED = -1, -2, -3
+
+Row: TypeAlias = Annotated[int, np.int32]
+"""A row, or a number of rows, in four bytes, for what there are many of. Functions read these and write none."""
 
 
 @dataclass(slots=True)
@@ -200,15 +204,22 @@ class Timeline:
 
 @dataclass(slots=True)
 class Route:
-    """A route: its latency if that is constant, what loss does, where its links stand, and its sender's own link."""
+    """A route: its latency if that is constant, where its links stand, its sender's own link, and loss there, or -1."""
 
     latency: float = 0.0
+    begin: Row = 0
+    end: Row = 0
+    own: Row = -1
+    loss: Row = -1
+
+
+@dataclass(slots=True)
+class Loss:
+    """What packet loss does to messages on a route: see `simnet.network.transport.Limits`."""
+
     slope: float = 0.0
     fixed: float = 0.0
     payload: float = 1.0
-    begin: int = 0
-    end: int = 0
-    own: int = -1
 
 
 @dataclass(slots=True)
@@ -307,10 +318,10 @@ class Task:
 
     seconds: float = 0.0
     software: float = 0.0
-    messages: int = -1
-    sends: int = 0
-    incoming: int = -1
-    receives: int = 0
+    messages: Row = -1
+    sends: Row = 0
+    incoming: Row = -1
+    receives: Row = 0
 
 
 @dataclass(slots=True)
@@ -380,13 +391,13 @@ class Message:
 
     n_bytes: float = 0.0
     payload: float = 0.0
-    src: int = -1
-    dst: int = -1
-    route: int = -1
-    candidates: int = 1
-    number: int = 0
-    connection: int = -1
-    back: int = -1
+    src: Row = -1
+    dst: Row = -1
+    route: Row = -1
+    candidates: Row = 1
+    number: Row = 0
+    connection: Row = -1
+    back: Row = -1
 
 
 @dataclass(slots=True)
@@ -503,7 +514,8 @@ class State:
     fillings: list[Filling] = field(default_factory=list)
     crowd_factors: list[float] = field(default_factory=list)
     routes: list[Route] = field(default_factory=list)
-    route_links: list[int] = field(default_factory=list)
+    losses: list[Loss] = field(default_factory=list)
+    route_links: list[Row] = field(default_factory=list)
     timelines: list[Timeline] = field(default_factory=list)
     background: list[Background] = field(default_factory=list)
     # Schedules under way.
@@ -515,7 +527,7 @@ class State:
     streams: list[Stream] = field(default_factory=list)
     portions: list[Portion] = field(default_factory=list)
     messages: list[Message] = field(default_factory=list)
-    incoming: list[int] = field(default_factory=list)
+    incoming: list[Row] = field(default_factory=list)
     connections: list[Connection] = field(default_factory=list)
     delays: list[float] = field(default_factory=list)
     picks: list[int] = field(default_factory=list)

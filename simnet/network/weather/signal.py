@@ -26,7 +26,7 @@ from simnet.base.quantities import Seconds, Written
 Chunks: TypeAlias = Iterator[tuple[ArrayLike, ArrayLike] | tuple[ArrayLike, ArrayLike, float]]
 
 MAX_CHANGES = 10_000_000
-"""Changes of value that one signal may hold (about 320 MB)."""
+"""Changes of value that one signal may hold (160 MB, and as much again once integrals are asked for)."""
 
 MAX_QUIET = 1_000_000
 """Points in a row at which a lazily generated signal may keep its value before it counts as constant from there on."""
@@ -281,12 +281,13 @@ class Signal:
     (10.0, 25.0)
     """
 
-    __slots__ = ("_known", "_quiet", "_source", "_times", "_totals", "_trailing", "_values")
+    __slots__ = ("_known", "_quiet", "_source", "_times", "_total", "_totals", "_trailing", "_values")
 
     def __init__(self, times: ArrayLike, values: ArrayLike, chunks: Chunks | None = None) -> None:
-        # The total up to a change is the unevaluated sum of _totals and the much smaller _trailing.
+        # The total up to a change is the unevaluated sum of _totals and the much smaller _trailing, for as many changes
+        # as integrals have needed; _total is that up to the last one.
         self._times, self._values, self._totals, self._trailing = array("d"), array("d"), array("d"), array("d")
-        self._known = -1.0
+        self._total, self._known = 0.0, -1.0
         self._quiet = 0
         self._source = chunks
         self._append(times, values, most_quiet=sys.maxsize)
@@ -464,6 +465,8 @@ class Signal:
 
     def _between(self, first: int, last: int) -> float:
         """Return the integral between two changes."""
+        if len(self._totals) <= last:
+            self._add_up()
         return (self._totals[last] - self._totals[first]) + (self._trailing[last] - self._trailing[first])
 
     def _segments(self, after: float, until: float) -> tuple[Floats, Floats]:
@@ -532,23 +535,38 @@ class Signal:
     def _store(self, times: Floats, values: Floats) -> None:
         if not times.size:
             return
-        if self._times:
-            time, value, total, trail = self._times[-1], self._values[-1], self._totals[-1], self._trailing[-1]
-        else:
-            time = value = total = trail = 0.0
-        with np.errstate(over="ignore"):
-            amounts = np.append(value, values[:-1]) * np.diff(times, prepend=time)
-            totals = np.add.accumulate(np.append(total, amounts))
-        if totals[-1] == math.inf:
+        before = (self._times[-1], self._values[-1]) if self._times else (0.0, 0.0)
+        self._total = float(_totals(*before, self._total, times, values)[1][-1])
+        if self._total == math.inf:
             raise ValueError(f"the integral of a signal exceeds the largest float before {times[-1]:g} s")
+        self._times.frombytes(times.tobytes())
+        self._values.frombytes(values.tobytes())
+
+    def _add_up(self) -> None:
+        """Add up the integral to the changes that are known."""
+        n = len(self._totals)
+        times, values = np.array(self._times[n:]), np.array(self._values[n:])
+        time, value, total, trail = (
+            (self._times[n - 1], self._values[n - 1], self._totals[-1], self._trailing[-1]) if n else (0.0,) * 4
+        )
+        amounts, totals = _totals(time, value, total, times, values)
         # Knuth's two-sum: what rounding lost at each addition, exactly.
         added = totals[1:] - totals[:-1]
         lost = (totals[:-1] - (totals[1:] - added)) + (amounts - added)
-        trailing = np.add.accumulate(np.append(trail, lost))
-        for column, new in (
-            (self._times, times),
-            (self._values, values),
-            (self._totals, totals[1:]),
-            (self._trailing, trailing[1:]),
-        ):
-            column.frombytes(new.tobytes())
+        self._totals.frombytes(totals[1:].tobytes())
+        self._trailing.frombytes(np.add.accumulate(np.append(trail, lost))[1:].tobytes())
+
+
+def _totals(time: float, value: float, total: float, times: Floats, values: Floats) -> tuple[Floats, Floats]:
+    """Return what changes add to the integral of a signal, and the integral before all of them and up to each.
+
+    Parameters
+    ----------
+    time, value, total : float
+        The change before them: when it was [s], the value since, and the integral up to it.
+    times, values : ndarray, shape (n,)
+        When they are [s], and the values from then on.
+    """
+    with np.errstate(over="ignore"):
+        amounts = np.append(value, values[:-1]) * np.diff(times, prepend=time)
+        return amounts, np.add.accumulate(np.append(total, amounts))

@@ -16,8 +16,8 @@ from simnet.base.progress import tracked
 from simnet.costs.devices import DeviceProfile, End
 from simnet.job.streams import Sent, queued
 from simnet.network import Network, Stack
-from simnet.network.tables import load_kept_loop
-from simnet.report.stacks import name_of
+from simnet.network.compiled_loop import load_kept_loop
+from simnet.network.stack import name_of
 from simnet.studies.choosing.chances import GIVEN, UNNAMED, interval, kind_of_stack
 from simnet.studies.choosing.choices import Choice
 from simnet.studies.choosing.operating_point import OperatingPoint

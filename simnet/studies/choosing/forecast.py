@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -28,13 +28,16 @@ class Points(NamedTuple):
     began : ndarray
         When it began [s].
     seconds : ndarray
-        How long it lasts [s]. The parts below are means over the workers, and add up to it.
+        How long it lasts, in the mean of those for which it stands [s]. The parts below are means over the workers, and
+        add up to it.
     compute, select, communicate : ndarray
         Forward and backward pass and update; kernels of the exchange; messages, and waiting for others [s].
     select_low, select_high : ndarray
         Interval of `select`, by the device's profile [s].
     latency, bandwidth : ndarray
         Of the slowest pair of neighbouring workers when it began [s], [byte/s].
+    expected : ndarray
+        How long those for which it stands were expected to last in all, by their links, up to a factor [s].
     """
 
     iteration: Floats
@@ -48,6 +51,7 @@ class Points(NamedTuple):
     select_high: Floats
     latency: Floats
     bandwidth: Floats
+    expected: Floats
 
 
 @dataclass(frozen=True)
@@ -100,7 +104,7 @@ class Forecast:
     @property
     def error(self) -> float:
         """Standard error of that for the iterations left out [s]; 0 if there are none."""
-        return total(self.points.seconds, self.points.stands_for)[1]
+        return total(self.points.seconds, self.points.stands_for, self.points.expected)[1]
 
     def part(self, name: str) -> float:
         """Return the time of a part of `Points` over the whole job [s]."""
@@ -193,10 +197,12 @@ class WholeJob:
 def error_between(row: Forecast, best: Forecast) -> float:
     """Return the standard error of by how much a row is slower than another [s].
 
-    Where both were tried at the same moments they had the same links, and what these do to both is no matter.
+    Where both were tried at the same moments they had the same links, and what these do to both is no matter. Nor is it
+    where iterations were weighed by the links.
     """
+    alone = math.hypot(row.error, best.error)
     if row.simulated < PAIRED or best.simulated < PAIRED:
-        return math.hypot(row.error, best.error)
+        return alone
     (ends, speed), (others, other) = (_speeds(one) for one in (row, best))
     last = min(ends[-1], others[-1])
     if not last > 0:
@@ -208,7 +214,18 @@ def error_between(row: Forecast, best: Forecast) -> float:
     # A change of the gap comes somewhere within the blocks on both of its sides.
     lengths = np.diff(edges)
     lost = math.sqrt(float((np.diff(gap) ** 2 / 2 * np.maximum(lengths[1:], lengths[:-1]) ** 2).sum()))
-    return lost * best.seconds / best.iterations
+    return min(lost * best.seconds / best.iterations, alone)
+
+
+def ahead(rows: Sequence[Forecast]) -> dict[str, float]:
+    """Return in how many iterations, of those that the fastest row of each moment has, each row is it, by label."""
+    of = [_speeds(row) for row in rows]
+    ends = np.unique(np.concatenate([ends for ends, _ in of]))
+    ends = ends[ends <= min(one[-1] for one, _ in of)]
+    lengths = np.diff(ends, prepend=0.0)
+    speeds = np.array([speed[np.searchsorted(own, ends - lengths / 2)] for own, speed in of])
+    done, first = lengths * speeds.max(axis=0), speeds.argmax(axis=0)
+    return {row.label: float(done[first == number].sum()) for number, row in enumerate(rows)}
 
 
 def _speeds(row: Forecast) -> tuple[Floats, Floats]:

@@ -14,8 +14,8 @@ from simnet.job import Job
 from simnet.job.job import buckets
 from simnet.job.sampling import Recordings
 from simnet.report import barriers
-from simnet.report.console import empty_table
 from simnet.report.stacks import name_on
+from simnet.report.tables import empty_table
 from simnet.studies.choosing.chances import Chances
 from simnet.studies.choosing.forecast import Forecast, Gain, WholeJob
 from simnet.studies.choosing.output import advice, few_kept, share

@@ -15,8 +15,8 @@ import sparsifier_models
 from simnet.base.arrays import Floats
 from simnet.job import Job
 from simnet.job.job import buckets
+from simnet.network.stack import name_of
 from simnet.policies import Candidate
-from simnet.report.stacks import name_of
 from simnet.studies.choosing.chances import (
     GIVEN,
     Chances,

@@ -25,7 +25,7 @@ from simnet.base import units
 from simnet.base.arrays import Floats
 from simnet.base.errors import InputError, nearest
 from simnet.base.progress import tracked
-from simnet.network.tables import load_kept_loop
+from simnet.network.compiled_loop import load_kept_loop
 from simnet.report.drawing import COLOURS, Plot, plot, style
 from simnet.studies.choosing.inputs import Question
 from simnet.studies.choosing.operating_point import VALUE, OperatingPoint

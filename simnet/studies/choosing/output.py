@@ -12,7 +12,7 @@ from rich.text import Text
 from simnet.base.units import format_bandwidth, format_bytes, format_seconds, format_within
 from simnet.policies import Candidate
 from simnet.report import barriers
-from simnet.report.console import empty_table
+from simnet.report.tables import empty_table
 from simnet.studies.choosing.choices import Choice
 from simnet.studies.choosing.decision import Decision, Flip
 from simnet.studies.choosing.inputs import Question

@@ -12,6 +12,7 @@ points of a row are the ground: iterations of the same numbers, under the same w
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -19,12 +20,14 @@ from dataclasses import replace
 import numpy as np
 
 import sparsifier_models
+from simnet.base.arrays import Floats
 from simnet.base.errors import SimnetError
 from simnet.base.progress import tracked
 from simnet.job import ColocatedJob, Job, run_policy
+from simnet.job.pace import pace_on
 from simnet.job.record import TRAIN
 from simnet.job.sampling import Recordings, Sampling
-from simnet.network.tables import load_kept_loop
+from simnet.network.compiled_loop import load_kept_loop
 from simnet.policies import (
     Candidate,
     Fixed,
@@ -38,7 +41,7 @@ from simnet.policies import (
 from simnet.scenario import Run, Scenario
 from simnet.scenario.resolve import candidate
 from simnet.studies.choosing.choices import Kind, choices, same_exchange
-from simnet.studies.choosing.forecast import PAIRED, Forecast, Gain, Points, WholeJob, error_between
+from simnet.studies.choosing.forecast import PAIRED, Forecast, Gain, Points, WholeJob, ahead, error_between
 
 EFFORT, EFFORT_OF_ALL = 1.7, 10.0
 """About how many seconds of one processor simulations may take, of the usual choices and of every scheme."""
@@ -50,6 +53,8 @@ _EXCHANGE, _WORKER, _ENTRY, _DRAWN = 5e-4, 6e-5, 1.5e-8, 3e-8
 # Iterations of the first look and by how much slower than the best it drops a row; those of the first sample and of the
 # second, the factor from there on, and the share of effort kept for policies.
 _LOOK, _FAR, _FIRST, _SECOND, _MORE, _KEPT = 4, 5.0, 12, PAIRED, 3, 0.25
+# Moments of a block at which links are looked up.
+_LOOKS = 16
 # Standard errors, and a share of the time, by which a row may be behind and yet be the fastest.
 _SIGMAS, _CLOSE = 3.0, 0.02
 # The same share while a scheme that follows the gradients has not been through the job, and may not have settled.
@@ -139,6 +144,15 @@ class _Trial:
         # Exchanges of fixed volume differ by whose turn it is, and by density.
         ramps = sum(ramp.iterations for ramp in job.density if ramp.start != ramp.end)
         self._densities = min(ramps, job.iterations)
+        self._hosts = range(job.source.workers) if job.placement is None else job.placement
+        self._links = functools.cache(self._links_at)
+        # Latency, bandwidth and time of iterations, by the exchange.
+        self._seen: dict[str, Floats] = {}
+
+    def _links_at(self, moment: float) -> tuple[float, float]:
+        """Return what the slowest pair of neighbours has, as rows of iterations do."""
+        latency, bandwidth = probe_pairs(self.job.network(0), self._hosts, moment)
+        return float(latency.max()), float(bandwidth.min())
 
     def cost(self, one: Candidate, samples: int) -> float:
         """Return about how many seconds it takes to simulate so many iterations of a job with an exchange."""
@@ -169,6 +183,7 @@ class _Trial:
         cost: float,
         fastest: float = math.inf,
         found: float = math.inf,
+        like: Candidate | None = None,
     ) -> Forecast:
         """Simulate a sample of a job's iterations under a policy.
 
@@ -188,12 +203,24 @@ class _Trial:
             About how long the job lasts at best, if that is known: exchanges are then tried at the same moments [s].
         found : float
             How long it lasts with an exchange that has been tried: one that takes many times that is not followed [s].
+        like : Candidate, optional
+            An exchange that has been tried and is slow on the same links; default: the one named.
         """
         self.left -= cost
         job, recordings = self.job, self._recordings
-        block = fastest / samples if math.isfinite(fastest) else None
+        block = pace = None
+        if math.isfinite(fastest):
+            block = fastest / samples
+            # Networks that take turns by iterations are not known by moments.
+            if len(job.stages) == 1 and (seen := self._seen.get((like or named).label)) is not None:
+                pace = pace_on(self._links, block / _LOOKS, *seen)
         sampling = Sampling(
-            self.job.iterations, samples, block=block, until=1.5 * fastest, give_up=_FAR * min(fastest, found)
+            self.job.iterations,
+            samples,
+            block=block,
+            until=1.5 * fastest,
+            give_up=_FAR * min(fastest, found),
+            pace=pace,
         )
         if recordings is not None:
             recordings.window = _window(samples, job.iterations)
@@ -212,22 +239,33 @@ class _Trial:
         rows = result.iterations[result.iterations["purpose"] == TRAIN]
         explored = result.iterations["iteration_s"].sum() - rows["iteration_s"].sum()
         columns = {name: rows[name].to_numpy(dtype=np.float64) for name in rows.columns if name[-2:] in ("_s", "_B")}
-        stands_for = np.array(sampling.stands_for)
+        own, stands_for = columns["iteration_s"], np.array(sampling.stands_for)
+        latency, bandwidth = columns["latency_s"], rows["bandwidth_Bps"].to_numpy(dtype=np.float64)
+        seen = np.stack([latency, bandwidth, own])
+        before = self._seen.get(named.label, seen[:, :0])
+        self._seen[named.label] = np.concatenate([before, seen], axis=1)
         if whole or self._colocated:
             stands_for = np.full(len(rows), self.job.iterations / len(rows))
-        seconds = columns["iteration_s"] + explored / max(len(rows), 1)
+            seconds = own + explored / max(len(rows), 1)
+            expected = seconds * stands_for
+        else:
+            seconds, expected = np.array(sampling.lasts) / stands_for, np.array(sampling.expected)
+        # What differs from the iteration that was simulated is what links do.
+        compute, select = columns["compute_s"], columns["select_s"]
+        communicate = np.maximum(seconds - compute - select, 0.0)
         points = Points(
             rows["iteration"].to_numpy(),
             stands_for,
             columns["start_s"],
             seconds,
-            columns["compute_s"],
-            columns["select_s"],
-            seconds - columns["compute_s"] - columns["select_s"],
+            compute,
+            select,
+            communicate,
             columns["select_low_s"],
             columns["select_high_s"],
-            columns["latency_s"],
-            rows["bandwidth_Bps"].to_numpy(dtype=np.float64),
+            latency,
+            bandwidth,
+            expected,
         )
         sent = float((columns["bytes_sent_B"] * points.stands_for).sum()) / points.stands_for.sum()
         workers = self.job.source.workers
@@ -306,6 +344,10 @@ def _race(
             break
         run(open_, samples, 0.5)
         samples = min(samples * _MORE, iterations)
+    # The others are no candidates, but people read their times, too.
+    for row in sorted(rows.values(), key=lambda row: row.seconds):
+        if row.simulated < min(_SECOND, iterations) and cost([row.label], _SECOND) <= trial.left - kept / 2:
+            run([row.label], _SECOND, 0.1)
     return list(rows.values()), refused
 
 
@@ -346,8 +388,11 @@ def _may_win(trial: _Trial, row: Forecast, best: Forecast) -> bool:
 
 def _with_policies(trial: _Trial, found: WholeJob, given: Mapping[str, Policy]) -> WholeJob:
     """Return the decision with what it gains to take another exchange as links change."""
-    near = [row for row in found.rows if row.seconds <= _SLOWER * found.best.seconds][:_AMONG]
-    among = [row.candidate for row in near]
+    near = [row for row in found.rows if row.seconds <= _SLOWER * found.best.seconds]
+    # One that is slow over the job may be the fastest while links are fast.
+    first = ahead(near)
+    near[1:] = sorted(near[1:], key=lambda row: -first[row.label])
+    among = [row.candidate for row in near[:_AMONG]]
     policies = {name: one for name, one in given.items() if isinstance(one, Flexible)}
     known = [one for one in among if _has_closed_form(one)]
     if not policies and len(known) > 1:
@@ -359,19 +404,20 @@ def _with_policies(trial: _Trial, found: WholeJob, given: Mapping[str, Policy]) 
         if timed + sum(trial.cost(one, samples) for one in among) <= trial.left:
             break
         samples = max(int(samples / 1.25), _SECOND)
-    fixed = found.best if found.best.simulated == samples else None
-    if fixed is None:
-        best = found.best
-        fixed = trial.run(best.candidate, best.kind, Fixed(best.candidate), samples, 0.0)
+    best = found.best
+
+    def run(named: Candidate, kind: Kind, policy: Policy) -> Forecast:
+        return trial.run(named, kind, policy, samples, 0.0, best.seconds, like=best.candidate)
+
+    fixed = best if best.complete and samples == iterations else run(best.candidate, best.kind, Fixed(best.candidate))
     per_stretch = None
     if len(among) > 1:
-        named = Candidate("best of each iteration", "")
-        per_stretch = Gain(trial.run(named, "sparse", OneStepOracle(among), samples, 0.0), fixed)
+        per_stretch = Gain(run(Candidate("best of each iteration", ""), "sparse", OneStepOracle(among)), fixed)
     flexible = []
     for name, policy in tracked(list(policies.items())):
         # Decisions that are taken every so many iterations are not those of a sample.
         if policy.decide_every == 1 or samples == iterations:
-            flexible.append(Gain(trial.run(Candidate(name, ""), "sparse", policy, samples, 0.0), fixed))
+            flexible.append(Gain(run(Candidate(name, ""), "sparse", policy), fixed))
     return replace(found, per_stretch=per_stretch, flexible=tuple(flexible))
 
 

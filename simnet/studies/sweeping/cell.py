@@ -25,7 +25,8 @@ from simnet.report.results import versions
 from simnet.report.summary import PHASES, Summary, learning_columns, significant, summarize
 from simnet.scenario import Run, Scenario
 from simnet.scenario.identity import identity
-from simnet.scenario.runner import Source, run_here
+from simnet.scenario.runner import run_here
+from simnet.scenario.source import Source
 
 FORMAT = "simnet sweep cell 4"
 """What the files of cells say that they are; with other columns, or another meaning of one, they say another."""

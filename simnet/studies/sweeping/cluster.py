@@ -10,12 +10,10 @@ from contextlib import suppress
 from functools import partial
 from typing import Any
 
-from simnet.base.errors import InputError
+from simnet.base.dask_cluster import connected
 from simnet.base.processes import Outcome, attempt
-from simnet.scenario.runner import Source
+from simnet.scenario.source import Source
 from simnet.studies.sweeping import cell
-
-_TIMEOUT = "10 s"
 
 
 def answered(tasks: Sequence[tuple[Source, str]], scheduler: str) -> Iterator[tuple[int, Outcome]]:
@@ -33,35 +31,27 @@ def answered(tasks: Sequence[tuple[Source, str]], scheduler: str) -> Iterator[tu
     InputError
         If Dask is not installed, or there is no scheduler.
     """
-    option = f"--scheduler {scheduler}"
-    try:
-        import distributed
-    except ImportError:
-        raise InputError("needs Dask: pip install 'simnet[dask]'", file=option) from None
-    try:
-        client = distributed.Client(scheduler, timeout=_TIMEOUT, set_as_default=False)
-    except (OSError, ValueError) as failure:
-        raise InputError(f"there is no Dask scheduler that answers: {failure}", file=option) from None
-    futures: list[Any] = []
-    try:
-        # The same cell under the same name: the scheduler runs it once, whoever asks.
-        futures = client.map(
-            partial(attempt, cell.run),
-            list(tasks),
-            key=[f"simnet-{identity}" for _, identity in tasks],
-        )
-        numbers = {future.key: number for number, future in enumerate(futures)}
-        for future in distributed.as_completed(futures, loop=client.loop):
-            if future.status == "finished":
-                yield numbers[future.key], future.result()
-            else:
-                why = "cancelled" if future.cancelled() else repr(future.exception())
-                yield numbers[future.key], Outcome("lost", f"the cluster did not finish it: {why}")
-            # Its bytes are no longer needed there.
-            future.release()
-    finally:
-        # Whatever has become of the scheduler meanwhile.
-        with suppress(Exception):
-            client.cancel([future for future in futures if not future.done()])
-        with suppress(Exception):
-            client.close()
+    with connected(scheduler, f"--scheduler {scheduler}") as client:
+        from distributed import as_completed
+
+        futures: list[Any] = []
+        try:
+            # The same cell under the same name: the scheduler runs it once, whoever asks.
+            futures = client.map(
+                partial(attempt, cell.run),
+                list(tasks),
+                key=[f"simnet-{identity}" for _, identity in tasks],
+            )
+            numbers = {future.key: number for number, future in enumerate(futures)}
+            for future in as_completed(futures, loop=client.loop):
+                if future.status == "finished":
+                    yield numbers[future.key], future.result()
+                else:
+                    why = "cancelled" if future.cancelled() else repr(future.exception())
+                    yield numbers[future.key], Outcome("lost", f"the cluster did not finish it: {why}")
+                # Its bytes are no longer needed there.
+                future.release()
+        finally:
+            # Whatever has become of the scheduler meanwhile.
+            with suppress(Exception):
+                client.cancel([future for future in futures if not future.done()])

@@ -22,9 +22,9 @@ from rich.text import Text
 
 from simnet.base.units import format_bandwidth, format_bytes, format_seconds, format_within
 from simnet.report import barriers, paired
-from simnet.report.console import empty_table
 from simnet.report.drawing import BITS, BYTES, COLOURS, HOURS, SECONDS, Plot, plot, scale, style, unit
 from simnet.report.sentences import percent
+from simnet.report.tables import empty_table
 from simnet.studies.sweeping.grid import Column
 
 _UNITS = {"Bps": BITS, "s": HOURS, "B": BYTES}

@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 from simnet.base.errors import InputError, nearest
 from simnet.base.processes import Outcome, attempt
 from simnet.base.threads import THREADS
-from simnet.scenario.runner import Source
+from simnet.scenario.source import Source
 from simnet.studies.sweeping import cell
 
 PREFIX = "slurm"

@@ -37,7 +37,24 @@ def without_result(status: str, message: str) -> list[dict[str, Any]]:
     return [{**dict.fromkeys(COLUMNS), "policy": "", "status": status, "wins": False, "message": message}]
 
 
-def _frame(rows: Sequence[Mapping[str, Any]], columns: Sequence[Column]) -> pd.DataFrame:
+def rows_of(
+    cells: Sequence[Cell], columns: Sequence[Column], results: Mapping[int, Sequence[Mapping[str, Any]]]
+) -> list[dict[str, Any]]:
+    """Return the rows of all cells that have a result, in the order of the grid.
+
+    Parameters
+    ----------
+    cells, columns, results
+        As of `write`.
+    """
+    return [
+        {"cell": cell.number, **{column.name: column.values[cell.number] for column in columns}, **row}
+        for cell in cells
+        for row in results.get(cell.number, ())
+    ]
+
+
+def as_table(rows: Sequence[Mapping[str, Any]], columns: Sequence[Column]) -> pd.DataFrame:
     """Return rows as a table; what is not there is blank in texts, and missing in numbers."""
     table = pd.DataFrame(list(rows), columns=["cell", *(column.name for column in columns), *COLUMNS])
     for name in COLUMNS:
@@ -83,12 +100,8 @@ def write(
     zipped : bool
         Whether the parameters change side by side.
     """
-    rows = [
-        {"cell": cell.number, **{column.name: column.values[cell.number] for column in columns}, **row}
-        for cell in cells
-        for row in results.get(cell.number, ())
-    ]
-    table = _frame(rows, columns)
+    rows = rows_of(cells, columns, results)
+    table = as_table(rows, columns)
     lock = loaded.lock().encode()
     content = {
         "scenario": loaded.name,

@@ -13,7 +13,7 @@ from simnet.base.errors import InputError
 from simnet.base.processes import Outcome, Pool, Progress
 from simnet.base.writing import mark_incomplete, write_files
 from simnet.scenario import Scenario, find, load
-from simnet.scenario.runner import Source
+from simnet.scenario.source import Source
 from simnet.studies.sweeping import cell, cluster, folder, grid, slurm, table
 
 _LISTED = 20
@@ -254,6 +254,11 @@ class Work:
         """Leave a file that says why cells are missing, and how many; take it away if there is no reason."""
         said = f"{why}: {self.missing} of {len(self.planned.cells)} cells missing; the same command goes on from here"
         mark_incomplete(self.place, said if why else "")
+
+    def table(self) -> pd.DataFrame:
+        """Return the table of the cells that are done."""
+        columns = self.planned.columns
+        return table.as_table(table.rows_of(self.planned.cells, columns, self.results), columns)
 
     def write(self) -> pd.DataFrame:
         """Write the table of the cells that are done, and return it; see `simnet.studies.sweeping.table.write`."""

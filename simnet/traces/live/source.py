@@ -207,6 +207,9 @@ class LiveTraining:
             )
         return out
 
+    def adding(self, iteration: int, crew: NDArray[np.intp]) -> None:
+        """Return None: a backward pass makes whole gradients."""
+
     def apply(self, update: Values) -> None:
         """Move the weights by a mean gradient, float32 of shape (n,)."""
         source = self.source

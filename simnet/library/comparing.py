@@ -1,0 +1,152 @@
+"""`simnet.compare`: schemes on one trace and network, for several numbers of workers."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import pandas as pd
+from rich.table import Table
+
+from simnet.base.errors import InputError
+from simnet.library.asking import Fields, Share, overrides, verb, words
+from simnet.library.running import results_of
+from simnet.report import paired
+from simnet.report.comparison import comparison_table, draw
+from simnet.report.drawing import Plot
+from simnet.report.shown import Shown
+from simnet.scenario.runner import Task
+from simnet.studies import comparison, options
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class Comparison(Shown):
+    """Schemes side by side.
+
+    Parameters
+    ----------
+    name, title : str
+        The scenario, and what stands above the table.
+    rows : DataFrame
+        A row per exchange, number of workers and seed: what compare.csv holds; see `simnet.report.comparison.COLUMNS`.
+    """
+
+    name: str
+    title: str
+    rows: pd.DataFrame
+
+    def __repr__(self) -> str:
+        workers = ", ".join(map(str, sorted(self.rows["workers"].unique())))
+        return f"Comparison({self.name}, {self.rows['exchange'].nunique()} exchanges, workers {workers})"
+
+    @property
+    def _shown(self) -> pd.DataFrame:
+        return comparison.over_seeds(self.rows) if "seed" in self.rows else self.rows
+
+    def to_pandas(self) -> pd.DataFrame:
+        """Return a row per exchange and number of workers; of several seeds each."""
+        return self.rows.copy()
+
+    def paired(self) -> pd.DataFrame:
+        """Return means over seeds with their paired intervals: what paired.csv holds.
+
+        Raises
+        ------
+        InputError
+            If there is one seed.
+        """
+        if "seed" not in self.rows:
+            raise InputError("needs several seeds: compare(seeds=...)")
+        return self._shown
+
+    def plot(self) -> Plot:
+        """Return the figure: times, volume, density, build-up and time per gain."""
+        return draw(self._shown, self.name)
+
+    def table(self) -> Table:
+        """Return the comparison by number of workers and then by time."""
+        return comparison_table(self._shown, self.title)
+
+    def sentences(self) -> list[str]:
+        """Return how intervals were found, if there are some."""
+        several = "seed" in self.rows
+        return [f"Intervals at {100 * paired.LEVEL:.0f} %: {paired.METHOD}."] if several else []
+
+
+@verb
+def compare(
+    scenario: str | Path = "compare",
+    *,
+    schemes: Sequence[str] | str | None = None,
+    workers: int | Sequence[int] | None = None,
+    density: float | str | None = None,
+    skip: int | None = None,
+    set: Fields = (),
+    stack: str | None = None,
+    seed: int | None = None,
+    seeds: int = 1,
+    jobs: int | None = 1,
+    progress: Share | None = None,
+) -> Comparison:
+    """Compare schemes on one trace and network, as `simnet compare` does.
+
+    Parameters
+    ----------
+    scenario : str or Path
+        A YAML file, or the name of a scenario that comes with simnet.
+    schemes : sequence of str, optional
+        As ``artopk`` or ``artopk:collective=tree``, in place of the exchanges of the scenario.
+    workers : int or sequence of int, optional
+        Numbers of workers; that of the scenario when omitted.
+    density : float or str, optional
+        In place of that of the scenario, as ``0.01`` or ``"1 %"``.
+    skip : int, optional
+        First iterations that do not count; half of them when omitted.
+    set, stack, seed, jobs, progress
+        As of `simnet.run`.
+    seeds : int
+        How many: that of the scenario, and those that follow it.
+
+    Raises
+    ------
+    SimnetError
+        If something is wrong with the scenario or a scheme, or one cannot go on.
+
+    Examples
+    --------
+    >>> from simnet import compare
+    >>> found = compare("quickstart", schemes=["topk", "spardl"], workers=[2, 4], set={"job.iterations": 2})
+    >>> found
+    Comparison(quickstart, 2 exchanges, workers 2, 4)
+    >>> found.to_pandas()[["workers", "exchange"]].to_numpy().tolist()
+    [[2, 'topk'], [2, 'spardl'], [4, 'topk'], [4, 'spardl']]
+    """
+    counts = [] if workers is None else [workers] if isinstance(workers, int) else list(workers)
+    if seeds < 1:
+        raise InputError(f"must be >= 1, got {seeds}", file="--seeds")
+    named = options.words(words(schemes)) or []
+    fraction = None if density is None else str(density)
+    checked = options.counts(words(counts), "--workers") if counts else []
+    sources = comparison.sources(scenario, checked, named, fraction, overrides(set, stack), seed)
+    tasks, of = {}, {}
+    for later in range(seeds):
+        for count, first in sources.items():
+            source = first if not later else replace(first, later=later)
+            loaded = source.load()
+            key = f"{count} {later}"
+            tasks[key], of[key] = Task(source, loaded, loaded.build()), (count, loaded.config.seed)
+    largest = tasks[f"{max(sources)} 0"]
+    job = largest.run.job
+    skipped = job.iterations // 2 if skip is None else skip
+    if not 0 <= skipped < job.iterations:
+        raise InputError(f"must be >= 0 and less than the {job.iterations} iterations, got {skip}", file="--skip")
+    results = results_of(tasks, jobs, progress)
+    rows = []
+    for key, task in tasks.items():
+        count, own = of[key]
+        for name in task.run.policies:
+            row = comparison.row(count, name, results[key, name], skipped)
+            rows.append({"seed": own} | row if seeds > 1 else row)
+    title = comparison.title(largest.loaded, job.device, seeds)
+    return Comparison(largest.loaded.name, title, comparison.as_table(rows, largest.loaded))

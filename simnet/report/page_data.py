@@ -1,0 +1,172 @@
+"""What the page of a run draws: columns per policy, thinned where they are long, as JSON that cannot end its script."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from typing import Any, TypeAlias
+
+import numpy as np
+import pandas as pd
+from numpy.typing import NDArray
+
+from simnet.report.drawing import policy_looks
+from simnet.report.figures import choice_colours
+from simnet.report.kept import Recorded, kept
+from simnet.report.sentences import ranking
+from simnet.report.summary import PHASES, Summary, bought_by, with_exploration
+
+Key: TypeAlias = str | float | None
+"""By what a cell of a table is sorted; None comes last."""
+
+POINTS = 2_000
+"""Points of a line up to which every iteration is drawn."""
+
+_DIGITS = 7
+# What ends a script, and what ends a line of one but not of JSON.
+_ESCAPES = {"<": "\\u003c", ">": "\\u003e", "&": "\\u0026", "\u2028": "\\u2028", "\u2029": "\\u2029"}
+
+
+def page_data(summary: Summary, iterations: pd.DataFrame, recorded: Recorded | None = None) -> dict[str, Any]:
+    """Return what the charts of the page are drawn from.
+
+    Parameters
+    ----------
+    summary : Summary
+        Of the run.
+    iterations : DataFrame
+        The iterations of all policies, one after the other, what they explored included.
+    recorded : Recorded, optional
+        What was kept message by message.
+
+    Returns
+    -------
+    dict
+        `policies`, each with its name, its colour (None for the bound) and the columns of its iterations: number,
+        start [s], time [s], choice as a place in `choices`, bandwidth [byte/s] and latency [s], and the time since the
+        start of the run after it [s]. Where an iteration stands for `stretch` of them, its time is their mean and
+        `low` and `high` are the extremes, its choice is the most used, and the rest is of the first. `reference` is the
+        policy that others are behind of, `frontier` what time buys, and `learnt` what was measured of a model.
+        `kept` is as of `simnet.report.kept.kept`.
+    """
+    trained = with_exploration(iterations)
+    frames = {str(name): frame for name, frame in trained.groupby("policy", sort=False) if len(frame)}
+    choices = list(dict.fromkeys(str(choice) for choice in trained["choice"]))
+    bound = summary["bound"]
+    looks = policy_looks(iterations["policy"], bound)
+    of_choices = choice_colours(frames, choices, looks)
+    longest = max((len(frame) for frame in frames.values()), default=0)
+    stretch = -(-longest // POINTS) if longest > POINTS else 1
+    whole = [name for name in ranking(summary) if name in frames and not summary["policies"][name]["ended"]]
+    return {
+        "policies": [
+            {"name": name, "colour": None if name == bound else looks[name]["color"]}
+            | _columns(frame, choices, stretch)
+            for name, frame in frames.items()
+        ],
+        "choices": [[one, of_choices[one]] for one in choices],
+        "reference": bound if bound in whole else next(iter(whole), None),
+        "stretch": stretch,
+        "frontier": _frontier(summary),
+        "learnt": {name: _learnt(frame) for name, frame in frames.items()} if "accuracy" in trained else {},
+        "kept": {"policies": {}, "routes": {}, "links": []} if recorded is None else kept(recorded),
+    }
+
+
+def embedded(data: Any) -> str:
+    r"""Return data as JSON that may stand in a script element of HTML, with floats to seven digits.
+
+    Raises
+    ------
+    ValueError
+        If a number is not finite.
+
+    Examples
+    --------
+    >>> embedded(["</script><!--", 0.1 + 0.2])
+    '["\\u003c/script\\u003e\\u003c!--",0.3]'
+    """
+    text = json.dumps(_short(data), allow_nan=False, ensure_ascii=False, separators=(",", ":"))
+    for character, escaped in _ESCAPES.items():
+        text = text.replace(character, escaped)
+    return text
+
+
+def keys(summary: Summary) -> list[tuple[Key, ...]]:
+    """Return by what the cells of `simnet.report.sentences.rows` are sorted."""
+    return [_keys(summary, name) for name in ranking(summary)]
+
+
+def _keys(summary: Summary, name: str) -> tuple[Key, ...]:
+    one = summary["policies"][name]
+    regret = one["regret"]
+    return (
+        *(name, one["simulated_s"], one["simulated_s"]),
+        *(one["gain"], one["simulated_s"] / (one["iterations"] * one["gain"]) if one["gain"] else None),
+        one["bytes_sent_B"],
+        *(one["breakdown_s"][phase] for phase in PHASES),
+        *(None if regret is None else regret["seconds"], next(iter(one["choices"]), None), one["switch_count"]),
+    )
+
+
+def _columns(frame: pd.DataFrame, choices: Sequence[str], stretch: int) -> dict[str, list[Any]]:
+    first = np.arange(0, len(frame), stretch)
+    start, seconds = (frame[name].to_numpy(dtype=np.float64) for name in ("start_s", "iteration_s"))
+    code = pd.Categorical(frame["choice"].astype(str), categories=list(choices)).codes.astype(np.intp)
+    lengths = np.diff(np.append(first, len(frame)))
+    columns = {
+        "iteration": frame["iteration"].to_numpy()[first].tolist(),
+        "start": start[first].tolist(),
+        "time": (np.add.reduceat(seconds, first) / lengths).tolist(),
+        "choice": _most_used(code, first, len(choices)),
+        "bandwidth": _known(frame["bandwidth_Bps"].to_numpy(dtype=np.float64)[first]),
+        "latency": _known(frame["latency_s"].to_numpy(dtype=np.float64)[first]),
+        "after": (start + seconds - start[0])[first + lengths - 1].tolist(),
+    }
+    if stretch > 1:
+        columns["low"] = np.minimum.reduceat(seconds, first).tolist()
+        columns["high"] = np.maximum.reduceat(seconds, first).tolist()
+    return columns
+
+
+def _most_used(code: NDArray[np.intp], first: NDArray[np.intp], count: int) -> list[int]:
+    counts = np.zeros((len(first), count), np.intp)
+    np.add.at(counts, (np.searchsorted(first, np.arange(len(code)), side="right") - 1, code), 1)
+    return [int(one) for one in counts.argmax(axis=1)]
+
+
+def _frontier(summary: Summary) -> dict[str, Any] | None:
+    bought = bought_by(summary)
+    if not bought:
+        return None
+    worth = summary.get("worth")
+    return {
+        "measure": next(iter(bought.values()))[1]["measure"],
+        "places": {name: [seconds, one["per_iteration"]] for name, (seconds, one) in bought.items()},
+        "best": [] if worth is None else worth["frontier"],
+    }
+
+
+def _learnt(frame: pd.DataFrame) -> dict[str, list[Any]]:
+    """Return what was measured after how many iterations and how much time [s]."""
+    measured = np.flatnonzero(frame["accuracy"].notna().to_numpy())
+    measured = measured[:: max(1, -(-len(measured) // POINTS))]
+    rows = frame.iloc[measured]
+    ends = rows["start_s"] + rows["iteration_s"] - float(frame["start_s"].iloc[0])
+    return {
+        "done": (measured + 1).tolist(),
+        "after": ends.tolist(),
+        **{name: _known(rows[name].to_numpy(dtype=np.float64)) for name in ("loss", "accuracy")},
+    }
+
+
+def _known(values: NDArray[np.float64]) -> list[float | None]:
+    return [value if np.isfinite(value) else None for value in values.tolist()]
+
+
+def _short(data: Any) -> Any:
+    if isinstance(data, float):
+        return float(f"{data:.{_DIGITS}g}")
+    if isinstance(data, Mapping):
+        return {name: _short(one) for name, one in data.items()}
+    return [_short(one) for one in data] if isinstance(data, list | tuple) else data

@@ -1,0 +1,75 @@
+"""Tables on the console: as wide as they need to be, or in blocks of lines where a terminal is too narrow."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Sequence
+
+from rich.box import SIMPLE_HEAD
+from rich.console import Console
+from rich.padding import Padding
+from rich.segment import Segments
+from rich.table import Table
+from rich.text import Text
+
+
+def empty_table(title: str, headings: Iterable[str], left: Collection[str] = ()) -> Table:
+    """Return a table without rows.
+
+    Parameters
+    ----------
+    title : str
+        What stands above it.
+    headings : iterable of str
+        Names of the columns.
+    left : collection of str
+        Those with words; numbers are flush right.
+    """
+    # Text, not str, here and in the cells: a name such as "[red]" is a name, no markup.
+    table = Table(title=Text(title), title_justify="left", box=SIMPLE_HEAD)
+    for heading in headings:
+        table.add_column(heading, justify="left" if heading in left else "right", no_wrap=True)
+    return table
+
+
+def print_wide(table: Table, console: Console | None = None) -> None:
+    """Print a table as wide as it needs to be; a narrow terminal wraps its lines."""
+    console = console or Console()
+    width = console.measure(table, options=console.options.update(width=10_000)).maximum
+    lines = console.render(table, console.options.update(width=max(width, console.width)))
+    console.print(Segments(lines), crop=False, soft_wrap=True)
+
+
+def show_listing(
+    title: str, columns: Sequence[str], rows: Sequence[Sequence[str]], console: Console | None = None
+) -> None:
+    """Print rows of text: as a table if it fits the terminal, else a block of lines for each.
+
+    A file or pipe, which has no width, gets one line for each row, as long as it needs to be.
+
+    Parameters
+    ----------
+    title : str
+        Heading.
+    columns : sequence of str
+        Names of the columns; of two or more.
+    rows : sequence of sequence of str
+        The cells.
+    console : Console, optional
+        Where to print them.
+    """
+    console = console or Console()
+    table = empty_table(title, columns, columns)
+    table.pad_edge = False
+    for row in rows:
+        table.add_row(*(Text(cell) for cell in row))
+    width = console.measure(table, options=console.options.update(width=10_000)).maximum
+    if width <= console.width or not console.is_terminal:
+        print_wide(table, console)
+        return
+    console.print(Text(title, style="bold"))
+    for name, what, *others in rows:
+        console.print(Padding(Text.assemble((name, "bold cyan"), f"  {what}"), (1, 0, 0, 0)))
+        for column, text in zip(columns[2:], others, strict=True):
+            if text:
+                console.print(Padding(Text.assemble((f"{column}: ", "dim"), text), (0, 0, 0, 4)))
+    console.print()

@@ -1,0 +1,41 @@
+"""Where scenarios are: files, and those that come with simnet."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from simnet.base.errors import InputError, nearest
+
+
+def shipped() -> dict[str, Path]:
+    """Return the scenarios that come with simnet, by name.
+
+    Examples
+    --------
+    >>> "quickstart" in shipped()
+    True
+    """
+    # Loaded here, as a file that is named needs none of it.
+    from importlib.resources import files
+
+    folder = Path(str(files("scenarios")))
+    return {path.stem: path for path in sorted(folder.rglob("*.yaml"))}
+
+
+def find(path: str | Path) -> Path:
+    """Return the file of a scenario: `path` itself, or the one of that name that comes with simnet.
+
+    Raises
+    ------
+    InputError
+        If there is neither.
+    """
+    file, known = Path(path), shipped()
+    if file.is_file() or str(path) not in known:
+        if not file.exists() and len(file.parts) == 1 and not file.suffix:
+            raise InputError(
+                f"there is no such file, and no scenario of that name comes with simnet; {nearest(str(path), known)}",
+                file=str(path),
+            )
+        return file
+    return known[str(path)]

@@ -1,0 +1,107 @@
+"""From the topology of a scenario to a graph, and to how messages are sent on its links."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from simnet.base import plugins
+from simnet.interchange.kinds import NetworkRead
+from simnet.scenario import topology_parts
+from topologies.graphs import check
+
+if TYPE_CHECKING:
+    import networkx as nx
+
+    from simnet.network import Stack
+    from simnet.scenario.parts import Part
+    from simnet.scenario.topology_parts import Topology
+
+
+def build_topology(given: Topology, folder: Path) -> NetworkRead:
+    """Build the graph of a topology; one from a file may have weather there, too.
+
+    Parameters
+    ----------
+    given : Topology
+        Which one; numbers of hosts must be there.
+    folder : Path
+        Where the name of a file starts from.
+
+    Raises
+    ------
+    InputError
+        If a file is no good.
+    ValueError
+        If parameters do not fit each other.
+    """
+    part = given.choice[1]
+    if isinstance(part, str):
+        part = topology_parts.TopologyFile.model_validate({"path": part})
+    if isinstance(part, topology_parts.TopologyFile):
+        return NetworkRead(*part.build(path=folder / part.arguments()["path"]))
+    if not isinstance(part, topology_parts.WanOfClusters):
+        return NetworkRead(_hosted(part), {})
+    sites = {}
+    for name, site in part.sites.items():
+        try:
+            sites[name] = _hosted(site.choice[1])
+        except ValueError as error:
+            raise ValueError(f"site {name}: {error}") from None
+    return NetworkRead(part.build(sites=sites), {})
+
+
+def sending(
+    given: Topology, read: NetworkRead, folder: Path, stack: str | Stack | None
+) -> tuple[nx.DiGraph[Any], dict[str, Any]]:
+    """Return the links of a topology, and the options of `Network` that say how messages are sent on them.
+
+    Those of a calibrated cluster carry its software, unless another stack is given: its curves are of its own.
+
+    Parameters
+    ----------
+    given : Topology
+        The topology.
+    read : NetworkRead
+        What `build_topology` returned.
+    folder : Path
+        Where the name of a file starts from.
+    stack : str or Stack, optional
+        The stack, if one is given.
+
+    Raises
+    ------
+    InputError
+        If the file of a calibrated cluster is no good.
+    """
+    if stack is not None:
+        return read.graph, {"stack": stack}
+    file = cluster_file(given)
+    if read.kind != "fabric" or file is None:
+        return read.graph, {}
+    # Calibration takes long to import.
+    from simnet.calibration import CalibratedSoftware, has_curves, load_cost_model
+
+    if not has_curves(folder / file):
+        return read.graph, {}
+    software = CalibratedSoftware(load_cost_model(folder / file), read.graph, Path(file).name)
+    return software.graph, {"stack": software.stack, "software": software}
+
+
+def cluster_file(given: Topology) -> str | None:
+    """Return the file of a topology as it is named; None if it has none."""
+    part = given.choice[1]
+    if isinstance(part, str):
+        return part
+    return str(part.arguments()["path"]) if isinstance(part, topology_parts.TopologyFile) else None
+
+
+def _hosted(part: Part) -> nx.DiGraph[Any]:
+    """Return a graph that says how many hosts it has, as one from elsewhere need not."""
+    graph: nx.DiGraph[Any] = part.build()
+    if not hasattr(graph, "graph"):
+        raise plugins.wrong(part.function, graph, "a networkx.DiGraph")
+    if "hosts" not in graph.graph:
+        hosts = check(graph)
+        graph.graph["hosts"] = hosts
+    return graph

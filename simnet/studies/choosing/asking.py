@@ -1,0 +1,253 @@
+"""What is asked of `simnet choose`, as flags say it, and the decision: on a whole job, or at one operating point."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from rich.table import Table
+
+from simnet.base import units
+from simnet.base.errors import InputError
+from simnet.calibration import CalibratedCostModel, load_cost_model
+from simnet.policies import Candidate, density_at
+from simnet.scenario import load
+from simnet.studies import options
+from simnet.studies.choosing import inputs, job_output, likely, output, whole_job
+from simnet.studies.choosing.chances import Chances
+from simnet.studies.choosing.decision import Decision
+from simnet.studies.choosing.forecast import WholeJob
+from simnet.studies.choosing.inputs import Question
+from simnet.studies.variants import ALL, variants
+
+
+@dataclass(frozen=True)
+class Flags:
+    """What flags say, as they are written; None where they say nothing. The command describes each."""
+
+    scenario: str | Path | None = None
+    workers: int | None = None
+    model: str | None = None
+    parameters: int | None = None
+    density: str | None = None
+    latency: str | None = None
+    bandwidth: str | None = None
+    gpus_per_node: int | None = None
+    inner_latency: str | None = None
+    inner_bandwidth: str | None = None
+    fabric: Path | None = None
+    device: str | None = None
+    every: bool = False
+    schemes: str | None = None
+    simulate: bool = False
+    topology: str | None = None
+    set_: Sequence[str] | None = None
+    stack: str | None = None
+    error: float | None = None
+    misjudged: float | None = None
+    seed: int | None = None
+
+    @property
+    def about_a_point(self) -> bool:
+        """Whether a decision is asked for at an operating point, not on the job of a scenario."""
+        return self.scenario is None or bool(self.latency or self.bandwidth)
+
+
+class AtPoint(NamedTuple):
+    """A decision at an operating point."""
+
+    question: Question
+    decision: Decision
+
+    @property
+    def weighed(self) -> str:
+        """What `bars` are of."""
+        return "time to select and to communicate, with its interval"
+
+    def ranking(self) -> Table:
+        """Return the choices as a table, the fastest first."""
+        return output.ranking(self.question, self.decision)
+
+    def sentences(self) -> list[str]:
+        """Return the decision in words."""
+        return output.sentences(self.question, self.decision)
+
+    def figures(self) -> dict[str, Any]:
+        """Return the decision for programs."""
+        return output.figures(self.question, self.decision)
+
+    def chances(self) -> dict[str, float]:
+        """Return how likely each exchange is the fastest, the fastest first."""
+        return {row.choice.label: row.chance for row in self.decision.rows}
+
+    def bars(self) -> list[tuple[str, float, float, float]]:
+        """Return each exchange with its time and the ends of its interval [s], the fastest first."""
+        return [(row.choice.label, row.seconds, row.low, row.high) for row in self.decision.rows]
+
+
+class OnJob(NamedTuple):
+    """A decision on a whole job."""
+
+    asked: job_output.Asked
+    found: WholeJob
+    likely: Chances
+
+    @property
+    def weighed(self) -> str:
+        """What `bars` are of."""
+        return "an iteration, mean and 5 % to 95 %"
+
+    def ranking(self) -> Table:
+        """Return the exchanges as a table, the fastest first."""
+        return job_output.ranking(self.asked, self.found, self.likely)
+
+    def sentences(self) -> list[str]:
+        """Return the decision in words."""
+        return job_output.sentences(self.asked, self.found, self.likely)
+
+    def figures(self) -> dict[str, Any]:
+        """Return the decision for programs."""
+        return job_output.figures(self.asked, self.found, self.likely)
+
+    def chances(self) -> dict[str, float]:
+        """Return how likely each exchange is the fastest, the fastest first."""
+        labels = [row.label for row in self.found.rows]
+        return dict(zip(labels, self.likely.fastest.tolist(), strict=True))
+
+    def bars(self) -> list[tuple[str, float, float, float]]:
+        """Return each exchange with the mean of an iteration and where 90 % of them are [s], the fastest first."""
+        return [(row.label, row.seconds / row.iterations, *row.spread()) for row in self.found.rows]
+
+
+def answer(flags: Flags) -> AtPoint | OnJob:
+    """Return the decision that flags ask for.
+
+    Raises
+    ------
+    InputError
+        If flags do not fit each other, or a value is out of range, or something is wrong with a file.
+    """
+    refuse_ignored(flags)
+    if flags.about_a_point:
+        asked = question(flags)[0]
+        return AtPoint(asked, asked.answer())
+    return _on_job(flags)
+
+
+def refuse_ignored(flags: Flags, *, decision: bool = True, table: bool = False, tuner: bool = False) -> None:
+    """Refuse flags that the answer would not heed, and say what does.
+
+    Parameters
+    ----------
+    flags : Flags
+        What is asked.
+    decision : bool
+        Whether a ranking is wanted; else it is a map, or a file that decides at run time.
+    table, tuner : bool
+        Whether that file is a policy table, or NCCL's tuner table.
+    """
+    if flags.scenario is not None and flags.fabric is not None:
+        raise InputError("is either a scenario or --fabric", file="simnet choose")
+    options.stack(flags.stack)
+    closed = flags.fabric is None and not flags.simulate
+    on_job = decision and not flags.about_a_point
+    if flags.fabric is not None:
+        known = "is not for --fabric, whose measured times stand for the network"
+        for option in ("latency", "bandwidth"):
+            if getattr(flags, option) is not None:
+                way = "--latency and --bandwidth without --fabric ask closed forms, --map latency,bandwidth all of them"
+                raise InputError(f"{known}: {way}", file=f"--{option}")
+        others = {
+            "--gpus-per-node": flags.gpus_per_node,
+            "--inner-latency": flags.inner_latency,
+            "--inner-bandwidth": flags.inner_bandwidth,
+            "--topology": flags.topology,
+            "--stack": flags.stack,
+            "--set": flags.set_,
+            "--simulate": flags.simulate,
+            "--all": flags.every,
+        }
+        for option, value in others.items():
+            if value not in (None, False):
+                raise InputError(f"{known}; without --fabric it is for closed forms or simulations", file=option)
+    heard = decision and closed and not on_job
+    options.only("a decision by closed forms", heard, {"--misjudged": flags.misjudged})
+    options.only("a decision by closed forms or over a whole job", heard or on_job, {"--error": flags.error})
+    drawn = flags.scenario is not None or flags.simulate or table
+    options.only("simulations, scenarios and policy tables", drawn, {"--seed": flags.seed})
+    messages: dict[str, object] = {"--density": flags.density, "--device": flags.device, "--all": flags.every}
+    messages |= {"--schemes": flags.schemes}
+    messages |= {"--model": flags.model, "--parameters": flags.parameters}
+    what = "what weighs exchanges; --export NAME.csv is about messages of all sizes"
+    options.only(what, not tuner, messages)
+
+
+def question(flags: Flags, *, over: bool = False) -> tuple[Question, CalibratedCostModel | None]:
+    """Return what is to be decided, and the calibrated cluster that it is about, if it is.
+
+    With `over`, simulations of what flags say have a network at every point, as a map wants.
+    """
+    given: dict[str, Any] = {
+        name: getattr(flags, name)
+        for name in ("workers", "model", "parameters", "gpus_per_node", "device", "every", "simulate", "topology")
+    }
+    for name in ("latency", "inner_latency", "bandwidth", "inner_bandwidth"):
+        read = units.seconds if name.endswith("latency") else units.bandwidth
+        given[name] = options.quantity(getattr(flags, name), f"--{name.replace('_', '-')}", read)
+    given["density"] = None if flags.density is None else options.density(flags.density)
+    given |= {"fields": flags.set_ or (), "stack": flags.stack, "error": flags.error, "seed": flags.seed or 0}
+    given["schemes"] = _named(flags)
+    if flags.misjudged is not None:
+        given["misjudged"] = flags.misjudged
+    options.only("--simulate", flags.simulate, {"--stack": flags.stack})
+    if flags.scenario is not None:
+        loaded = load(flags.scenario, _overrides(flags), flags.seed)
+        return inputs.from_scenario(loaded, inputs.Given(**given)), None
+    if flags.fabric is not None:
+        fabric = load_cost_model(flags.fabric)
+        return inputs.from_fabric(fabric, inputs.Given(**given)), fabric
+    ask = inputs.over_networks if over else inputs.from_flags
+    return ask(inputs.Given(**given)), None
+
+
+def _on_job(flags: Flags) -> OnJob:
+    """Return what the job of a scenario takes with every exchange."""
+    assert flags.scenario is not None
+    overrides = _overrides(flags)
+    if flags.density is not None:
+        overrides += [f"job.density={options.density(flags.density)!r}", "job.compression_ratio=null"]
+    if flags.device is not None:
+        overrides.append(f"job.device={json.dumps(flags.device)}")
+    loaded = load(flags.scenario, overrides, flags.seed)
+    run = loaded.build()
+    effort = math.inf if flags.simulate else whole_job.EFFORT_OF_ALL if flags.every else whole_job.EFFORT
+    among = whole_job.candidates_of(loaded, every=flags.every, named=_named(flags))
+    found = whole_job.decide_job(run, among, effort=effort)
+    density = density_at(run.job.density, run.job.iterations - 1)
+    asked = job_output.Asked(loaded.name, loaded.config.seed, run.job, density)
+    return OnJob(asked, found, likely.over_job(found.rows, run.job, flags.error))
+
+
+def _named(flags: Flags) -> tuple[Candidate, ...]:
+    """Return the exchanges that are asked about; none where the usual ones are."""
+    wanted = options.words(flags.schemes) or []
+    if wanted and (flags.every or ALL in wanted):
+        raise InputError("is either names or --all", file="--schemes")
+    return variants(wanted) if wanted else ()
+
+
+def _overrides(flags: Flags) -> list[str]:
+    """Return what flags set of a scenario; refuse those that are not for one."""
+    network: Mapping[str, object] = {
+        "--gpus-per-node": flags.gpus_per_node,
+        "--inner-latency": flags.inner_latency,
+        "--inner-bandwidth": flags.inner_bandwidth,
+        "--topology": flags.topology,
+    }
+    options.only("flags alone", False, {"--model": flags.model, "--parameters": flags.parameters, **network})
+    workers = [f"workers={flags.workers}"] if flags.workers is not None else []
+    return [*(flags.set_ or ()), *workers, *options.stack(flags.stack)]

@@ -1,0 +1,71 @@
+"""Magnitudes of synthetic gradients that follow given quantiles, where no law of few parameters fits a layer."""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from simnet.traces import ordering
+from simnet.traces.refining import BEYOND, COARSE
+from simnet.traces.source import Values
+from simnet.traces.synthetic_parameters import FURTHEST
+
+_CELL_BITS = 18
+
+
+class Ranked:
+    """Magnitudes with given quantiles, in the order that kinds of entries have.
+
+    Parameters
+    ----------
+    kinds : Kinds
+        From those of the smallest standard normals to those of the largest.
+    quantiles : ndarray
+        Of the magnitude, as `BEYOND` says.
+    """
+
+    def __init__(self, kinds: ordering.Kinds, quantiles: NDArray[np.float64]) -> None:
+        from scipy.special import ndtri
+
+        self._bounds = ndtri(np.minimum(np.cumsum(kinds.share)[:-1], 1.0)).astype(np.float32)
+        self._shift = kinds.shift.astype(np.float32)
+        self._scale = np.exp(kinds.log_scale).astype(np.float32)
+        # Cells between floats whose bits agree but for the last ones, so that bits tell the cell of a value.
+        low, high = np.log(
+            [self._scale.min() * ordering.BEHIND * 1e-3, self._scale.max() * (FURTHEST - self._shift.min())]
+        )
+        ends = np.exp(np.clip([low, high], -85.0, 85.0)).astype(np.float32).view(np.int32) >> _CELL_BITS
+        self._first = int(ends[0])
+        cells = np.arange(ends[0], ends[1] + 2, dtype=np.int32) << _CELL_BITS
+        above = np.maximum(ordering.survival(kinds, cells.view(np.float32).astype(np.float64)), 1e-12)
+        shares = BEYOND if len(quantiles) == len(BEYOND) else COARSE
+        table = np.interp(-np.log(above), -np.log(shares), quantiles).astype(np.float32)
+        self._starts, self._slopes = table[:-1], np.diff(table) * np.float32(2.0**-_CELL_BITS)
+
+    def magnitudes(self, x: Values, logs: Values, out: Values) -> None:
+        """Put the magnitudes of entries into `out`.
+
+        Parameters
+        ----------
+        x : ndarray, shape (P, size)
+            Standard normals of the workers.
+        logs : ndarray, shape (size,)
+            Standard normals that decide the kinds.
+        out : ndarray, shape (P, size)
+            Takes the magnitudes.
+        """
+        kind = np.searchsorted(self._bounds, logs)
+        shift, scale = self._shift[kind], self._scale[kind]
+        np.abs(x, out=out)
+        behind = out * np.float32(ordering.BEHIND)
+        out -= shift
+        np.maximum(out, behind, out=out)
+        out *= scale
+        bits = out.view(np.int32)
+        cell = bits >> _CELL_BITS
+        cell -= self._first
+        bits &= (1 << _CELL_BITS) - 1
+        np.take(self._slopes, cell, out=behind, mode="clip")
+        behind *= bits
+        np.take(self._starts, cell, out=out, mode="clip")
+        out += behind

@@ -1,0 +1,43 @@
+"""Rows kept as columns: what comes back is what went in, and what is no such row is refused."""
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from simnet.job.columns import Columns, arrayed
+
+ROWS = st.lists(
+    st.fixed_dictionaries(
+        {"number": st.integers(-(2**63), 2**63 - 1), "seconds": st.floats(allow_nan=False), "what": st.text(max_size=3)}
+    )
+)
+
+
+def columns(rows):
+    made = Columns()
+    for row in rows:
+        made.append(row)
+    return made
+
+
+@given(ROWS, ROWS)
+def test_rows_come_back_as_they_were_also_from_what_was_saved(rows, more):
+    found = Columns.restored(columns(rows).save())
+    for row in more:
+        found.append(row)
+    assert len(found) == len(rows + more)
+    listed = {name: list(column) for name, column in found.all().items()}
+    assert listed == ({name: [row[name] for row in rows + more] for name in (rows + more)[0]} if rows + more else {})
+
+
+@pytest.mark.parametrize("wrong", [{"number": 0.5}, {"number": "1"}, {"seconds": "1"}, {"what": 1}, {"what": 0.5}])
+def test_a_row_of_other_types_is_refused(wrong):
+    row = {"number": 1, "seconds": 0.5, "what": "train"}
+    with pytest.raises(TypeError):
+        columns([row, row | wrong])
+
+
+@pytest.mark.parametrize("dtype", [np.int32, np.int64, np.float32, np.float64])
+def test_numbers_of_any_width_are_kept(dtype):
+    assert arrayed(np.array([1, 2, 3, 4], dtype=dtype)).tolist() == [1, 2, 3, 4]

@@ -1,0 +1,298 @@
+"""The library: its functions say what the commands say, print nothing, and their objects show themselves."""
+
+import inspect
+import json
+import subprocess
+import sys
+from html.parser import HTMLParser
+from typing import get_type_hints
+
+import numpy as np
+import pandas as pd
+import pytest
+from typer.testing import CliRunner
+
+import simnet
+import topologies
+from simnet.base.errors import InputError, SimnetError
+from simnet.cli import Verbs, app
+from simnet.commands.options import grouped
+from simnet.network import Network
+from simnet.report.shown import Shown
+from simnet.schedule import Round, Schedule
+from simnet.traces import recorded
+
+SHORT = {"job.iterations": 4}
+LINKS = {"latency": "1 ms", "bandwidth": "1 Gbit/s"}
+VERBS = ("run", "compare", "sweep", "choose", "predict", "time")
+FILES = {
+    "out", "no_report", "checkpoint", "force", "quiet", "workers_on", "scheduler", "dry_run", "json_", "execution",
+    "seeds", "map_", "range_", "cells", "export", "ratios", "weights", "format_", "limit", "file", "messages",
+}  # fmt: skip
+"""Options of commands about files, processes and what is printed; one run is of one seed."""
+
+
+def command(*arguments):
+    found = CliRunner().invoke(app, list(arguments))
+    assert found.exit_code == 0, found.output
+    return found.stdout
+
+
+@pytest.fixture(scope="module")
+def results():
+    """One of each."""
+    return {
+        "run": simnet.run("quickstart", set=SHORT),
+        "compare": simnet.compare("quickstart", schemes="topk,spardl", workers=[2, 4], set=SHORT),
+        "seeds": simnet.compare("quickstart", schemes="topk,spardl", set=SHORT, seeds=2),
+        "choose": simnet.choose(**LINKS),
+        "job": simnet.choose("quickstart", set=SHORT),
+        "predict": simnet.predict("dgx-h100", "all_reduce", ranks=16, size=["1MB", 25e6]),
+        "predict job": simnet.predict_job("quickstart", set=SHORT),
+        "sweep": simnet.sweep("quickstart", {"density": [0.01, 0.1]}, set=SHORT),
+        "time": simnet.time(collective="allreduce_ring", workers=4, size="4 MB", topology="star", **LINKS),
+    }
+
+
+class Tags(HTMLParser):
+    """What is open, and which tags there are."""
+
+    def __init__(self):
+        super().__init__()
+        self.open, self.seen, self.text = [], [], []
+
+    def handle_starttag(self, tag, attrs):
+        self.open.append(tag)
+        self.seen.append(tag)
+
+    def handle_endtag(self, tag):
+        assert self.open.pop() == tag
+
+    def handle_data(self, data):
+        self.text.append(data)
+
+
+def test_every_result_has_a_table_a_figure_a_short_repr_and_a_page(results):
+    for name, result in results.items():
+        assert isinstance(result, Shown), name
+        table = result.to_pandas()
+        assert isinstance(table, pd.DataFrame), name
+        assert len(table), name
+        assert len(repr(result)) < 100, name
+        assert "\n" not in repr(result), name
+        assert " at 0x" not in repr(result), name
+        plot = result.plot()
+        assert plot._repr_png_() == plot.png, name
+        assert plot.png.startswith(b"\x89PNG"), name
+        assert len(repr(plot)) < 100, name
+        page = Tags()
+        page.feed(result._repr_html_())
+        assert not page.open, name
+        assert page.seen.count("tr") == 1 + result.table().row_count > 1, name
+
+
+def test_tables_are_copies_that_a_notebook_may_alter(results):
+    for name, result in results.items():
+        before = result.to_pandas()
+        mine = result.to_pandas()
+        mine[mine.columns[0]] = 0
+        pd.testing.assert_frame_equal(result.to_pandas(), before, obj=name)
+
+
+def test_names_cannot_become_markup():
+    exchange = '{"<script>[red]": {"scheme": "topk"}}'
+    fields = {**SHORT, "exchanges": json.loads(exchange), "policies": {"<i>": {"fixed": "<script>[red]"}}}
+    found = simnet.run("quickstart", set=fields)
+    assert "&lt;i&gt;" in found._repr_html_()
+    assert "<i>" not in found._repr_html_()
+
+
+def test_run_writes_what_the_command_writes_to_the_byte(tmp_path, results):
+    command("run", "quickstart", "--set", "job.iterations=4", "--out", str(tmp_path / "a"), "-q")
+    report = results["run"].write(tmp_path / "b")
+    assert report == tmp_path / "b" / "report.html"
+    files = sorted(one.relative_to(tmp_path / "a") for one in (tmp_path / "a").rglob("*") if one.is_file())
+    assert files == sorted(one.relative_to(tmp_path / "b") for one in (tmp_path / "b").rglob("*") if one.is_file())
+    for one in files:
+        assert (tmp_path / "a" / one).read_bytes() == (tmp_path / "b" / one).read_bytes(), one
+    pd.testing.assert_frame_equal(
+        results["run"].to_pandas(), pd.read_parquet(tmp_path / "b" / "iterations.parquet"), check_dtype=False
+    )
+
+
+def test_run_is_the_same_in_processes(results):
+    apart = simnet.run("quickstart", set=SHORT, jobs=2)
+    pd.testing.assert_frame_equal(apart.to_pandas(), results["run"].to_pandas())
+    assert apart.summary == results["run"].summary
+
+
+def test_run_heeds_its_arguments(results):
+    only = simnet.run("quickstart", set=["job.iterations=4"], policies="AG")
+    assert list(only.policies) == ["AG"]
+    whole = results["run"].policies["AG"].iterations
+    pd.testing.assert_frame_equal(only.policies["AG"].iterations, whole)
+    assert simnet.run("quickstart", set=SHORT, policies=["AG"], seed=5).summary["seed"] == 5
+    slower = simnet.run("quickstart", set=SHORT, policies=["AG"], stack="tcp")
+    assert slower.seconds["AG"] > only.seconds["AG"]
+    with pytest.raises(InputError, match="did you mean 'breakdown'"):
+        only.plot("breakdwn")
+
+
+@pytest.mark.parametrize("seeds", [1, 2])
+def test_compare_has_the_rows_of_the_command(tmp_path, results, seeds):
+    given = ["--schemes", "topk,spardl", "--set", "job.iterations=4", "--seeds", str(seeds)]
+    many = ["--workers", "2,4"] if seeds == 1 else []
+    command("compare", "quickstart", *given, *many, "--out", str(tmp_path), "-q")
+    found = results["compare" if seeds == 1 else "seeds"]
+    assert found.to_pandas().to_csv(index=False, lineterminator="\n") == (tmp_path / "compare.csv").read_text()
+    assert found.plot().png == (tmp_path / "figures" / "compare.png").read_bytes()
+    if seeds == 1:
+        with pytest.raises(InputError, match="several seeds"):
+            found.paired()
+    else:
+        assert found.paired().to_csv(index=False, lineterminator="\n") == (tmp_path / "paired.csv").read_text()
+
+
+def test_choose_says_what_the_command_says(results):
+    links = ["--latency", "1 ms", "--bandwidth", "1 Gbit/s"]
+    assert results["choose"].figures() == json.loads(command("choose", *links, "--json"))
+    said = json.loads(command("choose", "quickstart", "--set", "job.iterations=4", "--json"))
+    assert results["job"].figures() == said
+    for one in (results["choose"], results["job"]):
+        rows = one.to_pandas()
+        assert one.best == rows["exchange"][0] == one.figures()["decision"]
+        assert list(one.chances.values()) == list(rows["chance_to_be_fastest"])
+        assert sum(one.chances.values()) == pytest.approx(1.0, abs=0.01)
+    assert simnet.choose(latency=1e-3, bandwidth=1.25e8).figures() == results["choose"].figures()
+
+
+def test_predict_says_what_the_command_says(results):
+    first = json.loads(command("predict", "dgx-h100", "all_reduce", "--ranks", "16", "--size", "1MB", "--json"))
+    assert results["predict"].predictions[0]._asdict() == first
+    given = ["--scenario", "quickstart", "--set", "job.iterations=4", "--json"]
+    job = json.loads(command("predict", "job", *given))
+    assert results["predict job"].figures() == job
+
+
+def test_sweep_has_the_rows_of_the_command(tmp_path, results):
+    given = ["--param", "density=0.01,0.1", "--set", "job.iterations=4"]
+    command("sweep", "quickstart", *given, "--out", str(tmp_path / "a"), "-q")
+    text = (tmp_path / "a" / "sweep.csv").read_text()
+    assert results["sweep"].to_pandas().to_csv(index=False, lineterminator="\n") == text
+    assert results["sweep"].plot().png == (tmp_path / "a" / "figures" / "sweep.png").read_bytes()
+    kept = simnet.sweep("quickstart", ["density=0.01,0.1"], set=SHORT, out=tmp_path / "b")
+    assert (tmp_path / "b" / "sweep.csv").read_text() == text
+    pd.testing.assert_frame_equal(kept.to_pandas(), results["sweep"].to_pandas())
+    with pytest.raises(SimnetError, match="no figure"):
+        simnet.sweep("quickstart", {"seed": [1, 2]}, set=SHORT, policies="AG").plot()
+
+
+def test_sweep_tells_cells_that_make_no_sense():
+    found = simnet.sweep("quickstart", {"workers": [4, 0]}, set=SHORT, policies="AG")
+    assert list(found.to_pandas()["status"]) == ["done", "refused"]
+    assert "workers" in found.sentences()[0]
+    with pytest.raises(InputError):
+        simnet.sweep("quickstart", {"workers": [0]}, set=SHORT)
+
+
+def test_time_says_what_the_command_says(results, tmp_path):
+    links = ["--topology", "star", "--latency", "1 ms", "--bandwidth", "1 Gbit/s", "--json"]
+    given = ["--collective", "allreduce_ring", "--workers", "4", "--size", "4 MB"]
+    assert results["time"].figures() == json.loads(command("time", *given, *links))
+    again = simnet.time(results["time"].schedule, topology="star", **LINKS)
+    assert again.figures() == results["time"].figures()
+    rows = again.to_pandas()
+    parts = rows["communicate_s"] + rows["compute_s"] + rows["wait_s"]
+    np.testing.assert_allclose(parts, rows["finish_s"] - rows["start_s"])
+    results["time"].schedule.to_goal(tmp_path / "ring.goal")
+    assert simnet.time(tmp_path / "ring.goal", topology="star", **LINKS).seconds == pytest.approx(again.seconds)
+    assert again.timing.messages is None
+    kept = simnet.time(again.schedule, topology="star", messages=True, **LINKS).timing.messages
+    assert kept is not None
+
+
+def test_nothing_is_printed_or_written(tmp_path, monkeypatch, capfd):
+    monkeypatch.chdir(tmp_path)
+    shares = []
+    simnet.run("quickstart", set=SHORT, progress=shares.append)
+    simnet.compare("quickstart", schemes="topk", set=SHORT, progress=shares.append)
+    simnet.sweep("quickstart", {"density": [0.01]}, set=SHORT, progress=shares.append)
+    simnet.choose("quickstart", set=SHORT, progress=shares.append)
+    assert capfd.readouterr() == ("", "")
+    assert list(tmp_path.iterdir()) == []
+    assert shares.count(1.0) >= 3
+    assert 0 < min(shares) <= max(shares) <= 1
+
+
+@pytest.mark.parametrize(
+    ("ask", "said"),
+    [
+        (lambda: simnet.run("nosuch"), "no scenario of that name"),
+        (lambda: simnet.run("quickstart", set={"job.iteration": 2}), "iterations"),
+        (lambda: simnet.run("quickstart", set={"job.iterations": object()}), r"run\(set=...\): cannot be a value"),
+        (lambda: simnet.run("quickstart", set="job.iterations=2"), r"run\(set=...\): must be a mapping"),
+        (lambda: simnet.run("quickstart", stack="tpc"), r"run\(stack=...\): .*tcp"),
+        (lambda: simnet.compare("quickstart", workers=[0]), r"compare\(workers=...\): must be whole"),
+        (lambda: simnet.compare("quickstart", set=SHORT, skip=9), r"compare\(skip=...\): .* 4 iterations, got 9"),
+        (lambda: simnet.choose(latency="5 apples"), r"choose\(latency=...\): "),
+        (lambda: simnet.choose(latency=-1.0), r"choose\(latency=...\): "),
+        (lambda: simnet.choose(topology="star"), r"choose\(topology=...\): is only for"),
+        (lambda: simnet.choose(schemes="topk", all=True), r"choose\(schemes=...\): is either"),
+        (lambda: simnet.predict("dgx-h100", "all_reduce", ranks=0, size=1), r"predict\(ranks=...\): must be >= 1"),
+        (lambda: simnet.predict("dgx-h100", "all_reduce", ranks=8, size=[]), r"predict\(size=...\): "),
+        (lambda: simnet.sweep("quickstart", {"density": ["0,1"]}), r"sweep\(param=...\): cannot hold a comma"),
+        (lambda: simnet.time(), "needs either"),
+        (lambda: simnet.time(collective="allreduce_ring", topology="star"), r"time\(workers=...\): is missing"),
+        (lambda: simnet.time(Schedule(2, []), topology="star", size=3), r"time\(size=...\): is only for"),
+    ],
+)  # fmt: skip
+def test_errors_name_the_argument(ask, said):
+    with pytest.raises(SimnetError, match=said):
+        ask()
+
+
+def test_words_are_those_of_the_commands():
+    for name in VERBS:
+        theirs = set(inspect.signature(grouped(Verbs.own[name][0])).parameters)
+        ours = set(inspect.signature(getattr(simnet, name)).parameters)
+        own = FILES - {"seeds"} if name != "run" else FILES
+        left = {one.rstrip("_") for one in theirs - own} - ours - {"every"}
+        assert left == set(), f"{name} has no {left}"
+
+
+def test_signatures_are_whole():
+    for name in (*VERBS, "predict_job"):
+        function = getattr(simnet, name)
+        hints = get_type_hints(function)
+        assert set(hints) == {*inspect.signature(function).parameters, "return"}
+        assert issubclass(hints["return"], Shown)
+        assert ">>> from simnet import" in inspect.getdoc(function)
+
+
+def test_importing_simnet_loads_nothing_heavy():
+    heavy = ("numpy", "pandas", "matplotlib", "rich", "typer", "pydantic", "numba")
+    code = f"import sys, simnet; dir(simnet); print([one for one in {heavy!r} if one in sys.modules])"
+    assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout == "[]\n"
+
+
+def test_a_program_without_a_guard_may_run(tmp_path):
+    """A function of the library starts no process: a script is not imported anew, and needs no ``__main__``."""
+    script = tmp_path / "script.py"
+    script.write_text(
+        "import simnet\nprint('begun')\n"
+        "simnet.sweep('quickstart', {'density': [0.01]}, set={'job.iterations': 2}, policies='AG')\n"
+        "simnet.run('quickstart', set={'job.iterations': 2})\n"
+    )
+    found = subprocess.run([sys.executable, script], capture_output=True, text=True, check=False)
+    assert (found.returncode, found.stdout, found.stderr) == (0, "begun\n", "")
+
+
+def test_networks_times_and_recordings_have_short_reprs():
+    network = Network(topologies.star(4, latency=1e-3, bandwidth=1e6))
+    assert repr(network) == "Network(4 hosts, 8 links, stack ideal)"
+    timing = network.time(Schedule(2, [Round([0], [1], [1000.0])]))
+    assert repr(timing) == "Timing(2 ranks, 2 ms)"
+    assert list(timing.to_pandas().columns) == [
+        "rank", "start_s", "finish_s", "communicate_s", "compute_s", "wait_s",
+    ]  # fmt: skip
+    assert repr(recorded("digits", workers=4)).startswith("RecordedSource(digits, 4 workers, ")

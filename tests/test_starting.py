@@ -1,0 +1,124 @@
+"""What a process loads before it does anything: not what it has no use for, and nothing is compiled twice."""
+
+import os
+import subprocess
+import sys
+
+import pytest
+
+LINKS = "--topology star --latency 10us --bandwidth 10Gbit/s"
+HEAVY = {"jinja2", "matplotlib", "networkx", "numba", "pandas", "pyarrow", "scipy", "simpy", "torch"}
+
+COMMANDS = {
+    "--help": HEAVY | {"numpy", "pydantic"},
+    "--version": HEAVY | {"numpy", "pydantic", "rich"},
+    "nosuch": HEAVY | {"numpy"},
+    "run nosuch": HEAVY | {"numpy", "ruamel"},
+    "run quickstart --set job.iteration=3": HEAVY,
+    "time nosuch.goal " + LINKS: HEAVY | {"simnet.scenario.parts"},
+    "time --collective allreduce_ring --workers 8 --size 1MiB " + LINKS: HEAVY | {"simnet.scenario.network_parts"},
+    "list topologies": HEAVY | {"sparsifier_models", "simnet.scenario.weather_parts"},
+    "list models": HEAVY | {"ruamel", "simnet.scenario.parts"},
+    "list collectives": HEAVY - {"pandas", "pyarrow"} | {"ruamel"},
+    "list stacks": HEAVY | {"ruamel"},
+    "list platforms": HEAVY | {"simnet.scenario.parts"},
+    "list scenarios": HEAVY | {"simnet.scenario.parts"},
+    "list policies": HEAVY,
+    "list sparsifiers": HEAVY,
+}
+"""Commands, and what none of them has a use for."""
+
+RUN = """
+import atexit, sys
+sys.argv = ["simnet", *sys.argv[1:]]
+atexit.register(lambda: print("\\n@", *sys.modules, file=sys.stderr))
+from simnet.cli import main
+main()
+"""
+
+
+@pytest.mark.parametrize(("command", "useless"), COMMANDS.items(), ids=COMMANDS)
+def test_a_command_loads_nothing_that_it_has_no_use_for(command, useless):
+    done = subprocess.run([sys.executable, "-c", RUN, *command.split()], capture_output=True, text=True)
+    said, _, modules = done.stderr.rpartition("@ ")
+    assert done.returncode == (2 if "nosuch" in command or "iteration=" in command else 0), said
+    loaded = set(modules.split())
+    assert "simnet.cli" in loaded
+    assert sorted(loaded & useless) == []
+
+
+PROGRAM = """
+import sys, topologies
+from simnet import collectives
+from simnet.network import Network
+family, size = sys.argv[1], int(sys.argv[2])
+graph = topologies.build(family, **{"k" if family == "fat_tree" else "hosts": size}, latency=1e-5, bandwidth=1e9)
+print(Network(graph).time(collectives.allreduce_ring(graph.graph["hosts"], 1e8)).finish)
+print(*sys.modules)
+"""
+
+
+@pytest.mark.parametrize("size", [4, 16])
+@pytest.mark.parametrize("family", ["star", "ring", "fat_tree"])
+def test_a_program_that_times_a_ring_loads_no_event_loop(family, size):
+    found = subprocess.run(
+        [sys.executable, "-c", PROGRAM, family, str(size)], capture_output=True, text=True, check=True
+    )
+    loaded = set(found.stdout.split())
+    assert "simnet.network.max_plus" in loaded
+    assert (
+        sorted(loaded & {*HEAVY, "numpy.random", "importlib.metadata", "simnet.network.event_loop", "pydantic"}) == []
+    )
+
+
+COUNTED = """
+import io, sys
+from contextlib import redirect_stdout
+from simnet.base import compiled_cache
+from simnet.network import compiled_loop, max_plus
+from sparsifier_models import selection
+# All that may be compiled is at hand, and used at once.
+compiled_loop.compiled_loop(), max_plus._compiled()
+selection._interpreted.enough = selection._LONG = selection._SHORT = 0
+from simnet.cli import app
+sys.argv = ["simnet", *sys.argv[1:]]
+try:
+    with redirect_stdout(io.StringIO()):
+        app()
+except SystemExit as end:
+    assert not end.code, end.code
+print(*compiled_cache.done()[0])
+"""
+
+
+@pytest.mark.slow
+def test_no_command_compiles_what_warm_did_not(tmp_path):
+    def told(*command):
+        return subprocess.run(
+            [sys.executable, *command],
+            capture_output=True,
+            text=True,
+            check=True,
+            cwd=tmp_path,
+            env=os.environ | {"NUMBA_CACHE_DIR": str(tmp_path / "cache")},
+        ).stdout
+
+    assert "functions are compiled" in told("-m", "simnet.cli", "warm")
+    assert "Everything is compiled already" in told("-m", "simnet.cli", "warm")
+    ring = "--collective allreduce_ring --workers 64 --size 64MiB"
+    for command in (
+        "run quickstart --set job.iterations=3 --out run",
+        "compare --schemes topk,oktopk,spardl --workers 2,4 --density 0.01 --out compared",
+        "sweep quickstart --param bandwidth=1,5Gbit/s --set job.iterations=2 --jobs 1 --out swept",
+        "choose --workers 8 --model resnet50 --latency 1ms --bandwidth 10Gbit/s",
+        "predict dgx-h100 all_reduce --ranks 16 --size 25MB",
+        "predict job --scenario quickstart --set job.iterations=3",
+        "export " + ring + " --to goal --out ring.goal",
+        "time ring.goal " + LINKS,
+        *(f"time {ring} {LINKS} --stack {stack}" for stack in ("tcp", "gloo", "openmpi", "nccl")),
+        "time " + ring + " --topology fat_tree --set k=8 --latency 10us --bandwidth 10Gbit/s",
+        "trace synth made --model resnet18 --scale 100 --workers 4",
+        "trace info digits",
+        "trace fit digits --out fitted.json",
+    ):
+        assert told("-c", COUNTED, *command.split()) == "\n", command

@@ -1,0 +1,170 @@
+"""Graphs that networkx makes only when somebody looks at them.
+
+Networkx takes longer to load than a small exchange takes to time. So what a builder returns is at first a `Deferred`,
+which keeps what it was told of nodes and links; routes are worked out from that. It says that it is a
+`networkx.DiGraph`, and at the first look at anything but ``graph.graph`` it becomes the one that it was told to be: the
+same object, of that class, as modules do that `importlib.util.LazyLoader` loads.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection
+from threading import RLock
+from typing import TYPE_CHECKING, Any, TypeAlias, cast
+
+if TYPE_CHECKING:
+    import networkx as nx
+
+_Node: TypeAlias = int | str
+_Attributes: TypeAlias = dict[str, Any]
+
+_ONE_AT_A_TIME = RLock()
+
+
+class Deferred:
+    """A directed graph that is not made yet.
+
+    Parameters
+    ----------
+    facts : dict
+        ``graph.graph``.
+    nodes : collection of int or str
+        Its first nodes.
+    """
+
+    def __init__(self, facts: _Attributes, nodes: Collection[_Node]) -> None:
+        vars(self).update(graph=facts, _nodes=nodes, _told=[])
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(drawn(self), name)
+
+    def __setattr__(self, name: str, value: object) -> None:
+        setattr(drawn(self), name, value)
+
+    @property  # type: ignore[misc]
+    def __class__(self) -> type:
+        # Not made here: `isinstance` looks no further where this is what the class has become meanwhile.
+        import networkx as nx
+
+        return nx.DiGraph
+
+
+def _when_drawn(name: str) -> Callable[..., Any]:
+    def method(graph: Deferred, *args: Any) -> Any:
+        return getattr(drawn(graph), name)(*args)
+
+    return method
+
+
+# Python looks these up at the class, past `__getattr__`.
+for _name in ("__contains__", "__dir__", "__getitem__", "__iter__", "__len__", "__reduce_ex__", "__repr__", "__str__"):
+    setattr(Deferred, _name, _when_drawn(_name))
+
+
+def deferred(nodes: Collection[_Node], **facts: Any) -> nx.DiGraph[Any]:
+    """Return a graph without links that is not made yet.
+
+    Parameters
+    ----------
+    nodes : collection of int or str
+        Its first nodes.
+    **facts
+        What ``graph.graph`` holds.
+
+    Examples
+    --------
+    >>> import networkx as nx
+    >>> graph = deferred(range(2), name="pair")
+    >>> add_link(graph, 0, 1, latency=1e-3)
+    >>> graph.graph, type(graph).__name__
+    ({'name': 'pair'}, 'Deferred')
+    >>> list(graph.edges(data=True)), type(graph).__name__, isinstance(graph, nx.DiGraph)
+    ([(0, 1, {'latency': 0.001})], 'DiGraph', True)
+    """
+    return cast("nx.DiGraph[Any]", Deferred(facts, nodes))
+
+
+def add_node(graph: nx.DiGraph[Any], node: _Node, **attributes: Any) -> None:
+    """Add a node, or attributes to one, as ``graph.add_node`` does.
+
+    Parameters
+    ----------
+    graph : nx.DiGraph
+        The graph, made or not.
+    node : int or str
+        A host or a switch.
+    **attributes
+        Of the node.
+    """
+    if (told := _told(graph)) is None:
+        graph.add_node(node, **attributes)
+    else:
+        told.append((node, None, attributes))
+
+
+def add_link(graph: nx.DiGraph[Any], u: _Node, v: _Node, **attributes: Any) -> None:
+    """Add a link, as ``graph.add_edge`` does.
+
+    Parameters
+    ----------
+    graph : nx.DiGraph
+        The graph, made or not.
+    u, v : int or str
+        From where, and where to.
+    **attributes
+        Of the link.
+    """
+    if (told := _told(graph)) is None:
+        graph.add_edge(u, v, **attributes)
+    else:
+        told.append((u, v, attributes))
+
+
+def nodes_and_links(graph: nx.DiGraph[Any]) -> tuple[list[_Node], list[tuple[_Node, _Node, _Attributes]]]:
+    """Return the nodes of a graph, and the two ends and the attributes of each of its links, in their order there.
+
+    A graph that is not made yet need not be made for that.
+
+    Examples
+    --------
+    >>> graph = deferred(range(2))
+    >>> add_link(graph, 1, "switch", kind="host")
+    >>> add_link(graph, 0, "switch", kind="host")
+    >>> nodes_and_links(graph)
+    ([0, 1, 'switch'], [(0, 'switch', {'kind': 'host'}), (1, 'switch', {'kind': 'host'})])
+    """
+    if (told := _told(graph)) is None:
+        return list(graph), list(graph.edges(data=True))
+    leading: dict[_Node, dict[_Node, _Attributes]] = {node: {} for node in vars(graph)["_nodes"]}
+    for u, v, attributes in told:
+        out = leading.setdefault(u, {})
+        if v is not None:
+            leading.setdefault(v, {})
+            out.setdefault(v, {}).update(attributes)
+    return list(leading), [(u, v, attributes) for u, out in leading.items() for v, attributes in out.items()]
+
+
+def drawn(graph: Deferred | nx.DiGraph[Any]) -> nx.DiGraph[Any]:
+    """Return the same graph, made."""
+    import networkx as nx
+
+    with _ONE_AT_A_TIME:
+        own = vars(graph)
+        if "_told" in own:
+            made: nx.DiGraph[Any] = nx.DiGraph()
+            made.add_nodes_from(own["_nodes"])
+            for u, v, attributes in own["_told"]:
+                if v is None:
+                    made.add_node(u, **attributes)
+                else:
+                    made.add_edge(u, v, **attributes)
+            own.update({**vars(made), "graph": own["graph"]})
+            # By the setter of every object, as the class here has its own idea of `__class__`.
+            vars(object)["__class__"].__set__(graph, nx.DiGraph)
+            del own["_nodes"], own["_told"]
+    return cast("nx.DiGraph[Any]", graph)
+
+
+def _told(graph: nx.DiGraph[Any]) -> list[tuple[_Node, _Node | None, _Attributes]] | None:
+    """Return what was told of a graph that is not made yet; None of one that is."""
+    return vars(graph)["_told"] if isinstance(graph, Deferred) else None

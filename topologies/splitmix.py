@@ -1,0 +1,34 @@
+"""SplitMix64: the hash by which a pair of hosts takes one of its equally good paths."""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+_MASK = 2**64 - 1
+
+
+def mix(value: int) -> int:
+    """Return one step of SplitMix64: 64 bits each of which depends on every bit of `value`.
+
+    References
+    ----------
+    G. Steele, D. Lea, C. Flood, "Fast Splittable Pseudorandom Number Generators", OOPSLA 2014.
+
+    Examples
+    --------
+    >>> hex(mix(0))
+    '0xe220a8397b1dcdaf'
+    """
+    value = (value + 0x9E3779B97F4A7C15) & _MASK
+    value = ((value ^ (value >> 30)) * 0xBF58476D1CE4E5B9) & _MASK
+    value = ((value ^ (value >> 27)) * 0x94D049BB133111EB) & _MASK
+    return value ^ (value >> 31)
+
+
+def mix_all(values: NDArray[np.uint64]) -> NDArray[np.uint64]:
+    """Return `mix` of each of many numbers; the arithmetic of uint64 wraps by itself."""
+    values = values + np.uint64(0x9E3779B97F4A7C15)
+    values = (values ^ (values >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+    values = (values ^ (values >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+    return values ^ (values >> np.uint64(31))
