@@ -13,7 +13,7 @@ from simnet.studies.choosing.policy_file import Edges, PolicyTable
 EXAMPLE = Path(__file__).parents[1] / "examples" / "ddp_hook" / "train.py"
 
 WORK = """
-import copy, os, sys
+import copy, os, sys, time
 import torch
 import torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel as DDP
@@ -97,6 +97,10 @@ assert torch.isfinite(gradient(wrapped(hook), torch.randn(5, 40, generator=draws
 assert hook.entry in hook.choices
 assert len(os.listdir("/proc/self/task")) > len(threads)
 hook.close()
+# A thread that was joined stays in the list until the system has cleared it away.
+patience = time.monotonic() + 10
+while os.listdir("/proc/self/task") != threads and time.monotonic() < patience:
+    time.sleep(0.001)
 assert os.listdir("/proc/self/task") == threads, "a thread that is left may abort the process when Python ends"
 dist.barrier()
 print("done", flush=True)

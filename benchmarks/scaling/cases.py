@@ -50,6 +50,7 @@ SCHEDULES: dict[str, Callable[[int, float], Schedule]] = {
     "tree": collectives.allreduce_tree,
     "all-gather": lambda ranks, nbytes: collectives.allgather_recursive_doubling(ranks, nbytes / ranks),
     "Ok-Topk": oktopk,
+    "all-to-all": lambda ranks, nbytes: collectives.alltoall_pairwise(ranks, nbytes / ranks),
 }
 TOPOLOGIES: dict[str, Callable[[int], nx.DiGraph[Any]]] = {
     "crossbar": lambda ranks: topologies.star(ranks, LATENCY, BANDWIDTH),
@@ -151,8 +152,9 @@ def prepared(case: Case) -> Callable[[], Callable[[], dict[str, float]]]:
 
 def messages_of(schedule: str, ranks: int) -> float:
     """Return about how many messages a schedule has, without making it."""
-    per_rank = {"ring": 2 * ranks, "tree": 4, "all-gather": 2 * math.log2(ranks), "Ok-Topk": ranks}
-    return ranks * per_rank[schedule]
+    per_rank = {"ring": 2 * ranks, "tree": 4, "all-gather": 2 * math.log2(ranks)}
+    # In the others each rank sends to each other one.
+    return ranks * per_rank.get(schedule, ranks)
 
 
 class Bench:

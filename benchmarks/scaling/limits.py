@@ -88,11 +88,16 @@ def limits(bench: Bench, quick: bool) -> Iterator[Limit]:
     yield seconds("ring all-reduce, 16,384 ranks, crossbar, in step", 5.0, Case("ring", "crossbar", "in step", 16384))
     yield seconds("1,024 ranks, crossbar, with compute jitter", 0.15, Case("ring", "crossbar", "compute", 1024))
     yield seconds("1,024 ranks, fat-tree, in step", 0.2, Case("ring", "fat-tree", "in step", 1024))
-    yield seconds("1,024 ranks, fat-tree, in step, scattered", 0.2, Case("ring", "fat-tree", "scattered", 1024))
+    yield seconds("1,024 ranks, fat-tree, in step, scattered", 0.6, Case("ring", "fat-tree", "scattered", 1024))
     yield seconds("1,024 ranks, fat-tree, 5 % jitter", 4.0, Case("ring", "fat-tree", "jitter", 1024))
     yield seconds(
-        "1,024 ranks, fat-tree, 5 % jitter, scattered", 4.0, Case("ring", "fat-tree", "scattered jitter", 1024)
+        "1,024 ranks, fat-tree, 5 % jitter, scattered", 1.2, Case("ring", "fat-tree", "scattered jitter", 1024)
     )
+    if not quick:
+        yield seconds("Ok-Topk, 1,024 ranks, fat-tree", 3.0, Case("Ok-Topk", "fat-tree", "in step", 1024))
+        all_to_all = Case("all-to-all", "fat-tree", "in step", 1024)
+        yield seconds("all-to-all, 1,024 ranks, fat-tree", 1.5, all_to_all)
+        yield Limit("memory of it", 300.0, "MB", lambda: (bench(all_to_all).memory / 1e6, bench(all_to_all).why))
     many = 1024 if quick else 4096
     for topology, varies, most in [
         ("crossbar", "starts", many),
@@ -122,7 +127,7 @@ def limits(bench: Bench, quick: bool) -> Iterator[Limit]:
                 bench(Case("ring", topology, "weather compute", 1024)), bench(Case("ring", topology, "compute", 1024))
             ),
         )
-    yield Limit("full max-min solution, 10,000 flows, 1,024-host fat-tree", 2.0, "CPU ms", lambda: full_solution(bench))
+    yield Limit("full max-min solution, 10,000 flows, 1,024-host fat-tree", 1.2, "CPU ms", lambda: full_solution(bench))
     yield Limit("whole command, 1,024 ranks, fat-tree, compilation cached", 2.0, "CPU s", cold_command)
     if not quick:
         yield Limit("simnet run fat_tree_64, 200 iterations, all policies", 20.0, "s", fat_tree_64)

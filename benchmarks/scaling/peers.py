@@ -20,16 +20,13 @@ from pathlib import Path
 
 import numpy as np
 
-from scaling.cases import SCHEDULES as USUAL
-from scaling.cases import TOPOLOGIES
+from scaling.cases import SCHEDULES, TOPOLOGIES
 from scaling.measuring import Cost, whole
 from scaling.programs import LATENCY, NBYTES
-from simnet.collectives import alltoall_pairwise
 from simnet.interchange import write_goal_binary, write_messages, write_platform
 
 FOLDER = Path(__file__).parent
 S4U, LOGGOPSIM = "exchange_s4u", "LogGOPSim"
-SCHEDULES = {**USUAL, "all-to-all": lambda ranks, nbytes: alltoall_pairwise(ranks, nbytes / ranks)}
 MISSING = "the Python package simgrid is not installed"
 
 
