@@ -24,6 +24,9 @@ from sparsifier_models.steps import Step
 
 Places: TypeAlias = NDArray[np.int32] | NDArray[np.int64]
 
+# Where a worker sends a region fewer entries than this in the mean, a step's parts are added up at once.
+_SHORT_PARTS = 1 << 8
+
 
 def rotation(n_workers: int, step: int) -> Indices:
     """Return the region, and by that the worker, that each worker sends to in step j: (r + j) mod P at r; shape (P,).
@@ -208,6 +211,9 @@ def split_and_reduce(rows: Values, chosen: Sequence[Places], cuts: Indices) -> t
     ends = np.array([np.searchsorted(indices, cuts) for indices in chosen])
     entries = np.diff(ends, axis=1)
     reduced = np.zeros(n, dtype=np.float32)
+    if entries.sum() < _SHORT_PARTS * P * P:
+        _reduce_together(rows, chosen, ends, reduced)
+        return reduced, entries
     for step in range(P):
         regions = rotation(P, step)
         for worker in np.flatnonzero(entries[np.arange(P), regions]).tolist():
@@ -215,6 +221,20 @@ def split_and_reduce(rows: Values, chosen: Sequence[Places], cuts: Indices) -> t
             part = chosen[worker][ends[worker, region] : ends[worker, region + 1]]
             reduced[part] += rows[worker, part]
     return reduced, entries
+
+
+def _reduce_together(rows: Values, chosen: Sequence[Places], ends: Indices, reduced: Values) -> None:
+    """Add up regions as `split_and_reduce` does, those of a step at once: no two workers send to the same one."""
+    workers = np.arange(len(rows))
+    together = np.concatenate(chosen)
+    begins = np.cumsum([0, *(indices.size for indices in chosen[:-1])])
+    for step in range(len(rows)):
+        regions = rotation(len(rows), step)
+        first, last = ends[workers, regions], ends[workers, regions + 1]
+        sizes = last - first
+        before = np.cumsum(sizes) - sizes
+        part = together[np.repeat(begins + first - before, sizes) + np.arange(sizes.sum())]
+        reduced[part] += rows[np.repeat(workers, sizes), part]
 
 
 def all_pairs(workers: int, steps: Sequence[int]) -> tuple[Indices, Indices]:
