@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 
@@ -19,6 +19,7 @@ from simnet.collectives.doubling import bruck
 from simnet.costs import spardl, spardl_bsag, spardl_rsag
 from simnet.costs.devices import DeviceOp
 from simnet.schedule import Round, Schedule
+from sparsifier_models import spar_short_blocks
 from sparsifier_models.base import Exchange, Sparsifier, State, checked_part
 from sparsifier_models.options import Options
 from sparsifier_models.selection import Indices, Values, squared_norm
@@ -30,7 +31,8 @@ from sparsifier_models.spar_all_gather import (
     recursive_all_gather,
     started,
 )
-from sparsifier_models.spar_reduce_scatter import Reduced, add, spar_reduce_scatter, srs_rounds
+from sparsifier_models.spar_reduce_scatter import Entries, Reduced, add, spar_reduce_scatter, srs_rounds
+from sparsifier_models.spar_short_blocks import ShortBlocks
 from sparsifier_models.steps import Step, in_order
 
 
@@ -60,6 +62,15 @@ class SparDLOptions(Options):
     sag: Literal["bruck", "recursive", "auto"] = "bruck"
     adapt: Literal["released", "fixed"] = "released"
     exchanges: Literal["log", "sequential"] = "log"
+
+
+class _Block(NamedTuple):
+    """What became of a block: entries that its owner kept in each team, the outcome, and sums of squares by worker."""
+
+    own: list[int]
+    gathered: Outcome
+    gave: Floats
+    keeps: Floats
 
 
 class SparDL(Sparsifier):
@@ -167,19 +178,13 @@ class SparDL(Sparsifier):
         update = np.zeros(self.parameters, dtype=np.float32)
         u, kept = np.zeros(T, dtype=np.int64), np.zeros(P, dtype=np.int64)
         union, sent, in_procedure = 0, np.zeros(P), np.zeros(P)
-        for b in range(T):
-            block = slice(b * c, (b + 1) * c)
-            rows = corrected[:, block]
-            length = rows.shape[1]
-            teams = [spar_reduce_scatter(rows[t * T : (t + 1) * T], b, k_b, int(h[b])) for t in range(d)]
-            kept[b::T] = [team.sent[b].indices.size for team in teams]
-            all_gather = recursive_all_gather if self._recursive else bruck_all_gather
-            gathered = all_gather([team.sent[b] for team in teams], k_b, length)
+        blocks = self._short_blocks if spar_short_blocks.pays(T, c, k_b) else self._long_blocks
+        for b, (own, gathered, gave, keeps) in enumerate(blocks(corrected, k_b, h)):
+            kept[b::T] = own
             # All teams pad alike where they would select more entries than the block has.
-            u[b] = gathered.union + max(0, int(h[b]) - length)
+            u[b] = gathered.union + max(0, int(h[b]) - max(0, min(c, self.parameters - b * c)))
             union += gathered.final.indices.size
-            update[block][gathered.final.indices] = gathered.final.values / np.float32(P)
-            gave, keeps = self._collect(rows, b, teams, gathered)
+            update[b * c + gathered.final.indices] = gathered.final.values / np.float32(P)
             sent, in_procedure = sent + gave, in_procedure + keeps
         if self._adapts:
             self._adaptive = adapted(self._adaptive, u, k_b, d)
@@ -199,6 +204,31 @@ class SparDL(Sparsifier):
                 "in_procedure": np.sqrt(in_procedure),
             },
         )
+
+    def _gathered(self, teams: list[Entries], k_b: int, length: int) -> Outcome:
+        """Return a block after the teams have met, of what each has of it."""
+        return (recursive_all_gather if self._recursive else bruck_all_gather)(teams, k_b, length)
+
+    def _long_blocks(self, corrected: Values, k_b: int, h: Indices) -> Iterator[_Block]:
+        """Turn one block after the other into what workers keep of it, and yield what became of each."""
+        d, T, c = self._d, self._T, self._block_length()
+        for b in range(T):
+            rows = corrected[:, b * c : (b + 1) * c]
+            teams = [spar_reduce_scatter(rows[t * T : (t + 1) * T], b, k_b, int(h[b])) for t in range(d)]
+            own = [team.sent[b] for team in teams]
+            gathered = self._gathered(own, k_b, rows.shape[1])
+            yield _Block([one.indices.size for one in own], gathered, *self._collect(rows, b, teams, gathered))
+
+    def _short_blocks(self, corrected: Values, k_b: int, h: Indices) -> Iterator[_Block]:
+        """Do the same to many blocks at once."""
+        local = self.options.residual == "local"
+        for blocks in spar_short_blocks.batches(self._T, self.workers, k_b):
+            together = ShortBlocks(corrected, blocks, self._d, self._block_length())
+            together.reduce(k_b, h[blocks])
+            kept = together.kept()
+            outcomes = [self._gathered(own, k_b, self._block_length()) for own in kept]
+            for own, outcome, gave, keeps in zip(kept, outcomes, *together.collect(outcomes, local=local), strict=True):
+                yield _Block([one.indices.size for one in own], outcome, gave, keeps)
 
     def _collect(self, rows: Values, b: int, teams: list[Reduced], gathered: Outcome) -> tuple[Floats, Floats]:
         """Turn block `b` at every worker, `rows` of shape (P, c), into what the worker keeps of it.

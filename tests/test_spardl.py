@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from gradients import gradients_of, jobs
 from looping import each
+from sparsifier_models import spar_short_blocks
 from sparsifier_models.spar_all_gather import Adaptive, adapted, merged, started
 from sparsifier_models.spar_reduce_scatter import Entries, add, spar_reduce_scatter, srs_rounds, srs_route
 from sparsifier_models.spardl import SparDL, SparDLOptions
@@ -234,6 +235,34 @@ def test_bytes_of_every_reference_row_follow_from_k_h_and_what_is_left_after_the
         assert bytes_of(schedule, SAG).max() == int(row["SAG_payload_bytes_max_rank"])
         assert int(row["AG_payload_bytes_max_rank"]) <= 8 * (T - 1) * k_b
     assert complete > 130
+
+
+# Short blocks, many at once
+
+
+UNEVEN = np.array([0.0, -0.0, 1.0, -1.0, 2.0, 1e-44, -1e-40, 3e30, 0.5], dtype=np.float32)
+
+
+@given(team_jobs(60), st.booleans(), st.sampled_from(["global", "local"]), st.sampled_from([1, 64, 1 << 22]))
+@settings(deadline=None, max_examples=100)
+def test_short_blocks_together_give_what_they_give_one_after_the_other(job, recursive, residual, held):
+    P, d, n, density, _, seed = job
+    # Ties, zeros of both signs, denormals and large numbers.
+    rounds = np.random.default_rng(seed).choice(UNEVEN, (2, P, n))
+    sag = "auto" if recursive else "bruck"
+    outcomes = []
+    for together in (True, False):
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(spar_short_blocks, "pays", lambda *_: together)  # noqa: B023
+            patch.setattr(spar_short_blocks, "_HELD", held)
+            model = SparDL(P, n, density, teams=d, sag=sag, residual=residual)
+            found = []
+            for gradients in rounds:
+                one = model.exchange(gradients)
+                found += [one.update, model.residual, one.selected, one.sent, *one.stats.values()]
+                found += [part for each in one.schedule.rounds for part in (each.src, each.dst, each.nbytes)]
+        outcomes.append([np.asarray(part).tobytes() for part in found])
+    assert outcomes[0] == outcomes[1]
 
 
 # An independent model, round by round over all blocks, with real padding
