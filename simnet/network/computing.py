@@ -50,9 +50,9 @@ class Computing:
         select = np.asarray(self.select, dtype=np.float64)
         if select.ndim != 2 or not (np.isfinite(select).all() and (select >= 0).all()):
             raise ValueError("select must be seconds >= 0, of shape (n_parts, P)")
-        factors = np.append(np.ravel(self.beside), self.side_stream or ())
-        if not ((factors > 0) & (factors < math.inf)).all():
-            raise ValueError(f"factors of side_stream and beside must be > 0, got {factors.tolist()}")
+        factors = [*np.ravel(self.beside).tolist(), *(self.side_stream or ())]
+        if not all(0 < factor < math.inf for factor in factors):
+            raise ValueError(f"factors of side_stream and beside must be > 0, got {factors}")
 
 
 @dataclass(frozen=True)
@@ -130,7 +130,7 @@ def beside(start: Floats, ready: Sequence[Floats], computing: Computing) -> tupl
             f"{when.shape[0]} schedules of {when.shape[1]} ranks need seconds of kernels of shape {when.shape}, and "
             f"a factor for each schedule or for all, got {select.shape} and {np.shape(computing.beside)}"
         )
-    if (np.diff(when, axis=0, prepend=start[np.newaxis]) < 0).any():
+    if (when[0] < start).any() or (when[1:] < when[:-1]).any():
         raise ValueError("no schedule may be ready before the one before it, nor the first before ranks start")
     return when, select
 
@@ -153,13 +153,14 @@ def in_turn(start: Floats, ready: Floats, select: Floats) -> tuple[Floats, Compu
     >>> gates[:, 0], computed.begun["slice"][:, 0], computed.slices
     (array([2.5 , 3.75]), array([0. , 2.5]), array([3.]))
     """
-    opens = ready + np.cumsum(select, axis=0)
+    opens = ready + (np.cumsum(select, axis=0) if len(select) > 1 else select)
     before = np.concatenate([start[np.newaxis], opens[:-1]])
+    behind = opens - select
     computed = Computed(
         opens[-1],
         ready[-1] - start,
-        {"slice": before, "select": opens - select},
-        {"slice": opens - select, "select": opens},
+        {"slice": before, "select": behind},
+        {"slice": behind, "select": opens},
     )
     return opens, computed
 
@@ -174,6 +175,8 @@ def runs_in_turn(parts: Sequence[Schedule], computing: Computing) -> bool:
     computing : Computing
         What is computed beside it.
     """
+    if len(parts) == 1:
+        return True
     between = any(np.any(one.compute) for schedule in parts[:-1] for one in schedule.rounds)
     beside = np.broadcast_to(np.asarray(computing.beside), len(parts))[:-1]
     aside = computing.side_stream is not None and np.any(np.asarray(computing.select)[:-1])

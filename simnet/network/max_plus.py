@@ -25,12 +25,15 @@ from numpy.typing import NDArray
 
 from simnet.base.arrays import Floats, Ranks
 from simnet.base.effort import Interpreted
-from simnet.network import recurrence
+from simnet.network import course, recurrence
 from simnet.network.compiled_loop import loop_is_loaded
 from simnet.network.execution import Split
-from simnet.network.links import Links, moments_around
+from simnet.network.links import Links
+from simnet.network.outlook import Outlook, view_of, views_of
 from simnet.network.program import Program
-from simnet.network.recurrence import BEYOND, CROSSED, IN_STEP, MET, Cursors, Forecast, Progress, RouteState, Traffic
+from simnet.network.recurrence import BEYOND, CROSSED, IN_STEP, MET, Progress, RouteState, Traffic
+from simnet.network.recurring import MOST_MESSAGES, Laid, Recurring
+from simnet.network.recurring import Known as KnownSchedules
 from simnet.schedule import Round
 
 # Compiled loops take a quarter of a second to load, and the interpreter needs about as long for so many messages.
@@ -39,6 +42,8 @@ _MANY = 100_000
 _WIDE = 8
 # Messages that the interpreter carries in the time that numpy takes for a round, and how many of a round add one more.
 _OF_ROUND, _AT_NUMPYS = 10, 50
+# Messages that the interpreter carries in the time that handing a schedule to it round by round takes, at the least.
+_OF_PASSAGE = 50
 # Turns of a round after which ranks in step are known to stay so: then the work is done.
 _SOON = 2
 # Rounds kept at a time: those of a loop come again at once, and fresh memory for thousands of others takes long.
@@ -47,15 +52,9 @@ _ROUNDS = 64
 _SHORT, _SHORTS, _PLACEMENTS = 64, 1024, 4
 # Messages of all patterns of some links that are kept from call to call, at most.
 _KEPT = 1 << 18
-# An array as one whose single numbers the interpreter gets at much faster.
-_view: Any = memoryview
 _NONE, _NO_ONE = np.zeros(0), np.zeros(0, dtype=np.int64)
 # Messages whose jitter is drawn together.
 _AT_ONCE = 1 << 16
-# Segments of all links to hold, segments of its own route, and seconds, beyond which a message that waits is left to
-# the other clock.
-_HELD, _PATIENCE, _LONGEST = 1 << 25, 1 << 20, 1e7
-
 
 _Alone: TypeAlias = Callable[[Round], tuple[Floats, Floats, Floats]]
 
@@ -73,12 +72,15 @@ class Passage(NamedTuple):
         When each message was sent and when it had arrived [s]; empty unless they were to be kept.
     computing : list of (ndarray, ndarray)
         From when to when each rank computed, shape (n * P,) both; empty likewise.
+    split : callable, optional
+        Returns what each rank did, where that takes no second look at the messages.
     """
 
     finish: Floats
     start: Floats
     arrive: Floats
     computing: list[tuple[Floats, Floats]]
+    split: Callable[[], Split] | None = None
 
 
 def pass_through(
@@ -104,9 +106,46 @@ def pass_through(
     keep : bool
         Whether to keep start and arrival of every message.
     """
+    if keep and len(program.parts) == 1 and not program.delays:
+        went = _at_once(program, links, overheads)
+        if went is not None:
+            return went
     layout = _Layout(program.hosts, links)
     try:
         return _pass_on(program, links, overheads, alone, keep, layout)
+    finally:
+        layout.over()
+
+
+def _at_once(program: Program, links: Links, overheads: tuple[float, float]) -> Passage | None:
+    """Time a schedule that has come before by one call; None if it has not, or is to be timed round by round."""
+    n_messages, schedules = program.schedule.n_messages, _known(links).schedules
+    if n_messages > MOST_MESSAGES or not schedules.comes_again(program):
+        return None
+    loops = _loaded()
+    if loops is None and _interpreted.is_enough_with(_OF_PASSAGE):
+        loops = _compiled()
+    if loops is None or (recurring := schedules.of(program, lambda: _recurring(program, links))) is None:
+        return None
+    start = program.start
+    outlook = Outlook(links, program.origin, float(start.min()), float(start.max()), n_messages)
+    progress = recurring.go(program, links, overheads, loops, outlook)
+    if progress is None:
+        return None
+    split = (lambda: recurring.split(program, progress, loops)) if recurring.adds_up else None
+    return Passage(progress.done, progress.sent, progress.arrived, recurring.computing(progress), split)
+
+
+def _recurring(program: Program, links: Links) -> Recurring | None:
+    """Lay a schedule out; None if a message can never arrive."""
+    layout, rounds = _Layout(program.hosts, links), []
+    try:
+        for one, repeats in _in_a_row(program.schedule.rounds, program.schedule.n_messages):
+            laid = layout.of(one)
+            if laid is None:
+                return None
+            rounds.append(Laid(one, repeats, laid.traffic, laid.begun().routes))
+        return Recurring(rounds, program.hosts.size, links)
     finally:
         layout.over()
 
@@ -119,9 +158,9 @@ def _pass_on(
     busy, pair, pair_end = np.full(n_links, -np.inf), np.full(n_links, -1), np.zeros(n_links)
     port_free = np.zeros(n_links)
     lasting = done, busy, pair, pair_end, port_free
-    lasting_views = [_view(one) for one in lasting]
+    lasting_views = [view_of(one) for one in lasting]
     read, steady, offset = delays.reader(), links.constant and not delays, 0
-    outlook = _Outlook(links, program.origin, float(done.min()), float(done.max()), n_messages)
+    outlook = Outlook(links, program.origin, float(done.min()), float(done.max()), n_messages)
     times = np.zeros((2, n_messages if keep else 0))
     computing: list[tuple[Floats, Floats]] = []
     solved: dict[int, tuple[Floats, Floats, Floats]] = {}
@@ -145,9 +184,9 @@ def _pass_on(
                 loops = _loops_for(effort, 0 if traffic.exclusive or turns < repeats else outlook.effort)
                 inputs: tuple[Any, ...] = traffic, laid.routes, outlook.forecast, progress, extra
                 if loops is recurrence and not traffic.exclusive:
-                    rest = [_view(one) for one in (sent, arrived, progress.place)]
-                    seen = Progress(_view(begun), _view(entered), *lasting_views, *rest)
-                    inputs = *laid.views, outlook.views, seen, _view(extra)
+                    rest = [view_of(one) for one in (sent, arrived, progress.place)]
+                    seen = Progress(view_of(begun), view_of(entered), *lasting_views, *rest)
+                    inputs = *laid.views, outlook.views, seen, view_of(extra)
                 outcome, when = loops.cross(*inputs, overheads, turns, steady)
                 if outcome == CROSSED and turns < repeats:
                     turns = repeats
@@ -204,7 +243,7 @@ class _Laid:
     @cached_property
     def views(self) -> tuple[Traffic, RouteState]:
         """Messages and routes as memory views."""
-        return _views(self.traffic), _views(self.routes)
+        return views_of(self.traffic), views_of(self.routes)
 
     def begun(self) -> _Laid:
         """Return it as it was before anything was looked up."""
@@ -228,6 +267,8 @@ class _Layout:
 
     def __init__(self, hosts: Ranks, links: Links) -> None:
         self._hosts, self._links, self._known = hosts, links, _known(links)
+        if sum(one.own.size for one in self._known.patterns.values()) > _KEPT:
+            self._known.patterns.clear()
         self._key = hosts.tobytes()
         # What is looked up on the way is of one passage: another one meanwhile has short rounds of its own.
         self._short = self._known.short.pop(self._key, {})
@@ -317,15 +358,16 @@ class _Known:
     def __init__(self) -> None:
         self.patterns: dict[tuple[bytes, bytes], _Pattern] = {}
         self.short: dict[bytes, dict[int, _Laid]] = {}
+        self.schedules = KnownSchedules()
 
 
 _KNOWN: WeakKeyDictionary[Links, _Known] = WeakKeyDictionary()
 
 
 def _known(links: Links) -> _Known:
-    known = _KNOWN.setdefault(links, _Known())
-    if sum(one.own.size for one in known.patterns.values()) > _KEPT:
-        known.patterns.clear()
+    known = _KNOWN.get(links)
+    if known is None:
+        known = _KNOWN[links] = _Known()
     return known
 
 
@@ -346,65 +388,6 @@ def _constant(table: NDArray[np.int64], port: Ranks, links: Links) -> tuple[Floa
     return latency, rate, own
 
 
-class _Outlook:
-    """The weather that a schedule is going to meet, as far as it is known.
-
-    Parameters
-    ----------
-    links : Links
-        Whose weather it is; of constant links nothing has to be known.
-    origin : float
-        The moment from which times count [s], also those of the forecast.
-    start, until : float
-        From when on, and until later than when at least, it is to be known [s].
-    n_messages : int
-        Messages of the schedule.
-    """
-
-    def __init__(self, links: Links, origin: float, start: float, until: float, n_messages: int) -> None:
-        self._links, self._origin, self._start, self._n_messages = links, origin, start, n_messages
-        self._waiting = -1
-        self.effort = n_messages
-        """Messages of the schedule, or segments that one of them waits through."""
-        self.forecast: Forecast | None = None
-        self.views: Forecast | None = None
-        """The forecast as memory views."""
-        if not links.constant:
-            self._look(start, until)
-
-    def _look(self, start: float, until: float, likely: float = 0.0) -> None:
-        first, last = moments_around(self._origin, start, until)
-        self._timelines = [
-            record.timelines(first, last, likely and self._origin + likely)
-            for record in (self._links.bandwidths, self._links.latencies)
-        ]
-        self.forecast = Forecast(
-            *(Cursors(one.counted_from(self._origin), one.values, one.at(first)) for one in self._timelines)
-        )
-        self.views = _views(self.forecast)
-
-    def extend(self, through: int, route: NDArray[np.int64], now: float, when: float) -> bool:
-        """Look further ahead than `when`; return whether more is known, which is neither too much nor too far.
-
-        Parameters
-        ----------
-        through : int
-            Messages that are through.
-        route : ndarray of int64, shape (L,)
-            Links of the next one, -1 after the last.
-        now, when : float
-            When the first rank entered, and the time that is not known [s].
-        """
-        used = route[route >= 0]
-        segments = int((self._timelines[0].last[used] - self._timelines[0].first[used]).sum())
-        stuck, self._waiting = through == self._waiting and segments > _PATIENCE, through
-        if stuck or when - now > _LONGEST or sum(one.times.size for one in self._timelines) > _HELD:
-            return False
-        self.effort = max(self._n_messages, segments)
-        self._look(now, when, self._start + 1.25 * (when - self._start) * self._n_messages / max(1, through))
-        return all(when < one.until - self._origin for one in self._timelines)
-
-
 def _no_two(numbers: Ranks) -> bool:
     """Return whether no two of some numbers >= 0 are equal."""
     return int(np.bincount(numbers).max(initial=0)) < 2
@@ -419,13 +402,6 @@ def _in_a_row(rounds: Sequence[Round], most: int) -> Iterator[tuple[Round, int]]
             yield same[0], min(at_once, len(same) - first)
 
 
-def _views(of: Any) -> Any:
-    """Return arrays in named tuples as memory views."""
-    if isinstance(of, tuple):
-        return type(of)(*map(_views, of))
-    return of if of is None or isinstance(of, bool) else _view(of)
-
-
 @cache
 def _compiled() -> ModuleType | None:
     """Return the recurrence compiled; None where numba is missing or switched off."""
@@ -433,7 +409,7 @@ def _compiled() -> ModuleType | None:
         from simnet.base.compiling import compiled_module
     except (ImportError, OSError):
         return None
-    loops = compiled_module(recurrence)
+    loops = compiled_module(recurrence, course)
     # Numpy is quicker than the interpreter only.
     loops.__dict__["_carry"] = loops.__dict__["_one_by_one"]
     return loops
@@ -443,18 +419,26 @@ def _compiled() -> ModuleType | None:
 _interpreted = Interpreted(_MANY)
 
 
+def _loaded() -> ModuleType | None:
+    """Return the compiled loops where they are at hand."""
+    return _compiled() if _compiled.cache_info().currsize or loop_is_loaded() else None
+
+
 def _loops_for(effort: int, ahead: int) -> ModuleType:
     """Return the loops for what takes as long as so many messages one by one, of so many that are ahead.
 
     They are compiled if loading them takes less time than what was, and is ahead, or if the most of that is done.
     """
-    if _compiled.cache_info().currsize or loop_is_loaded() or _interpreted.is_enough_with(effort, ahead):
-        return _compiled() or recurrence
-    return recurrence
+    loops = _loaded()
+    if loops is None and _interpreted.is_enough_with(effort, ahead):
+        loops = _compiled()
+    return loops or recurrence
 
 
 def split_of(program: Program, went: Passage) -> Split:
     """Return what each rank did from when its time is accounted to its finish; of a passage with times of messages."""
+    if went.split is not None:
+        return went.split()
     P, accounted = program.hosts.size, program.accounted
     src, dst = ([getattr(one, end) for one in program.schedule.rounds] for end in ("src", "dst"))
     begins, ends = [begin for begin, _ in went.computing], [end for _, end in went.computing]

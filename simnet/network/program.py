@@ -162,4 +162,4 @@ def moments_of(times: float | ArrayLike, n_ranks: int, name: str) -> Floats:
     # Of numbers with NaN both are NaN.
     if not (given.min() >= 0 and given.max() < math.inf):
         raise ValueError(f"{name} must be finite and >= 0, got {times!r}")
-    return np.broadcast_to(given, n_ranks)
+    return np.broadcast_to(given, n_ranks) if given.ndim == 0 else given

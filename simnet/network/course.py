@@ -1,0 +1,246 @@
+"""Rounds one behind the other: the recurrence over all of a schedule in one call, and what ranks did meanwhile.
+
+A schedule of few messages that comes again and again takes less time to carry than to be handed round by round from the
+interpreter to compiled loops. So its rounds lie in one block, and one call goes through all of them.
+
+The functions run interpreted and compiled by numba, on arrays, as those of `simnet.network.recurrence` do, which they
+call. Both give the same bits.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from simnet.base.arrays import Floats, Ranks
+from simnet.network.recurrence import CROSSED, Cursors, Forecast, Progress, RouteState, Traffic, cross
+
+# Up to so many numbers numpy sums in eight running sums, and beyond them by halves.
+MOST_SUMMED = 128
+
+
+class Course(NamedTuple):
+    """The rounds of a schedule on their routes, one behind the other; those that repeat in a row stand once.
+
+    Parameters
+    ----------
+    src, dst, nbytes, links, own
+        As of `simnet.network.recurrence.Traffic`, of the messages of all rounds.
+    compute : ndarray of float64, shape (number of rounds with work * P,)
+        Seconds each rank works before it enters those rounds.
+    single, exclusive : ndarray of bool, shape (rounds,)
+        As of `Traffic`.
+    repeats : ndarray of int64, shape (rounds,)
+        How often each comes in a row.
+    message, sent, work, worked : ndarray of int64, shape (rounds + 1,)
+        Where those of each round begin among the messages, among the messages with those of repeats, in `compute`, and
+        among the times of work with those of repeats.
+    """
+
+    src: Ranks
+    dst: Ranks
+    nbytes: Floats
+    links: NDArray[np.int64]
+    own: Ranks
+    compute: Floats
+    single: NDArray[np.bool_]
+    exclusive: NDArray[np.bool_]
+    repeats: Ranks
+    message: Ranks
+    sent: Ranks
+    work: Ranks
+    worked: Ranks
+
+
+class Extent(NamedTuple):
+    """Where the segments of each link begin, and the entry behind them, as of `Timelines`, and a moment [s]."""
+
+    first: NDArray[np.int64]
+    last: NDArray[np.int64]
+    moment: float
+
+
+class Shares(NamedTuple):
+    """Intervals of each rank, in which it communicates or works.
+
+    Parameters
+    ----------
+    interval : ndarray of int64, shape (n,)
+        Those of rank 0, of rank 1, ...: m messages as their sender, then m as their receiver, then times of work.
+    first : ndarray of int64, shape (P + 1,)
+        Where those of each rank begin.
+    """
+
+    interval: Ranks
+    first: Ranks
+
+
+def follow(
+    course: Course,
+    routes: RouteState,
+    forecast: Forecast | None,
+    extents: tuple[Extent, Extent] | None,
+    progress: Progress,
+    overheads: tuple[float, float],
+    begin: int,
+    steady: bool,
+) -> tuple[int, int, float]:
+    """Carry all rounds from one on; return at which that ended, how, and a time [s], as `recurrence.cross` does.
+
+    Parameters
+    ----------
+    course : Course
+        The rounds.
+    routes : RouteState
+        Of the messages of all rounds.
+    forecast : Forecast or None
+        As of `cross`; its segments are looked up here.
+    extents : (Extent, Extent) or None
+        Of bandwidths and latencies; None where links never change.
+    progress : Progress
+        Of all rounds: `begun` has the times of all work, `entered` shape (P,), and `place` is of the round under way.
+    overheads, steady
+        As of `cross`.
+    begin : int
+        The round to begin with, or to resume.
+    """
+    P, place = len(progress.done), progress.place
+    if forecast is not None and extents is not None:
+        _find(forecast.bandwidth, extents[0])
+        _find(forecast.latency, extents[1])
+    for one in range(begin, len(course.repeats)):
+        a, b = course.message[one], course.message[one + 1]
+        s, e = course.sent[one], course.sent[one + 1]
+        w, v = course.worked[one], course.worked[one + 1]
+        traffic = Traffic(
+            course.src[a:b],
+            course.dst[a:b],
+            course.nbytes[a:b],
+            course.compute[course.work[one] : course.work[one + 1]],
+            course.links[a:b],
+            course.own[a:b],
+            course.single[one],
+            course.exclusive[one],
+        )
+        # What no work comes before is entered at once, and that is not kept.
+        f, g = (w, v) if v > w else (len(progress.entered) - P, len(progress.entered))
+        own = Progress(
+            progress.begun[w:v],
+            progress.entered[f:g],
+            progress.done,
+            progress.busy,
+            progress.pair,
+            progress.pair_end,
+            progress.port_free,
+            progress.sent[s:e],
+            progress.arrived[s:e],
+            place,
+        )
+        state = RouteState(
+            routes.latency[a:b],
+            routes.latency_since[a:b],
+            routes.latency_until[a:b],
+            routes.seconds[a:b],
+            routes.own[a:b],
+            routes.rate_since[a:b],
+            routes.rate_until[a:b],
+        )
+        outcome, when = cross(traffic, state, forecast, own, progress.sent[:0], overheads, course.repeats[one], steady)
+        if outcome != CROSSED:
+            return one, outcome, when
+        place[0], place[1] = 0, -1
+    return len(course.repeats), CROSSED, 0.0
+
+
+def _find(cursors: Cursors, extent: Extent) -> None:
+    """Look up the segment that each link is in at a moment."""
+    for link in range(len(cursors.segment)):
+        low, high = extent.first[link], extent.last[link]
+        while high - low > 1:
+            middle = (low + high) // 2
+            if cursors.times[middle] <= extent.moment:
+                low = middle
+            else:
+                high = middle
+        cursors.segment[link] = low
+
+
+def share_out(
+    everything: Shares,
+    working: Shares,
+    progress: Progress,
+    accounted: Floats,
+    scratch: tuple[Floats, Floats],
+    split: tuple[Floats, Floats, Floats],
+) -> None:
+    """Write for how long each rank communicates, works, and waits, from when its time is accounted to its end [s].
+
+    Parameters
+    ----------
+    everything, working : Shares
+        All intervals, and those of work.
+    progress : Progress
+        Of all rounds, at their end.
+    accounted : ndarray, shape (P,)
+        From when on the time of each rank counts [s].
+    scratch : (ndarray, ndarray), of shape (n,) each
+        Room for the intervals of a rank.
+    split : (ndarray, ndarray, ndarray), of shape (P,) each
+        Filled.
+    """
+    for rank in range(len(progress.done)):
+        communicating, computing, waiting = split
+        works = _covered(rank, working, progress, accounted[rank], scratch)
+        communicates = _covered(rank, everything, progress, accounted[rank], scratch) - works
+        communicating[rank], computing[rank] = communicates, works
+        through = max(progress.done[rank] - accounted[rank], 0.0)
+        waiting[rank] = max(through - communicates - works, 0.0)
+
+
+def _covered(rank: int, shares: Shares, progress: Progress, accounted: float, scratch: tuple[Floats, Floats]) -> float:
+    """Return for how long at least one of a rank's intervals lasts, as `simnet.network.max_plus.covered` adds it up."""
+    begins, ends = scratch
+    finish, m = progress.done[rank], len(progress.sent)
+    first, count = shares.first[rank], shares.first[rank + 1] - shares.first[rank]
+    if count == 0:
+        return 0.0
+    for one in range(count):
+        interval = shares.interval[first + one]
+        if interval < 2 * m:
+            begin, end = progress.sent[interval % m], progress.arrived[interval % m]
+        else:
+            begin, end = progress.begun[interval - 2 * m], progress.entered[interval - 2 * m]
+        begin = max(begin, accounted)
+        end = max(min(end, finish), begin)
+        # They are sorted by their begin; those that begin at once stay in order.
+        place = one
+        while place > 0 and begins[place - 1] > begin:
+            begins[place], ends[place] = begins[place - 1], ends[place - 1]
+            place -= 1
+        begins[place], ends[place] = begin, end
+    total, reached = float(ends[0] - begins[0]), float(ends[0])
+    # What an interval adds begins where those before it have ended.
+    for one in range(1, count):
+        end = max(reached, float(ends[one]))
+        begins[one - 1] = max(end - max(begins[one], reached), 0.0)
+        reached = end
+    return total + _sum(begins, count - 1)
+
+
+def _sum(values: Floats, count: int) -> float:
+    """Return the sum of the first `count` <= `MOST_SUMMED` numbers, added in the order in which numpy adds them."""
+    total = 0.0
+    done = 0
+    if count >= 8:
+        done = count - count % 8
+        a, b, c, d = values[0], values[1], values[2], values[3]
+        e, f, g, h = values[4], values[5], values[6], values[7]
+        for one in range(8, done, 8):
+            a, b, c, d = a + values[one], b + values[one + 1], c + values[one + 2], d + values[one + 3]
+            e, f, g, h = e + values[one + 4], f + values[one + 5], g + values[one + 6], h + values[one + 7]
+        total = ((a + b) + (c + d)) + ((e + f) + (g + h))
+    for one in range(done, count):
+        total += values[one]
+    return total

@@ -1,0 +1,115 @@
+"""The weather that a schedule is going to meet, as far as it is known: forecasts for the max-plus recurrence."""
+
+from __future__ import annotations
+
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from simnet.network.course import Extent
+from simnet.network.links import Links, moments_around
+from simnet.network.recurrence import Cursors, Forecast
+
+# Segments of all links to hold, segments of its own route, and seconds, beyond which a message that waits is left to
+# the other clock.
+_HELD, _PATIENCE, _LONGEST = 1 << 25, 1 << 20, 1e7
+
+view_of: Any = memoryview
+"""Returns an array as one whose single numbers the interpreter gets at much faster."""
+
+
+class Outlook:
+    """The weather that a schedule is going to meet, as far as it is known.
+
+    Parameters
+    ----------
+    links : Links
+        Whose weather it is; of constant links nothing has to be known.
+    origin : float
+        The moment from which times count [s], also those of the forecast.
+    start, until : float
+        From when on, and until later than when at least, it is to be known [s].
+    n_messages : int
+        Messages of the schedule.
+    """
+
+    def __init__(self, links: Links, origin: float, start: float, until: float, n_messages: int) -> None:
+        self._links, self._origin, self._start, self._n_messages = links, origin, start, n_messages
+        self._waiting = -1
+        self.effort = n_messages
+        """Messages of the schedule, or segments that one of them waits through."""
+        if not links.constant:
+            self._look(start, until)
+
+    def _look(self, start: float, until: float, likely: float = 0.0) -> None:
+        first, last = moments_around(self._origin, start, until)
+        self._timelines = [
+            record.timelines(first, last, likely and self._origin + likely)
+            for record in (self._links.bandwidths, self._links.latencies)
+        ]
+        self._first = first
+        self.__dict__.pop("forecast", None)
+        self.__dict__.pop("views", None)
+
+    @cached_property
+    def forecast(self) -> Forecast | None:
+        """What links are going to be like; None where they never change."""
+        if self._links.constant:
+            return None
+        return Forecast(
+            *(Cursors(one.counted_from(self._origin), one.values, one.at(self._first)) for one in self._timelines)
+        )
+
+    @cached_property
+    def views(self) -> Forecast | None:
+        """The forecast as memory views."""
+        found: Forecast | None = views_of(self.forecast)
+        return found
+
+    def along(self, segments: NDArray[np.int64]) -> tuple[Forecast, tuple[Extent, Extent]] | tuple[None, None]:
+        """Return the forecast for `simnet.network.course`, which looks up itself where links begin.
+
+        Parameters
+        ----------
+        segments : ndarray of int64, shape (2, number of links)
+            Room for the segments of bandwidths and latencies.
+        """
+        if self._links.constant:
+            return None, None
+        moment = self._first - self._origin
+        bandwidth, latency = (
+            Cursors(one.counted_from(self._origin), one.values, room)
+            for one, room in zip(self._timelines, segments, strict=True)
+        )
+        first, second = (Extent(one.first, one.last, moment) for one in self._timelines)
+        return Forecast(bandwidth, latency), (first, second)
+
+    def extend(self, through: int, route: NDArray[np.int64], now: float, when: float) -> bool:
+        """Look further ahead than `when`; return whether more is known, which is neither too much nor too far.
+
+        Parameters
+        ----------
+        through : int
+            Messages that are through.
+        route : ndarray of int64, shape (L,)
+            Links of the next one, -1 after the last.
+        now, when : float
+            When the first rank entered, and the time that is not known [s].
+        """
+        used = route[route >= 0]
+        segments = int((self._timelines[0].last[used] - self._timelines[0].first[used]).sum())
+        stuck, self._waiting = through == self._waiting and segments > _PATIENCE, through
+        if stuck or when - now > _LONGEST or sum(one.times.size for one in self._timelines) > _HELD:
+            return False
+        self.effort = max(self._n_messages, segments)
+        self._look(now, when, self._start + 1.25 * (when - self._start) * self._n_messages / max(1, through))
+        return all(when < one.until - self._origin for one in self._timelines)
+
+
+def views_of(of: Any) -> Any:
+    """Return arrays in named tuples as memory views."""
+    if isinstance(of, tuple):
+        return type(of)(*map(views_of, of))
+    return of if of is None or isinstance(of, bool) else view_of(of)

@@ -1,0 +1,200 @@
+"""Schedules of few messages that come again and again on the same links: timed by one call of compiled loops.
+
+From the second time on that a schedule is asked for, its rounds lie one behind the other (`simnet.network.course`), and
+compiled loops go through all of them at once. What these leave open, the max-plus clock goes through
+round by round (`simnet.network.max_plus`): rounds in step that repeat, and messages that meet. Both give the same bits.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Iterable
+from types import ModuleType
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from simnet.base.arrays import Floats, Ranks
+from simnet.network.course import MOST_SUMMED, Course, Shares
+from simnet.network.execution import Split
+from simnet.network.links import Links
+from simnet.network.outlook import Outlook
+from simnet.network.program import Program
+from simnet.network.recurrence import BEYOND, CROSSED, Progress, RouteState, Traffic
+from simnet.schedule import Round, Schedule
+
+# Messages of a schedule up to which it is laid out, and how many schedules stay so, or are remembered, per network.
+MOST_MESSAGES, _MOST_SCHEDULES = 4096, 256
+_NONE = np.zeros(0)
+
+
+class Known:
+    """The schedules that have been asked for on some links, by where ranks are; with them, so that they stay theirs."""
+
+    def __init__(self) -> None:
+        self._seen: dict[int, Schedule] = {}
+        self._laid: dict[tuple[bytes, int], tuple[Schedule, Recurring | None]] = {}
+
+    def comes_again(self, program: Program) -> bool:
+        """Return whether the schedule of a program, of one part, has been asked for before."""
+        ((schedule, _),) = program.parts
+        if self._seen.get(id(schedule)) is schedule:
+            return True
+        if len(self._seen) == _MOST_SCHEDULES:
+            self._seen.clear()
+        self._seen[id(schedule)] = schedule
+        return False
+
+    def of(self, program: Program, lay_out: Callable[[], Recurring | None]) -> Recurring | None:
+        """Return a schedule laid out, by `lay_out` if it is not yet; None if it cannot be."""
+        ((schedule, _),) = program.parts
+        key = program.hosts.tobytes(), id(schedule)
+        if key not in self._laid:
+            if len(self._laid) == _MOST_SCHEDULES:
+                self._laid.clear()
+            self._laid[key] = schedule, lay_out()
+        return self._laid[key][1]
+
+
+class Laid(NamedTuple):
+    """A round, how often it comes in a row, its messages on their routes, and what these are like at first."""
+
+    one: Round
+    repeats: int
+    traffic: Traffic
+    routes: RouteState
+
+
+class Recurring:
+    """A schedule laid out on links.
+
+    Parameters
+    ----------
+    rounds : iterable of Laid
+        Its rounds.
+    n_ranks : int
+        P.
+    links : Links
+        The links.
+    """
+
+    def __init__(self, rounds: Iterable[Laid], n_ranks: int, links: Links) -> None:
+        laid = list(rounds)
+        traffics, repeats = [one.traffic for one in laid], np.array([one.repeats for one in laid], dtype=np.int64)
+        count = np.array([len(one.one) for one in laid], dtype=np.int64)
+        works = np.array([one.traffic.compute.size for one in laid], dtype=np.int64)
+        longest = max((one.links.shape[1] for one in traffics), default=0)
+        table = np.full((int(count.sum()), longest), -1, dtype=np.int64)
+        for first, one in zip(_ends(count), traffics, strict=False):
+            table[first : first + len(one.links), : one.links.shape[1]] = one.links
+        self.course = Course(
+            src=_joined([one.src for one in traffics], int),
+            dst=_joined([one.dst for one in traffics], int),
+            nbytes=_joined([one.nbytes for one in traffics], float),
+            links=table,
+            own=_joined([one.own for one in traffics], int),
+            compute=_joined([one.compute for one in traffics], float),
+            single=np.array([one.single for one in traffics], dtype=np.bool_),
+            exclusive=np.array([one.exclusive for one in traffics], dtype=np.bool_),
+            repeats=repeats,
+            message=_ends(count),
+            sent=_ends(count * repeats),
+            work=_ends(works),
+            worked=_ends(works * repeats),
+        )
+        self._before = [_joined([getattr(one.routes, name) for one in laid], float) for name in RouteState._fields]
+        self._routes = RouteState(*(one.copy() for one in self._before))
+        self._n_ranks, self._n_messages = n_ranks, int((count * repeats).sum())
+        self._n_worked, n_links = int(self.course.worked[-1]), len(links.routes.links)
+        self._segments = np.zeros((2, n_links), dtype=np.int64)
+        self._busy, self._ends = np.zeros(n_links), np.zeros((2, n_links))
+        self._pair = np.zeros(n_links, dtype=np.int64)
+        ends = [
+            _joined([np.tile(getattr(one.traffic, end), one.repeats) for one in laid], int) for end in ("src", "dst")
+        ]
+        worked = np.arange(self._n_worked) % n_ranks
+        self._everything = _shares([*ends, worked], 0, n_ranks)
+        self._working = _shares([worked], 2 * self._n_messages, n_ranks)
+        self._works = list(itertools.pairwise(np.unique(self.course.worked).tolist()))
+        most = int(np.diff(self._everything.first).max(initial=0))
+        self._scratch = np.zeros(most), np.zeros(most)
+        self.adds_up = most <= MOST_SUMMED
+        """Whether `split` may be asked for."""
+
+    def go(
+        self, program: Program, links: Links, overheads: tuple[float, float], loops: ModuleType, outlook: Outlook
+    ) -> Progress | None:
+        """Carry the schedule; return how it went, None if that is to be done round by round.
+
+        Parameters
+        ----------
+        program, links, overheads
+            As of `simnet.network.max_plus.pass_through`.
+        loops : module
+            The functions of `simnet.network.course`.
+        outlook : Outlook
+            The weather ahead.
+        """
+        ((_, ready),) = program.parts
+        done = np.maximum(program.start, ready)
+        for state, before in zip(self._routes, self._before, strict=True):
+            state[:] = before
+        self._busy.fill(-np.inf)
+        self._pair.fill(-1)
+        self._ends.fill(0.0)
+        times, work = np.empty((2, self._n_messages)), np.empty(2 * self._n_worked + self._n_ranks)
+        progress = Progress(
+            work[: self._n_worked],
+            work[self._n_worked :],
+            done,
+            self._busy,
+            self._pair,
+            self._ends[0],
+            self._ends[1],
+            times[0],
+            times[1],
+            np.array([0, -1]),
+        )
+        one = 0
+        while True:
+            forecast, extents = outlook.along(self._segments)
+            one, outcome, when = loops.follow(
+                self.course, self._routes, forecast, extents, progress, overheads, one, links.constant
+            )
+            if outcome == CROSSED:
+                return progress
+            if outcome != BEYOND:
+                return None
+            turn, message = progress.place.tolist()
+            course, P = self.course, self._n_ranks
+            first, m = int(course.message[one]), int(course.message[one + 1] - course.message[one])
+            works = course.worked[one + 1] > course.worked[one]
+            entered = progress.entered[int(course.worked[one]) + turn * P if works else self._n_worked :][:P]
+            through = int(course.sent[one]) + turn * m + message
+            if not outlook.extend(through, course.links[first + message], float(entered.min()), when):
+                return None
+
+    def split(self, program: Program, progress: Progress, loops: ModuleType) -> Split:
+        """Return what each rank did from when its time is accounted to its finish."""
+        split = Split(*np.empty((3, self._n_ranks)))
+        loops.share_out(self._everything, self._working, progress, program.accounted, self._scratch, tuple(split))
+        return split
+
+    def computing(self, progress: Progress) -> list[tuple[Floats, Floats]]:
+        """Return from when to when ranks worked before each round that they did so before, as of `Passage`."""
+        return [(progress.begun[a:b], progress.entered[a:b]) for a, b in self._works]
+
+
+def _ends(sizes: Ranks) -> Ranks:
+    return np.append(0, np.cumsum(sizes))
+
+
+def _joined(arrays: list[Any], kind: type) -> Any:
+    return np.ascontiguousarray(np.concatenate([np.zeros(0, dtype=kind), *arrays]))
+
+
+def _shares(who: list[Ranks], first: int, n_ranks: int) -> Shares:
+    """Return the intervals of each rank, given whose they are; they are numbered from `first` on."""
+    rank = np.concatenate(who)
+    bounds = np.searchsorted(np.sort(rank), np.arange(n_ranks + 1))
+    return Shares(first + np.argsort(rank, kind="stable"), bounds.astype(np.int64))
