@@ -7,13 +7,14 @@ PIP := -m pip install --quiet --disable-pip-version-check --constraint constrain
 # Tests start Python many times: what it compiles is kept.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help demo test test-extras lint slow clean
+.PHONY: help demo test test-extras lint slow docs clean
 
 help:
 	@echo "make demo         run scenarios/fluctuating_wan.yaml and say where its report lies"
 	@echo "make test         linters, types, layers and the fast tests"
-	@echo "make test-extras  the tests that need PyTorch, MPI, Dask or a browser"
+	@echo "make test-extras  the tests that need PyTorch, MPI, Dask or a browser; builds the site"
 	@echo "make slow         the slow tests"
+	@echo "make docs         the documentation as a site, in build/site"
 	@echo "make clean        remove the environments and caches"
 
 demo: .venv/.run
@@ -32,13 +33,18 @@ lint: .venv/.dev
 	$(BIN)/ruff format --check
 	$(BIN)/mypy
 	$(BIN)/mypy examples
+	$(BIN)/mypy docs/site
 	$(BIN)/lint-imports
 
 slow: .venv/.dev
 	$(BIN)/python -m pytest -q -n auto --dist worksteal -m slow
 
+docs: .venv-extras/.dev
+	$(EXTRAS)/python docs/site/build_site.py build
+	@echo "Open build/site/index.html in a browser; searching needs a server: python3 -m http.server -b 127.0.0.1 -d build/site"
+
 clean:
-	rm -rf .venv .venv-extras .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis
+	rm -rf .venv .venv-extras .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis build
 
 %/bin/python:
 	@"$(PYTHON)" -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { echo "simnet needs Python >= 3.11; set PYTHON=/path/to/python3.11"; exit 1; }
@@ -55,6 +61,6 @@ clean:
 	@touch $@ .venv/.run
 
 .venv-extras/.dev: .venv-extras/bin/python pyproject.toml constraints.txt
-	$(EXTRAS)/python $(PIP) --editable '.[dev,train,mpi,dask,slurm,browser]' mpich
+	$(EXTRAS)/python $(PIP) --editable '.[dev,train,mpi,dask,slurm,browser,docs]' mpich
 	@command -v chromium > /dev/null || $(EXTRAS)/playwright install chromium
 	@touch $@

@@ -1,4 +1,4 @@
-"""A scheme in one file, as the README of simnet has it."""
+"""A scheme in one file, as `docs/extending.md` has it."""
 
 import numpy as np
 

@@ -1,0 +1,91 @@
+"""Build the site of the documentation: pages of `docs`, those made of the code, and notebooks as they run.
+
+    python docs/site/build_site.py build
+
+copies `docs` to ``build/docs``, writes the generated pages beside the others, runs the notebooks, and lets Zensical
+make ``build/site`` of it all. Warnings, dead links among them, are errors.
+"""
+
+from __future__ import annotations
+
+import argparse
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import api_pages
+import command_page
+import scenario_page
+
+DOCS = Path(__file__).resolve().parents[1]
+ROOT = DOCS.parent
+
+
+def changelog() -> str:
+    """Return the changelog, whose links start from the root of the repository."""
+    return (ROOT / "CHANGELOG.md").read_text(encoding="utf-8").replace("](docs/", "](")
+
+
+PAGES = {
+    "changelog.md": changelog,
+    "reference/commands.md": command_page.page,
+    "reference/scenario.md": scenario_page.page,
+    **{f"reference/{name}.md": page for name, page in api_pages.PAGES.items()},
+}
+"""The pages that are made, by what makes each."""
+
+
+def prepare(out: Path) -> None:
+    """Write into ``out/docs`` all that the site is made of, and its configuration beside it."""
+    docs = out / "docs"
+    shutil.rmtree(docs, ignore_errors=True)
+    shutil.copytree(DOCS, docs, ignore=shutil.ignore_patterns("site", "notebooks", "__pycache__"))
+    for name, page in PAGES.items():
+        path = docs / name
+        path.parent.mkdir(exist_ok=True)
+        path.write_text(page(), encoding="utf-8")
+    run_notebooks(docs / "notebooks")
+    for path in docs.rglob("*.md"):
+        path.write_text(moved(path.read_text(encoding="utf-8")), encoding="utf-8")
+    shutil.copy(ROOT / "mkdocs.yml", out)
+
+
+def moved(text: str) -> str:
+    """Return a page with links as they are on the site: notebooks are pages, files of the repository are only named.
+
+    Examples
+    --------
+    >>> moved("[one](notebooks/one.ipynb), [changes](../CHANGELOG.md), [train.py](../examples/train.py)")
+    '[one](notebooks/one.md), [changes](changelog.md), `examples/train.py`'
+    """
+    text = re.sub(r"\]\(([\w/]+)\.ipynb\)", r"](\1.md)", text).replace("](../CHANGELOG.md)", "](changelog.md)")
+    return re.sub(r"\[[^\]]*\]\(\.\./((?:examples|scenarios|benchmarks)/[\w./-]+)\)", r"`\1`", text)
+
+
+def run_notebooks(out: Path) -> None:
+    """Run the notebooks, and write them as pages with what they put out."""
+    notebooks = sorted((DOCS / "notebooks").glob("*.ipynb"))
+    command = [sys.executable, "-m", "nbconvert", "--to", "markdown", "--execute", "--log-level", "WARN"]
+    subprocess.run([*command, "--output-dir", out, *notebooks], check=True)
+
+
+def build(out: Path) -> None:
+    """Make the site in ``out/site`` of what is in ``out/docs``.
+
+    Raises
+    ------
+    CalledProcessError
+        If there is something to warn of.
+    """
+    command = [sys.executable, "-m", "zensical", "build", "--strict", "--clean", "--config-file"]
+    subprocess.run([*command, out / "mkdocs.yml"], check=True)
+
+
+if __name__ == "__main__":
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser.add_argument("out", type=Path, help="folder in which docs and site are written")
+    given = parser.parse_args().out.resolve()
+    prepare(given)
+    build(given)

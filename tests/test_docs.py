@@ -1,0 +1,225 @@
+"""The pages of the documentation: all can be reached, say what they are for, and show what is so."""
+
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+from ruamel.yaml import YAML
+
+import build_site
+from simnet.scenario import json_schema
+
+ROOT = Path(__file__).parents[1]
+DOCS = ROOT / "docs"
+README = (ROOT / "README.md").read_text(encoding="utf-8")
+PAGES = {path.name: path.read_text(encoding="utf-8") for path in sorted(DOCS.glob("*.md"))}
+NOTEBOOKS = {f"notebooks/{path.stem}.md" for path in DOCS.glob("notebooks/*.ipynb")}
+SITE = YAML(typ="safe").load(ROOT / "mkdocs.yml")
+GENERATED = {"papers.md", "performance.md", "validation.md"}
+"""Pages that commands write; what they open with is those commands' matter."""
+
+
+def prose(page):
+    """Return a page without its blocks of code."""
+    return re.sub(r"^ *```.*?^ *```$", "", page, flags=re.DOTALL | re.MULTILINE)
+
+
+def anchors(page):
+    """Return the anchors of the headings of a page, as GitHub and Python-Markdown make them."""
+    found = re.findall(r"^#+ (.*)$", prose(page), flags=re.MULTILINE)
+    return {re.sub(r"[^\w\- ]", "", one.lower()).strip().replace(" ", "-") for one in found}
+
+
+def leaves(nav):
+    """Yield the pages that a part of the navigation names."""
+    if isinstance(nav, str):
+        yield nav
+    elif isinstance(nav, dict):
+        nav = list(nav.values())
+    if isinstance(nav, list):
+        for one in nav:
+            yield from leaves(one)
+
+
+# Pages and links
+
+
+def test_the_navigation_has_every_page_once():
+    named = list(leaves(SITE["nav"]))
+    assert len(named) == len(set(named))
+    assert set(named) == {*PAGES, *build_site.PAGES, *NOTEBOOKS}
+
+
+@pytest.mark.parametrize("name", ["../README.md", *PAGES])
+def test_links_lead_somewhere(name):
+    page = README if name == "../README.md" else PAGES[name]
+    folder = (DOCS / name).parent
+    for target in re.findall(r"\]\((?!https?:)([^)\s]+)\)", prose(page)):
+        file, _, anchor = target.partition("#")
+        if file in build_site.PAGES:
+            continue  # The build of the site checks these.
+        path = (folder / file).resolve() if file else DOCS / name
+        assert path.exists(), target
+        if anchor and path.suffix == ".md":
+            assert anchor in anchors(path.read_text(encoding="utf-8")), target
+
+
+@pytest.mark.parametrize("name", sorted({*PAGES} - GENERATED))
+def test_a_page_says_first_what_it_is_for(name):
+    title, first = PAGES[name].split("\n\n")[:2]
+    assert re.fullmatch(r"# [^\n]+", title)
+    assert re.match(r"[A-Z]|simnet |`simnet[ .]", first), first
+    assert re.search(r"[.:]$", first), first
+
+
+def test_every_image_is_shown_and_none_is_fetched():
+    shown = {one for page in [README, *PAGES.values()] for one in re.findall(r"!\[[^\]]+\]\(([^)]+)\)", page)}
+    assert {Path(one).name for one in shown} == {path.name for path in DOCS.glob("images/*.*g")}
+    assert not [one for one in shown if "//" in one]
+
+
+# The README
+
+
+def test_the_readme_is_short():
+    assert len(README.splitlines()) <= 80
+
+
+def test_figures_of_the_readme_are_those_of_the_validation():
+    rows = re.findall(r"^\| (.+?) \| ([\d.]+ ?%.*?) \| (\d.*?) \|$", README, flags=re.MULTILINE)
+    assert len(rows) == 4
+    for label, figure, source in rows:
+        row = next(line for line in PAGES["validation.md"].splitlines() if line.startswith(f"| {label} |"))
+        assert f"| {figure}" in row
+        assert f"| {source} |" in row
+
+
+# Examples in Python
+
+
+def example(page, containing):
+    (block,) = [one for one in re.findall(r"```python\n(.*?)```", PAGES[page], flags=re.DOTALL) if containing in one]
+    return block
+
+
+def run(block):
+    names = {"__name__": "page"}
+    exec(compile(block, "page.md", "exec"), names)
+    return names
+
+
+def test_the_network_example_runs(capsys):
+    run(example("library.md", "env.run()"))
+    assert re.fullmatch(r"[\d.]+\narrived after [\d.]+ s\n", capsys.readouterr().out)
+
+
+def test_a_sparsifier_in_thirty_lines_keeps_all_gradient_mass():
+    block = example("extending.md", "class Rotating")
+    assert len(block.splitlines()) <= 30
+    assert block in (ROOT / "examples" / "plugins" / "rotating.py").read_text()
+    model = run(block)["Rotating"](workers=4, parameters=50, density=0.1)
+    entered, applied = np.zeros(50), np.zeros(50)
+    for iteration in range(12):
+        gradients = np.random.default_rng(iteration).standard_normal((4, 50)).astype(np.float32)
+        exchange = model.exchange(gradients)
+        entered += gradients.sum(axis=0, dtype=np.float64)
+        applied += 4.0 * exchange.update
+    assert applied + model.residual.sum(axis=0) == pytest.approx(entered, abs=1e-4)
+    assert exchange.stats["density"] == pytest.approx(0.1)
+
+
+# The glossary
+
+
+def test_the_glossary_is_sorted_and_points_to_pages():
+    rows = re.findall(r"^\| ([^|]+) \| ([^|]+) \| \[[^\]]+\]\(([^)]+)\) \|$", PAGES["glossary.md"], flags=re.MULTILINE)
+    words = [word for word, _, _ in rows]
+    assert len(words) >= 35
+    assert words == sorted(words, key=str.lower)
+    assert all(meaning.endswith(".") and meaning.count(". ") <= 1 for _, meaning, _ in rows)
+
+
+WORDS = """density, compression ratio, residual, error feedback, busbw, makespan, straggler, prediction interval, alpha,
+beta, gamma, all-gather, all-reduce, eager, rendezvous, max-min fairness, oversubscription, incast"""
+
+
+@pytest.mark.parametrize("word", re.split(r",\s+", WORDS))
+def test_the_glossary_has_the_words_of_the_field(word):
+    assert f"\n| {word} | " in PAGES["glossary.md"]
+
+
+# Generated pages
+
+
+def test_the_page_of_commands_has_all_of_them_with_their_options():
+    page = build_site.PAGES["reference/commands.md"]()
+    for command, options in {
+        "run": ["--set", "--seeds"],
+        "validate job": ["--shipped"],
+        "trace fit": ["--figure"],
+    }.items():
+        (section,) = re.findall(rf"^## simnet {command}\n(.*?)(?=^## |\Z)", page, flags=re.DOTALL | re.MULTILINE)
+        assert all(f"| `{option}" in section for option in options)
+    assert len(re.findall(r"^## simnet ", page, flags=re.MULTILINE)) >= 21
+
+
+def test_the_page_of_the_scenario_has_every_field():
+    page = build_site.PAGES["reference/scenario.md"]()
+    schema = json_schema()
+    for part in [schema, *schema["$defs"].values(), *schema["$defs"]["Exchange"]["anyOf"]]:
+        for field in part.get("properties", {}):
+            assert f"| `{field}` |" in page, field
+    assert set(re.findall(r"\]\(#([\w-]+)\)", page)) <= anchors(page)
+
+
+def test_the_reference_has_every_public_name():
+    import topologies
+
+    page = build_site.PAGES["reference/topologies.md"]()
+    assert [f"::: topologies.{name}" for name in topologies.__all__] == re.findall(r"^::: topologies\.\w+$", page, re.M)
+
+
+# The site
+
+
+@pytest.fixture(scope="module")
+def site(tmp_path_factory):
+    """The built site; warnings, dead links among them, are errors."""
+    out = tmp_path_factory.mktemp("site")
+    done = subprocess.run(
+        [sys.executable, DOCS / "site" / "build_site.py", out], capture_output=True, text=True, timeout=900
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    return out / "site"
+
+
+@pytest.mark.extras
+def test_the_site_has_every_page_and_fetches_nothing(site):
+    for name in leaves(SITE["nav"]):
+        assert (site / name).with_suffix(".html").exists(), name
+    for path in site.rglob("*.html"):
+        page = path.read_text(encoding="utf-8")
+        fetched = re.findall(r"<(?:script|img|iframe|source)\b[^>]*\bsrc=[\"']?((?:https?:)?//[^\"' >]+)", page)
+        fetched += re.findall(r"<link\b[^>]*\bhref=[\"']?((?:https?:)?//[^\"' >]+)", page)
+        assert not fetched, path
+
+
+@pytest.mark.extras
+def test_the_site_shows_what_notebooks_put_out(site):
+    for name in NOTEBOOKS:
+        page = (site / name).with_suffix(".html").read_text(encoding="utf-8")
+        assert "<img" in page
+        assert "<table" in page
+
+
+@pytest.mark.extras
+def test_a_dead_link_fails_the_build(site, tmp_path):
+    shutil.copytree(site.parent / "docs", tmp_path / "docs")
+    shutil.copy(site.parent / "mkdocs.yml", tmp_path)
+    (tmp_path / "docs" / "start.md").write_text("# Start\n\n[Nowhere](nowhere.md)\n")
+    with pytest.raises(subprocess.CalledProcessError):
+        build_site.build(tmp_path)
