@@ -81,6 +81,10 @@ def made_up_run(iterations=40, workers=4):
             interruptions=(),
             job_shares=(),
         )
+        table = made[name].workers
+        made[name].worker_rows = SimpleNamespace(
+            split=split, table=lambda first, last, table=table: table.iloc[first:last]
+        )
     return made
 
 

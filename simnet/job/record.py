@@ -9,6 +9,7 @@ import itertools
 from array import array
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
@@ -18,6 +19,7 @@ from simnet.base.arrays import Floats
 from simnet.job.checkpoint import State
 from simnet.job.columns import Columns, arrayed
 from simnet.job.spans import Kernels, spans_of
+from simnet.job.worker_rows import SPLIT, WorkerRows
 from simnet.network import Messages, Timing
 
 if TYPE_CHECKING:
@@ -134,10 +136,8 @@ class PolicyResult:
         bytes sent by all workers, what was chosen, and the worst latency and bandwidth between neighbours at its start.
         `purpose` is ``train``; or ``explore``, for what a policy tried before the iteration of that number, and which
         is no progress.
-    workers : DataFrame
-        A row per iteration and worker: the split of the iteration, which adds up to it, its bytes, and what of
-        ``select_s`` came after the last selection, as ``merge_s``. Exploration has rows of its own, which `purpose`
-        tells, too.
+    worker_rows : WorkerRows
+        What `workers` is made of.
     messages, spans : DataFrame
         Every message, and what each worker did when, of the first iterations.
     interruptions : tuple of Interruption
@@ -147,11 +147,20 @@ class PolicyResult:
     """
 
     iterations: pd.DataFrame
-    workers: pd.DataFrame
+    worker_rows: WorkerRows
     messages: pd.DataFrame
     spans: pd.DataFrame
     interruptions: tuple[Interruption, ...] = ()
     job_shares: tuple[JobShare, ...] = ()
+
+    @cached_property
+    def workers(self) -> pd.DataFrame:
+        """A row per iteration and worker: the split of the iteration, which adds up to it, its bytes, and more.
+
+        What of ``select_s`` came after the last selection is ``merge_s``. Exploration has rows of its own, which
+        `purpose` tells, too.
+        """
+        return self.worker_rows.table()
 
 
 class Iteration(NamedTuple):
@@ -395,7 +404,7 @@ class Record:
         spans = list(zip(*(column.tolist() for column in state["spans"]), strict=True))
         rows, sets, active = Columns.restored(state["iterations"]), list(state["active_sets"]), state["active"]
         workers = sum(sets[one].size for one in active.tolist())
-        if len(active) != len(rows) or state["split"].size != workers * len(_SPLIT):
+        if len(active) != len(rows) or state["split"].size != workers * len(SPLIT):
             raise ValueError("rows of iterations and workers differ")
         self._active_sets, self._active, self._split = sets, arrayed(active), arrayed(state["split"])
         self._iterations, self._messages, self._spans, self.interruptions = rows, messages, spans, interruptions
@@ -406,17 +415,14 @@ class Record:
         import pandas as pd
 
         rows = self._iterations.all() or {name: [] for name in _ITERATIONS}
-        active = [self._active_sets[one] for one in self._active]
-        sizes = [one.size for one in active]
-        split = np.array(self._split).reshape(-1, len(_SPLIT))
-        workers = pd.DataFrame(
-            {
-                "policy": self.policy,
-                "iteration": np.repeat(np.array(rows["iteration"], dtype=np.int64), sizes),
-                "purpose": np.repeat(np.array(rows["purpose"], dtype=object), sizes),
-                "worker": np.concatenate([np.zeros(0, dtype=np.intp), *active]),
-                **dict(zip(_SPLIT, split.T, strict=True)),
-            }
+        workers = WorkerRows(
+            self.policy,
+            np.array(rows["iteration"], dtype=np.int64),
+            list(rows["purpose"]),
+            self._active_sets,
+            np.array(self._active, dtype=np.int64),
+            # Not a copy: no row is added any more.
+            np.frombuffer(self._split, dtype=np.float64).reshape(-1, len(SPLIT)),
         )
         messages = [
             pd.DataFrame(
@@ -431,7 +437,7 @@ class Record:
         spans.insert(0, "policy", self.policy)
         return PolicyResult(
             iterations=pd.DataFrame(rows),
-            workers=workers,
+            worker_rows=workers,
             messages=pd.concat(messages, ignore_index=True) if messages else pd.DataFrame(columns=columns),
             spans=spans,
             interruptions=tuple(interruptions),
@@ -465,7 +471,6 @@ def _statistics(exchanges: Sequence[Exchange]) -> dict[str, float]:
     }
 
 
-_SPLIT = ("compute_s", "select_s", "communicate_s", "wait_s", "bytes_sent_B", "bytes_received_B", "merge_s")
 _ITERATIONS = (
     *("policy", "iteration", "start_s", "iteration_s", "compute_s", "select_s", "select_low_s", "select_high_s"),
     *("communicate_s", "wait_s", "bytes_sent_B", "purpose", "choice", "density", "selected"),

@@ -36,7 +36,7 @@ import simnet
 from simnet.base.writing import atomic_write, explained, temporary, write_files
 from simnet.costs.devices import DeviceProfile
 from simnet.network import MAX_MIN, STACKS, Sharing, Stack
-from simnet.report import co_located, failures
+from simnet.report import co_located, failures, run_tables
 from simnet.report.calibrated import CalibrationSummary
 from simnet.report.kept import Recorded
 from simnet.report.summary import Summary, bought_by, learning_columns, significant, summarize, with_exploration
@@ -125,21 +125,21 @@ def write_run(
         reference=reference,
         untrained=untrained,
     )
-    iterations = joined(results, lambda result: result.iterations)
     recorded = Recorded(joined(results, lambda one: one.spans), joined(results, lambda one: one.messages), links)
     files = {"scenario.lock.yaml": lock}
     for name in _OF_SEVERAL:
         (folder / name).unlink(missing_ok=True)
     if report:
         # Drawn before anything is written: a failure leaves an older run as it was.
+        iterations = joined(results, lambda result: result.iterations)
         files |= _report(summary, iterations, scenario_lock, setting or {}, recorded)
     else:
         for old in (folder / "report.html", *(folder / "figures").glob("*")):
             if old.suffix in (".html", ".png", ".svg"):
                 old.unlink(missing_ok=True)
     write_files(folder, files)
-    _write_table(folder, "iterations", rounded(iterations))
-    _write_table(folder, "workers", joined(results, lambda result: result.workers), csv=False)
+    run_tables.write_table(folder, "iterations", run_tables.iterations_of(results), rounded)
+    run_tables.write_table(folder, "workers", run_tables.workers_of(results), lambda table: table, csv=False)
     died = [row for name, result in results.items() for row in failures.table(name, result.interruptions)]
     shared = [row for name, result in results.items() for row in co_located.table(name, result.job_shares)]
     for name, rows, columns in (("deaths", died, failures.COLUMNS), ("company", shared, co_located.COLUMNS)):
@@ -225,9 +225,7 @@ def _write_table(folder: Path, name: str, table: pd.DataFrame, *, csv: bool = Tr
 
 def joined(results: Mapping[str, PolicyResult], frame: Callable[[PolicyResult], pd.DataFrame]) -> pd.DataFrame:
     """Return the frames of all policies one below the other, with a column ``policy``."""
-    frames = [frame(result).assign(policy=name) for name, result in results.items()]
-    # An empty frame has no types of its own and would spoil those of the others.
-    return pd.concat([one for one in frames if len(one)] or frames[:1], ignore_index=True)
+    return run_tables.joined({name: run_tables.rows_of(frame(one)) for name, one in results.items()})
 
 
 def rounded(iterations: pd.DataFrame) -> pd.DataFrame:

@@ -1,0 +1,80 @@
+"""What each worker did in each iteration, held as columns, and as a table where that is asked for."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from simnet.base.arrays import Floats, Ranks
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+SPLIT = ("compute_s", "select_s", "communicate_s", "wait_s", "bytes_sent_B", "bytes_received_B", "merge_s")
+"""What is held of a worker in an iteration."""
+
+
+class WorkerRows(NamedTuple):
+    """A row per iteration and worker that took part in it, 8 bytes a number.
+
+    As a table it takes twice as much, so that it is made of as many rows as are asked for.
+
+    Parameters
+    ----------
+    policy : str
+        Name of the policy.
+    iteration : ndarray of int64, shape (n,)
+        Number of each iteration, exploration included.
+    purpose : sequence of str, length n
+        What it was for.
+    active_sets : sequence of ndarray of int
+        Sets of workers.
+    active : ndarray of int64, shape (n,)
+        Which of them took part in each iteration.
+    split : ndarray of float64, shape (rows, 7)
+        The columns `SPLIT`.
+    """
+
+    policy: str
+    iteration: Ranks
+    purpose: Sequence[str]
+    active_sets: Sequence[NDArray[np.intp]]
+    active: Ranks
+    split: Floats
+
+    def table(self, first: int = 0, last: int | None = None) -> pd.DataFrame:
+        """Return rows from one on until before another, as a table; all when omitted.
+
+        Examples
+        --------
+        >>> rows = WorkerRows("AG", np.array([0, 1]), ["train", "train"], [np.array([0, 2])], np.zeros(2, dtype=int),
+        ...     np.arange(28.0).reshape(4, 7))
+        >>> rows.table(1, 3)[["iteration", "worker", "compute_s"]].to_numpy().tolist()
+        [[0.0, 2.0, 7.0], [1.0, 0.0, 14.0]]
+        """
+        import pandas as pd
+
+        sizes = np.array([one.size for one in self.active_sets], dtype=np.int64)[self.active]
+        ends = np.cumsum(sizes)
+        last = len(self.split) if last is None else min(last, len(self.split))
+        # Iterations of which there are rows among these.
+        begin, end = np.searchsorted(ends, first, side="right"), np.searchsorted(ends, last, side="left") + 1
+        own = slice(int(begin), int(end) if last > first else int(begin))
+        before = int(ends[own.start - 1]) if own.start else 0
+        kept = slice(first - before, last - before)
+        active = [self.active_sets[one] for one in self.active[own].tolist()]
+        columns = {
+            "iteration": np.repeat(self.iteration[own], sizes[own]),
+            "purpose": np.repeat(np.array(self.purpose[own], dtype=object), sizes[own]),
+            "worker": np.concatenate([np.zeros(0, dtype=np.intp), *active]),
+        }
+        return pd.DataFrame(
+            {
+                "policy": self.policy,
+                **{name: column[kept] for name, column in columns.items()},
+                **dict(zip(SPLIT, self.split[first:last].T, strict=True)),
+            }
+        )

@@ -1,0 +1,72 @@
+"""Tables written piece by piece have the bytes of those written at once, and pieces are those of the whole."""
+
+import io
+
+import numpy as np
+import pandas as pd
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from simnet.job.worker_rows import SPLIT, WorkerRows
+from simnet.report import run_tables
+from simnet.report.results import rounded
+
+PLACES = st.lists(st.integers(0, 40), min_size=2, max_size=2).map(sorted)
+
+
+def iterations(count, seed, losses=True):
+    draws = np.random.default_rng(seed)
+    table = pd.DataFrame(
+        {
+            "policy": "of the record",
+            "iteration": np.arange(count),
+            "start_s": draws.exponential(size=count) * 1e-7,
+            "bytes_sent_B": draws.exponential(size=count) * 1e6,
+            "purpose": np.array(["train"] * count, dtype=object),
+        }
+    )
+    return table.assign(loss=np.where(draws.random(count) < 0.5, np.nan, 1.5)) if losses else table
+
+
+@given(
+    counts=st.lists(st.integers(0, 30), min_size=1, max_size=4),
+    group=st.integers(1, 40),
+    text=st.integers(1, 40),
+    losses=st.lists(st.booleans(), min_size=4, max_size=4),
+)
+def test_a_table_in_pieces_has_the_bytes_of_the_whole(tmp_path_factory, counts, group, text, losses):
+    folder = tmp_path_factory.mktemp("tables")
+    of = zip(counts, losses, strict=False)
+    rows = {f"p{one}": run_tables.rows_of(iterations(count, one, has)) for one, (count, has) in enumerate(of)}
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(run_tables, "_GROUP", group)
+        patch.setattr(run_tables, "_TEXT", text)
+        run_tables.write_table(folder, "table", rows, rounded)
+    whole = rounded(run_tables.joined(rows))
+    assert (folder / "table.csv").read_text() == whole.to_csv(index=False, lineterminator="\n")
+    wanted = io.BytesIO()
+    plain = pa.Table.from_pandas(whole, preserve_index=False).replace_schema_metadata(None)
+    pq.write_table(plain, wanted, compression="zstd", row_group_size=group)
+    assert (folder / "table.parquet").read_bytes() == wanted.getvalue()
+
+
+@given(places=PLACES, active=st.lists(st.integers(0, 2), max_size=12))
+def test_a_stretch_of_the_rows_of_workers_is_that_of_all(places, active):
+    sets = [np.arange(4), np.array([0, 2, 3]), np.array([3])]
+    count = sum(sets[one].size for one in active)
+    purposes = ["explore" if one % 3 else "train" for one in range(len(active))]
+    split = np.random.default_rng(1).random((count, len(SPLIT)))
+    rows = WorkerRows("p", np.arange(len(active)) * 2, purposes, sets, np.array(active, dtype=np.int64), split)
+    whole = rows.table()
+    assert whole["worker"].tolist() == [worker for one in active for worker in sets[one].tolist()]
+    assert whole["iteration"].tolist() == [2 * at for at, one in enumerate(active) for _ in sets[one]]
+    assert whole["purpose"].tolist() == [purposes[at] for at, one in enumerate(active) for _ in sets[one]]
+    assert np.array_equal(whole[list(SPLIT)].to_numpy(), split)
+    first, last = (min(place, count) for place in places)
+    # Without rows, texts have no type.
+    pd.testing.assert_frame_equal(
+        rows.table(first, last), whole.iloc[first:last].reset_index(drop=True), check_dtype=last > first
+    )
