@@ -12,7 +12,7 @@ HEAVY = {"jinja2", "matplotlib", "networkx", "numba", "pandas", "pyarrow", "scip
 COMMANDS = {
     "--help": HEAVY | {"numpy", "pydantic"},
     "--version": HEAVY | {"numpy", "pydantic", "rich"},
-    "nosuch": HEAVY | {"numpy"},
+    "nosuch": HEAVY | {"numpy", "rich"},
     "run nosuch": HEAVY | {"numpy", "ruamel"},
     "run quickstart --set job.iteration=3": HEAVY,
     "time nosuch.goal " + LINKS: HEAVY | {"simnet.scenario.parts"},

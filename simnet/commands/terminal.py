@@ -15,7 +15,7 @@ import typer
 from typer.core import TyperCommand, TyperGroup
 
 from simnet.base import plugins
-from simnet.base.errors import SimnetError
+from simnet.base.errors import SimnetError, nearest
 from simnet.commands.options import grouped
 
 P = ParamSpec("P")
@@ -42,11 +42,15 @@ class Commands(TyperGroup):
 
     def list_commands(self, ctx: Any) -> list[str]:
         """Return the names of all commands."""
-        self._add_registered()
+        for name, function in _names(_registered()).items():
+            self.commands.setdefault(name, TyperCommand(name, help=inspect.getdoc(function)))
         return super().list_commands(ctx)
 
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
-        """Return the command that arguments name, by two words where there is one, and what is left of them."""
+        """Return the command that arguments name, by two words where there is one, and what is left of them.
+
+        Where there is none, that ends with 2 and the nearest name.
+        """
         words = " ".join(args[:2])
         name, rest = (words, args[2:]) if words in self.own else (args[0], args[1:])
         if name in self.own:
@@ -54,17 +58,34 @@ class Commands(TyperGroup):
             app = typer.Typer(add_completion=False, context_settings=ctx.command.context_settings)
             app.command(name, epilog=f"Example: simnet {name} {example}")(explained(grouped(function)))
             return name, typer.main.get_command(app), rest
-        self._add_registered()
-        if words in self.commands:
-            return words, self.commands[words], args[2:]
-        return super().resolve_command(ctx, args)
-
-    def _add_registered(self) -> None:
         # Not before the options have been read: one of them refuses what others register.
-        app = typer.Typer()
-        plugins.usable("commands", lambda name: plugins.load("commands", name, lambda add: add(app)))
-        for name, command in typer.main.get_group(app).commands.items():
-            self.commands.setdefault(name, command)
+        app = _registered()
+        names = _names(app)
+        for name, rest in ((words, args[2:]), (args[0], args[1:])):
+            if name in names:
+                return name, typer.main.get_group(app).commands[name], rest
+        typer.echo(
+            f"error: there is no command {printable(args[0])!r}: {nearest(args[0], [*self.own, *names])}", err=True
+        )
+        raise typer.Exit(2)
+
+
+def _registered() -> typer.Typer:
+    """Return an application of the commands that packages register."""
+    app = typer.Typer()
+    plugins.usable("commands", lambda name: plugins.load("commands", name, lambda add: add(app)))
+    return app
+
+
+def _names(app: typer.Typer) -> dict[str, Callable[..., Any] | None]:
+    """Return the commands of an application by name, without a look at their options as far as there are no groups."""
+    if app.registered_groups:
+        return {name: command.callback for name, command in typer.main.get_group(app).commands.items()}
+    found: dict[str, Callable[..., Any] | None] = {}
+    for one in app.registered_commands:
+        assert one.callback is not None
+        found[one.name or typer.main.get_command_name(one.callback.__name__)] = one.callback
+    return found
 
 
 def explained(command: Callable[P, R]) -> Callable[P, R]:
