@@ -346,8 +346,11 @@ class SparsifierSet:
             Sent(
                 exchange.schedule,
                 exchange.kernels,
-                where.complete - (1.0 - bucket.ready) * backward * where.behind,
-                dense=bool((np.asarray(exchange.selected) >= bucket.entries.stop - bucket.entries.start).all()),
+                # The last bucket is ready with the backward pass.
+                where.complete
+                if bucket.ready == 1.0
+                else where.complete - (1.0 - bucket.ready) * backward * where.behind,
+                dense=int(np.min(exchange.selected)) >= bucket.entries.stop - bucket.entries.start,
                 work=self._work(exchange),
             )
             for bucket, exchange in zip(self._buckets, exchanges, strict=True)

@@ -314,16 +314,20 @@ class Record:
         communicate = timing.rank_communicate + state.probing
         until = timing.left.max() if barrier else timing.left
         rank_wait = timing.rank_wait + (until - timing.left) + state.lost
-        sent, received = (
-            sum(np.asarray(exchange.stats[name]) for exchange in exchanges) for name in ("bytes_sent", "bytes_received")
-        )
-        split = np.column_stack([rank_compute, select, communicate, rank_wait, sent, received, timing.rank_compute])
-        if not self._active_sets or not np.array_equal(self._active_sets[-1], state.active):
+        sent, received = (_summed(exchanges, name) for name in ("bytes_sent", "bytes_received"))
+        split = np.empty((state.active.size, len(SPLIT)))
+        for place, column in enumerate(
+            (rank_compute, select, communicate, rank_wait, sent, received, timing.rank_compute)
+        ):
+            split[:, place] = column
+        if not self._active_sets or not (
+            self._active_sets[-1] is state.active or np.array_equal(self._active_sets[-1], state.active)
+        ):
             self._active_sets.append(state.active)
         self._active.append(len(self._active_sets) - 1)
         self._split.frombytes(split.tobytes())
         self.done += at.purpose == TRAIN
-        means = split.mean(axis=0)
+        means = split.mean(axis=0).tolist()
         low, high = self._within(exchanges, device, state.active.size)
         self._iterations.append(
             {
@@ -342,7 +346,6 @@ class Record:
                 "choice": choice,
                 # A policy may say 1, or what numpy has.
                 "density": float(at.density),
-                "selected": float(np.mean(sum(exchange.selected for exchange in exchanges))),
                 **_statistics(exchanges),
                 "latency_s": at.latency,
                 "bandwidth_Bps": at.bandwidth,
@@ -452,8 +455,19 @@ def gains(exchanges: Sequence[Exchange]) -> tuple[float, Floats]:
     return (float(sent.sum()) / float(given.sum()) if given.any() else 1.0), each
 
 
+def _summed(exchanges: Sequence[Exchange], name: str) -> Floats:
+    """Return a statistic of each worker, over all buckets."""
+    total = np.asarray(exchanges[0].stats[name])
+    for exchange in exchanges[1:]:
+        total = total + exchange.stats[name]
+    return total
+
+
 def _squares(exchanges: Sequence[Exchange], name: str) -> Floats:
-    return np.asarray(sum(np.square(exchange.stats[name]) for exchange in exchanges))
+    total = np.square(exchanges[0].stats[name])
+    for exchange in exchanges[1:]:
+        total = total + np.square(exchange.stats[name])
+    return total
 
 
 def _statistics(exchanges: Sequence[Exchange]) -> dict[str, float]:
@@ -463,6 +477,7 @@ def _statistics(exchanges: Sequence[Exchange]) -> dict[str, float]:
     selected = np.asarray(sum(exchange.selected for exchange in exchanges))
     target = sum(exchange.union / exchange.stats["build_up"] for exchange in exchanges if exchange.union)
     return {
+        "selected": float(selected.mean()),
         "actual_density": union / entries,
         "build_up": float(union / target) if union else 1.0,
         "imbalance": float(selected.size * selected.max() / selected.sum()) if selected.any() else 1.0,
