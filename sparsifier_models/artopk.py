@@ -221,7 +221,8 @@ class ARTopk(Sparsifier):
 
     def _communicate(self, corrected: Values, gradients: Values) -> Exchange:
         broadcaster, indices, stats = self._choose(corrected, gradients)
-        update, sent = take_mean(corrected, indices, self._row_of_zeros())
+        left = np.zeros(self.workers)
+        update, sent = take_mean(corrected, indices, self._row_of_zeros(), left)
         k = indices.size
         selected = np.full(self.workers, k)
         if self._released and self.options.selection == "star":
@@ -235,6 +236,7 @@ class ARTopk(Sparsifier):
             union=k,
             sent=sent,
             stats=stats,
+            left=left,
         )
 
     def _choose(self, corrected: Values, gradients: Values) -> tuple[int, Indices, dict[str, Any]]:

@@ -31,7 +31,15 @@ from simnet.base.rows import Rows, each
 from simnet.costs.devices import DeviceOp
 from simnet.schedule import Schedule
 from sparsifier_models.options import Options, named_layers, option_values
-from sparsifier_models.selection import Values, add_rows, entries_kept, kth_magnitude, squared_norm, squared_norms
+from sparsifier_models.selection import (
+    Values,
+    add_rows,
+    count_above,
+    entries_kept,
+    kth_magnitude,
+    squared_norm,
+    squared_norms,
+)
 from sparsifier_models.steps import Step, in_order
 
 Stats: TypeAlias = dict[str, float | Floats]
@@ -194,6 +202,8 @@ class Exchange:
 
     recurs : bool
         Whether schedule and kernels follow from few things that recur, so that later exchanges have the same schedule.
+    left : ndarray of float64, shape (P,), optional
+        Sum of squares of what each worker keeps, if the scheme has it: else it is added up.
     """
 
     update: Values
@@ -204,6 +214,7 @@ class Exchange:
     sent: Floats
     stats: Stats = field(default_factory=dict)
     recurs: bool = False
+    left: Floats | None = None
 
 
 class Sparsifier(ABC):
@@ -422,13 +433,13 @@ class Sparsifier(ABC):
                 if self._residual is not None and self._residual is not corrected:
                     corrected[:] = self._residual
                 try:
-                    gradients(corrected)
+                    norms = gradients(corrected)
                 except BaseException:
                     # It has some of the gradients, and nobody knows which.
                     if overwrite:
                         self._residual = None
                     raise
-                given = squared_norms(corrected)
+                given = squared_norms(corrected) if norms is None else norms
             else:
                 given = add_rows(fresh, self._residual, corrected)
             refused = ""
@@ -462,7 +473,9 @@ class Sparsifier(ABC):
 
         exchange.recurs = any(exchange.schedule is schedule for schedule, _ in self._orders.values())
         exchange.kernels = tuple(one.scaled(self.options.scale) for one in exchange.kernels)
-        kept = squared_norms(corrected) if self.keeps else np.zeros(self.workers)
+        kept = np.zeros(self.workers)
+        if self.keeps:
+            kept = squared_norms(corrected) if exchange.left is None else exchange.left
         if exact.size:
             exchange.stats |= _threshold_error(exchange.stats["threshold"], exact)
         if total is not None:
@@ -562,7 +575,7 @@ class Sparsifier(ABC):
         return {
             "density": density,
             "density_error": abs(density - self.density),
-            "update_density": float(np.count_nonzero(exchange.update)) / self.parameters,
+            "update_density": float(count_above(exchange.update, 0.0)) / self.parameters,
             "worker_density": exchange.selected / self.parameters,
             "build_up": exchange.union / self.k if self.k else 1.0,
             "duplicates": float(selected - exchange.union),

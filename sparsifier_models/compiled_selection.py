@@ -6,7 +6,7 @@ bits of a mask, and then only the set bits are visited. No loop branches on a si
 more than to compare a whole word.
 
 `sparsifier_models.selection` calls these for long arrays. Importing this module compiles what numba does not have in
-its cache. All is integer arithmetic but for `sum_of_squares`, whose additions are in a fixed order, so that no result
+its cache. All is integer arithmetic but for sums of squares, whose additions are in a fixed order, so that no result
 depends on the processor.
 
 The loops take the bits of the gradient, an ndarray of uint32 of shape (n,), bounds `low` and `high` that are magnitudes
@@ -22,14 +22,14 @@ from llvmlite import ir
 from numba import float32, float64, int64, njit, types, uint32, uint64
 from numba.extending import intrinsic
 
+from simnet.base import compiled_sums
+from simnet.base.compiled_sums import BLOCK, LEAF, block
 from simnet.base.compiling import Function, compiled
 
 WORD = 64
 SLACK = 8
 """Set bits of a mask that are visited at once, without asking whether there are as many. A visit to no bit also leaves
 something behind, so that buffers must be longer by this than what they are to hold."""
-BLOCK, LEAF = 8192, 128
-"""Entries whose squares are added up pairwise, and those of them that eight running sums add up, as in numpy."""
 MAGNITUDE = uint32(0x7FFFFFFF)
 
 
@@ -80,38 +80,12 @@ def _compared_type(context: Any, bits: Any, start: Any, low: Any, width: Any) ->
     return uint64(_BITS, int64, uint32, uint32), generate
 
 
-def _leaf_type(context: Any, values: Any, start: Any) -> Any:
-    singles, doubles = ir.VectorType(ir.FloatType(), 8), ir.VectorType(ir.DoubleType(), 8)
-
-    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-        values, start = arguments
-        data = context.make_array(signature.args[0])(context, builder, values).data
-
-        def squares(first: int) -> Any:
-            place = builder.gep(data, [builder.add(start, ir.Constant(ir.IntType(64), first))])
-            entries = builder.fpext(builder.load(builder.bitcast(place, singles.as_pointer()), align=4), doubles)
-            # A square of a float32 is exact in double precision: only the additions round.
-            return builder.fmul(entries, entries)
-
-        total = squares(0)
-        for first in range(8, LEAF, 8):
-            total = builder.fadd(total, squares(first))
-        sums = [builder.extract_element(total, ir.Constant(ir.IntType(32), i)) for i in range(8)]
-        while len(sums) > 1:
-            sums = [builder.fadd(*sums[i : i + 2]) for i in range(0, len(sums), 2)]
-        return sums[0]
-
-    return float64(values, int64), generate
-
-
 _ones: Any = intrinsic(_ones_type)
 """Number of set bits."""
 _lowest: Any = intrinsic(_lowest_type)
 """Place of the lowest set bit; 0 if there is none."""
 _compared: Any = intrinsic(_compared_type)
 """Mask of which magnitudes of the word that starts somewhere are from `low` to `low` + `width`."""
-_leaf: Any = intrinsic(_leaf_type)
-"""Sum of the squares of the `LEAF` entries from somewhere on, in eight running sums."""
 
 
 @_inlined
@@ -204,36 +178,28 @@ def select(bits: Any, low: int, high: int, ties: int, indices: Any, values: Any)
     return found
 
 
-@_inlined
-def _block(values: Any, block: int, sums: Any) -> Any:
-    """Add up the squares of a block, pairwise."""
-    for leaf in range(sums.size):
-        sums[leaf] = _leaf(values, block + leaf * LEAF)
-    left = sums.size
-    while left > 1:
-        left //= 2
-        for i in range(left):
-            sums[i] = sums[2 * i] + sums[2 * i + 1]
-    return sums[0]
-
-
-@compiled(float64(_VALUES))
-def sum_of_squares(values: Any) -> float:
-    """Add up the squares of the full blocks, block by block."""
-    total = 0.0
-    sums = np.empty(BLOCK // LEAF)
-    for block in range(0, values.size - BLOCK + 1, BLOCK):
-        total += _block(values, block, sums)
-    return total
-
-
-@compiled(float64(_VALUES, _VALUES, _array(float32)))
+@compiled(float64(_VALUES, _VALUES, _array(float32)), sources=[compiled_sums.__file__])
 def add(values: Any, others: Any, out: Any) -> float:
     """Add two arrays of full blocks, and return the sum of squares of `out`, which may be one of them."""
     total = 0.0
     sums = np.empty(BLOCK // LEAF)
-    for block in range(0, values.size - BLOCK + 1, BLOCK):
-        for i in range(block, block + BLOCK):
+    for first in range(0, values.size - BLOCK + 1, BLOCK):
+        for i in range(first, first + BLOCK):
             out[i] = values[i] + others[i]
-        total += _block(out, block, sums)
+        total += block(out, first, sums)
+    return total
+
+
+@compiled(float64(_array(float32), _array(int64, readonly=True), _array(float32)), sources=[compiled_sums.__file__])
+def take(row: Any, indices: Any, values: Any) -> float:
+    """Take the entries at ascending `indices` out of a row into `values`; return `sum_of_squares` of what is left."""
+    total, taken = 0.0, 0
+    sums = np.empty(BLOCK // LEAF)
+    for first in range(0, row.size, BLOCK):
+        while taken < indices.size and indices[taken] < first + BLOCK:
+            values[taken] = row[indices[taken]]
+            row[indices[taken]] = float32(0)
+            taken += 1
+        if first + BLOCK <= row.size:
+            total += block(row, first, sums)
     return total

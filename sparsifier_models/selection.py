@@ -17,6 +17,7 @@ from types import ModuleType
 import numpy as np
 from numpy.typing import NDArray
 
+from simnet.base.arrays import last_squares
 from simnet.base.effort import Interpreted
 from simnet.base.rows import Rows, each
 
@@ -208,7 +209,7 @@ def squared_norm(values: Values | NDArray[np.float64]) -> float:
     """
     total, start = 0.0, 0
     if loops := _loops_for(values):
-        total = loops.sum_of_squares(np.require(values, requirements=["C", "A"]))
+        total = loops.compiled_sums.sum_of_squares(np.require(values, requirements=["C", "A"]))
         start = values.size - values.size % _BLOCK
     for first in range(start, values.size, _BLOCK):
         block = values[first : first + _BLOCK].astype(np.float64)
@@ -259,12 +260,13 @@ def add_rows(rows: Values | Rows, others: Values | Rows | None, out: Values | Ro
         total = loops.add(row[:full], other[:full], into[:full])
         np.add(row[full:], other[full:], out=into[full:])
         # From the sum of the full blocks on, as `squared_norm` does.
-        rest = into[full:].astype(np.float64)
-        norms[worker] = total + float(np.multiply(rest, rest, out=rest).sum())
+        norms[worker] = total + last_squares(into, _BLOCK)
     return norms
 
 
-def take_mean(rows: Values | Rows, indices: Indices, mean: Values | None = None) -> tuple[Values, NDArray[np.float64]]:
+def take_mean(
+    rows: Values | Rows, indices: Indices, mean: Values | None = None, left: NDArray[np.float64] | None = None
+) -> tuple[Values, NDArray[np.float64]]:
     """Take the entries at common `indices` out of every row: their mean, as an all-reduce of values yields it.
 
     Parameters
@@ -275,6 +277,8 @@ def take_mean(rows: Values | Rows, indices: Indices, mean: Values | None = None)
         Distinct.
     mean : ndarray of float32, shape (n,), optional
         Zeros, where the mean is put.
+    left : ndarray of float64, shape (P,), optional
+        Where `squared_norms` of the rows afterwards is put; `indices` ascend then.
 
     Returns
     -------
@@ -292,7 +296,11 @@ def take_mean(rows: Values | Rows, indices: Indices, mean: Values | None = None)
     """
     total = np.zeros(indices.size, dtype=np.float32)
     sent = np.zeros(len(rows))
-    for worker, values in enumerate(each(partial(taken, indices=indices), rows)):
+    take = partial(taken, indices=indices) if left is None else partial(_taken, indices=indices)
+    for worker, found in enumerate(each(take, rows)):
+        values = found
+        if left is not None:
+            values, left[worker] = found
         total += values
         sent[worker] = squared_norm(values)
     mean = np.zeros(rows.shape[1], dtype=np.float32) if mean is None else mean
@@ -312,6 +320,16 @@ def taken(row: Values, indices: Indices) -> Values:
     values: Values = row[indices]
     row[indices] = 0
     return values
+
+
+def _taken(row: Values, indices: Indices) -> tuple[Values, float]:
+    """Return `taken` of ascending indices, and `squared_norm` of the row afterwards."""
+    loops = _loops_for(row)
+    if loops is None or not row.flags.aligned:
+        values = taken(row, indices)
+        return values, squared_norm(row)
+    values = np.empty(indices.size, dtype=np.float32)
+    return values, loops.take(row, indices, values) + last_squares(row, _BLOCK)
 
 
 def _add_row(out: Values, row: Values, other: Values | None) -> float:

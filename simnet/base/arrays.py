@@ -11,8 +11,10 @@ from numpy.typing import NDArray
 Ranks: TypeAlias = NDArray[np.int64]
 Floats: TypeAlias = NDArray[np.float64]
 
-Adds: TypeAlias = Callable[[NDArray[np.float32]], None]
-"""What adds fresh gradients, in place, to rows: float32 of shape (P, n)."""
+Adds: TypeAlias = Callable[[NDArray[np.float32]], Floats | None]
+"""What adds fresh gradients, in place, to rows: float32 of shape (P, n).
+
+It may return the sums of squares of the rows that come of it, as `sparsifier_models.selection.squared_norms` does."""
 
 
 def distinct(numbers: Ranks, below: int) -> tuple[Ranks, Ranks]:
@@ -36,3 +38,15 @@ def distinct(numbers: Ranks, below: int) -> tuple[Ranks, Ranks]:
     there = np.zeros(below, dtype=np.bool_)
     there[numbers] = True
     return np.flatnonzero(there), (np.cumsum(there) - 1)[numbers]
+
+
+def last_squares(values: NDArray[np.float32], block: int) -> float:
+    """Return the sum of squares of what comes after the last full block, added up in double precision.
+
+    Examples
+    --------
+    >>> last_squares(np.array([5, 6, 2], dtype=np.float32), 2)
+    4.0
+    """
+    rest = values[values.size - values.size % block :].astype(np.float64)
+    return float(np.multiply(rest, rest, out=rest).sum())

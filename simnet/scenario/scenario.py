@@ -7,6 +7,7 @@ import io
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,7 @@ from ruamel.yaml import YAML
 
 import sparsifier_models
 from simnet.base import plugins
+from simnet.base.arrays import Floats
 from simnet.base.errors import InputError, nearest
 from simnet.interchange.kinds import companions
 from simnet.job import ColocatedJob, Job
@@ -121,6 +123,24 @@ class Run:
         ends = (src, dst) if placement is None else (placement[src], placement[dst])
         return tuple("->".join(map(label, routes.links[link])) for link in routes.route(*ends))
 
+    def bandwidths(self, link: str, start: float, end: float) -> tuple[Floats, Floats]:
+        """Return from when on [s] a link, by its name, leaves how many bytes per second to messages of the job.
+
+        Parameters
+        ----------
+        link : str
+            One of the names that `links` returns.
+        start, end : float
+            From when to before when [s].
+        """
+        return self.job.stages[0][1].links.capacities(self._numbers[link], start, end)
+
+    @cached_property
+    def _numbers(self) -> dict[str, int]:
+        """The number of each link, by its name."""
+        links = self.job.stages[0][1].routes.links
+        return {"->".join(map(label, ends)): number for number, ends in enumerate(links)}
+
 
 @dataclass(frozen=True)
 class Scenario:
@@ -209,6 +229,10 @@ class Scenario:
         Loaded again it gives the same job. The files that it names stand under the names of `inputs`; a folder of
         recorded gradients, which may be large, stands under its full path.
         """
+        return self._written
+
+    @cached_property
+    def _written(self) -> str:
         names = {path: name for name, path in self.inputs().items()}
         written = self.config.model_dump(mode="json", by_alias=True, exclude_none=True)
 

@@ -20,13 +20,18 @@ from typing import Any
 
 import numpy as np
 from llvmlite import ir
-from numba import boolean, float32, int32, int64, njit, types, uint8, uint32, uint64
+from numba import boolean, float32, float64, int32, int64, njit, types, uint8, uint32, uint64
 from numba.extending import intrinsic
 
+from simnet.base import compiled_sums
+from simnet.base.compiled_sums import BLOCK as SUMMED
+from simnet.base.compiled_sums import LEAF, block
 from simnet.base.compiling import UNCOUNTED, Function, compiled
 
 ROOM, BLOCK = 4096, 4096
 LANES = 4
+MOVED = 64
+SUMS = SUMMED // LEAF
 _MULTIPLIER = 0x2360ED051FC65DA44385DF649FCCF645
 _WORD = 1 << 64
 _STRIPS, _TAIL = 256, 3.6541528853610087963519472518
@@ -46,7 +51,19 @@ def _tables() -> tuple[Any, Any, Any]:
     return (ends / _SCALE).astype(np.float32), inside.astype(np.int32), heights.astype(np.float32)
 
 
+def _chords() -> Any:
+    """Return, for each strip, where the density's chord begins and how steep it is, and how far off it may be."""
+    ends = _WIDTH.astype(np.float64) * _SCALE
+    first, last = np.concatenate([[0.0, 0.0], ends[1:-1]]), ends
+    heights = _HEIGHT.astype(np.float64)
+    slope = np.diff(heights, prepend=1.0) / (last - first)
+    # The second derivative of exp(-x^2 / 2) is at most 1; what float32 rounds is less than the rest.
+    off = (last - first) ** 2 / 8 + 1e-6
+    return np.column_stack([np.roll(heights, 1) - slope * first, slope, off]).astype(np.float32)
+
+
 _WIDTH, _INSIDE, _HEIGHT = _tables()
+_CHORD = _chords()
 _R, _OVER_R = np.float32(_TAIL), np.float32(1 / _TAIL)
 # The multiplier of as many steps as there are lanes, and what the increment is multiplied by in them.
 _LEAP = pow(_MULTIPLIER, LANES, 1 << 128)
@@ -83,8 +100,24 @@ def _multiplied_type(
     return pair(*[uint64] * 6), generate
 
 
+def _moved_type(context: Any, source: Any, start: Any, target: Any, place: Any) -> Any:
+    vector = ir.VectorType(ir.FloatType(), MOVED)
+
+    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        def address(array: int) -> Any:
+            data = context.make_array(signature.args[array])(context, builder, arguments[array]).data
+            return builder.bitcast(builder.gep(data, [arguments[array + 1]]), vector.as_pointer())
+
+        builder.store(builder.load(address(0), align=4), address(2), align=4)
+        return context.get_dummy_value()
+
+    return types.void(source, int64, target, int64), generate
+
+
 _multiplied: Any = intrinsic(_multiplied_type)
 """High and low word of a number of 128 bits times another, plus a third."""
+_moved: Any = intrinsic(_moved_type)
+"""Copy `MOVED` entries from somewhere in one array to somewhere in another."""
 
 
 def _inlined(function: Function) -> Function:
@@ -163,7 +196,9 @@ def _outside(drawn: Any, state: Any, bits: Any, normals: Any, flags: Any, outsid
                 return (-beyond if (magnitude >> uint32(8)) & uint32(1) else beyond), 1
     x = float32(magnitude) * _WIDTH[strip]
     height = (_HEIGHT[strip - 1] - _HEIGHT[strip]) * _uniform(state, bits, normals, flags, outside) + _HEIGHT[strip]
-    if height < math.exp(-0.5 * x * x):
+    # Most heights are so far from the chord that no exponential is needed.
+    over, off = height - (_CHORD[strip, 0] + _CHORD[strip, 1] * x), _CHORD[strip, 2]
+    if over < -off or (over <= off and height < math.exp(-0.5 * x * x)):
         return (-x if (drawn >> uint32(8)) & uint32(1) else x), 1
     return float32(0), 0
 
@@ -180,9 +215,14 @@ def fill(state: Any, bits: Any, normals: Any, flags: Any, outside: Any, out: Any
             which += 1
         state[5] = which
         inside = min(outside[which] - place, out.size - done)
-        into, taken = out[done : done + inside], normals[place : place + inside]
-        for i in range(inside):
-            into[i] = taken[i]
+        whole = min(inside, out.size - MOVED + 1 - done, ROOM - MOVED + 1 - place)
+        moved = 0
+        while moved < whole:
+            # Some of what comes after them, too: that is written over.
+            _moved(normals, place + moved, out, done + moved)
+            moved += MOVED
+        for i in range(moved, inside):
+            out[done + i] = normals[place + i]
         done += inside
         state[4] += inside
         if done < out.size and state[4] < ROOM:
@@ -192,7 +232,20 @@ def fill(state: Any, bits: Any, normals: Any, flags: Any, outside: Any, out: Any
 
 
 @compiled(
-    types.void(*_STREAM, _ROW, _GIVEN, _GIVEN, _array(int64), *[_GIVEN] * 4, _array(boolean), float32, boolean, _ROW),
+    float64(
+        *_STREAM,
+        _ROW,
+        _GIVEN,
+        _GIVEN,
+        _array(int64),
+        *[_GIVEN] * 4,
+        _array(boolean),
+        float32,
+        boolean,
+        _ROW,
+        _array(float64),
+    ),
+    sources=[compiled_sums.__file__],
     **UNCOUNTED,
 )
 def mixture(
@@ -213,12 +266,14 @@ def mixture(
     factor: Any,
     adds: Any,
     drawn: Any,
-) -> None:
+    sums: Any,
+) -> float:
     """Put a worker's gradient into its row, or add it, or put x into it in layers that are ordered.
 
-    `drawn`, of shape (`BLOCK`,), is written to.
+    `drawn`, of shape (`BLOCK`,), and `sums`, float64 of shape (`SUMS`,), are written to. Returns, if it is added,
+    `compiled_sums.sum_of_squares` of the row.
     """
-    layer = 0
+    layer, total = 0, 0.0
     for first in range(0, row.size, BLOCK):
         size = min(BLOCK, row.size - first)
         fill(state, bits, normals, flags, outside, drawn[:size])
@@ -243,3 +298,33 @@ def mixture(
                     x = noise[i] * a + b * shared[i]
                     into[i] = x * (abs(x) * d + c) * scaled[i] * factor
             done = last
+        # What has just been made is still in the cache.
+        if adds and (first + size) % SUMMED == 0:
+            total += block(row, first + size - SUMMED, sums)
+    return total
+
+
+@compiled(types.void(*_STREAM, _ROW, float32, float32, _ROW), **UNCOUNTED)
+def remember(
+    state: Any, bits: Any, normals: Any, flags: Any, outside: Any, row: Any, fresh: Any, kept: Any, drawn: Any
+) -> None:
+    """Replace a row by `fresh` times the next normals plus `kept` times itself; `drawn`, (`BLOCK`,), is written to."""
+    for first in range(0, row.size, BLOCK):
+        into = row[first : first + BLOCK]
+        fill(state, bits, normals, flags, outside, drawn[: into.size])
+        for i in range(into.size):
+            into[i] = drawn[i] * fresh + kept * into[i]
+
+
+@compiled(types.void(_GIVEN, _GIVEN, _GIVEN, float32, float32, float32, _ROW), **UNCOUNTED)
+def combine(fixed: Any, first: Any, second: Any, a: Any, b: Any, c: Any, out: Any) -> None:
+    """Add up three rows, each times a number."""
+    for i in range(out.size):
+        out[i] = a * fixed[i] + b * first[i] + c * second[i]
+
+
+@compiled(types.void(_ROW, _GIVEN, float32), **UNCOUNTED)
+def silence(row: Any, life: Any, dead: Any) -> None:
+    """Multiply entries by zero where `life` is below `dead`, by one elsewhere."""
+    for i in range(row.size):
+        row[i] *= float32(life[i] >= dead)

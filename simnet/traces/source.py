@@ -10,7 +10,7 @@ from typing import Any, NamedTuple, Protocol, TypeAlias, runtime_checkable
 import numpy as np
 from numpy.typing import NDArray
 
-from simnet.base.arrays import Adds
+from simnet.base.arrays import Adds, Floats
 
 Values: TypeAlias = NDArray[np.float32]
 
@@ -53,8 +53,8 @@ class Adding(Protocol):
     def adds(self) -> bool:
         """Whether it can do so with the next ones."""
 
-    def add(self, iteration: int, rows: Values) -> None:
-        """Add the gradients of an iteration to `rows`, float32 of shape (P, n) and contiguous."""
+    def add(self, iteration: int, rows: Values) -> Floats | None:
+        """Add the gradients of an iteration to `rows`, float32 of shape (P, n) and contiguous; see `Adds`."""
 
 
 class Score(NamedTuple):
@@ -167,23 +167,26 @@ class Given:
 class Shared:
     """A source whose gradients several runs of a job ask for at about the same iteration, so that each is made once.
 
-    It keeps those that were asked for last: of one iteration at least, and of up to eight as long as they take no more
-    than 64 MiB. They cannot be written to.
+    It keeps those that were asked for last: of one iteration at least, and of more as long as they take no more than
+    64 MiB. They cannot be written to.
 
     Parameters
     ----------
     source : GradientSource
         Where they come from.
+    most : int
+        Iterations of which it keeps them at most.
     """
 
-    _MOST, _BYTES = 8, 64 * 2**20
+    BYTES = 64 * 2**20
+    """What gradients may take that are kept for others."""
 
-    def __init__(self, source: GradientSource) -> None:
+    def __init__(self, source: GradientSource, most: int = 8) -> None:
         self._source = source
         self.workers, self.parameters = source.workers, source.parameters
         self.true_parameters, self.scale, self.layers = source.true_parameters, source.scale, source.layers
         self._kept: dict[int, Values] = {}
-        self._room = min(self._MOST, max(1, self._BYTES // (4 * self.workers * self.parameters)))
+        self._room = min(most, max(1, self.BYTES // (4 * self.workers * self.parameters)))
 
     def gradients(self, iteration: int, out: Values | None = None) -> Values:
         """Return the gradients of an iteration, float32 of shape (P, n); a copy, in `out`, if that is given."""
@@ -204,7 +207,7 @@ class Shared:
 
 def shared(source: GradientSource) -> GradientSource:
     """Return a source that makes gradients once for several runs; itself if they depend on the updates of each."""
-    return source if isinstance(source, Trainable) else Shared(source)
+    return source if isinstance(source, (Trainable, Shared)) else Shared(source)
 
 
 def begun(source: GradientSource) -> Training:

@@ -33,7 +33,7 @@ from __future__ import annotations
 import math
 import os
 from collections.abc import Iterator, Sequence
-from itertools import pairwise
+from itertools import count, pairwise
 from pathlib import Path
 from types import ModuleType
 from typing import Annotated, NamedTuple
@@ -42,6 +42,7 @@ import numpy as np
 from annotated_types import Ge, Le
 from numpy.typing import NDArray
 
+from simnet.base.arrays import Floats, last_squares
 from simnet.base.errors import nearest
 from simnet.base.quantities import Count
 from simnet.base.rng import stream
@@ -95,6 +96,8 @@ class SyntheticSource:
         self.like = like
         self._iterations = iterations
         self._seed = seed
+        self.made_of = (tuple(shapes), workers, like, iterations, scale, seed)
+        """All that the gradients depend on: what sources have in common that make the same."""
         self._kin = kin = [
             like.layers[_most_alike(like, index, len(shapes), layer)] for index, layer in enumerate(shapes)
         ]
@@ -137,14 +140,17 @@ class SyntheticSource:
         """Whether the next gradients can be added to rows while they are made."""
         return loops_for(self._drawn + self.workers * self.parameters) is not None
 
-    def add(self, iteration: int, rows: Values) -> None:
-        """Add the gradients of an iteration to `rows`, float32 of shape (P, n) and contiguous; if `adds` says so."""
-        self._make(range(self.workers), iteration, rows, loops_for(self._drawn + rows.size), adds=True)
+    def add(self, iteration: int, rows: Values) -> Floats | None:
+        """Add the gradients of an iteration to `rows`, float32 of shape (P, n) and contiguous; if `adds` says so.
+
+        Returns the sums of squares of the rows then, if they can be had in passing.
+        """
+        return self._make(range(self.workers), iteration, rows, loops_for(self._drawn + rows.size), adds=True)
 
     def _make(
         self, workers: Sequence[int], iteration: int, rows: Values, compiled: ModuleType | None, *, adds: bool
-    ) -> None:
-        """Put the gradients of some workers in an iteration into rows, or add them."""
+    ) -> Floats | None:
+        """Put the gradients of some workers in an iteration into rows, or add them, as `add` does."""
         progress = position(iteration, self._iterations)
         self._drawn += rows.size
         self._put_logs(iteration, compiled)
@@ -157,7 +163,7 @@ class SyntheticSource:
         scales = self._scaled(self._logs, weights[4:], compiled)
         orders = self._orders(progress)
         noise = Normals(stream(self._seed, "gradients", "noise", iteration), compiled)
-        room = np.empty(_RUN, dtype=np.float32)
+        room, norms = np.empty(_RUN, dtype=np.float32), np.zeros(len(rows))
         # What is ordered is looked at twice, so that it can only be added when it is done: some workers at a time.
         aside = adds and bool(orders)
         together = max(1, _ASIDE // self.parameters) if aside else len(rows)
@@ -165,18 +171,21 @@ class SyntheticSource:
         for first in range(0, len(rows), together):
             some = slice(first, first + together)
             made = np.empty_like(rows[some]) if aside else rows[some]
-            for row, factor, skip in zip(made, factors[some, 0], skips[some], strict=True):
+            for place, row, factor, skip in zip(count(first), made, factors[some, 0], skips[some], strict=False):
                 noise.skip(skip * self.parameters, room)
                 if compiled is None:
                     noise.fill(row)
                 else:
                     given = (row, common, scales, self._ends, *weights[:4], self._ordered, factor, adds and not aside)
-                    compiled.mixture(*noise.state, *given, room[: compiled.BLOCK])
+                    sums = np.empty(compiled.SUMS)
+                    norms[place] = compiled.mixture(*noise.state, *given, room[: compiled.BLOCK], sums)
+                    norms[place] += last_squares(row, compiled.SUMMED)
             for run in self._runs if compiled is None else ():
                 self._mix(made[:, run.entries], common[run.entries], scales[run.entries], weights, factors[some], run)
             self._put_in_order(made, orders, factors[some])
             if aside:
                 rows[some] += made
+        return norms if adds and not aside else None
 
     def _mix(self, x: Values, common: Values, scales: Values, weights: Values, factors: Values, run: _Run) -> None:
         """Make the gradients of a run of layers of normals, shape (P, size), in place; in ordered ones only x."""
@@ -228,20 +237,21 @@ class SyntheticSource:
         shares = self._at(np.array(layer.shares).T, progress)
         return ordering.Kinds(shares / shares.sum(), shift, log_scale)
 
-    def _row(self, *name: str | int) -> Values:
+    def _row(self, *name: str | int, compiled: ModuleType | None = None) -> Values:
         """Return a row that recurs, whole: uniform of `life`, and normal of all others."""
         if name not in self._rows:
             draws = stream(self._seed, "gradients", *name)
             if name == ("life",):
                 self._rows[name] = draws.random(self.parameters, dtype=np.float32)
             else:
-                self._rows[name] = draws.standard_normal(self.parameters, dtype=np.float32)
+                self._rows[name] = np.empty(self.parameters, dtype=np.float32)
+                Normals(draws, compiled).fill(self._rows[name])
         return self._rows[name]
 
     def _pieces(self, compiled: ModuleType | None, *name: str | int) -> Iterator[Values]:
         """Yield a row that recurs run by run: kept, or drawn again if there are too many."""
         if name in self._rows or len(self._rows) < self._most_rows:
-            row = self._row(*name)
+            row = self._row(*name, compiled=compiled)
             yield from (row[run.entries] for run in self._runs)
             return
         draws, piece = stream(self._seed, "gradients", *name), np.empty(_RUN, dtype=np.float32)
@@ -286,14 +296,18 @@ class SyntheticSource:
             then = then if then.size else np.empty(self.parameters, dtype=np.float32)
             Normals(stream(self._seed, "gradients", "common", at), compiled).fill(then)
         piece = np.empty(_RUN, dtype=np.float32)
+        fresh, kept = np.float32(math.sqrt(1 - memory**2)), np.float32(memory)
         while at < iteration:
             at += 1
             normals = Normals(stream(self._seed, "gradients", "common", at), compiled)
+            if compiled is not None:
+                compiled.remember(*normals.state, then, fresh, kept, piece[: compiled.BLOCK])
+                continue
             for run in self._runs:
                 new, old = piece[: run.entries.stop - run.entries.start], then[run.entries]
                 normals.fill(new)
-                new *= np.float32(math.sqrt(1 - memory**2))
-                new += np.float32(memory) * old
+                new *= fresh
+                new += kept * old
                 old[:] = new
         self._common_at, self._common_then = at, then
         return then
@@ -310,6 +324,9 @@ class SyntheticSource:
         shares = [math.sqrt(self.like.fixed), changing * math.cos(angle), changing * math.sin(angle)]
         fixed, first, second = (np.float32(one) for one in shares)
         for run, *rows in zip(self._runs, *(self._pieces(compiled, *name) for name in names), strict=True):
+            if compiled is not None:
+                compiled.combine(*rows, fixed, first, second, self._logs[run.entries])
+                continue
             piece = np.multiply(fixed, rows[0], out=self._logs[run.entries])
             piece += first * rows[1]
             piece += second * rows[2]
@@ -320,8 +337,14 @@ class SyntheticSource:
             return logs
         for run, life in zip(self._runs, self._pieces(compiled, "life"), strict=True):
             if not run.ordered:
-                deviation, dead = np.repeat(spread_and_dead[:, run.layers], run.sizes, axis=1)
                 piece = logs[run.entries]
+                if compiled is not None and len(run.sizes) == 1:
+                    deviation, dead = spread_and_dead[:, run.layers.start]
+                    piece *= deviation
+                    np.exp(piece, out=piece)
+                    compiled.silence(piece, life, dead)
+                    continue
+                deviation, dead = np.repeat(spread_and_dead[:, run.layers], run.sizes, axis=1)
                 piece *= deviation
                 np.exp(piece, out=piece)
                 piece *= life >= dead
