@@ -14,6 +14,9 @@ import killing
 FOLDER = Path(__file__).parents[1] / "docs" / "notebooks"
 NOTEBOOKS = sorted(one.name for one in FOLDER.glob("*.ipynb"))
 
+LONG = {"my_own_scheme.ipynb", "time_to_accuracy.ipynb", "weather_of_my_wan.ipynb"}
+"""Those that take 10 to 30 s of a processor; the site, which `test_docs.py` builds, runs all of them, too."""
+
 SHOWN = """
 import ast, json, sys
 from pathlib import Path
@@ -41,7 +44,9 @@ def test_there_are_some():
     assert len(NOTEBOOKS) >= 6
 
 
-@pytest.mark.parametrize("name", NOTEBOOKS)
+@pytest.mark.parametrize(
+    "name", [pytest.param(one, marks=pytest.mark.slow if one in LONG else ()) for one in NOTEBOOKS]
+)
 def test_it_runs_in_less_than_a_minute_of_a_processor(name, tmp_path):
     before = resource.getrusage(resource.RUSAGE_CHILDREN)
     done = subprocess.run(

@@ -30,7 +30,8 @@ def page(package: str) -> str:
 def lines(package: str, names: Iterable[str]) -> Iterable[str]:
     """Yield the lines of the page of a package with these names."""
     yield f"# {package}\n\n{HEADS[package]}\n"
-    yield f"::: {package}\n    options:\n      members: false\n      show_root_heading: false\n"
+    options = "".join(f"      {one}: false\n" for one in ("members", "show_root_heading", "show_root_toc_entry"))
+    yield f"::: {package}\n    options:\n{options}"
     yield from (f"::: {name}\n" for name in names)
 
 

@@ -60,6 +60,7 @@ def moved(text: str) -> str:
     >>> moved("[one](notebooks/one.ipynb), [changes](../CHANGELOG.md), [train.py](../examples/train.py)")
     '[one](notebooks/one.md), [changes](changelog.md), `examples/train.py`'
     """
+    text = text.replace("![png](", "![What the cell above draws](")
     text = re.sub(r"\]\(([\w/]+)\.ipynb\)", r"](\1.md)", text).replace("](../CHANGELOG.md)", "](changelog.md)")
     return re.sub(r"\[[^\]]*\]\(\.\./((?:examples|scenarios|benchmarks)/[\w./-]+)\)", r"`\1`", text)
 
@@ -68,6 +69,8 @@ def run_notebooks(out: Path) -> None:
     """Run the notebooks, and write them as pages with what they put out."""
     notebooks = sorted((DOCS / "notebooks").glob("*.ipynb"))
     command = [sys.executable, "-m", "nbconvert", "--to", "markdown", "--execute", "--log-level", "WARN"]
+    # Kernels are spoken to through files, not ports; on a busy machine they take a while to begin.
+    command += ["--KernelManager.transport=ipc", "--ExecutePreprocessor.startup_timeout=300"]
     subprocess.run([*command, "--output-dir", out, *notebooks], check=True)
 
 

@@ -1,0 +1,132 @@
+"""Every command on a page works as it stands, in the order of the page.
+
+A command that needs a cluster, or files that are not there, stands in a block below ``<!-- needs a cluster -->`` or
+``<!-- needs files -->``: it is only read, so that its options exist. What takes long is run by ``make slow``.
+"""
+
+import re
+import shlex
+from pathlib import Path
+
+import pytest
+import typer
+
+from commands import did
+from simnet import cli
+
+ROOT = Path(__file__).parents[1]
+BLOCK = re.compile(
+    r"(?:^<!-- needs (?P<needs>[\w ]+) -->\n+)?^ *```(?:sh|bash|console)\n(?P<lines>.*?)^ *```$", re.M | re.S
+)
+RUN_ELSEWHERE = {"interchange.md": "test_interchange_cli.py"}
+"""Pages whose commands another test runs, which also looks at what comes out."""
+
+SLOW = {
+    "choose fluctuating_wan",
+    "choose fluctuating_wan --export ratios.json --ratios 0.1,0.033,0.011,0.004,0.001",
+    "choose fluctuating_wan --map latency,bandwidth --range latency=1ms:200ms --range bandwidth=10Mbit/s:10Gbit/s",
+    "compare --workers 2,8",
+    "reproduce --devices",
+    "reproduce --fast --check",
+    "run fluctuating_wan",
+    "run fluctuating_wan --seeds 10",
+    "run incast",
+    "run link_faults",
+    "run moo_wan",
+    "run quickstart --seeds 10",
+    "run time_to_accuracy_wan",
+    "sweep quickstart --param bandwidth=1,5,10Gbit/s --param density=0.001:0.1:5:log",
+    "sweep quickstart --param network.bandwidth=1,5,10Gbit/s --param density=0.001:0.1:5:log",
+    "sweep quickstart --param stack=ideal,tcp,gloo,openmpi,mpich,nccl",
+    "sweep resnet50_100g --param compute.mean=20ms,50ms,155ms --param device="
+    "v100-torch1.5,v100-torch2.6,t4-torch2.6,l40s-torch2.6,rtx4090-torch2.6,a100-torch2.6,h100-torch2.6,h200-torch2.6",
+    "sweep time_to_accuracy_wan --param seed=0,1,2",
+    "validate shaped_openmpi shaped_sparse shaped_gloo shaped_mpich shaped_varying --split links",
+}
+"""What takes more than some seconds of a processor."""
+
+READ = {"reproduce --all --markdown docs/papers.md --force"}
+"""What is only read on a page that a command writes: it makes that page anew, in some minutes."""
+
+
+def commands(page):
+    """Yield the commands of a page, each with its words, the file that it writes to, and whether it is only read."""
+    for found in BLOCK.finditer(page.read_text(encoding="utf-8")):
+        for line in found["lines"].replace("\\\n", " ").splitlines():
+            words = shlex.split(line.strip().removeprefix("$ "), comments=True)
+            if words[:1] == ["simnet"]:
+                words, _, target = " ".join(map(shlex.quote, words[1:])).partition(" '>' ")
+                yield shlex.split(words), target, bool(found["needs"]) or words in READ
+
+
+def pages():
+    """Return the commands by page; what runs or chooses stands there once, as no other command reads its files."""
+    found, met = {}, set()
+    for path in [ROOT / "README.md", *sorted(ROOT.glob("docs/*.md"))]:
+        own = [one for one in commands(path) if shlex.join(one[0]) not in met]
+        met.update(shlex.join(words) for words, _, _ in own if words[0] in ("run", "choose"))
+        if own and path.name not in RUN_ELSEWHERE:
+            found[path.name] = own
+    return found
+
+
+PAGES = pages()
+
+
+def read(words):
+    """Read a command without running it, as the command line does."""
+    group = typer.main.get_command(cli.app)
+    context = group.make_context("simnet", list(words))
+    name, command, rest = group.resolve_command(context, [*context._protected_args, *context.args])
+    command.make_context(name, rest, parent=context)
+
+
+def run(words, target):
+    said = did(*words).stdout
+    if target:
+        Path(target).write_text(said, encoding="utf-8")
+
+
+@pytest.fixture
+def folder(tmp_path, monkeypatch):
+    """A folder with what a checkout has, and the scheme that a page writes."""
+    for name in ("scenarios", "examples"):
+        (tmp_path / name).symlink_to(ROOT / name)
+    (tmp_path / "rotating.py").symlink_to(ROOT / "examples" / "plugins" / "rotating.py")
+    monkeypatch.chdir(tmp_path)
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_commands_work(folder, page):
+    for words, target, unread in PAGES[page]:
+        if unread:
+            read(words)
+        elif shlex.join(words) not in SLOW:
+            run(words, target)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("command", sorted(SLOW))
+def test_long_commands_work(folder, command):
+    run(shlex.split(command), None)
+
+
+def test_pages_have_the_commands_that_are_treated_apart():
+    assert {shlex.join(words) for own in PAGES.values() for words, _, _ in own} >= SLOW | READ
+
+
+def test_an_option_that_there_is_not_is_found():
+    with pytest.raises(Exception, match="--sead"):
+        read(["run", "quickstart", "--sead", "3"])
+
+
+def test_commands_are_found_with_comments_continuations_and_prompts(tmp_path):
+    (tmp_path / "a.md").write_text(
+        "```sh\nmake\nsimnet run 'a b' # c\nsimnet schema > s.json\n```\n"
+        "<!-- needs a cluster -->\n```console\n$ simnet time \\\n  --json\n```\n```yaml\nsimnet no\n```\n"
+    )
+    assert list(commands(tmp_path / "a.md")) == [
+        (["run", "a b"], "", False),
+        (["schema"], "s.json", False),
+        (["time", "--json"], "", True),
+    ]
