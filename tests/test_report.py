@@ -527,7 +527,11 @@ def test_timeline_nests_pairs_and_ascends(made):
     assert [event["ts"] for event in events] == sorted(event["ts"] for event in events)
     tracks, halves = defaultdict(list), defaultdict(list)
     for event in events:
+        if event["ph"] == "C":
+            continue
         assert (event["pid"], event["tid"]) in names
+        if event["ph"] in "sf":
+            continue
         if event["ph"] == "X":
             assert event["dur"] > 0
             tracks[event["pid"], event["tid"]].append((ns(event["ts"]), ns(event["ts"]) + ns(event["dur"])))
@@ -544,6 +548,94 @@ def test_timeline_nests_pairs_and_ascends(made):
     assert len(halves) == 2 * len(messages)
     longer = spans[(spans["finish_s"] - spans["start_s"]) > 3e-9]
     assert sum(len(track) for track in tracks.values()) >= len(longer)
+
+
+@given(activity())
+def test_arrows_go_from_what_the_sender_does_to_what_the_receiver_does(made):
+    spans, messages = made
+    events, names = timeline(spans, messages, links=two_hops)
+    slices = defaultdict(list)
+    for event in events:
+        if event["ph"] == "X":
+            slices[event["pid"], event["tid"]].append((ns(event["ts"]), ns(event["ts"]) + ns(event["dur"])))
+    ends = defaultdict(dict)
+    for event in events:
+        if event["ph"] in "sf":
+            ends[event["pid"], event["id"]][event["ph"]] = event
+            # Viewers bind an arrow to the slice that is open on its track; both ends lie within one.
+            at = ns(event["ts"])
+            assert any(begin <= at < end for begin, end in slices[event["pid"], event["tid"]])
+    pids = {policy: pid for pid, policy in enumerate(dict.fromkeys([*spans["policy"], *messages["policy"]]), start=1)}
+    drawn = sorted(
+        (pid, *(names[pid, one[end]["tid"]].split(" (")[0] for end in "sf"), ns(one["s"]["ts"]), ns(one["f"]["ts"]))
+        for (pid, _), one in ends.items()
+    )
+    expected = []
+    for row in messages.itertuples():
+        pid, start, finish = pids[row.policy], round(1e9 * row.start_s), round(1e9 * row.finish_s)
+
+        def busy(worker, time, ending, pid=pid):
+            tracks = [own for key, own in slices.items() if key[0] == pid and names[key].startswith(f"rank {worker} ")]
+            return any(a < time <= b if ending else a <= time < b for own in tracks for a, b in own)
+
+        if busy(row.src, start, False) and busy(row.dst, finish, True) and start < finish:
+            expected.append((pid, f"rank {row.src} compute", f"rank {row.dst} compute", start, finish - 1))
+    assert drawn == sorted(expected)
+
+
+@given(activity())
+def test_counters_tell_how_many_messages_are_under_way_on_each_link(made):
+    _, messages = made
+    events, _ = timeline(made[0], messages, links=two_hops)
+    pids = {policy: pid for pid, policy in enumerate(dict.fromkeys([*made[0]["policy"], *messages["policy"]]), start=1)}
+    counts = defaultdict(list)
+    for event in events:
+        if event["ph"] == "C":
+            counts[event["pid"], event["name"]].append((ns(event["ts"]), event["args"]["messages"]))
+    for (pid, name), own in counts.items():
+        assert [time for time, _ in own] == sorted({time for time, _ in own})
+        assert own[-1][1] == 0
+        for time, count in own:
+            there = [
+                row for row in messages.itertuples()
+                if pids[row.policy] == pid and name.split(": ")[0][5:] in two_hops(row.src, row.dst)
+                and round(1e9 * row.start_s) <= time < round(1e9 * row.finish_s)
+            ]  # fmt: skip
+            assert count == len(there)
+    assert {name.split(": ")[1] for _, name in counts} <= {"messages under way"}
+
+
+@pytest.mark.parametrize(("changes", "every"), [(20, 1), (900, 8)])
+def test_bandwidths_are_those_of_the_links_that_messages_take_and_what_is_left_out_is_said(changes, every):
+    messages = pd.DataFrame([["x", 0, 0, "ring", 0, 1, 8.0, 1.0, 2.0]], columns=MESSAGES)
+    asked = []
+
+    def bandwidths(link, start, end):
+        asked.append((link, start, end))
+        return np.linspace(start, end, changes, endpoint=False), np.arange(changes) * 1e6
+
+    stream = io.BytesIO()
+    write_timeline(
+        stream, pd.DataFrame(columns=SPANS), messages, links=two_hops, bandwidths=bandwidths, max_events=2_500
+    )
+    made = json.loads(stream.getvalue())
+    assert asked == [("0 to switch", 1.0, 2.0), ("switch to 1", 1.0, 2.0)]
+    drawn = [event for event in made["traceEvents"] if event["name"] == "link 0 to switch: bandwidth"]
+    assert [event["args"]["Mbit/s"] for event in drawn] == [8.0 * at for at in range(0, changes, every)]
+    assert ns(drawn[1]["ts"]) == round(1e9 * (1 + every / changes))
+    said = "all changes" if every == 1 else "of the changes of a link one in 8"
+    assert made["otherData"] == {"iterations": {"x": "0"}, "bandwidths": said}
+    assert sum(event["ph"] != "M" for event in made["traceEvents"]) <= 2_500
+
+
+def test_timeline_says_which_iterations_it_holds():
+    spans = pd.DataFrame([["x", i, 0, "compute", "select", i, i + 1.0] for i in (0, 1, 2, 7)], columns=SPANS)
+    stream = io.BytesIO()
+    write_timeline(stream, spans, pd.DataFrame(columns=MESSAGES), iterations={"x": 5000}, max_events=4)
+    made = json.loads(stream.getvalue())
+    assert made["otherData"] == {"iterations": {"x": "0 to 2, 7 of 5,000"}}
+    process = next(event for event in made["traceEvents"] if event["name"] == "process_name")
+    assert process["args"]["name"] == "x: iterations 0 to 2, 7 of 5,000"
 
 
 def test_timeline_names_every_rank_and_link_and_tells_policies_apart():
@@ -584,9 +676,11 @@ def test_timeline_holds_the_first_iterations_that_fit(max_events):
     assert len(events) <= max_events
     begun = sorted(event["id"] for event in events if event["ph"] == "b")
     assert begun == sorted(event["id"] for event in events if event["ph"] == "e")
-    whole = max_events // 2 // 7
+    # A span and three messages, each of two ends on a link and two counts there, which three at an end share.
+    whole = max_events // 2 // (1 + 3 * 6)
     if whole:
-        assert len(events) == 2 * 7 * min(whole, 10)
+        drawn = [event for event in events if event["ph"] not in "sfC"]
+        assert len(drawn) == 2 * 7 * min(whole, 10)
         assert max(ns(event["ts"]) for event in events) <= 1e9 * min(whole, 10)
     elif max_events > 1:
         assert events

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from functools import cache
 from typing import Any, NamedTuple
 
+import numpy as np
 import pandas as pd
 
 from simnet.report.timeline import Kept, LinkNames, within
@@ -49,13 +49,13 @@ def kept(recorded: Recorded, events: int = EVENTS) -> dict[str, Any]:
     >>> found["policies"]["AG"]["0"]["messages"], found["links"], found["routes"]
     ([[0, 1, 1000000.0, 0.5, 0.75, 'allgather']], [['0', 'switch'], ['switch', '1']], {'0,1': [0, 1]})
     """
-    links, route = recorded.links, cache(lambda src, dst: ("",))
+    links = recorded.links
     names = list(dict.fromkeys([*recorded.spans["policy"], *recorded.messages["policy"]]))
     policies: dict[str, Any] = {}
     pairs: dict[tuple[int, int], None] = {}
     for name in names:
         own = Kept(*(frame[frame["policy"] == name] for frame in (recorded.spans, recorded.messages)))
-        shown = within(own, route, events // len(names))
+        shown = within(own, np.full(len(own.messages), 2), events // len(names))
         iterations = {}
         for iteration in dict.fromkeys([*shown.spans["iteration"], *shown.messages["iteration"]]):
             spans, messages = (frame[frame["iteration"] == iteration] for frame in shown)

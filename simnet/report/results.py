@@ -40,7 +40,7 @@ from simnet.report import co_located, failures, run_tables
 from simnet.report.calibrated import CalibrationSummary
 from simnet.report.kept import Recorded
 from simnet.report.summary import Summary, bought_by, learning_columns, significant, summarize, with_exploration
-from simnet.report.timeline import LinkNames, write_timeline
+from simnet.report.timeline import Bandwidths, LinkNames, write_timeline
 
 if TYPE_CHECKING:
     from simnet.job import PolicyResult
@@ -69,6 +69,7 @@ def write_run(
     shared_by: Sharing = MAX_MIN,
     bound: str | None = "clairvoyant",
     links: LinkNames | None = None,
+    bandwidths: Bandwidths | None = None,
     report: bool = True,
     missing: Sequence[str] = (),
     target: float | None = None,
@@ -88,8 +89,9 @@ def write_run(
         As for `simnet.report.summary.summarize`.
     scenario_lock : str
         Text of the resolved scenario; its hash goes into the summary.
-    links : callable, optional
-        Names the links between two ranks, for the timeline; see `simnet.report.timeline.write_timeline`.
+    links, bandwidths : callable, optional
+        Name the links between two ranks, and tell their bandwidths, for the timeline; see
+        `simnet.report.timeline.write_timeline`.
     report : bool
         Whether to draw the figures and write the report; else those of an earlier run go.
     setting : mapping of str to str, optional
@@ -153,7 +155,8 @@ def write_run(
             for kind in ("csv", "parquet"):
                 (folder / f"{name}.{kind}").unlink(missing_ok=True)
     with atomic_write(folder / "timeline.json") as stream:
-        write_timeline(stream, recorded.spans, recorded.messages, links=links)
+        ran = {name: len(result.iterations) for name, result in results.items()}
+        write_timeline(stream, recorded.spans, recorded.messages, links=links, bandwidths=bandwidths, iterations=ran)
     # Last, so that a folder with a summary of this run has the rest of it too.
     write_files(
         folder, {"summary.json": json.dumps(summary, indent=2, sort_keys=True, allow_nan=False).encode() + b"\n"}

@@ -1,9 +1,10 @@
 """The first iterations as a timeline for Perfetto or chrome://tracing: a track per resource of a rank, and per link.
 
-Trace Event Format: a process per policy. What a resource of a rank does (its compute stream: compute, select, wait; its
-network: communicate, or what is overlapped by computing) are complete events on its track, where events must nest or be
-disjoint; what overlaps by more than rounding goes to a second track. What a link carries are pairs of asynchronous
-begin and end events, since transfers that share a link overlap in any way.
+Trace Event Format: a process per policy, and one for the network. What a resource of a rank does (its compute stream:
+compute, select, wait; its network: communicate, or what is overlapped by computing) are complete events on its track,
+where events must nest or be disjoint; what overlaps by more than rounding goes to a second track. What a link carries
+are pairs of asynchronous begin and end events, since transfers that share a link overlap in any way. Flow events are
+the arrows from who sends a message to who receives it; counters are messages under way on a link, and its bandwidth.
 """
 
 from __future__ import annotations
@@ -11,9 +12,9 @@ from __future__ import annotations
 import itertools
 import json
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import cache
-from typing import Any, BinaryIO, NamedTuple, TypeAlias
+from typing import Any, BinaryIO, Literal, NamedTuple, TypeAlias
 
 import numpy as np
 import pandas as pd
@@ -22,9 +23,14 @@ from numpy.typing import NDArray
 LinkNames: TypeAlias = Callable[[int, int], Sequence[str]]
 """Names of the links on the route from one rank to another."""
 
+Bandwidths: TypeAlias = Callable[[str, float, float], tuple[NDArray[np.float64], NDArray[np.float64]]]
+"""From when on [s] a link, by its name, has which bandwidth [byte/s], from one time [s] to before another."""
+
 _NS = 1_000_000_000
 # Track numbers are unique in the file, since viewers may take two threads of one number for one thread.
 _TRACKS_PER_POLICY = 1_000_000
+# Part of the events that bandwidths may be.
+_BANDWIDTHS = 10
 
 
 class Kept(NamedTuple):
@@ -33,6 +39,21 @@ class Kept(NamedTuple):
     spans: pd.DataFrame
     messages: pd.DataFrame
 
+    @property
+    def iterations(self) -> list[int]:
+        """The iterations of which there is something."""
+        return sorted({*self.spans["iteration"].tolist(), *self.messages["iteration"].tolist()})
+
+
+class _Slice(NamedTuple):
+    """What a resource of a rank does, from when to when [ns], and its track."""
+
+    worker: int
+    resource: str
+    start: float
+    finish: float
+    tid: int
+
 
 def write_timeline(
     stream: BinaryIO,
@@ -40,6 +61,8 @@ def write_timeline(
     messages: pd.DataFrame,
     *,
     links: LinkNames | None = None,
+    bandwidths: Bandwidths | None = None,
+    iterations: Mapping[str, int] | None = None,
     max_events: int = 50_000,
 ) -> int:
     """Write a timeline; return the number of events in it, names of tracks not counted.
@@ -54,22 +77,32 @@ def write_timeline(
         Columns `policy`, `iteration`, `round`, `phase`, `src`, `dst`, `nbytes_B`, `start_s`, `finish_s`.
     links : callable, optional
         ``links(src, dst)`` names the links that a message occupies; one link per pair of ranks when omitted.
+    bandwidths : callable, optional
+        ``bandwidths(link, start, end)`` says from when on a link of these has which bandwidth; none is drawn when
+        omitted.
+    iterations : mapping of str to int, optional
+        How many iterations each policy has run, for the names of the processes, which say what of it is here.
     max_events : int
         No more events than this, shared equally between the policies; each policy gets as many of its first
-        iterations as fit, or the beginning of the first one.
+        iterations as fit, or the beginning of the first one. Of bandwidths that change more often than a tenth of
+        this, changes are left out evenly, and ``otherData`` of the file says so.
 
     Examples
     --------
     >>> import io
-    >>> spans = pd.DataFrame([("AG", 0, 0, "compute", "select", 0.0, 0.5)],
+    >>> rows = [("AG", 0, 0, "compute", "select", 0.0, 0.5), ("AG", 0, 1, "network", "communicate", 0.5, 0.75)]
+    >>> spans = pd.DataFrame(rows,
     ...     columns=["policy", "iteration", "worker", "resource", "what", "start_s", "finish_s"])
-    >>> messages = pd.DataFrame([("AG", 0, 0, "allgather", 0, 1, 1e6, 0.5, 0.75)],
+    >>> messages = pd.DataFrame([("AG", 0, 0, "allgather", 0, 1, 1e6, 0.25, 0.75)],
     ...     columns=["policy", "iteration", "round", "phase", "src", "dst", "nbytes_B", "start_s", "finish_s"])
     >>> stream = io.BytesIO()
-    >>> write_timeline(stream, spans, messages)
-    3
-    >>> [event["ph"] for event in json.loads(stream.getvalue())["traceEvents"]]
-    ['M', 'M', 'M', 'M', 'M', 'M', 'X', 'b', 'e']
+    >>> write_timeline(stream, spans, messages, iterations={"AG": 300})
+    8
+    >>> made = json.loads(stream.getvalue())
+    >>> "".join(event["ph"] for event in made["traceEvents"] if event["ph"] != "M")
+    'XbsCXfeC'
+    >>> made["otherData"]
+    {'iterations': {'AG': '0 of 300'}}
     """
 
     @cache
@@ -80,21 +113,57 @@ def write_timeline(
     names: list[dict[str, Any]] = []
     events: list[dict[str, Any]] = []
     numbers = itertools.count(1)
+    kept_of: dict[str, Kept] = {}
+    for_bandwidths = 0 if bandwidths is None else max_events // _BANDWIDTHS
+    said: dict[str, Any] = {"iterations": {}}
     for pid, policy in enumerate(policies, start=1):
         own = Kept(spans[spans["policy"] == policy], messages[messages["policy"] == policy])
-        kept = within(own, route, max_events // len(policies))
-        tracks = _Tracks(pid, str(policy))
-        events += _rank_events(kept.spans, tracks)
+        pairs = zip(own.messages["src"], own.messages["dst"], strict=True)
+        # Begin, end and two counts on each link, and both ends of an arrow.
+        costs = np.array([4 * len(route(*pair)) + 2 for pair in pairs], dtype=np.int64)
+        kept = kept_of[policy] = within(own, costs, (max_events - for_bandwidths) // len(policies))
+        of = "" if iterations is None else f" of {iterations[policy]:,}"
+        said["iterations"][str(policy)] = here = _ranges(kept.iterations) + of
+        tracks = _Tracks(pid, f"{policy}: iterations {here}" if kept.iterations else str(policy))
+        slices = []
+        for event, slice_ in _rank_events(kept.spans, tracks):
+            events.append(event)
+            slices.append(slice_)
         events += _link_events(kept.messages, tracks, route, numbers)
+        events += _arrows(kept.messages, slices, pid, numbers)
+        events += _under_way(kept.messages, tracks, route)
         names += tracks.names
+    if bandwidths is not None:
+        tracks = _Tracks(len(policies) + 1, "network")
+        found, every = _bandwidth_events(kept_of.values(), tracks, route, bandwidths, for_bandwidths)
+        if found:
+            names += tracks.names
+            said["bandwidths"] = "all changes" if every == 1 else f"of the changes of a link one in {every}"
+        events += found
     events.sort(key=lambda event: event["ts"])
-    stream.write(b'{"displayTimeUnit":"ms","traceEvents":[')
+    stream.write(b'{"displayTimeUnit":"ms","otherData":' + json.dumps(said, separators=(",", ":")).encode())
+    stream.write(b',"traceEvents":[')
     separator = b"\n"
     for event in (*names, *events):
         stream.write(separator + json.dumps(event, separators=(",", ":"), sort_keys=True).encode())
         separator = b",\n"
     stream.write(b"\n]}\n")
     return len(events)
+
+
+def _ranges(numbers: Sequence[int]) -> str:
+    """Return ascending whole numbers as people write them.
+
+    >>> _ranges([0, 1, 2, 5, 7, 8])
+    '0 to 2, 5, 7 to 8'
+    """
+    ranges: list[list[int]] = []
+    for number in numbers:
+        if ranges and number == ranges[-1][-1] + 1:
+            ranges[-1] = [ranges[-1][0], number]
+        else:
+            ranges.append([number])
+    return ", ".join(" to ".join(f"{end:,}" for end in one) for one in ranges) or "none"
 
 
 class _Tracks:
@@ -120,7 +189,7 @@ class _Tracks:
             )
 
 
-def _rank_events(spans: pd.DataFrame, tracks: _Tracks) -> Iterator[dict[str, Any]]:
+def _rank_events(spans: pd.DataFrame, tracks: _Tracks) -> Iterator[tuple[dict[str, Any], _Slice]]:
     ordered = spans.assign(start=_ns(spans["start_s"]), finish=_ns(spans["finish_s"])).sort_values(
         ["worker", "resource", "start", "finish"], kind="stable"
     )
@@ -136,16 +205,18 @@ def _rank_events(spans: pd.DataFrame, tracks: _Tracks) -> Iterator[dict[str, Any
         lanes[lane] = max(finish, start)
         if finish <= start:
             continue
-        yield {
+        tid = tracks[f"rank {worker} {resource}" + (f" ({lane + 1})" if lane else "")]
+        event = {
             "ph": "X",
             "cat": "rank",
             "name": what,
             "pid": tracks.pid,
-            "tid": tracks[f"rank {worker} {resource}" + (f" ({lane + 1})" if lane else "")],
+            "tid": tid,
             "ts": start / 1000,
             "dur": (finish - start) / 1000,
             "args": {"iteration": iteration},
         }
+        yield event, _Slice(worker, resource, start, finish, tid)
 
 
 def _link_events(
@@ -164,23 +235,97 @@ def _link_events(
             yield {"ph": "e", "ts": max(start, finish) / 1000, **common}
 
 
-def within(own: Kept, route: LinkNames, budget: int) -> Kept:
+def _arrows(
+    messages: pd.DataFrame, slices: Sequence[_Slice], pid: int, numbers: Iterator[int]
+) -> Iterator[dict[str, Any]]:
+    """Yield an arrow for each message, from what its sender does as it is sent to what its receiver does as it arrives.
+
+    A rank that does nothing then, as far as that is drawn, has no place for an arrow, and that message has none.
+    """
+    rows: dict[int, dict[int, list[tuple[float, float]]]] = defaultdict(lambda: defaultdict(list))
+    # What the network of a rank does comes first.
+    for one in sorted(slices, key=lambda one: one.resource != "network"):
+        rows[one.worker][one.tid].append((one.start, one.finish))
+    tracks = {worker: [(tid, np.array(own).T) for tid, own in own.items()] for worker, own in rows.items()}
+
+    def place(worker: int, time: float, side: Literal["left", "right"]) -> tuple[int, float] | None:
+        for tid, (starts, finishes) in tracks.get(worker, ()):
+            at = int(np.searchsorted(starts, time, side)) - 1
+            if at >= 0 and (time < finishes[at] or (side == "left" and time == finishes[at])):
+                # An arrow ends within a slice, not at its end.
+                return tid, max(float(starts[at]), time - 1) if side == "left" else time
+        return None
+
+    columns = (messages[name].tolist() for name in ("src", "dst"))
+    times = (_ns(messages["start_s"]).tolist(), _ns(messages["finish_s"]).tolist())
+    for src, dst, start, finish in zip(*columns, *times, strict=True):
+        begin, end = place(src, start, "right"), place(dst, finish, "left")
+        if begin is None or end is None or begin[1] > end[1]:
+            continue
+        common = {"cat": "message", "name": "message", "id": f"{next(numbers):#x}", "pid": pid}
+        yield {"ph": "s", "tid": begin[0], "ts": begin[1] / 1000, **common}
+        yield {"ph": "f", "bp": "e", "tid": end[0], "ts": end[1] / 1000, **common}
+
+
+def _under_way(messages: pd.DataFrame, tracks: _Tracks, route: LinkNames) -> Iterator[dict[str, Any]]:
+    """Yield how many messages are under way on each link, whenever that changes."""
+    changes: dict[str, dict[float, int]] = defaultdict(lambda: defaultdict(int))
+    columns = (messages[name].tolist() for name in ("src", "dst"))
+    times = (_ns(messages["start_s"]).tolist(), _ns(messages["finish_s"]).tolist())
+    for src, dst, start, finish in zip(*columns, *times, strict=True):
+        for link in route(src, dst):
+            changes[link][start] += 1
+            changes[link][max(start, finish)] -= 1
+    for link, own in changes.items():
+        count, name = 0, f"link {link}: messages under way"
+        for time in sorted(own):
+            count += own[time]
+            yield {"ph": "C", "name": name, "pid": tracks.pid, "ts": time / 1000, "args": {"messages": count}}
+
+
+def _bandwidth_events(
+    kept: Iterable[Kept], tracks: _Tracks, route: LinkNames, bandwidths: Bandwidths, room: int
+) -> tuple[list[dict[str, Any]], int]:
+    """Return the bandwidths of the links that messages take while these are under way, and which part of all changes.
+
+    Of each link that is every change, or one in so many, if there are more than have room.
+    """
+    frames = [one.messages for one in kept if len(one.messages)]
+    if not frames:
+        return [], 1
+    pairs = dict.fromkeys(pair for one in frames for pair in zip(one["src"], one["dst"], strict=True))
+    links = list(dict.fromkeys(link for pair in pairs for link in route(*pair)))
+    start, end = (min(one["start_s"].min() for one in frames), max(one["finish_s"].max() for one in frames))
+    found = [bandwidths(link, float(start), float(end)) for link in links]
+    every = 1
+    while sum(-(-times.size // every) for times, _ in found) > room:
+        if every > max(times.size for times, _ in found):
+            return [], 1
+        every *= 2
+    events = [
+        {"ph": "C", "name": f"link {link}: bandwidth", "pid": tracks.pid, "ts": time, "args": {"Mbit/s": 8e-6 * value}}
+        for link, (times, values) in zip(links, found, strict=True)
+        for time, value in zip((1e6 * times[::every]).tolist(), values[::every].tolist(), strict=True)
+    ]
+    return events, every
+
+
+def within(own: Kept, costs: NDArray[np.int64], budget: int) -> Kept:
     """Return the first iterations that fit into the budget of events, or the beginning of the first one.
 
     Parameters
     ----------
     own : Kept
         Of one policy.
-    route : callable
-        Names of the links between two ranks; a message is two events on each.
+    costs : ndarray of int
+        Events that each message is; a span is one.
     budget : int
         Events that there may be.
     """
-    cost = 2 * np.array([len(route(*pair)) for pair in zip(own.messages["src"], own.messages["dst"], strict=True)], int)
     per_iteration = pd.concat(
         [
             pd.Series(1, index=own.spans["iteration"].to_numpy()),
-            pd.Series(cost, index=own.messages["iteration"].to_numpy()),
+            pd.Series(costs, index=own.messages["iteration"].to_numpy()),
         ]
     )
     total = per_iteration.groupby(level=0).sum().cumsum()
@@ -188,7 +333,7 @@ def within(own: Kept, route: LinkNames, budget: int) -> Kept:
     if len(total) and not len(fitting):
         first = own.messages["iteration"] == total.index[0]
         spans = own.spans[own.spans["iteration"] == total.index[0]].sort_values("start_s", kind="stable")
-        messages = own.messages[first].assign(cost=cost[first]).sort_values("start_s", kind="stable")
+        messages = own.messages[first].assign(cost=costs[first]).sort_values("start_s", kind="stable")
         spans = spans.head(budget // 2)
         return Kept(spans, messages[messages["cost"].cumsum() <= budget - len(spans)])
     return Kept(own.spans[own.spans["iteration"].isin(fitting)], own.messages[own.messages["iteration"].isin(fitting)])

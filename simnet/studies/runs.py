@@ -235,6 +235,7 @@ def write(
         folder,
         done,
         links=built.links,
+        bandwidths=built.bandwidths,
         report=report,
         setting=_setting(loaded, built.job),
         **_told(loaded, built, done),
