@@ -10,6 +10,7 @@ from simnet.base.rng import stream
 from simnet.traces import normals, synthetic
 from simnet.traces.refining import BEYOND
 from simnet.traces.synthetic_parameters import SyntheticParameters
+from sparsifier_models.selection import squared_norms
 
 # The package has a function of this name.
 SOURCE = importlib.import_module("simnet.traces.synthetic")
@@ -19,7 +20,7 @@ def bits(values):
     return values.view(np.uint32)
 
 
-@pytest.mark.parametrize("sizes", [(3_000_000,), (1, 2, 4093, 1, 8192, 5000, 3), (4096, 4096, 1)])
+@pytest.mark.parametrize("sizes", [(3_000_000,), (1, 2, 4093, 1, 8192, 5000, 3), (4096, 4096, 1), (63, 64, 65) * 99])
 def test_compiled_normals_are_those_of_numpy(sizes):
     loops = normals.loops()
     assert loops is not None
@@ -90,8 +91,20 @@ def test_gradients_that_are_added_are_those_that_are_made(monkeypatch, ordered, 
     for iteration in (0, 1, 9):
         rows = start.copy()
         assert source.adds
-        source.add(iteration, rows)
+        norms = source.add(iteration, rows)
         assert np.array_equal(bits(rows), bits(start + other.gradients(iteration)))
+        if any(ordered):
+            assert norms is None
+        else:
+            assert norms.tolist() == squared_norms(rows).tolist()
+
+
+def test_the_squares_of_rows_that_gradients_are_added_to_are_not_finite_where_an_entry_is_not(monkeypatch):
+    monkeypatch.setattr(normals, "_WORTH", 0)
+    source = synthetic([("a", (40, 1000))], 3)
+    rows = np.zeros((3, 40_000), dtype=np.float32)
+    rows[0, 5], rows[2, -1] = np.inf, np.nan
+    assert np.isfinite(source.add(0, rows)).tolist() == [False, True, False]
 
 
 def test_gradients_are_added_where_loops_are_compiled(monkeypatch):

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from gradients import KINDS, f32, gradients_of
 from looping import each
-from sparsifier_models import create
+from sparsifier_models import create, split_reduce
 from sparsifier_models.oktopk import WARM_UP
 from sparsifier_models.reused_thresholds import RULES, raised
 from sparsifier_models.split_reduce import (
@@ -650,3 +650,18 @@ def test_messages_about_messages_do_not_grow_with_the_scale():
         np.testing.assert_array_equal(one["nbytes"][fixed], other["nbytes"][fixed])
         # The model has 50 times 4096 entries, of which 4096 are kept, and not 50 times 81.
         np.testing.assert_allclose(other["nbytes"][~fixed], one["nbytes"][~fixed] * 4096 / 81)
+
+
+@given(st.integers(1, 20), st.integers(1, 300), st.floats(0, 1), st.sampled_from(["i4", "i8"]), st.integers(0, 2**31))
+def test_regions_added_up_a_step_at_a_time_are_those_added_up_worker_by_worker(P, n, share, width, seed):
+    random = np.random.default_rng(seed)
+    rows = random.standard_normal((P, n)).astype(np.float32)
+    rows[random.random((P, n)) < 0.2] = -0.0
+    chosen = [np.flatnonzero(random.random(n) < share).astype(width) for _ in range(P)]
+    cuts = np.concatenate([[0], np.sort(random.integers(0, n + 1, P - 1)), [n]])
+    found = []
+    for limit in (0, 1 << 40):
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(split_reduce, "_SHORT_PARTS", limit)
+            found.append([part.tobytes() for part in split_reduce.split_and_reduce(rows, chosen, cuts)])
+    assert found[0] == found[1]

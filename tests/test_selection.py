@@ -16,7 +16,16 @@ from hypothesis import strategies as st
 from simnet.base.effort import Interpreted
 from sparsifier_models import compiled_selection, selection
 from sparsifier_models.mstopk import bracket
-from sparsifier_models.selection import above, count_above, entries_above, kth_magnitude, squared_norm, top_k
+from sparsifier_models.selection import (
+    above,
+    count_above,
+    entries_above,
+    kth_magnitude,
+    squared_norm,
+    squared_norms,
+    take_mean,
+    top_k,
+)
 
 PATHS = ["compiled", "numpy"]
 
@@ -132,6 +141,23 @@ def test_sums_of_squares_have_the_same_bits_on_both_paths(kind, n, seed):
     with on("numpy"):
         assert squared_norm(values) == compiled
     assert compiled == pytest.approx(math.fsum((values.astype(np.float64) ** 2).tolist()), rel=1e-14)
+
+
+@pytest.mark.parametrize("path", PATHS)
+@settings(max_examples=100)
+@given(kinds, st.one_of(lengths, st.integers(8192, 40_000)), st.floats(0, 1), seeds)
+def test_what_is_left_is_summed_while_entries_are_taken(path, kind, n, share, seed):
+    rows = np.stack([values_of(kind, n, seed), values_of(kind, n, seed + 1)])
+    indices = np.flatnonzero(np.random.default_rng(seed).random(n) < share)
+    after, left = rows.copy(), np.zeros(2)
+    with np.errstate(over="ignore", invalid="ignore"):
+        mean, sent = take_mean(after, indices)
+    with on(path), np.errstate(over="ignore", invalid="ignore"):
+        again = rows.copy()
+        found, also = take_mean(again, indices, None, left)
+        assert left.tolist() == squared_norms(after).tolist()
+    assert again.tobytes() == after.tobytes()
+    assert (found.tobytes(), also.tobytes()) == (mean.tobytes(), sent.tobytes())
 
 
 @pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf])
