@@ -102,6 +102,41 @@ def test_quiet_says_nothing(small: Path, tmp_path: Path) -> None:
     assert (result.exit_code, result.output) == (0, "")
 
 
+def test_json_is_what_the_files_hold(small: Path, tmp_path: Path) -> None:
+    printed = json.loads(did("run", small, "--out", tmp_path / "run", "--json").stdout)
+    assert printed == json.loads((tmp_path / "run" / "summary.json").read_text())
+    printed = json.loads(did("run", small, "--out", tmp_path / "seeds", "--seeds", "2", "--json").stdout)
+    assert printed == json.loads((tmp_path / "seeds" / "summary.json").read_text())
+    options = "--out", tmp_path / "compared", "--workers", "2,3", "--json", "--set", "job.iterations=4"
+    rows = json.loads(did("compare", small, *options).stdout)
+    pd.testing.assert_frame_equal(
+        pd.DataFrame(rows), pd.read_csv(tmp_path / "compared" / "compare.csv"), check_dtype=False
+    )
+    options = "--out", tmp_path / "swept", "--param", "density=0.1,0.2", "--json", "--set", "job.iterations=4"
+    rows = json.loads(did("sweep", small, *options).stdout)
+    swept = pd.read_csv(tmp_path / "swept" / "sweep.csv")
+    assert [(row["density"], row["policy"]) for row in rows] == list(
+        zip(swept["density"], swept["policy"], strict=True)
+    )
+    assert [row["iteration_s"] for row in rows] == pytest.approx(swept["iteration_s"].tolist())
+
+
+def test_lists_are_told_as_json_too() -> None:
+    listed = json.loads(did("list", "models", "--json").stdout)["models"]
+    assert {"resnet50", "vgg16"} <= {row["model"] for row in listed}
+    assert all(set(row) == set(listed[0]) for row in listed)
+    assert "--json" in refused("list", "scenarios", "--show", "quickstart", "--json")
+
+
+def test_the_first_word_of_commands_of_two_tells_them() -> None:
+    said = did("trace", "--help").stdout
+    for name in ("info", "synth", "fit", "convert"):
+        assert f"simnet trace {name}" in said
+    alone = invoke("trace")
+    assert (alone.exit_code, alone.stdout) == (2, said)
+    assert "did you mean 'trace info'?" in refused("trace", "infos")
+
+
 def test_policies_may_be_chosen(small: Path, tmp_path: Path) -> None:
     did("run", small, "--out", tmp_path, "-q", "--policies", "flexible, AG")
     summary = json.loads((tmp_path / "summary.json").read_text())

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from simnet.base.errors import InputError
-from simnet.commands.options import Fields, Scenario, Seed, Seeds, Stack
+from simnet.commands.options import Fields, Json, Scenario, Seed, Seeds, Stack
 from simnet.commands.resumable import Execution, carry_out
 from simnet.studies import options
 
@@ -45,6 +45,7 @@ def compare(
         Path | None,
         typer.Option(help="Folder for the results; default: runs/compare-NAME. Files of an earlier run are replaced."),
     ] = None,
+    json_: Json = False,
     *,
     execution: Execution,
 ) -> None:
@@ -75,8 +76,11 @@ def compare(
         from simnet.report import paired
         from simnet.report.comparison import comparison_table
         from simnet.report.console import show_calls
-        from simnet.report.tables import print_wide
+        from simnet.report.tables import print_wide, records
 
+        if json_:
+            typer.echo(records(table))
+            return
         print_wide(comparison_table(table, comparison.title(largest, device, seeds)))
         if seeds > 1:
             typer.echo(f"Intervals at {100 * paired.LEVEL:.0f} %: {paired.METHOD}.")

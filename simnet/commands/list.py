@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import json
 from enum import StrEnum
 from typing import Annotated
 
 import typer
 
+from simnet.commands.options import Json
 from simnet.studies import options
 
 
@@ -33,14 +35,21 @@ def list_(
     show: Annotated[
         str | None, typer.Option(metavar="NAME", help="scenarios: print the one of this name, as a start for your own.")
     ] = None,
+    json_: Json = False,
 ) -> None:
     """List what comes with simnet: sparsifiers, topologies, scenarios, models, ..."""
     from simnet.report.tables import show_listing
     from simnet.studies import listing
 
     options.only("scenarios", kind is Kind.SCENARIOS, {"--show": show})
+    options.only("a list, not for --show", show is None, {"--json": json_})
     if show is not None:
         typer.echo(listing.scenario_text(show), nl=False)
         return
-    for one in Kind if kind is None else (kind,):
-        show_listing(one.value, *listing.listing(one.value))
+    lists = ((one.value, *listing.listing(one.value)) for one in (Kind if kind is None else (kind,)))
+    if json_:
+        found = {name: [dict(zip(columns, row, strict=True)) for row in rows] for name, columns, rows in lists}
+        typer.echo(json.dumps(found, indent=2, ensure_ascii=False))
+        return
+    for name, columns, rows in lists:
+        show_listing(name, columns, rows)

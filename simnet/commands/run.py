@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from simnet.commands.options import Fields, Policies, Scenario, Seed, Seeds, Stack
+from simnet.commands.options import Fields, Json, Policies, Scenario, Seed, Seeds, Stack
 from simnet.commands.resumable import Execution, carry_out
 from simnet.studies import options
 
@@ -32,6 +33,7 @@ def run(
     no_report: Annotated[
         bool, typer.Option("--no-report", help="No figures and no page, as output.report=false of a scenario.")
     ] = False,
+    json_: Json = False,
     *,
     execution: Execution,
 ) -> None:
@@ -51,12 +53,18 @@ def run(
     def show(summary: Summary) -> None:
         from simnet.report.console import show
 
+        if json_:
+            typer.echo(json.dumps(summary, indent=2, sort_keys=True, allow_nan=False))
+            return
         show(summary)
         typer.echo(f"Results: {report}")
 
     def show_seeds(summary: SeedsSummary) -> None:
         from simnet.report.console import show_seeds
 
+        if json_:
+            typer.echo(json.dumps(summary, indent=2, sort_keys=True, allow_nan=False))
+            return
         show_seeds(summary)
         typer.echo(f"Results: {report}, {folder / runs.SEEDS}")
 

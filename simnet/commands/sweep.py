@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from simnet.commands import terminal
-from simnet.commands.options import Fields, Policies, Quiet, Scenario, Seed, Seeds, Stack
+from simnet.commands.options import Fields, Json, Policies, Quiet, Scenario, Seed, Seeds, Stack
 from simnet.studies import options
 
 if TYPE_CHECKING:
@@ -59,6 +59,7 @@ def sweep(
     max_cells: Annotated[int, typer.Option(min=1, max=1_000_000, help="Refuse a larger grid.")] = 10_000,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Check and list the cells, run none.")] = False,
     quiet: Quiet = False,
+    json_: Json = False,
 ) -> None:
     """Run a scenario over a grid of values, on all processors or a cluster; resumes where it was killed."""
     from simnet.base.processes import Pool
@@ -84,10 +85,10 @@ def sweep(
             todo = work.Work(planned, checks, place, again=force)
             if not quiet:
                 _tell(todo)
-            _carry_out(todo, pool, scheduler, quiet)
+            _carry_out(todo, pool, scheduler, quiet, json_)
 
 
-def _carry_out(todo: Work, pool: Pool, scheduler: str | None, quiet: bool) -> None:
+def _carry_out(todo: Work, pool: Pool, scheduler: str | None, quiet: bool, json_: bool) -> None:
     """Run the cells that are waiting, write the table, and end as they ended."""
     from simnet.base.writing import INCOMPLETE
 
@@ -104,7 +105,7 @@ def _carry_out(todo: Work, pool: Pool, scheduler: str | None, quiet: bool) -> No
             written = todo.write()
             todo.mark(said if todo.missing else "")
             if not quiet:
-                _show(written, todo.planned, todo.place)
+                _show(written, todo.planned, todo.place, json_)
     else:
         todo.mark("")
     if failure is None:
@@ -142,10 +143,13 @@ def _tell(todo: Work) -> None:
         typer.echo(f"{len(todo.checks.refused)} of {total} cells are refused, {todo.missing} to run", err=True)
 
 
-def _show(written: pd.DataFrame, planned: Plan, place: Path) -> None:
-    from simnet.report.tables import print_wide
+def _show(written: pd.DataFrame, planned: Plan, place: Path, json_: bool) -> None:
+    from simnet.report.tables import print_wide, records
     from simnet.studies.sweeping.drawing import MEASURES, sweep_table
 
+    if json_:
+        typer.echo(records(written))
+        return
     print_wide(sweep_table(written, planned.base.name, planned.base.bound, planned.columns))
     figures = (place / "figures" / f"{measure.figure}.png" for measure in MEASURES)
     typer.echo(f"Results: {', '.join(map(str, (place / 'sweep.csv', *(one for one in figures if one.exists()))))}")

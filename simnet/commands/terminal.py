@@ -58,16 +58,29 @@ class Commands(TyperGroup):
             app = typer.Typer(add_completion=False, context_settings=ctx.command.context_settings)
             app.command(name, epilog=f"Example: simnet {name} {example}")(explained(grouped(function)))
             return name, typer.main.get_command(app), rest
+        self._tell_group(args)
         # Not before the options have been read: one of them refuses what others register.
         app = _registered()
         names = _names(app)
         for name, rest in ((words, args[2:]), (args[0], args[1:])):
             if name in names:
                 return name, typer.main.get_group(app).commands[name], rest
-        typer.echo(
-            f"error: there is no command {printable(args[0])!r}: {nearest(args[0], [*self.own, *names])}", err=True
-        )
+        known = [*self.own, *names]
+        typed = words if any(name.startswith(f"{args[0]} ") for name in known) else args[0]
+        typer.echo(f"error: there is no command {printable(typed)!r}: {nearest(typed, known)}", err=True)
         raise typer.Exit(2)
+
+    def _tell_group(self, args: list[str]) -> None:
+        """Where arguments are the first word of commands of two words alone, say what these do, and end."""
+        members = {name: function for name, (function, _) in self.own.items() if name.startswith(f"{args[0]} ")}
+        if not members or args[1:] not in ([], ["-h"], ["--help"]):
+            return
+        width = max(map(len, members))
+        for name, function in members.items():
+            summary = (inspect.getdoc(function) or "").split("\n", 1)[0]
+            typer.echo(f"simnet {name:{width}}  {summary}")
+        typer.echo(f"\nExample: simnet {args[0]} {next(iter(members)).split()[1]} --help")
+        raise typer.Exit(0 if args[1:] else 2)
 
 
 def _registered() -> typer.Typer:

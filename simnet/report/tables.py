@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Sequence
+from typing import TYPE_CHECKING
 
 from rich.box import SIMPLE_HEAD
 from rich.console import Console
@@ -10,6 +11,28 @@ from rich.padding import Padding
 from rich.segment import Segments
 from rich.table import Table
 from rich.text import Text
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+
+def records(table: pd.DataFrame) -> str:
+    """Return a table as JSON, an object per row by the names of the columns; null for what is not a number.
+
+    Examples
+    --------
+    >>> import pandas as pd
+    >>> print(records(pd.DataFrame({"scheme": ["AG"], "wait_s": [float("nan")], "select_s": [0.1 + 0.2]})))
+    [
+      {
+        "scheme":"AG",
+        "wait_s":null,
+        "select_s":0.3
+      }
+    ]
+    """
+    text: str = table.to_json(orient="records", indent=2, double_precision=15, force_ascii=False)
+    return text
 
 
 def empty_table(title: str, headings: Iterable[str], left: Collection[str] = ()) -> Table:
