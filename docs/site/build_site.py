@@ -68,9 +68,9 @@ def moved(text: str) -> str:
 def run_notebooks(out: Path) -> None:
     """Run the notebooks, and write them as pages with what they put out."""
     notebooks = sorted((DOCS / "notebooks").glob("*.ipynb"))
-    command = [sys.executable, "-m", "nbconvert", "--to", "markdown", "--execute", "--log-level", "WARN"]
-    # Kernels are spoken to through files, not ports; on a busy machine they take a while to begin.
-    command += ["--KernelManager.transport=ipc", "--ExecutePreprocessor.startup_timeout=300"]
+    command = [sys.executable, "-m", "nbconvert", "--to", "markdown", "--execute"]
+    # On a busy machine a kernel takes a while to begin.
+    command += ["--ExecutePreprocessor.startup_timeout=300", "--log-level", "ERROR"]
     subprocess.run([*command, "--output-dir", out, *notebooks], check=True)
 
 
