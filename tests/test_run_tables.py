@@ -34,16 +34,16 @@ def iterations(count, seed, losses=True):
 @given(
     counts=st.lists(st.integers(0, 30), min_size=1, max_size=4),
     group=st.integers(1, 40),
-    text=st.integers(1, 40),
+    piece=st.integers(1, 40),
     losses=st.lists(st.booleans(), min_size=4, max_size=4),
 )
-def test_a_table_in_pieces_has_the_bytes_of_the_whole(tmp_path_factory, counts, group, text, losses):
+def test_a_table_in_pieces_has_the_bytes_of_the_whole(tmp_path_factory, counts, group, piece, losses):
     folder = tmp_path_factory.mktemp("tables")
     of = zip(counts, losses, strict=False)
     rows = {f"p{one}": run_tables.rows_of(iterations(count, one, has)) for one, (count, has) in enumerate(of)}
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(run_tables, "_GROUP", group)
-        patch.setattr(run_tables, "_TEXT", text)
+        patch.setattr(run_tables, "_PIECE", piece)
         run_tables.write_table(folder, "table", rows, rounded)
     whole = rounded(run_tables.joined(rows))
     assert (folder / "table.csv").read_text() == whole.to_csv(index=False, lineterminator="\n")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -15,8 +15,8 @@ from simnet.base.writing import atomic_write
 if TYPE_CHECKING:
     from simnet.job import PolicyResult
 
-# Rows that pyarrow puts into a group by itself, and those that become text at a time.
-_GROUP, _TEXT = 1024 * 1024, 1 << 14
+# Rows that pyarrow puts into a group by itself, and those that are made at a time.
+_GROUP, _PIECE = 1024 * 1024, 1 << 14
 
 
 class Rows(NamedTuple):
@@ -62,7 +62,7 @@ def write_table(
     rows : mapping of policy name to Rows
         The rows.
     told : callable
-        Returns columns as they are to be written; it is asked for pieces, and for single columns.
+        Returns columns as they are to be written; it is asked for pieces.
     csv : bool
         Whether to write CSV, too.
     """
@@ -70,13 +70,13 @@ def write_table(
     if csv:
         with atomic_write(folder / f"{name}.csv") as stream:
             begun = False
-            for piece in (one for pieces in _pieces(rows, _TEXT) for one in pieces):
+            for piece in (one for stretches in _groups(rows, _PIECE) for one in _made(rows, stretches)):
                 told(piece).to_csv(stream, index=False, lineterminator="\n", mode="wb", header=not begun)
                 begun = True
     with atomic_write(folder / f"{name}.parquet") as stream:
         writer: pq.ParquetWriter | None = None
-        for pieces in _pieces(rows, _GROUP):
-            group = _arrow(pieces, told)
+        for stretches in _groups(rows, _GROUP):
+            group = _arrow(map(told, _made(rows, stretches)))
             writer = writer or pq.ParquetWriter(stream, group.schema, compression="zstd")
             writer.write_table(group, row_group_size=_GROUP)
         assert writer is not None
@@ -92,31 +92,41 @@ def _alike(rows: Mapping[str, Rows]) -> Mapping[str, Rows]:
     return {"": rows_of(joined(filled))}
 
 
-def _pieces(rows: Mapping[str, Rows], most: int) -> Iterator[list[pd.DataFrame]]:
-    """Yield tables with a column ``policy`` that together have `most` rows, and at last the rest; at least one."""
-    pieces: list[pd.DataFrame] = []
+def _groups(rows: Mapping[str, Rows], most: int) -> Iterator[list[tuple[str, int, int]]]:
+    """Yield stretches, of which policy and from which row until which, that have `most` rows, and at last the rest."""
+    stretches: list[tuple[str, int, int]] = []
     room = most
     for name, one in rows.items():
         first = 0
-        while first < one.total or not one.total:
+        while first < one.total:
             last = min(one.total, first + room)
-            piece = one.between(first, last)
-            pieces.append(piece.assign(policy=name) if name else piece)
+            stretches.append((name, first, last))
             room -= last - first
             first = last
             if not room:
-                yield pieces
-                pieces, room = [], most
-            if not one.total:
-                break
-    if pieces:
-        yield pieces
+                yield stretches
+                stretches, room = [], most
+    if stretches or not any(one.total for one in rows.values()):
+        yield stretches or [(next(iter(rows)), 0, 0)]
 
 
-def _arrow(pieces: list[pd.DataFrame], told: Callable[[pd.DataFrame], pd.DataFrame]) -> pa.Table:
-    """Return pieces as one table of Parquet, made column by column; without the metadata of pandas."""
-    columns = {}
-    for name in pieces[0].columns:
-        column = told(pd.concat([one[[name]] for one in pieces], ignore_index=True))[name]
-        columns[name] = pa.Array.from_pandas(column)
-    return pa.table(columns)
+def _made(rows: Mapping[str, Rows], stretches: Iterable[tuple[str, int, int]]) -> Iterator[pd.DataFrame]:
+    """Yield the rows of stretches, a few at a time, with a column ``policy``."""
+    for name, begin, end in stretches:
+        for first in range(begin, max(end, begin + 1), _PIECE):
+            piece = rows[name].between(first, min(end, first + _PIECE))
+            yield piece.assign(policy=name) if name else piece
+
+
+def _arrow(pieces: Iterable[pd.DataFrame]) -> pa.Table:
+    """Return pieces as one table of Parquet, without the metadata of pandas."""
+    columns: dict[str, list[pa.Array]] = {}
+    types: dict[str, pa.DataType] = {}
+    for piece in pieces:
+        for name in piece.columns:
+            found = pa.Array.from_pandas(piece[name])
+            types.setdefault(name, found.type)
+            columns.setdefault(name, []).extend(found.chunks if isinstance(found, pa.ChunkedArray) else [found])
+    return pa.table(
+        {name: pa.chunked_array(columns.pop(name), type=one).combine_chunks() for name, one in types.items()}
+    )
