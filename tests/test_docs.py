@@ -52,6 +52,7 @@ def test_the_navigation_has_every_page_once():
     named = list(leaves(SITE["nav"]))
     assert len(named) == len(set(named))
     assert set(named) == {*PAGES, *build_site.PAGES, *NOTEBOOKS}
+    assert all((DOCS / one).exists() for one in SITE["extra_css"])
 
 
 @pytest.mark.parametrize("name", ["../README.md", *PAGES])
