@@ -27,12 +27,28 @@ _HELD = 1 << 22
 
 
 def pays(T: int, length: int, kept: int) -> bool:
-    """Return whether to deal with blocks together, where `kept` entries of `length` are passed on in teams of T."""
+    """Return whether to deal with blocks together.
+
+    Parameters
+    ----------
+    T : int
+        Workers of a team.
+    length, kept : int
+        Entries of a block, and of those the ones that are passed on.
+    """
     return T >= _TEAM and length <= _LENGTH and kept <= _KEPT
 
 
 def batches(T: int, workers: int, kept: int) -> list[Indices]:
-    """Return which blocks are dealt with together, in order, where workers pass `kept` entries of each on."""
+    """Return which blocks are dealt with together, in order.
+
+    Parameters
+    ----------
+    T, workers : int
+        Number of blocks, and of workers.
+    kept : int
+        Entries of a block that are passed on.
+    """
     size = max(1, _HELD // (workers * kept))
     return [np.arange(first, min(first + size, T)) for first in range(0, T, size)]
 

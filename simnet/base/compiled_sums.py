@@ -49,7 +49,17 @@ _leaf: Any = intrinsic(_leaf_type)
 
 @njit(forceinline=True)  # type: ignore[untyped-decorator]
 def block(values: Any, first: int, sums: Any) -> Any:
-    """Add up the squares of the block that starts at `first`; `sums`, of shape (`BLOCK` / `LEAF`,), is written to."""
+    """Add up the squares of a block.
+
+    Parameters
+    ----------
+    values : ndarray of float32
+        With `BLOCK` entries from `first` on.
+    first : int
+        Where the block starts.
+    sums : ndarray of float64, shape (`BLOCK` / `LEAF`,)
+        Is written to.
+    """
     for leaf in range(sums.size):
         sums[leaf] = _leaf(values, first + leaf * LEAF)
     left = sums.size
