@@ -21,6 +21,7 @@ from simnet.commands.export import export
 from simnet.commands.list import list_
 from simnet.commands.measure import measure
 from simnet.commands.predict import predict, predict_job
+from simnet.commands.report import report
 from simnet.commands.run import run
 from simnet.commands.schema import schema
 from simnet.commands.sweep import sweep
@@ -35,6 +36,7 @@ class Verbs(Commands):
 
     own: ClassVar[Mapping[str, tuple[Callable[..., None], str]]] = {
         "run": (run, "fluctuating_wan --set job.iterations=50 --out runs/short"),
+        "report": (report, "runs/quickstart"),
         "compare": (compare, "--schemes topk,oktopk,spardl --workers 2,4,8 --density 0.01"),
         "sweep": (sweep, "quickstart --param bandwidth=1,5,10Gbit/s --param density=0.001:0.1:5:log"),
         "choose": (choose, "--workers 8 --model resnet50 --latency '1 ms' --bandwidth '10 Gbit/s'"),

@@ -32,7 +32,7 @@ LOCK = "name: made up\nseed: 7\n"
 FIGURES = {f"figures/{name}.{kind}" for name in ("iteration_time", "cumulative_time", "breakdown", "choices")
            for kind in ("png", "svg")}  # fmt: skip
 TABLES = {"summary.json", "timeline.json", "scenario.lock.yaml", "iterations.csv",
-          "iterations.parquet", "workers.parquet"}  # fmt: skip
+          "iterations.parquet", "workers.parquet", "spans.parquet", "messages.parquet"}  # fmt: skip
 
 
 def made_up_run(iterations=40, workers=4):

@@ -122,6 +122,34 @@ def seeds_report(
     )
 
 
+def compared_report(summary: Summary, plots: Sequence[Plot], differences: Mapping[str, Mapping[str, str]]) -> str:
+    """Return the page of several runs.
+
+    Parameters
+    ----------
+    summary : Summary
+        Of the policies of all runs.
+    plots : sequence of Plot
+        The figures, in the order of the page.
+    differences : mapping of str to (mapping of str to str)
+        Fields in which the runs differ, with the value in each.
+    """
+    runs = list(dict.fromkeys(run for values in differences.values() for run in values))
+    return (
+        _environment()
+        .get_template("compared.html.j2")
+        .render(
+            summary=summary,
+            sentence=sentences.sentence(summary),
+            headings=sentences.HEADINGS,
+            rows=sentences.rows(summary),
+            runs=runs,
+            differences=differences,
+            figures=_inside(plots),
+        )
+    )
+
+
 TERMS = {
     "model": "whose gradients are exchanged; its size decides how much there is to send",
     "workers": "processes that each compute a gradient and exchange it with the others in every iteration",

@@ -12,6 +12,8 @@ workers.parquet        a row per policy, iteration and worker
 scenario.lock.yaml     the scenario with every default and override written out
 figures/               the figures as PNG and SVG
 report.html            all of it on one page
+spans.parquet          the first iterations: what each resource of a worker did from when to when
+messages.parquet       the same iterations: when each message was sent, and had arrived
 timeline.json          the first iterations for Perfetto (ui.perfetto.dev) or chrome://tracing
 deaths.*               where workers died: a row for each of them, and for each that waited in vain (CSV, Parquet)
 company.*              where jobs shared the network: a row per policy and job (CSV, Parquet)
@@ -47,7 +49,8 @@ if TYPE_CHECKING:
 
 
 OF_ONE_SEED = (
-    *("iterations.csv", "iterations.parquet", "workers.parquet", "timeline.json", "report.html"),
+    *("iterations.csv", "iterations.parquet", "workers.parquet", "spans.parquet", "messages.parquet"),
+    *("timeline.json", "report.html"),
     *("deaths.csv", "deaths.parquet", "company.csv", "company.parquet"),
 )
 """Files of a run with one seed that one with several has in the folders of its seeds, or not at all."""
@@ -128,13 +131,14 @@ def write_run(
         untrained=untrained,
     )
     recorded = Recorded(joined(results, lambda one: one.spans), joined(results, lambda one: one.messages), links)
-    files = {"scenario.lock.yaml": lock}
+    files, told = {"scenario.lock.yaml": lock}, json.dumps(summary, indent=2, sort_keys=True, allow_nan=False)
     for name in _OF_SEVERAL:
         (folder / name).unlink(missing_ok=True)
     if report:
-        # Drawn before anything is written: a failure leaves an older run as it was.
-        iterations = joined(results, lambda result: result.iterations)
-        files |= _report(summary, iterations, scenario_lock, setting or {}, recorded)
+        # Drawn before anything is written: a failure leaves an older run as it was. And of what the files are going to
+        # hold, so that who draws it again from these gets the same.
+        iterations = rounded(joined(results, lambda result: result.iterations))
+        files |= drawn(json.loads(told), iterations, scenario_lock, setting or {}, recorded)
     else:
         for old in (folder / "report.html", *(folder / "figures").glob("*")):
             if old.suffix in (".html", ".png", ".svg"):
@@ -144,6 +148,11 @@ def write_run(
     run_tables.write_table(folder, "workers", run_tables.workers_of(results), lambda table: table, csv=False)
     died = [row for name, result in results.items() for row in failures.table(name, result.interruptions)]
     shared = [row for name, result in results.items() for row in co_located.table(name, result.job_shares)]
+    for name, frame in (("spans", recorded.spans), ("messages", recorded.messages)):
+        if len(frame):
+            _write_table(folder, name, frame, csv=False)
+        else:
+            (folder / f"{name}.parquet").unlink(missing_ok=True)
     for name, rows, columns in (("deaths", died, failures.COLUMNS), ("company", shared, co_located.COLUMNS)):
         if rows:
             table = pd.DataFrame(rows, columns=list(columns)).apply(_significant)
@@ -158,9 +167,7 @@ def write_run(
         ran = {name: len(result.iterations) for name, result in results.items()}
         write_timeline(stream, recorded.spans, recorded.messages, links=links, bandwidths=bandwidths, iterations=ran)
     # Last, so that a folder with a summary of this run has the rest of it too.
-    write_files(
-        folder, {"summary.json": json.dumps(summary, indent=2, sort_keys=True, allow_nan=False).encode() + b"\n"}
-    )
+    write_files(folder, {"summary.json": told.encode() + b"\n"})
     return summary
 
 
@@ -242,10 +249,30 @@ def _significant(column: pd.Series) -> pd.Series:
     return pd.Series(significant(column), index=column.index) if column.dtype == np.float64 else column
 
 
-def _report(
+def drawn(
     summary: Summary, iterations: pd.DataFrame, scenario_lock: str, setting: Mapping[str, str], recorded: Recorded
 ) -> dict[str, bytes]:
-    """Draw the figures and write the page; imported here because drawing is half a second to load."""
+    """Return the figures and the page of a run, by the names of their files.
+
+    Parameters
+    ----------
+    summary : Summary
+        What summary.json holds. Policies come in the order of the iterations.
+    iterations : DataFrame
+        What iterations.parquet holds.
+    scenario_lock : str
+        Text of the resolved scenario.
+    setting, recorded
+        As for `simnet.report.html.report`.
+    """
+    policies = {
+        name: summary["policies"][name] for name in dict.fromkeys([*iterations["policy"], *summary["policies"]])
+    }
+    for name, one in policies.items():
+        by_use = sorted(one["choices"].items(), key=lambda choice: -choice[1])
+        policies[name] = {**one, "choices": dict(by_use)}
+    summary = {**summary, "policies": policies}
+    # Imported here because drawing is half a second to load.
     from simnet.report import figures, html
 
     learnt = learning_columns(summary)

@@ -21,10 +21,11 @@ import json
 import math
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, TypedDict
+from typing import Any
 
 import numpy as np
 import pandas as pd
+from typing_extensions import TypedDict
 
 from simnet.base.units import format_bytes, format_seconds
 from simnet.base.writing import write_files

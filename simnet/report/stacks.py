@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from typing import Any, NotRequired, TypedDict, get_args
+from typing import Any, NotRequired, get_args
+
+from typing_extensions import TypedDict
 
 from simnet.base.quantities import Notation, parameter_hints
 from simnet.network import STACKS, Network, Stack

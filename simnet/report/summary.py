@@ -10,11 +10,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from typing import Any, NotRequired, TypedDict
+from typing import Any, NotRequired
 
 import numpy as np
 import pandas as pd
 from numpy.typing import ArrayLike, NDArray
+from typing_extensions import TypedDict
 
 from simnet.costs.devices import DeviceProfile
 from simnet.job import EXPLORE, MAIN, Interruption, JobShare

@@ -237,7 +237,7 @@ def write(
         links=built.links,
         bandwidths=built.bandwidths,
         report=report,
-        setting=_setting(loaded, built.job),
+        setting=setting(loaded, built.job),
         **_told(loaded, built, done),
     )
 
@@ -273,7 +273,7 @@ def _told(loaded: Scenario, built: Run, results: Mapping[str, PolicyResult]) -> 
     }
 
 
-def _setting(loaded: Scenario, job: Job) -> dict[str, str]:
+def setting(loaded: Scenario, job: Job) -> dict[str, str]:
     """Return what is trained, by how many, and how much of it is sent, for the report."""
     entries, model = f"{job.source.true_parameters:,} parameters", loaded.config.job.model
     first, last = (f"{100 * density_at(job.density, at):.3g} %" for at in (0, job.iterations - 1))

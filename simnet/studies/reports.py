@@ -1,0 +1,248 @@
+"""Reports of runs that are done: the page of a folder drawn again, and the policies of several folders side by side."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+import pyarrow as pa
+import pyarrow.parquet as pq
+from pydantic import TypeAdapter, ValidationError
+
+from simnet.base.errors import InputError
+from simnet.base.reading import read_bytes, read_text
+from simnet.base.writing import write_files
+from simnet.report import html
+from simnet.report.kept import Recorded
+from simnet.report.results import drawn, prepare_folder
+from simnet.report.summary import Summary, bought_by, learning_columns, summarize, with_exploration
+from simnet.scenario import Run, Scenario
+from simnet.scenario.loader import MAX_BYTES
+from simnet.scenario.source import Source
+from simnet.studies import runs
+
+LOCK, SUMMARY, PAGE = "scenario.lock.yaml", "summary.json", "report.html"
+
+# Bytes of a summary, and numbers of a table, that a folder may have: 64 policies of a million iterations have fewer.
+_LARGEST, _MOST_NUMBERS = 1 << 28, 1 << 31
+
+_TEXT = frozenset({"policy", "purpose", "choice", "resource", "what", "phase"})
+_ITERATIONS = (
+    *("policy", "iteration", "start_s", "iteration_s", "compute_s", "select_s", "communicate_s", "wait_s"),
+    *("bytes_sent_B", "choice", "density", "latency_s", "bandwidth_Bps"),
+)
+_SPANS = ("policy", "iteration", "worker", "resource", "what", "start_s", "finish_s")
+_MESSAGES = ("policy", "iteration", "round", "phase", "src", "dst", "nbytes_B", "start_s", "finish_s")
+
+
+@dataclass(frozen=True)
+class RunFolder:
+    """What `simnet run` left in a folder.
+
+    Parameters
+    ----------
+    folder : Path
+        The folder.
+    summary : Summary
+        Of summary.json.
+    lock : str
+        The resolved scenario.
+    """
+
+    folder: Path
+    summary: Summary
+    lock: str
+
+    @classmethod
+    def read(cls, folder: Path) -> RunFolder:
+        """Read the summary and the scenario of a run.
+
+        Raises
+        ------
+        InputError
+            If the folder is none of a run with one seed, or its files are not of one run.
+        """
+        if not folder.is_dir():
+            raise InputError("there is no such folder", file=str(folder))
+        content, lock = read_bytes(folder / SUMMARY, _LARGEST), read_text(folder / LOCK, MAX_BYTES)
+        try:
+            summary = TypeAdapter(Summary).validate_json(content)
+        except ValidationError as error:
+            first = error.errors()[0]
+            field = ".".join(map(str, first["loc"])) or "the file"
+            what = f"{field}: {first['msg']}; it is no summary of a run with one seed"
+            raise InputError(what, file=str(folder / SUMMARY)) from None
+        if summary["scenario"]["sha256"] != hashlib.sha256(lock.encode()).hexdigest():
+            raise InputError(f"is not the scenario of which {SUMMARY} tells", file=str(folder / LOCK))
+        return cls(folder, summary, lock)
+
+    @cached_property
+    def iterations(self) -> pd.DataFrame:
+        """The iterations of all policies, one below the other."""
+        table = _table(self.folder / "iterations.parquet", _ITERATIONS)
+        strangers = set(table["policy"]) - set(self.summary["policies"])
+        if strangers:
+            raise InputError(
+                f"has policies of which {SUMMARY} does not tell: {', '.join(sorted(strangers))}",
+                file=str(self.folder / "iterations.parquet"),
+            )
+        return table
+
+    def recorded(self, built: Run) -> Recorded:
+        """Return what was kept message by message, given the run as the scenario describes it."""
+        spans, messages = (
+            _table(file, columns) if (file := self.folder / name).exists() else pd.DataFrame(columns=list(columns))
+            for name, columns in (("spans.parquet", _SPANS), ("messages.parquet", _MESSAGES))
+        )
+        return Recorded(spans, messages, built.links)
+
+    def scenario(self) -> Scenario:
+        """Return the scenario that ran."""
+        return Source(self.folder / LOCK).load()
+
+
+def redraw(folder: Path, out: Path | None = None) -> Path:
+    """Draw figures and page of a run again, to the bytes of those that the same version of simnet drew.
+
+    Parameters
+    ----------
+    folder : Path
+        Which `simnet run` wrote.
+    out : Path, optional
+        Where they go; the same folder when omitted.
+
+    Returns
+    -------
+    Path
+        Of the page.
+
+    Raises
+    ------
+    InputError
+        If the folder is none of a run, its files do not belong together, or something cannot be written.
+    """
+    run = RunFolder.read(folder)
+    loaded = run.scenario()
+    built = loaded.build()
+    files = drawn(
+        run.summary,
+        run.iterations,
+        run.lock,
+        runs.setting(loaded, built.job),
+        run.recorded(built),
+    )
+    place = prepare_folder(folder if out is None else out)
+    write_files(place, files)
+    return place / PAGE
+
+
+def compare(folders: Sequence[Path], out: Path) -> tuple[Summary, Path]:
+    """Write a page on which the policies of several runs stand side by side, with what their scenarios differ in.
+
+    Bounds are left out: each is that of its own run. Times of runs of other seeds or other weather differ by these,
+    too.
+
+    Parameters
+    ----------
+    folders : sequence of Path
+        Which `simnet run` wrote, two or more.
+    out : Path
+        Where page and figures go.
+
+    Returns
+    -------
+    (Summary, Path)
+        Of all policies, named after run and policy; and the page.
+
+    Raises
+    ------
+    InputError
+        As `redraw` does; also if runs have other numbers of iterations, or a policy of one ended early.
+    """
+    found = dict(zip(_labels(folders), map(RunFolder.read, folders), strict=True))
+    frames = dict(_policies(found))
+    lengths = {label: len(with_exploration(frame)) for label, frame in frames.items()}
+    if len(set(lengths.values())) > 1:
+        told = "; ".join(f"{label} has {count:,}" for label, count in lengths.items())
+        raise InputError(f"runs of as many iterations each can be compared; {told}")
+    versions = {label: run.summary["versions"].get("simnet", "unknown") for label, run in found.items()}
+    summary = summarize(frames, scenario=", ".join(found), bound=None)
+    joined = pd.concat([frame.assign(policy=label) for label, frame in frames.items()], ignore_index=True)
+    from simnet.report import figures
+
+    plots = figures.render(joined, None, learning_columns(summary), bought_by(summary))
+    page = html.compared_report(summary, plots, _differences(found) | {"version of simnet": versions})
+    place = prepare_folder(out)
+    pictures = {f"figures/{one.name}.{kind}": getattr(one, kind) for one in plots for kind in ("png", "svg")}
+    write_files(place, {PAGE: page.encode()} | pictures)
+    return summary, place / PAGE
+
+
+def _labels(folders: Sequence[Path]) -> list[str]:
+    """Return short names of folders, each its own: the last parts of their paths, as many as it takes."""
+    parts = [path.resolve().parts for path in folders]
+    for length in range(1, max(map(len, parts)) + 1):
+        names = ["/".join(one[-length:]) for one in parts]
+        if len(set(names)) == len(names):
+            return names
+    raise InputError("a run is named twice")
+
+
+def _policies(found: Mapping[str, RunFolder]) -> Iterator[tuple[str, pd.DataFrame]]:
+    """Yield the iterations of each policy of each run, without bounds."""
+    for label, run in found.items():
+        for name, one in run.summary["policies"].items():
+            if one["ended"]:
+                raise InputError(
+                    f"policy {name} ended early; only whole runs can be compared", file=str(run.folder / SUMMARY)
+                )
+            if name != run.summary["bound"]:
+                own = run.iterations[run.iterations["policy"] == name]
+                yield f"{label}: {name}", own.drop(columns="policy").reset_index(drop=True)
+
+
+def _differences(found: Mapping[str, RunFolder]) -> dict[str, dict[str, str]]:
+    """Return the fields in which scenarios differ, by name, with their value in each run."""
+    fields = {label: dict(_flat(run.scenario().document.data)) for label, run in found.items()}
+    names = dict.fromkeys(name for own in fields.values() for name in own)
+    rows = {name: {label: own.get(name, "-") for label, own in fields.items()} for name in names}
+    return {name: row for name, row in rows.items() if len(set(row.values())) > 1}
+
+
+def _flat(value: Any, name: str = "") -> Iterator[tuple[str, str]]:
+    """Yield the fields of a document in full, with their values as text."""
+    if isinstance(value, Mapping) and value:
+        for key, own in value.items():
+            yield from _flat(own, f"{name}.{key}" if name else str(key))
+    elif isinstance(value, list) and any(isinstance(one, Mapping) for one in value):
+        for place, own in enumerate(value):
+            yield from _flat(own, f"{name}[{place}]")
+    else:
+        yield name, str(value)
+
+
+def _table(path: Path, columns: Sequence[str]) -> pd.DataFrame:
+    """Read a table that has these columns, of text and of numbers."""
+    if not path.is_file():
+        raise InputError("there is no such file; run the scenario again with this version of simnet", file=str(path))
+    try:
+        with pq.ParquetFile(path) as file:
+            numbers = file.metadata.num_rows * file.metadata.num_columns
+            if numbers > _MOST_NUMBERS:
+                raise InputError(f"has {numbers:,} numbers; at most {_MOST_NUMBERS:,} are read", file=str(path))
+            table = file.read()
+    except (pa.ArrowException, OSError) as error:
+        raise InputError(f"cannot be read: {error}", file=str(path)) from None
+    for name in columns:
+        if name not in table.column_names:
+            raise InputError(f"has no column {name}", file=str(path))
+    found: pd.DataFrame = table.to_pandas()
+    for name in found.columns:
+        if (name in _TEXT) == pd.api.types.is_numeric_dtype(found[name]) and name in columns:
+            raise InputError(f"column {name} should be {'text' if name in _TEXT else 'numbers'}", file=str(path))
+    return found

@@ -1,0 +1,129 @@
+"""Reports drawn again: the same bytes from what a run left, several runs on one page, and folders that are none."""
+
+import json
+from pathlib import Path
+
+import pandas as pd
+import pytest
+
+from commands import contents, did, invoke, refused
+from scenario_texts import SMALL
+
+
+def ran(folder, *more):
+    """Run the small scenario with its report, and return the folder."""
+    (folder.parent / "small.yaml").write_text(SMALL)
+    did("run", folder.parent / "small.yaml", "--out", folder, "-q", "--set", "output.report=true", *more)
+    return folder
+
+
+@pytest.mark.parametrize("more", [(), ("--stack", "tcp"), ("--set", "output.timeline=0")])
+def test_a_page_drawn_again_has_the_same_bytes(tmp_path, more):
+    folder = ran(tmp_path / "run", *more)
+    before = contents(folder)
+    (folder / "report.html").unlink()
+    for figure in (folder / "figures").iterdir():
+        figure.unlink()
+    assert str(folder / "report.html") in did("report", folder).stdout.replace("\n", "")
+    assert contents(folder) == before
+    did("report", folder, "--out", tmp_path / "elsewhere")
+    drawn = contents(tmp_path / "elsewhere")
+    assert drawn == {name: before[name] for name in drawn}
+    assert "report.html" in drawn
+    assert contents(folder) == before
+
+
+def test_a_run_without_a_report_gets_the_one_that_it_would_have_had(tmp_path):
+    with_report = contents(ran(tmp_path / "one"))
+    did("run", tmp_path / "small.yaml", "--out", tmp_path / "other", "-q", "--no-report")
+    did("report", tmp_path / "other")
+    drawn = contents(tmp_path / "other")
+    # Whether a report is drawn is a field of the scenario, which the page shows with its hash.
+    assert set(drawn) == set(with_report)
+    assert all(drawn[name] == with_report[name] for name in drawn if name.startswith("figures/"))
+
+
+def test_spans_and_messages_are_those_of_the_timeline(tmp_path):
+    folder = ran(tmp_path / "run")
+    messages = pd.read_parquet(folder / "messages.parquet")
+    events = json.loads((folder / "timeline.json").read_text())["traceEvents"]
+    drawn = {
+        (event["ts"], *(event["args"][name] for name in ("iteration", "round", "src", "dst", "nbytes_B")))
+        for event in events
+        if event["ph"] == "b"
+    }
+    columns = ["start_s", "iteration", "round", "src", "dst", "nbytes_B"]
+    told = {(round(1e9 * start) / 1000, *rest) for start, *rest in messages[columns].itertuples(index=False)}
+    assert told == drawn
+
+
+def test_runs_side_by_side_have_all_policies_and_what_differs(tmp_path):
+    one, other = ran(tmp_path / "one"), ran(tmp_path / "other", "--seed", "5", "--set", "job.density=0.2")
+    said = did("report", one, other, "--out", tmp_path / "both").stdout
+    page = (tmp_path / "both" / "report.html").read_text()
+    summaries = {name: json.loads((tmp_path / name / "summary.json").read_text()) for name in ("one", "other")}
+    times = {
+        f"{name}: {policy}": own["simulated_s"]
+        for name, summary in summaries.items()
+        for policy, own in summary["policies"].items()
+        if policy != summary["bound"]
+    }
+    assert all(f'<th scope="row">{policy}</th>' in page for policy in times)
+    assert "clairvoyant</th>" not in page
+    assert said.startswith(min(times, key=times.__getitem__))
+    rows = [line for line in page.splitlines() if "<th scope" in line and "<td>" in line]
+    differing = [row for row in rows if row.startswith(('<tr><th scope="row">seed', '<tr><th scope="row">job.'))]
+    assert differing == [
+        '<tr><th scope="row">seed</th><td>0</td><td>5</td></tr>'.replace("<td>0", f"<td>{summaries['one']['seed']}"),
+        *(row for row in differing if "job.density" in row),
+    ]
+    assert len(differing) == 2
+    assert "<td>0.2</td>" in differing[1]
+    assert "http" not in page.split("<body>")[1].replace("http://www.w3.org", "")
+
+
+def test_runs_that_cannot_be_compared_say_why(tmp_path):
+    one, longer = ran(tmp_path / "one"), ran(tmp_path / "longer", "--set", "job.iterations=5")
+    assert "as many iterations each" in refused("report", one, longer, "--out", tmp_path / "out")
+    assert "a run is named twice" in refused("report", one, one, "--out", tmp_path / "out")
+    assert not (tmp_path / "out").exists()
+
+
+def broken(folder, name, change):
+    """Change a file of a run, and return the message with which its report is refused."""
+    path = folder / name
+    before = path.read_bytes()
+    path.write_bytes(change(before))
+    message = refused("report", folder)
+    path.write_bytes(before)
+    return message
+
+
+def test_folders_that_are_no_runs_are_refused(tmp_path):
+    folder = ran(tmp_path / "run")
+    before = contents(folder)
+    assert "there is no such folder" in refused("report", tmp_path / "nowhere")
+    assert "summary.json: there is no such file" in refused("report", tmp_path)
+    assert "policies: Field required" in broken(
+        folder, "summary.json", lambda text: json.dumps(json.loads(text) | {"x": 1}).replace("policies", "p").encode()
+    )
+    assert "summary.json" in broken(folder, "summary.json", lambda text: text[:-20])
+    assert "summary.json" in broken(folder, "summary.json", lambda text: b"[" * 100_000)
+    assert "is not the scenario of which" in broken(folder, "scenario.lock.yaml", lambda text: text + b"\n# changed\n")
+    assert "iterations.parquet: cannot be read" in broken(folder, "iterations.parquet", lambda text: text[:100])
+    table = pd.read_parquet(folder / "iterations.parquet")
+    for changed, message in (
+        (table.drop(columns="latency_s"), "has no column latency_s"),
+        (table.assign(iteration_s="long"), "column iteration_s should be numbers"),
+        (table.assign(choice=1), "column choice should be text"),
+        (table.assign(policy="somebody else's"), "has policies of which summary.json does not tell: somebody"),
+    ):
+        assert message in broken(folder, "iterations.parquet", lambda _, changed=changed: changed.to_parquet())
+    assert contents(folder) == before
+
+
+def test_a_report_of_several_seeds_is_not_taken_for_that_of_one(tmp_path):
+    (tmp_path / "small.yaml").write_text(SMALL)
+    did("run", tmp_path / "small.yaml", "--out", tmp_path / "seeds", "-q", "--seeds", "2")
+    assert "no summary of a run with one seed" in refused("report", tmp_path / "seeds")
+    assert invoke("report", Path(tmp_path / "seeds" / "seeds" / "0")).exit_code in (0, 2)
