@@ -82,6 +82,14 @@ def test_runs_side_by_side_have_all_policies_and_what_differs(tmp_path):
     assert "http" not in page.split("<body>")[1].replace("http://www.w3.org", "")
 
 
+def test_runs_that_differ_in_nothing_say_so(tmp_path):
+    one, other = ran(tmp_path / "one"), ran(tmp_path / "other")
+    did("report", one, other, "--out", tmp_path / "both")
+    page = (tmp_path / "both" / "report.html").read_text()
+    assert "Their scenarios, seeds and versions of simnet are the same." in page
+    assert '<th scope="col" class="text">field</th>' not in page
+
+
 def test_runs_that_cannot_be_compared_say_why(tmp_path):
     one, longer = ran(tmp_path / "one"), ran(tmp_path / "longer", "--set", "job.iterations=5")
     assert "as many iterations each" in refused("report", one, longer, "--out", tmp_path / "out")

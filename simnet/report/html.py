@@ -122,7 +122,9 @@ def seeds_report(
     )
 
 
-def compared_report(summary: Summary, plots: Sequence[Plot], differences: Mapping[str, Mapping[str, str]]) -> str:
+def compared_report(
+    summary: Summary, plots: Sequence[Plot], runs: Sequence[str], differences: Mapping[str, Mapping[str, str]]
+) -> str:
     """Return the page of several runs.
 
     Parameters
@@ -131,10 +133,11 @@ def compared_report(summary: Summary, plots: Sequence[Plot], differences: Mappin
         Of the policies of all runs.
     plots : sequence of Plot
         The figures, in the order of the page.
+    runs : sequence of str
+        What they are called.
     differences : mapping of str to (mapping of str to str)
         Fields in which the runs differ, with the value in each.
     """
-    runs = list(dict.fromkeys(run for values in differences.values() for run in values))
     return (
         _environment()
         .get_template("compared.html.j2")

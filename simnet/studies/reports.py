@@ -170,13 +170,12 @@ def compare(folders: Sequence[Path], out: Path) -> tuple[Summary, Path]:
     if len(set(lengths.values())) > 1:
         told = "; ".join(f"{label} has {count:,}" for label, count in lengths.items())
         raise InputError(f"runs of as many iterations each can be compared; {told}")
-    versions = {label: run.summary["versions"].get("simnet", "unknown") for label, run in found.items()}
     summary = summarize(frames, scenario=", ".join(found), bound=None)
     joined = pd.concat([frame.assign(policy=label) for label, frame in frames.items()], ignore_index=True)
     from simnet.report import figures
 
     plots = figures.render(joined, None, learning_columns(summary), bought_by(summary))
-    page = html.compared_report(summary, plots, _differences(found) | {"version of simnet": versions})
+    page = html.compared_report(summary, plots, list(found), _differences(found))
     place = prepare_folder(out)
     pictures = {f"figures/{one.name}.{kind}": getattr(one, kind) for one in plots for kind in ("png", "svg")}
     write_files(place, {PAGE: page.encode()} | pictures)
@@ -207,8 +206,10 @@ def _policies(found: Mapping[str, RunFolder]) -> Iterator[tuple[str, pd.DataFram
 
 
 def _differences(found: Mapping[str, RunFolder]) -> dict[str, dict[str, str]]:
-    """Return the fields in which scenarios differ, by name, with their value in each run."""
+    """Return the fields in which scenarios differ, and the version of simnet, by name, with the value in each run."""
     fields = {label: dict(_flat(run.scenario().document.data)) for label, run in found.items()}
+    for label, run in found.items():
+        fields[label]["version of simnet"] = run.summary["versions"].get("simnet", "unknown")
     names = dict.fromkeys(name for own in fields.values() for name in own)
     rows = {name: {label: own.get(name, "-") for label, own in fields.items()} for name in names}
     return {name: row for name, row in rows.items() if len(set(row.values())) > 1}
