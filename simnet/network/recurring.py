@@ -175,7 +175,17 @@ class Recurring:
                 return None
 
     def split(self, program: Program, progress: Progress, loops: ModuleType) -> Split:
-        """Return what each rank did from when its time is accounted to its finish."""
+        """Return what each rank did from when its time is accounted to its finish.
+
+        Parameters
+        ----------
+        program : Program
+            The schedule.
+        progress : Progress
+            How it went.
+        loops : module
+            The compiled loops.
+        """
         split = Split(*np.empty((3, self._n_ranks)))
         loops.share_out(self._everything, self._working, progress, program.accounted, self._scratch, tuple(split))
         return split

@@ -67,7 +67,9 @@ def distinct(stack: StackSummary) -> str:
     'lets_go taken, rounds 2'
     """
     plain = condensed(STACKS["ideal"])["properties"]
-    given = {name: value for name, value in stack["properties"].items() if plain.get(name) != value}
+    # In the order in which they are declared, which files do not keep.
+    names = [field.name for field in dataclasses.fields(Stack) if field.name in stack["properties"]]
+    given = {name: stack["properties"][name] for name in names if plain.get(name) != stack["properties"][name]}
     return ", ".join(name if value is True else f"{name} {value}" for name, value in given.items())
 
 

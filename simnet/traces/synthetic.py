@@ -52,7 +52,7 @@ from simnet.traces.metadata import SHIPPED, is_name, read_description
 from simnet.traces.normals import Normals, loops_for
 from simnet.traces.ranked import Ranked
 from simnet.traces.source import Values, buffer, position, shrunk
-from simnet.traces.synthetic_parameters import TABLES, LayerParameters, SyntheticParameters
+from simnet.traces.synthetic_parameters import TABLES, LayerParameters, SyntheticParameters, most_alike
 
 _FILE = "synthetic.json"
 _BLOCK, _RUN, _ASIDE = 8192, 1 << 16, 1 << 22
@@ -99,7 +99,8 @@ class SyntheticSource:
         self.made_of = (tuple(shapes), workers, like, iterations, scale, seed)
         """All that the gradients depend on: what sources have in common that make the same."""
         self._kin = kin = [
-            like.layers[_most_alike(like, index, len(shapes), layer)] for index, layer in enumerate(shapes)
+            most_alike(like.layers, len(layer.shape) > 1, (index + 0.5) / len(shapes))
+            for index, layer in enumerate(shapes)
         ]
         # Axes: which of TABLES, layer, knot.
         self._tables = np.array([[getattr(layer, name) for layer in kin] for name in TABLES])
@@ -497,10 +498,3 @@ def _parameters(like: str | os.PathLike[str]) -> SyntheticParameters:
     if like not in known:
         raise ValueError(f"no trace {like!r} to be like (nor is it a .json file): {nearest(str(like), known)}")
     return read_description(SyntheticParameters, known[str(like)])
-
-
-def _most_alike(like: SyntheticParameters, index: int, layers: int, layer: Layer) -> int:
-    """Return which fitted layer a layer resembles: of the same kind if there is one, at the nearest relative depth."""
-    kind = [one for one, fitted in enumerate(like.layers) if fitted.matrix == (len(layer.shape) > 1)]
-    depth = (index + 0.5) / layers
-    return min(kind or range(len(like.layers)), key=lambda one: abs((one + 0.5) / len(like.layers) - depth))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Sequence
 from itertools import pairwise
 from pathlib import Path
 from typing import Annotated, Literal
@@ -160,3 +161,19 @@ class SyntheticParameters(Description):
         """Write them to a JSON file, which `synthetic` reads."""
         content = self.model_dump_json(indent=1, exclude_none=True)
         Path(path).write_text(content + "\n", encoding="utf-8")
+
+
+def most_alike(layers: Sequence[LayerParameters], matrix: bool, depth: float) -> LayerParameters:
+    """Return the fitted layer that another one resembles.
+
+    Parameters
+    ----------
+    layers : sequence of LayerParameters
+        Those that are fitted, from the first to the last.
+    matrix : bool
+        Whether the other one is a matrix; one of the same kind is returned if there is one.
+    depth : float
+        The relative depth of the other one, in [0, 1]; of those of its kind the nearest is returned.
+    """
+    kind = [one for one, fitted in enumerate(layers) if fitted.matrix == matrix]
+    return layers[min(kind or range(len(layers)), key=lambda one: abs((one + 0.5) / len(layers) - depth))]
