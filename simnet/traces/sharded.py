@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from simnet.base.rows import Rows, Shards
-from simnet.traces.source import GradientSource, Score, Values
+from simnet.traces.source import GradientSource, Values, WithoutLearning
 
 
 class ShardedSource:
@@ -37,7 +36,7 @@ class ShardedSource:
         return ShardedTraining(self._shards)
 
 
-class ShardedTraining:
+class ShardedTraining(WithoutLearning):
     """A training without learning, as the gradients are given beforehand, whose gradients and residuals are `Rows`.
 
     Parameters
@@ -70,17 +69,3 @@ class ShardedTraining:
 
     def adding(self, iteration: int, crew: NDArray[np.intp]) -> None:
         """Return None: gradients come where they live."""
-
-    def apply(self, update: Values) -> None:
-        """Do nothing."""
-
-    def score(self, iteration: int | None) -> Score | None:
-        """Return None: there is no model."""
-        return None
-
-    def save(self) -> dict[str, NDArray[Any]]:
-        """Return nothing: updates change nothing."""
-        return {}
-
-    def restore(self, state: Mapping[str, NDArray[Any]]) -> None:
-        """Take nothing."""

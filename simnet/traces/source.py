@@ -105,7 +105,25 @@ class Trainable(Protocol):
         """Return a training that starts from the first weights and depends on no other."""
 
 
-class Given:
+class WithoutLearning:
+    """A training whose gradients are given beforehand: updates change nothing."""
+
+    def apply(self, update: Values) -> None:
+        """Do nothing."""
+
+    def score(self, iteration: int | None) -> Score | None:
+        """Return None: there is no model."""
+        return None
+
+    def save(self) -> dict[str, NDArray[Any]]:
+        """Return nothing: updates change nothing."""
+        return {}
+
+    def restore(self, state: Mapping[str, NDArray[Any]]) -> None:
+        """Take nothing."""
+
+
+class Given(WithoutLearning):
     """A training without learning, as its gradients are given beforehand.
 
     Parameters
@@ -148,20 +166,6 @@ class Given:
         if len(crew) < source.workers or not isinstance(source, Adding) or not source.adds:
             return None
         return partial(source.add, iteration)
-
-    def apply(self, update: Values) -> None:
-        """Do nothing."""
-
-    def score(self, iteration: int | None) -> Score | None:
-        """Return None: there is no model."""
-        return None
-
-    def save(self) -> dict[str, NDArray[Any]]:
-        """Return nothing: updates change nothing."""
-        return {}
-
-    def restore(self, state: Mapping[str, NDArray[Any]]) -> None:
-        """Take nothing."""
 
 
 class Shared:
