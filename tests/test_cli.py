@@ -107,12 +107,15 @@ def test_json_is_what_the_files_hold(small: Path, tmp_path: Path) -> None:
     assert printed == json.loads((tmp_path / "run" / "summary.json").read_text())
     printed = json.loads(did("run", small, "--out", tmp_path / "seeds", "--seeds", "2", "--json").stdout)
     assert printed == json.loads((tmp_path / "seeds" / "summary.json").read_text())
-    options = "--out", tmp_path / "compared", "--workers", "2,3", "--json", "--set", "job.iterations=4"
+    quiet = invoke("run", small, "--out", tmp_path / "quiet", "--json", "--quiet")
+    assert (quiet.exit_code, quiet.stderr) == (0, "")
+    assert json.loads(quiet.stdout) == json.loads((tmp_path / "quiet" / "summary.json").read_text())
+    options = "--out", tmp_path / "compared", "--workers", "2,3", "--json", "-q", "--set", "job.iterations=4"
     rows = json.loads(did("compare", small, *options).stdout)
     pd.testing.assert_frame_equal(
         pd.DataFrame(rows), pd.read_csv(tmp_path / "compared" / "compare.csv"), check_dtype=False
     )
-    options = "--out", tmp_path / "swept", "--param", "density=0.1,0.2", "--json", "--set", "job.iterations=4"
+    options = "--out", tmp_path / "swept", "--param", "density=0.1,0.2", "--json", "-q", "--set", "job.iterations=4"
     rows = json.loads(did("sweep", small, *options).stdout)
     swept = pd.read_csv(tmp_path / "swept" / "sweep.csv")
     assert [(row["density"], row["policy"]) for row in rows] == list(

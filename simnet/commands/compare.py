@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from simnet.base.errors import InputError
-from simnet.commands.options import Fields, Json, Scenario, Seed, Seeds, Stack
+from simnet.commands.options import Fields, Scenario, Seed, Seeds, Stack
 from simnet.commands.resumable import Execution, carry_out
 from simnet.studies import options
 
@@ -45,7 +45,6 @@ def compare(
         Path | None,
         typer.Option(help="Folder for the results; default: runs/compare-NAME. Files of an earlier run are replaced."),
     ] = None,
-    json_: Json = False,
     *,
     execution: Execution,
 ) -> None:
@@ -78,7 +77,7 @@ def compare(
         from simnet.report.console import show_calls
         from simnet.report.tables import print_wide, records
 
-        if json_:
+        if execution.json_:
             typer.echo(records(table))
             return
         print_wide(comparison_table(table, comparison.title(largest, device, seeds)))

@@ -11,7 +11,7 @@ import typer
 
 from simnet.base.errors import SimnetError
 from simnet.commands import terminal
-from simnet.commands.options import Quiet
+from simnet.commands.options import Json, Quiet
 
 if TYPE_CHECKING:
     from simnet.job import PolicyResult
@@ -34,6 +34,7 @@ class Execution:
     ] = 10.0
     force: Annotated[bool, typer.Option("--force", help="Begin anew where an earlier run did not end.")] = False
     quiet: Quiet = False
+    json_: Json = False
     workers_on: Annotated[
         str | None,
         typer.Option(
@@ -104,7 +105,7 @@ def carry_out(
         if not wrong:
             batch.remove_checkpoints()
     # Only what was asked for is left to do: a closed terminal costs nothing any more.
-    if done and not execution.quiet:
+    if done and (execution.json_ or not execution.quiet):
         show(written)
     _end(wrong, missing if done else None, batch)
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from simnet.commands.options import Fields, Json, Policies, Scenario, Seed, Seeds, Stack
+from simnet.commands.options import Fields, Policies, Scenario, Seed, Seeds, Stack
 from simnet.commands.resumable import Execution, carry_out
 from simnet.studies import options
 
@@ -33,7 +33,6 @@ def run(
     no_report: Annotated[
         bool, typer.Option("--no-report", help="No figures and no page, as output.report=false of a scenario.")
     ] = False,
-    json_: Json = False,
     *,
     execution: Execution,
 ) -> None:
@@ -53,7 +52,7 @@ def run(
     def show(summary: Summary) -> None:
         from simnet.report.console import show
 
-        if json_:
+        if execution.json_:
             typer.echo(json.dumps(summary, indent=2, sort_keys=True, allow_nan=False))
             return
         show(summary)
@@ -62,7 +61,7 @@ def run(
     def show_seeds(summary: SeedsSummary) -> None:
         from simnet.report.console import show_seeds
 
-        if json_:
+        if execution.json_:
             typer.echo(json.dumps(summary, indent=2, sort_keys=True, allow_nan=False))
             return
         show_seeds(summary)

@@ -104,7 +104,7 @@ def _carry_out(todo: Work, pool: Pool, scheduler: str | None, quiet: bool, json_
         with terminal.sheltered():
             written = todo.write()
             todo.mark(said if todo.missing else "")
-            if not quiet:
+            if json_ or not quiet:
                 _show(written, todo.planned, todo.place, json_)
     else:
         todo.mark("")
