@@ -3,6 +3,7 @@
 import csv
 import errno
 import hashlib
+import html
 import json
 import math
 import os
@@ -24,7 +25,7 @@ import needs
 from commands import contents
 from simnet.base.errors import InputError
 from simnet.base.writing import atomic_write
-from simnet.report import results
+from simnet.report import results, sentences
 from simnet.report.summary import significant
 
 PHASES = ("compute", "select", "communicate", "wait")
@@ -102,6 +103,21 @@ def run(tmp_path_factory):
 
 def test_the_folder_holds_every_file_and_no_leftovers(run):
     assert set(contents(run[0])) == TABLES | FIGURES | {"report.html"}
+
+
+@pytest.mark.parametrize("names", [("first", "second"), ("second", "first")])
+def test_the_page_has_the_table_of_the_summary_whatever_order_the_file_keeps(tmp_path, names):
+    made = made_up_run()
+    for one in made.values():
+        one.iterations["choice"] = one.iterations["choice"].map(dict(zip(("AG", "ART-Ring"), names, strict=True)))
+    summary = write(tmp_path, made)
+    page = (tmp_path / "report.html").read_text()
+    told = re.findall(r'<th scope="row" data-key.*', page)
+    cells = [[html.unescape(cell) for cell in re.findall(r"<t[hd][^>]*>([^<]*)</t[hd]>", row)] for row in told]
+    assert cells == [list(row) for row in sentences.rows(summary)]
+    keys = {row[0]: re.findall(r'data-key="([^"]*)"', text) for row, text in zip(cells, told, strict=True)}
+    most = {name: one.iterations["choice"].value_counts().idxmax() for name, one in made.items()}
+    assert {name: own[-2] for name, own in keys.items()} == most
 
 
 def test_without_a_report_there_are_no_figures_and_matplotlib_is_not_needed(tmp_path):

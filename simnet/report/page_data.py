@@ -99,13 +99,13 @@ def keys(summary: Summary) -> list[tuple[Key, ...]]:
 
 def _keys(summary: Summary, name: str) -> tuple[Key, ...]:
     one = summary["policies"][name]
-    regret = one["regret"]
+    regret, choice = one["regret"], max(one["choices"], key=one["choices"].__getitem__, default=None)
     return (
         *(name, one["simulated_s"], one["simulated_s"]),
         *(one["gain"], one["simulated_s"] / (one["iterations"] * one["gain"]) if one["gain"] else None),
         one["bytes_sent_B"],
         *(one["breakdown_s"][phase] for phase in PHASES),
-        *(None if regret is None else regret["seconds"], next(iter(one["choices"]), None), one["switch_count"]),
+        *(None if regret is None else regret["seconds"], choice, one["switch_count"]),
     )
 
 

@@ -268,9 +268,6 @@ def drawn(
     policies = {
         name: summary["policies"][name] for name in dict.fromkeys([*iterations["policy"], *summary["policies"]])
     }
-    for name, one in policies.items():
-        by_use = sorted(one["choices"].items(), key=lambda choice: -choice[1])
-        policies[name] = {**one, "choices": dict(by_use)}
     summary = {**summary, "policies": policies}
     # Imported here because drawing is half a second to load.
     from simnet.report import figures, html
