@@ -130,7 +130,7 @@ class Answer:
         ),
     ] = None
     out: Annotated[
-        Path | None, typer.Option(metavar="NAME", help="Map: NAME.png, NAME.svg and NAME.csv; default: map.")
+        Path | None, typer.Option(metavar="NAME", help="Map: NAME.png, .svg, .csv, and .html to drag in; default: map.")
     ] = None
     force: Force = False
     json_: Json = False
@@ -215,7 +215,9 @@ def _show(found: AtPoint | OnJob, json_: bool) -> None:
 def _map(question: Question, answer: Answer, *, simulated: bool) -> None:
     """Draw a map and write it."""
     from simnet.base.writing import write_new
-    from simnet.studies.choosing import maps
+    from simnet.report.html import map_report
+    from simnet.studies.choosing import map_page, maps
+    from simnet.studies.choosing.output import title
 
     out = Path("map") if answer.out is None else answer.out
     if not out.name:
@@ -238,7 +240,11 @@ def _map(question: Question, answer: Answer, *, simulated: bool) -> None:
     with terminal.progress("choices", lines=True):
         made = maps.draw_map(question, *axes)
     image = maps.drawn(made)
-    content = {".png": image.png, ".svg": image.svg, ".csv": made.csv()}
+    points = [map_page.points(one, question) for one in (made.x, made.y)]
+    with terminal.progress("chances", lines=True):
+        shown = map_page.page_data(question, *points, map_page.weighed(question, *points))
+    page = map_report(question.title, title(question), image, shown)
+    content = {".png": image.png, ".svg": image.svg, ".csv": made.csv(), ".html": page}
     files = {out.with_name(out.name + ending): data for ending, data in content.items()}
     write_new(files, answer.force)
     for label, share in made.shares().items():

@@ -67,7 +67,7 @@ def report(
             setting=_setting(summary, setting or {}),
             terms=TERMS,
             data=markupsafe.Markup(embedded(page_data(summary, iterations, recorded))),  # noqa: S704
-            scripts=[(markupsafe.Markup(text), digest) for text, digest in _scripts()],  # noqa: S704
+            scripts=_marked("uplot/uPlot.iife.min.js", "common.js", "page.js"),
             chart_style=markupsafe.Markup(_text("uplot/uPlot.min.css")),  # noqa: S704
             stack_properties=stacks.distinct(summary["stack"]),
             device=devices.told(summary["device"]) if "device" in summary else "",
@@ -91,6 +91,55 @@ def report(
             scenario=scenario,
         )
     )
+
+
+def map_report(title: str, asked: str, plot: Plot, data: Mapping[str, Any]) -> str:
+    """Return the page of a map of decisions.
+
+    Parameters
+    ----------
+    title : str
+        What is decided.
+    asked : str
+        The question in one line.
+    plot : Plot
+        The map, for those without scripts.
+    data : mapping
+        What the page shows, as of `simnet.studies.choosing.map_page.page_data`.
+    """
+    x, y, own = data["x"], data["y"], data["own"]
+    across = len(x["values"])
+    (row, column), cell = (0, 0) if own is None else divmod(own, across), [] if own is None else data["cells"][own]
+    ranges = (f"{one['label']} {one['texts'][0]} to {one['texts'][-1]}" for one in (x, y))
+    here = f"{x['label']} {x['texts'][column]}, {y['label']} {y['texts'][row]}, as asked"
+    return (
+        _environment()
+        .get_template("map.html.j2")
+        .render(
+            title=title,
+            asked=asked,
+            points=f"{len(data['cells']):,}",
+            ranges=" and ".join(ranges),
+            own_inside=own is not None,
+            axes=f"{x['label']} and {y['label']}",
+            here=here if cell else "",
+            take=data["texts"][cell[0]] if cell else "",
+            warning=data["texts"][cell[1]] if cell and cell[1] >= 0 else "",
+            headings=data["headings"],
+            rows=_rows(data, cell),
+            plot=plot,
+            picture=_inside([plot])[0][1],
+            data=markupsafe.Markup(embedded(data)),  # noqa: S704
+            scripts=_marked("common.js", "map.js"),
+        )
+    )
+
+
+def _rows(data: Mapping[str, Any], cell: Sequence[int]) -> list[list[str]]:
+    """Return the table of a cell of a map as it is shown: label and texts of each choice."""
+    width = 1 + len(data["headings"])
+    each = (cell[start : start + width] for start in range(3, len(cell), width))
+    return [[data["choices"][label][0], *(data["texts"][one] for one in texts)] for label, *texts in each]
 
 
 def seeds_report(
@@ -118,7 +167,9 @@ def seeds_report(
     return (
         _environment()
         .get_template("seeds.html.j2")
-        .render(summary=summary, sentence=sentence, tables=tables, figures=_inside(plots), scenario=scenario)
+        .render(
+            summary=summary, sentence=sentence, tables=tables, figures=_inside(plots), scenario=scenario, scripts=()
+        )
     )
 
 
@@ -149,6 +200,7 @@ def compared_report(
             runs=runs,
             differences=differences,
             figures=_inside(plots),
+            scripts=(),
         )
     )
 
@@ -193,11 +245,13 @@ def _text(name: str) -> str:
 
 
 @cache
-def _scripts() -> tuple[tuple[str, str], ...]:
-    """Return the scripts of the page, each with its hash for the Content-Security-Policy."""
-    texts = (_text("uplot/uPlot.iife.min.js"), _text("page.js"))
-    digests = (hashlib.sha256(text.encode()).digest() for text in texts)
-    return tuple((text, base64.b64encode(digest).decode("ascii")) for text, digest in zip(texts, digests, strict=True))
+def _marked(*names: str) -> tuple[tuple[markupsafe.Markup, str], ...]:
+    """Return scripts of a page, each with its hash for the Content-Security-Policy."""
+    digests = (hashlib.sha256(_text(name).encode()).digest() for name in names)
+    return tuple(
+        (markupsafe.Markup(_text(name)), base64.b64encode(digest).decode("ascii"))  # noqa: S704
+        for name, digest in zip(names, digests, strict=True)
+    )
 
 
 def _environment() -> jinja2.Environment:

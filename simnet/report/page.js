@@ -1,24 +1,13 @@
 // What the report does by itself: charts on one axis, filters, a table to sort, dark and light.
-// Names of policies and schemes are anybody's text: they enter the page as text, never as HTML.
 (() => {
   "use strict";
-  const data = JSON.parse(document.getElementById("data").textContent);
+  const { data, make, button, colour, themes, fitted } = common;
   const host = document.getElementById("charts");
   const state = { axis: "time", range: null, hidden: new Set(), without: new Set() };
   const linked = [];
   const others = [];
 
-  // Elements and words
-
-  function make(tag, attributes = {}, ...children) {
-    const element = document.createElement(tag);
-    for (const [name, value] of Object.entries(attributes)) {
-      if (name === "style") Object.assign(element.style, value);
-      else element.setAttribute(name, value);
-    }
-    element.append(...children);
-    return element;
-  }
+  // Words
 
   const UNITS = {
     seconds: [["h", 3600], ["min", 60], ["s", 1], ["ms", 1e-3], ["µs", 1e-6], ["ns", 1e-9]],
@@ -45,13 +34,6 @@
     return UNITS[kind].find((unit) => largest >= 2 * unit[1]) || UNITS[kind].at(-1);
   }
 
-  // A canvas knows no variables of CSS, so an element that has the colour is asked for it.
-  const probe = make("span", { hidden: "" });
-  document.body.append(probe);
-  function colour(name) {
-    probe.style.color = `var(--${name})`;
-    return getComputedStyle(probe).color;
-  }
   const ofPolicy = (policy) => policy.colour || colour("ink");
   const faint = (text) => (/^#[0-9a-f]{6}$/i.test(text) ? `${text}33` : "rgba(128,128,128,0.2)");
   const policies = () => data.policies.filter((policy) => !state.hidden.has(policy.name));
@@ -590,12 +572,6 @@
     return set;
   }
 
-  function button(text, action, title) {
-    const one = make("button", { type: "button", ...(title ? { title, "aria-label": title } : {}) }, text);
-    one.addEventListener("click", action);
-    return one;
-  }
-
   function axes() {
     const both = [["time", "by simulated time"], ["iteration", "by iteration"]].map(([kind, text]) => {
       const one = button(text, () => {
@@ -633,35 +609,6 @@
     });
   }
 
-  function themes() {
-    const root = document.documentElement;
-    const system = matchMedia("(prefers-color-scheme: dark)");
-    const dark = () => (root.dataset.theme ? root.dataset.theme === "dark" : system.matches);
-    const press = document.getElementById("theme");
-    const name = () => { press.textContent = dark() ? "Light" : "Dark"; };
-    press.hidden = false;
-    press.addEventListener("click", () => {
-      root.dataset.theme = dark() ? "light" : "dark";
-      name();
-      redraw();
-    });
-    system.addEventListener("change", () => { name(); redraw(); });
-    name();
-    // Paper is white, and as wide as it is.
-    let before;
-    addEventListener("beforeprint", () => {
-      before = root.dataset.theme;
-      root.dataset.theme = "light";
-      redraw();
-      for (const chart of [...linked, ...others]) sized(chart, 680);
-    });
-    addEventListener("afterprint", () => {
-      if (before === undefined) delete root.dataset.theme;
-      else root.dataset.theme = before;
-      redraw();
-    });
-  }
-
   host.hidden = false;
   host.append(
     make("h2", {}, "The run"),
@@ -674,13 +621,9 @@
     stack, make("div", { class: "scroll" }, table), asides, ...singles(),
   );
   document.querySelectorAll("table.sortable").forEach(sortable);
-  themes();
+  const fit = (width) => { for (const chart of [...linked, ...others]) sized(chart, width); };
+  themes(redraw, fit);
   redraw();
-  let width = host.clientWidth;
-  new ResizeObserver(() => {
-    if (host.clientWidth === width) return;
-    width = host.clientWidth;
-    for (const chart of [...linked, ...others]) sized(chart, width);
-  }).observe(host);
+  fitted(host, fit);
   document.documentElement.dataset.ready = "yes";
 })();

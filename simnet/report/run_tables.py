@@ -15,8 +15,8 @@ from simnet.base.writing import atomic_write
 if TYPE_CHECKING:
     from simnet.job import PolicyResult
 
-# Rows that pyarrow puts into a group by itself, and those that are made at a time.
-_GROUP, _PIECE = 1024 * 1024, 1 << 14
+# Rows of a group, which is in memory as a whole, and those that are made at a time.
+_GROUP, _PIECE = 1 << 16, 1 << 14
 
 
 class Rows(NamedTuple):
@@ -38,7 +38,7 @@ def iterations_of(results: Mapping[str, PolicyResult]) -> dict[str, Rows]:
 
 def workers_of(results: Mapping[str, PolicyResult]) -> dict[str, Rows]:
     """Return what workers did under each policy."""
-    return {name: Rows(len(one.worker_rows.split), one.worker_rows.table) for name, one in results.items()}
+    return {name: Rows(one.worker_rows.total, one.worker_rows.table) for name, one in results.items()}
 
 
 def joined(rows: Mapping[str, Rows]) -> pd.DataFrame:

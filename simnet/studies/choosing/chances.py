@@ -188,8 +188,13 @@ def kind_of_stack(stack: str) -> str:
 
 def in_job(kernels: Part) -> Part:
     """Return what kernels take in a job, whose intervals are wider than those of a process by itself."""
-    low, high = (factor_in_job(end, "select") for end in get_args(End))
+    low, high = _selecting_in_job()
     return kernels._replace(low=kernels.low * low, high=kernels.high * high)
+
+
+@cache
+def _selecting_in_job() -> tuple[float, ...]:
+    return tuple(factor_in_job(end, "select") for end in get_args(End))
 
 
 def interval(stack: str, messages: Floats, seconds: Floats) -> tuple[Floats, Floats]:
@@ -304,19 +309,22 @@ def chances(
             if seconds <= 0 or low == high:
                 drawn[place] += seconds * by_gradients
                 continue
-            shared = known[kind].shared
-            scores = np.sqrt(shared) * _normal(number, "all", kind) + np.sqrt(1 - shared) * _normal(number, "own", name)
             sites = picked.setdefault((number, kind), _sites(number, kind, len(known[kind].quantiles)))
-            off = factors(known[kind], scores, sites, seconds / low, high / seconds)
+            widths = seconds / low, high / seconds
+            if models is None:
+                off = _shipped_factors(number, name, kind, *widths)
+            else:
+                off = factors(_errors(known[kind], number, name, kind, sites), *widths)
             drawn[place] += seconds * by_gradients * off
     for place, (name, error) in enumerate(zip(names, [] if left_open is None else left_open.tolist(), strict=False)):
         drawn[place] *= np.exp(error * _normal(0, "sample", name))
     least = drawn.min(axis=0)
     fastest = drawn == least
     with np.errstate(divide="ignore", invalid="ignore"):
-        lost = np.where(fastest, 0.0, drawn / least - 1)
+        # One at a time, as a processor keeps so many numbers near.
+        lost = [np.where(own, 0.0, one / least - 1).mean() for own, one in zip(fastest, drawn, strict=True)]
     won = fastest / fastest.sum(axis=0)
-    return Chances(won.mean(axis=1), lost.mean(axis=1), _at_least(won, list(picked.values())))
+    return Chances(won.mean(axis=1), np.array(lost), _at_least(won, list(picked.values())))
 
 
 def _by_gradients(spread: tuple[float, float], name: str) -> Floats | float:
@@ -345,28 +353,42 @@ def _at_least(won: Floats, picked: Sequence[NDArray[np.intp]]) -> Floats:
     return bounds
 
 
-def factors(
-    model: ErrorModel, scores: Floats, sites: NDArray[np.intp], below: Floats | float, above: Floats | float
-) -> Floats:
-    """Return measured over predicted times at normal scores.
+def factors(errors: Floats, below: Floats | float, above: Floats | float) -> Floats:
+    """Return measured over predicted times.
 
     Parameters
     ----------
-    model : ErrorModel
-        Of the kind of prediction.
-    scores : ndarray
-        In standard deviations.
-    sites : ndarray of int
-        Rows of the model's quantiles, of the shape of `scores`.
+    errors : ndarray
+        Logarithms of them, in half-widths of the interval on their side.
     below, above : float or ndarray
         Predicted time over the lower end of its interval, and the upper end over it, >= 1; they broadcast with
-        `scores`.
+        `errors`.
     """
-    own: Floats = (np.arange(len(model.quantiles)) * _APART)[:, np.newaxis] + SCORES
-    at = np.clip(scores, SCORES[0], SCORES[-1]) + sites * _APART
-    errors = np.interp(at, own.ravel(), model.quantiles.ravel())
     found: Floats = np.exp(errors * np.where(errors < 0, np.log(below), np.log(above)))
     return found
+
+
+@lru_cache(64)
+def _shipped_factors(part: int, name: str, kind: str, below: float, above: float) -> Floats:
+    """Return `factors` of all draws by the shipped models; at many points of a map those of kernels are the same."""
+    found = factors(_shipped_errors(part, name, kind), below, above)
+    found.flags.writeable = False
+    return found
+
+
+@lru_cache(256)
+def _shipped_errors(part: int, name: str, kind: str) -> Floats:
+    model = error_models()[kind]
+    return _errors(model, part, name, kind, _sites(part, kind, len(model.quantiles)))
+
+
+def _errors(model: ErrorModel, part: int, name: str, kind: str, sites: NDArray[np.intp]) -> Floats:
+    """Return the errors of a part of a choice in half-widths, shape (draws,), each from the site that is drawn."""
+    shared = model.shared
+    scores = np.sqrt(shared) * _normal(part, "all", kind) + np.sqrt(1 - shared) * _normal(part, "own", name)
+    own: Floats = (np.arange(len(model.quantiles)) * _APART)[:, np.newaxis] + SCORES
+    at = np.clip(scores, SCORES[0], SCORES[-1]) + sites * _APART
+    return np.asarray(np.interp(at, own.ravel(), model.quantiles.ravel()))
 
 
 @cache

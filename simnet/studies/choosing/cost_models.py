@@ -8,6 +8,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, NamedTuple, TypeAlias, get_args
 
 import numpy as np
+from numpy.typing import NDArray
 
 import topologies
 from simnet.base.arrays import Floats
@@ -20,6 +21,7 @@ from simnet.network.compiled_loop import load_kept_loop
 from simnet.network.stack import name_of
 from simnet.studies.choosing.chances import GIVEN, UNNAMED, interval, kind_of_stack
 from simnet.studies.choosing.choices import Choice
+from simnet.studies.choosing.extrapolation import KNOWN_CALLS, beyond_links, known_links
 from simnet.studies.choosing.operating_point import OperatingPoint
 from simnet.studies.choosing.rehearsals import Part, Rehearsals, Sample, ratio
 
@@ -28,6 +30,9 @@ if TYPE_CHECKING:
 
 # The most exchanges of a settled period that are timed, where it has no period of its own.
 _TIMED = 32
+
+
+_MEASURED = np.zeros((), dtype=bool)
 
 
 class Selecting(NamedTuple):
@@ -70,6 +75,10 @@ class Estimate(NamedTuple):
         The least and the most that sending takes as links change, if that was looked at [s].
     follows : Follows
         What of these intervals is for the gradients: their ends are those of links and devices times these.
+    beyond : ndarray of bool
+        Whether the time to send goes beyond what errors were learnt from.
+    known : str
+        What that is, for people.
     """
 
     communicate: Floats
@@ -79,6 +88,8 @@ class Estimate(NamedTuple):
     kind: str
     weather: tuple[float, float] | None = None
     follows: Follows = Follows()
+    beyond: NDArray[np.bool_] = _MEASURED
+    known: str = ""
 
     @property
     def select(self) -> Floats:
@@ -137,6 +148,9 @@ def by_closed_form(
     rehearsals = Rehearsals() if rehearsals is None else rehearsals
     kind = UNNAMED if error is None else GIVEN
 
+    def learnt(point: OperatingPoint, estimate: Estimate) -> Estimate:
+        return estimate if error is not None else _from_links(point, estimate)
+
     def around(communicate: Floats) -> tuple[Floats, Floats]:
         if error is None:
             low, high = interval(UNNAMED, np.zeros(()), communicate)
@@ -152,16 +166,21 @@ def by_closed_form(
                 low, high = around(found.seconds)
                 least, most = found.follows.sent
                 ends = low * least, high * most
-                known[key] = Estimate(found.seconds, found.select, *ends, kind, follows=found.follows)
+                known[key] = learnt(point, Estimate(found.seconds, found.select, *ends, kind, follows=found.follows))
             return known[key]
         communicate = choice.communicate(point)
         select = selecting(choice, point, device, rehearsals)
         low, high = around(communicate)
         if choice.slack is not None:
             low = np.maximum(low - choice.slack(point), 0.0)
-        return Estimate(communicate, select, low, high, kind)
+        return learnt(point, Estimate(communicate, select, low, high, kind))
 
     return cost_model
+
+
+def _from_links(point: OperatingPoint, estimate: Estimate) -> Estimate:
+    """Return an estimate whose errors are those that were learnt on links."""
+    return estimate._replace(beyond=beyond_links(point), known=known_links())
 
 
 class _Mean(NamedTuple):
@@ -273,14 +292,17 @@ def by_fabric(fabric: CalibratedCostModel, device: DeviceProfile) -> CostModel:
         workers, *sizes = np.broadcast_arrays(point.workers, *(part.nbytes for part in collective_calls))
         found = np.zeros((3, workers.size))
         longest, kind = -math.inf, ""
+        beyond = np.zeros(workers.size, dtype=bool)
         for ranks in np.unique(workers).tolist():
             cells = workers.ravel() == ranks
             for part, nbytes in zip(collective_calls, sizes, strict=True):
                 one = fabric.fastest_of(part.collective, part.algorithm, int(ranks), nbytes.ravel()[cells])
                 found[:, cells] += one[:3]
+                beyond[cells] |= one.extrapolates
                 longest, kind = max((longest, kind), (float(one.seconds.max()), one.kinds[int(one.seconds.argmax())]))
         seconds, low, high = found.reshape(3, *workers.shape)
-        return Estimate(seconds, selecting(choice, point, device), low, high, kind)
+        select = selecting(choice, point, device)
+        return Estimate(seconds, select, low, high, kind, beyond=beyond.reshape(workers.shape), known=KNOWN_CALLS)
 
     return cost_model
 
@@ -312,7 +334,7 @@ def by_simulation(
         found = _mean(choice, point, rehearsals, moments, device, placement)
         stack = name_of(moments[0][0].stack)
         low, high = interval(stack, np.asarray(found.messages), found.seconds)
-        return Estimate(
+        estimate = Estimate(
             found.seconds,
             found.select,
             low * found.follows.sent[0],
@@ -321,6 +343,7 @@ def by_simulation(
             (float(found.moments.min()), float(found.moments.max())),
             found.follows,
         )
+        return _from_links(point, estimate)
 
     return cost_model
 
@@ -341,6 +364,14 @@ def by_networks(
     """
     rehearsals = Rehearsals() if rehearsals is None else rehearsals
     fields = ("workers", "parameters", "density", "latency", "bandwidth")
+    known: dict[tuple[object, ...], tuple[list[float], str]] = {}
+
+    def simulated(choice: Choice, at: OperatingPoint) -> tuple[list[float], str]:
+        key = (choice.label, *(getattr(at, name) for name in fields))
+        if key not in known:
+            one = by_simulation([(network_at(at), 0.0)], device, rehearsals=rehearsals)(choice, at)
+            known[key] = [float(part) for part in (one.communicate, *one.selecting, one.least, one.most)], one.kind
+        return known[key]
 
     def cost_model(choice: Choice, point: OperatingPoint) -> Estimate:
         values = np.broadcast_arrays(*(np.asarray(getattr(point, name)) for name in fields))
@@ -349,10 +380,9 @@ def by_networks(
             own = dict(zip(fields, (one.flat[cell].item() for one in values), strict=True))
             own |= {name: round(own[name]) for name in ("workers", "parameters")}
             at = replace(point, **own)
-            one = by_simulation([(network_at(at), 0.0)], device, rehearsals=rehearsals)(choice, at)
-            found[:, cell] = [float(part) for part in (one.communicate, *one.selecting, one.least, one.most)]
+            found[:, cell], kind = simulated(choice, at)
         communicate, seconds, low, high, least, most = found.reshape(6, *values[0].shape)
-        return Estimate(communicate, Selecting(seconds, low, high), least, most, one.kind)
+        return _from_links(point, Estimate(communicate, Selecting(seconds, low, high), least, most, kind))
 
     return cost_model
 

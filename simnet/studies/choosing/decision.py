@@ -14,7 +14,7 @@ from simnet.base.progress import tracked
 from simnet.job.job import Overlap
 from simnet.job.streams import left_after
 from simnet.studies.choosing.choices import Choice
-from simnet.studies.choosing.cost_models import Beside, CostModel
+from simnet.studies.choosing.cost_models import Beside, CostModel, Estimate
 from simnet.studies.choosing.likely import at_point, within
 from simnet.studies.choosing.operating_point import OperatingPoint
 
@@ -62,6 +62,8 @@ class Row(NamedTuple):
         Whether it is sure to be the fastest; see `simnet.studies.choosing.chances.Chances`.
     weather : tuple of float, optional
         The least and the most that it takes as links change, if that was looked at [s]; no part of its interval.
+    beyond : str
+        What its errors were learnt from, if it goes beyond that; else empty.
     """
 
     choice: Choice
@@ -77,6 +79,7 @@ class Row(NamedTuple):
     expected_regret: float
     sure: bool
     weather: tuple[float, float] | None
+    beyond: str
 
 
 class Flip(NamedTuple):
@@ -246,18 +249,7 @@ def decide(
     ('ART-ring', '0.0348')
     """
     found = [cost_model(choice, point) for choice in tracked(choices, 0.2)]
-    likely = at_point([choice.candidate for choice in choices], found)
-    rows = []
-    said = zip(likely.fastest.tolist(), likely.regret.tolist(), likely.sure, strict=True)
-    for choice, one, chances in zip(choices, found, said, strict=True):
-        parts = one.seconds, *within(one), one.communicate, *one.selecting
-        left = _left(choice, point, cost_model, backward, beside)
-        select = float(one.select)
-        weather = None if one.weather is None else (one.weather[0] + select, one.weather[1] + select)
-        seconds, low, high, communicate, _, least, most = map(float, parts)
-        times = seconds, low, high, communicate, select, least, most
-        rows.append(Row(choice, *times, left, *chances, weather))
-    rows.sort(key=lambda row: row.seconds)
+    rows = [row._replace(left=_left(row.choice, point, cost_model, backward, beside)) for row in ranked(choices, found)]
     best = rows[0].choice
     several = [row.choice for row in rows]
     return Decision(
@@ -268,6 +260,29 @@ def decide(
         {one: _elasticity(best, point, cost_model, one) for one in varies},
         _regret(several, point, cost_model, misjudged) if {"latency", "bandwidth"} <= set(varies) else None,
     )
+
+
+def ranked(choices: Sequence[Choice], found: Sequence[Estimate]) -> tuple[Row, ...]:
+    """Return the choices at a point, the fastest first; all of each is left, as if nothing went on beside it.
+
+    Parameters
+    ----------
+    choices : sequence of Choice
+        At least one.
+    found : sequence of Estimate
+        What each takes, no arrays.
+    """
+    likely = at_point([choice.candidate for choice in choices], found)
+    rows = []
+    said = zip(likely.fastest.tolist(), likely.regret.tolist(), likely.sure, strict=True)
+    for choice, one, chances in zip(choices, found, said, strict=True):
+        parts = one.seconds, *within(one), one.communicate, *one.selecting
+        select = float(one.select)
+        weather = None if one.weather is None else (one.weather[0] + select, one.weather[1] + select)
+        seconds, low, high, communicate, _, least, most = map(float, parts)
+        times = seconds, low, high, communicate, select, least, most
+        rows.append(Row(choice, *times, seconds, *chances, weather, one.known if one.beyond else ""))
+    return tuple(sorted(rows, key=lambda row: row.seconds))
 
 
 def fastest(choices: Sequence[Choice], point: OperatingPoint, cost_model: CostModel) -> tuple[np.ndarray, Floats]:

@@ -262,7 +262,7 @@ def draw_map(question: Question, x: Axis, y: Axis) -> Map:
     x, y = (_of_whole_nodes(one, per_node) if one.name == "workers" else one for one in (x, y))
     if not (len(x.values) and len(y.values)):
         raise InputError(f"holds no number of workers that fills nodes of {per_node}", file="--range workers")
-    where = _over(question.point, x, y)
+    where = over(question.point, x, y)
     best: NDArray[np.intp] | None = None
     for place, choice in tracked(list(enumerate(question.among))):
         found = np.broadcast_to(question.cost_model(choice, where).seconds, (len(y.values), len(x.values)))
@@ -282,12 +282,12 @@ def drawn(made: Map) -> Plot:
     """Draw a map: an area per exchange, lines where the fastest changes, the operating point and its trajectory."""
     question, x, y = made.question, made.x, made.y
     present = np.unique(made.which).tolist()
-    colours = dict(zip(range(len(question.among)), itertools.cycle((*COLOURS, *_FURTHER)), strict=False))
+    own = colours(question)
     with style():
         figure = Figure(figsize=(7.6, 5.6), layout="constrained")
         axes = figure.subplots()
         norm = BoundaryNorm(np.arange(len(question.among) + 1) - 0.5, len(question.among))
-        palette = ListedColormap([colours[one] for one in range(len(question.among))])
+        palette = ListedColormap(own)
         look: dict[str, Any] = {"cmap": palette, "norm": norm, "alpha": 0.55, "shading": "nearest", "rasterized": True}
         axes.pcolormesh(x.shown, y.shown, made.which, **look)
         for one in present[:-1]:
@@ -298,9 +298,7 @@ def drawn(made: Map) -> Plot:
         for one in (axes.xaxis, axes.yaxis):
             one.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
             one.set_minor_formatter(NullFormatter())
-        handles: list[Artist] = [
-            Patch(color=colours[one], alpha=0.55, label=question.among[one].label) for one in present
-        ]
+        handles: list[Artist] = [Patch(color=own[one], alpha=0.55, label=question.among[one].label) for one in present]
         handles += _place(axes, question, x, y)
         axes.set_xlim(x.shown[0], x.shown[-1])
         axes.set_ylim(y.shown[0], y.shown[-1])
@@ -309,12 +307,18 @@ def drawn(made: Map) -> Plot:
     return plot("map", f"fastest exchange over {x.name} and {y.name}", "", figure)
 
 
+def colours(question: Question) -> list[str]:
+    """Return the colour of each choice of a question, the same wherever it is drawn."""
+    return list(itertools.islice(itertools.cycle((*COLOURS, *_FURTHER)), len(question.among)))
+
+
 def _of_whole_nodes(one: Axis, per_node: int) -> Axis:
     """Return an axis of workers without those numbers that would leave nodes half empty."""
     return Axis(one.name, one.values[(one.values % per_node == 0) | (one.values < per_node)])
 
 
-def _over(point: OperatingPoint, x: Axis, y: Axis) -> OperatingPoint:
+def over(point: OperatingPoint, x: Axis, y: Axis) -> OperatingPoint:
+    """Return a point whose fields go along two axes, in shapes that broadcast to (len(y), len(x))."""
     return point.at(x.quantity.field, x.values[np.newaxis, :]).at(y.quantity.field, y.values[:, np.newaxis])
 
 

@@ -14,15 +14,17 @@ from simnet.policies import Candidate
 from simnet.report import barriers
 from simnet.report.tables import empty_table
 from simnet.studies.choosing.choices import Choice
-from simnet.studies.choosing.decision import Decision, Flip
+from simnet.studies.choosing.decision import Decision, Flip, Row
 from simnet.studies.choosing.inputs import Question
 from simnet.studies.choosing.operating_point import OperatingPoint
 from simnet.studies.choosing.rehearsals import KEPT_EACH, kept_each, ratio, sample
 
-_HEADINGS = (
+HEADINGS = (
     "exchange", "time", "from", "to", "over the\nfastest", "chance to\nbe fastest", "expected\nregret",
     "commu-\nnicate", "select", "sent by\na worker",
 )  # fmt: skip
+"""Of the table."""
+
 _MOST_BYTES_ASKED = 1024
 # A correction of less is not worth a sentence.
 _FAR_OFF = 0.02
@@ -38,21 +40,25 @@ _FORMATS: dict[str, Callable[[float], str]] = {
 def ranking(question: Question, decision: Decision) -> Table:
     """Return the choices as a table, the fastest first."""
     sent = sent_bytes(question, decision)
-    table = empty_table(title(question), _HEADINGS, ["exchange"])
+    table = empty_table(title(question), HEADINGS, ["exchange"])
     for place, row in enumerate(decision.rows):
-        more = decision.over(row)
-        cells = (
-            row.choice.label,
-            *(format_seconds(one) for one in (row.seconds, row.low, row.high)),
-            f"+{100 * more:.3g} %" if place and math.isfinite(more) else "",
-            share(row.chance),
-            share(row.expected_regret),
-            format_seconds(row.communicate),
-            format_within(row.select, row.select_low, row.select_high),
-            format_bytes(sent[row.choice.label]) if row.choice.label in sent else "",
-        )
-        table.add_row(*map(Text, cells), style="bold" if place == 0 else "")
+        own = format_bytes(sent[row.choice.label]) if row.choice.label in sent else ""
+        table.add_row(*map(Text, (*cells(decision, row), own)), style="bold" if place == 0 else "")
     return table
+
+
+def cells(decision: Decision, row: Row) -> tuple[str, ...]:
+    """Return what the table says of a choice, but for what is sent, under `HEADINGS`."""
+    more = decision.over(row)
+    return (
+        row.choice.label,
+        *(format_seconds(one) for one in (row.seconds, row.low, row.high)),
+        f"+{100 * more:.3g} %" if row is not decision.best and math.isfinite(more) else "",
+        share(row.chance),
+        share(row.expected_regret),
+        format_seconds(row.communicate),
+        format_within(row.select, row.select_low, row.select_high),
+    )
 
 
 def title(question: Question) -> str:
@@ -70,13 +76,9 @@ def title(question: Question) -> str:
 def sentences(question: Question, decision: Decision) -> list[str]:
     """Return the decision in words: what, by how much, whether compression pays, what would change it."""
     best = decision.best
+    said = taken(decision)
     if best.seconds == 0:
-        return [f"{best.choice.label} takes no time: there is nothing to choose."]
-    said = []
-    if len(decision.rows) > 1:
-        margin = f"{100 * decision.margin:.3g} % before {decision.rows[1].choice.label}"
-        others = {row.choice.label: row.chance for row in decision.rows[1:]}
-        said.append(advice(best.choice.label, best.chance, best.expected_regret, margin, others, sure=best.sure))
+        return said
     if best.weather is not None and best.weather[0] < best.weather[1]:
         ends = " to ".join(map(format_seconds, best.weather))
         said.append(f"As the links change, {best.choice.label} takes {ends}; chances and intervals are of the mean.")
@@ -125,6 +127,31 @@ def sentences(question: Question, decision: Decision) -> list[str]:
         parts = ", ".join(f"{label} {100 * share:.0f} %" for label, share in shares.items())
         said.append(f"As the links change, fastest in this share of the moments: {parts}.")
     return said
+
+
+def taken(decision: Decision) -> list[str]:
+    """Return what to take, how likely that is right and by how much, and whether that is extrapolated."""
+    best = decision.best
+    if best.seconds == 0:
+        return [f"{best.choice.label} takes no time: there is nothing to choose."]
+    said = []
+    if len(decision.rows) > 1:
+        margin = f"{100 * decision.margin:.3g} % before {decision.rows[1].choice.label}"
+        others = {row.choice.label: row.chance for row in decision.rows[1:]}
+        said.append(advice(best.choice.label, best.chance, best.expected_regret, margin, others, sure=best.sure))
+    return said + extrapolated(decision)
+
+
+def extrapolated(decision: Decision) -> list[str]:
+    """Return whose times go beyond what errors were learnt from, and what that is; nothing if none does."""
+    beyond = [row for row in decision.rows if row.beyond]
+    if not beyond:
+        return []
+    every = len(beyond) == len(decision.rows)
+    of = "" if every else f" of {', '.join(row.choice.label for row in beyond)}"
+    return [
+        f"Extrapolated: errors{of} were learnt from {beyond[0].beyond}; how far times are off beyond that is not known."
+    ]
 
 
 def advice(label: str, chance: float, regret: float, margin: str, others: Mapping[str, float], *, sure: bool) -> str:
@@ -246,6 +273,7 @@ def figures(question: Question, decision: Decision) -> dict[str, Any]:
         "chance_to_be_fastest": decision.best.chance,
         "expected_regret": _number(decision.best.expected_regret),
         "sure": decision.sure,
+        "extrapolated": [row.choice.label for row in decision.rows if row.beyond],
         "too_close_to_call": not decision.sure,
         "gain_over_dense": _number(decision.gain_over_dense()),
         "gain_over_overlapped_dense": _number(decision.gain_over_dense(overlapped=True)),
