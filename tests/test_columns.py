@@ -1,11 +1,10 @@
 """Rows kept as columns: what comes back is what went in, and what is no such row is refused."""
 
-import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from simnet.job.columns import Columns, arrayed
+from simnet.job.columns import Columns
 
 ROWS = st.lists(
     st.fixed_dictionaries(
@@ -36,8 +35,3 @@ def test_a_row_of_other_types_is_refused(wrong):
     row = {"number": 1, "seconds": 0.5, "what": "train"}
     with pytest.raises(TypeError):
         columns([row, row | wrong])
-
-
-@pytest.mark.parametrize("dtype", [np.int32, np.int64, np.float32, np.float64])
-def test_numbers_of_any_width_are_kept(dtype):
-    assert arrayed(np.array([1, 2, 3, 4], dtype=dtype)).tolist() == [1, 2, 3, 4]

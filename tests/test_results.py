@@ -84,7 +84,7 @@ def made_up_run(iterations=40, workers=4):
         )
         table = made[name].workers
         made[name].worker_rows = SimpleNamespace(
-            split=split, table=lambda first, last, table=table: table.iloc[first:last]
+            total=len(split), table=lambda first, last, table=table: table.iloc[first:last]
         )
     return made
 

@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from simnet.job.row_file import KeptRows
 from simnet.job.worker_rows import SPLIT, WorkerRows
 from simnet.report import run_tables
 from simnet.report.results import rounded
@@ -59,7 +60,8 @@ def test_a_stretch_of_the_rows_of_workers_is_that_of_all(places, active):
     count = sum(sets[one].size for one in active)
     purposes = ["explore" if one % 3 else "train" for one in range(len(active))]
     split = np.random.default_rng(1).random((count, len(SPLIT)))
-    rows = WorkerRows("p", np.arange(len(active)) * 2, purposes, sets, np.array(active, dtype=np.int64), split)
+    kept = KeptRows(len(SPLIT), None, 0, split.tobytes())
+    rows = WorkerRows("p", np.arange(len(active)) * 2, purposes, sets, np.array(active, dtype=np.int64), kept)
     whole = rows.table()
     assert whole["worker"].tolist() == [worker for one in active for worker in sets[one].tolist()]
     assert whole["iteration"].tolist() == [2 * at for at, one in enumerate(active) for _ in sets[one]]

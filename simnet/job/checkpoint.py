@@ -41,6 +41,11 @@ _ARRAY, _TEXTS, _STATE = "array", "texts", "state"
 _BROKEN = (OSError, SafetensorError, ValueError, LookupError, TypeError, AttributeError, RecursionError)
 
 
+def rows_beside(checkpoint: Path, what: str) -> Path:
+    """Return the file of rows of a kind beside a checkpoint, which holds only how long it is, and its hash."""
+    return checkpoint.with_suffix(f".{what}.rows")
+
+
 class Checkpoint:
     """The checkpoint of a job under one policy.
 

@@ -1,19 +1,25 @@
-"""Rows that come one by one, kept as columns: eight bytes a number, and eight for a text that was there before."""
+"""Rows that come one by one, given as columns: eight bytes a number, and eight for a text that was there before."""
 
 from __future__ import annotations
 
-from array import array
-from collections.abc import Mapping
+import struct
+from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from simnet.base.arrays import Floats, Ranks
+from simnet.job.row_file import RowFile
 
 
 class Columns:
     """Rows with equal keys, whose values are whole numbers, numbers or texts, each the same in all rows.
+
+    Parameters
+    ----------
+    path : Path, optional
+        A file for them, as of `RowFile`.
 
     Examples
     --------
@@ -24,22 +30,29 @@ class Columns:
     (array([0.5 , 0.25]), ['train', 'train'], 2)
     """
 
-    def __init__(self) -> None:
-        self._columns: dict[str, array[Any]] = {}
+    def __init__(self, path: Path | None = None) -> None:
+        self._path = path
+        self._kinds: dict[str, str] = {}
         # Each text of a column, and its number.
         self._texts: dict[str, dict[str, int]] = {}
+        self._rows = RowFile(1)
+        self._packed = struct.Struct("")
+
+    def _begun(self, kinds: dict[str, str], texts: dict[str, dict[str, int]], rows: RowFile) -> None:
+        self._kinds, self._texts, self._rows = kinds, texts, rows
+        self._packed = struct.Struct("=" + "".join(kinds.values()))
 
     def __len__(self) -> int:
-        return len(next(iter(self._columns.values()), ()))
+        return len(self._rows) if self._kinds else 0
 
     def __getitem__(self, name: str) -> Ranks | Floats:
         """Return a copy of a column of numbers, int64 or float64."""
-        return np.array(self._columns[name])
+        return self._all([name])[name]
 
     def texts(self, name: str) -> list[str]:
         """Return a column of texts."""
         known = list(self._texts[name])
-        return [known[number] for number in self._columns[name]]
+        return [known[number] for number in self[name]]
 
     def append(self, row: Mapping[str, int | float | str]) -> None:
         """Add a row.
@@ -55,49 +68,71 @@ class Columns:
             If a key of the first is missing, or its value is a text where that is a number, or the other way round, or
             is no whole number where that is one.
         """
-        if not self._columns:
-            self._columns = {name: array("d" if isinstance(one, float) else "q") for name, one in row.items()}
-            self._texts = {name: {} for name, one in row.items() if isinstance(one, str)}
-        for name, column in self._columns.items():
+        if not self._kinds:
+            kinds = {name: "d" if isinstance(one, float) else "q" for name, one in row.items()}
+            texts: dict[str, dict[str, int]] = {name: {} for name, one in row.items() if isinstance(one, str)}
+            self._begun(kinds, texts, RowFile(len(kinds), self._path))
+        numbers: list[float] = []
+        for name, kind in self._kinds.items():
             value, known = row[name], self._texts.get(name)
             if isinstance(value, str) != (known is not None):
                 raise TypeError(f"{name} was {'a number' if known is None else 'a text'} before, got {value!r}")
             if known is not None:
                 value = known.setdefault(str(value), len(known))
-            column.append(value)
+            elif kind == "q" and not isinstance(value, (int, np.integer)):
+                raise TypeError(f"{name} was a whole number before, got {value!r}")
+            numbers.append(value)  # type: ignore[arg-type]
+        self._rows.append(self._packed.pack(*numbers))
 
     def all(self) -> dict[str, Ranks | Floats | list[str]]:
         """Return all columns, in the order of the keys of the first row."""
-        return {name: self.texts(name) if name in self._texts else self[name] for name in self._columns}
+        numbers = self._all(list(self._kinds))
+        known = {name: list(texts) for name, texts in self._texts.items()}
+        return {
+            name: [known[name][number] for number in column.tolist()] if name in known else column
+            for name, column in numbers.items()
+        }
+
+    def _all(self, names: Sequence[str]) -> dict[str, Ranks | Floats]:
+        """Return columns as numbers."""
+        places = list(self._kinds)
+        found: dict[str, Ranks | Floats] = {}
+        for name in names:
+            found[name] = np.empty(len(self)) if self._kinds[name] == "d" else np.empty(len(self), dtype=np.int64)
+        for first, rows in self._rows.kept().pieces() if self._kinds else ():
+            for name, column in found.items():
+                column[first : first + len(rows)] = rows[:, places.index(name)].view(column.dtype)
+        return found
 
     def save(self) -> dict[str, Any]:
         """Return the rows as a checkpoint holds them."""
         texts = {name: list(known) for name, known in self._texts.items()}
-        return {"columns": {name: np.array(one) for name, one in self._columns.items()}, "texts": texts}
+        return {"kinds": self._kinds, "texts": texts, "rows": self._rows.save()}
 
     @classmethod
-    def restored(cls, saved: Mapping[str, Any]) -> Columns:
+    def restored(cls, saved: Mapping[str, Any], path: Path | None = None) -> Columns:
         """Return what was saved.
+
+        Parameters
+        ----------
+        saved : mapping
+            What `save` returned.
+        path : Path, optional
+            The file of the rows.
 
         Raises
         ------
         LookupError, TypeError, ValueError
             If it is not.
         """
-        found = cls()
-        for name, column in saved["columns"].items():
-            found._columns[name] = arrayed(column)
-        found._texts = {
-            name: {text: number for number, text in enumerate(known)} for name, known in saved["texts"].items()
-        }
-        if len({len(one) for one in found._columns.values()}) > 1:
-            raise ValueError("columns differ in length")
-        for name in found._texts:
+        found = cls(path)
+        if not saved["kinds"]:
+            return found
+        texts = {name: {text: number for number, text in enumerate(known)} for name, known in saved["texts"].items()}
+        rows = RowFile.restored(saved["rows"], path)
+        if rows.kept().width != len(saved["kinds"]) or not set(saved["kinds"].values()) <= {"q", "d"}:
+            raise ValueError("rows and columns differ")
+        found._begun(dict(saved["kinds"]), texts, rows)
+        for name in texts:
             found.texts(name)
         return found
-
-
-def arrayed(numbers: NDArray[Any]) -> array[Any]:
-    """Return numbers, whole or not, as an array of eight bytes each that grows at its end."""
-    kind = {"i": "q", "f": "d"}[numbers.dtype.kind]
-    return array(kind, numbers.ravel().astype(kind).tobytes())

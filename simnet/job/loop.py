@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
@@ -65,7 +66,7 @@ class Begun(NamedTuple):
     log: PolicyLog
 
 
-def restored(job: Job, policy: Policy, record: Record, kept: State) -> Begun:
+def restored(job: Job, policy: Policy, record: Record, kept: State, beside: Path | None = None) -> Begun:
     """Return where a job was when its checkpoint was written.
 
     Parameters
@@ -74,6 +75,8 @@ def restored(job: Job, policy: Policy, record: Record, kept: State) -> Begun:
         As for `iterate`.
     kept : mapping
         What the checkpoint holds.
+    beside : Path, optional
+        The checkpoint, beside which long records have files.
 
     Raises
     ------
@@ -89,7 +92,7 @@ def restored(job: Job, policy: Policy, record: Record, kept: State) -> Begun:
         raise ValueError("these are no workers")
     if begins.shape != active.shape or not np.isfinite(begins).all() or begins.min() != 0:
         raise ValueError("these are no times at which workers begin")
-    models, log = SparsifierSet(job, policy.candidates, active.size), PolicyLog(job, policy)
+    models, log = SparsifierSet(job, policy.candidates, active.size), PolicyLog(job, policy, beside)
     models.restore(kept["models"])
     log.restore(kept["log"])
     record.restore(kept["record"])
@@ -147,7 +150,8 @@ def iterate(
     hosts = everybody if job.placement is None else np.asarray(job.placement)
     if begun is None:
         models = SparsifierSet(job, policy.candidates) if sparsifiers is None else sparsifiers
-        begun = Begun(start, 0.0, 0, 0, everybody, job.begins(start), models, PolicyLog(job, policy))
+        log = PolicyLog(job, policy, None if checkpoint is None else checkpoint.path)
+        begun = Begun(start, 0.0, 0, 0, everybody, job.begins(start), models, log)
     elif progress is not None:
         progress(begun.number)
     now, lost, number, attempts, active, begins, models, log = begun

@@ -7,18 +7,20 @@ policy that starts afresh, it brings that to the same state.
 from __future__ import annotations
 
 import math
-from array import array
+import struct
 from collections.abc import Sequence
+from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from simnet.base import plugins
-from simnet.job.checkpoint import State
+from simnet.job.checkpoint import State, rows_beside
 from simnet.job.exchange import TimedExchange
 from simnet.job.job import Job, buckets
 from simnet.job.record import IterationState, gains
+from simnet.job.row_file import RowFile
 from simnet.job.streams import under_way
 from simnet.network import Timing
 from simnet.policies import (
@@ -51,6 +53,9 @@ class _Entry(NamedTuple):
     backward: float = math.nan
 
 
+_PACKED = struct.Struct(f"={len(_Entry._fields)}d")
+
+
 class PolicyLog:
     """What a job asks of a policy, and what the policy observes.
 
@@ -60,9 +65,11 @@ class PolicyLog:
         The job.
     policy : Policy
         The policy; it is reset.
+    beside : Path, optional
+        A checkpoint, beside which the log has a file as soon as it is long.
     """
 
-    def __init__(self, job: Job, policy: Policy) -> None:
+    def __init__(self, job: Job, policy: Policy, beside: Path | None = None) -> None:
         self._job, self._policy = job, policy
         # Asked once, as to ask a protocol takes longer than most answers.
         self._adaptive = policy if isinstance(policy, Adaptive) else None
@@ -73,8 +80,10 @@ class PolicyLog:
             round((one.entries.stop - one.entries.start) * scale) for one in buckets(job.source, job.overlap)
         ]
         self._context: PolicyContext | None = None
-        # One behind the other, field by field.
-        self._entries = array("d")
+        self._file = None if beside is None else rows_beside(beside, "log")
+        self._entries = RowFile(len(_Entry._fields), self._file)
+        # The last entry, as long as what the policy observes may be added.
+        self._last: _Entry | None = None
         # When the rounds of the probe before an entry ended, by its number.
         self._probed: dict[int, list[float]] = {}
         self._active_sets: list[list[int]] = []
@@ -92,11 +101,16 @@ class PolicyLog:
         active : ndarray of int, shape (P',)
             The workers that take part.
         """
-        policy, workers = self._policy, active.tolist()
-        self._context = self._of(iteration, now, active)
+        workers = active.tolist()
         if not self._active_sets or self._active_sets[-1] != workers:
             self._active_sets.append(workers)
-        self._entries.extend(_Entry(iteration, now, len(self._active_sets) - 1))
+        self._keep()
+        self._last = _Entry(iteration, now, len(self._active_sets) - 1)
+        return self._decided(iteration, now, active)
+
+    def _decided(self, iteration: int, now: float, active: NDArray[np.intp]) -> Decision:
+        policy = self._policy
+        self._context = self._of(iteration, now, active)
         if self._adaptive is not None:
             decision = self._adaptive.decide(self._context)
             if not isinstance(decision, Decision):
@@ -128,8 +142,12 @@ class PolicyLog:
         ends : sequence of float
             When the last message of each round had arrived, in seconds since the last worker began.
         """
+        self._keep()
+        self._probed[len(self._entries)] = list(ends)
+        self._measured(iteration, now, active, ends)
+
+    def _measured(self, iteration: int, now: float, active: NDArray[np.intp], ends: Sequence[float]) -> None:
         assert self._measures is not None
-        self._probed[len(self._entries) // len(_Entry._fields)] = list(ends)
         self._measures.measured(self._of(iteration, now, active), ends)
 
     def _of(self, iteration: int, now: float, active: NDArray[np.intp]) -> PolicyContext:
@@ -158,7 +176,17 @@ class PolicyLog:
             assert isinstance(step.result, Timing)
             compression = float((step.select + step.result.rank_compute).max())
             took = self._took(step, state)
-            self._observe(Observation(decision, step.candidate, gain, float(released), compression, took))
+            observation = Observation(decision, step.candidate, gain, float(released), compression, took)
+            assert self._last is not None
+            self._last = self._last._replace(
+                attempt=-1 if decision.attempt is None else decision.attempt,
+                candidate=list(self._policy.candidates).index(step.candidate),
+                gain=gain,
+                released_gain=observation.released_gain,
+                compression=compression,
+                **took._asdict(),
+            )
+            self._observe(observation)
 
     def _took(self, step: TimedExchange, state: IterationState) -> Took:
         """Return the parts of an iteration, as workers would agree on them."""
@@ -175,36 +203,39 @@ class PolicyLog:
     def _observe(self, observation: Observation) -> None:
         assert self._adaptive is not None
         assert self._context is not None
-        last = -len(_Entry._fields)
-        entry = _Entry(*self._entries[last:])._replace(
-            attempt=-1 if observation.decision.attempt is None else observation.decision.attempt,
-            candidate=list(self._policy.candidates).index(observation.candidate),
-            gain=observation.gain,
-            released_gain=observation.released_gain,
-            compression=observation.compression,
-            **observation.took._asdict(),
-        )
-        self._entries[last:] = array("d", entry)
         self._adaptive.observe(self._context, observation)
+
+    def _keep(self) -> None:
+        """Have the last entry among the others."""
+        if self._last is not None:
+            self._entries.append(_PACKED.pack(*self._last))
+            self._last = None
 
     def save(self) -> State:
         """Return the log, from which `restore` resumes."""
+        self._keep()
         probed = {str(number): ends for number, ends in self._probed.items()}
-        return {"entries": np.array(self._entries), "active": self._active_sets, "probed": probed}
+        return {"entries": self._entries.save(), "active": self._active_sets, "probed": probed}
 
     def restore(self, state: State) -> None:
         """Replay a log to the policy."""
-        entries, size = state["entries"].tolist(), len(_Entry._fields)
-        for first in range(0, len(entries), size):
-            entry, ends = _Entry(*entries[first : first + size]), state["probed"].get(str(first // size))
-            active = np.array(state["active"][int(entry.active)], dtype=np.intp)
-            self.measures(int(entry.iteration), entry.now, active)
-            if ends:
-                self.measured(int(entry.iteration), entry.now, active, ends)
-            decision = self.decide(int(entry.iteration), entry.now, active)
-            if entry.candidate >= 0:
-                candidate = self._policy.candidates[int(entry.candidate)]
-                attempt = None if entry.attempt < 0 else int(entry.attempt)
-                measured = entry.gain, entry.released_gain, entry.compression
-                took = Took(entry.communicate, entry.select, entry.merge, entry.backward)
-                self._observe(Observation(decision._replace(attempt=attempt), candidate, *measured, took))
+        self._entries = RowFile.restored(state["entries"], self._file)
+        self._active_sets = [[int(worker) for worker in one] for one in state["active"]]
+        self._probed = {int(number): list(ends) for number, ends in state["probed"].items()}
+        for first, rows in self._entries.kept().pieces():
+            for number, row in enumerate(rows.tolist(), first):
+                self._replay(_Entry(*row), self._probed.get(number))
+
+    def _replay(self, entry: _Entry, ends: Sequence[float] | None) -> None:
+        active = np.array(self._active_sets[int(entry.active)], dtype=np.intp)
+        at = int(entry.iteration), entry.now, active
+        self.measures(*at)
+        if ends:
+            self._measured(*at, ends)
+        decision = self._decided(*at)
+        if entry.candidate >= 0:
+            candidate = self._policy.candidates[int(entry.candidate)]
+            attempt = None if entry.attempt < 0 else int(entry.attempt)
+            measured = entry.gain, entry.released_gain, entry.compression
+            took = Took(entry.communicate, entry.select, entry.merge, entry.backward)
+            self._observe(Observation(decision._replace(attempt=attempt), candidate, *measured, took))

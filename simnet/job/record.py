@@ -10,14 +10,16 @@ from array import array
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from simnet.base.arrays import Floats
-from simnet.job.checkpoint import State
-from simnet.job.columns import Columns, arrayed
+from simnet.job.checkpoint import State, rows_beside
+from simnet.job.columns import Columns
+from simnet.job.row_file import RowFile
 from simnet.job.spans import Kernels, spans_of
 from simnet.job.worker_rows import SPLIT, WorkerRows
 from simnet.network import Messages, Timing
@@ -237,25 +239,37 @@ class IterationState(NamedTuple):
 
 
 class Record:
-    """The rows of a policy's result, as they come."""
+    """The rows of a policy's result, as they come.
 
-    def __init__(self, policy: str, job: str = MAIN) -> None:
+    Parameters
+    ----------
+    policy, job : str
+        Whose they are.
+    beside : Path, optional
+        A checkpoint, beside which they have files as soon as they are many; without, they stay in memory.
+    """
+
+    def __init__(self, policy: str, job: str = MAIN, beside: Path | None = None) -> None:
         self.policy = policy
         self.job = job
+        self._beside = beside
         self.interruptions: list[Interruption] = []
         # Seconds that co-located jobs cost.
         self.held_up = 0.0
         self.done = 0
         """How many iterations are done, exploration not counted."""
-        self._iterations = Columns()
+        self._iterations = Columns(self._file("iterations"))
         # The sets of workers that took part, each once, and which of them did in each iteration.
         self._active_sets: list[NDArray[np.intp]] = []
         self._active = array("q")
-        self._split = array("d")
+        self._split = RowFile(len(SPLIT), self._file("workers"))
         # Intervals of the kernels of exchanges that recur, by their identities.
         self._intervals: dict[tuple[int, ...], tuple[list[tuple[DeviceOp, ...]], tuple[float, float]]] = {}
         self._messages: list[tuple[int, Messages]] = []
         self._spans: list[tuple[int, int, str, str, float, float]] = []
+
+    def _file(self, what: str) -> Path | None:
+        return None if self._beside is None else rows_beside(self._beside, what)
 
     @property
     def whose(self) -> str:
@@ -325,7 +339,7 @@ class Record:
         ):
             self._active_sets.append(state.active)
         self._active.append(len(self._active_sets) - 1)
-        self._split.frombytes(split.tobytes())
+        self._split.append(split.tobytes())
         self.done += at.purpose == TRAIN
         means = split.mean(axis=0).tolist()
         low, high = self._within(exchanges, device, state.active.size)
@@ -391,7 +405,7 @@ class Record:
             "iterations": self._iterations.save(),
             "active_sets": self._active_sets,
             "active": np.array(self._active),
-            "split": np.array(self._split),
+            "split": self._split.save(),
             "messages": [{"iteration": number, **vars(one)} for number, one in self._messages],
             "spans": [np.array(column) for column in zip(*self._spans, strict=True)],
             "interruptions": [interruption.save() for interruption in self.interruptions],
@@ -405,11 +419,13 @@ class Record:
         ]
         interruptions = [Interruption.restored(one) for one in state["interruptions"]]
         spans = list(zip(*(column.tolist() for column in state["spans"]), strict=True))
-        rows, sets, active = Columns.restored(state["iterations"]), list(state["active_sets"]), state["active"]
+        rows = Columns.restored(state["iterations"], self._file("iterations"))
+        split = RowFile.restored(state["split"], self._file("workers"))
+        sets, active = list(state["active_sets"]), np.asarray(state["active"], dtype=np.int64)
         workers = sum(sets[one].size for one in active.tolist())
-        if len(active) != len(rows) or state["split"].size != workers * len(SPLIT):
+        if len(active) != len(rows) or len(split) != workers or split.kept().width != len(SPLIT):
             raise ValueError("rows of iterations and workers differ")
-        self._active_sets, self._active, self._split = sets, arrayed(active), arrayed(state["split"])
+        self._active_sets, self._active, self._split = sets, array("q", active.tobytes()), split
         self._iterations, self._messages, self._spans, self.interruptions = rows, messages, spans, interruptions
         self.done = rows.texts("purpose").count(TRAIN) if rows else 0
 
@@ -424,8 +440,7 @@ class Record:
             list(rows["purpose"]),
             self._active_sets,
             np.array(self._active, dtype=np.int64),
-            # Not a copy: no row is added any more.
-            np.frombuffer(self._split, dtype=np.float64).reshape(-1, len(SPLIT)),
+            self._split.kept(),
         )
         messages = [
             pd.DataFrame(

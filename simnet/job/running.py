@@ -170,7 +170,7 @@ def _running(
     sparsifiers: SparsifierSet | None = None,
 ) -> Generator[int, None, PolicyResult]:
     """Run a job under one policy as `run_policy` does; yield now and then how many iterations are done."""
-    record = Record(name)
+    record = Record(name, beside=None if checkpoint is None else checkpoint.path)
     kept = None if checkpoint is None else checkpoint.read()
     if checkpoint is not None and kept is not None and "job_shares" in kept:
         with checkpoint.understood():
@@ -191,7 +191,7 @@ def _running(
         begun = None
         if checkpoint is not None and kept is not None:
             with checkpoint.understood():
-                begun = restored(job, policy, record, kept)
+                begun = restored(job, policy, record, kept, checkpoint.path)
         # Its arrays are not needed any more.
         kept = None
         requests = iterate(

@@ -1,4 +1,4 @@
-"""What each worker did in each iteration, held as columns, and as a table where that is asked for."""
+"""What each worker did in each iteration, and as a table where that is asked for."""
 
 from __future__ import annotations
 
@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from simnet.base.arrays import Floats, Ranks
+from simnet.base.arrays import Ranks
+from simnet.job.row_file import KeptRows
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -34,7 +35,7 @@ class WorkerRows(NamedTuple):
         Sets of workers.
     active : ndarray of int64, shape (n,)
         Which of them took part in each iteration.
-    split : ndarray of float64, shape (rows, 7)
+    split : KeptRows
         The columns `SPLIT`.
     """
 
@@ -43,15 +44,20 @@ class WorkerRows(NamedTuple):
     purpose: Sequence[str]
     active_sets: Sequence[NDArray[np.intp]]
     active: Ranks
-    split: Floats
+    split: KeptRows
+
+    @property
+    def total(self) -> int:
+        """How many rows there are."""
+        return self.split.total
 
     def table(self, first: int = 0, last: int | None = None) -> pd.DataFrame:
         """Return rows from one on until before another, as a table; all when omitted.
 
         Examples
         --------
-        >>> rows = WorkerRows("AG", np.array([0, 1]), ["train", "train"], [np.array([0, 2])], np.zeros(2, dtype=int),
-        ...     np.arange(28.0).reshape(4, 7))
+        >>> split = KeptRows(7, None, 0, np.arange(28.0).tobytes())
+        >>> rows = WorkerRows("AG", np.arange(2), ["train", "train"], [np.array([0, 2])], np.zeros(2, dtype=int), split)
         >>> rows.table(1, 3)[["iteration", "worker", "compute_s"]].to_numpy().tolist()
         [[0.0, 2.0, 7.0], [1.0, 0.0, 14.0]]
         """
@@ -59,7 +65,7 @@ class WorkerRows(NamedTuple):
 
         sizes = np.array([one.size for one in self.active_sets], dtype=np.int64)[self.active]
         ends = np.cumsum(sizes)
-        last = len(self.split) if last is None else min(last, len(self.split))
+        last = self.total if last is None else min(last, self.total)
         # Iterations of which there are rows among these.
         begin, end = np.searchsorted(ends, first, side="right"), np.searchsorted(ends, last, side="left") + 1
         own = slice(int(begin), int(end) if last > first else int(begin))
@@ -75,6 +81,6 @@ class WorkerRows(NamedTuple):
             {
                 "policy": self.policy,
                 **{name: column[kept] for name, column in columns.items()},
-                **dict(zip(SPLIT, self.split[first:last].T, strict=True)),
+                **dict(zip(SPLIT, self.split.between(first, last).T, strict=True)),
             }
         )

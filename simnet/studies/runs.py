@@ -42,7 +42,7 @@ CHECKPOINTS = "checkpoints"
 SEEDS = "seeds"
 """Folder of the folders of the seeds in that of the results."""
 
-_A_CHECKPOINT = re.compile(r"[0-9a-f]{32}\.safetensors")
+_A_CHECKPOINT = re.compile(r"[0-9a-f]{32}\.(safetensors|[a-z]+\.rows)")
 
 
 class Batch:
@@ -98,8 +98,8 @@ class Batch:
         ]
         if parts:
             yield f"goes on where it had stopped: {', '.join(parts)}"
-        own = {one.path for one in self.own.values()}
-        if any(_A_CHECKPOINT.fullmatch(one.name) and one not in own for one in self.place.iterdir()):
+        own = {one.path.stem for one in self.own.values()}
+        if any(_A_CHECKPOINT.fullmatch(one.name) and one.name[:32] not in own for one in self.place.iterdir()):
             yield f"{self.place} has checkpoints of other runs, too, which stay; --force takes them away"
 
     def outcomes(
@@ -129,7 +129,8 @@ class Batch:
 
     def remove_checkpoints(self) -> None:
         """Take away the checkpoints of these runs; those of others stay."""
-        _unlink([one.path for one in self.own.values()])
+        own = {one.path.stem for one in self.own.values()}
+        _unlink(one for one in self.place.iterdir() if _A_CHECKPOINT.fullmatch(one.name) and one.name[:32] in own)
 
     @contextmanager
     def alone(self, force: bool) -> Iterator[None]:
