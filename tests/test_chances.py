@@ -14,7 +14,7 @@ import needs
 from simnet.calibration import measured
 from simnet.policies import Candidate
 from simnet.scenario import load
-from simnet.studies.choosing import likely
+from simnet.studies.choosing import extrapolation, likely
 from simnet.studies.choosing.chances import (
     CROSS_VALIDATED,
     DRAWS,
@@ -35,6 +35,8 @@ from simnet.studies.choosing.output import advice, share
 from simnet.studies.choosing.whole_job import candidates_of, decide_job
 from validate import chances as judging
 from validate import residuals
+from validate.jobs.errors import FASTEST
+from validate.shapednet.libraries import cases, predictable
 
 SHIPPED = Path(measured.__file__).parent / "residuals.csv"
 
@@ -216,6 +218,20 @@ def test_intervals_without_software_hold_nine_in_ten():
     own = residuals.with_intervals(links[links["kind"] == UNNAMED], residuals.sides(links))
     inside = (own["low"] <= own["measured"]) & (own["measured"] <= own["high"])
     assert inside.groupby(own["set"]).mean().mean() == pytest.approx(0.9, abs=0.01)
+
+
+def test_errors_of_links_were_learnt_where_it_is_said():
+    seen = [
+        (one.ranks, *links)
+        for name in residuals.SETS
+        for one in cases(predictable(measured.load(name).rows))
+        for links in [np.array(one.links.of_hosts(one.ranks))]
+        if links[:, 1].max() <= FASTEST
+    ]
+    ranks = [one[0] for one in seen]
+    latency, bandwidth = np.concatenate([one[1:] for one in seen]).T
+    found = [(min(one), max(one)) for one in (latency, bandwidth, ranks)]
+    assert found == [extrapolation.LATENCY, extrapolation.BANDWIDTH, extrapolation.WORKERS]
 
 
 def test_intervals_of_links_are_wider_the_more_of_a_time_is_software():

@@ -339,8 +339,8 @@ def test_hostile_names_are_names():
     setting = {"model": HOSTILE[0], "workers": "8", "density": "1 %"}
     page = report(summary, plots, "</code></pre><img src=x onerror=y>", joined(made), setting)
     seen = Page(page)
-    # The data, uPlot, and what draws the page.
-    assert seen.tags.count("script") == 3
+    # The data, uPlot, what pages share, and what draws the page.
+    assert seen.tags.count("script") == 4
     assert "b" not in seen.tags
     (read,) = (json.loads(text) for text in seen.scripts if text.startswith("{"))
     assert [one["name"] for one in read["policies"]] == HOSTILE
