@@ -198,7 +198,7 @@ def test_a_target_that_nobody_reaches_and_a_reference_that_is_missing_are_blank(
     loaded = load(path, ["policies={dense: {fixed: dense}, AG: {fixed: AG}}"])
     run = loaded.build()
     row = comparison.row(2, "AG", run_policy(run.job, "AG", run.policies["AG"]), 5)
-    found = comparison.write(tmp_path / "out", [row], loaded, run.job.device)
+    found = comparison.write(tmp_path / "out", {"a": row}, loaded, run.job.device)
     assert found["iterations_to_target"].isna().all()
     (told,) = json.loads((tmp_path / "out" / "compare.json").read_text())["rows"]
     blank = {name for name, value in told.items() if value is None}
@@ -206,7 +206,7 @@ def test_a_target_that_nobody_reaches_and_a_reference_that_is_missing_are_blank(
     assert (told["target_accuracy"], told["first_to_target"]) == (1.0, False)
     path.write_text(TRAINING.replace("TARGET", "null"))
     again = load(path, ["policies={dense: {fixed: dense}, AG: {fixed: AG}}"])
-    told = comparison.write(tmp_path / "out", [row], again, run.job.device)
+    told = comparison.write(tmp_path / "out", {"a": row}, again, run.job.device)
     assert told[["target_accuracy", "time_to_target_s", "first_to_target"]].isna().all(axis=None)
 
 

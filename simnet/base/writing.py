@@ -101,8 +101,10 @@ def atomic_write(path: str | Path) -> Iterator[BinaryIO]:
 
 
 def write_files(folder: Path, files: Mapping[str, bytes]) -> None:
-    """Write files into a folder in their order, each as `atomic_write` does."""
+    """Write files into a folder in their order, each as `atomic_write` does, and the folders in it that they need."""
     for name, data in files.items():
+        with explained(folder / name):
+            (folder / name).parent.mkdir(parents=True, exist_ok=True)
         with atomic_write(folder / name) as stream:
             stream.write(data)
 

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from simnet.base.errors import InputError
+from simnet.commands import completion
 from simnet.commands.options import Fields, Scenario, Seed, Seeds, Stack
 from simnet.commands.resumable import Execution, carry_out
 from simnet.studies import options
@@ -26,6 +27,7 @@ def compare(
         typer.Option(
             metavar="A,B:OPTION=VALUE|all",
             help="Schemes, as artopk or artopk:collective=tree, in place of the exchanges of the scenario.",
+            autocompletion=completion.several_of(completion.schemes, "all"),
         ),
     ] = None,
     workers: Annotated[
@@ -43,7 +45,7 @@ def compare(
     seeds: Seeds = 1,
     out: Annotated[
         Path | None,
-        typer.Option(help="Folder for the results; default: runs/compare-NAME. Files of an earlier run are replaced."),
+        typer.Option(help="Folder for the results; default: runs/compare-NAME."),
     ] = None,
     *,
     execution: Execution,
@@ -91,7 +93,8 @@ def compare(
     carry_out(
         batch,
         execution,
+        largest.lock(),
         row,
-        lambda rows: comparison.write(folder, list(rows.values()), largest, device),
+        lambda rows, missing: comparison.write(folder, rows, largest, device, missing),
         show,
     )

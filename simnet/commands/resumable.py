@@ -5,13 +5,15 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, TypeVar
 
 import typer
 
-from simnet.base.errors import SimnetError
+from simnet.base.errors import InputError, SimnetError
+from simnet.base.reading import read_text
 from simnet.commands import terminal
-from simnet.commands.options import Json, Quiet
+from simnet.commands.options import Force, Json
 
 if TYPE_CHECKING:
     from simnet.job import PolicyResult
@@ -32,15 +34,14 @@ class Execution:
     checkpoint: Annotated[
         float, typer.Option(min=0, metavar="SECONDS", help="Between checkpoints, from which a killed run goes on.")
     ] = 10.0
-    force: Annotated[bool, typer.Option("--force", help="Begin anew where an earlier run did not end.")] = False
-    quiet: Quiet = False
+    force: Force = False
     json_: Json = False
     workers_on: Annotated[
         str | None,
         typer.Option(
             metavar="processes:N|dask:tcp://HOST:PORT",
             help="Where gradients and residuals of the simulated workers live: in N processes, or on the workers of a "
-            "Dask scheduler (extra: dask). Never alters results.",
+            "Dask scheduler (needs simnet[dask]). Never alters results.",
         ),
     ] = None
 
@@ -53,8 +54,9 @@ class Execution:
 def carry_out(
     batch: Batch,
     execution: Execution,
+    lock: str,
     keep: Callable[[str, PolicyResult], T],
-    write: Callable[[dict[str, T]], S],
+    write: Callable[[dict[str, T], list[str]], S],
     show: Callable[[S], None],
 ) -> None:
     """Run all policies, write what is done, show it, and end as they ended.
@@ -65,27 +67,30 @@ def carry_out(
         The runs.
     execution : Execution
         How they are carried out.
+    lock : str
+        The resolved scenario: results of another one are not replaced, unless by force.
     keep : callable
         Takes the label and the result of a run, and returns what is kept of it.
     write : callable
-        Writes what was kept, by label, in the order of the batch; called if any run is done.
+        Writes what was kept, by label, in the order of the batch, and says which labels are missing; called if any run
+        is done.
     show : callable
         Takes what `write` returned.
 
     Raises
     ------
     SimnetError
-        If a run ended with one.
+        If a run ended with one, or the folder has the results of another scenario.
     """
-    from simnet.studies.runs import mark
-
+    _refuse_other(batch.folder, lock, execution.force)
     kept: dict[str, T] = {}
     wrong: list[BaseException] = []
-    with batch.alone(execution.force):
-        for said in () if execution.quiet else batch.resumed():
-            typer.echo(said, err=True)
+    with terminal.no_empty_folders(batch.folder, "figures"), batch.alone(execution.force):
+        for said in batch.resumed():
+            terminal.say(said, err=True)
+        batch.mark_begun()
         try:
-            with _shown(list(batch.labels), batch.iterations, execution.quiet) as progress:
+            with _shown(list(batch.labels), batch.iterations) as progress:
                 for label, outcome in batch.outcomes(execution.jobs, progress, execution.workers_on):
                     if isinstance(outcome, SimnetError):
                         wrong.append(outcome)
@@ -98,24 +103,35 @@ def carry_out(
         missing = [label for label in batch.labels if label not in kept]
         if done:
             with terminal.sheltered():
-                if missing:
-                    mark(batch.folder, list(done), missing)
-                written = write(done)
-                mark(batch.folder, list(done), missing)
+                written = write(done, missing)
+        else:
+            batch.mark_nothing()
         if not wrong:
             batch.remove_checkpoints()
     # Only what was asked for is left to do: a closed terminal costs nothing any more.
-    if done and (execution.json_ or not execution.quiet):
+    if done and (execution.json_ or not terminal.quiet()):
         show(written)
     _end(wrong, missing if done else None, batch)
 
 
+def _refuse_other(folder: Path, lock: str, force: bool) -> None:
+    """Refuse a folder with results of another scenario than this one, which would come out the same again."""
+    from simnet.scenario.loader import MAX_BYTES
+
+    there = folder / "scenario.lock.yaml"
+    if not force and there.is_file() and read_text(there, MAX_BYTES) != lock:
+        raise InputError(
+            "has the results of another scenario; --force replaces them, or take another folder with --out",
+            file=str(folder),
+        )
+
+
 @contextmanager
-def _shown(labels: Sequence[str], iterations: int, quiet: bool) -> Iterator[Progress]:
+def _shown(labels: Sequence[str], iterations: int) -> Iterator[Progress]:
     """Show how many iterations of all runs are done, and how long the rest will take."""
     done = dict.fromkeys(labels, 0)
     total = iterations * len(done)
-    with terminal.bar(f"{len(done)} runs", quiet) as show:
+    with terminal.bar(f"{len(done)} runs") as show:
 
         def progress(label: str, iterations: int) -> None:
             done[label] = iterations

@@ -27,7 +27,7 @@ def run(
     seeds: Seeds = 1,
     out: Annotated[
         Path | None,
-        typer.Option(help="Folder for the results; default: runs/NAME. Files of an earlier run in it are replaced."),
+        typer.Option(help="Folder for the results; default: runs/NAME."),
     ] = None,
     policies: Policies = None,
     no_report: Annotated[
@@ -60,19 +60,23 @@ def run(
 
     def show_seeds(summary: SeedsSummary) -> None:
         from simnet.report.console import show_seeds
+        from simnet.report.results import SEEDS
 
         if execution.json_:
             typer.echo(json.dumps(summary, indent=2, sort_keys=True, allow_nan=False))
             return
         show_seeds(summary)
-        typer.echo(f"Results: {report}, {folder / runs.SEEDS}")
+        typer.echo(f"Results: {report}, {folder / SEEDS}")
 
     if seeds == 1:
         carry_out(
             batch,
             execution,
+            loaded.lock(),
             lambda label, result: result,
-            lambda results: runs.write(folder, loaded, batch.built[""], results),
+            lambda results, missing: runs.write(
+                folder, loaded, batch.built[""], results, done=list(results), missing=missing
+            ),
             show,
         )
         return
@@ -85,7 +89,8 @@ def run(
     carry_out(
         batch,
         execution,
+        loaded.lock(),
         keep,
-        lambda done: kept.write([label for label in batch.labels if label not in done]),
+        lambda done, missing: kept.write(list(done), missing),
         show_seeds,
     )

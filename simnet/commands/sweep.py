@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from simnet.commands import terminal
-from simnet.commands.options import Fields, Json, Policies, Quiet, Scenario, Seed, Seeds, Stack
+from simnet.commands.options import Fields, Json, Policies, Scenario, Seed, Seeds, Stack
 from simnet.studies import options
 
 if TYPE_CHECKING:
@@ -52,13 +52,12 @@ def sweep(
         str | None,
         typer.Option(
             metavar="tcp://HOST:PORT|slurm[:FIELD=VALUE,...]",
-            help="Run the cells on a Dask cluster (extra: dask) or as Slurm jobs (extra: slurm), 16 of "
-            "them unless said, as slurm:partition=long,jobs=32,timeout_min=60.",
+            help="Run the cells on a Dask cluster (needs simnet[dask]) or as Slurm jobs (needs "
+            "simnet[slurm]), 16 of them unless said, as slurm:partition=long,jobs=32,timeout_min=60.",
         ),
     ] = None,
     max_cells: Annotated[int, typer.Option(min=1, max=1_000_000, help="Refuse a larger grid.")] = 10_000,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Check and list the cells, run none.")] = False,
-    quiet: Quiet = False,
     json_: Json = False,
 ) -> None:
     """Run a scenario over a grid of values, on all processors or a cluster; resumes where it was killed."""
@@ -72,39 +71,37 @@ def sweep(
     place = Path("runs") / f"sweep-{planned.base.name}" if out is None else out
 
     def check(pool: Pool) -> Checks:
-        with _progress(len(planned.cells), "cells checked", quiet) as progress:
+        with _progress(len(planned.cells), "cells checked") as progress:
             return work.check(planned, place, pool, progress)
 
     with Pool(jobs or os.cpu_count() or 1) as pool:
         if dry_run:
             _list(planned, check(pool), place)
             return
-        with folder.alone(place):
+        with terminal.no_empty_folders(place, folder.CELLS, "figures"), folder.alone(place):
             checks = check(pool)
             work.refuse_all(planned, checks)
             todo = work.Work(planned, checks, place, again=force)
-            if not quiet:
-                _tell(todo)
-            _carry_out(todo, pool, scheduler, quiet, json_)
+            _tell(todo)
+            _carry_out(todo, pool, scheduler, json_)
 
 
-def _carry_out(todo: Work, pool: Pool, scheduler: str | None, quiet: bool, json_: bool) -> None:
+def _carry_out(todo: Work, pool: Pool, scheduler: str | None, json_: bool) -> None:
     """Run the cells that are waiting, write the table, and end as they ended."""
     from simnet.base.writing import INCOMPLETE
 
     failure: BaseException | None = None
     todo.mark("at work, or killed")
     try:
-        with _progress(len(todo.waiting), "cells", quiet) as progress:
+        with _progress(len(todo.waiting), "cells") as progress:
             todo.run(pool, scheduler, progress)
     except (KeyboardInterrupt, Exception) as error:
         failure = error
     said = "interrupted" if isinstance(failure, KeyboardInterrupt) else "stopped by an error"
     if todo.results:
         with terminal.sheltered():
-            written = todo.write()
-            todo.mark(said if todo.missing else "")
-            if json_ or not quiet:
+            written = todo.write(said)
+            if json_ or not terminal.quiet():
                 _show(written, todo.planned, todo.place, json_)
     else:
         todo.mark("")
@@ -138,9 +135,9 @@ def _tell(todo: Work) -> None:
     """Say before the first cell runs what there is and what is refused."""
     total = len(todo.planned.cells)
     if todo.there:
-        typer.echo(f"{todo.there} of {total} cells are there already, {todo.missing} to run", err=True)
+        terminal.say(f"{todo.there} of {total} cells are there already, {todo.missing} to run", err=True)
     if todo.checks.refused:
-        typer.echo(f"{len(todo.checks.refused)} of {total} cells are refused, {todo.missing} to run", err=True)
+        terminal.say(f"{len(todo.checks.refused)} of {total} cells are refused, {todo.missing} to run", err=True)
 
 
 def _show(written: pd.DataFrame, planned: Plan, place: Path, json_: bool) -> None:
@@ -173,11 +170,11 @@ def _report(todo: Work) -> None:
 
 
 @contextmanager
-def _progress(total: int, what: str, quiet: bool) -> Iterator[Progress]:
+def _progress(total: int, what: str) -> Iterator[Progress]:
     """Show how many cells are done, those in progress in part, and how long the rest will take."""
     begun: dict[int, float] = {}
     done = 0
-    with terminal.bar(f"0 of {total} {what}", quiet) as show:
+    with terminal.bar(f"0 of {total} {what}") as show:
 
         def step(number: int, share: float) -> None:
             nonlocal done

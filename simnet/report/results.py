@@ -1,7 +1,7 @@
 """The run folder: what a run leaves behind for people, for spreadsheets and for other programs.
 
-Every file appears whole or not at all, and equal runs leave equal bytes: no dates, no paths, and in the summary and the
-iterations no digits that differ between machines.
+Files of a run appear together or not at all, and equal runs leave equal bytes: no dates, no paths, and in the summary
+and the iterations no digits that differ between machines.
 
 =====================  ==================================================================================
 summary.json           per policy: time, bytes, breakdown, regret, choices; who won; network, seed, versions, hash
@@ -35,6 +35,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 import simnet
+from simnet.base.swap import Files
 from simnet.base.writing import atomic_write, explained, temporary, write_files
 from simnet.costs.devices import DeviceProfile
 from simnet.network import MAX_MIN, STACKS, Sharing, Stack
@@ -48,14 +49,29 @@ if TYPE_CHECKING:
     from simnet.job import PolicyResult
 
 
-OF_ONE_SEED = (
-    *("iterations.csv", "iterations.parquet", "workers.parquet", "spans.parquet", "messages.parquet"),
-    *("timeline.json", "report.html"),
-    *("deaths.csv", "deaths.parquet", "company.csv", "company.parquet"),
-)
-"""Files of a run with one seed that one with several has in the folders of its seeds, or not at all."""
+PAGE = Files("report", ("report.html", "figures/*.png", "figures/*.svg"), "report.html")
+"""The page of a run, or of several, and its figures."""
 
-_OF_SEVERAL = ("seeds.csv", "seeds.parquet", "paired.csv", "paired.parquet", "figures/paired.png", "figures/paired.svg")
+_OF_ONE = Files(
+    "run",
+    (
+        *("summary.json", "scenario.lock.yaml", "iterations.csv", "timeline.json", *PAGE.names),
+        *(f"{name}.parquet" for name in ("iterations", "workers", "spans", "messages")),
+        *(f"{name}.{kind}" for name in ("deaths", "company") for kind in ("csv", "parquet")),
+    ),
+    "summary.json",
+)
+SEEDS = "seeds"
+"""Folder of the folders of the seeds in that of a run with several."""
+
+RUN = _OF_ONE._replace(
+    names=(
+        *_OF_ONE.names,
+        *(f"{name}.{kind}" for name in ("seeds", "paired") for kind in ("csv", "parquet")),
+        *_OF_ONE.inside(f"{SEEDS}/*"),
+    )
+)
+"""The files of a run, with one seed or several."""
 
 
 def write_run(
@@ -80,12 +96,12 @@ def write_run(
     untrained: float | None = None,
     setting: Mapping[str, str] | None = None,
 ) -> Summary:
-    """Write everything that a run leaves behind into its folder.
+    """Write everything that a run leaves behind into an empty folder; see `simnet.base.swap` for one that is not.
 
     Parameters
     ----------
     folder : path
-        The run folder; made when it is not there. What an earlier run wrote is replaced, other files stay.
+        The folder; made when it is not there.
     results : mapping of policy name to PolicyResult
         In the order in which the policies stand in the scenario.
     scenario, seed, stack, device, barrier, calibration, shared_by, bound, missing, target, reference, untrained
@@ -96,7 +112,7 @@ def write_run(
         Name the links between two ranks, and tell their bandwidths, for the timeline; see
         `simnet.report.timeline.write_timeline`.
     report : bool
-        Whether to draw the figures and write the report; else those of an earlier run go.
+        Whether to draw the figures and write the report.
     setting : mapping of str to str, optional
         As for `simnet.report.html.report`.
 
@@ -132,17 +148,10 @@ def write_run(
     )
     recorded = Recorded(joined(results, lambda one: one.spans), joined(results, lambda one: one.messages), links)
     files, told = {"scenario.lock.yaml": lock}, json.dumps(summary, indent=2, sort_keys=True, allow_nan=False)
-    for name in _OF_SEVERAL:
-        (folder / name).unlink(missing_ok=True)
     if report:
-        # Drawn before anything is written: a failure leaves an older run as it was. And of what the files are going to
-        # hold, so that who draws it again from these gets the same.
+        # Of what the files are going to hold, so that who draws it again from these gets the same.
         iterations = rounded(joined(results, lambda result: result.iterations))
         files |= drawn(json.loads(told), iterations, scenario_lock, setting or {}, recorded)
-    else:
-        for old in (folder / "report.html", *(folder / "figures").glob("*")):
-            if old.suffix in (".html", ".png", ".svg"):
-                old.unlink(missing_ok=True)
     write_files(folder, files)
     run_tables.write_table(folder, "iterations", run_tables.iterations_of(results), rounded)
     run_tables.write_table(folder, "workers", run_tables.workers_of(results), lambda table: table, csv=False)
@@ -151,8 +160,6 @@ def write_run(
     for name, frame in (("spans", recorded.spans), ("messages", recorded.messages)):
         if len(frame):
             _write_table(folder, name, frame, csv=False)
-        else:
-            (folder / f"{name}.parquet").unlink(missing_ok=True)
     for name, rows, columns in (("deaths", died, failures.COLUMNS), ("company", shared, co_located.COLUMNS)):
         if rows:
             table = pd.DataFrame(rows, columns=list(columns)).apply(_significant)
@@ -160,13 +167,9 @@ def write_run(
                 # The dead have none, which would make numbers with fractions of the others.
                 table["round"] = pd.array([row["round"] for row in rows], dtype="Int64")
             _write_table(folder, name, table)
-        else:
-            for kind in ("csv", "parquet"):
-                (folder / f"{name}.{kind}").unlink(missing_ok=True)
     with atomic_write(folder / "timeline.json") as stream:
         ran = {name: len(result.iterations) for name, result in results.items()}
         write_timeline(stream, recorded.spans, recorded.messages, links=links, bandwidths=bandwidths, iterations=ran)
-    # Last, so that a folder with a summary of this run has the rest of it too.
     write_files(folder, {"summary.json": told.encode() + b"\n"})
     return summary
 
@@ -206,7 +209,7 @@ def prepare_folder(folder: str | Path) -> Path:
     """
     folder = Path(folder)
     with explained(folder):
-        (folder / "figures").mkdir(parents=True, exist_ok=True)
+        folder.mkdir(parents=True, exist_ok=True)
         trial = temporary(folder / "trial")
         trial.touch()
         trial.unlink()

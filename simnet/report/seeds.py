@@ -30,7 +30,7 @@ from typing_extensions import TypedDict
 from simnet.base.units import format_bytes, format_seconds
 from simnet.base.writing import write_files
 from simnet.report import paired, worth
-from simnet.report.results import OF_ONE_SEED, parquet
+from simnet.report.results import parquet
 from simnet.report.sentences import percent
 from simnet.report.summary import PHASES, Summary, Winner, Worth, significant
 
@@ -195,9 +195,7 @@ def _plain(value: Any) -> Any:
 def write(
     folder: Path, summaries: Mapping[int, Summary], lock: str, missing: Sequence[str] = (), *, report: bool = True
 ) -> SeedsSummary:
-    """Write what several seeds come to together into the folder of a run, and return the summary.
-
-    What an earlier run with one seed wrote there is taken away.
+    """Write what several seeds come to together into an empty folder, and return the summary.
 
     Parameters
     ----------
@@ -229,9 +227,6 @@ def write(
         tables = [(HEADINGS, rows(summary)), (LEARNING_HEADINGS, learning_rows(summary))]
         files["report.html"] = seeds_report(summary, plots, sentence(summary), tables, lock).encode()
     files["summary.json"] = json.dumps(summary, indent=2, sort_keys=True, allow_nan=False).encode() + b"\n"
-    drawn = [f"figures/{path.name}" for path in (folder / "figures").glob("*") if path.suffix in (".png", ".svg")]
-    for old in {*OF_ONE_SEED, *drawn} - files.keys():
-        (folder / old).unlink(missing_ok=True)
     write_files(folder, files)
     return summary
 

@@ -24,6 +24,7 @@ from typing import TYPE_CHECKING, Any
 
 import pandas as pd
 
+from simnet.base.swap import Files, swapped
 from simnet.base.writing import write_files
 from simnet.costs.devices import DeviceProfile
 from simnet.report import barriers, devices, learning, paired
@@ -32,6 +33,7 @@ from simnet.report.results import prepare_folder, versions
 from simnet.report.summary import INTERVAL, learnt_by, significant
 from simnet.scenario import Scenario, load
 from simnet.scenario.source import Source
+from simnet.studies.runs import mark
 from simnet.studies.variants import variants
 
 if TYPE_CHECKING:
@@ -142,8 +144,20 @@ def row(workers: int, label: str, result: PolicyResult, skip: int) -> dict[str, 
     }
 
 
+FILES = Files(
+    "comparison",
+    ("scenario.lock.yaml", "figures/compare.png", "figures/compare.svg", "compare.csv", "paired.csv", "compare.json"),
+    "compare.json",
+)
+"""The files of a comparison."""
+
+
 def write(
-    folder: str | Path, rows: Sequence[Mapping[str, Any]], loaded: Scenario, device: DeviceProfile
+    folder: str | Path,
+    done: Mapping[str, Mapping[str, Any]],
+    loaded: Scenario,
+    device: DeviceProfile,
+    missing: Sequence[str] = (),
 ) -> pd.DataFrame:
     """Write the comparison into its folder, and return it as a table: with several seeds, the means over them.
 
@@ -154,14 +168,16 @@ def write(
     ----------
     folder : path
         Made when it is not there.
-    rows : sequence of dict
-        What `row` returned, at least one; with `seed` if there are several.
+    done : mapping of str to dict
+        What `row` returned, by the labels of runs, at least one; with `seed` if there are several.
     loaded : Scenario
         The scenario, with the most workers.
     device : DeviceProfile
         What selected.
+    missing : sequence of str
+        Labels of runs that are not done.
     """
-    folder = prepare_folder(folder)
+    folder, rows = prepare_folder(folder), list(done.values())
     several = "seed" in rows[0]
     table = as_table(rows, loaded)
     lock = loaded.lock().encode()
@@ -177,7 +193,7 @@ def write(
         "versions": versions(),
         "rows": table.astype(object).where(table.notna(), None).to_dict(orient="records"),
     }
-    files = {
+    written = {
         "scenario.lock.yaml": lock,
         "figures/compare.png": drawn.png,
         "figures/compare.svg": drawn.svg,
@@ -185,9 +201,9 @@ def write(
         **({"paired.csv": _csv(shown)} if several else {}),
         "compare.json": json.dumps(content, indent=2, sort_keys=True, allow_nan=False).encode() + b"\n",
     }
-    if not several:
-        (folder / "paired.csv").unlink(missing_ok=True)
-    write_files(folder, files)
+    with swapped(folder, FILES) as stage:
+        mark(stage, list(done), missing)
+        write_files(stage, written)
     return shown
 
 

@@ -16,17 +16,18 @@ from pydantic import TypeAdapter, ValidationError
 
 from simnet.base.errors import InputError
 from simnet.base.reading import read_bytes, read_text
+from simnet.base.swap import refuse_halfway, swapped
 from simnet.base.writing import write_files
 from simnet.report import html
 from simnet.report.kept import Recorded
-from simnet.report.results import drawn, prepare_folder
+from simnet.report.results import PAGE, RUN, drawn, prepare_folder
 from simnet.report.summary import Summary, bought_by, learning_columns, summarize, with_exploration
 from simnet.scenario import Run, Scenario
 from simnet.scenario.loader import MAX_BYTES
 from simnet.scenario.source import Source
 from simnet.studies import runs
 
-LOCK, SUMMARY, PAGE = "scenario.lock.yaml", "summary.json", "report.html"
+LOCK, SUMMARY = "scenario.lock.yaml", "summary.json"
 
 # Bytes of a summary, and numbers of a table, that a folder may have: 64 policies of a million iterations have fewer.
 _LARGEST, _MOST_NUMBERS = 1 << 28, 1 << 31
@@ -69,6 +70,7 @@ class RunFolder:
         """
         if not folder.is_dir():
             raise InputError("there is no such folder", file=str(folder))
+        refuse_halfway(folder, (RUN, PAGE))
         content, lock = read_bytes(folder / SUMMARY, _LARGEST), read_text(folder / LOCK, MAX_BYTES)
         try:
             summary = TypeAdapter(Summary).validate_json(content)
@@ -136,9 +138,7 @@ def redraw(folder: Path, out: Path | None = None) -> Path:
         runs.setting(loaded, built.job),
         run.recorded(built),
     )
-    place = prepare_folder(folder if out is None else out)
-    write_files(place, files)
-    return place / PAGE
+    return _written(folder if out is None else out, files)
 
 
 def compare(folders: Sequence[Path], out: Path) -> tuple[Summary, Path]:
@@ -176,10 +176,16 @@ def compare(folders: Sequence[Path], out: Path) -> tuple[Summary, Path]:
 
     plots = figures.render(joined, None, learning_columns(summary), bought_by(summary))
     page = html.compared_report(summary, plots, list(found), _differences(found))
-    place = prepare_folder(out)
     pictures = {f"figures/{one.name}.{kind}": getattr(one, kind) for one in plots for kind in ("png", "svg")}
-    write_files(place, {PAGE: page.encode()} | pictures)
-    return summary, place / PAGE
+    return summary, _written(out, {PAGE.last: page.encode()} | pictures)
+
+
+def _written(folder: Path, files: Mapping[str, bytes]) -> Path:
+    """Write page and figures; return where the page is."""
+    place = prepare_folder(folder)
+    with swapped(place, PAGE) as stage:
+        write_files(stage, files)
+    return place / PAGE.last
 
 
 def _labels(folders: Sequence[Path]) -> list[str]:

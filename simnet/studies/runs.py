@@ -7,8 +7,9 @@ from them after a kill, Ctrl-C or an error; when all is done they go.
 from __future__ import annotations
 
 import re
+import shutil
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -18,12 +19,13 @@ import numpy as np
 from simnet.base import writing
 from simnet.base.errors import SimnetError
 from simnet.base.rng import stream
+from simnet.base.swap import swapped
 from simnet.interchange import kind_of
 from simnet.job import Checkpoint, Job, PolicyResult, buckets, create_sparsifier
 from simnet.policies import density_at
 from simnet.report import calibrated, seeds
 from simnet.report.calibrated import CalibrationSummary
-from simnet.report.results import prepare_folder, summary_of, write_run
+from simnet.report.results import RUN, SEEDS, prepare_folder, summary_of, write_run
 from simnet.report.seeds import SeedsSummary
 from simnet.report.summary import Summary
 from simnet.scenario import Run, Scenario
@@ -38,9 +40,6 @@ from simnet.scenario.source import Source
 
 CHECKPOINTS = "checkpoints"
 """Folder of the checkpoints in that of the results."""
-
-SEEDS = "seeds"
-"""Folder of the folders of the seeds in that of the results."""
 
 _A_CHECKPOINT = re.compile(r"[0-9a-f]{32}\.(safetensors|[a-z]+\.rows)")
 
@@ -64,6 +63,7 @@ class Batch:
         self, scenarios: Mapping[str, tuple[Source, Scenario]], folder: Path, every: float, seeds: int = 1
     ) -> None:
         self.folder, self.place = folder, folder / CHECKPOINTS
+        self._before = ""
         self.built = {key: loaded.build() for key, (_, loaded) in scenarios.items()}
         self._tasks: dict[tuple[str, int], Task] = {}
         self.labels: dict[str, tuple[str, str, int]] = {}
@@ -127,6 +127,20 @@ class Batch:
             said = f"{where}: " if where else ""
             yield label, SimnetError(said + str(outcome)) if isinstance(outcome, SimnetError) else outcome
 
+    def mark_begun(self) -> None:
+        """Leave a file in the folder that says that somebody is at work there, or was killed."""
+        file = self.folder / writing.INCOMPLETE
+        self._before = file.read_text(encoding="utf-8", errors="replace").rstrip() if file.is_file() else ""
+        writing.mark_incomplete(
+            self.folder,
+            "A run is at work here, or was killed: the same command goes on. Results beside this file are older ones.",
+        )
+
+    def mark_nothing(self) -> None:
+        """Say again what was said before, if nothing was done from which the command could go on."""
+        if not any(self.place.iterdir()):
+            writing.mark_incomplete(self.folder, self._before)
+
     def remove_checkpoints(self) -> None:
         """Take away the checkpoints of these runs; those of others stay."""
         own = {one.path.stem for one in self.own.values()}
@@ -138,7 +152,7 @@ class Batch:
 
         By `force` all checkpoints that are there are taken away. Raises InputError if another run is at work there.
         """
-        with writing.alone(prepare_folder(self.folder), "run", ("figures", "inputs", CHECKPOINTS, SEEDS)):
+        with writing.alone(prepare_folder(self.folder), "run", (CHECKPOINTS,)):
             with writing.explained(self.place):
                 self.place.mkdir(exist_ok=True)
             if force:
@@ -164,6 +178,8 @@ class Seeds:
 
     def __init__(self, folder: Path, loaded: Scenario) -> None:
         self._folder, self._loaded = folder, loaded
+        self._begun = ExitStack()
+        self._stage: Path | None = None
         self._waiting: dict[int, dict[str, PolicyResult]] = {}
         self._summaries: dict[int, Summary] = {}
 
@@ -175,51 +191,80 @@ class Seeds:
         seed, name, result
             The seed, the policy, and what came of it.
         """
+        if self._stage is None:
+            self._stage = self._begun.enter_context(swapped(self._folder, RUN))
         results = self._waiting.setdefault(seed, {})
         results[name] = result
         if len(results) == len(self._loaded.config.policies):
             self._write(seed)
 
-    def write(self, missing: Sequence[str]) -> SeedsSummary:
-        """Write what is left, and what the seeds come to together; return the summary.
+    def write(self, done: Sequence[str], missing: Sequence[str]) -> SeedsSummary:
+        """Write what is left, and what the seeds come to together; return the summary. All gets its place then.
 
         Parameters
         ----------
-        missing : sequence of str
-            Labels of runs that are not done.
+        done, missing : sequence of str
+            Labels of runs that are done, at least one, and that are not.
         """
-        for seed in list(self._waiting):
-            self._write(seed)
-        _with_inputs(self._folder, self._loaded)
-        ordered = {seed: self._summaries[seed] for seed in sorted(self._summaries)}
-        report = self._loaded.config.output.report
-        return seeds.write(self._folder, ordered, self._loaded.lock(), missing, report=report)
+        assert self._stage is not None
+        with self._begun:
+            for seed in list(self._waiting):
+                self._write(seed)
+            _with_inputs(self._stage, self._loaded)
+            ordered = {seed: self._summaries[seed] for seed in sorted(self._summaries)}
+            report = self._loaded.config.output.report
+            mark(self._stage, done, missing)
+            return seeds.write(self._stage, ordered, self._loaded.lock(), missing, report=report)
 
     def _write(self, seed: int) -> None:
         one = self._loaded.with_seed(seed)
-        place = prepare_folder(self._folder / SEEDS / str(seed))
-        self._summaries[seed] = write(place, one, one.build(), self._waiting.pop(seed), report=False)
-        with suppress(OSError):
-            (place / "figures").rmdir()
+        assert self._stage is not None
+        place = self._stage / SEEDS / str(seed)
+        try:
+            self._summaries[seed] = fill(place, one, one.build(), self._waiting.pop(seed), report=False)
+        except BaseException:
+            shutil.rmtree(place, ignore_errors=True)
+            raise
 
 
 def _with_inputs(folder: Path, loaded: Scenario) -> None:
     """Write the files that a scenario names into the folder of its results."""
     for name, path in loaded.inputs().items():
-        if not (folder / name).exists():
-            (folder / name).parent.mkdir(parents=True, exist_ok=True)
-            writing.write_files(folder, {name: path.read_bytes()})
+        writing.write_files(folder, {name: path.read_bytes()})
 
 
 def write(
+    folder: Path,
+    loaded: Scenario,
+    built: Run,
+    results: Mapping[str, PolicyResult],
+    *,
+    done: Sequence[str] = (),
+    missing: Sequence[str] = (),
+) -> Summary:
+    """Write what `fill` does in the place of what an earlier run left in a folder.
+
+    Parameters
+    ----------
+    folder, loaded, built, results
+        As of `fill`.
+    done, missing : sequence of str
+        Labels of runs that are done, and that are not.
+    """
+    with swapped(folder, RUN) as stage:
+        mark(stage, done, missing)
+        return fill(stage, loaded, built, results)
+
+
+def fill(
     folder: Path, loaded: Scenario, built: Run, results: Mapping[str, PolicyResult], *, report: bool | None = None
 ) -> Summary:
-    """Write the folder of a run, with the files that the scenario names.
+    """Write the files of a run, with those that the scenario names, into an empty folder.
 
     Parameters
     ----------
     folder : Path
-        The folder, which is there.
+        The folder; made when it is not there.
     loaded : Scenario
         The scenario.
     built : Run
@@ -249,7 +294,7 @@ def summary(loaded: Scenario, built: Run, results: Mapping[str, PolicyResult]) -
     Parameters
     ----------
     loaded, built, results
-        As of `write`.
+        As of `fill`.
     """
     return summary_of(results, **_told(loaded, built, results))
 

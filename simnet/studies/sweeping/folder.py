@@ -24,7 +24,7 @@ def alone(folder: Path) -> Iterator[None]:
     prepare_folder(folder)
     with writing.explained(folder / CELLS):
         (folder / CELLS).mkdir(exist_ok=True)
-    with writing.alone(folder, "sweep", (CELLS, "figures", "inputs")):
+    with writing.alone(folder, "sweep", (CELLS,)):
         yield
 
 

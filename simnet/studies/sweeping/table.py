@@ -14,7 +14,8 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from simnet.base.writing import write_files
+from simnet.base.swap import Files, swapped
+from simnet.base.writing import mark_incomplete, write_files
 from simnet.report.results import parquet, versions
 from simnet.report.summary import significant
 from simnet.scenario import Scenario
@@ -24,6 +25,16 @@ from simnet.studies.sweeping.grid import Axis, Cell, Column
 
 _TEXTS = ("policy", "device", "status", "choice", "message")
 _WHOLE = ("iterations", "bytes_sent_B", "switches", "iterations_to_target")
+
+FILES = Files(
+    "sweep",
+    (
+        *("scenario.lock.yaml", "sweep.csv", "sweep.parquet", "sweep.json", "paired.csv"),
+        *(f"figures/{measure.figure}.{kind}" for measure in drawing.MEASURES for kind in ("png", "svg")),
+    ),
+    "sweep.json",
+)
+"""The files of a sweep, but for those of its cells and what the scenario names."""
 
 
 def without_result(status: str, message: str) -> list[dict[str, Any]]:
@@ -80,8 +91,9 @@ def write(
     results: Mapping[int, Sequence[Mapping[str, Any]]],
     *,
     zipped: bool,
+    incomplete: str = "",
 ) -> pd.DataFrame:
-    """Write all but the cells into the folder, and return the table.
+    """Write all but the cells into the folder, in the place of what was there before, and return the table.
 
     Parameters
     ----------
@@ -99,6 +111,8 @@ def write(
         By the number of the cell; cells that are not there are left out.
     zipped : bool
         Whether the parameters change side by side.
+    incomplete : str
+        Why some cells are missing, for people; empty if none is.
     """
     rows = rows_of(cells, columns, results)
     table = as_table(rows, columns)
@@ -117,30 +131,25 @@ def write(
         "missing": [cell.number for cell in cells if cell.number not in results],
         "rows": rows,
     }
-    files = {"scenario.lock.yaml": lock}
+    written = {"scenario.lock.yaml": lock}
     for name, path in loaded.inputs().items():
-        (folder / name).parent.mkdir(parents=True, exist_ok=True)
-        files[name] = path.read_bytes()
+        written[name] = path.read_bytes()
     drawn = drawing.with_gain(table, loaded.bound)
     for measure in drawing.MEASURES:
         plot = drawing.draw(drawn, columns, loaded.name, zipped=zipped, measure=measure, bound=loaded.bound)
-        for kind in ("png", "svg"):
-            name = f"figures/{measure.figure}.{kind}"
-            if plot is None:
-                (folder / name).unlink(missing_ok=True)
-            else:
-                files[name] = plot.png if kind == "png" else plot.svg
+        if plot is not None:
+            written |= {f"figures/{measure.figure}.{kind}": getattr(plot, kind) for kind in ("png", "svg")}
     over_seeds = drawing.compared(drawn, columns, "iteration_s", loaded.bound)
     per_gain = drawing.compared(drawn, columns, "time_per_gain_s", loaded.bound)
-    if over_seeds is None or per_gain is None:
-        (folder / "paired.csv").unlink(missing_ok=True)
-    else:
+    if over_seeds is not None and per_gain is not None:
         by = [*(column.name for column in columns if not drawing.is_seed(column)), "policy"]
         both = over_seeds.merge(per_gain, on=by)
         both = both.apply(lambda one: pd.Series(significant(one), one.index) if one.dtype == np.float64 else one)
-        files["paired.csv"] = both.to_csv(index=False, lineterminator="\n").encode()
-    files["sweep.csv"] = table.to_csv(index=False, lineterminator="\n").encode()
-    files["sweep.parquet"] = parquet(table)
-    files["sweep.json"] = json.dumps(content, indent=1, allow_nan=False).encode() + b"\n"
-    write_files(folder, files)
+        written["paired.csv"] = both.to_csv(index=False, lineterminator="\n").encode()
+    written["sweep.csv"] = table.to_csv(index=False, lineterminator="\n").encode()
+    written["sweep.parquet"] = parquet(table)
+    written["sweep.json"] = json.dumps(content, indent=1, allow_nan=False).encode() + b"\n"
+    with swapped(folder, FILES) as stage:
+        mark_incomplete(stage, incomplete)
+        write_files(stage, written)
     return table

@@ -252,19 +252,35 @@ class Work:
 
     def mark(self, why: str) -> None:
         """Leave a file that says why cells are missing, and how many; take it away if there is no reason."""
+        mark_incomplete(self.place, self._missing(why))
+
+    def _missing(self, why: str) -> str:
         said = f"{why}: {self.missing} of {len(self.planned.cells)} cells missing; the same command goes on from here"
-        mark_incomplete(self.place, said if why else "")
+        return said if why else ""
 
     def table(self) -> pd.DataFrame:
         """Return the table of the cells that are done."""
         columns = self.planned.columns
         return table.as_table(table.rows_of(self.planned.cells, columns, self.results), columns)
 
-    def write(self) -> pd.DataFrame:
-        """Write the table of the cells that are done, and return it; see `simnet.studies.sweeping.table.write`."""
+    def write(self, why: str = "") -> pd.DataFrame:
+        """Write the table of the cells that are done, and return it; see `simnet.studies.sweeping.table.write`.
+
+        Parameters
+        ----------
+        why : str
+            Why cells are missing, if some are.
+        """
         planned = self.planned
         return table.write(
-            self.place, planned.base, planned.axes, planned.cells, planned.columns, self.results, zipped=planned.zipped
+            self.place,
+            planned.base,
+            planned.axes,
+            planned.cells,
+            planned.columns,
+            self.results,
+            zipped=planned.zipped,
+            incomplete=self._missing(why if self.missing else ""),
         )
 
     def _take(self, identity: str, outcome: Outcome) -> None:
