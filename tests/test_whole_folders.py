@@ -14,7 +14,7 @@ import pytest
 from commands import contents, did, invoke
 from simnet.base.errors import InputError
 from simnet.base.swap import Files, completed, refuse_halfway, swapped
-from simnet.base.writing import INCOMPLETE, mark_incomplete
+from simnet.base.writing import INCOMPLETE, mark_incomplete, staged
 
 OLD, NEW = ("--set", "job.iterations=2"), ("--set", "job.iterations=3")
 SMALL = """
@@ -212,3 +212,55 @@ def test_an_error_leaves_all_as_it_was(tmp_path):
         fail()
     assert str(told.value) == f"{tmp_path / 'a.csv'}: is odd"
     assert contents(tmp_path) == {"a.csv": b"old", "z.csv": b"old"}
+
+
+@pytest.mark.parametrize("profiles", ["a file", "a folder"])
+def test_files_beside_each_other_are_old_or_new_at_every_moment(profiles, tmp_path, monkeypatch):
+    targets = [tmp_path / "platform.xml", tmp_path / "profiles"]
+
+    def lay(folder, said):
+        (folder / "platform.xml").write_text(said)
+        if profiles == "a file":
+            (folder / "profiles").write_text(said)
+        else:
+            (folder / "profiles").mkdir()
+            (folder / "profiles" / "a.csv").write_text(said)
+
+    def replaced():
+        with staged(targets, force=True, suffixes=[".csv"]) as folder:
+            lay(folder, "new")
+
+    lay(tmp_path, "old")
+    before, seen = contents(tmp_path), moments(tmp_path, monkeypatch, replaced)
+    assert set(seen[-1].values()) == {b"new"}
+    assert seen[-1].keys() == before.keys()
+    assert all(len(set(settled(held).values())) < 2 for held in seen)
+
+
+@pytest.mark.parametrize("fails", range(5))
+def test_files_beside_each_other_stay_where_one_cannot_be_replaced(fails, tmp_path, monkeypatch):
+    targets = [tmp_path / name for name in ("a.txt", "b.txt", "c.txt")]
+    for target in targets[:2]:
+        target.write_text("old")
+    before, calls = contents(tmp_path), []
+
+    def failing(real):
+        def call(*arguments):
+            calls.append(arguments)
+            if len(calls) == fails + 1:
+                raise OSError(5, "Input/output error")
+            return real(*arguments)
+
+        return call
+
+    def replaced():
+        with staged(targets, force=True) as folder:
+            for target in targets:
+                (folder / target.name).write_text("new")
+
+    with monkeypatch.context() as patch:
+        for name in ("rename", "replace"):
+            patch.setattr(os, name, failing(getattr(os, name)))
+        with pytest.raises(InputError, match="cannot be written: Input/output error"):
+            replaced()
+    assert contents(tmp_path) == before

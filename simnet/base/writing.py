@@ -143,20 +143,34 @@ def staged(targets: Sequence[Path], force: bool, suffixes: Sequence[str] = ()) -
             folder.mkdir()
             yield folder
             refuse_existing(targets, force, suffixes)
-            # The first is what people open: it appears when all it needs is there.
-            for target in reversed(targets):
-                old = folder / f".{target.name}.old"
-                if target.is_dir():
-                    target.rename(old)
-                try:
+            with _put_aside([one for one in targets if len(targets) > 1 or one.is_dir()], folder):
+                # The first is what people open: it appears when all it needs is there.
+                for target in reversed(targets):
                     (folder / target.name).replace(target)
-                except OSError:
-                    if old.exists():
-                        old.rename(target)
-                    raise
         finally:
             with suppress(OSError):
                 shutil.rmtree(folder)
+
+
+@contextmanager
+def _put_aside(targets: Sequence[Path], folder: Path) -> Iterator[None]:
+    """Have what is at some targets in a folder before anything new is at one of them; back again if that fails."""
+    waiting = [target for target in targets if target.exists() or target.is_symlink()]
+    moved: list[Path] = []
+    try:
+        while waiting:
+            waiting[0].rename(folder / f".{waiting[0].name}.old")
+            moved.append(waiting.pop(0))
+        yield
+    except OSError:
+        for target in targets:
+            if target.is_dir() and target not in waiting and not target.is_symlink():
+                shutil.rmtree(target)
+            elif target not in waiting:
+                target.unlink(missing_ok=True)
+        for target in moved:
+            (folder / f".{target.name}.old").replace(target)
+        raise
 
 
 def write_new(files: Mapping[Path, bytes | str], force: bool) -> None:
