@@ -20,6 +20,7 @@ from simnet.commands.compare import compare
 from simnet.commands.export import export
 from simnet.commands.list import list_
 from simnet.commands.measure import measure
+from simnet.commands.new import new_policy, new_scenario, new_scheme, new_topology
 from simnet.commands.predict import predict, predict_job
 from simnet.commands.report import report
 from simnet.commands.run import run
@@ -54,6 +55,10 @@ class Verbs(Commands):
         "trace synth": (synth, "./made --model resnet18 --scale 100 --workers 8"),
         "trace fit": (fit, "digits -o params.json --figure fit.png"),
         "trace convert": (convert, "digits ./small --dtype bf16 --workers 0:4"),
+        "new scenario": (new_scenario, "my_cluster"),
+        "new scheme": (new_scheme, "my_scheme"),
+        "new topology": (new_topology, "two_rooms"),
+        "new policy": (new_policy, "my_policy"),
         "list": (list_, "sparsifiers"),
         "schema": (schema, "> scenario.schema.json"),
         "warm": (warm, ""),
@@ -65,7 +70,6 @@ app = typer.Typer(
     help="What a sparsified gradient exchange costs on a network whose links change while the job runs.",
     epilog="Example: simnet run quickstart",
     no_args_is_help=True,
-    add_completion=False,
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )

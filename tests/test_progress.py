@@ -104,10 +104,32 @@ def test_a_bar_shows_on_a_terminal_and_leaves_what_is_printed_alone(monkeypatch,
 
 
 @pytest.mark.parametrize("quiet", [False, True])
-def test_a_bar_shows_nothing_in_a_file_or_when_asked_not_to(monkeypatch, capsys, quiet):
+def test_a_bar_is_plain_lines_in_a_file_that_come_ever_more_rarely(monkeypatch, capsys, quiet):
     if quiet:
         monkeypatch.setenv("FORCE_COLOR", "1")
-    with terminal.bar("models", quiet) as show:
-        show(0.5, "half")
+    now = 0.0
+    monkeypatch.setattr(terminal.time, "monotonic", lambda: now)
+    with terminal._voice(quiet, False), terminal.bar("models") as show:
+        for second in range(1, 3600):
+            now = float(second)
+            show(second / 3600, f"{second} of 3600 models")
+        show(1.0)
     shown = capsys.readouterr()
-    assert shown.out == shown.err == ""
+    assert shown.out == ""
+    lines = shown.err.splitlines()
+    if quiet:
+        assert lines == []
+        return
+    assert lines[0] == "2 of 3600 models: 0 %"
+    assert 20 < len(lines) < 40
+    begun = [int(line.split()[0]) for line in lines]
+    gaps = [later - one for one, later in zip(begun, begun[1:], strict=False)]
+    assert gaps == sorted(gaps)
+    assert all(gap <= max(2, 0.25 * one + 1) for one, gap in zip(begun, gaps, strict=False))
+
+
+def test_what_takes_no_two_seconds_leaves_no_line(monkeypatch, capsys):
+    monkeypatch.setattr(terminal.time, "monotonic", lambda: 0.0)
+    with terminal.progress("models"):
+        list(tracked("abc"))
+    assert capsys.readouterr() == ("", "")

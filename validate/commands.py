@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from simnet.base.errors import InputError
-from simnet.commands import terminal
-from simnet.commands.options import Changes, Force, Json, Quiet
+from simnet.commands import completion, terminal
+from simnet.commands.options import Changes, Force, Json
 from simnet.studies import options
 
 if TYPE_CHECKING:
@@ -43,7 +43,11 @@ def register(app: typer.Typer) -> None:
 def validate(
     sources: Annotated[
         list[str] | None,
-        typer.Argument(metavar="[DATASET|LOG]...", help="Shipped measurements or logs; default: all that are shipped."),
+        typer.Argument(
+            metavar="[DATASET|LOG]...",
+            help="Shipped measurements or logs; default: all that are shipped.",
+            autocompletion=completion.one_of(completion.measured, "job"),
+        ),
     ] = None,
     split: Annotated[
         list[Split] | None, typer.Option(help="What is left out; repeatable; default: each in turn.")
@@ -177,7 +181,6 @@ def reproduce(
     out: Annotated[Path | None, typer.Option(metavar="FILE.csv", help="Write the values as a table.")] = None,
     markdown: Annotated[Path | None, typer.Option(metavar="FILE.md", help="Write the page docs/papers.md.")] = None,
     force: Force = False,
-    quiet: Quiet = False,
 ) -> None:
     """Reproduce figures, tables and claims of papers: published value, ours, error, tolerance."""
     from simnet.base.progress import tracked
@@ -191,7 +194,7 @@ def reproduce(
     if devices:
         options.only("reproductions, not for --devices", False, {"NAME": names, "--all": every, "--fast": fast})
         options.only("reproductions", False, {"--check": check, "--out": out, "--markdown": markdown, "--json": json_})
-        _under_devices(quiet)
+        _under_devices()
         return
     if names:
         wanted = [reproduction(name) for name in dict.fromkeys(names)]
@@ -208,12 +211,12 @@ def reproduce(
         return
     refuse_existing([path for path in (out, markdown) if path is not None], force)
     found: dict[str, Sequence[Row] | None] = {}
-    with terminal.progress("reproductions", quiet):
+    with terminal.progress("reproductions"):
         for one in tracked(wanted):
-            found[one.name] = _run(one, quiet)
+            found[one.name] = _run(one)
     if json_:
         typer.echo(json.dumps([_figures(REPRODUCTIONS[name], rows) for name, rows in found.items()], indent=2))
-    elif not quiet:
+    elif not terminal.quiet():
         _show(found)
     _write(found, out, markdown, force)
     outside = [f"{name}: {row.what}" for name, rows in found.items() for row in rows or () if row.passes is False]
@@ -222,22 +225,22 @@ def reproduce(
         raise typer.Exit(1)
 
 
-def _under_devices(quiet: bool) -> None:
+def _under_devices() -> None:
     """Print headline ratios under each device profile."""
     from validate.reproduction import under_devices
 
-    with terminal.progress("ratios", quiet):
+    with terminal.progress("ratios"):
         head, *others = under_devices.rows(under_devices.columns())
     _show_table("Headline ratios under each device profile", head, head[:1], others)
 
 
-def _run(one: Reproduction, quiet: bool) -> list[Row] | None:
+def _run(one: Reproduction) -> list[Row] | None:
     reason = one.needs()
     if reason:
         typer.echo(f"{one.name} is left out: it {reason}", err=True)
         return None
-    if one.slow and not quiet:
-        typer.echo(f"{one.name} takes a while", err=True)
+    if one.slow:
+        terminal.say(f"{one.name} takes a while", err=True)
     return one.rows()
 
 

@@ -11,7 +11,7 @@ import typer
 
 from simnet.base import units
 from simnet.base.errors import InputError
-from simnet.commands import terminal
+from simnet.commands import completion, terminal
 from simnet.commands.options import Force, Json
 from simnet.studies import options
 
@@ -21,7 +21,12 @@ class Measurements:
     """Which measured times, and what else is known of them."""
 
     logs: Annotated[
-        list[str] | None, typer.Argument(metavar="[LOG]...", help="Logs or folders of them, or shipped measurements.")
+        list[str] | None,
+        typer.Argument(
+            metavar="[LOG]...",
+            help="Logs or folders of them, or shipped measurements.",
+            autocompletion=completion.one_of(completion.measured, "device"),
+        ),
     ] = None
     where: Annotated[
         list[str] | None,
@@ -37,7 +42,11 @@ class Measurements:
     in_place: Annotated[bool, typer.Option("--in-place", help="Take times in place rather than out of place.")] = False
     topology: Annotated[
         str | None,
-        typer.Option(metavar="NAME|FILE", help="What the ranks are on: star, multi_gpu_nodes, or a file of a network."),
+        typer.Option(
+            metavar="NAME|FILE",
+            help="What the ranks are on: star, multi_gpu_nodes, or a file of a network.",
+            autocompletion=completion.one_of(completion.topologies),
+        ),
     ] = None
     set_: Annotated[
         list[str] | None, typer.Option("--set", metavar="FIELD=VALUE", help="Of --topology: gpus_per_node=8.")
@@ -45,7 +54,9 @@ class Measurements:
     stack: Annotated[
         str | None,
         typer.Option(
-            metavar="NAME", help="Transport stack of the library, of `simnet list stacks`; default: what the logs tell."
+            metavar="NAME",
+            help="Transport stack of the library, of `simnet list stacks`; default: what the logs tell.",
+            autocompletion=completion.one_of(completion.stacks),
         ),
     ] = None
 
@@ -56,7 +67,11 @@ def calibrate(
     measurements: Measurements,
     platform: Annotated[
         str | None,
-        typer.Option(metavar="NAME", help="No log: the specification of a platform alone, by its name or a file."),
+        typer.Option(
+            metavar="NAME",
+            help="No log: the specification of a platform alone, by its name or a file.",
+            autocompletion=completion.one_of(completion.platforms),
+        ),
     ] = None,
     coverage: Annotated[float, typer.Option(min=0.5, max=0.99, help="What intervals shall hold.")] = 0.9,
     json_: Json = False,
@@ -79,7 +94,7 @@ def calibrate(
         typer.echo(json.dumps(figures, indent=2))
         return
     for line in [*sentences, f"Written: {out}"]:
-        typer.echo(line)
+        terminal.say(line)
 
 
 def _fitted(measurements: Measurements, coverage: float) -> tuple[str, dict[str, Any], list[str]]:
@@ -133,8 +148,8 @@ def calibrate_device(
     with terminal.progress("kernels"):
         made = measure_device(name or out.stem, library, density=density, largest=largest, budget=each)
     write_new({out: profile_yaml(made)}, force)
-    typer.echo(f"Wrote {out}: {made.device}, {made.source}")
+    terminal.say(f"Wrote {out}: {made.device}, {made.source}")
     for method, one in made.methods.items():
         each = one.seconds_per_entry + one.bytes_per_entry / made.memory_bandwidth
         within = f"{one.low:.2f} to {one.high:.2f} times that"
-        typer.echo(f"{method:13} {one.launch:8.2e} s and {each:8.2e} s per entry, {within}: {one.source}")
+        terminal.say(f"{method:13} {one.launch:8.2e} s and {each:8.2e} s per entry, {within}: {one.source}")

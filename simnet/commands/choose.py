@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from simnet.base.errors import InputError, nearest
-from simnet.commands import terminal
+from simnet.commands import completion, terminal
 from simnet.commands.options import Fields, Force, Json, Stack
 from simnet.studies import options
 
@@ -30,7 +30,12 @@ class Job:
 
     workers: Annotated[int | None, typer.Option(min=1, metavar="N", help="Workers; default: 8.")] = None
     model: Annotated[
-        str | None, typer.Option(metavar="NAME", help="A model of `simnet list models`; default: resnet50.")
+        str | None,
+        typer.Option(
+            metavar="NAME",
+            help="A model of `simnet list models`; default: resnet50.",
+            autocompletion=completion.one_of(completion.models),
+        ),
     ] = None
     parameters: Annotated[int | None, typer.Option(min=1, metavar="N", help="Parameters in place of a model.")] = None
     density: Annotated[str | None, typer.Option(metavar="0.01|1%", help="Fraction kept; default: 0.01.")] = None
@@ -62,20 +67,31 @@ class Method:
 
     device: Annotated[
         str | None,
-        typer.Option(metavar="NAME|FILE", help="What selecting costs; default: v100-torch2.6, or as the scenario."),
+        typer.Option(
+            metavar="NAME|FILE",
+            help="What selecting costs; default: v100-torch2.6, or as the scenario.",
+            autocompletion=completion.one_of(completion.devices),
+        ),
     ] = None
     every: Annotated[bool, typer.Option("--all", help="Weigh every scheme that has a closed form.")] = False
     schemes: Annotated[
         str | None,
         typer.Option(
-            metavar="A,B:OPTION=VALUE", help="Weigh these, as artopk or artopk:collective=tree, and no others."
+            metavar="A,B:OPTION=VALUE",
+            help="Weigh these, as artopk or artopk:collective=tree, and no others.",
+            autocompletion=completion.several_of(completion.schemes),
         ),
     ] = None
     simulate: Annotated[
         bool, typer.Option("--simulate", help="Time messages on the network: contention, weather, routes.")
     ] = False
     topology: Annotated[
-        str | None, typer.Option(metavar="NAME", help="With --simulate: star, ring, tree, fat_tree, ...")
+        str | None,
+        typer.Option(
+            metavar="NAME",
+            help="With --simulate: star, ring, tree, fat_tree, ...",
+            autocompletion=completion.one_of(completion.topologies),
+        ),
     ] = None
     set_: Fields = None
     stack: Stack = None
@@ -138,7 +154,11 @@ class Answer:
 
 def choose(
     scenario: Annotated[
-        str | None, typer.Argument(help="A scenario whose job and links are asked about; else flags say them.")
+        str | None,
+        typer.Argument(
+            help="A scenario whose job and links are asked about; else flags say them.",
+            autocompletion=completion.scenario,
+        ),
     ] = None,
     *,
     job: Job,
@@ -153,7 +173,7 @@ def choose(
     decision = answer.map_ is None and answer.export is None
     flags = asking.Flags(scenario, **vars(job), **vars(links), **vars(method))
     if decision:
-        with terminal.progress("exchanges" if not flags.about_a_point else "choices", answer.json_, lines=True):
+        with terminal.progress("exchanges" if not flags.about_a_point else "choices"):
             found = asking.answer(flags)
         _show(found, answer.json_)
         return
@@ -237,19 +257,19 @@ def _map(question: Question, answer: Answer, *, simulated: bool) -> None:
             longest = f"at most {most} can be simulated in about {maps.MOST_SECONDS / 60:.0f} minutes"
             raise InputError(f"{longest}, got {cells}; fewer workers take less", file="--cells")
     axes = [maps.axis(name, ranges.get(name), cells) for name in wanted]
-    with terminal.progress("choices", lines=True):
+    with terminal.progress("choices"):
         made = maps.draw_map(question, *axes)
     image = maps.drawn(made)
     points = [map_page.points(one, question) for one in (made.x, made.y)]
-    with terminal.progress("chances", lines=True):
+    with terminal.progress("chances"):
         shown = map_page.page_data(question, *points, map_page.weighed(question, *points))
     page = map_report(question.title, title(question), image, shown)
     content = {".png": image.png, ".svg": image.svg, ".csv": made.csv(), ".html": page}
     files = {out.with_name(out.name + ending): data for ending, data in content.items()}
     write_new(files, answer.force)
     for label, share in made.shares().items():
-        typer.echo(f"{label:18} {100 * share:5.1f} % of the map")
-    typer.echo(f"Written: {', '.join(map(str, files))}")
+        terminal.say(f"{label:18} {100 * share:5.1f} % of the map")
+    terminal.say(f"Written: {', '.join(map(str, files))}")
 
 
 def _table(question: Question, answer: Answer, path: Path, seed: int) -> PolicyTable:
@@ -264,7 +284,7 @@ def _table(question: Question, answer: Answer, path: Path, seed: int) -> PolicyT
     ends = {name: maps.axis(name, text, 2).values.tolist() for name, text in ranges.items()}
     densities = [options.density(word, "--ratios") for word in options.words(answer.ratios) or ()]
     weights = _weights(answer.weights)
-    with terminal.progress("policy table", lines=True):
+    with terminal.progress("policy table"):
         return policy.make(
             question, ends.get("latency"), ends.get("bandwidth"),
             cells=answer.cells or 24, densities=densities, weights=weights, seed=seed,
@@ -291,10 +311,10 @@ def _fabric_table(
     if "workers" in ranges:
         counts = maps.axis("workers", ranges.pop("workers"), cells).values.astype(int).tolist()
     ends = {maps.AXES[name].field: maps.axis(name, text, 2).values.tolist() for name, text in ranges.items()}
-    with terminal.progress("policy table", lines=True):
+    with terminal.progress("policy table"):
         table = fabric_policy.make(question, fabric, counts, ends, cells=cells, seed=seed)
     if left := fabric_policy.left_out(question):
-        typer.echo(f"Not weighed, as their algorithm was not measured by its name: {', '.join(left)}", err=True)
+        terminal.say(f"Not weighed, as their algorithm was not measured by its name: {', '.join(left)}", err=True)
     known = table.measured
     assert known is not None, "a table of a fabric says what it rests on"
     if known.share < 1:
@@ -311,16 +331,16 @@ def _write_table(table: PolicyTable, path: Path, force: bool) -> None:
 
     write_new({path: table.text()}, force)
     for label, share in table.shares().items():
-        typer.echo(f"{label:24} {100 * share:5.1f} % of the table")
+        terminal.say(f"{label:24} {100 * share:5.1f} % of the table")
     lost = table.regret
     assert lost is not None, "a table that was just made says what it loses"
     density = "" if "density" in table.axes else f", the density at {100 * lost.same_density:.1f} %"
-    typer.echo(
+    terminal.say(
         f"At {lost.points:,} random points the table is {100 * lost.mean:.2g} % slower than the exact choice on "
         f"average, {100 * lost.worst:.3g} % at worst; the exchange is the same at {100 * lost.same_exchange:.1f} %"
         f"{density}."
     )
-    typer.echo(f"Written: {path}, by {', '.join(table.axes)}")
+    terminal.say(f"Written: {path}, by {', '.join(table.axes)}")
 
 
 def _ranges(answer: Answer, axes: Sequence[str], what: str) -> dict[str, str]:
@@ -347,13 +367,13 @@ def _tuner(question: Question, fabric: CalibratedCostModel | None, path: Path, f
     write_new({path: tuning.csv()}, force)
     for one in tuning.ranges("allreduce") if "allreduce" in tuning.times else ():
         told = tuning.row("allreduce", one).said()
-        typer.echo(f"all-reduce from {one.first:>14,} B: {one.way.algorithm}, {one.way.protocol}; {told}")
+        terminal.say(f"all-reduce from {one.first:>14,} B: {one.way.algorithm}, {one.way.protocol}; {told}")
     for note in tuning.notes:
-        typer.echo(note, err=True)
+        terminal.say(note, err=True)
     for collective, names in tuning.undetermined().items():
         said = f"warning: {collective}: the measurements do not determine {', '.join(names)}, on which its rows rest"
         typer.echo(f"{said}; typical values of NCCL stand for them", err=True)
-    typer.echo(f"Written: {path}; read by NCCL's example tuner plugin where NCCL_TUNER_CONFIG_FILE says so")
+    terminal.say(f"Written: {path}; read by NCCL's example tuner plugin where NCCL_TUNER_CONFIG_FILE says so")
 
 
 def _weights(text: str | None) -> Weights | None:

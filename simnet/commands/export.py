@@ -11,6 +11,7 @@ import typer
 
 from simnet.base import units
 from simnet.base.errors import InputError
+from simnet.commands import completion, terminal
 from simnet.commands.options import Fields, Force, Seed
 from simnet.studies import options
 
@@ -42,7 +43,11 @@ class Collective:
 
     collective: Annotated[
         str | None,
-        typer.Option(metavar="NAME", help="A collective by name, such as allreduce_ring; with --workers, --size."),
+        typer.Option(
+            metavar="NAME",
+            help="A collective by name, such as allreduce_ring; with --workers, --size.",
+            autocompletion=completion.one_of(completion.collectives),
+        ),
     ] = None
     workers: Annotated[int | None, typer.Option(min=1, metavar="N", help="Ranks of the collective.")] = None
     size: Annotated[
@@ -85,7 +90,11 @@ class Part:
 def export(
     to: Annotated[Export, typer.Option(help="Schedules: goal, goal-binary, chakra, csv. Networks: simgrid, nodelink.")],
     scenario: Annotated[
-        str | None, typer.Argument(help="The scenario whose exchange or network to write; none with --collective.")
+        str | None,
+        typer.Argument(
+            help="The scenario whose exchange or network to write; none with --collective.",
+            autocompletion=completion.scenario,
+        ),
     ] = None,
     *,
     collective: Collective,
@@ -111,9 +120,9 @@ def export(
         done = _network(to, scenario, part, out, largest, force)
     else:
         done = _schedule(to, scenario, collective, part, out, largest, force)
-    typer.echo(f"Wrote {', '.join(map(str, done.paths))}: {done.what}")
+    terminal.say(f"Wrote {', '.join(map(str, done.paths))}: {done.what}")
     for one in done.missing:
-        typer.echo(f"Not in it: {one}")
+        terminal.say(f"Not in it: {one}")
 
 
 def _refuse_unused(to: Export, scenario: str | None, collective: Collective, part: Part) -> None:

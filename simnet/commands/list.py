@@ -8,6 +8,7 @@ from typing import Annotated
 
 import typer
 
+from simnet.commands import completion
 from simnet.commands.options import Json
 from simnet.studies import options
 
@@ -33,7 +34,12 @@ class Kind(StrEnum):
 def list_(
     kind: Annotated[Kind | None, typer.Argument(help="What to list; default: everything.")] = None,
     show: Annotated[
-        str | None, typer.Option(metavar="NAME", help="scenarios: print the one of this name, as a start for your own.")
+        str | None,
+        typer.Option(
+            metavar="NAME",
+            help="scenarios: print the one of this name, as a start for your own.",
+            autocompletion=completion.one_of(completion.scenarios),
+        ),
     ] = None,
     json_: Json = False,
 ) -> None:

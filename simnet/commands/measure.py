@@ -13,7 +13,8 @@ import typer
 
 from simnet.base import units
 from simnet.base.errors import InputError
-from simnet.commands.options import Force, Quiet
+from simnet.commands import terminal
+from simnet.commands.options import Force
 from simnet.studies import options
 
 if TYPE_CHECKING:
@@ -91,7 +92,6 @@ def measure(
     ] = None,
     launched: Launched,
     force: Force = False,
-    quiet: Quiet = False,
 ) -> None:
     """Time the collectives of this cluster's library, between all ranks, groups and pairs of them.
 
@@ -105,8 +105,7 @@ def measure(
     wanted = _wanted(asked, 2.0**30 if backend is Backend.NCCL or launched.launch is not None else 64 * 2.0**20)
 
     def say(text: str) -> None:
-        if not quiet:
-            typer.echo(text, err=True)
+        terminal.say(text, err=True)
 
     if launched.launch is not None:
         own = {"--backend": backend, "--processes": processes, "--device": device, "--ranks": asked.ranks}
@@ -130,7 +129,7 @@ def measure(
         else:
             lines = carried_out(session, say)
     for line in lines:
-        typer.echo(line)
+        terminal.say(line)
 
 
 def _wanted(asked: Asked, largest: float) -> Wanted:

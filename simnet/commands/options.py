@@ -10,10 +10,15 @@ from typing import Annotated, Any, TypeAlias, TypeVar, get_type_hints
 
 import typer
 
+from simnet.commands import completion
+
 R = TypeVar("R")
 
 Scenario: TypeAlias = Annotated[
-    str, typer.Argument(help="A YAML file, or the name of a scenario that comes with simnet.")
+    str,
+    typer.Argument(
+        help="A YAML file, or the name of a scenario that comes with simnet.", autocompletion=completion.scenario
+    ),
 ]
 Fields: TypeAlias = Annotated[
     list[str] | None,
@@ -32,14 +37,20 @@ Seeds: TypeAlias = Annotated[
 Stack: TypeAlias = Annotated[
     str | None,
     typer.Option(
-        metavar="NAME", help="How messages are sent: a name of `simnet list stacks`; of a scenario network.stack."
+        metavar="NAME",
+        help="How messages are sent: a name of `simnet list stacks`; of a scenario network.stack.",
+        autocompletion=completion.one_of(completion.stacks),
     ),
 ]
 Force: TypeAlias = Annotated[bool, typer.Option("--force", help="Replace what is there already.")]
 Json: TypeAlias = Annotated[bool, typer.Option("--json", help="Print the figures as JSON.")]
-Quiet: TypeAlias = Annotated[bool, typer.Option("--quiet", "-q", help="No progress bar and no table.")]
 Policies: TypeAlias = Annotated[
-    str | None, typer.Option(metavar="A,B", help="Run these policies only, by their names in the scenario.")
+    str | None,
+    typer.Option(
+        metavar="A,B",
+        help="Run these policies only, by their names in the scenario.",
+        autocompletion=completion.policies,
+    ),
 ]
 
 

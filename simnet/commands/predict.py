@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 
 from simnet.base import units
-from simnet.commands import terminal
+from simnet.commands import completion, terminal
 from simnet.commands.options import Changes, Force, Json
 from simnet.studies import options
 
@@ -17,7 +17,11 @@ from simnet.studies import options
 def predict(
     fabric: Annotated[
         str,
-        typer.Argument(metavar="FABRIC", help="A file that `simnet calibrate` wrote, or a platform: its name or file."),
+        typer.Argument(
+            metavar="FABRIC",
+            help="A file that `simnet calibrate` wrote, or a platform: its name or file.",
+            autocompletion=completion.one_of(completion.platforms, "job"),
+        ),
     ],
     collective: Annotated[str, typer.Argument(help="As nccl-tests names it, such as all_reduce.")],
     ranks: Annotated[int, typer.Option(min=1, help="Number of ranks.")],
@@ -50,10 +54,23 @@ def predict(
 
 
 def predict_job(
-    scenario: Annotated[str, typer.Option("--scenario", metavar="SCENARIO", help="A scenario, by its name or file.")],
+    scenario: Annotated[
+        str,
+        typer.Option(
+            "--scenario",
+            metavar="SCENARIO",
+            help="A scenario, by its name or file.",
+            autocompletion=completion.scenario,
+        ),
+    ],
     set_: Changes = None,
     policies: Annotated[
-        str | None, typer.Option(metavar="NAMES", help="Only these of its policies, separated by commas.")
+        str | None,
+        typer.Option(
+            metavar="NAMES",
+            help="Only these of its policies, separated by commas.",
+            autocompletion=completion.policies,
+        ),
     ] = None,
     out: Annotated[
         Path | None, typer.Option(metavar="FILE.csv", help="Write the parts of each iteration as a table.")

@@ -12,6 +12,7 @@ import typer
 
 from simnet.base import units
 from simnet.base.errors import InputError
+from simnet.commands import completion
 from simnet.commands.export import Collective
 from simnet.commands.options import Force, Json, Seed, Stack
 from simnet.studies import options
@@ -58,10 +59,20 @@ class Target:
     """The network that times it."""
 
     scenario: Annotated[
-        str | None, typer.Option(metavar="NAME", help="The network of a scenario, with weather and placement.")
+        str | None,
+        typer.Option(
+            metavar="NAME",
+            help="The network of a scenario, with weather and placement.",
+            autocompletion=completion.scenario,
+        ),
     ] = None
     topology: Annotated[
-        str | None, typer.Option(metavar="NAME", help="A network of a family: star, ring, fat_tree, ...")
+        str | None,
+        typer.Option(
+            metavar="NAME",
+            help="A network of a family: star, ring, fat_tree, ...",
+            autocompletion=completion.one_of(completion.topologies),
+        ),
     ] = None
     platform: Annotated[
         str | None, typer.Option(metavar="FILE", help="A SimGrid platform, NCCL topology, node-link JSON, or fabric.")

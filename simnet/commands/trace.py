@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, TypeAlias
 import typer
 
 from simnet.base.errors import InputError
-from simnet.commands import terminal
+from simnet.commands import completion, terminal
 from simnet.commands.options import Force, Json
 from simnet.studies import options
 
@@ -20,7 +20,12 @@ if TYPE_CHECKING:
     from simnet.traces import RecordedSource
 
 Trace: TypeAlias = Annotated[
-    str, typer.Argument(metavar="TRACE", help="A trace of `simnet list traces`, or the folder of one.")
+    str,
+    typer.Argument(
+        metavar="TRACE",
+        help="A trace of `simnet list traces`, or the folder of one.",
+        autocompletion=completion.one_of(completion.traces),
+    ),
 ]
 Densities: TypeAlias = Annotated[
     str | None, typer.Option("--density", metavar="0.01,1%,...", help="Densities; default: 0.001,0.01,0.1.")
@@ -31,6 +36,9 @@ Scale: TypeAlias = Annotated[
 Draw: TypeAlias = Annotated[
     Path | None, typer.Option("--figure", metavar="FILE", help="Draw the figures: NAME.png or NAME.svg.")
 ]
+# What a trace consists of: a folder with anything else is not replaced.
+_OF_TRACES = (".safetensors", ".json")
+
 Chosen: TypeAlias = Annotated[int, typer.Option(min=0, help="Seed of everything random.")]
 
 
@@ -96,8 +104,15 @@ def info(
 
 
 def synth(
-    out: Annotated[Path, typer.Argument(metavar="FOLDER", help="Where the trace shall lie; not there yet.")],
-    model: Annotated[str | None, typer.Option(metavar="NAME", help="A model of `simnet list models`.")] = None,
+    out: Annotated[Path, typer.Argument(metavar="FOLDER", help="Where the trace shall lie.")],
+    model: Annotated[
+        str | None,
+        typer.Option(
+            metavar="NAME",
+            help="A model of `simnet list models`.",
+            autocompletion=completion.one_of(completion.models),
+        ),
+    ] = None,
     parameters: Annotated[int | None, typer.Option(min=1, metavar="N", help="Parameters in place of a model.")] = None,
     like: Annotated[
         str, typer.Option(metavar="NAME|FILE", help="What they are like: a trace, or a file of `simnet trace fit`.")
@@ -108,6 +123,7 @@ def synth(
     scale: Annotated[float, typer.Option(min=1, help="Generate 1/SCALE of the entries of each layer.")] = 1.0,
     seed: Chosen = 0,
     dtype: Annotated[Dtype, typer.Option(help="Type of the entries.")] = Dtype.FP32,
+    force: Force = False,
 ) -> None:
     """Write a trace of synthetic gradients."""
     from simnet.base.writing import staged
@@ -129,11 +145,11 @@ def synth(
             like=like, iterations=iterations, scale=scale, seed=seed,
         )  # fmt: skip
     made = converting.Generated(source, shapes, model or "synthetic", iterations, list(steps), seed)
-    with staged([out], False) as folder:
+    with staged([out], force, _OF_TRACES) as folder:
         (folder / out.name).mkdir()
         with terminal.progress("steps"):
             converting.write_folder(made, folder / out.name, dtype.value)
-    typer.echo(f"Written: {out}: {len(steps)} steps, {workers} workers, {source.parameters:,} entries")
+    terminal.say(f"Written: {out}: {len(steps)} steps, {workers} workers, {source.parameters:,} entries")
 
 
 def fit(
@@ -168,6 +184,7 @@ def fit(
         parameters.save(folder / out.name)
     if json_:
         typer.echo(json.dumps(found, indent=2, allow_nan=False))
+    if json_ or terminal.quiet():
         return
     names = {
         "gain": "gain", "build_up": f"build-up, P = {found['workers']}", "overlap_workers": "overlap of workers",
@@ -184,12 +201,19 @@ def fit(
     if few:
         said = ", ".join(f"{one['selected']} at {one['density']:g}" for one in few)
         typer.echo(f"A worker selects few entries ({said}), so chance decides much of these figures.")
-    typer.echo(f"Written: {out}")
+    terminal.say(f"Written: {out}")
 
 
 def convert(
-    trace: Annotated[str, typer.Argument(metavar="TRACE", help="A trace, its folder, or an .npz archive.")],
-    out: Annotated[Path, typer.Argument(metavar="OUT", help="NAME.npz, or a folder, which is not there yet.")],
+    trace: Annotated[
+        str,
+        typer.Argument(
+            metavar="TRACE",
+            help="A trace, its folder, or an .npz archive.",
+            autocompletion=completion.one_of(completion.traces),
+        ),
+    ],
+    out: Annotated[Path, typer.Argument(metavar="OUT", help="NAME.npz, or a folder.")],
     dtype: Annotated[Dtype | None, typer.Option(help="Type of the entries; default: as they are.")] = None,
     steps: Annotated[
         str | None, typer.Option(metavar="0,20,100:200", help="Recorded steps; A:B means from A, before B.")
@@ -208,7 +232,6 @@ def convert(
 
     archive = out.suffix == ".npz"
     options.only("folders", not archive, {"--per-worker": per_worker})
-    options.only("archives", archive, {"--force": force})
     whole: converting.Steps
     if trace.endswith(".npz"):
         whole, kinds = converting.ReadArchive(Path(trace)), ["F32"]
@@ -225,13 +248,13 @@ def convert(
         entries=entries,
         seed=seed,
     )
-    with staged([out], force and archive) as folder, terminal.progress("steps"):
+    with staged([out], force, () if archive else _OF_TRACES) as folder, terminal.progress("steps"):
         if archive:
             converting.write_npz(part, folder / out.name, (dtype or kept).value)
         else:
             (folder / out.name).mkdir()
             converting.write_folder(part, folder / out.name, (dtype or kept).value, per_worker)
-    typer.echo(f"Written: {out}: {len(part.info.points)} steps, {part.info.workers} workers, {(dtype or kept).value}")
+    terminal.say(f"Written: {out}: {len(part.info.points)} steps, {part.info.workers} workers, {(dtype or kept).value}")
 
 
 def _recorded(trace: str, scale: float = 1.0, seed: int = 0, *, all_steps: bool = False) -> RecordedSource:

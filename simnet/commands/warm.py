@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import typer
-
 from simnet.commands import terminal
 
 
@@ -18,8 +16,8 @@ def warm() -> None:
     with terminal.progress("Compiling"):
         done = compile_all()
     if not done.functions:
-        typer.echo("Everything is compiled already.")
+        terminal.say("Everything is compiled already.")
     else:
-        typer.echo(f"{len(done.functions)} functions are compiled.")
+        terminal.say(f"{len(done.functions)} functions are compiled.")
     for folder in done.folders:
-        typer.echo(f"Kept in {folder}")
+        terminal.say(f"Kept in {folder}")

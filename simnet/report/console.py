@@ -12,10 +12,10 @@ from rich.text import Text
 from simnet.report import barriers, calibrated, co_located, devices, learning, seeds, sharing, stacks
 from simnet.report.sentences import HEADINGS, colocated_rows, learning_rows, rows, sentence, what_happened
 from simnet.report.summary import PHASES, Summary
-from simnet.report.tables import empty_table, print_wide, show_listing
+from simnet.report.tables import empty_table, fits, print_wide, show_listing
 
 _LEFT = ("policy", "most used choice")
-# What a narrow terminal does without, first to last; the report has all of it.
+# What a narrow terminal does without, first to last.
 _SPARE = ((), PHASES, ("regret",), ("bytes sent",), ("most used choice",), ("switches",), ("gain",))
 
 _SPARE_OF_SEEDS = ((), ("bytes sent", "regret"), ("its paired interval",), ("worth",), ("fastest with",))
@@ -24,7 +24,8 @@ _SPARE_OF_SEEDS = ((), ("bytes sent", "regret"), ("its paired interval",), ("wor
 def show(summary: Summary, console: Console | None = None) -> None:
     """Print the table and the sentence.
 
-    A terminal too narrow for all columns does without those that matter least; a file or pipe gets long lines.
+    A terminal too narrow for all columns does without those that matter least, and says which; a file or pipe gets long
+    lines, unless the variable COLUMNS gives it a width.
     """
     console = console or Console()
     _print_fitting(lambda leave_out: summary_table(summary, leave_out), _SPARE, console)
@@ -52,15 +53,16 @@ def show_seeds(summary: seeds.SeedsSummary, console: Console | None = None) -> N
 def _print_fitting(
     make: Callable[[tuple[str, ...]], Table], spare: Sequence[tuple[str, ...]], console: Console
 ) -> None:
-    """Print a table, on a terminal without as many of the columns to spare as it takes to fit."""
+    """Print a table, where that is narrow without as many of the columns to spare as it takes to fit; say which."""
     leave_out: tuple[str, ...] = ()
     for names in spare:
         leave_out += names
         table = make(leave_out)
-        width = console.measure(table, options=console.options.update(width=10_000)).maximum
-        if width <= console.width or not console.is_terminal:
+        if fits(table, console):
             break
     print_wide(table, console)
+    if leave_out:
+        _print_lines("", [f"Too narrow for: {', '.join(leave_out)}; --json has them."], console)
 
 
 def _seeds_table(summary: seeds.SeedsSummary, leave_out: tuple[str, ...]) -> Table:

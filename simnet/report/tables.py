@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Collection, Iterable, Sequence
 from typing import TYPE_CHECKING
 
@@ -54,6 +55,20 @@ def empty_table(title: str, headings: Iterable[str], left: Collection[str] = ())
     return table
 
 
+def fits(table: Table, console: Console) -> bool:
+    """Return whether a table fits the console: any fits a file or pipe, unless the variable COLUMNS gives it a width.
+
+    Parameters
+    ----------
+    table : Table
+        The table.
+    console : Console
+        Where it is to be printed.
+    """
+    bounded = console.is_terminal or "COLUMNS" in os.environ
+    return not bounded or console.measure(table, options=console.options.update(width=10_000)).maximum <= console.width
+
+
 def print_wide(table: Table, console: Console | None = None) -> None:
     """Print a table as wide as it needs to be; a narrow terminal wraps its lines."""
     console = console or Console()
@@ -67,7 +82,7 @@ def show_listing(
 ) -> None:
     """Print rows of text: as a table if it fits the terminal, else a block of lines for each.
 
-    A file or pipe, which has no width, gets one line for each row, as long as it needs to be.
+    A file or pipe gets one line for each row, as long as it needs to be, unless the variable COLUMNS gives it a width.
 
     Parameters
     ----------
@@ -85,8 +100,7 @@ def show_listing(
     table.pad_edge = False
     for row in rows:
         table.add_row(*(Text(cell) for cell in row))
-    width = console.measure(table, options=console.options.update(width=10_000)).maximum
-    if width <= console.width or not console.is_terminal:
+    if fits(table, console):
         print_wide(table, console)
         return
     console.print(Text(title, style="bold"))

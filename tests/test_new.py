@@ -1,0 +1,140 @@
+"""What `simnet new` writes works as it stands: it runs, passes its own tests and the project's checks."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pandas as pd
+import pytest
+
+import killing
+from commands import contents, did, refused
+
+ROOT = Path(__file__).parents[1]
+
+
+@pytest.fixture(scope="module")
+def written(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with one of each kind."""
+    folder = tmp_path_factory.mktemp("new")
+    for kind in ("scenario", "scheme", "topology", "policy"):
+        did("new", kind, f"own_{kind}", "--out", folder)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def installed(written: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
+    """An environment in which the packages are installed, apart from the one that runs the tests."""
+    target = tmp_path_factory.mktemp("site")
+    pip = [sys.executable, "-m", "pip", "install", "--quiet", "--disable-pip-version-check", "--no-deps", "--no-index"]
+    packages = written / "own_topology", written / "own_policy"
+    subprocess.run([*pip, "--no-build-isolation", "--target", target, *packages], check=True)
+    return os.environ | {"PYTHONPATH": f"{target}{os.pathsep}{ROOT}", "COLUMNS": "300"}
+
+
+def process(environment: dict[str, str], folder: Path, *arguments: object) -> str:
+    command = [sys.executable, "-m", *map(str, arguments)]
+    done = subprocess.run(
+        command, env=environment, cwd=folder, capture_output=True, text=True, timeout=killing.PATIENCE
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout
+
+
+def test_a_new_scenario_runs_and_is_what_its_schema_asks_for(written: Path, tmp_path: Path) -> None:
+    summary = json.loads(did("run", written / "own_scenario.yaml", "--json", "-q", "--out", tmp_path).stdout)
+    assert set(summary["policies"]) == {"dense", "topk", "flexible"}
+    # A hundredth of the entries, each with an index, from four workers.
+    sent = {name: one["bytes_sent_B"] for name, one in summary["policies"].items()}
+    assert 0.02 < sent["topk"] / sent["dense"] < 0.05
+    assert json.loads((written / "scenario.schema.json").read_text()) == json.loads(did("schema").stdout)
+
+
+def test_a_new_scheme_is_compared_and_sends_what_topk_sends(
+    written: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(written)
+    did(
+        *("compare", "--schemes", "topk,./own_scheme.py:OwnScheme", "--workers", "2,8", "--set", "job.iterations=4"),
+        *("--out", tmp_path, "-q"),
+    )
+    rows = pd.read_csv(tmp_path / "compare.csv").set_index(["exchange", "workers"])
+    figures = ["bytes_sent_B", "iteration_s", "actual_density", "gain"]
+    assert rows.loc["own_scheme", figures].equals(rows.loc["topk", figures])
+
+
+def test_new_topologies_and_policies_run_once_installed(
+    written: Path, installed: dict[str, str], tmp_path: Path
+) -> None:
+    for kind in ("topology", "policy"):
+        place = written / f"own_{kind}" / f"own_{kind}.yaml"
+        said = process(installed, written, "simnet.cli", "run", place, "--json", "-q", "--out", tmp_path / kind)
+        policies = json.loads(said)["policies"]
+        if kind == "policy":
+            assert policies["own_policy"]["choices"] == {"topk": 10, "dense": 10}
+            between = sorted((policies["topk"]["simulated_s"], policies["dense"]["simulated_s"]))
+            assert between[0] < policies["own_policy"]["simulated_s"] < between[1]
+        else:
+            assert policies["topk"]["simulated_s"] < policies["dense"]["simulated_s"]
+            assert "own_topology" in process(installed, written, "simnet.cli", "list", "topologies")
+
+
+def test_they_pass_their_own_tests(written: Path, installed: dict[str, str]) -> None:
+    said = process(installed, written, "pytest", "-q", "-p", "no:cacheprovider", ".")
+    assert " passed" in said
+
+
+def test_they_pass_the_checks_of_the_project(written: Path, installed: dict[str, str]) -> None:
+    files = sorted(written.rglob("*.py"))
+    assert len(files) == 6
+    settings = ROOT / "pyproject.toml"
+    process(installed, written, "ruff", "format", "--check", "--no-cache", "--config", settings, *files)
+    process(installed, written, "ruff", "check", "--no-cache", "--config", settings, "--ignore", "D,INP", *files)
+    for place in (written, written / "own_topology", written / "own_policy"):
+        mypy = "mypy", "--config-file", settings, "--cache-dir", ROOT / ".mypy_cache"
+        process(installed | {"MYPYPATH": str(ROOT)}, place, *mypy, *sorted(place.glob("*.py")))
+
+
+def test_each_says_what_to_do_next(tmp_path: Path) -> None:
+    assert f"Next: simnet run {tmp_path / 'a.yaml'}\n" in did("new", "scenario", "a", "--out", tmp_path).stdout
+    assert f"topk,{tmp_path / 'a_b.py'}:AB " in did("new", "scheme", "a_b", "--out", tmp_path).stdout
+    assert f"pip install -e {tmp_path / 'c'}\n" in did("new", "policy", "c", "--out", tmp_path).stdout
+    assert did("new", "topology", "d", "--out", tmp_path, "-q").output == ""
+
+
+def test_nothing_is_replaced_unless_by_force(tmp_path: Path) -> None:
+    did("new", "scheme", "mine", "--out", tmp_path)
+    (tmp_path / "test_mine.py").unlink()
+    (tmp_path / "mine.py").write_text("# mine\n")
+    assert "mine.py: is there already; --force replaces it" in refused("new", "scheme", "mine", "--out", tmp_path)
+    assert contents(tmp_path) == {"mine.py": b"# mine\n"}
+    did("new", "scheme", "mine", "--out", tmp_path, "--force")
+    assert "class Mine(" in (tmp_path / "mine.py").read_text()
+
+
+def test_scenarios_of_a_folder_share_its_schema(tmp_path: Path) -> None:
+    did("new", "scenario", "one", "--out", tmp_path)
+    did("new", "scenario", "two", "--out", tmp_path)
+    (tmp_path / "scenario.schema.json").write_text("{}")
+    assert "schema.json: is there already" in refused("new", "scenario", "three", "--out", tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("kind", "name", "said"),
+    [
+        ("scheme", "topk", "comes with simnet"),
+        ("topology", "star", "comes with simnet"),
+        ("policy", "fixed", "comes with simnet"),
+        ("scenario", "quickstart", "comes with simnet"),
+        ("scheme", "json", "Python module that is there already"),
+        ("policy", "Mine", "must begin with a small letter"),
+        ("topology", "../up", "must begin with a small letter"),
+    ],
+)
+def test_names_that_would_not_work_are_refused(kind: str, name: str, said: str, tmp_path: Path) -> None:
+    assert said in refused("new", kind, name, "--out", tmp_path / "a")
+    assert not (tmp_path / "a").exists()

@@ -1,0 +1,282 @@
+"""How the command line talks: completion of words, options that all commands have, errors of words, help, widths."""
+
+from __future__ import annotations
+
+import json
+import os
+import stat
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import typer
+from rich.console import Console
+
+import killing
+import needs
+from commands import did, invoke, refused
+from simnet import cli
+from simnet.base.errors import InputError
+from simnet.commands import completion, terminal
+from simnet.report.tables import show_listing
+from simnet.scenario import json_schema, shipped
+
+ROOT = Path(__file__).parents[1]
+
+# Completing
+
+
+@pytest.fixture(scope="module")
+def shell(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
+    """An environment in which `simnet` is a command."""
+    folder = tmp_path_factory.mktemp("bin")
+    program = folder / "simnet"
+    program.write_text(f"#!{sys.executable}\nfrom simnet.cli import main\nmain()\n")
+    program.chmod(program.stat().st_mode | stat.S_IXUSR)
+    return os.environ | {"PATH": f"{folder}{os.pathsep}{os.environ['PATH']}", "PYTHONPATH": str(ROOT)}
+
+
+def output(command: list[str], environment: dict[str, str]) -> str:
+    return subprocess.run(
+        command, env=environment, cwd=ROOT, capture_output=True, text=True, timeout=killing.PATIENCE, check=True
+    ).stdout
+
+
+@needs.posix
+def test_bash_completes_what_the_script_that_it_loads_asks_for(shell: dict[str, str]) -> None:
+    cases = {
+        "simnet tr": ["trace"],
+        "simnet trace con": ["convert"],
+        "simnet calibrate dev": ["device"],
+        "simnet choose --model resnet": ["resnet18", "resnet50"],
+        "simnet compare --schemes topk,okt": ["topk,oktopk"],
+        "simnet run quickstart --policies AG,cl": ["AG,clairvoyant"],
+        "simnet run scenarios/quick": ["scenarios/quickstart.yaml"],
+        "simnet run quickstart --no-r": ["--no-report"],
+        "simnet validate shaped_gloo_a": ["shaped_gloo_again"],
+        "simnet nosuch x": [],
+    }
+    asks = "\n".join(f"ask {line}" for line in cases)
+    script = (
+        'eval "$(_SIMNET_COMPLETE=source_bash simnet)" || exit 1\n'
+        'ask() { COMP_WORDS=("$@"); COMP_CWORD=$(($# - 1)); COMPREPLY=(); '
+        '$(complete -p simnet | sed "s/.*-F \\([^ ]*\\) .*/\\1/") simnet; local IFS=" "; echo "${COMPREPLY[*]}"; }\n'
+    )
+    # The function sets COMPREPLY of this shell, so that it is not to be called in one of its own.
+    found = output(["bash", "--norc", "-c", script + asks], shell).splitlines()
+    assert dict(zip(cases, map(str.split, found), strict=True)) == cases
+
+
+@pytest.mark.parametrize("kind", ["zsh", "fish"])
+def test_other_shells_are_told_the_same(shell: dict[str, str], kind: str) -> None:
+    assert "simnet" in output(["simnet"], shell | {"_SIMNET_COMPLETE": f"source_{kind}"})
+    asked = {
+        "_SIMNET_COMPLETE": f"complete_{kind}",
+        "_TYPER_COMPLETE_ARGS": "simnet time --topology fat",
+        "_TYPER_COMPLETE_FISH_ACTION": "get-args",
+    }
+    assert "fat_tree" in output(["simnet"], shell | asked)
+
+
+@pytest.mark.parametrize(
+    ("names", "wanted"),
+    [
+        (completion.schemes, "artopk"),
+        (completion.models, "vgg16"),
+        (completion.devices, "ideal"),
+        (completion.topologies, "star"),
+        (completion.collectives, "allreduce_ring"),
+        (completion.stacks, "gloo"),
+        (completion.traces, "digits"),
+        (completion.platforms, "dgx-h100"),
+        (completion.measured, "shaped_gloo"),
+        (completion.scenarios, "quickstart"),
+    ],
+)
+def test_names_are_those_that_there_are(names, wanted) -> None:  # type: ignore[no-untyped-def]
+    assert wanted in completion.one_of(names)(None, wanted[:2])  # type: ignore[arg-type]
+
+
+# Options of all commands, and what is wrong with words
+
+
+def commands() -> dict[str, typer.core.TyperCommand]:
+    """Return all commands by name, with their options."""
+    group = typer.main.get_command(cli.app)
+    context = group.make_context("simnet", ["list"], resilient_parsing=True)
+    return {name: group.resolve_command(context, name.split())[1] for name in group.list_commands(context)}  # type: ignore[attr-defined]
+
+
+def test_every_command_can_be_quiet_and_verbose() -> None:
+    for name, command in commands().items():
+        options = {option for one in command.params for option in one.opts}
+        assert {"-q", "--quiet", "-v", "--verbose"} <= options, name
+
+
+def test_a_quiet_command_leaves_its_answer_and_nothing_else(tmp_path: Path) -> None:
+    assert "resnet50" in did("list", "models", "-q").stdout
+    ring = "--collective", "allreduce_ring", "--workers", 2, "--size", "1 kB"
+    assert did("export", *ring, "--to", "csv", "--out", tmp_path / "a.csv", "--quiet").output == ""
+    assert did("trace", "synth", tmp_path / "a", "--parameters", 10, "--iterations", 1, "-q").output == ""
+    assert "either --quiet or --verbose" in invoke("list", "models", "-q", "-v").stderr
+
+
+def test_a_verbose_command_says_what_it_runs_on_and_where_an_error_comes_from(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.delenv("SIMNET_TRACEBACK", raising=False)
+    told = invoke("list", "models", "--verbose")
+    assert told.stderr.startswith("simnet ")
+    assert "CPU s since the start" in told.stderr
+    assert "Python" not in told.stdout
+    wrong = invoke("run", "quikstart", "-v")
+    assert wrong.exit_code == 2
+    assert "Traceback" in wrong.stderr
+    assert wrong.stderr.splitlines()[-1].startswith("error: quikstart: there is no such file")
+    assert "SIMNET_TRACEBACK" not in os.environ
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["list", "topology"], "kind: there is no 'topology': did you mean 'topologies'? Allowed: collectives, dev"),
+        (["export", "quickstart", "--to", "gaol"], "--to: there is no 'gaol': did you mean 'goal'? Allowed: chakra, c"),
+        (["validate", "--split", "size"], "--split: there is no 'size': did you mean 'sizes'? Allowed: collectives"),
+        (["measure", "-o", "a", "--backend", "glo"], "--backend: there is no 'glo': did you mean 'gloo'?"),
+        (["run", "quickstart", "--jobs", "zero"], "'zero'"),
+        (["run", "quickstart", "--jobs", "0"], "'0'"),
+        (["run"], "scenario"),
+        (["run", "quickstart", "--sead", "3"], "--seed"),
+        (["--sead"], "--sead"),
+        (["trace", "infos"], "did you mean 'trace info'?"),
+    ],
+)
+def test_wrong_words_are_told_with_the_nearest_right_one(arguments: list[str], said: str) -> None:
+    assert said in refused(*arguments)
+
+
+# Help
+
+
+def test_brackets_in_help_are_no_markup() -> None:
+    for command, word in (("run", "simnet[dask]"), ("sweep", "simnet[slurm]"), ("time", "[x>=1]")):
+        assert word in "".join(line.strip("│ ") for line in did(command, "--help").stdout.splitlines()), command
+
+
+def test_the_help_of_a_command_names_those_that_begin_alike() -> None:
+    for name, other in (("calibrate", "calibrate device"), ("predict", "predict job"), ("validate", "validate job")):
+        assert f"Beside it: simnet {other}." in did(name, "--help").stdout
+    for group in ("trace", "new"):
+        assert did(group, "--help").stdout.startswith(f"simnet {group} ")
+
+
+# Widths
+
+
+def test_a_pipe_is_as_wide_as_it_needs_to_be_unless_it_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("COLUMNS", raising=False)
+    wide = did("list", "stacks").stdout
+    assert max(map(len, wide.splitlines())) > 200
+    monkeypatch.setenv("COLUMNS", "60")
+    narrow = did("list", "stacks").stdout
+    assert max(map(len, narrow.splitlines())) <= 60
+    assert set(narrow.split()) >= {"gloo", "openmpi", "posts_ahead,", "shaped_mpich"}
+
+
+def test_columns_that_do_not_fit_are_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    run = "run", "quickstart", "--set", "job.iterations=2", "--no-report", "--out", tmp_path
+    monkeypatch.setenv("COLUMNS", "250")
+    assert "Too narrow" not in did(*run).stdout
+    monkeypatch.setenv("COLUMNS", "75")
+    said = " ".join(did(*run).stdout.split())
+    assert "Too narrow for: compute, select, communicate, wait, regret, bytes sent" in said
+    assert "--json has them" in said
+
+
+def test_a_terminal_gets_blocks_of_lines(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("COLUMNS", raising=False)
+    console = Console(width=30, force_terminal=True, color_system=None)
+    with console.capture() as shown:
+        show_listing("models", ("model", "what", "source"), [("resnet50", "a network", "word " * 9)], console)
+    assert max(len(line.rstrip()) for line in shown.get().splitlines()) <= 30
+
+
+# Folders
+
+
+def test_folders_that_stay_empty_are_taken_away(tmp_path: Path) -> None:
+    (tmp_path / "there").mkdir()
+    for place, left in (("a/b/c", {"there"}), ("there/x", {"there"}), ("there", {"there"})):
+        with terminal.no_empty_folders(tmp_path / place, "figures"):
+            (tmp_path / place / "figures").mkdir(parents=True)
+        assert {str(one.relative_to(tmp_path)) for one in tmp_path.rglob("*")} == left
+    with terminal.no_empty_folders(tmp_path / "kept" / "in"):
+        (tmp_path / "kept" / "in").mkdir(parents=True)
+        (tmp_path / "kept" / "in" / "file").touch()
+    assert (tmp_path / "kept" / "in" / "file").exists()
+
+
+@needs.linux
+@pytest.mark.parametrize("command", [["run", "quickstart"], ["sweep", "quickstart", "--param", "density=1,2%"]])
+def test_ctrl_c_leaves_no_empty_folders(command: list[str], tmp_path: Path) -> None:
+    out = tmp_path / "runs" / "one"
+    more = ["--set", "job.iterations=1000000", "--out", out]
+    process = killing.start([*command, *more], stderr=subprocess.PIPE, text=True)
+    killing.await_that(out.is_dir, process)
+    os.killpg(process.pid, killing.signal.SIGINT)
+    process.communicate(timeout=killing.PATIENCE)
+    assert process.returncode == 130
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_results_of_another_scenario_are_replaced_by_force_alone(tmp_path: Path) -> None:
+    few = "--set", "job.iterations=2", "-q"
+    for command, file in (("run", "summary.json"), ("compare", "compare.json")):
+        more = ("--no-report",) if command == "run" else ("--schemes", "topk,dense")
+        again = command, "quickstart", *few, *more, "--out", tmp_path / command
+        did(*again)
+        first = (tmp_path / command / file).read_bytes()
+        did(*again)
+        assert (tmp_path / command / file).read_bytes() == first
+        said = refused(*again, "--seed", 5)
+        assert "has the results of another scenario; --force replaces them" in said
+        assert (tmp_path / command / file).read_bytes() == first
+        did(*again, "--seed", 5, "--force")
+        assert (tmp_path / command / file).read_bytes() != first
+    for place in ("a", "b"):
+        did("run", "quickstart", *few, "--no-report", "--out", tmp_path / place, "--seed", 5)
+    pages = "report", tmp_path / "a", tmp_path / "b", "--out", tmp_path / "page"
+    did(*pages)
+    assert "report.html: is there already; --force replaces it" in refused(*pages)
+    did(*pages, "--force")
+    # What a folder holds is drawn again from itself.
+    did("report", tmp_path / "a")
+    did("report", tmp_path / "a")
+
+
+def test_a_trace_is_replaced_by_force_unless_its_folder_has_other_files(tmp_path: Path) -> None:
+    made = "trace", "synth", tmp_path / "made", "--parameters", 10, "--iterations", 1
+    did(*made)
+    assert "is there already; --force replaces it" in refused(*made)
+    did(*made, "--force", "--seed", 1)
+    (tmp_path / "made" / "notes.txt").touch()
+    assert "other files in it" in refused(*made, "--force")
+
+
+# Scenarios in editors
+
+
+def test_editors_find_the_schema_of_shipped_scenarios() -> None:
+    for path in shipped().values():
+        mark, _, place = path.read_text().partition("\n")[0].partition("=")
+        assert mark == "# yaml-language-server: $schema"
+        schema = (path.parent / place).resolve()
+        assert schema == ROOT / "scenarios" / "scenario.schema.json"
+    assert json.loads(schema.read_text()) == json_schema(), "simnet schema > scenarios/scenario.schema.json"
+
+
+def test_what_is_wrong_in_a_quiet_command_is_said_all_the_same() -> None:
+    with pytest.raises(InputError), terminal._voice(True, False):
+        raise InputError("wrong")
+    assert not terminal.quiet()
