@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, TypeVar
 
 import typer
@@ -82,7 +82,7 @@ def carry_out(
     SimnetError
         If a run ended with one, or the folder has the results of another scenario.
     """
-    _refuse_other(batch.folder, lock, execution.force)
+    _refuse_other(batch, lock, execution.force)
     kept: dict[str, T] = {}
     wrong: list[BaseException] = []
     with terminal.no_empty_folders(batch.folder, "figures"), batch.alone(execution.force):
@@ -114,16 +114,32 @@ def carry_out(
     _end(wrong, missing if done else None, batch)
 
 
-def _refuse_other(folder: Path, lock: str, force: bool) -> None:
-    """Refuse a folder with results of another scenario than this one, which would come out the same again."""
+def _refuse_other(batch: Batch, lock: str, force: bool) -> None:
+    """Refuse a folder with results that would be lost: of another scenario, or of more runs of this one."""
     from simnet.scenario.loader import MAX_BYTES
 
-    there = folder / "scenario.lock.yaml"
-    if not force and there.is_file() and read_text(there, MAX_BYTES) != lock:
+    there = batch.folder / "scenario.lock.yaml"
+    if force or not there.is_file():
+        return
+    other = read_text(there, MAX_BYTES) != lock
+    if lost := "results of another scenario" if other else _beyond(batch):
         raise InputError(
-            "has the results of another scenario; --force replaces them, or take another folder with --out",
-            file=str(folder),
+            f"has {lost}; --force replaces them, or take another folder with --out", file=str(batch.folder)
         )
+
+
+def _beyond(batch: Batch) -> str:
+    """Return which results of the same scenario a folder has that these runs do not have; "" if there are none."""
+    from simnet.report.results import SEEDS
+
+    compared = batch.folder / "compare.json"
+    rows = json.loads(compared.read_bytes())["rows"] if compared.is_file() else []
+    seeds = {int(one.name) for one in (batch.folder / SEEDS).glob("*") if one.name.isdecimal()}
+    seeds |= {row["seed"] for row in rows if "seed" in row}
+    workers = {row["workers"] for row in rows}
+    more = [f"seed {one}" for one in sorted(seeds - {seed for _, _, seed in batch.labels.values()})]
+    more += [f"{one} workers" for one in sorted(workers - {one.job.source.workers for one in batch.built.values()})]
+    return f"results of {', '.join(more)}, too" if more else ""
 
 
 @contextmanager
