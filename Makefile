@@ -63,4 +63,5 @@ clean:
 .venv-extras/.dev: .venv-extras/bin/python pyproject.toml constraints.txt
 	$(EXTRAS)/python $(PIP) --editable '.[dev,train,mpi,dask,slurm,browser,docs]' mpich
 	@command -v chromium > /dev/null || $(EXTRAS)/playwright install chromium
+	@command -v firefox-esr > /dev/null || command -v firefox > /dev/null || $(EXTRAS)/playwright install firefox
 	@touch $@

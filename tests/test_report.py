@@ -373,6 +373,19 @@ class Page(HTMLParser):
             self.text += data
 
 
+@pytest.mark.parametrize(("count", "most"), [(300, 1.5e6), (10_000, 6e6)])
+def test_pages_of_six_policies_stay_small_and_say_what_is_thinned(count, most):
+    made = weather_driven(count, policies=6)
+    summary = summary_of(**made)
+    plots = figures.render(joined(made), "clairvoyant", bought=bought_by(summary))
+    page = report(summary, plots, "workers: 8\n" * 100, joined(made))
+    assert len(page.encode()) < most
+    (data,) = (json.loads(text) for text in Page(page).scripts if text.startswith("{"))
+    assert len(data["policies"]) == 6
+    assert (data["stretch"] > 1) == (count > POINTS)
+    assert all(len(one["time"]) <= POINTS for one in data["policies"])
+
+
 def test_the_page_stands_alone_and_says_everything():
     made = weather_driven(120)
     summary = summary_of(**made)
