@@ -9,6 +9,7 @@ import topologies
 from simnet.base.effort import Interpreted
 from simnet.network import Network, engines, max_plus
 from simnet.network.ways import Ways
+from simnet.network.weather import Weather, steps
 from simnet.schedule import Round, Schedule
 
 
@@ -29,6 +30,22 @@ def test_messages_that_meet_are_more_work_than_others():
     # Between ranks on one host there are no links.
     assert work(Schedule(4, [met]), [3, 0, 3, 3]) == 2
     assert work(Schedule(4, [])) == 0
+
+
+def test_changes_of_the_links_that_messages_use_are_work():
+    graph = topologies.star(4, 1e-3, 1e6)
+    fast = Weather(bandwidth=steps([0, 1e-3], [1e6, 5e5], period=2e-3))
+    own = [edge for edge in graph.edges if 0 in edge]
+    network = Network(graph, dict.fromkeys(own, fast))
+
+    def work(src, dst, nbytes):
+        one = Schedule(4, [Round([src], [dst], [nbytes])])
+        return engines.estimated_work(program(network, one), network.links) - 1
+
+    # A second at full speed, in which one of the two links of the route changes a thousand times.
+    assert work(0, 1, 1e6) == pytest.approx(1000 * engines._CHANGING, rel=0.01)
+    assert work(2, 0, 2e6) == pytest.approx(2000 * engines._CHANGING, rel=0.01)
+    assert work(2, 3, 1e6) == 0
 
 
 def test_what_is_compiled_is_decided_by_work_estimated_or_done(monkeypatch):

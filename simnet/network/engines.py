@@ -1,7 +1,8 @@
 """Which event loop a network goes through: the interpreted one at first, the compiled one once there is much to do.
 
 What there is to do is estimated beforehand, and counted afterwards. The unit is a message that meets no other, for
-which the interpreter takes some 15 us; each other one of its round on each link of its route adds some 5 us.
+which the interpreter takes some 15 us; each other one of its round on each link of its route adds some 5 us, and each
+change of a link that it uses about as much.
 """
 
 from __future__ import annotations
@@ -23,12 +24,12 @@ if TYPE_CHECKING:
 
 # Work from which on loading the compiled event loop takes less time than it saves.
 _MANY = 50_000
-# What meeting another message on a link, and settling the rates of flows once, are of that.
-_MEETING, _SETTLING = 1 / 3, 2
+# What meeting another message on a link, a change of a link, and settling the rates of flows once, are of that.
+_MEETING, _CHANGING, _SETTLING = 1 / 3, 1 / 3, 2
 
 
 def estimated_work(program: Program, links: Links) -> float:
-    """Return about how much there is to do for a program: messages, and the others of their round that they meet.
+    """Return about how much there is to do for a program: messages, the others that they meet, and changes of links.
 
     Parameters
     ----------
@@ -41,11 +42,14 @@ def estimated_work(program: Program, links: Links) -> float:
     if n_messages >= _MANY:
         return n_messages
     times, meetings = Counter(map(id, program.schedule.rounds)), 0
+    used = np.zeros(len(links.routes.links), dtype=bool)
     for key, one in {id(one): one for one in program.schedule.rounds}.items():
         table = links.routes.table(program.hosts[one.src], program.hosts[one.dst])
-        users = np.bincount(table[table >= 0])
+        users = np.bincount(table[table >= 0], minlength=used.size)
+        used |= users > 0
         meetings += times[key] * int((users * (users - 1)).sum())
-    return n_messages + _MEETING * meetings
+    changes = links.changes(np.flatnonzero(used), program.origin, float(program.schedule.bytes_sent().max(initial=0.0)))
+    return n_messages + _MEETING * meetings + _CHANGING * changes
 
 
 # What all networks of this process have had done without the compiled event loop.

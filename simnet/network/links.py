@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from array import array
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
@@ -373,6 +373,25 @@ class Links:
         if isinstance(value, float):
             return max(0.0, value - load), math.inf
         return max(0.0, value.at(t) - load), value.next_change(t)
+
+    def changes(self, links: Iterable[int], t: float, nbytes: float) -> float:
+        """Return about how often links change, in all, in the time that it takes to send something from a host.
+
+        Parameters
+        ----------
+        links : iterable of int
+            Which, by their indices in `routes.links`.
+        t : float
+            From when on [s]: what the fastest of them has at that time, and how often they change then, is taken for
+            what they have later.
+        nbytes : float
+            What is sent [byte].
+        """
+        some = list(links)
+        values = [value for one in some for value in (self._bandwidth[one], self._latency[one])]
+        changing = [value for value in values if isinstance(value, Signal)]
+        fastest = max((self.capacity(one, t)[0] for one in some), default=0.0) if changing else 0.0
+        return sum(value.change_rate(t) for value in changing) * nbytes / fastest if fastest else 0.0
 
     def capacities(self, link: int, start: float, end: float) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
         """Return from when on [s] a link leaves how many bytes per second to flows, as two arrays.

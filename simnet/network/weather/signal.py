@@ -435,6 +435,17 @@ class Signal:
             return first, last, times[last]
         return first, last, math.inf if self._source is None else math.nextafter(self._known, math.inf)
 
+    def change_rate(self, t: float) -> float:
+        """Return how often per second the value changes from `t` seconds on, by the changes that are generated at once.
+
+        Examples
+        --------
+        >>> steps([0, 2], [2, 4], period=4).change_rate(100), constant(1.0).change_rate(0)
+        (0.5, 0.0)
+        """
+        first, last, _ = self.ahead(t, t, CHUNK)
+        return (last - 1 - first) / (self._times[last - 1] - self._times[first]) if last - first > 1 else 0.0
+
     def write(self, first: int, last: int, times: array[float], values: array[float]) -> None:
         """Append segments to arrays of doubles.
 
