@@ -89,12 +89,12 @@ def value(run: scenario.Run, src: int, dst: int, t: float, iteration: int = 0) -
         ("", 1, "must be a mapping"),
         ("? [1, 2]\n: 3", 1, "as a key"),
         ("a: &a [*a]", 1, "nested more than"),
-        ("[" * 3000, None, "nested more than"),
+        ("[" * 3000, 1, "nested more than"),
         ("a: " + "[" * 60 + "]" * 60, 1, "nested more than"),
         ("a: *nobody", 1, "is not YAML"),
         ("a: !!int twelve", 1, "is not a number"),
         ("a: " + "9" * 5000, 1, "is not a number"),
-        ("a: \x00", None, "is not YAML"),
+        ("a: \x00", 1, "is not YAML"),
     ],
 )
 def test_what_is_no_plain_yaml_is_refused_with_its_line(text: str, line: int | None, message: str) -> None:
@@ -107,7 +107,7 @@ def test_what_is_no_plain_yaml_is_refused_with_its_line(text: str, line: int | N
 
 def test_an_alias_bomb_is_refused_and_a_plain_alias_is_not() -> None:
     layers = "".join(f"a{level}: &a{level} [{', '.join([f'*a{level - 1}'] * 10)}]\n" for level in range(1, 10))
-    with pytest.raises(InputError, match=r"more than 50,000 values"):
+    with pytest.raises(InputError, match=r"aliases for more than 50,000 values"):
         loader.Document(f"a0: &a0 [x]\n{layers}", "a.yaml")
     assert loader.Document("a: &x [1, 2]\nb: *x", "a.yaml").data == {"a": [1, 2], "b": [1, 2]}
 

@@ -10,6 +10,11 @@ from typing import NamedTuple
 MOST_LISTED = 50
 """Names that an error lists; of more it says how many there are."""
 
+MOST_SAID = 1500
+"""Bytes of a line of an error, of which a file may have given a part; the middle of a longer one is left out."""
+
+_MOST_FIELD, _MOST_GUESSED = 200, 200
+
 
 class SimnetError(Exception):
     """Something the user can mend. The command line prints the message without a traceback and exits with 2."""
@@ -43,6 +48,8 @@ class InputError(SimnetError):
     def __init__(
         self, message: str, *, file: str | None = None, line: int | None = None, field: str | None = None
     ) -> None:
+        message = "\n".join(shortened(one, MOST_SAID) for one in message.split("\n"))
+        field = None if field is None else shortened(field, _MOST_FIELD)
         self.message, self.file, self.line, self.field = message, file, line, field
         where = "" if file is None else file if line is None else f"{file}:{line}"
         super().__init__(": ".join(part for part in (where, field or "", message) if part))
@@ -107,6 +114,27 @@ class StalledError(SimnetError):
         return "\n  ".join([self.args[0], *self.waiting[:20], *more])
 
 
+def shortened(text: str, most: int) -> str:
+    """Return a text with its middle left out where it is longer than so many bytes.
+
+    Parameters
+    ----------
+    text : str
+        The text.
+    most : int
+        Bytes that it may have.
+
+    Examples
+    --------
+    >>> shortened("some words", 10), shortened("a" * 100, 10)
+    ('some words', 'aaaaa...aa')
+    """
+    if len(text) <= most // 4 or len(code := text.encode(errors="surrogatepass")) <= most:
+        return text
+    begins, ends = code[: most // 2], code[-(most - most // 2 - 3) :]
+    return f"{begins.decode(errors='ignore')}...{ends.decode(errors='ignore')}"
+
+
 def nearest(name: str, allowed: Iterable[str], most: int = MOST_LISTED) -> str:
     """Return a sentence that lists `allowed`, at most so many, and, for a likely typo, the nearest of them.
 
@@ -136,6 +164,8 @@ def suggestion(name: str, allowed: Iterable[str]) -> str:
     >>> suggestion("fattree", ["star", "fat_tree"]), suggestion("onehop", ["allreduce_ring", "allgather_onehop"])
     ("did you mean 'fat_tree'? ", "did you mean 'allgather_onehop'? ")
     """
+    if len(name) > _MOST_GUESSED:  # to compare them takes a time that grows with its square
+        return ""
     folded = {one.casefold(): one for one in sorted(allowed)}
     given = name.casefold()
     part = [one for one in sorted(folded, key=len) if len(given) > 2 and given in one]

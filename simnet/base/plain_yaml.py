@@ -1,24 +1,84 @@
-"""YAML files from strangers that hold data alone: no tags, no anchors, no deep nesting."""
+"""YAML files as plain values that know their lines: scenarios, devices, platforms and fabrics are read here.
+
+A file is data from a stranger. Tags other than those of plain YAML are refused, and so are keys that are no names, keys
+that are given twice, deep nesting, aliases that repeat beyond measure, and numbers too long to compute with. How many
+bytes a file may have, `simnet.base.reading` checks before.
+"""
 
 from __future__ import annotations
 
 import io
 import re
+import reprlib
+import warnings
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, NamedTuple, NoReturn, TypeAlias
 
 from ruamel.yaml import YAML
-from ruamel.yaml.error import MarkedYAMLError, YAMLError
-from ruamel.yaml.nodes import MappingNode
+from ruamel.yaml.composer import MaxDepthExceededError
+from ruamel.yaml.error import MarkedYAMLError
+from ruamel.yaml.nodes import MappingNode, Node, ScalarNode, SequenceNode
+from ruamel.yaml.reader import ReaderError
 
 from simnet.base.errors import InputError
 
-MAX_DEPTH = 20
-"""The deepest nesting of brackets; deeper ones cost the parser a time that grows with its square."""
+MAX_DEPTH = 40
+"""The deepest nesting."""
+
+MAX_REPEATED = 50_000
+"""The most values that aliases stand for."""
+
+MAX_KEY = 200
+"""The most characters of a key."""
+
+MAX_DIGITS = 300
+"""The most characters of a number. Every whole number of so many has a float beside it."""
+
+Loc: TypeAlias = tuple[str | int, ...]
+"""The way to a value: keys of mappings and positions in lists, from the top."""
+
+_TAG = "tag:yaml.org,2002:"
+# The parser does not say where.
+_BEYOND_UNICODE = re.compile(r"\\U(?!000|0010)[0-9A-Fa-f]{8}")
+_TRUTH = {"true": True, "false": False}
 
 
-def plain_yaml(text: str, file: str, what: str) -> dict[Any, Any]:
-    """Return the fields of a YAML text, which must be a mapping.
+class Plain(NamedTuple):
+    """The values of a YAML text, and the line of each.
+
+    Parameters
+    ----------
+    value : object
+        Mappings by text, lists, texts, numbers, truth values and None.
+    lines : dict of tuple to int
+        The line of each value, from 1, or of its key if it has one, by the way to it.
+    """
+
+    value: Any
+    lines: dict[Loc, int]
+
+    def line(self, loc: Sequence[str | int]) -> int:
+        r"""Return the line of a value; where it is not written, of the last one on the way to it.
+
+        Parameters
+        ----------
+        loc : sequence of str or int
+            The way to it, from the top.
+
+        Examples
+        --------
+        >>> found = plain_yaml("a: 1\nb:\n  - {c: 2}\n  - c: 3\n", "some.yaml")
+        >>> found.line(["b", 1, "c"]), found.line(["b", 0, "d"]), found.line(["d"])
+        (4, 3, 1)
+        """
+        known = tuple(loc)
+        while known not in self.lines and known:
+            known = known[:-1]
+        return self.lines.get(known, 1)
+
+
+def plain_yaml(text: str, file: str) -> Plain:
+    """Read a YAML text.
 
     Parameters
     ----------
@@ -26,72 +86,234 @@ def plain_yaml(text: str, file: str, what: str) -> dict[Any, Any]:
         The text.
     file : str
         What messages call the file.
+
+    Raises
+    ------
+    InputError
+        If it is not YAML of plain values, or beyond one of the limits; with its line.
+
+    Examples
+    --------
+    >>> plain_yaml("a: [1, 2]", "some.yaml").value
+    {'a': [1, 2]}
+    >>> plain_yaml("a: !secret 1", "some.yaml")
+    Traceback (most recent call last):
+    simnet.base.errors.InputError: some.yaml:1: has the tag '!secret'; only plain values are read
+    """
+    return _Reader(file).read(text)
+
+
+def plain_fields(text: str, file: str, what: str) -> Plain:
+    """Read a YAML text that must be a mapping.
+
+    Parameters
+    ----------
+    text, file
+        As for `plain_yaml`.
     what : str
         What it should be, such as ``a platform``.
 
     Raises
     ------
     InputError
-        If it is no YAML, is nested deeper than `MAX_DEPTH`, has tags or anchors, or has no fields.
+        As `plain_yaml`; also if it has no fields.
 
     Examples
     --------
-    >>> plain_yaml("a: [1, 2]", "some.yaml", "a list")
-    {'a': [1, 2]}
-    >>> plain_yaml("a: &b 1", "some.yaml", "a list")
+    >>> plain_fields("- 1", "some.yaml", "a platform")
     Traceback (most recent call last):
-    simnet.base.errors.InputError: some.yaml: has anchors or tags, which a list has not
+    simnet.base.errors.InputError: some.yaml:1: is not a platform: it has no fields
     """
-    if _depth(text) > MAX_DEPTH:
-        raise InputError(f"is nested deeper than {what} may be", file=file)
-    try:
-        for event in YAML(typ="safe", pure=True).parse(text):
-            if getattr(event, "anchor", None) is not None or getattr(event, "tag", None) is not None:
-                raise InputError(f"has anchors or tags, which {what} has not", file=file)
-        loaded = YAML(typ="safe", pure=True).load(text)
-    except MarkedYAMLError as error:
-        line = None if error.problem_mark is None else error.problem_mark.line + 1
-        raise InputError(f"is no YAML: {error.problem or error.context}", file=file, line=line) from None
-    except (YAMLError, ValueError, RecursionError) as error:
-        raise InputError(f"is no YAML: {str(error).splitlines()[0]}", file=file) from None
-    if not isinstance(loaded, dict):
-        raise InputError(f"is not {what}: it has no fields", file=file)
-    return loaded
+    found = plain_yaml(text, file)
+    if not isinstance(found.value, dict):
+        raise InputError(f"is not {what}: it has no fields", file=file, line=1)
+    return found
 
 
-def line_of(text: str, loc: Sequence[str | int]) -> int:
-    r"""Return the line, from 1, of a field of a YAML text; of the last one on its way that is there.
+def yaml_text(value: object, width: int) -> str:
+    r"""Return plain values as YAML: mappings in their order, innermost lists and mappings on a line each.
 
     Parameters
     ----------
-    text : str
-        The text, which `plain_yaml` takes.
-    loc : sequence of str or int
-        Names of fields, and numbers of entries of lists, from the top on.
+    value : object
+        The values.
+    width : int
+        Characters after which a line is folded.
 
     Examples
     --------
-    >>> text = "a: 1\nb:\n  - {c: 2}\n  - c: 3\n"
-    >>> line_of(text, ["b", 1, "c"]), line_of(text, ["b", 0, "d"]), line_of(text, ["d"])
-    (4, 3, 1)
+    >>> yaml_text({"b": {"x": 1, "y": [1, 2]}, "a": [3]}, width=80)
+    'b:\n  x: 1\n  y: [1, 2]\na: [3]\n'
     """
-    node = YAML(typ="safe", pure=True).compose(io.StringIO(text))
-    line = node.start_mark.line
-    for step in loc:
-        if isinstance(node, MappingNode):
-            found = [pair for pair in node.value if pair[0].value == str(step)]
-        else:
-            found = [(one, one) for one in node.value[step : step + 1]] if isinstance(step, int) else []
-        if not found:
-            break
-        line, node = found[-1][0].start_mark.line, found[-1][1]
-    return int(line) + 1
+    yaml: Any = YAML(typ="safe", pure=True)
+    yaml.default_flow_style = None
+    yaml.sort_base_mapping_type_on_output = False
+    yaml.width = width
+    stream = io.StringIO()
+    yaml.dump(value, stream)
+    return stream.getvalue()
 
 
-def _depth(text: str) -> int:
-    """Return how deep brackets are nested, before a parser spends time on them."""
-    depth = deepest = 0
-    for one in re.findall(r"[\[\]{}]", text):
-        depth += 1 if one in "[{" else -1
-        deepest = max(deepest, depth)
-    return deepest
+def dotted(loc: Sequence[str | int]) -> str:
+    """Return the way to a value as people write it.
+
+    Parameters
+    ----------
+    loc : sequence of str or int
+        The way, from the top.
+
+    Examples
+    --------
+    >>> dotted(("network", "weather", 0, "links"))
+    'network.weather[0].links'
+    """
+    return "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in loc).removeprefix(".")
+
+
+def shown(value: object) -> str:
+    """Return a value found, in a length that fits a message.
+
+    Parameters
+    ----------
+    value : object
+        The value; nothing is None.
+
+    Examples
+    --------
+    >>> shown(None), shown("x" * 100)
+    ('nothing', "'xxxxxxxxxxxx...xxxxxxxxxxxxx'")
+    """
+    return "nothing" if value is None else reprlib.repr(value)
+
+
+class _Reader:
+    """Turns the nodes of a YAML text into plain values, and notes the line of each."""
+
+    def __init__(self, file: str) -> None:
+        self._file = file
+        self._lines: dict[Loc, int] = {}
+        self._seen: set[int] = set()
+        self._repeated = 0
+
+    def read(self, text: str) -> Plain:
+        node = self._compose(text)
+        return Plain(None if node is None else self._value(node, ()), self._lines)
+
+    def _compose(self, text: str) -> Node | None:
+        self._refuse_other_versions(text)
+        yaml: Any = YAML(typ="safe", pure=True)
+        yaml.max_depth = MAX_DEPTH + 1  # counted from the top, which is at depth 0
+        try:
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore")  # an anchor that is used twice
+                node: Node | None = yaml.compose(text)
+        except MaxDepthExceededError as error:
+            raise self._too_deep(error.problem_mark.line + 1) from None
+        except RecursionError:
+            raise self._too_deep(None) from None
+        except MarkedYAMLError as error:
+            mark = error.problem_mark or error.context_mark
+            message = " ".join(str(part) for part in (error.context, error.problem) if part)
+            raise InputError(f"is not YAML: {message}", file=self._file, line=mark.line + 1 if mark else None) from None
+        except ReaderError as error:
+            line = text.count("\n", 0, error.position) + 1
+            raise InputError(
+                f"is not YAML: the character {chr(error.character)!r} is not allowed", file=self._file, line=line
+            ) from None
+        except Exception as error:  # the parser has further ways of giving up on what is not YAML
+            message = str(error).splitlines()[0] if str(error) else repr(error)
+            beyond = _BEYOND_UNICODE.search(text)
+            at = None if beyond is None else text.count("\n", 0, beyond.start()) + 1
+            raise InputError(f"is not YAML: {message}", file=self._file, line=at) from None
+        return node
+
+    def _refuse_other_versions(self, text: str) -> None:
+        """In YAML 1.1, `yes` is true and 010 is 8."""
+        for at, line in enumerate(io.StringIO(text), 1):
+            if line.startswith("%YAML") and line.split()[1:2] != ["1.2"]:
+                raise InputError(f"is {shown(line.strip())}; YAML 1.2 is read", file=self._file, line=at)
+            if line.strip() and line[0] not in "#%":
+                return
+
+    def _too_deep(self, line: int | None) -> InputError:
+        return InputError(f"is nested more than {MAX_DEPTH} deep", file=self._file, line=line)
+
+    def _value(self, node: Node, loc: Loc) -> Any:
+        self._lines.setdefault(loc, node.start_mark.line + 1)
+        # What is met a second time is what an alias stands for.
+        self._repeated += id(node) in self._seen
+        self._seen.add(id(node))
+        if self._repeated > MAX_REPEATED:
+            self._refuse(node, f"has aliases for more than {MAX_REPEATED:,} values")
+        if len(loc) > MAX_DEPTH:
+            raise self._too_deep(node.start_mark.line + 1)
+        if isinstance(node, MappingNode) and node.tag == f"{_TAG}map":
+            return self._mapping(node, loc)
+        if isinstance(node, SequenceNode) and node.tag == f"{_TAG}seq":
+            return [self._value(item, (*loc, position)) for position, item in enumerate(node.value)]
+        if isinstance(node, ScalarNode):
+            return self._scalar(node)
+        return self._refuse_tag(node)
+
+    def _mapping(self, node: MappingNode, loc: Loc) -> dict[str, Any]:
+        found: dict[str, Any] = {}
+        for key_node, value_node in node.value:
+            if not isinstance(key_node, ScalarNode):
+                self._refuse(key_node, "has a mapping or list as a key; keys are names")
+            key, line = str(key_node.value), key_node.start_mark.line + 1
+            if len(key) > MAX_KEY:
+                self._refuse(
+                    key_node, f"has a key of {len(key):,} characters, {shown(key)}; at most {MAX_KEY} are read"
+                )
+            self._scalar(key_node)  # refuses tags
+            way = (*loc, key)
+            if key in found:
+                message = f"is given twice, first on line {self._lines[way]}"
+                raise InputError(message, file=self._file, line=line, field=dotted(way))
+            self._lines[way] = line
+            found[key] = self._value(value_node, way)
+        return found
+
+    def _scalar(self, node: ScalarNode) -> Any:
+        tag, text = str(node.tag), str(node.value)
+        if not text.isascii() and any("\ud800" <= one <= "\udfff" for one in text):
+            self._refuse(node, "has half a character, which no file can hold")
+        if tag in (f"{_TAG}str", f"{_TAG}timestamp"):
+            return text
+        if tag == f"{_TAG}null":
+            return None
+        if tag == f"{_TAG}bool" and text.lower() in _TRUTH:
+            return _TRUTH[text.lower()]
+        if tag in (f"{_TAG}int", f"{_TAG}float"):
+            return self._number(node, _whole if tag == f"{_TAG}int" else _real)
+        if tag == f"{_TAG}merge":
+            self._refuse(node, "'<<' is not supported; repeat the fields, or alias the whole value")
+        return self._refuse_tag(node)
+
+    def _number(self, node: ScalarNode, number: Any) -> float:
+        text = str(node.value)
+        if len(text) > MAX_DIGITS:
+            self._refuse(node, f"is not a number of at most {MAX_DIGITS} characters: {shown(text)}")
+        try:
+            found: float = number(text)
+            float(found)
+        except (ValueError, OverflowError):
+            self._refuse(node, f"is not a number: {shown(text)}")
+        return found
+
+    def _refuse_tag(self, node: Node) -> NoReturn:
+        self._refuse(node, f"has the tag {shown(str(node.tag))}; only plain values are read")
+
+    def _refuse(self, node: Node, message: str) -> NoReturn:
+        raise InputError(message, file=self._file, line=node.start_mark.line + 1)
+
+
+def _whole(text: str) -> int:
+    """Read a whole number of YAML 1.2: decimal, 0x or 0o."""
+    digits = text.replace("_", "").lower()
+    base = {"0x": 16, "0o": 8}.get(digits.lstrip("+-")[:2], 10)
+    return int(digits, base)
+
+
+def _real(text: str) -> float:
+    return float(text.replace("_", "").lower().replace(".inf", "inf").replace(".nan", "nan"))

@@ -6,18 +6,16 @@ read, tags are refused, and every field is checked.
 
 from __future__ import annotations
 
-import io
 import itertools
 from dataclasses import asdict
 from pathlib import Path
-from typing import Annotated, Any, Literal, TypeAlias, get_args
+from typing import Annotated, Literal, TypeAlias, get_args
 
 import pydantic
 from pydantic import ConfigDict, Field
-from ruamel.yaml import YAML
 
 from simnet.base.errors import InputError, nearest
-from simnet.base.plain_yaml import line_of, plain_yaml
+from simnet.base.plain_yaml import plain_fields, yaml_text
 from simnet.base.reading import read_text
 from simnet.calibration.cards import OWN, RAILS, Cards
 from simnet.calibration.cost_model import CalibratedCostModel, specified
@@ -194,14 +192,8 @@ def written(cost_model: CalibratedCostModel) -> str:
         file = _file_of(cost_model)
     except pydantic.ValidationError as error:
         raise refusal(error) from None
-    yaml: Any = YAML(typ="safe", pure=True)
-    yaml.default_flow_style = None
-    yaml.sort_base_mapping_type_on_output = False
-    yaml.width = 110
-    stream = io.StringIO()
-    stream.write("# A fabric calibrated by simnet; docs/calibration.md explains the fields. Units: s, byte.\n")
-    yaml.dump(file.model_dump(mode="json", exclude_defaults=False), stream)
-    text = stream.getvalue()
+    text = "# A fabric calibrated by simnet; docs/calibration.md explains the fields. Units: s, byte.\n"
+    text += yaml_text(file.model_dump(mode="json", exclude_defaults=False), width=110)
     if len(text.encode()) > MAX_BYTES:
         size = f"{len(text.encode()) / 2**20:.0f} MiB, of which {MAX_BYTES // 2**20} are read"
         raise InputError(f"the fabric file would have {size}; --where takes some of the curves")
@@ -287,18 +279,18 @@ def load_cost_model(path: str | Path) -> CalibratedCostModel:
     Raises
     ------
     InputError
-        If it cannot be read, is too large, no YAML, or a field of it is not as it must be.
+        If it cannot be read, is too large, not YAML, or a field of it is not as it must be.
     """
-    text = read_text(Path(path), MAX_BYTES)
     name = str(path)
-    loaded = plain_yaml(text, name, "a fabric file")
-    if loaded.get("version") != VERSION:
-        message = f"must be {VERSION}, the version that is read, got {str(loaded.get('version'))[:40]}"
-        raise InputError(message, file=name, line=line_of(text, ["version"]), field="version")
+    read = plain_fields(read_text(Path(path), MAX_BYTES), name, "a fabric file")
+    version = read.value.get("version")
+    if version != VERSION:
+        message = f"must be {VERSION}, the version that is read, got {str(version)[:40]}"
+        raise InputError(message, file=name, line=read.line(["version"]), field="version")
     try:
-        file = CostModelFile.model_validate(loaded)
+        file = CostModelFile.model_validate(read.value)
     except pydantic.ValidationError as error:
-        raise refusal(error, name, text) from None
+        raise refusal(error, name, read) from None
     steps: StepModel | None = None if file.platform is None else steps_of(file.platform)
     cards, each = RAILS, 1.0
     if file.steps is not None:

@@ -20,7 +20,7 @@ from pydantic import BeforeValidator, ConfigDict, Field, PlainSerializer
 
 from simnet.base import units
 from simnet.base.errors import InputError, nearest
-from simnet.base.plain_yaml import line_of, plain_yaml
+from simnet.base.plain_yaml import Plain, plain_fields
 from simnet.base.reading import read_text
 
 MAX_BYTES = 2**16
@@ -282,14 +282,14 @@ def is_platform(path: Path) -> bool:
 
 
 def _read(path: Path, name: str) -> Platform:
-    text = read_text(path, MAX_BYTES)
+    read = plain_fields(read_text(path, MAX_BYTES), name, "a platform")
     try:
-        return Platform.model_validate(plain_yaml(text, name, "a platform"))
+        return Platform.model_validate(read.value)
     except pydantic.ValidationError as error:
-        raise refusal(error, name, text) from None
+        raise refusal(error, name, read) from None
 
 
-def refusal(error: pydantic.ValidationError, file: str | None = None, text: str | None = None) -> InputError:
+def refusal(error: pydantic.ValidationError, file: str | None = None, read: Plain | None = None) -> InputError:
     """Return the first of the things that are wrong with fields.
 
     Parameters
@@ -298,7 +298,7 @@ def refusal(error: pydantic.ValidationError, file: str | None = None, text: str 
         What was found.
     file : str, optional
         The file as the user named it.
-    text : str, optional
+    read : Plain, optional
         What stands in it, to tell the line.
     """
     first = error.errors(include_url=False)[0]
@@ -306,7 +306,7 @@ def refusal(error: pydantic.ValidationError, file: str | None = None, text: str 
     if first["type"] != "value_error" and not isinstance(first["input"], dict):
         message += f", got {reprlib.repr(first['input'])}"
     where = ".".join(str(part) for part in first["loc"])
-    line = None if text is None else line_of(text, first["loc"])
+    line = None if read is None else read.line(first["loc"])
     return InputError(message, file=file, line=line, field=where or None)
 
 

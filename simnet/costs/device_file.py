@@ -9,7 +9,7 @@ from typing import Any, NoReturn, get_args
 
 from simnet.base.checks import is_number
 from simnet.base.errors import InputError, nearest
-from simnet.base.plain_yaml import plain_yaml
+from simnet.base.plain_yaml import dotted, plain_fields
 from simnet.base.quantities import Bandwidth, Seconds, Size, Slowdown, outside, parameter_hints
 from simnet.costs.devices import BesideCollectives, DeviceProfile, Known, Method, SideStream
 
@@ -22,11 +22,16 @@ def read_profile(text: str, file: str) -> DeviceProfile:
     Raises
     ------
     InputError
-        If it is no YAML, or a field of it is missing, unknown or out of range.
+        If it is not YAML, or a field of it is missing, unknown or out of range.
     """
+    given, lines = plain_fields(text, file, "a device profile")
+    line_of = {dotted(loc): line for loc, line in lines.items()}
 
     def refuse(message: str, field: str) -> NoReturn:
-        raise InputError(message, file=file, field=field)
+        known = field.rstrip(".")
+        while known not in line_of:
+            known = known.rpartition(".")[0]
+        raise InputError(message, file=file, line=line_of[known], field=field)
 
     def checked(kind: type, given: object, at: str) -> dict[str, Any]:
         """Return the fields of a profile or a method: texts, numbers >= 0, and what is left to check."""
@@ -75,8 +80,8 @@ def read_profile(text: str, file: str) -> DeviceProfile:
             refuse("must have entries that ascend, and be > 0 and at most 1e18", at)
         return found
 
-    top = checked(DeviceProfile, plain_yaml(text, file, "a device profile"), "")
-    if not isinstance(top["methods"], dict) or not all(isinstance(name, str) for name in top["methods"]):
+    top = checked(DeviceProfile, given, "")
+    if not isinstance(top["methods"], dict):
         refuse("must be a mapping of method names to their figures", "methods")
     methods = {name: Method(**checked(Method, one, f"methods.{name}.")) for name, one in top["methods"].items()}
     streams = {name: kind(**checked(kind, top[name], f"{name}.")) for name, kind in _STREAMS.items() if name in top}

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 import topologies
 from simnet.base.errors import InputError, nearest
-from simnet.base.plain_yaml import plain_yaml
+from simnet.base.plain_yaml import dotted, plain_fields
 from simnet.base.reading import read_text
 from topologies.graphs import Node
 
@@ -21,8 +21,8 @@ if TYPE_CHECKING:
 MAX_BYTES = 8 * 2**20
 """The largest file that is read."""
 
-MAX_NETWORK, MAX_BRACKETS = 10_000, 10
-"""The most characters, lists and objects of its network."""
+MAX_NETWORK = 10_000
+"""The most characters of its network."""
 
 FIELDS = {
     "star": ("hosts", "latency", "bandwidth"),
@@ -58,15 +58,17 @@ def read_fabric_network(path: str | Path, nodes: int | None = None) -> nx.DiGrap
     >>> graph.graph["hosts"], graph.edges[0, "switch"]["latency"]
     (8, 5e-06)
     """
-    file = str(path)
+    file, line_of = str(path), {"network": 1}
 
-    def refuse(message: str, field: str | None = "network") -> NoReturn:
-        raise InputError(message, file=file, field=field)
+    def refuse(message: str, field: str = "network") -> NoReturn:
+        raise InputError(message, file=file, line=line_of[field], field=field)
 
     text = _part(read_text(Path(path), MAX_BYTES)) or "network:"
-    if len(text) > MAX_NETWORK or sum(text.count(one) for one in "[{") > MAX_BRACKETS:
-        refuse("is larger or nested deeper than any network in a fabric file")
-    network: Any = plain_yaml(text, file, "a fabric file").get("network")
+    if len(text.lstrip("\n")) > MAX_NETWORK:
+        refuse("is larger than any network in a fabric file")
+    read = plain_fields(text, file, "a fabric file")
+    line_of |= {dotted(loc): line for loc, line in read.lines.items()}
+    network: Any = read.value.get("network")
     if network is None:
         refuse("is not there: simnet calibrate --topology star, or multi_gpu_nodes, writes it")
     if not isinstance(network, dict) or len(network) != 1:
@@ -90,8 +92,8 @@ def read_fabric_network(path: str | Path, nodes: int | None = None) -> nx.DiGrap
 
 
 def _part(text: str) -> str:
-    """Return the field ``network`` alone, so that the curves of a large file need not be parsed."""
+    """Return the field ``network`` alone, on its lines, so that the curves of a large file need not be parsed."""
     lines = text.splitlines()
     first = next((at for at, line in enumerate(lines) if line.startswith("network:")), len(lines))
     last = next((at for at in range(first + 1, len(lines)) if lines[at] and lines[at][0] not in " \t"), len(lines))
-    return "\n".join(lines[first:last])
+    return "\n" * first + "\n".join(lines[first:last]) if first < last else ""

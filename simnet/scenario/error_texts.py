@@ -8,7 +8,8 @@ from pydantic import BaseModel, ValidationError
 from pydantic_core import ErrorDetails
 
 from simnet.base.errors import InputError, nearest
-from simnet.scenario.loader import Document, shown
+from simnet.base.plain_yaml import shown
+from simnet.scenario.loader import Document
 from simnet.scenario.parts import Kinds, Part, alternatives, field_names
 
 _WANTED = {

@@ -1,41 +1,25 @@
 """A YAML file as plain values that still know their lines, and overrides on top of it.
 
-The file is read as data from a stranger: its size is checked before it is read, tags other than those of plain YAML are
-refused, and so are duplicate keys and aliases that multiply beyond measure.
+The file is read as data from a stranger: its size is checked before it is read, the rest by `simnet.base.plain_yaml`.
 """
 
 from __future__ import annotations
 
-import reprlib
-import warnings
 from collections.abc import Sequence
+from itertools import accumulate
 from pathlib import Path
-from typing import Any, NamedTuple, NoReturn, TypeAlias
-
-from ruamel.yaml import YAML
-from ruamel.yaml.error import MarkedYAMLError
-from ruamel.yaml.nodes import MappingNode, Node, ScalarNode, SequenceNode
+from typing import Any, NamedTuple
 
 from simnet.base.errors import InputError, SimnetError
+from simnet.base.plain_yaml import Loc, dotted, plain_yaml, shown
 from simnet.base.plugins import theirs
 from simnet.base.reading import read_text
 
 MAX_BYTES = 256 * 2**10
 """The largest scenario file that is read."""
 
-MAX_VALUES = 50_000
-"""The most values in a scenario, aliases expanded."""
-
-MAX_DEPTH = 40
-"""The deepest nesting."""
-
-MAX_SHOWN = 30
-"""Problems that are listed; the others are counted."""
-
-Loc: TypeAlias = tuple[str | int, ...]
-"""The way to a value: keys of mappings and positions in lists, from the top."""
-
-_TAG = "tag:yaml.org,2002:"
+MOST_BYTES = 1800
+"""The length of a list of problems [byte]; those that it does not hold are counted."""
 
 
 class Place(NamedTuple):
@@ -74,13 +58,13 @@ class Document:
 
     def __init__(self, text: str, file: str) -> None:
         self.file = file
-        self._places: dict[Loc, Place] = {}
-        data = _Reader(file, self._places).read(text)
+        data, lines = plain_yaml(text, file)
         if not isinstance(data, dict):
             raise InputError(
                 f"must be a mapping with fields such as 'workers: 8', got {shown(data)}", file=file, line=1
             )
         self.data: dict[str, Any] = data
+        self._places = {loc: Place(file, line) for loc, line in lines.items()}
 
     def set(self, assignment: str) -> None:
         """Override a value: ``a.b.0.c=value``, the value in YAML.
@@ -95,7 +79,7 @@ class Document:
         parts = [part.strip() for part in way.split(".")]
         if not equals or not all(parts):
             raise InputError("must be written as field=value, e.g. --set job.iterations=50", file=option)
-        value = _Reader(option, {}).read(text)
+        value = plain_yaml(text, option).value
         node: Any = self.data
         loc: Loc = ()
         while True:
@@ -199,9 +183,11 @@ class Findings:
         if len(found) == 1:
             raise found[0]
         if found:
-            lines = [str(one) for one in found[:MAX_SHOWN]]
-            if len(found) > MAX_SHOWN:
-                lines.append(f"... and {len(found) - MAX_SHOWN} more")
+            lines = [str(one) for one in found]
+            ends = accumulate(len(line.encode()) for line in lines)
+            fitting = max(1, sum(end < MOST_BYTES for end in ends))
+            if len(found) > fitting:
+                lines[fitting:] = [f"... and {len(found) - fitting} more"]
             raise InputError("\n  ".join([f"{len(found)} problems", *lines]))
 
 
@@ -214,22 +200,6 @@ def read(path: str | Path) -> Document:
         If it cannot be read, is too large, or is not one YAML mapping of plain values.
     """
     return Document(read_text(Path(path), MAX_BYTES), str(path))
-
-
-def dotted(loc: Sequence[str | int]) -> str:
-    """Return the way to a value as people write it.
-
-    Examples
-    --------
-    >>> dotted(("network", "weather", 0, "links"))
-    'network.weather[0].links'
-    """
-    return "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in loc).removeprefix(".")
-
-
-def shown(value: object) -> str:
-    """Return a value found, in a length that fits a message."""
-    return "nothing" if value is None else reprlib.repr(value)
 
 
 class _At:
@@ -266,100 +236,3 @@ def _step(node: Any, parts: list[str], loc: Loc, option: str) -> tuple[str | int
         if ".".join(parts[:used]) in node:
             return ".".join(parts[:used]), used
     return parts[0], 1
-
-
-def _whole(text: str) -> int:
-    """Read a whole number of YAML 1.2: decimal, 0x or 0o."""
-    digits = text.replace("_", "").lower()
-    base = {"0x": 16, "0o": 8}.get(digits.lstrip("+-")[:2], 10)
-    return int(digits, base)
-
-
-def _real(text: str) -> float:
-    return float(text.replace("_", "").lower().replace(".inf", "inf").replace(".nan", "nan"))
-
-
-class _Reader:
-    """Turns the nodes of a YAML text into plain values, and notes the place of each."""
-
-    def __init__(self, file: str, places: dict[Loc, Place]) -> None:
-        self._file = file
-        self._places = places
-        self._values = 0
-
-    def read(self, text: str) -> Any:
-        node = self._compose(text)
-        return None if node is None else self._value(node, ())
-
-    def _compose(self, text: str) -> Node | None:
-        try:
-            with warnings.catch_warnings():
-                warnings.simplefilter("ignore")  # an anchor that is used twice
-                node: Node | None = YAML(typ="safe", pure=True).compose(text)
-        except RecursionError:
-            raise InputError(f"is nested more than {MAX_DEPTH} deep", file=self._file) from None
-        except MarkedYAMLError as error:
-            mark = error.problem_mark or error.context_mark
-            message = " ".join(str(part) for part in (error.context, error.problem) if part)
-            raise InputError(f"is not YAML: {message}", file=self._file, line=mark.line + 1 if mark else None) from None
-        except Exception as error:  # the parser has further ways of giving up on what is not YAML
-            raise InputError(
-                f"is not YAML: {str(error).splitlines()[0] if str(error) else error!r}", file=self._file
-            ) from None
-        return node
-
-    def _value(self, node: Node, loc: Loc) -> Any:
-        line = node.start_mark.line + 1
-        self._places.setdefault(loc, Place(self._file, line))
-        self._values += 1
-        if self._values > MAX_VALUES:
-            self._refuse(node, f"has more than {MAX_VALUES:,} values, aliases expanded")
-        if len(loc) > MAX_DEPTH:
-            self._refuse(node, f"is nested more than {MAX_DEPTH} deep")
-        if isinstance(node, MappingNode) and node.tag == f"{_TAG}map":
-            return self._mapping(node, loc)
-        if isinstance(node, SequenceNode) and node.tag == f"{_TAG}seq":
-            return [self._value(item, (*loc, position)) for position, item in enumerate(node.value)]
-        if isinstance(node, ScalarNode):
-            return self._scalar(node)
-        return self._refuse(node, f"has the tag {node.tag!r}; a scenario holds plain values only")
-
-    def _mapping(self, node: MappingNode, loc: Loc) -> dict[str, Any]:
-        found: dict[str, Any] = {}
-        lines: dict[str, int] = {}
-        for key_node, value_node in node.value:
-            if not isinstance(key_node, ScalarNode):
-                self._refuse(key_node, "has a mapping or list as a key; keys are names")
-            self._scalar(key_node)  # refuses tags
-            key = str(key_node.value)
-            line = key_node.start_mark.line + 1
-            if key in found:
-                raise InputError(
-                    f"is given twice, first on line {lines[key]}", file=self._file, line=line, field=dotted((*loc, key))
-                )
-            lines[key] = line
-            self._places[(*loc, key)] = Place(self._file, line)
-            found[key] = self._value(value_node, (*loc, key))
-        return found
-
-    def _scalar(self, node: ScalarNode) -> Any:
-        tag, text = str(node.tag), str(node.value)
-        try:
-            if tag in (f"{_TAG}str", f"{_TAG}timestamp"):
-                return text
-            if tag == f"{_TAG}null":
-                return None
-            if tag == f"{_TAG}bool":
-                return text.lower() == "true"
-            if tag == f"{_TAG}int":
-                return _whole(text)
-            if tag == f"{_TAG}float":
-                return _real(text)
-        except ValueError:
-            self._refuse(node, f"is not a number: {shown(text)}")
-        if tag == f"{_TAG}merge":
-            self._refuse(node, "'<<' is not supported; repeat the fields, or alias the whole value")
-        return self._refuse(node, f"has the tag {tag!r}; a scenario holds plain values only")
-
-    def _refuse(self, node: Node, message: str) -> NoReturn:
-        raise InputError(message, file=self._file, line=node.start_mark.line + 1)

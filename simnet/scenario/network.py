@@ -9,13 +9,14 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
 import topologies
 from simnet.base import plugins
+from simnet.base.plain_yaml import Loc, dotted
 from simnet.base.rng import stream
 from simnet.interchange import NetworkRead
 from simnet.network import ConstantLoad, Network, OnOffFlow, weather
 from simnet.network.transport import Incast, Loss, MeasuredIncast, Transport
 from simnet.network.weather import Signal, Weather
 from simnet.scenario import network_parts, weather_parts
-from simnet.scenario.loader import Findings, Loc, dotted
+from simnet.scenario.loader import Findings
 from simnet.scenario.parts import Part
 from simnet.scenario.topology import build_topology, sending
 from topologies.graphs import Link, label

@@ -11,13 +11,14 @@ from typing import Any
 import sparsifier_models
 from simnet.base import plugins
 from simnet.base.errors import nearest
+from simnet.base.plain_yaml import Loc
 from simnet.base.quantities import MAX_ITERATIONS
 from simnet.costs import models
 from simnet.job import Overlap, check_feedback
 from simnet.policies import Candidate, Monitor, closed_form
 from simnet.scenario import network_parts, schema, topology_parts, weather_parts
 from simnet.scenario.colocated import check_colocated
-from simnet.scenario.loader import Findings, Loc
+from simnet.scenario.loader import Findings
 from simnet.scenario.topology_parts import Topology
 
 FROM_JOB = ("layers", "scale", "seed", "shapes")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import io
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -12,12 +11,12 @@ from pathlib import Path
 from typing import Any
 
 from pydantic import TypeAdapter, ValidationError
-from ruamel.yaml import YAML
 
 import sparsifier_models
 from simnet.base import plugins
 from simnet.base.arrays import Floats
 from simnet.base.errors import InputError, nearest
+from simnet.base.plain_yaml import yaml_text
 from simnet.interchange.kinds import companions
 from simnet.job import ColocatedJob, Job
 from simnet.policies import OneStepOracle, Policy
@@ -250,13 +249,7 @@ class Scenario:
                 return str((self.folder / value).resolve())
             return value
 
-        yaml: Any = YAML(typ="safe", pure=True)
-        yaml.default_flow_style = None
-        yaml.width = 1000
-        yaml.sort_base_mapping_type_on_output = False
-        stream = io.StringIO()
-        yaml.dump(renamed(written), stream)
-        return stream.getvalue()
+        return yaml_text(renamed(written), width=1000)
 
     def inputs(self) -> dict[str, Path]:
         """Return the files that the scenario names, by names that tell their content: ``inputs/HASH-NAME``."""

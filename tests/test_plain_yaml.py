@@ -1,0 +1,111 @@
+"""The one reader of YAML: what it refuses, with file and line and in few words, for each kind of file that is YAML."""
+
+import contextlib
+import math
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from simnet.base.errors import InputError
+from simnet.base.plain_yaml import MAX_KEY, plain_yaml, yaml_text
+from simnet.calibration.cost_model_file import load_cost_model
+from simnet.calibration.platform import load_platform
+from simnet.costs.devices import load_device
+from simnet.interchange.calibrated_network import read_fabric_network
+from simnet.scenario import load
+
+READERS = [load, load_device, load_platform, load_cost_model, read_fabric_network]
+
+HOSTILE = {
+    "a mapping as a key": "? {a: 1}\n: 3",
+    "a list as a key": "[1, 2]: 3",
+    "an alias as a key": "&a [1]: {*a : 1}",
+    "a huge key": f"{'k' * 10_000}: 1",
+    "a huge key of a list": f"? {'k' * 10_000}\n: 1",
+    "a key given twice": "a: 1\na: 2",
+    "a huge decimal": f"a: {'9' * 9_000}",
+    "a huge hexadecimal": f"a: 0x{'f' * 9_000}",
+    "a huge octal": f"a: 0o{'7' * 9_000}",
+    "a whole number beyond floats": f"a: {'9' * 309}",
+    "a long fraction": f"a: 0.{'1' * 9_000}",
+    "an alias bomb": "a: &a [x, x, x, x, x, x, x, x, x, x]\n"
+    + "".join(f"{new}: &{new} [{', '.join([f'*{old}'] * 10)}]\n" for old, new in zip("abcde", "bcdef", strict=True)),
+    "an alias of itself": "a: &a [*a]",
+    "an alias of nothing": f"a: *{'n' * 9_000}",
+    "a tag": f"a: !{'t' * 9_000} 1",
+    "a tag of Python": "a: !!python/object/apply:os.system [true]",
+    "a tag that does not fit": "a: !!bool perhaps",
+    "a merge": "a: &a {b: 1}\nc: {<<: *a}",
+    "deep lists": "a: " + "[" * 5_000,
+    "deep mappings": "a: " + "{a: " * 1_500,
+    "deep lines": "".join(f"{' ' * depth}- a:\n" for depth in range(0, 100, 2)),
+    "two documents": "a: 1\n---\nb: 1",
+    "an older version": "%YAML 1.1\n---\na: yes",
+    "a control character": "a: 1\nb: \x07",
+    "an escape of no character": 'a: "\\UFFFFFFFF"',
+    "half a character": 'a: "\\uD800"',
+    "a text that does not end": "a: 'b",
+}
+
+
+@pytest.mark.parametrize("reader", READERS, ids=lambda one: one.__name__)
+@pytest.mark.parametrize("kind", HOSTILE)
+def test_hostile_files_are_refused_with_file_and_line_in_few_words(tmp_path: Path, reader, kind: str) -> None:
+    path = tmp_path / "a.yaml"
+    text = HOSTILE[kind]
+    if reader is read_fabric_network:
+        # It reads the part of a file that is of the network.
+        text = "network:\n" + "\n".join(f" {line}" for line in text.split("\n"))
+    path.write_text(text)
+    with pytest.raises(InputError) as refused:
+        reader(path)
+    assert str(refused.value).startswith(f"{path}:")
+    assert isinstance(refused.value.line, int)
+    assert len(str(refused.value).encode()) < 2000
+
+
+@pytest.mark.parametrize("reader", READERS, ids=lambda one: one.__name__)
+def test_what_is_wrong_with_long_values_is_said_in_few_words(tmp_path: Path, reader) -> None:
+    path = tmp_path / "a.yaml"
+    for value in ("ü" * 9_000, f"[{'x, ' * 9_000}]"):
+        fields = "".join(f"{name}: {value}\n" for name in ("name", "version", "network", "job", "methods", "inner"))
+        path.write_text(fields)
+        with pytest.raises(InputError) as refused:
+            reader(path)
+        assert len(str(refused.value).encode()) < 2000
+        path.write_text("".join(f"{'k' * MAX_KEY}{number}: 1\n".replace("k", "", 3) for number in range(90)))
+        with pytest.raises(InputError) as refused:
+            reader(path)
+        assert len(str(refused.value).encode()) < 2000
+
+
+@pytest.mark.parametrize("line", [1, 2, 7])
+@pytest.mark.parametrize("wrong", ["[1]: 2", "a: !b 1", "a: \x00", 'a: "\\UFFFFFFFF"', f"a: {'9' * 400}", "a: *b"])
+def test_the_line_is_that_of_the_fault(line: int, wrong: str) -> None:
+    text = "".join(f"field{number}: 1\n" for number in range(1, line)) + wrong
+    with pytest.raises(InputError) as refused:
+        plain_yaml(text, "a.yaml")
+    assert refused.value.line == line
+
+
+def test_values_are_those_of_yaml_1_2() -> None:
+    text = "[yes, true, FALSE, 010, 0o10, 0x1f, -3, 1_000, 1e3, -.inf, .nan, ~, null, 2026-01-02, '7', 1:30]"
+    found = plain_yaml(text, "a.yaml").value
+    assert math.isnan(found.pop(10))
+    assert found == ["yes", True, False, 10, 8, 31, -3, 1000, 1000.0, -math.inf, None, None, "2026-01-02", "7", "1:30"]
+
+
+PLAIN = st.recursive(
+    st.none() | st.booleans() | st.integers(-(10**30), 10**30) | st.floats(allow_nan=False) | st.text(max_size=10),
+    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text(max_size=5), inner, max_size=4),
+    max_leaves=10,
+)
+
+
+@given(PLAIN)
+def test_what_is_written_is_read(value: object) -> None:
+    with contextlib.suppress(InputError):
+        text = yaml_text(value, width=80)
+        assert plain_yaml(text, "a.yaml").value == value
