@@ -260,11 +260,11 @@ def _map(question: Question, answer: Answer, *, simulated: bool) -> None:
     with terminal.progress("choices"):
         made = maps.draw_map(question, *axes)
     image = maps.drawn(made)
-    points = [map_page.points(one, question) for one in (made.x, made.y)]
+    x, y = map_page.points(made.x, question), map_page.points(made.y, question)
     with terminal.progress("chances"):
-        shown = map_page.page_data(question, *points, map_page.weighed(question, *points))
+        shown = map_page.page_data(question, x, y, map_page.weighed(question, x, y))
     page = map_report(question.title, title(question), image, shown)
-    content = {".png": image.png, ".svg": image.svg, ".csv": made.csv(), ".html": page}
+    content: dict[str, bytes | str] = {".png": image.png, ".svg": image.svg, ".csv": made.csv(), ".html": page}
     files = {out.with_name(out.name + ending): data for ending, data in content.items()}
     write_new(files, answer.force)
     for label, share in made.shares().items():
