@@ -1,0 +1,197 @@
+"""What goes on for long stays flat: memory, open files, temporary files and time, over runs, resumes and lost workers.
+
+    python benchmarks/endurance.py scenarios [--count 200]
+    python benchmarks/endurance.py resumes [--count 20]
+    python benchmarks/endurance.py workers [--seconds 60 --cells 40]
+
+*scenarios* runs the shipped scenarios in turn in one process, each time with another seed. *resumes* kills a live
+training with SIGKILL again and again, and lets the same command resume. *workers* runs a sweep on a Dask cluster of this
+machine (extra `dask`) of which a worker is killed every so many seconds. The last two compare results with those of a
+run that was left alone, byte by byte. Ends with 1 if something grows or differs.
+"""
+
+from __future__ import annotations
+
+import argparse
+import gc
+import itertools
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from pathlib import Path
+
+import numpy as np
+
+import scenarios
+
+# Memory and time of the last runs may be so much more than those of the same scenarios some rounds before.
+_MORE = 1.10
+
+
+def main() -> None:
+    """Print a table, and end with 1 if something is not flat."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    what = parser.add_subparsers(dest="what", required=True)
+    what.add_parser("scenarios").add_argument("--count", type=int, default=200)
+    what.add_parser("resumes").add_argument("--count", type=int, default=20)
+    workers = what.add_parser("workers")
+    workers.add_argument("--seconds", type=float, default=60.0)
+    workers.add_argument("--cells", type=int, default=40)
+    given = parser.parse_args()
+    wrong = {"scenarios": run_scenarios, "resumes": resume, "workers": lose_workers}[given.what](given)
+    print("flat" if not wrong else "\n".join(["NOT FLAT:", *wrong]))
+    raise SystemExit(bool(wrong))
+
+
+def run_scenarios(given: argparse.Namespace) -> list[str]:
+    """Run shipped scenarios in turn; return what grew from the second round of all of them to the last."""
+    import simnet
+
+    names = sorted(path.stem for path in Path(scenarios.__file__).parent.glob("*.yaml"))
+    rounds: list[list[tuple[float, int, int, int, float]]] = []
+    for number in range(max(given.count // len(names), 3)):
+        rows = []
+        for name in names:
+            began = time.process_time()
+            simnet.run(name, set={"job.iterations": 3, "output.report": False}, seed=number)
+            rows.append((resident(), open_files(), threading.active_count(), temporary(), time.process_time() - began))
+        gc.collect()
+        rounds.append(rows)
+        memory, files, threads, begun, _ = rows[-1]
+        seconds = sum(row[-1] for row in rows)
+        print(
+            f"{(number + 1) * len(names):4d} runs: {memory:6.0f} MiB, {files} files, {threads} threads, "
+            f"{begun} temporary files, {seconds:6.1f} CPU s for the last {len(names)}",
+            flush=True,
+        )
+    # The first round loads and compiles.
+    first, last = np.array(rounds[1]), np.array(rounds[-1])
+    wrong = [
+        f"{what}: {before:g}, then {after:g}"
+        for what, before, after in zip(
+            ("memory [MiB]", "open files", "threads", "temporary files"), first[-1], last[-1], strict=False
+        )
+        if after > _MORE * before
+    ]
+    took = [float(np.median([sum(row[-1] for row in rows) for rows in some])) for some in (rounds[1:4], rounds[-3:])]
+    return wrong + ([f"CPU seconds of a round: {took[0]:.1f}, then {took[1]:.1f}"] if took[1] > 1.5 * took[0] else [])
+
+
+def resume(given: argparse.Namespace) -> list[str]:
+    """Kill a live training again and again until it is done; return what is left over or differs."""
+    wrong = []
+    with tempfile.TemporaryDirectory() as home:
+        command = [
+            sys.executable,
+            "-m",
+            "simnet.cli",
+            "run",
+            "time_to_accuracy_wan",
+            "--jobs",
+            "1",
+            "--checkpoint",
+            "0.2",
+        ]
+        command += ["--set", f"job.iterations={6 * given.count}", "--no-report", "--quiet", "--out"]
+        killed, alone = Path(home, "killed"), Path(home, "alone")
+        kills, sizes = 0, []
+        while True:
+            process = subprocess.Popen([*command, str(killed)], start_new_session=True)
+            before = checkpoint_times(killed)
+            while process.poll() is None and checkpoint_times(killed) == before:
+                time.sleep(0.05)
+            if kills < given.count and process.poll() is None:
+                os.killpg(process.pid, signal.SIGKILL)
+                process.wait()
+                kills += 1
+                sizes.append(sum(one.stat().st_size for one in killed.rglob("*") if one.is_file()))
+                print(f"{kills:3d} kills: {sizes[-1] / 2**20:.2f} MiB in the folder", flush=True)
+                continue
+            if process.wait():
+                wrong.append(f"it ended with {process.returncode}")
+            break
+        subprocess.run([*command, str(alone)], check=True)
+        if kills < given.count:
+            wrong.append(f"only {kills} kills before it was done")
+        wrong += differences(killed, alone)
+        if len(sizes) > 2 and sizes[-1] > 2 * max(sizes[:3]):
+            wrong.append(f"bytes in the folder: {sizes[0]:,}, then {sizes[-1]:,}")
+    return wrong
+
+
+def checkpoint_times(folder: Path) -> dict[str, int]:
+    """Return when the checkpoints of a run were written."""
+    place = folder / "checkpoints"
+    return {one.name: one.stat().st_mtime_ns for one in place.glob("*.safetensors")} if place.is_dir() else {}
+
+
+def lose_workers(given: argparse.Namespace) -> list[str]:
+    """Run a sweep on a Dask cluster of which a worker is killed now and then; return what differs."""
+    from distributed import LocalCluster
+
+    seeds = ",".join(map(str, range(given.cells)))
+    command = [
+        sys.executable,
+        "-m",
+        "simnet.cli",
+        "sweep",
+        "quickstart",
+        "--param",
+        f"seed={seeds}",
+        "--quiet",
+        "--out",
+    ]
+    with tempfile.TemporaryDirectory() as home:
+        lost, alone = Path(home, "lost"), Path(home, "alone")
+        with LocalCluster(n_workers=2, threads_per_worker=1, dashboard_address=None) as cluster:
+            process = subprocess.Popen([*command, str(lost), "--scheduler", cluster.scheduler_address])
+            kills = 0
+            for turn in itertools.count():
+                try:
+                    process.wait(given.seconds)
+                    break
+                except subprocess.TimeoutExpired:
+                    nanny = list(cluster.workers.values())[turn % 2]
+                    os.kill(nanny.pid, signal.SIGKILL)
+                    kills += 1
+                    print(f"{kills} workers killed, {len(list((lost / 'cells').glob('*')))} cells done", flush=True)
+        wrong = [f"it ended with {process.returncode}"] if process.returncode else []
+        if not kills:
+            wrong.append("it was done before a worker was killed; take more cells")
+        subprocess.run([*command, str(alone)], check=True)
+        return wrong + differences(lost, alone)
+
+
+def differences(one: Path, other: Path) -> list[str]:
+    """Return the files of two folders that differ."""
+    held = [
+        {str(path.relative_to(place)): path.read_bytes() for path in place.rglob("*") if path.is_file()}
+        for place in (one, other)
+    ]
+    return [
+        f"{name} differs" for name in sorted(held[0].keys() | held[1].keys()) if held[0].get(name) != held[1].get(name)
+    ]
+
+
+def resident() -> float:
+    """Return the memory of this process [MiB], in Linux."""
+    pages = int(Path("/proc/self/statm").read_text().split()[1])
+    return pages * os.sysconf("SC_PAGE_SIZE") / 2**20
+
+
+def open_files() -> int:
+    """Return how many files this process has open."""
+    return len(list(Path("/proc/self/fd").iterdir()))
+
+
+def temporary() -> int:
+    """Return how many files and folders of this user lie where temporary ones do."""
+    return sum(one.stat().st_uid == os.getuid() for one in Path(tempfile.gettempdir()).iterdir())
+
+
+if __name__ == "__main__":
+    main()
