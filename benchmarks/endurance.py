@@ -5,9 +5,9 @@
     python benchmarks/endurance.py workers [--seconds 60 --cells 40]
 
 *scenarios* runs the shipped scenarios in turn in one process, each time with another seed. *resumes* kills a live
-training with SIGKILL again and again, and lets the same command resume. *workers* runs a sweep on a Dask cluster of this
-machine (extra `dask`) of which a worker is killed every so many seconds. The last two compare results with those of a
-run that was left alone, byte by byte. Ends with 1 if something grows or differs.
+training with SIGKILL again and again, and lets the same command resume. *workers* runs a sweep on a Dask cluster of
+this machine (extra `dask`) of which a worker is killed every so many seconds. The last two compare results with those
+of a run that was left alone, byte by byte. Ends with 1 if something grows or differs.
 """
 
 from __future__ import annotations
