@@ -308,6 +308,7 @@ def _figures(one: Reproduction, rows: Sequence[Row] | None) -> dict[str, Any]:
 
 def _write(found: Mapping[str, Sequence[Row] | None], out: Path | None, markdown: Path | None, force: bool) -> None:
     """Write the table and the page that were asked for."""
+    from simnet.base.spreadsheets import guarded_table
     from simnet.base.writing import write_new
     from validate.reproduction import REPRODUCTIONS, as_frame, page, under_devices
 
@@ -318,7 +319,7 @@ def _write(found: Mapping[str, Sequence[Row] | None], out: Path | None, markdown
         frame = pd.concat(parts, ignore_index=True) if parts else pd.DataFrame()
         if parts:
             frame.insert(0, "name", frame.pop("name"))
-        write_new({out: frame.to_csv(index=False)}, force)
+        write_new({out: guarded_table(frame).to_csv(index=False)}, force)
     if markdown is not None:
         columns = under_devices.columns() if set(found) == set(REPRODUCTIONS) else []
         write_new({markdown: page.page(found, columns)}, force)

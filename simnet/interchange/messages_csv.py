@@ -21,6 +21,7 @@ from simnet.base.errors import InputError, nearest
 from simnet.base.numbered_lines import read_lines
 from simnet.base.quantities import Size, outside
 from simnet.base.reading import beginning, decoded, reading
+from simnet.base.spreadsheets import guarded, unguarded
 from simnet.base.writing import explained
 from simnet.interchange.told_rounds import Messages as Sent
 from simnet.interchange.told_rounds import assembled, narrow
@@ -86,11 +87,12 @@ def _pieces_of(messages: Schedule | Messages) -> Iterator[list[Iterable[object]]
             part = slice(first, first + _ROWS)
             named = (messages.round, messages.phase, messages.src, messages.dst)
             sizes = [_number(value) for value in messages.nbytes[part].tolist()]
-            yield [*(one[part].tolist() for one in named), sizes, *(one[part].tolist() for one in times)]
+            index, phase, src, dst = (one[part].tolist() for one in named)
+            yield [index, map(guarded, phase), src, dst, sizes, *(one[part].tolist() for one in times)]
         return
     for index, one in enumerate(messages.rounds):
         sizes = [_number(value) for value in one.nbytes.tolist()]
-        yield [[index] * len(one), [one.phase] * len(one), one.src.tolist(), one.dst.tolist(), sizes]
+        yield [[index] * len(one), [guarded(one.phase)] * len(one), one.src.tolist(), one.dst.tolist(), sizes]
 
 
 def read_messages(path: str | Path, n_ranks: int | None = None, *, largest: int = MAX_BYTES) -> Schedule:
@@ -193,7 +195,7 @@ class _Table:
                 return False
             if len(phase) > MAX_PHASE or not phase.isascii() or "#" in phase or "?" in phase:
                 return False
-            phases.append(phase)
+            phases.append(unguarded(phase))
             templates.append(
                 ",".join("#" if place in places else one for place, one in enumerate(cells)) if shape else ""
             )
@@ -275,7 +277,7 @@ class _Table:
         nbytes = read_number(cells["nbytes_B"])
         if wrong := outside(nbytes, Size, cells["nbytes_B"][:40]):
             self._refuse(line, wrong, "nbytes_B")
-        phase = cells.get("phase", "")
+        phase = unguarded(cells.get("phase", ""))
         if len(phase) > MAX_PHASE:
             self._refuse(line, f"is longer than {MAX_PHASE} characters", "phase")
         known = self.phases.setdefault(index, phase)

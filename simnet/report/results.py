@@ -35,6 +35,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 import simnet
+from simnet.base.spreadsheets import guarded_table
 from simnet.base.swap import Files
 from simnet.base.writing import atomic_write, explained, temporary, write_files
 from simnet.costs.devices import DeviceProfile
@@ -232,7 +233,7 @@ def versions() -> dict[str, str]:
 def _write_table(folder: Path, name: str, table: pd.DataFrame, *, csv: bool = True) -> None:
     if csv:
         with atomic_write(folder / f"{name}.csv") as stream:
-            table.to_csv(stream, index=False, lineterminator="\n", mode="wb")
+            guarded_table(table).to_csv(stream, index=False, lineterminator="\n", mode="wb")
     write_files(folder, {f"{name}.parquet": parquet(table)})
 
 

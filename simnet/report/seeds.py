@@ -27,6 +27,7 @@ import numpy as np
 import pandas as pd
 from typing_extensions import TypedDict
 
+from simnet.base.spreadsheets import guarded_table
 from simnet.base.units import format_bytes, format_seconds
 from simnet.base.writing import write_files
 from simnet.report import paired, worth
@@ -214,7 +215,7 @@ def write(
     files = {"scenario.lock.yaml": lock.encode()}
     for name, frame in (("seeds", table), ("paired", each)):
         rounded = frame.apply(lambda one: pd.Series(significant(one)) if one.dtype == np.float64 else one)
-        files[f"{name}.csv"] = rounded.to_csv(index=False, lineterminator="\n").encode()
+        files[f"{name}.csv"] = guarded_table(rounded).to_csv(index=False, lineterminator="\n").encode()
         files[f"{name}.parquet"] = parquet(rounded)
     if report:
         # Imported here, as drawing takes half a second to load.

@@ -24,6 +24,7 @@ from typing import TYPE_CHECKING, Any
 
 import pandas as pd
 
+from simnet.base.spreadsheets import guarded_table
 from simnet.base.swap import Files, swapped
 from simnet.base.writing import write_files
 from simnet.costs.devices import DeviceProfile
@@ -256,7 +257,7 @@ def over_seeds(table: pd.DataFrame) -> pd.DataFrame:
 
 
 def _csv(table: pd.DataFrame) -> bytes:
-    return table.to_csv(index=False, lineterminator="\n").encode()
+    return guarded_table(table).to_csv(index=False, lineterminator="\n").encode()
 
 
 def _learnt(rows: Sequence[Mapping[str, Any]], loaded: Scenario) -> dict[str, pd.Series]:

@@ -20,6 +20,7 @@ from pathlib import Path
 import pandas as pd
 
 from simnet.base.errors import InputError, nearest
+from simnet.base.spreadsheets import guarded, unguarded
 from simnet.calibration.readers.conventions import CONVENTIONS, nccl_convention
 from simnet.calibration.readers.lines import read_lines
 from simnet.calibration.readers.tables import COLUMNS, MAX_RANKS, MAX_WHOLE, Collector, Row, printed, reader, whole
@@ -164,7 +165,7 @@ def records_of(
         for at, cells in rows:
             if len(cells) != len(names):
                 raise InputError(f"has {len(cells)} values, but there are {len(names)} columns", file=file, line=at)
-            yield at, dict(zip(names, cells, strict=True))
+            yield at, dict(zip(names, map(unguarded, cells), strict=True))
 
     return names, records()
 
@@ -224,4 +225,4 @@ def _cell(value: object) -> str:
         short = Decimal(repr(value)).normalize()
         plain = f"{short:f}"
         return plain if -5 < short.adjusted() < 5 and not (len(plain) > 1 and plain.endswith("0")) else f"{short:e}"
-    return str(value)
+    return guarded(str(value))

@@ -25,6 +25,7 @@ from simnet.base import units
 from simnet.base.arrays import Floats
 from simnet.base.errors import InputError, nearest
 from simnet.base.progress import tracked
+from simnet.base.spreadsheets import guarded_table
 from simnet.network.compiled_loop import load_kept_loop
 from simnet.report.drawing import COLOURS, Plot, plot, style
 from simnet.studies.choosing.inputs import Question
@@ -159,7 +160,7 @@ class Map:
     def csv(self) -> bytes:
         """Return the table as CSV, six significant digits."""
         text = io.StringIO()
-        self.table().to_csv(text, index=False, float_format="%.6g", lineterminator="\n")
+        guarded_table(self.table()).to_csv(text, index=False, float_format="%.6g", lineterminator="\n")
         return text.getvalue().encode()
 
 

@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
+from simnet.base.spreadsheets import guarded_table
 from simnet.base.swap import Files, swapped
 from simnet.base.writing import mark_incomplete, write_files
 from simnet.report.results import parquet, versions
@@ -145,8 +146,8 @@ def write(
         by = [*(column.name for column in columns if not drawing.is_seed(column)), "policy"]
         both = over_seeds.merge(per_gain, on=by)
         both = both.apply(lambda one: pd.Series(significant(one), one.index) if one.dtype == np.float64 else one)
-        written["paired.csv"] = both.to_csv(index=False, lineterminator="\n").encode()
-    written["sweep.csv"] = table.to_csv(index=False, lineterminator="\n").encode()
+        written["paired.csv"] = guarded_table(both).to_csv(index=False, lineterminator="\n").encode()
+    written["sweep.csv"] = guarded_table(table).to_csv(index=False, lineterminator="\n").encode()
     written["sweep.parquet"] = parquet(table)
     written["sweep.json"] = json.dumps(content, indent=1, allow_nan=False).encode() + b"\n"
     with swapped(folder, FILES) as stage:
