@@ -68,7 +68,9 @@ def test_every_point_says_what_asking_there_alone_says():
     flags = Given(workers=5, density=0.02, latency=2e-3, bandwidth=2e7)
     shown, x, y = page(from_flags(flags))
     cells = [(row, column) for row in range(len(y.values)) for column in range(len(x.values))]
-    for row, column in [*random.Random(0).sample(cells, 6), divmod(shown["own"], len(x.values))]:
+    own = divmod(shown["own"], len(x.values))
+    assert (x.values[own[1]], y.values[own[0]]) == (flags.latency, flags.bandwidth)
+    for row, column in [*random.Random(0).sample(cells, 6), own]:
         alone = dataclasses.replace(flags, latency=float(x.values[column]), bandwidth=float(y.values[row]))
         decision = from_flags(alone).answer()
         cell = shown["cells"][row * len(x.values) + column]
