@@ -234,7 +234,7 @@ def _show(found: AtPoint | OnJob, json_: bool) -> None:
 
 def _map(question: Question, answer: Answer, *, simulated: bool) -> None:
     """Draw a map and write it."""
-    from simnet.base.writing import write_new
+    from simnet.base.writing import refuse_existing, write_new
     from simnet.report.html import map_report
     from simnet.studies.choosing import map_page, maps
     from simnet.studies.choosing.output import title
@@ -242,6 +242,8 @@ def _map(question: Question, answer: Answer, *, simulated: bool) -> None:
     out = Path("map") if answer.out is None else answer.out
     if not out.name:
         raise InputError(f"must end with a name, got {str(out)!r}", file="--out")
+    files = {ending: out.with_name(out.name + ending) for ending in (".png", ".svg", ".csv", ".html")}
+    refuse_existing(list(files.values()), answer.force)
     wanted = options.words(answer.map_) or []
     if len(wanted) != 2:
         raise InputError(f"needs two quantities, such as latency,bandwidth, got {answer.map_!r}", file="--map")
@@ -265,11 +267,10 @@ def _map(question: Question, answer: Answer, *, simulated: bool) -> None:
         shown = map_page.page_data(question, x, y, map_page.weighed(question, x, y))
     page = map_report(question.title, title(question), image, shown)
     content: dict[str, bytes | str] = {".png": image.png, ".svg": image.svg, ".csv": made.csv(), ".html": page}
-    files = {out.with_name(out.name + ending): data for ending, data in content.items()}
-    write_new(files, answer.force)
+    write_new({files[ending]: data for ending, data in content.items()}, answer.force)
     for label, share in made.shares().items():
         terminal.say(f"{label:18} {100 * share:5.1f} % of the map")
-    terminal.say(f"Written: {', '.join(map(str, files))}")
+    terminal.say(f"Written: {', '.join(map(str, files.values()))}")
 
 
 def _table(question: Question, answer: Answer, path: Path, seed: int) -> PolicyTable:
