@@ -60,7 +60,7 @@ def test_several_seeds_are_compared_seed_by_seed(tmp_path):
     did(*arguments, "--seed", 3, "--seeds", 3, "--jobs", 1, "--out", tmp_path / "again", "-q")
     assert contents(tmp_path / "again") == contents(tmp_path / "all")
     # One seed leaves what it leaves without the option, and nothing of several.
-    did(*arguments, "--seeds", 1, "--out", tmp_path / "all", "-q")
+    did(*arguments, "--seeds", 1, "--out", tmp_path / "all", "-q", "--force")
     did(*arguments, "--out", tmp_path / "one", "-q")
     assert contents(tmp_path / "one") == contents(tmp_path / "all")
 

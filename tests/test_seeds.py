@@ -246,7 +246,7 @@ def test_what_a_run_with_one_seed_left_goes_and_the_other_way_round(scenario, tm
     did("run", scenario, "--out", tmp_path, "-q")
     did("run", scenario, "--seeds", 2, "--out", tmp_path, "-q")
     assert not (tmp_path / "iterations.csv").exists()
-    did("run", scenario, "--out", tmp_path, "-q")
+    did("run", scenario, "--out", tmp_path, "-q", "--force")
     assert not (tmp_path / "paired.csv").exists()
 
 

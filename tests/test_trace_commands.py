@@ -436,7 +436,6 @@ class TestConvert:
         [
             (("out.npz", "--dtype", "bf16"), "numpy has no bfloat16"),
             (("out.npz", "--per-worker"), "is only for folders"),
-            (("out", "--force"), "is only for archives"),
             (("out", "--steps", "2"), "step 2 is not recorded; there are 0, 1, 20"),
             (("out", "--steps", "5:9"), "nothing is recorded within 5:9"),
             (("out", "--steps", "1,x"), "must be whole numbers and ranges"),

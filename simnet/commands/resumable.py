@@ -115,17 +115,32 @@ def carry_out(
 
 
 def _refuse_other(batch: Batch, lock: str, force: bool) -> None:
-    """Refuse a folder with results that would be lost: of another scenario, or of more runs of this one."""
+    """Refuse a folder with results that would be lost: of another scenario, or of more runs of this one.
+
+    What is done of those that are not complete is in the checkpoints, too.
+    """
+    from simnet.base.writing import INCOMPLETE
     from simnet.scenario.loader import MAX_BYTES
 
     there = batch.folder / "scenario.lock.yaml"
-    if force or not there.is_file():
+    if force or not there.is_file() or (batch.folder / INCOMPLETE).is_file():
         return
-    other = read_text(there, MAX_BYTES) != lock
-    if lost := "results of another scenario" if other else _beyond(batch):
+    same = _covered(read_text(there, MAX_BYTES), lock)
+    if lost := _beyond(batch) if same else "results of another scenario":
         raise InputError(
             f"has {lost}; --force replaces them, or take another folder with --out", file=str(batch.folder)
         )
+
+
+def _covered(old: str, new: str) -> bool:
+    """Return whether a resolved scenario is another one with policies left out, or none."""
+    from simnet.scenario.loader import Document
+
+    if old == new:
+        return True
+    left, right = (dict(Document(text, "scenario.lock.yaml").data) for text in (old, new))
+    policies, among = left.pop("policies"), right.pop("policies")
+    return left == right and all(name in among and among[name] == one for name, one in policies.items())
 
 
 def _beyond(batch: Batch) -> str:
