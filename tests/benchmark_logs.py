@@ -52,6 +52,18 @@ NCCL_OLD = """\
 """
 """Rows of the RoCE guide of NVIDIA's deepops (BSD-3-Clause): no root, largest error, no word of ranks or collective."""
 
+NCCL_1 = """\
+# NCCL Tests compiled with NCCL 2.1
+# Using devices
+#   Rank  0 on     dgx-1 device  0 [0x06] Tesla V100-SXM2-16GB
+#                                                 out-of-place                    in-place
+#      bytes             N    type      op     time  algbw  busbw      res     time  algbw  busbw      res
+       65536         16384   float     sum    0.052   1.26   2.21    4e-07    0.051   1.29   2.25    4e-07
+    33554432       8388608   float     sum    0.504  66.58 116.51    4e-07    0.502  66.84 116.97    4e-07
+   134217728      33554432   float     sum    1.897  70.75 123.82    4e-07    1.894  70.86 124.01    4e-07
+"""
+"""What version 1 of nccl-tests prints, made up: times in ms, and headers that do not say so."""
+
 NCCL_EXCERPT = """\
 ## nccl_allgather.log | all_gather nranks=8 nnodes=1
           0             0   float    34.27    0.00    0.00    N/A    33.57    0.00    0.00    N/A
@@ -352,6 +364,7 @@ def rccl_records(*, csv: bool = False) -> str:
 ALL = {
     "nccl": NCCL,
     "nccl old": NCCL_OLD,
+    "nccl 1": NCCL_1,
     "nccl excerpt": NCCL_EXCERPT,
     "nccl each": NCCL_EACH,
     "nccl-json": nccl_json(),

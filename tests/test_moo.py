@@ -280,6 +280,13 @@ def test_a_change_of_the_gain_calls_for_exploration_when_it_shows_in_the_smoothe
     assert course.searches == [0, *due]
 
 
+@pytest.mark.parametrize(("doubles", "explored"), [(0, [0]), (5, [0, 6]), (6, [0, 7])])
+def test_the_first_five_gains_are_what_later_ones_are_held_against(monkeypatch, doubles, explored):
+    # Of five gains one has doubled: smoothed, that is twice what calls for exploration in the next iteration.
+    course = Course(grid(), star(), lambda at, density: by_density(at, density) * (1 + (at >= doubles)), 9, monkeypatch)
+    assert list(course.explored) == explored
+
+
 def test_a_gain_that_wanders_slowly_is_noticed_too(monkeypatch):
     course = Course(grid(), star(), lambda number, density: by_density(number, density) * 0.99**number, 60, monkeypatch)
     assert 3 <= len(course.explored) <= 7

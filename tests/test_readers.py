@@ -66,6 +66,18 @@ class TestNccl:
         assert not filled.problems
         assert set(filled.rows["ranks_per_node"]) == {8}
 
+    def test_times_of_version_1_are_in_milliseconds_and_those_of_a_table_below_it_are_not(self, tmp_path):
+        rows = read(put(tmp_path, logs.NCCL_1 + logs.NCCL_OLD)).rows
+        old, new = rows.iloc[:6], rows.iloc[6:]
+        assert old["seconds"].tolist() == [52e-6, 51e-6, 504e-6, 502e-6, 1897e-6, 1894e-6]
+        assert (old["nbytes"] / old["seconds"]).tolist() == pytest.approx(old["algbw"].tolist(), rel=0.01)
+        assert new["seconds"].tolist() == read(put(tmp_path, logs.NCCL_OLD, "b.log")).rows["seconds"].tolist()
+
+    @pytest.mark.parametrize("name", logs.ALL)
+    def test_times_of_every_format_are_in_seconds(self, name, tmp_path):
+        rows = read(put(tmp_path, logs.ALL[name]), facts={"ranks": 8, "nodes": 2}).rows
+        assert rows["seconds"].between(1e-7, 1.0).all()
+
     def test_what_the_command_says_times_are(self, tmp_path):
         slowest = "$ ./all_reduce_perf -b 1M -a 3 -g 4\n" + logs.NCCL_OLD
         assert set(read(put(tmp_path, slowest)).rows["statistic"]) == {"max"}

@@ -386,6 +386,17 @@ def test_released_var_smooths_raw_norms_and_starts_with_worker_0():
             assert broadcaster == np.argmax(expected) == 2
 
 
+def test_released_var_that_has_smoothed_for_long_resumes_from_its_state():
+    draws = [gradients_of("normal", 3, 20, seed) for seed in range(WINDOW + 4)]
+    model, again = (create("artopk", 3, 20, 0.1, selection="var", compat="released") for _ in range(2))
+    for gradients in draws[:-1]:
+        model.exchange(gradients)
+    again.restore(model.save())
+    one, other = model.exchange(draws[-1]), again.exchange(draws[-1])
+    assert one.stats["criterion"].tolist() == other.stats["criterion"].tolist()
+    assert one.update.tolist() == other.update.tolist()
+
+
 @given(st.lists(st.floats(-5, 5), min_size=1, max_size=12), st.integers(1, 6), st.floats(0, 0.9))
 def test_windowed_mean(values, size, decay):
     result = float(windowed_mean(np.array(values), size, decay))

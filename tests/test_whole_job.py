@@ -141,6 +141,19 @@ def test_recordings_of_a_scheme_that_follows_gradients_are_its_exchanges():
     assert again["iteration_s"].tolist() == whole["iteration_s"].tolist()
 
 
+@pytest.mark.parametrize("window", [1, 3, 5])
+def test_recordings_make_the_exchanges_of_a_window_and_then_take_those_of_its_second_half_in_turn(window):
+    settings = ["job.iterations=14", "exchanges.G={scheme: gaussiank}"]
+    run = load("quickstart", settings).build()
+    (one,) = [one for one, _ in candidates_of(load("quickstart", settings)) if one.label == "G"]
+    recordings = Recordings(run.job, window)
+    sent = run_policy(run.job, "G", Fixed(one), sparsifiers=recordings).iterations["bytes_sent_B"].tolist()
+    assert recordings.made(one) == window
+    half = sent[window // 2 : window]
+    assert sent[window:] == [half[at % len(half)] for at in range(14 - window)]
+    assert len(set(sent[:window])) >= min(window, 3)
+
+
 @pytest.fixture(scope="module")
 def wan():
     """The flagship scenario: each exchange in full."""
