@@ -1,0 +1,168 @@
+"""Mutants are tried one by one: the tests that run the line, the nearest first, until one fails."""
+
+from __future__ import annotations
+
+import ast
+import json
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from functools import cache
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from mutating.areas import INTERPRETED
+from mutating.children import run
+from mutating.copies import mutated
+from mutating.lines import digest, traced
+from mutating.operators import Mutant, changed_line
+
+SLOWER = 5.0
+"""How much longer than without a mutant tests may take, besides `START`."""
+
+START = 30.0
+"""Processor time that a run of tests may take besides [s]: it imports what it tests."""
+
+
+class Tried(NamedTuple):
+    """A mutant that was tried.
+
+    Parameters
+    ----------
+    mutant : Mutant
+        The mutant.
+    status : {"failed", "timeout", "crashed", "passed", "unreached"}
+        What became of the tests; unreached if none runs the line.
+    by : str
+        The test that failed.
+    old, new : str
+        The line before and after.
+    """
+
+    mutant: Mutant
+    status: str
+    by: str
+    old: str
+    new: str
+
+    @property
+    def survived(self) -> bool:
+        """Whether no test saw it."""
+        return self.status in ("passed", "unreached")
+
+
+class Trials:
+    """Tries mutants in a copy of the repository; what is found is kept, and taken again while nothing has changed.
+
+    Parameters
+    ----------
+    copy, kept : Path
+        The copy, and the folder where what is found is kept.
+    sources : sequence of str
+        Paths of what may be mutated.
+    each : float
+        Processor time of the tests that are run for a mutant at most [s], as they take without one.
+    near : int
+        How far from the file tests may be that are run; see `_distance`.
+    """
+
+    def __init__(self, copy: Path, kept: Path, sources: Sequence[str], each: float, near: int) -> None:
+        self.copy, self.kept, self.sources, self.each, self.near = copy, kept, sources, each, near
+        self.results = kept / "results.jsonl"
+        self.killers: Counter[tuple[str, str]] = Counter()
+        self.known: dict[str, dict[str, Any]] = {}
+        if self.results.exists():
+            for one in map(json.loads, self.results.read_text().splitlines()):
+                self.known[one["key"]] = one
+
+    def tried(self, mutant: Mutant, area: str) -> Tried:
+        """Try a mutant of an area, or return what is known of it."""
+        source = (self.copy / mutant.file).read_text()
+        text = mutant.text(source)
+        key = f"{mutant.file} {digest(self.copy / mutant.file)} {mutant.operator} {mutant.occurrence}"
+        known = self.known.get(key)
+        if known and self._holds(known):
+            self.killers[mutant.file, known["by"].partition("::")[0]] += 1
+            return Tried(mutant, known["status"], known["by"], *changed_line(source, text)[1:])
+        status, by, used = self._try(mutant, text, area in INTERPRETED)
+        self.killers[mutant.file, by.partition("::")[0]] += 1
+        tests = {file: digest(self.copy / file) for file in ([by.partition("::")[0]] if by else used)}
+        row = {"key": key, "status": status, "by": by, "budget": self._budget, "tests": tests}
+        with self.results.open("a") as file:
+            file.write(json.dumps(row) + "\n")
+        return Tried(mutant, status, by, *changed_line(source, text)[1:])
+
+    def _holds(self, known: dict[str, Any]) -> bool:
+        """Return whether a result still holds: the tests are as they were, and more were not asked for."""
+        survived = known["status"] in ("passed", "unreached")
+        same = all(digest(self.copy / file) == one for file, one in known["tests"].items())
+        return same and not (survived and known["budget"] < self._budget)
+
+    @property
+    def _budget(self) -> float:
+        return self.each * (1 + self.near)
+
+    def _try(self, mutant: Mutant, text: str, interpreted: bool) -> tuple[str, str, list[str]]:
+        left, used = self.each, []
+        for file in self._files(mutant.file):
+            found = traced(file, self.sources, self.copy, self.kept, interpreted)
+            tests = sorted(found.tests_of(mutant.file, mutant.span), key=lambda one: found.seconds[one])
+            chosen = []
+            for one in tests:
+                if (left := left - found.seconds[one]) < 0:
+                    break
+                chosen.append(one)
+            if not chosen:
+                continue
+            used.append(file)
+            with mutated(self.copy / mutant.file, text):
+                ran = run(
+                    {file: chosen}, START + SLOWER * sum(found.seconds[one] for one in chosen), interpreted=interpreted
+                )
+            if ran.status != "passed":
+                return ran.status, ran.test or file, used
+            if left <= 0:
+                break
+        return ("passed" if used else "unreached"), "", used
+
+    def _files(self, file: str) -> list[str]:
+        """Return the files of tests, those first that see most mutants of a file, then the nearest."""
+        found = [
+            (self.killers[file, one] == 0, distance, -self.killers[file, one], one)
+            for distance, one in self._near(file)
+        ]
+        return [one for *_, one in sorted(found)]
+
+    def _near(self, file: str) -> Iterator[tuple[int, str]]:
+        yield 0, file
+        for path in sorted((self.copy / "tests").glob("test_*.py")):
+            if (distance := _distance(file, _imported(path))) <= self.near:
+                yield distance, path.relative_to(self.copy).as_posix()
+
+
+@cache
+def _imported(path: Path) -> frozenset[str]:
+    """Return the modules that a file imports, and what it imports from them as if these were modules."""
+    found = set()
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.Import):
+            found |= {one.name for one in node.names}
+        if isinstance(node, ast.ImportFrom) and node.module:
+            found |= {node.module} | {f"{node.module}.{one.name}" for one in node.names}
+    return frozenset(found)
+
+
+def _distance(file: str, imported: frozenset[str]) -> int:
+    """Return how far tests are from a file that import so much: 0 the module, 1 its package, 2 a part of that, 3 else.
+
+    Examples
+    --------
+    >>> [_distance("simnet/costs/models.py", frozenset([one])) for one in ("simnet.costs.models", "simnet.costs", "re")]
+    [0, 1, 3]
+    """
+    module = file.removesuffix(".py").removesuffix("/__init__").replace("/", ".")
+    package = module.rpartition(".")[0]
+    if module in imported or (package == "" and module in imported):
+        return 0
+    if package in imported:
+        return 1
+    return 2 if any(one.startswith(package + ".") for one in imported) else 3
