@@ -7,13 +7,14 @@ PIP := -m pip install --quiet --disable-pip-version-check --constraint constrain
 # Tests start Python many times: what it compiles is kept.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help demo test test-extras lint slow docs clean
+.PHONY: help demo test test-extras lint slow mutants docs clean
 
 help:
 	@echo "make demo         run scenarios/fluctuating_wan.yaml and say where its report lies"
 	@echo "make test         linters, types, layers and the fast tests"
 	@echo "make test-extras  the tests that need PyTorch, MPI, Dask or a browser; builds the site"
 	@echo "make slow         the slow tests"
+	@echo "make mutants      small bugs put into the code one by one, and how many the tests see; CHANGED=HEAD: into what changed since"
 	@echo "make docs         the documentation as a site, in build/site"
 	@echo "make clean        remove the environments and caches"
 
@@ -39,6 +40,10 @@ lint: .venv/.dev
 slow: .venv/.dev
 	$(BIN)/python -m pytest -q -n auto --dist worksteal -m slow
 
+# Takes days and can be stopped: it goes on where it was. MUTANTS='--sample 40 --minutes 240' takes some of each area.
+mutants: .venv/.mutants
+	$(BIN)/python benchmarks/mutation.py $(if $(CHANGED),--changed $(CHANGED)) $(MUTANTS)
+
 docs: .venv-extras/.dev
 	$(EXTRAS)/python docs/site/build_site.py build
 	@echo "Open build/site/index.html in a browser; searching needs a server: python3 -m http.server -b 127.0.0.1 -d build/site"
@@ -59,6 +64,10 @@ clean:
 	$(BIN)/python $(PIP) --editable '.[dev]'
 	$(BIN)/simnet warm
 	@touch $@ .venv/.run
+
+.venv/.mutants: .venv/.dev
+	$(BIN)/python $(PIP) --editable '.[dev,mutants]'
+	@touch $@
 
 .venv-extras/.dev: .venv-extras/bin/python pyproject.toml constraints.txt
 	$(EXTRAS)/python $(PIP) --editable '.[dev,train,mpi,dask,slurm,browser,docs]' mpich
