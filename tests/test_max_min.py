@@ -279,7 +279,12 @@ def histories(draw):
     # Short routes over several links, so that flows which share none are bound to each other through those between.
     links = draw(st.integers(2, 6))
     level = st.sampled_from([0.0, 1.0, 2.5, 3.0, 4.0, 10.0])
+    # Often one link changes alone: of flows that nothing else has touched, it moves those that it has to.
+    stays = st.lists(st.booleans(), min_size=len(CHANGES), max_size=len(CHANGES))
     levels = [draw(st.lists(level, min_size=len(CHANGES), max_size=len(CHANGES))) for _ in range(links)]
+    for own in levels:
+        for at, same in enumerate(draw(stays)[1:], 1):
+            own[at] = own[at - 1] if same else own[at]
     route = st.lists(st.integers(0, links - 1), min_size=1, max_size=2, unique=True).map(tuple)
     nbytes = st.sampled_from([1.0, 3.0, 17.5, math.inf, math.inf])
     limit = st.sampled_from([math.inf, math.inf, 0.5, 2.0])
@@ -298,9 +303,10 @@ def test_after_any_joins_leaves_and_changes_of_capacity_rates_are_those_of_a_ful
     levels, happenings = history
 
     def capacity(link, t):
-        return (
-            levels[link][max(i for i, change in enumerate(CHANGES) if change <= t)],
-            min((change for change in CHANGES if change > t), default=math.inf),
+        own = levels[link]
+        now = own[max(i for i, change in enumerate(CHANGES) if change <= t)]
+        return now, next(
+            (change for change, one in zip(CHANGES, own, strict=True) if change > t and one != now), math.inf
         )
 
     sharing = Sharing(capacity, len(levels), weighted=True)
@@ -362,6 +368,19 @@ def test_a_flow_whose_bottleneck_stays_full_gets_its_share_of_what_another_gains
     for now, expected in ((0.0, [4.1, 3.9, 1.0]), (1.0, [4.45, 0.1, 4.45])):
         sharing.settle(now)
         assert [sharing.rate(flow) for flow in range(3)] == close(expected)
+
+
+@pytest.mark.parametrize(("limit", "expected"), [(0.1, [8.9, 0.1]), (1.0, [8.0, 1.0]), (100.0, [4.5, 4.5])])
+def test_a_flow_gets_what_another_leaves_that_is_held_back_elsewhere(limit, expected):
+    # At 1 s link 1 alone changes, on which the second flow is alone; the first has its bottleneck on link 0.
+    sharing = Sharing(
+        lambda link, t: (limit, math.inf) if link and t >= 1 else ([9.0, 3.9][link], 1.0 + 1e9 * (not link)), 2
+    )
+    for flow, route in enumerate([(0,), (0, 1)]):
+        sharing.join(flow, route, math.inf, math.inf, 0.0)
+    for now, rates in ((0.0, [5.1, 3.9]), (1.0, expected)):
+        sharing.settle(now)
+        assert [sharing.rate(flow) for flow in range(2)] == close(rates)
 
 
 @pytest.mark.parametrize("unit", [1.0, 0.25, 4.0])
