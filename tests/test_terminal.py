@@ -230,26 +230,8 @@ def test_ctrl_c_leaves_no_empty_folders(command: list[str], tmp_path: Path) -> N
     assert list(tmp_path.iterdir()) == []
 
 
-def test_results_of_another_scenario_are_replaced_by_force_alone(tmp_path: Path) -> None:
+def test_a_page_of_several_runs_is_replaced_by_force_alone(tmp_path: Path) -> None:
     few = "--set", "job.iterations=2", "-q"
-    for command, file in (("run", "summary.json"), ("compare", "compare.json")):
-        more = ("--no-report",) if command == "run" else ("--schemes", "topk,dense")
-        again = command, "quickstart", *few, *more, "--out", tmp_path / command
-        did(*again)
-        first = (tmp_path / command / file).read_bytes()
-        did(*again)
-        assert (tmp_path / command / file).read_bytes() == first
-        said = refused(*again, "--seed", 5)
-        assert "has results of another scenario; --force replaces them" in said
-        assert (tmp_path / command / file).read_bytes() == first
-        did(*again, "--seed", 5, "--force")
-        assert (tmp_path / command / file).read_bytes() != first
-    more = "compare", "quickstart", *few, "--schemes", "topk", "--out", tmp_path / "more", "--workers"
-    did(*more, "2,4")
-    assert "has results of 2 workers, too; --force" in refused(*more, "4")
-    seeds = "run", "quickstart", *few, "--no-report", "--out", tmp_path / "seeds", "--seeds"
-    did(*seeds, 2)
-    assert "has results of seed 2027, too; --force" in refused(*seeds, 1)
     for place in ("a", "b"):
         did("run", "quickstart", *few, "--no-report", "--out", tmp_path / place, "--seed", 5)
     pages = "report", tmp_path / "a", tmp_path / "b", "--out", tmp_path / "page"

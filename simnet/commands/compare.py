@@ -93,7 +93,6 @@ def compare(
     carry_out(
         batch,
         execution,
-        largest.lock(),
         row,
         lambda rows, missing: comparison.write(folder, rows, largest, device, missing),
         show,

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -10,8 +9,7 @@ from typing import TYPE_CHECKING, Annotated, TypeVar
 
 import typer
 
-from simnet.base.errors import InputError, SimnetError
-from simnet.base.reading import read_text
+from simnet.base.errors import SimnetError
 from simnet.commands import terminal
 from simnet.commands.options import Force, Json
 
@@ -54,7 +52,6 @@ class Execution:
 def carry_out(
     batch: Batch,
     execution: Execution,
-    lock: str,
     keep: Callable[[str, PolicyResult], T],
     write: Callable[[dict[str, T], list[str]], S],
     show: Callable[[S], None],
@@ -67,8 +64,6 @@ def carry_out(
         The runs.
     execution : Execution
         How they are carried out.
-    lock : str
-        The resolved scenario: results of another one are not replaced, unless by force.
     keep : callable
         Takes the label and the result of a run, and returns what is kept of it.
     write : callable
@@ -80,9 +75,8 @@ def carry_out(
     Raises
     ------
     SimnetError
-        If a run ended with one, or the folder has the results of another scenario.
+        If a run ended with one.
     """
-    _refuse_other(batch, lock, execution.force)
     kept: dict[str, T] = {}
     wrong: list[BaseException] = []
     with terminal.no_empty_folders(batch.folder, "figures"), batch.alone(execution.force):
@@ -112,49 +106,6 @@ def carry_out(
     if done and (execution.json_ or not terminal.quiet()):
         show(written)
     _end(wrong, missing if done else None, batch)
-
-
-def _refuse_other(batch: Batch, lock: str, force: bool) -> None:
-    """Refuse a folder with results that would be lost: of another scenario, or of more runs of this one.
-
-    What is done of those that are not complete is in the checkpoints, too.
-    """
-    from simnet.base.writing import INCOMPLETE
-    from simnet.scenario.loader import MAX_BYTES
-
-    there = batch.folder / "scenario.lock.yaml"
-    if force or not there.is_file() or (batch.folder / INCOMPLETE).is_file():
-        return
-    same = _covered(read_text(there, MAX_BYTES), lock)
-    if lost := _beyond(batch) if same else "results of another scenario":
-        raise InputError(
-            f"has {lost}; --force replaces them, or take another folder with --out", file=str(batch.folder)
-        )
-
-
-def _covered(old: str, new: str) -> bool:
-    """Return whether a resolved scenario is another one with policies left out, or none."""
-    from simnet.scenario.loader import Document
-
-    if old == new:
-        return True
-    left, right = (dict(Document(text, "scenario.lock.yaml").data) for text in (old, new))
-    policies, among = left.pop("policies"), right.pop("policies")
-    return left == right and all(name in among and among[name] == one for name, one in policies.items())
-
-
-def _beyond(batch: Batch) -> str:
-    """Return which results of the same scenario a folder has that these runs do not have; "" if there are none."""
-    from simnet.report.results import SEEDS
-
-    compared = batch.folder / "compare.json"
-    rows = json.loads(compared.read_bytes())["rows"] if compared.is_file() else []
-    seeds = {int(one.name) for one in (batch.folder / SEEDS).glob("*") if one.name.isdecimal()}
-    seeds |= {row["seed"] for row in rows if "seed" in row}
-    workers = {row["workers"] for row in rows}
-    more = [f"seed {one}" for one in sorted(seeds - {seed for _, _, seed in batch.labels.values()})]
-    more += [f"{one} workers" for one in sorted(workers - {one.job.source.workers for one in batch.built.values()})]
-    return f"results of {', '.join(more)}, too" if more else ""
 
 
 @contextmanager

@@ -72,7 +72,6 @@ def run(
         carry_out(
             batch,
             execution,
-            loaded.lock(),
             lambda label, result: result,
             lambda results, missing: runs.write(
                 folder, loaded, batch.built[""], results, done=list(results), missing=missing
@@ -89,7 +88,6 @@ def run(
     carry_out(
         batch,
         execution,
-        loaded.lock(),
         keep,
         lambda done, missing: kept.write(list(done), missing),
         show_seeds,
