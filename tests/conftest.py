@@ -17,6 +17,8 @@ from simnet.base.threads import THREADS
 # Tests run on all processors already, and the threads of linear algebra would wait for each other. Read when numpy is
 # imported, here and in processes that tests start.
 os.environ.update(dict.fromkeys(THREADS, "1"))
+# Processes of pytest-xdist have a width, which tables go by.
+os.environ.pop("COLUMNS", None)
 
 # The same examples in every run, and no deadline: the machines that run the tests are shared and noisy.
 settings.register_profile("simnet", derandomize=True, deadline=None, max_examples=50)

@@ -340,9 +340,8 @@ def test_force_begins_anew(scenario, tmp_path, monkeypatch):
 
 def test_a_run_tidies_up_after_one_that_was_killed_while_it_wrote(scenario, tmp_path):
     out = tmp_path / "out"
-    (out / "figures").mkdir(parents=True)
     begun = "checkpoints/.a.safetensors.0123456789abcdef.tmp/.tmpAbCdEf"
-    for name in (".summary.json.0123456789abcdef.tmp", "figures/.a.png.0123456789abcdef.tmp", "mine.tmp", begun):
+    for name in (".summary.json.0123456789abcdef.tmp", ".run.0123456789abcdef.tmp/figures/a.png", "mine.tmp", begun):
         (out / name).parent.mkdir(parents=True, exist_ok=True)
         (out / name).write_bytes(b"")
     did("run", scenario, "--out", out, "--set", "job.iterations=2", "-q")

@@ -289,7 +289,7 @@ def test_ctrl_c_ends_the_processes_too(small: Path, tmp_path: Path) -> None:
     os.killpg(process.pid, signal.SIGINT)
     _, errors = process.communicate(timeout=killing.PATIENCE)
     assert process.returncode == 130
-    assert errors.startswith("interrupted")
+    assert "\ninterrupted" in f"\n{errors}"
     assert "Traceback" not in errors
     killing.await_end(process.pid)
 

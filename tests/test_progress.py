@@ -1,5 +1,6 @@
 """How far a computation is: never backwards, to the end, whatever loops are inside."""
 
+import itertools
 import threading
 from contextlib import suppress
 
@@ -123,7 +124,7 @@ def test_a_bar_is_plain_lines_in_a_file_that_come_ever_more_rarely(monkeypatch, 
     assert lines[0] == "2 of 3600 models: 0 %"
     assert 20 < len(lines) < 40
     begun = [int(line.split()[0]) for line in lines]
-    gaps = [later - one for one, later in zip(begun, begun[1:], strict=False)]
+    gaps = [later - one for one, later in itertools.pairwise(begun)]
     assert gaps == sorted(gaps)
     assert all(gap <= max(2, 0.25 * one + 1) for one, gap in zip(begun, gaps, strict=False))
 

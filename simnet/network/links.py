@@ -375,21 +375,14 @@ class Links:
         return max(0.0, value.at(t) - load), value.next_change(t)
 
     def changes(self, links: Iterable[int], t: float, nbytes: float) -> float:
-        """Return about how often links change, in all, in the time that it takes to send something from a host.
+        """Return about how often links, by their indices, change in all while so many bytes leave a host from `t` on.
 
-        Parameters
-        ----------
-        links : iterable of int
-            Which, by their indices in `routes.links`.
-        t : float
-            From when on [s]: what the fastest of them has at that time, and how often they change then, is taken for
-            what they have later.
-        nbytes : float
-            What is sent [byte].
+        What the fastest of them has at that time, and how often they change then, is taken for what they have later.
         """
         some = list(links)
-        values = [value for one in some for value in (self._bandwidth[one], self._latency[one])]
-        changing = [value for value in values if isinstance(value, Signal)]
+        changing = [
+            one for link in some for one in (self._bandwidth[link], self._latency[link]) if isinstance(one, Signal)
+        ]
         fastest = max((self.capacity(one, t)[0] for one in some), default=0.0) if changing else 0.0
         return sum(value.change_rate(t) for value in changing) * nbytes / fastest if fastest else 0.0
 

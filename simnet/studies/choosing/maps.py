@@ -319,7 +319,15 @@ def _of_whole_nodes(one: Axis, per_node: int) -> Axis:
 
 
 def over(point: OperatingPoint, x: Axis, y: Axis) -> OperatingPoint:
-    """Return a point whose fields go along two axes, in shapes that broadcast to (len(y), len(x))."""
+    """Return a point whose fields go along two axes, in shapes that broadcast to (len(y), len(x)).
+
+    Parameters
+    ----------
+    point : OperatingPoint
+        The others of its fields.
+    x, y : Axis
+        The axes.
+    """
     return point.at(x.quantity.field, x.values[np.newaxis, :]).at(y.quantity.field, y.values[:, np.newaxis])
 
 
