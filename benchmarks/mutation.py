@@ -71,9 +71,7 @@ def main() -> int:
     parser.add_argument("--minutes", type=float, default=float("inf"), help="after so long no mutant is begun")
     parser.add_argument("--changed", nargs="?", const="HEAD", help="only files that differ from this revision")
     parser.add_argument("--each", type=float, default=120.0, help="processor time of tests for a mutant [s]")
-    parser.add_argument(
-        "--near", type=int, default=3, help="0: tests that import the module, 1: its package, to 3: all"
-    )
+    parser.add_argument("--files", type=int, default=10**6, help="files of tests for a mutant, the nearest first")
     given = parser.parse_args()
     seed = int(time.time() // 86400) if given.seed is None else given.seed
     end = time.monotonic() + 60 * given.minutes
@@ -88,7 +86,7 @@ def main() -> int:
     kept = ROOT / "build" / "mutants"
     with working_copy(ROOT, kept) as copy:
         prepare(copy)
-        trials = Trials(copy, kept, sorted(one for every in areas.values() for one in every), given.each, given.near)
+        trials = Trials(copy, kept, sorted(one for every in areas.values() for one in every), given.each, given.files)
         for area in given.area:
             mutants = [one for file in areas[area] if file in wanted for one in mutants_of(file, _text(copy, file))]
             random.Random(seed).shuffle(mutants)

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import ast
 import json
+import re
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from functools import cache
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -61,12 +62,12 @@ class Trials:
         Paths of what may be mutated.
     each : float
         Processor time of the tests that are run for a mutant at most [s], as they take without one.
-    near : int
-        How far from the file tests may be that are run; see `_distance`.
+    most : int
+        Files of tests that are run for a mutant at most, the nearest first; see `_distance`.
     """
 
-    def __init__(self, copy: Path, kept: Path, sources: Sequence[str], each: float, near: int) -> None:
-        self.copy, self.kept, self.sources, self.each, self.near = copy, kept, sources, each, near
+    def __init__(self, copy: Path, kept: Path, sources: Sequence[str], each: float, most: int) -> None:
+        self.copy, self.kept, self.sources, self.each, self.most = copy, kept, sources, each, most
         self.results = kept / "results.jsonl"
         self.killers: Counter[tuple[str, str]] = Counter()
         self.known: dict[str, dict[str, Any]] = {}
@@ -99,7 +100,7 @@ class Trials:
 
     @property
     def _budget(self) -> float:
-        return self.each * (1 + self.near)
+        return self.each * self.most
 
     def _try(self, mutant: Mutant, text: str, interpreted: bool) -> tuple[str, str, list[str]]:
         left, used = self.each, []
@@ -125,18 +126,17 @@ class Trials:
         return ("passed" if used else "unreached"), "", used
 
     def _files(self, file: str) -> list[str]:
-        """Return the files of tests, those first that see most mutants of a file, then the nearest."""
-        found = [
-            (self.killers[file, one] == 0, distance, -self.killers[file, one], one)
-            for distance, one in self._near(file)
-        ]
-        return [one for *_, one in sorted(found)]
+        """Return the files of tests, those first that see most mutants of a file, then the nearest; its own before all.
 
-    def _near(self, file: str) -> Iterator[tuple[int, str]]:
-        yield 0, file
+        The nearest of those as near are those that name the module, or its package, most often.
+        """
+        word = re.compile(rf"\b({'|'.join(Path(file).parts[-2:])})\b".replace(".py", ""))
+        found = []
         for path in sorted((self.copy / "tests").glob("test_*.py")):
-            if (distance := _distance(file, _imported(path))) <= self.near:
-                yield distance, path.relative_to(self.copy).as_posix()
+            name = path.relative_to(self.copy).as_posix()
+            seen, distance = self.killers[file, name], _distance(file, _imported(path))
+            found.append((not seen, distance, -seen, -len(word.findall(path.read_text())), name))
+        return [file, *[name for *_, name in sorted(found)[: self.most]]]
 
 
 @cache

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from simnet.base.arrays import Floats, Ranks
+from simnet.base.errors import InputError
 from simnet.job.row_file import RowFile
 
 
@@ -33,6 +34,7 @@ class Columns:
     def __init__(self, path: Path | None = None) -> None:
         self._path = path
         self._kinds: dict[str, str] = {}
+        self._restored = False
         # Each text of a column, and its number.
         self._texts: dict[str, dict[str, int]] = {}
         self._rows = RowFile(1)
@@ -67,11 +69,26 @@ class Columns:
         KeyError, TypeError
             If a key of the first is missing, or its value is a text where that is a number, or the other way round, or
             is no whole number where that is one.
+        InputError
+            The same, where the first was restored.
         """
         if not self._kinds:
             kinds = {name: "d" if isinstance(one, float) else "q" for name, one in row.items()}
             texts: dict[str, dict[str, int]] = {name: {} for name, one in row.items() if isinstance(one, str)}
             self._begun(kinds, texts, RowFile(len(kinds), self._path))
+        try:
+            numbers = self._numbers(row)
+        except (KeyError, TypeError) as error:
+            if not self._restored:
+                raise
+            file = None if self._path is None else str(self._path)
+            raise InputError(f"has rows of another job, {error}; --force begins anew", file=file) from error
+        self._rows.append(self._packed.pack(*numbers))
+
+    def _numbers(self, row: Mapping[str, int | float | str]) -> list[float]:
+        """Return a row as numbers, in the order of the columns."""
+        if row.keys() != self._kinds.keys():
+            raise KeyError(*(row.keys() ^ self._kinds.keys()))
         numbers: list[float] = []
         for name, kind in self._kinds.items():
             value, known = row[name], self._texts.get(name)
@@ -82,7 +99,7 @@ class Columns:
             elif kind == "q" and not isinstance(value, (int, np.integer)):
                 raise TypeError(f"{name} was a whole number before, got {value!r}")
             numbers.append(value)  # type: ignore[arg-type]
-        self._rows.append(self._packed.pack(*numbers))
+        return numbers
 
     def all(self) -> dict[str, Ranks | Floats | list[str]]:
         """Return all columns, in the order of the keys of the first row."""
@@ -133,6 +150,8 @@ class Columns:
         if rows.kept().width != len(saved["kinds"]) or not set(saved["kinds"].values()) <= {"q", "d"}:
             raise ValueError("rows and columns differ")
         found._begun(dict(saved["kinds"]), texts, rows)
-        for name in texts:
-            found.texts(name)
+        found._restored = True
+        for name, known in texts.items():
+            if len(known) != len(saved["texts"][name]) or not set(found[name].tolist()) <= set(known.values()):
+                raise ValueError(f"texts of {name} stand twice, or are missing")
         return found

@@ -11,6 +11,7 @@ from typing import Any
 
 import pandas as pd
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
 from pydantic import TypeAdapter, ValidationError
 
@@ -31,6 +32,9 @@ LOCK, SUMMARY = "scenario.lock.yaml", "summary.json"
 
 # Bytes of a summary, and numbers of a table, that a folder may have: 64 policies of a million iterations have fewer.
 _LARGEST, _MOST_NUMBERS = 1 << 28, 1 << 31
+# Numbers that a table of any size may have, and how many more for each byte of its file. Of 22 numbers of a row, one at
+# least takes a byte: the time at which the iteration began.
+_SMALL, _PACKED = 1 << 22, 100
 
 _TEXT = frozenset({"policy", "purpose", "choice", "resource", "what", "phase"})
 _ITERATIONS = (
@@ -233,16 +237,40 @@ def _flat(value: Any, name: str = "") -> Iterator[tuple[str, str]]:
         yield name, str(value)
 
 
+def _unpacked(table: pa.Table, most: int, path: Path) -> pa.Table:
+    """Return a table with its texts written out, if these have at most so many bytes."""
+    length = 0
+    for place, column in enumerate(table.columns):
+        if pa.types.is_dictionary(column.type):
+            for chunk in column.chunks:
+                length += pc.sum(pc.binary_length(chunk.dictionary).take(chunk.indices).cast(pa.int64())).as_py() or 0
+            if length > most:
+                raise InputError(f"has texts of more than {most:,} bytes", file=str(path))
+            table = table.set_column(place, table.field(place).name, column.cast(column.type.value_type))
+    return table
+
+
 def _table(path: Path, columns: Sequence[str]) -> pd.DataFrame:
     """Read a table that has these columns, of text and of numbers."""
     if not path.is_file():
         raise InputError("there is no such file; run the scenario again with this version of simnet", file=str(path))
     try:
+        most = min(_MOST_NUMBERS, _SMALL + _PACKED * path.stat().st_size)
         with pq.ParquetFile(path) as file:
+            texts = [
+                field.name
+                for field in file.schema_arrow
+                if pa.types.is_string(field.type) or pa.types.is_large_string(field.type)
+            ]
+            for field in file.schema_arrow:
+                if field.type.num_fields:
+                    raise InputError(f"column {field.name} holds more than a text or number", file=str(path))
+        # Texts that stand many times in a row take no memory before they are written out.
+        with pq.ParquetFile(path, read_dictionary=texts) as file:
             numbers = file.metadata.num_rows * file.metadata.num_columns
-            if numbers > _MOST_NUMBERS:
-                raise InputError(f"has {numbers:,} numbers; at most {_MOST_NUMBERS:,} are read", file=str(path))
-            table = file.read()
+            if numbers > most:
+                raise InputError(f"has {numbers:,} numbers; at most {most:,} are read of its size", file=str(path))
+            table = _unpacked(file.read(), 8 * most, path)
     except (pa.ArrowException, OSError) as error:
         raise InputError(f"cannot be read: {error}", file=str(path)) from None
     for name in columns:

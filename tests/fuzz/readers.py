@@ -1,0 +1,518 @@
+"""What is fuzzed: for each reader, how its input is made in an empty folder, and how it is read from there."""
+
+import io
+import json
+import struct
+import warnings
+import zipfile
+from collections.abc import Callable
+from contextlib import suppress
+from functools import cache
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any, NamedTuple
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+from safetensors.numpy import save
+from typer.testing import CliRunner
+
+import benchmark_logs
+import jobs
+import simnet
+import topologies
+from fuzz import mutations
+from scenario_texts import SMALL
+from simnet.base.plain_yaml import plain_yaml
+from simnet.calibration import readers as logs
+from simnet.calibration.cost_model_file import load_cost_model
+from simnet.calibration.platform import load_platform
+from simnet.cli import app
+from simnet.collectives import allreduce_ring
+from simnet.costs.devices import load_device
+from simnet.interchange import calibrated_network, chakra, goal, goal_binary, kinds, messages_csv, nodelink
+from simnet.interchange.simgrid_writing import write_platform
+from simnet.job import Checkpoint, run_policy
+from simnet.job.checkpoint import _deep, _flat
+from simnet.network.weather.files import trace_csv
+from simnet.policies import Fixed
+from simnet.scenario import load
+from simnet.studies.choosing import inputs, policy, policy_file
+from simnet.studies.reports import RunFolder
+from simnet.traces import converting, recorded
+
+ROOT = Path(simnet.__file__).parents[1]
+
+
+class Reader(NamedTuple):
+    """What makes an input, from draws and into an empty folder, and what reads it."""
+
+    make: Callable[[Any, Path], object]
+    read: Callable[[Path], object]
+
+
+def _text(sample, name, read):
+    """Return a reader of one text, which is mutated as such."""
+
+    def make(random, folder):
+        (folder / name).write_bytes(mutations.text(random, sample(random)).encode(errors="surrogatepass"))
+
+    return Reader(make, lambda folder: read(folder / name))
+
+
+def _content(sample, name, read):
+    """Return a reader of one file of bytes."""
+
+    def make(random, folder):
+        (folder / name).write_bytes(mutations.content(random, sample(random)))
+
+    return Reader(make, lambda folder: read(folder / name))
+
+
+def _yaml(sample, name, read):
+    """Return a reader of YAML, of which values are mutated, or the text."""
+
+    def make(random, folder):
+        found = sample(random)
+        if random.random() < 0.5:
+            value = plain_yaml(found, name).value
+            # JSON is YAML, and holds all that a mutation may make.
+            found = json.dumps(mutations.value(random, value), indent=random.choice([None, 1]))
+            found = found.replace("NaN", ".nan").replace("Infinity", ".inf")
+        else:
+            found = mutations.text(random, found)
+        (folder / name).write_bytes(found.encode(errors="surrogatepass"))
+
+    return Reader(make, lambda folder: read(folder / name))
+
+
+def _shipped(folder, pattern="*.yaml"):
+    """Return what chooses one of the files that come with simnet, the short ones."""
+
+    @cache
+    def texts():
+        return [
+            one.read_text(encoding="utf-8")
+            for one in sorted((ROOT / folder).glob(pattern))
+            if one.stat().st_size < 8_000
+        ]
+
+    return lambda random: random.choice(texts())
+
+
+def _scenario(random):
+    return random.choice([SMALL, SMALL, *_scenarios()])
+
+
+@cache
+def _scenarios():
+    return [(ROOT / "scenarios" / f"{name}.yaml").read_text(encoding="utf-8") for name in ("quickstart", "moo_wan")]
+
+
+def _read_scenario(path):
+    loaded = load(path)
+    return loaded.lock()
+
+
+def _fabric(random):
+    return random.choice(_fabrics())
+
+
+@cache
+def _fabrics():
+    from simnet.calibration import Curve, Setting, calibrate
+    from simnet.calibration.cost_model import specified
+    from simnet.calibration.cost_model_file import written
+
+    sizes = 2.0 ** np.arange(10, 16)
+    curves = [Curve(Setting("all_reduce", ranks), sizes, ranks * 1e-5 + sizes * 1e-9) for ranks in (4, 8)]
+    network = "network:\n  star: {hosts: 4, latency: 0.001, bandwidth: 1e+9}\n"
+    return [written(calibrate(curves)), written(specified(load_platform("dgx-h100"))), f"version: 1\n{network}"]
+
+
+def _read_fabric(path):
+    try:
+        load_cost_model(path)
+    finally:
+        calibrated_network.read_fabric_network(path)
+
+
+@cache
+def _policy_table():
+    return policy.make(inputs.from_flags(inputs.Given()), cells=2).text()
+
+
+def _make_policy_table(random, folder):
+    found = _policy_table()
+    if random.random() < 0.7:
+        found = json.dumps(mutations.value(random, json.loads(found)))
+    else:
+        found = mutations.text(random, found)
+    (folder / "a.json").write_bytes(found.encode(errors="surrogatepass"))
+
+
+# Recordings
+
+
+def _description(random):
+    layers = [{"name": "weight", "shape": [4, 2]}, {"name": "bias", "shape": [4]}]
+    found = {
+        "version": 1,
+        "name": "a",
+        "workers": 3,
+        "steps": 10,
+        "layers": layers,
+        "points": [{"step": 0}, {"step": 3}],
+    }
+    if random.random() < 0.3:
+        found["per_worker"] = True
+    return found
+
+
+def _arrays(random, workers):
+    draws = np.random.default_rng(random.randrange(2**32))
+    kind = random.choice(["f4", "f2"])
+    return {
+        name: draws.normal(size=(workers, *shape)).astype(kind) for name, shape in (("weight", (4, 2)), ("bias", (4,)))
+    }
+
+
+def _mutated_arrays(random, arrays):
+    """Return arrays of which some are renamed, left out or changed."""
+    found = dict(arrays)
+    for name in arrays:
+        how = random.random()
+        if how < 0.1:
+            found[random.choice(mutations.TEXTS[:-2]).replace("\ud800", "")] = found.pop(name)
+        elif how < 0.15:
+            del found[name]
+        elif how < 0.5:
+            found[name] = mutations.array(random, found[name])
+    return found
+
+
+def _tensors(random, arrays, metadata=None):
+    """Return a safetensors file, its header mutated in half of the cases, with as many bytes as it says."""
+    arrays = {name: np.ascontiguousarray(one) for name, one in arrays.items()}
+    file = save(arrays, metadata)
+    if random.random() < 0.5:
+        return file
+    size = struct.unpack("<Q", file[:8])[0]
+    header, body = json.loads(file[8 : 8 + size]), file[8 + size :]
+    for one in [header] if random.random() < 0.3 else list(header.values()):
+        if isinstance(one, dict) and random.random() < 0.6:
+            one |= {"dtype": random.choice(["F16", "BF16", "F32", "F64", "I8", "U8", "BOOL", "F8_E4M3", "X"])}
+        if isinstance(one, dict) and "shape" in one and random.random() < 0.4:
+            one["shape"] = random.choice([one["shape"][::-1], [*one["shape"], 1], [0], [2**40, 2**30], [], [-1]])
+    if random.random() < 0.4:
+        header = mutations.value(random, header)
+    text = json.dumps(header).encode()
+    text += b" " * (-len(text) % 8)
+    ends = (
+        [one.get("data_offsets") for one in header.values() if isinstance(one, dict)]
+        if isinstance(header, dict)
+        else []
+    )
+    ends = [one[1] for one in ends if isinstance(one, list) and len(one) == 2 and isinstance(one[1], int)]
+    length = max([*ends, 0]) if random.random() < 0.5 else len(body)
+    body = (body + bytes(1 << 12))[: min(max(length, 0), len(body) + (1 << 12))]
+    return struct.pack("<Q", len(text)) + text + body
+
+
+def _make_recording(random, folder):
+    found = _description(random)
+    for point in found["points"]:
+        for worker in range(3) if found.get("per_worker") else [None]:
+            name = f"{point['step']:06d}" + ("" if worker is None else f".{worker:04d}")
+            arrays = _arrays(random, 3 if worker is None else 1)
+            if random.random() < 0.6:
+                arrays = _mutated_arrays(random, arrays)
+            file = _tensors(random, arrays)
+            if random.random() < 0.1:
+                file = mutations.content(random, file)
+            (folder / f"{name}.safetensors").write_bytes(file)
+    if random.random() < 0.5:
+        found = mutations.value(random, found)
+    (folder / "trace.json").write_text(json.dumps(found), encoding="utf-8")
+
+
+def _read_recording(folder):
+    source = recorded(folder, scale=2)
+    for iteration in (0, 5):
+        source.gradients(iteration)
+    recorded(folder).recorded(0)
+
+
+def _make_archive(random, folder):
+    """Write an npz archive: valid as a zip, its members mutated; of one in five the zip, too."""
+    found, buffer = _description(random), io.BytesIO()
+    found.pop("per_worker", None)
+    with (
+        warnings.catch_warnings(),
+        zipfile.ZipFile(buffer, "w", random.choice([zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED])) as archive,
+    ):
+        warnings.simplefilter("ignore")  # a name that stands twice
+        if random.random() < 0.6:
+            told = mutations.value(random, found) if random.random() < 0.5 else found
+            archive.writestr("trace.json", json.dumps(told))
+        for point in found["points"]:
+            for name, one in _mutated_arrays(random, _arrays(random, 3)).items():
+                member = io.BytesIO()
+                np.lib.format.write_array(member, one, allow_pickle=False)
+                content = member.getvalue()
+                if random.random() < 0.3:
+                    content = _other_header(random, content)
+                if random.random() < 0.1:
+                    content = mutations.content(random, content)
+                step = random.choice(
+                    [f"{point['step']:06d}", str(point["step"]), "999999999999", "x"][: random.choice([1, 1, 4])]
+                )
+                archive.writestr(f"{step}/{name}.npy", content)
+        if random.random() < 0.1:
+            archive.writestr("zeros/x.npy", bytes(1 << 20))
+    file = buffer.getvalue()
+    (folder / "a.npz").write_bytes(mutations.content(random, file) if random.random() < 0.2 else file)
+
+
+def _other_header(random, content):
+    """Return an array of .npy with another header of the length that it says."""
+    size = struct.unpack("<H", content[8:10])[0]
+    header = mutations.text(random, content[10 : 10 + size].decode("latin1"), 2).rstrip("\n")
+    header = random.choice([header, header, "{'descr': '|O', 'fortran_order': False, 'shape': (3, 4), }", "(" * 60_000])
+    header = (header + "\n").encode("latin1", "replace")[:65_535]
+    return content[:8] + struct.pack("<H", len(header)) + header + content[10 + size :]
+
+
+def _read_archive(folder):
+    found = converting.ReadArchive(folder / "a.npz")
+    for point in range(len(found.info.points)):
+        found.recorded(point)
+
+
+# Checkpoints
+
+
+class _KilledError(Exception):
+    pass
+
+
+def _job():
+    return jobs.job_on(jobs.star(), iterations=4)
+
+
+@cache
+def _state():
+    """Return what a checkpoint of a job holds after two iterations: the state, flat, and its arrays."""
+
+    def progress(done):
+        if done == 2:
+            raise _KilledError
+
+    with TemporaryDirectory() as folder:
+        kept = Checkpoint(Path(folder, "it"), "it", every=0)
+        with suppress(_KilledError):
+            run_policy(_job(), "p", Fixed(jobs.AG), checkpoint=kept, progress=progress)
+        found = kept.read()
+        beside = {one.name: one.read_bytes() for one in Path(folder).iterdir() if one.name != "it"}
+    arrays: dict[str, Any] = {}
+    return _flat(found, arrays), arrays, beside
+
+
+def _make_checkpoint(random, folder):
+    """Write a checkpoint whose state or arrays are mutated, and whose hash is right; of one in ten the bytes, too."""
+    flat, arrays, beside = _state()
+    arrays = _mutated_arrays(random, arrays) if random.random() < 0.5 else arrays
+    if random.random() < 0.7:
+        flat = mutations.value(random, flat)
+    kept = Checkpoint(folder / "it", "it")
+    with suppress(*_UNWRITABLE):
+        kept.write(_AsItIs(_deep(flat, arrays)), done=2, ended=random.random() < 0.2)
+    if not kept.path.exists():
+        Checkpoint(folder / "it", "it").write({"now": 0.0}, done=2)
+    if random.random() < 0.1:
+        kept.path.write_bytes(mutations.content(random, kept.path.read_bytes()))
+    for name, content in beside.items():
+        (folder / name).write_bytes(mutations.content(random, content) if random.random() < 0.3 else content)
+
+
+# What is raised where a mutation cannot be written.
+_UNWRITABLE = (LookupError, ValueError, TypeError, AttributeError, OverflowError)
+
+
+class _AsItIs(dict):
+    """A state, which a mutation may have made no mapping."""
+
+    def __init__(self, found):
+        super().__init__(found if isinstance(found, dict) else {"now": found})
+
+
+def _read_checkpoint(folder):
+    kept = Checkpoint(folder / "it", "it")
+    kept.done()
+    run_policy(_job(), "p", Fixed(jobs.AG), checkpoint=kept)
+
+
+# Tables of a run
+
+
+@cache
+def _run():
+    """Return the files of a run."""
+    with TemporaryDirectory() as folder:
+        (scenario := Path(folder, "a.yaml")).write_text(SMALL)
+        assert CliRunner().invoke(app, ["run", str(scenario), "--out", f"{folder}/out"]).exit_code == 0
+        return {one.name: one.read_bytes() for one in Path(folder, "out").iterdir() if one.is_file()}
+
+
+def _make_run(random, folder):
+    """Write the folder of a run, with one of its tables mutated and valid as Parquet; of one in five the bytes."""
+    files = dict(_run())
+    name = random.choice(["iterations.parquet", "spans.parquet", "messages.parquet", "summary.json"])
+    if name == "summary.json":
+        told = json.loads(files[name])
+        changed = mutations.value(random, told)
+        files[name] = json.dumps(changed).encode(errors="surrogatepass")
+    elif random.random() < 0.2:
+        files[name] = mutations.content(random, files[name])
+    else:
+        files[name] = _mutated_table(random, files[name])
+    for name in ("summary.json", "scenario.lock.yaml", "iterations.parquet", "spans.parquet", "messages.parquet"):
+        (folder / name).write_bytes(files[name])
+
+
+def _mutated_table(random, file):
+    table = pq.read_table(io.BytesIO(file))
+    for _ in range(random.randint(1, 3)):
+        names = table.column_names
+        if not names:
+            break
+        place = random.randrange(len(names))
+        how = random.choice(["drop", "rename", "type", "nulls", "value", "rows", "many", "long", "bomb", "double"])
+        column = table.column(place)
+        if how == "drop":
+            table = table.remove_column(place)
+        elif how == "rename":
+            other = random.choice(["", "x", *names])
+            table = table.rename_columns([other if at == place else one for at, one in enumerate(names)])
+        elif how == "type":
+            made = [
+                [str(one) for one in column.to_pylist()],
+                [[one] for one in column.to_pylist()],
+                [{"x": one} for one in column.to_pylist()],
+                [str(one).encode() + b"\xff" for one in column.to_pylist()],
+                pa.array([0] * len(column), pa.timestamp("us")),
+                pa.array([True] * len(column)),
+                pa.array([2**63 + 1] * len(column), pa.uint64()),
+                pa.array(["x"] * len(column)).dictionary_encode(),
+            ]
+            table = table.set_column(place, names[place], pa.array(random.choice(made)))
+        elif how == "nulls":
+            table = table.set_column(place, names[place], pa.nulls(len(column), column.type))
+        elif how == "value":
+            numeric = pa.types.is_floating(column.type) or pa.types.is_integer(column.type)
+            values, junk = column.to_pylist(), [0, -1, 2**62] if numeric else ["", "x", "=1", "\x00", "ü" * 999]
+            junk = [*junk, 1e999, float("nan"), 1e308] if pa.types.is_floating(column.type) else junk
+            if values:
+                values[random.randrange(len(values))] = random.choice(junk)
+                with suppress(*_UNWRITABLE):
+                    table = table.set_column(place, names[place], pa.array(values, column.type))
+        elif how == "rows":
+            table = table.slice(0, random.randrange(len(table) + 1))
+        elif how == "many":
+            table = pa.concat_tables([table] * random.choice([2, 50]))
+        elif how == "bomb":
+            # A file of some kB, whose texts or numbers take more memory than there is.
+            count = random.choice([10**4, 10**6])
+            word = pa.array(["k" * random.choice([1, 10**5, 10**6])])
+            indices = np.zeros(count, dtype=np.int32)
+            columns = [
+                pa.DictionaryArray.from_arrays(indices, word)
+                if pa.types.is_string(one.type) or pa.types.is_large_string(one.type)
+                else pa.array(np.zeros(count, dtype="f8"))
+                for one in table.columns
+            ]
+            table = pa.Table.from_arrays(columns, names)
+        elif how == "long":
+            table = table.set_column(place, names[place], pa.array(["k" * 10_000] * len(column)))
+        else:
+            table = table.append_column(names[place], column)
+    buffer = io.BytesIO()
+    pq.write_table(table, buffer, compression=random.choice(["none", "zstd", "snappy"]))
+    return buffer.getvalue()
+
+
+def _read_run(folder):
+    found = RunFolder.read(folder)
+    built = found.scenario().build()
+    found.iterations  # noqa: B018
+    found.recorded(built)
+
+
+# Schedules and networks
+
+
+def _written(write, name, **more):
+    """Return what chooses the text of a schedule or network that simnet wrote."""
+
+    @cache
+    def files():
+        with TemporaryDirectory() as folder:
+            write(Path(folder, name))
+            return [one.read_bytes() for one in sorted(Path(folder).iterdir())]
+
+    return lambda random: random.choice(files())
+
+
+def _as_text(sample):
+    return lambda random: sample(random).decode()
+
+
+MSCCL = """<algo name="pair" nchunksperloop="4" ngpus="2" coll="allgather">
+<gpu id="0"><tb id="0" send="1" recv="-1" chan="0"><step s="0" type="s" cnt="2"/></tb></gpu>
+<gpu id="1"><tb id="0" send="-1" recv="0" chan="0"><step s="0" type="r" cnt="2"/></tb></gpu>
+</algo>"""
+WEATHER = "time_s,bandwidth_Mbit_s,latency_ms\n0,80,10\n# a remark\n60,8,25\n61.5,9e1,2\n"
+RING = allreduce_ring(3, 1 << 10)
+STAR = topologies.star(3, 1e-3, 1e6)
+
+
+def _read_schedule(path):
+    return kinds.read_schedule(path, nbytes=1e6, strict=False)
+
+
+def _read_log(path):
+    return logs.read(path, facts={"ranks": 4, "collective": "all_reduce"})
+
+
+READERS = {
+    "scenario": _yaml(_scenario, "a.yaml", _read_scenario),
+    "device": _yaml(_shipped("simnet/data/devices"), "a.yaml", load_device),
+    "platform": _yaml(_shipped("simnet/calibration/platforms"), "a.yaml", load_platform),
+    "fabric": _yaml(_fabric, "a.yaml", _read_fabric),
+    "policy table": Reader(_make_policy_table, lambda folder: policy_file.load_policy(folder / "a.json")),
+    "recording": Reader(_make_recording, _read_recording),
+    "archive": Reader(_make_archive, _read_archive),
+    "checkpoint": Reader(_make_checkpoint, _read_checkpoint),
+    "run": Reader(_make_run, _read_run),
+    "weather": _text(lambda _: WEATHER, "a.csv", trace_csv),
+    "goal": _text(_as_text(_written(lambda path: goal.write_goal(RING, path), "a")), "a.goal", _read_schedule),
+    "goal-binary": _content(
+        _written(lambda path: goal_binary.write_goal_binary(RING, path), "a"), "a.bin", _read_schedule
+    ),
+    "chakra": _content(
+        _written(lambda path: chakra.write_chakra(RING, path), "a"), "a.0.et", lambda one: _read_schedule(one.parent)
+    ),
+    "msccl": _text(lambda _: MSCCL, "a.xml", _read_schedule),
+    "messages": _text(
+        _as_text(_written(lambda path: messages_csv.write_messages(RING, path), "a")), "a.csv", _read_schedule
+    ),
+    "nodelink": _text(
+        _as_text(_written(lambda path: nodelink.write_nodelink(STAR, path), "a")), "a.json", kinds.read_network
+    ),
+    "simgrid": _text(_as_text(_written(lambda path: write_platform(STAR, path), "a.xml")), "a.xml", kinds.read_network),
+    **{
+        f"log: {name}": _text(lambda _, text=text: text, "a.log", _read_log)
+        for name, text in benchmark_logs.ALL.items()
+    },
+}
