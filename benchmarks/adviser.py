@@ -26,7 +26,7 @@ import networkx as nx
 import numpy as np
 import pandas as pd
 
-import topologies
+from simnet import topologies
 from simnet.advise import Advised, estimator
 from simnet.base.rng import stream
 from simnet.costs.devices import load_device

@@ -30,7 +30,7 @@ from simnet.calibration.curve_models import OURS
 from simnet.calibration.curves import Curve, curves_of, systems
 from simnet.calibration.predictor import Predictor, fit
 from simnet.calibration.summary import rows_of
-from validate.evaluation import kept_without
+from simnet.validate.evaluation import kept_without
 
 CONSTANTS: dict[str, tuple[ModuleType, tuple[str, ...]]] = {
     "sizes": (crossval, ("_POWER", "_SHARED")),

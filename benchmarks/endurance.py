@@ -26,7 +26,7 @@ from pathlib import Path
 
 import numpy as np
 
-import scenarios
+from simnet import scenarios
 
 # Memory and time of the last runs may be so much more than those of the same scenarios some rounds before.
 _MORE = 1.10

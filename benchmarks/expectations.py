@@ -26,7 +26,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-import sparsifier_models
+from simnet import sparsifier_models
 from simnet.base.arrays import Floats
 from simnet.base.errors import SimnetError
 from simnet.costs.devices import DEFAULT, DeviceOp, DeviceProfile, device_names, load_device

@@ -26,11 +26,11 @@ import numpy as np
 from simnet.network import Network
 from simnet.scenario import load
 from simnet.scenario.runner import run_here
+from simnet.sparsifier_models import Sparsifier, create
+from simnet.sparsifier_models.selection import kth_magnitude
 from simnet.studies.sweeping import cell, work
 from simnet.traces import synthetic
 from simnet.traces.synthetic import SyntheticSource
-from sparsifier_models import Sparsifier, create
-from sparsifier_models.selection import kth_magnitude
 
 CELLS = 200
 MANY = """

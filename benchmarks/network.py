@@ -29,8 +29,7 @@ from scaling.page import count, figure, machine, page
 from scaling.peers import Peer, peers, run, run_same, same, simgrid_version
 from scaling.programs import BANDWIDTH, LATENCY, NBYTES
 
-import topologies
-from simnet import collectives
+from simnet import collectives, topologies
 from simnet.network import Network
 from simnet.network.compiled_loop import compiled_loop
 

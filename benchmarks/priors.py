@@ -27,8 +27,8 @@ from validating.platforms import cases_of
 from validating.running import load
 
 from simnet.base.arrays import Floats
-from validate.evaluation import FROM_BASE
-from validate.residuals import site_of
+from simnet.validate.evaluation import FROM_BASE
+from simnet.validate.residuals import site_of
 
 LARGE = 64e6
 CENTRES = {"polaris": "alcf", "sirius": "alcf", "sophia": "alcf"}

@@ -3,8 +3,8 @@
     python benchmarks/shaped.py unequal --backend tcp --out rows.csv --predicted before.csv
     python benchmarks/shaped.py changing --backend gloo --out rows.csv --predicted before.csv
 
-Takes root, as `validate.shapednet` does, and a machine that does nothing else meanwhile. Predictions are written before
-anything is measured. The rows are those that `simnet.calibration.measured` ships as ``shaped_unequal`` and
+Takes root, as `simnet.validate.shapednet` does, and a machine that does nothing else meanwhile. Predictions are written
+before anything is measured. The rows are those that `simnet.calibration.measured` ships as ``shaped_unequal`` and
 ``shaped_changing``; ``setting`` names the links.
 """
 
@@ -18,9 +18,9 @@ from typing import get_args
 import pandas as pd
 
 from simnet.calibration.readers import write_tidy
-from validate.shapednet import Change, Setting, experiment
-from validate.shapednet.exchanges import Sizes, of_exchange
-from validate.shapednet.experiment import Backend, errors
+from simnet.validate.shapednet import Change, Setting, experiment
+from simnet.validate.shapednet.exchanges import Sizes, of_exchange
+from simnet.validate.shapednet.experiment import Backend, errors
 
 MS, MBIT = 1e-3, 125e3
 

@@ -20,8 +20,8 @@ from typing import Any
 import pandas as pd
 
 from simnet.calibration.readers import write_tidy
-from validate.shapednet.namespaces import star
-from validate.shapednet.rank import begin
+from simnet.validate.shapednet.namespaces import star
+from simnet.validate.shapednet.rank import begin
 
 ALGORITHMS = {"all_reduce": "ring", "all_gather": "ring", "broadcast": "binomial"}
 SIZES = {4: (2**10, 2**14, 2**17, 2**20), 8: (2**10, 2**14, 2**17, 2**19)}

@@ -3,8 +3,8 @@
     python benchmarks/shared_links.py rates --runs 0-71 --out rates.csv
     python benchmarks/shared_links.py durations --out durations.csv
 
-Takes root, as `validate.shapednet` does. Settings are those of the shipped tables, and so are the columns of the rows;
-a run of `rates` takes 24 or 84 s, one of `durations` a few.
+Takes root, as `simnet.validate.shapednet` does. Settings are those of the shipped tables, and so are the columns of the
+rows; a run of `rates` takes 24 or 84 s, one of `durations` a few.
 """
 
 from __future__ import annotations
@@ -16,10 +16,10 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 
-from validate.shapednet import star
-from validate.shapednet.contention import Bottleneck, durations, rates
-from validate.shapednet.namespaces import Star
-from validate.shapednet.shares import measured
+from simnet.validate.shapednet import star
+from simnet.validate.shapednet.contention import Bottleneck, durations, rates
+from simnet.validate.shapednet.namespaces import Star
+from simnet.validate.shapednet.shares import measured
 
 WARM = 6.0
 """When the first window begins [s]."""

@@ -29,8 +29,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from simnet.costs import models
-from sparsifier_models import create, names
-from sparsifier_models.selection import above, count_above, entries_above, kth_magnitude, squared_norm, top_k
+from simnet.sparsifier_models import create, names
+from simnet.sparsifier_models.selection import above, count_above, entries_above, kth_magnitude, squared_norm, top_k
 
 LENGTH, DENSITIES = 25_600_000, (1e-5, 1e-4, 1e-3, 0.01, 0.1, 0.5)
 WORKERS, DENSITY = 8, 0.01
@@ -38,7 +38,7 @@ FASTER, SHARE, SECONDS, COPIES = 5.0, 0.5, 3.0, 1 + 8 / WORKERS
 # Where half of the entries are above the threshold, getting fresh memory for the result takes most of the time.
 JUDGED = 0.1
 
-IMPORT = "import time, numba; start = time.perf_counter(); import sparsifier_models.compiled_selection; "
+IMPORT = "import time, numba; start = time.perf_counter(); import simnet.sparsifier_models.compiled_selection; "
 IMPORT += "print(time.perf_counter() - start)"
 
 

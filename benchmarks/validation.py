@@ -25,7 +25,7 @@ from validating.page import WHAT, frame, page
 from validating.running import load, run, save, sets
 
 from simnet.base.errors import InputError
-from validate import chances, residuals
+from simnet.validate import chances, residuals
 
 
 def machine() -> dict[str, str]:

@@ -41,33 +41,33 @@ from typing import Any
 
 from simnet.base import plugins
 from simnet.base.errors import nearest
-from sparsifier_models.artopk import ARTopk
-from sparsifier_models.base import Exchange, Sparsifier, Wire
-from sparsifier_models.cltk import CLTk
-from sparsifier_models.deft import DEFT
-from sparsifier_models.dense import Dense
-from sparsifier_models.dgc import DGC
-from sparsifier_models.exdyna import ExDyna
-from sparsifier_models.fp16 import FP16
-from sparsifier_models.gaussiank import GaussianK
-from sparsifier_models.gtopk import GTopk
-from sparsifier_models.hardthreshold import HardThreshold
-from sparsifier_models.micro import MiCRO
-from sparsifier_models.mstopk import MSTopk
-from sparsifier_models.oktopk import Oktopk
-from sparsifier_models.options import Options
-from sparsifier_models.powersgd import PowerSGD
-from sparsifier_models.qsgd import QSGD
-from sparsifier_models.randomk import Randomk
-from sparsifier_models.redsync import RedSync
-from sparsifier_models.sage import SAGE
-from sparsifier_models.sidco import SIDCo
-from sparsifier_models.signsgd import SignSGD
-from sparsifier_models.spardl import SparDL
-from sparsifier_models.topk import LayerwiseTopk, Topk
-from sparsifier_models.topka import TopkA
-from sparsifier_models.topkdsa import TopkDSA
-from sparsifier_models.uniontopk import UnionTopk
+from simnet.sparsifier_models.artopk import ARTopk
+from simnet.sparsifier_models.base import Exchange, Sparsifier, Wire
+from simnet.sparsifier_models.cltk import CLTk
+from simnet.sparsifier_models.deft import DEFT
+from simnet.sparsifier_models.dense import Dense
+from simnet.sparsifier_models.dgc import DGC
+from simnet.sparsifier_models.exdyna import ExDyna
+from simnet.sparsifier_models.fp16 import FP16
+from simnet.sparsifier_models.gaussiank import GaussianK
+from simnet.sparsifier_models.gtopk import GTopk
+from simnet.sparsifier_models.hardthreshold import HardThreshold
+from simnet.sparsifier_models.micro import MiCRO
+from simnet.sparsifier_models.mstopk import MSTopk
+from simnet.sparsifier_models.oktopk import Oktopk
+from simnet.sparsifier_models.options import Options
+from simnet.sparsifier_models.powersgd import PowerSGD
+from simnet.sparsifier_models.qsgd import QSGD
+from simnet.sparsifier_models.randomk import Randomk
+from simnet.sparsifier_models.redsync import RedSync
+from simnet.sparsifier_models.sage import SAGE
+from simnet.sparsifier_models.sidco import SIDCo
+from simnet.sparsifier_models.signsgd import SignSGD
+from simnet.sparsifier_models.spardl import SparDL
+from simnet.sparsifier_models.topk import LayerwiseTopk, Topk
+from simnet.sparsifier_models.topka import TopkA
+from simnet.sparsifier_models.topkdsa import TopkDSA
+from simnet.sparsifier_models.uniontopk import UnionTopk
 
 __all__ = ["SCHEMES", "Exchange", "Options", "Sparsifier", "Wire", "create", "names", "scheme", "usable"]
 

@@ -23,11 +23,11 @@ from simnet.collectives import registry
 from simnet.costs import artopk_ring, artopk_tree, var_overhead
 from simnet.costs.devices import DeviceOp
 from simnet.schedule import Schedule
-from sparsifier_models.base import Exchange, Sparsifier, State, checked_part
-from sparsifier_models.gains import corrected_rows, counts_at, gain, nested_top_k
-from sparsifier_models.options import Allgather, Allreduce, Options
-from sparsifier_models.selection import Indices, Values, largest, squared_norm, squared_norms, take_mean
-from sparsifier_models.steps import Step
+from simnet.sparsifier_models.base import Exchange, Sparsifier, State, checked_part
+from simnet.sparsifier_models.gains import corrected_rows, counts_at, gain, nested_top_k
+from simnet.sparsifier_models.options import Allgather, Allreduce, Options
+from simnet.sparsifier_models.selection import Indices, Values, largest, squared_norm, squared_norms, take_mean
+from simnet.sparsifier_models.steps import Step
 
 WINDOW, DECAY = 25, 0.001
 """Of the norms that VAR of the reference implementation compares."""

@@ -2,8 +2,8 @@
 
 To write a scheme, derive from `Sparsifier`, give it a `name`, the `paper` it follows and, if it has any, its options,
 and write `Sparsifier._communicate`: it gets what the workers have to give, takes away what is sent, and returns what
-everybody receives and the messages that carried it. `sparsifier_models.topk` and `sparsifier_models.artopk` are
-examples to copy.
+everybody receives and the messages that carried it. `simnet.sparsifier_models.topk` and
+`simnet.sparsifier_models.artopk` are examples to copy.
 
 It is a long module, because all that a scheme inherits is one class, whose exchange, statistics and state rest on one
 another.
@@ -30,8 +30,8 @@ from simnet.base.checks import is_number, whole
 from simnet.base.rows import Rows, each
 from simnet.costs.devices import DeviceOp
 from simnet.schedule import Schedule
-from sparsifier_models.options import Options, named_layers, option_values
-from sparsifier_models.selection import (
+from simnet.sparsifier_models.options import Options, named_layers, option_values
+from simnet.sparsifier_models.selection import (
     Values,
     add_rows,
     count_above,
@@ -40,7 +40,7 @@ from sparsifier_models.selection import (
     squared_norm,
     squared_norms,
 )
-from sparsifier_models.steps import Step, in_order
+from simnet.sparsifier_models.steps import Step, in_order
 
 Stats: TypeAlias = dict[str, float | Floats]
 State: TypeAlias = dict[str, NDArray[Any]]
@@ -165,7 +165,7 @@ class Exchange:
         Entries each worker selected itself.
     kernels : tuple of DeviceOp
         What each worker ran to select, pack, merge and unpack, and before which rounds of the schedule; see
-        `sparsifier_models.steps.in_order`. `simnet.costs.devices.DeviceProfile.work` says how long it takes.
+        `simnet.sparsifier_models.steps.in_order`. `simnet.costs.devices.DeviceProfile.work` says how long it takes.
     union : int
         Number of entries in U.
     sent : ndarray of float64, shape (P,)
@@ -223,7 +223,7 @@ class Sparsifier(ABC):
     Parameters
     ----------
     workers, parameters, density, **options
-        As of `sparsifier_models.create`.
+        As of `simnet.sparsifier_models.create`.
 
     Attributes
     ----------
@@ -596,7 +596,7 @@ class Sparsifier(ABC):
 
         Examples
         --------
-        >>> from sparsifier_models import create
+        >>> from simnet.sparsifier_models import create
         >>> model = create("topk", workers=2, parameters=4, density=0.25)
         >>> _ = model.exchange(np.ones((2, 4), dtype=np.float32))
         >>> twin = create("topk", workers=2, parameters=4)

@@ -12,10 +12,10 @@ from simnet.base.rows import one
 from simnet.collectives import registry
 from simnet.costs import cltk
 from simnet.costs.devices import DeviceOp
-from sparsifier_models.base import Exchange, Sparsifier
-from sparsifier_models.options import Allreduce, Options
-from sparsifier_models.selection import Values, largest, take_mean
-from sparsifier_models.steps import in_order
+from simnet.sparsifier_models.base import Exchange, Sparsifier
+from simnet.sparsifier_models.options import Allreduce, Options
+from simnet.sparsifier_models.selection import Values, largest, take_mean
+from simnet.sparsifier_models.steps import in_order
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -5,9 +5,9 @@ then the numbers, infinity, and NaN last. So magnitudes are compared as integers
 bits of a mask, and then only the set bits are visited. No loop branches on a single entry: on random data that costs
 more than to compare a whole word.
 
-`sparsifier_models.selection` calls these for long arrays. Importing this module compiles what numba does not have in
-its cache. All is integer arithmetic but for sums of squares, whose additions are in a fixed order, so that no result
-depends on the processor.
+`simnet.sparsifier_models.selection` calls these for long arrays. Importing this module compiles what numba does not
+have in its cache. All is integer arithmetic but for sums of squares, whose additions are in a fixed order, so that no
+result depends on the processor.
 
 The loops take the bits of the gradient, an ndarray of uint32 of shape (n,), bounds `low` and `high` that are magnitudes
 as integers, and last the arrays that they fill: magnitudes and entries as uint32, places as int64.

@@ -12,8 +12,8 @@ import numpy as np
 
 from simnet.base.arrays import Floats
 from simnet.schedule import Schedule
-from sparsifier_models.base import Exchange, Sparsifier, State
-from sparsifier_models.selection import Values
+from simnet.sparsifier_models.base import Exchange, Sparsifier, State
+from simnet.sparsifier_models.selection import Values
 
 _EPS = float(np.finfo(np.float32).eps)
 _TINY = float(np.finfo(np.float32).smallest_subnormal)
@@ -48,7 +48,7 @@ def check(make: Callable[[], Sparsifier], batches: Sequence[Values], rounding: f
 
     Examples
     --------
-    >>> from sparsifier_models import create
+    >>> from simnet.sparsifier_models import create
     >>> rows = np.array([[4, 3, 1, 0], [0, 5, 1, -8]], dtype=np.float32)
     >>> len(check(lambda: create("topk", 2, 4, 0.5), [rows, rows]))
     2

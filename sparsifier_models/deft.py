@@ -10,10 +10,10 @@ import numpy as np
 from simnet import collectives
 from simnet.costs import deft
 from simnet.costs.devices import DeviceOp
-from sparsifier_models.base import Exchange
-from sparsifier_models.selection import Indices, Values, squared_norm, top_k
-from sparsifier_models.steps import Step
-from sparsifier_models.union_reduced import UnionReduced
+from simnet.sparsifier_models.base import Exchange
+from simnet.sparsifier_models.selection import Indices, Values, squared_norm, top_k
+from simnet.sparsifier_models.steps import Step
+from simnet.sparsifier_models.union_reduced import UnionReduced
 
 _INT32 = 4.0
 

@@ -10,9 +10,9 @@ import numpy as np
 from simnet.base.quantities import Count
 from simnet.collectives import registry
 from simnet.schedule import Schedule
-from sparsifier_models.base import Cost, Exchange, Sparsifier
-from sparsifier_models.options import AlgorithmOf, Options
-from sparsifier_models.selection import Values, squared_norms
+from simnet.sparsifier_models.base import Cost, Exchange, Sparsifier
+from simnet.sparsifier_models.options import AlgorithmOf, Options
+from simnet.sparsifier_models.selection import Values, squared_norms
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -18,10 +18,10 @@ from simnet.base.quantities import Count
 from simnet.base.rng import stream
 from simnet.costs import threshold_allgather
 from simnet.costs.devices import DeviceOp
-from sparsifier_models.base import Exchange, State, checked_part
-from sparsifier_models.gathered import GatheredOptions
-from sparsifier_models.selection import Indices, Values, above, entries_kept, kth_magnitude, top_k
-from sparsifier_models.thresholded import Found, Thresholded
+from simnet.sparsifier_models.base import Exchange, State, checked_part
+from simnet.sparsifier_models.gathered import GatheredOptions
+from simnet.sparsifier_models.selection import Indices, Values, above, entries_kept, kth_magnitude, top_k
+from simnet.sparsifier_models.thresholded import Found, Thresholded
 
 SAMPLED = 0.01
 """Fraction of the entries in a sample."""

@@ -14,10 +14,10 @@ from numpy.typing import NDArray
 
 from simnet.base.quantities import Count
 from simnet.costs import exdyna
-from sparsifier_models.base import Exchange, State, checked_part
-from sparsifier_models.options import Positive
-from sparsifier_models.partitioned import Partitioned, PartitionedOptions
-from sparsifier_models.selection import Indices, Values
+from simnet.sparsifier_models.base import Exchange, State, checked_part
+from simnet.sparsifier_models.options import Positive
+from simnet.sparsifier_models.partitioned import Partitioned, PartitionedOptions
+from simnet.sparsifier_models.selection import Indices, Values
 
 
 def block_layout(parameters: int, workers: int, blocks: int = 1024) -> tuple[int, int]:

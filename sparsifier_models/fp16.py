@@ -12,10 +12,10 @@ import numpy as np
 
 from simnet.costs import fp16
 from simnet.costs.devices import DeviceOp
-from sparsifier_models.base import Exchange, Wire
-from sparsifier_models.dense import Dense, DenseOptions
-from sparsifier_models.selection import Values, squared_norm
-from sparsifier_models.steps import in_order
+from simnet.sparsifier_models.base import Exchange, Wire
+from simnet.sparsifier_models.dense import Dense, DenseOptions
+from simnet.sparsifier_models.selection import Values, squared_norm
+from simnet.sparsifier_models.steps import in_order
 
 # Entries rounded at a time: they stay in the cache.
 _BLOCK = 65536

@@ -17,8 +17,8 @@ from copy import copy
 import numpy as np
 from numpy.typing import NDArray
 
-from sparsifier_models.base import Sparsifier
-from sparsifier_models.selection import Indices, Values, squared_norm, top_k
+from simnet.sparsifier_models.base import Sparsifier
+from simnet.sparsifier_models.selection import Indices, Values, squared_norm, top_k
 
 
 def counts_at(model: Sparsifier, densities: Sequence[float]) -> list[int]:
@@ -31,7 +31,7 @@ def counts_at(model: Sparsifier, densities: Sequence[float]) -> list[int]:
 
     Examples
     --------
-    >>> from sparsifier_models import create
+    >>> from simnet.sparsifier_models import create
     >>> counts_at(create("topk", workers=2, parameters=1000), [0.1, 0.033, 0.0001])
     [100, 33, 1]
     """
@@ -61,7 +61,7 @@ def corrected_rows(gradients: Values, residual: Values | None) -> Iterator[Value
 
 
 def nested_top_k(values: Values, counts: Sequence[int]) -> list[Indices]:
-    """Return the `sparsifier_models.selection.top_k` of each count, going through all `values` once.
+    """Return the `simnet.sparsifier_models.selection.top_k` of each count, going through all `values` once.
 
     Examples
     --------

@@ -18,10 +18,10 @@ from simnet import collectives
 from simnet.collectives import registry
 from simnet.costs.devices import DeviceOp
 from simnet.schedule import Schedule
-from sparsifier_models.base import Exchange, Sparsifier
-from sparsifier_models.options import Allgather, Options
-from sparsifier_models.selection import Indices, Values, squared_norm, taken
-from sparsifier_models.steps import Step, in_order
+from simnet.sparsifier_models.base import Exchange, Sparsifier
+from simnet.sparsifier_models.options import Allgather, Options
+from simnet.sparsifier_models.selection import Indices, Values, squared_norm, taken
+from simnet.sparsifier_models.steps import Step, in_order
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -18,9 +18,9 @@ from numpy.typing import NDArray
 from simnet.costs import gaussiank
 from simnet.costs.devices import DeviceOp
 from simnet.schedule import Schedule
-from sparsifier_models.gathered import GatheredOptions
-from sparsifier_models.selection import Values, above, count_above
-from sparsifier_models.thresholded import Found, Thresholded, moments
+from simnet.sparsifier_models.gathered import GatheredOptions
+from simnet.sparsifier_models.selection import Values, above, count_above
+from simnet.sparsifier_models.thresholded import Found, Thresholded, moments
 
 
 class Rule(NamedTuple):

@@ -17,10 +17,10 @@ from simnet import collectives
 from simnet.costs import gtopk, gtopk_reduce
 from simnet.costs.devices import DeviceOp
 from simnet.schedule import Schedule
-from sparsifier_models.base import Exchange, Sparsifier
-from sparsifier_models.options import Options
-from sparsifier_models.selection import Values, squared_norm, top_k
-from sparsifier_models.steps import Step, in_order
+from simnet.sparsifier_models.base import Exchange, Sparsifier
+from simnet.sparsifier_models.options import Options
+from simnet.sparsifier_models.selection import Values, squared_norm, top_k
+from simnet.sparsifier_models.steps import Step, in_order
 
 Sums = NDArray[np.floating[Any]]
 Places = NDArray[np.integer[Any]]

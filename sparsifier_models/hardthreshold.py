@@ -11,11 +11,11 @@ from numpy.typing import NDArray
 from simnet.costs import hardthreshold, threshold_allgather
 from simnet.costs.devices import DeviceOp
 from simnet.schedule import Schedule
-from sparsifier_models.base import Exchange, Wire
-from sparsifier_models.gathered import Gathered
-from sparsifier_models.options import Positive
-from sparsifier_models.selection import Indices, Values, above
-from sparsifier_models.union_reduced import UnionReduced, UnionReducedOptions
+from simnet.sparsifier_models.base import Exchange, Wire
+from simnet.sparsifier_models.gathered import Gathered
+from simnet.sparsifier_models.options import Positive
+from simnet.sparsifier_models.selection import Indices, Values, above
+from simnet.sparsifier_models.union_reduced import UnionReduced, UnionReducedOptions
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 
 from simnet.costs import exdyna
-from sparsifier_models.partitioned import Partitioned
-from sparsifier_models.selection import Indices
+from simnet.sparsifier_models.partitioned import Partitioned
+from simnet.sparsifier_models.selection import Indices
 
 
 class MiCRO(Partitioned):

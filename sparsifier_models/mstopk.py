@@ -12,8 +12,8 @@ import numpy as np
 from simnet.base.rng import stream
 from simnet.costs import topk_allgather
 from simnet.costs.devices import DeviceOp
-from sparsifier_models.gathered import Gathered
-from sparsifier_models.selection import Indices, Values, count_above, entries_above
+from simnet.sparsifier_models.gathered import Gathered
+from simnet.sparsifier_models.selection import Indices, Values, count_above, entries_above
 
 ROUNDS = 25
 

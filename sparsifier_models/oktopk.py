@@ -22,12 +22,12 @@ from simnet.base.quantities import Count
 from simnet.costs import oktopk, oktopk_balance_and_allgatherv, oktopk_split_and_reduce
 from simnet.costs.devices import DeviceOp
 from simnet.schedule import Round, Schedule
-from sparsifier_models import selection
-from sparsifier_models.base import Exchange, State, checked_part
-from sparsifier_models.options import Positive
-from sparsifier_models.reused_thresholds import RULES, Rules, drifted, raised
-from sparsifier_models.selection import Indices, Values, above, squared_norm, squared_norms, top_k
-from sparsifier_models.split_reduce import (
+from simnet.sparsifier_models import selection
+from simnet.sparsifier_models.base import Exchange, State, checked_part
+from simnet.sparsifier_models.options import Positive
+from simnet.sparsifier_models.reused_thresholds import RULES, Rules, drifted, raised
+from simnet.sparsifier_models.selection import Indices, Values, above, squared_norm, squared_norms, top_k
+from simnet.sparsifier_models.split_reduce import (
     Places,
     SplitOptions,
     SplitReduce,
@@ -43,7 +43,7 @@ from sparsifier_models.split_reduce import (
     split_schedule,
     unevenness,
 )
-from sparsifier_models.steps import Step, in_order
+from simnet.sparsifier_models.steps import Step, in_order
 
 WARM_UP = {"vgg": 512, "lstm": 128, "bert": 0}
 """Dense iterations before the first sparse one in the reference implementation, and the counter of the latter."""

@@ -18,10 +18,10 @@ import numpy as np
 from simnet.base.arrays import Floats
 from simnet.base.rows import each
 from simnet.costs.devices import DeviceOp
-from sparsifier_models.base import Exchange, State, checked_part
-from sparsifier_models.options import Positive
-from sparsifier_models.selection import Indices, Values, above, kth_magnitude
-from sparsifier_models.union_reduced import UnionReduced, UnionReducedOptions, bounded, checked_thresholds
+from simnet.sparsifier_models.base import Exchange, State, checked_part
+from simnet.sparsifier_models.options import Positive
+from simnet.sparsifier_models.selection import Indices, Values, above, kth_magnitude
+from simnet.sparsifier_models.union_reduced import UnionReduced, UnionReducedOptions, bounded, checked_thresholds
 
 
 @dataclass(frozen=True, kw_only=True)

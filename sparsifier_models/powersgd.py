@@ -19,10 +19,10 @@ from simnet.base.rng import stream
 from simnet.costs import powersgd
 from simnet.costs.devices import DeviceOp
 from simnet.schedule import Schedule
-from sparsifier_models.base import Exchange, State, checked_part
-from sparsifier_models.dense import Dense, DenseOptions
-from sparsifier_models.selection import Values, squared_norm
-from sparsifier_models.steps import Step, in_order
+from simnet.sparsifier_models.base import Exchange, State, checked_part
+from simnet.sparsifier_models.dense import Dense, DenseOptions
+from simnet.sparsifier_models.selection import Values, squared_norm
+from simnet.sparsifier_models.steps import Step, in_order
 
 # Entries of a matrix that are in double precision at a time; they stay in the cache.
 _BLOCK = 16384

@@ -19,10 +19,10 @@ from simnet.base.quantities import Count
 from simnet.base.rng import stream
 from simnet.costs import qsgd
 from simnet.costs.devices import DeviceOp
-from sparsifier_models.base import Exchange, Sparsifier
-from sparsifier_models.gathered import GatheredOptions
-from sparsifier_models.selection import Values, squared_norm
-from sparsifier_models.steps import in_order
+from simnet.sparsifier_models.base import Exchange, Sparsifier
+from simnet.sparsifier_models.gathered import GatheredOptions
+from simnet.sparsifier_models.selection import Values, squared_norm
+from simnet.sparsifier_models.steps import in_order
 
 # Entries quantised at a time: what that needs stays in the cache.
 _BLOCK = 32768

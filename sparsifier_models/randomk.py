@@ -13,11 +13,11 @@ from simnet.base.rng import stream
 from simnet.collectives import registry
 from simnet.costs import ring_allreduce, topk_allgather, tree_allreduce
 from simnet.costs.devices import DeviceOp
-from sparsifier_models.base import Exchange
-from sparsifier_models.gathered import Gathered, GatheredOptions
-from sparsifier_models.options import Allreduce
-from sparsifier_models.selection import Indices, Values, take_mean
-from sparsifier_models.steps import in_order
+from simnet.sparsifier_models.base import Exchange
+from simnet.sparsifier_models.gathered import Gathered, GatheredOptions
+from simnet.sparsifier_models.options import Allreduce
+from simnet.sparsifier_models.selection import Indices, Values, take_mean
+from simnet.sparsifier_models.steps import in_order
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -8,10 +8,10 @@ import numpy as np
 
 from simnet.costs import threshold_allgather
 from simnet.costs.devices import DeviceOp
-from sparsifier_models.gathered import GatheredOptions
-from sparsifier_models.options import Positive
-from sparsifier_models.selection import Values, above, count_above, top_k
-from sparsifier_models.thresholded import Found, Thresholded, moments
+from simnet.sparsifier_models.gathered import GatheredOptions
+from simnet.sparsifier_models.options import Positive
+from simnet.sparsifier_models.selection import Values, above, count_above, top_k
+from simnet.sparsifier_models.thresholded import Found, Thresholded, moments
 
 TRIM = 0.2
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from sparsifier_models import selection
+from simnet.sparsifier_models import selection
 
 RAISES, RAISE = 5, 1.03
 
@@ -47,7 +47,7 @@ def raised(values: Any, threshold: float, most: float, kernels: Any = selection)
     most : float
         Entries that it may select.
     kernels : module
-        `sparsifier_models.selection`, or what has its functions for other arrays.
+        `simnet.sparsifier_models.selection`, or what has its functions for other arrays.
 
     Returns
     -------

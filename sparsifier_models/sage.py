@@ -12,10 +12,10 @@ from simnet.base.rng import stream
 from simnet.base.rows import each
 from simnet.costs import hardthreshold
 from simnet.costs.devices import DeviceOp
-from sparsifier_models.base import Exchange, State, checked_part
-from sparsifier_models.options import Positive
-from sparsifier_models.selection import Indices, Values, above, count_above
-from sparsifier_models.union_reduced import UnionReduced, UnionReducedOptions, bounded, checked_thresholds
+from simnet.sparsifier_models.base import Exchange, State, checked_part
+from simnet.sparsifier_models.options import Positive
+from simnet.sparsifier_models.selection import Indices, Values, above, count_above
+from simnet.sparsifier_models.union_reduced import UnionReduced, UnionReducedOptions, bounded, checked_thresholds
 
 MARGIN = 0.05
 

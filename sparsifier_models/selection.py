@@ -2,8 +2,8 @@
 
 All of them are deterministic to the bit. No result depends on the number of threads or the processor, which the sums of
 a BLAS do, or on the order in which a partition happens to leave its elements. Long arrays go through the compiled loops
-of `sparsifier_models.compiled_selection`; short ones, and all where numba is missing, through numpy, with the same
-results.
+of `simnet.sparsifier_models.compiled_selection`; short ones, and all where numba is missing, through numpy, with the
+same results.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ _LONG, _SHORT, _WORTH = 1 << 17, 1 << 12, 1 << 28
 _interpreted = Interpreted(_WORTH)
 # One entry in so many is looked at to tell how many there will be, or where the k-th magnitude lies.
 _SAMPLED = 512
-# Magnitudes as integers, see `sparsifier_models.compiled_selection`.
+# Magnitudes as integers, see `simnet.sparsifier_models.compiled_selection`.
 _INFINITY, _LARGEST = 0x7F800000, 0x7FFFFFFF
 
 
@@ -346,7 +346,7 @@ def _exceed(values: Values, threshold: float, strict: bool) -> NDArray[np.bool_]
 def _loops() -> ModuleType | None:
     """Return the compiled loops; None where numba is missing or switched off."""
     try:
-        from sparsifier_models import compiled_selection
+        from simnet.sparsifier_models import compiled_selection
     except (ImportError, OSError):
         return None
     return compiled_selection

@@ -14,11 +14,11 @@ from annotated_types import Ge, Le
 
 from simnet.costs import threshold_allgather
 from simnet.costs.devices import DeviceOp
-from sparsifier_models.base import Exchange, State, checked_part
-from sparsifier_models.gathered import GatheredOptions
-from sparsifier_models.options import Positive
-from sparsifier_models.selection import Values, above, squared_norm
-from sparsifier_models.thresholded import Found, Thresholded, in_double, moments
+from simnet.sparsifier_models.base import Exchange, State, checked_part
+from simnet.sparsifier_models.gathered import GatheredOptions
+from simnet.sparsifier_models.options import Positive
+from simnet.sparsifier_models.selection import Values, above, squared_norm
+from simnet.sparsifier_models.thresholded import Found, Thresholded, in_double, moments
 
 MOST_STAGES = 100
 FIRST = 0.25

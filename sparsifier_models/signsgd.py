@@ -17,10 +17,10 @@ from simnet.base.rng import stream
 from simnet.costs import signsgd, signsgd_allgather
 from simnet.costs.devices import DeviceOp
 from simnet.schedule import Round, Schedule
-from sparsifier_models.base import Exchange, Sparsifier
-from sparsifier_models.options import Options
-from sparsifier_models.selection import Values
-from sparsifier_models.steps import Step, in_order
+from simnet.sparsifier_models.base import Exchange, Sparsifier
+from simnet.sparsifier_models.options import Options
+from simnet.sparsifier_models.selection import Values
+from simnet.sparsifier_models.steps import Step, in_order
 
 
 def scale_of(values: Values) -> np.float32:

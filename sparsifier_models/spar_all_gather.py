@@ -18,8 +18,8 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from sparsifier_models.selection import Indices
-from sparsifier_models.spar_reduce_scatter import Entries, add
+from simnet.sparsifier_models.selection import Indices
+from simnet.sparsifier_models.spar_reduce_scatter import Entries, add
 
 
 def merged(messages: Sequence[Entries], c: int) -> Entries:

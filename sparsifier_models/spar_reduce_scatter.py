@@ -19,7 +19,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from sparsifier_models.selection import Indices, Values, top_k
+from simnet.sparsifier_models.selection import Indices, Values, top_k
 
 
 class Entries(NamedTuple):

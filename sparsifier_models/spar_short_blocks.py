@@ -1,7 +1,7 @@
 """SparDL where blocks are short: many of them at once, step by step, to the bit as one after the other.
 
-Among P workers there are P T steps of `sparsifier_models.spar_reduce_scatter`, of c entries each; where c is small,
-what a step costs is the calls. All blocks take the same route, seen from their owners: the step in which a block
+Among P workers there are P T steps of `simnet.sparsifier_models.spar_reduce_scatter`, of c entries each; where c is
+small, what a step costs is the calls. All blocks take the same route, seen from their owners: the step in which a block
 leaves the worker that is o before its owner is done for all blocks, and all teams, together. A *lane* is one block in
 one team.
 """
@@ -16,9 +16,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from simnet.base.arrays import Floats
-from sparsifier_models.selection import Indices, Values
-from sparsifier_models.spar_all_gather import Outcome
-from sparsifier_models.spar_reduce_scatter import Entries, add, srs_route
+from simnet.sparsifier_models.selection import Indices, Values
+from simnet.sparsifier_models.spar_all_gather import Outcome
+from simnet.sparsifier_models.spar_reduce_scatter import Entries, add, srs_route
 
 # Fewer workers in a team, longer blocks or more entries of a block, and one block after the other is faster.
 _TEAM, _LENGTH, _KEPT = 16, 1 << 10, 64
@@ -137,7 +137,7 @@ class ShortBlocks:
         return [lanes[i :: self._blocks.size] for i in range(self._blocks.size)]
 
     def collect(self, outcomes: Sequence[Outcome], *, local: bool) -> tuple[Floats, Floats]:
-        """Turn the blocks at every worker into what it keeps of them, as `sparsifier_models.spardl` says.
+        """Turn the blocks at every worker into what it keeps of them, as `simnet.sparsifier_models.spardl` says.
 
         Parameters
         ----------
@@ -203,7 +203,7 @@ def _largest(held: Values, there: NDArray[np.bool_], k: Indices) -> NDArray[np.b
 
 
 def _squared_norms(values: Values, lanes: Indices, count: int) -> Floats:
-    """Return the sum of squares in each lane, added up as `sparsifier_models.selection.squared_norm` does."""
+    """Return the sum of squares in each lane, added up as `simnet.sparsifier_models.selection.squared_norm` does."""
     sizes = np.bincount(lanes, minlength=count)
     starts = np.cumsum(sizes) - sizes
     total = np.zeros(count)

@@ -20,9 +20,9 @@ from numpy.typing import NDArray
 from simnet.collectives import allgatherv_recursive_doubling
 from simnet.costs.devices import DeviceOp
 from simnet.schedule import Round, Schedule
-from sparsifier_models.selection import Indices, Values
-from sparsifier_models.split_reduce import Places
-from sparsifier_models.steps import Step
+from simnet.sparsifier_models.selection import Indices, Values
+from simnet.sparsifier_models.split_reduce import Places
+from simnet.sparsifier_models.steps import Step
 
 
 @dataclass(frozen=True)

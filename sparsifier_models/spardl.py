@@ -19,11 +19,11 @@ from simnet.collectives.doubling import bruck
 from simnet.costs import spardl, spardl_bsag, spardl_rsag
 from simnet.costs.devices import DeviceOp
 from simnet.schedule import Round, Schedule
-from sparsifier_models import spar_short_blocks
-from sparsifier_models.base import Exchange, Sparsifier, State, checked_part
-from sparsifier_models.options import Options
-from sparsifier_models.selection import Indices, Values, squared_norm
-from sparsifier_models.spar_all_gather import (
+from simnet.sparsifier_models import spar_short_blocks
+from simnet.sparsifier_models.base import Exchange, Sparsifier, State, checked_part
+from simnet.sparsifier_models.options import Options
+from simnet.sparsifier_models.selection import Indices, Values, squared_norm
+from simnet.sparsifier_models.spar_all_gather import (
     Adaptive,
     Outcome,
     adapted,
@@ -31,9 +31,9 @@ from sparsifier_models.spar_all_gather import (
     recursive_all_gather,
     started,
 )
-from sparsifier_models.spar_reduce_scatter import Entries, Reduced, add, spar_reduce_scatter, srs_rounds
-from sparsifier_models.spar_short_blocks import ShortBlocks
-from sparsifier_models.steps import Step, in_order
+from simnet.sparsifier_models.spar_reduce_scatter import Entries, Reduced, add, spar_reduce_scatter, srs_rounds
+from simnet.sparsifier_models.spar_short_blocks import ShortBlocks
+from simnet.sparsifier_models.steps import Step, in_order
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -17,10 +17,10 @@ from numpy.typing import NDArray
 from simnet.base.quantities import Count
 from simnet.costs.devices import DeviceOp
 from simnet.schedule import Round, Schedule
-from sparsifier_models.base import Sparsifier, Wire
-from sparsifier_models.gathered import GatheredOptions
-from sparsifier_models.selection import Indices, Values
-from sparsifier_models.steps import Step
+from simnet.sparsifier_models.base import Sparsifier, Wire
+from simnet.sparsifier_models.gathered import GatheredOptions
+from simnet.sparsifier_models.selection import Indices, Values
+from simnet.sparsifier_models.steps import Step
 
 Places: TypeAlias = NDArray[np.int32] | NDArray[np.int64]
 

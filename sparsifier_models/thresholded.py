@@ -15,9 +15,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from simnet.costs.devices import DeviceOp
-from sparsifier_models.base import Exchange
-from sparsifier_models.gathered import Gathered
-from sparsifier_models.selection import Indices, Values, taken
+from simnet.sparsifier_models.base import Exchange
+from simnet.sparsifier_models.gathered import Gathered
+from simnet.sparsifier_models.selection import Indices, Values, taken
 
 # Blocks this short stay in the cache while they are converted and summed.
 _BLOCK = 8192

@@ -14,9 +14,9 @@ from numpy.typing import NDArray
 from simnet.costs import topk_allgather
 from simnet.costs.devices import DeviceOp
 from simnet.schedule import Schedule
-from sparsifier_models.gains import corrected_rows, counts_at, gain, nested_top_k
-from sparsifier_models.gathered import Gathered, GatheredOptions
-from sparsifier_models.selection import Indices, Values, squared_norm, top_k
+from simnet.sparsifier_models.gains import corrected_rows, counts_at, gain, nested_top_k
+from simnet.sparsifier_models.gathered import Gathered, GatheredOptions
+from simnet.sparsifier_models.selection import Indices, Values, squared_norm, top_k
 
 
 class Topk(Gathered):
@@ -49,7 +49,7 @@ class Topk(Gathered):
     def gains(self, gradients: Values, densities: Sequence[float]) -> NDArray[np.float64]:
         """Return the compression gain that an exchange of `gradients` would have at each density.
 
-        Parameters, result and refusals as of `sparsifier_models.artopk.ARTopk.gains`.
+        Parameters, result and refusals as of `simnet.sparsifier_models.artopk.ARTopk.gains`.
 
         Examples
         --------

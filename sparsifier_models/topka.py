@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from simnet.costs import topka
-from sparsifier_models.topk import Topk
+from simnet.sparsifier_models.topk import Topk
 
 
 class TopkA(Topk):
     """TopkA: exact top-k of the fused gradient with k = max(1, floor(c n)), over all-gather.
 
-    What `sparsifier_models.topk.Topk` does, in the reference implementation of Ok-Topk: on the wire ``released``
+    What `simnet.sparsifier_models.topk.Topk` does, in the reference implementation of Ok-Topk: on the wire ``released``
     float32 values and uint32 indices are gathered one after the other, and nothing else travels.
 
     References

@@ -14,10 +14,10 @@ import numpy as np
 from simnet.collectives import alltoall_pairwise
 from simnet.costs import sparcml_bounds, topkdsa, topkdsa_bounds
 from simnet.costs.devices import DeviceOp
-from sparsifier_models import sparcml
-from sparsifier_models.base import Exchange
-from sparsifier_models.selection import Values, squared_norm, top_k
-from sparsifier_models.split_reduce import (
+from simnet.sparsifier_models import sparcml
+from simnet.sparsifier_models.base import Exchange
+from simnet.sparsifier_models.selection import Values, squared_norm, top_k
+from simnet.sparsifier_models.split_reduce import (
     Places,
     SplitOptions,
     SplitReduce,
@@ -28,7 +28,7 @@ from sparsifier_models.split_reduce import (
     split_and_reduce,
     split_schedule,
 )
-from sparsifier_models.steps import Step, in_order
+from simnet.sparsifier_models.steps import Step, in_order
 
 NEGLIGIBLE = 1e-8
 """Sums up to this size are left out of a piece by the released SSAR_Split_allgather."""

@@ -19,11 +19,11 @@ from simnet.base.arrays import Floats
 from simnet.collectives import registry
 from simnet.costs.devices import DeviceOp
 from simnet.schedule import Schedule
-from sparsifier_models.base import Exchange
-from sparsifier_models.gathered import Gathered, GatheredOptions
-from sparsifier_models.options import Allgather, Allreduce
-from sparsifier_models.selection import Indices, Values, take_mean
-from sparsifier_models.steps import in_order
+from simnet.sparsifier_models.base import Exchange
+from simnet.sparsifier_models.gathered import Gathered, GatheredOptions
+from simnet.sparsifier_models.options import Allgather, Allreduce
+from simnet.sparsifier_models.selection import Indices, Values, take_mean
+from simnet.sparsifier_models.steps import in_order
 
 
 def bounded(threshold: Floats) -> Floats:

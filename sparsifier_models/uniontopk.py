@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from simnet.costs import uniontopk
 from simnet.costs.devices import DeviceOp
-from sparsifier_models.selection import Indices, Values, top_k
-from sparsifier_models.union_reduced import UnionReduced
+from simnet.sparsifier_models.selection import Indices, Values, top_k
+from simnet.sparsifier_models.union_reduced import UnionReduced
 
 
 class UnionTopk(UnionReduced):

@@ -65,7 +65,7 @@ def no_search(monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse(routes: object, target: int) -> None:
         raise AssertionError(f"a search for routes to {target}")
 
-    monkeypatch.setattr("topologies.routes.Routes._distance_to", refuse)
+    monkeypatch.setattr("simnet.topologies.routes.Routes._distance_to", refuse)
 
 
 @pytest.fixture

@@ -13,13 +13,13 @@ import torch
 import torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel
 
-import sparsifier_models
+from simnet import sparsifier_models
 from simnet.base.errors import SimnetError
 from simnet.hooks import Hook, Trainer
 from simnet.studies.choosing.inputs import Given, from_flags
 from simnet.studies.choosing.policy import make
 from simnet.studies.choosing.policy_file import Entry
-from validate.jobs.worker import Place, distributed
+from simnet.validate.jobs.worker import Place, distributed
 
 SIZES = (3000, 1700)
 

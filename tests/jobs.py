@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-import topologies
+from simnet import topologies
 from simnet.base.rng import stream
 from simnet.costs.devices import load_device
 from simnet.job import Compute, Job

@@ -117,11 +117,11 @@ class Port:
 class ReferenceNetwork:
     """Links that carry messages.
 
-    `routes` has the routes of pairs of hosts, as `topologies.Routes` does. `bandwidth` and `latency` are a `Steps` for
-    each link; `load` is a rate taken off links, `others` flows that share them: (src, dst, Steps that is on where > 0,
-    limit). `loss` is the probability that a packet is lost by link, and the transport that answers it; `crowd` the
-    factors on a link's capacity while 0, 1, 2, ... flows are on it. `routing`, `reroute`, `stack` and `sharing` are
-    as of `Network`. Inputs are floats, which become `number`s.
+    `routes` has the routes of pairs of hosts, as `simnet.topologies.Routes` does. `bandwidth` and `latency` are a
+    `Steps` for each link; `load` is a rate taken off links, `others` flows that share them: (src, dst, Steps that is on
+    where > 0, limit). `loss` is the probability that a packet is lost by link, and the transport that answers it;
+    `crowd` the factors on a link's capacity while 0, 1, 2, ... flows are on it. `routing`, `reroute`, `stack` and
+    `sharing` are as of `Network`. Inputs are floats, which become `number`s.
     """
 
     def __init__(

@@ -4,7 +4,7 @@ import itertools
 
 import networkx as nx
 
-from topologies import dragonfly, fat_tree, multi_gpu_nodes, ring, star, torus, tree
+from simnet.topologies import dragonfly, fat_tree, multi_gpu_nodes, ring, star, torus, tree
 
 LINK = {"latency": 1e-6, "bandwidth": 8.0}
 GPUS = {"intra_latency": 2e-6, "intra_bandwidth": 3e11, "nic_latency": 6e-6, "nic_bandwidth": 2.5e10}

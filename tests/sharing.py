@@ -6,7 +6,7 @@ import numpy as np
 
 from simnet.network.event_loop.records import TRANSFER
 from simnet.network.tables import Store
-from topologies.routes import as_table
+from simnet.topologies.routes import as_table
 
 
 def max_min_shares(routes, capacity, limits=None, weights=None):

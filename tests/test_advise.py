@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-import topologies
 from jobs import AG, DENSE, RING, Source, check_split, job_on
+from simnet import topologies
 from simnet.advise import Advised, Adviser, Cost, Estimator, Sum, probe_bytes
 from simnet.advise.adviser import FACTOR_SPREAD
 from simnet.base.errors import InputError

@@ -21,11 +21,10 @@ import simpy
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-import topologies
 from reference_network import ReferenceNetwork, ReferenceRun, Steps
 from reference_protocols import StackRun
 from reference_stack import framed
-from simnet import collectives
+from simnet import collectives, topologies
 from simnet.base.errors import StalledError
 from simnet.network import ConstantLoad, Network, OnOffFlow, engines, max_plus, recurrence
 from simnet.network.computing import Computing
@@ -34,7 +33,7 @@ from simnet.network.stack import IDEAL, Stack
 from simnet.network.transport import Incast, Loss, MeasuredIncast, Transport
 from simnet.network.weather import Weather, markov, outages, steps
 from simnet.schedule import Call, Round, Schedule
-from topologies import Routes
+from simnet.topologies import Routes
 
 
 class Case:

@@ -13,13 +13,13 @@ from scipy import stats as distributions
 
 from gradients import KINDS as COMMON_KINDS
 from gradients import f32, gradients_of, jobs
-from sparsifier_models import create
-from sparsifier_models.dgc import VARIANTS as DGC_VARIANTS
-from sparsifier_models.dgc import sample_stride
-from sparsifier_models.gaussiank import RULES
-from sparsifier_models.selection import kth_magnitude
-from sparsifier_models.sidco import exponential, gamma, generalised_pareto, stage_targets
-from sparsifier_models.thresholded import moments, side_by_side
+from simnet.sparsifier_models import create
+from simnet.sparsifier_models.dgc import VARIANTS as DGC_VARIANTS
+from simnet.sparsifier_models.dgc import sample_stride
+from simnet.sparsifier_models.gaussiank import RULES
+from simnet.sparsifier_models.selection import kth_magnitude
+from simnet.sparsifier_models.sidco import exponential, gamma, generalised_pareto, stage_targets
+from simnet.sparsifier_models.thresholded import moments, side_by_side
 from variants import made, variants_of
 
 GOLDEN = Path(__file__).parent / "golden" / "baselines"

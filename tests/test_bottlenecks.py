@@ -5,12 +5,12 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-import topologies
 from sharing import max_min_shares
+from simnet import topologies
 from simnet.network import Network
 from simnet.network.bottlenecks import bottlenecks
 from simnet.schedule import Round, Schedule
-from topologies.routes import as_table
+from simnet.topologies.routes import as_table
 
 
 def left_of(routes, capacity):

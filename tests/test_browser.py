@@ -11,8 +11,8 @@ from pathlib import Path
 import pandas as pd
 import pytest
 
-import scenarios
 from commands import invoke
+from simnet import scenarios
 from simnet.report import figures
 from simnet.report.html import report
 from simnet.report.page_data import POINTS

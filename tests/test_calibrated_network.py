@@ -6,9 +6,8 @@ import numpy as np
 import pandas as pd
 import pytest
 
-import topologies
 from commands import did, refused
-from simnet import collectives
+from simnet import collectives, topologies
 from simnet.base.errors import InputError
 from simnet.calibration import Curve, Setting, load_cost_model
 from simnet.calibration.readers import write_tidy

@@ -8,10 +8,9 @@ import numpy as np
 import pandas as pd
 import pytest
 
-import topologies
 from commands import did, refused
 from scenario_texts import DENSE_AND_AG
-from simnet import collectives
+from simnet import collectives, topologies
 from simnet.calibration import CalibratedSoftware, Curve, Setting, calibrate, load_cost_model, measured, written
 from simnet.calibration.software import eager_measured, stack_measured
 from simnet.calibration.summary import calibrated
@@ -20,8 +19,8 @@ from simnet.collectives import registry
 from simnet.network import STACKS, Network, weather
 from simnet.scenario import load
 from simnet.schedule import Round, Schedule
-from sparsifier_models import create
-from validate.simulated import errors, simulated
+from simnet.sparsifier_models import create
+from simnet.validate.simulated import errors, simulated
 
 SIZES = 2.0 ** np.arange(8, 25, 2)
 LATENCY, BANDWIDTH = 2e-5, 1e9

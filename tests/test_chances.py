@@ -33,10 +33,10 @@ from simnet.studies.choosing.chances import (
 from simnet.studies.choosing.forecast import Points
 from simnet.studies.choosing.output import advice, share
 from simnet.studies.choosing.whole_job import candidates_of, decide_job
-from validate import chances as judging
-from validate import residuals
-from validate.jobs.errors import FASTEST
-from validate.shapednet.libraries import cases, predictable
+from simnet.validate import chances as judging
+from simnet.validate import residuals
+from simnet.validate.jobs.errors import FASTEST
+from simnet.validate.shapednet.libraries import cases, predictable
 
 SHIPPED = Path(measured.__file__).parent / "residuals.csv"
 

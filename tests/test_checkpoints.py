@@ -11,10 +11,9 @@ import pytest
 
 import killing
 import needs
-import sparsifier_models
-import topologies
 from commands import contents, did, invoke, refused
 from jobs import AG, RING, Source, job_on
+from simnet import sparsifier_models, topologies
 from simnet.advise import Advised
 from simnet.base.errors import InputError
 from simnet.base.writing import alone, tidy

@@ -11,10 +11,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import commands
-import sparsifier_models
-import topologies
 from jobs import Source, job_on
 from looping import each
+from simnet import sparsifier_models, topologies
 from simnet.costs import models
 from simnet.costs.devices import DeviceProfile, Method, load_device
 from simnet.job import Compute, Overlap, run_policy
@@ -27,7 +26,7 @@ from simnet.studies.choosing.decision import BUCKET, QUANTITIES
 from simnet.studies.choosing.inputs import Given, from_flags, from_scenario
 from simnet.studies.choosing.maps import axis, draw_map
 from simnet.studies.choosing.rehearsals import sample
-from validate.published import table_vi
+from simnet.validate.published import table_vi
 
 IDEAL = load_device("ideal")
 ALPHA, BANDWIDTH = 1e-3, 1e8

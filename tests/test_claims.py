@@ -5,7 +5,7 @@ import pytest
 
 from simnet import traces
 from simnet.schedule import Schedule
-from sparsifier_models import create
+from simnet.sparsifier_models import create
 
 DENSITY = 0.01
 SOURCES = ["recorded", "synthetic"]

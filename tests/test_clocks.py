@@ -5,9 +5,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-import topologies
 from looping import each
-from simnet import collectives, costs
+from simnet import collectives, costs, topologies
 from simnet.collectives import registry
 from simnet.network import Network
 

@@ -9,9 +9,9 @@ import pandas as pd
 import pytest
 
 import commands
-import sparsifier_models
 from commands import contents
 from learnt import check_learnt
+from simnet import sparsifier_models
 from simnet.base.errors import InputError
 from simnet.base.writing import INCOMPLETE
 from simnet.job import run_policy

@@ -1,4 +1,4 @@
-"""`sparsifier_models.conformance.check` finds what it says it finds: schemes broken on purpose."""
+"""`simnet.sparsifier_models.conformance.check` finds what it says it finds: schemes broken on purpose."""
 
 import numpy as np
 import pytest
@@ -6,9 +6,9 @@ import pytest
 from simnet.collectives import allreduce_ring
 from simnet.costs.devices import DeviceOp
 from simnet.schedule import Round, Schedule
-from sparsifier_models import Exchange, Sparsifier
-from sparsifier_models.conformance import check
-from sparsifier_models.selection import take_mean
+from simnet.sparsifier_models import Exchange, Sparsifier
+from simnet.sparsifier_models.conformance import check
+from simnet.sparsifier_models.selection import take_mean
 
 
 class Rotating(Sparsifier):

@@ -11,8 +11,8 @@ import networkx as nx
 import numpy as np
 import pytest
 
-from topologies import Routes, build, check_connected, select_links
-from topologies.deferred import Deferred, add_link, add_node, deferred, nodes_and_links
+from simnet.topologies import Routes, build, check_connected, select_links
+from simnet.topologies.deferred import Deferred, add_link, add_node, deferred, nodes_and_links
 
 LINK = {"latency": 1e-3, "bandwidth": 1e9}
 NODES = {"intra_latency": 1e-6, "intra_bandwidth": 1e11, "nic_latency": 1e-5, "nic_bandwidth": 1e10}
@@ -46,7 +46,7 @@ def test_it_becomes_the_graph_that_networkx_makes_at_once(family, parameters, mo
     kept = nodes_and_links(graph)
     selected = select_links(graph, "host:1")
     assert type(graph) is Deferred
-    monkeypatch.setattr("topologies.graphs.deferred", at_once)
+    monkeypatch.setattr("simnet.topologies.graphs.deferred", at_once)
     made = build(family, **parameters)
     assert type(made) is nx.DiGraph
     assert kept == nodes_and_links(made) == (list(made), list(made.edges(data=True)))

@@ -24,7 +24,7 @@ SYMBOLS = {"M", "N", "P", "alpha", "beta", "c", "d", "k", "n", "t"}
 """Symbols that mean the same everywhere; see `simnet.costs`."""
 
 SHAPES = {"path", "paths"}
-"""Methods that every regular topology has; `topologies.shapes` documents them."""
+"""Methods that every regular topology has; `simnet.topologies.shapes` documents them."""
 
 
 def undocumented(path):

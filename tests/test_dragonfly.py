@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from routing import LINK, flow, nodes_of
-from topologies import Routes, check_connected, dragonfly, select_links
+from simnet.topologies import Routes, check_connected, dragonfly, select_links
 
 
 @st.composite

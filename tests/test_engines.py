@@ -11,8 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-import topologies
-from simnet import collectives
+from simnet import collectives, topologies
 from simnet.base.effort import Interpreted
 from simnet.base.errors import SimnetError, StalledError
 from simnet.network import (
@@ -434,7 +433,7 @@ def test_engines_are_named():
 
 CHEAP = """
 import sys
-import topologies
+from simnet import topologies
 from simnet import collectives
 from simnet.network import Network
 

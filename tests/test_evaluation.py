@@ -9,8 +9,8 @@ from commands import did, refused
 from simnet.calibration import calibrate, measured
 from simnet.calibration.curves import curves_of, systems
 from simnet.calibration.readers import write_tidy
-from validate.evaluation import evaluate
-from validate.evaluation_figures import recorded_figures, worse
+from simnet.validate.evaluation import evaluate
+from simnet.validate.evaluation_figures import recorded_figures, worse
 
 PUBLIC = [name for name, one in measured.datasets().items() if one.file.startswith("public/")]
 QUICK = ("shaped_gloo", "shaped_sparse", "published_plateaus")

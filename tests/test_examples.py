@@ -11,8 +11,8 @@ import numpy as np
 import pytest
 
 import killing
-import sparsifier_models
-from sparsifier_models.conformance import check
+from simnet import sparsifier_models
+from simnet.sparsifier_models.conformance import check
 
 ROOT = Path(__file__).parents[1]
 EXAMPLE = ROOT / "examples" / "plugins"

@@ -12,12 +12,12 @@ from hypothesis import strategies as st
 
 from gradients import gradients_of, jobs
 from simnet.base.rng import stream
-from sparsifier_models import create
-from sparsifier_models.deft import assign_k, cut_layers, pack
-from sparsifier_models.exdyna import allocate, block_layout
-from sparsifier_models.partitioned import PartitionedOptions
-from sparsifier_models.sage import sample_size, scaling
-from validate.reproduction.exdyna import LAYERS, STEMS
+from simnet.sparsifier_models import create
+from simnet.sparsifier_models.deft import assign_k, cut_layers, pack
+from simnet.sparsifier_models.exdyna import allocate, block_layout
+from simnet.sparsifier_models.partitioned import PartitionedOptions
+from simnet.sparsifier_models.sage import sample_size, scaling
+from simnet.validate.reproduction.exdyna import LAYERS, STEMS
 from variants import made, variants_of
 
 GOLDEN = Path(__file__).parent / "golden" / "exdyna"

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-import sparsifier_models
+from simnet import sparsifier_models
 from simnet.costs.devices import load_device
 from simnet.costs.models import model
 from simnet.job import Compute, Job, run_in_step

@@ -15,9 +15,9 @@ from simnet.hooks import COLUMNS
 from simnet.hooks.log import Clock, Iteration, Log, Span
 from simnet.hooks.messages import Message
 from simnet.scenario import load
-from validate.jobs import scenarios
-from validate.jobs.gradients import record
-from validate.jobs.settings import Setting, links
+from simnet.validate.jobs import scenarios
+from simnet.validate.jobs.gradients import record
+from simnet.validate.jobs.settings import Setting, links
 
 WORKER = Path(__file__).with_name("hook_worker.py")
 pytestmark = pytest.mark.extras

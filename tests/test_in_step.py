@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-import topologies
+from simnet import topologies
 from simnet.base.errors import SimnetError
 from simnet.collectives import (
     allgather_ring,

@@ -18,7 +18,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import commands
-import topologies
+from simnet import topologies
 from simnet.base.errors import InputError
 from simnet.base.writing import staged
 from simnet.collectives import allreduce_ring, hierarchical, registry
@@ -39,7 +39,7 @@ from simnet.network.weather import Weather, steps
 from simnet.scenario import load
 from simnet.schedule import Round, Schedule
 from simnet.studies import exporting
-from topologies.graphs import label
+from simnet.topologies.graphs import label
 
 SCENARIO = """\
 name: small

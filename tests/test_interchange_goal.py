@@ -14,7 +14,7 @@ from simnet.collectives import allreduce_ring
 from simnet.interchange import goal, operations, read_goal
 from simnet.network import Network
 from simnet.schedule import Round, Schedule
-from topologies import star
+from simnet.topologies import star
 
 
 def read(tmp_path, text, **options):

@@ -8,7 +8,7 @@ from simnet.base.errors import InputError
 from simnet.collectives import allgather_ring, allreduce_ring
 from simnet.interchange.msccl import read_msccl
 from simnet.network import Network
-from topologies import star
+from simnet.topologies import star
 
 
 def step(s, kind, cnt=1, depid=-1, deps=-1):

@@ -4,8 +4,8 @@ import pytest
 
 from simnet.base.errors import InputError
 from simnet.interchange.nccl import read_nccl_topology
-from topologies import Routes
-from topologies.graphs import check
+from simnet.topologies import Routes
+from simnet.topologies.graphs import check
 
 
 def gpu(number, bus, links, sm=90):

@@ -7,8 +7,8 @@ import pytest
 
 from simnet.base.errors import InputError
 from simnet.interchange.nodelink import read_nodelink, write_nodelink
-from topologies import fat_tree, multi_gpu_nodes, ring, star, tree, wan
-from topologies.graphs import check
+from simnet.topologies import fat_tree, multi_gpu_nodes, ring, star, tree, wan
+from simnet.topologies.graphs import check
 
 GRAPHS = [
     star(5, 1e-3, 1.1e9),

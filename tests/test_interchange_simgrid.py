@@ -20,7 +20,7 @@ from simnet.interchange import (
 )
 from simnet.network import Network
 from simnet.network.weather import Weather, steps
-from topologies import Routes, fat_tree, multi_gpu_nodes, ring, star, tree, wan
+from simnet.topologies import Routes, fat_tree, multi_gpu_nodes, ring, star, tree, wan
 
 HEAD = """<?xml version='1.0'?>
 <!DOCTYPE platform SYSTEM "https://simgrid.org/simgrid.dtd">

@@ -10,8 +10,8 @@ from gradients import KINDS as COMMON_KINDS
 from gradients import f32, gradients_of, jobs
 from looping import each
 from simnet.costs.devices import device_names, load_device
-from sparsifier_models import selection
-from sparsifier_models.conformance import check
+from simnet.sparsifier_models import selection
+from simnet.sparsifier_models.conformance import check
 from states import assert_continues, same_state
 from variants import EVERY, label, made
 

@@ -22,12 +22,12 @@ from simnet.job import Overlap, buckets, create_sparsifier, run_policy
 from simnet.network import STACKS
 from simnet.report.stacks import condensed
 from simnet.scenario import load
+from simnet.sparsifier_models import create
 from simnet.studies import iteration_errors
 from simnet.studies.iteration import PARTS, predict_job
-from sparsifier_models import create
-from validate.jobs import errors, report, scenarios
-from validate.jobs.comparing import compared
-from validate.jobs.tables import over_ranks, read_logs
+from simnet.validate.jobs import errors, report, scenarios
+from simnet.validate.jobs.comparing import compared
+from simnet.validate.jobs.tables import over_ranks, read_logs
 
 SCENARIO = """
 workers: 4
@@ -126,7 +126,7 @@ def test_calls_are_off_by_what_is_known_of_their_stack(monkeypatch):
 
 def test_the_shipped_table_of_errors_is_what_the_shipped_measurements_say():
     shipped = Path(measured.__file__).parent / "jobs" / "errors.csv"
-    assert shipped.read_text(encoding="utf-8") == errors.table(), "python -m validate.jobs.errors makes it anew"
+    assert shipped.read_text(encoding="utf-8") == errors.table(), "python -m simnet.validate.jobs.errors makes it anew"
 
 
 def test_bounds_of_calls_hold_the_part_that_they_are_to_hold():

@@ -13,7 +13,7 @@ import pytest
 from typer.testing import CliRunner
 
 import simnet
-import topologies
+from simnet import topologies
 from simnet.base.errors import InputError, SimnetError
 from simnet.cli import Verbs, app
 from simnet.commands.options import grouped

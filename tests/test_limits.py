@@ -18,9 +18,8 @@ from annotated_types import Gt
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-import topologies
 from commands import did, refused
-from simnet import collectives
+from simnet import collectives, topologies
 from simnet.base.errors import InputError, SimnetError
 from simnet.base.quantities import Bandwidth, Rate, Seconds, Size, outside
 from simnet.calibration.readers import read as read_measured

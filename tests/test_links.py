@@ -16,12 +16,12 @@ from simnet.base.errors import InputError
 from simnet.calibration import measured
 from simnet.calibration.readers import kind_of, read
 from simnet.network.stack import STACKS
-from validate.evaluation import evaluate
-from validate.evaluation_figures import recorded_figures, worse
-from validate.links import held_by_links, repeated
-from validate.shapednet import Change, predict
-from validate.shapednet.exchanges import schedule_of
-from validate.shapednet.libraries import LIBRARIES, calibrated, from_links, library, predictable
+from simnet.validate.evaluation import evaluate
+from simnet.validate.evaluation_figures import recorded_figures, worse
+from simnet.validate.links import held_by_links, repeated
+from simnet.validate.shapednet import Change, predict
+from simnet.validate.shapednet.exchanges import schedule_of
+from simnet.validate.shapednet.libraries import LIBRARIES, calibrated, from_links, library, predictable
 
 HEAD = "stack,algorithm,profile,collective,N,latency_ms,rate_mbit,size_bytes,rep,seconds\n"
 NAMES = {"all_reduce": "allreduce", "all_gather": "allgather", "broadcast": "bcast"}

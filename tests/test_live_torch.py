@@ -3,8 +3,8 @@
 import numpy as np
 import pytest
 
-import topologies
 from jobs import job_on
+from simnet import topologies
 from simnet.base.errors import SimnetError
 from simnet.job import run_policy
 from simnet.network import Network

@@ -10,11 +10,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-import topologies
 from commands import did
 from jobs import Source, job_on
 from learnt import check_learnt
 from scenario_texts import DENSE_AND_AG
+from simnet import topologies
 from simnet.base.errors import SimnetError
 from simnet.job import Overlap, run_policy
 from simnet.network import Network

@@ -11,8 +11,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.optimize import linprog
 
-import topologies
 from sharing import Sharing, max_min_shares
+from simnet import topologies
 
 TIGHT = 1e-11
 """Relative difference that rounding may make to a rate; a wrong share is off by far more."""

@@ -8,8 +8,8 @@ import pytest
 
 from simnet.scenario import load
 from simnet.scenario.runner import results_of
+from simnet.sparsifier_models import create
 from simnet.traces import normals
-from sparsifier_models import create
 
 SMALL = ("job.scale=200", "job.iterations=6")
 

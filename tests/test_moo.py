@@ -11,10 +11,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
-import sparsifier_models
-import topologies
 from jobs import AG, RING, SPLIT, TREE, job_on
-from simnet import costs
+from simnet import costs, sparsifier_models, topologies
 from simnet.base.errors import InputError
 from simnet.job import EXPLORE, TRAIN, ColocatedJob, Compute, run_policy
 from simnet.network import Network
@@ -36,7 +34,7 @@ from simnet.policies.pareto import knee, normalised, pareto_front, weighted
 from simnet.report.results import write_run
 from simnet.report.summary import summarize, with_exploration
 from simnet.scenario import load
-from sparsifier_models.artopk import windowed_mean
+from simnet.sparsifier_models.artopk import windowed_mean
 
 SPARSE = (RING, TREE, AG)
 RESNET18 = 46_758_048.0

@@ -8,7 +8,7 @@ import simpy
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-import topologies
+from simnet import topologies
 from simnet.base.errors import StalledError
 from simnet.collectives import allreduce_ring
 from simnet.network import ConstantLoad, Network, OnOffFlow

@@ -7,10 +7,10 @@ import numpy as np
 import pytest
 
 from simnet.base.rng import stream
+from simnet.sparsifier_models.selection import squared_norms
 from simnet.traces import normals, synthetic
 from simnet.traces.refining import BEYOND
 from simnet.traces.synthetic_parameters import SyntheticParameters
-from sparsifier_models.selection import squared_norms
 
 # The package has a function of this name.
 SOURCE = importlib.import_module("simnet.traces.synthetic")

@@ -15,10 +15,10 @@ from hypothesis import strategies as st
 
 from gradients import KINDS, f32, gradients_of
 from looping import each
-from sparsifier_models import create, split_reduce
-from sparsifier_models.oktopk import WARM_UP
-from sparsifier_models.reused_thresholds import RULES, raised
-from sparsifier_models.split_reduce import (
+from simnet.sparsifier_models import create, split_reduce
+from simnet.sparsifier_models.oktopk import WARM_UP
+from simnet.sparsifier_models.reused_thresholds import RULES, raised
+from simnet.sparsifier_models.split_reduce import (
     balancing,
     by_region,
     equal_cuts,

@@ -6,9 +6,8 @@ import numpy as np
 import pytest
 import simpy
 
-import topologies
 from jobs import AG, DENSE, job_on, star
-from simnet import collectives
+from simnet import collectives, topologies
 from simnet.base.errors import SimnetError, StalledError
 from simnet.job import Compute
 from simnet.job.loop import iterate

@@ -10,7 +10,7 @@ from annotated_types import Ge
 from pydantic import ValidationError
 from ruamel.yaml import YAML
 
-import topologies
+from simnet import topologies
 from simnet.base import plugins
 from simnet.base.errors import InputError
 from simnet.base.quantities import Bandwidth, Seconds
@@ -32,7 +32,7 @@ output: {report: false}
 """
 
 MESH = """\
-import topologies
+from simnet import topologies
 from simnet.base.quantities import Bandwidth, Count, Seconds
 
 

@@ -15,13 +15,13 @@ from simnet.calibration.readers import kind_of, read
 from simnet.costs.devices import device_names, load_device
 from simnet.scenario import load
 from simnet.scenario.identity import identity
-from sparsifier_models import create, scheme
+from simnet.sparsifier_models import create, scheme
 
 SCHEME = """\
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from sparsifier_models.topk import Topk
+from simnet.sparsifier_models.topk import Topk
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -89,7 +89,7 @@ WEATHER = "network.weather=[{links: all, bandwidth: {NAME: {}}}]"
 FAILING = """\
 from simnet.calibration.readers import Format
 from simnet.collectives.registry import collective
-from sparsifier_models.topk import Topk
+from simnet.sparsifier_models.topk import Topk
 
 
 def fails(*arguments, **options):
@@ -224,7 +224,9 @@ class TestFiles:
         (folder / "syntax.py").write_text("import numpy\ndef (:\n")
         (folder / "fails.py").write_text("def f():\n    return 1\n\ndef g():\n    f()\n    {}['a']\n\ng()\n")
         (folder / "exits.py").write_text("raise SystemExit(7)\n")
-        (folder / "partly.py").write_text("from sparsifier_models import Sparsifier\nclass Mine(Sparsifier): pass\n")
+        (folder / "partly.py").write_text(
+            "from simnet.sparsifier_models import Sparsifier\nclass Mine(Sparsifier): pass\n"
+        )
         own.write_text(SCENARIO.replace(found, written, 1))
         told = refused("run", own)
         for message in messages:

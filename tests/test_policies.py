@@ -7,10 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-import sparsifier_models
-import topologies
 from jobs import AG, DENSE, RING, TREE
-from simnet import costs
+from simnet import costs, sparsifier_models, topologies
 from simnet.network import Network
 from simnet.network.weather import PROFILES, Weather, constant, profile_state, steps
 from simnet.policies import (
@@ -24,7 +22,7 @@ from simnet.policies import (
     closed_form,
     density_at,
 )
-from validate.published import schedule_shares
+from simnet.validate.published import schedule_shares
 
 SPARSE = (RING, TREE, AG)
 RESNET18 = 46_758_048.0

@@ -4,7 +4,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from validate import published
+from simnet.validate import published
 
 LABELS = {"AG": "AG", "ART-Ring": "ART-ring", "ART-Tree": "ART-tree", "AR-Topk": "ART-ring"}
 

@@ -10,11 +10,11 @@ from hypothesis import strategies as st
 from gradients import KINDS as COMMON_KINDS
 from gradients import f32, gradients_of, jobs
 from simnet.base.rng import stream
+from simnet.sparsifier_models import create
+from simnet.sparsifier_models.fp16 import rounded
+from simnet.sparsifier_models.powersgd import near_square, orthonormal
+from simnet.sparsifier_models.qsgd import code_counts, elias_length, levels_of, norms_of
 from simnet.traces import files
-from sparsifier_models import create
-from sparsifier_models.fp16 import rounded
-from sparsifier_models.powersgd import near_square, orthonormal
-from sparsifier_models.qsgd import code_counts, elias_length, levels_of, norms_of
 from variants import label, variants_of
 
 EPS = float(np.finfo(np.float32).eps)

@@ -17,7 +17,7 @@ from safetensors.numpy import load_file
 
 import killing
 import needs
-import sparsifier_models
+from simnet import sparsifier_models
 from simnet.base.errors import InputError
 from simnet.traces import Recorder, recorded
 from simnet.traces.files import DTYPES, TensorFile, decoded, encoded, stored_tensor

@@ -19,7 +19,7 @@ from simnet.collectives import allgather_ring, allreduce_ring, allreduce_tree, a
 from simnet.interchange import write_messages
 from simnet.measure.communicators import connect, environment
 from simnet.schedule import Round, Schedule
-from validate import replay
+from simnet.validate import replay
 
 ROOT = Path(__file__).parents[1]
 
@@ -153,7 +153,7 @@ def replayed(folder, backend, start):
         alltoallv_pairwise(np.arange(16).reshape(4, 4) * 1000).concat(allreduce_tree(4, 5e4)), folder / "x.csv"
     )
     out = folder / "out.csv"
-    command = ["-m", "validate.replay", "--backend", backend, "--repetitions", "2", "--out", str(out)]
+    command = ["-m", "simnet.validate.replay", "--backend", backend, "--repetitions", "2", "--out", str(out)]
     work = ["--collective", "allreduce_ring", "--size", "64 KiB", str(folder / "x.csv")]
     done = start(*command, *work)
     assert done.returncode == 0, done.stderr

@@ -16,8 +16,8 @@ from simnet.costs.devices import device_names
 from simnet.network.weather import profile_state
 from simnet.scenario import load, shipped
 from simnet.scenario.runner import results_of
-from validate import published as tables
-from validate.reproduction import (
+from simnet.validate import published as tables
+from simnet.validate.reproduction import (
     MISSING,
     REPRODUCTIONS,
     Row,
@@ -27,7 +27,7 @@ from validate.reproduction import (
     page,
     under_devices,
 )
-from validate.reproduction.table import KINDS, golden
+from simnet.validate.reproduction.table import KINDS, golden
 
 PAGE = Path(__file__).parents[1] / "docs" / "papers.md"
 FAST = [name for name, one in REPRODUCTIONS.items() if not one.slow and not one.needs()]
@@ -201,7 +201,7 @@ def test_refusals(words, said):
 
 
 def test_what_needs_a_checkout_is_left_out_without_one(monkeypatch):
-    monkeypatch.setattr("validate.reproduction.exdyna.golden", lambda name: None)
+    monkeypatch.setattr("simnet.validate.reproduction.exdyna.golden", lambda name: None)
     assert "left out: it needs the golden runs" in did("exdyna-golden", "--check").output
     (one,) = json.loads(did("exdyna-golden", "--json", "-q").stdout)
     assert one["values"] == []

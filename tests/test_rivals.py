@@ -9,7 +9,7 @@ import pytest
 
 from commands import did, refused
 from simnet.calibration.curves import Curve, Setting
-from validate import evaluation, rivals
+from simnet.validate import evaluation, rivals
 
 SIZES = 4.0 ** np.arange(5, 15)
 

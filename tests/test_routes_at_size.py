@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from routing import GPUS, LINK, OF_SEARCH, OF_THEIR_OWN, nodes_of, pairs_of, searched
-from topologies import (
+from simnet.topologies import (
     Routes,
     check_connected,
     dragonfly,
@@ -479,7 +479,7 @@ def test_candidates_that_are_kept_are_few(monkeypatch):
     routes = Routes(fat_tree(4, **LINK))
     pairs = list(itertools.product(range(16), repeat=2))
     first = [routes.candidates(*pair) for pair in pairs]
-    monkeypatch.setattr("topologies.routes._KEPT", 50)
+    monkeypatch.setattr("simnet.topologies.routes._KEPT", 50)
     fresh = Routes(fat_tree(4, **LINK))
     assert [fresh.candidates(*pair) for pair in pairs] == first
     assert sum(map(len, fresh._candidates.values())) <= 50

@@ -15,10 +15,10 @@ from simnet import costs
 from simnet.costs.devices import DeviceOp, DeviceProfile, Method
 from simnet.network import Network
 from simnet.schedule import Schedule
-from sparsifier_models import SCHEMES, create
-from sparsifier_models.deft import cut_layers
-from sparsifier_models.spar_reduce_scatter import srs_rounds
-from topologies import star
+from simnet.sparsifier_models import SCHEMES, create
+from simnet.sparsifier_models.deft import cut_layers
+from simnet.sparsifier_models.spar_reduce_scatter import srs_rounds
+from simnet.topologies import star
 
 ALPHA, BETA = 1e-3, 8e-9
 REGION = 120

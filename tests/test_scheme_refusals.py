@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from gradients import gradients_of
-from sparsifier_models import create
+from simnet.sparsifier_models import create
 from states import same_state
 
 

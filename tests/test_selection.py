@@ -14,9 +14,9 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from simnet.base.effort import Interpreted
-from sparsifier_models import compiled_selection, selection
-from sparsifier_models.mstopk import bracket
-from sparsifier_models.selection import (
+from simnet.sparsifier_models import compiled_selection, selection
+from simnet.sparsifier_models.mstopk import bracket
+from simnet.sparsifier_models.selection import (
     above,
     count_above,
     entries_above,
@@ -420,7 +420,7 @@ def fresh(code, **environment):
 REPORT = """
 import json, sys
 import numpy as np
-from sparsifier_models import selection
+from simnet.sparsifier_models import selection
 values = np.random.default_rng(0).standard_t(3, selection._LONG).astype(np.float32)
 before = "numba" in sys.modules
 result = [selection.top_k(values, 99).tolist(), selection.kth_magnitude(values, 1000), selection.squared_norm(values)]

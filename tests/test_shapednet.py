@@ -12,12 +12,12 @@ import killing
 import needs
 from simnet.base.errors import InputError
 from simnet.collectives import allgather_ring
-from validate import shapednet
-from validate.replay import Workload, of_collective
-from validate.shapednet import Change, Setting
-from validate.shapednet.contention import Bottleneck, durations, rates
-from validate.shapednet.namespaces import Star, star, unavailable
-from validate.shapednet.rank import PRIORITY
+from simnet.validate import shapednet
+from simnet.validate.replay import Workload, of_collective
+from simnet.validate.shapednet import Change, Setting
+from simnet.validate.shapednet.contention import Bottleneck, durations, rates
+from simnet.validate.shapednet.namespaces import Star, star, unavailable
+from simnet.validate.shapednet.rank import PRIORITY
 
 why_not = unavailable()
 with_namespaces = pytest.mark.skipif(why_not is not None, reason=needs.reason("network namespaces", why_not))
@@ -33,7 +33,7 @@ def test_experiments_without_measure_are_refused():
 
 
 def test_no_network_where_it_is_not_permitted(monkeypatch):
-    monkeypatch.setattr("validate.shapednet.namespaces.os.geteuid", lambda: 1000)
+    monkeypatch.setattr("simnet.validate.shapednet.namespaces.os.geteuid", lambda: 1000)
     assert "root" in unavailable()
     with pytest.raises(InputError, match="root"), star(2, 1e-3, 1e6):
         pass
@@ -124,7 +124,7 @@ def test_a_buffer_below_one_packet_is_refused():
         net.set(0, 1e7, buffer=1000)
 
 
-RANK = "import os; from validate.shapednet.rank import begin; begin({owner}, {limit}); {then}"
+RANK = "import os; from simnet.validate.shapednet.rank import begin; begin({owner}, {limit}); {then}"
 BUSY = "os.sched_setscheduler(0, os.SCHED_OTHER, os.sched_param(0))\nwhile True: pass"
 
 
@@ -160,7 +160,7 @@ def test_a_rank_ends_with_the_process_that_started_it():
 
 @with_namespaces
 def test_what_changes_links_comes_before_ranks_that_poll(monkeypatch):
-    module = sys.modules["validate.shapednet.experiment"]
+    module = sys.modules["simnet.validate.shapednet.experiment"]
     real, seen = Star.change, []
 
     def noted(*given):

@@ -17,9 +17,9 @@ from simnet.base.shards import opened
 from simnet.job import Checkpoint
 from simnet.policies import Fixed
 from simnet.scenario import load
+from simnet.sparsifier_models import SCHEMES, create
 from simnet.traces import recorded, synthetic
 from simnet.traces.sharded import ShardedSource
-from sparsifier_models import SCHEMES, create
 from test_checkpoints import FEEDBACK, JOBS, assert_same, job, killed_after, run
 
 SEPARABLE = sorted(name for name, scheme in SCHEMES.items() if scheme.separable)

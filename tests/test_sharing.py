@@ -8,9 +8,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-import topologies
 from commands import did, refused
 from scenario_texts import SMALL
+from simnet import topologies
 from simnet.network import MAX_MIN, Network, OnOffFlow, Sharing
 from simnet.network.event_loop import weight_of
 from simnet.network.event_loop.records import State
@@ -18,7 +18,7 @@ from simnet.network.sharing import EXPONENTS
 from simnet.network.weather import Weather, steps
 from simnet.scenario import load
 from simnet.schedule import Round, Schedule
-from validate.shapednet import shares
+from simnet.validate.shapednet import shares
 
 
 def into_one(round_trips, bandwidth=1e6):

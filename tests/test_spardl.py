@@ -12,11 +12,11 @@ from hypothesis import strategies as st
 
 from gradients import gradients_of, jobs
 from looping import each
-from sparsifier_models import spar_short_blocks
-from sparsifier_models.spar_all_gather import Adaptive, adapted, merged, started
-from sparsifier_models.spar_reduce_scatter import Entries, add, spar_reduce_scatter, srs_rounds, srs_route
-from sparsifier_models.spardl import SparDL, SparDLOptions
-from sparsifier_models.steps import in_order
+from simnet.sparsifier_models import spar_short_blocks
+from simnet.sparsifier_models.spar_all_gather import Adaptive, adapted, merged, started
+from simnet.sparsifier_models.spar_reduce_scatter import Entries, add, spar_reduce_scatter, srs_rounds, srs_route
+from simnet.sparsifier_models.spardl import SparDL, SparDLOptions
+from simnet.sparsifier_models.steps import in_order
 
 GOLDEN = Path(__file__).parent / "golden" / "spardl"
 EPS = float(np.finfo(np.float32).eps)

@@ -14,10 +14,10 @@ from hypothesis import strategies as st
 from gradients import KINDS as COMMON_KINDS
 from gradients import f32, gradients_of, jobs
 from simnet.costs.devices import load_device
-from sparsifier_models import SCHEMES, create, names, scheme
-from sparsifier_models.artopk import WINDOW, windowed_mean
-from sparsifier_models.mstopk import bracket
-from sparsifier_models.selection import entries_kept, take_mean, top_k
+from simnet.sparsifier_models import SCHEMES, create, names, scheme
+from simnet.sparsifier_models.artopk import WINDOW, windowed_mean
+from simnet.sparsifier_models.mstopk import bracket
+from simnet.sparsifier_models.selection import entries_kept, take_mean, top_k
 from states import same_state
 from variants import made, variants_of
 
@@ -720,8 +720,8 @@ def test_a_foreign_state_is_refused():
 SIGN = """
 import numpy as np
 from simnet.collectives import allreduce_ring
-from sparsifier_models import Exchange, Sparsifier
-from sparsifier_models.selection import take_mean
+from simnet.sparsifier_models import Exchange, Sparsifier
+from simnet.sparsifier_models.selection import take_mean
 
 class Sign(Sparsifier):
     name, paper = "sign", "none"
@@ -754,7 +754,7 @@ def test_every_scheme_says_what_it_is():
 
 
 def test_importing_pulls_in_nothing_heavy():
-    code = "import sys, json, sparsifier_models, simnet.costs.devices; print(json.dumps(sorted(sys.modules)))"
+    code = "import sys, json, simnet.sparsifier_models, simnet.costs.devices; print(json.dumps(sorted(sys.modules)))"
     found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     heavy = {"pandas", "matplotlib", "scipy", "pydantic", "pint", "networkx", "torch", "simpy", "ruamel.yaml"}
     assert not heavy & set(json.loads(found.stdout))

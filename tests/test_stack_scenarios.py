@@ -9,9 +9,9 @@ from pathlib import Path
 import pandas as pd
 import pytest
 
-import topologies
 from commands import contents, did, refused
 from scenario_texts import SMALL
+from simnet import topologies
 from simnet.collectives import allreduce_ring
 from simnet.network import STACKS, Network, Stack
 from simnet.scenario import load

@@ -9,14 +9,14 @@ import simpy
 from hypothesis import given
 from hypothesis import strategies as st
 
-import topologies
+from simnet import topologies
 from simnet.base.errors import StalledError
 from simnet.network import Network, OnOffFlow
 from simnet.network.stack import BESIDE, SEGMENT, STACKS, Stack
 from simnet.network.weather import Weather, steps
 from simnet.schedule import Call, Round, Schedule
-from validate.replay import of_collective
-from validate.shapednet import Change, predict
+from simnet.validate.replay import of_collective
+from simnet.validate.shapednet import Change, predict
 
 TCP = STACKS["tcp"].with_software(0.0, 0.0)
 

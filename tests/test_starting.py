@@ -48,7 +48,8 @@ def test_a_command_loads_nothing_that_it_has_no_use_for(command, useless):
 
 
 PROGRAM = """
-import sys, topologies
+import sys
+from simnet import topologies
 from simnet import collectives
 from simnet.network import Network
 family, size = sys.argv[1], int(sys.argv[2])
@@ -76,7 +77,7 @@ import io, sys
 from contextlib import redirect_stdout
 from simnet.base import compiled_cache
 from simnet.network import compiled_loop, max_plus
-from sparsifier_models import selection
+from simnet.sparsifier_models import selection
 # All that may be compiled is at hand, and used at once.
 compiled_loop.compiled_loop(), max_plus._compiled()
 selection._interpreted.enough = selection._LONG = selection._SHORT = 0

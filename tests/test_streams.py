@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-import topologies
 from jobs import AG, SPLIT, Source, check_split, job_on
+from simnet import topologies
 from simnet.base.errors import StalledError
 from simnet.costs.devices import BesideCollectives, DeviceOp, DeviceProfile, Method, SideStream, load_device
 from simnet.job import ColocatedJob, Compute, Overlap, exchange, run_policy

@@ -16,7 +16,7 @@ from simnet.network import tables as tables_module
 from simnet.network.event_loop.records import Link
 from simnet.network.jitter import Delays
 from simnet.network.tables import Store
-from topologies.routes import as_table
+from simnet.topologies.routes import as_table
 
 
 @pytest.mark.parametrize("compiled", [False, True])

@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 
 from gradients import KINDS, f32, gradients_of
 from looping import each
-from sparsifier_models import create
-from sparsifier_models.selection import top_k
+from simnet.sparsifier_models import create
+from simnet.sparsifier_models.selection import top_k
 
 ALGORITHMS = ["split", "recursive_doubling", "split_allgather", "dense_allgather"]
 EPS = float(np.finfo(np.float32).eps)

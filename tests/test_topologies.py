@@ -14,10 +14,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-import topologies
 from looping import each
 from routing import GPUS, flow, nodes_of
-from topologies import (
+from simnet import topologies
+from simnet.topologies import (
     Routes,
     build,
     check_connected,
@@ -32,7 +32,7 @@ from topologies import (
     wan,
     wan_of_clusters,
 )
-from topologies.splitmix import mix
+from simnet.topologies.splitmix import mix
 
 LATENCY, BANDWIDTH = 1e-3, 1e9
 
@@ -405,7 +405,8 @@ def test_routes_are_those_of_the_graph_as_it_was():
 
 
 SCRIPT = """
-import sys, zlib, topologies
+import sys, zlib
+from simnet import topologies
 topologies.names()
 assert "networkx" not in sys.modules, "networkx is loaded before a graph is built"
 sites = topologies.wan(["A", "B", "C"], 0.1, 1e6, 2)
@@ -531,7 +532,7 @@ def test_build_refuses(name, parameters, message):
 
 
 LINE = """
-import topologies
+from simnet import topologies
 def line(hosts, **link):
     graph = topologies.ring(hosts, **link)
     graph.remove_edges_from([(0, hosts - 1), (hosts - 1, 0)])

@@ -8,7 +8,7 @@ import pytest
 from simnet.base.errors import InputError
 from simnet.scenario import load, topology_parts
 from simnet.studies.listing import topologies_
-from topologies import dragonfly, fat_tree, multi_gpu_nodes, star, torus, wan_of_clusters
+from simnet.topologies import dragonfly, fat_tree, multi_gpu_nodes, star, torus, wan_of_clusters
 
 SCENARIO = """\
 name: small

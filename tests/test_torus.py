@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from routing import LINK, flow, nodes_of
-from topologies import Routes, check_connected, ring, select_links, torus
+from simnet.topologies import Routes, check_connected, ring, select_links, torus
 
 DIMS = st.lists(st.integers(1, 5), min_size=1, max_size=4).filter(lambda dims: math.prod(dims) <= 100)
 

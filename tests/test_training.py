@@ -7,9 +7,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-import topologies
 from jobs import AG, DENSE, RING, SPLIT, TREE, Source, check_spans, check_split, job_on
-from simnet import costs
+from simnet import costs, topologies
 from simnet.base.errors import StalledError
 from simnet.collectives import allreduce_ring
 from simnet.costs.devices import DeviceOp, DeviceProfile, Method, load_device

@@ -9,8 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-import topologies
-from simnet import scenario
+from simnet import scenario, topologies
 from simnet.base import rng
 from simnet.base.errors import InputError
 from simnet.network.links import Links

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-import topologies
+from simnet import topologies
 from simnet.collectives import allreduce_ring, parameter_server
 from simnet.network import Network, OnOffFlow
 from simnet.network.transport import Incast, Loss, MeasuredIncast, Transport

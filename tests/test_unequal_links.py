@@ -10,12 +10,12 @@ import needs
 from simnet.base.errors import InputError
 from simnet.calibration.readers import read, write_tidy
 from simnet.network.stack import IDEAL, STACKS, Stack
-from validate import shapednet
-from validate.shapednet import Change, Setting, predict
-from validate.shapednet.exchanges import of_exchange, schedule_of
-from validate.shapednet.libraries import from_links
-from validate.shapednet.links import COLUMNS, of_each
-from validate.shapednet.namespaces import unavailable
+from simnet.validate import shapednet
+from simnet.validate.shapednet import Change, Setting, predict
+from simnet.validate.shapednet.exchanges import of_exchange, schedule_of
+from simnet.validate.shapednet.libraries import from_links
+from simnet.validate.shapednet.links import COLUMNS, of_each
+from simnet.validate.shapednet.namespaces import unavailable
 
 why_not = unavailable()
 with_namespaces = pytest.mark.skipif(why_not is not None, reason=needs.reason("network namespaces", why_not))

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 import routing
 from routing import GPUS, LINK, OF_THEIR_OWN, nodes_of, pairs_of, searched
 from simnet.interchange import read_nodelink, write_nodelink
-from topologies import (
+from simnet.topologies import (
     Routes,
     build,
     check_connected,

@@ -6,8 +6,8 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-import sparsifier_models
 from commands import did
+from simnet import sparsifier_models
 from simnet.job import run_policy
 from simnet.job.pace import Pace, pace_on
 from simnet.job.sampling import Recordings, Sampling, total

@@ -5,7 +5,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-import topologies
+from simnet import topologies
 from simnet.base.effort import Interpreted
 from simnet.network import Network, engines, max_plus
 from simnet.network.ways import Ways

@@ -1,8 +1,8 @@
 """Every scheme in every way it can send, for the tests of all of them and of one family: name and options."""
 
-from sparsifier_models import SCHEMES, create
-from sparsifier_models.dgc import VARIANTS as DGC_VARIANTS
-from sparsifier_models.gaussiank import RULES
+from simnet.sparsifier_models import SCHEMES, create
+from simnet.sparsifier_models.dgc import VARIANTS as DGC_VARIANTS
+from simnet.sparsifier_models.gaussiank import RULES
 
 # Options that take a scheme another way; each scheme is also tried as it is. All have three layers unless they say (),
 # and `teams` are a share of the workers.

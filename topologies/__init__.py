@@ -1,8 +1,8 @@
 """Network topologies as graphs: hosts, switches, directed links with a latency and a bandwidth, and routes over them.
 
-Each builder returns a `networkx.DiGraph` as described in `topologies.graphs`, and raises ValueError where a parameter
-is out of range. Nothing here knows of time, messages or gradients. A topology from elsewhere registers its builder
-under the entry-point group ``simnet.topologies``; `names` and `build` then find it like the ones below.
+Each builder returns a `networkx.DiGraph` as described in `simnet.topologies.graphs`, and raises ValueError where a
+parameter is out of range. Nothing here knows of time, messages or gradients. A topology from elsewhere registers its
+builder under the entry-point group ``simnet.topologies``; `names` and `build` then find it like the ones below.
 """
 
 from __future__ import annotations
@@ -12,17 +12,17 @@ from typing import TYPE_CHECKING, Any
 
 from simnet.base import plugins
 from simnet.base.errors import nearest
-from topologies.dragonfly import dragonfly
-from topologies.fat_tree import fat_tree
-from topologies.links import select_links
-from topologies.multi_gpu_nodes import multi_gpu_nodes
-from topologies.ring import ring
-from topologies.routes import Routes, check_connected
-from topologies.star import star
-from topologies.torus import torus
-from topologies.tree import tree
-from topologies.wan import wan
-from topologies.wan_of_clusters import wan_of_clusters
+from simnet.topologies.dragonfly import dragonfly
+from simnet.topologies.fat_tree import fat_tree
+from simnet.topologies.links import select_links
+from simnet.topologies.multi_gpu_nodes import multi_gpu_nodes
+from simnet.topologies.ring import ring
+from simnet.topologies.routes import Routes, check_connected
+from simnet.topologies.star import star
+from simnet.topologies.torus import torus
+from simnet.topologies.tree import tree
+from simnet.topologies.wan import wan
+from simnet.topologies.wan_of_clusters import wan_of_clusters
 
 if TYPE_CHECKING:
     import networkx as nx

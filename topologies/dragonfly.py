@@ -9,9 +9,9 @@ from functools import cached_property
 from typing import TYPE_CHECKING, ClassVar
 
 from simnet.base.quantities import Bandwidth, Count, Seconds
-from topologies.checks import affordable, checked, rate
-from topologies.graphs import Node, cable, empty
-from topologies.shapes import Cable, Choose
+from simnet.topologies.checks import affordable, checked, rate
+from simnet.topologies.graphs import Node, cable, empty
+from simnet.topologies.shapes import Cable, Choose
 
 if TYPE_CHECKING:
     import networkx as nx
@@ -78,7 +78,7 @@ def dragonfly(
 
     Examples
     --------
-    >>> from topologies import Routes
+    >>> from simnet.topologies import Routes
     >>> graph = dragonfly(4, latency=1e-6, bandwidth=1e9, global_latency=1e-5)
     >>> graph.graph["hosts"], graph.number_of_nodes() - graph.graph["hosts"], graph.number_of_edges()
     (72, 36, 324)

@@ -10,9 +10,9 @@ import numpy as np
 from annotated_types import Ge, Le, MultipleOf
 
 from simnet.base.quantities import Bandwidth, Seconds
-from topologies.checks import affordable, checked, rate
-from topologies.graphs import Node, cable, empty
-from topologies.shapes import OUTSIDE, Cable, Choose, ChooseAll, Places
+from simnet.topologies.checks import affordable, checked, rate
+from simnet.topologies.graphs import Node, cable, empty
+from simnet.topologies.shapes import OUTSIDE, Cable, Choose, ChooseAll, Places
 
 if TYPE_CHECKING:
     import networkx as nx

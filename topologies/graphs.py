@@ -14,11 +14,11 @@ and whose edges, the links, carry
   nodes ``"intra"`` at a GPU and ``"nic"`` at a network card;
 * ``weight``, the cost by which `Routes` chooses paths, where it is not 1.
 
-Builders of this package return a graph that networkx makes when somebody looks at it (`topologies.deferred`).
+Builders of this package return a graph that networkx makes when somebody looks at it (`simnet.topologies.deferred`).
 ``graph.graph`` holds ``name`` (the family), ``hosts`` (P) and, where hosts pass on the traffic of others as in a ring,
-``hosts_forward`` (True), and ``shape`` (see `topologies.shapes`). A graph from elsewhere needs only hosts, latencies
-and bandwidths; ``routes`` may give it the paths of some pairs of hosts, each a sequence of all nodes from one host to
-the other, where they are not those that `Routes` would choose.
+``hosts_forward`` (True), and ``shape`` (see `simnet.topologies.shapes`). A graph from elsewhere needs only hosts,
+latencies and bandwidths; ``routes`` may give it the paths of some pairs of hosts, each a sequence of all nodes from one
+host to the other, where they are not those that `Routes` would choose.
 """
 
 from __future__ import annotations
@@ -28,8 +28,8 @@ from itertools import pairwise
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from simnet.base.checks import whole
-from topologies.checks import factor, rate, seconds
-from topologies.deferred import Deferred, add_link, deferred, nodes_and_links
+from simnet.topologies.checks import factor, rate, seconds
+from simnet.topologies.deferred import Deferred, add_link, deferred, nodes_and_links
 
 if TYPE_CHECKING:
     import networkx as nx
@@ -55,7 +55,7 @@ def cable(graph: nx.DiGraph[Node], a: Node, b: Node, latency: float, bandwidth: 
     latency, bandwidth : float
         Of each link [s], [byte/s].
     kind : str
-        What kind of link it is; see `topologies`.
+        What kind of link it is; see `simnet.topologies`.
     """
     add_link(graph, a, b, latency=latency, bandwidth=bandwidth, kind=kind)
     add_link(graph, b, a, latency=latency, bandwidth=bandwidth, kind=kind)

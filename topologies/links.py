@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from simnet.base.errors import listed, nearest, suggestion
-from topologies.deferred import nodes_and_links
-from topologies.graphs import Link, Node, label
+from simnet.topologies.deferred import nodes_and_links
+from simnet.topologies.graphs import Link, Node, label
 
 if TYPE_CHECKING:
     import networkx as nx
@@ -34,7 +34,7 @@ def select_links(graph: nx.DiGraph[Any], selector: str) -> list[Link]:
 
     Examples
     --------
-    >>> from topologies import wan
+    >>> from simnet.topologies import wan
     >>> graph = wan(["Oregon", "Tokyo"], latency=0.05, bandwidth=1e6, workers_per_site=1)
     >>> select_links(graph, "Oregon -> Tokyo")
     [('site:Oregon', 'site:Tokyo')]

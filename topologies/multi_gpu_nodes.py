@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 from annotated_types import Ge
 
 from simnet.base.quantities import Bandwidth, Count, Seconds
-from topologies.checks import affordable, checked, rate
-from topologies.graphs import Node, cable, empty
-from topologies.shapes import OUTSIDE, Cable, Choose
+from simnet.topologies.checks import affordable, checked, rate
+from simnet.topologies.graphs import Node, cable, empty
+from simnet.topologies.shapes import OUTSIDE, Cable, Choose
 
 if TYPE_CHECKING:
     import networkx as nx
@@ -86,7 +86,7 @@ def multi_gpu_nodes(
 
     Examples
     --------
-    >>> from topologies import Routes
+    >>> from simnet.topologies import Routes
     >>> graph = multi_gpu_nodes(
     ...     2, 8, intra_latency=2e-6, intra_bandwidth=3e11, nic_latency=6e-6, nic_bandwidth=2.5e10
     ... )

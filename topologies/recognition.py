@@ -5,16 +5,16 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
-from topologies.checks import LARGEST
-from topologies.dragonfly import DragonflyShape
-from topologies.fat_tree import FatTreeShape
-from topologies.graphs import Link
-from topologies.multi_gpu_nodes import MultiGpuShape
-from topologies.ring import RingShape
-from topologies.shapes import Cable, SiteShape
-from topologies.star import StarShape
-from topologies.torus import TorusShape
-from topologies.tree import TreeShape
+from simnet.topologies.checks import LARGEST
+from simnet.topologies.dragonfly import DragonflyShape
+from simnet.topologies.fat_tree import FatTreeShape
+from simnet.topologies.graphs import Link
+from simnet.topologies.multi_gpu_nodes import MultiGpuShape
+from simnet.topologies.ring import RingShape
+from simnet.topologies.shapes import Cable, SiteShape
+from simnet.topologies.star import StarShape
+from simnet.topologies.torus import TorusShape
+from simnet.topologies.tree import TreeShape
 
 _SHAPES: dict[str, Callable[..., SiteShape]] = {
     "dragonfly": DragonflyShape,

@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
 from simnet.base.quantities import Bandwidth, Count, Seconds
-from topologies.checks import affordable, checked
-from topologies.graphs import Node, cable, empty
-from topologies.shapes import Cable, Choose
+from simnet.topologies.checks import affordable, checked
+from simnet.topologies.graphs import Node, cable, empty
+from simnet.topologies.shapes import Cable, Choose
 
 if TYPE_CHECKING:
     import networkx as nx
@@ -38,7 +38,7 @@ def ring(hosts: Count, latency: Seconds, bandwidth: Bandwidth) -> nx.DiGraph[Nod
 
     Examples
     --------
-    >>> from topologies import Routes
+    >>> from simnet.topologies import Routes
     >>> routes = Routes(ring(5, latency=1e-3, bandwidth=1e9))
     >>> [routes.links[link] for link in routes.route(0, 3)]
     [(0, 4), (4, 3)]

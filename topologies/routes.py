@@ -14,13 +14,13 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from simnet.base.checks import whole
-from topologies.fat_tree import FatTreeShape
-from topologies.graphs import Link, Node, checked_parts
-from topologies.recognition import recognised
-from topologies.shapes import Places, every
-from topologies.splitmix import mix, mix_all
-from topologies.star import StarShape
-from topologies.wan_of_clusters import recognised_sites
+from simnet.topologies.fat_tree import FatTreeShape
+from simnet.topologies.graphs import Link, Node, checked_parts
+from simnet.topologies.recognition import recognised
+from simnet.topologies.shapes import Places, every
+from simnet.topologies.splitmix import mix, mix_all
+from simnet.topologies.star import StarShape
+from simnet.topologies.wan_of_clusters import recognised_sites
 
 if TYPE_CHECKING:
     import networkx as nx
@@ -53,7 +53,7 @@ def check_connected(graph: nx.DiGraph[Any]) -> None:
 
     Examples
     --------
-    >>> from topologies import wan
+    >>> from simnet.topologies import wan
     >>> check_connected(wan(["Oregon", "Tokyo"], 0.05, [[0, 1e6], [0, 0]], workers_per_site=1))
     Traceback (most recent call last):
     ValueError: there is no route from host 1 (site Tokyo) to host 0 (site Oregon)
@@ -120,7 +120,7 @@ class Routes:
 
     Examples
     --------
-    >>> from topologies import fat_tree
+    >>> from simnet.topologies import fat_tree
     >>> routes = Routes(fat_tree(4, latency=1e-6, bandwidth=1.25e9), seed=1)
     >>> [routes.links[link] for link in routes.route(0, 3)]
     [(0, 'edge:0.0'), ('edge:0.0', 'agg:0.1'), ('agg:0.1', 'edge:0.1'), ('edge:0.1', 3)]
@@ -224,7 +224,7 @@ class Routes:
 
         Examples
         --------
-        >>> from topologies import fat_tree
+        >>> from simnet.topologies import fat_tree
         >>> routes = Routes(fat_tree(4, latency=1e-6, bandwidth=1e9))
         >>> [routes.links[one[1]] for one in routes.candidates(0, 2)]
         [('edge:0.0', 'agg:0.0'), ('edge:0.0', 'agg:0.1')]
@@ -275,7 +275,7 @@ class Routes:
 
         Examples
         --------
-        >>> from topologies import ring
+        >>> from simnet.topologies import ring
         >>> routes = Routes(ring(4, latency=1e-3, bandwidth=1e9))
         >>> down = frozenset([routes.index[0, 1]])
         >>> [routes.links[link] for link in routes.around(0, 1, down)]
@@ -314,7 +314,7 @@ class Routes:
 
         Examples
         --------
-        >>> from topologies import star
+        >>> from simnet.topologies import star
         >>> Routes(star(3, latency=1e-3, bandwidth=1e9)).table([0, 1, 2], [1, 1, 0]).tolist()
         [[0, 4], [-1, -1], [2, 3]]
         """

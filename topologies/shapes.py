@@ -13,7 +13,7 @@ from typing import Any, Protocol, TypeAlias, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from topologies.graphs import Node
+from simnet.topologies.graphs import Node
 
 Cable: TypeAlias = tuple[Node, Node, str]
 """Two nodes joined by a link in each direction, and the ``kind`` of the links."""

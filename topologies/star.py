@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, ClassVar
 import numpy as np
 
 from simnet.base.quantities import Bandwidth, Count, Seconds
-from topologies.checks import affordable, checked
-from topologies.graphs import Node, cable, empty
-from topologies.shapes import Cable, Choose, ChooseAll, Places
+from simnet.topologies.checks import affordable, checked
+from simnet.topologies.graphs import Node, cable, empty
+from simnet.topologies.shapes import Cable, Choose, ChooseAll, Places
 
 if TYPE_CHECKING:
     import networkx as nx
@@ -40,7 +40,7 @@ def star(hosts: Count, latency: Seconds, bandwidth: Bandwidth) -> nx.DiGraph[Nod
 
     Examples
     --------
-    >>> from topologies import Routes
+    >>> from simnet.topologies import Routes
     >>> routes = Routes(star(4, latency=1e-3, bandwidth=1e9))
     >>> routes.path_latency(0, 3), routes.bottleneck(0, 3)
     (0.001, 1000000000.0)

@@ -12,10 +12,10 @@ from annotated_types import MinLen
 
 from simnet.base.checks import whole
 from simnet.base.quantities import Bandwidth, Count, Seconds
-from topologies.checks import affordable, checked
-from topologies.deferred import add_node
-from topologies.graphs import Node, cable, empty
-from topologies.shapes import Cable, Choose
+from simnet.topologies.checks import affordable, checked
+from simnet.topologies.deferred import add_node
+from simnet.topologies.graphs import Node, cable, empty
+from simnet.topologies.shapes import Cable, Choose
 
 if TYPE_CHECKING:
     import networkx as nx
@@ -51,7 +51,7 @@ def torus(dims: Annotated[Sequence[Count], MinLen(1)], latency: Seconds, bandwid
 
     Examples
     --------
-    >>> from topologies import Routes
+    >>> from simnet.topologies import Routes
     >>> graph = torus((2, 5), latency=1e-6, bandwidth=1e9)
     >>> graph.graph["hosts"], graph.number_of_edges(), graph.nodes[7]["at"]
     (10, 30, (1, 2))

@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Annotated, ClassVar
 from annotated_types import Ge
 
 from simnet.base.quantities import Bandwidth, Count, Seconds, Slowdown
-from topologies.checks import affordable, checked, rate
-from topologies.graphs import Node, cable, empty
-from topologies.shapes import Cable, Choose
+from simnet.topologies.checks import affordable, checked, rate
+from simnet.topologies.graphs import Node, cable, empty
+from simnet.topologies.shapes import Cable, Choose
 
 if TYPE_CHECKING:
     import networkx as nx

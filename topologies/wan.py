@@ -10,9 +10,9 @@ from numpy.typing import ArrayLike, NDArray
 
 from simnet.base.checks import whole
 from simnet.base.quantities import Bandwidth, Bandwidths, Latencies, Seconds
-from topologies.checks import affordable, checked, seconds
-from topologies.deferred import add_link, add_node
-from topologies.graphs import Node, cable, empty
+from simnet.topologies.checks import affordable, checked, seconds
+from simnet.topologies.deferred import add_link, add_node
+from simnet.topologies.graphs import Node, cable, empty
 
 if TYPE_CHECKING:
     import networkx as nx
@@ -65,7 +65,7 @@ def wan(
 
     Examples
     --------
-    >>> from topologies import Routes
+    >>> from simnet.topologies import Routes
     >>> graph = wan(
     ...     ["Oregon", "Tokyo"],
     ...     latency=[[0, 50e-3], [55e-3, 0]],

@@ -13,11 +13,11 @@ import numpy as np
 
 from simnet.base.errors import nearest
 from simnet.base.quantities import Bandwidth, Bandwidths, Latencies, Seconds
-from topologies.checks import affordable, checked
-from topologies.graphs import Link, Node, cable, check, empty, label
-from topologies.recognition import described, links_of, recognised
-from topologies.shapes import OUTSIDE, Cable, Choose, SiteShape
-from topologies.wan import between_sites, site_names
+from simnet.topologies.checks import affordable, checked
+from simnet.topologies.graphs import Link, Node, cable, check, empty, label
+from simnet.topologies.recognition import described, links_of, recognised
+from simnet.topologies.shapes import OUTSIDE, Cable, Choose, SiteShape
+from simnet.topologies.wan import between_sites, site_names
 
 if TYPE_CHECKING:
     import networkx as nx
@@ -77,7 +77,7 @@ def wan_of_clusters(
 
     Examples
     --------
-    >>> from topologies import Routes, fat_tree, star
+    >>> from simnet.topologies import Routes, fat_tree, star
     >>> graph = wan_of_clusters(
     ...     {"Oregon": fat_tree(4, latency=1e-6, bandwidth=1e9), "Tokyo": star(3, latency=1e-6, bandwidth=1e9)},
     ...     latency=50e-3,

@@ -1,7 +1,7 @@
 """How far simnet can be trusted: its formulas and policies against what others published.
 
-`validate.published` holds the numbers of the AR-Topk paper (Tables II and VI, Figs. 5 and 8) beside simnet's own,
-`simnet.calibration.readers` reads what benchmarks of collectives print, and `simnet.calibration.measured` has
+`simnet.validate.published` holds the numbers of the AR-Topk paper (Tables II and VI, Figs. 5 and 8) beside simnet's
+own, `simnet.calibration.readers` reads what benchmarks of collectives print, and `simnet.calibration.measured` has
 measurements to start from.
 """
 

@@ -23,7 +23,7 @@ from simnet.base.progress import tracked
 from simnet.base.rng import stream
 from simnet.report.drawing import COLOURS, Plot, plot, style
 from simnet.studies.choosing.chances import CONFIDENCE, NAMED, SURE, UNNAMED, ErrorModel, Part, chances, corrected
-from validate import residuals
+from simnet.validate import residuals
 
 DENSITIES = (0.1, 0.01, 0.001)
 """Of the exchanges that a dense all-reduce is compared with."""
@@ -43,13 +43,13 @@ Sizes: TypeAlias = Literal["same size", "choice"]
 _SHARES = ", ".join(f"{100 * one:g} %" for one in DENSITIES)
 _WORDS = f"""
 `simnet choose` says how likely each exchange is the fastest, from the errors that predictions had where they could be
-held against measurements: `simnet.studies.choosing.chances` has how, `validate.residuals` from what. Here that is held
-against pairs that were measured: two collectives on the same ranks of the same cluster, or links, or two exchanges of
-the same job. Neither time was seen by what predicts it, and nothing of its *site* by the errors that the chance and the
-interval are from: no cluster whose name begins with the same word, none of the measurements on known links that it is
-of, nothing of the same setting of a job. Collectives are those that exchanges consist of (all-reduce, all-gather,
-broadcast), unless *any two* count. *Sizes of a choice* are those of a dense all-reduce and of what AG-Topk gathers in
-its place, at densities of {_SHARES}. At most {MOST} pairs of a set count, evenly taken.
+held against measurements: `simnet.studies.choosing.chances` has how, `simnet.validate.residuals` from what. Here that
+is held against pairs that were measured: two collectives on the same ranks of the same cluster, or links, or two
+exchanges of the same job. Neither time was seen by what predicts it, and nothing of its *site* by the errors that the
+chance and the interval are from: no cluster whose name begins with the same word, none of the measurements on known
+links that it is of, nothing of the same setting of a job. Collectives are those that exchanges consist of (all-reduce,
+all-gather, broadcast), unless *any two* count. *Sizes of a choice* are those of a dense all-reduce and of what AG-Topk
+gathers in its place, at densities of {_SHARES}. At most {MOST} pairs of a set count, evenly taken.
 
 The *Brier score* is the mean square of chance less outcome: 0 is right and certain, 0.25 knows nothing. *Sure* is a
 chance of {100 * SURE:g} % and more, even as it is at least with {100 * CONFIDENCE:g} %, by Student's t over the sites
@@ -123,7 +123,7 @@ def pairs(rows: pd.DataFrame, case: Case) -> pd.DataFrame:
     Parameters
     ----------
     rows : DataFrame
-        As of `validate.residuals`, with intervals.
+        As of `simnet.validate.residuals`, with intervals.
     case : Case
         Which.
 
@@ -200,7 +200,7 @@ def left_out(
     Parameters
     ----------
     rows : DataFrame
-        As of `validate.residuals`.
+        As of `simnet.validate.residuals`.
     case : Case
         Which pairs.
     models : callable
@@ -228,7 +228,7 @@ def on_clusters(clusters: pd.DataFrame, case: Case) -> pd.DataFrame:
     Parameters
     ----------
     clusters : DataFrame
-        As `validate.residuals.of_clusters` gives them.
+        As `simnet.validate.residuals.of_clusters` gives them.
     case : Case
         One of `CLUSTERS`.
     """
@@ -242,7 +242,7 @@ def on_clusters(clusters: pd.DataFrame, case: Case) -> pd.DataFrame:
 
 
 def on_links(links: pd.DataFrame, case: Case) -> pd.DataFrame:
-    """Return the judged pairs of known links, one set left out at a time; see `validate.residuals.of_links`.
+    """Return the judged pairs of known links, one set left out at a time; see `simnet.validate.residuals.of_links`.
 
     Parameters
     ----------
@@ -269,7 +269,7 @@ def on_jobs(jobs: pd.DataFrame) -> pd.DataFrame:
     Parameters
     ----------
     jobs : DataFrame
-        As `validate.residuals.of_jobs` gives them.
+        As `simnet.validate.residuals.of_jobs` gives them.
     """
     whole = jobs[jobs["kind"] == "iteration"]
 
@@ -347,7 +347,7 @@ def everything(clusters: pd.DataFrame) -> dict[str, pd.DataFrame]:
     Parameters
     ----------
     clusters : DataFrame
-        As `validate.residuals.of_clusters` gives them; may be empty.
+        As `simnet.validate.residuals.of_clusters` gives them; may be empty.
     """
     found = {case.title: on_clusters(clusters, case) for case in tracked(CLUSTERS)}
     links = residuals.of_links()

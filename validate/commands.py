@@ -20,7 +20,7 @@ from simnet.commands.options import Changes, Force, Json
 from simnet.studies import options
 
 if TYPE_CHECKING:
-    from validate.reproduction import Reproduction, Row
+    from simnet.validate.reproduction import Reproduction, Row
 
 
 class Split(StrEnum):
@@ -73,7 +73,7 @@ def validate(
     """Say how well measured times are predicted that were left out, beside what simpler models make of them."""
     from simnet.calibration.measured import datasets
     from simnet.calibration.readers.facts import facts_of
-    from validate import evaluation, evaluation_figures
+    from simnet.validate import evaluation, evaluation_figures
 
     options.only("--fabric", fabric is not None, {"--strict": strict})
     own = {"--split": split, "--check": check, "--learned": learned}
@@ -139,7 +139,7 @@ def validate_job(
     from simnet.report.tables import show_listing
     from simnet.scenario import load
     from simnet.studies.iteration import predict_job
-    from validate.jobs import comparing, report, tables
+    from simnet.validate.jobs import comparing, report, tables
 
     if shipped:
         own = {"LOGS": logs, "--scenario": scenario, "--set": set_, "--skip": skip, "--figure": figure}
@@ -185,7 +185,7 @@ def reproduce(
     """Reproduce figures, tables and claims of papers: published value, ours, error, tolerance."""
     from simnet.base.progress import tracked
     from simnet.base.writing import refuse_existing
-    from validate.reproduction import REPRODUCTIONS, reproduction
+    from simnet.validate.reproduction import REPRODUCTIONS, reproduction
 
     if names and (every or fast):
         raise InputError("is either names or --all or --fast", file="simnet reproduce")
@@ -227,7 +227,7 @@ def reproduce(
 
 def _under_devices() -> None:
     """Print headline ratios under each device profile."""
-    from validate.reproduction import under_devices
+    from simnet.validate.reproduction import under_devices
 
     with terminal.progress("ratios"):
         head, *others = under_devices.rows(under_devices.columns())
@@ -246,7 +246,7 @@ def _run(one: Reproduction) -> list[Row] | None:
 
 def _list(every: Sequence[Reproduction], json_: bool) -> None:
     """Show what there is."""
-    from validate.reproduction import KINDS, MISSING
+    from simnet.validate.reproduction import KINDS, MISSING
 
     def status(one: Reproduction) -> str:
         return one.needs() or ("takes longer" if one.slow else "ready")
@@ -266,7 +266,7 @@ def _list(every: Sequence[Reproduction], json_: bool) -> None:
 
 def _show(found: Mapping[str, Sequence[Row] | None]) -> None:
     """Print the values of each, and how it came out."""
-    from validate.reproduction import REPRODUCTIONS, outcome, page
+    from simnet.validate.reproduction import REPRODUCTIONS, outcome, page
 
     columns = ("value", "published", "ours", "unit", "error", "tolerance", "")
     for name, rows in found.items():
@@ -293,7 +293,7 @@ def _show_table(title: str, columns: Sequence[str], left: Sequence[str], cells: 
 
 def _figures(one: Reproduction, rows: Sequence[Row] | None) -> dict[str, Any]:
     """Return a reproduction for JSON."""
-    from validate.reproduction import outcome
+    from simnet.validate.reproduction import outcome
 
     head = {key: getattr(one, key) for key in ("name", "paper", "place", "title", "kind", "note")}
     if rows is None:
@@ -310,7 +310,7 @@ def _write(found: Mapping[str, Sequence[Row] | None], out: Path | None, markdown
     """Write the table and the page that were asked for."""
     from simnet.base.spreadsheets import guarded_table
     from simnet.base.writing import write_new
-    from validate.reproduction import REPRODUCTIONS, as_frame, page, under_devices
+    from simnet.validate.reproduction import REPRODUCTIONS, as_frame, page, under_devices
 
     if out is not None:
         import pandas as pd

@@ -4,8 +4,8 @@ Three splits: every fourth size of a curve is left out, a number of ranks is lef
 left out is predicted by a calibration of the rest alone: models are chosen and intervals made by a cross-validation
 inside the rest. Where there are measurements of all-reduce, the rest of an all-gather, a reduce-scatter or an
 all-to-all is the all-reduce and point-to-point alone. Beside it stands what others do: the rules and learned models of
-`validate.rivals`, and, for sizes and ranks, the single line, three segments and five anchors, interpolated over the
-logarithm of the ranks.
+`simnet.validate.rivals`, and, for sizes and ranks, the single line, three segments and five anchors, interpolated over
+the logarithm of the ranks.
 """
 
 from __future__ import annotations
@@ -31,12 +31,12 @@ from simnet.calibration.intervals import half_widths
 from simnet.calibration.predictor import Basis, fit
 from simnet.calibration.readers.facts import Facts
 from simnet.calibration.summary import rows_of
-from validate.evaluation_figures import PLACES, PLAIN, Evaluation
-from validate.links import CLOSED_FORM, held_by_links
-from validate.rivals import RIVALS, beside, installed
+from simnet.validate.evaluation_figures import PLACES, PLAIN, Evaluation
+from simnet.validate.links import CLOSED_FORM, held_by_links
+from simnet.validate.rivals import RIVALS, beside, installed
 
 SPLITS: tuple[str, ...] = ("sizes", "ranks", "collectives", "links")
-"""What is left out in turn; with ``links`` all, but for the time of a message; see `validate.links`."""
+"""What is left out in turn; with ``links`` all, but for the time of a message; see `simnet.validate.links`."""
 
 HALVES: Literal["halves"] = "halves"
 """A split that is made when asked for alone: every second size at once, as figures of plain models are often given."""
@@ -83,7 +83,7 @@ def evaluate(
     splits : sequence of str
         Which of `SPLITS`, or `HALVES`.
     learned : bool
-        Also a Gaussian process and gradient boosting; see `validate.rivals`.
+        Also a Gaussian process and gradient boosting; see `simnet.validate.rivals`.
 
     Raises
     ------

@@ -18,9 +18,9 @@ from simnet.calibration.cost_model import COVERAGE
 from simnet.calibration.intervals import BIN_NAMES, bin_of
 from simnet.calibration.summary import problem_lines, quantiles
 from simnet.report.drawing import COLOURS, Plot, plot, scale, style
-from validate.links import CLOSED_FORM, winners
-from validate.links import TITLES as LINK_TITLES
-from validate.rivals import RIVALS
+from simnet.validate.links import CLOSED_FORM, winners
+from simnet.validate.links import TITLES as LINK_TITLES
+from simnet.validate.rivals import RIVALS
 
 TITLES = {
     "sizes": "sizes left out",

@@ -1,10 +1,11 @@
 """How well measured collectives follow from the settings of their links alone, as a split of `simnet validate`.
 
-See `validate.shapednet.libraries` for the prediction, and the one setting that it takes software from. Told apart are
-links that differ between hosts; exchanges in which a rank sends or receives several messages at once; links above 100
-Mbit/s, since ranks that share the processors of one machine are then no faster than these; links that change while it
-runs, where each iteration is predicted; and settings of another table that were measured a second time. Intervals come
-from errors of the other settings of the same table, in the measure of how much of a prediction is software.
+See `simnet.validate.shapednet.libraries` for the prediction, and the one setting that it takes software from. Told
+apart are links that differ between hosts; exchanges in which a rank sends or receives several messages at once; links
+above 100 Mbit/s, since ranks that share the processors of one machine are then no faster than these; links that change
+while it runs, where each iteration is predicted; and settings of another table that were measured a second time.
+Intervals come from errors of the other settings of the same table, in the measure of how much of a prediction is
+software.
 """
 
 from __future__ import annotations
@@ -16,8 +17,8 @@ import pandas as pd
 
 from simnet.calibration.cost_model import COVERAGE
 from simnet.calibration.intervals import conformal
-from validate.shapednet.libraries import Case, cases, from_links, predictable
-from validate.shapednet.links import COLUMNS, OfHosts
+from simnet.validate.shapednet.libraries import Case, cases, from_links, predictable
+from simnet.validate.shapednet.links import COLUMNS, OfHosts
 
 FAST = 12.5e6
 """Rate of a link [byte/s] up to which it is the links that set the time of ranks on one machine."""
@@ -58,7 +59,7 @@ def held_by_links(rows: pd.DataFrame) -> pd.DataFrame:
     Returns
     -------
     DataFrame
-        Columns as of `validate.evaluation.Evaluation`, ``closed_form`` among them.
+        Columns as of `simnet.validate.evaluation.Evaluation`, ``closed_form`` among them.
     """
     if not all(any(str(column).startswith(name) for column in rows) for name in COLUMNS):
         return pd.DataFrame()

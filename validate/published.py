@@ -2,7 +2,7 @@
 
 The printed times scatter about the alpha-beta formulas by up to 12 %, so they test the formulas and the choice between
 collectives; they are no measurement of any other engine. Tables III to V of the paper are left out on purpose: they
-are the formulas' own values plus a constant per model. `validate.reproduction` has them, and says so.
+are the formulas' own values plus a constant per model. `simnet.validate.reproduction` has them, and says so.
 
 References
 ----------

@@ -9,8 +9,8 @@ Differences from the model: a send is done when the library no longer needs its 
 delivered; a message of no bytes carries one, and fractions of bytes are rounded; ``compute`` of a round is waited for
 only if asked.
 
-Run it as ``torchrun --nproc-per-node 4 -m validate.replay --backend gloo --collective allreduce_ring --size '1 MiB'
---out ring.csv``, or under ``mpirun`` with ``--backend mpi``; see ``docs/replay.md``.
+Run it as ``torchrun --nproc-per-node 4 -m simnet.validate.replay --backend gloo --collective allreduce_ring --size '1
+MiB' --out ring.csv``, or under ``mpirun`` with ``--backend mpi``; see ``docs/replay.md``.
 """
 
 from __future__ import annotations
@@ -404,7 +404,7 @@ def of_file(path: str, ranks: int) -> Workload:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Replay from the command line; every rank of a job calls this. Returns the exit code."""
-    parser = argparse.ArgumentParser(prog="python -m validate.replay", description="Run schedules for real.")
+    parser = argparse.ArgumentParser(prog="python -m simnet.validate.replay", description="Run schedules for real.")
     parser.add_argument("files", nargs="*", help="schedules, as simnet export writes them: CSV, GOAL, Chakra")
     parser.add_argument("--backend", choices=BACKENDS, default="gloo")
     parser.add_argument(
@@ -421,7 +421,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     communicator: Communicator | None = None
     try:
         if bool(given.collective) != bool(given.size) or not (given.files or given.collective):
-            raise InputError("needs files, or --collective with --size", file="validate.replay")
+            raise InputError("needs files, or --collective with --size", file="simnet.validate.replay")
         if given.repetitions < 1 or given.warmup < 0:
             raise InputError("must be >= 1, and --warmup >= 0", file="--repetitions")
         sizes = [options.quantity(text, "--size", units.size) or 0.0 for text in given.size]

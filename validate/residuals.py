@@ -29,11 +29,11 @@ from simnet.network import STACKS
 from simnet.network.stack import IDEAL, Stack
 from simnet.studies.choosing.chances import COLUMNS, NAMED, SCORES, UNNAMED, ErrorModel
 from simnet.studies.iteration_errors import factor_in_job
-from validate.evaluation import FROM_BASE
-from validate.jobs import report
-from validate.jobs.errors import FASTEST, bound, weighted_quantile
-from validate.jobs.settings import TELLING
-from validate.shapednet.libraries import Case, bare, cases, library, predictable
+from simnet.validate.evaluation import FROM_BASE
+from simnet.validate.jobs import report
+from simnet.validate.jobs.errors import FASTEST, bound, weighted_quantile
+from simnet.validate.jobs.settings import TELLING
+from simnet.validate.shapednet.libraries import Case, bare, cases, library, predictable
 
 SETS = (
     "shaped_openmpi",
@@ -85,8 +85,8 @@ def of_clusters(frame: pd.DataFrame) -> pd.DataFrame:
     Parameters
     ----------
     frame : DataFrame
-        Predictions of `validate.evaluation`, with ``set``; those on shaped links are left out, as their links are
-        known.
+        Predictions of `simnet.validate.evaluation`, with ``set``; those on shaped links are left out, as their links
+        are known.
 
     Returns
     -------

@@ -1,8 +1,8 @@
 """Simulations of measured collectives on calibrated networks, beside predictions and beside links alone.
 
-A calibration of a part of a system's measurements predicts the others, as `validate.evaluation` splits them. Here each
-of these collectives is also simulated: on the network of the calibration with its stack and its curves, as a scenario
-has it by ``topology: {file: ...}``; and on the same links without them, by the stack `ideal`.
+A calibration of a part of a system's measurements predicts the others, as `simnet.validate.evaluation` splits them.
+Here each of these collectives is also simulated: on the network of the calibration with its stack and its curves, as a
+scenario has it by ``topology: {file: ...}``; and on the same links without them, by the stack `ideal`.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 import pandas as pd
 
-import topologies
+from simnet import topologies
 from simnet.base.arrays import Ranks
 from simnet.base.errors import InputError
 from simnet.calibration import CalibratedCostModel, CalibratedSoftware, Curve, Setting, calibrate, curves_of, systems
@@ -23,7 +23,7 @@ from simnet.calibration.topology_links import Placement, links
 from simnet.collectives import registry
 from simnet.network import Network
 from simnet.schedule import Schedule
-from validate.evaluation import kept_without
+from simnet.validate.evaluation import kept_without
 
 MOST_RANKS = 64
 """The most ranks that are simulated; an all-to-all of thousands has millions of messages."""

@@ -12,16 +12,15 @@ from typing import Any
 import networkx as nx
 import numpy as np
 
-import topologies
 from scaling.measuring import Cost, measured
 from scaling.programs import BANDWIDTH, LATENCY, NBYTES
-from simnet import collectives
+from simnet import collectives, topologies
 from simnet.base import rng
 from simnet.network import Network
 from simnet.network.weather import Weather, steps
 from simnet.schedule import Round, Schedule
-from sparsifier_models.base import Wire
-from sparsifier_models.split_reduce import split_schedule
+from simnet.sparsifier_models.base import Wire
+from simnet.sparsifier_models.split_reduce import split_schedule
 
 RANKS = (64, 256, 1024, 4096)
 CHANGES = 10_000

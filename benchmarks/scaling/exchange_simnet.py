@@ -14,7 +14,7 @@ import time
 import numpy as np
 from programs import BANDWIDTH, LATENCY, peak_memory
 
-import topologies
+from simnet import topologies
 from simnet.interchange import read_messages
 from simnet.network import Network
 

@@ -22,7 +22,7 @@ from simnet.collectives import allreduce_ring
 from simnet.network import Network
 from simnet.network.stack import STACKS
 from simnet.network.tables import Store
-from topologies import Routes
+from simnet.topologies import Routes
 
 FOLDER = Path(__file__).parent
 

@@ -7,8 +7,7 @@ import sys
 
 from programs import BANDWIDTH, LATENCY, NBYTES, report
 
-import topologies
-from simnet import collectives
+from simnet import collectives, topologies
 from simnet.network import Network
 
 

@@ -7,8 +7,8 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 import pandas as pd
 
-from validate.evaluation_figures import PLACES, TITLES
-from validate.rivals import LEARNED, RULES
+from simnet.validate.evaluation_figures import PLACES, TITLES
+from simnet.validate.rivals import LEARNED, RULES
 
 WORSE = 1.05
 """Above this, the ratio of two medians counts as worse."""

@@ -11,9 +11,9 @@ import pandas as pd
 from simnet.calibration.cost_model import COVERAGE
 from simnet.calibration.intervals import GROUPS, TYPICAL, bin_of
 from simnet.calibration.predictor import Basis
-from validate.evaluation import BASE, FROM_BASE
-from validate.evaluation_figures import PLACES, TITLES
-from validate.residuals import site_of
+from simnet.validate.evaluation import BASE, FROM_BASE
+from simnet.validate.evaluation_figures import PLACES, TITLES
+from simnet.validate.residuals import site_of
 
 NAMES = {
     "_POWER": "with which power of its typical error a model of a curve weighs less",

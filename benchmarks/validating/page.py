@@ -16,13 +16,13 @@ import pandas as pd
 from simnet.calibration import measured
 from simnet.calibration.cost_model import COVERAGE
 from simnet.calibration.intervals import BIN_NAMES, bin_of
-from validate import chances
-from validate.evaluation import FROM_BASE, HALVES
-from validate.evaluation_figures import PLACES, TITLES
-from validate.jobs import report as jobs
-from validate.links import AGAIN, repeated, winners
-from validate.links import TITLES as LINK_TITLES
-from validate.rivals import LEARNED, NEAREST, NEAREST_BY_BUS, NEIGHBOURS, RULE
+from simnet.validate import chances
+from simnet.validate.evaluation import FROM_BASE, HALVES
+from simnet.validate.evaluation_figures import PLACES, TITLES
+from simnet.validate.jobs import report as jobs
+from simnet.validate.links import AGAIN, repeated, winners
+from simnet.validate.links import TITLES as LINK_TITLES
+from simnet.validate.rivals import LEARNED, NEAREST, NEAREST_BY_BUS, NEIGHBOURS, RULE
 from validating import alike, constants, coverage
 
 MODELS = {
@@ -136,7 +136,7 @@ NOT_VALIDATED = """\
 
 
 def frame(results: Mapping[str, Any]) -> pd.DataFrame:
-    """Return all predictions: those of `validate.evaluation`, with ``set``, ``nccl``, ``nodes`` and ``inside``."""
+    """Return all predictions of `simnet.validate.evaluation`, with ``set``, ``nccl``, ``nodes`` and ``inside``."""
     parts = []
     for name, entry in results["sets"].items():
         for held, split in ((entry.get("held"), None), (entry.get("specified"), SPECIFIED)):
@@ -181,7 +181,7 @@ def page(
     figures : mapping of str to str
         Paths of figures by the heading below which they stand.
     judged : mapping of str to DataFrame, optional
-        Pairs of which one is faster, as `validate.chances.everything` gives them.
+        Pairs of which one is faster, as `simnet.validate.chances.everything` gives them.
     """
     table = frame(results)
     known = {name: one for name, one in results["sets"].items() if "figures" in one}

@@ -26,8 +26,8 @@ from simnet.calibration.intervals import bin_of
 from simnet.calibration.readers import kind_of
 from simnet.calibration.specification import half_widths
 from simnet.calibration.summary import rows_of
-from validate import rivals
-from validate.evaluation import HALVES, SPLITS, evaluate
+from simnet.validate import rivals
+from simnet.validate.evaluation import HALVES, SPLITS, evaluate
 from validating.platforms import Case, cases_of, predicted
 
 MAX_META = 2**20
@@ -46,7 +46,7 @@ class Set:
     name : str
         What it is called.
     source : str
-        What `validate.evaluation.evaluate` takes: a shipped name, or a folder.
+        What `simnet.validate.evaluation.evaluate` takes: a shipped name, or a folder.
     title, hardware, interconnect, tool, origin, licence : str
         What was measured, on what, with what, by whom, and on which terms; empty if not stated.
     shipped : bool

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable
 from functools import partial
 from importlib import import_module
 
-import sparsifier_models
+from simnet import sparsifier_models
 
 HEADS = {
     "simnet": "What a notebook starts from: the commands as functions, and the network below them. "

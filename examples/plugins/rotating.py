@@ -4,9 +4,9 @@ import numpy as np
 
 from simnet.collectives import allreduce_ring
 from simnet.costs.devices import DeviceOp
-from sparsifier_models import Exchange, Sparsifier
-from sparsifier_models.selection import Values, take_mean
-from sparsifier_models.steps import in_order
+from simnet.sparsifier_models import Exchange, Sparsifier
+from simnet.sparsifier_models.selection import Values, take_mean
+from simnet.sparsifier_models.steps import in_order
 
 
 class Rotating(Sparsifier):

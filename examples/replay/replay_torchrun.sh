@@ -7,4 +7,4 @@ exec torchrun \
   --nnodes "${NODES:-1}" --node-rank "${NODE:-0}" \
   --master-addr "${MASTER_ADDR:-127.0.0.1}" --master-port "${MASTER_PORT:-29500}" \
   --nproc-per-node "${RANKS_PER_NODE:-4}" \
-  -m validate.replay --backend "${BACKEND:-gloo}" --repetitions 20 --warmup 5 --out "${OUT:-replay.csv}" "$@"
+  -m simnet.validate.replay --backend "${BACKEND:-gloo}" --repetitions 20 --warmup 5 --out "${OUT:-replay.csv}" "$@"

@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-import sparsifier_models
+from simnet import sparsifier_models
 from simnet.base.rng import stream
 from simnet.costs.devices import DeviceOp, DeviceProfile
 from simnet.job.exchange import of_hook

@@ -14,7 +14,8 @@ Floats: TypeAlias = NDArray[np.float64]
 Adds: TypeAlias = Callable[[NDArray[np.float32]], Floats | None]
 """What adds fresh gradients, in place, to rows: float32 of shape (P, n).
 
-It may return the sums of squares of the rows that come of it, as `sparsifier_models.selection.squared_norms` does."""
+It may return the sums of squares of the rows that come of it, as `simnet.sparsifier_models.selection.squared_norms`
+does."""
 
 
 def distinct(numbers: Ranks, below: int) -> tuple[Ranks, Ranks]:

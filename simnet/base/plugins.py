@@ -1,8 +1,8 @@
 """What others add to simnet: entry points of their packages, a group for each kind of thing, and files of their own.
 
 ====================  ==========================================================================
-``sparsifiers``       a `sparsifier_models.base.Sparsifier` class
-``topologies``        a function that returns a graph as `topologies` describes it
+``sparsifiers``       a `simnet.sparsifier_models.base.Sparsifier` class
+``topologies``        a function that returns a graph as `simnet.topologies` describes it
 ``collectives``       an entry of `simnet.collectives.registry`
 ``weather``           an annotated function that returns a `simnet.network.weather.Signal`
 ``policies``          an annotated class with what `simnet.policies.Policy` asks for

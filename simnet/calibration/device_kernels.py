@@ -14,7 +14,7 @@ import numpy as np
 
 from simnet.base.errors import InputError, nearest
 from simnet.base.rng import stream
-from sparsifier_models import selection
+from simnet.sparsifier_models import selection
 
 Call: TypeAlias = Callable[[], object]
 Library: TypeAlias = Literal["numpy", "torch", "cuda", "cupy"]

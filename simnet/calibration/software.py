@@ -93,7 +93,7 @@ class CalibratedSoftware:
 
     Examples
     --------
-    >>> import topologies
+    >>> from simnet import topologies
     >>> from simnet.calibration import Curve, Setting, calibrate
     >>> from simnet.collectives import allreduce_ring
     >>> sizes = 2.0 ** np.arange(10, 24)

@@ -52,7 +52,7 @@ class FittedLinks(NamedTuple):
     Parameters
     ----------
     parameters : dict
-        By the name of the family, what its builder in `topologies` takes.
+        By the name of the family, what its builder in `simnet.topologies` takes.
     undetermined : tuple of str
         Parameters of steps that the data do not determine, so that a typical value stands for them.
     """

@@ -102,7 +102,7 @@ def policies(context: typer.Context, incomplete: str) -> list[str]:
 
 def schemes() -> list[str]:
     """Return the names of all schemes."""
-    import sparsifier_models
+    from simnet import sparsifier_models
 
     return sparsifier_models.names()
 
@@ -123,7 +123,7 @@ def devices() -> list[str]:
 
 def topologies() -> list[str]:
     """Return the names of families of topologies."""
-    import topologies
+    from simnet import topologies
 
     return topologies.names()
 

@@ -5,7 +5,7 @@ profile turns them into seconds: each launch of a kernel costs a fixed time, and
 bytes, which stream at the memory bandwidth, or seconds, where the memory is not what binds it. With each method stand
 where its figures come from, whether they were measured there, and an interval.
 
-The methods of the schemes in `sparsifier_models`:
+The methods of the schemes in `simnet.sparsifier_models`:
 
 =================  ======================================================================================
 method             one launch over `entries` entries
@@ -87,7 +87,7 @@ METHODS = (
     "topk", "topk_layer", "topk_segments", "scan", "count", "norm", "gather", "scatter", "cast", "sum", "pack",
     "copy_out", "copy_in",
 )  # fmt: skip
-"""The methods of the schemes in `sparsifier_models`."""
+"""The methods of the schemes in `simnet.sparsifier_models`."""
 
 Known: TypeAlias = Literal["measured", "scaled", "estimated", "not stated"]
 """How figures are known: measured there, scaled from a relative, or estimated; of older files nothing is known."""

@@ -1,8 +1,9 @@
 """Gradient exchange of PyTorch's DistributedDataParallel, by the schemes that simnet simulates.
 
 `Hook` is a communication hook: dense, half precision, AG-Topk, AR-Topk, Ok-Topk or ExDyna, a fixed one or that of a
-table of ``simnet choose --export policy.json``, on gloo and NCCL. Its update is that of `sparsifier_models` on the same
-gradients, and its messages are those of their schedules. `Trainer` makes iterations with it and logs what each took.
+table of ``simnet choose --export policy.json``, on gloo and NCCL. Its update is that of `simnet.sparsifier_models` on
+the same gradients, and its messages are those of their schedules. `Trainer` makes iterations with it and logs what each
+took.
 
 It needs PyTorch, which is imported when a hook is made: ``pip install simnet[train]``.
 """

@@ -16,7 +16,7 @@ from os import PathLike
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any, NamedTuple
 
-import sparsifier_models
+from simnet import sparsifier_models
 from simnet.advise import PINGS, WORD, Adviser, Cost, cost, probe_bytes
 from simnet.base.errors import InputError
 from simnet.costs.devices import DeviceProfile

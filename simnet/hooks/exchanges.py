@@ -1,7 +1,7 @@
 """The schemes on one worker: what it selects of its own gradient, and what it does with the messages of the others.
 
 What a scheme keeps from one exchange to the next (thresholds, partitions), how many entries it selects and what its
-options mean is asked of its class in `sparsifier_models`, of which each bucket has an object.
+options mean is asked of its class in `simnet.sparsifier_models`, of which each bucket has an object.
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ from simnet.base.errors import InputError, nearest
 from simnet.hooks import kernels, oktopk
 from simnet.hooks.messages import Messages
 from simnet.hooks.part import Part, Selected, packed, unpacked
-from sparsifier_models.base import Sparsifier
-from sparsifier_models.fp16 import LARGEST
+from simnet.sparsifier_models.base import Sparsifier
+from simnet.sparsifier_models.fp16 import LARGEST
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -182,7 +182,7 @@ SCHEMES: Mapping[str, Scheme] = MappingProxyType(
         "oktopk": Scheme(oktopk.select, oktopk.exchange, _of_oktopk),
     }
 )
-"""The schemes that hooks know, by the names of `sparsifier_models`."""
+"""The schemes that hooks know, by the names of `simnet.sparsifier_models`."""
 
 
 def scheme(name: str) -> Scheme:

@@ -17,7 +17,7 @@ from os import PathLike
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import sparsifier_models
+from simnet import sparsifier_models
 from simnet.base.checks import is_number, whole
 from simnet.base.errors import InputError, SimnetError
 from simnet.costs.devices import DeviceProfile, load_device
@@ -68,7 +68,7 @@ class Hook:
     Parameters
     ----------
     exchange : str
-        A scheme by its name in `sparsifier_models`: one of `simnet.hooks.exchanges.SCHEMES`.
+        A scheme by its name in `simnet.sparsifier_models`: one of `simnet.hooks.exchanges.SCHEMES`.
     density : float
         Fraction of the entries to keep, in (0, 1]; for dense and fp16 it does not matter.
     label : str, optional

@@ -1,6 +1,6 @@
 """What a worker does to its own gradient: the kernels of the schemes on tensors.
 
-On a processor they are those of `sparsifier_models.selection`, which `simnet calibrate device --library numpy`
+On a processor they are those of `simnet.sparsifier_models.selection`, which `simnet calibrate device --library numpy`
 measures; on a GPU those of torch, whose top-k takes any of equal magnitudes, while simnet's takes the first ones.
 """
 
@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from sparsifier_models import selection
+from simnet.sparsifier_models import selection
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -35,7 +35,7 @@ def top_k(values: Tensor, k: int) -> Tensor:
 
 
 def above(values: Tensor, threshold: float, *, strict: bool = True) -> Tensor:
-    """Return where magnitudes exceed the threshold, ascending, as `sparsifier_models.selection.above`.
+    """Return where magnitudes exceed the threshold, ascending, as `simnet.sparsifier_models.selection.above`.
 
     Parameters
     ----------

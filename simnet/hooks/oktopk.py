@@ -13,8 +13,8 @@ import numpy as np
 from simnet.hooks import kernels
 from simnet.hooks.messages import Messages
 from simnet.hooks.part import Part, Selected, packed, unpacked
-from sparsifier_models.selection import Indices
-from sparsifier_models.split_reduce import mean_cuts, proposed_cuts
+from simnet.sparsifier_models.selection import Indices
+from simnet.sparsifier_models.split_reduce import mean_cuts, proposed_cuts
 
 if TYPE_CHECKING:
     from torch import Tensor

@@ -9,11 +9,11 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
-import topologies
+from simnet import topologies
 from simnet.base.errors import InputError, nearest
 from simnet.base.plain_yaml import dotted, plain_fields
 from simnet.base.reading import read_text
-from topologies.graphs import Node
+from simnet.topologies.graphs import Node
 
 if TYPE_CHECKING:
     import networkx as nx

@@ -21,7 +21,7 @@ from simnet.interchange.nodelink import read_nodelink
 from simnet.interchange.simgrid import profile_names, read_platform
 from simnet.network.weather import Weather
 from simnet.schedule import Schedule
-from topologies.graphs import Link, Node
+from simnet.topologies.graphs import Link, Node
 
 if TYPE_CHECKING:
     import networkx as nx

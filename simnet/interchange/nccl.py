@@ -17,8 +17,8 @@ from typing import TYPE_CHECKING
 from simnet.base.checks import read_number, whole
 from simnet.base.quantities import Seconds, outside
 from simnet.interchange.xmlfile import Element, read_xml
-from topologies.checks import affordable, seconds
-from topologies.graphs import Node, empty
+from simnet.topologies.checks import affordable, seconds
+from simnet.topologies.graphs import Node, empty
 
 if TYPE_CHECKING:
     import networkx as nx

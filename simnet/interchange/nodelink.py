@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 from simnet.base.errors import InputError, nearest
 from simnet.base.reading import read_text
 from simnet.base.writing import explained
-from topologies.graphs import Node, check, label
+from simnet.topologies.graphs import Node, check, label
 
 if TYPE_CHECKING:
     import networkx as nx
@@ -34,12 +34,12 @@ def read_nodelink(path: str | Path) -> nx.DiGraph[Node]:
     Raises
     ------
     InputError
-        If the file cannot be read, is not JSON of this form, or no topology as `topologies` describes it.
+        If the file cannot be read, is not JSON of this form, or no topology as `simnet.topologies` describes it.
 
     Examples
     --------
     >>> from tempfile import TemporaryDirectory
-    >>> from topologies import ring
+    >>> from simnet.topologies import ring
     >>> with TemporaryDirectory() as folder:
     ...     write_nodelink(ring(4, 1e-3, 1e9), Path(folder, "ring.json"))
     ...     graph = read_nodelink(Path(folder, "ring.json"))

@@ -27,8 +27,8 @@ from simnet.base.quantities import MOST_RATE, Bandwidth, Rate, Seconds, outside
 from simnet.interchange.simgrid_profiles import read_profile
 from simnet.interchange.xmlfile import Element, read_xml
 from simnet.network.weather import Signal, Weather
-from topologies import Routes
-from topologies.graphs import Link, Node, empty, label
+from simnet.topologies import Routes
+from simnet.topologies.graphs import Link, Node, empty, label
 
 if TYPE_CHECKING:
     import networkx as nx
@@ -67,7 +67,8 @@ class Platform(NamedTuple):
     Parameters
     ----------
     graph : networkx.DiGraph
-        As `topologies` describes it; hosts carry their ``name``, and links their ``link``, as the platform calls them.
+        As `simnet.topologies` describes it; hosts carry their ``name``, and links their ``link``, as the platform calls
+        them.
     weather : dict from (u, v) to Weather
         The links that have profiles.
     hosts : tuple of str

@@ -1,4 +1,4 @@
-"""Writing platforms of SimGrid: a link for each direction, routes as `topologies.Routes` has them, and profiles."""
+"""Writing platforms of SimGrid: a link for each direction, routes of `simnet.topologies.Routes`, and profiles."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from simnet.base.errors import InputError, nearest
 from simnet.base.units import format_bytes
 from simnet.interchange.xmlfile import MAX_BYTES
 from simnet.network.weather import Weather
-from topologies import Routes
-from topologies.graphs import Link, Node, check, label
+from simnet.topologies import Routes
+from simnet.topologies.graphs import Link, Node, check, label
 
 if TYPE_CHECKING:
     import networkx as nx
@@ -39,7 +39,7 @@ def write_platform(
     Parameters
     ----------
     graph : networkx.DiGraph
-        Hosts, switches and links, as `topologies` describes them.
+        Hosts, switches and links, as `simnet.topologies` describes them.
     path : str or Path
         The platform file, e.g. ``platform.xml``.
     weather : mapping from (u, v) to Weather, optional
@@ -47,13 +47,13 @@ def write_platform(
     duration : float, optional
         Seconds of the weather that are written; its value then holds for ever. Needed for weather.
     routing : {"Full", "Dijkstra"}
-        ``"Full"`` writes the route of every pair of hosts, as `topologies.Routes` chooses it: exactly the same paths in
-        SimGrid. ``"Dijkstra"`` writes the graph, with a route for each link, and
+        ``"Full"`` writes the route of every pair of hosts, as `simnet.topologies.Routes` chooses it: exactly the same
+        paths in SimGrid. ``"Dijkstra"`` writes the graph, with a route for each link, and
         lets SimGrid find the paths: of the fewest links, and which of several of these is open.
     seed : int
-        Seed of `topologies.Routes`.
+        Seed of `simnet.topologies.Routes`.
     routes : Routes, optional
-        The routes to write, if not those that `topologies.Routes` chooses by the seed.
+        The routes to write, if not those that `simnet.topologies.Routes` chooses by the seed.
     largest : int
         How many bytes of routes are written; by default as many as a platform that is read may have.
 
@@ -74,7 +74,7 @@ def write_platform(
     --------
     >>> from tempfile import TemporaryDirectory
     >>> from simnet.interchange import read_platform
-    >>> from topologies import star
+    >>> from simnet.topologies import star
     >>> with TemporaryDirectory() as folder:
     ...     write_platform(star(3, 1e-3, 1e9), Path(folder, "star.xml"), routing="Dijkstra")
     ...     list(read_platform(Path(folder, "star.xml")).graph.edges)[:3]

@@ -23,7 +23,7 @@ from simnet.schedule import Schedule
 from simnet.traces.source import Training, Values, begun
 
 if TYPE_CHECKING:
-    from sparsifier_models import Exchange, Sparsifier
+    from simnet.sparsifier_models import Exchange, Sparsifier
 
 # Schedules whose work is kept: those of some candidates, each with a worker that takes its turn.
 _MOST_RECURRING = 256

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-import sparsifier_models
+from simnet import sparsifier_models
 from simnet.base.arrays import Floats
 from simnet.base.quantities import Iterations, PositiveSize, Seconds, Share, Slowdown, Spread
 from simnet.base.rng import stream
@@ -22,8 +22,8 @@ from simnet.network import Network
 from simnet.policies import Candidate, Ramp
 
 if TYPE_CHECKING:
+    from simnet.sparsifier_models import Sparsifier
     from simnet.traces import GradientSource
-    from sparsifier_models import Sparsifier
 
 
 # Bytes of the order of a tensor in the buckets that PyTorch's DistributedDataParallel agrees on.

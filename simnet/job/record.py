@@ -28,8 +28,8 @@ if TYPE_CHECKING:
     import pandas as pd
 
     from simnet.costs.devices import DeviceOp, DeviceProfile
+    from simnet.sparsifier_models import Exchange
     from simnet.traces.source import Score
-    from sparsifier_models import Exchange
 
 
 # Exchanges whose kernels' intervals are kept.
@@ -486,7 +486,7 @@ def _squares(exchanges: Sequence[Exchange], name: str) -> Floats:
 
 
 def _statistics(exchanges: Sequence[Exchange]) -> dict[str, float]:
-    """Return the statistics of an iteration over all its buckets; see `sparsifier_models.Exchange`."""
+    """Return the statistics of an iteration over all its buckets; see `simnet.sparsifier_models.Exchange`."""
     union = sum(exchange.union for exchange in exchanges)
     entries = sum(exchange.update.size for exchange in exchanges)
     selected = np.asarray(sum(exchange.selected for exchange in exchanges))

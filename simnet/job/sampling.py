@@ -21,8 +21,8 @@ from simnet.job.exchange import Situation, SparsifierSet, Timed, TimedExchange, 
 from simnet.job.job import Job
 from simnet.job.pace import Pace
 from simnet.policies import Candidate
+from simnet.sparsifier_models import Exchange
 from simnet.traces.source import Given, begun
-from sparsifier_models import Exchange
 
 # The golden section: its multiples are spread evenly, however many there are.
 _TURN = (math.sqrt(5) - 1) / 2

@@ -12,7 +12,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
 
-import sparsifier_models
+from simnet import sparsifier_models
 from simnet.base.errors import InputError
 from simnet.base.plugins import is_file
 from simnet.base.rows import Separable

@@ -2,7 +2,7 @@
 
 A communicator knows its rank, makes buffers where its library wants them (in the memory of the host, or of the GPU for
 NCCL), exchanges messages with other ranks, many at once, and calls the collectives of its library.
-`simnet.measure.running` times these, `validate.replay` runs schedules on it. Neither library is needed before a
+`simnet.measure.running` times these, `simnet.validate.replay` runs schedules on it. Neither library is needed before a
 communicator is made.
 """
 
@@ -38,7 +38,7 @@ class Communicator:
     Attributes
     ----------
     library, tool : str
-        What carries the messages; the same as `validate.replay` names it.
+        What carries the messages; the same as `simnet.validate.replay` names it.
     rank, size : int
         Which rank this is, of how many.
     """

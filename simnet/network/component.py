@@ -38,7 +38,7 @@ from simnet.network.stack import IDEAL, Stack, name_of, stack_of
 from simnet.network.transport import Incast, Loss, MeasuredIncast
 from simnet.network.weather import Weather
 from simnet.schedule import Round, Schedule
-from topologies.graphs import Link
+from simnet.topologies.graphs import Link
 
 if TYPE_CHECKING:
     import networkx as nx
@@ -70,7 +70,7 @@ class Network:
     Parameters
     ----------
     graph : networkx.DiGraph
-        Hosts 0 .. P-1 and links with `latency` [s] and `bandwidth` [byte/s]; see `topologies`.
+        Hosts 0 .. P-1 and links with `latency` [s] and `bandwidth` [byte/s]; see `simnet.topologies`.
     weather : mapping of link (u, v) to Weather, optional
         How latency and bandwidth of a link move in time, in absolute terms; where a Weather leaves one of them open,
         and on links not named, the graph's values hold.
@@ -117,7 +117,8 @@ class Network:
 
     Examples
     --------
-    >>> import simpy, topologies
+    >>> import simpy
+    >>> from simnet import topologies
     >>> env = simpy.Environment()
     >>> network = Network(topologies.star(4, latency=1e-3, bandwidth=1e6), env=env)
     >>> def job():
@@ -347,7 +348,7 @@ class Network:
 
         Examples
         --------
-        >>> import topologies
+        >>> from simnet import topologies
         >>> from simnet.schedule import Round, Schedule
         >>> network = Network(topologies.star(2, latency=1e-3, bandwidth=1e6))
         >>> network.time(Schedule(2, [Round([0], [1], [500])])).finish

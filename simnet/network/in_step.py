@@ -23,7 +23,7 @@ from simnet.network.max_plus import covered
 from simnet.network.program import Program
 from simnet.network.stack import Stack, in_rings, of_rings
 from simnet.schedule import Round, Schedule
-from topologies.deferred import add_link, deferred
+from simnet.topologies.deferred import add_link, deferred
 
 TURNS = 4, 16, 64
 """Turns of a loop that are gone through: so few, or, where times do not come again, so many."""

@@ -16,8 +16,8 @@ from numpy.typing import ArrayLike, NDArray
 from simnet.base.quantities import Bandwidth, Host, Rate, bounded
 from simnet.network.transport import Incast, Limits, Loss, MeasuredIncast
 from simnet.network.weather import Signal, Weather
-from topologies import Routes
-from topologies.graphs import Link
+from simnet.topologies import Routes
+from simnet.topologies.graphs import Link
 
 if TYPE_CHECKING:
     import networkx as nx

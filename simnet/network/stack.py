@@ -308,7 +308,7 @@ _OFFLOADED = dataclasses.replace(_TCP, acknowledged=64 * 1024)
 
 _ON = "one idle link of 0.1 ms between processes that share two cores: "
 
-# Software is what `validate.shapednet.libraries.calibrated` finds in the shipped measurements, the median over
+# Software is what `simnet.validate.shapednet.libraries.calibrated` finds in the shipped measurements, the median over
 # algorithms; tests hold it to that.
 STACKS: Mapping[str, Stack] = MappingProxyType(
     {

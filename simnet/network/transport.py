@@ -20,12 +20,12 @@ from simnet.base.arrays import Floats
 from simnet.base.checks import is_number, positive, whole
 from simnet.base.errors import nearest
 from simnet.base.quantities import Count, Duration, PositiveShare, PositiveSize, Seconds, Size, Written, bounded
-from topologies.graphs import Link
+from simnet.topologies.graphs import Link
 
 Law: TypeAlias = Literal["mathis", "pftk", "retransmit", "go_back_n"]
 
 Links: TypeAlias = Annotated[Sequence[Link], Written(str)]
-"""Links; in a scenario what `topologies.select_links` takes."""
+"""Links; in a scenario what `simnet.topologies.select_links` takes."""
 
 MOST_SENDERS = 100_000
 """The longest table of factors."""

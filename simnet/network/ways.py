@@ -24,7 +24,7 @@ from simnet.network.event_loop.records import (
 )
 from simnet.network.links import Links, TimelineCache, Timelines, moments_around
 from simnet.network.tables import Store, Table
-from topologies.routes import as_table
+from simnet.topologies.routes import as_table
 
 # Links on a detour around links that are down, at most.
 _DETOUR = 256

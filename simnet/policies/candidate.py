@@ -11,19 +11,18 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import ArrayLike
 
-import sparsifier_models
-from simnet import costs
+from simnet import costs, sparsifier_models
 from simnet.base.arrays import Floats
 from simnet.collectives import registry
 from simnet.costs import Nodes
-from sparsifier_models.artopk import ARTopk
-from sparsifier_models.dense import Dense
-from sparsifier_models.fp16 import FP16
-from sparsifier_models.mstopk import MSTopk
-from sparsifier_models.options import Options, option_values
-from sparsifier_models.randomk import Randomk
-from sparsifier_models.topk import LayerwiseTopk, Topk
-from sparsifier_models.topka import TopkA
+from simnet.sparsifier_models.artopk import ARTopk
+from simnet.sparsifier_models.dense import Dense
+from simnet.sparsifier_models.fp16 import FP16
+from simnet.sparsifier_models.mstopk import MSTopk
+from simnet.sparsifier_models.options import Options, option_values
+from simnet.sparsifier_models.randomk import Randomk
+from simnet.sparsifier_models.topk import LayerwiseTopk, Topk
+from simnet.sparsifier_models.topka import TopkA
 
 
 class Cost(Protocol):
@@ -47,9 +46,9 @@ class Candidate:
     label : str
         Name in tables and figures, e.g. ``"ART-ring"``.
     scheme : str
-        Name of the sparsifier, see `sparsifier_models.names`.
+        Name of the sparsifier, see `simnet.sparsifier_models.names`.
     options : mapping
-        Its options, see `sparsifier_models.create`.
+        Its options, see `simnet.sparsifier_models.create`.
     """
 
     label: str

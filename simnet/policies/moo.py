@@ -21,8 +21,8 @@ takes any density between the candidates, and has rules of its own for when to e
 
 The released code looks for the front with NSGA-II, whose result depends on its random numbers. The front of two
 functions of one variable needs no such search: here it is that of 1,001 densities, evenly spaced in their logarithm.
-Smoothed means the weighted mean of the last five values, see `sparsifier_models.artopk.windowed_mean`. What saving and
-restoring take is not published and not charged. Whether the released code starts the five values anew after
+Smoothed means the weighted mean of the last five values, see `simnet.sparsifier_models.artopk.windowed_mean`. What
+saving and restoring take is not published and not charged. Whether the released code starts the five values anew after
 exploration is not known to us; here it does.
 
 References
@@ -52,7 +52,7 @@ from simnet.policies.density import Ramp, density_at
 from simnet.policies.monitor import Monitor
 from simnet.policies.pareto import knee, normalised, pareto_front, weighted
 from simnet.policies.protocol import Decision, Observation, PolicyContext
-from sparsifier_models.artopk import GAIN_DECAY, GAIN_WINDOW, windowed_mean
+from simnet.sparsifier_models.artopk import GAIN_DECAY, GAIN_WINDOW, windowed_mean
 
 Mode: TypeAlias = Literal["grid", "published"]
 

@@ -11,8 +11,7 @@ from pathlib import Path
 
 import numpy as np
 
-import sparsifier_models
-from simnet import traces
+from simnet import sparsifier_models, traces
 from simnet.advise import Advised
 from simnet.base import plugins
 from simnet.base.units import format_bytes

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
-import topologies
+from simnet import topologies
 from simnet.base import plugins
 from simnet.base.plain_yaml import Loc, dotted
 from simnet.base.rng import stream
@@ -19,7 +19,7 @@ from simnet.scenario import network_parts, weather_parts
 from simnet.scenario.loader import Findings
 from simnet.scenario.parts import Part
 from simnet.scenario.topology import build_topology, sending
-from topologies.graphs import Link, label
+from simnet.topologies.graphs import Link, label
 
 if TYPE_CHECKING:
     import networkx as nx

@@ -211,7 +211,7 @@ def configures(
 
     Examples
     --------
-    >>> from topologies import ring
+    >>> from simnet.topologies import ring
     >>> @configures(ring, hosts="computers")
     ... class Ring(Part):
     ...     pass
@@ -355,7 +355,7 @@ def summary(documented: object) -> str:
 
     Examples
     --------
-    >>> from topologies import fat_tree
+    >>> from simnet.topologies import fat_tree
     >>> summary(fat_tree)
     'The k-ary fat-tree of k**3 / 4 hosts.'
     """
@@ -369,7 +369,7 @@ def parameter_help(target: Target) -> dict[str, str]:
 
     Examples
     --------
-    >>> from topologies import tree
+    >>> from simnet.topologies import tree
     >>> parameter_help(tree)["arity"]
     'Children of a switch, >= 2.'
     """

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-import sparsifier_models
+from simnet import sparsifier_models
 from simnet.base import plugins
 from simnet.base.errors import nearest
 from simnet.base.plain_yaml import Loc

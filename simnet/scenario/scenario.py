@@ -12,7 +12,7 @@ from typing import Any
 
 from pydantic import TypeAdapter, ValidationError
 
-import sparsifier_models
+from simnet import sparsifier_models
 from simnet.base import plugins
 from simnet.base.arrays import Floats
 from simnet.base.errors import InputError, nearest
@@ -38,8 +38,8 @@ from simnet.scenario.loader import Document, Findings, read
 from simnet.scenario.network import build_network
 from simnet.scenario.parts import Part
 from simnet.scenario.resolve import own_options, resolve
+from simnet.topologies.graphs import label
 from simnet.traces.source import Trainable
-from topologies.graphs import label
 
 
 @dataclass(frozen=True)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from simnet.base import plugins
 from simnet.interchange.kinds import NetworkRead
 from simnet.scenario import topology_parts
-from topologies.graphs import check
+from simnet.topologies.graphs import check
 
 if TYPE_CHECKING:
     import networkx as nx

@@ -6,7 +6,7 @@ from typing import Annotated, Any, Self
 
 from pydantic import ConfigDict, Field, ModelWrapValidatorHandler, SerializeAsAny, Tag, model_validator
 
-import topologies
+from simnet import topologies
 from simnet.base import plugins
 from simnet.base.errors import nearest
 from simnet.interchange.kinds import read_network

@@ -37,7 +37,7 @@ from simnet.studies import options
 if TYPE_CHECKING:
     from simnet.scenario import Scenario
     from simnet.scenario.network import Stages
-    from sparsifier_models import Exchange
+    from simnet.sparsifier_models import Exchange
 
 ScheduleFormat: TypeAlias = Literal["goal", "goal-binary", "chakra", "csv"]
 NetworkFormat: TypeAlias = Literal["simgrid", "nodelink"]

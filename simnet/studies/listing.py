@@ -17,7 +17,7 @@ from simnet.base.reading import read_text
 from simnet.base.units import format_bandwidth, format_bytes, format_seconds
 
 if TYPE_CHECKING:
-    import sparsifier_models
+    from simnet import sparsifier_models
     from simnet.scenario.parts import Part
 
 Listing: TypeAlias = tuple[tuple[str, ...], Sequence[tuple[str, ...]]]
@@ -32,7 +32,7 @@ def sparsifiers() -> Listing:
     >>> "topk" in [row[0] for row in sparsifiers()[1]]
     True
     """
-    import sparsifier_models
+    from simnet import sparsifier_models
     from simnet.scenario.resolve import own_options
 
     common = {field.name for field in dataclasses.fields(sparsifier_models.Options)}
@@ -256,7 +256,7 @@ LISTS: Mapping[str, Callable[[], Listing]] = {
 def _options(option_type: type[sparsifier_models.Options], names: Collection[str]) -> str:
     """Return options and their defaults, or their names alone if there is none; of several words, the default first."""
     from simnet.scenario.resolve import FROM_JOB
-    from sparsifier_models.options import words
+    from simnet.sparsifier_models.options import words
 
     hints = get_type_hints(option_type, include_extras=True)
     shown = []

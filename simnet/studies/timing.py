@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, NamedTuple, TypeAlias, TypeVar
 import numpy as np
 from pydantic import ValidationError
 
-import topologies
+from simnet import topologies
 from simnet.base.errors import InputError, nearest
 from simnet.base.units import format_bytes, format_seconds
 from simnet.network import MAX_MIN, Network, Timing
@@ -29,7 +29,7 @@ from simnet.studies.target import Target
 if TYPE_CHECKING:
     from simnet.network.links import Links
     from simnet.scenario import Scenario
-    from topologies.graphs import Node
+    from simnet.topologies.graphs import Node
 
 R = TypeVar("R", bound=Part)
 

@@ -8,12 +8,12 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-import sparsifier_models
+from simnet import sparsifier_models
 from simnet.base import plugins
 from simnet.base.errors import InputError, nearest
 from simnet.policies import Candidate
 from simnet.scenario.resolve import own_options
-from sparsifier_models.options import option_values
+from simnet.sparsifier_models.options import option_values
 
 ALL = "all"
 """In place of names of schemes: every scheme there is."""

@@ -40,10 +40,10 @@ def warm() -> Warmed:
     from simnet.base import compiled_cache
 
     compiled_cache.expect_compiling()
-    import sparsifier_models.compiled_selection
+    import simnet.sparsifier_models.compiled_selection
     from simnet.traces import compiled_gradients
 
-    assert sparsifier_models.compiled_selection
+    assert simnet.sparsifier_models.compiled_selection
     assert compiled_gradients
     for name in tracked(SCENARIOS):
         results_of(load(name, ["job.iterations=2"]).build())

@@ -21,9 +21,9 @@ from typer.testing import CliRunner
 import benchmark_logs
 import jobs
 import simnet
-import topologies
 from fuzz import mutations
 from scenario_texts import SMALL
+from simnet import topologies
 from simnet.base.plain_yaml import plain_yaml
 from simnet.calibration import readers as logs
 from simnet.calibration.cost_model_file import load_cost_model

@@ -1,10 +1,10 @@
-"""Predict and measure the jobs of `validate.jobs.settings`.
+"""Predict and measure the jobs of `simnet.validate.jobs.settings`.
 
-    python -m validate.jobs FOLDER                      # all steps, one after the other
-    python -m validate.jobs FOLDER work                 # computing and kernels of this machine
-    python -m validate.jobs FOLDER predict              # a scenario and its prediction for each setting
-    python -m validate.jobs FOLDER measure --seconds 90 # real jobs; what has a log is left out
-    python -m validate.jobs FOLDER table                # what was measured, as the tables that are shipped
+    python -m simnet.validate.jobs FOLDER                      # all steps, one after the other
+    python -m simnet.validate.jobs FOLDER work                 # computing and kernels of this machine
+    python -m simnet.validate.jobs FOLDER predict              # a scenario and its prediction for each setting
+    python -m simnet.validate.jobs FOLDER measure --seconds 90 # real jobs; what has a log is left out
+    python -m simnet.validate.jobs FOLDER table                # what was measured, as the tables that are shipped
 
 Takes Linux, root, a C compiler and PyTorch, and a machine that does nothing else while it measures: `measure` may be
 called several times, and begins with no job that the seconds would not suffice for.
@@ -22,8 +22,8 @@ from pathlib import Path
 import pandas as pd
 
 from simnet.calibration.device import profile_yaml
-from validate.jobs import gradients, running, scenarios, tables
-from validate.jobs.settings import MODELS, SETTINGS, Setting
+from simnet.validate.jobs import gradients, running, scenarios, tables
+from simnet.validate.jobs.settings import MODELS, SETTINGS, Setting
 
 STEPS = ("work", "predict", "measure", "table")
 
@@ -84,7 +84,7 @@ def _missing(folder: Path) -> Iterator[tuple[Setting, str, Path, float]]:
 
 def main() -> None:
     """Run the steps that are asked for."""
-    parser = argparse.ArgumentParser(prog="python -m validate.jobs", description=__doc__)
+    parser = argparse.ArgumentParser(prog="python -m simnet.validate.jobs", description=__doc__)
     parser.add_argument("folder", type=Path)
     parser.add_argument("steps", nargs="*", choices=STEPS, metavar="STEP", help=", ".join(STEPS))
     parser.add_argument("--seconds", type=float, default=3600.0, help="which measuring may take")

@@ -170,7 +170,7 @@ def compared(measured: pd.DataFrame, prediction: JobPrediction, skip: int = SKIP
     Parameters
     ----------
     measured : DataFrame
-        As `validate.jobs.tables.over_ranks` gives it. Parts that it lacks are left out.
+        As `simnet.validate.jobs.tables.over_ranks` gives it. Parts that it lacks are left out.
     prediction : JobPrediction
         Of the same policies, or more.
     skip : int

@@ -1,6 +1,6 @@
 """What predictions are off by: the table `simnet.studies.iteration_errors` has its bounds from.
 
-    python -m validate.jobs.errors > simnet/calibration/measured/jobs/errors.csv
+    python -m simnet.validate.jobs.errors > simnet/calibration/measured/jobs/errors.csv
 
 Bounds of links come from the shipped collectives up to 100 Mbit/s, each repetition beside the prediction of the stack
 as it is named, with the second measurement of what was measured twice; every setting counts alike. A bound on the error
@@ -9,7 +9,7 @@ as it is named, with the second measurement of what was measured twice; every se
 all pairs of quantiles that are 90 % apart, the narrowest tells.
 
 Nothing but jobs shows how much longer a process takes in a job than by itself. These bounds come from every second
-setting of `validate.jobs.settings`, and how many iterations intervals hold is told of the others.
+setting of `simnet.validate.jobs.settings`, and how many iterations intervals hold is told of the others.
 
 References
 ----------
@@ -31,9 +31,9 @@ from simnet.calibration.measured import load
 from simnet.costs.devices import End
 from simnet.network import STACKS
 from simnet.studies.iteration_errors import COLUMNS
-from validate.jobs import report
-from validate.jobs.settings import CORES, TELLING
-from validate.shapednet.libraries import Case, bare, cases, library, repetitions
+from simnet.validate.jobs import report
+from simnet.validate.jobs.settings import CORES, TELLING
+from simnet.validate.shapednet.libraries import Case, bare, cases, library, repetitions
 
 OUTSIDE = 0.1
 """Part of what was measured that may be outside."""

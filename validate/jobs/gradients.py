@@ -12,8 +12,8 @@ from pathlib import Path
 from typing import Any
 
 from simnet.traces import Recorder, TorchRecording
-from validate.jobs import worker
-from validate.jobs.settings import Setting
+from simnet.validate.jobs import worker
+from simnet.validate.jobs.settings import Setting
 
 
 def record(setting: Setting, folder: Path) -> None:
@@ -40,7 +40,7 @@ def record(setting: Setting, folder: Path) -> None:
         every=1,
         model=setting.model,
         data="digits",
-        how="python -m validate.jobs, update by the mean gradient",
+        how="python -m simnet.validate.jobs, update by the mean gradient",
         software={"torch": str(torch.__version__)},
     )
     with TorchRecording(recorder, module, microbatches=setting.ranks) as recording:

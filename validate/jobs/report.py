@@ -13,8 +13,8 @@ import pandas as pd
 
 from simnet.scenario import load
 from simnet.studies.iteration import predict_job
-from validate.jobs.comparing import MARGIN, SKIPPED, pairs_in_order
-from validate.jobs.settings import SEEN, SETTINGS, TELLING, UNSEEN, Setting
+from simnet.validate.jobs.comparing import MARGIN, SKIPPED, pairs_in_order
+from simnet.validate.jobs.settings import SEEN, SETTINGS, TELLING, UNSEEN, Setting
 
 _SHIPPED = files("simnet.calibration.measured") / "jobs"
 _WRITTEN = {"seen": "from which the model was made", "unseen": "predicted with the model as it is"}
@@ -96,7 +96,8 @@ def section() -> str:
         "",
         *textwrap.wrap(
             f"{about['title']}: {found['jobs']} jobs in {found['settings']} settings. {about['notes'].strip()} "
-            "`python -m validate.jobs FOLDER` makes the set anew, `python -m validate.jobs.report` this section.",
+            "`python -m simnet.validate.jobs FOLDER` makes the set anew, "
+            "`python -m simnet.validate.jobs.report` this section.",
             120,
         ),
         "",

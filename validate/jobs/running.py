@@ -13,10 +13,10 @@ from pathlib import Path
 from typing import Any
 
 from simnet.base.errors import InputError
-from validate.jobs import worker
-from validate.jobs.settings import CORES, Setting
-from validate.shapednet.links import Change
-from validate.shapednet.namespaces import IDLE, Star, star
+from simnet.validate.jobs import worker
+from simnet.validate.jobs.settings import CORES, Setting
+from simnet.validate.shapednet.links import Change
+from simnet.validate.shapednet.namespaces import IDLE, Star, star
 
 LIMIT = 300.0
 """Seconds that the jobs of one call may take; ranks have a limit of as much processor time."""
@@ -85,7 +85,7 @@ def _ranks(
 ) -> Iterator[tuple[Star, Barrier, Callable[[], None]]]:
     """Start a process on each host of a star; yield the star, their gate, and what raises if one of them has failed."""
     context: ForkServerContext = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload(["torch", "simnet.hooks", "validate.jobs.worker"])
+    context.set_forkserver_preload(["torch", "simnet.hooks", "simnet.validate.jobs.worker"])
     gate = context.Barrier(count + 1)
     started: list[ForkServerProcess] = []
 

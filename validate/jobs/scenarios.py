@@ -13,7 +13,7 @@ import numpy as np
 import pandas as pd
 from scipy.optimize import nnls
 
-import sparsifier_models
+from simnet import sparsifier_models
 from simnet.base.arrays import Floats
 from simnet.base.rng import stream
 from simnet.costs.devices import DeviceProfile, Method, load_device
@@ -24,7 +24,7 @@ from simnet.studies.choosing.choices import Choice
 from simnet.studies.choosing.inputs import Given, from_scenario
 from simnet.studies.choosing.operating_point import OperatingPoint
 from simnet.studies.choosing.policy import make
-from validate.jobs.settings import (
+from simnet.validate.jobs.settings import (
     ALGORITHMS,
     BATCH,
     CORES,

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any
 
-from validate.shapednet.links import Change
+from simnet.validate.shapednet.links import Change
 
 MS, MBIT = 1e-3, 125e3
 

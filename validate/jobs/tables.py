@@ -9,7 +9,7 @@ import pandas as pd
 from simnet.base.errors import InputError, nearest
 from simnet.hooks import COLUMNS
 from simnet.scenario import Scenario
-from validate.jobs.settings import SETTINGS
+from simnet.validate.jobs.settings import SETTINGS
 
 PARTS = tuple(one for one in COLUMNS if one.endswith("_s") and one != "began_s")
 
@@ -86,7 +86,7 @@ def policies_of(measured: pd.DataFrame, loaded: Scenario) -> list[str]:
 
 
 def write(folder: Path) -> None:
-    """Write what was measured and predicted in a folder of `validate.jobs` as the tables that are shipped.
+    """Write what was measured and predicted in a folder of `simnet.validate.jobs` as the tables that are shipped.
 
     Predictions that were ``first``, beside those that are now ``predicted``, are kept as ``before_s``.
     """

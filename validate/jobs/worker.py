@@ -22,7 +22,7 @@ import pandas as pd
 from simnet.hooks.log import Clock
 from simnet.hooks.messages import Messages
 from simnet.traces import live
-from validate.jobs.settings import (
+from simnet.validate.jobs.settings import (
     BATCH,
     EXCHANGES,
     LEARNING_RATE,
@@ -33,8 +33,8 @@ from validate.jobs.settings import (
     WORKED,
     Setting,
 )
-from validate.shapednet.namespaces import inside
-from validate.shapednet.rank import begin, meet_at
+from simnet.validate.shapednet.namespaces import inside
+from simnet.validate.shapednet.rank import begin, meet_at
 
 if TYPE_CHECKING:
     from multiprocessing.synchronize import Barrier
@@ -105,7 +105,7 @@ def work(place: Place, gate: Barrier, models: list[str], folder: str) -> None:
     place, gate
         As of `train`.
     models : list of str
-        Of `validate.jobs.settings.MODELS`.
+        Of `simnet.validate.jobs.settings.MODELS`.
     folder : str
         Where each rank leaves a folder with what it measured.
     """
@@ -227,7 +227,7 @@ def distributed(name: str, place: Place, bucket: float | None) -> tuple[Any, Any
     Parameters
     ----------
     name : str
-        One of `validate.jobs.settings.MODELS`.
+        One of `simnet.validate.jobs.settings.MODELS`.
     place : Place
         Where the rank is.
     bucket : float or None

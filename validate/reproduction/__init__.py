@@ -8,8 +8,8 @@ note of the reproduction says is an input.
 """
 
 from simnet.base.errors import InputError, nearest
-from validate.reproduction import artopk, exdyna, oktopk, spardl
-from validate.reproduction.table import KINDS, Missing, Outcome, Reproduction, Row, as_frame, outcome
+from simnet.validate.reproduction import artopk, exdyna, oktopk, spardl
+from simnet.validate.reproduction.table import KINDS, Missing, Outcome, Reproduction, Row, as_frame, outcome
 
 __all__ = [
     "KINDS",

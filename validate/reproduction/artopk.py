@@ -19,8 +19,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-import topologies
-from simnet import costs
+from simnet import costs, topologies
 from simnet.base.progress import tracked
 from simnet.base.rng import stream
 from simnet.collectives import allgather_auto, allreduce_ring, allreduce_tree, broadcast_binomial
@@ -30,9 +29,9 @@ from simnet.network.weather import PROFILES, profile_state
 from simnet.policies import moo
 from simnet.scenario import load, runner
 from simnet.schedule import Schedule
-from sparsifier_models import create
-from validate import published as tables
-from validate.reproduction.table import Missing, Reproduction, Row, reproduces
+from simnet.sparsifier_models import create
+from simnet.validate import published as tables
+from simnet.validate.reproduction.table import Missing, Reproduction, Row, reproduces
 
 PAPER = "AR-Topk"
 

@@ -20,12 +20,12 @@ import numpy as np
 
 from simnet.base.progress import tracked
 from simnet.base.rng import stream
+from simnet.sparsifier_models import create
+from simnet.sparsifier_models.hardthreshold import HardThreshold
 from simnet.traces import synthetic
-from sparsifier_models import create
-from sparsifier_models.hardthreshold import HardThreshold
-from validate.published import read
-from validate.reproduction.oktopk import noise
-from validate.reproduction.table import Missing, Row, golden, reproduces
+from simnet.validate.published import read
+from simnet.validate.reproduction.oktopk import noise
+from simnet.validate.reproduction.table import Missing, Row, golden, reproduces
 
 PAPER = "ExDyna"
 

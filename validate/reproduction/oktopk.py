@@ -19,9 +19,9 @@ from simnet.base.progress import tracked
 from simnet.base.rng import stream
 from simnet.scenario import load, runner
 from simnet.schedule import Schedule
-from sparsifier_models import Exchange, create
-from validate.published import read
-from validate.reproduction.table import Missing, Row, reproduces
+from simnet.sparsifier_models import Exchange, create
+from simnet.validate.published import read
+from simnet.validate.reproduction.table import Missing, Row, reproduces
 
 PAPER = "Ok-Topk"
 

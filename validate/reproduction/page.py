@@ -6,8 +6,8 @@ import math
 import textwrap
 from collections.abc import Iterable, Mapping, Sequence
 
-from validate.reproduction import KINDS, MISSING, REPRODUCTIONS, Reproduction, Row, outcome
-from validate.reproduction.under_devices import Column, rows
+from simnet.validate.reproduction import KINDS, MISSING, REPRODUCTIONS, Reproduction, Row, outcome
+from simnet.validate.reproduction.under_devices import Column, rows
 
 _HEAD = """\
 # Papers reproduced

@@ -10,10 +10,10 @@ from __future__ import annotations
 
 from simnet.scenario import load, runner
 from simnet.schedule import Schedule
-from sparsifier_models import create
-from validate.published import read
-from validate.reproduction.oktopk import claims, noise
-from validate.reproduction.table import Missing, Row, reproduces
+from simnet.sparsifier_models import create
+from simnet.validate.published import read
+from simnet.validate.reproduction.oktopk import claims, noise
+from simnet.validate.reproduction.table import Missing, Row, reproduces
 
 PAPER = "SparDL"
 

@@ -17,7 +17,7 @@ from simnet.job.job import buckets, create_sparsifier
 from simnet.policies import density_at
 from simnet.scenario import load
 from simnet.scenario.resolve import candidate
-from validate.reproduction import artopk
+from simnet.validate.reproduction import artopk
 
 
 class Headline(NamedTuple):

@@ -6,9 +6,9 @@ both. It takes Linux, root and a C compiler; `unavailable` says what is missing.
 others on such links.
 """
 
-from validate.shapednet.experiment import Setting, errors, experiment, message_overhead
-from validate.shapednet.links import Change, predict
-from validate.shapednet.namespaces import Star, star, unavailable
+from simnet.validate.shapednet.experiment import Setting, errors, experiment, message_overhead
+from simnet.validate.shapednet.links import Change, predict
+from simnet.validate.shapednet.namespaces import Star, star, unavailable
 
 __all__ = [
     "Change",

@@ -18,7 +18,7 @@ import numpy as np
 
 from simnet.base.arrays import Floats
 from simnet.base.errors import InputError
-from validate.shapednet.namespaces import Star, inside
+from simnet.validate.shapednet.namespaces import Star, inside
 
 FASTER = 8
 """How much faster the links of senders are than the one they share."""

@@ -17,7 +17,7 @@ from simnet import collectives
 from simnet.calibration.readers.conventions import mpi_convention
 from simnet.collectives import registry
 from simnet.schedule import Round, Schedule
-from validate.replay import Workload
+from simnet.validate.replay import Workload
 
 CONTRIBUTION = "contribution"
 """Columns ``contribution_0``, ``contribution_1``, ... of a table say what each rank contributes [byte]."""

@@ -26,11 +26,11 @@ from simnet.base.errors import InputError
 from simnet.calibration.readers import read_tidy, write_tidy
 from simnet.interchange import write_messages
 from simnet.schedule import Round, Schedule
-from validate.replay import Workload
-from validate.shapednet.libraries import bare
-from validate.shapednet.links import Change, predict
-from validate.shapednet.namespaces import IDLE, Star, check_link, star
-from validate.shapednet.rank import PRIORITY
+from simnet.validate.replay import Workload
+from simnet.validate.shapednet.libraries import bare
+from simnet.validate.shapednet.links import Change, predict
+from simnet.validate.shapednet.namespaces import IDLE, Star, check_link, star
+from simnet.validate.shapednet.rank import PRIORITY
 
 Backend: TypeAlias = Literal["tcp", "gloo", "mpich"]
 
@@ -247,7 +247,7 @@ def _run(
         (folder / "job.json").write_text(json.dumps(job), encoding="utf-8")
         ranks: list[subprocess.Popen[bytes]] = []
         try:
-            worker = [sys.executable, "-m", "validate.shapednet.worker", str(folder / "job.json")]
+            worker = [sys.executable, "-m", "simnet.validate.shapednet.worker", str(folder / "job.json")]
             if backend == "mpich":
                 command = [*_mpiexec(net, folder), *worker]
                 ranks.append(net.start(0, command, os.environ | {"OMP_NUM_THREADS": "1"} | _MPICH))

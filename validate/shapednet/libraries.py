@@ -21,10 +21,10 @@ What is known of libraries, as `LIBRARIES`:
   varying sizes, which its ring all-reduce ends with, goes in pieces of 32 KiB, each a round
   (``MPIR_CVAR_ALLGATHERV_PIPELINE_MSG_SIZE``).
 
-- The tools ``replay-tcp``, ``replay-gloo`` and ``replay-mpich`` are those of `validate.replay`: schedules that go
-  message by message through the library.
+- The tools ``replay-tcp``, ``replay-gloo`` and ``replay-mpich`` are those of `simnet.validate.replay`: schedules that
+  go message by message through the library.
 
-What is sent is told by `validate.shapednet.exchanges`.
+What is sent is told by `simnet.validate.shapednet.exchanges`.
 """
 
 from __future__ import annotations
@@ -43,8 +43,8 @@ import pandas as pd
 from simnet.calibration.software import raised
 from simnet.network.stack import BESIDE, IDEAL, SEGMENT, STACKS, LetGo, Stack
 from simnet.schedule import Schedule
-from validate.shapednet.exchanges import CONTRIBUTION, Sizes, schedule_of
-from validate.shapednet.links import COLUMNS, Change, of_each, predict
+from simnet.validate.shapednet.exchanges import CONTRIBUTION, Sizes, schedule_of
+from simnet.validate.shapednet.links import COLUMNS, Change, of_each, predict
 
 MAX_RANKS, MAX_SIZE = 64, 2**30
 """The most ranks, and the longest messages [byte], that are predicted."""
@@ -84,7 +84,8 @@ PLAIN = Library(tuple(dataclasses.replace(STACKS["mpich"], lets_go=one) for one 
 def bare(name: str) -> Stack:
     """Return the stack of a library that sends message by message: a replay cuts no rings, and knows no all-gathers.
 
-    The switch of `validate.shapednet.namespaces` puts no segments together, so that every second one is acknowledged.
+    The switch of `simnet.validate.shapednet.namespaces` puts no segments together, so that every second one is
+    acknowledged.
     """
     return dataclasses.replace(
         STACKS[name], acknowledged=2 * SEGMENT, rounds=1, pieces=1, posts_ahead=False, gathers_send_first=False
@@ -157,7 +158,7 @@ def predictable(rows: pd.DataFrame) -> pd.DataFrame:
     ----------
     rows : DataFrame
         As `simnet.calibration.readers` has them, with ``link_latency`` and ``link_bandwidth``, of all hosts or of each;
-        see `validate.shapednet.links.of_each`.
+        see `simnet.validate.shapednet.links.of_each`.
 
     Returns
     -------

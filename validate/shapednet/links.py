@@ -16,7 +16,7 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-import topologies
+from simnet import topologies
 from simnet.base.arrays import Floats
 from simnet.base.errors import InputError
 from simnet.base.quantities import Rate, Seconds, Size, outside
@@ -24,7 +24,7 @@ from simnet.network import Network
 from simnet.network.stack import Stack
 from simnet.network.weather import Weather, steps
 from simnet.schedule import Schedule
-from topologies.graphs import Link
+from simnet.topologies.graphs import Link
 
 COLUMNS = ("link_latency", "link_bandwidth")
 """Columns of a table of measurements: of all hosts; of host 3 alone, ``link_latency_3`` and ``link_bandwidth_3``."""

@@ -22,8 +22,8 @@ from typing import NamedTuple
 from simnet.base.checks import whole
 from simnet.base.errors import InputError
 from simnet.base.processes import endable
-from validate.shapednet.links import Change
-from validate.shapednet.rank import end_with_parent
+from simnet.validate.shapednet.links import Change
+from simnet.validate.shapednet.rank import end_with_parent
 
 MAX_HOSTS = 32
 """The most hosts of a star."""
@@ -216,7 +216,7 @@ def inside(namespace: str) -> Iterator[None]:
 
 def _compiled(folder: Path) -> Path:
     program = folder / "switch"
-    with as_file(files("validate.shapednet") / "switch.c") as source:
+    with as_file(files("simnet.validate.shapednet") / "switch.c") as source:
         _run("cc", "-O2", "-o", str(program), str(source))
     return program
 

@@ -1,6 +1,7 @@
 """A rank on a shaped network: joins the others, replays what a file asks for, and rank 0 writes the times.
 
-Run by `validate.shapednet.experiment`: ``python -m validate.shapednet.worker JOB.json [RANK]``; MPI tells the rank.
+Run by `simnet.validate.shapednet.experiment`: ``python -m simnet.validate.shapednet.worker JOB.json [RANK]``; MPI tells
+the rank.
 """
 
 from __future__ import annotations
@@ -16,9 +17,9 @@ import pandas as pd
 from simnet.calibration.readers import write_tidy
 from simnet.interchange import read_messages
 from simnet.measure.communicators import Communicator, MpiCommunicator, TorchCommunicator
-from validate.replay import Workload, measure, table
-from validate.shapednet.rank import begin, meet_at
-from validate.shapednet.sockets import SocketCommunicator
+from simnet.validate.replay import Workload, measure, table
+from simnet.validate.shapednet.rank import begin, meet_at
+from simnet.validate.shapednet.sockets import SocketCommunicator
 
 
 def main(job_file: str, rank: int = 0) -> None:

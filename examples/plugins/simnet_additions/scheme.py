@@ -13,8 +13,8 @@ import numpy as np
 from simnet.base.checks import whole
 from simnet.costs.devices import DeviceOp
 from simnet.schedule import Schedule
-from sparsifier_models.gathered import Gathered, GatheredOptions
-from sparsifier_models.selection import Indices, Values, top_k
+from simnet.sparsifier_models.gathered import Gathered, GatheredOptions
+from simnet.sparsifier_models.selection import Indices, Values, top_k
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -18,14 +18,14 @@ from typing import Literal, NamedTuple, TypeAlias
 
 import numpy as np
 
-import sparsifier_models
+from simnet import sparsifier_models
 from simnet.base.arrays import Floats
 from simnet.base.errors import InputError
 from simnet.collectives import registry
 from simnet.costs.devices import DeviceOp
 from simnet.policies import Candidate, closed_form
+from simnet.sparsifier_models.options import option_values
 from simnet.studies.choosing.operating_point import VALUE, OperatingPoint
-from sparsifier_models.options import option_values
 
 Kind: TypeAlias = Literal["dense", "half", "sparse"]
 """The whole gradient in single precision, in half precision, or a selection of it."""

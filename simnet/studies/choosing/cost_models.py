@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, NamedTuple, TypeAlias, get_args
 import numpy as np
 from numpy.typing import NDArray
 
-import topologies
+from simnet import topologies
 from simnet.base.arrays import Floats
 from simnet.base.errors import InputError
 from simnet.base.progress import tracked

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Sequence
 
 import numpy as np
 
-import sparsifier_models
+from simnet import sparsifier_models
 from simnet.base.arrays import Floats
 from simnet.job import Job
 from simnet.job.job import buckets

@@ -16,7 +16,7 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-import sparsifier_models
+from simnet import sparsifier_models
 from simnet.base.arrays import Floats
 from simnet.base.errors import InputError
 from simnet.base.progress import tracked

@@ -22,7 +22,7 @@ import pydantic
 from numpy.typing import NDArray
 from pydantic import ConfigDict, Field
 
-import sparsifier_models
+from simnet import sparsifier_models
 from simnet.base import plugins
 from simnet.base.arrays import Floats
 from simnet.base.checks import is_number

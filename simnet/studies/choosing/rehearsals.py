@@ -28,17 +28,17 @@ from typing import Any, Literal, NamedTuple, TypeAlias
 import numpy as np
 import pandas as pd
 
-import sparsifier_models
+from simnet import sparsifier_models
 from simnet.base.errors import InputError
 from simnet.base.progress import tracked
 from simnet.costs.devices import DeviceOp
 from simnet.costs.models import model
 from simnet.schedule import Schedule
+from simnet.sparsifier_models.base import Sparsifier
+from simnet.sparsifier_models.partitioned import Partitioned
 from simnet.studies.choosing.choices import Choice
 from simnet.studies.choosing.operating_point import OperatingPoint
 from simnet.traces import GradientSource, synthetic
-from sparsifier_models.base import Sparsifier
-from sparsifier_models.partitioned import Partitioned
 
 KEPT_EACH = 10
 """Entries that a worker of a rehearsal keeps for each worker, where there is time: regions of fewer are less even."""

@@ -19,7 +19,7 @@ from dataclasses import replace
 
 import numpy as np
 
-import sparsifier_models
+from simnet import sparsifier_models
 from simnet.base.arrays import Floats
 from simnet.base.errors import SimnetError
 from simnet.base.progress import tracked
