@@ -24,14 +24,15 @@ from validating.drawing import predicted
 from validating.page import WHAT, frame, page
 from validating.running import load, run, save, sets
 
+import simnet
 from simnet.base.errors import InputError
 from simnet.validate import chances, residuals
 
 
 def machine() -> dict[str, str]:
     """Return what figures may depend on: versions, since nothing here is timed."""
-    packages = {name: importlib.metadata.version(name) for name in ("simnet", "numpy", "scipy", "pandas")}
-    return {"Python": platform.python_version(), **packages}
+    packages = {name: importlib.metadata.version(name) for name in ("numpy", "scipy", "pandas")}
+    return {"Python": platform.python_version(), "simnet": simnet.__version__, **packages}
 
 
 def measured(folder: Path | None, only: str, json: Path | None, again: bool, processes: int) -> dict[str, Any]:

@@ -39,7 +39,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from simnet.base import plugins
+from simnet.base import moved, plugins
 from simnet.base.errors import nearest
 from simnet.sparsifier_models.artopk import ARTopk
 from simnet.sparsifier_models.base import Exchange, Sparsifier, Wire
@@ -68,6 +68,8 @@ from simnet.sparsifier_models.topk import LayerwiseTopk, Topk
 from simnet.sparsifier_models.topka import TopkA
 from simnet.sparsifier_models.topkdsa import TopkDSA
 from simnet.sparsifier_models.uniontopk import UnionTopk
+
+moved.at_top(__name__)
 
 __all__ = ["SCHEMES", "Exchange", "Options", "Sparsifier", "Wire", "create", "names", "scheme", "usable"]
 

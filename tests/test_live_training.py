@@ -397,7 +397,7 @@ def test_wrong_trainings_are_refused(tmp_path, override, message):
 def test_digits_without_their_package_are_refused(tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "sklearn.datasets", None)
     digits.cache_clear()
-    assert "pip install 'simnet[digits]'" in refusal(tmp_path, "job.gradients.train.data=digits")
+    assert "pip install 'simnet-sparse[digits]'" in refusal(tmp_path, "job.gradients.train.data=digits")
 
 
 def test_a_run_leaves_loss_accuracy_and_the_time_to_the_target(tmp_path):

@@ -79,7 +79,7 @@ def test_learned_models_are_asked_for_and_need_scikit_learn(monkeypatch):
     assert not set(rivals.LEARNED) & set(found)
     assert "gaussian_process" in did("validate", "shaped_gloo", "--split", "sizes", "--learned").output
     monkeypatch.setattr(rivals, "find_spec", lambda name: None)
-    assert "simnet[digits]" in refused("validate", "shaped_gloo", "--split", "sizes", "--learned")
+    assert "simnet-sparse[digits]" in refused("validate", "shaped_gloo", "--split", "sizes", "--learned")
 
 
 def test_every_set_counts_alike_and_the_worse_ones_are_named(monkeypatch):

@@ -17,7 +17,7 @@ COMMANDS = {
     "run quickstart --set job.iteration=3": HEAVY,
     "time nosuch.goal " + LINKS: HEAVY | {"simnet.scenario.parts"},
     "time --collective allreduce_ring --workers 8 --size 1MiB " + LINKS: HEAVY | {"simnet.scenario.network_parts"},
-    "list topologies": HEAVY | {"sparsifier_models", "simnet.scenario.weather_parts"},
+    "list topologies": HEAVY | {"simnet.sparsifier_models", "simnet.scenario.weather_parts"},
     "list models": HEAVY | {"ruamel", "simnet.scenario.parts"},
     "list collectives": HEAVY - {"pandas", "pyarrow"} | {"ruamel"},
     "list stacks": HEAVY | {"ruamel"},

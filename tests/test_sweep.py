@@ -793,7 +793,7 @@ def test_a_sweep_of_200_runs_killed_five_times_ends_with_the_bytes_of_one_left_a
 def test_without_dask_the_command_says_what_to_install(here, tiny, tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "distributed", None)
     said = refused(tiny, "--param", "seed=1", "--scheduler", "tcp://127.0.0.1:1", "--out", tmp_path, "-q")
-    assert "--scheduler tcp://127.0.0.1:1: needs Dask: pip install 'simnet[dask]'" in said
+    assert "--scheduler tcp://127.0.0.1:1: needs Dask: pip install 'simnet-sparse[dask]'" in said
     assert not (tmp_path / INCOMPLETE).exists()
 
 
@@ -873,4 +873,4 @@ def test_what_is_said_of_jobs_is_checked(here, tiny, tmp_path, scheduler, said):
 def test_without_submitit_the_command_says_what_to_install(here, tiny, tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "submitit", None)
     said = refused(tiny, "--param", "seed=1", "--scheduler", "slurm", "--out", tmp_path, "-q")
-    assert "--scheduler slurm: needs submitit: pip install 'simnet[slurm]'" in said
+    assert "--scheduler slurm: needs submitit: pip install 'simnet-sparse[slurm]'" in said

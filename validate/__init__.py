@@ -5,4 +5,6 @@ own, `simnet.calibration.readers` reads what benchmarks of collectives print, an
 measurements to start from.
 """
 
-import simnet  # noqa: F401  modules that were here before are found by it
+from simnet.base import moved
+
+moved.at_top(__name__)

@@ -20,6 +20,7 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from simnet.base.arrays import Floats
+from simnet.base.distribution import to_install
 from simnet.base.errors import InputError, SimnetError
 from simnet.base.progress import tracked
 from simnet.calibration.cost_model import COVERAGE, CalibratedCostModel, calibrate
@@ -99,7 +100,7 @@ def evaluate(
     ['five_anchors', 'line', 'log_log', 'ours', 'three_segments']
     """
     if learned and not installed():
-        raise SimnetError("learned models are those of scikit-learn: pip install 'simnet[digits]'")
+        raise SimnetError(f"learned models are those of scikit-learn: {to_install('digits')}")
     rows, problems = rows_of(source, facts or {})
     held: list[pd.DataFrame] = []
     count = 0

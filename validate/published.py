@@ -167,7 +167,7 @@ def read(name: str) -> pd.DataFrame:
     >>> list(read("fig_8.csv"))
     ['config', 'model', 'collective', 'published_epochs']
     """
-    with files("validate").joinpath("published_data", name).open(encoding="utf-8") as file:
+    with files("simnet.validate").joinpath("published_data", name).open(encoding="utf-8") as file:
         return pd.read_csv(file)
 
 

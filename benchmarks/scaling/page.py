@@ -9,12 +9,13 @@ import platform
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
+import simnet
 from scaling.cases import RANKS, SCHEDULES, TOPOLOGIES, VARIES, Bench, Case
 from scaling.limits import Verdict
 from scaling.measuring import Cost
 from scaling.peers import Peer
 
-PACKAGES = ("simnet", "numpy", "numba", "scipy", "simpy", "networkx")
+PACKAGES = ("numpy", "numba", "scipy", "simpy", "networkx")
 INTRODUCTION = """\
 # How fast the network is
 
@@ -40,7 +41,7 @@ pair of hosts that a hash picks (ECMP). Ok-Topk has a density of 1 %. What varie
 def machine(simgrid: str | None) -> dict[str, str]:
     """Return what the figures depend on: processor, cores, and versions, that of SimGrid as given."""
     found = {"processor": _processor(), "cores": str(os.cpu_count()), "system": platform.system()}
-    found["Python"] = platform.python_version()
+    found |= {"Python": platform.python_version(), "simnet": simnet.__version__}
     for package in PACKAGES:
         try:
             found[package] = importlib.metadata.version(package)

@@ -11,8 +11,9 @@ from simnet import sparsifier_models
 HEADS = {
     "simnet": "What a notebook starts from: the commands as functions, and the network below them. "
     "[The library](../library.md) tells how to use it.",
-    "topologies": "Builders of networks. [Topologies, routes and link faults](../topologies.md) tells which to take.",
-    "sparsifier_models": "Schemes that decide what is sent. [Schemes](../schemes.md) is an overview, "
+    "simnet.topologies": "Builders of networks. "
+    "[Topologies, routes and link faults](../topologies.md) tells which to take.",
+    "simnet.sparsifier_models": "Schemes that decide what is sent. [Schemes](../schemes.md) is an overview, "
     "[Extending simnet](../extending.md) tells how to add one.",
     "simnet.collectives": "Who sends how many bytes to whom, step by step.",
 }
@@ -22,7 +23,7 @@ HEADS = {
 def page(package: str) -> str:
     """Return the page of a package: its public names, in the order of the alphabet."""
     names = [f"{package}.{name}" for name in import_module(package).__all__]
-    if package == "sparsifier_models":
+    if package == "simnet.sparsifier_models":
         names += [f"{one.__module__}.{one.__name__}" for one in sparsifier_models.SCHEMES.values()]
     return "\n".join(lines(package, names))
 

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from typing import Any
 
+from simnet.base.distribution import to_install
 from simnet.base.errors import InputError
 
 _TIMEOUT = "10 s"
@@ -30,7 +31,7 @@ def connected(scheduler: str, option: str) -> Iterator[Any]:
     try:
         import distributed
     except ImportError:
-        raise InputError("needs Dask: pip install 'simnet[dask]'", file=option) from None
+        raise InputError(f"needs Dask: {to_install('dask')}", file=option) from None
     try:
         client = distributed.Client(scheduler, timeout=_TIMEOUT, set_as_default=False)
     except (OSError, ValueError) as failure:

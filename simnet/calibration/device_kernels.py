@@ -12,6 +12,7 @@ from typing import Any, Literal, TypeAlias
 
 import numpy as np
 
+from simnet.base.distribution import to_install
 from simnet.base.errors import InputError, nearest
 from simnet.base.rng import stream
 from simnet.sparsifier_models import selection
@@ -291,7 +292,7 @@ def _torch_there(where: str) -> Kernels:
     try:
         import torch
     except ImportError:
-        raise InputError("needs torch, which is not installed: pip install torch", file="--library") from None
+        raise InputError(f"needs torch, which is not installed: {to_install('replay')}", file="--library") from None
     if where == "cuda" and not torch.cuda.is_available():
         raise InputError("torch finds no GPU", file="--library")
     return torch_kernels(torch, where)

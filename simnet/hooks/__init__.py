@@ -5,7 +5,7 @@ table of ``simnet choose --export policy.json``, on gloo and NCCL. Its update is
 the same gradients, and its messages are those of their schedules. `Trainer` makes iterations with it and logs what each
 took.
 
-It needs PyTorch, which is imported when a hook is made: ``pip install simnet[train]``.
+It needs PyTorch, which is imported when a hook is made: ``pip install 'simnet-sparse[train]'``.
 """
 
 from simnet.hooks.hook import Hook

@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any
 
 from simnet import sparsifier_models
 from simnet.base.checks import is_number, whole
+from simnet.base.distribution import to_install
 from simnet.base.errors import InputError, SimnetError
 from simnet.costs.devices import DeviceProfile, load_device
 from simnet.hooks import group as groups
@@ -239,7 +240,7 @@ class Hook:
         try:
             import torch.distributed as dist
         except ImportError:
-            raise InputError("needs PyTorch: pip install simnet[train]", file="simnet.hooks") from None
+            raise InputError(f"needs PyTorch: {to_install('train')}", file="simnet.hooks") from None
         if not dist.is_initialized():
             raise InputError("there is no process group yet: call torch.distributed.init_process_group first")
         self.rank, self.size = dist.get_rank(group), dist.get_world_size(group)

@@ -18,6 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from simnet.base.arrays import Floats
+from simnet.base.distribution import to_install
 from simnet.base.errors import InputError, nearest
 
 Backend: TypeAlias = Literal["gloo", "nccl", "mpi"]
@@ -162,7 +163,7 @@ class TorchCommunicator(Communicator):
             import torch
             import torch.distributed as dist
         except ImportError:
-            raise InputError("needs torch, which is not installed: pip install simnet[replay]", file=backend) from None
+            raise InputError(f"needs torch, which is not installed: {to_install('replay')}", file=backend) from None
         if not dist.is_available() or (backend == "nccl" and not dist.is_nccl_available()):
             raise InputError("is not in this build of torch", file=backend)
         for name, value in environment(os.environ).items():
@@ -285,7 +286,7 @@ class MpiCommunicator(Communicator):
         try:
             from mpi4py import MPI, __version__
         except (ImportError, RuntimeError) as error:
-            message = f"needs mpi4py and an MPI library, which do not load ({error}): pip install mpi4py"
+            message = f"needs mpi4py and an MPI library, which do not load ({error}): {to_install('mpi')}"
             raise InputError(message, file="mpi") from None
         self._mpi, self._world = MPI, MPI.COMM_WORLD
         named = MPI.Get_library_version()

@@ -18,7 +18,7 @@ def shipped() -> dict[str, Path]:
     # Loaded here, as a file that is named needs none of it.
     from importlib.resources import files
 
-    folder = Path(str(files("scenarios")))
+    folder = Path(str(files("simnet.scenarios")))
     return {path.stem: path for path in sorted(folder.rglob("*.yaml"))}
 
 

@@ -15,6 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from simnet.base.checks import whole
+from simnet.base.distribution import to_install
 from simnet.base.errors import InputError
 from simnet.traces.recording import Recorder
 
@@ -217,7 +218,7 @@ def record(
         import torch.distributed
         from torch.nn.parallel import DistributedDataParallel
     except ImportError:
-        raise InputError("recording needs PyTorch: pip install simnet[train]", file="simnet.traces.record") from None
+        raise InputError(f"recording needs PyTorch: {to_install('train')}", file="simnet.traces.record") from None
     whole(microbatches, "microbatches", 1)
     if optimizer is not None and not hasattr(optimizer, "register_step_pre_hook"):
         raise ValueError(f"optimizer must be one of torch.optim, got {type(optimizer).__name__}")

@@ -220,5 +220,5 @@ def as_frame(rows: Sequence[Row]) -> pd.DataFrame:
 
 def golden(name: str) -> Path | None:
     """Return a folder of runs of reference implementations, which a checkout has and an installed package has not."""
-    folder = Path(__file__).parents[2] / "tests" / "golden" / name
+    folder = Path(__file__).resolve().parents[2] / "tests" / "golden" / name
     return folder if folder.is_dir() else None

@@ -22,6 +22,7 @@ from typing import Literal, TypeAlias
 import numpy as np
 import pandas as pd
 
+from simnet.base.distribution import to_install
 from simnet.base.errors import InputError
 from simnet.calibration.readers import read_tidy, write_tidy
 from simnet.interchange import write_messages
@@ -275,7 +276,7 @@ def _mpiexec(net: Star, folder: Path) -> list[str]:
     own = Path(sys.executable).with_name("mpiexec")
     program = str(own) if own.exists() else shutil.which("mpiexec")
     if program is None:
-        raise InputError("needs MPICH, whose mpiexec is not found: pip install mpich mpi4py", file="mpich")
+        raise InputError(f"needs MPICH, whose mpiexec is not found: {to_install('mpi')} mpich", file="mpich")
     hosts = ",".join(net.addresses)
     count = str(len(net.addresses))
     started = ["-launcher", "ssh", "-launcher-exec", str(launcher), "-iface", "lnk0", "-hosts", hosts, "-n", count]

@@ -14,6 +14,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from simnet.base.distribution import to_install
 from simnet.base.errors import InputError, nearest
 from simnet.base.processes import Outcome, attempt
 from simnet.base.threads import THREADS
@@ -106,7 +107,7 @@ def answered(
     try:
         import submitit
     except ImportError:
-        raise InputError("needs submitit: pip install 'simnet[slurm]'", file=option) from None
+        raise InputError(f"needs submitit: {to_install('slurm')}", file=option) from None
     shares = [range(first, len(tasks), wanted.jobs) for first in range(min(wanted.jobs, len(tasks)))]
     jobs: list[Any] = []
     try:

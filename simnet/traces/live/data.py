@@ -28,6 +28,7 @@ import numpy as np
 from annotated_types import Ge, Le
 from numpy.typing import NDArray
 
+from simnet.base.distribution import to_install
 from simnet.base.errors import SimnetError
 from simnet.base.rng import stream
 
@@ -89,7 +90,7 @@ def digits() -> Data:
     try:
         from sklearn.datasets import load_digits
     except ImportError:
-        raise SimnetError("the digits come with scikit-learn: pip install 'simnet[digits]'") from None
+        raise SimnetError(f"the digits come with scikit-learn: {to_install('digits')}") from None
     pixels, labels = load_digits(return_X_y=True)
     order = stream(0, "live", "digits").permutation(len(labels))
     inputs = (pixels[order] / _PIXEL).astype(np.float32)

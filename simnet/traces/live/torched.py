@@ -18,6 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from simnet.base.arrays import Floats
+from simnet.base.distribution import to_install
 from simnet.base.errors import SimnetError
 from simnet.costs.models import Layer
 from simnet.traces.live.data import Data
@@ -58,7 +59,7 @@ def create(model: str, data: Data, device: str = "cpu") -> Torched:
     try:
         import torch
     except ImportError:
-        raise SimnetError(f"{model} needs PyTorch: pip install 'simnet[train]'") from None
+        raise SimnetError(f"{model} needs PyTorch: {to_install('train')}") from None
     if device == "cuda" and not torch.cuda.is_available():
         raise SimnetError("there is no GPU that PyTorch can use: take device: cpu")
     made = _conv(data) if model == "conv" else _char(data)
