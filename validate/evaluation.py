@@ -20,8 +20,7 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from simnet.base.arrays import Floats
-from simnet.base.distribution import to_install
-from simnet.base.errors import InputError, SimnetError
+from simnet.base.errors import InputError, SimnetError, to_install
 from simnet.base.progress import tracked
 from simnet.calibration.cost_model import COVERAGE, CalibratedCostModel, calibrate
 from simnet.calibration.cost_model_file import cost_model_of

@@ -6,8 +6,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from typing import Any
 
-from simnet.base.distribution import to_install
-from simnet.base.errors import InputError
+from simnet.base.errors import InputError, to_install
 
 _TIMEOUT = "10 s"
 

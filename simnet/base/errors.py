@@ -15,6 +15,9 @@ MOST_SAID = 1500
 
 _MOST_FIELD, _MOST_GUESSED = 200, 200
 
+DISTRIBUTION = "simnet-sparse"
+"""The name under which simnet is installed, that of ``pyproject.toml``: an index has a simnet of others."""
+
 
 class SimnetError(Exception):
     """Something the user can mend. The command line prints the message without a traceback and exits with 2."""
@@ -53,6 +56,22 @@ class InputError(SimnetError):
         self.message, self.file, self.line, self.field = message, file, line, field
         where = "" if file is None else file if line is None else f"{file}:{line}"
         super().__init__(": ".join(part for part in (where, field or "", message) if part))
+
+
+def to_install(extra: str) -> str:
+    """Return the command that installs simnet with what an extra names, for an error that something is missing.
+
+    Parameters
+    ----------
+    extra : str
+        One of those in ``pyproject.toml``.
+
+    Examples
+    --------
+    >>> to_install("train")
+    "pip install 'simnet-sparse[train]'"
+    """
+    return f"pip install '{DISTRIBUTION}[{extra}]'"
 
 
 class DivergedError(SimnetError):

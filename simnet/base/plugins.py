@@ -36,8 +36,7 @@ from importlib.util import module_from_spec, spec_from_loader
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias, TypeVar, get_args
 
-from simnet.base import distribution
-from simnet.base.errors import InputError, SimnetError, nearest
+from simnet.base.errors import DISTRIBUTION, InputError, SimnetError, nearest
 from simnet.base.reading import read_text
 
 if TYPE_CHECKING:
@@ -333,7 +332,7 @@ def _scanned(kind: Kind, *_folders: tuple[str, int]) -> EntryPoints:
 
 
 def _own(entry: EntryPoint) -> bool:
-    return entry.dist is not None and entry.dist.name == distribution.NAME
+    return entry.dist is not None and entry.dist.name == DISTRIBUTION
 
 
 def _module(path: str, text: bytes) -> ModuleType:

@@ -12,8 +12,7 @@ from typing import Any, Literal, TypeAlias
 
 import numpy as np
 
-from simnet.base.distribution import to_install
-from simnet.base.errors import InputError, nearest
+from simnet.base.errors import InputError, nearest, to_install
 from simnet.base.rng import stream
 from simnet.sparsifier_models import selection
 

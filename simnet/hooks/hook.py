@@ -19,8 +19,7 @@ from typing import TYPE_CHECKING, Any
 
 from simnet import sparsifier_models
 from simnet.base.checks import is_number, whole
-from simnet.base.distribution import to_install
-from simnet.base.errors import InputError, SimnetError
+from simnet.base.errors import InputError, SimnetError, to_install
 from simnet.costs.devices import DeviceProfile, load_device
 from simnet.hooks import group as groups
 from simnet.hooks.advised import Advising

@@ -18,8 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from simnet.base.arrays import Floats
-from simnet.base.distribution import to_install
-from simnet.base.errors import InputError, nearest
+from simnet.base.errors import InputError, nearest, to_install
 
 Backend: TypeAlias = Literal["gloo", "nccl", "mpi"]
 Bytes: TypeAlias = NDArray[np.uint8]

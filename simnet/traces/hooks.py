@@ -15,8 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from simnet.base.checks import whole
-from simnet.base.distribution import to_install
-from simnet.base.errors import InputError
+from simnet.base.errors import InputError, to_install
 from simnet.traces.recording import Recorder
 
 Hook = Callable[[Any, Any], Any]

@@ -22,8 +22,7 @@ from typing import Literal, TypeAlias
 import numpy as np
 import pandas as pd
 
-from simnet.base.distribution import to_install
-from simnet.base.errors import InputError
+from simnet.base.errors import InputError, to_install
 from simnet.calibration.readers import read_tidy, write_tidy
 from simnet.interchange import write_messages
 from simnet.schedule import Round, Schedule

@@ -14,8 +14,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from simnet.base.distribution import to_install
-from simnet.base.errors import InputError, nearest
+from simnet.base.errors import InputError, nearest, to_install
 from simnet.base.processes import Outcome, attempt
 from simnet.base.threads import THREADS
 from simnet.scenario.source import Source

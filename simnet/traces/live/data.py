@@ -28,8 +28,7 @@ import numpy as np
 from annotated_types import Ge, Le
 from numpy.typing import NDArray
 
-from simnet.base.distribution import to_install
-from simnet.base.errors import SimnetError
+from simnet.base.errors import SimnetError, to_install
 from simnet.base.rng import stream
 
 DATA = ("digits", "classification", "docstrings")

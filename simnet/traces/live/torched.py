@@ -18,8 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from simnet.base.arrays import Floats
-from simnet.base.distribution import to_install
-from simnet.base.errors import SimnetError
+from simnet.base.errors import SimnetError, to_install
 from simnet.costs.models import Layer
 from simnet.traces.live.data import Data
 from simnet.traces.live.model import Model
