@@ -1,0 +1,202 @@
+"""What is built of this repository, and installed: its name, its content, and that it leaves others what is theirs."""
+
+import email
+import os
+import re
+import subprocess
+import sys
+import tarfile
+import tomllib
+import zipfile
+from pathlib import Path
+
+import pytest
+
+import simnet
+from simnet.base.errors import DISTRIBUTION
+
+ROOT = Path(__file__).parents[1]
+PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+PARTS = ("topologies", "sparsifier_models", "validate", "scenarios")
+PYTHONS = os.environ.get("SIMNET_PYTHONS", sys.executable).split(os.pathsep)
+"""The interpreters to install it with, each in an environment of its own."""
+
+STRANGERS = {
+    "validate.py": "THEIRS = True\n",
+    "scenarios/__init__.py": "THEIRS = True\n",
+    "topologies.py": "THEIRS = True\n",
+}
+BESIDE = """
+import sys
+from importlib import import_module
+theirs, ours = ["validate", "scenarios", "topologies"], ["simnet", "simnet.validate.published", "simnet.topologies"]
+for name in ours + theirs if sys.argv[1] == "ours" else theirs + ours:
+    import_module(name)
+assert all(sys.modules[name].THEIRS for name in theirs)
+assert sys.modules["simnet"].load("quickstart").config.workers
+try:
+    import_module("validate.readers")
+except ModuleNotFoundError:
+    print(sys.modules["simnet"].__file__)
+"""
+"""A program that uses simnet and packages of others that have the names of folders of a checkout."""
+
+
+def run(*command, **options):
+    """Run a program of these words, which ends well, and return what it said."""
+    done = subprocess.run([str(one) for one in command], capture_output=True, text=True, **options)
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout
+
+
+@pytest.fixture(scope="session")
+def built(tmp_path_factory):
+    """Wheel and sdist of this checkout, in one folder."""
+    folder = tmp_path_factory.mktemp("dist")
+    run(sys.executable, "-m", "hatchling", "build", "-d", folder, cwd=ROOT)
+    (wheel,), (sdist,) = folder.glob("*.whl"), folder.glob("*.tar.gz")
+    return wheel, sdist
+
+
+@pytest.fixture(scope="session")
+def unpacked(built, tmp_path_factory):
+    """A folder as one with installed packages: simnet as the wheel has it, and those of others."""
+    folder = tmp_path_factory.mktemp("installed")
+    zipfile.ZipFile(built[0]).extractall(folder)
+    strangers(folder)
+    return folder
+
+
+def strangers(folder):
+    for name, text in STRANGERS.items():
+        (folder / name).parent.mkdir(exist_ok=True)
+        (folder / name).write_text(text)
+
+
+def content(wheel):
+    with zipfile.ZipFile(wheel) as file:
+        return {name: file.read(name) for name in file.namelist()}
+
+
+def test_every_hint_has_the_name_of_the_distribution_and_an_extra_of_it():
+    assert PROJECT["name"] == DISTRIBUTION
+    folders = ("simnet", *PARTS, "docs", "examples", "benchmarks")
+    files = [
+        one
+        for folder in folders
+        for one in (ROOT / folder).rglob("*")
+        if one.suffix in (".py", ".md", ".yaml", ".toml")
+    ]
+    for file in [*files, ROOT / "README.md", ROOT / "CHANGELOG.md"]:
+        text = file.read_text(encoding="utf-8")
+        assert not re.search(
+            r"pip install '?simnet(?!-sparse)|\bsimnet\[\w|^dependencies = .*\"simnet\"", text, re.MULTILINE
+        ), file
+        named = re.findall(rf"{DISTRIBUTION}\[(\w+)\]|to_install\(['\"](\w+)['\"]\)", text)
+        assert {one or other for one, other in named} <= set(PROJECT["optional-dependencies"]), file
+
+
+def test_a_wheel_has_all_below_one_package(built):
+    files = content(built[0])
+    assert {name.split("/")[0] for name in files} == {"simnet", f"simnet_sparse-{simnet.__version__}.dist-info"}
+    for part in PARTS:
+        there = {
+            one.relative_to(ROOT)
+            for one in (ROOT / part).rglob("*")
+            if one.is_file() and "__pycache__" not in one.parts
+        }
+        assert {f"simnet/{one}" for one in there if one.suffix in (".py", ".yaml", ".typed")} <= {*files}, part
+
+
+def test_what_nobody_needs_who_runs_it_is_not_in_a_wheel(built):
+    files = content(built[0])
+    assert "simnet/data/traces/digits/trace.json" in files
+    assert not [
+        name for name in files if re.search(r"make_digits|traces/README|/tests/|/docs/|\.ipynb$|__pycache__", name)
+    ]
+
+
+def test_the_wheel_of_an_sdist_is_the_wheel_of_the_checkout(built, tmp_path):
+    with tarfile.open(built[1]) as file:
+        members = file.getmembers()
+        assert all(one.isfile() for one in members)
+        file.extractall(tmp_path, filter="data")
+    (folder,) = tmp_path.iterdir()
+    assert {one.name for one in folder.iterdir() if one.is_dir()} == {"simnet"}
+    run(sys.executable, "-m", "hatchling", "build", "-t", "wheel", "-d", tmp_path / "again", cwd=folder)
+    (again,) = (tmp_path / "again").iterdir()
+    assert content(again) == content(built[0])
+
+
+def test_an_index_shows_no_picture_and_no_link_that_leads_nowhere(built):
+    told = email.message_from_bytes(content(built[0])[f"simnet_sparse-{simnet.__version__}.dist-info/METADATA"])
+    text = str(told.get_payload())
+    assert told["Description-Content-Type"] == "text/markdown"
+    assert "# simnet" in text
+    assert "make demo" in text
+    for target in [*re.findall(r"\]\(([^)]*)\)", text), *re.findall(r"(?:src|href)=\"([^\"]*)\"", text)]:
+        assert target.startswith("https://"), target
+    assert all(url.partition(", ")[2].startswith("https://") for url in told.get_all("Project-URL", []))
+
+
+@pytest.mark.parametrize("first", ["ours", "theirs"])
+def test_an_installed_simnet_leaves_names_to_others(unpacked, tmp_path, first):
+    environment = os.environ | {"PYTHONPATH": str(unpacked)}
+    said = run(sys.executable, "-c", BESIDE, first, env=environment, cwd=tmp_path)
+    assert Path(said.strip()) == unpacked / "simnet" / "__init__.py"
+
+
+def test_an_installed_simnet_runs_from_any_folder(unpacked, tmp_path):
+    environment = os.environ | {"PYTHONPATH": str(unpacked)}
+    command = [sys.executable, "-m", "simnet.cli", "--no-plugins"]
+    run(
+        *command,
+        "run",
+        "quickstart",
+        "--set",
+        "job.iterations=2",
+        "--no-report",
+        "--out",
+        "run",
+        env=environment,
+        cwd=tmp_path,
+    )
+    assert (tmp_path / "run" / "summary.json").is_file()
+    assert "Table" in run(*command, "reproduce", "artopk-table-ii", env=environment, cwd=tmp_path)
+
+
+@pytest.mark.extras
+def test_twine_finds_nothing_to_say(built):
+    assert run(sys.executable, "-m", "twine", "check", "--strict", *built).count("PASSED") == 2
+
+
+@pytest.mark.extras
+@pytest.mark.parametrize("python", PYTHONS)
+def test_installed_beside_others_in_a_fresh_environment(built, tmp_path, python):
+    run(python, "-m", "venv", tmp_path / "fresh")
+    fresh = tmp_path / "fresh" / "bin" / "python"
+    site = Path(run(fresh, "-c", "import sysconfig; print(sysconfig.get_path('purelib'))").strip())
+    strangers(site)
+    environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
+    install = [
+        fresh,
+        "-m",
+        "pip",
+        "install",
+        "--quiet",
+        "--disable-pip-version-check",
+        "--constraint",
+        ROOT / "constraints.txt",
+    ]
+    (tmp_path / "elsewhere").mkdir()
+    for archive in built:
+        run(*install, "--force-reinstall", *["--no-deps"] * archive.name.endswith(".gz"), archive, env=environment)
+        run(fresh, "-m", "pip", "check", env=environment)
+        assert (
+            Path(run(fresh, "-c", BESIDE, "theirs", env=environment, cwd=tmp_path).strip())
+            == site / "simnet" / "__init__.py"
+        )
+        words = ["run", "fluctuating_wan", "--set", "job.iterations=20", "--out", archive.suffix]
+        run(fresh.with_name("simnet"), *words, env=environment, cwd=tmp_path / "elsewhere")
+        assert (tmp_path / "elsewhere" / archive.suffix / "report.html").is_file()
+        assert (site / "validate.py").read_text() == STRANGERS["validate.py"]
