@@ -7,7 +7,7 @@ PIP := -m pip install --quiet --disable-pip-version-check --constraint constrain
 # Tests start Python many times: what it compiles is kept.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help demo test test-extras lint slow mutants docs clean
+.PHONY: help demo test test-extras lint slow mutants docs dist clean
 
 help:
 	@echo "make demo         run scenarios/fluctuating_wan.yaml and say where its report lies"
@@ -16,6 +16,7 @@ help:
 	@echo "make slow         the slow tests"
 	@echo "make mutants      small bugs put into the code one by one, and how many the tests see; CHANGED=HEAD: into what changed since"
 	@echo "make docs         the documentation as a site, in build/site"
+	@echo "make dist         wheel and sdist, checked, in dist"
 	@echo "make clean        remove the environments and caches"
 
 demo: .venv/.run
@@ -48,8 +49,13 @@ docs: .venv-extras/.dev
 	$(EXTRAS)/python docs/site/build_site.py build
 	@echo "Open build/site/index.html in a browser; searching needs a server: python3 -m http.server -b 127.0.0.1 -d build/site"
 
+dist: .venv-extras/.dev
+	rm -rf dist
+	$(EXTRAS)/python -m hatchling build
+	$(EXTRAS)/twine check --strict dist/*
+
 clean:
-	rm -rf .venv .venv-extras .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis build
+	rm -rf dist .venv .venv-extras .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis build
 
 %/bin/python:
 	@"$(PYTHON)" -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { echo "simnet needs Python >= 3.11; set PYTHON=/path/to/python3.11"; exit 1; }

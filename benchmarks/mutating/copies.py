@@ -40,6 +40,11 @@ def _update(root: Path, copy: Path) -> None:
     command = ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard"]
     listed = subprocess.run(command, cwd=root, check=True, capture_output=True, text=True).stdout
     names = {name for name in listed.split("\0") if name and (root / name).is_file()}
+    for path in filter(Path.is_symlink, (root / name for name in listed.split("\0") if name)):
+        link = copy / path.relative_to(root)
+        link.parent.mkdir(parents=True, exist_ok=True)
+        if not link.is_symlink():
+            link.symlink_to(path.readlink())
     for name in names:
         source, target = root / name, copy / name
         if not target.exists() or _stamp(source) != _stamp(target):
