@@ -73,7 +73,7 @@ def guarded_table(table: pd.DataFrame) -> pd.DataFrame:
         # A column has few texts, many times; numbers of columns of numbers are not looked at.
         column = table.iloc[:, place]
         if column.dtype.kind not in "biufcmM" and any(guarded(one) is not one for one in column.unique()):
-            found.isetitem(place, column.astype(object).map(guarded))
+            found.isetitem(place, column.astype(object).map(guarded).to_numpy())
         if guarded(name) is not name:
             found.columns = found.columns.map(guarded)
     return found
