@@ -70,7 +70,7 @@ def main() -> int:
     parser.add_argument("--seed", type=int, help="of the sample; by default another one each day")
     parser.add_argument("--minutes", type=float, default=float("inf"), help="after so long no mutant is begun")
     parser.add_argument("--changed", nargs="?", const="HEAD", help="only files that differ from this revision")
-    parser.add_argument("--each", type=float, default=120.0, help="processor time of tests for a mutant [s]")
+    parser.add_argument("--each", type=float, default=120.0, help="processor time of the tests of a file [s]")
     parser.add_argument("--files", type=int, default=10**6, help="files of tests for a mutant, the nearest first")
     given = parser.parse_args()
     seed = int(time.time() // 86400) if given.seed is None else given.seed

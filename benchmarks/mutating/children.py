@@ -15,7 +15,7 @@ import sys
 import tempfile
 import time
 import traceback
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -65,15 +65,15 @@ def prepare(copy: Path) -> None:
         importlib.import_module(name)
 
 
-def run(tests: Mapping[str, Sequence[str] | None], seconds: float, interpreted: bool, plugin: Any = None) -> Ran:
+def run(tests: Mapping[str, Mapping[str, float] | None], seconds: float, interpreted: bool, plugin: Any = None) -> Ran:
     """Run tests until one fails, or all if a plugin watches them.
 
     Parameters
     ----------
-    tests : mapping of str to sequence of str, or None
-        Names of the tests of each file, in order; None for all.
+    tests : mapping of str to mapping of str to float, or None
+        The tests of each file, in order, and after how much processor time each counts as hanging [s]; None for all.
     seconds : float
-        Processor time [s] after which they count as hanging; on the clock ten times that.
+        Processor time of the whole run [s] after which it counts as hanging; on the clock ten times that.
     interpreted : bool
         Whether numba is switched off.
     plugin : object, optional
@@ -90,7 +90,7 @@ def run(tests: Mapping[str, Sequence[str] | None], seconds: float, interpreted: 
         failed = told.read()
     spent = usage.ru_utime + usage.ru_stime
     if os.WIFSIGNALED(status):
-        late = os.WTERMSIG(status) in (signal.SIGXCPU, signal.SIGKILL)
+        late = os.WTERMSIG(status) in (signal.SIGPROF, signal.SIGXCPU, signal.SIGKILL)
         return Ran("timeout" if late else "crashed", failed, spent)
     known = {0: "passed", 1: "failed"}
     return Ran(known.get(os.WEXITSTATUS(status), "crashed"), failed, spent)
@@ -112,7 +112,7 @@ def _wait(child: int, end: float) -> tuple[int, Any]:
 
 
 def _tests(
-    tests: Mapping[str, Sequence[str] | None], seconds: float, interpreted: bool, plugin: Any, told: int
+    tests: Mapping[str, Mapping[str, float] | None], seconds: float, interpreted: bool, plugin: Any, told: int
 ) -> None:
     """Run tests in this process, write the first that fails, and end the process."""
     code = 3
@@ -152,8 +152,9 @@ def _switch_compiling(on: bool) -> None:
 class _Chosen:
     """Keeps the tests that are wanted, in their order, and Hypothesis from seeking the smallest example."""
 
-    def __init__(self, tests: Mapping[str, Sequence[str] | None], told: int) -> None:
+    def __init__(self, tests: Mapping[str, Mapping[str, float] | None], told: int) -> None:
         self.tests, self.told = tests, told
+        self.limits = {name: limit for every in tests.values() for name, limit in (every or {}).items()}
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_collection(self) -> None:
@@ -164,12 +165,20 @@ class _Chosen:
 
     @pytest.hookimpl(trylast=True)
     def pytest_collection_modifyitems(self, items: list[pytest.Item]) -> None:
-        wanted = [name for names in self.tests.values() for name in names or ()]
-        if wanted:
-            places = {name: place for place, name in enumerate(wanted)}
+        if self.limits:
+            places = {name: place for place, name in enumerate(self.limits)}
             whole = {file for file, names in self.tests.items() if names is None}
             kept = [one for one in items if one.nodeid in places or one.nodeid.partition("::")[0] in whole]
             items[:] = sorted(kept, key=lambda one: places.get(one.nodeid, len(places)))
+
+    @pytest.hookimpl(wrapper=True)
+    def pytest_runtest_protocol(self, item: pytest.Item) -> Iterator[object]:
+        # Unless somebody handles its signal, this timer ends the process.
+        signal.setitimer(signal.ITIMER_PROF, self.limits.get(item.nodeid, 0.0))
+        try:
+            return (yield)
+        finally:
+            signal.setitimer(signal.ITIMER_PROF, 0.0)
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
         if report.failed:

@@ -17,8 +17,8 @@ from mutating.copies import mutated
 from mutating.lines import digest, traced
 from mutating.operators import Mutant, changed_line
 
-SLOWER = 5.0
-"""How much longer than without a mutant tests may take, besides `START`."""
+SLOWER, LEAST = 5.0, 2.0
+"""How many times as long as without a mutant a test may take, and how much longer besides [s]."""
 
 START = 30.0
 """Processor time that a run of tests may take besides [s]: it imports what it tests."""
@@ -61,7 +61,7 @@ class Trials:
     sources : sequence of str
         Paths of what may be mutated.
     each : float
-        Processor time of the tests that are run for a mutant at most [s], as they take without one.
+        Processor time of the tests of a file that are run for a mutant [s], as they take without one, shortest first.
     most : int
         Files of tests that are run for a mutant at most, the nearest first; see `_distance`.
     """
@@ -103,26 +103,22 @@ class Trials:
         return self.each * self.most
 
     def _try(self, mutant: Mutant, text: str, interpreted: bool) -> tuple[str, str, list[str]]:
-        left, used = self.each, []
+        used: list[str] = []
         for file in self._files(mutant.file):
             found = traced(file, self.sources, self.copy, self.kept, interpreted)
             tests = sorted(found.tests_of(mutant.file, mutant.span), key=lambda one: found.seconds[one])
-            chosen = []
+            chosen, left = {}, self.each
             for one in tests:
                 if (left := left - found.seconds[one]) < 0:
                     break
-                chosen.append(one)
+                chosen[one] = LEAST + SLOWER * found.seconds[one]
             if not chosen:
                 continue
             used.append(file)
             with mutated(self.copy / mutant.file, text):
-                ran = run(
-                    {file: chosen}, START + SLOWER * sum(found.seconds[one] for one in chosen), interpreted=interpreted
-                )
+                ran = run({file: chosen}, START + sum(chosen.values()), interpreted)
             if ran.status != "passed":
                 return ran.status, ran.test or file, used
-            if left <= 0:
-                break
         return ("passed" if used else "unreached"), "", used
 
     def _files(self, file: str) -> list[str]:
