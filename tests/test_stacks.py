@@ -170,13 +170,19 @@ def test_a_change_under_way_takes_the_bytes_that_are_left(at, rate, nbytes):
     assert found <= up + 3 * frame / min(slow, rate) + 1e-9
 
 
-def arrivals(links, rounds, **properties):
-    """Return when messages of one round arrive on a star, without framing, behind senders whose messages queue."""
+def arrivals(links, rounds, first=None, **properties):
+    """Return when messages of one round arrive on a star, without framing, behind senders whose messages queue.
+
+    Of the links of the graph, that of the switch to a host can be the first.
+    """
     stack = tcp(segment=0.0, beside=0.0, acknowledged=0.0, **properties)
     graph = topologies.star(len(links), 0.0, 1.0)
     for host, (latency, bandwidth) in enumerate(links):
         for link in ((host, "switch"), ("switch", host)):
             graph.edges[link].update(latency=latency / 2, bandwidth=bandwidth)
+    if first is not None:
+        edges = sorted(graph.edges(data=True), key=lambda one: one[:2] != ("switch", first))
+        graph = nx.DiGraph(edges, **graph.graph)
     timing = Network(graph, stack=stack).time(Schedule(len(links), rounds), messages=True)
     return timing.messages.finish.tolist()
 
@@ -187,6 +193,13 @@ def test_messages_that_meet_at_their_receiver_arrive_in_the_order_in_which_they_
     assert arrivals(links, both) == pytest.approx([1e-3 + 0.04, 1e-3 + 0.03], rel=1e-12)
     # On a link that they share, the short one is there first.
     assert arrivals(links, both, own_link="shared") == pytest.approx([1e-3 + 0.04, 3e-3 + 0.02], rel=1e-12)
+
+
+@pytest.mark.parametrize("first", [0, 1, 2])
+def test_which_link_is_the_first_of_the_graph_does_not_matter_to_messages_that_meet(first):
+    links = [(2e-3, 5e6), (6e-3, 5e6), (0.0, 1e6)]
+    for both in ([Round([0, 1], [2, 2], [30_000, 10_000])], [Round([0, 2], [1, 1], [30_000, 10_000])]):
+        assert arrivals(links, both, first) == pytest.approx(arrivals(links, both), rel=1e-12)
 
 
 def test_a_slow_message_holds_nobody_up_but_by_what_has_come_of_it():

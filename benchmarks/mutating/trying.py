@@ -150,6 +150,8 @@ def _imported(path: Path) -> frozenset[str]:
 def _distance(file: str, imported: frozenset[str]) -> int:
     """Return how far tests are from a file that import so much: 0 the module, 1 its package, 2 a part of that, 3 else.
 
+    What stands at the top of the repository is imported as a part of simnet, too.
+
     Examples
     --------
     >>> [_distance("simnet/costs/models.py", frozenset([one])) for one in ("simnet.costs.models", "simnet.costs", "re")]
