@@ -159,8 +159,9 @@ def _distance(file: str, imported: frozenset[str]) -> int:
     """
     module = file.removesuffix(".py").removesuffix("/__init__").replace("/", ".")
     package = module.rpartition(".")[0]
-    if module in imported or (package == "" and module in imported):
+    known = imported | {one.removeprefix("simnet.") for one in imported}
+    if module in known:
         return 0
-    if package in imported:
+    if package in known:
         return 1
-    return 2 if any(one.startswith(package + ".") for one in imported) else 3
+    return 2 if any(one.startswith(package + ".") for one in known) else 3
