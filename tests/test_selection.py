@@ -18,6 +18,7 @@ from simnet.sparsifier_models import compiled_selection, selection
 from simnet.sparsifier_models.mstopk import bracket
 from simnet.sparsifier_models.selection import (
     above,
+    add_rows,
     count_above,
     entries_above,
     kth_magnitude,
@@ -278,6 +279,25 @@ def test_a_misleading_sample_costs_passes_but_nothing_else(kind, monkeypatch):
                 np.testing.assert_array_equal(indices, expected)
                 np.testing.assert_array_equal(entries, values[expected])
     assert most > 1
+
+
+@pytest.mark.parametrize("path", PATHS)
+@pytest.mark.parametrize("k", range(1, 8))
+def test_magnitudes_just_above_one_that_nearly_all_entries_have_are_told_from_it(path, k):
+    values = np.ones(20_000, dtype=np.float32)
+    values[100:400:100], values[[7, 9]] = np.nextafter(np.float32(1), np.float32(2)), 5.0
+    with on(path):
+        assert kth_magnitude(values, k) == np.sort(values)[-k]
+        assert sorted(values[top_k(values, k)]) == np.sort(values)[-k:].tolist()
+
+
+@pytest.mark.parametrize("path", PATHS)
+def test_rows_to_which_nothing_is_added_are_themselves(path):
+    rows = np.random.default_rng(0).standard_normal((2, 9000)).astype(np.float32)
+    out = np.empty_like(rows)
+    with on(path):
+        assert add_rows(rows, None, out).tolist() == squared_norms(rows).tolist()
+    assert out.tolist() == rows.tolist()
 
 
 def test_a_random_order_takes_one_pass(monkeypatch):
