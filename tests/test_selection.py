@@ -281,12 +281,12 @@ def test_a_misleading_sample_costs_passes_but_nothing_else(kind, monkeypatch):
     assert most > 1
 
 
-@pytest.mark.parametrize("path", PATHS)
-@pytest.mark.parametrize("k", range(1, 8))
-def test_magnitudes_just_above_one_that_nearly_all_entries_have_are_told_from_it(path, k):
+@pytest.mark.parametrize("k", [1400, 1502, 1503])
+def test_magnitudes_just_above_the_only_one_of_a_sample_are_told_from_it(k, monkeypatch):
     values = np.ones(20_000, dtype=np.float32)
-    values[100:400:100], values[[7, 9]] = np.nextafter(np.float32(1), np.float32(2)), 5.0
-    with on(path):
+    values[5:1505], values[[2, 3]] = np.nextafter(np.float32(1), np.float32(2)), 5.0
+    monkeypatch.setattr(selection, "_sample", lambda loops, bits: np.ones(1000, dtype=np.float32).view(np.uint32))
+    with on("compiled"):
         assert kth_magnitude(values, k) == np.sort(values)[-k]
         assert sorted(values[top_k(values, k)]) == np.sort(values)[-k:].tolist()
 
