@@ -3,11 +3,17 @@ PYTHON ?= $(shell command -v python3.11 || command -v python3)
 BIN := .venv/bin
 EXTRAS := .venv-extras/bin
 PIP := -m pip install --quiet --disable-pip-version-check --constraint constraints.txt
+# What make demo and make test install has the bytes that it had when it was locked; the project itself has no hash.
+LOCKED := -m pip install --quiet --disable-pip-version-check --require-hashes --requirement
+OURS := -m pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation --editable .
+TOOLS := .venv-tools/bin
+LOCK := $(TOOLS)/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-header --no-annotate \
+	--constraint constraints.txt
 
 # Tests start Python many times: what it compiles is kept.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help demo test test-extras lint slow mutants docs dist clean
+.PHONY: help demo test test-extras lint slow mutants docs dist clean nightly nightly-fuzz nightly-hypothesis nightly-audit lock
 
 help:
 	@echo "make demo         run scenarios/fluctuating_wan.yaml and say where its report lies"
@@ -15,6 +21,8 @@ help:
 	@echo "make test-extras  the tests that need PyTorch, MPI, Dask or a browser; builds the site"
 	@echo "make slow         the slow tests"
 	@echo "make mutants      small bugs put into the code one by one, and how many the tests see; CHANGED=HEAD: into what changed since"
+	@echo "make nightly      fuzzing and hypothesis with fresh seeds, and an audit of dependencies"
+	@echo "make lock         the versions and hashes of what make demo and make test install"
 	@echo "make docs         the documentation as a site, in build/site"
 	@echo "make dist         wheel and sdist, checked, in dist"
 	@echo "make clean        remove the environments and caches"
@@ -45,12 +53,30 @@ slow: .venv/.dev
 mutants: .venv/.mutants
 	$(BIN)/python benchmarks/mutation.py $(if $(CHANGED),--changed $(CHANGED)) $(MUTANTS)
 
+# Fresh seeds, each printed with what repeats it; FUZZ='--reader archive --inputs 1000' and the like. A part that fails
+# keeps none of the others from running.
+nightly:
+	$(MAKE) --keep-going nightly-fuzz nightly-hypothesis nightly-audit
+
+nightly-fuzz: .venv/.dev
+	PYTHONPATH=tests $(BIN)/python -m fuzz $(FUZZ)
+
+nightly-hypothesis: .venv/.dev
+	$(BIN)/python -m pytest -q -n auto --hypothesis-profile nightly -m 'hypothesis and not extras and not browser'
+
+nightly-audit: .venv-tools/.done
+	$(TOOLS)/pip-audit --strict --require-hashes --disable-pip --requirement requirements/test.txt
+
+lock: .venv-tools/.done
+	$(LOCK) pyproject.toml requirements/build.in --output-file requirements/demo.txt
+	$(LOCK) --extra dev pyproject.toml requirements/build.in --output-file requirements/test.txt
+
 docs: .venv-extras/.dev
 	$(EXTRAS)/python docs/site/build_site.py build
 	@echo "Open build/site/index.html in a browser; searching needs a server: python3 -m http.server -b 127.0.0.1 -d build/site"
 
 dist: .venv-extras/.dev
-	rm -rf dist
+	rm -rf .venv-tools dist
 	$(EXTRAS)/python -m hatchling build
 	$(EXTRAS)/twine check --strict dist/*
 
@@ -61,18 +87,24 @@ clean:
 	@"$(PYTHON)" -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { echo "simnet needs Python >= 3.11; set PYTHON=/path/to/python3.11"; exit 1; }
 	"$(PYTHON)" -m venv $*
 
-.venv/.run: .venv/bin/python pyproject.toml constraints.txt
-	$(BIN)/python $(PIP) --editable .
+.venv/.run: .venv/bin/python pyproject.toml requirements/demo.txt
+	$(BIN)/python $(LOCKED) requirements/demo.txt
+	$(BIN)/python $(OURS)
 	$(BIN)/simnet warm
 	@touch $@
 
-.venv/.dev: .venv/bin/python pyproject.toml constraints.txt
-	$(BIN)/python $(PIP) --editable '.[dev]'
+.venv/.dev: .venv/bin/python pyproject.toml requirements/test.txt
+	$(BIN)/python $(LOCKED) requirements/test.txt
+	$(BIN)/python $(OURS)
 	$(BIN)/simnet warm
 	@touch $@ .venv/.run
 
 .venv/.mutants: .venv/.dev
 	$(BIN)/python $(PIP) --editable '.[dev,mutants]'
+	@touch $@
+
+.venv-tools/.done: .venv-tools/bin/python
+	$(TOOLS)/python -m pip install --quiet --disable-pip-version-check 'pip-audit>=2.10' 'uv>=0.9'
 	@touch $@
 
 .venv-extras/.dev: .venv-extras/bin/python pyproject.toml constraints.txt

@@ -22,6 +22,8 @@ os.environ.pop("COLUMNS", None)
 
 # The same examples in every run, and no deadline: the machines that run the tests are shared and noisy.
 settings.register_profile("simnet", derandomize=True, deadline=None, max_examples=50)
+# Others in every run, which a failure prints with what repeats it.
+settings.register_profile("nightly", derandomize=False, deadline=None, max_examples=500, print_blob=True)
 settings.load_profile("simnet")
 
 # A process of test_hooks.py, with PyTorch.

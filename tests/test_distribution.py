@@ -124,9 +124,15 @@ def test_the_wheel_of_an_sdist_is_the_wheel_of_the_checkout(built, tmp_path):
         file.extractall(tmp_path, filter="data")
     (folder,) = tmp_path.iterdir()
     assert {one.name for one in folder.iterdir() if one.is_dir()} == {"simnet"}
-    run(sys.executable, "-m", "hatchling", "build", "-t", "wheel", "-d", tmp_path / "again", cwd=folder)
+    for path in folder.rglob("*"):
+        os.utime(path, (1_700_000_000, 1_700_000_000))
+        path.chmod(0o700 if path.is_dir() else 0o600)
+    build = (sys.executable, "-m", "hatchling", "build", "-t", "wheel", "-d", tmp_path / "again")
+    run(*build, cwd=folder, umask=0o077)
     (again,) = (tmp_path / "again").iterdir()
     assert content(again) == content(built[0])
+    # Of other files, later, and by who lets others read nothing.
+    assert again.read_bytes() == built[0].read_bytes()
 
 
 def test_an_index_shows_no_picture_and_no_link_that_leads_nowhere(built):

@@ -7,8 +7,10 @@ import os
 import random
 import signal
 import sys
+import warnings
 from functools import partial
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pandas as pd
@@ -788,6 +790,41 @@ def test_a_sweep_of_200_runs_killed_five_times_ends_with_the_bytes_of_one_left_a
 
 
 # Dask
+
+
+@pytest.mark.parametrize(
+    ("scheduler", "warned"),
+    [
+        ("tls://192.0.2.1:8786", False),
+        ("wss://192.0.2.1:8786", False),
+        ("tcp://127.0.0.1:8786", False),
+        ("tcp://localhost:8786", False),
+        ("tcp://[::1]:8786", False),
+        ("tcp://192.0.2.1:8786", True),
+        ("192.0.2.1:8786", True),
+        ("tcp://[2001:db8::1]:8786", True),
+        ("ucx://192.0.2.1:8786", True),
+        ("ws://192.0.2.1:8786", True),
+    ],
+)
+def test_dask_on_another_machine_without_tls_is_warned_of(monkeypatch, scheduler, warned):
+    asked = []
+
+    class Client:
+        def __init__(self, address, **options):
+            asked.append(address)
+
+        def close(self):
+            pass
+
+    monkeypatch.setitem(sys.modules, "distributed", SimpleNamespace(Client=Client))
+    with warnings.catch_warnings(record=True) as told:
+        warnings.simplefilter("always")
+        with dask_cluster.connected(scheduler, f"--scheduler {scheduler}"):
+            pass
+    assert asked == [scheduler]
+    assert [str(one.message).partition(": who")[0] for one in told] == [f"--scheduler {scheduler}"] * warned
+    assert not [one for one in told if "\n" in str(one.message)]
 
 
 def test_without_dask_the_command_says_what_to_install(here, tiny, tmp_path, monkeypatch):

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import socket
+import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from typing import Any
+from urllib.parse import urlsplit
 
 from simnet.base.errors import InputError, to_install
 
@@ -18,7 +21,7 @@ def connected(scheduler: str, option: str) -> Iterator[Any]:
     Parameters
     ----------
     scheduler : str
-        Address of the scheduler, such as ``tcp://10.0.0.1:8786``.
+        Address of the scheduler, such as ``tls://10.0.0.1:8786``. Certificates are those of the configuration of Dask.
     option : str
         Where it was given, for errors.
 
@@ -26,7 +29,18 @@ def connected(scheduler: str, option: str) -> Iterator[Any]:
     ------
     InputError
         If Dask is not installed, or there is no scheduler.
+
+    Warns
+    -----
+    UserWarning
+        If the scheduler is on another machine, and nothing encrypts what is sent.
     """
+    if _in_the_open(scheduler):
+        warnings.warn(
+            f"{option}: whoever is on the network may read and change what is sent, and run code on the workers; "
+            "tls://HOST:PORT encrypts it, see docs/sweep.md",
+            stacklevel=3,
+        )
     try:
         import distributed
     except ImportError:
@@ -41,3 +55,24 @@ def connected(scheduler: str, option: str) -> Iterator[Any]:
         # Whatever has become of the scheduler meanwhile.
         with suppress(Exception):
             client.close()
+
+
+def _in_the_open(scheduler: str) -> bool:
+    """Return whether an address is of another machine, by a protocol without encryption.
+
+    Examples
+    --------
+    >>> _in_the_open("tcp://127.0.0.1:8786"), _in_the_open("tls://192.0.2.1:8786"), _in_the_open("192.0.2.1:8786")
+    (False, False, True)
+    """
+    try:
+        address = urlsplit(scheduler if "://" in scheduler else f"tcp://{scheduler}")
+        if address.scheme in ("tls", "wss", "inproc") or not address.hostname:
+            return False
+        family, _, _, _, place = socket.getaddrinfo(address.hostname, 0, type=socket.SOCK_DGRAM)[0]
+        with socket.socket(family, socket.SOCK_DGRAM) as here:
+            here.bind(place)
+    except (OSError, ValueError):
+        # Only an address of this machine can be bound.
+        return True
+    return False

@@ -94,7 +94,7 @@ class RunFolder:
         strangers = set(table["policy"]) - set(self.summary["policies"])
         if strangers:
             raise InputError(
-                f"has policies of which {SUMMARY} does not tell: {', '.join(sorted(strangers))}",
+                f"has policies of which {SUMMARY} does not tell: {', '.join(sorted(map(str, strangers)))}",
                 file=str(self.folder / "iterations.parquet"),
             )
         return table
@@ -274,10 +274,12 @@ def _table(path: Path, columns: Sequence[str]) -> pd.DataFrame:
     except (pa.ArrowException, OSError) as error:
         raise InputError(f"cannot be read: {error}", file=str(path)) from None
     for name in columns:
-        if name not in table.column_names:
-            raise InputError(f"has no column {name}", file=str(path))
-    found: pd.DataFrame = table.to_pandas()
-    for name in found.columns:
-        if (name in _TEXT) == pd.api.types.is_numeric_dtype(found[name]) and name in columns:
+        if (count := table.column_names.count(name)) != 1:
+            raise InputError(f"has {'more than one' if count else 'no'} column {name}", file=str(path))
+        kind = table.schema.field(name).type
+        text = pa.types.is_string(kind) or pa.types.is_large_string(kind) or pa.types.is_null(kind)
+        number = pa.types.is_integer(kind) or pa.types.is_floating(kind)
+        if not (text if name in _TEXT else number):
             raise InputError(f"column {name} should be {'text' if name in _TEXT else 'numbers'}", file=str(path))
+    found: pd.DataFrame = table.to_pandas()
     return found

@@ -354,7 +354,7 @@ class ReadArchive:
         steps = sorted(found)
         names = found[steps[0]]
         shapes = [self._shape(archive, members[self._name(members, steps[0], name)])[0] for name in names]
-        if any(len(shape) < 1 or 0 in shape for shape in shapes) or len({shape[0] for shape in shapes}) != 1:
+        if any(len(shape) < 1 or min(shape) < 1 for shape in shapes) or len({shape[0] for shape in shapes}) != 1:
             raise InputError("arrays must have the worker as their first axis, as many in all", file=str(self._path))
         return TraceInfo(
             version=1,

@@ -192,12 +192,13 @@ def _mutated_arrays(random, arrays):
     return found
 
 
-def _tensors(random, arrays, metadata=None):
-    """Return a safetensors file, its header mutated in half of the cases, with as many bytes as it says."""
-    arrays = {name: np.ascontiguousarray(one) for name, one in arrays.items()}
-    file = save(arrays, metadata)
-    if random.random() < 0.5:
-        return file
+def _tensors(arrays):
+    """Return a safetensors file."""
+    return save({name: np.ascontiguousarray(one) for name, one in arrays.items()})
+
+
+def _other_tensors(random, file):
+    """Return a safetensors file with a mutated header, and with as many bytes as it says."""
     size = struct.unpack("<Q", file[:8])[0]
     header, body = json.loads(file[8 : 8 + size]), file[8 + size :]
     for one in [header] if random.random() < 0.3 else list(header.values()):
@@ -221,18 +222,24 @@ def _tensors(random, arrays, metadata=None):
 
 
 def _make_recording(random, folder):
+    """Write a trace, mutated in one of its files: arrays, the header in front of them, bytes, or the description."""
     found = _description(random)
-    for point in found["points"]:
-        for worker in range(3) if found.get("per_worker") else [None]:
-            name = f"{point['step']:06d}" + ("" if worker is None else f".{worker:04d}")
-            arrays = _arrays(random, 3 if worker is None else 1)
-            if random.random() < 0.6:
-                arrays = _mutated_arrays(random, arrays)
-            file = _tensors(random, arrays)
-            if random.random() < 0.1:
-                file = mutations.content(random, file)
-            (folder / f"{name}.safetensors").write_bytes(file)
-    if random.random() < 0.5:
+    files = [
+        f"{point['step']:06d}" + ("" if worker is None else f".{worker:04d}")
+        for point in found["points"]
+        for worker in (range(3) if found.get("per_worker") else [None])
+    ]
+    mutated = random.choice([*files, *files, "trace"])
+    how = random.choice(["arrays", "arrays", "header", "header", "bytes"])
+    for name in files:
+        arrays = _arrays(random, 1 if found.get("per_worker") else 3)
+        file = _tensors(_mutated_arrays(random, arrays) if (name, how) == (mutated, "arrays") else arrays)
+        if name == mutated and how == "header":
+            file = _other_tensors(random, file)
+        elif name == mutated and how == "bytes":
+            file = mutations.content(random, file)
+        (folder / f"{name}.safetensors").write_bytes(file)
+    if mutated == "trace":
         found = mutations.value(random, found)
     (folder / "trace.json").write_text(json.dumps(found), encoding="utf-8")
 
@@ -245,34 +252,33 @@ def _read_recording(folder):
 
 
 def _make_archive(random, folder):
-    """Write an npz archive: valid as a zip, its members mutated; of one in five the zip, too."""
+    """Write an npz archive: valid as a zip, some of its members mutated; of one in ten the zip, too."""
     found, buffer = _description(random), io.BytesIO()
     found.pop("per_worker", None)
-    with (
-        warnings.catch_warnings(),
-        zipfile.ZipFile(buffer, "w", random.choice([zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED])) as archive,
-    ):
+    packing = random.choice([zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED])
+    mutated = random.choice([*range(len(found["points"])), "trace"])
+    with warnings.catch_warnings(), zipfile.ZipFile(buffer, "w", packing) as archive:
         warnings.simplefilter("ignore")  # a name that stands twice
-        if random.random() < 0.6:
-            told = mutations.value(random, found) if random.random() < 0.5 else found
+        if mutated == "trace" or random.random() < 0.5:
+            told = mutations.value(random, found) if mutated == "trace" else found
             archive.writestr("trace.json", json.dumps(told))
-        for point in found["points"]:
-            for name, one in _mutated_arrays(random, _arrays(random, 3)).items():
+        for place, point in enumerate(found["points"]):
+            how = random.choice(["arrays", "header", "bytes", "name"]) if place == mutated else ""
+            arrays = _arrays(random, 3)
+            step = random.choice([str(point["step"]), "999999999999", "x"]) if how == "name" else f"{point['step']:06d}"
+            for name, one in (_mutated_arrays(random, arrays) if how == "arrays" else arrays).items():
                 member = io.BytesIO()
                 np.lib.format.write_array(member, one, allow_pickle=False)
                 content = member.getvalue()
-                if random.random() < 0.3:
+                if how == "header":
                     content = _other_header(random, content)
-                if random.random() < 0.1:
+                elif how == "bytes":
                     content = mutations.content(random, content)
-                step = random.choice(
-                    [f"{point['step']:06d}", str(point["step"]), "999999999999", "x"][: random.choice([1, 1, 4])]
-                )
                 archive.writestr(f"{step}/{name}.npy", content)
-        if random.random() < 0.1:
+        if random.random() < 0.05:
             archive.writestr("zeros/x.npy", bytes(1 << 20))
     file = buffer.getvalue()
-    (folder / "a.npz").write_bytes(mutations.content(random, file) if random.random() < 0.2 else file)
+    (folder / "a.npz").write_bytes(mutations.content(random, file) if random.random() < 0.1 else file)
 
 
 def _other_header(random, content):
@@ -385,7 +391,7 @@ def _mutated_table(random, file):
     table = pq.read_table(io.BytesIO(file))
     for _ in range(random.randint(1, 3)):
         names = table.column_names
-        if not names:
+        if not names or len(table) > 1_000:
             break
         place = random.randrange(len(names))
         how = random.choice(["drop", "rename", "type", "nulls", "value", "rows", "many", "long", "bomb", "double"])
