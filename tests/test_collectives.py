@@ -432,6 +432,16 @@ class TestRefusals:
         with pytest.raises(ValueError, match=message):
             one.function(n_ranks, nbytes, **dict.fromkeys(one.needs, 2))
 
+    @pytest.mark.parametrize("one", registry.built_in(), ids=lambda one: one.name)
+    def test_what_is_said_of_its_ranks_is_what_it_runs_on(self, one):
+        for n_ranks in range(0, 18):
+            given = dict.fromkeys(one.needs, 1)
+            if one.ranks.among(n_ranks):
+                assert one.function(n_ranks, 8.0, **given).n_ranks == n_ranks
+                continue
+            with pytest.raises(ValueError, match="ranks"):
+                one.function(n_ranks, 8.0, **given)
+
     @pytest.mark.parametrize("build", [collectives.allgatherv_ring, collectives.allgatherv_bruck])
     @each("sizes", [[], 3, [[1, 2]], [1, -1], [1, np.nan]])
     def test_sizes(self, build, sizes):
