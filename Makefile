@@ -76,12 +76,12 @@ docs: .venv-extras/.dev
 	@echo "Open build/site/index.html in a browser; searching needs a server: python3 -m http.server -b 127.0.0.1 -d build/site"
 
 dist: .venv-extras/.dev
-	rm -rf .venv-tools dist
+	rm -rf dist
 	$(EXTRAS)/python -m hatchling build
 	$(EXTRAS)/twine check --strict dist/*
 
 clean:
-	rm -rf dist .venv .venv-extras .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis build
+	rm -rf dist .venv .venv-tools .venv-extras .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis build
 
 %/bin/python:
 	@"$(PYTHON)" -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { echo "simnet needs Python >= 3.11; set PYTHON=/path/to/python3.11"; exit 1; }

@@ -1,7 +1,7 @@
 """The matrix: Pythons, versions of dependencies, extras, threads; ``nox -l`` lists it, ``nox -s tests-3.12`` runs one.
 
 Each session makes an environment of its own. The interpreters have to be there: sessions of others are skipped, and
-said. What the sessions found is in `docs/matrix.md`.
+said.
 """
 
 from __future__ import annotations
