@@ -48,6 +48,22 @@ class TestPaper:
         assert costs.allgather(alpha, beta, M, N) == 3 * 3 + 7 * 10 * 0.5
         assert costs.var_overhead(1.0, 1.0, 1) == 0
 
+    @pytest.mark.parametrize("near", [0.0, 0.1, 0.4, 0.55, 0.9, 1.5])
+    @pytest.mark.parametrize("levels", [1, 2, 3, 6])
+    def test_messages_of_a_broadcast_share_the_link_of_their_node(self, levels, near):
+        def first(children):
+            """Seconds of the first of messages that begin `near` apart and share a link, which each alone has for 1."""
+            left = 1.0
+            for under_way in range(1, children):
+                if left * under_way <= near:
+                    return (under_way - 1) * near + left * under_way
+                left -= near / under_way
+            return (children - 1) * near + left * children
+
+        expected = sum(first(children) for children in range(1, levels + 1))
+        nodes = costs.Nodes(1, 0.0, near)
+        assert costs.broadcast(0.0, 1.0, 1.0, 2**levels, nodes) == pytest.approx(expected, rel=1e-12)
+
     def test_rounds_are_counted_where_log_is_no_whole_number(self):
         assert costs.broadcast(1.0, 0.0, 0.0, 6) == 2
         assert costs.broadcast(0.0, 1.0, 1.0, 6) == 3
