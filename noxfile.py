@@ -17,7 +17,7 @@ nox.options.sessions = ["tests", "oldest", "newest", "plain", "threads"]
 
 PROJECT = tomllib.loads(Path("pyproject.toml").read_text(encoding="utf-8"))["project"]
 # What tests need beside simnet.
-TOOLS = ("hypothesis", "pytest", "pytest-xdist", "scikit-learn", "hatchling")
+TOOLS = ("hypothesis", "pytest", "pytest-xdist", "scikit-learn", "hatchling", "hatch-fancy-pypi-readme")
 EXTRAS = ("digits", "train", "mpi", "dask", "slurm")
 
 

@@ -94,7 +94,7 @@ def test_every_hint_has_the_name_of_the_distribution_and_an_extra_of_it():
         one
         for folder in folders
         for one in (ROOT / folder).rglob("*")
-        if one.suffix in (".py", ".md", ".yaml", ".toml")
+        if one.suffix in (".py", ".md", ".yaml", ".toml", ".txt")
     ]
     for file in [*files, ROOT / "README.md", ROOT / "CHANGELOG.md"]:
         text = file.read_text(encoding="utf-8")

@@ -160,7 +160,7 @@ def test_wrong_words_are_told_with_the_nearest_right_one(arguments: list[str], s
 
 
 def test_brackets_in_help_are_no_markup() -> None:
-    for command, word in (("run", "simnet[dask]"), ("sweep", "simnet[slurm]"), ("time", "[x>=1]")):
+    for command, word in (("run", "simnet-sparse[dask]"), ("sweep", "simnet-sparse[slurm]"), ("time", "[x>=1]")):
         assert word in "".join(line.strip("│ ") for line in did(command, "--help").stdout.splitlines()), command
 
 

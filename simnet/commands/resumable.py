@@ -39,7 +39,7 @@ class Execution:
         typer.Option(
             metavar="processes:N|dask:tcp://HOST:PORT",
             help="Where gradients and residuals of the simulated workers live: in N processes, or on the workers of a "
-            "Dask scheduler (needs simnet[dask]). Never alters results.",
+            "Dask scheduler (needs simnet-sparse[dask]). Never alters results.",
         ),
     ] = None
 

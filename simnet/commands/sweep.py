@@ -52,8 +52,8 @@ def sweep(
         str | None,
         typer.Option(
             metavar="tcp://HOST:PORT|slurm[:FIELD=VALUE,...]",
-            help="Run the cells on a Dask cluster (needs simnet[dask]) or as Slurm jobs (needs "
-            "simnet[slurm]), 16 of them unless said, as slurm:partition=long,jobs=32,timeout_min=60.",
+            help="Run the cells on a Dask cluster (needs simnet-sparse[dask]) or as Slurm jobs (needs "
+            "simnet-sparse[slurm]), 16 of them unless said, as slurm:partition=long,jobs=32,timeout_min=60.",
         ),
     ] = None,
     max_cells: Annotated[int, typer.Option(min=1, max=1_000_000, help="Refuse a larger grid.")] = 10_000,
