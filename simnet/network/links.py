@@ -380,9 +380,8 @@ class Links:
         What the fastest of them has at that time, and how often they change then, is taken for what they have later.
         """
         some = list(links)
-        changing = [
-            one for link in some for one in (self._bandwidth[link], self._latency[link]) if isinstance(one, Signal)
-        ]
+        values = (one for link in some for one in (self._bandwidth[link], self._latency[link]))
+        changing = [one for one in values if isinstance(one, Signal)]
         fastest = max((self.capacity(one, t)[0] for one in some), default=0.0) if changing else 0.0
         return sum(value.change_rate(t) for value in changing) * nbytes / fastest if fastest else 0.0
 
