@@ -86,7 +86,7 @@ def restored(job: Job, policy: Policy, record: Record, kept: State, beside: Path
     now, lost, active = float(kept["now"]), float(kept["lost"]), np.asarray(kept["active"], dtype=np.intp)
     begins = np.asarray(kept["begins"], dtype=np.float64)
     number, attempts = (whole(kept[name], name, 0) for name in ("number", "attempts"))
-    if number > job.iterations or not math.isfinite(now + lost) or not active.size:
+    if number > job.iterations or not 0 <= now < math.inf or not math.isfinite(lost) or not active.size:
         raise ValueError("there is no such time or iteration, or nobody is left")
     if not set(active.tolist()) <= set(range(job.source.workers)) or (np.diff(active) <= 0).any():
         raise ValueError("these are no workers")

@@ -53,7 +53,10 @@ def main():
     parser.add_argument("--keep", type=Path, help="folder for the inputs that are wrong, of each fault the first")
     given = parser.parse_args()
     seed = secrets.randbelow(10**9) if given.seed is None else given.seed
-    print(f"seed {seed}, {given.inputs:,} inputs per reader, each {MOST_SECONDS} s and {MOST_BYTES >> 30} GiB at most")
+    print(
+        f"seed {seed}, {given.inputs:,} inputs per reader, each {MOST_SECONDS} s and {MOST_BYTES >> 30} GiB at most",
+        flush=True,
+    )
     failed = 0
     for reader in given.reader or READERS:
         began, faults = time.monotonic(), {}
