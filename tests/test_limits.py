@@ -341,7 +341,7 @@ def test_commands_refuse_files_without_traceback(tmp_path, value):
     (tmp_path / "device.yaml").write_text(DEVICE.format(**RIGHT | {"bandwidth": value}))
     device = f"job.device={tmp_path / 'device.yaml'}"
     message = refused("run", "quickstart", "--out", tmp_path / "out", "--set", device)
-    assert re.search(r"device.yaml: memory_bandwidth: must be (<= 1e\+18|>= 1e-12), got 1e", message), message
+    assert re.search(r"device.yaml:4: memory_bandwidth: must be (<= 1e\+18|>= 1e-12), got 1e", message), message
     (tmp_path / "graph.json").write_text(NODELINK.format(**RIGHT | {"bandwidth": value}))
     what = "time", "--collective", "allreduce_ring", "--workers", 2, "--size", "1 kB"
     message = refused(*what, "--platform", tmp_path / "graph.json")
