@@ -8,7 +8,6 @@ the rest.
 
 from __future__ import annotations
 
-import os
 import shutil
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
@@ -128,7 +127,7 @@ def completed(folder: Path, files: Files) -> None:
                 (moving / INCOMPLETE).replace(folder / INCOMPLETE)
             else:
                 (folder / INCOMPLETE).unlink(missing_ok=True)
-            _synced_folder(folder)
+            synced(folder)
             shutil.rmtree(moving, ignore_errors=True)
 
 
@@ -160,13 +159,3 @@ def _without_empty(place: Path, folder: Path) -> None:
         while place != folder:
             place.rmdir()
             place = place.parent
-
-
-def _synced_folder(folder: Path) -> None:
-    """Wait until the disk has the names of files, if the system can tell."""
-    with suppress(OSError):
-        held = os.open(folder, os.O_RDONLY)
-        try:
-            os.fsync(held)
-        finally:
-            os.close(held)

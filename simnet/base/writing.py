@@ -208,9 +208,13 @@ def mark_incomplete(folder: Path, said: str) -> None:
 
 
 def synced(path: Path) -> None:
-    """Wait until the disk has a file, if the system can tell."""
-    with suppress(OSError), path.open("rb") as file:
-        os.fsync(file.fileno())
+    """Wait until the disk has a file, or the names in a folder, if the system can tell."""
+    with suppress(OSError):
+        held = os.open(path, os.O_RDONLY)
+        try:
+            os.fsync(held)
+        finally:
+            os.close(held)
 
 
 @contextmanager

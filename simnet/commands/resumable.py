@@ -79,7 +79,7 @@ def carry_out(
     """
     kept: dict[str, T] = {}
     wrong: list[BaseException] = []
-    with terminal.no_empty_folders(batch.folder, "figures"), batch.alone(execution.force):
+    with terminal.no_empty_folders(batch.folder), batch.alone(execution.force):
         for said in batch.resumed():
             terminal.say(said, err=True)
         batch.mark_begun()

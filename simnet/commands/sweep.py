@@ -78,7 +78,7 @@ def sweep(
         if dry_run:
             _list(planned, check(pool), place)
             return
-        with terminal.no_empty_folders(place, folder.CELLS, "figures"), folder.alone(place):
+        with terminal.no_empty_folders(place, folder.CELLS), folder.alone(place):
             checks = check(pool)
             work.refuse_all(planned, checks)
             todo = work.Work(planned, checks, place, again=force)

@@ -18,7 +18,7 @@ from pydantic import TypeAdapter, ValidationError
 from simnet.base.errors import InputError
 from simnet.base.reading import read_bytes, read_text
 from simnet.base.swap import refuse_halfway, swapped
-from simnet.base.writing import write_files
+from simnet.base.writing import INCOMPLETE, write_files
 from simnet.report import html
 from simnet.report.kept import Recorded
 from simnet.report.results import PAGE, RUN, drawn, prepare_folder
@@ -188,6 +188,9 @@ def _written(folder: Path, files: Mapping[str, bytes]) -> Path:
     """Write page and figures; return where the page is."""
     place = prepare_folder(folder)
     with swapped(place, PAGE) as stage:
+        # A page makes no run complete of which some is missing.
+        if (place / INCOMPLETE).is_file():
+            write_files(stage, {INCOMPLETE: (place / INCOMPLETE).read_bytes()})
         write_files(stage, files)
     return place / PAGE.last
 
