@@ -8,6 +8,7 @@ import pytest
 
 from commands import contents, did, invoke, refused
 from scenario_texts import SMALL
+from simnet.base.writing import INCOMPLETE, mark_incomplete
 
 
 def ran(folder, *more):
@@ -41,6 +42,15 @@ def test_a_run_without_a_report_gets_the_one_that_it_would_have_had(tmp_path):
     # Whether a report is drawn is a field of the scenario, which the page shows with its hash.
     assert set(drawn) == set(with_report)
     assert all(drawn[name] == with_report[name] for name in drawn if name.startswith("figures/"))
+
+
+def test_a_page_drawn_again_makes_no_run_complete(tmp_path):
+    folder = ran(tmp_path / "run")
+    mark_incomplete(folder, "missing: AG")
+    before = contents(folder)
+    did("report", folder)
+    assert contents(folder) == before
+    assert before[INCOMPLETE] == b"missing: AG\n"
 
 
 def test_spans_and_messages_are_those_of_the_timeline(tmp_path):
