@@ -212,6 +212,7 @@ def test_exchanges_that_cannot_do_the_job_are_named_with_why():
 def test_progress_is_told_in_lines_off_a_terminal(monkeypatch):
     from simnet.commands import terminal
 
+    monkeypatch.setattr(terminal, "_FIRST_LINE", 0.0)
     monkeypatch.setattr(terminal, "_LINES_EVERY", 0.0)
     assert "exchanges: " in did("choose", "quickstart", "--set", "job.iterations=3").stderr
 
