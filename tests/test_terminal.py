@@ -44,6 +44,31 @@ def output(command: list[str], environment: dict[str, str]) -> str:
 
 
 @needs.posix
+@pytest.mark.parametrize(
+    ("typed", "wanted", "unwanted"),
+    [
+        ("", "job.", "job="),
+        ("job.", "job.density=", "density="),
+        ("network.topology.", "network.topology.star.", "network.weather="),
+        ("network.topology.star.", "network.topology.star.latency=", "network.topology.tree.latency="),
+        ("job.density.", None, "job.density="),
+        ("nosuch.field", None, "job."),
+    ],
+)
+def test_fields_that_can_be_set_are_completed(typed, wanted, unwanted):
+    found = completion.field(None, typed)  # type: ignore[arg-type]
+    assert wanted is None or wanted in found
+    assert unwanted not in found
+    assert all(word.startswith(typed) for word in found)
+
+
+def test_a_field_that_is_completed_can_be_set():
+    from simnet.scenario import load
+
+    assert "job.iterations=" in completion.field(None, "job.it")  # type: ignore[arg-type]
+    assert load("quickstart", ["job.iterations=3"]).config.job.iterations == 3
+
+
 def test_bash_completes_what_the_script_that_it_loads_asks_for(shell: dict[str, str]) -> None:
     cases = {
         "simnet tr": ["trace"],
@@ -55,6 +80,7 @@ def test_bash_completes_what_the_script_that_it_loads_asks_for(shell: dict[str, 
         "simnet run scenarios/quick": ["scenarios/quickstart.yaml"],
         "simnet run quickstart --no-r": ["--no-report"],
         "simnet validate shaped_gloo_a": ["shaped_gloo_again"],
+        "simnet run quickstart --set job.iter": ["job.iterations="],
         "simnet nosuch x": [],
     }
     asks = "\n".join(f"ask {line}" for line in cases)

@@ -5,9 +5,9 @@ A completer loads what it names when the shell asks, and no earlier: to define o
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 import typer
 
@@ -74,6 +74,41 @@ def scenario(_: typer.Context, incomplete: str) -> list[str]:
     folder = incomplete[: incomplete.rfind("/") + 1]
     beside = (f"{folder}{one.name}" for one in Path(folder).glob("*.yaml"))
     return sorted(one for one in {*shipped(), *beside} if one.startswith(incomplete))
+
+
+def field(_: typer.Context, incomplete: str) -> list[str]:
+    """Complete a field of a scenario that is set, part by part of its name.
+
+    Parameters
+    ----------
+    incomplete : str
+        The incomplete word.
+
+    Examples
+    --------
+    >>> field(None, "job.de")
+    ['job.deaths=', 'job.density=', 'job.device=']
+    """
+    from simnet.scenario.scenario import json_schema
+
+    schema = json_schema()
+    *above, _last = incomplete.split(".")
+    among = _below(schema, schema)
+    for part in above:
+        among = _below(schema, among.get(part, {}))
+    before = ".".join([*above, ""])
+    named = {f"{before}{name}": f"{before}{name}{'.' if _below(schema, one) else '='}" for name, one in among.items()}
+    return sorted(word for name, word in named.items() if name.startswith(incomplete))
+
+
+def _below(schema: Mapping[str, Any], one: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the fields of what a part of a JSON schema describes, each with its own part; none if it has none."""
+    if "$ref" in one:
+        return _below(schema, schema["$defs"][one["$ref"].rpartition("/")[2]])
+    found = dict(one.get("properties", {}))
+    for another in (*one.get("anyOf", ()), *one.get("oneOf", ()), *one.get("allOf", ())):
+        found |= _below(schema, another)
+    return found
 
 
 def policies(context: typer.Context, incomplete: str) -> list[str]:

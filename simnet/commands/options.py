@@ -22,10 +22,21 @@ Scenario: TypeAlias = Annotated[
 ]
 Fields: TypeAlias = Annotated[
     list[str] | None,
-    typer.Option("--set", metavar="FIELD=VALUE", help="Set a field, as job.iterations=50; may be repeated."),
+    typer.Option(
+        "--set",
+        metavar="FIELD=VALUE",
+        help="Set a field, as job.iterations=50; may be repeated.",
+        autocompletion=completion.field,
+    ),
 ]
 Changes: TypeAlias = Annotated[
-    list[str] | None, typer.Option("--set", metavar="FIELD=VALUE", help="Change a field of it; repeatable.")
+    list[str] | None,
+    typer.Option(
+        "--set",
+        metavar="FIELD=VALUE",
+        help="Change a field of it; repeatable.",
+        autocompletion=completion.field,
+    ),
 ]
 Seed: TypeAlias = Annotated[int | None, typer.Option(min=0, help="Seed in place of that of the scenario.")]
 Seeds: TypeAlias = Annotated[

@@ -99,7 +99,8 @@ def closed_form(candidate: Candidate) -> Cost:
     raise ValueError(
         f"no closed form is known for {candidate.label!r} ({candidate.scheme}{', ' if given else ''}{given}), so a "
         "flexible policy cannot weigh it; it can weigh dense, fp16, artopk and top-k schemes that gather, each on the "
-        "wire 'paper' over collectives with a closed form, and other schemes that have one with their default options"
+        "wire 'paper' over collectives with a closed form, and other schemes that have one with their default options; "
+        "name those among which it chooses, as in among: [AG, dense]"
     )
 
 
