@@ -6,6 +6,7 @@
 ``collectives``       an entry of `simnet.collectives.registry`
 ``weather``           an annotated function that returns a `simnet.network.weather.Signal`
 ``policies``          an annotated class with what `simnet.policies.Policy` asks for
+``strategies``        an annotated `simnet.strategies.Strategy` class
 ``log_readers``       a `simnet.calibration.readers.Format`
 ``devices``           a function that returns a `simnet.costs.devices.DeviceProfile`
 ``commands``          a function that adds commands to the command line
@@ -46,7 +47,15 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 Kind: TypeAlias = Literal[
-    "sparsifiers", "topologies", "collectives", "weather", "policies", "log_readers", "devices", "commands"
+    "sparsifiers",
+    "topologies",
+    "collectives",
+    "weather",
+    "policies",
+    "strategies",
+    "log_readers",
+    "devices",
+    "commands",
 ]
 
 REFUSED = "SIMNET_NO_PLUGINS"

@@ -1,0 +1,203 @@
+"""Training strategies: how P workers train a model, and what they exchange after which inner steps.
+
+`create` makes a strategy by name. Its `Strategy.step` takes the gradients of one inner step, at its `parameters`, and
+returns the exchanges that begin after it, each with the messages, and with how many inner steps later it must have
+arrived. A strategy from elsewhere registers its class under the entry-point group ``simnet.strategies``. A class in a
+file needs no package: its name is ``./my_strategy.py:Mine``.
+
+=================  =============================================================================================
+``dataparallel``   gradients are averaged after every inner step
+``accumulation``   gradients of several inner steps are added up before
+``localsgd``       parameters are averaged every H inner steps (local SGD)
+``fedavg``         the same as exo-explore/gym has it (FedAvg)
+``diloco``         pseudo-gradients are averaged every H inner steps, for an outer optimiser (DiLoCo)
+``streaming``      the same by fragments of the model, while workers train on (streaming DiLoCo)
+``delayed``        the outer step takes pseudo-gradients of the round before (overlapped DiLoCo)
+``eager``          the same, but a worker's own of this round (eager DiLoCo)
+``sparta``         a few parameters, drawn at random, are averaged after every inner step (SPARTA)
+``spartadiloco``   SPARTA and DiLoCo together
+``sparseloco``     DiLoCo with a compressed exchange and a plain outer step (SparseLoCo)
+``ccloco``         its predecessor (CCLoco)
+``templar``        the same as Templar runs it
+``muloco``         DiLoCo with a compressed exchange and Nesterov's outer momentum (MuLoCo)
+``demo``           signs of what is left of a compressed momentum (DeMo)
+=================  =============================================================================================
+
+Examples
+--------
+>>> import numpy as np
+>>> model = Replicas(workers=4, initial=np.zeros(6, np.float32), layers=[("weight", 4), ("bias", 2)])
+>>> strategy = create("diloco", model, inner=SGD(0.5), period=2)
+>>> for number in range(4):
+...     result = strategy.step(np.ones((4, 6), dtype=np.float32))
+...     print(number, [(one.what, one.payload) for one in result.syncs])
+0 []
+1 [('pseudo-gradients', 16.0), ('pseudo-gradients', 8.0)]
+2 []
+3 [('pseudo-gradients', 16.0), ('pseudo-gradients', 8.0)]
+"""
+
+from __future__ import annotations
+
+from inspect import Parameter, signature
+from typing import Any
+
+from simnet.base import plugins
+from simnet.base.errors import nearest
+from simnet.strategies.averaging import Averaging, Sync
+from simnet.strategies.base import StepResult, Strategy
+from simnet.strategies.data_parallel import DataParallel, GradientAccumulation
+from simnet.strategies.demo import DeMo
+from simnet.strategies.diloco import DiLoCo
+from simnet.strategies.eager import DelayedDiLoCo, EagerDiLoCo
+from simnet.strategies.local_sgd import FedAvg, LocalSGD
+from simnet.strategies.optimisers import SGD, AdamW, Optimiser, SignDescent
+from simnet.strategies.replicas import Replicas
+from simnet.strategies.sparseloco import CCLoco, MuLoCo, SparseLoCo, Templar
+from simnet.strategies.sparta import SPARTA, SPARTADiLoCo
+from simnet.strategies.streaming import StreamingDiLoCo
+
+__all__ = [
+    "SGD",
+    "STRATEGIES",
+    "AdamW",
+    "Averaging",
+    "Optimiser",
+    "Replicas",
+    "SignDescent",
+    "StepResult",
+    "Strategy",
+    "Sync",
+    "create",
+    "names",
+    "options",
+    "strategy",
+    "usable",
+]
+
+_CLASSES: tuple[type[Strategy], ...] = (
+    *(DataParallel, GradientAccumulation, LocalSGD, FedAvg),
+    *(DiLoCo, StreamingDiLoCo, DelayedDiLoCo, EagerDiLoCo),
+    *(SPARTA, SPARTADiLoCo, SparseLoCo, CCLoco, Templar, MuLoCo, DeMo),
+)
+
+STRATEGIES: dict[str, type[Strategy]] = {one.name: one for one in _CLASSES}
+"""The strategies of this package, by name."""
+
+_IGNORED = str.maketrans("", "", "-_ ")
+
+
+def names() -> list[str]:
+    """Return the names that `create` knows: the strategies of this package and those registered by others, sorted.
+
+    Examples
+    --------
+    >>> set(names()) >= {"dataparallel", "diloco", "localsgd"}
+    True
+    """
+    return sorted({*STRATEGIES, *plugins.names("strategies")})
+
+
+def strategy(name: str) -> type[Strategy]:
+    """Return the class of a strategy; one of this package stays with it whatever others register.
+
+    Parameters
+    ----------
+    name : str
+        Its name, or a class in a file, as ``./my_strategy.py:Mine``. Case, hyphens, underscores and blanks do not
+        matter for those of this package.
+
+    Raises
+    ------
+    ValueError
+        If there is no such strategy, or what is registered, or stands in a file, is none.
+    InputError
+        If a file that is named with its class cannot be imported or lacks the class.
+
+    Examples
+    --------
+    >>> strategy("Local SGD").name
+    'localsgd'
+    """
+    if not isinstance(name, str):
+        raise ValueError(f"a strategy has a name, got {name!r}")
+    plain = name.lower().translate(_IGNORED)
+    if plain in STRATEGIES:
+        return STRATEGIES[plain]
+    if plugins.is_file(name):
+        return _complete(plugins.in_file(name), f"{name} ")
+    found = plugins.load("strategies", name, _complete)
+    if found is None:
+        raise ValueError(f"there is no strategy {name!r}: {nearest(name, names())}{plugins.left_out('strategies')}")
+    return found
+
+
+def usable() -> dict[str, type[Strategy]]:
+    """Return the strategies by name, sorted; a warning tells which of others cannot be used."""
+    return dict(sorted({**plugins.usable("strategies", strategy), **STRATEGIES}.items()))
+
+
+def options(found: type[Strategy]) -> dict[str, Parameter]:
+    """Return the options of a strategy: the parameters of its class but `replicas`, by name.
+
+    Parameters
+    ----------
+    found : type of Strategy
+        Its class.
+
+    Examples
+    --------
+    >>> list(options(LocalSGD))
+    ['inner', 'period', 'averaging', 'compat']
+    """
+    return dict([*signature(found).parameters.items()][1:])
+
+
+def create(name: str, replicas: Replicas, **given: Any) -> Strategy:
+    """Return a strategy that begins to train.
+
+    Parameters
+    ----------
+    name : str
+        One of `names`, or a class in a file, as ``./my_strategy.py:Mine``.
+    replicas : Replicas
+        What is trained.
+    **given
+        Its options: the parameters of its class.
+
+    Raises
+    ------
+    ValueError
+        If there is no such strategy or option, an option is lacking, or a value is not allowed.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> model = Replicas(workers=4, initial=np.zeros(6, np.float32))
+    >>> create("streaming", model, fragments=1, periode=50)
+    Traceback (most recent call last):
+    ValueError: streaming: there is no option 'periode': did you mean 'period'? Allowed: averaging, delay, fragments, \
+inner, mixing, outer, period
+    """
+    found = strategy(name)
+    known = options(found)
+    for option in given:
+        if option not in known:
+            raise ValueError(f"{name}: there is no option {option!r}: {nearest(option, known)}")
+    if lacking := [
+        one for one, parameter in known.items() if parameter.default is parameter.empty and one not in given
+    ]:
+        raise ValueError(f"{name}: there is no default for {', '.join(lacking)}")
+    try:
+        return found(replicas, **given)
+    except ValueError as error:
+        raise ValueError(f"{name}: {error}") from None
+
+
+def _complete(found: Any, name: str = "it ") -> type[Strategy]:
+    if not (isinstance(found, type) and issubclass(found, Strategy)):
+        raise plugins.PluginError(f"{name}is no Strategy class")
+    missing = [*(one for one in ("name", "paper") if not hasattr(found, one)), *sorted(found.__abstractmethods__)]
+    if missing:
+        raise plugins.PluginError(f"{name}is no complete Strategy class: it lacks {', '.join(missing)}")
+    return found

@@ -1,0 +1,388 @@
+"""A training strategy: how P workers move their parameters by the gradients of inner steps, and what they exchange.
+
+To write one, derive from `Strategy`, give it a `name` and the `paper` that it follows, and write `Strategy._advance`:
+one inner step, which returns what was exchanged. `simnet.strategies.local_sgd` is an example to copy.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
+from typing import Any, ClassVar, NamedTuple, TypeAlias, TypeVar
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from simnet.base import plugins
+from simnet.base.arrays import Floats
+from simnet.sparsifier_models import Sparsifier
+from simnet.sparsifier_models.base import State, checked_part
+from simnet.strategies.averaging import Averager, Averaging, Sync
+from simnet.strategies.optimisers import ALL, Index, Optimiser, Values
+from simnet.strategies.replicas import Fragment, Replicas, fragment_of
+
+Stats: TypeAlias = dict[str, float | Floats]
+T = TypeVar("T", bound=np.generic)
+
+
+class StepResult(NamedTuple):
+    """What came of an inner step.
+
+    Parameters
+    ----------
+    syncs : tuple of Sync
+        The exchanges that begin after it, one after the other.
+    stats : dict
+        ``payload``, bytes of their collectives, and ``collectives``, how many there are; ``bytes_sent`` and
+        ``bytes_received`` of each worker that took part, shape (P',); and what a strategy adds: ``drift``, how far each
+        worker's parameters were from the global ones or their mean before they were synchronised, shape (P',).
+    """
+
+    syncs: tuple[Sync, ...]
+    stats: Stats
+
+
+class Strategy(ABC):
+    """How P workers train a model of n parameters.
+
+    Parameters
+    ----------
+    replicas : Replicas
+        What is trained.
+    inner : Optimiser
+        What moves parameters by the gradients of an inner step.
+
+    Attributes
+    ----------
+    name, paper : str
+        What the strategy is called, and where it is published.
+    alike : bool
+        Whether the parameters of all workers are equal at any time, so that one row stands for all.
+    local : ndarray of float32, shape (P, n) or (1, n)
+        Parameters of the workers, where gradients are evaluated.
+    inner : Optimiser
+        What moves them. Settable between steps, to another learning rate for example.
+    iteration : int
+        Number of inner steps so far.
+    active : slice or ndarray of int
+        The workers that take part in the inner step that is under way; a slice stands for all.
+    """
+
+    name: ClassVar[str]
+    paper: ClassVar[str]
+    alike: ClassVar[bool] = False
+
+    def __init__(self, replicas: Replicas, inner: Optimiser) -> None:
+        self.replicas = replicas
+        self.inner = inner
+        self.iteration = 0
+        self.active: Index = ALL
+        self._kept: dict[str, NDArray[Any]] = {}
+        self._averagers: dict[str, Averager] = {}
+        self._stats: Stats = {}
+        rows = 1 if self.alike else self.workers
+        self.local = self.keep("local", np.tile(replicas.initial, (rows, 1)))
+        self._inner_state = self.keep_state("inner", inner, rows)
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({self.workers} workers, {self.replicas.parameters} parameters)"
+
+    @property
+    def workers(self) -> int:
+        """The number of workers P."""
+        return self.replicas.workers
+
+    @property
+    def parameters(self) -> Values:
+        """Where each worker's next gradient is to be evaluated; float32 of shape (P, n), read-only."""
+        shown = np.broadcast_to(self.local, (self.workers, self.replicas.parameters)).view()
+        shown.flags.writeable = False
+        return shown
+
+    @property
+    def global_parameters(self) -> Values:
+        """The parameters to score, float32 of shape (n,): those that are global, or the mean of all workers'."""
+        found: Values = self._kept.get("master", self.local).mean(axis=0)
+        return found
+
+    def step(self, gradients: Values, active: ArrayLike | None = None) -> StepResult:
+        """Take the gradients of one inner step, and return what was exchanged after it.
+
+        Parameters
+        ----------
+        gradients : ndarray of float32, shape (P', n)
+            Gradients of the workers that take part, at their `parameters`. Not modified.
+        active : array_like of int, shape (P',), optional
+            Which workers take part, ascending; all when omitted. The others keep their parameters. Ranks of schedules
+            are places among them.
+
+        Raises
+        ------
+        ValueError
+            If the gradients have another shape or dtype, or are not finite, or there are no such workers; then nothing
+            has changed. If a scheme refuses what is exchanged; the strategy is of no use then.
+        """
+        self.active = self._checked_active(active)
+        self._check(gradients)
+        self._stats = {}
+        with np.errstate(over="ignore", invalid="ignore"):
+            syncs = self._advance(gradients)
+        if not isinstance(syncs, Sequence) or not all(isinstance(one, Sync) for one in syncs):
+            raise plugins.wrong(self._advance, syncs, "a list of Sync")
+        self.iteration += 1
+        sent, received = np.zeros(len(gradients)), np.zeros(len(gradients))
+        for one in syncs:
+            sent += one.schedule.bytes_sent()
+            received += one.schedule.bytes_received()
+        own: Stats = {
+            "payload": sum(one.payload for one in syncs),
+            "collectives": float(sum(len(one.schedule.calls) for one in syncs)),
+            "bytes_sent": sent,
+            "bytes_received": received,
+        }
+        return StepResult(tuple(syncs), own | self._stats)
+
+    @abstractmethod
+    def _advance(self, gradients: Values) -> Sequence[Sync]:
+        """Carry out one inner step.
+
+        Parameters
+        ----------
+        gradients : ndarray of float32, shape (P', n)
+            Of the workers `active`, all finite. Not to be modified.
+
+        Returns
+        -------
+        sequence of Sync
+            What was exchanged, if anything.
+        """
+
+    # What strategies are made of.
+
+    def keep(self, name: str, array: NDArray[T]) -> NDArray[T]:
+        """Return an array that belongs to the state from now on; it is to be changed in place only.
+
+        Parameters
+        ----------
+        name : str
+            Its name in the state.
+        array : ndarray
+            What it holds at first.
+        """
+        assert name not in self._kept, f"two arrays are called {name}"
+        self._kept[name] = array
+        return array
+
+    def keep_state(self, name: str, optimiser: Optimiser, rows: int) -> dict[str, NDArray[Any]]:
+        """Return the state of an optimiser, which belongs to the state from now on.
+
+        Parameters
+        ----------
+        name : str
+            What the names of its arrays begin with.
+        optimiser : Optimiser
+            The optimiser.
+        rows : int
+            Sets of parameters that it moves.
+        """
+        state = optimiser.state(rows, self.replicas.parameters)
+        return {part: self.keep(f"{name}.{part}", array) for part, array in state.items()}
+
+    def keep_master(self, outer: Optimiser, rows: int = 1) -> tuple[Values, dict[str, NDArray[Any]]]:
+        """Return global parameters and the state of their optimiser; both belong to the state from now on.
+
+        Parameters
+        ----------
+        outer : Optimiser
+            What moves them.
+        rows : int
+            How many sets there are: one, or one for each worker.
+
+        Returns
+        -------
+        master : ndarray of float32, shape (rows, n)
+            The first parameters, which `global_parameters` is the mean of.
+        state : dict
+            As of `keep_state`.
+        """
+        master = self.keep("master", np.tile(self.replicas.initial, (rows, 1)))
+        return master, self.keep_state("outer", outer, rows)
+
+    def averager(self, what: str, averaging: Averaging, fragment: Fragment | None = None, label: str = "") -> Averager:
+        """Return what averages over the workers; its residuals belong to the state from now on.
+
+        Parameters
+        ----------
+        what : str
+            What is averaged, such as ``parameters``.
+        averaging : Averaging
+            How.
+        fragment : Fragment, optional
+            Which part of the model; all of it when omitted.
+        label : str
+            Its name in the state, if `what` is not enough.
+
+        Raises
+        ------
+        ValueError
+            If there is no such scheme, it refuses an option, or it keeps back a part of parameters.
+        """
+        fragment = fragment or fragment_of(self.replicas, range(len(self.replicas.tensors)))
+        made = Averager(self.replicas, averaging, fragment, what)
+        if what == "parameters" and any(model.keeps for model in made.models):
+            raise ValueError(
+                f"parameters are averaged as they are: {averaging.scheme} keeps back a part of what it is given, "
+                "which is for gradients and pseudo-gradients"
+            )
+        self._averagers[label or what] = made
+        return made
+
+    def average(self, averager: Averager, rows: Values, delay: int = 0) -> tuple[Values, list[Sync]]:
+        """Return the average of what the workers `active` give, and the exchanges that made it.
+
+        Parameters
+        ----------
+        averager : Averager
+            What averages.
+        rows : ndarray of float32, shape (P', n_f)
+            What each gives.
+        delay : int
+            How many inner steps later it must have arrived.
+        """
+        return averager(rows, self.iteration, delay, self.active)
+
+    def descend(self, gradients: Values) -> None:
+        """Move the parameters of the workers `active` by the inner optimiser."""
+        self.inner.step(self.local, gradients, self._inner_state, ALL if self.alike else self.active)
+
+    def due(self, period: int, late: bool = False) -> bool:
+        """Return whether workers synchronise after the inner step that is under way.
+
+        Parameters
+        ----------
+        period : int
+            Inner steps from one time to the next.
+        late : bool
+            Whether the first time comes after one inner step more, as in exo-explore/gym, which asks before it counts.
+        """
+        return self.iteration % period == 0 < self.iteration if late else (self.iteration + 1) % period == 0
+
+    def note(self, name: str, value: float | Floats) -> None:
+        """Add a number, or one of each worker that takes part, to the statistics of this step."""
+        self._stats[name] = value
+
+    # The state.
+
+    def save(self) -> State:
+        """Return all that the next steps depend on, besides the options: arrays that ``numpy.savez`` can store."""
+        state: State = {
+            "strategy": np.array(self.name),
+            "shape": np.array([self.workers, self.replicas.parameters]),
+            "iteration": np.array(self.iteration),
+        }
+        state |= {name: array.copy() for name, array in self._kept.items()}
+        for prefix, model in self._models().items():
+            state |= {f"{prefix}{name}": array for name, array in model.save().items()}
+        return state
+
+    def restore(self, state: Mapping[str, NDArray[Any]]) -> None:
+        """Resume from what `save` returned.
+
+        Parameters
+        ----------
+        state : mapping of str to ndarray
+            What it returned, of a strategy of the same options.
+
+        Raises
+        ------
+        ValueError
+            If the state is of another strategy or of other sizes, or lacks something or has something else, or a value
+            is not allowed. The state in force is then what it was.
+        """
+        if not isinstance(state, Mapping):
+            raise ValueError(f"a state must be a mapping of names to arrays, got {type(state).__name__}")
+        if "strategy" in state and str(state["strategy"]) != self.name:
+            raise ValueError(f"this is a state of {state['strategy']!s:.100}, not of {self.name}")
+        models = self._models()
+        parts = {prefix: _below(prefix, state) for prefix in models}
+        own = {"strategy", "shape", "iteration", *self._kept}
+        there = {name for name in state if not any(name.startswith(prefix) for prefix in models)}
+        if wrong := [f"no {one}" for one in sorted(own - there)] + [f"an unknown {one}" for one in sorted(there - own)]:
+            raise ValueError(f"this is no state of {self.name}: there is {', '.join(wrong)}")
+        shape = tuple(checked_part(state, "shape", np.int64, (2,)).tolist())
+        if shape != (self.workers, self.replicas.parameters):
+            raise ValueError(
+                f"the state is of shape {shape}, but there are {self.workers} workers and "
+                f"{self.replicas.parameters} parameters"
+            )
+        iteration = checked_part(state, "iteration", np.int64, (), 0).item()
+        arrays = {
+            name: checked_part(state, name, kept.dtype.type, kept.shape, 0 if kept.dtype == np.int64 else -np.inf)
+            for name, kept in self._kept.items()
+        }
+        before = {prefix: model.save() for prefix, model in models.items()}
+        try:
+            for prefix, model in models.items():
+                model.restore(parts[prefix])
+        except ValueError as error:
+            for other, model in models.items():
+                model.restore(before[other])
+            raise ValueError(f"{prefix}: {error}") from None
+        for name, array in arrays.items():
+            self._kept[name][...] = array
+        self.iteration = iteration
+
+    def _models(self) -> dict[str, Sparsifier]:
+        """Return every scheme, by what the names of its arrays begin with."""
+        return {
+            f"{label}/{number}/": model
+            for label, averager in self._averagers.items()
+            for number, model in enumerate(averager.models)
+        }
+
+    def _checked_active(self, active: ArrayLike | None) -> Index:
+        if active is None:
+            return ALL
+        given = np.asarray(active)
+        within = given.ndim == 1 and given.size and np.issubdtype(given.dtype, np.integer)
+        if not within or given[0] < 0 or given[-1] >= self.workers or (np.diff(given) <= 0).any():
+            allowed = f"numbers of workers within 0..{self.workers - 1} that ascend"
+            raise ValueError(f"active must be {allowed}, got {given.tolist()!r:.200}")
+        return ALL if given.size == self.workers else given.astype(np.intp)
+
+    def _check(self, gradients: Values) -> None:
+        rows = self.workers if isinstance(self.active, slice) else self.active.size
+        if not isinstance(gradients, np.ndarray) or gradients.dtype != np.float32:
+            found = gradients.dtype if isinstance(gradients, np.ndarray) else type(gradients).__name__
+            raise ValueError(f"gradients must be an array of float32, got {found}")
+        if gradients.shape != (rows, self.replicas.parameters):
+            raise ValueError(f"gradients must have shape {(rows, self.replicas.parameters)}, got {gradients.shape}")
+        if not np.isfinite(gradients).all():
+            row, index = np.argwhere(~np.isfinite(gradients))[0].tolist()
+            worker = row if isinstance(self.active, slice) else int(self.active[row])
+            raise ValueError(
+                f"gradient of worker {worker} is {gradients[row, index]:g} at index {index}; it must be finite"
+            )
+
+
+def _below(prefix: str, state: Mapping[str, NDArray[Any]]) -> State:
+    return {name.removeprefix(prefix): array for name, array in state.items() if name.startswith(prefix)}
+
+
+def distances(rows: Values, point: Values) -> Floats:
+    """Return how far each row is from a point; float64 of shape (P,).
+
+    Parameters
+    ----------
+    rows : ndarray of float32, shape (P, n)
+        The rows.
+    point : ndarray of float32, shape (n,) or (P, n)
+        The point, or one for each.
+
+    Examples
+    --------
+    >>> distances(np.array([[3, 4], [0, 0]], np.float32), np.zeros(2, np.float32))
+    array([5., 0.])
+    """
+    found: Floats = np.linalg.norm((rows - point).astype(np.float64), axis=1)
+    return found

@@ -1,0 +1,93 @@
+"""Local SGD: workers train alone, and average their parameters now and then."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Literal, get_args
+
+from simnet.base.checks import named, whole
+from simnet.base.quantities import Count
+from simnet.strategies.averaging import Averaging, Sync
+from simnet.strategies.base import Strategy, distances
+from simnet.strategies.optimisers import AdamW, Optimiser, Values
+from simnet.strategies.replicas import Replicas
+
+Counting = Literal["paper", "gym"]
+"""After which inner steps workers synchronise: H, 2 H, ..., or, as exo-explore/gym counts, H + 1, 2 H + 1, ..."""
+
+
+class LocalSGD(Strategy):
+    """Every H inner steps the parameters of all workers are averaged; what the optimiser remembers stays local.
+
+    Parameters
+    ----------
+    replicas : Replicas
+        What is trained.
+    inner : Optimiser
+        The optimiser of each worker.
+    period : int
+        H, >= 1.
+    averaging : Averaging
+        How parameters are averaged.
+    compat : {"paper", "gym"}
+        When: after H, 2 H, ... inner steps, as in torchft, or after H + 1, 2 H + 1, ..., as in exo-explore/gym.
+
+    References
+    ----------
+    S. Stich, "Local SGD Converges Fast and Communicates Little", ICLR 2019; pytorch/torchft, ``LocalSGD``.
+    """
+
+    name = "localsgd"
+    paper = "Stich, ICLR 2019"
+
+    def __init__(
+        self,
+        replicas: Replicas,
+        *,
+        inner: Optimiser,
+        period: Count,
+        averaging: Averaging = Averaging(),  # noqa: B008
+        compat: Counting = "paper",
+    ) -> None:
+        super().__init__(replicas, inner)
+        named(compat, "compat", get_args(Counting))
+        self.period, self._late = whole(period, "period", 1), compat == "gym"
+        self._averager = self.averager("parameters", averaging)
+
+    def _advance(self, gradients: Values) -> Sequence[Sync]:
+        self.descend(gradients)
+        if not self.due(self.period, self._late):
+            return []
+        mean, syncs = self.average(self._averager, self.local[self.active])
+        self.note("drift", distances(self.local[self.active], mean))
+        self.local[self.active] = mean
+        return syncs
+
+
+class FedAvg(LocalSGD):
+    """Local SGD as exo-explore/gym has it: it counts as ``gym``, and its AdamW runs whatever optimiser is asked for.
+
+    Parameters
+    ----------
+    replicas, inner, period, averaging, compat
+        As of `LocalSGD`.
+
+    References
+    ----------
+    H. B. McMahan et al., "Communication-Efficient Learning of Deep Networks from Decentralized Data", AISTATS 2017;
+    exo-explore/gym, ``FedAvgStrategy``, without its islands.
+    """
+
+    name = "fedavg"
+    paper = "McMahan et al., AISTATS 2017"
+
+    def __init__(
+        self,
+        replicas: Replicas,
+        *,
+        inner: Optimiser = AdamW(),  # noqa: B008
+        period: Count,
+        averaging: Averaging = Averaging(),  # noqa: B008
+        compat: Counting = "gym",
+    ) -> None:
+        super().__init__(replicas, inner=inner, period=period, averaging=averaging, compat=compat)

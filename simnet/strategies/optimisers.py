@@ -1,0 +1,276 @@
+"""Optimisers, as PyTorch computes them in float32, for the parameters of all workers at once.
+
+An optimiser is what it is set to, and changes nothing but the arrays that it is given: parameters of shape (rows, n),
+a row for each worker, and its state, arrays of as many rows. Rows may be left out of a step, and so may columns.
+"""
+
+from __future__ import annotations
+
+import math
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Annotated, Any, TypeAlias
+
+import numpy as np
+from annotated_types import Ge, Gt, Le, Lt
+from numpy.typing import NDArray
+
+from simnet.base.checks import is_number, positive
+
+Values: TypeAlias = NDArray[np.float32]
+Index: TypeAlias = slice | NDArray[np.intp]
+State: TypeAlias = Mapping[str, NDArray[Any]]
+
+LearningRate: TypeAlias = Annotated[float, Gt(0), Le(1e6)]
+"""A learning rate, > 0."""
+Momentum: TypeAlias = Annotated[float, Ge(0), Lt(1)]
+"""What is kept of a running sum or mean from step to step, in [0, 1)."""
+Decay: TypeAlias = Annotated[float, Ge(0), Le(1)]
+"""A weight decay, in [0, 1]."""
+
+ALL = slice(None)
+
+
+def within(rows: Index, columns: Index) -> tuple[Any, Any]:
+    """Return the index of some rows and columns of an array; of slices alone it leads to a view.
+
+    Parameters
+    ----------
+    rows, columns : slice or ndarray of int
+        Which.
+
+    Examples
+    --------
+    >>> np.arange(6).reshape(2, 3)[within(np.array([1]), np.array([0, 2]))]
+    array([[3, 5]])
+    """
+    if isinstance(rows, slice) or isinstance(columns, slice):
+        return rows, columns
+    return rows[:, np.newaxis], columns
+
+
+class Optimiser(ABC):
+    """How parameters move by gradients; see `SGD` and `AdamW`."""
+
+    @abstractmethod
+    def state(self, rows: int, parameters: int) -> dict[str, NDArray[Any]]:
+        """Return what it has to remember before its first step: arrays of so many rows, by name.
+
+        Parameters
+        ----------
+        rows : int
+            Sets of parameters, such as one for each worker.
+        parameters : int
+            n.
+        """
+
+    @abstractmethod
+    def step(
+        self, parameters: Values, gradients: Values, state: State, rows: Index = ALL, columns: Index = ALL
+    ) -> None:
+        """Move parameters by one step, in place, as well as the state.
+
+        Parameters
+        ----------
+        parameters : ndarray of float32, shape (rows, n)
+            The parameters.
+        gradients : ndarray of float32
+            Of the rows and columns that take part. Not modified.
+        state : mapping
+            What `state` returned, as the steps so far have left it.
+        rows, columns : slice or ndarray of int
+            Which parameters move; all when omitted.
+        """
+
+
+@dataclass(frozen=True)
+class SGD(Optimiser):
+    """Stochastic gradient descent, as `torch.optim.SGD` does it.
+
+    With gradient g and parameters w: g = g + d w; v = m v + g, and v = g in the first step; w = w - r v, or, with
+    Nesterov's momentum, w = w - r (g + m v). That is not the look-ahead of textbooks.
+
+    Parameters
+    ----------
+    lr : float
+        r, the learning rate, > 0.
+    momentum : float
+        m, in [0, 1).
+    nesterov : bool
+        Whether the momentum is Nesterov's.
+    weight_decay : float
+        d, in [0, 1].
+
+    Raises
+    ------
+    ValueError
+        If one of them is out of range, or Nesterov's momentum is 0.
+
+    Examples
+    --------
+    >>> outer = SGD(0.5, momentum=0.5, nesterov=True)
+    >>> parameters, state = np.ones((1, 1), np.float32), outer.state(1, 1)
+    >>> outer.step(parameters, np.ones((1, 1), np.float32), state)
+    >>> parameters, state["momentum"]
+    (array([[0.25]], dtype=float32), array([[1.]], dtype=float32))
+    """
+
+    lr: LearningRate
+    momentum: Momentum = 0.0
+    nesterov: bool = False
+    weight_decay: Decay = 0.0
+
+    def __post_init__(self) -> None:
+        positive(self.lr, "lr")
+        _below_one(self.momentum, "momentum")
+        _share(self.weight_decay, "weight_decay")
+        if self.nesterov and not self.momentum:
+            raise ValueError("nesterov needs a momentum > 0")
+
+    def state(self, rows: int, parameters: int) -> dict[str, NDArray[Any]]:
+        """Return the momentum v, float32 of shape (rows, n), where there is one."""
+        return {"momentum": np.zeros((rows, parameters), dtype=np.float32)} if self.momentum else {}
+
+    def step(
+        self, parameters: Values, gradients: Values, state: State, rows: Index = ALL, columns: Index = ALL
+    ) -> None:
+        """Move parameters by one step, in place; see `Optimiser.step`."""
+        at = within(rows, columns)
+        moved, step = parameters[at], gradients
+        if self.weight_decay:
+            step = step + np.float32(self.weight_decay) * moved
+        if self.momentum:
+            velocity = state["momentum"][at]
+            velocity *= np.float32(self.momentum)
+            velocity += step
+            state["momentum"][at] = velocity
+            step = step + np.float32(self.momentum) * velocity if self.nesterov else velocity
+        moved -= np.float32(self.lr) * step
+        parameters[at] = moved
+
+
+@dataclass(frozen=True)
+class AdamW(Optimiser):
+    """Adam with decoupled weight decay, as `torch.optim.AdamW` does it; its defaults are PyTorch's.
+
+    Parameters
+    ----------
+    lr : float
+        The learning rate, > 0.
+    beta1, beta2 : float
+        What the running means of gradients and of their squares keep from step to step, in [0, 1).
+    eps : float
+        What is added to the root of the latter, > 0.
+    weight_decay : float
+        The share of the parameters, times `lr`, that each step takes away, in [0, 1].
+
+    Raises
+    ------
+    ValueError
+        If one of them is out of range.
+
+    Examples
+    --------
+    >>> inner = AdamW(0.1, weight_decay=0)
+    >>> parameters, state = np.zeros((1, 2), np.float32), inner.state(1, 2)
+    >>> inner.step(parameters, np.array([[3, -0.5]], np.float32), state)
+    >>> parameters.round(6).tolist(), state["steps"].tolist()
+    ([[-0.10000000149011612, 0.10000000149011612]], [[1]])
+    """
+
+    lr: LearningRate = 1e-3
+    beta1: Momentum = 0.9
+    beta2: Momentum = 0.999
+    eps: LearningRate = 1e-8
+    weight_decay: Decay = 0.01
+
+    def __post_init__(self) -> None:
+        positive(self.lr, "lr")
+        _below_one(self.beta1, "beta1")
+        _below_one(self.beta2, "beta2")
+        positive(self.eps, "eps")
+        _share(self.weight_decay, "weight_decay")
+
+    def state(self, rows: int, parameters: int) -> dict[str, NDArray[Any]]:
+        """Return both means, float32 of shape (rows, n), and the steps of each row, int64 of shape (rows, 1)."""
+        means = {name: np.zeros((rows, parameters), dtype=np.float32) for name in ("mean", "square")}
+        return {**means, "steps": np.zeros((rows, 1), dtype=np.int64)}
+
+    def step(
+        self, parameters: Values, gradients: Values, state: State, rows: Index = ALL, columns: Index = ALL
+    ) -> None:
+        """Move parameters by one step, in place; see `Optimiser.step`. A step of some columns counts for their rows."""
+        at = within(rows, columns)
+        moved, mean, square = parameters[at], state["mean"][at], state["square"][at]
+        state["steps"][rows] += 1
+        steps = state["steps"][rows].astype(np.float64)
+        # PyTorch corrects for the bias in double precision, and goes on in single.
+        size = (self.lr / (1 - self.beta1**steps)).astype(np.float32)
+        unbiased = np.sqrt(1 - self.beta2**steps).astype(np.float32)
+        moved *= np.float32(1 - self.lr * self.weight_decay)
+        weight = np.float32(1 - self.beta1)
+        mean += weight * (gradients - mean)
+        square *= np.float32(self.beta2)
+        square += np.float32(1 - self.beta2) * gradients * gradients
+        scale = np.sqrt(square)
+        scale /= unbiased
+        scale += np.float32(self.eps)
+        moved -= size * mean / scale
+        parameters[at], state["mean"][at], state["square"][at] = moved, mean, square
+
+
+@dataclass(frozen=True)
+class SignDescent(Optimiser):
+    """Descent by signs, as DeMo does it: w = (1 - r d) w, then w = w - r sign(g).
+
+    Parameters
+    ----------
+    lr : float
+        r, the learning rate, > 0.
+    weight_decay : float
+        d, in [0, 1].
+
+    Raises
+    ------
+    ValueError
+        If one of them is out of range.
+
+    Examples
+    --------
+    >>> parameters = np.ones((1, 3), np.float32)
+    >>> SignDescent(0.25).step(parameters, np.array([[7, -0.5, 0]], np.float32), {})
+    >>> parameters
+    array([[0.75, 1.25, 1.  ]], dtype=float32)
+    """
+
+    lr: LearningRate
+    weight_decay: Decay = 0.0
+
+    def __post_init__(self) -> None:
+        positive(self.lr, "lr")
+        _share(self.weight_decay, "weight_decay")
+
+    def state(self, rows: int, parameters: int) -> dict[str, NDArray[Any]]:
+        """Return nothing: it remembers nothing."""
+        return {}
+
+    def step(
+        self, parameters: Values, gradients: Values, state: State, rows: Index = ALL, columns: Index = ALL
+    ) -> None:
+        """Move parameters by one step, in place; see `Optimiser.step`."""
+        at = within(rows, columns)
+        moved = parameters[at]
+        moved *= np.float32(1 - self.lr * self.weight_decay)
+        moved -= np.float32(self.lr) * np.sign(gradients)
+        parameters[at] = moved
+
+
+def _below_one(value: float, name: str) -> None:
+    if not is_number(value) or not 0 <= value < 1:
+        raise ValueError(f"{name} must be >= 0 and < 1, got {value!r}")
+
+
+def _share(value: float, name: str) -> None:
+    if not is_number(value) or not 0 <= value <= 1 or math.isnan(value):
+        raise ValueError(f"{name} must be >= 0 and <= 1, got {value!r}")

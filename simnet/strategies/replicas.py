@@ -1,0 +1,161 @@
+"""What is trained: the replicas of a model, and fragments of it."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from simnet.base.checks import positive, whole
+from simnet.base.errors import nearest
+from simnet.sparsifier_models.options import named_layers
+from simnet.strategies.optimisers import Index, Values
+
+
+@dataclass(frozen=True, eq=False)
+class Replicas:
+    """The replicas of a model that P workers train, all alike at first.
+
+    Parameters
+    ----------
+    workers : int
+        P, >= 1.
+    initial : ndarray of float32, shape (n,)
+        The first parameters.
+    layers : sequence of (str, int) or of (str, (int, int))
+        Name and entries of each tensor, in the order of the parameters; one tensor when omitted. For schemes that work
+        on matrices, rows and columns in place of the entries.
+    scale : float
+        Parameters of the trained model that each entry stands for, > 0: bytes count so many times.
+    seed : int
+        Seed of whatever strategy and scheme draw, >= 0.
+
+    Raises
+    ------
+    ValueError
+        If the parameters are not finite or not float32, or what is said of the layers does not fit them.
+
+    Examples
+    --------
+    >>> Replicas(4, np.zeros(3, np.float32), layers=[("weight", 2), ("bias", 1)]).parameters
+    3
+    """
+
+    workers: int
+    initial: Values
+    layers: Sequence[tuple[str, int | Sequence[int]]] = ()
+    scale: float = 1.0
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        whole(self.workers, "workers", 1)
+        whole(self.seed, "seed", 0)
+        positive(self.scale, "scale")
+        given = self.initial
+        if not isinstance(given, np.ndarray) or given.dtype != np.float32 or given.ndim != 1 or not given.size:
+            raise ValueError("initial must be an array of float32 with one axis and at least one entry")
+        if not np.isfinite(given).all():
+            raise ValueError("initial must be finite")
+        if not self.layers:
+            object.__setattr__(self, "layers", (("parameters", given.size),))
+        named_layers(self.layers, self.parameters)
+
+    @cached_property
+    def tensors(self) -> tuple[tuple[str, int], ...]:
+        """Name and entries of each tensor."""
+        return named_layers(self.layers, self.parameters)
+
+    @property
+    def parameters(self) -> int:
+        """The number of parameters n."""
+        return int(self.initial.size)
+
+
+class Fragment(NamedTuple):
+    """A part of a model that is exchanged by itself.
+
+    Parameters
+    ----------
+    layers : tuple of int
+        Numbers of its tensors, ascending.
+    entries : slice or ndarray of int
+        Where its parameters are among all.
+    """
+
+    layers: tuple[int, ...]
+    entries: Index
+
+
+def fragment_of(replicas: Replicas, layers: Sequence[int]) -> Fragment:
+    """Return the fragment of some tensors.
+
+    Parameters
+    ----------
+    replicas : Replicas
+        The model.
+    layers : sequence of int
+        Numbers of its tensors.
+    """
+    own = tuple(sorted(layers))
+    ends = np.cumsum([size for _, size in replicas.tensors])
+    begins = ends - [size for _, size in replicas.tensors]
+    if own == tuple(range(own[0], own[-1] + 1)):
+        return Fragment(own, slice(int(begins[own[0]]), int(ends[own[-1]])))
+    places: NDArray[np.intp] = np.concatenate([np.arange(begins[one], ends[one]) for one in own])
+    return Fragment(own, places)
+
+
+def fragments_of(replicas: Replicas, fragments: int | Sequence[Sequence[str]]) -> list[Fragment]:
+    """Return the fragments of a model.
+
+    Parameters
+    ----------
+    replicas : Replicas
+        The model.
+    fragments : int or sequence of sequence of str
+        The names of the tensors of each, or how many there shall be: runs of tensors, of about as many parameters each.
+
+    Raises
+    ------
+    ValueError
+        If there are more fragments than tensors, or a tensor is in none or in several, or there is none of a name.
+
+    Examples
+    --------
+    >>> model = Replicas(2, np.zeros(10, np.float32), layers=[("a", 4), ("b", 1), ("c", 5)])
+    >>> [one.layers for one in fragments_of(model, 2)], fragments_of(model, [["b"], ["a", "c"]])[0].entries
+    ([(0, 1), (2,)], slice(4, 5, None))
+    """
+    names = [name for name, _ in replicas.tensors]
+    if isinstance(fragments, int):
+        count = whole(fragments, "fragments", 1, len(names))
+        ends = np.cumsum([size for _, size in replicas.tensors])
+        cuts = [0]
+        for number in range(1, count):
+            # The tensor after which the parameters are nearest to their part, with one left for each fragment to come.
+            ideal = replicas.parameters * number / count
+            places = range(cuts[-1] + 1, len(names) - (count - number) + 1)
+            cuts.append(min(places, key=lambda place: abs(float(ends[place - 1]) - ideal)))
+        cuts.append(len(names))
+        return [fragment_of(replicas, range(first, last)) for first, last in itertools.pairwise(cuts)]
+    numbers = {name: number for number, name in enumerate(names)}
+    found: list[Fragment] = []
+    seen: set[str] = set()
+    for own in fragments:
+        if isinstance(own, str) or not own:
+            raise ValueError(f"a fragment must be a list of names of layers, got {own!r}")
+        for name in own:
+            if name not in numbers:
+                raise ValueError(f"there is no layer {name!r}: {nearest(name, names)}")
+            if name in seen:
+                raise ValueError(f"the layer {name!r} must be in one fragment, and is named twice")
+            seen.add(name)
+        found.append(fragment_of(replicas, [numbers[name] for name in own]))
+    if missing := [name for name in names if name not in seen]:
+        raise ValueError(f"every layer must be in a fragment; in none: {', '.join(missing)}")
+    return found

@@ -1,0 +1,141 @@
+"""SparseLoCo and its relatives: DiLoCo rounds whose pseudo-gradients a scheme with a decaying residual compresses.
+
+The residual stands in for the outer momentum. What is kept of it and what is sent is the scheme's matter, of the same
+name in `simnet.sparsifier_models`; here stand H and the outer step, as the released codes have them.
+"""
+
+from __future__ import annotations
+
+from simnet.base.quantities import Count
+from simnet.strategies.averaging import Averaging
+from simnet.strategies.diloco import DiLoCo
+from simnet.strategies.optimisers import SGD, AdamW, LearningRate, Optimiser
+from simnet.strategies.replicas import Replicas
+
+
+class SparseLoCo(DiLoCo):
+    """DiLoCo whose outer step is plain, on pseudo-gradients that are compressed; eta acts twice.
+
+    Parameters
+    ----------
+    replicas, inner, period, averaging
+        As of `DiLoCo`.
+    lr : float
+        eta, the outer learning rate, > 0.
+    scaled : bool
+        Whether pseudo-gradients are multiplied by eta before they are exchanged, as released, so that it acts twice.
+
+    References
+    ----------
+    "Communication Efficient LLM Pre-training with SparseLoCo", arXiv 2508.15706; the code is that of
+    QErywan/RobustDiLoCo at its first commit.
+    """
+
+    name = "sparseloco"
+    paper = "SparseLoCo, arXiv 2508.15706"
+
+    def __init__(
+        self,
+        replicas: Replicas,
+        *,
+        inner: Optimiser = AdamW(1e-3),  # noqa: B008
+        lr: LearningRate = 1.0,
+        period: Count = 15,
+        averaging: Averaging = Averaging("sparseloco"),  # noqa: B008
+        scaled: bool = True,
+    ) -> None:
+        super().__init__(replicas, inner=inner, outer=SGD(lr), period=period, averaging=averaging, scaled=scaled)
+
+
+class CCLoco(SparseLoCo):
+    """The predecessor of SparseLoCo, with the settings of its code.
+
+    Parameters
+    ----------
+    replicas, inner, lr, period, averaging, scaled
+        As of `SparseLoCo`.
+
+    References
+    ----------
+    tplr-ai/CCLoco, ``src/tplr/ccloco.py`` and ``train.py``.
+    """
+
+    name = "ccloco"
+    paper = "tplr-ai/CCLoco"
+
+    def __init__(
+        self,
+        replicas: Replicas,
+        *,
+        inner: Optimiser = AdamW(8e-4),  # noqa: B008
+        lr: LearningRate = 1.0,
+        period: Count = 15,
+        averaging: Averaging = Averaging("ccloco"),  # noqa: B008
+        scaled: bool = True,
+    ) -> None:
+        super().__init__(replicas, inner=inner, lr=lr, period=period, averaging=averaging, scaled=scaled)
+
+
+class Templar(SparseLoCo):
+    """SparseLoCo as Templar trains models of 72 billion parameters with it; eta acts once.
+
+    Parameters
+    ----------
+    replicas, inner, lr, period, averaging, scaled
+        As of `SparseLoCo`.
+
+    References
+    ----------
+    one-covenant/templar, ``neurons.py`` and ``compress.py``; "Covenant-72B", arXiv 2603.08163.
+    """
+
+    name = "templar"
+    paper = "Covenant-72B, arXiv 2603.08163"
+
+    def __init__(
+        self,
+        replicas: Replicas,
+        *,
+        inner: Optimiser = AdamW(1.17e-4, 0.9, 0.95, weight_decay=0.1),  # noqa: B008
+        lr: LearningRate = 0.4,
+        period: Count = 30,
+        averaging: Averaging = Averaging("templar"),  # noqa: B008
+        scaled: bool = False,
+    ) -> None:
+        super().__init__(replicas, inner=inner, lr=lr, period=period, averaging=averaging, scaled=scaled)
+
+
+class MuLoCo(DiLoCo):
+    """DiLoCo with a compressed exchange, residuals, and Nesterov's momentum; eta acts twice.
+
+    Its inner optimiser is Muon, which `simnet.strategies.optimisers` does not have: another one has to be named.
+
+    Parameters
+    ----------
+    replicas, inner, period, averaging
+        As of `DiLoCo`.
+    outer : SGD
+        The optimiser of the global parameters; its learning rate is eta.
+    scaled : bool
+        Whether pseudo-gradients are multiplied by eta before they are exchanged, as released with error feedback.
+
+    References
+    ----------
+    B. Therien et al., "MuLoCo: Muon is a practical inner optimizer for DiLoCo", arXiv 2505.23725;
+    facebookresearch/MuLoCo, ``QuantizedOuterSGD``; settings of bentherien/muloco-1.
+    """
+
+    name = "muloco"
+    paper = "MuLoCo, arXiv 2505.23725"
+
+    def __init__(
+        self,
+        replicas: Replicas,
+        *,
+        inner: Optimiser,
+        outer: SGD = SGD(0.7, momentum=0.6, nesterov=True),  # noqa: B008
+        period: Count = 30,
+        averaging: Averaging = Averaging("muloco"),  # noqa: B008
+        scaled: bool = True,
+    ) -> None:
+        super().__init__(replicas, inner=inner, outer=outer, period=period, averaging=averaging, scaled=scaled)

@@ -1,0 +1,189 @@
+"""SPARTA: after every inner step a few parameters, drawn at random, are averaged over the workers."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Annotated, Literal, TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+
+from simnet.base.checks import named
+from simnet.base.quantities import Count, PositiveShare, bounded
+from simnet.base.rng import stream
+from simnet.collectives import registry
+from simnet.costs.devices import DeviceOp
+from simnet.sparsifier_models.options import AlgorithmOf, Allreduce
+from simnet.sparsifier_models.steps import in_order
+from simnet.strategies.averaging import Averaging, Sync, broadcasts
+from simnet.strategies.base import Strategy
+from simnet.strategies.diloco import INNER, OUTER, Compat, DiLoCo
+from simnet.strategies.optimisers import SGD, Index, Optimiser, Values, within
+from simnet.strategies.replicas import Replicas
+
+Masks: TypeAlias = Literal["broadcast", "seeded"]
+Draw: TypeAlias = Callable[[int], NDArray[np.bool_]]
+"""Returns which parameters are averaged after an inner step, bool of shape (n,), from its number."""
+
+_FLOAT, _BOOL = 4.0, 1.0
+
+
+class SparseAveraging:
+    """Averages a few parameters over the workers.
+
+    Parameters
+    ----------
+    replicas : Replicas
+        What is trained.
+    share : float
+        p, the probability of each parameter, in (0, 1].
+    masks : {"broadcast", "seeded"}
+        Whether worker 0 broadcasts which they are, a byte for each parameter, or all workers draw them from one seed.
+    algorithm, broadcast : str
+        The all-reduce of the parameters, and the broadcast of the masks.
+    draw : callable, optional
+        What draws the masks; when omitted, a random stream of the replicas' seed.
+    """
+
+    def __init__(
+        self,
+        replicas: Replicas,
+        share: float,
+        masks: Masks,
+        algorithm: str,
+        broadcast: str = "binomial",
+        draw: Draw | None = None,
+    ) -> None:
+        named(masks, "masks", ("broadcast", "seeded"))
+        AlgorithmOf("all_reduce").check("algorithm", algorithm)
+        AlgorithmOf("broadcast").check("broadcast", broadcast)
+        self._replicas, self._share, self._masks = replicas, bounded(share, PositiveShare, "share"), masks
+        self._reduce, self._broadcast = registry.find("all_reduce", algorithm), broadcast
+        self._draw = draw or self._drawn
+
+    def __call__(self, local: Values, iteration: int, active: Index) -> list[Sync]:
+        """Average the parameters that are drawn, in place, and return the exchanges.
+
+        Parameters
+        ----------
+        local : ndarray of float32, shape (P, n)
+            Parameters of all workers.
+        iteration : int
+            The inner step.
+        active : slice or ndarray of int
+            The workers that take part.
+        """
+        mask = np.asarray(self._draw(iteration))
+        if mask.dtype != np.bool_ or mask.shape != local.shape[1:]:
+            raise ValueError(f"a mask must be bool of shape {local.shape[1:]}, got {mask.dtype} of shape {mask.shape}")
+        at = within(active, np.flatnonzero(mask))
+        rows = local[at]
+        local[at] = np.add.reduce(rows, axis=0) / np.float32(len(rows))
+        return self._syncs(mask, len(rows), iteration)
+
+    def _drawn(self, iteration: int) -> NDArray[np.bool_]:
+        found: NDArray[np.bool_] = (
+            stream(self._replicas.seed, "sparta", iteration).random(self._replicas.parameters) < self._share
+        )
+        return found
+
+    def _syncs(self, mask: NDArray[np.bool_], workers: int, iteration: int) -> list[Sync]:
+        """Return what is sent of each tensor."""
+        replicas, syncs, end = self._replicas, list[Sync](), 0
+        spread = broadcasts(replicas, "masks", _BOOL, self._broadcast, workers, iteration)
+        for number, (_, size) in enumerate(replicas.tensors):
+            end += size
+            entries, whole = np.count_nonzero(mask[end - size : end]) * replicas.scale, size * replicas.scale
+            reduction = self._reduce.schedule(workers, _FLOAT * entries)
+            steps = DeviceOp("scan", whole), reduction, DeviceOp("scatter", entries)
+            syncs += [spread[number]] if self._masks == "broadcast" else []
+            syncs.append(Sync("parameters", *in_order(workers, *steps), iteration))
+        return syncs
+
+
+class SPARTA(Strategy):
+    """After every inner step each parameter is averaged over the workers with probability p.
+
+    Parameters
+    ----------
+    replicas : Replicas
+        What is trained.
+    inner : Optimiser
+        The optimiser of each worker.
+    share, masks, algorithm, broadcast, draw
+        As of `SparseAveraging`.
+
+    References
+    ----------
+    exo-explore/gym, ``SPARTAStrategy``: p 0.005, and the masks are broadcast.
+    """
+
+    name = "sparta"
+    paper = "EXO Labs (exo-explore/gym)"
+
+    def __init__(
+        self,
+        replicas: Replicas,
+        *,
+        inner: Optimiser,
+        share: PositiveShare = 0.005,
+        masks: Masks = "broadcast",
+        algorithm: Allreduce = "ring",
+        broadcast: Annotated[str, AlgorithmOf("broadcast")] = "binomial",
+        draw: Draw | None = None,
+    ) -> None:
+        super().__init__(replicas, inner)
+        self._sparse = SparseAveraging(replicas, share, masks, algorithm, broadcast, draw)
+
+    def _advance(self, gradients: Values) -> Sequence[Sync]:
+        self.descend(gradients)
+        return self._sparse(self.local, self.iteration, self.active)
+
+
+class SPARTADiLoCo(DiLoCo):
+    """SPARTA after every inner step, and DiLoCo's outer step every H of them.
+
+    Parameters
+    ----------
+    replicas, inner, outer, period, averaging, compat
+        As of `DiLoCo`; H and `compat` are those of exo-explore/gym by default.
+    share, masks, algorithm, broadcast, draw
+        As of `SparseAveraging`.
+
+    References
+    ----------
+    exo-explore/gym, ``SPARTADiLoCoStrategy``, whose `sparta_interval` has no effect.
+    """
+
+    name = "spartadiloco"
+    paper = "EXO Labs (exo-explore/gym)"
+
+    def __init__(
+        self,
+        replicas: Replicas,
+        *,
+        inner: Optimiser = INNER,
+        outer: SGD = OUTER,
+        period: Count = 100,
+        averaging: Averaging = Averaging(),  # noqa: B008
+        compat: Compat = "gym",
+        share: PositiveShare = 0.005,
+        masks: Masks = "broadcast",
+        algorithm: Allreduce = "ring",
+        broadcast: Annotated[str, AlgorithmOf("broadcast")] = "binomial",
+        draw: Draw | None = None,
+    ) -> None:
+        super().__init__(
+            replicas,
+            inner=inner,
+            outer=outer,
+            period=period,
+            averaging=averaging,
+            compat=compat,
+            broadcast=broadcast,
+        )
+        self._sparse = SparseAveraging(replicas, share, masks, algorithm, broadcast, draw)
+
+    def _advance(self, gradients: Values) -> Sequence[Sync]:
+        self.descend(gradients)
+        return [*self._sparse(self.local, self.iteration, self.active), *self._synchronise()]
