@@ -60,6 +60,8 @@ class SparseAveraging:
         self._replicas, self._share, self._masks = replicas, bounded(share, PositiveShare, "share"), masks
         self._reduce, self._broadcast = registry.find("all_reduce", algorithm), broadcast
         self._draw = draw or self._drawn
+        # Masks are as long every time.
+        self._spread: dict[int, list[Sync]] = {}
 
     def __call__(self, local: Values, iteration: int, active: Index) -> list[Sync]:
         """Average the parameters that are drawn, in place, and return the exchanges.
@@ -90,13 +92,15 @@ class SparseAveraging:
     def _syncs(self, mask: NDArray[np.bool_], workers: int, iteration: int) -> list[Sync]:
         """Return what is sent of each tensor."""
         replicas, syncs, end = self._replicas, list[Sync](), 0
-        spread = broadcasts(replicas, "masks", _BOOL, self._broadcast, workers, iteration)
+        if self._masks == "broadcast" and workers not in self._spread:
+            self._spread[workers] = broadcasts(replicas, "masks", _BOOL, self._broadcast, workers, 0)
         for number, (_, size) in enumerate(replicas.tensors):
             end += size
             entries, whole = np.count_nonzero(mask[end - size : end]) * replicas.scale, size * replicas.scale
             reduction = self._reduce.schedule(workers, _FLOAT * entries)
             steps = DeviceOp("scan", whole), reduction, DeviceOp("scatter", entries)
-            syncs += [spread[number]] if self._masks == "broadcast" else []
+            if self._masks == "broadcast":
+                syncs.append(self._spread[workers][number]._replace(begin=iteration))
             syncs.append(Sync("parameters", *in_order(workers, *steps), iteration))
         return syncs
 
