@@ -12,7 +12,7 @@ HELD = (
         f"simnet/{one}"
         for one in ("base", "calibration", "collectives", "costs", "interchange", "job", "network", "policies")
     ),
-    *(f"simnet/{one}" for one in ("measure", "report", "scenario", "studies", "traces")),
+    *(f"simnet/{one}" for one in ("measure", "report", "scenario", "strategies", "studies", "traces")),
     *("sparsifier_models", "topologies", "validate"),
 )
 """Folders that keep to it."""

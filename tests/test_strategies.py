@@ -1,5 +1,6 @@
 """Training strategies: runs of the released codes, algebra between strategies, volumes, states, what is refused."""
 
+import re
 from pathlib import Path
 
 import numpy as np
@@ -759,6 +760,34 @@ def test_a_strategy_in_a_file_is_as_good_as_those_of_simnet(tmp_path):
         create(f"{file}:Incomplete", replicas, inner=SGD(0.1))
     with pytest.raises(ValueError, match="is no Strategy class"):
         create(f"{file}:Averaging", replicas)
+
+
+def on_the_page(containing):
+    page = (Path(__file__).parents[1] / "docs" / "strategies.md").read_text(encoding="utf-8")
+    (block,) = [one for one in re.findall(r"```python\n(.*?)```", page, flags=re.DOTALL) if containing in one]
+    names = {"__name__": "page"}
+    exec(compile(block, "strategies.md", "exec"), names)
+    return block, names
+
+
+def test_the_example_of_the_page_runs(capsys):
+    on_the_page("network.time")
+    lines = capsys.readouterr().out.splitlines()
+    assert [line.split()[:3] for line in lines] == [
+        [step, "pseudo-gradients", payload] for step in ("49", "99") for payload in ("3600.0", "400.0")
+    ]
+
+
+def test_the_strategy_of_the_page_is_local_sgd_in_a_dozen_lines():
+    block, names = on_the_page("class LocalSGD")
+    lines = [line for line in block.splitlines() if line.strip() and "import" not in line]
+    assert len(lines) <= 12
+    replicas = model()
+    mine = names["LocalSGD"](replicas, period=3)
+    ours = create("localsgd", replicas, inner=SGD(0.1), period=3)
+    for gradients in random_gradients(replicas, 7):
+        assert sent(mine.step(gradients)) == sent(ours.step(gradients))
+        np.testing.assert_array_equal(mine.parameters, ours.parameters)
 
 
 def test_names_are_those_of_simnet_where_nobody_registers_others():
