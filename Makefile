@@ -13,7 +13,7 @@ LOCK := $(TOOLS)/uv pip compile --quiet --universal --python-version 3.11 --gene
 # Tests start Python many times: what it compiles is kept.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help demo test test-extras lint slow mutants docs dist clean nightly nightly-fuzz nightly-hypothesis nightly-audit lock
+.PHONY: help demo test test-extras lint slow mutants docs dist clean nightly nightly-fuzz nightly-hypothesis nightly-referee nightly-audit lock
 
 help:
 	@echo "make demo         run scenarios/fluctuating_wan.yaml and say where its report lies"
@@ -56,13 +56,17 @@ mutants: .venv/.mutants
 # Fresh seeds, each printed with what repeats it; FUZZ='--reader archive --inputs 1000' and the like. A part that fails
 # keeps none of the others from running.
 nightly:
-	$(MAKE) --keep-going nightly-fuzz nightly-hypothesis nightly-audit
+	$(MAKE) --keep-going nightly-fuzz nightly-hypothesis nightly-referee nightly-audit mutants MUTANTS='--sample 40 --minutes 240'
 
 nightly-fuzz: .venv/.dev
 	PYTHONPATH=tests $(BIN)/python -m fuzz $(FUZZ)
 
 nightly-hypothesis: .venv/.dev
 	$(BIN)/python -m pytest -q -n auto --hypothesis-profile nightly -m 'hypothesis and not extras and not browser'
+
+# SimGrid, where it is installed.
+nightly-referee: .venv/.dev
+	$(BIN)/python benchmarks/referee.py --count 1000 --seed $$(date +%j)000
 
 nightly-audit: .venv-tools/.done
 	$(TOOLS)/pip-audit --strict --require-hashes --disable-pip --requirement requirements/test.txt
