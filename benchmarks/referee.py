@@ -30,8 +30,8 @@ from simnet.network import MAX_MIN, Network, Sharing, Stack
 from simnet.schedule import Round, Schedule
 
 AGREE = 1e-9
-"""Relative difference of the finish. SimGrid updates all flows at each event here (``network/optim:Full``); as it does by
-default, lazily, finishes are up to 1 % early."""
+"""Relative difference of the finish. SimGrid updates all flows at each event here (``network/optim:Full``); as it does
+by default, lazily, finishes are up to 1 % off."""
 
 FAMILIES = {
     "star": lambda: topologies.star(6, 1e-4, 1e8),
