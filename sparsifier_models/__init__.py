@@ -32,6 +32,12 @@ no package: its name is ``./my_scheme.py:Rotating``.
 ``qsgd``           the whole gradient, rounded at random to a few levels, over all-gather (QSGD)
 ``signsgd``        the signs of all entries, by majority vote or with error feedback (signSGD, EF-signSGD)
 ``powersgd``       layers as matrices of low rank, their factors by all-reduces (PowerSGD)
+``demo``           the largest coefficients of the cosine transform of each block, over all-gather (DeMo)
+``ccloco``         the largest entries of each chunk, with a decaying error buffer (CCLoco)
+``sparseloco``     the largest entries of each block, in two bits each (SparseLoCo)
+``templar``        the same with norms clipped to their median and indices of 12 bits (Templar)
+``muloco``         all entries in few bits, or the largest of each tensor, with a decaying error buffer (MuLoCo)
+``int8ring``       the whole gradient, quantised anew at each hop of a ring (prime, INTELLECT-1)
 =================  =============================================================================================
 """
 
@@ -43,8 +49,10 @@ from simnet.base import moved, plugins
 from simnet.base.errors import nearest
 from simnet.sparsifier_models.artopk import ARTopk
 from simnet.sparsifier_models.base import Exchange, Sparsifier, Wire
+from simnet.sparsifier_models.ccloco import CCLoco
 from simnet.sparsifier_models.cltk import CLTk
 from simnet.sparsifier_models.deft import DEFT
+from simnet.sparsifier_models.demo import DeMo
 from simnet.sparsifier_models.dense import Dense
 from simnet.sparsifier_models.dgc import DGC
 from simnet.sparsifier_models.exdyna import ExDyna
@@ -52,8 +60,10 @@ from simnet.sparsifier_models.fp16 import FP16
 from simnet.sparsifier_models.gaussiank import GaussianK
 from simnet.sparsifier_models.gtopk import GTopk
 from simnet.sparsifier_models.hardthreshold import HardThreshold
+from simnet.sparsifier_models.int8ring import Int8Ring
 from simnet.sparsifier_models.micro import MiCRO
 from simnet.sparsifier_models.mstopk import MSTopk
+from simnet.sparsifier_models.muloco import MuLoCo
 from simnet.sparsifier_models.oktopk import Oktopk
 from simnet.sparsifier_models.options import Options
 from simnet.sparsifier_models.powersgd import PowerSGD
@@ -64,6 +74,8 @@ from simnet.sparsifier_models.sage import SAGE
 from simnet.sparsifier_models.sidco import SIDCo
 from simnet.sparsifier_models.signsgd import SignSGD
 from simnet.sparsifier_models.spardl import SparDL
+from simnet.sparsifier_models.sparseloco import SparseLoCo
+from simnet.sparsifier_models.templar import Templar
 from simnet.sparsifier_models.topk import LayerwiseTopk, Topk
 from simnet.sparsifier_models.topka import TopkA
 from simnet.sparsifier_models.topkdsa import TopkDSA
@@ -79,6 +91,7 @@ _CLASSES: tuple[type[Sparsifier], ...] = (
     *(Oktopk, TopkDSA, SparDL),
     *(TopkA, GTopk, GaussianK, SIDCo, DGC, RedSync),
     *(FP16, QSGD, SignSGD, PowerSGD),
+    *(DeMo, CCLoco, SparseLoCo, Templar, MuLoCo, Int8Ring),
 )
 
 SCHEMES: dict[str, type[Sparsifier]] = {one.name: one for one in _CLASSES}

@@ -30,7 +30,8 @@ from simnet.base.checks import is_number, whole
 from simnet.base.rows import Rows, each
 from simnet.costs.devices import DeviceOp
 from simnet.schedule import Schedule
-from simnet.sparsifier_models.options import Options, named_layers, option_values
+from simnet.sparsifier_models.error_buffer import add_weighted
+from simnet.sparsifier_models.options import Options, named_layers, named_shapes, option_values
 from simnet.sparsifier_models.selection import (
     Values,
     add_rows,
@@ -152,8 +153,8 @@ class Wire:
 class Exchange:
     r"""What came of one exchange of gradients.
 
-    Below, g_e is a worker's gradient with its residual, g_c what it sent of it (Eqn 2 of the AR-Topk paper), and U the
-    union of the entries that were sent.
+    Below, g_e is a worker's gradient with its residual, as `Sparsifier.weights` count them, g_c what it sent of it
+    (Eqn 2 of the AR-Topk paper), and U the union of the entries that were sent.
 
     Parameters
     ----------
@@ -204,6 +205,9 @@ class Exchange:
         Whether schedule and kernels follow from few things that recur, so that later exchanges have the same schedule.
     left : ndarray of float64, shape (P,), optional
         Sum of squares of what each worker keeps, if the scheme has it: else it is added up.
+    replicas : ndarray of float32, shape (P, n), optional
+        What each worker applies, in schemes where that differs; `update` is the mean then. May lie in the gradients, if
+        these may be overwritten.
     """
 
     update: Values
@@ -215,6 +219,7 @@ class Exchange:
     stats: Stats = field(default_factory=dict)
     recurs: bool = False
     left: Floats | None = None
+    replicas: Values | None = None
 
 
 class Sparsifier(ABC):
@@ -259,6 +264,8 @@ class Sparsifier(ABC):
         The widths that follow from them.
     layers : tuple of (str, int)
         Names and sizes of the layers, if given.
+    shapes : tuple of tuple of int
+        Their shapes: rows and columns, or one length.
     iteration : int
         Number of exchanges so far. Settable: which worker broadcasts, and what is drawn, depend on it.
 
@@ -292,6 +299,7 @@ class Sparsifier(ABC):
         self.density = density
         self.options = option_values(self.option_type, options)
         self.layers = named_layers(self.options.layers, self.parameters)
+        self.shapes = tuple(shape for _, shape in named_shapes(self.options.layers, self.parameters))
         self.iteration = 0
         self._residual: Any = None
         self._spare: Any = None
@@ -369,6 +377,21 @@ class Sparsifier(ABC):
         return True
 
     @property
+    def weights(self) -> tuple[float, float]:
+        """Decay and gain: g_e is decay times the residual plus gain times the gradient, 1 and 1 unless a scheme says.
+
+        What is conserved, or lost, is what g_e holds: decay * residual before + gain * gradient = sent + residual
+        after. What decay takes from the residual counts as neither kept nor lost. A scheme whose gain is not 1 has
+        `reads_gradients`.
+        """
+        return 1.0, 1.0
+
+    @property
+    def transforms(self) -> bool:
+        """Whether coefficients of a transform are sent, one of which reaches several entries of the update."""
+        return False
+
+    @property
     def residual(self) -> Values:
         """What each worker has kept back; ndarray of float32, shape (P, n), read-only.
 
@@ -432,6 +455,8 @@ class Sparsifier(ABC):
                 assert callable(gradients)
                 if self._residual is not None and self._residual is not corrected:
                     corrected[:] = self._residual
+                if self.weights[0] != 1.0:
+                    corrected *= np.float32(self.weights[0])
                 try:
                     norms = gradients(corrected)
                 except BaseException:
@@ -440,8 +465,10 @@ class Sparsifier(ABC):
                         self._residual = None
                     raise
                 given = squared_norms(corrected) if norms is None else norms
-            else:
+            elif self.weights == (1.0, 1.0):
                 given = add_rows(fresh, self._residual, corrected)
+            else:
+                given = add_weighted(fresh, self._residual, corrected, *self.weights)
             refused = ""
             for worker in np.flatnonzero(~np.isfinite(given)).tolist()[:1]:
                 refused = self._place(corrected if fresh is None else fresh, worker, corrected)
@@ -480,7 +507,7 @@ class Sparsifier(ABC):
             exchange.stats |= _threshold_error(exchange.stats["threshold"], exact)
         if total is not None:
             total -= np.multiply(exchange.update, self.workers, dtype=np.float64)
-            for row in corrected:
+            for row in corrected if self.keeps else ():
                 total -= row
             exchange.stats["lost"] = math.sqrt(squared_norm(total))
         exchange.stats |= self._statistics(exchange, given, kept)

@@ -117,7 +117,8 @@ def _shapes(model: Sparsifier, exchange: Exchange) -> Iterator[str]:
         yield f"selected lies outside 0..{n}"
     elif exchange.selected.max() > model.most:
         yield f"a worker selected {exchange.selected.max()} entries, more than {model.most}"
-    if not np.count_nonzero(exchange.update) <= exchange.union <= n:
+    least = 0 if model.transforms else np.count_nonzero(exchange.update)
+    if not least <= exchange.union <= n:
         yield f"the union of {exchange.union} is not between the entries of the update and n"
     if exchange.sent.shape != (P,) or exchange.sent.dtype != np.float64:
         yield f"sent is {exchange.sent.dtype} of shape {exchange.sent.shape}"
@@ -131,7 +132,8 @@ def _mass(model: Sparsifier, gradients: Values, before: Values, exchange: Exchan
             yield "something stays without error feedback"
         return
     P = model.workers
-    corrected = gradients.astype(np.float64) + before
+    decay, gain = model.weights
+    corrected = gain * gradients.astype(np.float64) + decay * before.astype(np.float64)
     missing = corrected.sum(axis=0) - P * exchange.update.astype(np.float64)
     missing -= model.residual.sum(axis=0, dtype=np.float64)
     magnitudes = np.abs(corrected).sum(axis=0) + np.abs(model.residual).sum(axis=0, dtype=np.float64)

@@ -22,7 +22,7 @@ _FORMS: dict[Any, tuple[Any, str]] = {
     Sequence: ((list, tuple), "a list"),
 }
 _LARGEST = 3.4028234663852886e38
-Layers: TypeAlias = Sequence[int] | Sequence[tuple[str, int]]
+Layers: TypeAlias = Sequence[int] | Sequence[tuple[str, int | Sequence[int]]]
 
 
 @dataclass(frozen=True)
@@ -99,9 +99,9 @@ class Options:
         included.
     seed : int
         Seed of whatever the scheme draws, >= 0.
-    layers : sequence of int or of (str, int)
-        Sizes, or names and sizes, of the layers in the order of the gradient. Needed by schemes that work on layers;
-        for others they make an error name the layer.
+    layers : sequence of int, of (str, int) or of (str, (int, int))
+        Sizes, or names and sizes, of the layers in the order of the gradient; of a matrix, rows and columns in place of
+        its size. Needed by schemes that work on layers; for others they make an error name the layer.
     scale : float
         Entries of the model that each entry stands for, > 0: the logic runs on a sample of the gradient, while the
         bytes of values and indices, and the entries that kernels go through, count for all of it. Messages of fixed
@@ -207,27 +207,52 @@ scale, seed, value_bytes, wire
     return option_type(**given)
 
 
-def named_layers(layers: Layers, parameters: int) -> tuple[tuple[str, int], ...]:
-    """Return names and sizes of the layers; those without a name are called ``layer 0``, ``layer 1``, ...
+def named_shapes(layers: Layers, parameters: int) -> tuple[tuple[str, tuple[int, ...]], ...]:
+    """Return names and shapes of the layers; those without a name are called ``layer 0``, ``layer 1``, ...
+
+    Parameters
+    ----------
+    layers : sequence
+        As of `Options`. A layer of which only the size is given is a vector.
+    parameters : int
+        What the sizes add up to.
 
     Raises
     ------
     ValueError
-        If a size is not a whole number >= 1, or the sizes do not add up to `parameters`.
+        If a size or a length is not a whole number >= 1, a shape has not one or two lengths, or the sizes do not add up
+        to `parameters`.
 
     Examples
     --------
-    >>> named_layers([2, 3], 5)
-    (('layer 0', 2), ('layer 1', 3))
+    >>> named_shapes([2, 3], 5), named_shapes([("w", [2, 3]), ("b", 4)], 10)
+    ((('layer 0', (2,)), ('layer 1', (3,))), (('w', (2, 3)), ('b', (4,))))
     """
     if not isinstance(layers, list | tuple):
         raise ValueError(f"layers must be a list of sizes, got {layers!r}")
     named = []
     for index, one in enumerate(layers):
         named_pair = isinstance(one, tuple | list) and len(one) == 2 and isinstance(one[0], str)
-        name, size = one if named_pair else (f"layer {index}", one)
-        named.append((name, whole(size, f"size of {name}", 1)))
-    total = sum(size for _, size in named)
+        name, given = one if named_pair else (f"layer {index}", one)
+        if not named_pair or not isinstance(given, tuple | list):
+            shape: tuple[int, ...] = (whole(given, f"size of {name}", 1),)
+        elif len(given) in (1, 2):
+            shape = tuple(whole(length, f"a length of {name}", 1) for length in given)
+        else:
+            raise ValueError(f"shape of {name} must be one or two lengths, rows and columns, got {given!r:.100}")
+        named.append((name, shape))
+    total = sum(math.prod(shape) for _, shape in named)
     if named and total != parameters:
         raise ValueError(f"layers add up to {total} parameters, but there are {parameters}")
     return tuple(named)
+
+
+def named_layers(layers: Layers, parameters: int) -> tuple[tuple[str, int], ...]:
+    """Return names and sizes of the layers, as `named_shapes` returns names and shapes.
+
+    Examples
+    --------
+    >>> named_layers([2, 3], 5), named_layers([("w", [2, 3])], 6)
+    ((('layer 0', 2), ('layer 1', 3)), (('w', 6),))
+    """
+    return tuple((name, math.prod(shape)) for name, shape in named_shapes(layers, parameters))

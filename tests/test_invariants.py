@@ -13,7 +13,7 @@ from simnet.costs.devices import device_names, load_device
 from simnet.sparsifier_models import selection
 from simnet.sparsifier_models.conformance import check
 from states import assert_continues, same_state
-from variants import EVERY, label, made
+from variants import EVERY, MATRICES, label, made
 
 # At a scale, 1 / (2 sqrt k) goes by the k of the whole model.
 FIXED = {
@@ -28,12 +28,13 @@ KINDS = [*COMMON_KINDS, "tiny", "large", "one entry"]
 TEN_TIMES = FIXED.keys() | {"cltk", "uniontopk", "gaussiank", "sidco", "redsync", "topka", "gtopk", "oktopk"}
 ABOUT_MESSAGES = ["counts", "sizes", "cuts", "split sizes", "starts", "ends"]
 
-# Quantisers send what fits. Memory is bounded up to these densities, and up to 0.1 elsewhere.
-SUMMED = [one for one in EVERY if one[0] not in ("fp16", "qsgd", "signsgd", "powersgd")]
+# Quantisers send what fits, and means of blocks are taken in double precision. Memory is bounded up to these densities, and up to 0.1 elsewhere.
+SUMMED = [one for one in EVERY if one[0] not in ("fp16", "qsgd", "signsgd", "powersgd", *MATRICES)]
 DENSEST = dict.fromkeys(("exdyna", "micro", "deft", "cltk", "uniontopk", "hardthreshold", "sage"), 0.5)
 DENSEST |= {"oktopk": 0.01, "topkdsa": 0.01, "spardl": 0.05}
-# Not so signs without a scale, numbers that float16 rounds coarsely, thresholds that do not go by the gradient.
-COARSE = [("fp16", {}), ("fp16", {"accumulation": "half"})]
+# Not so signs without a scale, numbers that float16 rounds coarsely, thresholds that do not go by the gradient, and a
+# norm to which a constant is added.
+COARSE = [("fp16", {}), ("fp16", {"accumulation": "half"}), *(one for one in EVERY if one[0] == "templar")]
 SCALING = [one for one in EVERY if one[0] not in FIXED and one not in COARSE and one[1].get("scaled", True)]
 
 
@@ -109,8 +110,9 @@ def test_a_change_of_density_keeps_the_promises(variant):
         gradients = gradients_of("heavy", workers, parameters, step)
         model.density = density
         exchange = model.exchange(gradients)
-        total = total + gradients.sum(0, dtype=np.float64)
-        applied += workers * exchange.update.astype(np.float64)
+        decay, gain = model.weights
+        applied = decay * applied + workers * exchange.update.astype(np.float64)
+        total = decay * total + gain * gradients.sum(0, dtype=np.float64)
         assert np.isfinite(load_device("v100").seconds(exchange.kernels, workers)).all()
     assert ("lost" in exchange.stats) == (not model.conserves)
     if model.conserves:

@@ -59,6 +59,21 @@ OPTIONS = {
         {"rank": 3, "compat": "released", "algorithm": "recursive_doubling"},
         {"rank": 1, "warm_start": False},
     ],
+    "demo": [{"chunk": 16, "topk": 4, "gain": 1e-3, "wire": "released"}, {"topk": None}],
+    "ccloco": [
+        {"compat": "released", "bins": 256, "wire": "released", "allgather": "ring"},
+        {"dct": True, "bins": 4, "decay": 1.0},
+        {"topk": None, "mean_over": "workers"},
+    ],
+    "sparseloco": [{"bins": None, "mean_over": "workers", "decay": 0.5}, {"chunk": 7, "topk": 20, "wire": "released"}],
+    "templar": [{"bins": None, "chunk": 16}, {"wire": "released"}],
+    "muloco": [
+        {"compressor": "row_wise_statistical", "bins": 4, "wire": "released", "gain": 0.5},
+        {"compressor": "linear", "bins": 5, "requantised": False},
+        {"compressor": "row_wise_linear", "bins": 16, "compat": "released"},
+        {"compressor": "topk"},
+        {"compressor": "topk", "wire": "released"},
+    ],
     "oktopk": [
         {"rules": "lstm", "wire": "released"},
         {"rules": "bert", "wire": "released"},
@@ -78,6 +93,9 @@ OPTIONS = {
         {"allgather": "ring", "bucket": 1, "wire": "released"},
     ],
 }
+
+MATRICES = ("demo", "ccloco", "sparseloco", "templar", "muloco")
+"""Schemes that work on the rows and columns of layers."""
 
 
 def variants_of(*names):
@@ -105,4 +123,8 @@ def made(variant, workers, parameters, density=0.01, **more):
             options["teams"] = workers if options.get("sag") != "recursive" or workers & (workers - 1) == 0 else 1
     cut = parameters // 3
     layers = (cut, cut, parameters - 2 * cut) if cut else (parameters,)
+    if cut and name in MATRICES:
+        # The first layer is a matrix, of as many columns as divide it.
+        columns = next(one for one in (24, 10, 9, 7, 1) if cut % one == 0)
+        layers = (("w", (cut // columns, columns)), ("b", cut), ("c", parameters - 2 * cut))
     return create(name, workers, parameters, density, **{"layers": layers, **options})

@@ -41,6 +41,9 @@ References
 [10] J. Bernstein et al., "signSGD: Compressed Optimisation for Non-Convex Problems", ICML 2018.
 [11] T. Vogels, S. P. Karimireddy, M. Jaggi, "PowerSGD: Practical Low-Rank Gradient Compression for Distributed
      Optimization", NeurIPS 2019.
+[12] B. Peng, J. Quesnelle, D. P. Kingma, "DeMo: Decoupled Momentum Optimization", 2024, arXiv 2411.19870.
+[13] B. Therien et al., "MuLoCo: Muon is a Practical Inner Optimizer for DiLoCo", 2025, arXiv 2505.23725; released code.
+[14] S. Jaghouar et al., "INTELLECT-1 Technical Report", 2024, arXiv 2412.01152; released code.
 
 Examples
 --------
@@ -62,6 +65,7 @@ from simnet.costs.choice import (
     step_time,
     tree_over_allgather,
 )
+from simnet.costs.chunked import chunked_allgather, int8_ring, muloco
 from simnet.costs.collectives import (
     Nodes,
     allgather,
@@ -120,6 +124,7 @@ __all__ = [
     "broadcast",
     "bruck_allgather",
     "bruck_alltoall",
+    "chunked_allgather",
     "cltk",
     "compression_pays",
     "deft",
@@ -132,6 +137,8 @@ __all__ = [
     "halving_reduce_scatter",
     "hardthreshold",
     "hierarchical_allreduce",
+    "int8_ring",
+    "muloco",
     "oktopk",
     "oktopk_balance_and_allgatherv",
     "oktopk_split_and_reduce",

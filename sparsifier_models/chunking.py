@@ -1,0 +1,268 @@
+"""Tensors in blocks: pieces of vectors, tiles or rows of matrices; the largest entries of each, and their means.
+
+The chunk length c of a dimension s is the largest divisor of s that does not exceed the length asked for: nothing is
+padded. A prime dimension above it has chunks of one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from itertools import accumulate
+from math import prod
+from typing import Any, NamedTuple, TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.fft import dctn, idctn
+
+from simnet.base.arrays import Floats
+from simnet.sparsifier_models.selection import Indices, Values
+
+Positions: TypeAlias = NDArray[np.integer[Any]]
+"""Places in blocks."""
+
+# Entries of blocks that are sorted, or added up, at a time.
+_ENTRIES = 4096
+
+
+def largest_divisor(size: int, most: int) -> int:
+    """Return the largest divisor of a size that is at most so large.
+
+    Parameters
+    ----------
+    size, most : int
+        At least 1.
+
+    Examples
+    --------
+    >>> largest_divisor(768, 64), largest_divisor(70, 64), largest_divisor(50257, 64), largest_divisor(127, 64)
+    (64, 35, 29, 1)
+    """
+    return next(one for one in range(min(size, most), 0, -1) if size % one == 0)
+
+
+class Blocks(NamedTuple):
+    """How a tensor is cut into blocks of equal shape.
+
+    Parameters
+    ----------
+    shape : (int, int)
+        Rows and columns of the tensor; a vector is one row.
+    tile : (int, int)
+        Rows and columns of a block, divisors of those of the tensor.
+    """
+
+    shape: tuple[int, int]
+    tile: tuple[int, int]
+
+    @property
+    def number(self) -> int:
+        """Blocks of the tensor."""
+        return prod(self.shape) // self.size
+
+    @property
+    def size(self) -> int:
+        """Entries of a block."""
+        return prod(self.tile)
+
+    def cut(self, values: Values) -> Values:
+        """Return the blocks, row by row, each of them flat; a copy.
+
+        Parameters
+        ----------
+        values : ndarray, shape (entries,)
+            The tensor, row by row.
+
+        Returns
+        -------
+        ndarray, shape (number, size)
+
+        Examples
+        --------
+        >>> Blocks((2, 4), (2, 2)).cut(np.arange(8))
+        array([[0, 1, 4, 5],
+               [2, 3, 6, 7]])
+        """
+        (rows, columns), (height, width) = self.shape, self.tile
+        tiled = values.reshape(rows // height, height, columns // width, width)
+        return tiled.transpose(0, 2, 1, 3).reshape(self.number, self.size).copy()
+
+    def joined(self, blocks: Values) -> Values:
+        """Return the tensor, row by row, from its blocks: the inverse of `cut`.
+
+        Parameters
+        ----------
+        blocks : ndarray, shape (number, size)
+
+        Returns
+        -------
+        ndarray, shape (entries,)
+        """
+        (rows, columns), (height, width) = self.shape, self.tile
+        tiled = blocks.reshape(rows // height, columns // width, height, width)
+        return tiled.transpose(0, 2, 1, 3).reshape(-1)
+
+    def few(self) -> Iterator[slice]:
+        """Yield which blocks to work on at a time: what that needs stays in the cache."""
+        step = max(1, _ENTRIES // self.size)
+        for first in range(0, self.number, step):
+            yield slice(first, min(first + step, self.number))
+
+    def coefficients(self, blocks: Values) -> Floats:
+        """Return the orthonormal cosine transform (DCT-II) of blocks, along each of their axes.
+
+        Parameters
+        ----------
+        blocks : ndarray, shape (some, size)
+
+        Returns
+        -------
+        ndarray of float64, shape (some, size)
+
+        Examples
+        --------
+        >>> Blocks((1, 4), (1, 4)).coefficients(np.ones((1, 4), dtype=np.float32))
+        array([[2., 0., 0., 0.]])
+        """
+        found: Floats = dctn(blocks.astype(np.float64).reshape(-1, *self.tile), axes=(1, 2), norm="ortho")
+        return found.reshape(-1, self.size)
+
+    def entries(self, coefficients: Values | Floats) -> Floats:
+        """Return the blocks that have these coefficients: the inverse of `coefficients`.
+
+        Parameters
+        ----------
+        coefficients : ndarray, shape (some, size)
+
+        Returns
+        -------
+        ndarray of float64, shape (some, size)
+        """
+        found: Floats = idctn(coefficients.astype(np.float64).reshape(-1, *self.tile), axes=(1, 2), norm="ortho")
+        return found.reshape(-1, self.size)
+
+
+def tiles(shape: Sequence[int], most: int) -> Blocks:
+    """Return a matrix in blocks of at most `most` rows and columns, or a vector in pieces of at most so many entries.
+
+    Parameters
+    ----------
+    shape : sequence of int
+        Rows and columns, or one length.
+    most : int
+        C, the chunk length asked for, >= 1.
+
+    Examples
+    --------
+    >>> tiles((24, 40), 16).tile, tiles((70,), 16).tile
+    ((12, 10), (1, 14))
+    """
+    rows, columns = shape if len(shape) == 2 else (1, shape[0])
+    return Blocks((rows, columns), (largest_divisor(rows, most), largest_divisor(columns, most)))
+
+
+def whole_rows(shape: Sequence[int], most: int) -> Blocks:
+    """Return a matrix in full rows, however long, and a vector in pieces as `tiles` does: CCLoco as released.
+
+    Parameters
+    ----------
+    shape : sequence of int
+        Rows and columns, or one length.
+    most : int
+        C, of vectors.
+
+    Examples
+    --------
+    >>> whole_rows((24, 40), 16).tile, whole_rows((70,), 16).tile
+    ((1, 40), (1, 14))
+    """
+    return Blocks((shape[0], shape[1]), (1, shape[1])) if len(shape) == 2 else tiles(shape, most)
+
+
+def places(shapes: Sequence[tuple[int, ...]]) -> Iterator[tuple[slice, tuple[int, ...]]]:
+    """Yield where in the gradient each tensor lies, and its shape.
+
+    Parameters
+    ----------
+    shapes : sequence of tuple of int
+        In the order of the gradient.
+
+    Examples
+    --------
+    >>> list(places([(2, 3), (4,)]))
+    [(slice(0, 6, None), (2, 3)), (slice(6, 10, None), (4,))]
+    """
+    sizes = [prod(shape) for shape in shapes]
+    for end, size, shape in zip(accumulate(sizes), sizes, shapes, strict=True):
+        yield slice(end - size, end), shape
+
+
+def largest_of_each(blocks: Values | Floats, k: int) -> Indices:
+    """Return the indices of the k largest magnitudes of each block, ascending; of equal ones the first.
+
+    Parameters
+    ----------
+    blocks : ndarray, shape (some, size)
+    k : int
+        In 1 .. size.
+
+    Returns
+    -------
+    ndarray of int64, shape (some, k)
+
+    Examples
+    --------
+    >>> largest_of_each(np.array([[3.0, -5.0, 1.0], [2.0, 2.0, -2.0]]), 2)
+    array([[0, 1],
+           [0, 1]])
+    """
+    some, size = blocks.shape
+    if k == size:
+        return np.tile(np.arange(size), (some, 1))
+    magnitudes = np.abs(blocks)
+    kth = np.partition(magnitudes, size - k, axis=1)[:, size - k, np.newaxis]
+    chosen = magnitudes > kth
+    missing = k - np.count_nonzero(chosen, axis=1)
+    tied = magnitudes == kth
+    surplus = np.flatnonzero(np.count_nonzero(tied, axis=1) > missing)
+    tied[surplus] &= np.cumsum(tied[surplus], axis=1) <= missing[surplus, np.newaxis]
+    chosen |= tied
+    return np.nonzero(chosen)[1].reshape(some, k)
+
+
+def mean_of_sent(
+    indices: Sequence[Positions], values: Sequence[Values], size: int, contributors: bool
+) -> tuple[Values, int]:
+    """Return the mean of what workers sent of each entry, and how many entries any of them sent.
+
+    Parameters
+    ----------
+    indices : sequence of ndarray of int, shape (some, k)
+        Those of each worker, distinct in each block.
+    values : sequence of ndarray of float32, shape (some, k)
+    size : int
+        Entries of a block.
+    contributors : bool
+        Whether the sum is divided by the workers that sent the entry, else by all.
+
+    Returns
+    -------
+    mean : ndarray of float32, shape (some, size)
+        Zero where nobody sent anything.
+    union : int
+
+    Examples
+    --------
+    >>> sent = [np.array([[0, 1]]), np.array([[1, 2]])]
+    >>> mean_of_sent(sent, [np.full((1, 2), 4, dtype=np.float32)] * 2, 4, True)
+    (array([[4., 4., 4., 0.]], dtype=float32), 3)
+    """
+    total = np.zeros((len(indices[0]), size))
+    count = np.zeros(total.shape, dtype=np.int32)
+    rows = np.arange(len(total))[:, np.newaxis]
+    for where, what in zip(indices, values, strict=True):
+        total[rows, where] += what
+        count[rows, where] += 1
+    total /= np.maximum(count, 1) if contributors else len(indices)
+    mean: Values = total.astype(np.float32)
+    return mean, int(np.count_nonzero(count))

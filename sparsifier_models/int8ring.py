@@ -1,0 +1,134 @@
+"""The int8 ring of prime (INTELLECT-1): a ring all-reduce whose chunks are quantised anew at each hop."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from itertools import pairwise
+
+import numpy as np
+
+from simnet.costs import int8_ring
+from simnet.costs.devices import DeviceOp
+from simnet.schedule import Round, Schedule
+from simnet.sparsifier_models.base import Exchange, Sparsifier
+from simnet.sparsifier_models.lookup_quantisers import uncentred
+from simnet.sparsifier_models.selection import Values, squared_norms
+from simnet.sparsifier_models.steps import Step
+
+# Chunks of a worker that are under way at a time.
+_IN_FLIGHT = 2
+_BINS = 256
+
+
+def _sent(values: Values) -> Values:
+    """Return what a receiver makes of a chunk; shape (m,)."""
+    return uncentred(values[np.newaxis], _BINS).values()[0] if values.size else values
+
+
+class Int8Ring(Sparsifier):
+    """Ring all-reduce of one byte an entry, without error feedback. The density does not matter.
+
+    The gradient is cut into 2 P chunks, two to a worker; where that does not go up, the last ones are shorter, which
+    the released code refuses. In the reduce-scatter each hop adds what a chunk's codes stand for and quantises the sum
+    anew. Its owner divides by P, quantises, and keeps what that stands for; the all-gather quantises anew at each hop.
+
+    Hence workers end up with unlike results, the ``replicas`` of the exchange. The update is their mean: P times it is
+    what all workers apply together, so that ``lost`` says what of the gradients they do not apply.
+
+    A chunk's codes and its table of 256 float32 are messages of their own, on either wire. Both chunks of a hop travel
+    in one round.
+
+    Statistics of its own: ``spread``, shape (P,), the largest difference of a replica to the update.
+
+    References
+    ----------
+    S. Jaghouar et al., "INTELLECT-1 Technical Report", 2024; code PrimeIntellect-ai/prime, ``ring_allreduce_py`` of
+    Aoiryo/prime, commit 85ad1eb.
+
+    Examples
+    --------
+    >>> model = Int8Ring(workers=2, parameters=4)
+    >>> exchange = model.exchange(np.array([[1, 2, 3, 4], [3, 2, 1, 0]], dtype=np.float32))
+    >>> exchange.replicas.tolist()
+    [[2.0, 2.0, 2.0, 2.0], [2.0, 2.0, 2.0, 2.0]]
+    >>> exchange.schedule.bytes_sent(), exchange.schedule.n_messages
+    (array([4100., 4100.]), 16)
+    """
+
+    name = "int8ring"
+    paper = "Jaghouar et al., 2024, arXiv 2412.01152"
+    fixed_volume = True
+    keeps_residual = False
+    costs = (int8_ring,)
+    reads_gradients = False
+
+    @property
+    def conserves(self) -> bool:
+        """False: what rounding cuts off is not kept."""
+        return False
+
+    def _k_at(self, scale: float) -> int:
+        return max(1, round(self.parameters * scale))
+
+    def _chunks(self) -> list[list[slice]]:
+        """Return the chunks of each worker."""
+        total = _IN_FLIGHT * self.workers
+        ends = np.minimum(np.arange(total + 1) * -(-self.parameters // total), self.parameters).tolist()
+        every = [slice(*one) for one in pairwise(ends)]
+        return [every[_IN_FLIGHT * worker : _IN_FLIGHT * (worker + 1)] for worker in range(self.workers)]
+
+    def _communicate(self, corrected: Values, gradients: Values) -> Exchange:
+        P, chunks, sent = self.workers, self._chunks(), squared_norms(corrected)
+        # In place, worker after worker: none sends what it receives in the same hop.
+        for hop in range(P - 1):
+            for worker in range(P):
+                for chunk in chunks[(worker - 1 - hop) % P]:
+                    corrected[(worker + 1) % P, chunk] += _sent(corrected[worker, chunk])
+        for worker in range(P):
+            for chunk in chunks[worker]:
+                corrected[worker, chunk] = _sent(corrected[worker, chunk] / np.float32(P))
+        for hop in range(P - 1):
+            for worker in range(P):
+                for chunk in chunks[(worker - hop) % P]:
+                    corrected[(worker + 1) % P, chunk] = _sent(corrected[worker, chunk])
+        update: Values = corrected.mean(axis=0, dtype=np.float64).astype(np.float32)
+        schedule, kernels = self._in_order("ring", self._steps)
+        return Exchange(
+            update=update,
+            schedule=schedule,
+            selected=np.full(P, self.parameters),
+            kernels=kernels,
+            union=self.parameters,
+            sent=sent,
+            stats={"spread": np.array([float(np.abs(row - update).max()) for row in corrected])},
+            replicas=corrected,
+        )
+
+    def _steps(self) -> Iterator[Step]:
+        """Yield what workers do: quantise a chunk before each hop, and add it, or take it over, after."""
+        P, piece = self.workers, self.parameters / (_IN_FLIGHT * self.workers)
+        quantise = [DeviceOp(one, piece, launches=_IN_FLIGHT) for one in ("norm", "cast")]
+        for hop in range(P - 1):
+            yield from quantise
+            yield self._hop("reduce-scatter", -1 - hop)
+            yield DeviceOp("sum", piece, launches=_IN_FLIGHT)
+        yield from quantise
+        for hop in range(P - 1):
+            yield from quantise
+            yield self._hop("all-gather", -hop)
+            yield DeviceOp("cast", piece, launches=_IN_FLIGHT)
+
+    def _hop(self, phase: str, distance: int) -> Schedule:
+        """Return the messages by which each worker sends on the chunks of the one at a distance: tables, and codes."""
+        P, chunks, value = self.workers, self._chunks(), self.options.value_bytes or 1.0
+        sizes = [
+            nbytes
+            for worker in range(P)
+            for chunk in chunks[(worker + distance) % P]
+            for nbytes in (
+                self.wire.scalar_bytes * _BINS,
+                value * self.options.scale * (chunk.stop - chunk.start),
+            )
+        ]
+        src = np.repeat(np.arange(P), 2 * _IN_FLIGHT)
+        return Schedule(P, [Round(src, (src + 1) % P, sizes, phase=phase)])

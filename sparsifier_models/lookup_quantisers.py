@@ -1,0 +1,170 @@
+"""Quantisers whose codes are looked up in a table that travels with them, for each row of a matrix or all of a tensor.
+
+Statistics are taken in double precision; what travels is rounded to float32.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from simnet.base.arrays import Floats
+from simnet.sparsifier_models.selection import Values
+
+# Entries that are in double precision at a time.
+_ENTRIES = 4096
+
+
+class Coded(NamedTuple):
+    """Codes of rows, and what they stand for.
+
+    Parameters
+    ----------
+    codes : ndarray of uint8, shape (rows, entries)
+    offset : ndarray of float32, shape (rows,)
+        What is added to what the table has: the mean, or the smallest value.
+    table : ndarray of float32, shape (rows, bins)
+        What each code stands for.
+    """
+
+    codes: NDArray[np.uint8]
+    offset: Values
+    table: Values
+
+    def values(self) -> Values:
+        """Return what a receiver makes of it; ndarray of float32, shape (rows, entries).
+
+        Examples
+        --------
+        >>> linear(np.array([[1, 1.9, 4]], dtype=np.float32), 4).values()
+        array([[1., 2., 4.]], dtype=float32)
+        """
+        found = np.empty(self.codes.shape, dtype=np.float32)
+        for rows, columns in _pieces(self.codes.shape):
+            piece = np.take_along_axis(self.table[rows], self.codes[rows, columns].astype(np.intp), axis=1)
+            found[rows, columns] = piece + self.offset[rows, np.newaxis]
+        return found
+
+
+def statistical(values: Values, bins: int, sigmas: float) -> Coded:
+    """Quantise rows about their means, in bins of equal width; a code stands for the mean of what is in its bin.
+
+    Bins are R sigma / b wide. Code b // 2 is that of the mean; those at the ends have all beyond them as well. At four
+    bins and R = 6 the edges are lopsided: -2.25, -0.75 and 0.75 sigma.
+
+    Parameters
+    ----------
+    values : ndarray of float32, shape (rows, entries)
+    bins : int
+        b, in 2 .. 256.
+    sigmas : float
+        R, standard deviations that all bins together span.
+
+    Examples
+    --------
+    >>> found = statistical(np.array([[-2, -1, 0, 3]], dtype=np.float32), 4, 6.0)
+    >>> found.codes, found.offset, found.table
+    (array([[1, 2, 2, 3]], dtype=uint8), array([0.], dtype=float32), array([[ 0. , -2. , -0.5,  3. ]], dtype=float32))
+    """
+    shift = values.mean(axis=1, dtype=np.float64)
+    scale = _usable(sigmas * _deviation(values, shift) / bins)
+    return _coded(values, shift, bins, lambda wide, rows: np.rint(wide / scale[rows, np.newaxis] + bins // 2))
+
+
+def uncentred(values: Values, bins: int = 256, sigmas: float = 6.0) -> Coded:
+    """Quantise rows about zero, as the ring of prime does: sigma is that of a mean of zero, halves round away from it.
+
+    Parameters
+    ----------
+    values : ndarray of float32, shape (rows, entries)
+    bins : int
+        b, in 2 .. 256.
+    sigmas : float
+        Standard deviations that all bins together span: what exceeds half of that counts as the mean of the last bin.
+
+    Examples
+    --------
+    >>> uncentred(np.array([[1.0, 1.0, -2.0]], dtype=np.float32), bins=4).codes
+    array([[2, 2, 1]], dtype=uint8)
+    """
+    zero = np.zeros(len(values))
+    scale = _usable(sigmas * _deviation(values, zero) / bins).astype(np.float32)
+
+    def codes(wide: Floats, rows: slice) -> Values:
+        # In single precision, where the released code rounds.
+        ratio = wide.astype(np.float32) / scale[rows, np.newaxis]
+        rounded: Values = np.trunc(ratio + np.copysign(np.float32(0.5), ratio)) + bins // 2
+        return rounded
+
+    return _coded(values, zero, bins, codes)
+
+
+def linear(values: Values, bins: int) -> Coded:
+    """Quantise rows to levels at equal distances from the smallest value to the largest.
+
+    Parameters
+    ----------
+    values : ndarray of float32, shape (rows, entries)
+    bins : int
+        b, the levels, in 2 .. 256.
+
+    Examples
+    --------
+    >>> linear(np.array([[1, 1.9, 4], [2, 2, 2]], dtype=np.float32), 4).codes
+    array([[0, 1, 3],
+           [0, 0, 0]], dtype=uint8)
+    """
+    least = values.min(axis=1).astype(np.float64)
+    scale: Floats = _usable((values.max(axis=1) - least) / (bins - 1))
+    codes = np.empty(values.shape, dtype=np.uint8)
+    for rows, columns in _pieces(values.shape):
+        ratio = (values[rows, columns] - least[rows, np.newaxis]) / scale[rows, np.newaxis]
+        codes[rows, columns] = np.clip(np.rint(ratio), 0, bins - 1)
+    table: Values = scale.astype(np.float32)[:, np.newaxis] * np.arange(bins, dtype=np.float32)
+    return Coded(codes, least.astype(np.float32), table)
+
+
+def _pieces(shape: tuple[int, ...]) -> Iterator[tuple[slice, slice]]:
+    """Yield rows and columns of what is in double precision at a time: it stays in the cache."""
+    rows, columns = shape
+    several, many = max(1, _ENTRIES // columns), _ENTRIES
+    for row in range(0, rows, several):
+        for column in range(0, columns, many):
+            yield slice(row, row + several), slice(column, column + many)
+
+
+def _deviation(values: Values, shift: Floats) -> Floats:
+    """Return the standard deviation of each row about a number, with one degree of freedom less than entries."""
+    squares = np.zeros(len(values))
+    for rows, columns in _pieces(values.shape):
+        squares[rows] += np.square(values[rows, columns] - shift[rows, np.newaxis]).sum(axis=1)
+    deviation: Floats = np.sqrt(squares / max(1, values.shape[1] - 1))
+    return deviation
+
+
+def _usable(scale: Floats) -> Floats:
+    """Return the widths of bins, 1 where all values are alike."""
+    return np.where((scale > 0) & np.isfinite(scale), scale, 1.0)
+
+
+def _coded(values: Values, shift: Floats, bins: int, codes_of: Callable[[Floats, slice], Values | Floats]) -> Coded:
+    """Return codes, clipped to those there are, and a table of the means of what is in each bin; 0 in empty ones.
+
+    What makes codes is given entries less the shift, and which rows they are of.
+    """
+    codes = np.empty(values.shape, dtype=np.uint8)
+    counts, sums = np.zeros(len(values) * bins), np.zeros(len(values) * bins)
+    for rows, columns in _pieces(values.shape):
+        wide = values[rows, columns] - shift[rows, np.newaxis]
+        found = np.clip(codes_of(wide, rows), 0, bins - 1).astype(np.intp)
+        codes[rows, columns] = found
+        first = rows.start * bins
+        cells = (found + bins * np.arange(len(found))[:, np.newaxis]).ravel()
+        part = slice(first, first + len(found) * bins)
+        counts[part] += np.bincount(cells, minlength=len(found) * bins)
+        sums[part] += np.bincount(cells, weights=wide.ravel(), minlength=len(found) * bins)
+    table = (sums / np.maximum(counts, 1)).reshape(-1, bins).astype(np.float32)
+    return Coded(codes, shift.astype(np.float32), table)

@@ -1,0 +1,243 @@
+"""MuLoCo: what inner steps changed, compressed with error feedback, tensor by tensor."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import numpy as np
+
+from simnet import collectives
+from simnet.costs import chunked_allgather, muloco
+from simnet.costs.devices import DeviceOp
+from simnet.schedule import Schedule
+from simnet.sparsifier_models.base import Exchange, Sparsifier
+from simnet.sparsifier_models.chunked import Bins
+from simnet.sparsifier_models.chunking import places
+from simnet.sparsifier_models.error_buffer import BufferOptions, Decay
+from simnet.sparsifier_models.gathered import GatheredOptions
+from simnet.sparsifier_models.lookup_quantisers import Coded, linear, statistical
+from simnet.sparsifier_models.options import Positive
+from simnet.sparsifier_models.packing import packed_bytes
+from simnet.sparsifier_models.selection import Values, squared_norm, top_k
+from simnet.sparsifier_models.steps import Step
+
+
+@dataclass(frozen=True, kw_only=True)
+class MuLoCoOptions(BufferOptions, GatheredOptions):
+    """Options of `MuLoCo`. ``gain`` is the outer learning rate in the released code, which applies it again.
+
+    Parameters
+    ----------
+    decay : float
+        Of the error buffer; 0.95 in the released code, as 256 ``bins`` and 6 ``sigmas``.
+    compressor : {"statistical", "row_wise_statistical", "linear", "row_wise_linear", "topk"}
+        Bins about the mean, or levels from the smallest value to the largest, for each tensor or each of its rows; or
+        the largest entries of each tensor, as many as the density says, one at least.
+    bins : int
+        b, in 2 .. 256.
+    sigmas : float
+        R: standard deviations that bins about the mean together span, > 0.
+    requantised : bool
+        Whether the mean is quantised once more, as a reduce-scatter and an all-gather of codes would do; not with
+        ``topk``.
+    """
+
+    decay: Decay = 0.95
+    compressor: Literal["statistical", "row_wise_statistical", "linear", "row_wise_linear", "topk"] = "statistical"
+    bins: Bins = 256
+    sigmas: Positive = 6.0
+    requantised: bool = True
+
+
+class MuLoCo(Sparsifier):
+    """MuLoCo. An exchange takes what H inner steps, of Muon, changed: old parameters less new ones.
+
+    The update is the mean before the outer step, of SGD with momentum. Quantisers send every entry, whatever the
+    density.
+
+    The paper's collective is an all-to-all of shares, summed where they arrive, and an all-gather: the wire ``paper``.
+    Its released code only simulates it and gathers all from all, tensor by tensor: codes, packed in 1, 2, 4 or 8 bits,
+    and float32 numbers beside them (``topk``: indices of 8 bytes), the wire ``released``. With ``compat="released"``
+    the gain does not count without error feedback.
+
+    At a ``scale`` s, matrices have sqrt(s) times as many rows.
+
+    Statistics of its own: ``contributed``, shape (P,), bytes of a worker's compressed vector and of what describes
+    it.
+
+    References
+    ----------
+    B. Therien et al., "MuLoCo: Muon is a Practical Inner Optimizer for DiLoCo", 2025; code facebookresearch/MuLoCo,
+    commit 475bbf4, ``quantized_outer_sgd.py``.
+
+    Examples
+    --------
+    >>> model = MuLoCo(workers=1, parameters=4, compressor="linear", bins=2)
+    >>> model.exchange(np.array([[1, 0.2, 0.9, 0]], dtype=np.float32)).update, model.residual.round(3)
+    (array([1., 0., 1., 0.], dtype=float32), array([[ 0. ,  0.2, -0.1,  0. ]], dtype=float32))
+    """
+
+    name = "muloco"
+    paper = "Therien et al., 2025, arXiv 2505.23725"
+    fixed_volume = True
+    rounds_down = True
+    costs = (muloco, chunked_allgather)
+    option_type = MuLoCoOptions
+    options: MuLoCoOptions
+
+    def __init__(self, workers: int, parameters: int, density: float = 1.0, **options: Any) -> None:
+        super().__init__(workers, parameters, density, **options)
+        self.tensors = list(places(self.shapes or ((self.parameters,),)))
+        self.reads_gradients = self.weights[1] != 1.0
+
+    @property
+    def weights(self) -> tuple[float, float]:
+        """Decay and gain."""
+        counts = self.options.error_feedback or self.options.compat == "paper"
+        return self.options.decay, self.options.gain if counts else 1.0
+
+    @property
+    def conserves(self) -> bool:
+        """Whether the mean is applied as it is."""
+        return self._selects or not self.options.requantised
+
+    @property
+    def _selects(self) -> bool:
+        return self.options.compressor == "topk"
+
+    def _k_at(self, scale: float) -> int:
+        if not self._selects:
+            return max(1, round(self.parameters * scale))
+        return sum(self._entries(max(1, round(math.prod(shape) * scale))) for _, shape in self.tensors)
+
+    def coded(self, values: Values, shape: tuple[int, ...]) -> Coded:
+        """Return the codes of a tensor, those of each row apart if the compressor works on rows.
+
+        Parameters
+        ----------
+        values : ndarray of float32, shape (entries,)
+            Row by row.
+        shape : tuple of int
+            Rows and columns, or one length.
+        """
+        bins = self.options.bins
+        rows = values.reshape(self._rows(shape), -1)
+        if self.options.compressor in ("linear", "row_wise_linear"):
+            return linear(rows, bins)
+        return statistical(rows, bins, self.options.sigmas)
+
+    def _rows(self, shape: tuple[int, ...]) -> int:
+        return shape[0] if len(shape) == 2 and self.options.compressor.startswith("row_wise") else 1
+
+    def _sent(self, values: Values, shape: tuple[int, ...]) -> Values:
+        """Return what receivers make of a tensor that a worker sends."""
+        if not self._selects:
+            return self.coded(values, shape).values().ravel()
+        sent = np.zeros_like(values)
+        kept = top_k(values, self._entries(values.size))
+        sent[kept] = values[kept]
+        return sent
+
+    def _communicate(self, corrected: Values, gradients: Values) -> Exchange:
+        update, touched = np.zeros(self.parameters, dtype=np.float32), np.zeros(self.parameters, dtype=np.bool_)
+        sent = np.zeros(self.workers)
+        for place, shape in self.tensors:
+            total = np.zeros(place.stop - place.start)
+            for worker, row in enumerate(corrected):
+                own = self._sent(row[place], shape)
+                row[place] -= own
+                total += own
+                touched[place] |= own != 0
+                sent[worker] += squared_norm(own)
+            mean: Values = (total / self.workers).astype(np.float32)
+            update[place] = mean if self.conserves else self._sent(mean, shape)
+        schedule, kernels = self._in_order("muloco", self._steps)
+        return Exchange(
+            update=update,
+            schedule=schedule,
+            selected=np.full(self.workers, self.k),
+            kernels=kernels,
+            union=int(np.count_nonzero(touched)) if self._selects else self.parameters,
+            sent=sent,
+            stats={"contributed": np.full(self.workers, self.contributed)},
+        )
+
+    # Messages
+
+    @property
+    def contributed(self) -> float:
+        """Bytes of a worker's compressed vector, with all that describes it."""
+        return sum(sum(self._bytes(shape)) for _, shape in self.tensors)
+
+    def _bytes(self, shape: tuple[int, ...]) -> tuple[float, float]:
+        """Return the bytes of the values of a tensor, and of what tells what they mean."""
+        entries, bins = math.prod(shape) * self.options.scale, self.options.bins
+        number, released = self.wire.scalar_bytes, self.wire.released
+        # A released code sends the lengths of the axes, how many there are, and two numbers more.
+        header = (3 + len(shape)) if released else 0
+        if self._selects:
+            count = self._entries(max(1, round(entries)))
+            if not released:
+                index = self.options.index_bytes or math.ceil(math.log2(max(2, entries))) / 8
+                return packed_bytes(count, 8 * (index + (self.options.value_bytes or 4))), 0.0
+            index = self.options.index_bytes or 8
+            return (self.options.value_bytes or 4) * count, index * (header + count)
+        bits = (bins - 1).bit_length()
+        if released:
+            # Whole codes of one byte stand in as many equal parts.
+            bits = 1 << (bits - 1).bit_length()
+        rows = self._rows(shape)
+        scaled = rows * math.sqrt(self.options.scale) if rows > 1 else 1.0
+        match self.options.compressor:
+            case "statistical" | "row_wise_statistical":
+                # The one mean of a tensor is one of the two numbers.
+                each = 1 + bins
+                header -= released and self.options.compressor == "statistical"
+            case "linear" | "row_wise_linear":
+                # A released code has the largest value beside the smallest and the width, and a flag for tensors.
+                each = 3 if released else 2
+                header += released and self.options.compressor == "linear"
+        value = 8 * self.options.value_bytes if self.options.value_bytes is not None else bits
+        return packed_bytes(entries, value), number * (header + scaled * each)
+
+    def _messages(self) -> Schedule:
+        P = self.workers
+        if self.wire.released:
+            gathers = (
+                self.options.gather(np.full(P, nbytes)).in_phase(phase)
+                for _, shape in self.tensors
+                for phase, nbytes in zip(("values", "metadata"), self._bytes(shape), strict=True)
+            )
+            return Schedule(P).concat(*gathers)
+        if self._selects:
+            return self.options.gather(np.full(P, self.contributed)).in_phase("entries")
+        share = self.contributed / P
+        shares = collectives.alltoall_pairwise(P, share).in_phase("shares")
+        return shares.concat(self.options.gather(np.full(P, share)).in_phase("sums"))
+
+    def _steps(self) -> Iterator[Step]:
+        """Yield what workers do: compress, and make the mean of what comes; of shares each its own, quantised again."""
+        n, k, P, tensors = self.parameters, self.k, self.workers, len(self.tensors)
+        if self._selects:
+            yield from (DeviceOp("topk_layer", math.prod(shape)) for _, shape in self.tensors)
+            yield from (DeviceOp(one, k / tensors, launches=tensors) for one in ("gather", "scatter"))
+            yield self._messages()
+            yield DeviceOp("scatter", k / tensors, launches=P * tensors)
+            return
+        quantise = [DeviceOp(one, n / tensors, launches=tensors) for one in ("norm", "cast", "sum")]
+        yield from quantise
+        messages = self._messages()
+        if self.wire.released:
+            yield messages
+            yield DeviceOp("sum", n / tensors, launches=P * tensors)
+            yield from quantise[:2] * self.options.requantised
+            return
+        shares = [one for one in messages.rounds if one.phase == "shares"]
+        yield Schedule(P, shares)
+        yield DeviceOp("sum", n / P, launches=P)
+        yield from (DeviceOp("norm", n / P), DeviceOp("cast", n / P))
+        yield Schedule(P, messages.rounds[len(shares) :])
+        yield DeviceOp("cast", n)
