@@ -328,6 +328,22 @@ def test_demo_moves_by_the_sign_of_what_the_scheme_returns():
     np.testing.assert_array_equal(strategy.global_parameters, expected)
 
 
+def test_masks_differ_from_step_to_step_and_from_seed_to_seed():
+    def drawn(seed):
+        strategy = create("sparta", model(2, seed), inner=SGD(1.0), share=0.5)
+        found = []
+        for _ in range(4):
+            # What is averaged moves by half a step, or is as far apart as before.
+            before = np.diff(strategy.parameters, axis=0)
+            strategy.step(np.stack([np.zeros(32), np.ones(32)]).astype(np.float32))
+            found.append((np.abs(np.diff(strategy.parameters, axis=0)) < np.abs(before) + 0.5).tolist())
+        return found
+
+    assert drawn(1) == drawn(1)
+    assert len({str(mask) for mask in drawn(1)}) == 4
+    assert drawn(1) != drawn(2)
+
+
 def test_sparta_averages_what_is_drawn_and_nothing_else():
     replicas = model(3)
     strategy = create("sparta", replicas, inner=SGD(0.1), share=0.25, masks="seeded")
@@ -612,8 +628,10 @@ def test_those_that_take_part_average_among_themselves_and_others_keep_their_res
     compressed = create("dataparallel", replicas, inner=SGD(0.5), averaging=Averaging("topk", density=0.1))
     compressed.step(gradients[0])
     before = compressed.save()["gradients/0/residual"]
-    compressed.step(gradients[1][[1, 3]], active=[1, 3])
+    (sync,) = compressed.step(gradients[1][[1, 3]], active=[1, 3]).syncs
     after = compressed.save()["gradients/0/residual"]
+    given, kept = gradients[1][[1, 3]] + before[[1, 3]], after[[1, 3]]
+    np.testing.assert_allclose(given.sum(axis=0), 2 * sync.exchange.update + kept.sum(axis=0), atol=1e-5)
     np.testing.assert_array_equal(after[[0, 2]], before[[0, 2]])
     assert (after[[1, 3]] != before[[1, 3]]).any()
     assert compressed.save()["gradients/0/iteration"] == 2
