@@ -16,7 +16,8 @@ from simnet.topologies import star
 from simnet.traces.live import train
 from states import reread, same_state
 
-GOLDEN = np.load(Path(__file__).parent / "golden" / "strategies" / "runs.npz")
+RUNS = Path(__file__).parent / "golden" / "strategies"
+GOLDEN = np.load(RUNS / "runs.npz")
 LAYERS = [("w1", (32, 48)), ("w2", (24, 40)), ("b", 70)]
 N = 2566
 STEPS = 24
@@ -130,6 +131,31 @@ def test_bytes_and_numbers_of_collectives_of_released_codes(case, workers):
         nbytes = [sum(call.nbytes for call in calls if call.operation == one) for one in named]
         assert (GOLDEN[f"{run}.n_ops_allreduce_broadcast"][step] == numbers).all()
         assert (GOLDEN[f"{run}.payload_bytes_allreduce_broadcast"][step] == nbytes).all()
+
+
+COMPRESSED = {
+    "demo_c16_k4": ("demo", {"chunk": 16, "topk": 4}, {"lr": 1e-3}),
+    "ccloco_c16_k4": ("ccloco", {"chunk": 16, "topk": 4, "compat": "released"}, {"lr": 0.7}),
+    "ccloco_c16_k4_q4": ("ccloco", {"chunk": 16, "topk": 4, "bins": 4, "compat": "released"}, {"lr": 0.7}),
+    "sparseloco_c16_k8": ("sparseloco", {"chunk": 16, "topk": 8, "bins": None}, {"lr": 0.8}),
+    "sparseloco_c16_k8_q4": ("sparseloco", {"chunk": 16, "topk": 8}, {"lr": 1.0}),
+    "templar_c16_k8_q4": ("templar", {"chunk": 16, "topk": 8}, {"lr": 0.4}),
+    "muloco_stat_q4": ("muloco", {"decay": 0.9, "bins": 4}, {"outer": SGD(0.7, 0.9, True)}),
+    "muloco_topk05": ("muloco", {"decay": 0.9, "compressor": "topk"}, {"outer": SGD(0.7, 0.9, True)}),
+}
+
+
+@pytest.mark.parametrize("case", COMPRESSED)
+def test_parameters_of_released_codes_that_compress(case):
+    golden = np.load(RUNS / "compressed.npz")
+    name, scheme, options = COMPRESSED[case]
+    averaging = Averaging(name, 0.05 if case == "muloco_topk05" else 1.0, scheme)
+    # One step of plain SGD makes the gradient the pseudo-gradient, but for rounding.
+    round_ = {} if name == "demo" else {"inner": SGD(1.0), "period": 1}
+    strategy = create(name, Replicas(2, golden["theta0"], LAYERS), averaging=averaging, **round_, **options)
+    for gradients in golden["grad"]:
+        strategy.step(gradients)
+    assert np.abs(strategy.global_parameters - golden[case]).max() <= 1e-5 * np.abs(golden[case]).max()
 
 
 # Optimisers
