@@ -20,7 +20,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from rich.console import Console
 
-from simnet.report import figures
+from simnet.report import figures, spread
 from simnet.report.console import show
 from simnet.report.contests import draw_frontier
 from simnet.report.html import TERMS, report
@@ -163,7 +163,9 @@ def test_the_frontier_is_drawn_where_gains_are_known():
     made = {name: one.assign(gain=0.1 * (1 + at)) for at, (name, one) in enumerate(weather_driven(60).items())}
     summary = summary_of(**made)
     plots = figures.render(joined(made), "clairvoyant", bought=bought_by(summary))
-    assert [plot.name for plot in plots] == ["iteration_time", "cumulative_time", "frontier", "breakdown", "choices"]
+    assert [plot.name for plot in plots] == [
+        *("iteration_time", "cumulative_time", "frontier", "breakdown", "choices", "spread"),
+    ]
     ET.fromstring(plots[2].svg)
     places = {name: tuple(map(exactly, place)) for name, place in {"a": (1.0, 0.5), "b": (2.0, 0.6)}.items()}
     places["bound"] = exactly(0.5), exactly(0.9)
@@ -254,7 +256,7 @@ def drawn():
 
 def test_figures_are_well_formed_and_undated(drawn):
     _, plots = drawn
-    assert [plot.name for plot in plots] == ["iteration_time", "cumulative_time", "breakdown", "choices"]
+    assert [plot.name for plot in plots] == ["iteration_time", "cumulative_time", "breakdown", "choices", "spread"]
     for plot in plots:
         assert plot.png.startswith(b"\x89PNG\r\n")
         assert not re.search(rb"Software|tEXt|20\d\d-\d\d-\d\d", plot.png)
@@ -344,7 +346,7 @@ def test_hostile_names_are_names():
     assert "b" not in seen.tags
     (read,) = (json.loads(text) for text in seen.scripts if text.startswith("{"))
     assert [one["name"] for one in read["policies"]] == HOSTILE
-    assert seen.tags.count("img") == 4
+    assert seen.tags.count("img") == 5
     for name in HOSTILE:
         assert " ".join(name.split()) in " ".join(seen.text.split())
 
@@ -448,6 +450,26 @@ def test_text_in_the_data_can_end_no_script_and_reads_back(text):
     written = embedded({"name": text})
     assert not re.search("[<>&\u2028\u2029]", written)
     assert json.loads(written) == {"name": text}
+
+
+@given(st.lists(st.tuples(*[st.floats(0, 1e6)] * 4), min_size=1, max_size=300))
+def test_percentiles_are_times_that_occurred_and_enough_iterations_are_within(parts):
+    made = pd.DataFrame(parts, columns=["compute_s", "select_s", "communicate_s", "wait_s"])
+    made["iteration_s"] = made.sum(axis=1)
+    found = spread.condensed(made, float)
+    exchanges = made["select_s"] + made["communicate_s"] + made["wait_s"]
+    for what, times in (("iteration_s", made["iteration_s"].to_numpy()), ("exchange_s", exchanges.to_numpy())):
+        for percent in spread.PERCENTS:
+            one = found[what][f"p{percent}"]
+            assert one in times
+            assert 100 * np.sum(times <= one) >= percent * times.size
+            assert 100 * np.sum(times < one) < percent * times.size
+
+
+def test_the_spread_of_no_iteration_is_drawn_without_curves():
+    none = frame([1.0]).assign(policy="a").iloc[:0]
+    assert spread.condensed(none, float) is None
+    assert [len(axes.lines) for axes in spread.draw_spread(none).axes] == [3, 3]
 
 
 def test_cells_are_sorted_by_numbers_and_what_is_not_known_has_none():

@@ -16,7 +16,8 @@ from simnet.report.tables import empty_table, fits, print_wide, show_listing
 
 _LEFT = ("policy", "most used choice")
 # What a narrow terminal does without, first to last.
-_SPARE = ((), PHASES, ("regret",), ("bytes sent",), ("most used choice",), ("switches",), ("gain",))
+_PERCENTILES = ("iteration p50, p90, p99", "exchange p50, p90, p99")
+_SPARE = ((), _PERCENTILES, PHASES, ("regret",), ("bytes sent",), ("most used choice",), ("switches",), ("gain",))
 
 _SPARE_OF_SEEDS = ((), ("bytes sent", "regret"), ("its paired interval",), ("worth",), ("fastest with",))
 

@@ -42,6 +42,7 @@ from simnet.report.drawing import (
     unit,
 )
 from simnet.report.paired import exactly
+from simnet.report.spread import TITLE, TOLD, draw_spread
 from simnet.report.summary import PHASES, with_exploration
 
 _WEATHER_COLOUR = "#5B6B7A"
@@ -82,6 +83,7 @@ def render(
         places = {name: (exactly(seconds), exactly(one["per_iteration"])) for name, (seconds, one) in bought.items()}
         drawn = draw_frontier(measure, places, policy_colours(iterations["policy"], bound), bound)
         plots.insert(2, plot("frontier", *TITLES[measure], drawn))
+    plots.append(plot("spread", TITLE, TOLD, draw_spread(with_exploration(iterations), bound)))
     if "accuracy" not in iterations:
         return plots
     ratios = efficiency(iterations, bound, learnt or {})

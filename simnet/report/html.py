@@ -223,6 +223,8 @@ TERMS = {
     "select": "selecting and merging entries, mean over workers",
     "communicate": "having a message of one's own in flight, mean over workers",
     "wait": "for others, mean over workers",
+    "iteration p50, p90, p99": "time within which half of the iterations are, nine of ten, and 99 of 100",
+    "exchange p50, p90, p99": "the same of what iterations take beside computing, mean over workers",
     "regret": "time lost against the bound, which knows the network as it is going to be",
     "most used choice": "the exchange, a scheme with its collective, that was used in most iterations",
     "switches": "how often the choice changed from one iteration to the next",

@@ -99,12 +99,14 @@ def keys(summary: Summary) -> list[tuple[Key, ...]]:
 
 def _keys(summary: Summary, name: str) -> tuple[Key, ...]:
     one = summary["policies"][name]
-    regret, choice = one["regret"], max(one["choices"], key=one["choices"].__getitem__, default=None)
+    spread, regret = one["spread"], one["regret"]
+    choice = max(one["choices"], key=one["choices"].__getitem__, default=None)
     return (
         *(name, one["simulated_s"], one["simulated_s"]),
         *(one["gain"], one["simulated_s"] / (one["iterations"] * one["gain"]) if one["gain"] else None),
         one["bytes_sent_B"],
         *(one["breakdown_s"][phase] for phase in PHASES),
+        *(None if spread is None else spread[what]["p99"] for what in ("iteration_s", "exchange_s")),
         *(None if regret is None else regret["seconds"], choice, one["switch_count"]),
     )
 

@@ -6,12 +6,12 @@ import math
 
 from simnet.base.units import format_bandwidth, format_bytes, format_seconds, format_within
 from simnet.job import MAIN
-from simnet.report import co_located, failures, learning, worth
+from simnet.report import co_located, failures, learning, spread, worth
 from simnet.report.summary import PHASES, PolicySummary, Summary, Switch, learning_of
 
 HEADINGS = (
     *("policy", "simulated time", "vs best", "gain", "time per gain", "bytes sent"),
-    *(*PHASES, "regret", "most used choice", "switches"),
+    *(*PHASES, "iteration p50, p90, p99", "exchange p50, p90, p99", "regret", "most used choice", "switches"),
 )
 """Of the summary table; see `rows`."""
 
@@ -177,6 +177,7 @@ def _row(summary: Summary, name: str) -> tuple[str, ...]:
         format_seconds(one["simulated_s"] / (one["iterations"] * one["gain"])) if one["gain"] else "-",
         format_bytes(one["bytes_sent_B"]),
         *(_phase(one, phase) for phase in PHASES),
+        *("-" if one["spread"] is None else spread.told(one["spread"][what]) for what in ("iteration_s", "exchange_s")),
         lost,
         choice if count == one["iterations"] else f"{choice} ({100 * count / one['iterations']:.0f} %)",
         str(one["switch_count"]),

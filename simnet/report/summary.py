@@ -20,7 +20,7 @@ from typing_extensions import TypedDict
 from simnet.costs.devices import DeviceProfile
 from simnet.job import EXPLORE, MAIN, Interruption, JobShare
 from simnet.network import MAX_MIN, STACKS, Sharing, Stack
-from simnet.report import co_located, devices, failures, learning, sharing, stacks, worth
+from simnet.report import co_located, devices, failures, learning, sharing, spread, stacks, worth
 from simnet.report.calibrated import CalibrationSummary
 
 PHASES = ("compute", "select", "communicate", "wait")
@@ -72,8 +72,9 @@ class PolicySummary(TypedDict):
     """One policy's run; `ended` if workers died and it did not get to its last iteration.
 
     Time, bytes, breakdown and the interval of the time to select are of exploration, too; all else is of the training
-    alone. Density and gain are means over its iterations. There is `learning` where a model was trained, and `worth`
-    where it is known what the time bought.
+    alone. Density and gain are means over its iterations; `spread` is of these with what was explored before them, None
+    if there are none. There is `learning` where a model was trained, and `worth` where it is known what the time
+    bought.
     """
 
     iterations: int
@@ -85,6 +86,7 @@ class PolicySummary(TypedDict):
     breakdown_s: dict[str, float]
     select_low_s: float
     select_high_s: float
+    spread: spread.SpreadSummary | None
     regret: Regret | None
     choices: dict[str, int]
     switch_count: int
@@ -383,6 +385,7 @@ def _policy(every: pd.DataFrame) -> PolicySummary:
         "breakdown_s": {phase: _rounded(math.fsum(frame[f"{phase}_s"])) for phase in PHASES},
         "select_low_s": _rounded(math.fsum(frame["select_low_s" if "select_low_s" in frame else "select_s"])),
         "select_high_s": _rounded(math.fsum(frame["select_high_s" if "select_high_s" in frame else "select_s"])),
+        "spread": spread.condensed(frame, _rounded),
         "regret": None,
         "choices": {str(labels[index]): int(counts[index]) for index in order},
         "switch_count": len(switched),

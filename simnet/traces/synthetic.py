@@ -17,8 +17,7 @@ a mixture of Gaussians whose scales are themselves random:
   gradient is: batches differ in how much there is to learn. It has the values that recorded workers had, in random
   order; without those it is lognormal.
 
-With a lognormal scale the magnitudes have tails between those of generalised Gaussians and of Student's t, which are
-Gaussian mixtures too.
+With a lognormal scale the magnitudes have tails between those of generalised Gaussians and of Student's t.
 
 Where the magnitudes of a layer follow no such law, they are given as quantiles (`simnet.traces.refining`). Which
 entries are the larger ones is then decided by s (|x| - shift), with s and the shift of kinds of entries
@@ -48,6 +47,7 @@ from simnet.base.quantities import Count
 from simnet.base.rng import stream
 from simnet.costs.models import Layer, ModelProfile, model
 from simnet.traces import ordering
+from simnet.traces.exponential import exponential
 from simnet.traces.metadata import SHIPPED, is_name, read_description
 from simnet.traces.normals import Normals, loops_for
 from simnet.traces.ranked import Ranked
@@ -342,12 +342,12 @@ class SyntheticSource:
                 if compiled is not None and len(run.sizes) == 1:
                     deviation, dead = spread_and_dead[:, run.layers.start]
                     piece *= deviation
-                    np.exp(piece, out=piece)
+                    exponential(piece, out=piece)
                     compiled.silence(piece, life, dead)
                     continue
                 deviation, dead = np.repeat(spread_and_dead[:, run.layers], run.sizes, axis=1)
                 piece *= deviation
-                np.exp(piece, out=piece)
+                exponential(piece, out=piece)
                 piece *= life >= dead
         return logs
 

@@ -1,0 +1,114 @@
+"""The exponential in single precision, the same bits on every machine.
+
+numpy computes it by the instructions of the processor: those with AVX2 or AVX-512 by one formula, others by the
+system's library, which gives another last bit in 4 of 10 cases. Gradients that differ in their last bits select other
+entries where two are nearly alike. The formula is that of numpy with AVX2 [1]_: a multiple of log 2 is taken off in two
+steps, and a rational function of the rest is scaled by a power of two, all with fused multiplications.
+
+References
+----------
+.. [1] ``simd_exp_FLOAT`` in ``numpy/_core/src/umath/loops_exponent_log.dispatch.c.src``, https://github.com/numpy/numpy.
+"""
+
+from __future__ import annotations
+
+from functools import cache
+
+import numpy as np
+
+from simnet.base.arrays import Floats
+from simnet.traces.source import Values
+
+_LOG2_E = np.float32(1.4426950408889634)
+# Added and taken off again, it rounds to a whole number.
+_ROUNDING = np.float32(1.5 * 2**23)
+_LOG_2 = tuple(map(np.float32, (-6.93145752e-1, -1.42860677e-6)))
+_NUMERATOR = tuple(
+    map(
+        np.float32,
+        (
+            *(5.082762527590693718096e-04, 6.757896990527504603057e-03, 5.114512081637298353406e-02),
+            *(2.473615434895520810817e-01, 7.257664613233124478488e-01, 9.999999999980870924916e-01),
+        ),
+    )
+)
+_DENOMINATOR = tuple(map(np.float32, (2.159509375685829852307e-02, -2.742335390411667452936e-01, 1.0)))
+_LARGEST, _SMALLEST = np.float32(88.72283935546875), np.float32(-103.97208404541015625)
+# Of a number in double precision, the bits that single precision lacks, and those of the middle between two of these.
+_LACKS, _MIDDLE = (1 << 29) - 1, 1 << 28
+
+
+def exponential(values: Values, out: Values) -> None:
+    """Put e to the power of `values` into `out`.
+
+    Where the processor's own instructions give other bits, it takes some 30 times as long as `numpy.exp`.
+
+    Parameters
+    ----------
+    values : ndarray of float32
+        The exponents, none of them NaN.
+    out : ndarray of float32, of the same shape
+        It may be `values`.
+
+    Examples
+    --------
+    >>> row = np.array([0.0, 1.0, -200.0], dtype=np.float32)
+    >>> exponential(row, out=row)
+    >>> row.tolist()
+    [1.0, 2.7182819843292236, 0.0]
+    """
+    if processor_agrees():
+        np.exp(values, out=out)
+    else:
+        out[...] = by_formula(values)
+
+
+@cache
+def processor_agrees() -> bool:
+    """Return whether `numpy.exp` gives the bits of `by_formula` on this machine."""
+    tried = np.linspace(-104.0, 88.7, 20_000, dtype=np.float32)
+    with np.errstate(under="ignore"):
+        return np.array_equal(np.exp(tried).view(np.int32), by_formula(tried).view(np.int32))
+
+
+def by_formula(values: Values) -> Values:
+    """Return e to the power of `values` by the formula, in steps that round alike everywhere.
+
+    Parameters
+    ----------
+    values : ndarray of float32
+        The exponents.
+    """
+    with np.errstate(over="ignore", under="ignore", invalid="ignore"):
+        power = (values * _LOG2_E + _ROUNDING) - _ROUNDING
+        rest = values
+        for part in _LOG_2:
+            rest = _fused(power, part, rest)
+        made = _polynomial(rest, _NUMERATOR) / _polynomial(rest, _DENOMINATOR)
+        scaled: Values = np.ldexp(made, np.clip(power, -1000, 1000).astype(np.int32))
+    scaled[values > _LARGEST] = np.inf
+    scaled[values < _SMALLEST] = 0.0
+    return scaled
+
+
+def _polynomial(x: Values, coefficients: tuple[np.float32, ...]) -> Values:
+    made = np.full_like(x, coefficients[0])
+    for one in coefficients[1:]:
+        made = _fused(made, x, one)
+    return made
+
+
+def _fused(a: Values, b: Values | np.float32, c: Values | np.float32) -> Values:
+    """Return a b + c, rounded once.
+
+    The product of two is exact in double precision, the sum is rounded there. Where that falls on the middle between
+    two numbers of single precision, what was rounded off decides.
+    """
+    product = np.multiply(a, b, dtype=np.float64)
+    added = np.asarray(c, dtype=np.float64)
+    total: Floats = product + added
+    shown = total - product
+    error = (product - (total - shown)) + (added - shown)
+    halfway = ((total.view(np.int64) & _LACKS) == _MIDDLE) & (error != 0)
+    total[halfway] = np.nextafter(total[halfway], np.copysign(np.inf, error[halfway]))
+    return total.astype(np.float32)
