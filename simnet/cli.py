@@ -20,7 +20,7 @@ from simnet.commands.compare import compare
 from simnet.commands.export import export
 from simnet.commands.list import list_
 from simnet.commands.measure import measure
-from simnet.commands.new import new_policy, new_scenario, new_scheme, new_topology
+from simnet.commands.new import new_policy, new_scenario, new_scheme, new_strategy, new_topology
 from simnet.commands.predict import predict, predict_job
 from simnet.commands.report import report
 from simnet.commands.run import run
@@ -59,6 +59,7 @@ class Verbs(Commands):
         "new scheme": (new_scheme, "my_scheme"),
         "new topology": (new_topology, "two_rooms"),
         "new policy": (new_policy, "my_policy"),
+        "new strategy": (new_strategy, "my_strategy"),
         "list": (list_, "sparsifiers"),
         "schema": (schema, "> scenario.schema.json"),
         "warm": (warm, ""),

@@ -21,7 +21,7 @@ ROOT = Path(__file__).parents[1]
 def written(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder with one of each kind."""
     folder = tmp_path_factory.mktemp("new")
-    for kind in ("scenario", "scheme", "topology", "policy"):
+    for kind in ("scenario", "scheme", "topology", "policy", "strategy"):
         did("new", kind, f"own_{kind}", "--out", folder)
     return folder
 
@@ -90,7 +90,7 @@ def test_they_pass_their_own_tests(written: Path, installed: dict[str, str]) -> 
 
 def test_they_pass_the_checks_of_the_project(written: Path, installed: dict[str, str]) -> None:
     files = sorted(written.rglob("*.py"))
-    assert len(files) == 6
+    assert len(files) == 8
     settings = ROOT / "pyproject.toml"
     process(installed, written, "ruff", "format", "--check", "--no-cache", "--config", settings, *files)
     process(installed, written, "ruff", "check", "--no-cache", "--config", settings, "--ignore", "D,INP", *files)
@@ -129,6 +129,7 @@ def test_scenarios_of_a_folder_share_its_schema(tmp_path: Path) -> None:
         ("scheme", "topk", "comes with simnet"),
         ("topology", "star", "comes with simnet"),
         ("policy", "fixed", "comes with simnet"),
+        ("strategy", "diloco", "comes with simnet"),
         ("scenario", "quickstart", "comes with simnet"),
         ("scheme", "json", "Python module that is there already"),
         ("policy", "Mine", "must begin with a small letter"),

@@ -54,6 +54,15 @@ def new_policy(name: Name, out: Folder = Path(), force: Force = False) -> None:
     _package("policy", name, out, force)
 
 
+def new_strategy(name: Name, out: Folder = Path(), force: Force = False) -> None:
+    """Write a training strategy in a file of its own to start from, with a test."""
+    from simnet import strategies
+
+    _check(name, strategies.names(), force)
+    _written("strategy", name, out, force)
+    terminal.say(f"Test: python -m pytest {out / f'test_{name}.py'}")
+
+
 def _check(name: str, known: list[str], force: bool) -> None:
     """Refuse a name that is none, that simnet has, or that Python has for something else."""
     if not re.fullmatch(r"[a-z][a-z0-9_]*", name):
