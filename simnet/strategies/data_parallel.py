@@ -35,7 +35,7 @@ class DataParallel(Strategy):
     paper = "Li et al., VLDB 2020 (PyTorch's DistributedDataParallel)"
     alike = True
 
-    def __init__(self, replicas: Replicas, *, inner: Optimiser, averaging: Averaging = Averaging()) -> None:  # noqa: B008
+    def __init__(self, replicas: Replicas, *, inner: Optimiser, averaging: Averaging = Averaging()) -> None:
         super().__init__(replicas, inner)
         self._averager = self.averager("gradients", averaging)
 
@@ -77,7 +77,7 @@ class GradientAccumulation(DataParallel):
         *,
         inner: Optimiser,
         period: Count,
-        averaging: Averaging = Averaging(),  # noqa: B008
+        averaging: Averaging = Averaging(),
     ) -> None:
         super().__init__(replicas, inner=inner, averaging=averaging)
         self.period = whole(period, "period", 1)

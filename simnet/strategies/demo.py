@@ -42,7 +42,7 @@ class DeMo(DataParallel):
         *,
         lr: LearningRate = 4e-4,
         weight_decay: Decay = 0.0,
-        averaging: Averaging = Averaging("demo"),  # noqa: B008
+        averaging: Averaging = Averaging("demo"),
         scaled: bool = True,
     ) -> None:
         super().__init__(replicas, inner=SignDescent(lr, weight_decay), averaging=averaging)

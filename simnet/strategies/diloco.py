@@ -68,7 +68,7 @@ class DiLoCo(Strategy):
         inner: Optimiser = INNER,
         outer: SGD = OUTER,
         period: Count = 500,
-        averaging: Averaging = Averaging(),  # noqa: B008
+        averaging: Averaging = Averaging(),
         scaled: bool = False,
         compat: Compat = "paper",
         broadcast: Annotated[str, AlgorithmOf("broadcast")] = "binomial",

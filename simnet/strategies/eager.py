@@ -52,7 +52,7 @@ class DelayedDiLoCo(Strategy):
         inner: Optimiser = INNER,
         outer: SGD = LATE,
         period: Count = 30,
-        averaging: Averaging = Averaging(),  # noqa: B008
+        averaging: Averaging = Averaging(),
     ) -> None:
         super().__init__(replicas, inner)
         self.outer, self.period = outer, whole(period, "period", 1)
@@ -108,7 +108,7 @@ class EagerDiLoCo(Strategy):
         outer: SGD = LATE,
         period: Count = 30,
         first: Literal["absent", "own"] = "absent",
-        averaging: Averaging = Averaging(),  # noqa: B008
+        averaging: Averaging = Averaging(),
     ) -> None:
         super().__init__(replicas, inner)
         named(first, "first", ("absent", "own"))

@@ -46,7 +46,7 @@ class LocalSGD(Strategy):
         *,
         inner: Optimiser,
         period: Count,
-        averaging: Averaging = Averaging(),  # noqa: B008
+        averaging: Averaging = Averaging(),
         compat: Counting = "paper",
     ) -> None:
         super().__init__(replicas, inner)
@@ -85,9 +85,9 @@ class FedAvg(LocalSGD):
         self,
         replicas: Replicas,
         *,
-        inner: Optimiser = AdamW(),  # noqa: B008
+        inner: Optimiser = AdamW(),
         period: Count,
-        averaging: Averaging = Averaging(),  # noqa: B008
+        averaging: Averaging = Averaging(),
         compat: Counting = "gym",
     ) -> None:
         super().__init__(replicas, inner=inner, period=period, averaging=averaging, compat=compat)

@@ -38,10 +38,10 @@ class SparseLoCo(DiLoCo):
         self,
         replicas: Replicas,
         *,
-        inner: Optimiser = AdamW(1e-3),  # noqa: B008
+        inner: Optimiser = AdamW(1e-3),
         lr: LearningRate = 1.0,
         period: Count = 15,
-        averaging: Averaging = Averaging("sparseloco"),  # noqa: B008
+        averaging: Averaging = Averaging("sparseloco"),
         scaled: bool = True,
     ) -> None:
         super().__init__(replicas, inner=inner, outer=SGD(lr), period=period, averaging=averaging, scaled=scaled)
@@ -67,10 +67,10 @@ class CCLoco(SparseLoCo):
         self,
         replicas: Replicas,
         *,
-        inner: Optimiser = AdamW(8e-4),  # noqa: B008
+        inner: Optimiser = AdamW(8e-4),
         lr: LearningRate = 1.0,
         period: Count = 15,
-        averaging: Averaging = Averaging("ccloco"),  # noqa: B008
+        averaging: Averaging = Averaging("ccloco"),
         scaled: bool = True,
     ) -> None:
         super().__init__(replicas, inner=inner, lr=lr, period=period, averaging=averaging, scaled=scaled)
@@ -96,10 +96,10 @@ class Templar(SparseLoCo):
         self,
         replicas: Replicas,
         *,
-        inner: Optimiser = AdamW(1.17e-4, 0.9, 0.95, weight_decay=0.1),  # noqa: B008
+        inner: Optimiser = AdamW(1.17e-4, 0.9, 0.95, weight_decay=0.1),
         lr: LearningRate = 0.4,
         period: Count = 30,
-        averaging: Averaging = Averaging("templar"),  # noqa: B008
+        averaging: Averaging = Averaging("templar"),
         scaled: bool = False,
     ) -> None:
         super().__init__(replicas, inner=inner, lr=lr, period=period, averaging=averaging, scaled=scaled)
@@ -133,9 +133,9 @@ class MuLoCo(DiLoCo):
         replicas: Replicas,
         *,
         inner: Optimiser,
-        outer: SGD = SGD(0.7, momentum=0.6, nesterov=True),  # noqa: B008
+        outer: SGD = SGD(0.7, momentum=0.6, nesterov=True),
         period: Count = 30,
-        averaging: Averaging = Averaging("muloco"),  # noqa: B008
+        averaging: Averaging = Averaging("muloco"),
         scaled: bool = True,
     ) -> None:
         super().__init__(replicas, inner=inner, outer=outer, period=period, averaging=averaging, scaled=scaled)

@@ -169,7 +169,7 @@ class SPARTADiLoCo(DiLoCo):
         inner: Optimiser = INNER,
         outer: SGD = OUTER,
         period: Count = 100,
-        averaging: Averaging = Averaging(),  # noqa: B008
+        averaging: Averaging = Averaging(),
         compat: Compat = "gym",
         share: PositiveShare = 0.005,
         masks: Masks = "broadcast",

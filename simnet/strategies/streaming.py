@@ -57,7 +57,7 @@ class StreamingDiLoCo(Strategy):
         period: Count = 100,
         delay: int = 1,
         mixing: Share = 0.0,
-        averaging: Averaging = Averaging(),  # noqa: B008
+        averaging: Averaging = Averaging(),
     ) -> None:
         super().__init__(replicas, inner)
         self.fragments = fragments_of(replicas, fragments)
