@@ -13,7 +13,6 @@ from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.fft import dctn, idctn
 
 from simnet.base.arrays import Floats
 from simnet.sparsifier_models.selection import Indices, Values
@@ -124,6 +123,9 @@ class Blocks(NamedTuple):
         >>> Blocks((1, 4), (1, 4)).coefficients(np.ones((1, 4), dtype=np.float32))
         array([[2., 0., 0., 0.]])
         """
+        # Loaded where it is needed, as it takes longer to load than all schemes.
+        from scipy.fft import dctn
+
         found: Floats = dctn(blocks.astype(np.float64).reshape(-1, *self.tile), axes=(1, 2), norm="ortho")
         return found.reshape(-1, self.size)
 
@@ -138,6 +140,8 @@ class Blocks(NamedTuple):
         -------
         ndarray of float64, shape (some, size)
         """
+        from scipy.fft import idctn
+
         found: Floats = idctn(coefficients.astype(np.float64).reshape(-1, *self.tile), axes=(1, 2), norm="ortho")
         return found.reshape(-1, self.size)
 

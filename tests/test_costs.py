@@ -161,7 +161,10 @@ BY_DENSITY = {
     "topkdsa_bounds upper": lambda *arguments: costs.topkdsa_bounds(*arguments).upper,
     "uniontopk": costs.uniontopk,
 }
-QUANTISED = (costs.fp16, costs.powersgd, costs.qsgd, costs.signsgd, costs.signsgd_allgather)
+QUANTISED = (
+    *(costs.fp16, costs.powersgd, costs.qsgd, costs.signsgd, costs.signsgd_allgather),
+    *(costs.chunked_allgather, costs.muloco, costs.int8_ring),
+)
 BY_LENGTH = {one.__name__: one for one in (*DENSE, *QUANTISED)}
 
 

@@ -28,7 +28,8 @@ KINDS = [*COMMON_KINDS, "tiny", "large", "one entry"]
 TEN_TIMES = FIXED.keys() | {"cltk", "uniontopk", "gaussiank", "sidco", "redsync", "topka", "gtopk", "oktopk"}
 ABOUT_MESSAGES = ["counts", "sizes", "cuts", "split sizes", "starts", "ends"]
 
-# Quantisers send what fits, and means of blocks are taken in double precision. Memory is bounded up to these densities, and up to 0.1 elsewhere.
+# Quantisers send what fits, and means of blocks are taken in double precision. Memory is bounded up to these
+# densities, and up to 0.1 elsewhere.
 SUMMED = [one for one in EVERY if one[0] not in ("fp16", "qsgd", "signsgd", "powersgd", *MATRICES)]
 DENSEST = dict.fromkeys(("exdyna", "micro", "deft", "cltk", "uniontopk", "hardthreshold", "sage"), 0.5)
 DENSEST |= {"oktopk": 0.01, "topkdsa": 0.01, "spardl": 0.05}

@@ -1,5 +1,6 @@
 """What every scheme sends, against the closed forms that it names: bytes, and times on an idle star, for any P."""
 
+import math
 from dataclasses import dataclass
 from itertools import zip_longest
 from typing import NamedTuple
@@ -349,6 +350,51 @@ def _(model, exchange):
     return [Claim([(costs.powersgd, known)])]
 
 
+def contributed(function):
+    def claims(model, exchange):
+        known = {"M": 4 * model.parameters, "contributed": model.contributed}
+        return [Claim([(function, known)], "gather" if function is costs.chunked_allgather else "mean")]
+
+    return claims
+
+
+for name in ("demo", "ccloco", "sparseloco", "templar"):
+    case(name, costs.chunked_allgather, layers="thirds")(contributed(costs.chunked_allgather))
+case("templar", costs.chunked_allgather, wire="released")(contributed(costs.chunked_allgather))
+case("muloco", costs.muloco, off=GATHER)(contributed(costs.muloco))
+case("muloco", costs.muloco, layers="thirds", bins=4, compressor="linear", off=GATHER)(contributed(costs.muloco))
+case("muloco", costs.chunked_allgather, layers="thirds", compressor="topk")(contributed(costs.chunked_allgather))
+
+
+@case("demo", costs.chunked_allgather, chunk=48, topk=7)
+def _(model, exchange):
+    # 720 = 15 * 48; indices of six bits.
+    known = {"M": 4 * model.parameters, "size": 48, "k": 7, "bits": 6 + 32}
+    return [Claim([(costs.chunked_allgather, known)], "gather")]
+
+
+@case("demo", costs.chunked_allgather, layers="thirds", wire="released")
+@case("ccloco", costs.chunked_allgather, layers="thirds", wire="released", bins=16)
+@case("muloco", costs.chunked_allgather, layers="thirds", wire="released")
+def _(model, exchange):
+    # A gather of each part of each tensor.
+    parts = (
+        [contribution for _, sizes in model._parts() for contribution in sizes]
+        if model.name != "muloco"
+        else [nbytes for _, shape in model.tensors for nbytes in model._bytes(shape)]
+    )
+    known = {"M": 4 * model.parameters}
+    return [Claim([(costs.chunked_allgather, {**known, "contributed": one}) for one in parts], "gather")]
+
+
+@case("int8ring", costs.int8_ring)
+def _(model, exchange):
+    # Where 2 P does not divide 720, all wait for the longest chunks.
+    chunk = -(-model.parameters // (2 * model.workers))
+    longest = [(costs.int8_ring, {"M": 4 * 2 * model.workers * chunk})]
+    return [Claim([(costs.int8_ring, dense_bytes(model))], longest=longest)]
+
+
 def even_gradients(P, shift):
     """Gradients with as many entries in each region at every worker, each worker's `shift` further than the last's."""
     rows = np.zeros((P, P, REGION), dtype=np.float32)
@@ -619,6 +665,43 @@ def _(model, exchange):
     columns = sum(one.rank * one.rows for one in model._matrices)
     orthogonal = [("norm", columns)] * model.options.rank
     return Doing([("norm", entries)], [*orthogonal, ("norm", entries)], [("sum", entries)])
+
+
+@by_hand("demo", "ccloco", "sparseloco", "templar")
+def _(model, exchange):
+    n, P, tensors, k = model.parameters, model.workers, len(model.tensors), model.k
+    transform = [("cast", n / tensors)] * (2 * tensors * model.transforms)
+    select = [("topk_segments", blocks.size, 1, 0, blocks.number) for _, blocks in model.tensors]
+    of_each = [("gather", k / tensors)] * tensors
+    if model.options.bins is not None:
+        of_each += [("norm", k / tensors), ("cast", k / tensors)] * tensors
+    kept = [*[("scatter", k / tensors)] * tensors, *transform, *[("sum", n / tensors)] * (tensors * model.transforms)]
+    return Doing([*transform, *select, *of_each, *kept], [], [*[("scatter", k / tensors)] * (P * tensors), *transform])
+
+
+@by_hand("muloco")
+def _(model, exchange):
+    n, P, tensors = model.parameters, model.workers, len(model.tensors)
+    quantised = [("norm", n / tensors), ("cast", n / tensors)] * tensors
+    if model.options.compressor == "topk":
+        k = model.k / tensors
+        select = [("topk_layer", math.prod(shape)) for _, shape in model.tensors]
+        return Doing([*select, *[("gather", k), ("scatter", k)] * tensors], [], [("scatter", k)] * (P * tensors))
+    before = [*quantised, *[("sum", n / tensors)] * tensors]
+    if model.wire.released:
+        return Doing(before, [], [*[("sum", n / tensors)] * (P * tensors), *quantised])
+    return Doing(before, [*[("sum", n / P)] * P, ("norm", n / P), ("cast", n / P)], [("cast", n)])
+
+
+@by_hand("int8ring")
+def _(model, exchange):
+    P = model.workers
+    half = model.parameters / (2 * P)
+    quantised = [("norm", half)] * 2 + [("cast", half)] * 2
+    reduced = [*[("sum", half)] * 2, *quantised]
+    # The owner quantises twice: what it keeps, and what it sends on.
+    return Doing(quantised, [*reduced * (P - 1), *quantised, *[*[("cast", half)] * 2, *quantised] * (P - 2)],
+                 [("cast", half)] * 2)  # fmt: skip
 
 
 @every

@@ -1,0 +1,511 @@
+"""Compressors of low-communication training: golden runs, blocks, transform, quantisers, packing, mass, bytes."""
+
+import math
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gradients import KINDS, f32, gradients_of
+from looping import each
+from simnet.sparsifier_models import create
+from simnet.sparsifier_models.chunking import largest_divisor, largest_of_each, mean_of_sent, places, tiles, whole_rows
+from simnet.sparsifier_models.conformance import check
+from simnet.sparsifier_models.lookup_quantisers import linear, statistical, uncentred
+from simnet.sparsifier_models.packing import pack_12, pack_bits, packed_bytes, unpack_12, unpack_bits
+from simnet.sparsifier_models.topk import Topk
+
+GOLDEN = Path(__file__).parent / "golden" / "lowcomm"
+LAYERS = [("w1", [32, 48]), ("w2", [24, 40]), ("b", 70)]
+N = 2566
+TENSORS = ("w1", "w2", "b")
+
+CASES = {
+    "demo_c16_k4": ("demo", {"chunk": 16, "topk": 4, "gain": 1e-3}),
+    "ccloco_c16_k4": ("ccloco", {"chunk": 16, "topk": 4, "gain": 0.7, "compat": "released"}),
+    "ccloco_c16_k4_q256": ("ccloco", {"chunk": 16, "topk": 4, "gain": 0.7, "bins": 256, "compat": "released"}),
+    "ccloco_c16_k4_q4": ("ccloco", {"chunk": 16, "topk": 4, "gain": 0.7, "bins": 4, "compat": "released"}),
+    "sparseloco_c16_k8": ("sparseloco", {"chunk": 16, "topk": 8, "gain": 0.8, "bins": None}),
+    "sparseloco_c16_k8_q4": ("sparseloco", {"chunk": 16, "topk": 8}),
+    "templar_c16_k8_q4": ("templar", {"chunk": 16, "topk": 8}),
+    "muloco_stat_q4": ("muloco", {"decay": 0.9, "gain": 0.7, "bins": 4}),
+    "muloco_rowstat_q4": ("muloco", {"decay": 0.9, "gain": 0.7, "bins": 4, "compressor": "row_wise_statistical"}),
+    "muloco_topk05": ("muloco", {"decay": 0.9, "gain": 0.7, "density": 0.05, "compressor": "topk"}),
+}  # fmt: skip
+CHUNKED = ("demo", "ccloco", "sparseloco", "templar")
+
+
+def golden_model(case, P):
+    name, options = CASES[case]
+    return create(name, P, N, layers=LAYERS, wire="released", **options)
+
+
+def buffers(model, gradients):
+    """Return what each worker compresses."""
+    decay, gain = map(np.float32, model.weights)
+    return decay * model.residual + gain * gradients
+
+
+def assert_near(found, expected):
+    np.testing.assert_allclose(found, expected, rtol=0, atol=1e-5 * np.abs(expected).max())
+
+
+def steps_of(case, P, folder):
+    """Yield number, recording, model, what workers compress, and the exchange, step by step."""
+    inputs, run = (np.load(folder / f"{one}.npz") for one in ("inputs", f"{case}.P{P}"))
+    model, theta, momentum = golden_model(case, P), inputs["theta0"], 0
+    for t in range(min(len(run["tx_bytes"]), len(inputs["grad"]))):
+        gradients = inputs["grad"][t, :P]
+        if model.name == "muloco":
+            # Old less new parameters, with the rounding of both.
+            gradients = theta - (theta - gradients)
+        compressed = buffers(model, gradients)
+        exchange = model.exchange(gradients)
+        momentum = np.float32(0.9) * momentum + exchange.update
+        theta = theta - np.float32(0.7) * (exchange.update + np.float32(0.9) * momentum)
+        yield t, run, model, compressed, exchange
+
+
+def check_transmitted(t, run, model, compressed, tensor):
+    """Hold what workers send of a tensor against what they sent."""
+    which = TENSORS.index(tensor)
+    place, how = model.tensors[which]
+    for worker, row in enumerate(compressed):
+        if model.name == "muloco":
+            values, about = run[f"values_{tensor}"][t, worker], run[f"metadata_{tensor}"][t, worker]
+            if model.options.compressor == "topk":
+                kept = about[3 + len(how) :]
+                sent = model._sent(row[place], how)
+                assert set(np.flatnonzero(sent)) == set(kept.tolist())
+                assert_near(sent[kept], values)
+                continue
+            coded = model.coded(row[place], how)
+            np.testing.assert_array_equal(pack_bits(coded.codes.ravel(), 2), values)
+            first = 2 if model.options.compressor == "statistical" else 1
+            described = [*coded.offset, *coded.table.ravel()]
+            numbers = np.delete(about, range(first - 1, first + len(how) + 1 + (first == 1)))
+            assert_near(described, numbers)
+            continue
+        found = model.contribution(row[place], how)
+        sent, values = run[f"idx_{tensor}"][t, worker], run[f"val_{tensor}"][t, worker]
+        order = np.argsort(sent, axis=1)
+        np.testing.assert_array_equal(found.indices, np.take_along_axis(sent, order, axis=1))
+        values = np.take_along_axis(values, order, axis=1)
+        if found.coded is None:
+            assert_near(found.values, values)
+            continue
+        np.testing.assert_array_equal(found.coded.codes.reshape(values.shape), values)
+        table = [*found.coded.offset, *found.coded.table[0]]
+        name = f"shift_lookup_scale_{tensor}" if model.name == "templar" else f"shift_lookup_{tensor}"
+        assert_near(table, run[name][t, worker][: len(table)])
+        if model.name == "templar" and t < len(run[f"packed_idx_{tensor}"]):
+            packed = run[f"packed_idx_{tensor}"][t, worker]
+            np.testing.assert_array_equal(pack_12(sent.ravel()), packed)
+            np.testing.assert_array_equal(unpack_12(packed, sent.size), sent.ravel())
+
+
+def check_run(case, P, folder):
+    for t, run, model, compressed, exchange in steps_of(case, P, folder):
+        for tensor in TENSORS:
+            check_transmitted(t, run, model, compressed, tensor)
+        for name, found in (("update", exchange.update), ("residual", model.residual)):
+            for place in np.flatnonzero(run[f"{name}_steps"] == t):
+                assert_near(found, run[name][place])
+        np.testing.assert_array_equal(exchange.stats["contributed"], run["tx_bytes"][t])
+        np.testing.assert_allclose(exchange.schedule.bytes_sent().sum(), P * (P - 1) * run["tx_bytes"][t, 0])
+        if "rx_bytes" in run:
+            # What the released code counts, its own share included.
+            total = exchange.schedule.bytes_received().mean() + exchange.stats["contributed"]
+            np.testing.assert_array_equal(total, run["rx_bytes"][t])
+
+
+@pytest.mark.parametrize("P", [2, 4])
+@pytest.mark.parametrize("case", CASES)
+def test_golden_run(case, P):
+    check_run(case, P, GOLDEN)
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_every_step_of_the_golden_runs(case, shared):
+    for P in (2, 4):
+        check_run(case, P, shared / "papers" / "data" / "lowcomm")
+
+
+def check_ring(P, folder):
+    inputs, run = (np.load(folder / f"{one}.npz") for one in ("inputs", f"prime_int8ring.P{P}"))
+    for t in range(min(len(run["result"]), len(inputs["grad"]))):
+        exchange = create("int8ring", P, 2560).exchange(inputs["grad"][t, :P, :2560])
+        np.testing.assert_allclose(exchange.replicas, run["result"][t], rtol=0, atol=1e-8)
+        np.testing.assert_allclose(exchange.update, run["result"][t].mean(0), rtol=0, atol=1e-8)
+        np.testing.assert_array_equal(exchange.schedule.bytes_sent(), run["tx_bytes"][t])
+
+
+@pytest.mark.parametrize("P", [2, 4])
+def test_golden_ring(P):
+    check_ring(P, GOLDEN)
+
+
+def test_every_round_of_the_golden_ring(shared):
+    for P in (2, 4):
+        check_ring(P, shared / "papers" / "data" / "lowcomm")
+
+
+# Settings that other golden runs have can be asked for.
+
+
+@each("name, options", [
+    ("demo", {"chunk": 64, "topk": 32}),
+    ("ccloco", {"chunk": 16, "topk": 4, "gain": 0.7, "dct": True, "decay": 0.95}),
+    ("templar", {"chunk": 16, "topk": 4}),
+    ("muloco", {"compressor": "linear", "bins": 4, "decay": 0.9, "gain": 0.7}),
+])  # fmt: skip
+def test_other_settings(name, options):
+    model = create(name, 2, N, layers=LAYERS, wire="released", **options)
+    exchange = model.exchange(gradients_of("heavy", 2, N, 0))
+    # 7 numbers of four bytes beside the lengths of the axes; two bits an entry.
+    expected = {"demo": 12 * 32 * 4, "ccloco": 12 * 4 * 19, "templar": 2.5 * 4 * 19, "muloco": 642 + 4 * (9 + 9 + 8)}
+    assert (exchange.stats["contributed"] == expected[name]).all()
+
+
+# Blocks
+
+shapes = st.one_of(st.tuples(st.integers(1, 70), st.integers(1, 70)), st.tuples(st.integers(1, 300)))
+
+
+@given(shapes, st.integers(1, 80), st.booleans())
+def test_blocks_tile_each_tensor(shape, most, rows):
+    blocks = (whole_rows if rows else tiles)(shape, most)
+    numbers = np.arange(math.prod(shape))
+    cut = blocks.cut(numbers)
+    assert cut.shape == (blocks.number, blocks.size)
+    np.testing.assert_array_equal(np.sort(cut.ravel()), numbers)
+    np.testing.assert_array_equal(blocks.joined(cut), numbers)
+    assert [slice(0, 0), *blocks.few()][-1].stop == blocks.number
+    columns = shape[-1]
+    for block in cut:
+        # Neighbours of a block lie side by side, or one below the other.
+        height, width = blocks.tile
+        expected = block[0] + columns * np.arange(height)[:, np.newaxis] + np.arange(width)
+        np.testing.assert_array_equal(block.reshape(height, width), expected)
+    if not rows:
+        assert all(one <= most for one in blocks.tile)
+
+
+@given(st.integers(1, 5000), st.integers(1, 100))
+def test_chunks_are_the_largest_divisors(size, most):
+    found = largest_divisor(size, most)
+    assert size % found == 0
+    assert found == max(one for one in range(1, most + 1) if size % one == 0)
+
+
+@given(shapes, st.integers(1, 20), st.integers(0, 99))
+def test_the_transform_is_orthonormal_and_comes_back(shape, most, seed):
+    blocks = tiles(shape, most)
+    cut = blocks.cut(gradients_of("heavy", 1, math.prod(shape), seed)[0])
+    found = blocks.coefficients(cut)
+    scale = np.abs(cut).max()
+    np.testing.assert_allclose(blocks.entries(found), cut, rtol=0, atol=1e-13 * scale * blocks.size)
+    wide = np.square(cut.astype(np.float64)).sum(1)
+    np.testing.assert_allclose(np.square(found).sum(1), wide, rtol=1e-12)
+    # The first coefficient is the mean, times the root of the number of entries.
+    np.testing.assert_allclose(found[:, 0], cut.mean(1, dtype=np.float64) * blocks.size**0.5, atol=1e-12 * scale)
+
+
+@given(st.integers(1, 9), st.integers(1, 40), st.sampled_from(KINDS), st.integers(0, 99), st.data())
+def test_the_largest_of_each_block(number, size, kind, seed, data):
+    k = data.draw(st.integers(1, size))
+    blocks = gradients_of(kind, number, size, seed)
+    expected = [sorted(sorted(range(size), key=lambda at: (-abs(row[at]), at))[:k]) for row in blocks]
+    assert largest_of_each(blocks, k).tolist() == expected
+
+
+def test_a_mean_over_contributors_counts_zeros_that_were_sent():
+    where = [np.array([[0, 1]]), np.array([[1, 2]])]
+    sent = [f32([[4, 0]]), f32([[6, 8]])]
+    assert mean_of_sent(where, sent, 4, contributors=True)[0].tolist() == [[4, 3, 8, 0]]
+    assert mean_of_sent(where, sent, 4, contributors=False)[0].tolist() == [[2, 3, 4, 0]]
+
+
+def test_shapes_are_those_of_the_layers():
+    model = create("topk", 1, 10, layers=[("w", [2, 3]), ("b", 4)])
+    assert (model.layers, model.shapes) == ((("w", 6), ("b", 4)), ((2, 3), (4,)))
+    assert list(places(model.shapes))[1] == (slice(6, 10), (4,))
+
+
+@each("layers, said", [
+    ([("w", [2, 3, 4])], r"shape of w must be one or two lengths, rows and columns, got \[2, 3, 4\]"),
+    ([("w", [2, 0])], "a length of w must be a whole number >= 1, got 0"),
+    ([("w", [2, 3])], "layers add up to 6 parameters, but there are 24"),
+])  # fmt: skip
+def test_shapes_that_are_refused(layers, said):
+    with pytest.raises(ValueError, match=said):
+        create("demo", 1, 24, layers=layers)
+
+
+# Quantisers and packing
+
+
+@given(
+    st.integers(1, 5), st.integers(1, 60), st.integers(2, 256), st.sampled_from([*KINDS, "large"]), st.integers(0, 99)
+)
+def test_codes_stay_within_their_range_and_means_are_kept(rows, size, bins, kind, seed):
+    values = gradients_of(kind, rows, size, seed)
+    scale = np.abs(values).max(axis=1, keepdims=True) + 1e-30
+    for coded in (statistical(values, bins, 6.0), uncentred(values, bins), linear(values, bins)):
+        assert coded.codes.shape == values.shape
+        assert coded.codes.max(initial=0) < bins
+        assert np.isfinite(coded.values()).all()
+    for quantise in (lambda one: statistical(one, bins, 6.0), lambda one: uncentred(one, bins)):
+        # What a bin stands for is the mean of what is in it.
+        found = quantise(values).values()
+        np.testing.assert_allclose((found / scale).mean(1), (values / scale).mean(1), atol=1e-5)
+    steps = (values.max(1, keepdims=True).astype(np.float64) - values.min(1, keepdims=True)) / (bins - 1)
+    error = np.abs(linear(values, bins).values() - values.astype(np.float64))
+    assert (error <= steps / 2 * (1 + 1e-5) + 1e-6 * scale).all()
+
+
+def test_rows_are_quantised_apart_and_long_ones_in_pieces():
+    values = gradients_of("heavy", 3, 20_000, 1)
+    for quantise in (lambda one: statistical(one, 16, 6.0), uncentred, lambda one: linear(one, 16)):
+        together = quantise(values)
+        for row, value in enumerate(values):
+            alone = quantise(value[np.newaxis])
+            for ours, theirs in zip(together, alone, strict=True):
+                np.testing.assert_array_equal(ours[row], theirs[0])
+
+
+def test_bins_lie_where_the_sheet_has_them():
+    # Four bins of 1.5 sigma: edges at -2.25, -0.75 and 0.75 sigma.
+    values = np.random.default_rng(0).standard_normal((1, 100_000)).astype(np.float32)
+    values = (values - values.mean()) / values.std(ddof=1)
+    codes = statistical(values, 4, 6.0).codes
+    for code, (least, most) in enumerate([(-9, -2.25), (-2.25, -0.75), (-0.75, 0.75), (0.75, 9)]):
+        inside = values[codes == code]
+        assert least - 1e-4 <= inside.min()
+        assert inside.max() <= most + 1e-4
+    # No mean is taken away, and three sigma are the last code.
+    shifted = uncentred(values + np.float32(1), 256)
+    np.testing.assert_array_equal(shifted.offset, 0)
+    sigma = np.sqrt(np.square(values.astype(np.float64) + 1).sum() / (values.size - 1))
+    assert (shifted.codes[values + 1 > 3 * sigma] == 255).all()
+    assert uncentred(f32([[1, -1]] * 3).reshape(1, -1), 4).codes[0, :2].tolist() == [3, 1]
+
+
+@given(st.sampled_from([1, 2, 4, 8]), st.integers(0, 40), st.integers(0, 99))
+def test_packing_comes_back(bits, count, seed):
+    rng = np.random.default_rng(seed)
+    codes = rng.integers(0, 1 << bits, count).astype(np.uint8)
+    packed = pack_bits(codes, bits)
+    assert packed.size == packed_bytes(count, bits)
+    np.testing.assert_array_equal(unpack_bits(packed, bits, count), codes)
+    indices = rng.integers(0, 4096, count)
+    assert pack_12(indices).size == 3 * math.ceil(count / 2)
+    np.testing.assert_array_equal(unpack_12(pack_12(indices), count), indices)
+    # Low bits first: the first code is the rest of the first byte.
+    if count:
+        assert int(packed[0]) % (1 << bits) == codes[0]
+
+
+# Mass
+
+
+class Decaying(Topk):
+    """Top-k whose error buffer decays: what is sent and kept adds up to decay and gain, at every index."""
+
+    name = "decaying"
+
+    def __init__(self, *given, **options):
+        super().__init__(*given, **options)
+        self.reads_gradients = True
+
+    @property
+    def weights(self):
+        return 0.5, 3.0
+
+
+def test_a_scheme_that_decays_keeps_all_promises():
+    batches = [gradients_of(kind, 3, 50, 0) for kind in ("normal", "heavy", "zero", "normal")]
+    check(lambda: Decaying(3, 50, 0.1), batches)
+    model = Decaying(1, 2, 0.5)
+    model.exchange(f32([[1, 2]]))
+    np.testing.assert_array_equal(model.residual, [[3, 0]])
+    exchange = model.exchange(f32([[1, 1]]))
+    np.testing.assert_array_equal(exchange.update, [4.5, 0])
+    assert exchange.stats["given_norm"] == pytest.approx(math.hypot(4.5, 3))
+
+
+@each("name, options", [
+    ("demo", {}), ("ccloco", {"gain": 0.5}), ("ccloco", {"dct": True}), ("sparseloco", {"decay": 0.7}),
+    ("muloco", {"requantised": False}), ("muloco", {"compressor": "topk", "density": 0.1}),
+])  # fmt: skip
+def test_mass_of_one_worker_is_conserved_up_to_decay(name, options):
+    model = create(name, 1, N, layers=LAYERS, **options)
+    decay, gain = model.weights
+    for step in range(4):
+        gradients, before = gradients_of("heavy", 1, N, step), model.residual
+        update = model.exchange(gradients).update
+        given = decay * before.astype(np.float64) + gain * gradients
+        np.testing.assert_allclose(update + model.residual[0], given[0], rtol=0, atol=1e-6 * np.abs(given).max())
+
+
+@each("name", ["sparseloco", "ccloco"])
+def test_a_mean_over_all_workers_conserves_and_one_over_contributors_tells_what_it_adds(name):
+    gradients = gradients_of("normal", 4, N, 0)
+    model = create(name, 4, N, layers=LAYERS, mean_over="workers")
+    assert "lost" not in model.exchange(gradients).stats
+    other = create(name, 4, N, layers=LAYERS)
+    exchange = other.exchange(gradients)
+    missing = gradients.sum(0, dtype=np.float64) - 4 * exchange.update.astype(np.float64) - other.residual.sum(0)
+    assert exchange.stats["lost"] == pytest.approx(np.linalg.norm(missing), rel=1e-4)
+    assert exchange.stats["lost"] > 0.1 * np.linalg.norm(exchange.update)
+
+
+def test_gradients_may_be_added_where_the_buffer_decays():
+    gradients, other = gradients_of("normal", 2, N, 0), gradients_of("normal", 2, N, 1)
+
+    def add(rows):
+        rows += other
+
+    one, two = (create("demo", 2, N, layers=LAYERS, decay=0.5) for _ in range(2))
+    for model in (one, two):
+        model.exchange(gradients)
+    assert one.exchange(other).update.tobytes() == two.exchange(add, overwrite=True).update.tobytes()
+
+
+def test_the_gain_of_muloco_does_not_count_without_error_feedback_as_released():
+    gradients = gradients_of("normal", 2, N, 0)
+    plain = create("muloco", 2, N, error_feedback=False, gain=0.5).exchange(gradients).update
+    released = create("muloco", 2, N, error_feedback=False, gain=0.5, compat="released").exchange(gradients).update
+    np.testing.assert_allclose(released, 2 * plain, rtol=1e-5)
+
+
+# Workers
+
+
+@pytest.mark.parametrize("name", [*CHUNKED, "muloco"])
+def test_the_order_of_the_workers_does_not_matter(name):
+    first, second = (create(name, 5, N, layers=LAYERS) for _ in range(2))
+    order = [3, 0, 4, 1, 2]
+    for step in range(3):
+        gradients = gradients_of("heavy", 5, N, step)
+        one, other = first.exchange(gradients), second.exchange(np.ascontiguousarray(gradients[order]))
+        np.testing.assert_allclose(one.update, other.update, rtol=0, atol=1e-6 * np.abs(one.update).max())
+        np.testing.assert_array_equal(first.residual[order], second.residual)
+        assert one.union == other.union
+
+
+def test_templar_clips_to_the_lower_median():
+    rows = f32([[1, 1, 0, 0], [0, 0, 2, 2], [3, 3, 0, 0], [0, 0, 40, 40]])
+    update = create("templar", 4, 4, chunk=4, topk=2, bins=None).exchange(rows).update
+    # Norms of 1, 2, 3 and 40 root 2: the lower of the two middle ones is that of 2.
+    np.testing.assert_allclose(update, [(1 + 2) / 2, (1 + 2) / 2, 2, 2], rtol=1e-6)
+
+
+def test_replicas_of_the_ring_differ_and_the_update_is_their_mean():
+    # Heavy tails: what lies beyond three sigma is flattened more at each hop.
+    gradients = np.load(GOLDEN / "inputs.npz")["grad"][1]
+    given = gradients.copy()
+    exchange = create("int8ring", 4, N).exchange(gradients)
+    np.testing.assert_array_equal(gradients, given)
+    assert (exchange.replicas[0] != exchange.replicas[1]).any()
+    np.testing.assert_allclose(exchange.update, exchange.replicas.mean(0), rtol=1e-5, atol=1e-6)
+    lost = gradients.sum(0, dtype=np.float64) - exchange.replicas.sum(0, dtype=np.float64)
+    assert exchange.stats["lost"] == pytest.approx(np.linalg.norm(lost), rel=1e-4)
+    # An owner keeps what it quantised; after one hop more the others may have something else.
+    np.testing.assert_allclose(exchange.stats["spread"], np.abs(exchange.replicas - exchange.update).max(1))
+    assert create("topk", 2, 4).exchange(np.ones((2, 4), dtype=np.float32)).replicas is None
+
+
+# Bytes
+
+
+@each("P", range(2, 17))
+def test_bytes_by_formula(P):
+    E = 4 * (6 + 8 + 5)
+    both = {"chunk": 16, "topk": 4, "layers": LAYERS}
+    # Blocks of 256, 120 and 14: indices of 8, 7 and 4 bits.
+    bits = {name: 4 * (6 * (8 + v) + 8 * (7 + v) + 5 * (4 + v)) for name, v in (("demo", 32), ("templar", 2))}
+    quantised = {"paper": N * 2 / 8, "released": 384 + 240 + 18}
+    expected = [
+        ("demo", both, bits["demo"] / 8),
+        ("templar", both, bits["templar"] / 8),
+        ("demo", both | {"wire": "released"}, 12 * E),
+        ("demo", both | {"wire": "released", "value_bytes": 2}, 10 * E),
+        ("templar", both | {"wire": "released"}, 2.5 * E),
+        ("ccloco", both | {"wire": "released", "bins": 256}, 9 * E + 3 * 4 * 257),
+        ("ccloco", {**both, "wire": "released", "compat": "released"}, 12 * 4 * (32 + 24 + 5)),
+        ("muloco", {"layers": LAYERS, "wire": "released", "bins": 4}, quantised["released"] + 4 * (3 * 7 + 5)),
+        ("muloco", {"layers": LAYERS, "wire": "released", "bins": 3}, quantised["released"] + 4 * (3 * 6 + 5)),
+        ("muloco", {"layers": LAYERS, "wire": "released", "bins": 5}, N / 2 + 4 * (3 * 8 + 5)),
+        (
+            "muloco",
+            {"layers": LAYERS, "wire": "released", "bins": 4, "compressor": "row_wise_linear"},
+            quantised["released"] + 4 * (3 * 3 + 5 + 3 * (32 + 24 + 1)),
+        ),
+    ]
+    for name, options, nbytes in expected:
+        exchange = create(name, P, N, **options).exchange(gradients_of("normal", P, N, 0))
+        # Bytes of each tensor are rounded up.
+        np.testing.assert_allclose(exchange.stats["contributed"], nbytes, atol=3 if options.get("wire") is None else 0)
+        np.testing.assert_allclose(exchange.schedule.bytes_received(), (P - 1) * exchange.stats["contributed"])
+    model = create("muloco", P, N, layers=LAYERS, bins=4)
+    schedule = model.exchange(gradients_of("normal", P, N, 0)).schedule
+    np.testing.assert_allclose(schedule.bytes_received(), 2 * (P - 1) / P * (642 + 3 * 20))
+    ring = create("int8ring", P, 480 * P).exchange(gradients_of("normal", P, 480 * P, 0)).schedule
+    np.testing.assert_array_equal(ring.bytes_sent(), 2 * (P - 1) * 480 + 4096 * (P - 1))
+    assert ring.n_messages == 8 * (P - 1) * P
+
+
+def test_templar_sends_one_of_146_bytes_as_published():
+    layers = [("w", [4096, 64])]
+    model = create("templar", 2, 4096 * 64, layers=layers)
+    assert 4 * model.parameters / model.contributed == pytest.approx(146.3, abs=0.05)
+    assert create("templar", 2, 4096 * 64, layers=layers, wire="released").contributed == 160 * 64
+
+
+@each(
+    "name, expected", [("demo", 32 / 4096), ("sparseloco", 128 / 4096), ("templar", 64 / 4096), ("ccloco", 32 / 4096)]
+)
+def test_defaults_keep_the_share_that_is_published(name, expected):
+    model = create(name, 2, 64 * 128, layers=[("w", [64, 128])])
+    assert model.k / model.parameters == expected
+
+
+def test_without_topk_the_density_says_how_many_of_each_block():
+    model = create("demo", 2, N, 0.1, layers=LAYERS, chunk=16, topk=None)
+    assert model.k == 6 * 26 + 8 * 12 + 5 * 2
+    model.density = 1.0
+    assert model.k == N
+    # All coefficients are sent: nothing stays but what the transform rounds.
+    gradients = gradients_of("normal", 2, N, 0)
+    exchange = model.exchange(gradients)
+    np.testing.assert_allclose(exchange.update, gradients.mean(0), atol=1e-6)
+    assert exchange.stats["density"] == 1
+
+
+def test_coefficients_are_counted_and_not_the_entries_that_they_reach():
+    exchange = create("demo", 1, 4096, chunk=64, topk=1, layers=[("w", [64, 64])]).exchange(
+        gradients_of("normal", 1, 4096, 0)
+    )
+    assert exchange.union == 1
+    assert np.count_nonzero(exchange.update) > 4000
+    assert exchange.stats["gain"] == pytest.approx(
+        float(np.square(exchange.update).sum() / exchange.stats["given_norm"][0] ** 2), rel=1e-4
+    )
+
+
+@each("name, options, said", [
+    ("demo", {"decay": 0}, "decay must be"),
+    ("demo", {"decay": 1.5}, "decay must be <= 1, got 1.5"),
+    ("demo", {"gain": -1}, "gain must be"),
+    ("demo", {"topk": 0}, "topk must be a whole number >= 1, got 0"),
+    ("ccloco", {"bins": 257}, r"bins must be a whole number in 2\.\.256, got 257"),
+    ("templar", {"chunk": 65}, r"chunk must be a whole number in 1\.\.64, got 65"),
+    ("muloco", {"compressor": "top_k"}, "there is no compressor 'top_k': did you mean 'topk'"),
+    ("sparseloco", {"mean_over": "contributor"}, "there is no mean_over 'contributor'"),
+])  # fmt: skip
+def test_options_that_are_refused(name, options, said):
+    with pytest.raises(ValueError, match=said):
+        create(name, 2, 24, **options)
