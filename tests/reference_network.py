@@ -13,7 +13,8 @@ textbook's loop. `ReferenceNetwork` carries messages, `ReferenceRun` takes ranks
 - A rank enters a round once those of the round before that it receives have arrived, those that it sends have left
   its host's own link, the gate of the schedule is open for it, and it has worked for the round's `compute`.
 - Messages that a rank sends over its own link in a round leave one after another, at the link's full bandwidth. A
-  message to a rank that has failed never does.
+  message to a rank that has failed never does. Where messages go around links that are down, what has not left yet of
+  one that begins with another link now leaves over that, behind what the rank sends there, in the order of sending.
 - Messages from one rank to another that take the same route arrive in order: the bytes of one flow once those of the
   one before it are there.
 - Where messages leave a host one after another, and shares have no weights, the link into a host that has no other one
@@ -89,13 +90,15 @@ def max_min(routes, capacity, limits, weights):
 class Message:
     """A message under way: its candidate among equal routes, the route that it takes, and bytes left of all.
 
-    A message is `late` until its latency is behind it, and a `word` of those that arrive in order, or None.
+    A message is `late` until its latency is behind it, and a `word` of those that arrive in order, or None. It `begins`
+    to leave its host then at the earliest, and has so many bytes `unsent`.
     """
 
     def __init__(self, src, dst, delay, arrived, word):
         self.src, self.dst, self.delay, self.arrived, self.word = src, dst, delay, arrived, word
         self.late, self.ended, self.before, self.joined, self.vanished = True, False, None, None, False
         self.passed, self.lasts, self.port, self.has_come = 0, None, None, False
+        self.begins, self.unsent = 0, 0
 
     @property
     def flowing(self):
@@ -183,6 +186,15 @@ class ReferenceNetwork:
             nbytes -= rate * (until - t)
             t = until
 
+    def carried(self, link, begin, end, limit):
+        """Return how many bytes a link that has nothing else to do carries from one time to another."""
+        nbytes, t = self.number(0), begin
+        while t < end:
+            until = min(self.bandwidth[link].next_change(t), end)
+            nbytes += min(self.capacity_at(link, t), limit) * (until - t)
+            t = until
+        return nbytes
+
     def candidates(self, src, dst):
         if src == dst:
             return [()]
@@ -227,14 +239,19 @@ class ReferenceNetwork:
         if down == self.down:
             return
         self.down = down
-        for m in self.messages:
+        leaving = [m for run in self.runs for m in run.not_left()]
+        for m in {*self.messages, *leaving}:
             route = self.around(m.candidate, m.src, m.dst)
-            if route != m.route and not m.has_come:
+            if route != m.route:
                 share, m.route = m.share, route
                 latency = self.latency_of(route, self.now)
                 m.limit, m.share = self.lossy(route, latency)
                 m.weight = self.weight(latency)
-                m.left, m.whole = (part * share / m.share for part in (m.left, m.whole))
+                m.unsent *= share / m.share
+                if not m.has_come:
+                    m.left, m.whole = (part * share / m.share for part in (m.left, m.whole))
+        for run in self.runs:
+            run.leave_anew()
         for link in sorted(self.ports):
             waiting = self.ports[link].waiting
             gone = [(t, m) for t, m in waiting if not m.vanished and m.route[0] != link]
@@ -502,6 +519,7 @@ class ReferenceRun:
                 left[rank] += 1
         self.unsent = [[0] * n_ranks for _ in self.rounds]
         self.let_go = [-network.never] * n_ranks
+        self.ports = [{} for _ in range(n_ranks)]
         self.at, self.entered, self.leaving = [-1] * n_ranks, [False] * n_ranks, [False] * n_ranks
         self.finish, self.done, self.failed = list(map(number, start)), [False] * n_ranks, [False] * n_ranks
         self.pending, self.in_flight, self.stalled, self.last = set(), {}, None, {}
@@ -585,20 +603,62 @@ class ReferenceRun:
     def enter(self, rank):
         index = self.at[rank]
         self.entered[rank] = True
-        free = {}
+        self.ports[rank] = {}
+        begin = self.network.now + self.network.overheads[0]
         for number in self.sent_by(rank, index):
             if self.failed[self.ends(number)[1]]:
                 self.unsent[index][rank] += 1
                 continue
             message = self.address(number)
-            begin = self.network.now + self.network.overheads[0]
             self.network.depart(message, begin)
-            if message.route and message.whole:
-                link = message.route[0]
-                begin = max(begin, free.get(link, begin))
-                begin = free[link] = self.network.through(link, begin, message.whole, message.limit)
             self.let_go[rank] = max(self.let_go[rank], begin)
+            if message.route and message.whole:
+                message.begins, message.unsent, message.number = begin, message.whole, number
+                self.ports[rank].setdefault(message.route[0], []).append(message)
+        self.let_go[rank] = max(self.let_go[rank], self.leaves(rank))
         self.leave_if_done(rank)
+
+    def leaves(self, rank):
+        """Return when the last of what a rank sends has left its host's own links."""
+        last = -self.network.never
+        for link, messages in self.ports[rank].items():
+            t = self.network.now
+            for m in messages:
+                t = self.network.through(link, max(t, m.begins), m.unsent, m.limit)
+            last = max(last, t)
+        return last
+
+    def not_left(self):
+        """Return the messages of all ranks that have not left, and count what has left of them since they began."""
+        for ports in self.ports:
+            for link, messages in ports.items():
+                while messages:
+                    m = messages[0]
+                    end = self.network.through(link, m.begins, m.unsent, m.limit)
+                    if end > self.network.now:
+                        break
+                    messages.pop(0)
+                    for behind in messages:
+                        behind.begins = max(behind.begins, end)
+                if messages and m.begins < self.network.now:
+                    m.unsent -= self.network.carried(link, m.begins, self.network.now, m.limit)
+                    m.begins = self.network.now
+        return [m for ports in self.ports for messages in ports.values() for m in messages]
+
+    def leave_anew(self):
+        """Let what has not left do so over the links with which its messages begin now."""
+        for rank, ports in enumerate(self.ports):
+            if not any(ports.values()):
+                continue
+            gone = [m for link, messages in ports.items() for m in messages if m.route[0] != link]
+            for link, messages in ports.items():
+                ports[link] = [m for m in messages if m not in gone]
+            for m in sorted(gone, key=lambda m: m.number):
+                ports.setdefault(m.route[0], []).append(m)
+            for m in itertools.chain(*ports.values()):
+                m.begins = max(m.begins, self.network.now)
+            self.let_go[rank], self.leaving[rank] = self.leaves(rank), False
+            self.network.at(self.network.now, lambda rank=rank: self.leave_if_done(rank))
 
     def sent_by(self, rank, index):
         """Return the messages that a rank sends in a round, by their numbers in the run."""
@@ -641,7 +701,7 @@ class ReferenceRun:
             self.next_round(rank)
         elif self.let_go[rank] < math.inf:
             self.leaving[rank] = True
-            self.later(self.let_go[rank], rank, self.leave_late)
+            self.network.at(self.let_go[rank], lambda: self.leave_late(rank))
 
     def posts_ahead(self, rank, index):
         """Whether a rank enters a round before its sends of rounds before it in the phase are let go: it only sends."""
@@ -651,8 +711,9 @@ class ReferenceRun:
         return one.phase == self.rounds[index - 1].phase and rank not in one.dst
 
     def leave_late(self, rank):
-        self.leaving[rank] = False
-        self.leave_if_done(rank)
+        if self.leaving[rank]:
+            self.leaving[rank] = False
+            self.leave_if_done(rank)
 
     def deliver(self, t, number):
         _, dst, index = self.ends(number)
@@ -666,13 +727,14 @@ class ReferenceRun:
             return
         self.failed[rank] = True
         self.pending.discard(rank)
+        self.leaving[rank] = False
         for number, (src, dst, message) in list(self.in_flight.items()):
             if rank in (src, dst):
                 self.network.vanish(message)
                 del self.in_flight[number]
 
     def look_after(self):
-        if not self.over and not all(self.done) and not self.pending and not self.in_flight:
+        if not self.over and not all(self.done) and not self.pending and not any(self.leaving) and not self.in_flight:
             self.over = True
         if self.over and self.stalled is None:
             busy = [one for one, failed in zip(self.streams or [], self.failed, strict=False) if not failed]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import math
 import operator
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Container, Iterable, Sequence
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,7 +15,9 @@ from simnet.network.bottlenecks import bottlenecks
 from simnet.network.event_loop.records import (
     BACKGROUND,
     FLOWING,
+    GONE,
     HELD,
+    LEFT,
     NOTHING,
     ON_ITS_WAY,
     QUEUED,
@@ -268,22 +270,29 @@ class Ways(Store):
                 around = route
             if self.route_of(r) != list(around):
                 wanted[r] = around
-        moved = [
-            f
-            for f in self.in_state(ON_ITS_WAY, HELD, FLOWING, VANISHED, QUEUED)
-            if s.flows[f].route in wanted and not self._passes(f)
+        sending = self._stop_sending(wanted)
+        under_way = [
+            f for f in self.in_state(ON_ITS_WAY, HELD, FLOWING, VANISHED, QUEUED, GONE) if s.flows[f].route in wanted
         ]
+        moved = [f for f in under_way if not self._passes(f)]
+        loads = [
+            f
+            for f in under_way
+            if s.adaptive and s.flows[f].owner != BACKGROUND and s.flows[f].state not in (VANISHED, GONE)
+        ]
+        for f in loads:
+            self.loop.assign(s, s.flows[f].route, -1)
         for f in moved:
             flow = s.flows[f]
             if flow.state == FLOWING:
                 self.loop.set_rate(s, f, 0.0, NOTHING, s.now)
                 self.loop.detach(s, f)
             self._scale(f, self._payload(flow.route))
-            if s.adaptive and flow.owner != BACKGROUND:
-                self.loop.assign(s, flow.route, -1)
         for r, around in wanted.items():
             self.change_route(r, around)
             self._describe(r, as_table([around]))
+        for f in loads:
+            self.loop.assign(s, s.flows[f].route, 1)
         for f in moved:
             flow = s.flows[f]
             self._scale(f, 1 / self._payload(flow.route))
@@ -294,11 +303,63 @@ class Ways(Store):
                     flow.limit = min(flow.limit, flow.whole / flow.lasts)
                 if s.weighted:
                     flow.weight = self.loop.weight_of(s, latency)
-                if s.adaptive:
-                    self.loop.assign(s, flow.route, 1)
             if flow.state == FLOWING:
                 self.loop.start_flow(s, f, s.now)
+        self._send_anew(sending)
         self._queue_anew()
+
+    def _stop_sending(self, routes: Container[int]) -> list[tuple[int, int, list[int]]]:
+        """Have ranks stop sending of which a message on one of these routes has not left its host.
+
+        Return who sends over which own link what, in its order there.
+        """
+        s = self.state
+        found = []
+        for first in [int(one.row) for one in s.agenda[: s.n_due] if one.kind == LEFT]:
+            messages = [first]
+            while (f := int(s.flows[messages[-1]].next)) >= 0:
+                messages.append(f)
+            found.append((int(s.messages[s.flows[first].message].src), messages))
+        turning = {g for g, messages in found if any(s.flows[f].route in routes for f in messages)}
+        stopped = []
+        for g, messages in found:
+            if g not in turning:
+                continue
+            first, *behind = messages
+            own = int(s.routes[s.flows[first].route].own)
+            if s.links[own].port_flow == first:
+                s.links[own].port_flow = -1
+            if self.loop.end_of(s, first) <= s.now:
+                # It has left at this instant, which is on the agenda.
+                s.flows[first].next, s.flows[first].counted, s.flows[first].pace = -1, s.now, math.inf
+                stopped.append((g, own, behind))
+                continue
+            self.loop.count_sent(s, first)
+            if self.loop.take_off(s, LEFT, first) < math.inf:
+                s.ranks[g].leaving -= 1
+            s.ranks[g].missing -= 1
+            stopped.append((g, own, messages))
+        return stopped
+
+    def _send_anew(self, stopped: list[tuple[int, int, list[int]]]) -> None:
+        """Have ranks send over the own links that routes have now: what was there before comes first."""
+        s = self.state
+        queues: dict[tuple[int, int], list[int]] = {}
+        turning = []
+        for g, own, messages in stopped:
+            for f in messages:
+                if (link := int(s.routes[s.flows[f].route].own)) == own:
+                    queues.setdefault((g, own), []).append(f)
+                else:
+                    turning.append((int(s.flows[f].message), g, link, f))
+        for _, g, link, f in sorted(turning):
+            queues.setdefault((g, link), []).append(f)
+        for (g, _), messages in queues.items():
+            for f, behind in itertools.pairwise([*messages, -1]):
+                s.flows[f].next = behind
+            s.ranks[g].missing += 1
+            end = self.loop.carry(s, messages[0], max(s.now, s.flows[messages[0]].counted))
+            self.loop.leaves_at(s, messages[0], end)
 
     def _payload(self, r: int) -> float:
         """Return the share of payload in what goes over a route."""
@@ -308,6 +369,7 @@ class Ways(Store):
     def _scale(self, f: int, factor: float) -> None:
         """Count the bytes of a message as payload, without what has to be sent again, or the other way round."""
         flow = self.state.flows[f]
+        flow.unsent *= factor
         flow.remaining *= factor
         flow.residue *= factor
         flow.whole *= factor

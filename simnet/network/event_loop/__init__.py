@@ -23,10 +23,10 @@ from simnet.network.event_loop import (
     streams,
     timelines,
 )
-from simnet.network.event_loop.agenda import next_due, push
+from simnet.network.event_loop.agenda import next_due, push, take_off
 from simnet.network.event_loop.loop import advance, changes
 from simnet.network.event_loop.messages import address, assign, limit_of, weight_of
-from simnet.network.event_loop.ports import hand_over, queue_up
+from simnet.network.event_loop.ports import carry, count_sent, end_of, hand_over, leaves_at, queue_up
 from simnet.network.event_loop.ranks import forget, start_run, stop
 from simnet.network.event_loop.sharing import (
     detach,
@@ -42,9 +42,10 @@ from simnet.network.event_loop.streams import through_at
 from simnet.network.event_loop.timelines import latency_of, look_up_all
 
 __all__ = [
-    "MODULES", "address", "advance", "assign", "changes", "detach", "forget", "free_all", "free_flow", "hand_over",
-    "latency_of", "limit_of", "look_up_all", "mark_dirty", "next_due", "push", "queue_up", "set_rate", "settle",
-    "start_flow", "start_run", "stop", "take_flow", "through_at", "weight_of",
+    "MODULES", "address", "advance", "assign", "carry", "changes", "count_sent", "detach", "end_of", "forget",
+    "free_all", "free_flow", "hand_over", "latency_of", "leaves_at", "limit_of", "look_up_all", "mark_dirty",
+    "next_due", "push", "queue_up", "set_rate", "settle", "start_flow", "start_run", "stop", "take_flow", "take_off",
+    "through_at", "weight_of",
 ]  # fmt: skip
 
 # What is compiled together.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 
-from simnet.network.event_loop.records import CHANGE, FAIL, TOGGLE, Due, State
+from simnet.network.event_loop.records import CHANGE, FAIL, LEFT, TOGGLE, Due, State
 
 # Links come first at an instant, then failures: their order is by so much smaller.
 _FIRST = 1 << 60
@@ -16,7 +16,7 @@ def push(s: State, time: float, kind: int, row: int) -> None:
     s.n_due += 1
     s.n_asked += 1
     order = s.n_asked
-    if kind in (CHANGE, TOGGLE):
+    if kind in (CHANGE, TOGGLE) or (kind == LEFT and time == math.inf):
         s.n_quiet += 1
     if kind == CHANGE:
         order -= 2 * _FIRST
@@ -36,6 +36,24 @@ def drop_first(s: State) -> None:
     """Take what is due first off the agenda."""
     s.n_due -= 1
     sink_due(s, 0, s.agenda[s.n_due])
+
+
+def take_off(s: State, kind: int, row: int) -> float:
+    """Take something off the agenda, and return when it was due."""
+    agenda, place = s.agenda, 0
+    while agenda[place].kind != kind or agenda[place].row != row:
+        place += 1
+    time = agenda[place].time
+    if kind in (CHANGE, TOGGLE) or (kind == LEFT and time == math.inf):
+        s.n_quiet -= 1
+    s.n_due -= 1
+    last = agenda[s.n_due]
+    while place > 0 and is_before(last, agenda[(place - 1) >> 2]):
+        copy_due(agenda[(place - 1) >> 2], agenda[place])
+        place = (place - 1) >> 2
+    if place < s.n_due:
+        sink_due(s, place, last)
+    return time
 
 
 def sink_due(s: State, place: int, entry: Due) -> None:

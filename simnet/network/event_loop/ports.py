@@ -2,8 +2,9 @@
 
 A message has left its host when its bytes have passed the own link at the link's full bandwidth. What waits behind
 slower or busier links waits in the network. Where messages share the own link, all leave at once, and a rank goes on
-when the link is through with all that it sends in a round. Where they leave one after another, each waits for those
-handed over before.
+when the link is through with all that it sends in a round. What has not left yet when its message goes another way
+leaves over the own link of that, behind what the rank sends there. Where messages leave one after another, each waits
+for those handed over before.
 """
 
 from __future__ import annotations
@@ -34,43 +35,77 @@ def send_off(s: State, g: int, f: int) -> None:
             last = link.port_flow
             while s.flows[last].next >= 0:
                 last = s.flows[last].next
-            s.flows[last].next, flow.next, flow.unsent = f, -1, flow.remaining
+            s.flows[last].next, flow.next, flow.unsent, flow.counted = f, -1, flow.remaining, begin
             return
         begin = max(begin, link.port_free)
     link.port_rank, link.port_flow = g, -1
     look_up(s, l, s.now)
-    end = begin + flow.remaining / min(link.capacity, flow.limit) if link.capacity > 0 else math.inf
-    if end <= link.until:
+    flow.unsent, flow.next = flow.remaining, -1
+    end = carry(s, f, begin)
+    if end <= link.until and not s.watching:
+        flow.unsent = 0.0
         link.port_free = end
         rank.let_go = max(rank.let_go, end)
         return
-    flow.unsent = flow.remaining - max(0.0, link.until - begin) * min(link.capacity, flow.limit)
-    link.port_flow, flow.next = f, -1
+    link.port_flow = f
     rank.missing += 1
-    s.runs[rank.run].pending += 1
-    push(s, max(begin, link.until), LEFT, f)
+    leaves_at(s, f, end)
+
+
+def carry(s: State, f: int, begin: float) -> float:
+    """Have the own link carry a message from a time on, and return when it has left if the link does not change."""
+    flow = s.flows[f]
+    link = s.links[s.routes[flow.route].own]
+    flow.counted, flow.pace = begin, min(link.capacity, flow.limit)
+    return end_of(s, f)
+
+
+def end_of(s: State, f: int) -> float:
+    """Return when a message that its host's own link carries has left, if the link does not change."""
+    flow = s.flows[f]
+    return flow.counted + flow.unsent / flow.pace if flow.pace > 0 else math.inf
+
+
+def leaves_at(s: State, f: int, end: float) -> None:
+    """Put on the agenda that a message has left, or that its host's own link has changed before."""
+    flow = s.flows[f]
+    link = s.links[s.routes[flow.route].own]
+    time = end if end <= link.until else max(flow.counted, link.until)
+    if time < math.inf:
+        s.ranks[s.messages[flow.message].src].leaving += 1
+    push(s, time, LEFT, f)
+
+
+def count_sent(s: State, f: int) -> None:
+    """Bring up to now what has not left of a message that its host's own link carries."""
+    flow = s.flows[f]
+    # One that is left to leave has something left.
+    flow.unsent = max(flow.residue, flow.unsent - max(0.0, s.now - flow.counted) * flow.pace)
 
 
 def go_on_sending(s: State, f: int) -> bool:
-    """Have a changed link carry on with a message and those behind it; return whether it is known when all leave."""
+    """Have an own link carry on with a message and those behind it; return whether it is known when all leave.
+
+    The link has changed, or the message has left. Where it may yet go another way, that is known when it has.
+    """
     l = s.routes[s.flows[f].route].own
-    link, g, begin = s.links[l], s.messages[s.flows[f].message].src, s.now
+    link, g, end = s.links[l], s.messages[s.flows[f].message].src, end_of(s, f)
     look_up(s, l, s.now)
-    while True:
-        flow = s.flows[f]
-        end = begin + flow.unsent / min(link.capacity, flow.limit) if link.capacity > 0 else math.inf
-        if end > link.until:
-            flow.unsent -= (link.until - begin) * min(link.capacity, flow.limit)
-            push(s, link.until, LEFT, f)
-            return False
+    if end > s.now:
+        count_sent(s, f)
+        end = carry(s, f, s.now)
+    while end <= (s.now if s.watching else link.until):
         behind = has_left(s, f)
         if link.port_flow == f:
             link.port_flow = behind
         if behind < 0:
             s.ranks[g].let_go = max(s.ranks[g].let_go, end)
-            link.port_free = end
+            if link.port_rank == g:
+                link.port_free = end
             return True
-        f, begin = behind, end
+        f, end = behind, carry(s, behind, end)
+    leaves_at(s, f, end)
+    return False
 
 
 def has_left(s: State, f: int) -> int:

@@ -342,12 +342,11 @@ def left(s: State, f: int) -> None:
     """Take note that the link of a message's host has changed, or has let the message go."""
     flow = s.flows[f]
     e, g = flow.owner, s.messages[flow.message].src
-    if not go_on_sending(s, f):
-        return
-    s.runs[e].pending -= 1
-    s.ranks[g].missing -= 1
-    if is_done(s, g):
-        next_round(s, g)
+    s.ranks[g].leaving -= 1
+    if go_on_sending(s, f):
+        s.ranks[g].missing -= 1
+        if is_done(s, g):
+            next_round(s, g)
     look_after(s, e)
 
 
@@ -362,10 +361,6 @@ def receive(s: State, f: int) -> None:
         account(s, g)
         s.ranks[g].in_flight -= 1
     sender, software = s.ranks[message.src], 0.0
-    # A message that has arrived went around its host's own link if that is down for good.
-    resumes = flow.holds or sender.let_go == math.inf
-    if sender.let_go == math.inf:
-        sender.let_go = s.now
     if s.lets_go != LEFT_HOST:
         software = software_after(s, flow.message)
         if not needs_word(s, flow.message):
@@ -374,7 +369,7 @@ def receive(s: State, f: int) -> None:
             speak(s, message.dst, flow.message, i, HAS_ARRIVED)
     if flow.holds:
         one_less(s, message.src, i, 1)
-    if resumes and sender.state == IN_ROUND and is_done(s, message.src):
+    if flow.holds and sender.state == IN_ROUND and is_done(s, message.src):
         next_round(s, message.src)
     g = message.dst
     rank = s.ranks[g]
@@ -456,7 +451,8 @@ def withdraw(s: State, e: int) -> None:
         elif kind == LEFT:
             flow = s.flows[row]
             if flow.owner == e and (over or s.ranks[s.messages[flow.message].src].state == FAILED):
-                s.runs[e].pending -= 1
+                if agenda[place].time == math.inf:
+                    s.n_quiet -= 1
                 s.links[s.routes[flow.route].own].port_flow = -1
                 while row >= 0:
                     row = has_left(s, row)
@@ -476,9 +472,15 @@ def withdraw(s: State, e: int) -> None:
 def look_after(s: State, e: int) -> None:
     """Leave a notice of a run that can do nothing more by itself and is not done."""
     run = s.runs[e]
-    if not run.pending and run.running > 0:
-        run.running = -run.running
-        notify(s, STALLED, e)
+    if run.pending or run.running <= 0:
+        return
+    for g in range(run.ranks, run.ranks + run.n_ranks):
+        rank = s.ranks[g]
+        if rank.state == IN_ROUND and 0 < rank.leaving == rank.missing:
+            # It goes on when what it sends has left.
+            return
+    run.running = -run.running
+    notify(s, STALLED, e)
 
 
 def notify(s: State, kind: int, row: int) -> None:

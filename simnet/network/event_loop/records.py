@@ -66,13 +66,14 @@ class Flow:
     """A message under way, or background traffic that is on.
 
     Bytes `remaining` at the time `since`, of which up to `residue` are rounding; the rate since then, its `weight` on
-    shared links, the `limit` that it does not exceed, its `bottleneck`, and the `place` of its end among all.
-    `unsent` bytes have to leave its host's own link yet, if that link changes meanwhile. On its connection, the flow
-    `behind` waits for it, and it `waits` itself. It carries `what`, and `holds` its sender until it has arrived if the
-    system has no room for it. `next` is the next free flow, or the one behind it in a queue. It shares the links of its
-    route from the place `first` to the one before `stop`, without those that it has `passed`. `lasts` are the seconds
-    that its host's own link is at it, where messages queue; infinity where that link changes meanwhile. It is in the
-    queue of the link `port`, if of any: it `comes` there, or all of it has come and `remaining` are before its end.
+    shared links, the `limit` that it does not exceed, its `bottleneck`, and the `place` of its end among all. `unsent`
+    bytes had to leave its host's own link at the time `counted`, and leave at the rate `pace` since, if that link may
+    change meanwhile or the message go another way. On its connection, the flow `behind` waits for it, and it `waits`
+    itself. It carries `what`, and `holds` its sender until it has arrived if the system has no room for it. `next` is
+    the next free flow, or the one behind it in a queue. It shares the links of its route from the place `first` to the
+    one before `stop`, without those that it has `passed`. `lasts` are the seconds that its host's own link is at it,
+    where messages queue; infinity where that link changes meanwhile. It is in the queue of the link `port`, if of any:
+    it `comes` there, or all of it has come and `remaining` are before its end.
     """
 
     # What `settle` looks at first.
@@ -100,6 +101,8 @@ class Flow:
     next: int = -1
     passed: int = 0
     unsent: float = 0.0
+    counted: float = 0.0
+    pace: float = 0.0
     delay: float = 0.0
     joined: float = 0.0
     whole: float = 0.0
@@ -261,9 +264,10 @@ class Run:
 class Rank:
     """A rank of a run: its times, the round it is in, and what of that it waits for.
 
-    Messages that have not arrived are `missing`, and sends that wait for something, which are `unsent`. It stays until
-    the time `let_go` at least, and `leaves` once that is on the agenda. Flows from `words` on are words for rounds to
-    come. What it computes beside its rounds is on its `stream`, or -1.
+    Messages that have not arrived are `missing`, sends that wait for something, which are `unsent`, and own links that
+    it waits for to let its messages go, of which so many are `leaving`. It stays until the time `let_go` at least, and
+    `leaves` once that is on the agenda. Flows from `words` on are words for rounds to come. What it computes beside its
+    rounds is on its `stream`, or -1.
     """
 
     start: float = 0.0
@@ -278,6 +282,7 @@ class Rank:
     round_index: int = -1
     state: int = OUTSIDE
     missing: int = 0
+    leaving: int = 0
     unsent: int = 0
     let_go: float = -math.inf
     in_flight: int = 0
