@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from itertools import pairwise
 
 import numpy as np
@@ -20,9 +20,15 @@ _IN_FLIGHT = 2
 _BINS = 256
 
 
-def _sent(values: Values) -> Values:
-    """Return what a receiver makes of a chunk; shape (m,)."""
-    return uncentred(values[np.newaxis], _BINS).values()[0] if values.size else values
+def _received(chunks: Sequence[Values]) -> list[Values]:
+    """Return what receivers make of chunks, each of shape (m,); those of one length are quantised in one go."""
+    found = list(chunks)
+    for length in {one.size for one in chunks} - {0}:
+        which = [place for place, one in enumerate(chunks) if one.size == length]
+        rows = uncentred(np.stack([chunks[place] for place in which]), _BINS).values()
+        for place, row in zip(which, rows, strict=True):
+            found[place] = row
+    return found
 
 
 class Int8Ring(Sparsifier):
@@ -79,18 +85,22 @@ class Int8Ring(Sparsifier):
 
     def _communicate(self, corrected: Values, gradients: Values) -> Exchange:
         P, chunks, sent = self.workers, self._chunks(), squared_norms(corrected)
-        # In place, worker after worker: none sends what it receives in the same hop.
+
+        def places(distance: int) -> list[tuple[int, slice]]:
+            """Return all workers, each with the two chunks of the one at a distance."""
+            return [(worker, chunk) for worker in range(P) for chunk in chunks[(worker + distance) % P]]
+
         for hop in range(P - 1):
-            for worker in range(P):
-                for chunk in chunks[(worker - 1 - hop) % P]:
-                    corrected[(worker + 1) % P, chunk] += _sent(corrected[worker, chunk])
-        for worker in range(P):
-            for chunk in chunks[worker]:
-                corrected[worker, chunk] = _sent(corrected[worker, chunk] / np.float32(P))
+            sends = places(-1 - hop)
+            for (worker, chunk), values in zip(sends, _received([corrected[one] for one in sends]), strict=True):
+                corrected[(worker + 1) % P, chunk] += values
+        owned = places(0)
+        for place, values in zip(owned, _received([corrected[one] / np.float32(P) for one in owned]), strict=True):
+            corrected[place] = values
         for hop in range(P - 1):
-            for worker in range(P):
-                for chunk in chunks[(worker - hop) % P]:
-                    corrected[(worker + 1) % P, chunk] = _sent(corrected[worker, chunk])
+            sends = places(-hop)
+            for (worker, chunk), values in zip(sends, _received([corrected[one] for one in sends]), strict=True):
+                corrected[(worker + 1) % P, chunk] = values
         update: Values = corrected.mean(axis=0, dtype=np.float64).astype(np.float32)
         schedule, kernels = self._in_order("ring", self._steps)
         return Exchange(

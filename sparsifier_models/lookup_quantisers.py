@@ -123,7 +123,8 @@ def linear(values: Values, bins: int) -> Coded:
     for rows, columns in _pieces(values.shape):
         ratio = (values[rows, columns] - least[rows, np.newaxis]) / scale[rows, np.newaxis]
         codes[rows, columns] = np.clip(np.rint(ratio), 0, bins - 1)
-    table: Values = scale.astype(np.float32)[:, np.newaxis] * np.arange(bins, dtype=np.float32)
+    levels: Values = np.arange(bins).astype(np.float32)
+    table: Values = np.multiply.outer(scale.astype(np.float32), levels)
     return Coded(codes, least.astype(np.float32), table)
 
 
