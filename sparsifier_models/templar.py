@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Annotated
+from typing import Any
 
 import numpy as np
-from annotated_types import Ge, Le
 
 from simnet.base.arrays import Floats
 from simnet.base.quantities import Count
@@ -15,6 +14,7 @@ from simnet.sparsifier_models.chunked import Bins, Chunked, ChunkedOptions
 from simnet.sparsifier_models.chunking import Blocks
 from simnet.sparsifier_models.error_buffer import Decay
 
+_LARGEST_BLOCK = 4096
 # What keeps the released code from dividing by a norm of zero.
 _LEAST_NORM = 1e-8
 
@@ -28,8 +28,6 @@ class TemplarOptions(ChunkedOptions):
     decay : float
         Of the error buffer; 0.95 in the configuration of the run of 72 billion parameters, as ``chunk`` 64, ``topk`` 64
         and four ``bins``.
-    chunk : int
-        As of `ChunkedOptions`, at most 64: an index has 12 bits.
     topk : int, optional
         As of `ChunkedOptions`, rounded down to an even number.
     bins : int, optional
@@ -37,7 +35,6 @@ class TemplarOptions(ChunkedOptions):
     """
 
     decay: Decay = 0.95
-    chunk: Annotated[int, Ge(1), Le(64)] = 64
     topk: Count | None = 64
     bins: Bins | None = 4
 
@@ -47,6 +44,7 @@ class Templar(Chunked):
 
     Of each tensor, what a worker sent is scaled down to the median of the norms of all, the lower one of two, if its
     norm exceeds that. A worker keeps an even number of entries of each block, two at least; of a block of one, that.
+    Blocks have 4096 entries at most, as an index has 12 bits.
 
     A worker puts one file in a store, and gets those of the others from there. Here it sends it to them by an
     all-gather, as there is no store. Neither wire counts the format of the file, nor the table of a tensor in it, seven
@@ -71,6 +69,14 @@ class Templar(Chunked):
     paper = "one-covenant/templar, 2025; Covenant-72B, 2026, arXiv 2603.08163"
     option_type = TemplarOptions
     options: TemplarOptions
+
+    def __init__(self, workers: int, parameters: int, density: float = 1.0, **options: Any) -> None:
+        super().__init__(workers, parameters, density, **options)
+        largest = max(blocks.size for _, blocks in self.tensors)
+        if largest > _LARGEST_BLOCK:
+            raise ValueError(
+                f"chunk must leave blocks of at most {_LARGEST_BLOCK} entries, for indices of 12 bits; one has {largest}"
+            )
 
     @property
     def conserves(self) -> bool:

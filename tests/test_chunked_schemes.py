@@ -502,10 +502,18 @@ def test_coefficients_are_counted_and_not_the_entries_that_they_reach():
     ("demo", {"gain": -1}, "gain must be"),
     ("demo", {"topk": 0}, "topk must be a whole number >= 1, got 0"),
     ("ccloco", {"bins": 257}, r"bins must be a whole number in 2\.\.256, got 257"),
-    ("templar", {"chunk": 65}, r"chunk must be a whole number in 1\.\.64, got 65"),
+    ("templar", {"chunk": 8, "topk": 1.5}, "topk must be a whole number"),
     ("muloco", {"compressor": "top_k"}, "there is no compressor 'top_k': did you mean 'topk'"),
     ("sparseloco", {"mean_over": "contributor"}, "there is no mean_over 'contributor'"),
 ])  # fmt: skip
 def test_options_that_are_refused(name, options, said):
     with pytest.raises(ValueError, match=said):
         create(name, 2, 24, **options)
+
+
+def test_indices_of_templar_have_12_bits():
+    create("templar", 2, 8192, chunk=4096)
+    with pytest.raises(ValueError, match=r"chunk must leave blocks of at most 4096 entries, .*; one has 8192"):
+        create("templar", 2, 8192, chunk=8192)
+    with pytest.raises(ValueError, match="one has 8192"):
+        create("templar", 2, 8192, chunk=128, layers=[("w", [64, 128])])
