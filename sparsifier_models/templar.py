@@ -14,7 +14,7 @@ from simnet.sparsifier_models.chunked import Bins, Chunked, ChunkedOptions
 from simnet.sparsifier_models.chunking import Blocks
 from simnet.sparsifier_models.error_buffer import Decay
 
-_LARGEST_BLOCK = 4096
+_MOST = 4096
 # What keeps the released code from dividing by a norm of zero.
 _LEAST_NORM = 1e-8
 
@@ -73,9 +73,9 @@ class Templar(Chunked):
     def __init__(self, workers: int, parameters: int, density: float = 1.0, **options: Any) -> None:
         super().__init__(workers, parameters, density, **options)
         largest = max(blocks.size for _, blocks in self.tensors)
-        if largest > _LARGEST_BLOCK:
+        if largest > _MOST:
             raise ValueError(
-                f"chunk must leave blocks of at most {_LARGEST_BLOCK} entries, for indices of 12 bits; one has {largest}"
+                f"chunk must leave blocks of at most {_MOST} entries, for indices of 12 bits; one has {largest}"
             )
 
     @property
