@@ -17,7 +17,7 @@ from simnet import sparsifier_models, topologies
 from simnet.advise import Advised
 from simnet.base.errors import InputError
 from simnet.base.writing import alone, tidy
-from simnet.job import Checkpoint, ColocatedJob, Compute, Overlap, checkpoint, row_file, run_policy
+from simnet.job import Checkpoint, ColocatedJob, Compute, LocalSteps, Overlap, checkpoint, row_file, run_policy
 from simnet.network import Network
 from simnet.network.weather import Weather, steps
 from simnet.policies import Candidate, Fixed, Flexible, Monitor, OneStepOracle, Ramp
@@ -26,6 +26,7 @@ from simnet.traces.live import train
 
 TREE = Candidate("ART-tree", "artopk", {"collective": "tree", "selection": "var"})
 FEEDBACK = (AG, RING, TREE)
+STREAMING = {"period": 12, "fragments": 3, "delay": 2, "mixing": 0.5}
 
 
 class KilledError(Exception):
@@ -84,6 +85,13 @@ JOBS = {
     "adviser, failures": (lambda: job(iterations=9, failures={1: 0.15}, patience=0.02), lambda: Advised([AG, RING])),
     "no barrier": (lambda: job(barrier=False), flexible),
     "no barrier, failures": (lambda: job(barrier=False, failures={1: 0.06, 2: 0.3}, patience=0.02), lambda: Fixed(AG)),
+    "local steps": (lambda: job(strategy=LocalSteps("diloco", {"period": 3}, 3)), lambda: Fixed(AG)),
+    "fragments in turn": (lambda: job(strategy=LocalSteps("streaming", STREAMING, 4)), lambda: Fixed(AG)),
+    "a round late": (lambda: job(strategy=LocalSteps("eager", {"period": 3}, 3)), lambda: Fixed(AG)),
+    "no barrier, a round late": (
+        lambda: job(strategy=LocalSteps("delayed", {"period": 2}, 2), barrier=False),
+        lambda: Fixed(AG),
+    ),
     "training": (learning, lambda: Fixed(RING)),
     "training, moo": (learning, moo),
 }

@@ -22,6 +22,7 @@ class Kind(StrEnum):
     SCENARIOS = "scenarios"
     MODELS = "models"
     DEVICES = "devices"
+    STRATEGIES = "strategies"
     POLICIES = "policies"
     WEATHER = "weather"
     TRACES = "traces"

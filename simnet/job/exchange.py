@@ -341,7 +341,6 @@ class SparsifierSet:
     def _timed(self, candidate: Candidate, exchanges: list[Exchange], where: Situation) -> Timed:
         job = self._job
         backward = job.overlap.backward if job.overlap is not None else 0.0
-        network = job.network(where.iteration)
         sent = [
             Sent(
                 exchange.schedule,
@@ -355,28 +354,53 @@ class SparsifierSet:
             )
             for bucket, exchange in zip(self._buckets, exchanges, strict=True)
         ]
-        parts, computing = queued(sent, job.device, network.stack)
-        numbers = where.active.tolist()
-        result = yield TimingRequest(
-            network,
-            parts,
-            start=where.complete - where.behind,
-            placement=where.placement,
-            messages=where.messages,
-            stream=where.stream,
-            failures={rank: job.failures[worker] for rank, worker in enumerate(numbers) if worker in job.failures},
-            origin=where.begun,
-            computing=computing,
-        )
-        if isinstance(result, StalledError):
-            if not result.failed:
-                raise result
-            select, slowed = np.sum(computing.select, axis=0), np.zeros(len(numbers))
-        else:
-            assert result.computed is not None
-            slowed = result.computed.slices - where.behind if slows(computing) else np.zeros(len(numbers))
-            select = result.computed.done - (where.complete + slowed) + (result.origin - where.begun)
-        return TimedExchange(candidate, exchanges, select, slowed, result, where.begun)
+        return (yield from timed(job, candidate, exchanges, sent, where))
+
+
+def timed(job: Job, candidate: Candidate, exchanges: list[Exchange], sent: Sequence[Sent], where: Situation) -> Timed:
+    """Ask for the time of exchanges, and return it with what workers computed beside them.
+
+    Parameters
+    ----------
+    job : Job
+        The job.
+    candidate : Candidate
+        What exchanges.
+    exchanges : list of Exchange
+        What came of each part.
+    sent : sequence of Sent
+        What is sent and computed, in the order in which it becomes ready; the last when all is computed.
+    where : Situation
+        When and where.
+
+    Raises
+    ------
+    StalledError
+        If an exchange can never end for another reason than a failure.
+    """
+    network = job.network(where.iteration)
+    parts, computing = queued(sent, job.device, network.stack)
+    numbers = where.active.tolist()
+    result = yield TimingRequest(
+        network,
+        parts,
+        start=where.complete - where.behind,
+        placement=where.placement,
+        messages=where.messages,
+        stream=where.stream,
+        failures={rank: job.failures[worker] for rank, worker in enumerate(numbers) if worker in job.failures},
+        origin=where.begun,
+        computing=computing,
+    )
+    if isinstance(result, StalledError):
+        if not result.failed:
+            raise result
+        select, slowed = np.sum(computing.select, axis=0), np.zeros(len(numbers))
+    else:
+        assert result.computed is not None
+        slowed = result.computed.slices - where.behind if slows(computing) else np.zeros(len(numbers))
+        select = result.computed.done - (where.complete + slowed) + (result.origin - where.begun)
+    return TimedExchange(candidate, exchanges, select, slowed, result, where.begun)
 
 
 def of_hook(device: DeviceProfile, model: Sparsifier, exchange: Exchange) -> tuple[DeviceOp, ...]:

@@ -7,7 +7,7 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -123,6 +123,28 @@ class Overlap:
 
 
 @dataclass(frozen=True)
+class LocalSteps:
+    """The training strategy of a job.
+
+    Parameters
+    ----------
+    name : str
+        A strategy of `simnet.strategies`.
+    options : mapping of str to object
+        Its options but `averaging`, which is the exchange of a policy.
+    steps : int
+        Inner steps of an iteration: `simnet.strategies.Strategy.steps`.
+    bucket : float, optional
+        Bytes up to which tensors are exchanged together; as of `simnet.strategies.Averaging`.
+    """
+
+    name: str
+    options: Mapping[str, Any]
+    steps: int
+    bucket: float | None = None
+
+
+@dataclass(frozen=True)
 class Job:
     """A training job on a network.
 
@@ -158,12 +180,16 @@ class Job:
     patience : float, optional
         Seconds from when everything has stopped for want of a failed worker until the others notice, as a time-out of
         NCCL or Gloo would, and resume without it. The job ends there when omitted.
+    strategy : LocalSteps, optional
+        How workers train; gradients are exchanged in every iteration when omitted. Else an iteration is several inner
+        steps, which `compute` and `update` are of.
 
     Raises
     ------
     ValueError
         If there are no iterations, stages or densities, the stages do not start at 0 and ascend, a host or worker that
-        is named does not exist, or `update`, `patience` or the time of a failure is negative or not finite.
+        is named does not exist, a strategy comes with overlap or failures, or `update`, `patience` or the time of a
+        failure is negative or not finite.
     """
 
     source: GradientSource
@@ -179,6 +205,7 @@ class Job:
     seed: int = 0
     failures: Mapping[int, float] = field(default_factory=dict)
     patience: float | None = None
+    strategy: LocalSteps | None = None
 
     def __post_init__(self) -> None:
         workers = self.source.workers
@@ -191,6 +218,8 @@ class Job:
             ramp.iterations >= 1 and 0 < ramp.start <= 1 and 0 < ramp.end <= 1 for ramp in self.density
         ):
             raise ValueError("density needs ramps of at least 1 iteration between fractions > 0 and <= 1")
+        if self.strategy is not None and (self.overlap is not None or self.failures):
+            raise ValueError("a job under a strategy has no overlap with back-propagation, and no worker of it fails")
         if not 0 <= self.update < math.inf:
             raise ValueError(f"update must be >= 0 and finite, got {self.update}")
         if not all(0 <= worker < workers for worker in self.compute.slow):
@@ -221,11 +250,31 @@ class Job:
         workers : ndarray of int, shape (P',)
             Which workers.
         """
+        if self.strategy is not None:
+            return np.asarray(self.inner_computes(iteration, workers).sum(axis=0))
         if iteration not in self._computed:
             if len(self._computed) == _IN_STEP:
                 self._computed.clear()
             self._computed[iteration] = self.compute.seconds(self.seed, iteration, self.source.workers)
         return self._computed[iteration][workers]
+
+    def inner_computes(self, iteration: int, workers: NDArray[np.intp]) -> Floats:
+        """Return for how long some workers compute in each inner step of an iteration [s]; shape (steps, P').
+
+        All but the last end with an update; that of the last comes after the exchange.
+
+        Parameters
+        ----------
+        iteration : int
+            Which iteration.
+        workers : ndarray of int, shape (P',)
+            Which workers.
+        """
+        steps = 1 if self.strategy is None else self.strategy.steps
+        numbers = range(iteration * steps, (iteration + 1) * steps)
+        each = np.stack([self.compute.seconds(self.seed, number, self.source.workers) for number in numbers])
+        each[:-1] += self.update
+        return np.asarray(each[:, workers])
 
     def begins(self, now: float) -> Floats:
         """Return how long after the first of them workers begin a job at a time [s]; shape (P,)."""

@@ -17,6 +17,7 @@ from simnet.base.errors import DivergedError, StalledError
 from simnet.job.checkpoint import Checkpoint, State
 from simnet.job.exchange import Situation, SparsifierSet, TimedExchange, TimingRequests
 from simnet.job.job import Job
+from simnet.job.local_steps import StrategySet
 from simnet.job.policy_log import PolicyLog
 from simnet.job.record import (
     EXPLORE,
@@ -50,8 +51,8 @@ class Begun(NamedTuple):
         The workers that are left.
     begins : ndarray, shape (P',)
         How long after the first of them each begins the next iteration [s].
-    models : SparsifierSet
-        Sparsifiers and training.
+    models : SparsifierSet or StrategySet
+        What exchanges, and the training.
     log : PolicyLog
         What the policy was asked, and observed.
     """
@@ -62,7 +63,7 @@ class Begun(NamedTuple):
     attempts: int
     active: NDArray[np.intp]
     begins: Floats
-    models: SparsifierSet
+    models: SparsifierSet | StrategySet
     log: PolicyLog
 
 
@@ -92,7 +93,7 @@ def restored(job: Job, policy: Policy, record: Record, kept: State, beside: Path
         raise ValueError("these are no workers")
     if begins.shape != active.shape or not np.isfinite(begins).all() or begins.min() != 0:
         raise ValueError("these are no times at which workers begin")
-    models, log = SparsifierSet(job, policy.candidates, active.size), PolicyLog(job, policy, beside)
+    models, log = _exchanging(job, policy, active.size), PolicyLog(job, policy, beside)
     models.restore(kept["models"])
     log.restore(kept["log"])
     record.restore(kept["record"])
@@ -149,7 +150,7 @@ def iterate(
     everybody = np.arange(job.source.workers)
     hosts = everybody if job.placement is None else np.asarray(job.placement)
     if begun is None:
-        models = SparsifierSet(job, policy.candidates) if sparsifiers is None else sparsifiers
+        models = _exchanging(job, policy) if sparsifiers is None else sparsifiers
         log = PolicyLog(job, policy, None if checkpoint is None else checkpoint.path)
         begun = Begun(start, 0.0, 0, 0, everybody, job.begins(start), models, log)
     elif progress is not None:
@@ -261,6 +262,13 @@ def iterate(
             checkpoint.write(position | parts, number)
         if trains and progress is not None:
             progress(number)
+
+
+def _exchanging(job: Job, policy: Policy, workers: int | None = None) -> SparsifierSet | StrategySet:
+    """Return what exchanges in a job under a policy, between so many workers; all when omitted."""
+    if job.strategy is not None:
+        return StrategySet(job, policy.candidates)
+    return SparsifierSet(job, policy.candidates, workers)
 
 
 @contextmanager

@@ -47,6 +47,8 @@ def sharded(job: Job, policies: Mapping[str, Policy], where: str) -> Iterator[Jo
             "gradients of a model that is trained come of all workers at once; allowed: synthetic or recorded ones",
             file=option,
         )
+    if job.strategy is not None:
+        raise InputError("under job.strategy all workers are in one place", file=option)
     schemes = sparsifier_models.usable()
     able = ", ".join(sorted(name for name, scheme in schemes.items() if scheme.separable))
     for name, policy in policies.items():

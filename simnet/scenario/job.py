@@ -17,7 +17,8 @@ from simnet.base import plugins
 from simnet.base.units import format_bytes
 from simnet.costs import models
 from simnet.costs.devices import DeviceProfile, load_device
-from simnet.job import ColocatedJob, Job, buckets, create_sparsifier
+from simnet.job import ColocatedJob, Job, LocalSteps, buckets, create_sparsifier
+from simnet.job.local_steps import started
 from simnet.policies import Candidate, Fixed, Flexible, Monitor, OneStepOracle, Policy, Ramp
 from simnet.policies.moo import Moo, Search
 from simnet.scenario import schema
@@ -33,6 +34,8 @@ from simnet.traces.synthetic import rows as synthetic_rows
 # Arrays of P x n float32 that are alive at once beside the residual of each candidate, where there are several:
 # gradients, the residual handed on, its sum with the gradients, and room to select; and arrays of n for gradients.
 _COPIES, _ROWS = 6, 12
+# Under a strategy: parameters, two moments of an optimiser, the same once more in a checkpoint, and a pseudo-gradient.
+_TRAINED = 8
 # Of all workers' gradients, what an exchange holds at most for each entry that is sent of one.
 _SENT = 4.0
 # An interpreter with everything imported.
@@ -75,6 +78,7 @@ def build_job(
         slow={int(worker): factor for worker, factor in given.compute.slow.items()},
         **({} if straggle is None else straggle.arguments()),
     )
+    local_steps = _local_steps(config, source, found)
     job = Job(
         source=source,
         iterations=int(given.iterations),
@@ -89,11 +93,28 @@ def build_job(
         seed=config.seed,
         failures={death.worker: death.at for death in given.deaths or ()},
         patience=given.on_death.go_on.after if isinstance(given.on_death, schema.OnDeath) else None,
+        strategy=local_steps,
     )
     for label, exchange in config.exchanges.items():
         with found.at("exchanges", label):
             _try_sizes(candidate(label, exchange), job, _searched(config, label))
     return job
+
+
+def _local_steps(config: schema.Config, source: GradientSource, found: Findings) -> LocalSteps | None:
+    """Build the strategy of a job; say of each exchange that it refuses, and of policies that have several."""
+    given = config.job.strategy
+    if given is None:
+        return None
+    steps = 1
+    for label, exchange in config.exchanges.items():
+        with found.at("job", "strategy"):
+            one = candidate(label, exchange)
+            steps = started(source, given.name, given.options, one, seed=config.seed, bucket=given.bucket).steps
+    for name, policy in config.policies.items():
+        if policy.fixed is None:
+            found.add(("policies", name), "must be fixed: under job.strategy a policy keeps to one exchange")
+    return LocalSteps(given.name, given.options, steps, given.bucket)
 
 
 def build_colocated(
@@ -192,6 +213,8 @@ def memory(config: schema.Config) -> float:
 def _rows(config: schema.Config, policy: schema.Policy) -> float:
     """Return how many gradients of one worker the arrays of a policy take at most."""
     labels, job, P = _labels(policy), config.job, config.workers
+    if job.strategy is not None:
+        return float(P * (_COPIES + _TRAINED) + _ROWS)
     if len(labels) == 1 and policy.moo is None and job.deaths is None and job.overlap is None:
         given = config.exchanges[labels[0]]
         model = None

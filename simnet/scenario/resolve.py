@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import dataclasses
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from inspect import Parameter
 from pathlib import Path
 from typing import Any
 
-from simnet import sparsifier_models
+from simnet import sparsifier_models, strategies
 from simnet.base import plugins
 from simnet.base.errors import nearest
 from simnet.base.plain_yaml import Loc
@@ -64,7 +65,7 @@ def resolve(config: schema.Config, stem: str, folder: Path, found: Findings) -> 
         update={
             "name": config.name or _file_name(stem),
             "network": network,
-            "job": _job(config.job, config.workers, found),
+            "job": _job(config.job, config.workers, folder, found),
             "exchanges": exchanges,
             "policies": _policies(config, exchanges, sound, found),
             "other_jobs": others,
@@ -90,7 +91,7 @@ def own_options(scheme: str) -> list[str]:
 
 
 def _other(label: str, given: schema.OtherJob, folder: Path, found: Findings) -> schema.OtherJob:
-    exchange, job = _exchange(label, given.exchange, folder, found), _job(given.job, given.workers, found)
+    exchange, job = _exchange(label, given.exchange, folder, found), _job(given.job, given.workers, folder, found)
     return given.model_copy(update={"exchange": exchange, "job": job})
 
 
@@ -153,7 +154,7 @@ def _exchange(label: str, given: schema.Exchange, folder: Path, found: Findings)
     return given
 
 
-def _job(given: schema.Job, workers: int, found: Findings) -> schema.Job:
+def _job(given: schema.Job, workers: int, folder: Path, found: Findings) -> schema.Job:
     profile = None
     if given.model is not None:
         with found.at("job", "model"):
@@ -187,12 +188,38 @@ def _job(given: schema.Job, workers: int, found: Findings) -> schema.Job:
             "model": given.model if profile is None else profile.name,
             "compute": compute,
             "overlap": overlap,
+            "strategy": None if given.strategy is None else _strategy(given.strategy, folder, found),
             "iterations": _iterations(given.iterations, ("job", "iterations"), given.epoch, found),
             "density": density,
             "compression_ratio": None,
             "on_death": given.on_death or ("stop" if given.deaths else None),
         }
     )
+
+
+def _strategy(given: schema.Strategy, folder: Path, found: Findings) -> schema.Strategy:
+    """Return a strategy with its defaults spelled out."""
+    name = plugins.placed(given.name, folder)
+    known: Mapping[str, Parameter] = {}
+    with found.at("job", "strategy", "name"):
+        known = strategies.options(strategies.strategy(name))
+    if not known:
+        return given
+    allowed = [name for name in known if name not in ("averaging", "draw")]
+    for option in given.options:
+        if option not in allowed:
+            told = nearest(option, ["name", "bucket", *allowed])
+            found.add(("job", "strategy", option), f"there is no such option of {given.name}; {told}")
+    defaults: dict[str, Any] = {}
+    for option in allowed:
+        default = known[option].default
+        if isinstance(default, strategies.SGD | strategies.AdamW):
+            kind = "sgd" if isinstance(default, strategies.SGD) else "adamw"
+            defaults[option] = {kind: dataclasses.asdict(default)}
+        elif isinstance(default, bool | int | float | str):
+            defaults[option] = default
+    written = given.model_dump(exclude_none=True, by_alias=True)
+    return schema.Strategy.model_validate({**defaults, **written, "name": name})
 
 
 def _ramp(given: schema.Ramp, loc: Loc, last: bool, epoch: int | None, found: Findings) -> schema.Ramp:
@@ -220,7 +247,7 @@ def _policies(
 ) -> dict[str, schema.Policy]:
     if not config.policies:
         every = {label: schema.Policy(fixed=label) for label in exchanges}
-        if config.other_jobs:
+        if config.other_jobs or config.job.strategy is not None:
             return every
         return every | {
             _free("clairvoyant", every): schema.Policy(clairvoyant=schema.Clairvoyant(among=list(exchanges)))

@@ -18,7 +18,7 @@ from pydantic import (
 )
 
 import simnet.job
-from simnet import advise, policies, traces
+from simnet import advise, policies, strategies, traces
 from simnet.base.quantities import (
     Count,
     Density,
@@ -216,6 +216,32 @@ class OnDeath(Part):
     go_on: Continue = Field(alias="continue")
 
 
+@kinds(sgd=strategies.SGD, adamw=strategies.AdamW)
+class Optimiser(OneOf):
+    """What moves parameters."""
+
+
+class Strategy(Part):
+    """How workers train between exchanges, and its options; `simnet list strategies` shows them."""
+
+    model_config = ConfigDict(extra="allow")
+    __pydantic_extra__: dict[str, Any]
+
+    name: str
+    inner: Optimiser | None = Field(default=None, description="of each worker; default: that of the strategy")
+    outer: Optimiser | None = Field(default=None, description="of the global parameters; default: the strategy's")
+    bucket: PositiveSize | None = Field(
+        default=None,
+        description="up to how many bytes tensors go together; default: dense ones go one by one, else all",
+    )
+
+    @property
+    def options(self) -> dict[str, Any]:
+        """What the strategy takes beside how it averages."""
+        given = {name: getattr(self, name) for name in ("inner", "outer")}
+        return self.__pydantic_extra__ | {name: one.choice[1].build() for name, one in given.items() if one is not None}
+
+
 @configures(simnet.job.Job, only=("iterations", "update", "barrier"))
 @configures(traces.synthetic, only=("scale",))
 class Job(Part):
@@ -235,6 +261,9 @@ class Job(Part):
     device: File = Field(default=DEFAULT, description="a device profile, or the file of one: what selecting costs")
     overlap: Overlap | None = Field(
         default=None, description="default: the whole gradient is exchanged when it is complete"
+    )
+    strategy: Strategy | None = Field(
+        default=None, description="default: gradients are exchanged in every iteration; else one is several inner steps"
     )
     update: Any
     barrier: Any
@@ -257,6 +286,17 @@ class Job(Part):
         if (self.density is None) == (self.compression_ratio is None):
             found = "neither" if self.density is None else "both"
             raise ValueError(f"needs density or compression_ratio, which mean the same, got {found}")
+        return self
+
+    @model_validator(mode="after")
+    def _fits_strategy(self) -> Self:
+        if self.strategy is None:
+            return self
+        for name, why in (("overlap", "buckets are exchanged while gradients are computed"), ("deaths", "workers die")):
+            if getattr(self, name) is not None:
+                raise ValueError(f"takes no {name} beside strategy: {why} only where each iteration has an exchange")
+        if self.gradients.train is not None:
+            raise ValueError("takes no gradients.train beside strategy, which trains parameters of its own")
         return self
 
     @model_validator(mode="after")
@@ -380,7 +420,8 @@ class Config(Part):
     job: Job
     exchanges: Annotated[dict[Label, Exchange], Field(min_length=1)]
     policies: dict[Label, SerializeAsAny[Policy]] = Field(
-        default={}, description="default: each exchange for itself, and a clairvoyant if there are no other jobs"
+        default={},
+        description="default: each exchange for itself, and a clairvoyant if there are no other jobs and no strategy",
     )
     other_jobs: dict[Label, OtherJob] | None = Field(
         default=None, description="jobs that share the network; they run beside every policy"

@@ -87,6 +87,22 @@ class Strategy(ABC):
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self.workers} workers, {self.replicas.parameters} parameters)"
 
+    delays: ClassVar[bool] = False
+    """Whether what is exchanged after an iteration has until the end of the next one to arrive."""
+
+    @property
+    def schemes(self) -> list[Sparsifier]:
+        """Every scheme that averages, each with residuals of its own."""
+        return list(self._models().values())
+
+    @property
+    def steps(self) -> int:
+        """Inner steps of an iteration of a job: after the last of them workers may wait for an exchange.
+
+        A strategy whose workers wait only after every H-th has H, so that a job books these together.
+        """
+        return 1
+
     @property
     def workers(self) -> int:
         """The number of workers P."""

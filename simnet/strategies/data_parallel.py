@@ -83,6 +83,11 @@ class GradientAccumulation(DataParallel):
         self.period = whole(period, "period", 1)
         self._sum = self.keep("sum", np.zeros((self.workers, replicas.parameters), dtype=np.float32))
 
+    @property
+    def steps(self) -> int:
+        """H."""
+        return self.period
+
     def _advance(self, gradients: Values) -> Sequence[Sync]:
         self._sum[self.active] += gradients
         if not self.due(self.period):

@@ -81,6 +81,11 @@ class DiLoCo(Strategy):
         self.master, self._outer_state = self.keep_master(outer)
         self._averager = self.averager("pseudo-gradients" if compat == "paper" else "parameters", averaging)
 
+    @property
+    def steps(self) -> int:
+        """H; 1 where workers synchronise in the middle of H inner steps."""
+        return self.period if self.compat == "paper" else 1
+
     def _advance(self, gradients: Values) -> Sequence[Sync]:
         self.descend(gradients)
         return self._synchronise()

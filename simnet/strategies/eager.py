@@ -44,6 +44,7 @@ class DelayedDiLoCo(Strategy):
 
     name = "delayed"
     paper = "Kale et al., arXiv 2502.12996 (naive delayed), second-hand"
+    delays = True
 
     def __init__(
         self,
@@ -59,6 +60,11 @@ class DelayedDiLoCo(Strategy):
         self.master, self._outer_state = self.keep_master(outer)
         self._before = self.keep("before", np.zeros_like(self.master))
         self._averager = self.averager("pseudo-gradients", averaging)
+
+    @property
+    def steps(self) -> int:
+        """H."""
+        return self.period
 
     def _advance(self, gradients: Values) -> Sequence[Sync]:
         self.descend(gradients)
@@ -99,6 +105,7 @@ class EagerDiLoCo(Strategy):
 
     name = "eager"
     paper = "Kale et al., arXiv 2502.12996, second-hand"
+    delays = True
 
     def __init__(
         self,
@@ -116,6 +123,11 @@ class EagerDiLoCo(Strategy):
         self.master, self._outer_state = self.keep_master(outer, self.workers)
         self._others = self.keep("others", np.zeros_like(self.master))
         self._averager = self.averager("pseudo-gradients", averaging)
+
+    @property
+    def steps(self) -> int:
+        """H."""
+        return self.period
 
     def _advance(self, gradients: Values) -> Sequence[Sync]:
         self.descend(gradients)

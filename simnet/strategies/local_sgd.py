@@ -54,6 +54,11 @@ class LocalSGD(Strategy):
         self.period, self._late = whole(period, "period", 1), compat == "gym"
         self._averager = self.averager("parameters", averaging)
 
+    @property
+    def steps(self) -> int:
+        """H; 1 where workers synchronise in the middle of H inner steps."""
+        return 1 if self._late else self.period
+
     def _advance(self, gradients: Values) -> Sequence[Sync]:
         self.descend(gradients)
         if not self.due(self.period, self._late):

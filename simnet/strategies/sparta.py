@@ -188,6 +188,11 @@ class SPARTADiLoCo(DiLoCo):
         )
         self._sparse = SparseAveraging(replicas, share, masks, algorithm, broadcast, draw)
 
+    @property
+    def steps(self) -> int:
+        """1: something is exchanged after every inner step."""
+        return 1
+
     def _advance(self, gradients: Values) -> Sequence[Sync]:
         self.descend(gradients)
         return [*self._sparse(self.local, self.iteration, self.active), *self._synchronise()]

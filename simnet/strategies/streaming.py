@@ -78,6 +78,11 @@ class StreamingDiLoCo(Strategy):
             for number, fragment in enumerate(self.fragments)
         ]
 
+    @property
+    def steps(self) -> int:
+        """H / F, the inner steps from one outer step to the next."""
+        return self._between
+
     def _advance(self, gradients: Values) -> Sequence[Sync]:
         self.descend(gradients)
         turn, steps = self.iteration // self._between % len(self.fragments), self.iteration % self._between + 1

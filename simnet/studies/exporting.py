@@ -163,6 +163,7 @@ def exchange(scenario: Scenario, label: str | None, iteration: int, *, compute: 
         label = next(iter(labels))
     if label not in labels:
         raise InputError(f"there is no exchange {label!r}; {nearest(label, labels)}", file="--exchange")
+    options.without_strategy(scenario, "what is exported is the exchange of one iteration's gradients")
     job = scenario.build().job
     if not 0 <= iteration < job.iterations:
         raise InputError(

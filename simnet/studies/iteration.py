@@ -51,6 +51,7 @@ from simnet.scenario import Run, Scenario
 from simnet.studies.choosing.chances import Chances, Part, chances
 from simnet.studies.choosing.output import share
 from simnet.studies.iteration_errors import factor_in_job, off_of_calls, stacks
+from simnet.studies.options import without_strategy
 
 PARTS = ("compute", "select", "communicate", "merge", "wait", "update", "total")
 """What is predicted, in the order of a log's columns, which are called ``compute_s`` and so on."""
@@ -208,6 +209,7 @@ def predict_job(scenario: Scenario, policies: Sequence[str] | None = None) -> Jo
     for field, given in (("other_jobs", config.other_jobs), ("job.deaths", config.job.deaths)):
         if given:
             raise InputError("must be left out: the iterations of a job alone are predicted", field=field)
+    without_strategy(scenario, "the iterations of a job that exchanges in each are predicted")
     if policies is None:
         policies = [name for name, one in config.policies.items() if one.clairvoyant is None]
     run = scenario.only(policies).build()

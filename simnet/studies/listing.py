@@ -99,6 +99,23 @@ def devices_() -> Listing:
     return ("device", "what it is", "kernels"), rows
 
 
+def strategies_() -> Listing:
+    """List training strategies."""
+    from simnet import strategies
+
+    rows = []
+    for name, one in strategies.usable().items():
+        own = [_option(option, given) for option, given in strategies.options(one).items() if option != "averaging"]
+        rows.append((name, _summary(one), one.paper, ", ".join(own)))
+    return ("strategy", "what it does", "after", "options"), rows
+
+
+def _option(name: str, given: Parameter) -> str:
+    if given.default is Parameter.empty:
+        return name
+    return f"{name}={given.default}" if isinstance(given.default, bool | int | float | str) else f"{name}=..."
+
+
 def policies() -> Listing:
     """List kinds of policies."""
     from simnet.scenario import schema
@@ -242,6 +259,7 @@ LISTS: Mapping[str, Callable[[], Listing]] = {
     "scenarios": scenarios,
     "models": models_,
     "devices": devices_,
+    "strategies": strategies_,
     "policies": policies,
     "weather": weather,
     "traces": traces_,

@@ -5,9 +5,13 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from simnet.base import units
 from simnet.base.errors import InputError
+
+if TYPE_CHECKING:
+    from simnet.scenario import Scenario
 
 
 def stack(name: str | None) -> list[str]:
@@ -21,6 +25,25 @@ def stack(name: str | None) -> list[str]:
     except ValueError as error:
         raise InputError(str(error), file="--stack") from None
     return [f"network.stack={name}"]
+
+
+def without_strategy(scenario: Scenario, instead: str) -> None:
+    """Refuse a scenario whose workers train by a strategy.
+
+    Parameters
+    ----------
+    scenario : Scenario
+        The scenario.
+    instead : str
+        What is done instead of it, for the message.
+
+    Raises
+    ------
+    InputError
+        If it has one.
+    """
+    if scenario.config.job.strategy is not None:
+        raise InputError(f"must be left out: {instead}; `simnet run` and `compare` follow it", field="job.strategy")
 
 
 def words(text: str | None) -> list[str] | None:

@@ -223,6 +223,7 @@ def _on_job(flags: Flags) -> OnJob:
     if flags.device is not None:
         overrides.append(f"job.device={json.dumps(flags.device)}")
     loaded = load(flags.scenario, overrides, flags.seed)
+    options.without_strategy(loaded, "choices are of jobs that exchange in every iteration")
     run = loaded.build()
     effort = math.inf if flags.simulate else whole_job.EFFORT_OF_ALL if flags.every else whole_job.EFFORT
     among = whole_job.candidates_of(loaded, every=flags.every, named=_named(flags))

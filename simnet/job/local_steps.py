@@ -1,0 +1,204 @@
+"""A job under a training strategy: inner steps of the workers by themselves, and the exchanges that come of them.
+
+An iteration of such a job is as many inner steps as its strategy has from one wait of the workers to the next
+(`simnet.strategies.Strategy.steps`). Their compute times add up. An exchange begins after the inner step in which the
+strategy takes what is exchanged, and workers compute the steps that are left meanwhile; in the end they wait for it.
+One that may take as long as an iteration begins with the next.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any, NoReturn
+
+import numpy as np
+from numpy.typing import NDArray
+
+from simnet.base.arrays import Floats
+from simnet.job.checkpoint import State
+from simnet.job.exchange import Situation, Timed, timed
+from simnet.job.job import Job
+from simnet.job.streams import Sent
+from simnet.policies import Candidate, Decision
+from simnet.schedule import Schedule
+from simnet.sparsifier_models import Exchange
+from simnet.sparsifier_models.base import Stats
+from simnet.strategies import Averaging, Replicas, Strategy, Sync, create, strategy
+from simnet.strategies import options as strategy_options
+from simnet.traces.source import GradientSource, WithoutLearning
+
+
+def started(
+    source: GradientSource,
+    name: str,
+    options: Mapping[str, Any],
+    candidate: Candidate,
+    *,
+    seed: int = 0,
+    bucket: float | None = None,
+) -> Strategy:
+    """Return a strategy that begins to train, from parameters that are all zero.
+
+    Parameters
+    ----------
+    source : GradientSource
+        Where gradients come from, which do not depend on parameters.
+    name : str
+        The strategy.
+    options : mapping of str to object
+        Those of the strategy but `averaging`.
+    candidate : Candidate
+        By which scheme it averages.
+    seed : int
+        Seed of what strategy and scheme draw.
+    bucket : float, optional
+        Bytes up to which tensors are exchanged together; as of `simnet.strategies.Averaging`.
+
+    Raises
+    ------
+    ValueError
+        If there is no such strategy, option or scheme, or a value is not allowed.
+    """
+    initial = np.zeros(source.parameters, dtype=np.float32)
+    replicas = Replicas(source.workers, initial, source.layers, source.scale, seed)
+    if "averaging" in strategy_options(strategy(name)):
+        averaging = Averaging(candidate.scheme, options=candidate.options, bucket=bucket)
+        return create(name, replicas, averaging=averaging, **options)
+    if candidate.scheme != "dense":
+        raise ValueError(f"{name}: what it exchanges is its own; it takes the scheme dense, got {candidate.scheme}")
+    return create(name, replicas, **options)
+
+
+class StrategySet:
+    """The training strategy of a job, whose exchanges are those of one candidate.
+
+    Parameters
+    ----------
+    job : Job
+        The job, with a strategy.
+    candidates : sequence of Candidate
+        The exchange, one alone.
+
+    Raises
+    ------
+    ValueError
+        If there are several candidates, or the strategy or its scheme refuses an option.
+    """
+
+    def __init__(self, job: Job, candidates: Sequence[Candidate]) -> None:
+        if len(candidates) != 1:
+            raise ValueError("under a training strategy a policy keeps to one exchange")
+        assert job.strategy is not None
+        own, (candidate,) = job.strategy, candidates
+        self._job, self._candidate = job, candidate
+        self._strategy = started(job.source, own.name, own.options, candidate, seed=job.seed, bucket=own.bucket)
+        # Exchanges that begin with the next iteration, and the state from which its last inner step makes them again.
+        self._late: list[Sync] = []
+        self._before: State | None = None
+        self.training = WithoutLearning()
+
+    def step(self, where: Situation, shortlist: Sequence[Candidate]) -> Timed:
+        """Make the inner steps of an iteration, and time the exchanges that end in it.
+
+        Parameters
+        ----------
+        where : Situation
+            The iteration.
+        shortlist : sequence of Candidate
+            The exchange.
+
+        Raises
+        ------
+        StalledError
+            If an exchange can never end.
+        ValueError
+            If the strategy has an exchange that must arrive in the middle of an iteration.
+        """
+        steps, workers = self._strategy.steps, len(where.placement)
+        begun, self._late, self._before = [(one, 0) for one in self._late], [], None
+        for done in range(1, steps + 1):
+            for sync in self._inner(where.batch * steps + done - 1, where.density, last=done == steps):
+                if done + sync.delay == steps:
+                    begun.append((sync, done))
+                elif done == steps == sync.delay:
+                    self._late.append(sync)
+                else:
+                    raise ValueError(
+                        f"{self._strategy.name}: what begins after inner step {done} of {steps} must arrive with the "
+                        f"last of them, or begin there and arrive {steps} later, not {sync.delay} later"
+                    )
+        if not self._late:
+            self._before = None
+        left = self._left(where)
+        sent = [
+            Sent(sync.schedule, sync.kernels, where.complete - left[done], dense=not sync.kernels)
+            for sync, done in begun
+        ]
+        if not sent or (sent[-1].ready < where.complete).any():
+            # The iteration ends when all is computed.
+            sent.append(Sent(Schedule(workers), (), where.complete, dense=False))
+        exchanges = [sync.exchange or _told(sync.schedule) for sync, _ in begun]
+        if not begun:
+            exchanges.append(_told(Schedule(workers)))
+        elif len(sent) > len(begun):
+            exchanges.append(_told(Schedule(workers), norm=0.0))
+        return (yield from timed(self._job, self._candidate, exchanges, sent, where))
+
+    def _inner(self, number: int, density: float | None, *, last: bool) -> Sequence[Sync]:
+        """Make an inner step, and return the exchanges that begin after it."""
+        strategy = self._strategy
+        for model in strategy.schemes:
+            model.density = model.density if density is None else density
+        if last and strategy.delays:
+            self._before = strategy.save()
+        return strategy.step(self._job.source.gradients(number)).syncs
+
+    def _left(self, where: Situation) -> Floats:
+        """Return what each worker has to compute after so many inner steps [s]; shape (steps + 1, P)."""
+        each = self._job.inner_computes(where.batch, where.active)
+        done = np.concatenate([np.zeros((1, each.shape[1])), np.cumsum(each, axis=0)])
+        left: Floats = where.behind - np.minimum(done, where.behind)
+        left[-1] = 0.0
+        return left
+
+    def explore(self, where: Situation, decision: Decision) -> NoReturn:
+        """Refuse: what is explored would have to be undone in the strategy."""
+        raise ValueError("under a training strategy no policy explores")
+
+    def without(self, gone: NDArray[np.bool_]) -> NoReturn:
+        """Refuse: no worker fails under a training strategy."""
+        raise ValueError("under a training strategy no worker fails")
+
+    def apply(self, exchanges: Sequence[Exchange]) -> None:
+        """Do nothing: the strategy has applied what was exchanged."""
+
+    def save(self) -> State:
+        """Return all that the iterations to come depend on."""
+        return {"strategy": self._strategy.save() if self._before is None else self._before}
+
+    def restore(self, state: State) -> None:
+        """Resume from what `save` returned.
+
+        Raises
+        ------
+        KeyError, ValueError
+            If it is not of this strategy.
+        """
+        self._strategy.restore(state["strategy"])
+        if self._strategy.iteration % self._strategy.steps:
+            # The last inner step makes again what is under way.
+            self._late = list(self._inner(self._strategy.iteration, None, last=True))
+
+
+def _told(schedule: Schedule, norm: float = math.nan) -> Exchange:
+    """Return what is known of messages that no scheme made; norms of what was given and sent are not."""
+    workers = schedule.n_ranks
+    norms = np.full(workers, norm)
+    stats: Stats = {
+        "bytes_sent": schedule.bytes_sent(),
+        "bytes_received": schedule.bytes_received(),
+        **dict.fromkeys(("sent_norm", "given_norm", "residual_norm"), norms),
+    }
+    selected = np.zeros(workers, dtype=np.int64)
+    return Exchange(np.zeros(1, dtype=np.float32), schedule, selected, (), 0, np.zeros(workers), stats)

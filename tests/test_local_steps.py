@@ -1,0 +1,173 @@
+"""Jobs under a training strategy: what an iteration takes is known in closed form where links are idle and even."""
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from commands import refused
+from jobs import AG, BANDWIDTH, DENSE, LATENCY, Source, check_split, job_on, star
+from simnet import strategies
+from simnet.base.errors import InputError
+from simnet.costs import ring_allreduce
+from simnet.job import Compute, LocalSteps, Overlap, run_policy
+from simnet.job.local_steps import StrategySet, started
+from simnet.policies import Candidate, Fixed
+from simnet.scenario import load
+from simnet.strategies import SGD
+
+COMPUTE, WHOLE = 0.01, float("inf")
+SETTINGS = {
+    "accumulation": {"inner": SGD(0.1), "period": 4},
+    "localsgd": {"inner": SGD(0.1), "period": 5},
+    "diloco": {"period": 3},
+    "delayed": {"period": 3},
+    "eager": {"period": 3},
+    "streaming": {"period": 12, "fragments": 3, "delay": 2},
+}
+
+
+def strategy(name, bucket=WHOLE, candidate=DENSE, workers=4, **options):
+    options = options or SETTINGS[name]
+    steps = started(Source(workers), name, options, candidate, bucket=bucket).steps
+    return LocalSteps(name, options, steps, bucket)
+
+
+def under(name, candidate=DENSE, *, workers=4, iterations=6, compute=COMPUTE, bucket=WHOLE, options=None, **changes):
+    own = strategy(name, bucket, candidate, workers, **(options or {}))
+    job = job_on(star(workers), workers, iterations, compute=Compute(compute), strategy=own, **changes)
+    result = run_policy(job, "p", Fixed(candidate))
+    check_split(result)
+    return result.iterations
+
+
+def ring_seconds(entries, workers=4):
+    return float(ring_allreduce(LATENCY, 1 / BANDWIDTH, 4.0 * entries, workers))
+
+
+@pytest.mark.parametrize("workers", [2, 4, 7, 16])
+@pytest.mark.parametrize("name", ["accumulation", "localsgd", "diloco"])
+def test_an_iteration_is_its_inner_steps_and_one_exchange(name, workers):
+    found = under(name, workers=workers)
+    expected = SETTINGS[name]["period"] * COMPUTE + ring_seconds(200, workers)
+    assert found["iteration_s"].to_numpy() == pytest.approx(expected, rel=1e-9)
+    assert found["compute_s"].to_numpy() == pytest.approx(SETTINGS[name]["period"] * COMPUTE, rel=1e-9)
+    # A ring sends 2 (P - 1) / P of the message from each worker.
+    assert found["bytes_sent_B"].to_numpy() == pytest.approx(2 * (workers - 1) * 4 * 200, rel=1e-12)
+
+
+@pytest.mark.parametrize("compute", [1e-4, 2e-3, 0.05])
+def test_a_fragment_has_its_delay_to_arrive(compute):
+    found = under("streaming", compute=compute, iterations=6)["iteration_s"].to_numpy()
+    # Fragments are whole layers, of 60, 100 and 40 entries; 4 inner steps each, of which 2 go on meanwhile.
+    exchange = np.tile([ring_seconds(entries) for entries in (60, 100, 40)], 2)
+    assert found == pytest.approx(2 * compute + np.maximum(2 * compute, exchange), rel=1e-9)
+
+
+@pytest.mark.parametrize("name", ["delayed", "eager"])
+@pytest.mark.parametrize("compute", [1e-4, 0.05])
+def test_an_exchange_that_may_be_a_round_late_goes_beside_the_next_round(name, compute):
+    found = under(name, compute=compute)["iteration_s"].to_numpy()
+    assert found[0] == pytest.approx(3 * compute, rel=1e-9)
+    assert found[1:] == pytest.approx(max(3 * compute, ring_seconds(200)), rel=1e-9)
+
+
+def test_updates_of_inner_steps_take_their_time():
+    found = under("diloco", update=0.002)["iteration_s"].to_numpy()
+    assert found == pytest.approx(3 * (COMPUTE + 0.002) + ring_seconds(200), rel=1e-9)
+
+
+def test_compute_times_are_those_of_as_many_inner_steps():
+    compute = Compute(COMPUTE, spread=0.3, straggle=0.2, slowdown=3.0)
+    job = job_on(star(), 4, 5, compute=compute, strategy=strategy("diloco"))
+    rows = run_policy(job, "p", Fixed(DENSE)).workers
+    for iteration in range(5):
+        each = np.stack([compute.seconds(7, 3 * iteration + inner, 4) for inner in range(3)])
+        own = rows[rows["iteration"] == iteration]["compute_s"].to_numpy()
+        assert own == pytest.approx(each.sum(axis=0), rel=1e-12)
+
+
+@pytest.mark.parametrize("candidate", [DENSE, AG, Candidate("ok", "oktopk")], ids=lambda one: one.label)
+def test_data_parallelism_as_a_strategy_is_the_job_without_one(candidate):
+    compute = Compute(COMPUTE, spread=0.2)
+    plain = job_on(star(), 4, 7, compute=compute, device="v100")
+    own = strategy("dataparallel", candidate=candidate, inner=SGD(0.1))
+    found = run_policy(job_on(star(), 4, 7, compute=compute, device="v100", strategy=own), "p", Fixed(candidate))
+    expected = run_policy(plain, "p", Fixed(candidate))
+    pd.testing.assert_frame_equal(found.iterations, expected.iterations, check_exact=True)
+    pd.testing.assert_frame_equal(found.workers, expected.workers, check_exact=True)
+
+
+def test_steps_with_nothing_to_exchange_are_iterations_that_compute():
+    found = under("diloco", options={"period": 3, "compat": "gym"}, iterations=8)
+    assert (found["bytes_sent_B"] > 0).tolist() == [False, False, False, True, False, False, True, False]
+    alone = found["iteration_s"].to_numpy()[found["bytes_sent_B"].to_numpy() == 0]
+    assert alone == pytest.approx(COMPUTE, rel=1e-12)
+    assert found["gain"].isna().tolist() == [True] * 8
+
+
+def test_residuals_and_gains_are_those_of_pseudo_gradients():
+    found = under("diloco", AG, options={"inner": SGD(0.5), "outer": SGD(1.0), "period": 2}, iterations=3)
+    assert found["gain"].between(0.0, 1.0, inclusive="neither").all()
+    assert (found["global_error"] > 0).all()
+    assert found["selected"].tolist() == [20.0] * 3
+
+
+def test_sparta_exchanges_after_every_inner_step():
+    masked = under("sparta", options={"inner": SGD(0.1), "masks": "broadcast"})
+    seeded = under("sparta", options={"inner": SGD(0.1), "masks": "seeded"})
+    # A byte for each parameter to each of the other workers.
+    assert (masked["bytes_sent_B"] - seeded["bytes_sent_B"]).tolist() == [3 * 200.0] * 6
+
+
+def test_an_exchange_that_would_end_in_the_middle_of_an_iteration_is_refused(monkeypatch):
+    monkeypatch.setattr(strategies.StreamingDiLoCo, "steps", property(lambda own: 12))
+    with pytest.raises(ValueError, match="what begins after inner step 2 of 12 must arrive with the last of them"):
+        under("streaming")
+
+
+def test_a_strategy_with_several_exchanges_is_refused():
+    job = job_on(star(), strategy=strategy("diloco"))
+    with pytest.raises(ValueError, match="keeps to one exchange"):
+        StrategySet(job, [DENSE, AG])
+
+
+SCENARIO = ["job.iterations=4", "job.strategy={name: diloco, period: 5}"]
+FIXED = ["policies={AG: {fixed: AG}}"]
+
+
+@pytest.mark.parametrize(
+    ("fields", "said"),
+    [
+        (SCENARIO, "policies.flexible: must be fixed: under job.strategy a policy keeps to one exchange"),
+        (["job.strategy={name: dilco}"], "there is no strategy 'dilco': did you mean 'diloco'?"),
+        (["job.strategy={name: diloco, perod: 5}"], "job.strategy.perod: there is no such option of diloco"),
+        (["job.strategy={name: diloco, period: 0}", *FIXED], "period must be"),
+        (["job.strategy={name: localsgd, period: 3}", *FIXED], "there is no default for inner"),
+        (["job.strategy={name: sparta, inner: {sgd: {lr: 0.1}}}", *FIXED], "takes the scheme dense, got topk"),
+        ([*SCENARIO, *FIXED, "job.overlap={}"], "takes no overlap beside strategy"),
+        ([*SCENARIO, *FIXED, "job.deaths=[{worker: 1, at: 1 s}]"], "takes no deaths beside strategy"),
+    ],
+)
+def test_what_a_strategy_does_not_go_with_is_said(fields, said):
+    with pytest.raises(InputError, match=said.replace("(", r"\(").replace("?", r"\?")):
+        load("quickstart", fields).build()
+
+
+def test_commands_that_do_not_follow_a_strategy_refuse_it(tmp_path):
+    fields = [word for one in (*SCENARIO, *FIXED) for word in ("--set", one)]
+    for command in (["choose", "quickstart"], ["predict", "job", "--scenario", "quickstart"]):
+        assert "job.strategy: must be left out" in refused(*command, *fields)
+
+
+def test_a_scenario_spells_the_strategy_out():
+    loaded = load("quickstart", [*SCENARIO, *FIXED])
+    assert loaded.config.job.strategy.name == "diloco"
+    assert "adamw: {lr: 0.0004" in loaded.lock()
+    assert load("quickstart", [*SCENARIO, *FIXED, "job.strategy.inner={sgd: {lr: 0.5}}"]).build().job.strategy.options[
+        "inner"
+    ] == SGD(0.5)
+
+
+def test_overlap_and_a_strategy_do_not_meet_in_a_job():
+    with pytest.raises(ValueError, match="overlap"):
+        job_on(star(), strategy=strategy("diloco"), overlap=Overlap())
