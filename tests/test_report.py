@@ -459,11 +459,11 @@ def test_percentiles_are_times_that_occurred_and_enough_iterations_are_within(pa
     found = spread.condensed(made, float)
     exchanges = made["select_s"] + made["communicate_s"] + made["wait_s"]
     for what, times in (("iteration_s", made["iteration_s"].to_numpy()), ("exchange_s", exchanges.to_numpy())):
-        for percent in spread.PERCENTS:
-            one = found[what][f"p{percent}"]
+        for share in spread.PERCENTS:
+            one = found[what][f"p{share}"]
             assert one in times
-            assert 100 * np.sum(times <= one) >= percent * times.size
-            assert 100 * np.sum(times < one) < percent * times.size
+            assert 100 * np.sum(times <= one) >= share * times.size
+            assert 100 * np.sum(times < one) < share * times.size
 
 
 def test_the_spread_of_no_iteration_is_drawn_without_curves():
