@@ -29,6 +29,7 @@ from simnet.commands.sweep import sweep
 from simnet.commands.terminal import Commands
 from simnet.commands.time import time_
 from simnet.commands.trace import convert, fit, info, synth
+from simnet.commands.utilisation import utilisation
 from simnet.commands.warm import warm
 
 
@@ -51,6 +52,10 @@ class Verbs(Commands):
         "calibrate device": (calibrate_device, "-o my-machine.yaml"),
         "predict": (predict, "dgx-h100 all_reduce --ranks 16 --size 25MB"),
         "predict job": (predict_job, "--scenario quickstart --set job.iterations=10"),
+        "utilisation": (
+            utilisation,
+            "--parameters 1000000000 --compute '0.1 s' --bits 16 --period 100 --bandwidth '10 Gbit/s' --off 10%",
+        ),
         "trace info": (info, "digits"),
         "trace synth": (synth, "./made --model resnet18 --scale 100 --workers 8"),
         "trace fit": (fit, "digits -o params.json --figure fit.png"),

@@ -1,0 +1,485 @@
+"""How much bandwidth a training needs for a utilisation, and how rarely workers must exchange for it.
+
+The model is that of a page by an author of streaming DiLoCo (A. Douillard, ``diloco/index.html``), which explains the
+tables of compute utilisation in arXiv 2501.18512. A step computes for a time T, a part of it the backward pass. What is
+exchanged, every H / F steps a fragment of n / F values, leaves in equal buckets, released evenly over the backward pass
+of a step, one after the other through one link. A bucket is an all-reduce round a ring. Workers wait for the last one
+`delay` steps after that step. The utilisation is the share of computing in the time of H steps, once every round takes
+as long as the one before.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import asdict, dataclass, replace
+from typing import NamedTuple
+
+import numpy as np
+
+from simnet.base import units
+from simnet.base.checks import is_number, named, positive, whole
+from simnet.base.errors import InputError
+from simnet.costs.collectives import ring_allreduce
+from simnet.costs.models import model as profile
+from simnet.strategies import options as options_of
+from simnet.strategies import strategy as class_of
+from simnet.studies import options
+
+STRATEGIES = ("dataparallel", "localsgd", "diloco", "streaming", "delayed", "eager")
+"""Strategies of `simnet.strategies` that are known here: those that exchange all n values, or fragments of them."""
+
+TARGETS = (0.5, 0.8, 0.9, 0.95, 0.99)
+"""Utilisations of the published tables."""
+
+GRID: tuple[float, ...] = tuple((np.logspace(-1, 3, 50) * 1e9 / 8).tolist())
+"""Bandwidths of the published tables [byte/s]: 50 from 0.1 to 1000 Gbit/s, each 1.207 times the one before."""
+
+
+class Within(NamedTuple):
+    """A value, and its interval; infinite where nothing reaches it."""
+
+    value: float
+    low: float
+    high: float
+
+
+@dataclass(frozen=True)
+class Training:
+    """How workers train, and what they exchange.
+
+    Parameters
+    ----------
+    workers : int
+        Workers or sites P, >= 2.
+    parameters : int
+        Values n, >= 1.
+    compute : float
+        Time of an inner step T [s], forward and backward, > 0.
+    strategy : str
+        One of `STRATEGIES`.
+    period : int, optional
+        Inner steps H from one exchange of a value to its next; default: as `simnet.strategies`. None for data
+        parallelism, which exchanges after each.
+    fragments : int, optional
+        Fragments F of streaming DiLoCo, at most H.
+    delay : int, optional
+        Inner steps that a fragment of streaming DiLoCo has to arrive; default: as `simnet.strategies`. Delayed and
+        eager DiLoCo give H.
+    bits : float
+        Of a value on the link, > 0.
+    latency : float
+        From worker to worker [s], >= 0.
+    backward : float
+        Share of the backward pass in a step, in (0, 1].
+    buckets : int
+        Pieces in which an exchange leaves, >= 1.
+
+    Raises
+    ------
+    ValueError
+        If a value is out of range, or the strategy has no such option or no default for it.
+
+    Examples
+    --------
+    >>> Training(2, 10**9, 0.1, "diloco").period
+    500
+    >>> Training(2, 10**9, 0.1, "dataparallel", period=50)
+    Traceback (most recent call last):
+    ValueError: period is not for dataparallel
+    """
+
+    workers: int
+    parameters: int
+    compute: float
+    strategy: str
+    period: int | None = None
+    fragments: int | None = None
+    delay: int | None = None
+    bits: float = 32.0
+    latency: float = 0.0
+    backward: float = 2 / 3
+    buckets: int = 128
+
+    def __post_init__(self) -> None:
+        whole(self.workers, "workers", 2)
+        whole(self.parameters, "parameters", 1)
+        whole(self.buckets, "buckets", 1)
+        positive(self.compute, "compute")
+        positive(self.bits, "bits")
+        if not is_number(self.latency) or not 0 <= self.latency < math.inf:
+            raise ValueError(f"latency must be a number >= 0 and finite, got {self.latency!r}")
+        if not is_number(self.backward) or not 0 < self.backward <= 1:
+            raise ValueError(f"backward must be a number > 0 and at most 1, got {self.backward!r}")
+        named(self.strategy, "strategy", STRATEGIES)
+        known = options_of(class_of(self.strategy))
+        for name, low in (("period", 1), ("fragments", 1), ("delay", 0)):
+            given = getattr(self, name)
+            if name not in known:
+                if given is not None:
+                    raise ValueError(f"{name} is not for {self.strategy}")
+                continue
+            if given is None:
+                given = known[name].default
+                if given is known[name].empty:
+                    raise ValueError(f"{name} must be given, as {self.strategy} has no default for it")
+            object.__setattr__(self, name, whole(given, name, low))
+        if self.pieces > self.steps:
+            raise ValueError(f"period must be >= the {self.pieces} fragments, got {self.period}")
+
+    @property
+    def steps(self) -> int:
+        """Inner steps H in which every value is exchanged once."""
+        return self.period or 1
+
+    @property
+    def pieces(self) -> int:
+        """Exchanges F of these steps."""
+        return self.fragments or 1
+
+    @property
+    def arrives(self) -> int:
+        """Inner steps after which an exchange must have arrived."""
+        return self.steps if class_of(self.strategy).delays else self.delay or 0
+
+
+def exchange_time(training: Training, bandwidth: float) -> float:
+    """Return the time that the buckets of an exchange take, one after the other [s].
+
+    Parameters
+    ----------
+    training : Training
+        What is exchanged.
+    bandwidth : float
+        Of each worker's link, each way [byte/s], > 0; may be infinite.
+    """
+    nbytes = training.bits / 8 * training.parameters / training.pieces
+    one = ring_allreduce(training.latency, 1 / bandwidth, nbytes / training.buckets, training.workers)
+    return training.buckets * float(one)
+
+
+def stall(training: Training, bandwidth: float) -> float:
+    """Return for how long workers wait for an exchange [s].
+
+    Parameters
+    ----------
+    training, bandwidth
+        As of `exchange_time`.
+
+    Examples
+    --------
+    >>> round(stall(Training(2, 10**9, 0.1, "diloco", period=100, bits=16), 10e9 / 8), 4)
+    1.5339
+    """
+    takes = exchange_time(training, bandwidth)
+    pass_, last = training.backward * training.compute, takes / training.buckets
+    # Buckets are alike and released evenly, so that the link is late by the first one's release or the last one's.
+    late = max(takes - pass_ * (1 - 1 / training.buckets), last)
+    # The link sends one exchange after the other, so that none can take longer than it is to the next.
+    behind = takes - training.compute * training.steps / training.pieces
+    return max(0.0, late - training.arrives * training.compute, behind)
+
+
+def utilisation(training: Training, bandwidth: float) -> float:
+    """Return the share of computing in the time of a training.
+
+    Parameters
+    ----------
+    training, bandwidth
+        As of `exchange_time`.
+
+    Raises
+    ------
+    ValueError
+        If the bandwidth is not above 0.
+
+    Examples
+    --------
+    >>> round(utilisation(Training(2, 10**9, 0.1, "diloco", period=100, bits=16), 10e9 / 8), 3)
+    0.867
+    """
+    if not is_number(bandwidth) or not bandwidth > 0:
+        raise ValueError(f"bandwidth must be a number > 0, got {bandwidth!r}")
+    computing = training.compute * training.steps
+    return computing / (computing + training.pieces * stall(training, bandwidth))
+
+
+def bandwidth_for(training: Training, target: float, *, grid: bool = False) -> float:
+    """Return the least bandwidth that reaches a utilisation [byte/s]; infinite where latency alone forbids it.
+
+    Parameters
+    ----------
+    training : Training
+        What is exchanged.
+    target : float
+        The utilisation, in (0, 1).
+    grid : bool
+        Whether to take the next of `GRID`, as published; infinite beyond it.
+
+    Raises
+    ------
+    ValueError
+        If the target is not in (0, 1).
+
+    Examples
+    --------
+    >>> one = Training(2, 10**9, 0.1, "diloco", period=100, bits=16)
+    >>> round(8e-9 * bandwidth_for(one, 0.95), 2), round(8e-9 * bandwidth_for(one, 0.95, grid=True), 2)
+    (27.01, 28.12)
+    """
+    _refuse_target(target)
+    if grid:
+        return next((one for one in GRID if utilisation(training, one) >= target), math.inf)
+    if utilisation(training, math.inf) < target:
+        return math.inf
+    low = high = 1.0
+    while utilisation(training, high) < target:
+        high *= 2
+    while utilisation(training, low) >= target:
+        low /= 2
+    while high > low * (1 + 1e-13):
+        middle = math.sqrt(low) * math.sqrt(high)
+        low, high = (low, middle) if utilisation(training, middle) >= target else (middle, high)
+    return high
+
+
+def period_for(training: Training, target: float, bandwidth: float) -> int:
+    """Return the least H that reaches a utilisation at a bandwidth.
+
+    Parameters
+    ----------
+    training : Training
+        What is exchanged; its own period does not matter.
+    target : float
+        The utilisation, in (0, 1).
+    bandwidth : float
+        As of `utilisation`.
+
+    Raises
+    ------
+    ValueError
+        If the target is not in (0, 1), or the strategy has no period.
+
+    Examples
+    --------
+    >>> period_for(Training(2, 10**9, 0.1, "diloco", bits=16), 0.95, 10e9 / 8)
+    292
+    """
+    _refuse_target(target)
+    if training.period is None:
+        raise ValueError(f"period is not for {training.strategy}")
+
+    def reached(period: int) -> bool:
+        return utilisation(replace(training, period=period), bandwidth) >= target
+
+    low, high = training.pieces - 1, training.pieces
+    while not reached(high):
+        low, high = high, 2 * high
+    while high - low > 1:
+        middle = (low + high) // 2
+        low, high = (low, middle) if reached(middle) else (middle, high)
+    return high
+
+
+def within(
+    found: Callable[[Training, float], float], training: Training, bandwidth: float = math.inf, off: float = 0.0
+) -> Within:
+    """Return what a function finds, and between what as the time of a step and the bandwidth are off.
+
+    Parameters
+    ----------
+    found : callable
+        Takes a training and a bandwidth; rises with both, or falls with both.
+    training, bandwidth
+        As of `exchange_time`.
+    off : float
+        By which part of itself each may be off, in [0, 1).
+
+    Raises
+    ------
+    ValueError
+        If `off` is not in [0, 1).
+
+    Examples
+    --------
+    >>> within(utilisation, Training(2, 10**9, 0.1, "diloco", period=100), 10e9 / 8, off=0.1)  # doctest: +ELLIPSIS
+    Within(value=0.76..., low=0.72..., high=0.79...)
+    """
+    if not is_number(off) or not 0 <= off < 1:
+        raise ValueError(f"off must be a number >= 0 and < 1, got {off!r}")
+    value, *ends = (
+        found(replace(training, compute=by * training.compute), by * bandwidth) for by in (1, 1 - off, 1 + off)
+    )
+    return Within(value, min(ends), max(ends))
+
+
+def _refuse_target(target: float) -> None:
+    if not is_number(target) or not 0 < target < 1:
+        raise ValueError(f"target must be a number > 0 and < 1, got {target!r}")
+
+
+@dataclass(frozen=True)
+class Answer:
+    """What a utilisation needs, as asked.
+
+    Parameters
+    ----------
+    training : Training
+        Who trains how.
+    targets : sequence of float
+        Utilisations that are to be reached.
+    bandwidth : float, optional
+        That of the links, if known [byte/s].
+    off : float
+        See `within`.
+    grid : bool
+        See `bandwidth_for`.
+    """
+
+    training: Training
+    targets: tuple[float, ...] = TARGETS
+    bandwidth: float | None = None
+    off: float = 0.0
+    grid: bool = False
+
+    def needed(self, target: float) -> Within:
+        """Return the least bandwidth that reaches a target [byte/s]."""
+        return within(lambda one, _: bandwidth_for(one, target, grid=self.grid), self.training, off=self.off)
+
+    def rarest(self, target: float) -> Within | None:
+        """Return the least H that reaches a target at the bandwidth of the links; None without such, or without H."""
+        if self.bandwidth is None or self.training.period is None:
+            return None
+        return within(lambda one, rate: period_for(one, target, rate), self.training, self.bandwidth, self.off)
+
+    def reached(self) -> Within | None:
+        """Return the utilisation at the bandwidth of the links; None without such."""
+        return None if self.bandwidth is None else within(utilisation, self.training, self.bandwidth, self.off)
+
+    def figures(self) -> dict[str, object]:
+        """Return what ``simnet utilisation --json`` prints; null where nothing reaches a target."""
+        targets = [
+            {
+                "utilisation": one,
+                "bandwidth_Bps": _finite(self.needed(one)),
+                "period": _finite(self.rarest(one)),
+            }
+            for one in self.targets
+        ]
+        asked = asdict(self.training)
+        at = {"bandwidth_Bps": self.bandwidth, "utilisation": _finite(self.reached()), "off": self.off}
+        said = {
+            {"compute": "compute_s", "latency": "latency_s"}.get(name, name): value for name, value in asked.items()
+        }
+        return {**said, **at, "targets": targets}
+
+    def headings(self) -> list[str]:
+        """Return the headings of `rows`."""
+        at = [] if self.rarest(self.targets[0]) is None else [f"H at {units.format_bandwidth(self.bandwidth or 0)}"]
+        return ["utilisation", "bandwidth", *at]
+
+    def rows(self) -> list[list[str]]:
+        """Return a row of text for each target."""
+        found = []
+        for target in self.targets:
+            rarest = self.rarest(target)
+            often = [] if rarest is None else [_shown(rarest, lambda one: f"{one:,.0f}")]
+            found.append([_percent(target), _shown(self.needed(target), units.format_bandwidth), *often])
+        return found
+
+    def sentences(self) -> list[str]:
+        """Return who trains how, and the utilisation at the bandwidth of the links."""
+        one, reached = self.training, self.reached()
+        often = "" if one.period is None else f", H {one.period:,}"
+        cut = "" if one.fragments is None else f", {one.fragments:,} fragments with {one.delay:,} steps to arrive"
+        found = [
+            f"{one.strategy}, {one.workers:,} workers, {one.parameters:,} values of {one.bits:g} bits, "
+            f"steps of {units.format_seconds(one.compute)}{often}{cut}."
+        ]
+        if self.bandwidth is not None and reached is not None:
+            found.append(f"At {units.format_bandwidth(self.bandwidth)} the utilisation is {_shown(reached, _percent)}.")
+        return found
+
+
+def answer(
+    *,
+    compute: str,
+    strategy: str = "diloco",
+    workers: int = 2,
+    model: str | None = None,
+    parameters: int | None = None,
+    latency: str | None = None,
+    backward: str | None = None,
+    bandwidth: str | None = None,
+    target: str | None = None,
+    off: str | None = None,
+    grid: bool = False,
+    period: int | None = None,
+    fragments: int | None = None,
+    delay: int | None = None,
+    bits: float = 32.0,
+    buckets: int = 128,
+) -> Answer:
+    """Return the answer to what the options of ``simnet utilisation`` ask.
+
+    Parameters
+    ----------
+    compute, latency, bandwidth : str
+        Quantities with their units.
+    model : str, optional
+        A profile of `simnet.costs.models`, or `parameters` in its place.
+    backward, off : str, optional
+        A number, or per cent.
+    target : str, optional
+        Such numbers, with commas between.
+    strategy, workers, parameters, grid, period, fragments, delay, bits, buckets
+        As of `Training` and `Answer`.
+
+    Raises
+    ------
+    InputError
+        If a value is not allowed, or values do not fit each other.
+
+    Examples
+    --------
+    >>> asked = answer(compute="0.1 s", parameters=10**9, period=100, bandwidth="10 Gbit/s", target="90%")
+    >>> asked.rows(), asked.sentences()[-1]
+    ([['90 %', '27.2 Gbit/s', '283']], 'At 10 Gbit/s the utilisation is 76.1 %.')
+    """
+    if (model is None) == (parameters is None):
+        raise InputError("needs either --model or --parameters", file="simnet utilisation")
+    seconds = options.quantity(compute, "--compute", units.seconds)
+    rate = options.quantity(bandwidth, "--bandwidth", units.bandwidth)
+    late = options.quantity(latency, "--latency", units.seconds) or 0.0
+    share = 2 / 3 if backward is None else options.density(backward, "--backward")
+    targets = tuple(options.density(one, "--target") for one in options.words(target) or ()) or TARGETS
+    amiss = 0.0 if off is None else options.density(off, "--off")
+    try:
+        n = parameters if model is None else profile(model).parameters
+        training = Training(
+            workers, n or 0, seconds or 0.0, strategy, period, fragments, delay, bits, late, share, buckets
+        )
+        found = Answer(training, targets, rate, amiss, grid)
+        for one in targets:
+            _refuse_target(one)
+        found.reached(), found.needed(targets[0])
+    except ValueError as error:
+        raise InputError(str(error), file="simnet utilisation") from None
+    return found
+
+
+def _percent(share: float) -> str:
+    return f"{100 * share:.3g} %"
+
+
+def _shown(found: Within, form: Callable[[float], str]) -> str:
+    """Return a value and its interval as text."""
+    value, low, high = ("out of reach" if math.isinf(one) else form(one) for one in found)
+    return value if found.low == found.high else f"{value} ({low} to {high})"
+
+
+def _finite(found: Within | None) -> dict[str, float | None] | None:
+    """Return a value and its interval for JSON."""
+    if found is None:
+        return None
+    return {name: None if math.isinf(one) else one for name, one in found._asdict().items()}
