@@ -7,17 +7,20 @@ PIP := -m pip install --quiet --disable-pip-version-check --constraint constrain
 LOCKED := -m pip install --quiet --disable-pip-version-check --require-hashes --requirement
 OURS := -m pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation --editable .
 TOOLS := .venv-tools/bin
+# Tests that need nothing beside .venv.
+HERE := not slow and not extras and not browser
 LOCK := $(TOOLS)/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-header --no-annotate \
 	--constraint constraints.txt
 
 # Tests start Python many times: what it compiles is kept.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help demo test test-extras lint slow mutants docs dist clean nightly nightly-fuzz nightly-hypothesis nightly-referee nightly-audit lock
+.PHONY: help demo test test-long test-extras lint slow mutants docs dist clean nightly nightly-fuzz nightly-hypothesis nightly-referee nightly-audit lock
 
 help:
 	@echo "make demo         run scenarios/fluctuating_wan.yaml and say where its report lies"
 	@echo "make test         linters, types, layers and the fast tests"
+	@echo "make test-long    the tests that take long"
 	@echo "make test-extras  the tests that need PyTorch, MPI, Dask or a browser; builds the site"
 	@echo "make slow         the slow tests"
 	@echo "make mutants      small bugs put into the code one by one, and how many the tests see; CHANGED=HEAD: into what changed since"
@@ -32,7 +35,10 @@ demo: .venv/.run
 	@echo "Open runs/fluctuating_wan/report.html in a browser, runs/fluctuating_wan/timeline.json at https://ui.perfetto.dev"
 
 test: lint
-	$(BIN)/python -m pytest -q -n auto --dist worksteal
+	$(BIN)/python -m pytest -q -n auto --dist worksteal -m 'not long and $(HERE)'
+
+test-long: .venv/.dev
+	$(BIN)/python -m pytest -q -n auto --dist worksteal -m 'long and $(HERE)' tests
 
 # Each test starts processes of its own, so tests go one after the other.
 test-extras: .venv-extras/.dev

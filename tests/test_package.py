@@ -178,3 +178,14 @@ def test_long_modules_say_why_they_are_long():
         for file in (ROOT / package).rglob("*.py"):
             text = file.read_text()
             assert text.count("\n") <= 500 or "long" in (ast.get_docstring(ast.parse(text)) or ""), file
+
+
+def test_every_test_that_is_said_to_take_long_is_there():
+    for name in (ROOT / "tests" / "long.txt").read_text().splitlines():
+        if name.startswith("#"):
+            continue
+        file, *inside, test = name.split("::")
+        body: list[ast.stmt] = ast.parse((ROOT / "tests" / file).read_text()).body
+        for one in inside:
+            (body,) = (found.body for found in body if isinstance(found, ast.ClassDef) and found.name == one)
+        assert test in [found.name for found in body if isinstance(found, ast.FunctionDef)], name

@@ -228,7 +228,7 @@ class TestFit:
         assert (tmp_path / f"f.{ending}").stat().st_size > 1000
         assert synthetic(100, 2, like=out).like == fit(recorded(small))
         assert "is there already" in simnet("trace", "fit", small, "-o", out, ok=False)
-        found = json.loads(simnet("trace", "fit", small, "-o", out, "--force", "--json"))
+        found = json.loads(simnet("trace", "fit", small, "-o", out, "--force", "--json", "--quiet"))
         assert [one["density"] for one in found["densities"]] == [0.001, 0.01, 0.1]
         assert len(list(tmp_path.iterdir())) == 2
 
