@@ -22,6 +22,7 @@ from simnet.network import Network
 from simnet.network.weather import Weather, steps
 from simnet.policies import Candidate, Fixed, Flexible, Monitor, OneStepOracle, Ramp
 from simnet.policies.moo import Moo, Search
+from simnet.strategies import SGD
 from simnet.traces.live import train
 
 TREE = Candidate("ART-tree", "artopk", {"collective": "tree", "selection": "var"})
@@ -90,6 +91,10 @@ JOBS = {
     "a round late": (lambda: job(strategy=LocalSteps("eager", {"period": 3}, 3)), lambda: Fixed(AG)),
     "no barrier, a round late": (
         lambda: job(strategy=LocalSteps("delayed", {"period": 2}, 2), barrier=False),
+        lambda: Fixed(AG),
+    ),
+    "training, local steps": (
+        lambda: learning(strategy=LocalSteps("diloco", {"period": 3, "inner": SGD(0.1)}, 3)),
         lambda: Fixed(AG),
     ),
     "training": (learning, lambda: Fixed(RING)),

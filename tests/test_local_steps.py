@@ -14,8 +14,10 @@ from simnet.job.local_steps import StrategySet, started
 from simnet.policies import Candidate, Fixed
 from simnet.scenario import load
 from simnet.strategies import SGD
+from simnet.traces.live import train
 
 COMPUTE, WHOLE = 0.01, float("inf")
+SAME = {"localsgd": {"period": 1}, "dataparallel": {}}
 SETTINGS = {
     "accumulation": {"inner": SGD(0.1), "period": 4},
     "localsgd": {"inner": SGD(0.1), "period": 5},
@@ -95,6 +97,55 @@ def test_data_parallelism_as_a_strategy_is_the_job_without_one(candidate):
     expected = run_policy(plain, "p", Fixed(candidate))
     pd.testing.assert_frame_equal(found.iterations, expected.iterations, check_exact=True)
     pd.testing.assert_frame_equal(found.workers, expected.workers, check_exact=True)
+
+
+def learning(**changes):
+    options = {"samples": 400, "features": 12, "classes": 3}
+    own = {"batch": 8, "hidden": [6], "evaluate": 1, "learning_rate": 0.2, "seed": 3}
+    return train("mlp", "classification", workers=4, options=options, **(own | changes))
+
+
+def trained(name, options, *, candidate=DENSE, iterations=6, dirichlet=None):
+    source = learning(dirichlet=dirichlet)
+    steps = started(source, name, options, candidate, bucket=WHOLE).steps
+    job = job_on(star(), 4, iterations, source=source, strategy=LocalSteps(name, options, steps, WHOLE))
+    return run_policy(job, "p", Fixed(candidate)).iterations
+
+
+def test_live_training_by_data_parallelism_is_that_of_a_job_without_a_strategy():
+    found = trained("dataparallel", {"inner": SGD(0.2, momentum=0.9)})
+    expected = run_policy(job_on(star(), 4, 6, source=learning()), "p", Fixed(DENSE)).iterations
+    pd.testing.assert_frame_equal(found, expected, check_exact=True)
+
+
+def test_local_sgd_after_every_step_is_data_parallelism_by_plain_descent():
+    one, other = (trained(name, {"inner": SGD(0.2), **more}) for name, more in SAME.items())
+    assert one["loss"].to_numpy() == pytest.approx(other["loss"].to_numpy(), rel=1e-4)
+
+
+@pytest.mark.parametrize(
+    ("name", "candidate"),
+    [("localsgd", DENSE), *((name, one) for name in ("diloco", "streaming", "eager") for one in (DENSE, AG))],
+    ids=lambda one: getattr(one, "label", one),
+)
+def test_a_model_learns_under_a_strategy(name, candidate):
+    more = {"streaming": {"fragments": 2, "delay": 1, "mixing": 0.5}}.get(name, {})
+    outer = {} if name == "localsgd" else {"outer": SGD(0.7, momentum=0.5, nesterov=True)}
+    period = 8 if name == "streaming" else 4
+    found = trained(name, {"inner": SGD(0.2), "period": period, **outer, **more}, candidate=candidate, iterations=30)
+    # As many inner steps of data parallelism get as far, about.
+    apart = trained("dataparallel", {"inner": SGD(0.2)}, iterations=120)["loss"].to_numpy()
+    assert found["loss"].to_numpy()[-1] < apart[-1] + 0.25 * (apart[0] - apart[-1])
+
+
+def test_workers_with_unlike_data_compute_gradients_at_their_own_parameters():
+    source = learning(dirichlet=0.1)
+    own = np.tile(source.initial(), (4, 1)) + np.arange(4, dtype=np.float32)[:, None]
+    each = source.gradients_at(own, 5)
+    for worker in range(4):
+        alone = source.gradients_at(own[worker : worker + 1], 5, np.array([worker]))
+        np.testing.assert_allclose(each[worker], alone[0], rtol=1e-5, atol=1e-7)
+    assert not np.allclose(each, source.gradients_at(own[:1], 5))
 
 
 def test_steps_with_nothing_to_exchange_are_iterations_that_compute():

@@ -26,7 +26,7 @@ from simnet.sparsifier_models import Exchange
 from simnet.sparsifier_models.base import Stats
 from simnet.strategies import Averaging, Replicas, Strategy, Sync, create, strategy
 from simnet.strategies import options as strategy_options
-from simnet.traces.source import GradientSource, WithoutLearning
+from simnet.traces.source import Evaluable, GradientSource, Score, WithoutLearning
 
 
 def started(
@@ -38,12 +38,12 @@ def started(
     seed: int = 0,
     bucket: float | None = None,
 ) -> Strategy:
-    """Return a strategy that begins to train, from parameters that are all zero.
+    """Return a strategy that begins to train: from the first weights of a model, or from parameters that are all zero.
 
     Parameters
     ----------
     source : GradientSource
-        Where gradients come from, which do not depend on parameters.
+        Where gradients come from.
     name : str
         The strategy.
     options : mapping of str to object
@@ -61,6 +61,8 @@ def started(
         If there is no such strategy, option or scheme, or a value is not allowed.
     """
     initial = np.zeros(source.parameters, dtype=np.float32)
+    if isinstance(source, Evaluable):
+        initial = source.initial()
     replicas = Replicas(source.workers, initial, source.layers, source.scale, seed)
     if "averaging" in strategy_options(strategy(name)):
         averaging = Averaging(candidate.scheme, options=candidate.options, bucket=bucket)
@@ -96,7 +98,7 @@ class StrategySet:
         # Exchanges that begin with the next iteration, and the state from which its last inner step makes them again.
         self._late: list[Sync] = []
         self._before: State | None = None
-        self.training = WithoutLearning()
+        self.training = _Scored(job.source, self._strategy) if isinstance(job.source, Evaluable) else WithoutLearning()
 
     def step(self, where: Situation, shortlist: Sequence[Candidate]) -> Timed:
         """Make the inner steps of an iteration, and time the exchanges that end in it.
@@ -152,7 +154,9 @@ class StrategySet:
             model.density = model.density if density is None else density
         if last and strategy.delays:
             self._before = strategy.save()
-        return strategy.step(self._job.source.gradients(number)).syncs
+        source = self._job.source
+        at = source.gradients_at(strategy.local, number) if isinstance(source, Evaluable) else source.gradients(number)
+        return strategy.step(at).syncs
 
     def _left(self, where: Situation) -> Floats:
         """Return what each worker has to compute after so many inner steps [s]; shape (steps + 1, P)."""
@@ -189,6 +193,19 @@ class StrategySet:
         if self._strategy.iteration % self._strategy.steps:
             # The last inner step makes again what is under way.
             self._late = list(self._inner(self._strategy.iteration, None, last=True))
+
+
+class _Scored(WithoutLearning):
+    """How good the global parameters of a strategy are."""
+
+    def __init__(self, source: Evaluable, strategy: Strategy) -> None:
+        self._source, self._strategy = source, strategy
+
+    def score(self, iteration: int | None) -> Score:
+        """Return loss and accuracy after an iteration; NaN if none is due then."""
+        if iteration is None or (iteration + 1) % self._source.evaluate:
+            return Score(math.nan, math.nan)
+        return self._source.score(self._strategy.global_parameters)
 
 
 def _told(schedule: Schedule, norm: float = math.nan) -> Exchange:

@@ -135,7 +135,9 @@ def run_in_step(
         The name of a policy, and what became of it; an error of one ends none of the others.
     """
     if len(policies) > 1:
-        job = replace(job, source=shared(job.source))
+        # Those of all inner steps of an iteration, which policies go through one after the other.
+        steps = 1 if job.strategy is None else job.strategy.steps
+        job = replace(job, source=shared(job.source, max(8, 2 * steps)))
     running = {
         name: _running(
             job, name, policy, timeline, progress and partial(progress, name), colocated, (checkpoints or {}).get(name)

@@ -263,7 +263,9 @@ class Job(Part):
         default=None, description="default: the whole gradient is exchanged when it is complete"
     )
     strategy: Strategy | None = Field(
-        default=None, description="default: gradients are exchanged in every iteration; else one is several inner steps"
+        default=None,
+        description="default: gradients are exchanged in every iteration; else one is several inner steps, and the "
+        "strategy's optimisers move what is trained",
     )
     update: Any
     barrier: Any
@@ -295,8 +297,6 @@ class Job(Part):
         for name, why in (("overlap", "buckets are exchanged while gradients are computed"), ("deaths", "workers die")):
             if getattr(self, name) is not None:
                 raise ValueError(f"takes no {name} beside strategy: {why} only where each iteration has an exchange")
-        if self.gradients.train is not None:
-            raise ValueError("takes no gradients.train beside strategy, which trains parameters of its own")
         return self
 
     @model_validator(mode="after")

@@ -105,6 +105,24 @@ class Trainable(Protocol):
         """Return a training that starts from the first weights and depends on no other."""
 
 
+@runtime_checkable
+class Evaluable(Protocol):
+    """A source that has gradients at any parameters, which others move."""
+
+    @property
+    def evaluate(self) -> int:
+        """Loss and accuracy are measured after every so many iterations."""
+
+    def initial(self) -> Values:
+        """Return the first parameters, float32 of shape (n,)."""
+
+    def gradients_at(self, parameters: Values, iteration: int) -> Values:
+        """Return gradients for the data of an iteration, at parameters of shape (1, n) or of each worker, (P, n)."""
+
+    def score(self, weights: Values) -> Score:
+        """Return how good a model with some parameters is, float32 of shape (n,)."""
+
+
 class WithoutLearning:
     """A training whose gradients are given beforehand: updates change nothing."""
 
@@ -209,9 +227,17 @@ class Shared:
         return out
 
 
-def shared(source: GradientSource) -> GradientSource:
-    """Return a source that makes gradients once for several runs; itself if they depend on the updates of each."""
-    return source if isinstance(source, (Trainable, Shared)) else Shared(source)
+def shared(source: GradientSource, most: int = 8) -> GradientSource:
+    """Return a source that makes gradients once for several runs; itself if they depend on the updates of each.
+
+    Parameters
+    ----------
+    source : GradientSource
+        Where they come from.
+    most : int
+        Iterations of which it keeps them at most.
+    """
+    return source if isinstance(source, (Trainable, Shared)) else Shared(source, most)
 
 
 def begun(source: GradientSource) -> Training:

@@ -128,10 +128,62 @@ class LiveSource:
 
     def gradients(self, iteration: int, out: Values | None = None) -> Values:
         """Return the gradients at the first weights for the batches of an iteration; float32 of shape (P, n)."""
-        out = buffer(out, self.workers, self.parameters)
-        inputs, targets = self.batches(iteration, np.arange(self.workers))
-        self.model.gradients(self.initial(), inputs, targets, out)
+        return self.gradients_at(self.initial()[np.newaxis], iteration, out=out)
+
+    def gradients_at(
+        self, parameters: Values, iteration: int, crew: NDArray[np.intp] | None = None, out: Values | None = None
+    ) -> Values:
+        """Return the gradients of some workers for the batches of an iteration; float32 of shape (P', n).
+
+        Parameters
+        ----------
+        parameters : ndarray of float32, shape (1, n) or (P', n)
+            The weights of all, or of each.
+        iteration : int
+            Whose batches to take.
+        crew : ndarray of int, shape (P',), optional
+            Which workers; all when omitted.
+        out : ndarray of float32, shape (P', n), optional
+            Where to put them.
+
+        Raises
+        ------
+        DivergedError
+            If a loss or gradient is not finite.
+        """
+        crew = np.arange(self.workers) if crew is None else crew
+        out = buffer(out, len(crew), self.parameters)
+        inputs, targets = self.batches(iteration, crew)
+        # Of those with weights of their own, one after the other.
+        together = len(crew) if len(parameters) == 1 else 1
+        finite = True
+        with np.errstate(over="ignore", invalid="ignore"):
+            for first, weights in zip(range(0, len(crew), together), parameters, strict=True):
+                some = slice(first, first + together)
+                losses = self.model.gradients(weights, inputs[some], targets[some], out[some])
+                finite = finite and bool(np.isfinite(losses).all())
+        if not (finite and all(np.isfinite(row).all() for row in out)):
+            raise DivergedError(
+                f"the training diverged: with the batches of iteration {iteration} a worker's loss or gradient is no "
+                "finite number; try a smaller learning rate"
+            )
         return out
+
+    def score(self, weights: Values) -> Score:
+        """Return loss and accuracy on the data held out.
+
+        Parameters
+        ----------
+        weights : ndarray of float32, shape (n,)
+            The weights.
+        """
+        data, total = self.data, np.zeros(2)
+        with np.errstate(over="ignore", invalid="ignore"):
+            for first in range(0, len(data.held_targets), _CHUNK):
+                inputs, targets = (one[first : first + _CHUNK] for one in (data.held_inputs, data.held_targets))
+                total += len(targets) * np.array(self.model.score(weights, inputs, targets))
+        loss, accuracy = total / len(data.held_targets)
+        return Score(float(loss), float(accuracy))
 
     def batches(self, iteration: int, crew: NDArray[np.intp]) -> tuple[NDArray[Any], NDArray[np.intp]]:
         """Return the examples that some workers meet in an iteration, and their classes; shapes (P', b, d), (P', b).
@@ -194,18 +246,13 @@ class LiveTraining:
         DivergedError
             If a loss or gradient is not finite.
         """
-        source = self.source
-        crew = np.arange(source.workers) if crew is None else crew
-        out = buffer(out, len(crew), source.parameters)
-        inputs, targets = source.batches(iteration, crew)
-        with np.errstate(over="ignore", invalid="ignore"):
-            losses = source.model.gradients(self.weights, inputs, targets, out)
-        if not (np.isfinite(losses).all() and all(np.isfinite(row).all() for row in out)):
+        try:
+            return self.source.gradients_at(self.weights[np.newaxis], iteration, crew, out)
+        except DivergedError:
             raise DivergedError(
                 f"the training diverged: after {self.applied} updates a worker's loss or gradient is no finite number; "
-                f"try a smaller learning rate than {source.rate.rate:g}"
-            )
-        return out
+                f"try a smaller learning rate than {self.source.rate.rate:g}"
+            ) from None
 
     def adding(self, iteration: int, crew: NDArray[np.intp]) -> None:
         """Return None: a backward pass makes whole gradients."""
@@ -225,14 +272,7 @@ class LiveTraining:
         """Return loss and accuracy on the data held out, after the update of an iteration; NaN if none is due then."""
         if iteration is None or (iteration + 1) % self.source.evaluate:
             return Score(math.nan, math.nan)
-        data = self.source.data
-        total = np.zeros(2)
-        with np.errstate(over="ignore", invalid="ignore"):
-            for first in range(0, len(data.held_targets), _CHUNK):
-                inputs, targets = (one[first : first + _CHUNK] for one in (data.held_inputs, data.held_targets))
-                total += len(targets) * np.array(self.source.model.score(self.weights, inputs, targets))
-        loss, accuracy = total / len(data.held_targets)
-        return Score(float(loss), float(accuracy))
+        return self.source.score(self.weights)
 
     def save(self) -> dict[str, NDArray[Any]]:
         """Return weights, velocity, and how many updates were applied."""
