@@ -138,6 +138,18 @@ def test_a_model_learns_under_a_strategy(name, candidate):
     assert found["loss"].to_numpy()[-1] < apart[-1] + 0.25 * (apart[0] - apart[-1])
 
 
+@pytest.mark.parametrize("name", ["streaming", "eager", "localsgd"])
+def test_scores_are_those_of_the_global_parameters(name):
+    source, options = learning(), SETTINGS[name] | ({"fragments": 2} if name == "streaming" else {})
+    by_hand = started(source, name, options, DENSE, bucket=WHOLE)
+    expected = []
+    for number in range(3 * by_hand.steps):
+        by_hand.step(source.gradients_at(by_hand.local, number))
+        if by_hand.iteration % by_hand.steps == 0:
+            expected.append(source.score(by_hand.global_parameters).loss)
+    assert trained(name, options, iterations=3)["loss"].tolist() == expected
+
+
 def test_workers_with_unlike_data_compute_gradients_at_their_own_parameters():
     source = learning(dirichlet=0.1)
     own = np.tile(source.initial(), (4, 1)) + np.arange(4, dtype=np.float32)[:, None]
