@@ -119,7 +119,7 @@ def run(one, bandwidth, rounds):
             for number in range(1, one.buckets + 1):
                 released = first + one.backward * one.compute * number / one.buckets
                 link = max(link, released) + takes
-            due[step + one.arrives] = link
+            due[step + (one.steps if one.strategy == "eager" else one.delay or 0)] = link
         now = max(now, due.pop(step, 0.0))
         marks.append(now)
     half = rounds // 2 * between
