@@ -30,13 +30,9 @@ settings.load_profile("simnet")
 collect_ignore = ["hook_worker.py"]
 
 
-LONG = [one for one in Path(__file__).with_name("long.txt").read_text().splitlines() if not one.startswith("#")]
-"""Tests that take long, as ``test_file.py::test_name``: each takes seconds, or they do together."""
-
-
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Mark the tests that take long."""
-    names = frozenset(LONG)
+    names = needs.long_ones()
     for one in items:
         if one.nodeid.partition("[")[0].removeprefix("tests/") in names:
             one.add_marker(pytest.mark.long)
