@@ -392,6 +392,7 @@ def test_lists(kind: str) -> None:
         "scenarios": list(shipped()),
         "models": ["resnet50", "25,557,032"],
         "devices": ["v100"],
+        "strategies": ["diloco", "streaming", "eager"],
         "policies": ["fixed", "flexible", "moo", "clairvoyant"],
         "weather": ["noise", "outages", "profile C1"],
         "traces": ["digits"],
