@@ -216,7 +216,8 @@ def test_columns_that_do_not_fit_are_said(tmp_path: Path, monkeypatch: pytest.Mo
     assert "Too narrow" not in did(*run).stdout
     monkeypatch.setenv("COLUMNS", "75")
     said = " ".join(did(*run).stdout.split())
-    assert "Too narrow for: compute, select, communicate, wait, regret, bytes sent" in said
+    assert "Too narrow for: iteration p50, p90, p99, exchange p50, p90, p99, compute, select" in said
+    assert "communicate, wait, regret, bytes sent" in said
     assert "--json has them" in said
 
 

@@ -391,7 +391,7 @@ class Answer:
         """Return who trains how, and the utilisation at the bandwidth of the links."""
         one, reached = self.training, self.reached()
         often = "" if one.period is None else f", H {one.period:,}"
-        cut = "" if one.fragments is None else f", {one.fragments:,} fragments with {one.delay:,} steps to arrive"
+        cut = "" if one.fragments is None else f", {one.fragments:,} fragments, delay {one.delay:,}"
         found = [
             f"{one.strategy}, {one.workers:,} workers, {one.parameters:,} values of {one.bits:g} bits, "
             f"steps of {units.format_seconds(one.compute)}{often}{cut}."
