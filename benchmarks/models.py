@@ -148,6 +148,23 @@ def sampled() -> Iterator[Row]:
     yield Row("GPT-2 XL, 8 workers, scale 1000: peak memory", peak(), "GB")
 
 
+def local_steps() -> Iterator[Row]:
+    """Run 50 rounds of 100 inner steps of GPT-2 XL by DiLoCo, on one entry in 20,000, with a dense exchange."""
+    strategy = "job.strategy={name: diloco, period: 100, bucket: 10 GiB}"
+    fields = ["workers=8", "job.model=gpt2-xl", "job.scale=20000", "job.iterations=50", strategy]
+    built = load(
+        "quickstart", [*fields, "exchanges={dense: {scheme: dense}}", "policies={dense: {fixed: dense}}"]
+    ).build()
+
+    def run() -> None:
+        for _, result in run_here(built, lambda name, done: None):
+            if isinstance(result, Exception):
+                raise result
+
+    yield Row("GPT-2 XL, 8 workers, scale 20000: 50 rounds of 100 local steps", seconds(run), "s", 120.0)
+    yield Row("GPT-2 XL, 8 workers, scale 20000, local steps: peak memory", peak(), "GB", 4.0)
+
+
 def once_for_all() -> Iterator[Row]:
     """Count how often gradients of an iteration are made where four policies share them."""
     made = counted(SyntheticSource, "_make")
@@ -212,6 +229,7 @@ CASES: dict[str, Callable[[], Iterator[Row]]] = {
     "resnet50": lambda: at_full_size("resnet50", 8, 5, 1.5, 10.0),
     "resnet50-64": lambda: at_full_size("resnet50", 64, 2, None, 15.0),
     "gpt2-xl": sampled,
+    "local-steps": local_steps,
     "spardl-1024": lambda: of_a_thousand("spardl"),
     "oktopk-1024": lambda: of_a_thousand("oktopk"),
     "sweep": sweep,
