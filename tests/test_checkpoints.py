@@ -89,6 +89,7 @@ JOBS = {
     "local steps": (lambda: job(strategy=LocalSteps("diloco", {"period": 3}, 3)), lambda: Fixed(AG)),
     "fragments in turn": (lambda: job(strategy=LocalSteps("streaming", STREAMING, 4)), lambda: Fixed(AG)),
     "a round late": (lambda: job(strategy=LocalSteps("eager", {"period": 3}, 3)), lambda: Fixed(AG)),
+    "a round of one step late": (lambda: job(strategy=LocalSteps("eager", {"period": 1}, 1)), lambda: Fixed(AG)),
     "no barrier, a round late": (
         lambda: job(strategy=LocalSteps("delayed", {"period": 2}, 2), barrier=False),
         lambda: Fixed(AG),

@@ -134,7 +134,7 @@ class StrategySet:
             self._before = None
         left = self._left(where)
         sent = [
-            Sent(sync.schedule, sync.kernels, where.complete - left[done], dense=not sync.kernels)
+            Sent(sync.schedule, sync.kernels, where.complete - left[done], dense=_is_dense(sync))
             for sync, done in begun
         ]
         if not sent or (sent[-1].ready < where.complete).any():
@@ -179,7 +179,8 @@ class StrategySet:
 
     def save(self) -> State:
         """Return all that the iterations to come depend on."""
-        return {"strategy": self._strategy.save() if self._before is None else self._before}
+        late = self._before is not None
+        return {"strategy": self._before if late else self._strategy.save(), "late": late}
 
     def restore(self, state: State) -> None:
         """Resume from what `save` returned.
@@ -190,7 +191,7 @@ class StrategySet:
             If it is not of this strategy.
         """
         self._strategy.restore(state["strategy"])
-        if self._strategy.iteration % self._strategy.steps:
+        if state["late"]:
             # The last inner step makes again what is under way.
             self._late = list(self._inner(self._strategy.iteration, None, last=True))
 
@@ -206,6 +207,12 @@ class _Scored(WithoutLearning):
         if iteration is None or (iteration + 1) % self._source.evaluate:
             return Score(math.nan, math.nan)
         return self._source.score(self._strategy.global_parameters)
+
+
+def _is_dense(sync: Sync) -> bool:
+    """Return whether all that there is is sent."""
+    made = sync.exchange
+    return made is None or int(np.min(made.selected)) >= made.update.size
 
 
 def _told(schedule: Schedule, norm: float = math.nan) -> Exchange:
