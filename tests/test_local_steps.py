@@ -1,14 +1,18 @@
 """Jobs under a training strategy: what an iteration takes is known in closed form where links are idle and even."""
 
+import json
+from dataclasses import replace
+
 import numpy as np
 import pandas as pd
 import pytest
 
-from commands import refused
+from commands import did, refused
 from jobs import AG, BANDWIDTH, DENSE, LATENCY, Source, check_split, job_on, star
 from simnet import strategies
 from simnet.base.errors import InputError
 from simnet.costs import ring_allreduce
+from simnet.costs.devices import load_device
 from simnet.job import Compute, LocalSteps, Overlap, run_policy
 from simnet.job.local_steps import StrategySet, started
 from simnet.policies import Candidate, Fixed
@@ -175,9 +179,44 @@ def test_residuals_and_gains_are_those_of_pseudo_gradients():
     assert found["selected"].tolist() == [20.0] * 3
 
 
+def test_what_is_not_known_of_an_exchange_is_left_open_and_nothing_is_made_up():
+    options = {"period": 12, "fragments": 3, "delay": 1}
+    assert under("streaming", options=options, iterations=4)["actual_density"].tolist() == [1.0] * 4
+    masked = under("sparta", options={"inner": SGD(0.1)}, bucket=None)
+    assert masked["actual_density"].isna().all()
+    assert masked["gain"].isna().all()
+
+
+def test_training_goes_on_from_inner_step_to_inner_step():
+    fields = ["job.iterations=6", "job.strategy={name: diloco, period: 5}", *FIXED]
+    source, plain = load("quickstart", fields).build().job.source, load("quickstart", ["job.iterations=30", *FIXED])
+    for number in (0, 7, 29):
+        np.testing.assert_array_equal(source.gradients(number), plain.build().job.source.gradients(number))
+
+
+def test_a_run_says_by_which_strategy_workers_train(tmp_path):
+    fields = [word for one in (*SCENARIO, *FIXED) for word in ("--set", one)]
+    said = did("run", "quickstart", *fields, "--no-report", "--out", tmp_path / "run").stdout
+    assert "Workers train by diloco: an iteration is 5 inner steps" in said
+    summary = json.loads((tmp_path / "run" / "summary.json").read_text())
+    assert summary["strategy"] == {"name": "diloco", "steps": 5}
+
+
+def test_what_a_hook_does_with_gradients_counts_under_a_strategy_too():
+    device = load_device("v100")
+    slow = replace(device.methods["scan"], launch=0.01, seconds_per_entry=0.0)
+    device = replace(device, methods={**device.methods, "hook_topk_begin": slow})
+    own = strategy("dataparallel", candidate=AG, inner=SGD(0.1))
+    found = [
+        run_policy(job_on(star(), 4, 3, device=device, strategy=one), "p", Fixed(AG)).iterations for one in (own, None)
+    ]
+    pd.testing.assert_frame_equal(*found, check_exact=True)
+    assert (found[0]["iteration_s"] > 0.02).all()
+
+
 def test_sparta_exchanges_after_every_inner_step():
-    masked = under("sparta", options={"inner": SGD(0.1), "masks": "broadcast"})
-    seeded = under("sparta", options={"inner": SGD(0.1), "masks": "seeded"})
+    masked = under("sparta", options={"inner": SGD(0.1), "masks": "broadcast"}, bucket=None)
+    seeded = under("sparta", options={"inner": SGD(0.1), "masks": "seeded"}, bucket=None)
     # A byte for each parameter to each of the other workers.
     assert (masked["bytes_sent_B"] - seeded["bytes_sent_B"]).tolist() == [3 * 200.0] * 6
 
@@ -207,6 +246,12 @@ FIXED = ["policies={AG: {fixed: AG}}"]
         (["job.strategy={name: diloco, period: 0}", *FIXED], "period must be"),
         (["job.strategy={name: localsgd, period: 3}", *FIXED], "there is no default for inner"),
         (["job.strategy={name: sparta, inner: {sgd: {lr: 0.1}}}", *FIXED], "takes the scheme dense, got topk"),
+        (["job.strategy={name: diloco, scaled: 'no'}", *FIXED], "scaled must be true or false, got 'no'"),
+        (["job.strategy={name: diloco, outer: {adamw: {}}}", *FIXED], "outer must be stochastic gradient descent"),
+        (["job.strategy={name: diloco, outer: {sgd: {lr: 0.1, nesterov: true}}}", *FIXED], "nesterov needs a momentum"),
+        (["job.strategy={name: streaming, fragments: [1, 2]}", *FIXED], "fragments must be a whole number, or lists"),
+        (["job.strategy={name: streaming, fragments: [[1]]}", *FIXED], "fragments must be a whole number, or lists"),
+        (["job.strategy={name: streaming, fragments: 2.0}", *FIXED], "fragments must be a whole number, or lists"),
         ([*SCENARIO, *FIXED, "job.overlap={}"], "takes no overlap beside strategy"),
         ([*SCENARIO, *FIXED, "job.deaths=[{worker: 1, at: 1 s}]"], "takes no deaths beside strategy"),
     ],

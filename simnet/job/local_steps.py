@@ -16,8 +16,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from simnet.base.arrays import Floats
+from simnet.costs.devices import DeviceOp
 from simnet.job.checkpoint import State
-from simnet.job.exchange import Situation, Timed, timed
+from simnet.job.exchange import Situation, Timed, of_hook, timed
 from simnet.job.job import Job
 from simnet.job.streams import Sent
 from simnet.policies import Candidate, Decision
@@ -67,6 +68,8 @@ def started(
     if "averaging" in strategy_options(strategy(name)):
         averaging = Averaging(candidate.scheme, options=candidate.options, bucket=bucket)
         return create(name, replicas, averaging=averaging, **options)
+    if bucket is not None:
+        raise ValueError(f"{name}: what it exchanges is its own, and goes tensor by tensor; it takes no bucket")
     if candidate.scheme != "dense":
         raise ValueError(f"{name}: what it exchanges is its own; it takes the scheme dense, got {candidate.scheme}")
     return create(name, replicas, **options)
@@ -134,7 +137,7 @@ class StrategySet:
             self._before = None
         left = self._left(where)
         sent = [
-            Sent(sync.schedule, sync.kernels, where.complete - left[done], dense=_is_dense(sync))
+            Sent(sync.schedule, self._kernels(sync), where.complete - left[done], dense=_is_dense(sync))
             for sync, done in begun
         ]
         if not sent or (sent[-1].ready < where.complete).any():
@@ -146,6 +149,14 @@ class StrategySet:
         elif len(sent) > len(begun):
             exchanges.append(_told(Schedule(workers), norm=0.0))
         return (yield from timed(self._job, self._candidate, exchanges, sent, where))
+
+    def _kernels(self, sync: Sync) -> Sequence[DeviceOp]:
+        """Return what workers run beside an exchange; of gradients also what a hook of DDP does, which it is told."""
+        made = sync.exchange
+        if sync.what != "gradients" or sync.scheme is None or made is None:
+            return sync.kernels
+        made.kernels += of_hook(self._job.device, sync.scheme, made)
+        return made.kernels
 
     def _inner(self, number: int, density: float | None, *, last: bool) -> Sequence[Sync]:
         """Make an inner step, and return the exchanges that begin after it."""
@@ -225,4 +236,4 @@ def _told(schedule: Schedule, norm: float = math.nan) -> Exchange:
         **dict.fromkeys(("sent_norm", "given_norm", "residual_norm"), norms),
     }
     selected = np.zeros(workers, dtype=np.int64)
-    return Exchange(np.zeros(1, dtype=np.float32), schedule, selected, (), 0, np.zeros(workers), stats)
+    return Exchange(np.zeros(0, dtype=np.float32), schedule, selected, (), 0, np.zeros(workers), stats)

@@ -6,6 +6,7 @@ It is a long module, as what a row holds is booked, saved, restored and told sid
 from __future__ import annotations
 
 import itertools
+import math
 from array import array
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -493,7 +494,7 @@ def _statistics(exchanges: Sequence[Exchange]) -> dict[str, float]:
     target = sum(exchange.union / exchange.stats["build_up"] for exchange in exchanges if exchange.union)
     return {
         "selected": float(selected.mean()),
-        "actual_density": union / entries,
+        "actual_density": union / entries if entries else math.nan,
         "build_up": float(union / target) if union else 1.0,
         "imbalance": float(selected.size * selected.max() / selected.sum()) if selected.any() else 1.0,
         "gain": gains(exchanges)[0],

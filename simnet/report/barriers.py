@@ -18,6 +18,25 @@ def told(barrier: bool) -> str:
     return "Workers begin an iteration each when done with the one before (job.barrier: false)."
 
 
+def trained(name: str, steps: int) -> str:
+    """Return the line that says by which training strategy workers trained, and what an iteration is.
+
+    Parameters
+    ----------
+    name : str
+        The strategy.
+    steps : int
+        Inner steps of an iteration.
+
+    Examples
+    --------
+    >>> trained("diloco", 100)
+    'Workers train by diloco: an iteration is 100 inner steps, with the exchanges that end in it.'
+    """
+    many = "an inner step" if steps == 1 else f"{steps:,} inner steps"
+    return f"Workers train by {name}: an iteration is {many}, with the exchanges that end in it."
+
+
 def weighed(barrier: bool) -> str:
     """Return, in a few words, how workers are taken to begin where one exchange after another is weighed by itself.
 

@@ -31,6 +31,8 @@ def show(summary: Summary, console: Console | None = None) -> None:
     console = console or Console()
     _print_fitting(lambda leave_out: summary_table(summary, leave_out), _SPARE, console)
     barrier = [barriers.told(summary["barrier"])] if "barrier" in summary else []
+    if "strategy" in summary:
+        barrier.append(barriers.trained(**summary["strategy"]))
     _print_lines(sentence(summary), [*ran_on(summary), *barrier], console)
     show_calls([summary.get("calibration")], console)
     shared_by = [f"Links are shared {sharing.told(summary['sharing'])}."] if "sharing" in summary else []

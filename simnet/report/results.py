@@ -43,7 +43,15 @@ from simnet.network import MAX_MIN, STACKS, Sharing, Stack
 from simnet.report import co_located, failures, run_tables
 from simnet.report.calibrated import CalibrationSummary
 from simnet.report.kept import Recorded
-from simnet.report.summary import Summary, bought_by, learning_columns, significant, summarize, with_exploration
+from simnet.report.summary import (
+    StrategySummary,
+    Summary,
+    bought_by,
+    learning_columns,
+    significant,
+    summarize,
+    with_exploration,
+)
 from simnet.report.timeline import Bandwidths, LinkNames, write_timeline
 
 if TYPE_CHECKING:
@@ -85,6 +93,7 @@ def write_run(
     stack: Stack = STACKS["ideal"],
     device: DeviceProfile | None = None,
     barrier: bool | None = None,
+    strategy: StrategySummary | None = None,
     calibration: CalibrationSummary | None = None,
     shared_by: Sharing = MAX_MIN,
     bound: str | None = "clairvoyant",
@@ -105,7 +114,9 @@ def write_run(
         The folder; made when it is not there.
     results : mapping of policy name to PolicyResult
         In the order in which the policies stand in the scenario.
-    scenario, seed, stack, device, barrier, calibration, shared_by, bound, missing, target, reference, untrained
+    scenario, seed, stack, device, barrier, strategy, calibration, shared_by, bound, missing
+        As for `simnet.report.summary.summarize`.
+    target, reference, untrained
         As for `simnet.report.summary.summarize`.
     scenario_lock : str
         Text of the resolved scenario; its hash goes into the summary.
@@ -139,6 +150,7 @@ def write_run(
         stack=stack,
         device=device,
         barrier=barrier,
+        strategy=strategy,
         calibration=calibration,
         shared_by=shared_by,
         bound=bound,

@@ -123,6 +123,13 @@ class Scenario(TypedDict):
     sha256: str
 
 
+class StrategySummary(TypedDict):
+    """How workers trained: a training strategy, and the inner steps of an iteration."""
+
+    name: str
+    steps: int
+
+
 class Summary(TypedDict):
     """What ``summary.json`` holds; there is `sharing` where links are not shared max-min fairly."""
 
@@ -131,6 +138,7 @@ class Summary(TypedDict):
     stack: stacks.StackSummary
     device: NotRequired[devices.DeviceSummary]
     barrier: NotRequired[bool]
+    strategy: NotRequired[StrategySummary]
     calibration: NotRequired[CalibrationSummary]
     sharing: NotRequired[sharing.SharingSummary]
     versions: dict[str, str]
@@ -178,6 +186,7 @@ def summarize(
     stack: Stack = STACKS["ideal"],
     device: DeviceProfile | None = None,
     barrier: bool | None = None,
+    strategy: StrategySummary | None = None,
     calibration: CalibrationSummary | None = None,
     shared_by: Sharing = MAX_MIN,
     versions: Mapping[str, str] | None = None,
@@ -208,6 +217,8 @@ def summarize(
         What selected.
     barrier : bool, optional
         Whether workers began each iteration together.
+    strategy : StrategySummary, optional
+        By which training strategy workers trained; none where each iteration exchanged gradients.
     calibration : CalibrationSummary, optional
         What the run took of a calibrated cluster; none where the network was of none.
     shared_by : Sharing
@@ -295,6 +306,8 @@ def summarize(
         made["device"] = devices.condensed(device)
     if barrier is not None:
         made["barrier"] = barrier
+    if strategy is not None:
+        made["strategy"] = strategy
     if calibration is not None:
         made["calibration"] = calibration
     if shared_by != MAX_MIN:

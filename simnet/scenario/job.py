@@ -34,8 +34,9 @@ from simnet.traces.synthetic import rows as synthetic_rows
 # Arrays of P x n float32 that are alive at once beside the residual of each candidate, where there are several:
 # gradients, the residual handed on, its sum with the gradients, and room to select; and arrays of n for gradients.
 _COPIES, _ROWS = 6, 12
-# Under a strategy: parameters, two moments of an optimiser, the same once more in a checkpoint, and a pseudo-gradient.
-_TRAINED = 8
+# Under a strategy, of each worker: parameters, two moments of an optimiser, global parameters with their momentum, what
+# comes late, the residual; the same once more of before a step, and in a checkpoint; and room to compute in.
+_TRAINED = 28
 # Of all workers' gradients, what an exchange holds at most for each entry that is sent of one.
 _SENT = 4.0
 # An interpreter with everything imported.
@@ -66,7 +67,7 @@ def build_job(
     source: GradientSource | None = None
     if stages is not None and _fits(config, found, memory_limit(config, elsewhere=elsewhere)):
         with found.at("job", "gradients"):
-            source = _source(config, folder)
+            source = _source(config, folder, int(given.iterations))
     if given.compute.mean is None:
         found.add(("job", "compute", "mean"), "is missing; only with job.model there is a default")
     if source is None or stages is None or device is None or given.compute.mean is None:
@@ -79,6 +80,9 @@ def build_job(
         **({} if straggle is None else straggle.arguments()),
     )
     local_steps = _local_steps(config, source, found)
+    if local_steps is not None and local_steps.steps > 1:
+        # Training goes on from inner step to inner step.
+        source = _source(config, folder, int(given.iterations) * local_steps.steps)
     job = Job(
         source=source,
         iterations=int(given.iterations),
@@ -254,6 +258,8 @@ def in_step_memory(job: Job, policies: Sequence[Policy]) -> float:
     # Two iterations have gradients at once. A policy that waits keeps its update, and beside the residuals of its
     # candidates that of exploration and that of before.
     copies = _COPIES + 1 + sum(len(policy.candidates) + 2 for policy in policies)
+    if job.strategy is not None:
+        copies += _TRAINED * len(policies)
     return 4.0 * job.source.parameters * (job.source.workers * copies + _ROWS + len(policies))
 
 
@@ -373,7 +379,7 @@ def _live(given: schema.Train, config: schema.Config) -> GradientSource:
     )
 
 
-def _source(config: schema.Config, folder: Path) -> GradientSource:
+def _source(config: schema.Config, folder: Path, steps: int) -> GradientSource:
     given = config.job
     if given.gradients.train is not None:
         return _live(given.gradients.train, config)
@@ -382,7 +388,7 @@ def _source(config: schema.Config, folder: Path) -> GradientSource:
         return traces.recorded(
             folder / trace.trace if is_file(trace.trace) else trace.trace,
             workers=config.workers,
-            iterations=trace.training or int(given.iterations),
+            iterations=trace.training or steps,
             scale=given.scale,
             seed=config.seed,
         )
@@ -392,7 +398,7 @@ def _source(config: schema.Config, folder: Path) -> GradientSource:
         given.model if given.model is not None else given.parameters or 0,
         config.workers,
         like=folder / like if is_file(like) else like,
-        iterations=given.gradients.synthetic.training or int(given.iterations),
+        iterations=given.gradients.synthetic.training or steps,
         scale=given.scale,
         seed=config.seed,
     )

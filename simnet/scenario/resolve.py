@@ -206,7 +206,10 @@ def _strategy(given: schema.Strategy, folder: Path, found: Findings) -> schema.S
     if not known:
         return given
     allowed = [name for name in known if name not in ("averaging", "draw")]
-    for option in given.options:
+    wanted: Mapping[str, Any] = {}
+    with found.at("job", "strategy"):
+        wanted = given.options
+    for option in wanted:
         if option not in allowed:
             told = nearest(option, ["name", "bucket", *allowed])
             found.add(("job", "strategy", option), f"there is no such option of {given.name}; {told}")

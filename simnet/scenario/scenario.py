@@ -75,7 +75,8 @@ class Run:
 
     def effort(self, policy: str) -> float:
         """Return about how many seconds a policy takes to simulate."""
-        entries = 3e-8 * self.job.source.workers * self.job.source.parameters
+        steps = 1 if self.job.strategy is None else self.job.strategy.steps
+        entries = 3e-8 * self.job.source.workers * self.job.source.parameters * steps
         candidates = self.policies[policy].candidates
         once = [entries + 2e-5 * self.messages[candidate.label] for candidate in candidates]
         tried = len(candidates) if isinstance(self.policies[policy], OneStepOracle) else 1

@@ -84,6 +84,9 @@ _CLASSES: tuple[type[Strategy], ...] = (
 STRATEGIES: dict[str, type[Strategy]] = {one.name: one for one in _CLASSES}
 """The strategies of this package, by name."""
 
+# Options whose defaults are of these kinds take no others.
+_KINDS: dict[type, str] = {bool: "true or false", SGD: "stochastic gradient descent (sgd)"}
+
 _IGNORED = str.maketrans("", "", "-_ ")
 
 
@@ -188,6 +191,11 @@ inner, mixing, outer, period
         one for one, parameter in known.items() if parameter.default is parameter.empty and one not in given
     ]:
         raise ValueError(f"{name}: there is no default for {', '.join(lacking)}")
+    for option, value in given.items():
+        default = known[option].default
+        for kind, said in _KINDS.items():
+            if isinstance(default, kind) and not isinstance(value, kind):
+                raise ValueError(f"{name}: {option} must be {said}, got {value!r:.200}")
     try:
         return found(replicas, **given)
     except ValueError as error:

@@ -81,6 +81,8 @@ class Sync(NamedTuple):
         How many inner steps later it must have arrived; 0 if the workers wait for it before the next one.
     exchange : Exchange, optional
         What came of it, with its statistics, if a scheme made it.
+    scheme : Sparsifier, optional
+        The scheme that made it.
     """
 
     what: str
@@ -89,6 +91,7 @@ class Sync(NamedTuple):
     begin: int
     delay: int = 0
     exchange: Exchange | None = None
+    scheme: Sparsifier | None = None
 
     @property
     def payload(self) -> float:
@@ -149,7 +152,7 @@ class Averager:
             else:
                 exchange = _among(model, self._model(layers, len(rows)), rows[:, columns], active)
             average[columns] = exchange.update
-            syncs.append(Sync(self.what, exchange.schedule, exchange.kernels, begin, delay, exchange))
+            syncs.append(Sync(self.what, exchange.schedule, exchange.kernels, begin, delay, exchange, model))
         return average, syncs
 
     def _model(self, layers: Sequence[int], workers: int) -> Sparsifier:

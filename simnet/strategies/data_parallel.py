@@ -93,5 +93,5 @@ class GradientAccumulation(DataParallel):
         if not self.due(self.period):
             return []
         syncs = super()._advance(self._sum[self.active] / np.float32(self.period))
-        self._sum[:] = 0
+        self._sum[self.active] = 0
         return syncs

@@ -70,7 +70,7 @@ class LocalSGD(Strategy):
 
 
 class FedAvg(LocalSGD):
-    """Local SGD as exo-explore/gym has it: it counts as ``gym``, and its AdamW runs whatever optimiser is asked for.
+    """Local SGD as exo-explore/gym runs it: it counts as ``gym``, and the default is the AdamW that gym always takes.
 
     Parameters
     ----------

@@ -132,6 +132,8 @@ def fragments_of(replicas: Replicas, fragments: int | Sequence[Sequence[str]]) -
     ([(0, 1), (2,)], slice(4, 5, None))
     """
     names = [name for name, _ in replicas.tensors]
+    if not isinstance(fragments, int) and not _names_in_lists(fragments):
+        raise ValueError(f"fragments must be a whole number, or lists of names of layers, got {fragments!r:.200}")
     if isinstance(fragments, int):
         count = whole(fragments, "fragments", 1, len(names))
         ends = np.cumsum([size for _, size in replicas.tensors])
@@ -159,3 +161,12 @@ def fragments_of(replicas: Replicas, fragments: int | Sequence[Sequence[str]]) -
     if missing := [name for name in names if name not in seen]:
         raise ValueError(f"every layer must be in a fragment; in none: {', '.join(missing)}")
     return found
+
+
+def _names_in_lists(given: object) -> bool:
+    """Return whether something is a list of lists of names."""
+    lists = [given] if isinstance(given, str) or not isinstance(given, Sequence) else list(given)
+    return all(
+        isinstance(one, Sequence) and not isinstance(one, str) and all(isinstance(name, str) for name in one)
+        for one in lists
+    )

@@ -301,7 +301,7 @@ def summary(loaded: Scenario, built: Run, results: Mapping[str, PolicyResult]) -
 
 def _told(loaded: Scenario, built: Run, results: Mapping[str, PolicyResult]) -> dict[str, Any]:
     """Return what a summary says beside results."""
-    trained = loaded.config.job.gradients.train
+    trained, own = loaded.config.job.gradients.train, built.job.strategy
     return {
         "scenario": loaded.name,
         "scenario_lock": loaded.lock(),
@@ -309,6 +309,7 @@ def _told(loaded: Scenario, built: Run, results: Mapping[str, PolicyResult]) -> 
         "stack": built.job.network(0).stack,
         "device": built.job.device,
         "barrier": built.job.barrier,
+        "strategy": None if own is None else {"name": own.name, "steps": own.steps},
         "calibration": calibration_of(loaded, built.job),
         "shared_by": built.job.network(0).sharing,
         "bound": built.bound,
@@ -366,7 +367,9 @@ def calibration_of(loaded: Scenario, job: Job) -> CalibrationSummary | None:
         }
     hosts = np.arange(job.source.workers) if job.placement is None else np.array(job.placement)
     exchanges: dict[str, list[Known]] = {}
-    for label, exchange in loaded.config.exchanges.items():
+    # Under a strategy the calls are others than of a gradient, in pieces of its own.
+    of_gradients = loaded.config.exchanges if job.strategy is None else {}
+    for label, exchange in of_gradients.items():
         for bucket in buckets(job.source, job.overlap):
             sparsifier = create_sparsifier(candidate(label, exchange), bucket, job)
             sparsifier.density = density_at(job.density, 0)
