@@ -530,7 +530,7 @@ def test_fragments_may_be_of_layers_that_are_apart():
         ([["a"], ["b", "c"]], "in none: d"),
         ([["a", "b"], ["b", "c", "d"]], "named twice"),
         ([["a", "b", "c", "dd"]], "did you mean 'd'"),
-        (["abcd"], "a list of names"),
+        (["abcd"], "lists of names"),
         (5, "fragments must be a whole number in 1..4"),
         (0, "fragments must be a whole number in 1..4"),
     ],
