@@ -231,7 +231,14 @@
   }
   dragged(marker, false);
   dragged(canvas, true);
-  canvas.addEventListener("click", pointed);
+  // A tap: a browser may take one that follows a drag at once for part of it, and send no click.
+  let tapped = null;
+  canvas.addEventListener("pointerdown", (event) => { tapped = event.pointerType === "touch" ? event : null; });
+  canvas.addEventListener("pointercancel", () => { tapped = null; });
+  canvas.addEventListener("pointerup", (event) => {
+    if (tapped && Math.hypot(event.clientX - tapped.clientX, event.clientY - tapped.clientY) < 10) pointed(event);
+    tapped = null;
+  });
 
   const STEPS = { ArrowLeft: [-1, 0], ArrowRight: [1, 0], ArrowDown: [0, -1], ArrowUp: [0, 1] };
   marker.addEventListener("keydown", (event) => {
