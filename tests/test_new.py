@@ -107,13 +107,13 @@ def test_each_says_what_to_do_next(tmp_path: Path) -> None:
 
 
 def test_nothing_is_replaced_unless_by_force(tmp_path: Path) -> None:
-    did("new", "scheme", "mine", "--out", tmp_path)
-    (tmp_path / "test_mine.py").unlink()
-    (tmp_path / "mine.py").write_text("# mine\n")
-    assert "mine.py: is there already; --force replaces it" in refused("new", "scheme", "mine", "--out", tmp_path)
-    assert contents(tmp_path) == {"mine.py": b"# mine\n"}
-    did("new", "scheme", "mine", "--out", tmp_path, "--force")
-    assert "class Mine(" in (tmp_path / "mine.py").read_text()
+    did("new", "scheme", "my_own", "--out", tmp_path)
+    (tmp_path / "test_my_own.py").unlink()
+    (tmp_path / "my_own.py").write_text("# my own\n")
+    assert "my_own.py: is there already; --force replaces it" in refused("new", "scheme", "my_own", "--out", tmp_path)
+    assert contents(tmp_path) == {"my_own.py": b"# my own\n"}
+    did("new", "scheme", "my_own", "--out", tmp_path, "--force")
+    assert "class MyOwn(" in (tmp_path / "my_own.py").read_text()
 
 
 def test_scenarios_of_a_folder_share_its_schema(tmp_path: Path) -> None:
