@@ -147,8 +147,13 @@ def test_the_log_of_many_buckets_takes_less_than_a_hundredth_of_a_short_iteratio
             one.messages += [Message("all_reduce", (8,), clock.mark(), clock.mark()) for _ in range(2)]
             one.exchanging.append(Span(taken, clock.mark()))
         log.add(one, 0.0, first, clock.mark(), clock.mark())
-    assert time.thread_time() - began < 0.01 * times * shortest
+    taken = time.thread_time() - began
     log.close()
+    # However busy the processor is: on a quiet one a million rounds of an empty loop take 20 ms.
+    began = time.thread_time()
+    for _ in range(1_000_000):
+        pass
+    assert taken < 0.01 * times * shortest * max(1.0, (time.thread_time() - began) / 0.02)
     assert len(pd.read_csv(tmp_path / "rank_0.csv")) == times
 
 
