@@ -249,6 +249,8 @@ class Sparsifier(ABC):
     separable : bool
         Whether what is done to a worker's gradient takes no other's and changes nothing else, so that gradients may be
         `simnet.base.rows.Rows`. Each class says so for itself; it does not hold for those that derive from it.
+    scales : bool
+        Whether the bytes for a sample of the gradient, whose entries stand for several each, are those of all of it.
     room : (float, float)
         Gradients of all workers and of one worker that memory holds in an exchange, at most, beside the gradients with
         their residuals, if few entries are sent; up to four times those of all workers more if all are.
@@ -283,6 +285,7 @@ class Sparsifier(ABC):
     rounds_down: ClassVar[bool] = False
     reads_gradients: bool = True
     separable: ClassVar[bool] = False
+    scales: ClassVar[bool] = True
     room: ClassVar[tuple[float, float]] = (0.7, 6.0)
     fixed_volume: bool = False
     period: int = 1

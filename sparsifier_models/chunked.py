@@ -94,6 +94,8 @@ class Chunked(Sparsifier):
     """
 
     fixed_volume = True
+    # A sample has no rows, and of each short tensor at least an entry.
+    scales = False
     costs = (chunked_allgather,)
     option_type = ChunkedOptions
     options: ChunkedOptions

@@ -1,5 +1,6 @@
 """Compressors of low-communication training: golden runs, blocks, transform, quantisers, packing, mass, bytes."""
 
+import json
 import math
 from pathlib import Path
 
@@ -8,6 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from commands import did
 from gradients import KINDS, f32, gradients_of
 from looping import each
 from simnet.sparsifier_models import create
@@ -517,3 +519,19 @@ def test_indices_of_templar_have_12_bits():
         create("templar", 2, 8192, chunk=8192)
     with pytest.raises(ValueError, match="one has 8192"):
         create("templar", 2, 8192, chunk=128, layers=[("w", [64, 128])])
+
+
+BLOCKS = ["exchanges={topk: {scheme: topk}, blocks: {scheme: sparseloco}}", "policies={}", "job.iterations=2"]
+
+
+@pytest.mark.parametrize(("scale", "said"), [("1000", True), ("1", False)])
+def test_bytes_of_blocks_of_a_sample_are_told_as_estimates(scale, said, tmp_path):
+    size = ["job.model=null", "job.parameters=20000", "job.compute.mean=1 ms", f"job.scale={scale}"]
+    fields = [word for one in (*BLOCKS, *size) for word in ("--set", one)]
+    told = "Bytes and times of blocks are estimates"
+    for command in ("run", "compare"):
+        own = ["--no-report"] if command == "run" else []
+        shown = did(command, "quickstart", *fields, *own, "--out", tmp_path / command).stdout
+        assert (told in " ".join(shown.split())) == said
+    summary = json.loads((tmp_path / "run" / "summary.json").read_text())
+    assert summary.get("estimated", []) == (["blocks"] if said else [])
