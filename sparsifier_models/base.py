@@ -31,7 +31,7 @@ from simnet.base.rows import Rows, each
 from simnet.costs.devices import DeviceOp
 from simnet.schedule import Schedule
 from simnet.sparsifier_models.error_buffer import add_weighted
-from simnet.sparsifier_models.options import Options, named_layers, named_shapes, option_values
+from simnet.sparsifier_models.options import Options, checked_shapes, named_layers, named_shapes, option_values
 from simnet.sparsifier_models.selection import (
     Values,
     add_rows,
@@ -249,8 +249,6 @@ class Sparsifier(ABC):
     separable : bool
         Whether what is done to a worker's gradient takes no other's and changes nothing else, so that gradients may be
         `simnet.base.rows.Rows`. Each class says so for itself; it does not hold for those that derive from it.
-    scales : bool
-        Whether the bytes for a sample of the gradient, whose entries stand for several each, are those of all of it.
     room : (float, float)
         Gradients of all workers and of one worker that memory holds in an exchange, at most, beside the gradients with
         their residuals, if few entries are sent; up to four times those of all workers more if all are.
@@ -266,8 +264,8 @@ class Sparsifier(ABC):
         The widths that follow from them.
     layers : tuple of (str, int)
         Names and sizes of the layers, if given.
-    shapes : tuple of tuple of int
-        Their shapes: rows and columns, or one length.
+    shapes, true_shapes : tuple of tuple of int
+        Their shapes, rows and columns or one length, and those of the tensors that they are samples of, if given.
     iteration : int
         Number of exchanges so far. Settable: which worker broadcasts, and what is drawn, depend on it.
 
@@ -285,7 +283,6 @@ class Sparsifier(ABC):
     rounds_down: ClassVar[bool] = False
     reads_gradients: bool = True
     separable: ClassVar[bool] = False
-    scales: ClassVar[bool] = True
     room: ClassVar[tuple[float, float]] = (0.7, 6.0)
     fixed_volume: bool = False
     period: int = 1
@@ -303,6 +300,7 @@ class Sparsifier(ABC):
         self.options = option_values(self.option_type, options)
         self.layers = named_layers(self.options.layers, self.parameters)
         self.shapes = tuple(shape for _, shape in named_shapes(self.options.layers, self.parameters))
+        self.true_shapes = checked_shapes(self.options.true_shapes, len(self.layers))
         self.iteration = 0
         self._residual: Any = None
         self._spare: Any = None

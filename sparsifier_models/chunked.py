@@ -7,6 +7,7 @@ of all by all-gather, and takes their mean: of an entry that some did not send, 
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Annotated, Any, Literal, NamedTuple
@@ -20,7 +21,7 @@ from simnet.costs import chunked_allgather
 from simnet.costs.devices import DeviceOp
 from simnet.schedule import Schedule
 from simnet.sparsifier_models.base import Exchange, Sparsifier
-from simnet.sparsifier_models.chunking import Blocks, Positions, largest_of_each, mean_of_sent, places, tiles
+from simnet.sparsifier_models.chunking import Blocks, Positions, alike, largest_of_each, mean_of_sent, places, tiles
 from simnet.sparsifier_models.error_buffer import BufferOptions
 from simnet.sparsifier_models.gathered import GatheredOptions
 from simnet.sparsifier_models.lookup_quantisers import Coded, statistical
@@ -78,11 +79,34 @@ class Contribution(NamedTuple):
     coded: Coded | None
 
 
+class Tensor(NamedTuple):
+    """A tensor of the model, and what of it is in the gradient.
+
+    Parameters
+    ----------
+    number : float
+        Blocks of the tensor.
+    whole : Blocks
+        How they are cut.
+    parts : tuple of (slice, Blocks)
+        Where in the gradient blocks of it lie: all of them, or of a sample some, about as large.
+    """
+
+    number: float
+    whole: Blocks
+    parts: tuple[tuple[slice, Blocks], ...]
+
+
 class Chunked(Sparsifier):
     """Common part: a scheme of this kind says how tensors are cut, what is transformed, and how many bits travel.
 
     Tensors are those of ``layers``: matrices if their rows and columns are given, else vectors; without layers the
     gradient is one vector.
+
+    Of a sample (``scale``) messages and kernels are those of the tensors with the ``true_shapes``. What is selected
+    from are runs of the sample of about as many entries as a block, of which as large a share is kept, one at least;
+    what is transformed is a run, along its one axis. Without true shapes a tensor has ``scale`` times as many blocks as
+    its layer.
 
     What the mean over contributors makes of an entry that few sent exceeds what the workers lost of it, so that mass is
     not conserved: ``lost`` is the norm of P times the update less what all sent. With ``mean_over="workers"``, and no
@@ -94,17 +118,27 @@ class Chunked(Sparsifier):
     """
 
     fixed_volume = True
-    # A sample has no rows, and of each short tensor at least an entry.
-    scales = False
     costs = (chunked_allgather,)
     option_type = ChunkedOptions
     options: ChunkedOptions
 
     def __init__(self, workers: int, parameters: int, density: float = 1.0, **options: Any) -> None:
         super().__init__(workers, parameters, density, **options)
-        shapes = self.shapes or ((self.parameters,),)
-        self.tensors = [(place, self._blocks(shape)) for place, shape in places(shapes)]
+        self.tensors = list(self._tensors())
         self.reads_gradients = self.weights[1] != 1.0
+
+    def _tensors(self) -> Iterator[Tensor]:
+        """Yield the tensors of the model."""
+        found = list(places(self.shapes or ((self.parameters,),)))
+        if not self.true_shapes:
+            for place, shape in found:
+                blocks = self._blocks(shape)
+                yield Tensor(self.options.scale * blocks.number, blocks, ((place, blocks),))
+            return
+        for (place, shape), true in zip(found, self.true_shapes, strict=True):
+            whole = self._blocks(true)
+            same = math.prod(shape) == math.prod(true)
+            yield Tensor(whole.number, whole, ((place, whole),) if same else tuple(alike(place, whole.size)))
 
     @property
     def weights(self) -> tuple[float, float]:
@@ -126,20 +160,34 @@ class Chunked(Sparsifier):
             return self._entries(blocks.size)
         return min(self.options.topk, blocks.size)
 
-    def _k_at(self, scale: float) -> int:
-        return max(1, round(scale * sum(blocks.number * self._top(blocks) for _, blocks in self.tensors)))
+    def _kept(self, tensor: Tensor, blocks: Blocks) -> int:
+        """Return the entries to keep of each block of a part of a tensor: as large a share as of a whole one."""
+        top = self._top(tensor.whole)
+        return top if blocks.size == tensor.whole.size else max(1, round(top * blocks.size / tensor.whole.size))
 
-    def contribution(self, values: Values, blocks: Blocks) -> Contribution:
-        """Return what a worker sends of a tensor.
+    @property
+    def k(self) -> int:
+        """Entries a worker is to select, of the gradient at hand."""
+        return sum(how.number * self._kept(one, how) for one in self.tensors for _, how in one.parts)
+
+    def _k_at(self, scale: float) -> int:
+        """Entries a worker is to select of the tensors, if these are `scale` times as long as the layers."""
+        share = scale / self.options.scale
+        return max(1, round(share * sum(one.number * self._top(one.whole) for one in self.tensors)))
+
+    def contribution(self, values: Values, blocks: Blocks, k: int) -> Contribution:
+        """Return what a worker sends of a tensor, or of a part of it.
 
         Parameters
         ----------
         values : ndarray of float32, shape (entries,)
             The worker's error buffer, the gradient in it.
         blocks : Blocks
-            How the tensor is cut; one of `tensors`.
+            How they are cut.
+        k : int
+            Entries to keep of each block.
         """
-        k, cut = self._top(blocks), blocks.cut(values)
+        cut = blocks.cut(values)
         # Narrow, as those of all workers take more memory than anything else here.
         indices = np.empty((blocks.number, k), dtype=np.min_scalar_type(blocks.size))
         kept = np.empty(indices.shape, dtype=np.float32)
@@ -167,15 +215,21 @@ class Chunked(Sparsifier):
         """Return what the values of each worker count for, given their norms, shape (P,)."""
         return np.ones_like(norms)
 
+    def _parts_at_hand(self) -> Iterator[tuple[slice, Blocks, int]]:
+        """Yield where in the gradient each part lies, how it is cut, and what is kept of a block."""
+        for one in self.tensors:
+            for place, how in one.parts:
+                yield place, how, self._kept(one, how)
+
     def _communicate(self, corrected: Values, gradients: Values) -> Exchange:
         update, union = np.zeros(self.parameters, dtype=np.float32), 0
         sent, threshold = np.zeros(self.workers), np.full(self.workers, np.inf)
-        for place, blocks in self.tensors:
+        for place, blocks, k in self._parts_at_hand():
             indices: list[Positions] = []
             values: list[Values] = []
             squares = np.zeros(self.workers)
             for worker, row in enumerate(corrected):
-                one = self.contribution(row[place], blocks)
+                one = self.contribution(row[place], blocks, k)
                 row[place] -= self._mean([one.indices], [one.values], blocks)[0]
                 indices.append(one.indices)
                 values.append(one.values)
@@ -219,8 +273,8 @@ class Chunked(Sparsifier):
 
     def _parts(self) -> Iterator[tuple[str, list[float]]]:
         """Yield what travels, and its bytes of each tensor; on the wire ``released`` each part on its own."""
-        counts = [self.options.scale * blocks.number * self._top(blocks) for _, blocks in self.tensors]
-        indices = [self._index_bits(blocks) for _, blocks in self.tensors]
+        counts = [one.number * self._top(one.whole) for one in self.tensors]
+        indices = [self._index_bits(one.whole) for one in self.tensors]
         table = self._table_bytes()
         if self.wire.released:
             yield "indices", [packed_bytes(*one) for one in zip(counts, indices, strict=True)]
@@ -251,11 +305,15 @@ class Chunked(Sparsifier):
 
     def _steps(self) -> Iterator[Step]:
         """Yield what workers do: transform, select and quantise; after the messages, take means and transform back."""
-        n, k, tensors = self.parameters, self.k, len(self.tensors)
+        scale, tensors = self.options.scale, len(self.tensors)
+        # Kernels are told of a sample: in the end they count `scale` times.
+        n, k = self.parameters, self._k_at(scale) / scale
         # One pass for each axis.
         transform = [DeviceOp("cast", n / tensors, launches=2 * tensors)] * self.transforms
         yield from transform
-        yield from (DeviceOp("topk_segments", blocks.size, segments=blocks.number) for _, blocks in self.tensors)
+        for one in self.tensors:
+            number = max(1, round(one.number))
+            yield DeviceOp("topk_segments", one.number * one.whole.size / (number * scale), segments=number)
         yield DeviceOp("gather", k / tensors, launches=tensors)
         if self.options.bins is not None:
             yield from (DeviceOp(one, k / tensors, launches=tensors) for one in ("norm", "cast"))

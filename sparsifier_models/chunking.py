@@ -183,6 +183,30 @@ def whole_rows(shape: Sequence[int], most: int) -> Blocks:
     return Blocks((shape[0], shape[1]), (1, shape[1])) if len(shape) == 2 else tiles(shape, most)
 
 
+def alike(place: slice, size: int) -> Iterator[tuple[slice, Blocks]]:
+    """Yield a stretch of a sample in pieces of about so many entries: the longer ones, then those one entry shorter.
+
+    Parameters
+    ----------
+    place : slice
+        The stretch.
+    size : int
+        Entries that a piece should have; a shorter stretch is one piece.
+
+    Examples
+    --------
+    >>> list(alike(slice(0, 11), 4))
+    [(slice(0, 8, None), Blocks(shape=(1, 8), tile=(1, 4))), (slice(8, 11, None), Blocks(shape=(1, 3), tile=(1, 3)))]
+    """
+    entries, begin = place.stop - place.start, place.start
+    number = max(1, round(entries / size))
+    shorter, longer = entries // number, entries % number
+    for count, length in ((longer, shorter + 1), (number - longer, shorter)):
+        if count:
+            yield slice(begin, begin + count * length), Blocks((1, count * length), (1, length))
+            begin += count * length
+
+
 def places(shapes: Sequence[tuple[int, ...]]) -> Iterator[tuple[slice, tuple[int, ...]]]:
     """Yield where in the gradient each tensor lies, and its shape.
 

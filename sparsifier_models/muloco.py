@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 
@@ -52,6 +52,19 @@ class MuLoCoOptions(BufferOptions, GatheredOptions):
     requantised: bool = True
 
 
+class Whole(NamedTuple):
+    """A tensor of the model: its entries and rows, which a sample stands for, and how many axes it has."""
+
+    entries: float
+    rows: float
+    axes: int
+
+    @classmethod
+    def of(cls, shape: tuple[int, ...]) -> Whole:
+        """Return what a shape says."""
+        return cls(math.prod(shape), shape[0] if len(shape) == 2 else 1.0, len(shape))
+
+
 class MuLoCo(Sparsifier):
     """MuLoCo. An exchange takes what H inner steps, of Muon, changed: old parameters less new ones.
 
@@ -63,7 +76,8 @@ class MuLoCo(Sparsifier):
     and float32 numbers beside them (``topk``: indices of 8 bytes), the wire ``released``. With ``compat="released"``
     the gain does not count without error feedback.
 
-    At a ``scale`` s, matrices have sqrt(s) times as many rows.
+    Of a sample (``scale``) messages are those of the tensors with the ``true_shapes``; without, matrices have sqrt(s)
+    times as many rows. Rows of a sample are one.
 
     Statistics of its own: ``contributed``, shape (P,), bytes of a worker's compressed vector and of what describes
     it.
@@ -90,7 +104,12 @@ class MuLoCo(Sparsifier):
 
     def __init__(self, workers: int, parameters: int, density: float = 1.0, **options: Any) -> None:
         super().__init__(workers, parameters, density, **options)
-        self.tensors = list(places(self.shapes or ((self.parameters,),)))
+        scale, shapes = self.options.scale, self.shapes or ((self.parameters,),)
+        self.tensors = list(places(shapes))
+        self.wholes = [Whole.of(shape) for shape in self.true_shapes] or [
+            whole._replace(entries=scale * whole.entries, rows=math.sqrt(scale) * whole.rows if whole.rows > 1 else 1.0)
+            for whole in map(Whole.of, shapes)
+        ]
         self.reads_gradients = self.weights[1] != 1.0
 
     @property
@@ -170,16 +189,20 @@ class MuLoCo(Sparsifier):
     @property
     def contributed(self) -> float:
         """Bytes of a worker's compressed vector, with all that describes it."""
-        return sum(sum(self._bytes(shape)) for _, shape in self.tensors)
+        return sum(sum(self._bytes(one)) for one in self.wholes)
 
-    def _bytes(self, shape: tuple[int, ...]) -> tuple[float, float]:
+    def _selected(self, whole: Whole) -> int:
+        """Return the entries to select of a tensor."""
+        return self._entries(max(1, round(whole.entries)))
+
+    def _bytes(self, whole: Whole) -> tuple[float, float]:
         """Return the bytes of the values of a tensor, and of what tells what they mean."""
-        entries, bins = math.prod(shape) * self.options.scale, self.options.bins
+        entries, bins = whole.entries, self.options.bins
         number, released = self.wire.scalar_bytes, self.wire.released
         # A released code sends the lengths of the axes, how many there are, and two numbers more.
-        header = (3 + len(shape)) if released else 0
+        header = (3 + whole.axes) if released else 0
         if self._selects:
-            count = self._entries(max(1, round(entries)))
+            count = self._selected(whole)
             if not released:
                 index = self.options.index_bytes or math.ceil(math.log2(max(2, entries))) / 8
                 return packed_bytes(count, 8 * (index + (self.options.value_bytes or 4))), 0.0
@@ -189,8 +212,7 @@ class MuLoCo(Sparsifier):
         if released:
             # Whole codes of one byte stand in as many equal parts.
             bits = 1 << (bits - 1).bit_length()
-        rows = self._rows(shape)
-        scaled = rows * math.sqrt(self.options.scale) if rows > 1 else 1.0
+        rows = whole.rows if self.options.compressor.startswith("row_wise") else 1.0
         match self.options.compressor:
             case "statistical" | "row_wise_statistical":
                 # The one mean of a tensor is one of the two numbers.
@@ -201,15 +223,15 @@ class MuLoCo(Sparsifier):
                 each = 3 if released else 2
                 header += released and self.options.compressor == "linear"
         value = 8 * self.options.value_bytes if self.options.value_bytes is not None else bits
-        return packed_bytes(entries, value), number * (header + scaled * each)
+        return packed_bytes(entries, value), number * (header + rows * each)
 
     def _messages(self) -> Schedule:
         P = self.workers
         if self.wire.released:
             gathers = (
                 self.options.gather(np.full(P, nbytes)).in_phase(phase)
-                for _, shape in self.tensors
-                for phase, nbytes in zip(("values", "metadata"), self._bytes(shape), strict=True)
+                for one in self.wholes
+                for phase, nbytes in zip(("values", "metadata"), self._bytes(one), strict=True)
             )
             return Schedule(P).concat(*gathers)
         if self._selects:
@@ -220,12 +242,13 @@ class MuLoCo(Sparsifier):
 
     def _steps(self) -> Iterator[Step]:
         """Yield what workers do: compress, and make the mean of what comes; of shares each its own, quantised again."""
-        n, k, P, tensors = self.parameters, self.k, self.workers, len(self.tensors)
+        n, P, tensors = self.parameters, self.workers, len(self.tensors)
         if self._selects:
-            yield from (DeviceOp("topk_layer", math.prod(shape)) for _, shape in self.tensors)
-            yield from (DeviceOp(one, k / tensors, launches=tensors) for one in ("gather", "scatter"))
+            yield from (DeviceOp("topk_layer", one.entries / self.options.scale) for one in self.wholes)
+            k = sum(self._selected(one) for one in self.wholes) / (self.options.scale * tensors)
+            yield from (DeviceOp(one, k, launches=tensors) for one in ("gather", "scatter"))
             yield self._messages()
-            yield DeviceOp("scatter", k / tensors, launches=P * tensors)
+            yield DeviceOp("scatter", k, launches=P * tensors)
             return
         quantise = [DeviceOp(one, n / tensors, launches=tensors) for one in ("norm", "cast", "sum")]
         yield from quantise

@@ -102,6 +102,9 @@ class Options:
     layers : sequence of int, of (str, int) or of (str, (int, int))
         Sizes, or names and sizes, of the layers in the order of the gradient; of a matrix, rows and columns in place of
         its size. Needed by schemes that work on layers; for others they make an error name the layer.
+    true_shapes : sequence of int or of (int, int)
+        Shapes of the tensors of the model that the layers are samples of, in the order of the gradient, at a ``scale``
+        other than 1. Needed by schemes that cut tensors into blocks; others do without.
     scale : float
         Entries of the model that each entry stands for, > 0: the logic runs on a sample of the gradient, while the
         bytes of values and indices, and the entries that kernels go through, count for all of it. Messages of fixed
@@ -121,6 +124,7 @@ class Options:
     compat: Literal["paper", "released"] = "paper"
     seed: Annotated[int, Ge(0)] = 0
     layers: Layers = ()
+    true_shapes: Sequence[int | Sequence[int]] = ()
     scale: Positive = 1.0
 
     def __post_init__(self) -> None:
@@ -198,7 +202,7 @@ def option_values(option_type: type[T], given: Mapping[str, Any]) -> T:
     >>> option_values(Options, {"sead": 1})
     Traceback (most recent call last):
     ValueError: there is no option 'sead': did you mean 'seed'? Allowed: compat, error_feedback, index_bytes, layers, \
-scale, seed, value_bytes, wire
+scale, seed, true_shapes, value_bytes, wire
     """
     known = [one.name for one in dataclasses.fields(option_type)]
     for name in given:
@@ -234,17 +238,47 @@ def named_shapes(layers: Layers, parameters: int) -> tuple[tuple[str, tuple[int,
     for index, one in enumerate(layers):
         named_pair = isinstance(one, tuple | list) and len(one) == 2 and isinstance(one[0], str)
         name, given = one if named_pair else (f"layer {index}", one)
-        if not named_pair or not isinstance(given, tuple | list):
-            shape: tuple[int, ...] = (whole(given, f"size of {name}", 1),)
-        elif len(given) in (1, 2):
-            shape = tuple(whole(length, f"a length of {name}", 1) for length in given)
-        else:
-            raise ValueError(f"shape of {name} must be one or two lengths, rows and columns, got {given!r:.100}")
-        named.append((name, shape))
+        named.append((name, _shape(given if named_pair else whole(given, f"size of {name}", 1), name)))
     total = sum(math.prod(shape) for _, shape in named)
     if named and total != parameters:
         raise ValueError(f"layers add up to {total} parameters, but there are {parameters}")
     return tuple(named)
+
+
+def _shape(given: int | Sequence[int], name: str) -> tuple[int, ...]:
+    """Return a shape of one length or two; ValueError if it is none."""
+    if not isinstance(given, tuple | list):
+        return (whole(given, f"size of {name}", 1),)
+    if len(given) not in (1, 2):
+        raise ValueError(f"shape of {name} must be one or two lengths, rows and columns, got {given!r:.100}")
+    return tuple(whole(length, f"a length of {name}", 1) for length in given)
+
+
+def checked_shapes(true_shapes: Sequence[int | Sequence[int]], layers: int) -> tuple[tuple[int, ...], ...]:
+    """Return the shapes of the tensors that so many layers are samples of; none if none are given.
+
+    Parameters
+    ----------
+    true_shapes : sequence of int or of (int, int)
+        As of `Options`.
+    layers : int
+        How many layers there are.
+
+    Raises
+    ------
+    ValueError
+        If there are more shapes, or fewer, than layers, or a shape has not one or two lengths >= 1.
+
+    Examples
+    --------
+    >>> checked_shapes([[64, 32], 64], 2)
+    ((64, 32), (64,))
+    """
+    if not true_shapes:
+        return ()
+    if len(true_shapes) != layers:
+        raise ValueError(f"true_shapes must be one for each of {layers} layers, got {len(true_shapes)}")
+    return tuple(_shape(one, f"tensor {index}") for index, one in enumerate(true_shapes))
 
 
 def named_layers(layers: Layers, parameters: int) -> tuple[tuple[str, int], ...]:

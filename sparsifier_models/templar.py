@@ -72,7 +72,7 @@ class Templar(Chunked):
 
     def __init__(self, workers: int, parameters: int, density: float = 1.0, **options: Any) -> None:
         super().__init__(workers, parameters, density, **options)
-        largest = max(blocks.size for _, blocks in self.tensors)
+        largest = max(one.whole.size for one in self.tensors)
         if largest > _MOST:
             raise ValueError(
                 f"chunk must leave blocks of at most {_MOST} entries, for indices of 12 bits; one has {largest}"

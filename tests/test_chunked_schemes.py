@@ -1,6 +1,5 @@
 """Compressors of low-communication training: golden runs, blocks, transform, quantisers, packing, mass, bytes."""
 
-import json
 import math
 from pathlib import Path
 
@@ -9,15 +8,22 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from commands import did
 from gradients import KINDS, f32, gradients_of
+from jobs import star
 from looping import each
+from simnet.costs.devices import load_device
+from simnet.costs.models import model as model_named
+from simnet.job import Compute, Job
+from simnet.job.job import buckets, create_sparsifier
+from simnet.policies import Candidate, Ramp
 from simnet.sparsifier_models import create
 from simnet.sparsifier_models.chunking import largest_divisor, largest_of_each, mean_of_sent, places, tiles, whole_rows
 from simnet.sparsifier_models.conformance import check
 from simnet.sparsifier_models.lookup_quantisers import linear, statistical, uncentred
 from simnet.sparsifier_models.packing import pack_12, pack_bits, packed_bytes, unpack_12, unpack_bits
 from simnet.sparsifier_models.topk import Topk
+from simnet.traces import synthetic
+from simnet.traces.source import tensors
 
 GOLDEN = Path(__file__).parent / "golden" / "lowcomm"
 LAYERS = [("w1", [32, 48]), ("w2", [24, 40]), ("b", 70)]
@@ -73,7 +79,7 @@ def steps_of(case, P, folder):
 def check_transmitted(t, run, model, compressed, tensor):
     """Hold what workers send of a tensor against what they sent."""
     which = TENSORS.index(tensor)
-    place, how = model.tensors[which]
+    place, how = model.tensors[which] if model.name == "muloco" else model.tensors[which].parts[0]
     for worker, row in enumerate(compressed):
         if model.name == "muloco":
             values, about = run[f"values_{tensor}"][t, worker], run[f"metadata_{tensor}"][t, worker]
@@ -90,7 +96,7 @@ def check_transmitted(t, run, model, compressed, tensor):
             numbers = np.delete(about, range(first - 1, first + len(how) + 1 + (first == 1)))
             assert_near(described, numbers)
             continue
-        found = model.contribution(row[place], how)
+        found = model.contribution(row[place], how, model._top(how))
         sent, values = run[f"idx_{tensor}"][t, worker], run[f"val_{tensor}"][t, worker]
         order = np.argsort(sent, axis=1)
         np.testing.assert_array_equal(found.indices, np.take_along_axis(sent, order, axis=1))
@@ -521,17 +527,73 @@ def test_indices_of_templar_have_12_bits():
         create("templar", 2, 8192, chunk=128, layers=[("w", [64, 128])])
 
 
-BLOCKS = ["exchanges={topk: {scheme: topk}, blocks: {scheme: sparseloco}}", "policies={}", "job.iterations=2"]
+NAMED = [("attention.weight", (128, 192)), ("attention.bias", (128,)), ("head.weight", (331, 64)), ("norm", (70,))]
+"""Layers whose lengths have many divisors, few, and none."""
 
 
-@pytest.mark.parametrize(("scale", "said"), [("1000", True), ("1", False)])
-def test_bytes_of_blocks_of_a_sample_are_told_as_estimates(scale, said, tmp_path):
-    size = ["job.model=null", "job.parameters=20000", "job.compute.mean=1 ms", f"job.scale={scale}"]
-    fields = [word for one in (*BLOCKS, *size) for word in ("--set", one)]
-    told = "Bytes and times of blocks are estimates"
-    for command in ("run", "compare"):
-        own = ["--no-report"] if command == "run" else []
-        shown = did(command, "quickstart", *fields, *own, "--out", tmp_path / command).stdout
-        assert (told in " ".join(shown.split())) == said
-    summary = json.loads((tmp_path / "run" / "summary.json").read_text())
-    assert summary.get("estimated", []) == (["blocks"] if said else [])
+def exchanged(name, scale, workers=3, **options):
+    source = synthetic(NAMED, workers, iterations=4, scale=scale)
+    model = create(name, workers, source.parameters, **tensors(source), scale=source.scale, **options)
+    return model, model.exchange(source.gradients(0)), source
+
+
+@pytest.mark.parametrize("wire", ["paper", "released"])
+@pytest.mark.parametrize(("name", "options"), [
+    ("demo", {}),
+    ("demo", {"topk": None, "density": 0.02}),
+    ("ccloco", {"bins": 4}),
+    ("ccloco", {"compat": "released"}),
+    ("sparseloco", {}),
+    ("templar", {}),
+    ("muloco", {"bins": 4}),
+    ("muloco", {"compressor": "row_wise_linear"}),
+    ("muloco", {"compressor": "topk", "density": 0.05}),
+])  # fmt: skip
+@pytest.mark.parametrize("scale", [3.0, 40.0, 2000.0])
+def test_messages_and_kernels_of_a_sample_are_those_of_the_whole_model(name, options, wire, scale):
+    model, whole, _ = exchanged(name, 1.0, wire=wire, **options)
+    sampled, found, source = exchanged(name, scale, wire=wire, **options)
+    assert source.parameters < model.parameters / 2
+    assert sampled.contributed == pytest.approx(model.contributed, rel=1e-12)
+    np.testing.assert_allclose(found.schedule.bytes_sent(), whole.schedule.bytes_sent(), rtol=1e-12)
+    assert found.schedule.n_messages == whole.schedule.n_messages
+    assert len(found.kernels) == len(whole.kernels)
+    for one, other in zip(found.kernels, whole.kernels, strict=True):
+        assert one._replace(entries=0) == other._replace(entries=0)
+        assert one.entries == pytest.approx(other.entries, rel=1e-9)
+
+
+@pytest.mark.parametrize("name", ["demo", "sparseloco", "templar"])
+def test_a_sample_keeps_as_large_a_share_of_each_tensor_as_the_whole_one(name):
+    model = create(name, 2, 40_960, layers=[("w", 40_960)], true_shapes=[(640, 640)], scale=10)
+    share = model._top(model.tensors[0].whole) / 4096
+    assert model.k / 40_960 == pytest.approx(share, rel=1e-12)
+    exchange = model.exchange(np.random.default_rng(1).standard_normal((2, 40_960)).astype(np.float32))
+    assert exchange.selected.tolist() == [model.k] * 2
+
+
+def test_a_job_tells_schemes_the_tensors_of_its_model():
+    # Blocks of 64 x 64 of matrices, which a list of sizes does not have.
+    profile = model_named("gpt2")
+
+    def blocks(shape):
+        rows, columns = (shape[0], math.prod(shape[1:])) if len(shape) > 1 else (1, shape[0])
+        return tiles((rows, columns), 64)
+
+    entries = sum(blocks(one.shape).number * min(32, blocks(one.shape).size) for one in profile.layers)
+    for scale in (500, 5000):
+        source = synthetic("gpt2", 2, scale=scale)
+        job = Job(source, 1, [(0, star(2))], [Ramp(1, 0.01, 0.01)], Compute(0.0), load_device("ideal"), seed=0)
+        made = create_sparsifier(Candidate("demo", "demo", {"wire": "released"}), buckets(source, None)[0], job)
+        assert made.contributed == entries * 12
+
+
+@pytest.mark.parametrize(("shapes", "said"), [
+    ([(2, 3)], "true_shapes must be one for each of 2 layers, got 1"),
+    ([(2, 3), (2, 2, 2)], "shape of tensor 1 must be one or two lengths"),
+    ([(2, 3), 0], "size of tensor 1 must be a whole number >= 1"),
+    ("ab", "true_shapes must be a list"),
+])  # fmt: skip
+def test_true_shapes_that_are_refused(shapes, said):
+    with pytest.raises(ValueError, match=said):
+        create("demo", 2, 5, layers=[2, 3], true_shapes=shapes, scale=4)

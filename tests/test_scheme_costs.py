@@ -381,7 +381,7 @@ def _(model, exchange):
     parts = (
         [contribution for _, sizes in model._parts() for contribution in sizes]
         if model.name != "muloco"
-        else [nbytes for _, shape in model.tensors for nbytes in model._bytes(shape)]
+        else [nbytes for one in model.wholes for nbytes in model._bytes(one)]
     )
     known = {"M": 4 * model.parameters}
     return [Claim([(costs.chunked_allgather, {**known, "contributed": one}) for one in parts], "gather")]
@@ -671,7 +671,7 @@ def _(model, exchange):
 def _(model, exchange):
     n, P, tensors, k = model.parameters, model.workers, len(model.tensors), model.k
     transform = [("cast", n / tensors)] * (2 * tensors * model.transforms)
-    select = [("topk_segments", blocks.size, 1, 0, blocks.number) for _, blocks in model.tensors]
+    select = [("topk_segments", one.whole.size, 1, 0, one.number) for one in model.tensors]
     of_each = [("gather", k / tensors)] * tensors
     if model.options.bins is not None:
         of_each += [("norm", k / tensors), ("cast", k / tensors)] * tensors

@@ -74,7 +74,7 @@ def compare(
         return {"seed": own} | found if seeds > 1 else found
 
     def show(table: pd.DataFrame) -> None:
-        from simnet.report import barriers, paired
+        from simnet.report import paired
         from simnet.report.comparison import comparison_table
         from simnet.report.console import show_calls
         from simnet.report.tables import print_wide, records
@@ -85,8 +85,6 @@ def compare(
         print_wide(comparison_table(table, comparison.title(largest, device, seeds)))
         if seeds > 1:
             typer.echo(f"Intervals at {100 * paired.LEVEL:.0f} %: {paired.METHOD}.")
-        if labels := runs.estimated(largest, batch.built[f" with {max(sources)} workers"].job):
-            typer.echo(barriers.estimates(labels))
         show_calls(runs.calibration_of(loaded, batch.built[key].job) for key, (_, loaded) in scenarios.items())
         typer.echo(
             f"Results: {folder / ('paired.csv' if seeds > 1 else 'compare.csv')}, {folder / 'figures' / 'compare.png'}"

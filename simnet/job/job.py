@@ -20,6 +20,7 @@ from simnet.collectives import broadcast_binomial
 from simnet.costs.devices import DeviceProfile
 from simnet.network import Network
 from simnet.policies import Candidate, Ramp
+from simnet.traces.source import tensors
 
 if TYPE_CHECKING:
     from simnet.sparsifier_models import Sparsifier
@@ -293,7 +294,7 @@ class Bucket(NamedTuple):
     """A stretch of the gradient that is exchanged on its own, and the share of the backward pass after which."""
 
     entries: slice
-    layers: tuple[tuple[str, int], ...]
+    layers: slice
     ready: float
 
 
@@ -301,7 +302,7 @@ def buckets(source: GradientSource, overlap: Overlap | None) -> list[Bucket]:
     """Split a gradient into buckets, from the last layer to the first; one bucket without overlap."""
     sizes = [size for _, size in source.layers]
     if overlap is None:
-        return [Bucket(slice(0, source.parameters), source.layers, 1.0)]
+        return [Bucket(slice(0, source.parameters), slice(0, len(sizes)), 1.0)]
     ends = np.cumsum(sizes)
     found = []
     last = len(sizes)
@@ -309,7 +310,7 @@ def buckets(source: GradientSource, overlap: Overlap | None) -> list[Bucket]:
         entries = int(ends[last - 1] - ends[first] + sizes[first])
         if entries * source.scale * 4 >= overlap.bucket or first == 0:
             stretch = slice(int(ends[first]) - sizes[first], int(ends[last - 1]))
-            found.append(Bucket(stretch, source.layers[first:last], (len(sizes) - first) / len(sizes)))
+            found.append(Bucket(stretch, slice(first, last), (len(sizes) - first) / len(sizes)))
             last = first
     return found
 
@@ -337,8 +338,8 @@ def create_sparsifier(candidate: Candidate, bucket: Bucket, job: Job, workers: i
         candidate.scheme,
         workers=job.source.workers if workers is None else workers,
         parameters=bucket.entries.stop - bucket.entries.start,
-        layers=bucket.layers,
         scale=job.source.scale,
         seed=job.seed,
+        **tensors(job.source, bucket.layers),
         **candidate.options,
     )

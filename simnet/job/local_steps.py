@@ -27,7 +27,7 @@ from simnet.sparsifier_models import Exchange
 from simnet.sparsifier_models.base import Stats
 from simnet.strategies import Averaging, Replicas, Strategy, Sync, create, strategy
 from simnet.strategies import options as strategy_options
-from simnet.traces.source import Evaluable, GradientSource, Score, WithoutLearning
+from simnet.traces.source import Evaluable, GradientSource, Score, WithoutLearning, tensors
 
 
 def started(
@@ -64,7 +64,7 @@ def started(
     initial = np.zeros(source.parameters, dtype=np.float32)
     if isinstance(source, Evaluable):
         initial = source.initial()
-    replicas = Replicas(source.workers, initial, source.layers, source.scale, seed)
+    replicas = Replicas(source.workers, initial, scale=source.scale, seed=seed, **tensors(source))
     if "averaging" in strategy_options(strategy(name)):
         averaging = Averaging(candidate.scheme, options=candidate.options, bucket=bucket)
         return create(name, replicas, averaging=averaging, **options)

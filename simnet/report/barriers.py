@@ -1,8 +1,8 @@
-"""How workers train and begin an iteration, and what of a run is an estimate: in words."""
+"""How workers train and begin an iteration, in words."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 
 
 def told(barrier: bool) -> str:
@@ -35,25 +35,6 @@ def trained(name: str, steps: int) -> str:
     """
     many = "an inner step" if steps == 1 else f"{steps:,} inner steps"
     return f"Workers train by {name}: an iteration is {many}, with the exchanges that end in it."
-
-
-def estimates(labels: Sequence[str]) -> str:
-    """Return the line that says which exchanges' bytes are estimates.
-
-    Parameters
-    ----------
-    labels : sequence of str
-        The exchanges.
-
-    Examples
-    --------
-    >>> estimates(["demo"]).partition(":")[0]
-    'Bytes and times of demo are estimates'
-    """
-    return (
-        f"Bytes and times of {', '.join(labels)} are estimates: a sample (job.scale) has no rows to cut into blocks. "
-        "Of GPT-2 at scales of 500 and 5000, bytes were off by factors of 0.2 to 66; see docs/schemes.md."
-    )
 
 
 def weighed(barrier: bool) -> str:

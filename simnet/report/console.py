@@ -33,8 +33,6 @@ def show(summary: Summary, console: Console | None = None) -> None:
     barrier = [barriers.told(summary["barrier"])] if "barrier" in summary else []
     if "strategy" in summary:
         barrier.append(barriers.trained(**summary["strategy"]))
-    if "estimated" in summary:
-        barrier.append(barriers.estimates(summary["estimated"]))
     _print_lines(sentence(summary), [*ran_on(summary), *barrier], console)
     show_calls([summary.get("calibration")], console)
     shared_by = [f"Links are shared {sharing.told(summary['sharing'])}."] if "sharing" in summary else []

@@ -72,7 +72,6 @@ def report(
             stack_properties=stacks.distinct(summary["stack"]),
             device=devices.told(summary["device"]) if "device" in summary else "",
             barrier=barriers.told(summary["barrier"]) if "barrier" in summary else "",
-            estimated=barriers.estimates(summary["estimated"]) if "estimated" in summary else "",
             strategy=barriers.trained(**summary["strategy"]) if "strategy" in summary else "",
             calibration=summary.get("calibration"),
             call_headings=calibrated.HEADINGS,

@@ -94,7 +94,6 @@ def write_run(
     device: DeviceProfile | None = None,
     barrier: bool | None = None,
     strategy: StrategySummary | None = None,
-    estimated: Sequence[str] = (),
     calibration: CalibrationSummary | None = None,
     shared_by: Sharing = MAX_MIN,
     bound: str | None = "clairvoyant",
@@ -115,9 +114,9 @@ def write_run(
         The folder; made when it is not there.
     results : mapping of policy name to PolicyResult
         In the order in which the policies stand in the scenario.
-    scenario, seed, stack, device, barrier, strategy, estimated, calibration, shared_by
+    scenario, seed, stack, device, barrier, strategy, calibration, shared_by, bound, missing
         As for `simnet.report.summary.summarize`.
-    bound, missing, target, reference, untrained
+    target, reference, untrained
         As for `simnet.report.summary.summarize`.
     scenario_lock : str
         Text of the resolved scenario; its hash goes into the summary.
@@ -152,7 +151,6 @@ def write_run(
         device=device,
         barrier=barrier,
         strategy=strategy,
-        estimated=estimated,
         calibration=calibration,
         shared_by=shared_by,
         bound=bound,

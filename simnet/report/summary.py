@@ -139,7 +139,6 @@ class Summary(TypedDict):
     device: NotRequired[devices.DeviceSummary]
     barrier: NotRequired[bool]
     strategy: NotRequired[StrategySummary]
-    estimated: NotRequired[list[str]]
     calibration: NotRequired[CalibrationSummary]
     sharing: NotRequired[sharing.SharingSummary]
     versions: dict[str, str]
@@ -188,7 +187,6 @@ def summarize(
     device: DeviceProfile | None = None,
     barrier: bool | None = None,
     strategy: StrategySummary | None = None,
-    estimated: Sequence[str] = (),
     calibration: CalibrationSummary | None = None,
     shared_by: Sharing = MAX_MIN,
     versions: Mapping[str, str] | None = None,
@@ -221,8 +219,6 @@ def summarize(
         Whether workers began each iteration together.
     strategy : StrategySummary, optional
         By which training strategy workers trained; none where each iteration exchanged gradients.
-    estimated : sequence of str
-        Exchanges whose bytes, of a sample, are only about those of the whole model.
     calibration : CalibrationSummary, optional
         What the run took of a calibrated cluster; none where the network was of none.
     shared_by : Sharing
@@ -312,8 +308,6 @@ def summarize(
         made["barrier"] = barrier
     if strategy is not None:
         made["strategy"] = strategy
-    if estimated:
-        made["estimated"] = list(estimated)
     if calibration is not None:
         made["calibration"] = calibration
     if shared_by != MAX_MIN:

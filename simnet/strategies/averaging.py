@@ -160,6 +160,7 @@ class Averager:
         replicas, averaging = self._replicas, self._averaging
         given = {
             "layers": [replicas.layers[one] for one in layers],
+            "true_shapes": [replicas.true_shapes[one] for one in layers if replicas.true_shapes],
             "scale": replicas.scale,
             "seed": replicas.seed,
             **averaging.options,

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from simnet.base.checks import positive, whole
 from simnet.base.errors import nearest
-from simnet.sparsifier_models.options import named_layers
+from simnet.sparsifier_models.options import checked_shapes, named_layers
 from simnet.strategies.optimisers import Index, Values
 
 
@@ -34,6 +34,8 @@ class Replicas:
         Parameters of the trained model that each entry stands for, > 0: bytes count so many times.
     seed : int
         Seed of whatever strategy and scheme draw, >= 0.
+    true_shapes : sequence of int or of (int, int)
+        Of the tensors that the layers are samples of, if they are and schemes cut them into blocks.
 
     Raises
     ------
@@ -51,6 +53,7 @@ class Replicas:
     layers: Sequence[tuple[str, int | Sequence[int]]] = ()
     scale: float = 1.0
     seed: int = 0
+    true_shapes: Sequence[int | Sequence[int]] = ()
 
     def __post_init__(self) -> None:
         whole(self.workers, "workers", 1)
@@ -63,7 +66,7 @@ class Replicas:
             raise ValueError("initial must be finite")
         if not self.layers:
             object.__setattr__(self, "layers", (("parameters", given.size),))
-        named_layers(self.layers, self.parameters)
+        checked_shapes(self.true_shapes, len(named_layers(self.layers, self.parameters)))
 
     @cached_property
     def tensors(self) -> tuple[tuple[str, int], ...]:

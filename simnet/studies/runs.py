@@ -16,7 +16,6 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from simnet import sparsifier_models
 from simnet.base import writing
 from simnet.base.errors import SimnetError
 from simnet.base.rng import stream
@@ -310,7 +309,6 @@ def _told(loaded: Scenario, built: Run, results: Mapping[str, PolicyResult]) -> 
         "stack": built.job.network(0).stack,
         "device": built.job.device,
         "barrier": built.job.barrier,
-        "estimated": estimated(loaded, built.job),
         "strategy": None if own is None else {"name": own.name, "steps": own.steps},
         "calibration": calibration_of(loaded, built.job),
         "shared_by": built.job.network(0).sharing,
@@ -320,21 +318,6 @@ def _told(loaded: Scenario, built: Run, results: Mapping[str, PolicyResult]) -> 
         "reference": next(iter(built.policies)),
         "untrained": _untrained(built.job),
     }
-
-
-def estimated(loaded: Scenario, job: Job) -> list[str]:
-    """Return the exchanges of a scenario whose bytes, of a sample, are only about those of the whole model.
-
-    Parameters
-    ----------
-    loaded : Scenario
-        The scenario.
-    job : Job
-        Its job.
-    """
-    sampled = job.source.scale != 1
-    exchanges = loaded.config.exchanges.items()
-    return [label for label, one in exchanges if sampled and not sparsifier_models.scheme(one.scheme).scales]
 
 
 def setting(loaded: Scenario, job: Job) -> dict[str, str]:

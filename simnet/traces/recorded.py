@@ -33,7 +33,7 @@ from simnet.base.rng import stream
 from simnet.costs.models import Layer
 from simnet.traces.files import decoded, stored_tensor
 from simnet.traces.metadata import SHIPPED, Description, is_name, read_description
-from simnet.traces.source import Values, buffer, position, shrunk
+from simnet.traces.source import Values, as_matrices, buffer, position, shrunk
 
 DESCRIPTION = "trace.json"
 """The file of a trace that says what it is."""
@@ -186,6 +186,7 @@ class RecordedSource:
         self.workers = len(workers)
         self.parameters = sum(sizes)
         self.true_parameters = sum(layer.size for layer in self.shapes)
+        self.true_shapes = as_matrices(layer.shape for layer in self.shapes)
         self.scale = self.true_parameters / self.parameters
         self._folder = folder
         self._rows = list(workers)

@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from simnet.base.rows import Rows, Shards
-from simnet.traces.source import GradientSource, Values, WithoutLearning
+from simnet.traces.source import GradientSource, Shaped, Values, WithoutLearning
 
 
 class ShardedSource:
@@ -26,6 +26,8 @@ class ShardedSource:
         self._source, self._shards = source, shards
         self.workers, self.parameters = source.workers, source.parameters
         self.true_parameters, self.scale, self.layers = source.true_parameters, source.scale, source.layers
+        if isinstance(source, Shaped):
+            self.true_shapes = source.true_shapes
 
     def gradients(self, iteration: int, out: Values | None = None) -> Values:
         """Return the gradients of an iteration, float32 of shape (P, n), drawn here."""

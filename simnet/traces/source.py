@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from functools import partial
 from typing import Any, NamedTuple, Protocol, TypeAlias, runtime_checkable
 
@@ -43,6 +43,15 @@ class GradientSource(Protocol):
 
         They do not depend on which iterations were asked for before.
         """
+
+
+@runtime_checkable
+class Shaped(Protocol):
+    """A source that knows the tensors of the model that its gradients are those of, or are samples of."""
+
+    @property
+    def true_shapes(self) -> tuple[tuple[int, ...], ...]:
+        """Rows and columns, or one length, of each of them."""
 
 
 @runtime_checkable
@@ -198,6 +207,11 @@ class Shared:
         Where they come from.
     most : int
         Iterations of which it keeps them at most.
+
+    Attributes
+    ----------
+    true_shapes : tuple of tuple of int
+        As of `Shaped`; not there if the source has none.
     """
 
     BYTES = 64 * 2**20
@@ -207,6 +221,8 @@ class Shared:
         self._source = source
         self.workers, self.parameters = source.workers, source.parameters
         self.true_parameters, self.scale, self.layers = source.true_parameters, source.scale, source.layers
+        if isinstance(source, Shaped):
+            self.true_shapes = source.true_shapes
         self._kept: dict[int, Values] = {}
         self._room = min(most, max(1, self.BYTES // (4 * self.workers * self.parameters)))
 
@@ -243,6 +259,52 @@ def shared(source: GradientSource, most: int = 8) -> GradientSource:
 def begun(source: GradientSource) -> Training:
     """Return a training on the gradients of a source, for one run of a job."""
     return source.begin() if isinstance(source, Trainable) else Given(source)
+
+
+def tensors(source: GradientSource, which: slice = slice(None)) -> dict[str, Any]:
+    """Return the options that tell a scheme of the tensors of the gradients, ``layers`` and ``true_shapes``.
+
+    Parameters
+    ----------
+    source : GradientSource
+        The source of the gradients.
+    which : slice
+        Which of its layers the scheme exchanges.
+
+    Examples
+    --------
+    >>> from simnet.traces import synthetic
+    >>> layers = [("weight", (16, 4, 3)), ("bias", (16,))]
+    >>> tensors(synthetic(layers, workers=2))
+    {'layers': (('weight', (16, 12)), ('bias', (16,)))}
+    >>> tensors(synthetic(layers, workers=2, scale=8))
+    {'layers': (('weight', 24), ('bias', 2)), 'true_shapes': ((16, 12), (16,))}
+    """
+    layers = source.layers[which]
+    if not isinstance(source, Shaped):
+        return {"layers": layers}
+    shapes = source.true_shapes[which]
+    if source.scale != 1:
+        return {"layers": layers, "true_shapes": shapes}
+    return {"layers": tuple((name, shape) for (name, _), shape in zip(layers, shapes, strict=True))}
+
+
+def as_matrices(shapes: Iterable[Sequence[int]]) -> tuple[tuple[int, ...], ...]:
+    """Return shapes of one length or two: what has more axes is a matrix whose rows are along the first, if several.
+
+    Parameters
+    ----------
+    shapes : iterable of sequence of int
+        Of one axis or more.
+
+    Examples
+    --------
+    >>> as_matrices([(64, 3, 7, 7), (64,), (1, 64)])
+    ((64, 147), (64,), (64,))
+    """
+    return tuple(
+        (shape[0], math.prod(shape[1:])) if len(shape) > 1 and shape[0] > 1 else (math.prod(shape),) for shape in shapes
+    )
 
 
 def shrunk(sizes: Sequence[int], scale: float) -> list[int]:

@@ -51,7 +51,7 @@ from simnet.traces.exponential import exponential
 from simnet.traces.metadata import SHIPPED, is_name, read_description
 from simnet.traces.normals import Normals, loops_for
 from simnet.traces.ranked import Ranked
-from simnet.traces.source import Values, buffer, position, shrunk
+from simnet.traces.source import Values, as_matrices, buffer, position, shrunk
 from simnet.traces.synthetic_parameters import TABLES, LayerParameters, SyntheticParameters, most_alike
 
 _FILE = "synthetic.json"
@@ -92,6 +92,7 @@ class SyntheticSource:
         self.workers = workers
         self.parameters = sum(sizes)
         self.true_parameters = sum(layer.size for layer in shapes)
+        self.true_shapes = as_matrices(layer.shape for layer in shapes)
         self.scale = self.true_parameters / self.parameters
         self.like = like
         self._iterations = iterations

@@ -27,6 +27,7 @@ from simnet.studies.choosing.inputs import Question
 from simnet.studies.choosing.operating_point import OperatingPoint
 from simnet.studies.choosing.policy_file import Edges, Entry, Gain, Gains, Loss, MadeFor, PolicyTable
 from simnet.traces import GradientSource
+from simnet.traces.source import tensors
 
 MOST_CELLS = 40_000
 """The most cells of a table that is made."""
@@ -228,7 +229,7 @@ class Exact:
                 density,
                 scale=source.scale,
                 seed=self.seed,
-                layers=tuple(entries for _, entries in source.layers),
+                **tensors(source),
                 **choice.candidate.options,
             )
         except ValueError as error:

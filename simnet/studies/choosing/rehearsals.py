@@ -39,6 +39,7 @@ from simnet.sparsifier_models.partitioned import Partitioned
 from simnet.studies.choosing.choices import Choice
 from simnet.studies.choosing.operating_point import OperatingPoint
 from simnet.traces import GradientSource, synthetic
+from simnet.traces.source import tensors
 
 KEPT_EACH = 10
 """Entries that a worker of a rehearsal keeps for each worker, where there is time: regions of fewer are less even."""
@@ -372,7 +373,7 @@ def _created(
             density,
             scale=source.scale,
             seed=seed,
-            layers=source.layers,
+            **tensors(source),
             **options,
         )
     except ValueError as error:

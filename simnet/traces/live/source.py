@@ -25,7 +25,7 @@ from simnet.traces.live import torched
 from simnet.traces.live.data import ALPHABET, DATA, Data, classification, digits, docstrings, shards
 from simnet.traces.live.model import Model
 from simnet.traces.live.perceptron import Perceptron
-from simnet.traces.source import Score, Values, buffer
+from simnet.traces.source import Score, Values, as_matrices, buffer
 
 MODELS = ("logistic", "mlp", *torched.MODELS)
 """What can be trained."""
@@ -116,6 +116,8 @@ class LiveSource:
         self.parameters = sum(size for _, size in self.layers)
         self.true_parameters = round(self.parameters * self.scale)
         self.scale = self.true_parameters / self.parameters
+        if self.scale == 1:
+            self.true_shapes = as_matrices(layer.shape for layer in self.model.layers)
         self._orders: list[tuple[int, NDArray[np.intp]]] = [(-1, one) for one in self.own]
 
     def begin(self) -> LiveTraining:
