@@ -1,6 +1,6 @@
 """Mutation testing: put small bugs into the code, one at a time, and count how many the tests see.
 
-    python benchmarks/mutation.py [--area NAME ...] [--sample N] [--seed S] [--minutes M]
+    python benchmarks/mutation.py [--area NAME ...] [--sample N] [--seed S] [--minutes M] [--quick]
     python benchmarks/mutation.py --changed [REVISION]
 
 Mutants are those of Cosmic Ray's operators, and of three more (`mutating.operators`), in the files of each area
@@ -9,8 +9,9 @@ line are run there, the nearest first, until one fails, or takes several times a
 which lines is found by running each file of tests once under Coverage.py, when it is first needed.
 
 ``--sample`` takes so many mutants of each area, by a seed that is printed; without it all are tried, which takes days.
-Results are kept: a run that ends early, or is stopped, goes on where it was when it is started again. ``--changed``
-takes the files that differ from a revision, the last commit by default.
+Results are kept: a run that ends early, or is stopped, goes on where it was when it is started again. ``--quick`` runs
+the tests of ``make test`` alone, and keeps what comes of it apart. ``--changed`` takes the files that differ from a
+revision, the last commit by default.
 
 Survivors that are explained stand in ``benchmarks/mutating/explained.toml``. The exit code is 1 if an entry there is
 stale (there is no such mutant any more, or a test sees it), or if an area has too few mutants that are seen, for
@@ -37,6 +38,9 @@ from mutating.trying import Trials, Tried
 from scipy.stats import binomtest
 
 ROOT = Path(__file__).resolve().parents[1]
+
+QUICK = "not long and not slow and not extras and not browser"
+"""Marks of the tests that ``make test`` runs."""
 
 
 def changed_since(revision: str) -> set[str]:
@@ -71,6 +75,7 @@ def main() -> int:
     parser.add_argument("--minutes", type=float, default=float("inf"), help="after so long no mutant is begun")
     parser.add_argument("--changed", nargs="?", const="HEAD", help="only files that differ from this revision")
     parser.add_argument("--each", type=float, default=120.0, help="processor time of the tests of a file [s]")
+    parser.add_argument("--quick", action="store_true", help="only tests that are no long ones")
     parser.add_argument("--files", type=int, default=10**6, help="files of tests for a mutant, the nearest first")
     given = parser.parse_args()
     seed = int(time.time() // 86400) if given.seed is None else given.seed
@@ -83,8 +88,12 @@ def main() -> int:
         f"{one.file}: explained, but there is no such mutant: {one.old} -> {one.new}" for one in stale(entries, ROOT)
     ]
     print(f"seed {seed}", flush=True)
-    kept = ROOT / "build" / "mutants"
-    with working_copy(ROOT, kept) as copy:
+    folder = ROOT / "build" / "mutants"
+    kept = folder / "quick" if given.quick else folder
+    kept.mkdir(parents=True, exist_ok=True)
+    if given.quick:
+        os.environ["PYTEST_ADDOPTS"] = f"-m '{QUICK}'"
+    with working_copy(ROOT, folder) as copy:
         prepare(copy)
         trials = Trials(copy, kept, sorted(one for every in areas.values() for one in every), given.each, given.files)
         for area in given.area:

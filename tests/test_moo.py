@@ -191,6 +191,15 @@ def test_the_published_objective_is_that_of_its_fits():
     assert loss[-1] <= loss.min() + 2e-3
 
 
+@pytest.mark.parametrize("gain", [(0.82, 0.01, 0.86, 0.04, 0.73), (0.92, 0.14, 0.08, 0.08, 0.87)])
+def test_no_density_is_taken_at_which_the_fit_has_a_gain_below_zero(gain):
+    gains = moo._fitted(moo.gain_fit, np.append(DENSITIES, [1.0, 0.0]), np.append(gain, [1.0, 0.0]), 6)
+    fitted = moo.gain_fit(np.geomspace(0.1, 0.001, 1001), *gains)
+    sync = costs.best_collective(1e-3, 8e-9, RESNET18, DENSITIES, 8).seconds
+    assert fitted.min() < 0
+    assert moo.gain_fit(choose_as_published(DENSITIES, gain, sync), *gains) > 0
+
+
 def test_fits_that_do_not_converge_are_said_so():
     assert choose_as_published(DENSITIES, [0.1, 0.9, 0.1, 0.9, 0.1], [1e6, 1e-3, 1e3, 0.0, 5.0]) is None
 
@@ -227,13 +236,15 @@ class Course:
                 assert policy.decide(context) == decision
                 self.explored.setdefault(number, []).append((decision.density, decision.shortlist[0].label))
                 assert decision.attempt == (len(self.explored[number]) - 1) % policy.search.tries
-                policy.observe(context, seen(decision, gains(number, decision.density)))
+                policy.observe(context, seen(decision, gains(number, decision.density), grid))
             self.trained.append((decision.density, decision.shortlist[0].label))
-            policy.observe(context, seen(decision, gains(number, decision.density)))
+            policy.observe(context, seen(decision, gains(number, decision.density), grid))
 
 
-def seen(decision, gain):
-    return Observation(decision, decision.shortlist[0], gain, gain, 1e-3)
+def seen(decision, gain, grid=True):
+    """What came of a decision; the gain that the mode does not go by is none."""
+    told, released = (gain, math.nan) if grid else (math.nan, gain)
+    return Observation(decision, decision.shortlist[0], told, released, 1e-3)
 
 
 def by_density(number, density):
@@ -386,8 +397,10 @@ def test_published_explores_without_search_when_the_gain_changes_from_iteration_
         ({"mode": "published", "weights": Weights()}, "weights cannot be set"),
         ({"weights": Weights(-1.0)}, "weights must be"),
         ({"weights": Weights(0.0, 0.0, 0.0)}, "weights must be"),
+        ({"weights": Weights(math.inf)}, "weights must be"),
         ({"tries": 0}, "tries"),
         ({"gain_change": 0.0}, "gain_change"),
+        ({"gain_change": math.inf}, "gain_change"),
     ],
 )
 def test_wrong_searches_are_refused(arguments, message):

@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 
 from jobs import AG, DENSE, RING, TREE
 from simnet import costs, sparsifier_models, topologies
+from simnet.collectives import allreduce_ring
 from simnet.network import Network
 from simnet.network.weather import PROFILES, Weather, constant, profile_state, steps
 from simnet.policies import (
@@ -22,6 +23,8 @@ from simnet.policies import (
     closed_form,
     density_at,
 )
+from simnet.policies.monitor import probe_pairs
+from simnet.schedule import Schedule
 from simnet.validate.published import schedule_shares
 
 SPARSE = (RING, TREE, AG)
@@ -150,6 +153,33 @@ def test_a_monitor_sees_the_worst_link_as_of_its_last_probe():
     assert monitor.probe(context(star(weather), now=30.0))[1] == 2e6
     assert Monitor(every=0).probe(context(star(weather), now=26.0))[1] == 2e6
     assert Monitor(every=10, aggregate="median").probe(context(star(weather), now=29.0))[1] == 1.25e9
+
+
+def test_each_worker_is_probed_to_the_next_at_times_that_are_multiples():
+    assert Monitor().probe(context(star(workers=1), workers=1)) == (0.0, math.inf)
+    assert Monitor().probe(context(star(workers=2), workers=2)) == (1e-3, 1.25e9)
+    ring = Network(topologies.ring(6, 1e-3, 1e9))
+    latency, bandwidth = probe_pairs(ring, [0, 1, 3, 4], 0.0)
+    assert latency.tolist() == pytest.approx([1e-3, 2e-3, 1e-3, 2e-3])
+    assert bandwidth.tolist() == [1e9] * 4
+    # The tenth probe is at 1 s, though ten times the number nearest to 0.1 is more.
+    weather = {(3, "switch"): Weather(bandwidth=steps([0, 1], [1e6, 2e6]))}
+    assert Monitor(every=0.1).probe(context(star(weather), now=1.0))[1] == 2e6
+
+
+def test_what_workers_measure_goes_from_each_to_the_next():
+    for workers, every, times in [(1, 1, 1), (2, 1, 1), (5, 3, 2)]:
+        policy = Flexible([AG], probe_bytes=1e6, probe_times=times, decide_every=every)
+        for iteration in range(4):
+            found = policy.measures(context(star(), iteration=iteration, workers=workers))
+            if workers == 1 or iteration % every:
+                assert found is None
+                continue
+            probes, after = found.rounds[: 2 * times], found.rounds[2 * times :]
+            assert [one.nbytes.tolist() for one in probes] == [[4.0] * workers] * times + [[1e6] * workers] * times
+            assert all(((one.src + 1) % workers == one.dst).all() for one in probes)
+            assert Schedule(workers, after).in_phase("") == allreduce_ring(workers, 16.0).in_phase("")
+    assert Flexible([AG]).measures(context(star())) is None
 
 
 def test_probe_noise_is_of_the_stated_size_and_the_same_for_the_same_probe():

@@ -124,14 +124,16 @@ class Trials:
     def _files(self, file: str) -> list[str]:
         """Return the files of tests, those first that see most mutants of a file, then the nearest; its own before all.
 
-        The nearest of those as near are those that name the module, or its package, most often.
+        The nearest of those as near are those called after the module or its package, then those that name it most often.
         """
-        word = re.compile(rf"\b({'|'.join(Path(file).parts[-2:])})\b".replace(".py", ""))
+        words = [one.removesuffix(".py") for one in Path(file).parts[-2:]]
+        word = re.compile(rf"\b({'|'.join(words)})\b")
         found = []
         for path in sorted((self.copy / "tests").glob("test_*.py")):
             name = path.relative_to(self.copy).as_posix()
             seen, distance = self.killers[file, name], _distance(file, _imported(path))
-            found.append((not seen, distance, -seen, -len(word.findall(path.read_text())), name))
+            called = any(one in path.stem for one in words)
+            found.append((not seen, distance, -seen, not called, -len(word.findall(path.read_text())), name))
         return [file, *[name for *_, name in sorted(found)[: self.most]]]
 
 
