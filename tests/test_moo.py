@@ -191,6 +191,12 @@ def test_the_published_objective_is_that_of_its_fits():
     assert loss[-1] <= loss.min() + 2e-3
 
 
+def test_fits_are_the_published_formulas():
+    assert moo.communication_fit([0.0, 2.0], 0.5, 3.0) == pytest.approx([2.0, 3 * math.e - 1])
+    above, below = math.exp(0.2) - math.exp(-0.4) + 5, math.exp(0.6) + math.exp(-0.8) + 6
+    assert moo.gain_fit(0.2, 1, 2, 3, 4, 5, 6) == pytest.approx(above / below)
+
+
 @pytest.mark.parametrize("gain", [(0.82, 0.01, 0.86, 0.04, 0.73), (0.92, 0.14, 0.08, 0.08, 0.87)])
 def test_no_density_is_taken_at_which_the_fit_has_a_gain_below_zero(gain):
     gains = moo._fitted(moo.gain_fit, np.append(DENSITIES, [1.0, 0.0]), np.append(gain, [1.0, 0.0]), 6)
@@ -308,6 +314,16 @@ def test_a_network_that_changes_is_searched_anew_without_exploration(monkeypatch
     assert course.searches == [0, 10, 15]
     course = Course(grid([AG], every=4.0), star_with(levels), by_density, 20, monkeypatch)
     assert course.searches == [0, 12, 16]
+
+
+def test_the_gain_of_another_exchange_is_no_change_of_the_gain(monkeypatch):
+    # The exchange that is the fastest on the slow network gains half as much.
+    def gains(number, density):
+        return by_density(number, density) * (0.5 if number // 7 % 2 else 1.0)
+
+    course = Course(grid(), star_with([2e9, 2e7] * 2, [0, 7, 14, 21]), gains, 28, monkeypatch)
+    assert [label for _, label in course.trained[6::7]] == ["AG", "ART-ring"] * 2
+    assert (list(course.explored), course.searches) == ([0, 7], [0, 7, 14, 21])
 
 
 def test_an_exchange_that_becomes_the_fastest_is_explored_once_where_it_does(monkeypatch):

@@ -126,14 +126,14 @@ class Trials:
 
         The nearest of those as near are those called after the module or its package, then those that name it most often.
         """
-        words = [one.removesuffix(".py") for one in Path(file).parts[-2:]]
-        word = re.compile(rf"\b({'|'.join(words)})\b")
+        package, module = (one.removesuffix(".py") for one in Path(file).parts[-2:])
         found = []
         for path in sorted((self.copy / "tests").glob("test_*.py")):
             name = path.relative_to(self.copy).as_posix()
             seen, distance = self.killers[file, name], _distance(file, _imported(path))
-            called = any(one in path.stem for one in words)
-            found.append((not seen, distance, -seen, not called, -len(word.findall(path.read_text())), name))
+            called = module in path.stem or package in path.stem
+            named = [len(re.findall(rf"\b{one}\b", path.read_text(), re.IGNORECASE)) for one in (module, package)]
+            found.append((not seen, distance, -seen, not called, [-one for one in named], name))
         return [file, *[name for *_, name in sorted(found)[: self.most]]]
 
 
