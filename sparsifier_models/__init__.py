@@ -48,7 +48,7 @@ from typing import Any
 from simnet.base import moved, plugins
 from simnet.base.errors import nearest
 from simnet.sparsifier_models.artopk import ARTopk
-from simnet.sparsifier_models.base import Exchange, Sparsifier, Wire
+from simnet.sparsifier_models.base import Exchange, Sparsifier
 from simnet.sparsifier_models.ccloco import CCLoco
 from simnet.sparsifier_models.cltk import CLTk
 from simnet.sparsifier_models.deft import DEFT
@@ -80,6 +80,7 @@ from simnet.sparsifier_models.topk import LayerwiseTopk, Topk
 from simnet.sparsifier_models.topka import TopkA
 from simnet.sparsifier_models.topkdsa import TopkDSA
 from simnet.sparsifier_models.uniontopk import UnionTopk
+from simnet.sparsifier_models.wire import Wire
 
 moved.at_top(__name__)
 
@@ -187,7 +188,8 @@ def create(name: str, workers: int, parameters: int, density: float = 1.0, **opt
     >>> create("artopk", workers=8, parameters=1000, selektion="var")
     Traceback (most recent call last):
     ValueError: artopk: there is no option 'selektion': did you mean 'selection'? Allowed: allgather, collective, \
-compat, error_feedback, index_bytes, layers, monitored, scale, seed, selection, value_bytes, wire
+compat, error_feedback, index_bytes, indices, layers, monitored, scale, seed, selection, true_shapes, value_bytes, \
+values, wire
     """
     found = scheme(name)
     try:

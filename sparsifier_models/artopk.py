@@ -22,12 +22,15 @@ from simnet.base.rows import each, one
 from simnet.collectives import registry
 from simnet.costs import artopk_ring, artopk_tree, var_overhead
 from simnet.costs.devices import DeviceOp
+from simnet.costs.encodings import VARYING
 from simnet.schedule import Schedule
 from simnet.sparsifier_models.base import Exchange, Sparsifier, State, checked_part
 from simnet.sparsifier_models.gains import corrected_rows, counts_at, gain, nested_top_k
 from simnet.sparsifier_models.options import Allgather, Allreduce, Options
 from simnet.sparsifier_models.selection import Indices, Values, largest, squared_norm, squared_norms, take_mean
-from simnet.sparsifier_models.steps import Step
+from simnet.sparsifier_models.steps import Step, in_order
+from simnet.sparsifier_models.value_codes import read_back, reader
+from simnet.sparsifier_models.wire import GATHERED_AND_REDUCED, Codes
 
 WINDOW, DECAY = 25, 0.001
 """Of the norms that VAR of the reference implementation compares."""
@@ -137,7 +140,7 @@ class ARTopk(Sparsifier):
 
     def __init__(self, workers: int, parameters: int, density: float = 1.0, **options: Any) -> None:
         super().__init__(workers, parameters, density, **options)
-        self.fixed_volume = self.options.selection == "star"
+        self.fixed_volume = self.options.selection == "star" and self.options.indices not in VARYING
         self._released = self.options.compat == "released"
         self.reads_gradients = self._released and self.options.selection == "var"
         self._window = np.zeros((0, workers))
@@ -207,12 +210,19 @@ class ARTopk(Sparsifier):
                 compared = np.tile(windowed_mean(self._norms_with(fresh), WINDOW, DECAY), (len(counts), 1))
             sources = [_first_largest(one) for one in compared]
         sent, given = np.zeros((self.workers, len(counts))), np.zeros(self.workers)
+        code = self.options.values or "float32"
         for worker, row in enumerate(corrected_rows(fresh, self._residual)):
             given[worker] = squared_norm(row)
-            sent[worker] = [squared_norm(row[selections[source][c]]) for c, source in enumerate(sources)]
+            taken = (row[selections[source][c]] for c, source in enumerate(sources))
+            sent[worker] = [squared_norm(read_back(values, code)) for values in taken]
         if not self._released:
             return gain(sent.sum(axis=0), float(given.sum()))
         return np.sqrt([gain(sent[source, c], given[source]) for c, source in enumerate(sources)])
+
+    @property
+    def codes(self) -> Codes:
+        """Every code of indices, and values that can be added up."""
+        return GATHERED_AND_REDUCED
 
     @property
     def turn(self) -> int:
@@ -222,12 +232,16 @@ class ARTopk(Sparsifier):
     def _communicate(self, corrected: Values, gradients: Values) -> Exchange:
         broadcaster, indices, stats = self._choose(corrected, gradients)
         left = np.zeros(self.workers)
-        update, sent = take_mean(corrected, indices, self._row_of_zeros(), left)
+        update, sent = take_mean(corrected, indices, self._row_of_zeros(), left, reader(self.options.values))
         k = indices.size
         selected = np.full(self.workers, k)
         if self._released and self.options.selection == "star":
             selected[np.arange(self.workers) != broadcaster] = 0
-        schedule, kernels = self._in_order((broadcaster, k), lambda: self._steps(broadcaster, selected))
+        nbytes = float(self.wire.indices(indices, (0, self.parameters))[0])
+        if self.options.indices in VARYING:
+            schedule, kernels = in_order(self.workers, *self._steps(broadcaster, selected, nbytes))
+        else:
+            schedule, kernels = self._in_order((broadcaster, k), lambda: self._steps(broadcaster, selected, nbytes))
         return Exchange(
             update=update,
             schedule=schedule,
@@ -262,8 +276,11 @@ class ARTopk(Sparsifier):
     def _norms_with(self, gradients: Values) -> NDArray[np.float64]:
         return np.vstack([self._window, np.sqrt(squared_norms(gradients))])[-WINDOW:]
 
-    def _steps(self, broadcaster: int, selected: NDArray[np.int64]) -> Iterator[Step]:
-        """Yield what workers do: select, agree on who broadcasts, take their values at its indices, reduce them."""
+    def _steps(self, broadcaster: int, selected: NDArray[np.int64], indices: float) -> Iterator[Step]:
+        """Yield what workers do: select, agree on who broadcasts, take their values at its indices, reduce them.
+
+        The indices are so many bytes.
+        """
 
         def broadcast(nbytes: float) -> Schedule:
             return collectives.broadcast_binomial(self.workers, nbytes, broadcaster)
@@ -275,11 +292,15 @@ class ARTopk(Sparsifier):
             yield registry.find("all_gather", self.options.allgather).schedule(self.workers, wire.scalar_bytes)
         if wire.released:
             yield broadcast(wire.count_bytes)
-        yield broadcast(k * wire.index_bytes)
+        yield from wire.encoding_kernels(k, self.parameters, ascending=False, values=False)
+        yield broadcast(indices)
+        yield from wire.decoding_kernels(k, self.parameters, 1, values=False)
         if self.options.monitored:
             yield from [broadcast(wire.scalar_bytes)] * 2
         yield DeviceOp("gather", k)
+        yield from wire.value_kernels(k)
         yield registry.find("all_reduce", self.options.collective).schedule(self.workers, k * wire.value_bytes)
+        yield from wire.value_kernels(k)
         yield DeviceOp("scatter", k, launches=2)
 
     def _own_state(self) -> State:

@@ -29,6 +29,7 @@ from simnet.base.arrays import Adds, Floats
 from simnet.base.checks import is_number, whole
 from simnet.base.rows import Rows, each
 from simnet.costs.devices import DeviceOp
+from simnet.costs.encodings import VARYING
 from simnet.schedule import Schedule
 from simnet.sparsifier_models.error_buffer import add_weighted
 from simnet.sparsifier_models.options import Options, checked_shapes, named_layers, named_shapes, option_values
@@ -42,6 +43,7 @@ from simnet.sparsifier_models.selection import (
     squared_norms,
 )
 from simnet.sparsifier_models.steps import Step, in_order
+from simnet.sparsifier_models.wire import Codes, Wire
 
 Stats: TypeAlias = dict[str, float | Floats]
 State: TypeAlias = dict[str, NDArray[Any]]
@@ -119,34 +121,6 @@ def _whole(array: Any) -> bool:
 def _frozen(array: Any) -> Any:
     array.flags.writeable = False
     return array
-
-
-@dataclass(frozen=True)
-class Wire:
-    """What entries take on the wire.
-
-    Parameters
-    ----------
-    value_bytes, index_bytes : float
-        Bytes of the values and of the indices that one entry stands for (more than one at a `scale` above 1).
-    count_bytes : float
-        Bytes of a number of entries.
-    released : bool
-        Whether values and indices travel apart, with the further messages of the reference implementation.
-    """
-
-    value_bytes: float
-    index_bytes: float
-    count_bytes: float
-    released: bool
-
-    scalar_bytes: ClassVar[float] = 4.0
-    """A number on its own, such as a norm, is a float32 whatever the width of an entry."""
-
-    @property
-    def entry_bytes(self) -> float:
-        """Bytes of a value and its index."""
-        return self.value_bytes + self.index_bytes
 
 
 @dataclass
@@ -256,6 +230,8 @@ class Sparsifier(ABC):
         Whether messages depend on the density, and on whose turn it is, alone: not on the gradients.
     costs : tuple of function
         Its closed-form costs, functions of `simnet.costs`.
+    codes : Codes
+        How it can send indices and values, with its options; none unless a scheme says.
     released_widths : (int, int)
         Bytes of a value and of an index on the wire ``released``.
     options : Options
@@ -298,6 +274,9 @@ class Sparsifier(ABC):
         self.parameters = whole(parameters, "parameters", 1)
         self.density = density
         self.options = option_values(self.option_type, options)
+        self.codes.check(self.options)
+        if self.options.indices in VARYING:
+            self.fixed_volume = False
         self.layers = named_layers(self.options.layers, self.parameters)
         self.shapes = tuple(shape for _, shape in named_shapes(self.options.layers, self.parameters))
         self.true_shapes = checked_shapes(self.options.true_shapes, len(self.layers))
@@ -349,17 +328,15 @@ class Sparsifier(ABC):
         A selected entry stands for as many as the whole model has for each: k there over k here, so that rounding k on
         a sample does not change the bytes.
         """
-        options, weight = self.options, 1.0
-        if options.scale != 1.0:
-            weight = self._k_at(options.scale) / self.k if self.k else options.scale
-        value, index = self.released_widths if options.wire == "released" else (4, 4)
-        index_bytes = float(options.index_bytes or index)
-        return Wire(
-            value_bytes=weight * float(options.value_bytes or value),
-            index_bytes=weight * index_bytes,
-            count_bytes=index_bytes,
-            released=options.wire == "released",
-        )
+        weight, scale = 1.0, self.options.scale
+        if scale != 1.0:
+            weight = self._k_at(scale) / self.k if self.k else scale
+        return Wire.of(self.options, self.released_widths, weight)
+
+    @property
+    def codes(self) -> Codes:
+        """How the scheme can send indices and values, with its options; none unless a scheme says."""
+        return Codes()
 
     def _entries(self, size: int) -> int:
         """Entries to select out of `size`: ceil(c n), or max(1, floor(c n)) as reference implementations have it."""

@@ -16,6 +16,8 @@ from simnet.sparsifier_models.base import Exchange, Sparsifier
 from simnet.sparsifier_models.options import Allreduce, Options
 from simnet.sparsifier_models.selection import Values, largest, take_mean
 from simnet.sparsifier_models.steps import in_order
+from simnet.sparsifier_models.value_codes import reader
+from simnet.sparsifier_models.wire import GATHERED_AND_REDUCED, Codes
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -65,20 +67,31 @@ class CLTk(Sparsifier):
     options: CLTkOptions
     rounds_down = True
 
+    @property
+    def codes(self) -> Codes:
+        """Every code of indices, and values that can be added up."""
+        return GATHERED_AND_REDUCED
+
     def _communicate(self, corrected: Values, gradients: Values) -> Exchange:
         root = self.iteration % self.workers
         indices, own = one(partial(largest, k=self.k), corrected, root)
         threshold = float(np.abs(own).min())
-        update, sent = take_mean(corrected, indices)
+        update, sent = take_mean(corrected, indices, read=reader(self.options.values))
         k, wire = indices.size, self.wire
-        broadcast = collectives.broadcast_binomial(self.workers, k * wire.index_bytes, root)
+        nbytes = float(wire.indices(indices, (0, self.parameters))[0])
+        pairs = k * wire.entry_bytes if wire.encoding is None else nbytes + k * wire.value_bytes
+        broadcast = collectives.broadcast_binomial(self.workers, nbytes, root)
         values = registry.find("all_reduce", self.options.allreduce).schedule(self.workers, k * wire.value_bytes)
         schedule, kernels = in_order(
             self.workers,
             DeviceOp("topk", self.parameters),
+            *wire.encoding_kernels(k, self.parameters, ascending=False, values=False),
             broadcast.in_phase("indices"),
+            *wire.decoding_kernels(k, self.parameters, 1, values=False),
             DeviceOp("gather", k),
+            *wire.value_kernels(k),
             values.in_phase("values"),
+            *wire.value_kernels(k),
             DeviceOp("scatter", k, launches=2),
         )
         return Exchange(
@@ -91,6 +104,6 @@ class CLTk(Sparsifier):
             stats={
                 "broadcaster": float(root),
                 "threshold": threshold,
-                "bits": 8 * k * wire.entry_bytes if self.workers > 1 else 0.0,
+                "bits": 8 * pairs if self.workers > 1 else 0.0,
             },
         )

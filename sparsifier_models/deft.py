@@ -162,10 +162,10 @@ class DEFT(UnionReduced):
         root = self.iteration % self.workers
         self._k_l = [assign_k(self._norms(row), self._sizes, self.k) for row in corrected]
         self._bins, common = pack(self._sizes, self._k_l[root], self.workers)
-        counts, smallest, union = self._gather(corrected)
+        counts, smallest, nbytes, union = self._gather(corrected)
         for layer in common:
             union[self._starts[layer] : self._starts[layer + 1]] = True
-        return self._reduce(corrected, counts, smallest, union)
+        return self._reduce(corrected, counts, smallest, nbytes, union)
 
     def _norms(self, values: Values) -> list[float]:
         pieces = zip(self._starts, self._sizes, strict=False)

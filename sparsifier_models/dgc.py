@@ -19,8 +19,8 @@ from simnet.base.rng import stream
 from simnet.costs import threshold_allgather
 from simnet.costs.devices import DeviceOp
 from simnet.sparsifier_models.base import Exchange, State, checked_part
-from simnet.sparsifier_models.gathered import GatheredOptions
-from simnet.sparsifier_models.selection import Indices, Values, above, entries_kept, kth_magnitude, top_k
+from simnet.sparsifier_models.gathered import GatheredOptions, Sent
+from simnet.sparsifier_models.selection import Values, above, entries_kept, kth_magnitude, top_k
 from simnet.sparsifier_models.thresholded import Found, Thresholded
 
 SAMPLED = 0.01
@@ -147,6 +147,7 @@ class DGC(Thresholded):
     def __init__(self, workers: int, parameters: int, density: float = 1.0, **options: Any) -> None:
         super().__init__(workers, parameters, density, **options)
         self.reads_gradients = bool(self.options.momentum)
+        self.ascending = not VARIANTS[self.options.variant].exact
         self._velocity = np.zeros((workers, parameters if self.options.momentum else 0), dtype=np.float32)
 
     @property
@@ -185,11 +186,11 @@ class DGC(Thresholded):
             self._velocity = gradients
         return super()._communicate(corrected, gradients)
 
-    def _taken(self, corrected: Values) -> Iterator[tuple[Indices, Values]]:
-        for worker, (indices, values) in enumerate(super()._taken(corrected)):
+    def _taken(self, corrected: Values) -> Iterator[Sent]:
+        for worker, sent in enumerate(super()._taken(corrected)):
             if self.options.momentum and self.options.masking:
-                self._velocity[worker, indices] = 0
-            yield indices, values
+                self._velocity[worker, sent.indices] = 0
+            yield sent
 
     def _find(self, values: Values, worker: int) -> Found:
         k, variant = self.k, VARIANTS[self.options.variant]

@@ -12,48 +12,15 @@ import numpy as np
 
 from simnet.costs import fp16
 from simnet.costs.devices import DeviceOp
-from simnet.sparsifier_models.base import Exchange, Wire
+from simnet.sparsifier_models.base import Exchange
 from simnet.sparsifier_models.dense import Dense, DenseOptions
 from simnet.sparsifier_models.selection import Values, squared_norm
 from simnet.sparsifier_models.steps import in_order
+from simnet.sparsifier_models.value_codes import LARGEST, rounded
+from simnet.sparsifier_models.wire import Wire
 
 # Entries rounded at a time: they stay in the cache.
 _BLOCK = 65536
-
-LARGEST = {"fp16": 65504.0, "bf16": (2 - 2**-7) * 2.0**127}
-"""Largest finite number of each format."""
-
-
-def rounded(values: Values, form: str) -> Values:
-    """Return the nearest numbers of a format, of two equally near the even one; what is too large becomes the largest.
-
-    Parameters
-    ----------
-    values : ndarray of float32, shape (n,)
-        Finite.
-    form : {"fp16", "bf16"}
-        IEEE binary16, or the upper half of a float32.
-
-    Returns
-    -------
-    ndarray of float32, shape (n,)
-
-    Examples
-    --------
-    >>> rounded(np.array([2049, 2051, 1e6, -1e-9], dtype=np.float32), "fp16")
-    array([ 2048.,  2052., 65504.,    -0.], dtype=float32)
-    >>> rounded(np.array([2049, 1e6], dtype=np.float32), "bf16")
-    array([  2048., 999424.], dtype=float32)
-    """
-    fitting: Values = np.clip(values, -LARGEST[form], LARGEST[form])
-    if form == "fp16":
-        halves = fitting.astype(np.float16)
-        return halves.astype(np.float32)
-    bits = fitting.view(np.uint32)
-    # Half a unit of the last place kept, less one where that place is even, and the rest is cut off.
-    bits += ((bits >> 16) & 1) + np.uint32(0x7FFF)
-    bits &= np.uint32(0xFFFF0000)
-    return fitting
 
 
 @dataclass(frozen=True, kw_only=True)

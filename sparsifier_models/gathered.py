@@ -9,12 +9,13 @@ from __future__ import annotations
 from abc import abstractmethod
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import ClassVar, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from simnet import collectives
+from simnet.base.arrays import Floats
 from simnet.collectives import registry
 from simnet.costs.devices import DeviceOp
 from simnet.schedule import Schedule
@@ -22,6 +23,8 @@ from simnet.sparsifier_models.base import Exchange, Sparsifier
 from simnet.sparsifier_models.options import Allgather, Options
 from simnet.sparsifier_models.selection import Indices, Values, squared_norm, taken
 from simnet.sparsifier_models.steps import Step, in_order
+from simnet.sparsifier_models.value_codes import read_back
+from simnet.sparsifier_models.wire import EVERY, Codes
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -42,6 +45,27 @@ class GatheredOptions(Options):
         return registry.find("all_gather", self.allgather).schedule_of_sizes(nbytes)
 
 
+class Sent(NamedTuple):
+    """What a worker sends.
+
+    Parameters
+    ----------
+    indices : ndarray of int64, shape (k,)
+        Where.
+    values : ndarray of float32, shape (k,)
+        As all read them.
+    threshold : float
+        The smallest magnitude of them, before they are encoded; inf if there are none.
+    nbytes : float
+        Bytes of both on the wire.
+    """
+
+    indices: Indices
+    values: Values
+    threshold: float
+    nbytes: float
+
+
 class Gathered(Sparsifier):
     """Common part: a scheme of this kind says which entries a worker selects, and which kernels that takes.
 
@@ -51,12 +75,20 @@ class Gathered(Sparsifier):
     ----------
     sends_gain : bool
         Whether an all-reduce of one scalar, the compression gain, follows on the wire ``released``.
+    ascending : bool
+        Whether a device that selects leaves indices in ascending order.
     """
 
     option_type = GatheredOptions
     reads_gradients = False
     options: GatheredOptions
     sends_gain: ClassVar[bool] = True
+    ascending: bool = False
+
+    @property
+    def codes(self) -> Codes:
+        """Every code: what is gathered arrives as it was sent."""
+        return EVERY
 
     @abstractmethod
     def _select(self, values: Values, worker: int) -> Indices:
@@ -70,17 +102,17 @@ class Gathered(Sparsifier):
         total = np.zeros(self.parameters, dtype=np.float32)
         touched = np.zeros(self.parameters, dtype=np.bool_)
         selected = np.zeros(self.workers, dtype=np.int64)
-        sent, threshold = np.zeros(self.workers), np.zeros(self.workers)
-        for worker, (indices, values) in enumerate(self._taken(corrected)):
-            total[indices] += values
-            touched[indices] = True
-            selected[worker] = indices.size
-            sent[worker] = squared_norm(values)
-            threshold[worker] = np.abs(values).min(initial=np.inf)
+        sent, threshold, nbytes = np.zeros(self.workers), np.zeros(self.workers), np.zeros(self.workers)
+        for worker, one in enumerate(self._taken(corrected)):
+            total[one.indices] += one.values
+            touched[one.indices] = True
+            selected[worker] = one.indices.size
+            sent[worker] = squared_norm(one.values)
+            threshold[worker], nbytes[worker] = one.threshold, one.nbytes
         if self.fixed_volume:
-            schedule, kernels = self._in_order(selected.tobytes(), lambda: self._steps(selected))
+            schedule, kernels = self._in_order(selected.tobytes(), lambda: self._steps(selected, nbytes))
         else:
-            schedule, kernels = in_order(self.workers, *self._steps(selected))
+            schedule, kernels = in_order(self.workers, *self._steps(selected, nbytes))
         return Exchange(
             update=total / np.float32(self.workers),
             schedule=schedule,
@@ -91,32 +123,42 @@ class Gathered(Sparsifier):
             stats={"threshold": threshold},
         )
 
-    def _taken(self, corrected: Values) -> Iterator[tuple[Indices, Values]]:
-        """Take what each worker sends out of its row; yield where that was, and what."""
+    def _taken(self, corrected: Values) -> Iterator[Sent]:
+        """Take what each worker sends out of its row; yield that."""
         return self._each(self._take, corrected)
 
-    def _take(self, row: Values, worker: int) -> tuple[Indices, Values]:
-        indices = self._select(row, worker)
-        return indices, taken(row, indices)
+    def _take(self, row: Values, worker: int) -> Sent:
+        return self._send(row, self._select(row, worker))
 
-    def _steps(self, selected: NDArray[np.int64]) -> Iterator[Step]:
+    def _send(self, row: Values, indices: Indices) -> Sent:
+        """Take entries out of a row, which keeps what their encoding loses."""
+        values = taken(row, indices)
+        read = read_back(values, self.options.values or "float32")
+        if read is not values:
+            row[indices] = values - read
+        nbytes = float(self.wire.entries(indices, (0, self.parameters))[0])
+        return Sent(indices, read, float(np.abs(values).min(initial=np.inf)), nbytes)
+
+    def _steps(self, selected: NDArray[np.int64], nbytes: Floats) -> Iterator[Step]:
         """Yield what workers do: select, pack what they selected, gather it, and add up what comes."""
-        own = selected.astype(np.float64)
+        own, total, wire = selected.astype(np.float64), float(selected.sum()), self.wire
         yield from self._selection_kernels()
         yield from (DeviceOp("gather", own), DeviceOp("scatter", own))
-        if not self.wire.released:
+        yield from wire.encoding_kernels(own, self.parameters, ascending=self.ascending)
+        if not wire.released:
             yield DeviceOp("pack", own)
-        yield self._allgather(selected)
-        yield DeviceOp("scatter", float(selected.sum()))
+        yield self._allgather(selected, nbytes)
+        yield from wire.decoding_kernels(total, self.parameters, self.workers)
+        yield DeviceOp("scatter", total)
 
-    def _allgather(self, entries: NDArray[np.int64]) -> Schedule:
-        """Return the messages by which all workers get the `entries`, shape (P,), of each.
+    def _allgather(self, entries: NDArray[np.int64], nbytes: Floats) -> Schedule:
+        """Return the messages by which all workers get the `entries`, shape (P,), of each, and the bytes of these.
 
         On the wire of the reference implementation values and indices are gathered one after the other.
         """
         gather, counts, wire = self.options.gather, entries.astype(np.float64), self.wire
         if not wire.released:
-            return gather(counts * wire.entry_bytes).in_phase("entries")
+            return gather(nbytes).in_phase("entries")
         values = gather(counts * wire.value_bytes).in_phase("values")
         both = values.concat(gather(counts * wire.index_bytes).in_phase("indices"))
         if not self.sends_gain:

@@ -15,6 +15,7 @@ from typing import Literal, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from simnet.base.arrays import Floats
 from simnet.costs import gaussiank
 from simnet.costs.devices import DeviceOp
 from simnet.schedule import Schedule
@@ -122,11 +123,11 @@ class GaussianK(Thresholded):
         kernels = [DeviceOp("count", self.parameters, launches=1 + tries), DeviceOp("scan", self.parameters)]
         return Found(above(values, threshold), threshold, tries, kernels)
 
-    def _allgather(self, entries: NDArray[np.int64]) -> Schedule:
+    def _allgather(self, entries: NDArray[np.int64], nbytes: Floats) -> Schedule:
         gather, counts, wire = self.options.gather, entries.astype(np.float64), self.wire
         sizes = gather(np.full(self.workers, wire.count_bytes)).in_phase("sizes")
         if not wire.released:
-            return sizes.concat(gather(counts * wire.entry_bytes).in_phase("entries"))
+            return sizes.concat(gather(nbytes).in_phase("entries"))
         return sizes.concat(
             gather(counts * wire.index_bytes).in_phase("indices"), gather(counts * wire.value_bytes).in_phase("values")
         )

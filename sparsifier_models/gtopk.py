@@ -14,13 +14,16 @@ import numpy as np
 from numpy.typing import NDArray
 
 from simnet import collectives
+from simnet.base.arrays import Floats
 from simnet.costs import gtopk, gtopk_reduce
 from simnet.costs.devices import DeviceOp
-from simnet.schedule import Schedule
+from simnet.schedule import Round, Schedule
 from simnet.sparsifier_models.base import Exchange, Sparsifier
 from simnet.sparsifier_models.options import Options
 from simnet.sparsifier_models.selection import Values, squared_norm, top_k
 from simnet.sparsifier_models.steps import Step, in_order
+from simnet.sparsifier_models.value_codes import read_back
+from simnet.sparsifier_models.wire import EVERY, Codes
 
 Sums = NDArray[np.floating[Any]]
 Places = NDArray[np.integer[Any]]
@@ -126,6 +129,11 @@ class GTopk(Sparsifier):
     released_widths = (8, 8)
 
     @property
+    def codes(self) -> Codes:
+        """Every code; the reference implementation sums in double precision, and sends that."""
+        return EVERY if self.options.compat == "paper" else Codes(otherwise="released numbers are of float64")
+
+    @property
     def conserves(self) -> bool:
         """Whether what merges cut is kept."""
         return self.options.conserving and self.options.compat == "paper"
@@ -137,15 +145,30 @@ class GTopk(Sparsifier):
         threshold = np.array([np.abs(row[indices]).min() for row, indices in zip(corrected, own, strict=True)])
         held = {r: Sparse(indices, corrected[r, indices]) for r, indices in enumerate(own)}
         cuts: list[tuple[int, int, Sparse]] = []
+        rests: list[tuple[int, Sparse]] = []
+        nbytes = np.zeros(P)
+
+        def sent_on(r: int) -> Sparse:
+            """Return what is read of the entries that a worker sends on, and note what it keeps of them."""
+            nbytes[r] = self.wire.entries(held[r].indices, (0, self.parameters))[0]
+            if self.options.values in (None, "float32"):
+                return held[r]
+            read = held[r]._replace(values=read_back(held[r].values, self.options.values))
+            rests.append((r, Sparse(read.indices, held[r].values - read.values)))
+            return read
+
         d = 1
         while d < P:
             for r in range(0, P - d, 2 * d):
-                held[r], cut = merge(held[r], held.pop(r + d), k)
+                arrived = sent_on(r + d)
+                del held[r + d]
+                held[r], cut = merge(held[r], arrived, k)
                 cuts.append((r, min(r + 2 * d, P), cut))
                 if released:
                     held[r] = held[r]._replace(values=held[r].values.astype(np.float64))
             d *= 2
-        result = held[0]._replace(values=held[0].values.astype(np.float32))
+        held[0] = held[0]._replace(values=held[0].values.astype(np.float32))
+        result = sent_on(0)
 
         update, included = np.zeros(self.parameters, dtype=np.float32), np.zeros(self.parameters, dtype=np.bool_)
         update[result.indices] = result.values / np.float32(P)
@@ -165,7 +188,10 @@ class GTopk(Sparsifier):
             for r, _, cut in cuts:
                 kept = cut.at(included[cut.indices])
                 corrected[r, kept.indices] += kept.values
-        schedule, kernels = in_order(P, *self._steps(k))
+        for r, rest in rests:
+            kept = rest.at(included[rest.indices])
+            corrected[r, kept.indices] += kept.values
+        schedule, kernels = in_order(P, *self._steps(k, nbytes))
         return Exchange(
             update=update,
             schedule=schedule,
@@ -176,14 +202,22 @@ class GTopk(Sparsifier):
             stats={"threshold": threshold, "global_threshold": float(np.abs(result.values).min())},
         )
 
-    def _steps(self, k: int) -> Iterator[Step]:
-        """Yield what workers do: select, merge what has come up the tree before sending it on, and apply the result."""
-        P, nbytes = self.workers, k * self.wire.entry_bytes
-        yield from (DeviceOp("topk", self.parameters), DeviceOp("gather", k))
-        for one in collectives.reduce_binomial(P, nbytes).in_phase("tree").rounds:
-            receives = np.isin(np.arange(P), one.dst)
-            yield Schedule(P, [one])
-            yield DeviceOp("scatter", np.where(receives, k, 0))
-            yield DeviceOp("topk", np.where(receives, 2 * k, 0))
-        yield collectives.broadcast_binomial(P, nbytes).in_phase("broadcast")
+    def _steps(self, k: int, nbytes: Floats) -> Iterator[Step]:
+        """Yield what workers do: select, merge what has come up the tree before sending it on, and apply the result.
+
+        Each sends on so many bytes, shape (P,); worker 0, the result.
+        """
+        P, n, wire = self.workers, self.parameters, self.wire
+        yield from (DeviceOp("topk", n), DeviceOp("gather", k))
+        # Lists are ascending, as merges have them.
+        yield from wire.encoding_kernels(k, n, ascending=False)
+        for one in collectives.reduce_binomial(P, 1.0).rounds:
+            receives = np.where(np.isin(np.arange(P), one.dst), k, 0)
+            yield Schedule(P, [Round(one.src, one.dst, nbytes[one.src], phase="tree")])
+            yield from wire.decoding_kernels(receives, n, 1)
+            yield DeviceOp("scatter", receives)
+            yield DeviceOp("topk", 2 * receives)
+            yield from wire.encoding_kernels(receives, n, ascending=True)
+        yield collectives.broadcast_binomial(P, float(nbytes[0])).in_phase("broadcast")
+        yield from wire.decoding_kernels(k, n, 1)
         yield DeviceOp("scatter", k, launches=2)

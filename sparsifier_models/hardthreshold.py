@@ -8,14 +8,16 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
+from simnet.base.arrays import Floats
 from simnet.costs import hardthreshold, threshold_allgather
 from simnet.costs.devices import DeviceOp
 from simnet.schedule import Schedule
-from simnet.sparsifier_models.base import Exchange, Wire
+from simnet.sparsifier_models.base import Exchange
 from simnet.sparsifier_models.gathered import Gathered
 from simnet.sparsifier_models.options import Positive
 from simnet.sparsifier_models.selection import Indices, Values, above
 from simnet.sparsifier_models.union_reduced import UnionReduced, UnionReducedOptions
+from simnet.sparsifier_models.wire import EVERY, Codes, Wire
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -66,6 +68,13 @@ class HardThreshold(UnionReduced):
     options: HardThresholdOptions
     searches_threshold = True
 
+    ascending = True
+
+    @property
+    def codes(self) -> Codes:
+        """Those of indices that are gathered and values that are reduced; every code in the original form."""
+        return super().codes if self.options.form == "fused" else EVERY
+
     @property
     def wire(self) -> Wire:
         """What an entry takes on the wire; the original form as released has int32 positions beside int64 counts."""
@@ -86,7 +95,8 @@ class HardThreshold(UnionReduced):
             exchange = Gathered._communicate(self, corrected, gradients)
             k_max = float(exchange.selected.max())
             exchange.stats["k_max"] = k_max
-            exchange.stats["bits"] = 8 * k_max * self.wire.entry_bytes if self.workers > 1 else 0.0
+            if self.options.indices is None and self.options.values is None:
+                exchange.stats["bits"] = 8 * k_max * self.wire.entry_bytes if self.workers > 1 else 0.0
         exchange.stats["threshold"] = np.full(self.workers, self.threshold)
         return exchange
 
@@ -98,16 +108,16 @@ class HardThreshold(UnionReduced):
             return (DeviceOp("scan", self.parameters),)
         return (DeviceOp("scan", self.parameters / len(self.layers), launches=len(self.layers)),)
 
-    def _allgather(self, entries: NDArray[np.int64]) -> Schedule:
+    def _allgather(self, entries: NDArray[np.int64], nbytes: Floats) -> Schedule:
         if self.options.form == "fused":
-            return super()._allgather(entries)
+            return super()._allgather(entries, nbytes)
         wire, gather = self.wire, self.options.gather
 
         def equal(each: float, phase: str) -> Schedule:
             return gather(np.full(self.workers, each)).in_phase(phase)
 
         if not wire.released:
-            return gather(entries.astype(np.float64) * wire.entry_bytes).in_phase("entries")
+            return gather(nbytes).in_phase("entries")
         L, k_max = max(1, len(self.layers)), int(entries.max())
         return equal(wire.count_bytes, "counts").concat(
             equal(L * wire.count_bytes, "starts"),

@@ -73,6 +73,7 @@ class MSTopk(Gathered):
     paper = "Shi et al., MLSys 2021, arXiv 2010.10458"
     fixed_volume = True
     costs = (topk_allgather,)
+    ascending = True
 
     def _entries(self, size: int) -> int:
         if self.options.compat == "released":

@@ -40,10 +40,10 @@ from simnet.sparsifier_models.split_reduce import (
     equal_cuts,
     region_cuts,
     split_and_reduce,
-    split_schedule,
     unevenness,
 )
 from simnet.sparsifier_models.steps import Step, in_order
+from simnet.sparsifier_models.wire import Codes
 
 WARM_UP = {"vgg": 512, "lstm": 128, "bert": 0}
 """Dense iterations before the first sparse one in the reference implementation, and the counter of the latter."""
@@ -188,6 +188,11 @@ class Oktopk(SplitReduce):
         self.cuts = equal_cuts(parameters, workers)
 
     @property
+    def codes(self) -> Codes:
+        """Every code of indices, but in the messages of `simnet.hooks`."""
+        return Codes(otherwise="the hook of oktopk sends int32 and float32") if self.options.hooked else super().codes
+
+    @property
     def conserves(self) -> bool:
         """Whether nothing that is applied is kept as well."""
         return not self._bug
@@ -202,6 +207,7 @@ class Oktopk(SplitReduce):
         if recut:
             self.cuts = region_cuts(chosen, self.parameters, spread=self.options.compat == "paper")
         reduced, entries = split_and_reduce(corrected, chosen, self.cuts)
+        split = self._encoded_split(chosen, self.cuts)
         del chosen
         kept, gathered, threshold = self._select_global(reduced, exact)
         pieces = by_region(gathered, self.cuts)
@@ -217,7 +223,9 @@ class Oktopk(SplitReduce):
         self.drift(local, nnz, threshold, kept.size, exact)
         away = entries.sum(axis=1) - np.diag(entries) + pieces - np.diag(moved)
         gathers = int(pieces.sum()) if exact else 0
-        schedule, kernels = in_order(P, *self._steps(passes, recut, entries, moved, gathers, kept.size))
+        cuts = self.cuts if (balanced == pieces).all() else None
+        encoded = (split, self._encoded_pieces(gathered, moved), self._encoded_pieces(gathered, balanced, cuts))
+        schedule, kernels = in_order(P, *self._steps(passes, recut, entries, moved, gathers, kept.size, *encoded))
         return Exchange(
             update=update,
             schedule=schedule,
@@ -371,7 +379,16 @@ class Oktopk(SplitReduce):
                 return mode == "always"
 
     def _steps(
-        self, passes: Indices, recut: bool, entries: Indices, moved: Indices, gathered: int, kept: int
+        self,
+        passes: Indices,
+        recut: bool,
+        entries: Indices,
+        moved: Indices,
+        gathered: int,
+        kept: int,
+        split_bytes: Floats | None = None,
+        moved_bytes: Floats | None = None,
+        piece_bytes: Floats | None = None,
     ) -> Iterator[Step]:
         """Yield what workers do.
 
@@ -389,6 +406,8 @@ class Oktopk(SplitReduce):
             Entries all-gathered from which the largest are selected; 0 if all of them are kept.
         kept : int
             Entries of the update.
+        split_bytes, moved_bytes, piece_bytes : ndarray of float64, shape (P, P) or (P,), optional
+            Bytes of `entries`, of `moved`, and of the pieces that are gathered, where messages are encoded.
         """
         wire, P, n = self.wire, self.workers, float(self.parameters)
         yield DeviceOp("topk", np.where(passes == 0, n, 0.0))
@@ -399,7 +418,7 @@ class Oktopk(SplitReduce):
             if self.options.hooked:
                 reduce, width = collectives.allreduce_ring, 8.0
             yield reduce(P, (P - 1) * width).in_phase("cuts")
-        split = [split_schedule(entries, self.options.bucket, wire, empty=not self.options.hooked)]
+        split = self._split(entries, split_bytes, empty=not self.options.hooked)
         if self.options.hooked and P > 1:
             ahead = Round(*all_pairs(P, range(1, P)), wire.count_bytes, phase="split sizes")
             split.insert(0, Schedule(P, [ahead]))
@@ -414,9 +433,14 @@ class Oktopk(SplitReduce):
         yield self._sizes()
         src, dst = np.nonzero(moved - np.diag(np.diag(moved)))
         if src.size:
-            yield Schedule(P, [entry_messages(src, dst, moved[src, dst], wire, "balance")])
+            encoded = None if moved_bytes is None else moved_bytes[src, dst]
+            yield from wire.encoding_kernels(moved.sum(axis=1), n, ascending=True)
+            yield Schedule(P, [entry_messages(src, dst, moved[src, dst], wire, "balance", encoded)])
+            yield from wire.decoding_kernels(moved.sum(axis=0), n / P, 1)
         sizes = moved.sum(axis=0)
-        yield self._pieces(np.full(P, sizes.max()) if self.options.hooked else sizes)
+        yield from wire.encoding_kernels(sizes, n / P, ascending=True)
+        yield self._pieces(np.full(P, sizes.max()) if self.options.hooked else sizes, piece_bytes)
+        yield from wire.decoding_kernels(float(sizes.sum()), n / P, P)
         if wire.released:
             yield DeviceOp("copy_in", 2.0 * float(moved.sum()))
         yield from (DeviceOp("topk", float(gathered)), DeviceOp("scatter", float(kept), launches=2))

@@ -14,6 +14,7 @@ from annotated_types import Ge, Gt, Le
 from simnet.base.checks import is_number, positive, whole
 from simnet.base.errors import nearest
 from simnet.collectives import registry
+from simnet.costs.encodings import IndexCode, ValueCode
 
 T = TypeVar("T", bound="Options")
 _FORMS: dict[Any, tuple[Any, str]] = {
@@ -94,6 +95,11 @@ class Options:
     value_bytes, index_bytes : float
         Width of a value and of an index, > 0 and at most 1000. If not given, 4 each, and on the wire ``released`` those
         of the reference implementation, in most an index of 8.
+    indices, values : str, optional
+        How indices and values are encoded, on the wire ``paper`` of schemes that send both, or one of them: see
+        `simnet.costs.encodings` and `simnet.sparsifier_models.value_codes.read_back`. If one is given, the other is
+        ``int32`` or ``float32``, which have the bytes of the default. Not together with `value_bytes` or `index_bytes`,
+        which say widths and change no number.
     compat : {"paper", "released"}
         Which numbers result: those of the paper, or those of the reference implementation where that differs, bugs
         included.
@@ -121,6 +127,8 @@ class Options:
     wire: Literal["paper", "released"] = "paper"
     value_bytes: Width | None = None
     index_bytes: Width | None = None
+    indices: IndexCode | None = None
+    values: ValueCode | None = None
     compat: Literal["paper", "released"] = "paper"
     seed: Annotated[int, Ge(0)] = 0
     layers: Layers = ()
@@ -130,6 +138,14 @@ class Options:
     def __post_init__(self) -> None:
         for name, hint in _hints(type(self)).items():
             object.__setattr__(self, name, _checked(hint, getattr(self, name), name))
+        for name in ("indices", "values"):
+            if getattr(self, name) is None:
+                continue
+            if self.wire == "released":
+                raise ValueError(f"{name} must not be given on the wire 'released', which is what released codes send")
+            for width in ("value_bytes", "index_bytes"):
+                if getattr(self, width) is not None:
+                    raise ValueError(f"{name} and {width} must not both be given, as both say how wide entries are")
 
 
 # Not `functools.cache`: to mypy, classes of dataclasses are not hashable.
@@ -201,8 +217,8 @@ def option_values(option_type: type[T], given: Mapping[str, Any]) -> T:
     --------
     >>> option_values(Options, {"sead": 1})
     Traceback (most recent call last):
-    ValueError: there is no option 'sead': did you mean 'seed'? Allowed: compat, error_feedback, index_bytes, layers, \
-scale, seed, true_shapes, value_bytes, wire
+    ValueError: there is no option 'sead': did you mean 'seed'? Allowed: compat, error_feedback, index_bytes, indices, \
+layers, scale, seed, true_shapes, value_bytes, values, wire
     """
     known = [one.name for one in dataclasses.fields(option_type)]
     for name in given:

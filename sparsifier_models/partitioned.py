@@ -89,6 +89,7 @@ class Partitioned(UnionReduced):
     options: PartitionedOptions
     searches_threshold = True
     disjoint = True
+    ascending = True
 
     def __init__(self, workers: int, parameters: int, density: float = 1.0, **options: object) -> None:
         super().__init__(workers, parameters, density, **options)

@@ -17,7 +17,9 @@ from simnet.sparsifier_models.base import Exchange
 from simnet.sparsifier_models.gathered import Gathered, GatheredOptions
 from simnet.sparsifier_models.options import Allreduce
 from simnet.sparsifier_models.selection import Indices, Values, take_mean
-from simnet.sparsifier_models.steps import in_order
+from simnet.sparsifier_models.steps import Step, in_order
+from simnet.sparsifier_models.value_codes import reader
+from simnet.sparsifier_models.wire import ADDED_UP, Codes
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -61,6 +63,14 @@ class Randomk(Gathered):
     option_type = RandomkOptions
     options: RandomkOptions
 
+    ascending = True
+
+    @property
+    def codes(self) -> Codes:
+        """Values that can be added up, as no index travels; every code where each worker has its own draws."""
+        shared = Codes((), ADDED_UP, "workers draw the same entries and add values up on the way")
+        return shared if self.options.shared else super().codes
+
     def _draw(self, *worker: int) -> Indices:
         generator = stream(self.options.seed, "randomk", self.iteration, *worker)
         return np.sort(generator.choice(self.parameters, self.k, replace=False, shuffle=False))
@@ -75,10 +85,12 @@ class Randomk(Gathered):
         if not self.options.shared:
             return super()._communicate(corrected, gradients)
         indices = self._draw()
-        update, sent = take_mean(corrected, indices)
+        update, sent = take_mean(corrected, indices, read=reader(self.options.values))
         k, reduce = indices.size, registry.find("all_reduce", self.options.collective)
         values = reduce.schedule(self.workers, k * self.wire.value_bytes)
-        schedule, kernels = in_order(self.workers, DeviceOp("gather", k), values, DeviceOp("scatter", k, launches=2))
+        cast = self.wire.value_kernels(k)
+        steps: tuple[Step, ...] = (DeviceOp("gather", k), *cast, values, *cast, DeviceOp("scatter", k, launches=2))
+        schedule, kernels = in_order(self.workers, *steps)
         return Exchange(
             update=update,
             schedule=schedule,

@@ -71,6 +71,10 @@ class RedSync(Thresholded):
     rounds_down = True
     released_widths = (4, 4)
 
+    def __init__(self, workers: int, parameters: int, density: float = 1.0, **options: object) -> None:
+        super().__init__(workers, parameters, density, **options)
+        self.ascending = not self.options.trimmed
+
     def _find(self, values: Values, worker: int) -> Found:
         magnitude = np.abs(values)
         mean, _ = moments(magnitude)

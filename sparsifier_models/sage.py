@@ -96,6 +96,7 @@ class SAGE(UnionReduced):
     option_type = SAGEOptions
     options: SAGEOptions
     searches_threshold = True
+    ascending = True
 
     def __init__(self, workers: int, parameters: int, density: float = 1.0, **options: object) -> None:
         super().__init__(workers, parameters, density, **options)

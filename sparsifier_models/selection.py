@@ -9,6 +9,7 @@ same results.
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from fractions import Fraction
 from functools import cache, lru_cache, partial
 from itertools import repeat
@@ -265,7 +266,11 @@ def add_rows(rows: Values | Rows, others: Values | Rows | None, out: Values | Ro
 
 
 def take_mean(
-    rows: Values | Rows, indices: Indices, mean: Values | None = None, left: NDArray[np.float64] | None = None
+    rows: Values | Rows,
+    indices: Indices,
+    mean: Values | None = None,
+    left: NDArray[np.float64] | None = None,
+    read: Callable[[Values], Values] | None = None,
 ) -> tuple[Values, NDArray[np.float64]]:
     """Take the entries at common `indices` out of every row: their mean, as an all-reduce of values yields it.
 
@@ -279,6 +284,8 @@ def take_mean(
         Zeros, where the mean is put.
     left : ndarray of float64, shape (P,), optional
         Where `squared_norms` of the rows afterwards is put; `indices` ascend then.
+    read : callable, optional
+        What receivers read of the values of a row, whose rest stays in it.
 
     Returns
     -------
@@ -297,6 +304,8 @@ def take_mean(
     total = np.zeros(indices.size, dtype=np.float32)
     sent = np.zeros(len(rows))
     take = partial(taken, indices=indices) if left is None else partial(_taken, indices=indices)
+    if read is not None:
+        take = partial(taken_as_read if left is None else _taken_as_read, indices=indices, read=read)
     for worker, found in enumerate(each(take, rows)):
         values = found
         if left is not None:
@@ -320,6 +329,33 @@ def taken(row: Values, indices: Indices) -> Values:
     values: Values = row[indices]
     row[indices] = 0
     return values
+
+
+def taken_as_read(row: Values, indices: Indices, read: Callable[[Values], Values]) -> Values:
+    """Return what receivers read of the entries of a row at `indices`, which keep the rest.
+
+    Parameters
+    ----------
+    row : ndarray of float32, shape (n,)
+    indices : ndarray of int64, shape (k,)
+        Distinct.
+    read : callable
+        Returns what is read of values.
+
+    Examples
+    --------
+    >>> row = np.array([1.25, 2, 3], dtype=np.float32)
+    >>> taken_as_read(row, np.array([0, 2]), np.floor), row
+    (array([1., 3.], dtype=float32), array([0.25, 2.  , 0.  ], dtype=float32))
+    """
+    values: Values = row[indices]
+    seen = read(values)
+    row[indices] = values - seen
+    return seen
+
+
+def _taken_as_read(row: Values, indices: Indices, read: Callable[[Values], Values]) -> tuple[Values, float]:
+    return taken_as_read(row, indices, read), squared_norm(row)
 
 
 def _taken(row: Values, indices: Indices) -> tuple[Values, float]:

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import Any, Literal, NamedTuple
 
 import numpy as np
+from numpy.typing import ArrayLike
 
 from simnet.base.arrays import Floats
 from simnet.base.quantities import Count
@@ -34,6 +35,7 @@ from simnet.sparsifier_models.spar_all_gather import (
 from simnet.sparsifier_models.spar_reduce_scatter import Entries, Reduced, add, spar_reduce_scatter, srs_rounds
 from simnet.sparsifier_models.spar_short_blocks import ShortBlocks
 from simnet.sparsifier_models.steps import Step, in_order
+from simnet.sparsifier_models.wire import SUMS_OF_SUMS, Codes
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -137,6 +139,11 @@ class SparDL(Sparsifier):
         self._recursive = sag != "bruck" and d & (d - 1) == 0
         self._adapts = d > 1 and not self._recursive
         self._k_b, self._adaptive = self._k_block(), self._start()
+
+    @property
+    def codes(self) -> Codes:
+        """Every code of indices."""
+        return SUMS_OF_SUMS
 
     @property
     def conserves(self) -> bool:
@@ -282,21 +289,34 @@ class SparDL(Sparsifier):
             to = np.roll(ranks, -g, axis=1)
             for bag in [m] if self.options.exchanges == "log" else [1] * m:
                 yield from (DeviceOp("topk_segments", c, segments=bag), DeviceOp("gather", k_b, launches=bag))
-                yield self._messages(ranks, to, np.full((P, bag), k_b), "spar-reduce-scatter")
+                messages = self._messages(ranks, to, np.full((P, bag), k_b), "spar-reduce-scatter")
+                yield from self._encoded(messages, bag * k_b, bag * k_b, bag)
                 yield DeviceOp("scatter", k_b, launches=bag)
         yield from (DeviceOp("topk", c), DeviceOp("gather", np.tile(h, d)))
         if self._recursive:
             for distance in (1 << i for i in reversed(range(d.bit_length() - 1))):
                 to = ranks[np.arange(d) ^ distance]
-                yield self._messages(ranks, to, np.full((P, 1), k_b), "spar-all-gather")
+                messages = self._messages(ranks, to, np.full((P, 1), k_b), "spar-all-gather")
+                yield from self._encoded(messages, k_b, k_b, 1)
                 yield from (DeviceOp("scatter", k_b, launches=2), DeviceOp("topk", 2 * k_b))
         elif d > 1:
-            yield self._bruck(ranks.T, np.tile(h[:, None], d), "spar-all-gather")
+            yield from self._encoded(
+                self._bruck(ranks.T, np.tile(h[:, None], d), "spar-all-gather"), h.max(), d * h.max(), d
+            )
             yield DeviceOp("scatter", np.tile(h, d), launches=d)
             yield DeviceOp("topk", np.tile(np.where(u > k_b, u, 0), d))
-        yield self._bruck(ranks, np.tile(np.minimum(u, k_b), (d, 1)), "all-gather")
+        kept = np.minimum(u, k_b)
+        messages = self._bruck(ranks, np.tile(kept, (d, 1)), "all-gather")
+        yield from self._encoded(messages, np.tile(kept, d), float(kept.sum()), T)
         # The update, and the residual at the entries of the update.
         yield DeviceOp("scatter", union, launches=2)
+
+    def _encoded(self, messages: Schedule, sent: ArrayLike, received: ArrayLike, blocks: int) -> Iterator[Step]:
+        """Yield messages between what encodes the entries sent and what decodes those of all blocks received."""
+        c = self._block_length()
+        yield from self.wire.encoding_kernels(sent, c, ascending=True)
+        yield messages
+        yield from self.wire.decoding_kernels(received, c, blocks)
 
     def _bruck(self, groups: Indices, entries: Indices, phase: str) -> Schedule:
         """Return Bruck's all-gather in every row of ranks at the same time; ``entries[g, r]`` are those of one rank."""
@@ -310,12 +330,16 @@ class SparDL(Sparsifier):
     def _messages(self, src: Indices, dst: Indices, entries: Indices, phase: str) -> Schedule:
         """Return the round in which everyone sends blocks of so many `entries`, shape (P, blocks).
 
-        On the wire of the reference implementation every block is two messages, indices and values, and a third with
-        their number except between teams.
+        Encoded blocks, whose entries are not known here, take what is expected of as many independent ones. On the wire
+        of the reference implementation every block is two messages, indices and values, and a third with their number
+        except between teams.
         """
         wire = self.wire
         if not wire.released:
-            one = Round(src.ravel(), dst.ravel(), entries.sum(axis=1) * wire.entry_bytes, phase=phase)
+            nbytes = entries.sum(axis=1) * wire.entry_bytes
+            if wire.encoding is not None:
+                nbytes = wire.expected(entries, self._block_length()).sum(axis=1)
+            one = Round(src.ravel(), dst.ravel(), nbytes, phase=phase)
             return Schedule(self.workers, [one])
         parts = [entries * wire.index_bytes, entries * wire.value_bytes]
         if phase != "spar-all-gather":

@@ -14,13 +14,15 @@ from typing import Literal, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
+from simnet.base.arrays import Floats
 from simnet.base.quantities import Count
 from simnet.costs.devices import DeviceOp
 from simnet.schedule import Round, Schedule
-from simnet.sparsifier_models.base import Sparsifier, Wire
+from simnet.sparsifier_models.base import Sparsifier
 from simnet.sparsifier_models.gathered import GatheredOptions
 from simnet.sparsifier_models.selection import Indices, Values
 from simnet.sparsifier_models.steps import Step
+from simnet.sparsifier_models.wire import SUMS_OF_SUMS, Codes, Wire
 
 Places: TypeAlias = NDArray[np.int32] | NDArray[np.int64]
 
@@ -248,7 +250,9 @@ def all_pairs(workers: int, steps: Sequence[int]) -> tuple[Indices, Indices]:
     return np.tile(np.arange(workers), len(steps)), np.concatenate([rotation(workers, step) for step in steps])
 
 
-def entry_messages(src: Indices, dst: Indices, entries: Indices, wire: Wire, phase: str) -> Round:
+def entry_messages(
+    src: Indices, dst: Indices, entries: Indices, wire: Wire, phase: str, encoded: Floats | None = None
+) -> Round:
     """Return messages of so many entries from `src` to `dst`, that may start together.
 
     Parameters
@@ -258,18 +262,24 @@ def entry_messages(src: Indices, dst: Indices, entries: Indices, wire: Wire, pha
         On that of the reference implementation indices and values are two messages, one right after the other.
     phase : str
         Phase of the round.
+    encoded : ndarray of float64, shape (m,), optional
+        Bytes of the messages, where they are encoded.
 
     Examples
     --------
     >>> entry_messages(np.array([0]), np.array([1]), np.array([10]), Wire(4, 4, 4, released=True), "split").nbytes
     array([40., 40.])
     """
+    if encoded is not None:
+        return Round(src, dst, encoded, phase=phase)
     widths = [wire.index_bytes, wire.value_bytes] if wire.released else [wire.entry_bytes]
     times = len(widths)
     return Round(np.repeat(src, times), np.repeat(dst, times), np.outer(entries, widths).ravel(), phase=phase)
 
 
-def split_schedule(entries: Indices, bucket: int, wire: Wire, *, empty: bool = True) -> Schedule:
+def split_schedule(
+    entries: Indices, bucket: int, wire: Wire, encoded: Floats | None = None, *, empty: bool = True
+) -> Schedule:
     """Return the messages of split and reduce, `bucket` steps to a round.
 
     Parameters
@@ -280,6 +290,8 @@ def split_schedule(entries: Indices, bucket: int, wire: Wire, *, empty: bool = T
         Steps posted together, >= 1; the first bucket holds step 0, in which nothing travels.
     wire : Wire
         As of `entry_messages`.
+    encoded : ndarray of float64, shape (P, P), optional
+        The same in bytes, where messages are encoded.
     empty : bool
         Whether a message without entries is sent, too.
 
@@ -297,13 +309,12 @@ def split_schedule(entries: Indices, bucket: int, wire: Wire, *, empty: bool = T
             if not empty:
                 filled = entries[src, dst] > 0
                 src, dst = src[filled], dst[filled]
-            rounds.append(entry_messages(src, dst, entries[src, dst], wire, "split"))
+            nbytes = None if encoded is None else encoded[src, dst]
+            rounds.append(entry_messages(src, dst, entries[src, dst], wire, "split", nbytes))
     return Schedule(P, rounds)
 
 
-def around_split(
-    parameters: int, entries: Indices, *messages: Schedule, through_host: bool = False
-) -> tuple[Step, ...]:
+def around_split(parameters: int, entries: Indices, *messages: Step, through_host: bool = False) -> tuple[Step, ...]:
     """Return split and reduce: a worker takes its selection apart, region by region, sends, and adds up what comes.
 
     It adds up when all has come. Reference implementations add what one bucket has brought while the next one is under
@@ -315,8 +326,8 @@ def around_split(
         Length n of the gradient.
     entries : ndarray of int64, shape (P, P)
         ``entries[r, q]``: entries that worker r sends to worker q.
-    *messages : Schedule
-        Those of the split.
+    *messages : Schedule or DeviceOp
+        Those of the split, and what encodes and decodes them.
     through_host : bool
         Whether values and indices are copied to the host to be sent, and back to be added up.
     """
@@ -357,13 +368,48 @@ class SplitReduce(Sparsifier):
     released_widths = (4, 4)
 
     @property
+    def codes(self) -> Codes:
+        """Every code of indices."""
+        return SUMS_OF_SUMS
+
+    @property
     def dense_bytes(self) -> float:
         """Bytes of an entry of a dense vector: of those entries of the model that it stands for."""
         return self.options.scale * float(self.options.value_bytes or 4)
 
-    def _pieces(self, entries: NDArray[np.int64]) -> Schedule:
-        """Return the all-gather of `entries`, shape (P,), of each worker: of values and indices, or packed."""
+    def _split(self, entries: Indices, encoded: Floats | None, *, empty: bool = True) -> list[Step]:
+        """Return the messages of the split, and what encodes and decodes them; arguments as of `split_schedule`."""
+        wire, n, P = self.wire, self.parameters, self.workers
+        return [
+            *wire.encoding_kernels(entries.sum(axis=1), n, ascending=True),
+            split_schedule(entries, self.options.bucket, wire, encoded, empty=empty),
+            *wire.decoding_kernels(entries.sum(axis=0), n / P, P),
+        ]
+
+    def _encoded_split(self, chosen: Sequence[Places], cuts: Indices) -> Floats | None:
+        """Return the bytes that each worker sends to each, shape (P, P), if they are encoded."""
+        return None if self.wire.encoding is None else np.array([self.wire.entries(one, cuts) for one in chosen])
+
+    def _encoded_pieces(self, indices: Indices, pieces: Indices, cuts: Indices | None = None) -> Floats | None:
+        """Return the bytes of pieces of ascending indices, of so many each, if they are encoded.
+
+        They count from where their regions start, or from the start of the gradient if they are not those of regions.
+        """
+        if self.wire.encoding is None:
+            return None
+        if cuts is not None:
+            return self.wire.entries(indices, cuts)
+        parts = np.split(indices, np.cumsum(pieces.ravel())[:-1])
+        return np.array([self.wire.entries(one, (0, self.parameters))[0] for one in parts]).reshape(pieces.shape)
+
+    def _pieces(self, entries: NDArray[np.int64], encoded: Floats | None = None) -> Schedule:
+        """Return the all-gather of `entries`, shape (P,), of each worker: of values and indices, or packed.
+
+        In bytes where they are `encoded`.
+        """
         counts, wire, gather = entries.astype(np.float64), self.wire, self.options.gather
+        if encoded is not None:
+            return gather(encoded).in_phase("entries")
         if wire.released and self.options.rules == "bert":
             values, indices = gather(counts * wire.value_bytes), gather(counts * wire.index_bytes)
             return values.in_phase("values").concat(indices.in_phase("indices"))

@@ -16,8 +16,8 @@ from numpy.typing import NDArray
 
 from simnet.costs.devices import DeviceOp
 from simnet.sparsifier_models.base import Exchange
-from simnet.sparsifier_models.gathered import Gathered
-from simnet.sparsifier_models.selection import Indices, Values, taken
+from simnet.sparsifier_models.gathered import Gathered, Sent
+from simnet.sparsifier_models.selection import Indices, Values
 
 # Blocks this short stay in the cache while they are converted and summed.
 _BLOCK = 8192
@@ -107,6 +107,7 @@ class Thresholded(Gathered):
 
     searches_threshold = True
     sends_gain = False
+    ascending = True
 
     @abstractmethod
     def _find(self, values: Values, worker: int) -> Found:
@@ -115,15 +116,16 @@ class Thresholded(Gathered):
     def _select(self, values: Values, worker: int) -> Indices:
         return self._find(values, worker).indices
 
-    def _taken(self, corrected: Values) -> Iterator[tuple[Indices, Values]]:
-        for found, values in self._each(self._take_found, corrected):
+    def _taken(self, corrected: Values) -> Iterator[Sent]:
+        for found, sent in self._each(self._take_found, corrected):
             # The indices of all workers together could take more memory than the gradients.
-            self._runs.append(found._replace(indices=np.zeros(0, dtype=np.int64)))
-            yield found.indices, values
+            self._runs.append(found)
+            yield sent
 
-    def _take_found(self, row: Values, worker: int) -> tuple[Found, Values]:
+    def _take_found(self, row: Values, worker: int) -> tuple[Found, Sent]:
         found = self._find(row, worker)
-        return found, taken(row, found.indices)
+        sent = self._send(row, found.indices)
+        return found._replace(indices=np.zeros(0, dtype=np.int64)), sent
 
     def _selection_kernels(self) -> tuple[DeviceOp, ...]:
         return side_by_side([one.kernels for one in self._runs])

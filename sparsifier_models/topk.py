@@ -11,12 +11,15 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from simnet.base.arrays import Floats
 from simnet.costs import topk_allgather
 from simnet.costs.devices import DeviceOp
 from simnet.schedule import Schedule
 from simnet.sparsifier_models.gains import corrected_rows, counts_at, gain, nested_top_k
 from simnet.sparsifier_models.gathered import Gathered, GatheredOptions
 from simnet.sparsifier_models.selection import Indices, Values, squared_norm, top_k
+from simnet.sparsifier_models.value_codes import read_back
+from simnet.sparsifier_models.wire import Codes
 
 
 class Topk(Gathered):
@@ -58,10 +61,10 @@ class Topk(Gathered):
         array([0.64, 0.8 , 1.  ])
         """
         counts = counts_at(self, densities)
-        sent, given = np.zeros(len(counts)), 0.0
+        sent, given, code = np.zeros(len(counts)), 0.0, self.options.values or "float32"
         for row in corrected_rows(self._checked(gradients, "gradients"), self._residual):
             given += squared_norm(row)
-            sent += [squared_norm(row[indices]) for indices in nested_top_k(row, counts)]
+            sent += [squared_norm(read_back(row[indices], code)) for indices in nested_top_k(row, counts)]
         return gain(sent, given)
 
     def _select(self, values: Values, worker: int) -> Indices:
@@ -129,8 +132,14 @@ class LayerwiseTopk(Gathered):
     def _selection_kernels(self) -> tuple[DeviceOp, ...]:
         return tuple(DeviceOp("topk_layer", size) for _, size in self.layers)
 
-    def _allgather(self, entries: NDArray[np.int64]) -> Schedule:
+    @property
+    def codes(self) -> Codes:
+        """Every code, where one message carries the entries of all layers."""
+        return super().codes if self.options.fused else Codes(otherwise="without fused each layer has its own message")
+
+    def _allgather(self, entries: NDArray[np.int64], nbytes: Floats) -> Schedule:
         if self.options.fused:
-            return super()._allgather(entries)
+            return super()._allgather(entries, nbytes)
         by_layer = [np.full(self.workers, self._entries(size)) for _, size in self.layers]
-        return Schedule(self.workers).concat(*map(super()._allgather, by_layer))
+        each = self.wire.entry_bytes
+        return Schedule(self.workers).concat(*(super(LayerwiseTopk, self)._allgather(k, k * each) for k in by_layer))

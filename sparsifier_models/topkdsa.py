@@ -26,9 +26,9 @@ from simnet.sparsifier_models.split_reduce import (
     compact,
     equal_cuts,
     split_and_reduce,
-    split_schedule,
 )
 from simnet.sparsifier_models.steps import Step, in_order
+from simnet.sparsifier_models.wire import Codes
 
 NEGLIGIBLE = 1e-8
 """Sums up to this size are left out of a piece by the released SSAR_Split_allgather."""
@@ -94,6 +94,12 @@ class TopkDSA(SplitReduce):
     options: TopkDSAOptions
 
     @property
+    def codes(self) -> Codes:
+        """Every code of indices, where regions are split by counts of entries."""
+        by_width = Codes(otherwise="a stream turns dense by the width of an entry, for which codes have no rule")
+        return super().codes if self.options.algorithm == "split" else by_width
+
+    @property
     def conserves(self) -> bool:
         """Whether all entries selected are sent, and no sum is dropped."""
         return self.options.compat == "paper" or self.options.algorithm not in ("split", "split_allgather")
@@ -148,6 +154,9 @@ class TopkDSA(SplitReduce):
             total[np.abs(total) <= NEGLIGIBLE] = 0
         pieces = by_region(np.flatnonzero(total), cuts)
         gathered = self.options.gather(lengths * self.dense_bytes).in_phase("dense")
+        split: list[Step]
+        encodes: list[DeviceOp] = []
+        decodes: list[DeviceOp] = []
         match self.options.algorithm:
             case "split_allgather":
                 split, dense = [sparcml.direct_split(entries, lengths, form)], False
@@ -155,13 +164,16 @@ class TopkDSA(SplitReduce):
             case "dense_allgather":
                 split, dense = [sparcml.direct_split(entries, lengths, form)], True
             case _:
-                split = [split_schedule(entries, self.options.bucket, wire)]
+                split = self._split(entries, self._encoded_split(chosen, cuts))
                 dense = self._turns_dense(int(pieces.sum()))
-                gathered = gathered if dense else self._pieces(pieces)
+                if not dense:
+                    gathered = self._pieces(pieces, self._encoded_pieces(np.flatnonzero(total), pieces, cuts))
+                    encodes = wire.encoding_kernels(pieces, n / P, ascending=True)
+                    decodes = wire.decoding_kernels(float(pieces.sum()), n / P, P)
                 if wire.released:
                     split.insert(0, alltoall_pairwise(P, wire.count_bytes).in_phase("split sizes"))
                     gathered = self._sizes().concat(gathered)
-        return total, (*around_split(n, entries, *split), gathered), dense
+        return total, (*around_split(n, entries, *split), *encodes, gathered, *decodes), dense
 
     def _turns_dense(self, nnz: int) -> bool:
         """Whether the regions of a sum with that many entries other than zero are gathered dense."""

@@ -24,6 +24,8 @@ from simnet.sparsifier_models.gathered import Gathered, GatheredOptions
 from simnet.sparsifier_models.options import Allgather, Allreduce
 from simnet.sparsifier_models.selection import Indices, Values, take_mean
 from simnet.sparsifier_models.steps import in_order
+from simnet.sparsifier_models.value_codes import reader
+from simnet.sparsifier_models.wire import GATHERED_AND_REDUCED, Codes
 
 
 def bounded(threshold: Floats) -> Floats:
@@ -102,6 +104,11 @@ class UnionReduced(Gathered):
     announces: ClassVar[bool] = True
 
     @property
+    def codes(self) -> Codes:
+        """Every code of indices, and values that can be added up."""
+        return GATHERED_AND_REDUCED
+
+    @property
     def _formula_threshold(self) -> float:
         """Threshold 1 / (2 sqrt(k)) that is to keep k entries, whatever the gradient: Sahu et al., arXiv 2108.00951.
 
@@ -112,7 +119,7 @@ class UnionReduced(Gathered):
     def _communicate(self, corrected: Values, gradients: Values) -> Exchange:
         return self._reduce(corrected, *self._gather(corrected))
 
-    def _gather(self, corrected: Values) -> tuple[NDArray[np.int64], Floats, NDArray[np.bool_]]:
+    def _gather(self, corrected: Values) -> tuple[NDArray[np.int64], Floats, Floats, NDArray[np.bool_]]:
         """Let every worker select.
 
         Returns
@@ -121,27 +128,31 @@ class UnionReduced(Gathered):
             Entries each worker selected.
         smallest : ndarray of float64, shape (P,)
             Smallest magnitude of them, inf if none.
+        nbytes : ndarray of float64, shape (P,)
+            Bytes of their indices.
         union : ndarray of bool, shape (n,)
             Which entries somebody selected.
         """
-        counts, smallest = np.zeros(self.workers, dtype=np.int64), np.zeros(self.workers)
+        counts = np.zeros(self.workers, dtype=np.int64)
+        smallest, nbytes = np.zeros(self.workers), np.zeros(self.workers)
         union = np.zeros(self.parameters, dtype=np.bool_)
         for worker, (indices, least) in enumerate(self._each(self._chosen, corrected)):
             counts[worker] = indices.size
             smallest[worker] = least
+            nbytes[worker] = self.wire.indices(indices, (0, self.parameters))[0]
             union[indices] = True
-        return counts, smallest, union
+        return counts, smallest, nbytes, union
 
     def _chosen(self, row: Values, worker: int) -> tuple[Indices, np.float32]:
         indices = self._select(row, worker)
         return indices, np.abs(row[indices]).min(initial=np.inf)
 
     def _reduce(
-        self, corrected: Values, counts: NDArray[np.int64], smallest: Floats, union: NDArray[np.bool_]
+        self, corrected: Values, counts: NDArray[np.int64], smallest: Floats, nbytes: Floats, union: NDArray[np.bool_]
     ) -> Exchange:
         """Reduce the values at the `union`, which no worker keeps."""
         U = np.flatnonzero(union)
-        update, sent = take_mean(corrected, U)
+        update, sent = take_mean(corrected, U, read=reader(self.options.values))
         wire, k_max = self.wire, int(counts.max())
         reduce = registry.find("all_reduce", self.options.allreduce)
         values = reduce.schedule(self.workers, U.size * wire.value_bytes).in_phase("values")
@@ -150,10 +161,14 @@ class UnionReduced(Gathered):
         schedule, kernels = in_order(
             self.workers,
             *self._selection_kernels(),
-            self._allgather(counts),
+            *wire.encoding_kernels(counts, self.parameters, ascending=self.ascending, values=False),
+            self._allgather(counts, nbytes),
+            *wire.decoding_kernels(float(counts.sum()), self.parameters, self.workers, values=False),
             *unique,
             DeviceOp("gather", U.size),
+            *wire.value_kernels(U.size),
             values,
+            *wire.value_kernels(U.size),
             DeviceOp("scatter", U.size, launches=2),
         )
         return Exchange(
@@ -166,14 +181,14 @@ class UnionReduced(Gathered):
             stats={
                 "threshold": smallest,
                 "k_max": float(k_max),
-                "bits": 8 * (k_max * wire.index_bytes + U.size * wire.value_bytes) if self.workers > 1 else 0.0,
+                "bits": 8 * (float(nbytes.max()) + U.size * wire.value_bytes) if self.workers > 1 else 0.0,
             },
         )
 
-    def _allgather(self, entries: NDArray[np.int64]) -> Schedule:
-        """Return the messages by which all workers get the indices of each, padded to the most."""
+    def _allgather(self, entries: NDArray[np.int64], nbytes: Floats) -> Schedule:
+        """Return the messages by which all workers get the indices of each, padded to the most bytes."""
         gather, wire = self.options.gather, self.wire
-        indices = gather(np.full(self.workers, entries.max() * wire.index_bytes)).in_phase("indices")
+        indices = gather(np.full(self.workers, nbytes.max())).in_phase("indices")
         if not self.announces:
             return indices
         return gather(np.full(self.workers, wire.count_bytes)).in_phase("counts").concat(indices)

@@ -19,8 +19,8 @@ from simnet.base import rng
 from simnet.network import Network
 from simnet.network.weather import Weather, steps
 from simnet.schedule import Round, Schedule
-from simnet.sparsifier_models.base import Wire
 from simnet.sparsifier_models.split_reduce import split_schedule
+from simnet.sparsifier_models.wire import Wire
 
 RANKS = (64, 256, 1024, 4096)
 CHANGES = 10_000

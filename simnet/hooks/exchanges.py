@@ -17,7 +17,7 @@ from simnet.hooks import kernels, oktopk
 from simnet.hooks.messages import Messages
 from simnet.hooks.part import Part, Selected, packed, unpacked
 from simnet.sparsifier_models.base import Sparsifier
-from simnet.sparsifier_models.fp16 import LARGEST
+from simnet.sparsifier_models.value_codes import LARGEST
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -152,6 +152,9 @@ def _other_messages(model: Sparsifier) -> str:
         return "wire: released"
     if options.scale != 1:
         return f"scale: {options.scale:g}"
+    for name, code in (("indices", options.indices), ("values", options.values)):
+        if code is not None:
+            return f"{name}: {code}"
     widths = {"value_bytes": options.value_bytes, "index_bytes": options.index_bytes}
     usual = {None, 4.0} if model.name != "fp16" else {None}
     return next((f"{name}: {value:g}" for name, value in widths.items() if value not in usual), "")

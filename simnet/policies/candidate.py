@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from inspect import Parameter, signature
 from typing import Any, Protocol
 
@@ -15,6 +16,7 @@ from simnet import costs, sparsifier_models
 from simnet.base.arrays import Floats
 from simnet.collectives import registry
 from simnet.costs import Nodes
+from simnet.costs.encodings import VALUE_BITS, encoded_index_bytes, encoded_value_bytes
 from simnet.sparsifier_models.artopk import ARTopk
 from simnet.sparsifier_models.dense import Dense
 from simnet.sparsifier_models.fp16 import FP16
@@ -23,6 +25,7 @@ from simnet.sparsifier_models.options import Options, option_values
 from simnet.sparsifier_models.randomk import Randomk
 from simnet.sparsifier_models.topk import LayerwiseTopk, Topk
 from simnet.sparsifier_models.topka import TopkA
+from simnet.sparsifier_models.wire import ADDED_UP
 
 
 class Cost(Protocol):
@@ -76,8 +79,9 @@ def distinct(candidates: Sequence[Candidate]) -> tuple[Candidate, ...]:
 def closed_form(candidate: Candidate) -> Cost:
     """Return the closed form of an exchange, as Eqns 4 and 5 of the AR-Topk paper use them.
 
-    The widths of values and indices are taken into account; with 4 bytes each the formulas are those of the paper.
-    Arguments broadcast against each other.
+    The widths of values and indices are taken into account; with 4 bytes each the formulas are those of the paper. Of
+    encoded indices counts what `simnet.costs.encodings` expects: of differences, and of ``auto`` where these are the
+    shortest, that is an estimate. Arguments broadcast against each other.
 
     Raises
     ------
@@ -108,17 +112,24 @@ def _of_collectives(scheme: type[sparsifier_models.Sparsifier], options: Any) ->
     """Return the closed form of a scheme on the wire ``paper``: that of its collectives, or the one it names first."""
     # In M, the dense message of the formulas, a value has 4 bytes, and an index as many.
     value, index = (options.value_bytes or 4) / 4, (options.index_bytes or 4) / 4
+    if options.values is not None:
+        value = VALUE_BITS[options.values] / 32
+    reduced = options.values is None or options.values in ADDED_UP
     if scheme in (Dense, FP16):
+        if options.indices is not None or options.values is not None:
+            return None
         width = 0.5 if scheme is FP16 and options.value_bytes is None else value
         dense = _collective("all_reduce", options.algorithm, options)
         return dense and (lambda alpha, beta, M, c, N, nodes=None: dense(alpha, beta, width * np.asarray(M), N, nodes))
-    if scheme is ARTopk:
+    if scheme is ARTopk and reduced:
         reduce = _collective("all_reduce", options.collective, options)
         vote = _collective("all_gather", options.allgather, options) if options.selection == "var" else _no_vote
         if reduce is None or vote is None or options.monitored:
             return None
-        return _art(reduce, vote, value, index)
+        return _art(reduce, vote, value, partial(_index_bytes, options, index))
     if scheme is Randomk and options.shared:
+        if options.indices is not None or not reduced:
+            return None
         shared = _collective("all_reduce", options.collective, options)
         return shared and (
             lambda alpha, beta, M, c, N, nodes=None: shared(alpha, beta, value * np.multiply(M, c), N, nodes)
@@ -127,8 +138,8 @@ def _of_collectives(scheme: type[sparsifier_models.Sparsifier], options: Any) ->
         gather = _collective("all_gather", options.allgather, options)
         if gather is None or (scheme is LayerwiseTopk and not options.fused):
             return None
-        pair = value + index
-        return lambda alpha, beta, M, c, N, nodes=None: gather(alpha, beta, pair * np.asarray(M) * c, N, nodes)
+        sized = partial(_pair_bytes, options, value + index)
+        return lambda alpha, beta, M, c, N, nodes=None: gather(alpha, beta, sized(M, c), N, nodes)
     return _first_cost(scheme) if _sends_as_by_default(options) else None
 
 
@@ -145,18 +156,38 @@ def _collective(operation: registry.Operation, algorithm: str, options: Any) -> 
     return closed
 
 
+def _index_bytes(options: Options, width: float, M: ArrayLike, c: ArrayLike) -> Floats:
+    """Return the bytes of the indices of M c bytes of values: as wide as those times a factor, or as codes expect."""
+    kept: Floats = np.multiply(M, c)
+    if options.indices is None:
+        return width * kept
+    return encoded_index_bytes(options.indices, np.divide(M, 4), kept / 4)
+
+
+def _pair_bytes(options: Options, width: float, M: ArrayLike, c: ArrayLike) -> Floats:
+    """Return the same of indices and values."""
+    if options.indices is None and options.values is None:
+        pairs: Floats = width * np.asarray(M, dtype=np.float64) * np.asarray(c)
+        return pairs
+    k = np.multiply(M, c) / 4
+    indices = encoded_index_bytes(options.indices or "int32", np.divide(M, 4), k)
+    return indices + encoded_value_bytes(options.values or "float32", k)
+
+
 def _no_vote(*_: object) -> Floats:
     return np.zeros(())
 
 
-def _art(reduce: Callable[..., Floats], vote: Callable[..., Floats], value: float, index: float) -> Cost:
+def _art(
+    reduce: Callable[..., Floats], vote: Callable[..., Floats], value: float, index: Callable[..., Floats]
+) -> Cost:
     """Return the closed form of AR-Topk: the vote, if any, a broadcast of indices, an all-reduce of values."""
 
     def art(
         alpha: ArrayLike, beta: ArrayLike, M: ArrayLike, c: ArrayLike, N: ArrayLike, nodes: Nodes | None = None
     ) -> Floats:
         kept = np.multiply(M, c)
-        indices = costs.broadcast(alpha, beta, index * kept, N, nodes, any_root=True)
+        indices = costs.broadcast(alpha, beta, index(M, c), N, nodes, any_root=True)
         return vote(alpha, beta, 4.0, N, nodes) + indices + reduce(alpha, beta, value * kept, N, nodes)
 
     return art

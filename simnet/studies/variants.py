@@ -45,8 +45,8 @@ def variants(names: Sequence[str], option: str = "--schemes") -> tuple[Candidate
     >>> variants(["artopk:colective=tree"])
     Traceback (most recent call last):
     simnet.base.errors.InputError: --schemes: artopk:colective=tree: there is no option 'colective' of artopk; did you \
-mean 'collective'? Allowed: allgather, collective, compat, error_feedback, index_bytes, monitored, selection, \
-value_bytes, wire
+mean 'collective'? Allowed: allgather, collective, compat, error_feedback, index_bytes, indices, monitored, \
+selection, value_bytes, values, wire
     """
     found: dict[str, Candidate] = {}
     for name in sparsifier_models.names() if ALL in names else dict.fromkeys(names):

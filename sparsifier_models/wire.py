@@ -1,0 +1,301 @@
+"""What entries take on the wire: by their widths, or by how indices and values are encoded."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import ClassVar, NamedTuple
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from simnet.base.arrays import Floats
+from simnet.costs.devices import DeviceOp
+from simnet.costs.encodings import (
+    INDEX_CODES,
+    VALUE_BITS,
+    VALUE_CODES,
+    VARYING,
+    IndexCode,
+    ValueCode,
+    encoded_index_bytes,
+    encoded_value_bytes,
+)
+from simnet.sparsifier_models.index_codes import Places, difference_bytes
+from simnet.sparsifier_models.options import Options
+from simnet.sparsifier_models.selection import Indices
+
+ADDED_UP: tuple[ValueCode, ...] = ("float32", "float16", "bfloat16")
+"""Values that a network can add up on the way; codes that are read by a table cannot be."""
+
+# Words of 32 bits that a pass over bits goes through.
+_WORD = 32
+
+
+class Codes(NamedTuple):
+    """How a scheme can send indices and values.
+
+    Parameters
+    ----------
+    indices, values : sequence of str
+        Which codes; none where it sends none, or in a form of its own.
+    otherwise : str
+        Why no others, for errors.
+    """
+
+    indices: Sequence[str] = ()
+    values: Sequence[str] = ()
+    otherwise: str = "its messages have a form of their own"
+
+    def check(self, options: Options) -> None:
+        """Raise ValueError if options ask for a code that is none of these."""
+        for name, asked, known in (
+            ("indices", options.indices, self.indices),
+            ("values", options.values, self.values),
+        ):
+            if asked is not None and asked not in known:
+                allowed = f". Allowed: {', '.join(known)}" if known else ""
+                raise ValueError(f"{name} cannot be {asked!r}: {self.otherwise}{allowed}")
+
+
+GATHERED_AND_REDUCED = Codes(
+    INDEX_CODES, ADDED_UP, "values are added up on the way, and codes read by a table cannot be"
+)
+"""The codes of a scheme whose indices arrive as they were sent, and whose values go through an all-reduce."""
+
+SUMS_OF_SUMS = Codes(INDEX_CODES, ("float32",), "what merges would round in between has no rule of who keeps it")
+"""The codes of a scheme that sends sums on which were put together on the way."""
+
+EVERY = Codes(INDEX_CODES, VALUE_CODES)
+"""The codes of a scheme whose entries arrive as they were sent."""
+
+
+class Encoding(NamedTuple):
+    """How indices and values travel.
+
+    Parameters
+    ----------
+    indices : IndexCode
+    values : ValueCode
+    """
+
+    indices: IndexCode
+    values: ValueCode
+
+    @property
+    def varies(self) -> bool:
+        """Whether bytes follow from more than how many entries are sent."""
+        return self.indices in VARYING
+
+
+@dataclass(frozen=True)
+class Wire:
+    """What entries take on the wire.
+
+    Parameters
+    ----------
+    value_bytes, index_bytes : float
+        Bytes of the values and of the indices that one entry stands for (more than one at a `scale` above 1).
+    count_bytes : float
+        Bytes of a number of entries.
+    released : bool
+        Whether values and indices travel apart, with the further messages of the reference implementation.
+    encoding : Encoding, optional
+        How indices and values travel, where that is asked for. `index_bytes` then do not count, nor do `value_bytes`
+        but where a network adds values up.
+    weight, scale : float
+        Entries of the whole model that a selected one stands for, and an entry of the gradient.
+    """
+
+    value_bytes: float
+    index_bytes: float
+    count_bytes: float
+    released: bool
+    encoding: Encoding | None = None
+    weight: float = 1.0
+    scale: float = 1.0
+
+    scalar_bytes: ClassVar[float] = 4.0
+    """A number on its own, such as a norm, is a float32 whatever the width of an entry."""
+
+    @classmethod
+    def of(cls, options: Options, released_widths: tuple[int, int], weight: float) -> Wire:
+        """Return the wire that options ask for.
+
+        Parameters
+        ----------
+        options : Options
+        released_widths : (int, int)
+            Bytes of a value and of an index on the wire ``released``.
+        weight : float
+            Entries of the whole model that a selected one stands for.
+        """
+        released = options.wire == "released"
+        value: float
+        value, index = released_widths if released else (4, 4)
+        encoding = None
+        if options.indices is not None or options.values is not None:
+            encoding = Encoding(options.indices or "int32", options.values or "float32")
+            value = VALUE_BITS[encoding.values] / 8
+        index_bytes = float(options.index_bytes or index)
+        value_bytes = weight * float(options.value_bytes or value)
+        return cls(value_bytes, weight * index_bytes, index_bytes, released, encoding, weight, options.scale)
+
+    @property
+    def entry_bytes(self) -> float:
+        """Bytes of a value and its index."""
+        return self.value_bytes + self.index_bytes
+
+    def indices(self, indices: Places, cuts: ArrayLike) -> Floats:
+        """Return the bytes of the indices in each region: of as many messages.
+
+        Parameters
+        ----------
+        indices : ndarray of int, shape (k,)
+            Distinct.
+        cuts : array_like of int, shape (regions + 1,)
+            Where regions start, and where the last one ends; the indices of a region count from its start.
+
+        Returns
+        -------
+        ndarray of float64, shape (regions,)
+
+        Examples
+        --------
+        >>> wire = Wire(4, 4, 4, released=False, encoding=Encoding("delta", "2bit"))
+        >>> wire.indices(np.array([1, 2, 500]), [0, 1000]), wire.entries(np.array([1, 2, 500]), [0, 1000])
+        (array([8.]), array([29.]))
+        """
+        edges = np.asarray(cuts, dtype=np.int64)
+        counts = self._counts(indices, edges)
+        if self.encoding is None:
+            return counts * self.index_bytes
+        differences = None
+        if self.encoding.varies:
+            ascending = indices if (indices[1:] > indices[:-1]).all() else np.sort(indices)
+            differences = difference_bytes(ascending, edges, self.weight)
+        return self._indices(counts, np.diff(edges), differences)
+
+    def entries(self, indices: Places, cuts: ArrayLike) -> Floats:
+        """Return the bytes of the indices in each region with their values; arguments and result as of `indices`."""
+        counts = self._counts(indices, np.asarray(cuts, dtype=np.int64))
+        if self.encoding is None:
+            return counts * self.entry_bytes
+        return self.indices(indices, cuts) + self._values(counts)
+
+    def expected(self, counts: ArrayLike, spans: ArrayLike) -> Floats:
+        """Return the bytes that messages of so many entries take: an estimate where they hang on the gaps between them.
+
+        Parameters
+        ----------
+        counts, spans : array_like of float
+            Entries of each message, and of the region that they are from.
+
+        Returns
+        -------
+        ndarray of float64
+            In the shape that both broadcast to.
+
+        Examples
+        --------
+        >>> Wire(4, 4, 4, released=False).expected([10, 20], 1000)
+        array([ 80., 160.])
+        >>> Wire(4, 4, 4, released=False, encoding=Encoding("delta", "float32")).expected([10, 20], 1000).round(1)
+        array([ 56.8, 105.5])
+        """
+        number = np.asarray(counts, dtype=np.float64)
+        if self.encoding is None:
+            return number * self.entry_bytes
+        return self._indices(number, np.asarray(spans), None) + self._values(number)
+
+    def encoding_kernels(self, entries: ArrayLike, n: float, *, ascending: bool, values: bool = True) -> list[DeviceOp]:
+        """Return what a worker runs to encode entries that it has selected; nothing without an encoding.
+
+        No such kernel was measured. They are passes that were: codes are a `cast` of every entry, what a table needs a
+        `norm` before it, as are the lengths of differences; a bitmap is a `scatter` to bits that a `cast` has cleared;
+        indices that a top-k leaves in another order are sorted, as a `topk_layer`. Times are as wrong as those are.
+
+        Parameters
+        ----------
+        entries : array_like of float
+            Entries, of all workers or of each.
+        n : float
+            Entries that they are from.
+        ascending : bool
+            Whether the selection leaves indices in ascending order.
+        values : bool
+            Whether values are encoded as well.
+        """
+        found: list[DeviceOp] = []
+        if self.encoding is None:
+            return found
+        own, codes = np.asarray(entries, dtype=np.float64), self.encoding
+        if not ascending and codes.indices not in ("int64", "int32"):
+            found.append(DeviceOp("topk_layer", own))
+        if codes.varies:
+            found.append(DeviceOp("norm", own))
+        if codes.indices == "bitmap":
+            found += [DeviceOp("cast", np.where(own > 0, n / _WORD, 0.0)), DeviceOp("scatter", own)]
+        elif codes.indices != "int32":
+            found.append(DeviceOp("cast", own))
+        return found + (self.value_kernels(own) if values else [])
+
+    def decoding_kernels(self, entries: ArrayLike, n: float, messages: int, *, values: bool = True) -> list[DeviceOp]:
+        """Return what a worker runs to decode the messages that it has got; nothing without an encoding.
+
+        As of `encoding_kernels`: codes are a `cast` of every entry, differences are added up as by a `norm` before, and
+        the bits of each bitmap are gone through by a `scan` of as many words.
+
+        Parameters
+        ----------
+        entries : array_like of float
+            Entries of all messages together.
+        n : float
+            Entries that those of a message are from.
+        messages : int
+            How many.
+        values : bool
+            Whether values are decoded as well.
+        """
+        found: list[DeviceOp] = []
+        if self.encoding is None or not messages:
+            return found
+        all_of_them, codes = np.asarray(entries, dtype=np.float64), self.encoding
+        if codes.indices == "bitmap":
+            found.append(DeviceOp("scan", np.where(all_of_them > 0, n / _WORD, 0.0), launches=messages))
+        elif codes.indices != "int32":
+            if codes.varies:
+                found.append(DeviceOp("norm", all_of_them))
+            found.append(DeviceOp("cast", all_of_them))
+        if values and codes.values != "float32":
+            found.append(DeviceOp("cast", all_of_them))
+        return found
+
+    def value_kernels(self, entries: ArrayLike) -> list[DeviceOp]:
+        """Return what a worker runs to encode values, as of `encoding_kernels`; to read halves it runs the same.
+
+        Parameters
+        ----------
+        entries : array_like of float
+            Entries, of all workers or of each.
+        """
+        if self.encoding is None or self.encoding.values == "float32":
+            return []
+        own = np.asarray(entries, dtype=np.float64)
+        table = [] if self.encoding.values in ADDED_UP else [DeviceOp("norm", own)]
+        return [*table, DeviceOp("cast", own)]
+
+    def _counts(self, indices: Places, edges: Indices) -> Floats:
+        if len(edges) == 2:
+            return np.array([indices.size], dtype=np.float64)
+        region = np.searchsorted(edges, indices, side="right") - 1
+        return np.bincount(region, minlength=len(edges) - 1).astype(np.float64)
+
+    def _indices(self, counts: Floats, spans: ArrayLike, differences: Floats | None) -> Floats:
+        assert self.encoding is not None
+        whole = self.scale * np.asarray(spans, dtype=np.float64)
+        return np.asarray(encoded_index_bytes(self.encoding.indices, whole, self.weight * counts, differences))
+
+    def _values(self, counts: Floats) -> Floats:
+        assert self.encoding is not None
+        return np.asarray(encoded_value_bytes(self.encoding.values, self.weight * counts))

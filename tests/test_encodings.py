@@ -1,0 +1,380 @@
+"""Encodings of indices and values: messages come back, bytes are theirs, and every scheme heeds or refuses a code."""
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gradients import KINDS, gradients_of
+from simnet.costs.devices import load_device
+from simnet.costs.encodings import (
+    INDEX_CODES,
+    VALUE_CODES,
+    encoded_index_bounds,
+    encoded_index_bytes,
+    encoded_value_bytes,
+)
+from simnet.policies import Candidate
+from simnet.policies.candidate import closed_form
+from simnet.sparsifier_models import create, names
+from simnet.sparsifier_models.conformance import check
+from simnet.sparsifier_models.index_codes import decode_indices, encode_indices
+from simnet.sparsifier_models.messages import decode, encode
+from simnet.sparsifier_models.selection import top_k
+from simnet.sparsifier_models.value_codes import decode_values, encode_values, read_back
+from simnet.sparsifier_models.wire import Encoding, Wire
+
+EXACT = "float32"
+ADDED_UP = {"float32", "float16", "bfloat16"}
+# Schemes whose messages are no pairs of index and value, or have codes of their own.
+OWN_FORM = {
+    "dense",
+    "fp16",
+    "qsgd",
+    "signsgd",
+    "powersgd",
+    "demo",
+    "ccloco",
+    "sparseloco",
+    "templar",
+    "muloco",
+    "int8ring",
+}
+REDUCED = {"artopk", "cltk", "deft", "exdyna", "hardthreshold", "micro", "randomk", "sage", "uniontopk"}
+SUMS_ON_THE_WAY = {"oktopk", "spardl", "topkdsa"}
+GATHERED = set(names()) & {"topk", "lwtopk", "mstopk", "topka", "gaussiank", "sidco", "dgc", "redsync", "gtopk"}
+
+
+def made(scheme, **options):
+    needed = {"layers": [400, 800, 1300]} if scheme in ("lwtopk", "powersgd") else {}
+    return create(scheme, 4, 2500, 0.04, **needed, **options)
+
+
+def selection(n, k, seed, clustered=False):
+    rng = np.random.default_rng(seed)
+    within = max(k, n // 50) if clustered else n
+    return np.sort(rng.choice(within, k, replace=False)) + (n - within)
+
+
+def values_of(k, seed, kind="heavy"):
+    return gradients_of(kind, 1, max(k, 1), seed)[0, :k]
+
+
+# Messages
+
+
+@given(
+    st.sampled_from([1, 7, 8, 4095, 4096, 4097, 65_536, 65_537, 300_000]),
+    st.sampled_from([0.0, 0.0005, 0.03, 0.4, 1.0]),
+    st.booleans(),
+    st.integers(0, 99),
+)
+def test_indices_come_back_to_the_bit_and_take_the_bytes_that_are_counted(n, share, clustered, seed):
+    indices = selection(n, int(share * n), seed, clustered)
+    for code in INDEX_CODES:
+        data = encode_indices(indices, n, code)
+        found, nbytes = decode_indices(data, n, code)
+        np.testing.assert_array_equal(found, indices)
+        assert nbytes == data.size == Wire(4, 4, 4, False, Encoding(code, EXACT)).indices(indices, (0, n))[0]
+        low, high = encoded_index_bounds(code, n, indices.size)
+        assert low <= data.size <= high
+
+
+@given(st.integers(0, 70), st.sampled_from([*KINDS, "huge"]), st.integers(0, 99))
+def test_values_come_back_as_everybody_reads_them(k, kind, seed):
+    values = values_of(k, seed, kind)
+    for code in VALUE_CODES:
+        data = encode_values(values, code)
+        assert data.size == encoded_value_bytes(code, k)
+        read = read_back(values, code)
+        np.testing.assert_array_equal(decode_values(data, k, code).view(np.uint32), read.view(np.uint32))
+        assert np.isfinite(read).all()
+        assert read.dtype == np.float32
+    np.testing.assert_array_equal(read_back(values, EXACT).view(np.uint32), values.view(np.uint32))
+
+
+@pytest.mark.parametrize("index_code", INDEX_CODES)
+@pytest.mark.parametrize("value_code", VALUE_CODES)
+def test_messages_tell_indices_and_values_without_being_told_how_many(index_code, value_code):
+    encoding = Encoding(index_code, value_code)
+    for n, k in ((1, 0), (1, 1), (300, 3), (5000, 7), (5000, 600), (70_000, 1001)):
+        indices, values = selection(n, k, k), values_of(k, k)
+        message = encode(indices, values, n, encoding)
+        found, read = decode(message, n, encoding)
+        np.testing.assert_array_equal(found, indices)
+        np.testing.assert_array_equal(read, read_back(values, value_code))
+        assert message.size == Wire(4, 4, 4, False, encoding).entries(indices, (0, n))[0]
+
+
+def test_differences_are_leb128():
+    """Held to a plain loop, at the lengths where a byte more begins."""
+    gaps = [0, 1, 127, 128, 129, 16_383, 16_384, (1 << 21) - 1, 1 << 21, (1 << 28) - 1, 1 << 28]
+    indices, expected = np.cumsum(gaps[1:]), []
+    for gap in gaps[1:]:
+        while gap >= 128:
+            expected.append(gap % 128 + 128)
+            gap //= 128
+        expected.append(gap)
+    data = encode_indices(indices, int(indices[-1]) + 1, "delta")
+    assert data.tolist() == [len(indices), 0, 0, 0, *expected]
+    np.testing.assert_array_equal(decode_indices(data, 1 << 31, "delta")[0], indices)
+
+
+def test_blocks_and_bitmaps_are_laid_out_as_described():
+    indices = np.array([5, 4095, 4096, 9000])
+    short = encode_indices(indices, 70_000, "int16")
+    assert short[:8].view(np.uint32).tolist() == [4, 0]
+    assert short[8:].view(np.uint16).tolist() == [5, 4095, 4096, 9000]
+    packed = encode_indices(indices, 10_000, "packed12")
+    assert packed[:6].view(np.uint16).tolist() == [2, 1, 1]
+    assert packed[6:].tolist() == [5, 0xF0, 0xFF, 0, 9000 - 8192 << 4 & 0xF0, (9000 - 8192) >> 4]
+    bits = encode_indices(np.array([0, 9]), 12, "bitmap")
+    assert bits.tolist() == [1, 2]
+
+
+def test_auto_is_the_shortest_and_says_which():
+    n = 200_000
+    chosen = {}
+    for k in (0, 10, 1000, 15_000, 60_000):
+        indices = selection(n, k, k)
+        lengths = {code: encode_indices(indices, n, code).size for code in INDEX_CODES if code != "auto"}
+        data = encode_indices(indices, n, "auto")
+        assert data.size == 1 + min(lengths.values())
+        chosen[k] = INDEX_CODES[data[0]]
+        assert lengths[chosen[k]] == min(lengths.values())
+    assert chosen[1000] == "delta"
+    assert chosen[60_000] == "bitmap"
+
+
+def test_a_bitmap_is_shorter_than_indices_of_four_bytes_above_one_entry_in_32():
+    n = 320_000
+    for k, shorter in ((9999, False), (10_001, True)):
+        assert (encoded_index_bytes("bitmap", n, k) < encoded_index_bytes("int32", n, k)) is np.bool_(shorter)
+
+
+def test_differences_of_independent_indices_are_as_long_as_expected():
+    n = 2_000_000
+    for k in (200, 5000, 100_000, 900_000):
+        found = encode_indices(selection(n, k, k), n, "delta").size
+        assert found == pytest.approx(float(encoded_index_bytes("delta", n, k)), rel=0.01)
+        # Neighbours lie closer, and take less, but for the way to the first of them.
+        assert encode_indices(selection(n, k, k, clustered=True), n, "delta").size <= found + 3
+
+
+@pytest.mark.parametrize(
+    ("indices", "values", "words"),
+    [
+        ([3, 3], [1, 2], "ascend within 0..9"),
+        ([3, 10], [1, 2], "ascend within 0..9"),
+        ([-1, 2], [1, 2], "ascend within 0..9"),
+        ([1], [1, 2], "a value for each index"),
+    ],
+)
+def test_what_is_no_message_is_refused(indices, values, words):
+    with pytest.raises(ValueError, match=words):
+        encode(np.array(indices), np.array(values, dtype=np.float32), 10, Encoding("delta", EXACT))
+
+
+def test_a_message_cut_short_is_refused():
+    encoding = Encoding("delta", "4bit")
+    message = encode(np.array([1, 5]), values_of(2, 0), 9, encoding)
+    with pytest.raises(ValueError, match="2 values of 4bit take 69 bytes, got 68"):
+        decode(message[:-1], 9, encoding)
+
+
+# Schemes
+
+
+def test_each_scheme_is_of_one_kind_here():
+    assert sorted([*OWN_FORM, *REDUCED, *SUMS_ON_THE_WAY, *GATHERED]) == sorted(names())
+
+
+def heeded(scheme, option):
+    """Return the codes that a scheme can have, and those that it refuses."""
+    every = INDEX_CODES if option == "indices" else VALUE_CODES
+    if scheme in OWN_FORM or (scheme == "randomk" and option == "indices"):
+        known = ()
+    elif option == "values" and scheme in REDUCED | SUMS_ON_THE_WAY:
+        known = ADDED_UP if scheme in REDUCED else {EXACT}
+    else:
+        known = every
+    return [one for one in every if one in known], [one for one in every if one not in known]
+
+
+@pytest.mark.parametrize("option", ["indices", "values"])
+@pytest.mark.parametrize("scheme", names())
+def test_every_scheme_heeds_a_code_or_refuses_it_in_words(scheme, option):
+    known, refused = heeded(scheme, option)
+    for code in refused:
+        with pytest.raises(ValueError, match=rf"{scheme}: {option} cannot be '{code}': \w+ \w+ \w+"):
+            made(scheme, **{option: code})
+    batches = [gradients_of("heavy", 4, 2500, seed) for seed in range(2)]
+    plain = [made(scheme).exchange(one) for one in batches[:1]]
+    for code in known:
+        exchanges = check(lambda code=code: made(scheme, **{option: code}), batches)
+        model, same = made(scheme, **{option: code}), exchanges[0].schedule == plain[0].schedule
+        # Numbers of entries are int32, whatever the width of an index.
+        assert same == (code in ("int32", "float32")), code
+        np.testing.assert_array_equal(exchanges[0].selected, plain[0].selected)
+        if option == "indices" or code == EXACT:
+            np.testing.assert_array_equal(exchanges[0].update, plain[0].update)
+        else:
+            assert not np.array_equal(exchanges[0].update, plain[0].update)
+        lengthy = load_device("v100").seconds(exchanges[0].kernels, 4) - load_device("v100").seconds(
+            plain[0].kernels, 4
+        )
+        assert (lengthy >= 0).all()
+        assert lengthy.any() == (not same)
+        assert not model.fixed_volume or code not in ("auto", "delta") or scheme == "spardl"
+
+
+@pytest.mark.parametrize(
+    ("scheme", "options", "words"),
+    [
+        ("lwtopk", {"fused": False}, "each layer has its own message"),
+        ("oktopk", {"hooked": True}, "the hook of oktopk sends int32"),
+        ("topkdsa", {"algorithm": "recursive_doubling"}, "turns dense by the width"),
+        ("gtopk", {"compat": "released"}, "of float64"),
+        ("topk", {"wire": "released"}, "must not be given on the wire 'released'"),
+        ("topk", {"value_bytes": 2}, "indices and value_bytes must not both be given"),
+        ("topk", {"index_bytes": 2}, "indices and index_bytes must not both be given"),
+    ],
+)
+def test_what_contradicts_a_code_is_refused(scheme, options, words):
+    with pytest.raises(ValueError, match=words):
+        made(scheme, indices="delta", **options)
+
+
+@pytest.mark.parametrize(
+    ("scheme", "options"), [("randomk", {"shared": False}), ("hardthreshold", {"form": "original"})]
+)
+def test_forms_that_gather_take_every_code(scheme, options):
+    for code in VALUE_CODES:
+        check(
+            lambda code=code: made(scheme, indices="auto", values=code, **options), [gradients_of("normal", 4, 2500, 0)]
+        )
+
+
+def test_there_is_no_such_code():
+    with pytest.raises(ValueError, match="there is no indices 'detla': did you mean 'delta'"):
+        made("topk", indices="detla")
+
+
+@pytest.mark.parametrize("values", VALUE_CODES)
+@pytest.mark.parametrize("indices", ["auto", "packed12", "delta"])
+def test_what_is_decoded_is_what_all_apply_and_the_rest_stays(indices, values):
+    encoding, n = Encoding(indices, values), 2500
+    model = made("topk", indices=indices, values=values)
+    for seed in range(2):
+        corrected = gradients_of("normal", 4, n, seed) + model.residual
+        exchange = model.exchange(gradients_of("normal", 4, n, seed))
+        total, nbytes = np.zeros(n, dtype=np.float32), []
+        for row in corrected:
+            chosen = top_k(row, model.k)
+            message = encode(chosen, row[chosen], n, encoding)
+            nbytes.append(message.size)
+            places, read = decode(message, n, encoding)
+            total[places] += read
+            row[places] -= read
+        np.testing.assert_array_equal(exchange.update, total / np.float32(4))
+        np.testing.assert_array_equal(model.residual, corrected)
+        assert exchange.schedule.rounds[0].nbytes.tolist() == nbytes
+
+
+def test_indices_that_are_broadcast_or_padded_take_their_own_bytes():
+    gradients = gradients_of("heavy", 4, 2500, 1)
+    for code in ("auto", "delta", "bitmap", "int16"):
+        for scheme in ("artopk", "cltk"):
+            model = made(scheme, indices=code)
+            exchange = model.exchange(gradients)
+            chosen = top_k(gradients[int(exchange.stats["broadcaster"])], model.k)
+            assert exchange.schedule.rounds[0].nbytes.tolist() == [encode_indices(chosen, 2500, code).size]
+        model = made("uniontopk", indices=code)
+        longest = max(encode_indices(top_k(row, model.k), 2500, code).size for row in gradients)
+        rounds = model.exchange(gradients).schedule.rounds
+        assert {one.nbytes.max() for one in rounds if one.phase == "indices"} == {longest}
+
+
+def test_merged_messages_take_the_bytes_of_what_they_hold():
+    gradients = gradients_of("heavy", 4, 2500, 2)
+    model = made("gtopk", indices="delta", values="4bit")
+    tree = [one for one in model.exchange(gradients).schedule.rounds if one.phase == "tree"]
+    for src, nbytes in zip(tree[0].src, tree[0].nbytes, strict=True):
+        chosen = top_k(gradients[src], model.k)
+        assert nbytes == encode(chosen, gradients[src, chosen], 2500, Encoding("delta", "4bit")).size
+    model = made("oktopk", indices="delta")
+    exchange = model.exchange(gradients)
+    threshold, cuts = exchange.stats["threshold"], [*map(int, exchange.stats["region_offsets"]), 2500]
+    for one in exchange.schedule.rounds:
+        for src, dst, nbytes in zip(one.src, one.dst, one.nbytes, strict=True) if one.phase == "split" else ():
+            part = gradients[src, cuts[dst] : cuts[dst + 1]]
+            inside = np.flatnonzero(np.abs(part) > np.float32(threshold[src]))
+            assert nbytes == encode(inside, part[inside], part.size, Encoding("delta", EXACT)).size
+
+
+def test_gains_are_those_of_an_exchange_with_the_values_that_are_read():
+    gradients = gradients_of("normal", 4, 2500, 3)
+    for scheme, code in (("topk", "2bit"), ("artopk", "float16")):
+        model = made(scheme, values=code)
+        found = model.gains(gradients, [0.04])[0]
+        assert found == pytest.approx(model.exchange(gradients).stats["gain"], rel=1e-6)
+
+
+def test_a_sample_has_the_bytes_of_the_whole_model():
+    """A tenth of the entries at the same density; bitmaps and counts exactly, gaps alike."""
+    whole, sample = gradients_of("normal", 2, 400_000, 0), gradients_of("normal", 2, 40_000, 0)
+    for indices in INDEX_CODES:
+        for values in ("float32", "4bit", "1bit"):
+            options = {"indices": indices, "values": values}
+            large = create("topk", 2, 400_000, 0.02, **options).exchange(whole).schedule.bytes_sent().sum()
+            small = create("topk", 2, 40_000, 0.02, scale=10, **options).exchange(sample).schedule.bytes_sent().sum()
+            assert small == pytest.approx(large, rel=0.005 if indices in ("auto", "delta") else 1e-9)
+
+
+def test_a_quantiser_is_worse_the_fewer_bits_it_has():
+    gradients = gradients_of("normal", 4, 2500, 4)
+    for codes in (
+        ["float32", "float16", "bfloat16", "8bit_linear", "4bit_linear", "2bit_linear"],
+        ["8bit", "4bit", "2bit"],
+    ):
+        lost = []
+        for code in codes:
+            model = made("topk", values=code)
+            model.exchange(gradients)
+            plain = made("topk")
+            plain.exchange(gradients)
+            lost.append(float(np.square(model.residual - plain.residual).sum()))
+        assert lost == sorted(lost)
+        assert lost[-1] > 0
+
+
+# Closed forms
+
+
+def test_closed_forms_have_the_bytes_of_the_schemes():
+    n, c, P = 100_000, 0.03, 4
+    gradients = gradients_of("normal", P, n, 0)
+    for scheme, option, codes in (
+        ("topk", "indices", INDEX_CODES), ("topk", "values", VALUE_CODES), ("mstopk", "values", VALUE_CODES),
+        ("artopk", "indices", INDEX_CODES), ("artopk", "values", sorted(ADDED_UP)),
+        ("randomk", "values", sorted(ADDED_UP)),
+    ):  # fmt: skip
+        for code in codes:
+            cost = closed_form(Candidate("one", scheme, {option: code}))
+            expected = float(cost(0.0, 1.0, 4.0 * n, c, P))
+            exchange = create(scheme, P, n, c, **{option: code}).exchange(gradients)
+            # Without latency, the busiest worker of each round.
+            found = sum(one.nbytes.max() for one in exchange.schedule.rounds)
+            assert found == pytest.approx(expected, rel=0.01 if code in ("auto", "delta") else 1e-9), (scheme, code)
+
+
+@pytest.mark.parametrize(
+    ("scheme", "options"),
+    [
+        ("dense", {"values": "float16"}), ("fp16", {"indices": "delta"}), ("artopk", {"values": "8bit"}),
+        ("randomk", {"indices": "delta"}), ("exdyna", {"indices": "delta"}), ("oktopk", {"indices": "bitmap"}),
+    ],
+)  # fmt: skip
+def test_closed_forms_refuse_codes_that_they_do_not_know(scheme, options):
+    with pytest.raises(ValueError, match="no closed form is known"):
+        closed_form(Candidate("one", scheme, options))
