@@ -684,11 +684,12 @@ def test_dgc_samples_differ_between_workers_and_iterations_and_follow_the_seed()
     assert (first != other).any()
 
 
-@pytest.mark.parametrize("masking", [True, False])
+@pytest.mark.parametrize("masking", [True, False, None])
 def test_dgc_momentum_correction_and_masking(masking):
     # Up to 2 / c entries the sample is the whole gradient and the selection exact.
     rng, P, n, m = np.random.default_rng(10), 3, 20, 0.75
-    model = create("dgc", P, n, 0.1, momentum=m, masking=masking)
+    # The paper masks.
+    model = create("dgc", P, n, 0.1, momentum=m, **({} if masking is None else {"masking": masking}))
     u, v = np.zeros((P, n)), np.zeros((P, n))
     for _ in range(12):
         gradients = rng.integers(-99, 100, (P, n)).astype(np.float32)
@@ -699,7 +700,7 @@ def test_dgc_momentum_correction_and_masking(masking):
             chosen = sorted(range(n), key=lambda i, w=worker: (-abs(v[w, i]), i))[:2]
             update[chosen] += v[worker, chosen] / P
             v[worker, chosen] = 0
-            if masking:
+            if masking is not False:
                 u[worker, chosen] = 0
         added, before = m * model.save()["velocity"].sum(0), model.residual.sum(0)
         exchange = model.exchange(gradients)

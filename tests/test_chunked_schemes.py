@@ -466,6 +466,13 @@ def test_bytes_by_formula(P):
     assert ring.n_messages == 8 * (P - 1) * P
 
 
+def test_templar_keeps_an_even_number_of_each_block_and_two_at_least():
+    row = np.random.default_rng(0).standard_normal((1, 16)).astype(np.float32)
+    kept = [int(create("templar", 1, 16, chunk=4, topk=topk).exchange(row).selected[0]) for topk in (1, 2, 3, 4)]
+    assert kept == [8, 8, 8, 16]
+    assert create("templar", 1, 1, chunk=1, topk=1).exchange(row[:, :1]).selected[0] == 1
+
+
 def test_templar_sends_one_of_146_bytes_as_published():
     layers = [("w", [4096, 64])]
     model = create("templar", 2, 4096 * 64, layers=layers)

@@ -73,7 +73,7 @@ BROKEN = {
     "sent of one worker": (changed(sent=np.ones(1)), "ends with|sent is"),
     "messages of other ranks": (changed(schedule=Schedule(5)), "ends with|the schedule is of 5 ranks"),
     "kernels of other workers": (changed(kernels=(DeviceOp("scan", np.ones(7)),)), "ends with|goes through"),
-    "kernels after the end": (changed(kernels=(DeviceOp("scan", 3, before=9),)), "scan runs before round 9 of 4"),
+    "kernels after the end": (changed(kernels=(DeviceOp("scan", 3, before=5),)), "scan runs before round 5 of 4"),
     "statistics that are not finite": (changed(stats={"mine": np.nan}), "statistic mine is not finite"),
 }  # fmt: skip
 
@@ -95,6 +95,11 @@ def test_what_is_broken_is_named(how):
         check(lambda: scheme(3, 10, 0.3), batches())
 
 
+def test_kernels_may_follow_the_last_message():
+    late = type("Late", (Rotating,), {"broken": changed(kernels=(DeviceOp("scan", 3, before=4),))})
+    check(lambda: late(3, 10, 0.3), batches())
+
+
 def test_one_worker_sends_nothing():
     alone = type("Alone", (Rotating,), {"broken": changed(schedule=Schedule(1, [Round([], [], [])]))})
     check(lambda: alone(1, 10, 0.3), batches(1))
@@ -108,6 +113,16 @@ def test_changing_what_was_given_is_found():
 
     with pytest.raises(AssertionError, match="the gradients given were changed"):
         check(lambda: Greedy(3, 10, 0.3), batches())
+
+
+@pytest.mark.parametrize("imbalance", [0.5, 3.5])
+def test_an_imbalance_is_within_1_and_p(imbalance):
+    class Uneven(Rotating):
+        def _statistics(self, *arguments):
+            return super()._statistics(*arguments) | {"imbalance": imbalance}
+
+    with pytest.raises(AssertionError, match=f"the imbalance {imbalance} is not between 1 and P"):
+        check(lambda: Uneven(3, 10, 0.3), batches())
 
 
 def test_a_threshold_that_is_searched_for_must_be_told():

@@ -74,6 +74,17 @@ def test_memory_that_is_left_over_is_not_handed_out_while_somebody_has_it():
     assert model.spare() is None
 
 
+@pytest.mark.parametrize("how", ["part of another", "read-only", "columns first"])
+def test_gradients_that_may_not_take_something_else_stay_as_they_are(how):
+    model = create("topk", workers=2, parameters=4, density=0.5)
+    given = np.ones((3, 4), dtype=np.float32)[:2] if how == "part of another" else np.ones((2, 4), dtype=np.float32)
+    if how == "columns first":
+        given = np.asfortranarray(given)
+    given.flags.writeable = how != "read-only"
+    model.exchange(given, overwrite=True)
+    assert (given == 1).all()
+
+
 def test_an_update_that_somebody_has_stays_as_it_is():
     model = create("artopk", workers=2, parameters=1000, density=0.1)
     random = np.random.default_rng(0)

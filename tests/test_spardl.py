@@ -243,6 +243,27 @@ def test_bytes_of_every_reference_row_follow_from_k_h_and_what_is_left_after_the
 UNEVEN = np.array([0.0, -0.0, 1.0, -1.0, 2.0, 1e-44, -1e-40, 3e30, 0.5], dtype=np.float32)
 
 
+@given(
+    st.integers(1, 6).flatmap(
+        lambda n: st.lists(
+            st.tuples(
+                st.lists(st.integers(-3, 3), min_size=n, max_size=n),
+                st.lists(st.booleans(), min_size=n, max_size=n),
+                st.integers(0, n),
+            ),
+            min_size=1,
+            max_size=4,
+        )
+    )
+)
+def test_the_largest_of_short_blocks_are_what_sorting_finds(rows):
+    values, there, k = (np.array(one) for one in zip(*rows, strict=True))
+    found = spar_short_blocks._largest(values.astype(np.float32), there, k)
+    for row, present, count, got in zip(values, there, k, found, strict=True):
+        order = sorted(np.flatnonzero(present), key=lambda at: (-abs(row[at]), at))
+        assert np.flatnonzero(got).tolist() == sorted(order[:count])
+
+
 @given(team_jobs(60), st.booleans(), st.sampled_from(["global", "local"]), st.sampled_from([1, 64, 1 << 22]))
 @settings(deadline=None, max_examples=100)
 def test_short_blocks_together_give_what_they_give_one_after_the_other(job, recursive, residual, held):

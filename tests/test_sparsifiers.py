@@ -628,6 +628,9 @@ def test_kernels():
     assert ("norm", N_ENTRIES, 1) in run("artopk", selection="var", compat="released")
     assert run("randomk") == [("gather", K, 1), ("scatter", K, 2)]
     assert run("dense") == []
+    for distribution, passes in (("exponential", 1), ("gammapareto", 2)):
+        first = run("sidco", stages=1, distribution=distribution)
+        assert sum(launches for what, _, launches in first if what == "count") == passes
 
 
 # Refusals

@@ -124,7 +124,7 @@ class Trials:
     def _files(self, file: str) -> list[str]:
         """Return the files of tests, those first that see most mutants of a file, then the nearest; its own before all.
 
-        The nearest of those as near are those called after the module or its package, then those that name it most often.
+        Of those as near, those called after the module or its package come first, then those that name it most often.
         """
         package, module = (one.removesuffix(".py") for one in Path(file).parts[-2:])
         found = []
