@@ -221,6 +221,12 @@ class TestMessagesOfNoCall:
         assert timing.duration == pytest.approx(model.predict("sendrecv", 2, 1e5).seconds, rel=1e-9)
         assert timing.rank_finish[5] == 0
 
+    def test_that_were_measured_to_be_faster_than_their_links_take_as_long_as_these(self):
+        model = calibrate([Curve(Setting("sendrecv", 8, 8), SIZES, 1e-6 + SIZES * 1e-10)])
+        model.network = STAR
+        once = Schedule(8, [Round([0], [1], 1e5)])
+        assert simulation(model).time(once).duration == pytest.approx(LATENCY + 1e5 / BANDWIDTH)
+
     def test_of_which_nothing_is_known_have_links_alone(self):
         model = calibrate([Curve(Setting("gather", 8, 8), SIZES, 9e-4 + SIZES * 3e-9)])
         model.network = STAR

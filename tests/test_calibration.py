@@ -492,7 +492,7 @@ def test_more_nodes_than_were_measured_are_an_extrapolation():
     for ranks, nodes in [(8, 8), (16, 1), (32, 32), (64, 16)]:
         found = fabric.predict("all_reduce", ranks, 1e5, nodes=nodes)
         assert found.extrapolates
-        assert f"{nodes} node" in found.why
+        assert f"{ranks} ranks on {nodes} node{'s' * (nodes > 1)}, measured" in found.why
         with pytest.raises(InputError, match="extrapolation"):
             fabric.predict("all_reduce", ranks, 1e5, nodes=nodes, strict=True)
     unknown = calibrate([ring("all_reduce", p, nodes=0) for p in (8, 16)])
@@ -724,6 +724,20 @@ def test_beyond_the_sizes_measured_intervals_hold_what_bandwidth_may_do(largest,
     bytes_over_latency = largest / bandwidth / 2e-5
     assert bytes_over_latency < 2 or found.high / found.low < 1.1
     assert bytes_over_latency > 0.1 or found.high / found.low > 100
+
+
+def test_far_beyond_the_sizes_measured_flat_times_grow_halfway_between_not_and_with_the_size():
+    sizes, setting = 2.0 ** np.arange(4, 24, 2), Setting("all_reduce", 4)
+    model = fit([Curve(setting, sizes, np.full(10, 1e-4))])
+    growth = np.array([1.0, 1e4, 1e6, 0.1])
+    found = model.within(setting, sizes[-1] * growth)
+    assert found.seconds == pytest.approx(1e-4 * np.sqrt(np.maximum(growth, 1)))
+    assert found.least == pytest.approx(1e-4)
+    assert found.most == pytest.approx(1e-4 * np.maximum(growth, 1))
+    # Sizes asked together take as long as each alone.
+    uneven = fit([Curve(setting, sizes, 1e-5 + sizes * 1e-12)])
+    alone = [uneven.at(setting, one)[0] for one in sizes[-1] * growth]
+    assert uneven.at(setting, sizes[-1] * growth) == pytest.approx(alone)
 
 
 def test_where_the_step_model_does_not_fit_large_collectives_are_drawn_to_the_rule_of_the_bus_factor():

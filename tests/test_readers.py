@@ -3,6 +3,7 @@
 import cProfile
 import json
 import math
+import re
 import time
 from pathlib import Path
 
@@ -16,7 +17,17 @@ import benchmark_logs as logs
 from benchmark_logs import put
 from simnet.base.errors import InputError
 from simnet.base.rng import stream
-from simnet.calibration.readers import COLUMNS, FORMATS, bus_factor, kind_of, read, read_tidy, total_bytes, write_tidy
+from simnet.calibration.readers import (
+    COLUMNS,
+    FORMATS,
+    bus_factor,
+    kind_of,
+    kineto,
+    read,
+    read_tidy,
+    total_bytes,
+    write_tidy,
+)
 from simnet.calibration.readers.conventions import (
     COLLECTIVES,
     bandwidth_factors,
@@ -572,6 +583,22 @@ def test_damaged_logs_are_read_or_refused_and_nothing_else(tmp_path, many):
         assert sum(one.callcount for one in work.getstats()) < 20_000 + 5 * len(content)
     assert good > many / 10
     assert all(str(path) in one and len(one) < 1500 for one in refusals)
+
+
+def test_sizes_on_links_are_those_of_mpi_and_of_a_method_what_a_rank_sends(tmp_path):
+    head = "{},N,latency_ms,rate_mbit,size_bytes,seconds\n"
+    rows = [("allgather", 4 * 100), ("bcast", 100), ("allreduce", 100), ("alltoall", 4 * 100)]
+    for column, wanted in (("collective", rows), ("method", [("ag", 100), ("art", 100)])):
+        text = "".join(f"{name},4,1,100,100,0.5\n" for name, _ in wanted)
+        found = read(put(tmp_path, head.format(column) + text)).rows
+        assert total_bytes(found).tolist() == [nbytes for _, nbytes in wanted]
+
+
+def test_elements_have_as_many_bytes_as_their_name_says():
+    in_c = {"char": "int8", "int": "intc", "float": "single", "complexfloat": "csingle", "complexdouble": "cdouble"}
+    for name, nbytes in kineto._SIZES.items():
+        bits = re.search(r"\d+", name)
+        assert nbytes == (int(bits[0]) // 8 if bits else np.dtype(in_c.get(name, name)).itemsize), name
 
 
 def test_times_that_none_can_have_are_left_out(tmp_path):
