@@ -206,20 +206,33 @@ class Oktopk(SplitReduce):
         local, chosen, passes = self._select(corrected, exact)
         if recut:
             self.cuts = region_cuts(chosen, self.parameters, spread=self.options.compat == "paper")
+        P = self.workers
+        rests, before = self._read_split(corrected, chosen, self.cuts)
         reduced, entries = split_and_reduce(corrected, chosen, self.cuts)
+        for one, values in zip(rests, before, strict=True):
+            corrected[one.worker, one.indices] = values
         split = self._encoded_split(chosen, self.cuts)
         del chosen
-        kept, gathered, threshold = self._select_global(reduced, exact)
+        gathered = np.flatnonzero(reduced) if exact else above(reduced, self.global_threshold)
         pieces = by_region(gathered, self.cuts)
         moved = self.moved(pieces, exact)
+        balanced, owners = moved.sum(axis=0), np.arange(P)
+        rests += self._read_pieces(reduced, gathered, moved.ravel(), np.where(np.eye(P), -1, owners[:, None]).ravel())
+        rests += self._read_pieces(reduced, gathered, balanced, owners)
+        kept, threshold = self._select_global(reduced, gathered, exact)
         sums = reduced[kept]
         unsorted = kept[np.argsort(-np.abs(sums), kind="stable")] if self._bug and exact else None
         sent = self._take(corrected, local, kept, unsorted)
         update = reduced
         update.fill(0)
         update[kept] = sums / np.float32(self.workers)
+        if rests:
+            applied = np.zeros(self.parameters, dtype=np.bool_)
+            applied[kept] = True
+            for one in rests:
+                one.into(corrected, applied)
 
-        nnz, balanced, P = entries.sum(axis=1), moved.sum(axis=0), self.workers
+        nnz = entries.sum(axis=1)
         self.drift(local, nnz, threshold, kept.size, exact)
         away = entries.sum(axis=1) - np.diag(entries) + pieces - np.diag(moved)
         gathers = int(pieces.sum()) if exact else 0
@@ -304,14 +317,12 @@ class Oktopk(SplitReduce):
             chosen.append(compact(indices))
         return local, chosen, passes
 
-    def _select_global(self, reduced: Values, exact: bool) -> tuple[Indices, Indices, float]:
-        """Return the global selection, all entries that are gathered for it, and the global threshold."""
+    def _select_global(self, reduced: Values, gathered: Indices, exact: bool) -> tuple[Indices, float]:
+        """Return the global selection of the entries that are gathered for it, and the global threshold."""
         if not exact:
-            kept = above(reduced, self.global_threshold)
-            return kept, kept, self.global_threshold
-        gathered = np.flatnonzero(reduced)
+            return gathered, self.global_threshold
         kept = gathered[top_k(reduced[gathered], self.k)]
-        return kept, gathered, float(np.abs(reduced[kept]).min()) if kept.size else 0.0
+        return kept, float(np.abs(reduced[kept]).min()) if kept.size else 0.0
 
     def _take(self, corrected: Values, local: Floats, kept: Indices, unsorted: Indices | None) -> Floats:
         """Clear what is in a worker's own and in the global selection; return the sum of squares of each one's.

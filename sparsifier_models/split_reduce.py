@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Literal, TypeAlias
+from typing import Literal, NamedTuple, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -22,7 +22,8 @@ from simnet.sparsifier_models.base import Sparsifier
 from simnet.sparsifier_models.gathered import GatheredOptions
 from simnet.sparsifier_models.selection import Indices, Values
 from simnet.sparsifier_models.steps import Step
-from simnet.sparsifier_models.wire import SUMS_OF_SUMS, Codes, Wire
+from simnet.sparsifier_models.value_codes import reader
+from simnet.sparsifier_models.wire import EVERY, SUMS_OF_SUMS, Codes, Wire
 
 Places: TypeAlias = NDArray[np.int32] | NDArray[np.int64]
 
@@ -358,6 +359,27 @@ class SplitOptions(GatheredOptions):
     bucket: Count = 4
 
 
+class Rest(NamedTuple):
+    """What a worker keeps of entries that it has sent, as it is not read.
+
+    Parameters
+    ----------
+    worker : int
+    indices : ndarray of int, shape (k,)
+        Where.
+    values : ndarray of float32, shape (k,)
+    """
+
+    worker: int
+    indices: Places
+    values: Values
+
+    def into(self, rows: Values, where: NDArray[np.bool_]) -> None:
+        """Add it to the worker's row where a mask over all entries says so."""
+        inside = where[self.indices]
+        rows[self.worker, self.indices[inside]] += self.values[inside]
+
+
 class SplitReduce(Sparsifier):
     """Common part of the schemes of the reference implementation of Ok-Topk."""
 
@@ -369,8 +391,8 @@ class SplitReduce(Sparsifier):
 
     @property
     def codes(self) -> Codes:
-        """Every code of indices."""
-        return SUMS_OF_SUMS
+        """Every code; with released numbers, those of indices."""
+        return EVERY if self.options.compat == "paper" else SUMS_OF_SUMS
 
     @property
     def dense_bytes(self) -> float:
@@ -401,6 +423,41 @@ class SplitReduce(Sparsifier):
             return self.wire.entries(indices, cuts)
         parts = np.split(indices, np.cumsum(pieces.ravel())[:-1])
         return np.array([self.wire.entries(one, (0, self.parameters))[0] for one in parts]).reshape(pieces.shape)
+
+    def _read_split(self, rows: Values, chosen: Sequence[Places], cuts: Indices) -> tuple[list[Rest], list[Values]]:
+        """Put what is read into the rows, where each sends something to another.
+
+        Return what each keeps of it, and what was there; nothing of either if nothing is lost.
+        """
+        rests: list[Rest] = []
+        before: list[Values] = []
+        if (read := reader(self.options.values)) is None:
+            return rests, before
+        for worker, (row, indices) in enumerate(zip(rows, chosen, strict=True)):
+            ends = np.searchsorted(indices, cuts)
+            values, seen = row[indices], row[indices]
+            for region, part in enumerate(map(slice, ends[:-1], ends[1:])):
+                if region != worker:
+                    seen[part] = read(values[part])
+            rests.append(Rest(worker, indices, values - seen))
+            before.append(values)
+            row[indices] = seen
+        return rests, before
+
+    def _read_pieces(self, sums: Values, indices: Indices, sizes: Indices, senders: Indices) -> list[Rest]:
+        """Put what is read into the sums at the indices, a message after the other; return what senders keep of it.
+
+        Messages have so many indices each, shape (m,). One that stays with its worker has a sender below 0.
+        """
+        if (read := reader(self.options.values)) is None:
+            return []
+        rests = []
+        for sender, part in zip(senders.tolist(), np.split(indices, np.cumsum(sizes)[:-1]), strict=True):
+            if sender >= 0:
+                values = sums[part]
+                sums[part] = read(values)
+                rests.append(Rest(sender, part, values - sums[part]))
+        return rests
 
     def _pieces(self, entries: NDArray[np.int64], encoded: Floats | None = None) -> Schedule:
         """Return the all-gather of `entries`, shape (P,), of each worker: of values and indices, or packed.

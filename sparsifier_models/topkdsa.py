@@ -19,6 +19,7 @@ from simnet.sparsifier_models.base import Exchange
 from simnet.sparsifier_models.selection import Values, squared_norm, top_k
 from simnet.sparsifier_models.split_reduce import (
     Places,
+    Rest,
     SplitOptions,
     SplitReduce,
     around_split,
@@ -95,7 +96,7 @@ class TopkDSA(SplitReduce):
 
     @property
     def codes(self) -> Codes:
-        """Every code of indices, where regions are split by counts of entries."""
+        """Every code, where regions are split by counts of entries; with released numbers, those of indices."""
         by_width = Codes(otherwise="a stream turns dense by the width of an entry, for which codes have no rule")
         return super().codes if self.options.algorithm == "split" else by_width
 
@@ -122,13 +123,16 @@ class TopkDSA(SplitReduce):
             touched[own] = True
             chosen.append(compact(own))
 
+        rests: list[Rest] = []
         if algorithm == "recursive_doubling":
             stream, steps = sparcml.recursive_doubling(corrected, chosen, self._form)
             total, dense = stream.dense(n), stream.indices is None
         else:
-            total, steps, dense = self._split_and_gather(corrected, chosen)
+            total, steps, dense, rests = self._split_and_gather(corrected, chosen)
         for row, indices in zip(corrected, chosen, strict=True):
             row[indices] = 0
+        for one in rests:
+            one.into(corrected, np.ones(n, dtype=np.bool_))
 
         nnz = int(np.count_nonzero(total))
         total /= np.float32(P)
@@ -144,11 +148,14 @@ class TopkDSA(SplitReduce):
             stats={"threshold": threshold, "global_nnz": float(nnz), "dense": float(dense)},
         )
 
-    def _split_and_gather(self, rows: Values, chosen: list[Places]) -> tuple[Values, tuple[Step, ...], bool]:
-        """Return the sum, what workers do after they have selected, and whether the sum arrives dense."""
+    def _split_and_gather(
+        self, rows: Values, chosen: list[Places]
+    ) -> tuple[Values, tuple[Step, ...], bool, list[Rest]]:
+        """Return the sum, what workers do to get it, whether it arrives dense, and what they keep of what they sent."""
         P, n, wire, form = self.workers, self.parameters, self.wire, self._form
         cuts = equal_cuts(n, P)
         lengths = np.diff(cuts)
+        rests, _ = self._read_split(rows, chosen, cuts)
         total, entries = split_and_reduce(rows, chosen, cuts)
         if self.options.algorithm == "split_allgather" and self.options.compat == "released":
             total[np.abs(total) <= NEGLIGIBLE] = 0
@@ -167,13 +174,15 @@ class TopkDSA(SplitReduce):
                 split = self._split(entries, self._encoded_split(chosen, cuts))
                 dense = self._turns_dense(int(pieces.sum()))
                 if not dense:
-                    gathered = self._pieces(pieces, self._encoded_pieces(np.flatnonzero(total), pieces, cuts))
+                    indices = np.flatnonzero(total)
+                    rests += self._read_pieces(total, indices, pieces, np.arange(P))
+                    gathered = self._pieces(pieces, self._encoded_pieces(indices, pieces, cuts))
                     encodes = wire.encoding_kernels(pieces, n / P, ascending=True)
                     decodes = wire.decoding_kernels(float(pieces.sum()), n / P, P)
                 if wire.released:
                     split.insert(0, alltoall_pairwise(P, wire.count_bytes).in_phase("split sizes"))
                     gathered = self._sizes().concat(gathered)
-        return total, (*around_split(n, entries, *split), *encodes, gathered, *decodes), dense
+        return total, (*around_split(n, entries, *split), *encodes, gathered, *decodes), dense, rests
 
     def _turns_dense(self, nnz: int) -> bool:
         """Whether the regions of a sum with that many entries other than zero are gathered dense."""

@@ -63,7 +63,7 @@ GATHERED_AND_REDUCED = Codes(
 )
 """The codes of a scheme whose indices arrive as they were sent, and whose values go through an all-reduce."""
 
-SUMS_OF_SUMS = Codes(INDEX_CODES, ("float32",), "what merges would round in between has no rule of who keeps it")
+SUMS_OF_SUMS = Codes(INDEX_CODES, ("float32",), "sums that are rounded anew on the way have no known owner of the rest")
 """The codes of a scheme that sends sums on which were put together on the way."""
 
 EVERY = Codes(INDEX_CODES, VALUE_CODES)
