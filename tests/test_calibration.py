@@ -15,7 +15,7 @@ from commands import did, refused
 from simnet import collectives
 from simnet.base.errors import InputError
 from simnet.base.rng import stream
-from simnet.calibration import Curve, Setting, calibrate, choose, load_cost_model, written
+from simnet.calibration import Curve, Setting, calibrate, choose, cost_model_file, load_cost_model, written
 from simnet.calibration.crossval import MIXTURE, HeldOut, could_be_nccl, folds, leave_sizes_out, mixtures, score
 from simnet.calibration.curve_models import (
     FITS,
@@ -512,6 +512,20 @@ def test_what_no_file_could_hold_is_refused_when_it_is_written():
     for setting, where in [(Setting("all_reduce", 4, 0, "x" * 300), "algorithm"), (Setting("gather", 10**8), "ranks")]:
         with pytest.raises(InputError, match=where):
             written(calibrate([Curve(setting, sizes, 1e-5 + sizes * 1e-9)]))
+
+
+def test_a_file_longer_than_what_is_read_is_not_written(monkeypatch):
+    fabric = calibrate([ring("all_reduce", 4)])
+    length = len(written(fabric).encode())
+    monkeypatch.setattr(cost_model_file, "MAX_BYTES", length)
+    assert len(written(fabric).encode()) == length
+    monkeypatch.setattr(cost_model_file, "MAX_BYTES", length - 1)
+    with pytest.raises(InputError, match="would have 0 MiB, of which 0 are read"):
+        written(fabric)
+    monkeypatch.setattr(cost_model_file, "yaml_text", lambda *_, **__: "x" * (3 << 20))
+    monkeypatch.setattr(cost_model_file, "MAX_BYTES", 2 << 20)
+    with pytest.raises(InputError, match="would have 3 MiB, of which 2 are read"):
+        written(fabric)
 
 
 def test_what_the_data_do_not_tell_is_said_whatever_their_scatter():

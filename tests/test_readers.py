@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 import benchmark_logs as logs
@@ -25,6 +25,7 @@ from simnet.calibration.readers import (
     kineto,
     read,
     read_tidy,
+    tidy,
     total_bytes,
     write_tidy,
 )
@@ -592,6 +593,16 @@ def test_sizes_on_links_are_those_of_mpi_and_of_a_method_what_a_rank_sends(tmp_p
         text = "".join(f"{name},4,1,100,100,0.5\n" for name, _ in wanted)
         found = read(put(tmp_path, head.format(column) + text)).rows
         assert total_bytes(found).tolist() == [nbytes for _, nbytes in wanted]
+
+
+@given(st.floats(allow_nan=False, allow_infinity=False))
+@example(100.0)
+@example(0.0)
+def test_numbers_are_written_by_the_fewest_digits_and_come_back(value):
+    cell = tidy._cell(value)
+    digits = cell.partition("e")[0].lstrip("-").lstrip("0").replace(".", "").lstrip("0")
+    assert float(cell) == value
+    assert digits == np.format_float_scientific(abs(value), trim="-").partition("e")[0].replace(".", "").strip("0")
 
 
 def test_elements_have_as_many_bytes_as_their_name_says():
