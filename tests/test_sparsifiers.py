@@ -14,9 +14,8 @@ from hypothesis import strategies as st
 from gradients import KINDS as COMMON_KINDS
 from gradients import f32, gradients_of, jobs
 from simnet.costs.devices import load_device
-from simnet.sparsifier_models import SCHEMES, create, names, scheme
+from simnet.sparsifier_models import SCHEMES, create, mstopk, names, scheme
 from simnet.sparsifier_models.artopk import WINDOW, windowed_mean
-from simnet.sparsifier_models.mstopk import bracket
 from simnet.sparsifier_models.selection import entries_kept, take_mean, top_k
 from states import same_state
 from variants import made, variants_of
@@ -47,6 +46,15 @@ def test_k_of_the_released_code_rounds_down_to_one_at_least():
     assert create("topk", 2, 100, 0.019).k == 2
     assert create("topk", 2, 100, 0.0001, compat="released").k == 1
     assert create("topk", 2, 100, 0.0001).k == 1
+
+
+def test_rounds_of_mstopk_halve_what_is_between_the_mean_and_the_largest(monkeypatch):
+    magnitude = np.linspace(96, 104, 1025, dtype=np.float32)
+    for rounds in range(3, 8):
+        monkeypatch.setattr(mstopk, "ROUNDS", rounds)
+        low, high = mstopk.bracket(magnitude, 100)
+        assert high - low == pytest.approx(4 / 2**rounds)
+        assert np.count_nonzero(magnitude >= high) <= 100 < np.count_nonzero(magnitude >= low)
 
 
 def test_k_of_the_released_mstopk_rounds_down_to_none():
@@ -243,7 +251,7 @@ def test_mstopk_sends_all_above_and_a_contiguous_run_of_the_band(n, share, kind,
     assert chosen.size == np.unique(chosen).size == k
     if k == n:
         return
-    low, high = (np.float32(one) for one in bracket(magnitude, k))
+    low, high = (np.float32(one) for one in mstopk.bracket(magnitude, k))
     above, band = magnitude >= high, np.flatnonzero((magnitude >= low) & (magnitude < high))
     assert set(np.flatnonzero(above)) <= set(chosen.tolist())
     run = np.flatnonzero(np.isin(band, chosen))
