@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,9 +20,10 @@ from simnet.studies import options
 if TYPE_CHECKING:
     from simnet.calibration import CalibratedCostModel
     from simnet.policies.moo import Weights
-    from simnet.studies.choosing.asking import AtPoint, OnJob
+    from simnet.studies.choosing.asking import AtPoint, Flags, OnJob
     from simnet.studies.choosing.inputs import Question
     from simnet.studies.choosing.policy_file import PolicyTable
+    from simnet.studies.choosing.side_by_side import SideBySide
 
 
 @dataclass(frozen=True)
@@ -91,6 +93,13 @@ class Method:
             metavar="NAME",
             help="With --simulate: star, ring, tree, fat_tree, ...",
             autocompletion=completion.one_of(completion.topologies),
+        ),
+    ] = None
+    param: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="FIELD=VALUES",
+            help="Choose among jobs, too: a field of the scenario with values a,b,c or lo:hi:n[:log]; repeatable.",
         ),
     ] = None
     set_: Fields = None
@@ -173,9 +182,7 @@ def choose(
     decision = answer.map_ is None and answer.export is None
     flags = asking.Flags(scenario, **vars(job), **vars(links), **vars(method))
     if decision:
-        with terminal.progress("exchanges" if not flags.about_a_point else "choices"):
-            found = asking.answer(flags)
-        _show(found, answer.json_)
+        _show(_answered(flags), answer.json_)
         return
     of_messages = answer.export is not None and answer.export.suffix == ".csv"
     asking.refuse_ignored(flags, decision=False, table=answer.export is not None and not of_messages, tuner=of_messages)
@@ -195,6 +202,18 @@ def choose(
             else _fabric_table(question, fabric, job.workers, answer, answer.export, method.seed or 0)
         )
         _write_table(made, answer.export, answer.force)
+
+
+def _answered(flags: Flags) -> AtPoint | OnJob | SideBySide:
+    """Return the decision, and show how far it is meanwhile."""
+    from simnet.base.processes import Pool
+    from simnet.studies.choosing import asking
+
+    if not flags.param:
+        with terminal.progress("exchanges" if not flags.about_a_point else "choices"):
+            return asking.answer(flags)
+    with terminal.bar("jobs") as show, Pool(os.cpu_count() or 1) as pool:
+        return asking.answer(flags, pool, lambda done: show(done, "jobs"))
 
 
 def _refuse_sampled(question: Question, method: Method, wanted: str) -> None:
@@ -220,7 +239,7 @@ def _refuse_unused(answer: Answer) -> None:
     options.only("--map or --export NAME.json", answer.map_ is not None or table, grid)
 
 
-def _show(found: AtPoint | OnJob, json_: bool) -> None:
+def _show(found: AtPoint | OnJob | SideBySide, json_: bool) -> None:
     """Print the ranking, and what would flip it."""
     from simnet.report.tables import print_wide
 

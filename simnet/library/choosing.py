@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -12,10 +12,12 @@ import pandas as pd
 from matplotlib.figure import Figure
 from rich.table import Table
 
+from simnet.library import sweeping
 from simnet.library.asking import Fields, Share, overrides, quantity, telling, verb, words
 from simnet.report.drawing import COLOURS, SECONDS, Plot, plot, scale, style, unit
 from simnet.report.shown import Shown
 from simnet.studies.choosing import asking
+from simnet.studies.choosing.side_by_side import SideBySide
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -24,11 +26,11 @@ class Choice(Shown):
 
     Parameters
     ----------
-    answer : AtPoint or OnJob
-        At one operating point, or on the whole job of a scenario.
+    answer : AtPoint, OnJob or SideBySide
+        At one operating point, on the whole job of a scenario, or on the jobs of a grid.
     """
 
-    answer: asking.AtPoint | asking.OnJob
+    answer: asking.AtPoint | asking.OnJob | SideBySide
 
     @property
     def chances(self) -> dict[str, float]:
@@ -95,6 +97,7 @@ def choose(
     schemes: Sequence[str] | str | None = None,
     simulate: bool = False,
     topology: str | None = None,
+    param: Mapping[str, str | Sequence[object]] | Sequence[str] = (),
     set: Fields = (),
     stack: str | None = None,
     error: float | None = None,
@@ -131,6 +134,9 @@ def choose(
         Whether to time messages on the network, with contention, weather and routes.
     topology : str, optional
         With `simulate`: ``star``, ``fat_tree``, ...
+    param : sequence of str or mapping, optional
+        Fields of the scenario with values, as of `simnet.sweep`: jobs to choose among, such as
+        ``{"job.strategy.period": [10, 100]}``.
     set, stack, seed, progress
         As of `simnet.run`.
     error : float, optional
@@ -167,11 +173,14 @@ def choose(
         schemes=words(schemes),
         simulate=simulate,
         topology=topology,
+        param=sweeping.parameters(param) or None,
         set_=overrides(set) or None,
         stack=stack,
         error=error,
         misjudged=misjudged,
         seed=seed,
     )
+    if flags.param:
+        return Choice(asking.answer(flags, progress=(lambda done: None) if progress is None else progress))
     with telling(progress):
         return Choice(asking.answer(flags))

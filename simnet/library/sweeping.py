@@ -141,7 +141,7 @@ def sweep(
     >>> found.to_pandas()[["density", "policy", "status"]].to_numpy().tolist()
     [[0.01, 'AG', 'done'], [0.1, 'AG', 'done']]
     """
-    given = [f"{name}={_values(values)}" for name, values in param.items()] if isinstance(param, Mapping) else param
+    given = parameters(param)
     wanted = policies.split(",") if isinstance(policies, str) else policies
     fields = overrides(set, stack)
     planned = work.plan(str(scenario), given, fields, seed, wanted, zipped=zip, most=max_cells, seeds=seeds)
@@ -162,6 +162,24 @@ def sweep(
         todo.run(pool, None, told)
         rows = todo.table() if out is None else todo.write()
     return Sweep(planned.base.name, rows, planned.columns, planned.base.bound, planned.zipped)
+
+
+def parameters(param: Mapping[str, str | Sequence[object]] | Sequence[str]) -> list[str]:
+    """Return parameters as ``--param`` has them.
+
+    Parameters
+    ----------
+    param : mapping of str to values, or sequence of str
+        Fields with their values, or texts.
+
+    Examples
+    --------
+    >>> parameters({"bandwidth": ["1 Gbit/s", "5 Gbit/s"], "density": [0.01]})
+    ['bandwidth=1 Gbit/s,5 Gbit/s', 'density=0.01']
+    """
+    if not isinstance(param, Mapping):
+        return list(param)
+    return [f"{name}={_values(values)}" for name, values in param.items()]
 
 
 def _values(values: str | Sequence[object]) -> str:

@@ -9,8 +9,8 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from simnet.report import barriers, calibrated, co_located, devices, learning, seeds, sharing, stacks
-from simnet.report.sentences import HEADINGS, colocated_rows, learning_rows, rows, sentence, what_happened
+from simnet.report import barriers, calibrated, co_located, devices, learning, seeds, sharing, spent, stacks
+from simnet.report.sentences import HEADINGS, colocated_rows, learning_rows, rows, sentence, spent_rows, what_happened
 from simnet.report.summary import PHASES, Summary
 from simnet.report.tables import empty_table, fits, print_wide, show_listing
 
@@ -39,6 +39,8 @@ def show(summary: Summary, console: Console | None = None) -> None:
     _print_lines("", [*shared_by, *what_happened(summary)], console)
     if learnt := learning_rows(summary):
         show_listing("what the training came to", learning.HEADINGS, learnt, console)
+    if bought := spent_rows(summary):
+        show_listing("what inner steps took", spent.headings(summary.get("prices")), bought, console)
     if shared := colocated_rows(summary):
         show_listing("jobs that shared the network", co_located.HEADINGS, shared, console)
 

@@ -43,6 +43,7 @@ from simnet.network import MAX_MIN, STACKS, Sharing, Stack
 from simnet.report import co_located, failures, run_tables
 from simnet.report.calibrated import CalibrationSummary
 from simnet.report.kept import Recorded
+from simnet.report.spent import Prices
 from simnet.report.summary import (
     StrategySummary,
     Summary,
@@ -94,6 +95,8 @@ def write_run(
     device: DeviceProfile | None = None,
     barrier: bool | None = None,
     strategy: StrategySummary | None = None,
+    workers: int = 1,
+    prices: Prices | None = None,
     calibration: CalibrationSummary | None = None,
     shared_by: Sharing = MAX_MIN,
     bound: str | None = "clairvoyant",
@@ -114,7 +117,7 @@ def write_run(
         The folder; made when it is not there.
     results : mapping of policy name to PolicyResult
         In the order in which the policies stand in the scenario.
-    scenario, seed, stack, device, barrier, strategy, calibration, shared_by, bound, missing
+    scenario, seed, stack, device, barrier, strategy, workers, prices, calibration
         As for `simnet.report.summary.summarize`.
     target, reference, untrained
         As for `simnet.report.summary.summarize`.
@@ -151,6 +154,8 @@ def write_run(
         device=device,
         barrier=barrier,
         strategy=strategy,
+        workers=workers,
+        prices=prices,
         calibration=calibration,
         shared_by=shared_by,
         bound=bound,

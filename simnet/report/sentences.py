@@ -6,7 +6,7 @@ import math
 
 from simnet.base.units import format_bandwidth, format_bytes, format_seconds, format_within
 from simnet.job import MAIN
-from simnet.report import co_located, failures, learning, spread, worth
+from simnet.report import co_located, failures, learning, spent, spread, worth
 from simnet.report.summary import PHASES, PolicySummary, Summary, Switch, learning_of
 
 HEADINGS = (
@@ -59,6 +59,12 @@ def what_happened(summary: Summary) -> list[str]:
 def colocated_rows(summary: Summary) -> list[tuple[str, ...]]:
     """Return the cells of the table of the jobs that shared the network; empty for a job alone."""
     return co_located.rows({name: one["shares"] for name, one in summary["policies"].items()})
+
+
+def spent_rows(summary: Summary) -> list[tuple[str, ...]]:
+    """Return what each policy spent on its inner steps, where that is told."""
+    told = {name: one["spent"] for name, one in summary["policies"].items() if "spent" in one}
+    return spent.rows(told, summary.get("prices"))
 
 
 def learning_rows(summary: Summary) -> list[tuple[str, ...]]:

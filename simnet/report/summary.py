@@ -20,7 +20,7 @@ from typing_extensions import TypedDict
 from simnet.costs.devices import DeviceProfile
 from simnet.job import EXPLORE, MAIN, Interruption, JobShare
 from simnet.network import MAX_MIN, STACKS, Sharing, Stack
-from simnet.report import co_located, devices, failures, learning, sharing, spread, stacks, worth
+from simnet.report import co_located, devices, failures, learning, sharing, spent, spread, stacks, worth
 from simnet.report.calibrated import CalibrationSummary
 
 PHASES = ("compute", "select", "communicate", "wait")
@@ -73,8 +73,8 @@ class PolicySummary(TypedDict):
 
     Time, bytes, breakdown and the interval of the time to select are of exploration, too; all else is of the training
     alone. Density and gain are means over its iterations; `spread` is of these with what was explored before them, None
-    if there are none. There is `learning` where a model was trained, and `worth` where it is known what the time
-    bought.
+    if there are none. There is `learning` where a model was trained, `spent` under a training strategy or with prices,
+    and `worth` where it is known what the time bought.
     """
 
     iterations: int
@@ -95,6 +95,7 @@ class PolicySummary(TypedDict):
     stops: list[failures.StopSummary]
     shares: list[co_located.ShareSummary]
     learning: NotRequired[learning.LearningSummary]
+    spent: NotRequired[spent.SpentSummary]
     worth: NotRequired[worth.WorthSummary]
 
 
@@ -139,6 +140,7 @@ class Summary(TypedDict):
     device: NotRequired[devices.DeviceSummary]
     barrier: NotRequired[bool]
     strategy: NotRequired[StrategySummary]
+    prices: NotRequired[spent.Prices]
     calibration: NotRequired[CalibrationSummary]
     sharing: NotRequired[sharing.SharingSummary]
     versions: dict[str, str]
@@ -187,6 +189,8 @@ def summarize(
     device: DeviceProfile | None = None,
     barrier: bool | None = None,
     strategy: StrategySummary | None = None,
+    workers: int = 1,
+    prices: spent.Prices | None = None,
     calibration: CalibrationSummary | None = None,
     shared_by: Sharing = MAX_MIN,
     versions: Mapping[str, str] | None = None,
@@ -219,6 +223,10 @@ def summarize(
         Whether workers began each iteration together.
     strategy : StrategySummary, optional
         By which training strategy workers trained; none where each iteration exchanged gradients.
+    workers : int
+        How many there are; needed under a strategy, and with prices.
+    prices : Prices, optional
+        What is paid for devices and traffic.
     calibration : CalibrationSummary, optional
         What the run took of a calibrated cluster; none where the network was of none.
     shared_by : Sharing
@@ -275,6 +283,11 @@ def summarize(
     for name, one in policies.items():
         if name in learnt:
             one["learning"] = learnt[name]
+        if (strategy is not None or prices is not None) and one["iterations"]:
+            steps = one["iterations"] * (1 if strategy is None else strategy["steps"])
+            computed = one["breakdown_s"]["compute"]
+            took = one["simulated_s"], computed, one["bytes_sent_B"]
+            one["spent"] = spent.condensed(*took, steps, workers, prices, _rounded)
         if (amount := _worth(iterations[name], one["simulated_s"], untrained, bool(learnt))) is not None:
             one["worth"] = amount
     if bound is not None and bound not in ended:
@@ -308,6 +321,8 @@ def summarize(
         made["barrier"] = barrier
     if strategy is not None:
         made["strategy"] = strategy
+    if prices is not None:
+        made["prices"] = prices
     if calibration is not None:
         made["calibration"] = calibration
     if shared_by != MAX_MIN:

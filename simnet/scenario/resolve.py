@@ -22,7 +22,7 @@ from simnet.scenario.colocated import check_colocated
 from simnet.scenario.loader import Findings
 from simnet.scenario.topology_parts import Topology
 
-FROM_JOB = ("layers", "scale", "seed", "shapes")
+FROM_JOB = ("layers", "scale", "seed", "shapes", "true_shapes")
 """Options of a sparsifier that the job decides, or that go by the shape of its layers."""
 
 

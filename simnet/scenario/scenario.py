@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any, cast
 
 from pydantic import TypeAdapter, ValidationError
 
@@ -40,6 +40,9 @@ from simnet.scenario.parts import Part
 from simnet.scenario.resolve import own_options, resolve
 from simnet.topologies.graphs import label
 from simnet.traces.source import Trainable
+
+if TYPE_CHECKING:
+    from simnet.report.spent import Prices
 
 
 @dataclass(frozen=True)
@@ -222,6 +225,12 @@ class Scenario:
     def at_once(self, wanted: int) -> int:
         """Return how many policies may run side by side, at most `wanted`, within the memory allowed."""
         return max(1, min(wanted, int(memory_limit(self.config, elsewhere=self.elsewhere) // memory(self.config))))
+
+    @property
+    def prices(self) -> Prices | None:
+        """What is paid for devices and traffic; None if the job says nothing."""
+        given = self.config.job.prices
+        return None if given is None else cast("Prices", given.model_dump())
 
     def lock(self) -> str:
         """Return the scenario as YAML in which every default and override is written out.

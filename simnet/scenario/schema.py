@@ -242,6 +242,18 @@ class Strategy(Part):
         return self.__pydantic_extra__ | {name: one.choice[1].build() for name, one in given.items() if one is not None}
 
 
+class Prices(Part):
+    """What is paid for a job."""
+
+    device_hour: Annotated[float, Field(ge=0, le=1e9)] = Field(
+        default=0.0, description="of a worker's device, by the hour"
+    )
+    gigabyte: Annotated[float, Field(ge=0, le=1e9)] = Field(
+        default=0.0, description="of 10^9 bytes that a worker sends"
+    )
+    currency: Annotated[str, Field(min_length=1, max_length=12)] = Field(description="of both, such as USD")
+
+
 @configures(simnet.job.Job, only=("iterations", "update", "barrier"))
 @configures(traces.synthetic, only=("scale",))
 class Job(Part):
@@ -267,6 +279,7 @@ class Job(Part):
         description="default: gradients are exchanged in every iteration; else one is several inner steps, and the "
         "strategy's optimisers move what is trained",
     )
+    prices: Prices | None = Field(default=None, description="what devices and traffic cost, to tell the money")
     update: Any
     barrier: Any
     workers_per_device: Annotated[int, Field(ge=1, le=10_000)] = Field(

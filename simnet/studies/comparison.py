@@ -79,7 +79,29 @@ def sources(
     >>> list(found), list(found[3].load().build().policies)
     ([2, 3], ['topk', 'spardl'])
     """
-    fields = [] if density is None else [f"job.density={density}", "job.compression_ratio=null"]
+    set_density = [] if density is None else [f"job.density={density}", "job.compression_ratio=null"]
+    fields = each_fixed(scenario, schemes, [*set_density, *overrides], seed)
+    fields.append("output={timeline: 0, report: false}")
+    counts = workers or [load(scenario, fields, seed).config.workers]
+    return {count: Source(scenario, (*fields, f"workers={count}"), seed) for count in counts}
+
+
+def each_fixed(
+    scenario: str | Path, schemes: Sequence[str] = (), overrides: Sequence[str] = (), seed: int | None = None
+) -> list[str]:
+    """Return the fields of a scenario, as ``--set`` does, that make every exchange a fixed policy; nobody dies.
+
+    Parameters
+    ----------
+    scenario, schemes, overrides, seed
+        As of `sources`.
+
+    Examples
+    --------
+    >>> each_fixed("quickstart", ["topk"])[1]
+    'policies={"topk": {"fixed": "topk"}}'
+    """
+    fields: list[str] = []
     if schemes:
         found = variants(schemes)
         labels = [one.label for one in found]
@@ -91,10 +113,7 @@ def sources(
         labels = list(load(scenario, [*fields, "policies={}"], seed).config.exchanges)
     fields.append("policies=" + json.dumps({name: {"fixed": name} for name in labels}))
     # Means over iterations want all workers in all of them.
-    fields += ["job.deaths=null", "job.on_death=null"]
-    fields.append("output={timeline: 0, report: false}")
-    counts = workers or [load(scenario, fields, seed).config.workers]
-    return {count: Source(scenario, (*fields, f"workers={count}"), seed) for count in counts}
+    return [*fields, "job.deaths=null", "job.on_death=null"]
 
 
 def row(workers: int, label: str, result: PolicyResult, skip: int) -> dict[str, Any]:

@@ -310,6 +310,8 @@ def _told(loaded: Scenario, built: Run, results: Mapping[str, PolicyResult]) -> 
         "device": built.job.device,
         "barrier": built.job.barrier,
         "strategy": None if own is None else {"name": own.name, "steps": own.steps},
+        "workers": built.job.source.workers,
+        "prices": loaded.prices,
         "calibration": calibration_of(loaded, built.job),
         "shared_by": built.job.network(0).sharing,
         "bound": built.bound,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -13,6 +13,7 @@ from rich.table import Table
 
 from simnet.base import units
 from simnet.base.errors import InputError
+from simnet.base.processes import Here, Pool
 from simnet.calibration import CalibratedCostModel, load_cost_model
 from simnet.policies import Candidate, density_at
 from simnet.scenario import load
@@ -22,6 +23,7 @@ from simnet.studies.choosing.chances import Chances
 from simnet.studies.choosing.decision import Decision
 from simnet.studies.choosing.forecast import WholeJob
 from simnet.studies.choosing.inputs import Question
+from simnet.studies.choosing.side_by_side import SideBySide, side_by_side
 from simnet.studies.variants import ALL, variants
 
 
@@ -45,6 +47,7 @@ class Flags:
     schemes: str | None = None
     simulate: bool = False
     topology: str | None = None
+    param: Sequence[str] | None = None
     set_: Sequence[str] | None = None
     stack: str | None = None
     error: float | None = None
@@ -123,8 +126,19 @@ class OnJob(NamedTuple):
         return [(row.label, row.seconds / row.iterations, *row.spread()) for row in self.found.rows]
 
 
-def answer(flags: Flags) -> AtPoint | OnJob:
+def answer(
+    flags: Flags, pool: Pool | None = None, progress: Callable[[float], None] = lambda done: None
+) -> AtPoint | OnJob | SideBySide:
     """Return the decision that flags ask for.
+
+    Parameters
+    ----------
+    flags : Flags
+        What is asked.
+    pool : Pool, optional
+        Where the jobs of a grid are simulated; this process when omitted.
+    progress : callable
+        Called with the share of the grid that is done.
 
     Raises
     ------
@@ -135,6 +149,12 @@ def answer(flags: Flags) -> AtPoint | OnJob:
     if flags.about_a_point:
         asked = question(flags)[0]
         return AtPoint(asked, asked.answer())
+    if flags.param:
+        fields, schemes = _fields_of_job(flags), options.words(flags.schemes) or ()
+        error, pool = flags.error, pool or Here()
+        return side_by_side(
+            str(flags.scenario), flags.param, schemes, fields, flags.seed, error=error, pool=pool, progress=progress
+        )
     return _on_job(flags)
 
 
@@ -174,6 +194,10 @@ def refuse_ignored(flags: Flags, *, decision: bool = True, table: bool = False, 
         for option, value in others.items():
             if value not in (None, False):
                 raise InputError(f"{known}; without --fabric it is for closed forms or simulations", file=option)
+    options.only("the jobs of a scenario", on_job, {"--param": flags.param})
+    if flags.param:
+        simulated = {"--simulate": flags.simulate, "--all": flags.every}
+        options.only("decisions without --param, which simulates all of its jobs", False, simulated)
     heard = decision and closed and not on_job
     options.only("a decision by closed forms", heard, {"--misjudged": flags.misjudged})
     options.only("a decision by closed forms or over a whole job", heard or on_job, {"--error": flags.error})
@@ -217,13 +241,10 @@ def question(flags: Flags, *, over: bool = False) -> tuple[Question, CalibratedC
 def _on_job(flags: Flags) -> OnJob:
     """Return what the job of a scenario takes with every exchange."""
     assert flags.scenario is not None
-    overrides = _overrides(flags)
-    if flags.density is not None:
-        overrides += [f"job.density={options.density(flags.density)!r}", "job.compression_ratio=null"]
-    if flags.device is not None:
-        overrides.append(f"job.device={json.dumps(flags.device)}")
-    loaded = load(flags.scenario, overrides, flags.seed)
-    options.without_strategy(loaded, "choices are of jobs that exchange in every iteration")
+    loaded = load(flags.scenario, _fields_of_job(flags), flags.seed)
+    if loaded.config.job.strategy is not None:
+        way = "name fields and values to choose among, as --param job.strategy.period=10,50,100"
+        raise InputError(f"under a training strategy jobs are weighed side by side: {way}", field="job.strategy")
     run = loaded.build()
     effort = math.inf if flags.simulate else whole_job.EFFORT_OF_ALL if flags.every else whole_job.EFFORT
     among = whole_job.candidates_of(loaded, every=flags.every, named=_named(flags))
@@ -231,6 +252,16 @@ def _on_job(flags: Flags) -> OnJob:
     density = density_at(run.job.density, run.job.iterations - 1)
     asked = job_output.Asked(loaded.name, loaded.config.seed, run.job, density)
     return OnJob(asked, found, likely.over_job(found.rows, run.job, flags.error))
+
+
+def _fields_of_job(flags: Flags) -> list[str]:
+    """Return what flags set of the scenario whose job is asked about."""
+    overrides = _overrides(flags)
+    if flags.density is not None:
+        overrides += [f"job.density={options.density(flags.density)!r}", "job.compression_ratio=null"]
+    if flags.device is not None:
+        overrides.append(f"job.device={json.dumps(flags.device)}")
+    return overrides
 
 
 def _named(flags: Flags) -> tuple[Candidate, ...]:

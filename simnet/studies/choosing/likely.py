@@ -87,24 +87,52 @@ def over_job(rows: Sequence[Forecast], job: Job, error: float | None = None) -> 
     >>> float(over_job(found.rows, loaded.build().job).fastest.sum())
     1.0
     """
-    among, stack = [row.candidate for row in rows], name_of(job.network(0).stack)
+    among = [row.candidate for row in rows]
     sending = np.array([row.part("communicate") for row in rows])
-    kind, low, high = GIVEN, sending / (1 + (error or 0.0)), sending * (1 + (error or 0.0))
+    each = [0.0] * len(rows)
     if error is None:
-        each = np.array([row.iterations * messages(one, job) for row, one in zip(rows, among, strict=True)])
-        kind, (low, high) = kind_of_stack(stack), interval(stack, each, sending)
+        each = [row.iterations * messages(one, job) for row, one in zip(rows, among, strict=True)]
     # Iterations of the same moments meet the same links: what they leave open between two jobs is less than of one.
     best = min(rows, key=_seconds)
     apart = [0.0 if row is best else error_between(row, best) / max(row.seconds, 1e-300) for row in rows]
     left_open = np.minimum(apart, 1.0)
-    kernels = ((row.part("select"), row.part("select_low"), row.part("select_high")) for row in rows)
+    kernels = [(row.part("select"), row.part("select_low"), row.part("select_high")) for row in rows]
     computing = np.array([row.part("compute") for row in rows])
-    parts = [
-        Part(sending, low, high, [kind] * len(rows)),
-        in_job(_part(["select"] * len(among), kernels)),
-        Part(computing, computing, computing, [""] * len(rows)),
-    ]
+    parts = of_jobs(sending, each, kernels, computing, name_of(job.network(0).stack), error)
     return chances(list(map(off_alike, among)), parts, left_open=left_open)
+
+
+def of_jobs(
+    sending: Floats,
+    messages: Sequence[float],
+    selecting: Sequence[tuple[float, float, float]],
+    computing: Floats,
+    stack: str,
+    error: float | None = None,
+) -> list[Part]:
+    """Return the parts of the times of whole jobs, with their intervals.
+
+    Parameters
+    ----------
+    sending, computing : ndarray, shape (jobs,)
+        Time of messages, and of computing [s].
+    messages : sequence of float
+        Messages of a worker in each job, one after another.
+    selecting : sequence of (float, float, float)
+        Time of kernels, with its interval by the device's profile [s].
+    stack : str
+        Name of the transport stack.
+    error : float, optional
+        As of `over_job`.
+    """
+    kind, low, high = GIVEN, sending / (1 + (error or 0.0)), sending * (1 + (error or 0.0))
+    if error is None:
+        kind, (low, high) = kind_of_stack(stack), interval(stack, np.array(messages), sending)
+    return [
+        Part(sending, low, high, [kind] * len(sending)),
+        in_job(_part(["select"] * len(sending), selecting)),
+        Part(computing, computing, computing, [""] * len(sending)),
+    ]
 
 
 def off_alike(one: Candidate) -> str:

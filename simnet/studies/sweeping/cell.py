@@ -21,7 +21,7 @@ import pandas as pd
 from simnet.base.errors import SimnetError
 from simnet.base.processes import Report
 from simnet.job import PolicyResult
-from simnet.report import learning
+from simnet.report import learning, spent
 from simnet.report.results import versions
 from simnet.report.summary import PHASES, Summary, learning_columns, significant, summarize
 from simnet.scenario import Run, Scenario
@@ -31,7 +31,7 @@ from simnet.scenario.source import Source
 from simnet.traces.source import Shared
 from simnet.traces.synthetic import SyntheticSource
 
-FORMAT = "simnet sweep cell 4"
+FORMAT = "simnet sweep cell 5"
 """What the files of cells say that they are; with other columns, or another meaning of one, they say another."""
 
 MAX_BYTES = 64 * 2**20
@@ -60,6 +60,7 @@ COLUMNS = {
     "switches": "changes of choice",
     "vs_best": "its time over that of the fastest policy that can be run",
     "regret_s": "time lost against the one-step oracle [s]",
+    **spent.COLUMNS,
     **learning.COLUMNS,
     "message": "why there is no result",
 }
@@ -144,7 +145,7 @@ def _run(loaded: Scenario, expected: str, report: Report) -> bytes:
     results = {name: results[name] for name in built.policies if name in results}
     trained = loaded.config.job.gradients.train
     target = None if trained is None else trained.target
-    return _encoded(expected, loaded, rows(built, results, failed, target))
+    return _encoded(expected, loaded, rows(built, results, failed, target, loaded.prices))
 
 
 def _with_shared_gradients(built: Run) -> Run:
@@ -160,7 +161,11 @@ def _with_shared_gradients(built: Run) -> Run:
 
 
 def rows(
-    built: Run, results: Mapping[str, PolicyResult], failed: Mapping[str, str], target: float | None = None
+    built: Run,
+    results: Mapping[str, PolicyResult],
+    failed: Mapping[str, str],
+    target: float | None = None,
+    prices: spent.Prices | None = None,
 ) -> list[dict[str, Any]]:
     """Return a row for each policy; see `COLUMNS`. What there is not is None.
 
@@ -175,6 +180,8 @@ def rows(
     target : float, optional
         Where a model was trained: the accuracy whose time is of interest; 99 % of the best of the first policy when
         omitted.
+    prices : Prices, optional
+        What is paid.
     """
     summary: Summary | None = None
     if results:
@@ -185,6 +192,10 @@ def rows(
             target=target,
             # In every cell the same one, be it that it failed.
             reference=next(iter(built.policies)),
+            # Data parallelism has inner steps as well, one an iteration.
+            strategy={"name": "", "steps": 1 if built.job.strategy is None else built.job.strategy.steps},
+            workers=built.job.source.workers,
+            prices=prices,
         )
     learnt = {} if summary is None else learning_columns(summary)
     found = []
@@ -252,6 +263,7 @@ def _row(summary: Summary, name: str, frame: pd.DataFrame) -> dict[str, Any]:
         "switches": one["switch_count"],
         "vs_best": _number(one["simulated_s"] / best) if compared else None,
         "regret_s": None if one["regret"] is None else one["regret"]["seconds"],
+        **(spent.columns(one["spent"]) if "spent" in one else {}),
     }
 
 

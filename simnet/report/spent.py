@@ -1,0 +1,183 @@
+"""What a job has spent on its inner steps: time, devices and traffic, and money where prices are given.
+
+Jobs that exchange more or less often are alike by inner step: a worker's pass over a batch and its update. An iteration
+of a training strategy has several, one of data parallelism is one. *Utilisation* is the share of the simulated time in
+which workers compute, in the mean over them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from typing_extensions import TypedDict
+
+from simnet.base.units import format_bytes, format_seconds
+
+HEADINGS = ("policy", "inner steps", "an inner step", "utilisation", "sent by a worker in one")
+"""Of the table that people see; with prices, `MONEY` follow."""
+
+MONEY = ("devices", "traffic", "together")
+
+COLUMNS = {
+    "inner_steps": "inner steps of each worker: those of a training strategy, else one an iteration",
+    "step_s": "simulated time over inner steps [s]",
+    "utilisation": "share of the simulated time in which workers compute, mean over workers",
+    "money": "price of the workers' devices and of what they send, in job.prices.currency; none without job.prices",
+}
+"""Columns of tables that have a row per policy."""
+
+_HOUR, _GIGABYTE = 3600.0, 1e9
+
+
+class Prices(TypedDict):
+    """What is paid: for a worker's device by the hour, and for 10^9 bytes that a worker sends."""
+
+    device_hour: float
+    gigabyte: float
+    currency: str
+
+
+class Money(TypedDict):
+    """What devices cost, what traffic did, and both together, in the currency of the prices."""
+
+    devices: float
+    traffic: float
+    together: float
+
+
+class SpentSummary(TypedDict):
+    """What a policy spent; no money without prices."""
+
+    inner_steps: int
+    step_s: float
+    utilisation: float
+    sent_by_worker_B: float
+    money: Money | None
+
+
+def paid(prices: Prices, workers: int, seconds: float, nbytes: float) -> Money:
+    """Return what so many workers cost for so long, and so many bytes that they send together.
+
+    Parameters
+    ----------
+    prices : Prices
+        What is paid.
+    workers : int
+        How many.
+    seconds : float
+        How long they are there [s].
+    nbytes : float
+        What they send together [byte].
+
+    Examples
+    --------
+    >>> paid({"device_hour": 2.5, "gigabyte": 0.08, "currency": "USD"}, 4, 1800.0, 250e9)
+    {'devices': 5.0, 'traffic': 20.0, 'together': 25.0}
+    """
+    devices = prices["device_hour"] * workers * seconds / _HOUR
+    traffic = prices["gigabyte"] * nbytes / _GIGABYTE
+    return {"devices": devices, "traffic": traffic, "together": devices + traffic}
+
+
+def condensed(
+    seconds: float,
+    computed: float,
+    nbytes: float,
+    inner_steps: int,
+    workers: int,
+    prices: Prices | None,
+    rounded: Callable[[float], float],
+) -> SpentSummary:
+    """Return what a policy spent.
+
+    Parameters
+    ----------
+    seconds, computed : float
+        Simulated time, and the part of it in which workers compute, mean over them [s].
+    nbytes : float
+        Sent by all workers [byte].
+    inner_steps : int
+        Inner steps of each worker, at least one.
+    workers : int
+        How many there are.
+    prices : Prices, optional
+        What is paid.
+    rounded : callable
+        Rounds a number.
+    """
+    money = None if prices is None else paid(prices, workers, seconds, nbytes)
+    return {
+        "inner_steps": inner_steps,
+        "step_s": rounded(seconds / inner_steps),
+        "utilisation": rounded(computed / seconds) if seconds else 1.0,
+        "sent_by_worker_B": rounded(nbytes / workers / inner_steps),
+        "money": None if money is None else _rounded(money, rounded),
+    }
+
+
+def _rounded(money: Money, rounded: Callable[[float], float]) -> Money:
+    devices, traffic = rounded(money["devices"]), rounded(money["traffic"])
+    return {"devices": devices, "traffic": traffic, "together": rounded(money["together"])}
+
+
+def columns(one: SpentSummary) -> dict[str, Any]:
+    """Return `COLUMNS` of a policy."""
+    money = one["money"]
+    return {
+        "inner_steps": one["inner_steps"],
+        "step_s": one["step_s"],
+        "utilisation": one["utilisation"],
+        "money": None if money is None else money["together"],
+    }
+
+
+def amount(money: float, currency: str) -> str:
+    """Return an amount of money with its currency.
+
+    Parameters
+    ----------
+    money : float
+        How much.
+    currency : str
+        Of what.
+
+    Examples
+    --------
+    >>> amount(1234.5, "USD"), amount(0.01234, "EUR"), amount(0, "EUR")
+    ('1,230 USD', '0.0123 EUR', '0 EUR')
+    """
+    rounded = float(f"{money:.3g}")
+    return f"{rounded:,.0f} {currency}" if abs(rounded) >= 100 else f"{rounded:g} {currency}"
+
+
+def headings(prices: Prices | None) -> tuple[str, ...]:
+    """Return the headings of `rows`."""
+    return HEADINGS + (() if prices is None else MONEY)
+
+
+def rows(spent: Mapping[str, SpentSummary], prices: Prices | None) -> list[tuple[str, ...]]:
+    """Return what policies spent, for people.
+
+    Parameters
+    ----------
+    spent : mapping of policy name to SpentSummary
+        Those that ran.
+    prices : Prices, optional
+        What is paid.
+    """
+    return [
+        (
+            name,
+            f"{one['inner_steps']:,}",
+            format_seconds(one["step_s"]),
+            f"{100 * one['utilisation']:.3g} %",
+            format_bytes(one["sent_by_worker_B"]),
+            *(
+                ()
+                if prices is None or one["money"] is None
+                else (amount(float(cost), prices["currency"]) for cost in one["money"].values())  # type: ignore[arg-type]
+            ),
+        )
+        for name, one in spent.items()
+    ]

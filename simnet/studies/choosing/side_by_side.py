@@ -1,0 +1,471 @@
+"""Jobs side by side over a grid of their fields: how often to exchange, in how many fragments, how much, by what.
+
+Every cell of the grid is the scenario's job with other values of some fields, under each of its exchanges; all of them
+train for as many inner steps, over the links of the scenario as they change. They are simulated in full, cell by cell
+as a sweep does, and ranked by the time that those steps take; where a model is trained, by the time until it is as good
+as asked. Chances come of what messages and kernels may be off by, as for the jobs that `simnet choose` weighs
+otherwise.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any, NamedTuple
+
+import numpy as np
+from rich.table import Table
+from rich.text import Text
+
+from simnet.base.errors import InputError, SimnetError
+from simnet.base.processes import Pool
+from simnet.base.units import format_bytes, format_seconds, format_within
+from simnet.job import Job
+from simnet.job.local_steps import started
+from simnet.network.stack import name_of
+from simnet.policies import Candidate
+from simnet.report import barriers, spent
+from simnet.report.stacks import name_on
+from simnet.report.tables import empty_table
+from simnet.scenario import Scenario
+from simnet.scenario.resolve import candidate
+from simnet.studies.choosing import likely
+from simnet.studies.choosing.chances import Chances, chances
+from simnet.studies.choosing.output import advice, share
+from simnet.studies.comparison import each_fixed
+from simnet.studies.sweeping import work
+
+NEAR = 0.05
+"""Rows that take at most this share longer than the fastest are near it."""
+
+
+ANY = "any"
+"""Stands for values that make no difference to a row."""
+
+
+class Row(NamedTuple):
+    """A job of the grid under one exchange.
+
+    Parameters
+    ----------
+    values : tuple of str
+        Of the parameters, as they were given.
+    candidate : Candidate
+        The exchange.
+    seconds : float
+        Time of the inner steps that all train for, or until the target [s]; infinite if that is not reached.
+    compute, select, select_low, select_high, communicate : float
+        Its parts, means over the workers [s]: forward and backward pass and update; kernels, with their interval; what
+        is left for messages, and waiting for others.
+    messages : float
+        Of a worker, one after another.
+    step_s, utilisation : float
+        As of `simnet.report.spent`.
+    sent : float
+        Bytes that a worker sends in an inner step, in the mean.
+    money : float or None
+        Of those seconds, in the currency of the prices; None without prices.
+    low, high : float
+        The 90 % interval of the time, by what messages and kernels may be off by [s].
+    """
+
+    values: tuple[str, ...]
+    candidate: Candidate
+    seconds: float
+    compute: float
+    select: float
+    select_low: float
+    select_high: float
+    communicate: float
+    messages: float
+    step_s: float
+    utilisation: float
+    sent: float
+    money: float | None
+    low: float = math.nan
+    high: float = math.nan
+
+
+@dataclass(frozen=True)
+class SideBySide:
+    """The decision: every job of the grid under every exchange, the fastest first.
+
+    Parameters
+    ----------
+    name : str
+        The scenario.
+    seed : int
+        Its seed.
+    job : Job
+        The job of its first cell.
+    parameters : tuple of str
+        The fields that jobs differ in.
+    inner_steps : int
+        For how many all train, at least.
+    target : float or None
+        The accuracy until which all train; None if nothing is trained.
+    rows : tuple of Row
+        The jobs.
+    likely : Chances
+        How likely each of them is the fastest.
+    prices : Prices or None
+        What is paid.
+    refused : tuple of str
+        Cells that have no result, and why.
+    """
+
+    name: str
+    seed: int
+    job: Job
+    parameters: tuple[str, ...]
+    inner_steps: int
+    target: float | None
+    rows: tuple[Row, ...]
+    likely: Chances
+    prices: spent.Prices | None
+    refused: tuple[str, ...]
+
+    @property
+    def weighed(self) -> str:
+        """What `bars` are of."""
+        until = f"until an accuracy of {self.target:g}" if self.target is not None else "of all inner steps"
+        return f"time {until}, with its interval"
+
+    def label(self, row: Row) -> str:
+        """Return a row in words."""
+        return ", ".join([*map(" ".join, zip(self._names, row.values, strict=True)), row.candidate.label])
+
+    @property
+    def _names(self) -> list[str]:
+        short = [name.rpartition(".")[2] for name in self.parameters]
+        return [one if short.count(one) == 1 else name for one, name in zip(short, self.parameters, strict=True)]
+
+    @property
+    def title(self) -> str:
+        """What is asked, on one line."""
+        job = self.job
+        trained = f"{self.inner_steps:,} inner steps"
+        until = "" if self.target is None else f" or until an accuracy of {self.target:g}"
+        differ = {"strategy", "name"} & {one.rpartition(".")[2] for one in self.parameters}
+        strategy = "" if job.strategy is None or differ else f" by {job.strategy.name}"
+        return (
+            f"{self.name}, {job.source.workers} workers, {trained}{strategy}{until}; simulated with seed {self.seed} "
+            f"by the stack {name_on(job.network(0))}; device {job.device.name}; {barriers.weighed(job.barrier)}"
+        )
+
+    def ranking(self) -> Table:
+        """Return the jobs as a table, the fastest first."""
+        headings = [
+            *self._names, "exchange", "to the target" if self.target is not None else "all steps", "over the\nfastest",
+            "chance to\nbe fastest", "expected\nregret", "an inner\nstep", "utili-\nsation",
+            "sent by a worker\nin a step",
+        ]  # fmt: skip
+        if self.prices is not None:
+            headings.append("money")
+        table = empty_table(self.title, headings, [*self._names, "exchange"])
+        best = self.rows[0].seconds
+        for place, row in enumerate(self.rows):
+            reached = math.isfinite(row.seconds)
+            cells = [
+                *row.values,
+                row.candidate.label,
+                format_within(row.seconds, row.low, row.high) if reached else "not reached",
+                f"+{100 * (row.seconds / best - 1):.3g} %" if place and reached and best else "",
+                share(float(self.likely.fastest[place])),
+                share(float(self.likely.regret[place])) if reached else "-",
+                format_seconds(row.step_s),
+                f"{100 * row.utilisation:.3g} %",
+                format_bytes(row.sent),
+            ]
+            if self.prices is not None:
+                cells.append("-" if row.money is None else spent.amount(row.money, self.prices["currency"]))
+            table.add_row(*map(Text, cells), style="bold" if place == 0 else "")
+        return table
+
+    def sentences(self) -> list[str]:
+        """Return the decision in words: what, by how much, how sure, what is cheapest, and what is not known."""
+        best, said = self.rows[0], []
+        if not math.isfinite(best.seconds):
+            return [
+                f"No job reaches an accuracy of {self.target:g} in {self.inner_steps:,} inner steps.",
+                *self.refused,
+            ]
+        if len(self.rows) > 1:
+            second = self.rows[1]
+            behind = second.seconds / best.seconds - 1 if best.seconds else 0.0
+            margin = (
+                f"{100 * behind:.3g} % before {self.label(second)}" if math.isfinite(behind) else "no other gets there"
+            )
+            others = dict(zip(map(self.label, self.rows[1:]), self.likely.fastest[1:].tolist(), strict=True))
+            odds = float(self.likely.fastest[0]), float(self.likely.regret[0])
+            said.append(advice(self.label(best), *odds, margin, others, sure=self.likely.sure[0]))
+        near = [row for row in self.rows if row.seconds <= (1 + NEAR) * best.seconds]
+        most = max(near, key=lambda row: row.sent)
+        if most is not best and most.sent > best.sent:
+            said.append(
+                f"Of those within {100 * NEAR:g} % of it, {self.label(most)} sends the most for each step: "
+                f"{format_bytes(most.sent)} against {format_bytes(best.sent)}."
+            )
+        paid = [row for row in self.rows if row.money is not None and math.isfinite(row.seconds)]
+        if self.prices is not None and paid:
+            cheapest = min(paid, key=lambda row: row.money or 0.0)
+            told = spent.amount(cheapest.money or 0.0, self.prices["currency"])
+            longer = (
+                f", and takes {100 * (cheapest.seconds / best.seconds - 1):.3g} % longer"
+                if cheapest is not best
+                else ""
+            )
+            said.append(f"Cheapest is {self.label(cheapest)}: {told}{longer}.")
+        if self.target is None:
+            said.append(
+                "What fewer or smaller exchanges cost in accuracy is not part of these times; with job.gradients.train "
+                "a model is trained, and jobs are ranked by the time to an accuracy."
+            )
+        return said + list(self.refused)
+
+    def figures(self) -> dict[str, Any]:
+        """Return the decision for programs; names end in units."""
+        return {
+            "question": {
+                "title": f"{self.name}, {self.job.source.workers} workers",
+                "method": "simulated",
+                "workers": self.job.source.workers,
+                "parameters": int(self.job.source.true_parameters),
+                "inner_steps": self.inner_steps,
+                "target_accuracy": self.target,
+                "seed": self.seed,
+                "stack": name_on(self.job.network(0)),
+                "device": self.job.device.name,
+                "barrier": self.job.barrier,
+                "prices": self.prices,
+            },
+            "ranking": [
+                {
+                    "label": self.label(row),
+                    "parameters": dict(zip(self._names, row.values, strict=True)),
+                    "exchange": row.candidate.label,
+                    "scheme": row.candidate.scheme,
+                    "options": dict(row.candidate.options),
+                    "total_s": _number(row.seconds),
+                    "low_s": _number(row.low),
+                    "high_s": _number(row.high),
+                    "compute_s": _number(row.compute),
+                    "select_s": _number(row.select),
+                    "communicate_s": _number(row.communicate),
+                    "step_s": row.step_s,
+                    "utilisation": row.utilisation,
+                    "sent_in_a_step_B": row.sent,
+                    "money": None if row.money is None else _number(row.money),
+                    "chance_to_be_fastest": float(chance),
+                    "expected_regret": _number(float(regret)),
+                }
+                for row, chance, regret in zip(self.rows, self.likely.fastest, self.likely.regret, strict=True)
+            ],
+            "decision": self.label(self.rows[0]) if math.isfinite(self.rows[0].seconds) else None,
+            "sure": bool(self.likely.sure[0]),
+            "refused": list(self.refused),
+        }
+
+    def chances(self) -> dict[str, float]:
+        """Return how likely each job is the fastest, the fastest first."""
+        return dict(zip(map(self.label, self.rows), self.likely.fastest.tolist(), strict=True))
+
+    def bars(self) -> list[tuple[str, float, float, float]]:
+        """Return each job that gets there with its time and the ends of its interval [s], the fastest first."""
+        return [(self.label(row), row.seconds, row.low, row.high) for row in self.rows if math.isfinite(row.seconds)]
+
+
+def side_by_side(
+    scenario: str,
+    parameters: Sequence[str],
+    schemes: Sequence[str] = (),
+    overrides: Sequence[str] = (),
+    seed: int | None = None,
+    *,
+    error: float | None = None,
+    pool: Pool,
+    progress: Callable[[float], None] = lambda done: None,
+) -> SideBySide:
+    """Simulate the jobs of a grid, and rank them.
+
+    Parameters
+    ----------
+    scenario : str
+        A YAML file, or the name of a scenario that comes with simnet.
+    parameters : sequence of str
+        As ``FIELD=VALUES``; see `simnet.studies.sweeping.grid.axis`. At least one.
+    schemes : sequence of str
+        Exchanges in place of those of the scenario, as `simnet.studies.variants` reads them.
+    overrides, seed
+        As for `simnet.scenario.load`.
+    error : float, optional
+        Relative error of the time of messages, in place of what was measured.
+    pool : Pool
+        Where cells are simulated.
+    progress : callable
+        Called with the share that is done.
+
+    Raises
+    ------
+    InputError
+        If something is wrong with the scenario or a parameter.
+    SimnetError
+        If no cell has a result.
+
+    Examples
+    --------
+    >>> from simnet.base.processes import Here
+    >>> fields = ["job.iterations=2", "job.scale=200000", "exchanges={dense: {scheme: dense}, topk: {scheme: topk}}"]
+    >>> found = side_by_side("local_steps_wan", ["job.strategy.period=5,20"], overrides=fields, pool=Here())
+    >>> [found.label(row) for row in found.rows][0], found.inner_steps
+    ('period 20, topk', 200)
+    """
+    planned = work.plan(scenario, parameters, each_fixed(scenario, schemes, overrides, seed), seed)
+    _refuse_common(planned)
+    base = planned.base.build().job
+    wanted = base.iterations * _steps(base)
+    loaded: dict[int, Scenario] = {}
+    built: dict[int, Job] = {}
+    tasks = []
+    for number, task in enumerate(planned.tasks):
+        try:
+            loaded[number] = task.load()
+            built[number] = loaded[number].build().job
+        except InputError:
+            # Checking says what is wrong with it.
+            tasks.append(task)
+            continue
+        rounds = math.ceil(wanted / _steps(built[number]))
+        tasks.append(replace(task, overrides=(*task.overrides, f"job.iterations={rounds}")))
+    done = _simulated(replace(planned, tasks=tasks), pool, progress)
+    rows: list[Row] = []
+    refused = []
+    for number, cell in enumerate(planned.cells):
+        for result in done[number]:
+            if result["status"] == "done":
+                rows.append(_row(cell.values, result, loaded[number], built[number], wanted))
+            else:
+                refused.append(f"{cell}{', ' + result['policy'] if result['policy'] else ''}: {result['message']}")
+    if not rows:
+        raise SimnetError("; ".join(refused))
+    rows = sorted(_alike(rows), key=lambda row: row.seconds)
+    config, prices = planned.base.config, planned.base.prices
+    target = None if config.job.gradients.train is None else config.job.gradients.train.target
+    rows, odds = _weighed(rows, base, error)
+    names = tuple(one.name for one in planned.axes)
+    return SideBySide(
+        planned.base.name, config.seed, base, names, wanted, target, tuple(rows), odds, prices, tuple(refused)
+    )
+
+
+def _refuse_common(planned: work.Plan) -> None:
+    """Refuse parameters that all jobs have in common, and a target that is not the same for all."""
+    for one in planned.axes:
+        if one.name.split(".")[-1] in ("iterations", "seed"):
+            raise InputError("is what jobs have in common here; give it by --set", file=f"--param {one.name}")
+    trained = planned.base.config.job.gradients.train
+    if trained is not None and trained.target is None:
+        raise InputError("is missing: the accuracy until which all train", field="job.gradients.train.target")
+
+
+def _steps(job: Job) -> int:
+    """Return the inner steps of an iteration."""
+    return 1 if job.strategy is None else job.strategy.steps
+
+
+def _simulated(planned: work.Plan, pool: Pool, progress: Callable[[float], None]) -> dict[int, list[dict[str, Any]]]:
+    """Return the rows of all cells, as of `simnet.studies.sweeping.cell`, by the number of the cell."""
+    begun: dict[int, float] = {}
+
+    def told(number: int, part: float) -> None:
+        begun[number] = part
+        progress(min(sum(begun.values()) / len(planned.cells), 1.0))
+
+    with TemporaryDirectory() as folder:
+        checks = work.check(planned, Path(folder), pool, lambda number, part: None)
+        work.refuse_all(planned, checks)
+        todo = work.Work(planned, checks, Path(folder))
+        todo.run(pool, None, told)
+    return todo.results
+
+
+def _row(values: tuple[str, ...], result: dict[str, Any], loaded: Scenario, job: Job, wanted: int) -> Row:
+    """Return a job of the grid under an exchange, for as many inner steps as all train for, or until the target."""
+    label = result["policy"]
+    one = candidate(label, loaded.config.exchanges[label])
+    # Iterations are whole, so that some make a few steps more.
+    times = wanted / result["inner_steps"]
+    if loaded.config.job.gradients.train is not None:
+        reached = result["time_to_target_s"]
+        times = math.inf if reached is None else reached / result["simulated_s"]
+    iterations, workers = result["iterations"] * times, job.source.workers
+    seconds, nbytes = result["simulated_s"] * times, result["bytes_sent_B"] * times
+    money = None if loaded.prices is None else spent.paid(loaded.prices, workers, seconds, nbytes)["together"]
+    parts = {name: iterations * result[f"{name}_s"] for name in ("compute", "select", "select_low", "select_high")}
+    return Row(
+        values,
+        one,
+        seconds,
+        **parts,
+        communicate=max(seconds - parts["compute"] - parts["select"], 0.0) if math.isfinite(seconds) else math.inf,
+        messages=iterations * _messages(one, job),
+        step_s=result["step_s"],
+        utilisation=result["utilisation"],
+        sent=result["bytes_sent_B"] / workers / result["inner_steps"],
+        money=money,
+    )
+
+
+def _alike(rows: Sequence[Row]) -> list[Row]:
+    """Return rows without those that differ in values alone, as of a density that an exchange does not heed."""
+    found: dict[tuple[object, ...], Row] = {}
+    for row in rows:
+        key = row.candidate.label, row.seconds, row.compute, row.select, row.messages, row.sent
+        before = found.setdefault(key, row)
+        values = (own if own == other else ANY for own, other in zip(row.values, before.values, strict=True))
+        found[key] = row._replace(values=tuple(values))
+    return list(found.values())
+
+
+def _messages(one: Candidate, job: Job) -> float:
+    """Return how many messages a worker sends in an iteration, one after another, of gradients that are zero."""
+    if job.strategy is None:
+        return likely.messages(one, job)
+    own = job.strategy
+    strategy = started(job.source, own.name, own.options, one, seed=job.seed, bucket=own.bucket)
+    zeros = np.zeros((job.source.workers, job.source.parameters), dtype=np.float32)
+    syncs = [sync for _ in range(own.steps) for sync in strategy.step(zeros).syncs]
+    return sum(sync.schedule.n_messages for sync in syncs) / job.source.workers
+
+
+def _weighed(rows: Sequence[Row], job: Job, error: float | None) -> tuple[list[Row], Chances]:
+    """Return the rows with their intervals, and how likely each is the fastest; those that get nowhere are not."""
+    there = [row for row in rows if math.isfinite(row.seconds)]
+    if not there:
+        return list(rows), Chances(np.zeros(len(rows)), np.full(len(rows), math.inf), np.zeros(len(rows)))
+    parts = likely.of_jobs(
+        np.array([row.communicate for row in there]),
+        [row.messages for row in there],
+        [(row.select, row.select_low, row.select_high) for row in there],
+        np.array([row.compute for row in there]),
+        name_of(job.network(0).stack),
+        error,
+    )
+    low, high = (np.sum([getattr(part, end) for part in parts], axis=0) for end in ("low", "high"))
+    found = chances([likely.off_alike(row.candidate) for row in there], parts)
+    shown = [
+        row._replace(low=least, high=most) for row, least, most in zip(there, low.tolist(), high.tolist(), strict=True)
+    ]
+    left = len(rows) - len(there)
+    return [*shown, *rows[len(there) :]], Chances(
+        np.append(found.fastest, np.zeros(left)),
+        np.append(found.regret, np.full(left, math.inf)),
+        np.append(found.at_least, np.zeros(left)),
+    )
+
+
+def _number(value: float) -> float | None:
+    return value if math.isfinite(value) else None
