@@ -16,7 +16,7 @@ from simnet import collectives
 from simnet.base.errors import InputError, SimnetError, StalledError, Waits
 from simnet.job import Compute, Overlap, run_policy
 from simnet.job.exchange import SparsifierSet
-from simnet.network import OnOffFlow
+from simnet.network import OnOffFlow, Stack
 from simnet.network.weather import Weather, constant, markov
 from simnet.policies import Candidate, Fixed, Flexible, Monitor, OneStepOracle
 from simnet.scenario import load
@@ -52,6 +52,13 @@ def test_who_waits_in_which_round_for_whom_and_since_when():
     assert [one.rank for one in error.stuck] == [2]
     assert error.stuck[0].peers == (1,)
     assert "from rank 1, which died at 0.005 s" in error.waiting[0]
+
+
+def test_who_only_sends_goes_on_beside_a_message_to_the_dead_where_its_stack_posts_ahead():
+    to_both = Schedule(3, [Round([0], [1], 1e3, phase="one call"), Round([0], [2], 1e3, phase="one call")])
+    for ahead in (True, False):
+        error = stall(star(3, stack=Stack("acknowledged", posts_ahead=ahead)), to_both, deaths={1: 0.0})
+        assert (2 in {one.rank for one in error.stuck}) is not ahead
 
 
 def test_those_who_wait_for_others_who_wait_are_told_apart():
