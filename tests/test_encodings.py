@@ -1,11 +1,15 @@
 """Encodings of indices and values: messages come back, bytes are theirs, and every scheme heeds or refuses a code."""
 
+import csv
+
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+import commands
 from gradients import KINDS, gradients_of
+from scenario_texts import SMALL
 from simnet.costs.devices import load_device
 from simnet.costs.encodings import (
     INDEX_CODES,
@@ -14,6 +18,7 @@ from simnet.costs.encodings import (
     encoded_index_bytes,
     encoded_value_bytes,
 )
+from simnet.hooks.exchanges import SCHEMES
 from simnet.policies import Candidate
 from simnet.policies.candidate import closed_form
 from simnet.sparsifier_models import create, names
@@ -293,7 +298,7 @@ def test_indices_that_are_broadcast_or_padded_take_their_own_bytes():
         model = made("uniontopk", indices=code)
         longest = max(encode_indices(top_k(row, model.k), 2500, code).size for row in gradients)
         rounds = model.exchange(gradients).schedule.rounds
-        assert {one.nbytes.max() for one in rounds if one.phase == "indices"} == {longest}
+        assert {nbytes for one in rounds if one.phase == "indices" for nbytes in one.nbytes.tolist()} == {longest}
 
 
 def test_merged_messages_take_the_bytes_of_what_they_hold():
@@ -319,6 +324,55 @@ def test_gains_are_those_of_an_exchange_with_the_values_that_are_read():
         model = made(scheme, values=code)
         found = model.gains(gradients, [0.04])[0]
         assert found == pytest.approx(model.exchange(gradients).stats["gain"], rel=1e-6)
+
+
+def test_encoding_takes_time_before_the_messages_and_decoding_after_them():
+    gradients = gradients_of("heavy", 4, 2500, 5)
+
+    def passes(**options):
+        """Return the kernels before the first message, and after it, of `topk`; their methods."""
+        exchange = made("topk", **options).exchange(gradients)
+        early = [one.method for one in exchange.kernels if one.before == 0]
+        return early, [one.method for one in exchange.kernels if one.before > 0]
+
+    selects, adds = passes()
+    for options, encodes, decodes in (
+        ({"indices": "int32"}, [], []),
+        ({"indices": "int64"}, ["cast"], ["cast"]),
+        ({"indices": "int16"}, ["topk_layer", "cast"], ["cast"]),
+        ({"indices": "bitmap"}, ["topk_layer", "cast", "scatter"], ["scan"]),
+        ({"indices": "delta"}, ["topk_layer", "norm", "cast"], ["norm", "cast"]),
+        ({"values": "float16"}, ["cast"], ["cast"]),
+        ({"values": "4bit"}, ["norm", "cast"], ["cast"]),
+    ):
+        early, late = passes(**options)
+        assert early == [*selects[:-1], *encodes, selects[-1]], options
+        assert late == [*decodes, *adds], options
+    # Entries that a scan finds are in order.
+    assert "topk_layer" not in [one.method for one in made("sage", indices="delta").exchange(gradients).kernels][:4]
+    # A receiver reads each message; a bitmap has a bit for every entry.
+    read = next(one for one in made("topk", indices="bitmap").exchange(gradients).kernels if one.method == "scan")
+    assert (float(read.entries), read.launches) == (2500 / 32, 4)
+
+
+def test_a_hook_refuses_codes():
+    for scheme, options in (("topk", {"indices": "delta"}), ("artopk", {"values": "float16"})):
+        ((name, code),) = options.items()
+        assert SCHEMES[scheme].refuses(made(scheme, **options)) == f"{name}: {code}"
+        assert not SCHEMES[scheme].refuses(made(scheme))
+
+
+def test_a_sweep_goes_over_codes(tmp_path):
+    path = tmp_path / "one.yaml"
+    path.write_text(SMALL.replace("{scheme: dense}", "{scheme: topk}").replace("density: 0.5", "density: 0.05"))
+    commands.did("sweep", path, "--param", "exchanges.dense.indices=int32,delta,bitmap", "--out", tmp_path / "out")
+    with (tmp_path / "out" / "sweep.csv").open() as table:
+        rows = list(csv.DictReader(table))
+    found = {row["exchanges.dense.indices"]: float(row["bytes_sent_B"]) for row in rows}
+    # Two iterations of four workers, each of whose 200 entries reach three others.
+    assert found["int32"] == 2 * 4 * 3 * 200 * 8
+    assert found["bitmap"] == 2 * 4 * 3 * (4000 / 8 + 200 * 4)
+    assert 2 * 4 * 3 * (4 + 200 * 5) <= found["delta"] < 2 * 4 * 3 * (4 + 200 * 5.2)
 
 
 def test_a_sample_has_the_bytes_of_the_whole_model():
