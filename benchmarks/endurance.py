@@ -3,11 +3,14 @@
     python benchmarks/endurance.py scenarios [--count 200]
     python benchmarks/endurance.py resumes [--count 20]
     python benchmarks/endurance.py workers [--seconds 60 --cells 40]
+    python benchmarks/endurance.py iterations [--count 100000]
+    python benchmarks/endurance.py changes [--minutes 5]
 
 *scenarios* runs the shipped scenarios in turn in one process, each time with another seed. *resumes* kills a live
 training with SIGKILL again and again, and lets the same command resume. *workers* runs a sweep on a Dask cluster of
 this machine (extra `dask`) of which a worker is killed every so many seconds. The last two compare results with those
-of a run that was left alone, byte by byte. Ends with 1 if something grows or differs.
+of a run that was left alone, byte by byte. *iterations* simulates jobs that are each twice as long as the one before.
+*changes* times a transfer of seconds on links that change every nanosecond. Ends with 1 if something grows or differs.
 """
 
 from __future__ import annotations
@@ -16,6 +19,7 @@ import argparse
 import gc
 import itertools
 import os
+import resource
 import signal
 import subprocess
 import sys
@@ -41,8 +45,17 @@ def main() -> None:
     workers = what.add_parser("workers")
     workers.add_argument("--seconds", type=float, default=60.0)
     workers.add_argument("--cells", type=int, default=40)
+    what.add_parser("iterations").add_argument("--count", type=int, default=100_000)
+    what.add_parser("changes").add_argument("--minutes", type=float, default=5.0)
     given = parser.parse_args()
-    wrong = {"scenarios": run_scenarios, "resumes": resume, "workers": lose_workers}[given.what](given)
+    do = {
+        "scenarios": run_scenarios,
+        "resumes": resume,
+        "workers": lose_workers,
+        "iterations": go_on,
+        "changes": change,
+    }
+    wrong = do[given.what](given)
     print("flat" if not wrong else "\n".join(["NOT FLAT:", *wrong]))
     raise SystemExit(bool(wrong))
 
@@ -164,6 +177,47 @@ def lose_workers(given: argparse.Namespace) -> list[str]:
             wrong.append("it was done before a worker was killed; take more cells")
         subprocess.run([*command, str(alone)], check=True)
         return wrong + differences(lost, alone)
+
+
+def go_on(given: argparse.Namespace) -> list[str]:
+    """Run jobs of a quarter, half and all of the iterations in processes of their own; return what grew faster."""
+    command = [sys.executable, "-m", "simnet.cli", "run", "quickstart", "--policies", "AG", "--no-report", "--quiet"]
+    took = []
+    for count in (given.count // 4, given.count // 2, given.count):
+        with tempfile.TemporaryDirectory() as home:
+            before = resource.getrusage(resource.RUSAGE_CHILDREN)
+            subprocess.run([*command, "--set", f"job.iterations={count}", "--out", home], check=True)
+            # The peak is that of the largest so far, and they grow.
+            used = resource.getrusage(resource.RUSAGE_CHILDREN)
+            seconds = used.ru_utime + used.ru_stime - before.ru_utime - before.ru_stime
+            took.append((seconds, used.ru_maxrss / 1024))
+        print(f"{count:,} iterations: {took[-1][0]:.1f} CPU s, {took[-1][1]:.0f} MiB at most", flush=True)
+    (early, less), (late, more) = took[0], took[-1]
+    wrong = (
+        [f"CPU seconds grew {late / early:.1f}-fold where iterations grew fourfold"] if late > 4 * _MORE * early else []
+    )
+    return wrong + ([f"memory [MiB]: {less:.0f}, then {more:.0f}"] if more > _MORE * less else [])
+
+
+def change(given: argparse.Namespace) -> list[str]:
+    """Run a job on links that change every nanosecond; return what is neither a result nor a reason."""
+    weather = "[{links: all, bandwidth: {steps: {at: [0 s, 1 ns], factors: [100 %, 50 %], period: 2 ns}}}]"
+    command = [sys.executable, "-m", "simnet.cli", "run", "quickstart", "--policies", "AG", "--no-report", "--quiet"]
+    command += ["--set", "job.iterations=2", "--set", "network.topology.star.bandwidth=1 Mbit/s"]
+    before = resource.getrusage(resource.RUSAGE_CHILDREN)
+    with tempfile.TemporaryDirectory() as home:
+        try:
+            done = subprocess.run(
+                [*command, "--set", f"network.weather={weather}", "--out", home],
+                capture_output=True,
+                text=True,
+                timeout=60 * given.minutes,
+            )
+        except subprocess.TimeoutExpired:
+            return [f"it was not done after {given.minutes:g} minutes"]
+    used = resource.getrusage(resource.RUSAGE_CHILDREN)
+    print(f"ended with {done.returncode} after {used.ru_utime - before.ru_utime:.1f} CPU s {done.stderr.strip()}")
+    return [] if done.returncode in (0, 2) else [f"it ended with {done.returncode}"]
 
 
 def differences(one: Path, other: Path) -> list[str]:

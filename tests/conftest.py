@@ -15,8 +15,9 @@ from scenario_texts import SMALL
 from simnet.base.threads import THREADS
 
 # Tests run on all processors already, and the threads of linear algebra would wait for each other. Read when numpy is
-# imported, here and in processes that tests start.
-os.environ.update(dict.fromkeys(THREADS, "1"))
+# imported, here and in processes that tests start. The matrix asks for more.
+for _one in THREADS:
+    os.environ.setdefault(_one, "1")
 # Processes of pytest-xdist have a width, which tables go by.
 os.environ.pop("COLUMNS", None)
 
