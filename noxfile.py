@@ -18,8 +18,9 @@ nox.options.default_venv_backend = "uv|venv"
 nox.options.sessions = ["tests", "oldest", "newest", "plain", "extra", "threads"]
 
 PROJECT = tomllib.loads(Path("pyproject.toml").read_text(encoding="utf-8"))["project"]
-# What tests need beside simnet.
+# What tests need beside simnet and its extras, and what all of them need.
 TOOLS = ("hypothesis", "pytest", "pytest-xdist", "hatchling", "hatch-fancy-pypi-readme")
+ALL = (*TOOLS, "scikit-learn")
 SHORT = "published clocks run_in_step in_step costs exponential normals schedule units"
 SELECTION = tuple(f"tests/test_{name}.py" for name in SHORT.split())
 # What is tested of an extra alone, and what else that needs.
@@ -45,14 +46,14 @@ def run(session: nox.Session, *arguments: str, chosen: tuple[str, ...] = SELECTI
 @nox.session(python=["3.11", "3.12", "3.13"])
 def tests(session: nox.Session) -> None:
     """Run the tests with the versions of constraints.txt."""
-    session.install("--constraint", "constraints.txt", "--editable", ".", *TOOLS)
+    session.install("--constraint", "constraints.txt", "--editable", ".", *ALL)
     run(session)
 
 
 @nox.session(python="3.11")
 def oldest(session: nox.Session) -> None:
     """Run the tests with the oldest versions of dependencies that pyproject.toml allows."""
-    session.install(*lowest(PROJECT["dependencies"]), *TOOLS)
+    session.install(*lowest(PROJECT["dependencies"]), *ALL)
     session.install("--no-deps", "--editable", ".")
     # Old versions call what newer ones, of what they need, call deprecated.
     run(session, "-W", "ignore::DeprecationWarning")
@@ -61,7 +62,7 @@ def oldest(session: nox.Session) -> None:
 @nox.session(python="3.13")
 def newest(session: nox.Session) -> None:
     """Run the tests with the newest versions that there are today."""
-    session.install("--upgrade", "--editable", ".", *TOOLS)
+    session.install("--upgrade", "--editable", ".", *ALL)
     run(session)
 
 
@@ -85,7 +86,7 @@ def extra(session: nox.Session, extra: str) -> None:
 @nox.parametrize("count", [1, 2])
 def threads(session: nox.Session, count: int) -> None:
     """Hold golden runs and clocks to their values with so many threads of the numerical libraries."""
-    session.install("--constraint", "constraints.txt", "--editable", ".", *TOOLS)
+    session.install("--constraint", "constraints.txt", "--editable", ".", *ALL)
     limits = dict.fromkeys(
         ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "NUMBA_NUM_THREADS"), str(count)
     )
