@@ -418,6 +418,19 @@ def test_buckets_in_any_order_take_as_long_to_compute_and_select(order):
         assert timing.finish == pytest.approx(begun[-1])
 
 
+@pytest.mark.parametrize("engine", ["vectorised", "fluid"])
+def test_once_their_own_streams_are_done_ranks_communicate_or_compute_or_wait(engine):
+    both = timed([part(), part(unpack=7.0)], [1, 2], [0, 0], pair(engine=engine))
+    # Streams are done at 2, and the second swap at 5, before what unpacks it.
+    assert (both.rank_communicate.tolist(), both.rank_compute.tolist()) == ([3, 3], [7, 7])
+    # From 5 on rank 0 merges for 3 s, for which rank 1 waits; a message takes 1 s to leave, and 1 s more to arrive.
+    one_way = Schedule(2, [Round([], [], [], [3.0, 0.0]), Round([0], [1], 1000.0)])
+    timing = timed([one_way], [4], [1], pair(engine=engine))
+    assert timing.rank_communicate.tolist() == [1, 2]
+    assert timing.rank_compute.tolist() == [3, 0]
+    assert timing.rank_wait.tolist() == [0, 3]
+
+
 def test_who_waits_for_a_failed_worker_has_stopped_once_its_own_stream_is_done():
     # Rank 1 fails in the first swap; rank 0 computes and selects until 12.
     with pytest.raises(StalledError) as stalled:
