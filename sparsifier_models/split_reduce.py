@@ -375,7 +375,14 @@ class Rest(NamedTuple):
     values: Values
 
     def into(self, rows: Values, where: NDArray[np.bool_]) -> None:
-        """Add it to the worker's row where a mask over all entries says so."""
+        """Add it to the worker's row.
+
+        Parameters
+        ----------
+        rows : ndarray of float32, shape (P, n)
+        where : ndarray of bool, shape (n,)
+            Only at these entries.
+        """
         inside = where[self.indices]
         rows[self.worker, self.indices[inside]] += self.values[inside]
 
