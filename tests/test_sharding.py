@@ -84,7 +84,7 @@ def test_a_job_in_shards_has_the_same_results(name, processes):
 
 
 @pytest.mark.parametrize("count", [1, 2, 3])
-@pytest.mark.parametrize("options", [{}, {"compat": "released"}, {"error_feedback": False}])
+@pytest.mark.parametrize("options", [{}, {"compat": "released"}, {"error_feedback": False}, {"values": "bfloat16"}])
 @pytest.mark.parametrize("scheme", SEPARABLE)
 def test_every_separable_scheme_exchanges_the_same_in_shards(scheme, options, count):
     one = source(5)
