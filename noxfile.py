@@ -1,8 +1,8 @@
 """The matrix: Pythons, versions of dependencies, extras, threads; ``nox -l`` lists it, ``nox -s tests-3.12`` runs one.
 
 Each session makes an environment of its own and runs the tests of `SELECTION`, where versions and machines show: golden
-runs, clocks, closed forms, draws and units. ``nox -s tests-3.12 -- tests`` runs all, or what else stands behind ``--``.
-The interpreters have to be there: sessions of others are skipped, and said. What they gave stands in
+runs, clocks, closed forms, exponentials and units. ``nox -s tests-3.12 -- tests`` runs all, or what else stands behind
+``--``. The interpreters have to be there: sessions of others are skipped, and said. What they gave stands in
 docs/matrix.md.
 """
 
@@ -21,7 +21,7 @@ PROJECT = tomllib.loads(Path("pyproject.toml").read_text(encoding="utf-8"))["pro
 # What tests need beside simnet and its extras, and what all of them need.
 TOOLS = ("hypothesis", "pytest", "pytest-xdist", "hatchling", "hatch-fancy-pypi-readme")
 ALL = (*TOOLS, "scikit-learn")
-SHORT = "published clocks run_in_step in_step costs exponential normals schedule units"
+SHORT = "published clocks costs exponential schedule units"
 SELECTION = tuple(f"tests/test_{name}.py" for name in SHORT.split())
 # What is tested of an extra alone, and what else that needs.
 EXTRAS: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
@@ -90,4 +90,4 @@ def threads(session: nox.Session, count: int) -> None:
     limits = dict.fromkeys(
         ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "NUMBA_NUM_THREADS"), str(count)
     )
-    run(session, chosen=SELECTION[:3], **limits)
+    run(session, chosen=SELECTION[:2], **limits)
