@@ -431,6 +431,16 @@ def test_once_their_own_streams_are_done_ranks_communicate_or_compute_or_wait(en
     assert timing.rank_wait.tolist() == [0, 3]
 
 
+def test_who_only_sends_and_merges_never_waits():
+    # Of what rank 0 does between rounds, 3 s are over when its own stream is done, at 6, and 4 s are not.
+    one_way = Schedule(2, [Round([], [], [], [3, 0]), Round([0], [1], 1e3), Round([0], [1], 1e3, [0.5, 0.25])])
+    timing = timed([one_way, one_way], [1, 2], [0.5, 0.5])
+    assert timing.computed.done.tolist() == [6, 3]
+    assert timing.rank_compute.tolist() == [4, 0.5]
+    assert timing.rank_wait[0] == 0 < timing.rank_wait[1]
+    assert sum(timing.split) == pytest.approx(timing.left - timing.computed.done)
+
+
 def test_who_waits_for_a_failed_worker_has_stopped_once_its_own_stream_is_done():
     # Rank 1 fails in the first swap; rank 0 computes and selects until 12.
     with pytest.raises(StalledError) as stalled:
