@@ -161,9 +161,10 @@ def test_what_is_no_probability_is_refused(p: object) -> None:
         Loss({(0, "switch"): p})  # type: ignore[dict-item]
 
 
-def test_limits_refuse_certain_loss() -> None:
-    with pytest.raises(ValueError, match="must be in 0 <= p < 1"):
-        Transport().limits([0.1, 1.0])
+@pytest.mark.parametrize("p", [-0.1, 1.0, math.nan, [0.1, -1e-9]])
+def test_limits_refuse_what_is_no_probability_and_certain_loss(p: object) -> None:
+    with pytest.raises(ValueError, match="a probability of loss must be in 0 <= p < 1"):
+        Transport().limits(p)  # type: ignore[arg-type]
 
 
 # Incast
