@@ -75,7 +75,7 @@ class TestShippedTrace:
     def test_it_is_small_and_says_what_it_is(self, digits):
         assert sum(path.stat().st_size for path in (SHIPPED / "digits").iterdir()) <= 8e6
         info = digits.info
-        assert names() == ["digits"]
+        assert "digits" in names()
         assert (digits.workers, info.workers, digits.parameters) == (8, 8, 18_586)
         assert 10 <= len(info.points) <= 14
         assert info.points[0].step == 0

@@ -23,7 +23,7 @@ from simnet.validate.jobs import report as jobs
 from simnet.validate.links import AGAIN, repeated, winners
 from simnet.validate.links import TITLES as LINK_TITLES
 from simnet.validate.rivals import LEARNED, NEAREST, NEAREST_BY_BUS, NEIGHBOURS, RULE
-from validating import alike, constants, coverage
+from validating import alike, constants, coverage, likeness
 
 MODELS = {
     "ours": "ours",
@@ -198,6 +198,7 @@ def page(
             parts.append(_split(split, part, results, figures.get(split)))
     parts += [chances.section(judged, figures.get("chances"))] if judged else []
     parts += [constants.section(table, CONSTANTS)] if CONSTANTS.is_file() else []
+    parts += [likeness.section(likeness.TABLE)] if likeness.TABLE.is_file() else []
     parts += [jobs.section(), _worst(table), _on_what(known), NOT_VALIDATED, _left_out(results), _made(results)]
     return "\n".join(part.strip() + "\n" for part in parts if part)
 

@@ -124,10 +124,13 @@ def _by_quantiles(source: RecordedSource, like: SyntheticParameters) -> Syntheti
     orders = [refining.ordered(points, place) for place in tracked(range(len(sizes)), 0.5)]
     # Their thresholds are those of a worker of mean size.
     shares = [np.array(row) / np.mean(row) for row in like.worker_sizes or ()]
+    steady, memory = _lasting_signs(source, steps, like.memory)
     fixed, period = _lasting_kinds(refining.lasting(points, [order for order, _ in orders], sizes), steps)
     return like.model_copy(
         update={
             "worker_sizes": tuple(_rounded(row) for row in shares),
+            "steady": _rounded([steady])[0],
+            "memory": _rounded([memory])[0],
             "fixed": _rounded([fixed])[0],
             "period": _rounded([period])[0],
             "layers": tuple(
@@ -137,7 +140,8 @@ def _by_quantiles(source: RecordedSource, like: SyntheticParameters) -> Syntheti
                         "spread": (0.0,) * len(points),
                         "tail": (0.0,) * len(points),
                         "shared": (order.shared,) * len(points),
-                        "agree": _rounded(agree),
+                        "agree": _rounded(agree[:, 0]),
+                        "agree_large": _rounded(agree[:, 1]),
                         "magnitudes": tuple(_rounded(point.magnitudes[place]) for point in points),
                         "kinds": tuple(zip(*(_rounded(one) for one in order.kinds[1:]), strict=True)),
                         "shares": tuple(_rounded(row) for row in order.shares),
@@ -198,7 +202,7 @@ def _scales(part: Values) -> _Scales:
     return _Scales(dead, spread, evenness, shared, lasting)
 
 
-def _between_workers(values: NDArray[np.floating[Any]]) -> Floats:
+def _between_workers(values: NDArray[np.number[Any]]) -> Floats:
     """Return E[x_v x_w] over all entries and pairs of distinct workers v and w, between any two points.
 
     Parameters
@@ -303,6 +307,29 @@ def _lasting_kinds(found: refining.Lasting, steps: NDArray[np.int64]) -> tuple[f
             expected = (1 - weight) * predicted[low, :, pairs].T + weight * predicted[low + 1, :, pairs].T
             error = float(np.square((expected - recorded) / typical).sum())
             best = min(best, (error, float(fixed), float(period)))
+    return best[1], best[2]
+
+
+def _lasting_signs(source: RecordedSource, steps: NDArray[np.int64], memory: float) -> tuple[float, float]:
+    """Return the share of c that is steady, and the memory of the rest, by the signs that workers have in common.
+
+    Signs, as it is those of the many small entries that residuals add up, step by step, until they are large.
+    """
+    signs = np.stack([np.sign(source.recorded(place)).astype(np.int8) for place in range(len(steps))])
+    common = _between_workers(signs)
+    first, second = np.triu_indices(len(steps), 1)
+    size = np.sqrt(np.maximum(common.diagonal(), 0.0))
+    weights = size[first] * size[second]
+    if not weights.any():
+        return 0.0, memory
+    found = np.clip(common[first, second] / np.where(weights > 0, weights, math.inf), 0.0, 1.0)
+    lags = np.abs(steps[second] - steps[first])
+    best = (math.inf, 0.0, memory)
+    for steady in np.linspace(0.0, 1.0, 41):
+        for rest in np.linspace(0.0, _LONGEST_MEMORY, 19):
+            expected = 2 / math.pi * np.arcsin(steady + (1 - steady) * rest**lags)
+            error = float(weights**2 @ np.square(expected - found))
+            best = min(best, (error, float(steady), float(rest)))
     return best[1], best[2]
 
 

@@ -69,3 +69,20 @@ class Ranked:
         behind *= bits
         np.take(self._starts, cell, out=out, mode="clip")
         out += behind
+
+
+def spread_evenly(normals: Values, offset: float) -> Values:
+    """Return standard normals in the same order that are spread evenly: of a small layer chance would decide much.
+
+    Parameters
+    ----------
+    normals : ndarray of float32, shape (n,)
+        Of a layer.
+    offset : float
+        Where the evenly spaced shares begin, from 0 to 1 of the space between them.
+    """
+    from scipy.special import ndtri
+
+    ranks = np.empty(len(normals))
+    ranks[np.argsort(normals, kind="stable")] = np.arange(len(normals))
+    return np.asarray(ndtri((ranks + 0.01 + 0.98 * offset) / len(normals)), dtype=np.float32)

@@ -259,8 +259,8 @@ def names() -> list[str]:
 
     Examples
     --------
-    >>> names()
-    ['digits']
+    >>> names()[0], names()[-1]
+    ('convolutional', 'transformer-local-dirichlet')
     """
     return sorted(path.parent.name for path in SHIPPED.glob(f"*/{DESCRIPTION}"))
 

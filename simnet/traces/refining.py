@@ -33,6 +33,10 @@ COARSE: Floats = np.concatenate([[1.0, 0.95, 0.9, 0.8, 0.7, 0.6, 0.5, 0.4, 0.3, 
 
 # So many largest magnitudes of a worker are left as they are, but no larger share.
 _OWN, _OWN_SHARE = 30, 1 / 300
+
+LARGE = 0.1
+"""Share of the entries of a layer, the largest, whose signs are looked at apart."""
+
 # Densities of the whole gradient at which thresholds, and overlaps over time, are looked at.
 _DENSITIES = (0.001, 0.01, 0.1)
 
@@ -47,8 +51,9 @@ class Point(NamedTuple):
 
     Parameters
     ----------
-    signs : tuple of float
-        Mean product of the signs of an entry at two workers, of each layer, not below zero.
+    signs : tuple of (float, float, float)
+        Mean product of the signs of an entry at two workers, of each layer, not below zero: of all entries, of the
+        smaller ones, and of the share `LARGE` that are the largest in the mean of the workers.
     magnitudes : ndarray, shape (number of layers, Q)
         Quantiles of the magnitude, ascending, at a worker of mean size; `BEYOND` says which.
     counts : tuple of Counted
@@ -59,7 +64,7 @@ class Point(NamedTuple):
         What top-k selects, at each density, packed along the entries.
     """
 
-    signs: tuple[float, ...]
+    signs: tuple[tuple[float, float, float], ...]
     magnitudes: Floats
     counts: tuple[Counted, ...]
     local: Floats
@@ -77,7 +82,7 @@ def looked_at(gradients: Values, sizes: Sequence[int]) -> Point:
     """
     P, n = gradients.shape
     ends = np.cumsum(sizes)[:-1]
-    signs = tuple(_same_signs(part) for part in np.split(gradients, ends, axis=1))
+    signs = tuple(_signs(part) for part in np.split(gradients, ends, axis=1))
     magnitudes = np.abs(gradients)
     order = np.argsort(-magnitudes, axis=1, kind="stable")
     top = order[:, : max(1, min(_OWN, round(_OWN_SHARE * n)))]
@@ -120,16 +125,18 @@ def looked_at(gradients: Values, sizes: Sequence[int]) -> Point:
     )
 
 
-def ordered(points: Sequence[Point], layer: int) -> tuple[Order, tuple[float, ...]]:
+def ordered(points: Sequence[Point], layer: int) -> tuple[Order, Floats]:
     """Return the order of a layer's entries, and the share of them that have the same sign at all workers anyway.
 
     What workers share makes magnitudes alike as well as signs. Where the signs are more alike, some entries have the
-    same sign everywhere: those of an output layer, say, for whatever is seldom the answer.
+    same sign everywhere: those of an output layer, say, for whatever is seldom the answer. These are small, as the
+    large ones are those that differ from batch to batch, so shares are of the smaller entries and of the largest,
+    shape (number of points, 2).
     """
-    signs = [point.signs[layer] for point in points]
-    order = fitted([point.counts[layer] for point in points], math.sin(math.pi / 2 * float(np.mean(signs))))
+    signs = np.array([point.signs[layer] for point in points])
+    order = fitted([point.counts[layer] for point in points], math.sin(math.pi / 2 * float(signs[:, 0].mean())))
     explained = 2 / math.pi * math.asin(order.shared)
-    return order, tuple(max((one - explained) / (1 - explained), 0.0) for one in signs)
+    return order, np.maximum((signs[:, 1:] - explained) / (1 - explained), 0.0)
 
 
 class Lasting(NamedTuple):
@@ -212,6 +219,16 @@ def _together(z: Floats, widths: Floats, correlation: float) -> Floats:
 def _quantiles(magnitudes: Values) -> Floats:
     """Return quantiles of the magnitude, of all workers together."""
     return np.maximum.accumulate(np.quantile(magnitudes.ravel(), 1 - BEYOND).astype(np.float64))
+
+
+def _signs(gradients: Values) -> tuple[float, float, float]:
+    """Return how alike signs are: of all entries, of the smaller ones, and of the largest."""
+    count = round(LARGE * gradients.shape[1])
+    whole = _same_signs(gradients)
+    if not count:
+        return whole, whole, whole
+    order = np.argsort(np.abs(gradients).sum(axis=0, dtype=np.float64), kind="stable")
+    return whole, _same_signs(gradients[:, order[:-count]]), _same_signs(gradients[:, order[-count:]])
 
 
 def _same_signs(gradients: Values) -> float:

@@ -6,8 +6,9 @@ Entry i of the gradient of worker w at iteration t, in layer l, is
 
 a mixture of Gaussians whose scales are themselves random:
 
-- e is white noise: the worker's batch. c is what batches have in common. It is the same for all workers and remembers,
-  as an autoregressive process of first order. x is standard normal, so two workers correlate by `shared`.
+- e is white noise: the worker's batch. c is what batches have in common. It is the same for all workers. A share
+  `steady` of its variance never changes, and the rest remembers, as an autoregressive process of first order. x is
+  standard normal, so two workers correlate by `shared`.
 - y = x + tail * x |x|, at unit variance, makes the magnitudes that a worker draws less even than a Gaussian's.
 - s is how large an entry is as a rule, at all workers. It is why their top-k sets overlap. A share `dead` of the
   entries is zero, and log s of the others is normal with deviation `spread`. A part of log s is fixed. The rest changes
@@ -33,7 +34,7 @@ import math
 import os
 from collections.abc import Iterator, Sequence
 from itertools import count, pairwise
-from pathlib import Path
+from statistics import NormalDist
 from types import ModuleType
 from typing import Annotated, NamedTuple
 
@@ -42,19 +43,17 @@ from annotated_types import Ge, Le
 from numpy.typing import NDArray
 
 from simnet.base.arrays import Floats, last_squares
-from simnet.base.errors import nearest
 from simnet.base.quantities import Count
 from simnet.base.rng import stream
 from simnet.costs.models import Layer, ModelProfile, model
 from simnet.traces import ordering
 from simnet.traces.exponential import exponential
-from simnet.traces.metadata import SHIPPED, is_name, read_description
 from simnet.traces.normals import Normals, loops_for
-from simnet.traces.ranked import Ranked
+from simnet.traces.ranked import Ranked, spread_evenly
+from simnet.traces.refining import LARGE
 from simnet.traces.source import Values, as_matrices, buffer, position, shrunk
-from simnet.traces.synthetic_parameters import TABLES, LayerParameters, SyntheticParameters, most_alike
+from simnet.traces.synthetic_parameters import TABLES, LayerParameters, SyntheticParameters, most_alike, parameters_of
 
-_FILE = "synthetic.json"
 _BLOCK, _RUN, _ASIDE = 8192, 1 << 16, 1 << 22
 # Rows that recur in every iteration are kept up to so many bytes, or half of the gradients, and drawn again beyond.
 _KEPT, _KEPT_SHARE = 1 << 29, 0.5
@@ -62,6 +61,8 @@ _KEPT, _KEPT_SHARE = 1 << 29, 0.5
 _SMALL = 1 << 14
 # What workers share is computed afresh every so many iterations, from where it has forgotten all but a hundredth.
 _RESTART = 64
+# The standard normal beyond which an entry's kind is among the largest, of which `LARGE` are.
+_LARGE = NormalDist().inv_cdf(1 - LARGE)
 _FORGOTTEN = 0.01
 
 
@@ -100,7 +101,7 @@ class SyntheticSource:
         self.made_of = (tuple(shapes), workers, like, iterations, scale, seed)
         """All that the gradients depend on: what sources have in common that make the same."""
         self._kin = kin = [
-            most_alike(like.layers, len(layer.shape) > 1, (index + 0.5) / len(shapes))
+            most_alike(like.layers, layer.name, len(layer.shape) > 1, (index + 0.5) / len(shapes))
             for index, layer in enumerate(shapes)
         ]
         # Axes: which of TABLES, layer, knot.
@@ -122,7 +123,7 @@ class SyntheticSource:
     def gradients_of(self, workers: Sequence[int], iteration: int, out: Values | None = None) -> Values:
         """Return the gradients of some workers in an iteration; the noise of those before them is drawn, too.
 
-        Beside them, memory holds what workers share: two rows, up to four that recur, as far as they take little.
+        Beside them, memory holds what workers share: two rows (three if a part is steady), and up to four that recur.
 
         Parameters
         ----------
@@ -184,7 +185,7 @@ class SyntheticSource:
                     norms[place] += last_squares(row, compiled.SUMMED)
             for run in self._runs if compiled is None else ():
                 self._mix(made[:, run.entries], common[run.entries], scales[run.entries], weights, factors[some], run)
-            self._put_in_order(made, orders, factors[some])
+            self._put_in_order(made, orders, common, factors[some])
             if aside:
                 rows[some] += made
         return norms if adds and not aside else None
@@ -209,17 +210,19 @@ class SyntheticSource:
         for layer, place in zip(self._kin, self._places, strict=True):
             if layer.magnitudes is not None:
                 ranked = Ranked(self._kinds(layer, progress), self._at(np.array(layer.magnitudes).T, progress))
-                agree = 0.0 if layer.agree is None else float(self._at(np.array(layer.agree), progress))
+                small = layer.agree or (0.0,) * len(self.like.knots)
+                tables = np.array([small, layer.agree_large or small])
+                apart = (1 - self._at(tables, progress)).astype(np.float32)
                 if place.stop - place.start <= _SMALL:
                     life = float(self._row("life")[place.start])
-                    self._logs[place] = _spread_evenly(self._logs[place], life)
-                found.append(_Order(place, ranked, agree))
+                    self._logs[place] = spread_evenly(self._logs[place], life)
+                found.append(_Order(place, ranked, apart))
         return found
 
-    def _put_in_order(self, gradients: Values, orders: Sequence[_Order], factors: Values) -> None:
+    def _put_in_order(self, gradients: Values, orders: Sequence[_Order], common: Values, factors: Values) -> None:
         """Give the layers with quantiles their magnitudes."""
         magnitudes = np.empty((len(gradients), _BLOCK), dtype=np.float32)
-        for place, ranked, agree in orders:
+        for place, ranked, apart in orders:
             for start in range(place.start, place.stop, _BLOCK):
                 entries = slice(start, min(start + _BLOCK, place.stop))
                 x = gradients[:, entries]
@@ -227,9 +230,10 @@ class SyntheticSource:
                 ranked.magnitudes(x, self._logs[entries], y)
                 y *= factors
                 np.copysign(y, x, out=x)
-                if agree > 0:
-                    agreed = self._row("life")[entries] > 1 - agree
-                    np.copysign(x, self._common_then[entries], out=x, where=agreed)
+                if (apart < 1).any():
+                    large = self._logs[entries] > _LARGE
+                    agreed = self._row("life")[entries] > np.where(large, apart[1], apart[0])
+                    np.copysign(x, common[entries], out=x, where=agreed)
 
     def _kinds(self, layer: LayerParameters, progress: float) -> ordering.Kinds:
         if layer.kinds is None or layer.shares is None:
@@ -312,7 +316,15 @@ class SyntheticSource:
                 new += kept * old
                 old[:] = new
         self._common_at, self._common_then = at, then
-        return then
+        if not self.like.steady:
+            return then
+        # Drawn anew, as it is met once in an iteration.
+        mixed = np.empty_like(then)
+        Normals(stream(self._seed, "gradients", "steady"), compiled).fill(mixed)
+        mixed *= np.float32(math.sqrt(self.like.steady))
+        for run in self._runs:
+            mixed[run.entries] += np.float32(math.sqrt(1 - self.like.steady)) * then[run.entries]
+        return mixed
 
     def _put_logs(self, iteration: int, compiled: ModuleType | None) -> None:
         """Put log s over its deviation: it goes from anchor to anchor on an arc, where its variance stays one."""
@@ -397,21 +409,15 @@ def _runs(sizes: Sequence[int], ordered: NDArray[np.bool_]) -> list[_Run]:
     return found
 
 
-def _spread_evenly(normals: Values, offset: float) -> Values:
-    """Return standard normals in the same order that are spread evenly: of a small layer chance would decide much."""
-    from scipy.special import ndtri
-
-    ranks = np.empty(len(normals))
-    ranks[np.argsort(normals, kind="stable")] = np.arange(len(normals))
-    return np.asarray(ndtri((ranks + 0.01 + 0.98 * offset) / len(normals)), dtype=np.float32)
-
-
 class _Order(NamedTuple):
-    """A layer with quantiles: where it is, what ranks its entries, and the share whose sign all workers agree on."""
+    """A layer with quantiles: where it is, what ranks its entries, and the shares whose sign each worker has by itself.
+
+    These are of the smaller entries and of the largest, shape (2,).
+    """
 
     place: slice
     ranked: Ranked
-    agree: float
+    apart: Values
 
 
 def rows(workers: int, parameters: int) -> int:
@@ -437,7 +443,7 @@ def synthetic(
     """Return a source of synthetic gradients.
 
     A layer gets the parameters of the fitted layer that is at about the same relative depth, weights those of weights,
-    biases and norms those of biases and norms.
+    biases and norms those of biases and norms, embeddings of words and of places those of such embeddings.
 
     Parameters
     ----------
@@ -447,8 +453,9 @@ def synthetic(
     workers : int
         P, >= 1.
     like : str, Path or SyntheticParameters
-        What the gradients are like: the name of a recorded trace that comes with simnet (`simnet.traces.names`), or the
-        path of a JSON file, or the parameters.
+        What the gradients are like: the name of a recorded trace that comes with simnet and was fitted, or the path of
+        a JSON file, or the parameters, or ``auto``, the trace of the model's family: ``transformer`` for a model with
+        attention, ``convolutional`` for another one with convolutions, and ``digits`` for the rest.
     iterations : int, optional
         Length of the job, over which training goes from start to end; that of the recorded run if not given.
     scale : float
@@ -473,12 +480,12 @@ def synthetic(
     """
     if workers < 1:
         raise ValueError(f"workers must be >= 1, got {workers}")
-    parameters = like if isinstance(like, SyntheticParameters) else _parameters(like)
     if iterations is not None and iterations < 1:
         raise ValueError(f"iterations must be >= 1, got {iterations}")
     shapes = _layers(layers)
     if not shapes or any(layer.size < 1 for layer in shapes):
         raise ValueError("every layer must have at least one entry, and there must be one")
+    parameters = like if isinstance(like, SyntheticParameters) else parameters_of(like, shapes)
     return SyntheticSource(shapes, workers, parameters, iterations or parameters.steps, scale, seed)
 
 
@@ -490,12 +497,3 @@ def _layers(layers: str | ModelProfile | int | Sequence[tuple[str, tuple[int, ..
     if isinstance(layers, int):
         return [Layer("weight", (1, layers))]
     return [Layer(name, tuple(shape)) for name, shape in layers]
-
-
-def _parameters(like: str | os.PathLike[str]) -> SyntheticParameters:
-    if not is_name(like):
-        return read_description(SyntheticParameters, Path(like))
-    known = {path.parent.name: path for path in SHIPPED.glob(f"*/{_FILE}")}
-    if like not in known:
-        raise ValueError(f"no trace {like!r} to be like (nor is it a .json file): {nearest(str(like), known)}")
-    return read_description(SyntheticParameters, known[str(like)])

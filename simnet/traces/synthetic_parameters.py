@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Sequence
 from itertools import pairwise
 from pathlib import Path
@@ -10,9 +11,16 @@ from typing import Annotated, Literal
 
 from pydantic import Field, model_validator
 
+from simnet.base.errors import nearest
+from simnet.costs.models import Layer
 from simnet.traces import ordering
-from simnet.traces.metadata import Description
+from simnet.traces.metadata import SHIPPED, Description, is_name, read_description
 from simnet.traces.refining import BEYOND, COARSE
+
+AUTO = "auto"
+"""The name that stands for the trace of a model's family."""
+
+_FILE = "synthetic.json"
 
 FURTHEST = 8
 """No standard normal is larger in as many draws as are ever made: one in 10^15 is."""
@@ -68,6 +76,8 @@ class LayerParameters(Description):
         At each knot the share of each kind.
     agree : tuple of float, optional
         Share of the entries that have the same sign at all workers, at the knots, where kinds are given.
+    agree_large : tuple of float, optional
+        The same of the tenth of the entries whose kinds are the largest; `agree` is of the rest then.
     skew : float
         How much log s is bent then, within [-0.4, 1].
     """
@@ -83,6 +93,7 @@ class LayerParameters(Description):
     kinds: Annotated[tuple[_Kind, ...], Field(min_length=1)] | None = None
     shares: tuple[tuple[_Share, ...], ...] | None = None
     agree: tuple[_Share, ...] | None = None
+    agree_large: tuple[_Share, ...] | None = None
     skew: Annotated[float, Field(ge=-0.4, le=1)] = 0.0
 
 
@@ -105,7 +116,9 @@ class SyntheticParameters(Description):
         Values of a at each knot, ascending, > 0; each group of so many workers has them in random order. Without them
         a is lognormal.
     memory : float
-        Correlation of c from one iteration to the next, within [0, 0.9].
+        Correlation of the rest of c from one iteration to the next, within [0, 0.9].
+    steady : float
+        Share of the variance of c that never changes, within [0, 1].
     fixed : float
         Share of the variance of log s that never changes, within [0, 1].
     period : float
@@ -121,6 +134,7 @@ class SyntheticParameters(Description):
     worker_spread: tuple[_Deviation, ...]
     worker_sizes: tuple[Annotated[tuple[_Size, ...], Field(min_length=1)], ...] | None = None
     memory: Annotated[float, Field(ge=0, le=0.9)]
+    steady: _Share = 0.0
     fixed: _Share
     period: Annotated[float, Field(ge=1e-3, le=1e9)]
     layers: Annotated[tuple[LayerParameters, ...], Field(min_length=1)]
@@ -140,7 +154,7 @@ class SyntheticParameters(Description):
             for quantiles in layer.magnitudes or ():
                 if any(later < earlier for earlier, later in pairwise(quantiles)):
                     raise ValueError(f"magnitudes of layer {layer.name!r} must ascend")
-            for name in ("magnitudes", "shares", "agree"):
+            for name in ("magnitudes", "shares", "agree", "agree_large"):
                 rows = getattr(layer, name)
                 if rows is not None and len(rows) != len(self.knots):
                     raise ValueError(f"{name} must have {len(self.knots)} rows, one for each knot")
@@ -163,17 +177,77 @@ class SyntheticParameters(Description):
         Path(path).write_text(content + "\n", encoding="utf-8")
 
 
-def most_alike(layers: Sequence[LayerParameters], matrix: bool, depth: float) -> LayerParameters:
+def parameters_of(like: str | os.PathLike[str], layers: Sequence[Layer]) -> SyntheticParameters:
+    """Return what gradients are to be like.
+
+    Parameters
+    ----------
+    like : str or Path
+        The name of a trace that comes with simnet and was fitted, ``auto``, or the path of a JSON file.
+    layers : sequence of Layer
+        Of the model, by which ``auto`` goes.
+
+    Raises
+    ------
+    ValueError
+        If there is no such trace.
+    InputError
+        If a file cannot be read, or a field is missing, unknown or wrong.
+    """
+    if not is_name(like):
+        return read_description(SyntheticParameters, Path(like))
+    known = {path.parent.name: path for path in SHIPPED.glob(f"*/{_FILE}")}
+    name = family(layers) if like == AUTO else like
+    if name not in known:
+        allowed = [*known, AUTO]
+        raise ValueError(f"no trace {like!r} to be like (nor is it a .json file): {nearest(str(like), allowed)}")
+    return read_description(SyntheticParameters, known[name])
+
+
+def family(layers: Sequence[Layer]) -> str:
+    """Return which trace is of the family of a model.
+
+    Parameters
+    ----------
+    layers : sequence of Layer
+        Of the model, with names as in PyTorch.
+
+    Examples
+    --------
+    >>> from simnet.costs.models import model
+    >>> [family(model(name).layers) for name in ("resnet50", "gpt2", "vit-l-16")]
+    ['convolutional', 'transformer', 'transformer']
+    >>> family([Layer("fc.weight", (10, 64))])
+    'digits'
+    """
+    if any(re.search("attn|attention", layer.name) for layer in layers):
+        return "transformer"
+    return "convolutional" if any(len(layer.shape) > 3 for layer in layers) else "digits"
+
+
+def most_alike(layers: Sequence[LayerParameters], name: str, matrix: bool, depth: float) -> LayerParameters:
     """Return the fitted layer that another one resembles.
 
     Parameters
     ----------
     layers : sequence of LayerParameters
         Those that are fitted, from the first to the last.
+    name : str
+        Of the other one. Embeddings of words, and of places, resemble such embeddings, and no others do, if there are
+        any.
     matrix : bool
         Whether the other one is a matrix; one of the same kind is returned if there is one.
     depth : float
         The relative depth of the other one, in [0, 1]; of those of its kind the nearest is returned.
     """
     kind = [one for one, fitted in enumerate(layers) if fitted.matrix == matrix]
-    return layers[min(kind or range(len(layers)), key=lambda one: abs((one + 0.5) / len(layers) - depth))]
+    role = [one for one in kind if _embeds(layers[one].name) == _embeds(name)]
+    among = role or kind or range(len(layers))
+    return layers[min(among, key=lambda one: abs((one + 0.5) / len(layers) - depth))]
+
+
+def _embeds(name: str) -> str:
+    """Return what a layer embeds by its name, as in PyTorch: words, places, or nothing."""
+    if re.search("wpe|pos(ition)?_emb", name):
+        return "places"
+    return "words" if re.search("wte|word_emb|tok(en)?_emb", name) else ""

@@ -160,7 +160,8 @@ class Torched(Model):
     def _parts(self, weights: Values) -> Iterator[tuple[str, Any]]:
         import torch
 
-        whole = torch.from_numpy(weights).to(self._device)
+        # PyTorch warns of arrays that are read-only, as those of strategies are, though it only reads them here.
+        whole = torch.from_numpy(np.require(weights, requirements="W")).to(self._device)
         for layer, stretch in zip(self.layers, self._stretches(), strict=True):
             yield layer.name, whole[stretch].view(layer.shape)
 

@@ -1,0 +1,268 @@
+"""Traces of two families of models: what they hold, what follows the family, and how close synthetic gradients come."""
+
+import importlib.util
+from itertools import pairwise
+from pathlib import Path
+
+import likeness
+import numpy as np
+import pandas as pd
+import pytest
+from safetensors.numpy import load_file
+from validating import likeness as page
+
+from simnet import strategies
+from simnet.costs.models import Layer, model
+from simnet.scenario import load
+from simnet.strategies import SGD
+from simnet.traces import names, recorded, synthetic
+from simnet.traces.comparing import twin
+from simnet.traces.live import LiveSource, Rate, digits, docstrings
+from simnet.traces.live.data import shards
+from simnet.traces.metadata import SHIPPED
+from simnet.traces.statistics import overlap_between_workers
+from simnet.traces.synthetic_parameters import family
+
+ROOT = Path(__file__).parents[1]
+FAMILIES = ("convolutional", "transformer")
+TRACES = [f"{one}{what}" for one in FAMILIES for what in ("", "-dirichlet", "-local", "-local-dirichlet")]
+FOLDERS = [SHIPPED / name for name in TRACES] + [likeness.HELD_OUT / f"{one}-again" for one in FAMILIES]
+
+
+def norms(name):
+    """Return the norm of each worker's gradient at each recorded step."""
+    source = recorded(name)
+    return np.stack([np.linalg.norm(source.recorded(place), axis=1) for place in range(len(source.info.points))])
+
+
+class TestTraces:
+    def test_all_are_there(self):
+        assert names() == sorted([*TRACES, "digits"])
+
+    @pytest.mark.parametrize("folder", FOLDERS, ids=lambda one: one.name)
+    def test_they_say_where_they_are_from_and_are_small(self, folder):
+        source = recorded(folder)
+        info = source.info
+        assert sum(path.stat().st_size for path in folder.glob("*.safetensors")) < 4e6
+        assert f"make_family_traces.py {folder.name}" in info.how
+        assert all((info.model, info.data, info.license, info.date, info.seed))
+        assert {"python", "torch", "simnet"} <= set(info.software)
+        assert info.recording.skipped == 0
+        assert info.workers == (4 if folder.name.endswith("local-dirichlet") else 8)
+        assert 1e6 <= source.true_parameters <= 2e7
+        # Top-k at 1 % has a hundred entries.
+        assert 0.01 * source.parameters > 100
+        assert source.dtypes() == ["F16"]
+
+    @pytest.mark.parametrize("folder", FOLDERS, ids=lambda one: one.name)
+    def test_they_go_from_the_first_step_to_the_last_and_the_model_learns(self, folder):
+        info = recorded(folder).info
+        steps = [point.step for point in info.points]
+        assert steps[0] == 0
+        assert steps[-1] >= 0.95 * (info.steps - 1)
+        assert sum(after - before == 1 for before, after in pairwise(steps)) >= 5
+        loss = [point.loss for point in info.points]
+        assert np.mean(loss[-2:]) < 0.75 * np.mean(loss[:2])
+
+    @pytest.mark.parametrize("folder", FOLDERS, ids=lambda one: one.name)
+    def test_which_entries_are_recorded_is_said(self, folder):
+        entries = load_file(folder / "entries.safetensors")
+        for layer in recorded(folder).info.layers:
+            size = int(np.prod(layer.of or layer.shape))
+            chosen = entries[layer.name]
+            assert len(chosen) == max(1, round(size / 100)) == int(np.prod(layer.shape))
+            assert chosen[0] >= 0
+            assert chosen[-1] < size
+            assert (np.diff(chosen) > 0).all()
+
+    @pytest.mark.parametrize("name", FAMILIES)
+    def test_workers_with_unlike_data_are_less_alike(self, name):
+        alike, unlike = norms(name), norms(f"{name}-dirichlet")
+        assert np.log(unlike).std(axis=1).mean() > 1.2 * np.log(alike).std(axis=1).mean()
+
+        def late(name):
+            source = recorded(name)
+            places = range(len(source.info.points) - 5, len(source.info.points))
+            return np.mean([overlap_between_workers(source.recorded(place), 0.01) for place in places])
+
+        assert late(f"{name}-dirichlet") < late(name)
+
+
+class TestFamily:
+    @pytest.mark.parametrize(
+        ("name", "trace"),
+        [(one, "convolutional") for one in ("resnet18", "vgg16")]
+        + [(one, "transformer") for one in ("gpt2", "vit-l-16")],
+    )
+    def test_auto_is_the_trace_of_the_family(self, name, trace):
+        made = synthetic(name, 2, like="auto", scale=5000)
+        assert made.like.name == trace
+        named = synthetic(name, 2, like=trace, scale=5000)
+        np.testing.assert_array_equal(made.gradients(3), named.gradients(3))
+
+    def test_a_model_of_no_family_and_one_without_a_word_is_as_ever(self):
+        assert family([Layer("fc.weight", (10, 64))]) == "digits"
+        unsaid, digits = synthetic("gpt2", 2, scale=5000), synthetic("gpt2", 2, like="digits", scale=5000)
+        np.testing.assert_array_equal(unsaid.gradients(3), digits.gradients(3))
+
+    def test_embeddings_resemble_embeddings_and_blocks_do_not(self):
+        made = synthetic("gpt2", 2, like="transformer", scale=5000)
+        found = {layer.name: kin.name for layer, kin in zip(model("gpt2").layers, made._kin, strict=True)}
+        assert found["wte.weight"] == "wte.weight"
+        assert found["wpe.weight"] == "wpe.weight"
+        assert not any(kin.startswith("w") for name, kin in found.items() if name.startswith("h."))
+
+    @pytest.mark.parametrize("name", TRACES)
+    def test_parameters_that_come_along_are_those_of_the_trace(self, name):
+        path = SHIPPED / name / "synthetic.json"
+        if "dirichlet" in name:
+            assert not path.exists()
+            return
+        made = synthetic(100, 2, like=name).like
+        assert (made.name, made.steps) == (name, recorded(name).info.steps)
+        assert [layer.name for layer in made.layers] == [layer.name for layer in recorded(name).shapes]
+
+
+class TestLikeness:
+    @pytest.mark.parametrize("name", FAMILIES)
+    def test_schemes_make_of_synthetic_gradients_what_they_make_of_another_run(self, name):
+        held = recorded(likeness.HELD_OUT / f"{name}-again")
+        real = [held.recorded(place) for place in range(len(held.info.points))]
+        like = twin(held, synthetic(100, 2, like=name).like)
+        made = [like.gradients(point.step) for point in held.info.points]
+        for scheme in ("topk", "spardl"):
+            one, other = (likeness.figures(scheme, held, each.__getitem__, again=2).mean() for each in (real, made))
+            assert (other / one).to_numpy() == pytest.approx(1, abs=0.1), scheme
+
+    def test_the_table_holds_what_recorded_gradients_give(self):
+        table = pd.read_csv(page.TABLE)
+        rows = table[(table["trace"] == "convolutional") & (table["scheme"] == "oktopk")]
+        held = recorded(likeness.HELD_OUT / "convolutional-again")
+        real = [held.recorded(place) for place in range(len(held.info.points))]
+        found = likeness.figures("oktopk", held, real.__getitem__)
+        for name in page.FIGURES:
+            assert rows[f"{name}_recorded"].to_numpy() == pytest.approx(found[name].to_numpy(), rel=1e-3), name
+
+    def test_the_page_has_the_table(self):
+        assert page.section(page.TABLE) in (ROOT / "docs" / "validation.md").read_text(encoding="utf-8")
+
+    def test_what_is_beyond_the_limit_is_told(self, tmp_path):
+        table = pd.read_csv(page.TABLE).query("trace == 'transformer' and scheme == 'topk'")
+        table["threshold_synthetic"] = 1.2 * table["threshold_recorded"]
+        table.to_csv(tmp_path / "t.csv", index=False)
+        text = page.section(tmp_path / "t.csv")
+        assert "3 of the 4 means are within 10 %. The others: Top-k on `transformer`, threshold: 1.20." in text
+
+    def test_steps_are_left_out_of_what_is_fitted(self):
+        for case in likeness.cases():
+            if case.held == "steps":
+                fitted, compared = ({point.step for point in one.info.points} for one in (case.fitted, case.compared))
+                assert not fitted & compared
+                assert fitted | compared == {point.step for point in recorded(case.name).info.points}
+            else:
+                assert case.fitted.info.seed != case.compared.info.seed
+
+
+def test_the_scenario_lets_the_worker_with_most_to_tell_choose():
+    run = load("var_selection_non_iid").build()
+    assert run.job.source.info.name == "convolutional-dirichlet"
+    assert run.job.source.true_parameters > 1e6
+
+
+@pytest.fixture(scope="module")
+def maker():
+    """The script, as a module."""
+    spec = importlib.util.spec_from_file_location("make_family_traces", SHIPPED / "make_family_traces.py")
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+@pytest.mark.extras
+class TestRecording:
+    @pytest.fixture
+    def made(self, maker, monkeypatch, tmp_path):
+        def short(name, again="", **changes):
+            own = maker.RUNS[name]._replace(workers=2, **changes)
+            monkeypatch.setitem(maker.RUNS, name, own)
+            monkeypatch.setitem(maker.FAMILIES, own.family, maker.FAMILIES[own.family]._replace(steps=2))
+            folder = tmp_path / f"{name}{again}"
+            maker.record(name, folder)
+            return folder
+
+        return short
+
+    @pytest.mark.parametrize("name", FAMILIES)
+    def test_the_same_seed_gives_the_same_gradients(self, made, name):
+        one, two = made(name), made(name, "-twice")
+        for path in one.glob("*.safetensors"):
+            assert path.read_bytes() == (two / path.name).read_bytes()
+        other = made(name, "-other", seed=9)
+        assert (other / "000000.safetensors").read_bytes() != (one / "000000.safetensors").read_bytes()
+
+    def test_the_pseudo_gradient_of_one_step_is_the_step(self, made):
+        plain = recorded(made("convolutional")).recorded(0)
+        moved = recorded(made("convolutional", "-local", local=1)).recorded(0)
+        # Learning rate 0.1; weight decay adds 5e-4 of the weights.
+        assert np.corrcoef(plain.ravel(), moved.ravel())[0, 1] > 0.999
+        assert np.linalg.norm(moved) / np.linalg.norm(plain) == pytest.approx(0.1, rel=0.01)
+
+
+FAST = SGD(0.05, momentum=0.9)
+STRATEGIES = {
+    "accumulation": {"inner": FAST, "period": 2},
+    "dataparallel": {"inner": FAST},
+    "fedavg": {"inner": FAST, "period": 2},
+    "localsgd": {"inner": FAST, "period": 2},
+    "muloco": {"inner": FAST, "period": 2},
+    "sparta": {"inner": FAST},
+    "streaming": {"inner": FAST, "period": 4, "fragments": 2},
+    "demo": {"lr": 0.01},
+    **{one: {"inner": FAST, "period": 2, "outer": SGD(0.4)} for one in ("delayed", "eager")},
+}
+"""Options of strategies; of others, the period and the inner optimiser."""
+
+
+def live(maker, name, workers=3):
+    """Return a small model of a family as a source to train."""
+    from torch import nn
+
+    from simnet.traces.live.torched import Torched
+
+    if name == "convolutional":
+        data = digits()
+        module = maker.convolutional((8, 16), data.classes, norm=lambda channels: nn.GroupNorm(4, channels))
+        shape = data.shape
+    else:
+        data = docstrings(context=8, characters=4_000)
+
+        class Next(nn.Module):
+            """The next character alone, which is what these data ask for."""
+
+            def __init__(self):
+                super().__init__()
+                self.all = maker.Transformer(data.symbols, 8, width=16, blocks=1, heads=2)
+
+            def forward(self, words):
+                return self.all(words)[:, -1]
+
+        module, shape = Next(), None
+    own = shards(data.targets, workers, data.classes, 0.3, seed=1)
+    return LiveSource(Torched(module, shape), data, own, 16, Rate(0.1), 0.9, 0.0, 10, 1.0, 1)
+
+
+@pytest.mark.extras
+@pytest.mark.filterwarnings("ignore:There is a performance drop")
+@pytest.mark.parametrize("name", FAMILIES)
+@pytest.mark.parametrize("strategy", strategies.STRATEGIES)
+def test_such_models_are_trained_live_under_every_strategy(maker, name, strategy):
+    source = live(maker, name)
+    replicas = strategies.Replicas(workers=3, initial=source.initial(), layers=source.layers)
+    training = strategies.create(strategy, replicas, **STRATEGIES.get(strategy, {"inner": FAST, "period": 2}))
+    before = source.score(training.global_parameters)
+    exchanged = 0
+    for step in range(10):
+        exchanged += len(training.step(source.gradients_at(training.parameters, step)).syncs)
+    after = source.score(training.global_parameters)
+    assert exchanged
+    assert after.loss < before.loss
