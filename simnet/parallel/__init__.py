@@ -1,0 +1,34 @@
+"""Training steps of models that are replicated or sharded: graphs of computing and collectives, and their time.
+
+`ddp`, `fsdp2` (with HSDP) and `zero` return what every worker does in a step, in the order in which it is issued: from
+tensors, workers and options to a `StepGraph`, whose `calls` are the collectives with group, elements and dtype.
+
+Examples
+--------
+>>> from simnet.costs.models import model
+>>> step = fsdp2(units(model("gpt2").layers), 8, replicas=2)
+>>> step.calls[0]  # doctest: +NORMALIZE_WHITESPACE
+CollectiveCall(operation='all_gather', unit='root', group='shard', ranks=4, in_elements=9846912,
+    out_elements=39387648, dtype='float32', phase='forward', iteration=0, microbatch=0, root=0)
+"""
+
+from simnet.parallel.ddp import ddp
+from simnet.parallel.fsdp2 import fsdp2
+from simnet.parallel.graph import CollectiveCall, Compute, StepGraph
+from simnet.parallel.units import Unit, Units, modules, units
+from simnet.parallel.zero import zero
+from simnet.parallel.zero3 import Limits
+
+__all__ = [
+    "CollectiveCall",
+    "Compute",
+    "Limits",
+    "StepGraph",
+    "Unit",
+    "Units",
+    "ddp",
+    "fsdp2",
+    "modules",
+    "units",
+    "zero",
+]

@@ -1,0 +1,128 @@
+"""Steps of PyTorch's DistributedDataParallel: every worker has the model, gradients are all-reduced in buckets.
+
+References
+----------
+PyTorch 2.13.0, ``nn/parallel/distributed.py`` and its reducer. Sequences and sizes are those of recorded runs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+from simnet.base.checks import named, positive, whole
+from simnet.costs.models import Layer
+from simnet.parallel.graph import GraphBuilder, Held, StepGraph
+from simnet.parallel.units import DTYPE_BYTES, PARAMETER_DTYPES, checked
+
+FIRST_BUCKET_MIB, BUCKET_MIB = 1.0, 25.0
+"""Caps of the first bucket and of the others, unless one is given [MiB]."""
+
+# Moments of Adam, in the dtype of the parameters.
+_MOMENTS = 2
+
+
+def ddp(
+    layers: Iterable[Layer],
+    workers: int,
+    *,
+    iteration: int = 0,
+    microbatches: int = 1,
+    bucket_cap_mb: float | None = None,
+    static_graph: bool = False,
+    dtype: str = "float32",
+    overlap: bool = True,
+) -> StepGraph:
+    """Return a step of DistributedDataParallel.
+
+    Until buckets are rebuilt there is one of the whole model, which no computing overlaps. Buckets are rebuilt at the
+    begin of iteration 1, of iteration 2 with a static graph, in the order in which gradients became ready: the last
+    tensor first. Two broadcasts agree on them. Only the last microbatch exchanges.
+
+    Parameters
+    ----------
+    layers : iterable of Layer
+        Tensors of the model, in its order.
+    workers : int
+        Workers P, >= 1.
+    iteration : int
+        Which iteration, from 0; from 2 on, with a static graph from 3 on, all are alike.
+    microbatches : int
+        Passes before the optimiser's step; all but the last under ``no_sync``.
+    bucket_cap_mb : float, optional
+        Size from which a bucket closes [MiB], that of the first included; default: 25, and 1 for the first.
+    static_graph : bool
+        As of PyTorch: iteration 0 agrees by an all-reduce on which parameters are used.
+    dtype : str
+        Of parameters and gradients.
+    overlap : bool
+        Whether exchanges go beside the backward pass.
+
+    Raises
+    ------
+    ValueError
+        If a value is out of range, or a tensor cannot be.
+
+    Examples
+    --------
+    >>> from simnet.costs.models import model
+    >>> [call.in_bytes for call in ddp(model("resnet50").layers, 8, iteration=2).calls]
+    [8196000, 31502336, 26255360, 26550272, 9724160]
+    """
+    found = checked(layers)
+    whole(microbatches, "microbatches", 1)
+    named(dtype, "dtype", PARAMETER_DTYPES)
+    size = sum(layer.size for layer in found)
+    rebuilt = 2 if static_graph else 1
+    step = GraphBuilder(workers, iteration, overlap=overlap)
+    sizes = buckets(found, bucket_cap_mb, dtype)
+    sizes = sizes if iteration >= rebuilt else [size]
+    for microbatch in range(microbatches):
+        step.microbatch = microbatch
+        if iteration == rebuilt and microbatch == 0:
+            for words in (len(found) + 1, len(sizes)):
+                step.wait(step.call("broadcast", "bucket", (words, words), "int32", "forward"))
+        step.compute("model", "forward", size)
+        if microbatch < microbatches - 1:
+            step.compute("model", "backward", size)
+            continue
+        slices = [step.compute("bucket", "backward", one) for one in sizes[:1]]
+        if static_graph and iteration == 0:
+            step.call("all_reduce", "bucket", (len(found),) * 2, "int32", "backward", after=slices)
+        for number, one in enumerate(sizes):
+            if number:
+                slices.append(step.compute("bucket", "backward", one))
+            step.call("all_reduce", "bucket", (one, one), dtype, "backward", after=slices[-1:])
+    nbytes = size * DTYPE_BYTES[dtype]
+    # Buckets are a second copy of the gradients, unless these are made views of them.
+    return step.built(Held(nbytes, 2 * nbytes, _MOMENTS * nbytes))
+
+
+def buckets(layers: Sequence[Layer], bucket_cap_mb: float | None = None, dtype: str = "float32") -> list[int]:
+    """Return the entries of the rebuilt buckets.
+
+    Gradients become ready from the last tensor to the first. A bucket closes when it has reached the cap, which it may
+    thus exceed by a tensor.
+
+    Parameters
+    ----------
+    layers : sequence of Layer
+        Tensors of the model, in its order.
+    bucket_cap_mb, dtype
+        As of `ddp`.
+
+    Raises
+    ------
+    ValueError
+        If the cap is not above 0.
+    """
+    if bucket_cap_mb is not None:
+        positive(bucket_cap_mb, "bucket_cap_mb")
+    first, later = (FIRST_BUCKET_MIB, BUCKET_MIB) if bucket_cap_mb is None else (bucket_cap_mb,) * 2
+    found: list[int] = []
+    filled = 0
+    for layer in reversed(layers):
+        filled += layer.size
+        if filled * DTYPE_BYTES[dtype] >= (later if found else first) * 2**20:
+            found.append(filled)
+            filled = 0
+    return [*found, filled] if filled else found

@@ -1,0 +1,273 @@
+"""Steps of PyTorch's `fully_shard` (FSDP2), on one mesh dimension or, as HSDP, replicated on a second one.
+
+The order of calls, and what waits for what, follow `FSDPParamGroup`: a unit is gathered before it is used, the next one
+of the backward pass is gathered before the gradients of this one are reduced, and all-gathers wait for the copy that
+takes what the one before has gathered.
+
+References
+----------
+PyTorch 2.13.0, ``distributed/fsdp/_fully_shard``. Sequences and sizes are those of recorded runs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from typing import Literal, TypeAlias
+
+from simnet.base.checks import named, whole
+from simnet.parallel.graph import GraphBuilder, Held, Phase, StepGraph
+from simnet.parallel.units import DTYPE_BYTES, PARAMETER_DTYPES, Unit, Units
+
+When: TypeAlias = Literal["each", "last"]
+
+# Moments of Adam, in the dtype of the parameters.
+_MOMENTS = 2
+
+
+def fsdp2(
+    model: Units,
+    workers: int,
+    *,
+    replicas: int = 1,
+    iteration: int = 0,
+    reshard_after_forward: bool | Collection[str] = True,
+    dtype: str = "float32",
+    param_dtype: str | None = None,
+    reduce_dtype: str | None = None,
+    microbatches: int = 1,
+    gradient_sync: When = "each",
+    all_reduce: When = "each",
+    clip: bool = False,
+    forward_prefetch: int = 0,
+    backward_prefetch: int = 1,
+    separate_reduce_scatter_group: bool = False,
+    reduce_scatter_max_input_buffers: int = 1,
+    overlap: bool = True,
+) -> StepGraph:
+    """Return a step of a model whose units are sharded by `fully_shard`.
+
+    Parameters
+    ----------
+    model : Units
+        The units, see `simnet.parallel.units`.
+    workers : int
+        Workers P, >= 1.
+    replicas : int
+        Replicas N of HSDP, a divisor of P; each is sharded between P / N consecutive workers.
+    iteration : int
+        Which iteration, from 0; all are alike.
+    reshard_after_forward : bool or collection of str
+        Whether units are freed after the forward pass, and gathered again in the backward pass: all but the root, none,
+        or those of these names.
+    dtype : str
+        Of the parameters as they are kept.
+    param_dtype, reduce_dtype : str, optional
+        In which units are gathered, default `dtype`, and gradients reduced, default that.
+    microbatches : int
+        Passes before the optimiser's step.
+    gradient_sync, all_reduce : {"each", "last"}
+        After which microbatches gradients are reduced at all, or between replicas: ``set_requires_gradient_sync`` and
+        ``set_requires_all_reduce``.
+    clip : bool
+        Whether ``clip_grad_norm_`` is called.
+    forward_prefetch, backward_prefetch : int
+        How many units ahead are gathered explicitly: >= 0, and >= 1. Forward, the next is gathered in time without.
+    separate_reduce_scatter_group : bool
+        Whether reduce-scatters have a process group of their own.
+    reduce_scatter_max_input_buffers : int
+        Of how many units gradients may be under way or wait for it, >= 1.
+    overlap : bool
+        Whether collectives go beside computing.
+
+    Raises
+    ------
+    ValueError
+        If a value is out of range, or there is no unit of a name.
+
+    Examples
+    --------
+    >>> from simnet.costs.models import model
+    >>> from simnet.parallel.units import units
+    >>> step = fsdp2(units(model("gpt2").layers), 8)
+    >>> [(call.operation, call.unit) for call in step.calls][12:17]  # doctest: +NORMALIZE_WHITESPACE
+    [('all_gather', 'h.11'), ('all_gather', 'h.11'), ('all_gather', 'h.10'), ('reduce_scatter', 'h.11'),
+     ('all_gather', 'h.9')]
+    """
+    whole(microbatches, "microbatches", 1)
+    whole(forward_prefetch, "forward_prefetch", 0)
+    whole(backward_prefetch, "backward_prefetch", 1)
+    whole(reduce_scatter_max_input_buffers, "reduce_scatter_max_input_buffers", 1)
+    named(gradient_sync, "gradient_sync", ("each", "last"))
+    named(all_reduce, "all_reduce", ("each", "last"))
+    param_dtype = param_dtype or dtype
+    reduce_dtype = reduce_dtype or param_dtype
+    for name, value in (("dtype", dtype), ("param_dtype", param_dtype), ("reduce_dtype", reduce_dtype)):
+        named(value, name, PARAMETER_DTYPES)
+    names = [one.name for one in (model.root, *model.blocks)]
+    if isinstance(reshard_after_forward, bool):
+        freed = set(names[1:]) if reshard_after_forward else set()
+    else:
+        freed = set(reshard_after_forward)
+        for one in freed:
+            named(one, "reshard_after_forward", names)
+    step = GraphBuilder(workers, iteration, replicas, overlap)
+    program = _Program(
+        step,
+        model,
+        freed,
+        (param_dtype, reduce_dtype),
+        (forward_prefetch, backward_prefetch),
+        "reduce_scatter" if separate_reduce_scatter_group else None,
+        reduce_scatter_max_input_buffers,
+    )
+    for microbatch in range(microbatches):
+        step.microbatch = microbatch
+        last = microbatch == microbatches - 1
+        program.forward()
+        program.backward(reduces=last or gradient_sync == "each", all_reduces=last or all_reduce == "each")
+    step.microbatch = None
+    if clip:
+        norms = len(model.layers)
+        step.call("all_reduce", "root", (norms, norms), "float32", "clip", group="shard", after=step.computed())
+    ranks = workers // replicas
+    shard = sum(unit.shard(ranks) for unit in (model.root, *model.blocks)) * DTYPE_BYTES[dtype]
+    # Without a reduction, the gradients of all units are kept as they are.
+    whole_gradients = model.size * DTYPE_BYTES[reduce_dtype] if microbatches > 1 and gradient_sync == "last" else 0
+    return step.built(Held(shard, shard + whole_gradients, _MOMENTS * shard))
+
+
+class _Program:
+    """What the program of a worker issues, and what its streams then wait for."""
+
+    def __init__(
+        self,
+        step: GraphBuilder,
+        model: Units,
+        freed: set[str],
+        dtypes: tuple[str, str],
+        prefetch: tuple[int, int],
+        reducing: str | None,
+        most_inputs: int,
+    ) -> None:
+        self.step, self.model, self.freed, self.dtypes = step, model, freed, dtypes
+        self.prefetch, self.reducing, self.most_inputs = prefetch, reducing, most_inputs
+        self.ranks = step.workers // step.replicas
+        # Units that are gathered or on their way, and the call that does it.
+        self.unsharded: dict[str, int | None] = {}
+        # Units whose call has been waited for.
+        self.copied: set[str] = set()
+        # What all-gathers wait for, and what they will once the next one has been waited for.
+        self.gate: set[int] = set()
+        self.held_back: set[int] = set()
+        # Reduce-scatters whose inputs are alive, and what reduced gradients wait for.
+        self.inputs: list[int | None] = []
+        self.reduced: list[int | None] = []
+
+    def forward(self) -> None:
+        """Issue a forward pass."""
+        step, root, blocks = self.step, self.model.root, self.model.blocks
+        self.gate |= step.computed()
+        order = [root, *blocks]
+        for place, unit in enumerate(order):
+            self._use(unit, "forward")
+            for ahead in order[place + 1 : place + 1 + self.prefetch[0]]:
+                self._gather(ahead, "forward")
+            elements = self.model.before if unit is root else unit.size
+            if elements:
+                step.compute(unit.name, "forward", elements)
+            if unit is not root:
+                self._free_after_forward(unit)
+        if root.size > self.model.before:
+            step.compute("root", "forward", root.size - self.model.before)
+        self._free_after_forward(root)
+        self.gate |= self.held_back
+        self.held_back = set()
+
+    def backward(self, *, reduces: bool, all_reduces: bool) -> None:
+        """Issue a backward pass, which reduces gradients between shards, and between replicas, or not."""
+        step, root, blocks = self.step, self.model.root, self.model.blocks
+        order = [root, *reversed(blocks)]
+        first = len(step.nodes)
+        for place, unit in enumerate(order):
+            self._use(unit, "backward")
+            if unit.layers:
+                for ahead in order[place + 1 : place + 1 + self.prefetch[1]]:
+                    self._gather(ahead, "backward")
+            elements = root.size - self.model.before if unit is root else unit.size
+            if elements:
+                step.compute(unit.name, "backward", elements)
+            if unit is not root:
+                self._reduce(unit, len(step.nodes) - 1, reduces=reduces, all_reduces=all_reduces)
+        if self.model.before:
+            step.compute("root", "backward", self.model.before)
+        self._reduce(root, first, reduces=reduces, all_reduces=all_reduces)
+        step.wait(*self.inputs, *self.reduced)
+        self.inputs, self.reduced = [], []
+
+    def _gather(self, unit: Unit, phase: Phase) -> None:
+        if unit.name in self.unsharded or not unit.layers:
+            return
+        one = unit.shard(self.ranks)
+        self.unsharded[unit.name] = self.step.call(
+            "all_gather", unit.name, (one, one * self.ranks), self.dtypes[0], phase, group="shard", after=self.gate
+        )
+
+    def _use(self, unit: Unit, phase: Phase) -> None:
+        """Let what is computed next wait until a unit is gathered and copied to its place."""
+        self._gather(unit, phase)
+        if unit.name in self.copied or unit.name not in self.unsharded:
+            return
+        self.copied.add(unit.name)
+        if phase == "forward":
+            self.gate |= self.held_back
+        self.step.wait(self.unsharded[unit.name])
+        copied = self.step.computed()
+        if phase == "forward":
+            self.held_back = copied
+        else:
+            self.gate |= copied
+
+    def _free_after_forward(self, unit: Unit) -> None:
+        if unit.name in self.freed:
+            self._free(unit)
+
+    def _free(self, unit: Unit) -> None:
+        if unit.name not in self.unsharded:
+            return
+        nbytes = unit.shard(self.ranks) * self.ranks * DTYPE_BYTES[self.dtypes[0]]
+        self.copied.discard(unit.name)
+        self.step.hold("parameters", nbytes, self.unsharded.pop(unit.name), len(self.step.nodes) - 1)
+
+    def _reduce(self, unit: Unit, first: int, *, reduces: bool, all_reduces: bool) -> None:
+        """Free a unit, and reduce its gradients, of which there are some since a node."""
+        if not unit.layers:
+            return
+        step = self.step
+        self._free(unit)
+        if not reduces:
+            return
+        while len(self.inputs) >= self.most_inputs:
+            step.wait(self.inputs.pop(0))
+        one = unit.shard(self.ranks)
+        sizes = (one * self.ranks, one)
+        scattered = step.call(
+            "reduce_scatter",
+            unit.name,
+            sizes,
+            self.dtypes[1],
+            "backward",
+            group="shard",
+            queue=self.reducing,
+            after=step.computed(),
+        )
+        self.inputs.append(scattered)
+        done = scattered
+        if all_reduces:
+            after = step.computed() if scattered is None else {scattered}
+            reduced = step.call(
+                "all_reduce", unit.name, (one, one), self.dtypes[1], "backward", group="replicate", after=after
+            )
+            done = scattered if reduced is None else reduced
+        self.reduced.append(done)
+        nbytes = one * self.ranks * DTYPE_BYTES[self.dtypes[1]]
+        step.hold("gradients", nbytes, first, scattered if scattered is not None else done)

@@ -1,0 +1,269 @@
+"""A training step as a graph: what is computed and which collectives are called, in the order in which they are issued.
+
+Every node waits for the node before it on its queue, and for those that it names. There is a queue for what is computed
+and one for each process group. The graph knows nothing of time: `simnet.parallel.timing` places it on a network.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from typing import Literal, NamedTuple, TypeAlias
+
+from simnet.base.checks import whole
+from simnet.collectives.registry import Operation
+from simnet.parallel.units import DTYPE_BYTES
+
+Phase: TypeAlias = Literal["forward", "backward", "clip", "step"]
+
+GroupName: TypeAlias = Literal["world", "shard", "replicate"]
+
+COMPUTE = "compute"
+"""The queue of what is computed."""
+
+
+class CollectiveCall(NamedTuple):
+    """A collective as each rank of its group calls it.
+
+    Parameters
+    ----------
+    operation : str
+        What it achieves, as nccl-tests spells it.
+    unit : str
+        What it moves: a unit, ``"bucket"`` of gradients, or ``"model"``.
+    group : str
+        Between whom: all workers, the ranks that share the shards of a replica, or those that hold the same shard.
+    ranks : int
+        How many that are.
+    in_elements, out_elements : int
+        What a rank gives, and has afterwards.
+    dtype : str
+        One of `simnet.parallel.units.DTYPE_BYTES`.
+    phase : str
+        When it is called; ``"step"`` is beside the optimiser's step.
+    iteration : int
+        In which iteration, from 0.
+    microbatch : int or None
+        In which microbatch of it, from 0; None behind all of them.
+    root : int
+        Which rank of the group a broadcast comes from, or a reduction goes to.
+    """
+
+    operation: Operation
+    unit: str
+    group: GroupName
+    ranks: int
+    in_elements: int
+    out_elements: int
+    dtype: str
+    phase: Phase
+    iteration: int
+    microbatch: int | None
+    root: int = 0
+
+    @property
+    def in_bytes(self) -> int:
+        """What a rank gives [byte]."""
+        return self.in_elements * DTYPE_BYTES[self.dtype]
+
+    @property
+    def out_bytes(self) -> int:
+        """What a rank has afterwards [byte]."""
+        return self.out_elements * DTYPE_BYTES[self.dtype]
+
+
+class Compute(NamedTuple):
+    """A part of a forward or backward pass.
+
+    Parameters
+    ----------
+    unit : str
+        Whose pass it is.
+    phase : str
+        Forward or backward.
+    microbatch : int
+        Of which microbatch.
+    elements : int
+        Entries of the tensors whose pass it is: its share of the time of the phase.
+    """
+
+    unit: str
+    phase: Phase
+    microbatch: int
+    elements: int
+
+
+class Node(NamedTuple):
+    """What is done, on which queue, and behind which other nodes (by their numbers, all smaller)."""
+
+    does: Compute | CollectiveCall
+    queue: str
+    after: tuple[int, ...]
+
+
+class Buffer(NamedTuple):
+    """Memory that a worker needs from the begin of a node until the end of another [byte]."""
+
+    what: Literal["parameters", "gradients"]
+    nbytes: int
+    first: int
+    last: int
+
+
+class Held(NamedTuple):
+    """What a worker holds all the time [byte]: parameters, gradients, and the state of the optimiser."""
+
+    parameters: int
+    gradients: int
+    optimizer: int
+
+
+@dataclass(frozen=True)
+class StepGraph:
+    """What every worker does in a training step.
+
+    Parameters
+    ----------
+    nodes : tuple of Node
+        In the order in which they are issued.
+    workers, replicas : int
+        Workers P, and between how many groups of P / `replicas` the model is replicated.
+    held : Held
+        What a worker holds all the time.
+    buffers : tuple of Buffer
+        What it needs for a while besides.
+    """
+
+    nodes: tuple[Node, ...]
+    workers: int
+    replicas: int
+    held: Held
+    buffers: tuple[Buffer, ...] = ()
+
+    @property
+    def calls(self) -> list[CollectiveCall]:
+        """The collectives, in order."""
+        return [node.does for node in self.nodes if isinstance(node.does, CollectiveCall)]
+
+    def groups(self, name: GroupName) -> list[list[int]]:
+        """Return the workers of every group of a name.
+
+        Parameters
+        ----------
+        name : str
+            As of `CollectiveCall`.
+
+        Examples
+        --------
+        >>> graph = StepGraph((), workers=6, replicas=3, held=Held(0, 0, 0))
+        >>> graph.groups("shard"), graph.groups("replicate")
+        ([[0, 1], [2, 3], [4, 5]], [[0, 2, 4], [1, 3, 5]])
+        """
+        everyone, each = list(range(self.workers)), self.workers // self.replicas
+        if name == "shard":
+            return [everyone[first : first + each] for first in range(0, self.workers, each)]
+        return [everyone] if name == "world" else [everyone[first::each] for first in range(each)]
+
+
+@dataclass
+class GraphBuilder:
+    """Collects the nodes of a step, as a worker's program issues them.
+
+    What is computed waits for what `wait` has named since the part before it.
+
+    Parameters
+    ----------
+    workers : int
+        Workers P, >= 1.
+    iteration : int
+        Which iteration it is, from 0.
+    replicas : int
+        Replicas, a divisor of P.
+    overlap : bool
+        Whether collectives have queues of their own; otherwise they are on that of what is computed.
+
+    Raises
+    ------
+    ValueError
+        If a number is out of range.
+    """
+
+    workers: int
+    iteration: int = 0
+    replicas: int = 1
+    overlap: bool = True
+    microbatch: int | None = None
+    nodes: list[Node] = field(default_factory=list)
+    buffers: list[Buffer] = field(default_factory=list)
+    _waits: set[int] = field(default_factory=set)
+    _computed: int | None = None
+
+    def __post_init__(self) -> None:
+        whole(self.workers, "workers", 1)
+        whole(self.iteration, "iteration", 0)
+        whole(self.replicas, "replicas", 1)
+        if self.workers % self.replicas:
+            raise ValueError(f"replicas must divide the {self.workers} workers, got {self.replicas}")
+
+    def compute(self, unit: str, phase: Phase, elements: int) -> int:
+        """Add a part of a pass, and return its number."""
+        assert self.microbatch is not None
+        after, self._waits = tuple(sorted(self._waits)), set()
+        self.nodes.append(Node(Compute(unit, phase, self.microbatch, elements), COMPUTE, after))
+        self._computed = len(self.nodes) - 1
+        return self._computed
+
+    def call(
+        self,
+        operation: Operation,
+        unit: str,
+        elements: tuple[int, int],
+        dtype: str,
+        phase: Phase,
+        *,
+        group: GroupName = "world",
+        queue: str | None = None,
+        after: Iterable[int | None] = (),
+        root: int = 0,
+    ) -> int | None:
+        """Add a collective, and return its number; None between fewer than two, who send nothing.
+
+        Parameters
+        ----------
+        operation, unit, dtype, phase, group, root
+            As of `CollectiveCall`.
+        elements : (int, int)
+            What a rank gives, and has afterwards.
+        queue : str, optional
+            Its queue; default: that of its group.
+        after : iterable of int
+            Nodes that it waits for; None for none.
+        """
+        each = self.workers // self.replicas
+        ranks = {"world": self.workers, "shard": each, "replicate": self.replicas}[group]
+        if ranks < 2 or not elements[0]:
+            return None
+        one = CollectiveCall(
+            operation, unit, group, ranks, *elements, dtype, phase, self.iteration, self.microbatch, root
+        )
+        waits = {number for number in after if number is not None}
+        at = (queue or group) if self.overlap else COMPUTE
+        self.nodes.append(Node(one, at, tuple(sorted(waits))))
+        return len(self.nodes) - 1
+
+    def wait(self, *numbers: int | None) -> None:
+        """Let what is computed next wait for nodes."""
+        self._waits |= {number for number in numbers if number is not None}
+
+    def computed(self) -> set[int]:
+        """Return the nodes behind which what is computed is now: the part before, and what is waited for."""
+        return self._waits | (set() if self._computed is None else {self._computed})
+
+    def hold(self, what: Literal["parameters", "gradients"], nbytes: int, first: int | None, last: int | None) -> None:
+        """Note memory that is needed from the begin of a node until the end of another."""
+        if first is not None and last is not None and nbytes:
+            self.buffers.append(Buffer(what, nbytes, first, last))
+
+    def built(self, held: Held) -> StepGraph:
+        """Return the graph, given what a worker holds all the time."""
+        return StepGraph(tuple(self.nodes), self.workers, self.replicas, held, tuple(self.buffers))

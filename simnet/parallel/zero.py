@@ -1,0 +1,268 @@
+"""Steps of DeepSpeed's ZeRO: stages 1 and 2 shard the optimiser's state and gradients, stage 3 parameters as well.
+
+References
+----------
+DeepSpeed, ``runtime/zero/stage_1_and_2.py``, ``stage3.py`` and ``partitioned_param_coordinator.py``. What they issue is
+as read there; it has not been recorded.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+from simnet.base.checks import named, whole
+from simnet.collectives.registry import Operation
+from simnet.costs.models import Layer
+from simnet.parallel.graph import GraphBuilder, Held, StepGraph
+from simnet.parallel.units import DTYPE_BYTES, PARAMETER_DTYPES, checked
+from simnet.parallel.zero3 import Limits, Stage3
+
+# Partitions begin at multiples of so many elements.
+_ALIGNMENT = 2
+
+# Moments of Adam, and the copy of parameters of 16 bits that it updates, in fp32.
+_MOMENTS, _FP32 = 2, 4
+
+
+def zero(
+    layers: Iterable[Layer],
+    workers: int,
+    *,
+    stage: int,
+    iteration: int = 0,
+    microbatches: int = 1,
+    dtype: str = "float32",
+    reduce_bucket_size: int = 500_000_000,
+    allgather_bucket_size: int = 500_000_000,
+    use_multi_rank_bucket_allreduce: bool = True,
+    loss_scaling: bool = False,
+    overlap_comm: bool | None = None,
+    limits: Limits | None = None,
+) -> StepGraph:
+    """Return a step of a model that DeepSpeed shards.
+
+    Stage 1 reduces gradients behind the last microbatch, stage 2 in each; both gather parameters behind the optimiser's
+    step. Stage 3 gathers the parameters of a module before it is used, and scatters buckets of gradients.
+
+    Parameters
+    ----------
+    layers : iterable of Layer
+        Tensors of the model, in its order.
+    workers : int
+        Workers P, >= 1.
+    stage : {1, 2, 3}
+        What is sharded.
+    iteration : int
+        Which iteration, from 0, in which stage 3 records which modules follow each other, and prefetches nothing.
+    microbatches : int
+        Passes before the optimiser's step.
+    dtype : str
+        Of parameters and gradients.
+    reduce_bucket_size, allgather_bucket_size : int
+        Most elements of a bucket of gradients (a larger tensor has one of its own), and about those of parameters that
+        stages 1 and 2 gather at once, >= 1.
+    use_multi_rank_bucket_allreduce : bool
+        Whether stages 1 and 2 all-reduce a bucket, of which owners keep their parts; else they reduce each owner's part
+        to it.
+    loss_scaling : bool
+        Whether an overflow is looked for: an all-reduce of a byte.
+    overlap_comm : bool, optional
+        Whether collectives go beside computing; default: in stage 3.
+    limits : Limits, optional
+        What stage 3 keeps, prefetches and releases.
+
+    Raises
+    ------
+    ValueError
+        If a value is out of range, or a tensor cannot be.
+
+    Examples
+    --------
+    >>> from simnet.costs.models import model
+    >>> [(call.operation, call.in_elements) for call in zero(model("gpt2").layers, 8, stage=2).calls]
+    [('all_reduce', 124439808), ('all_gather', 15554976)]
+    """
+    found = checked(layers)
+    if whole(stage, "stage", 1, 3) < 3 and limits is not None:
+        raise ValueError(f"limits are for stage 3, not for stage {stage}")
+    whole(microbatches, "microbatches", 1)
+    whole(reduce_bucket_size, "reduce_bucket_size", 1)
+    whole(allgather_bucket_size, "allgather_bucket_size", 1)
+    named(dtype, "dtype", PARAMETER_DTYPES)
+    step = GraphBuilder(workers, iteration, overlap=stage == 3 if overlap_comm is None else overlap_comm)
+    size, width = sum(layer.size for layer in found), DTYPE_BYTES[dtype]
+    if stage == 3:
+        program = Stage3(step, found, dtype, reduce_bucket_size, limits or Limits())
+        for microbatch in range(microbatches):
+            step.microbatch = microbatch
+            program.microbatch()
+        step.microbatch = None
+        _look_for_overflow(step, loss_scaling)
+        program.gather_kept()
+        shard = sum(-(-layer.size // workers) for layer in found)
+        parameters, gradients = (shard + program.kept_elements) * width, shard * width
+    else:
+        partition = _partition(size, workers)
+        for microbatch in range(microbatches):
+            step.microbatch = microbatch
+            _backward(
+                step,
+                found,
+                stage,
+                microbatch == microbatches - 1,
+                dtype,
+                reduce_bucket_size,
+                use_multi_rank_bucket_allreduce,
+            )
+        step.microbatch = None
+        _look_for_overflow(step, loss_scaling)
+        for one in gathered(partition, workers, allgather_bucket_size):
+            step.wait(step.call("all_gather", "model", (one, one * workers), dtype, "step", after=step.computed()))
+        shard = partition
+        parameters, gradients = size * width, (size if stage == 1 else partition) * width
+    state = (_MOMENTS + (width < _FP32)) * shard * _FP32
+    return step.built(Held(parameters, gradients, state))
+
+
+def gathered(partition: int, workers: int, allgather_bucket_size: int) -> list[int]:
+    """Return the elements that each worker contributes to the all-gathers behind a step of stages 1 and 2.
+
+    Parameters
+    ----------
+    partition : int
+        Elements of each worker.
+    workers, allgather_bucket_size
+        As of `zero`.
+
+    Examples
+    --------
+    >>> gathered(300, 4, 500)
+    [150, 150]
+    """
+    count = max(1, partition * workers // allgather_bucket_size)
+    each = partition // count
+    each -= each % _ALIGNMENT
+    return [*[each] * (count - 1), partition - each * (count - 1)]
+
+
+def _backward(
+    step: GraphBuilder, layers: Sequence[Layer], stage: int, last: bool, dtype: str, most: int, all_reduces: bool
+) -> None:
+    """Issue the passes of a microbatch of stages 1 and 2."""
+    size = sum(layer.size for layer in layers)
+    step.compute("model", "forward", size)
+    # Without overlap stage 1 reduces when all gradients are there, in the order of the model.
+    at_once = stage == 1 and not step.overlap
+    if at_once or (stage == 1 and not last):
+        step.compute("model", "backward", size)
+    if stage == 1 and not last:
+        return
+    starts, partition = _starts(layers), _partition(size, step.workers)
+    before: list[int | None] = []
+    for bucket in in_buckets(layers if at_once else layers[::-1], most):
+        if not at_once:
+            step.compute("bucket", "backward", sum(layer.size for layer in bucket))
+        first = len(step.nodes) - 1
+        # A bucket is only reduced, and computing only goes on, when the bucket before has been.
+        step.wait(*before)
+        after, before = step.computed(), []
+        spans = owners(bucket, starts, partition)
+        if all_reduces:
+            calls: list[tuple[Operation, int, int]] = [
+                ("all_reduce", 0, elements) for elements in _up_to([one for _, one in spans], most)
+            ]
+        else:
+            calls = [
+                ("reduce", owner, elements)
+                for owner in dict.fromkeys(owner for owner, _ in spans)
+                for elements in _up_to([one for of, one in spans if of == owner], most)
+            ]
+        for operation, owner, elements in calls:
+            sizes = (elements, elements)
+            before.append(step.call(operation, "bucket", sizes, dtype, "backward", after=after, root=owner))
+        if stage == 2:
+            step.hold("gradients", sum(layer.size for layer in bucket) * DTYPE_BYTES[dtype], first, len(step.nodes) - 1)
+    step.wait(*before)
+
+
+def in_buckets(layers: Iterable[Layer], most: int) -> list[list[Layer]]:
+    """Return tensors in buckets of at most so many elements; a larger tensor has one of its own.
+
+    Parameters
+    ----------
+    layers : iterable of Layer
+        In the order in which they are ready.
+    most : int
+        Elements, >= 1.
+
+    Examples
+    --------
+    >>> [len(one) for one in in_buckets([Layer(name, (4,)) for name in "abcde"], 9)]
+    [2, 2, 1]
+    """
+    found: list[list[Layer]] = []
+    filled = 0
+    for layer in layers:
+        if not found or filled + layer.size > most:
+            found.append([])
+            filled = 0
+        found[-1].append(layer)
+        filled += layer.size
+    return found
+
+
+def owners(bucket: Iterable[Layer], starts: dict[str, int], partition: int) -> list[tuple[int, int]]:
+    """Return who owns how many elements of a bucket in a row.
+
+    Parameters
+    ----------
+    bucket : iterable of Layer
+        Its tensors, in order.
+    starts : dict of str to int
+        Where each tensor begins among all parameters.
+    partition : int
+        How many of them each worker owns.
+
+    Examples
+    --------
+    >>> owners([Layer("b", (6,)), Layer("a", (4,))], {"a": 0, "b": 4}, 5)
+    [(0, 1), (1, 5), (0, 4)]
+    """
+    found: list[tuple[int, int]] = []
+    for layer in bucket:
+        begin, end = starts[layer.name], starts[layer.name] + layer.size
+        for owner in range(begin // partition, (end - 1) // partition + 1):
+            elements = min(end, (owner + 1) * partition) - max(begin, owner * partition)
+            if found and found[-1][0] == owner:
+                elements += found.pop()[1]
+            found.append((owner, elements))
+    return found
+
+
+def _up_to(parts: Iterable[int], most: int) -> list[int]:
+    """Return the elements of the calls that move parts: each ends with the part that exceeds so many elements."""
+    found, filled = [], 0
+    for elements in parts:
+        filled += elements
+        if filled > most:
+            found.append(filled)
+            filled = 0
+    return [*found, filled] if filled else found
+
+
+def _partition(size: int, workers: int) -> int:
+    """Return how many elements each worker owns, with padding."""
+    return -(-size // (_ALIGNMENT * workers)) * _ALIGNMENT
+
+
+def _starts(layers: Iterable[Layer]) -> dict[str, int]:
+    starts, begin = {}, 0
+    for layer in layers:
+        starts[layer.name] = begin
+        begin += layer.size
+    return starts
+
+
+def _look_for_overflow(step: GraphBuilder, loss_scaling: bool) -> None:
+    if loss_scaling:
+        step.wait(step.call("all_reduce", "model", (1, 1), "uint8", "step", after=step.computed()))

@@ -1,0 +1,173 @@
+"""Stage 3 of DeepSpeed's ZeRO: when parameters are gathered, prefetched, kept and released.
+
+References
+----------
+DeepSpeed, ``runtime/zero/partitioned_param_coordinator.py``: `fetch_sub_module` and `release_sub_module`. Its limit of
+two fetches that the processor has not seen the end of is not modelled.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Collection, Iterable, Sequence
+from dataclasses import dataclass
+
+from simnet.base.checks import whole
+from simnet.costs.models import Layer
+from simnet.parallel.graph import GraphBuilder, Phase
+from simnet.parallel.units import DTYPE_BYTES, Unit, modules
+
+
+@dataclass(frozen=True)
+class Limits:
+    """Limits of stage 3, in elements, by DeepSpeed's names and with its defaults.
+
+    Parameters
+    ----------
+    prefetch_bucket_size : int
+        Parameters are prefetched until so many are under way; 0 for no prefetch.
+    param_persistence_threshold : int
+        Tensors of at most so many stay gathered. They are gathered anew behind the optimiser's step.
+    max_live_parameters : int
+        No more is prefetched once so many are gathered.
+    max_reuse_distance : int
+        A tensor that is used again within so many is not released.
+
+    Raises
+    ------
+    ValueError
+        If one is negative.
+    """
+
+    prefetch_bucket_size: int = 50_000_000
+    param_persistence_threshold: int = 100_000
+    max_live_parameters: int = 1_000_000_000
+    max_reuse_distance: int = 1_000_000_000
+
+    def __post_init__(self) -> None:
+        for name, value in vars(self).items():
+            whole(value, name, 0)
+
+
+class Stage3:
+    """What the program of a worker issues in stage 3.
+
+    Parameters
+    ----------
+    step : GraphBuilder
+        Takes what is issued.
+    layers : sequence of Layer
+        Tensors of the model, in its order.
+    dtype : str
+        Of parameters and gradients.
+    reduce_bucket_size : int
+        As of `simnet.parallel.zero.zero`.
+    limits : Limits
+        What is kept, prefetched and released.
+    """
+
+    def __init__(
+        self, step: GraphBuilder, layers: Sequence[Layer], dtype: str, reduce_bucket_size: int, limits: Limits
+    ) -> None:
+        self.step, self.dtype, self.reduce_bucket_size, self.limits = step, dtype, reduce_bucket_size, limits
+        self.forward = modules(layers)
+        self.sizes = {layer.name: layer.size for layer in layers}
+        # The modules of a microbatch, in the order in which they are used.
+        self.order = [*self.forward, *reversed(self.forward)]
+        self.kept = {layer.name for layer in layers if layer.size <= limits.param_persistence_threshold}
+        # Tensors that are gathered or on their way, and the call that does it; None where that was before the step.
+        self.gathered: dict[str, int | None] = dict.fromkeys(self.kept) if step.iteration else {}
+        self.passes = 0
+
+    @property
+    def kept_elements(self) -> int:
+        """Elements of the tensors that stay gathered."""
+        return sum(self.sizes[name] for name in self.kept)
+
+    def microbatch(self) -> None:
+        """Issue the forward and the backward pass of a microbatch."""
+        traced = bool(self.step.iteration or self.passes)
+        self.passes += 1
+        self.live = 0
+        self.queue = deque(
+            (layer.name, place) for place, module in enumerate(self.order) for layer in module.layers if traced
+        )
+        # By which use each tensor has been looked for last.
+        self.seen = dict.fromkeys(self.sizes, -1)
+        bucket: list[Layer] = []
+        begun = None
+        scattered = []
+        for place, module in enumerate(self.order):
+            phase: Phase = "forward" if place < len(self.forward) else "backward"
+            self._fetch(module, place, phase, traced)
+            number = self.step.compute(module.name, phase, module.size)
+            if phase == "backward":
+                for layer in reversed(module.layers):
+                    if bucket and sum(one.size for one in bucket) + layer.size > self.reduce_bucket_size:
+                        scattered.append(self._scatter(bucket, begun))
+                        bucket, begun = [], None
+                    bucket.append(layer)
+                    begun = number if begun is None else begun
+            self._release(module, place + 1, traced)
+        self.step.wait(*scattered, self._scatter(bucket, begun))
+
+    def gather_kept(self) -> None:
+        """Gather the tensors that stay gathered, behind the optimiser's step."""
+        if self.kept:
+            self._gather(self.kept, "step", self.step.computed())
+
+    def _fetch(self, module: Unit, place: int, phase: Phase, traced: bool) -> None:
+        names = [layer.name for layer in module.layers]
+        missing = [name for name in names if name not in self.gathered]
+        if missing:
+            self._gather(missing, phase)
+        self.step.wait(*(self.gathered[name] for name in names))
+        if not traced:
+            return
+        ahead = sum(self.seen[name] < place for name in names)
+        for _ in range(ahead):
+            name, used = self.queue.popleft()
+            self.seen[name] = used
+        most = min(self.limits.max_live_parameters - self.live, self.limits.prefetch_bucket_size)
+        wanted: dict[str, None] = {}
+        while self.queue and sum(self.sizes[name] for name in wanted) < most:
+            name, used = self.queue.popleft()
+            self.seen[name] = max(self.seen[name], used)
+            if name not in self.gathered:
+                wanted[name] = None
+        if wanted:
+            self._gather(wanted, phase)
+
+    def _gather(self, names: Collection[str], phase: Phase, after: Iterable[int] = ()) -> None:
+        one = sum(-(-self.sizes[name] // self.step.workers) for name in names)
+        unit = next(iter(names)).rpartition(".")[0] if phase != "step" else "model"
+        call = self.step.call("all_gather", unit, (one, one * self.step.workers), self.dtype, phase, after=after)
+        if phase == "step":
+            self.step.wait(call)
+            return
+        self.gathered.update(dict.fromkeys(names, call))
+        self.live += sum(self.sizes[name] for name in names)
+
+    def _release(self, module: Unit, place: int, traced: bool) -> None:
+        """Free the tensors of a module that are not kept, nor used again soon, nor passed over by a prefetch."""
+        names = {layer.name for layer in module.layers}
+        if traced:
+            names -= self.kept
+            names = {name for name in names if self.seen[name] <= place}
+            passed = 0
+            for later in self.order[place:]:
+                if passed >= self.limits.max_reuse_distance or not names:
+                    break
+                names -= {layer.name for layer in later.layers}
+                passed += later.size
+        for name in sorted(names & set(self.gathered)):
+            nbytes = self.sizes[name] * DTYPE_BYTES[self.dtype]
+            self.step.hold("parameters", nbytes, self.gathered.pop(name), len(self.step.nodes) - 1)
+            self.live -= self.sizes[name]
+
+    def _scatter(self, bucket: Sequence[Layer], begun: int | None) -> int | None:
+        one = sum(-(-layer.size // self.step.workers) for layer in bucket)
+        sizes = (one * self.step.workers, one)
+        done = self.step.call("reduce_scatter", "bucket", sizes, self.dtype, "backward", after=self.step.computed())
+        self.step.hold("gradients", sizes[0] * DTYPE_BYTES[self.dtype], begun, done)
+        return done
