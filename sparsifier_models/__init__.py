@@ -38,6 +38,10 @@ no package: its name is ``./my_scheme.py:Rotating``.
 ``templar``        the same with norms clipped to their median and indices of 12 bits (Templar)
 ``muloco``         all entries in few bits, or the largest of each tensor, with a decaying error buffer (MuLoCo)
 ``int8ring``       the whole gradient, quantised anew at each hop of a ring (prime, INTELLECT-1)
+``arctopk``        rows that are large in the sum of all workers, by all-reduces of sketches (ARC-Top-K)
+``ef21``           the largest entries of what is new, over all-gather; the update is dense (EF21, EF21+, EF21-M)
+``onebitadam``     the momentum of Adam by signs, after dense steps (1-bit Adam)
+``zerooneadam``    signs between ever rarer dense steps, then local steps that send nothing (0/1 Adam)
 =================  =============================================================================================
 """
 
@@ -47,6 +51,7 @@ from typing import Any
 
 from simnet.base import moved, plugins
 from simnet.base.errors import nearest
+from simnet.sparsifier_models.arctopk import ARCTopk
 from simnet.sparsifier_models.artopk import ARTopk
 from simnet.sparsifier_models.base import Exchange, Sparsifier
 from simnet.sparsifier_models.ccloco import CCLoco
@@ -55,6 +60,7 @@ from simnet.sparsifier_models.deft import DEFT
 from simnet.sparsifier_models.demo import DeMo
 from simnet.sparsifier_models.dense import Dense
 from simnet.sparsifier_models.dgc import DGC
+from simnet.sparsifier_models.ef21 import EF21
 from simnet.sparsifier_models.exdyna import ExDyna
 from simnet.sparsifier_models.fp16 import FP16
 from simnet.sparsifier_models.gaussiank import GaussianK
@@ -65,6 +71,7 @@ from simnet.sparsifier_models.micro import MiCRO
 from simnet.sparsifier_models.mstopk import MSTopk
 from simnet.sparsifier_models.muloco import MuLoCo
 from simnet.sparsifier_models.oktopk import Oktopk
+from simnet.sparsifier_models.onebitadam import OneBitAdam
 from simnet.sparsifier_models.options import Options
 from simnet.sparsifier_models.powersgd import PowerSGD
 from simnet.sparsifier_models.qsgd import QSGD
@@ -81,6 +88,7 @@ from simnet.sparsifier_models.topka import TopkA
 from simnet.sparsifier_models.topkdsa import TopkDSA
 from simnet.sparsifier_models.uniontopk import UnionTopk
 from simnet.sparsifier_models.wire import Wire
+from simnet.sparsifier_models.zerooneadam import ZeroOneAdam
 
 moved.at_top(__name__)
 
@@ -93,6 +101,7 @@ _CLASSES: tuple[type[Sparsifier], ...] = (
     *(TopkA, GTopk, GaussianK, SIDCo, DGC, RedSync),
     *(FP16, QSGD, SignSGD, PowerSGD),
     *(DeMo, CCLoco, SparseLoCo, Templar, MuLoCo, Int8Ring),
+    *(ARCTopk, EF21, OneBitAdam, ZeroOneAdam),
 )
 
 SCHEMES: dict[str, type[Sparsifier]] = {one.name: one for one in _CLASSES}

@@ -370,6 +370,11 @@ class Sparsifier(ABC):
         return False
 
     @property
+    def tracks(self) -> bool:
+        """Whether the update has entries that were not sent now: of trackers, or of steps between exchanges."""
+        return False
+
+    @property
     def residual(self) -> Values:
         """What each worker has kept back; ndarray of float32, shape (P, n), read-only.
 

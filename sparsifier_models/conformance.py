@@ -117,7 +117,7 @@ def _shapes(model: Sparsifier, exchange: Exchange) -> Iterator[str]:
         yield f"selected lies outside 0..{n}"
     elif exchange.selected.max() > model.most:
         yield f"a worker selected {exchange.selected.max()} entries, more than {model.most}"
-    least = 0 if model.transforms else np.count_nonzero(exchange.update)
+    least = 0 if model.transforms or model.tracks else np.count_nonzero(exchange.update)
     if not least <= exchange.union <= n:
         yield f"the union of {exchange.union} is not between the entries of the update and n"
     if exchange.sent.shape != (P,) or exchange.sent.dtype != np.float64:

@@ -138,7 +138,9 @@ class TestArrays:
 # Sparsifiers: functions of (alpha, beta, M, c, N), all else at its default.
 BY_DENSITY = {
     **{one.__name__: one for one in SPARSE},
+    "arctopk": costs.arctopk,
     "cltk": costs.cltk,
+    "ef21": costs.ef21,
     "deft": lambda *arguments: costs.deft(*arguments, layers=12),
     "exdyna": costs.exdyna,
     "gaussiank": costs.gaussiank,
@@ -163,7 +165,7 @@ BY_DENSITY = {
 }
 QUANTISED = (
     *(costs.fp16, costs.powersgd, costs.qsgd, costs.signsgd, costs.signsgd_allgather),
-    *(costs.chunked_allgather, costs.muloco, costs.int8_ring),
+    *(costs.chunked_allgather, costs.muloco, costs.int8_ring, costs.onebit_allreduce),
 )
 BY_LENGTH = {one.__name__: one for one in (*DENSE, *QUANTISED)}
 
@@ -554,6 +556,11 @@ class TestEvery:
             (costs.spardl_bsag, {"d": 0}, "d must be finite and >= 1, got 0"),
             (costs.spardl_bsag, {"d": 2, "h": -1}, "h must be"),
             (costs.spardl_rsag, {"d": 5}, "d must divide"),
+            (costs.arctopk, {"sketch": -1}, "sketch must be"),
+            (costs.arctopk, {"rank": -1}, "rank must be"),
+            (costs.ef21, {"contributed": -1}, "contributed must be"),
+            (costs.ef21, {"flag_bytes": np.nan}, "flag_bytes must be"),
+            (costs.onebit_allreduce, {"padded": -1}, "padded must be"),
             (costs.qsgd, {"levels": 0}, "levels must be finite and >= 1"),
             (costs.qsgd, {"bucket": 0.5}, "bucket must be finite and >= 1"),
             (costs.qsgd, {"bits": -1}, "bits must be"),

@@ -44,15 +44,19 @@ OWN_FORM = {
     "templar",
     "muloco",
     "int8ring",
+    "arctopk",
+    "onebitadam",
+    "zerooneadam",
 }
 REDUCED = {"artopk", "cltk", "deft", "exdyna", "hardthreshold", "micro", "randomk", "sage", "uniontopk"}
 SUMS_ON_THE_WAY = {"spardl"}
 FORWARDED = {"gtopk", "oktopk", "topkdsa"}
-GATHERED = {"topk", "lwtopk", "mstopk", "topka", "gaussiank", "sidco", "dgc", "redsync"}
+GATHERED = {"topk", "lwtopk", "mstopk", "topka", "gaussiank", "sidco", "dgc", "redsync", "ef21"}
 
 
 def made(scheme, **options):
-    needed = {"layers": [400, 800, 1300]} if scheme in ("lwtopk", "powersgd") else {}
+    layers = {"layers": [400, 800, 1300]}
+    needed = {"lwtopk": layers, "powersgd": layers, "ef21": {"start": "zero"}}.get(scheme, {})
     return create(scheme, 4, 2500, 0.04, **needed, **options)
 
 

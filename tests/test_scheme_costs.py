@@ -395,6 +395,54 @@ def _(model, exchange):
     return [Claim([(costs.int8_ring, dense_bytes(model))], longest=longest)]
 
 
+@case("arctopk", costs.arctopk)
+@case("arctopk", costs.arctopk, layers="thirds", warm_up=1, rank=3)
+@case("arctopk", costs.arctopk, layers="matrix", warm_up=0)
+@case("arctopk", costs.arctopk, layers="matrix", warm_up=1, feedback="ef21")
+def _(model, exchange):
+    if exchange.selected[0] == model.parameters:
+        return [Claim([(costs.ring_allreduce, dense_bytes(model))])]
+    sketch = sum(one.rows * (model.options.rank if one.columns > 1 else 1) for one in model.wholes)
+    known = {"sketch": sketch, "kept": int(exchange.selected[0]), "tensors": len(model.wholes)}
+    return [Claim([(costs.arctopk, {**share(model, model.k), **known})])]
+
+
+@case("arctopk", costs.arctopk, layers="square", warm_up=0)
+def _(model, exchange):
+    # What the formula has where nothing is known of the tensors: 36 rows of 20 are about square.
+    return [Claim([(costs.arctopk, {**share(model, model.k), "sketch": 4 * 36})])]
+
+
+@case("ef21", costs.ef21, costs.ring_allreduce)
+@case("ef21", costs.ef21, costs.ring_allreduce, variant="ef21plus")
+@case("ef21", costs.ef21, costs.ring_allreduce, wire="released", start="zero")
+@case("ef21", costs.ef21, costs.ring_allreduce, compressor="blocks", block=16)
+def _(model, exchange):
+    if exchange.selected[0] == model.parameters:
+        return [Claim([(costs.ring_allreduce, dense_bytes(model))])]
+    k, options = model.k, model.options
+    known = {**share(model, k), "flag_bytes": float(options.variant == "ef21plus")}
+    if options.wire == "released":
+        known["contributed"] = 4 * k
+    if options.compressor == "blocks":
+        known["contributed"] = 4 * k + 4 * k / options.block
+    return [Claim([(costs.ef21, known)], "gather")]
+
+
+@case("onebitadam", costs.onebit_allreduce, costs.ring_allreduce)
+@case("onebitadam", costs.onebit_allreduce, costs.ring_allreduce, compat="released", freeze_step=1)
+@case("zerooneadam", costs.onebit_allreduce, costs.ring_allreduce, var_update_scaler=1)
+@case("zerooneadam", costs.onebit_allreduce, costs.ring_allreduce, var_freeze_step=1, local_step_scaler=1)
+def _(model, exchange):
+    dense = (costs.ring_allreduce, dense_bytes(model))
+    signs = (costs.onebit_allreduce, {"M": 0, "padded": model.padded if model.workers > 1 else 0})
+    phases = {one.phase for one in exchange.schedule.rounds}
+    if model.workers > 1 and not phases:
+        assert model.name == "zerooneadam"
+        return []
+    return [Claim([dense] * ("dense" in phases) + [signs] * ("signs" in phases))]
+
+
 def even_gradients(P, shift):
     """Gradients with as many entries in each region at every worker, each worker's `shift` further than the last's."""
     rows = np.zeros((P, P, REGION), dtype=np.float32)
@@ -407,7 +455,12 @@ def even_gradients(P, shift):
 def made(one, P, n, density):
     options = dict(one.options)
     if "layers" in options:
-        options["layers"] = {"thirds": (n // 3, n // 3, n - 2 * (n // 3)), "short": (n - 3, 2, 1)}[options["layers"]]
+        options["layers"] = {
+            "thirds": (n // 3, n // 3, n - 2 * (n // 3)),
+            "short": (n - 3, 2, 1),
+            "matrix": (("w", (20, 30)), n - 600),
+            "square": (("w", (36, 20)),),
+        }[options["layers"]]
     return create(one.name, P, n, density, **options)
 
 
@@ -702,6 +755,47 @@ def _(model, exchange):
     # The owner quantises twice: what it keeps, and what it sends on.
     return Doing(quantised, [*reduced * (P - 1), *quantised, *[*[("cast", half)] * 2, *quantised] * (P - 2)],
                  [("cast", half)] * 2)  # fmt: skip
+
+
+@by_hand("arctopk")
+def _(model, exchange):
+    n, k = model.parameters, model.k
+    if exchange.selected[0] == n:
+        return Doing([], [], [])
+    difference = [("sum", n)] * model.tracks
+    work = [*difference]
+    for one in model.wholes:
+        if one.columns > 1:
+            work.append(("norm", one.rows * one.columns))
+        sketch = one.rows * (model.options.rank if one.columns > 1 else 1)
+        work += [("norm", sketch), ("topk_layer", one.rows)]
+    first = difference + [("norm", model.wholes[0].rows * model.wholes[0].columns)] * (model.wholes[0].columns > 1)
+    return Doing(first, [*work[len(first) :], ("gather", k)], [("scatter", k), ("scatter", k), *difference])
+
+
+@by_hand("onebitadam", "zerooneadam")
+def _(model, exchange):
+    N, P = model.parameters, model.workers
+    if all(one.phase == "dense" for one in exchange.schedule.rounds):
+        return Doing([], [], [])
+    served = [("sum", N / P)] * P + [("norm", N / P), ("cast", N / P), ("sum", N / P)]
+    compressed = [("norm", N), ("cast", N), ("sum", N)]
+    if exchange.schedule.rounds[0].phase == "dense":
+        return Doing([], compressed + served, [("cast", N)])
+    return Doing(compressed, served, [("cast", N)])
+
+
+@by_hand("ef21")
+def _(model, exchange):
+    n, P, k = model.parameters, model.workers, model.k
+    if exchange.selected[0] == n:
+        return Doing([], [], [])
+    select = [("topk", n)]
+    if model.options.compressor == "blocks":
+        select = [("norm", n), ("topk", n / model.options.block)]
+    compared = [*select, ("norm", n), ("norm", n)] * (model.options.variant == "ef21plus")
+    packed = [("gather", k), ("scatter", k), *[("pack", k)] * (model.options.wire == "paper")]
+    return Doing([("sum", n), *select, *compared, *packed], [], [("scatter", P * k)])
 
 
 @every

@@ -74,6 +74,25 @@ OPTIONS = {
         {"compressor": "topk"},
         {"compressor": "topk", "wire": "released"},
     ],
+    "arctopk": [
+        {"warm_up": 0, "rank": 2, "collective": "tree"},
+        {"warm_up": 1, "feedback": "ef21", "rounding": "ceil"},
+        {"warm_up": 0, "feedback": "ef21", "momentum": "double", "start": "zero"},
+    ],
+    "ef21": [
+        {"variant": "ef21plus", "allgather": "ring"},
+        {"wire": "released", "momentum": "published", "eta": 0.3},
+        {"compressor": "blocks", "momentum": "heavy_ball", "start": "zero"},
+        {"compressor": "blocks", "variant": "ef21plus", "momentum": "double"},
+    ],
+    "onebitadam": [
+        {"freeze_step": 1, "allgather": "ring", "collective": "tree"},
+        {"compat": "released", "masked": False},
+    ],
+    "zerooneadam": [
+        {"var_freeze_step": 1, "var_update_scaler": 1, "local_step_scaler": 1, "local_step_clipper": 2},
+        {"compat": "released", "var_freeze_step": 3, "local_step_scaler": 1, "local_step_clipper": 4, "masked": False},
+    ],
     "oktopk": [
         {"rules": "lstm", "wire": "released"},
         {"rules": "bert", "wire": "released"},
@@ -96,6 +115,23 @@ OPTIONS = {
 
 MATRICES = ("demo", "ccloco", "sparseloco", "templar", "muloco")
 """Schemes that work on the rows and columns of layers."""
+
+ADAMS = ("onebitadam", "zerooneadam")
+"""Schemes that hold the state of an optimiser, whose update does not grow with the gradients."""
+
+
+def kept_beside(variant):
+    """Return how many arrays of the size of the gradients a variant makes beside the residual, vectors included."""
+    name, options = variant
+    momentum = options.get("momentum", "none")
+    if name == "dgc":
+        return int("momentum" in options)
+    if name == "ef21" or options.get("feedback") == "ef21":
+        return 1.2 * {"none": 1, "double": 3}.get(momentum, 2)
+    if name in ADAMS:
+        # Memories; in local steps moments and what is yet to be said, too.
+        return 1.7 if "var_freeze_step" not in options else 4
+    return 0
 
 
 def variants_of(*names):
@@ -123,7 +159,7 @@ def made(variant, workers, parameters, density=0.01, **more):
             options["teams"] = workers if options.get("sag") != "recursive" or workers & (workers - 1) == 0 else 1
     cut = parameters // 3
     layers = (cut, cut, parameters - 2 * cut) if cut else (parameters,)
-    if cut and name in MATRICES:
+    if cut and name in (*MATRICES, "arctopk"):
         # The first layer is a matrix, of as many columns as divide it.
         columns = next(one for one in (24, 10, 9, 7, 1) if cut % one == 0)
         layers = (("w", (cut // columns, columns)), ("b", cut), ("c", parameters - 2 * cut))

@@ -44,6 +44,11 @@ References
 [12] B. Peng, J. Quesnelle, D. P. Kingma, "DeMo: Decoupled Momentum Optimization", 2024, arXiv 2411.19870.
 [13] B. Therien et al., "MuLoCo: Muon is a Practical Inner Optimizer for DiLoCo", 2025, arXiv 2505.23725; released code.
 [14] S. Jaghouar et al., "INTELLECT-1 Technical Report", 2024, arXiv 2412.01152; released code.
+[15] "ARC-Top-K", 2025, arXiv 2510.26709; released code.
+[16] P. Richtarik, I. Sokolov, I. Fatkhullin, "EF21: A New, Simpler, Theoretically Better, and Practically Faster Error
+     Feedback", NeurIPS 2021, arXiv 2106.05203; released code.
+[17] H. Tang et al., "1-bit Adam: Communication Efficient Large-Scale Training with Adam's Convergence Speed", ICML
+     2021, arXiv 2102.02888; released code.
 
 Examples
 --------
@@ -85,7 +90,7 @@ from simnet.costs.collectives import (
     ring_reduce_scatter,
     tree_allreduce,
 )
-from simnet.costs.quantisers import fp16, powersgd, qsgd, signsgd, signsgd_allgather
+from simnet.costs.quantisers import fp16, onebit_allreduce, powersgd, qsgd, signsgd, signsgd_allgather
 from simnet.costs.sparsifiers import (
     Bounds,
     artopk_ring,
@@ -109,6 +114,7 @@ from simnet.costs.sparsifiers import (
     topkdsa_bounds,
     var_overhead,
 )
+from simnet.costs.tracked import arctopk, ef21
 from simnet.costs.union_reduced import cltk, deft, exdyna, hardthreshold, uniontopk
 
 __all__ = [
@@ -117,6 +123,7 @@ __all__ = [
     "Bounds",
     "Nodes",
     "allgather",
+    "arctopk",
     "artopk_ring",
     "artopk_tree",
     "best_collective",
@@ -128,6 +135,7 @@ __all__ = [
     "cltk",
     "compression_pays",
     "deft",
+    "ef21",
     "exdyna",
     "fill_in",
     "fp16",
@@ -142,6 +150,7 @@ __all__ = [
     "oktopk",
     "oktopk_balance_and_allgatherv",
     "oktopk_split_and_reduce",
+    "onebit_allreduce",
     "pairwise_alltoall",
     "parameter_server",
     "powersgd",

@@ -7,7 +7,7 @@ from numpy.typing import ArrayLike
 
 from simnet.base.arrays import Floats
 from simnet.costs.arguments import checked, selected_entries
-from simnet.costs.collectives import allgather, parameter_server, ring_allreduce
+from simnet.costs.collectives import allgather, pairwise_alltoall, parameter_server, ring_allreduce
 
 
 def fp16(alpha: ArrayLike, beta: ArrayLike, M: ArrayLike, N: ArrayLike) -> Floats:
@@ -125,3 +125,28 @@ def powersgd(
     factors = (selected_entries("left", left, square), selected_entries("right", right, square))
     matrices = sum(ring_allreduce(alpha, beta, 4 * entries, N) for entries in factors)
     return matrices + np.where(vectors > 0, ring_allreduce(alpha, beta, 4 * vectors, N), 0.0)
+
+
+def onebit_allreduce(
+    alpha: ArrayLike, beta: ArrayLike, M: ArrayLike, N: ArrayLike, padded: ArrayLike | None = None
+) -> Floats:
+    """1-bit Adam's all-reduce of signs: 2 (N - 1) (n / 8 / N + 4) beta + (N - 1 + 3 log N) alpha; derived from [17].
+
+    A pairwise all-to-all of signs, all-gathers of scales, of the signs of each server's chunk, and of their scales.
+
+    Parameters
+    ----------
+    alpha, beta, M, N : array_like of float
+        As of `simnet.costs`.
+    padded : array_like of float, optional
+        n, the entries with those that make whole bytes for each server; M / 4 if not given.
+
+    Examples
+    --------
+    >>> float(onebit_allreduce(1.0, 0.5, 4 * 320, 4))
+    51.0
+    """
+    M, N = checked(M=M, N=N)
+    signs = selected_entries("padded", padded, M / 4) / 8 / N
+    gathers = 2 * allgather(alpha, beta, 4.0, N) + allgather(alpha, beta, signs, N)
+    return pairwise_alltoall(alpha, beta, signs, N) + gathers

@@ -1,0 +1,86 @@
+"""Costs of sparse exchanges by rows, of trackers, and of blocks. Symbols and references: `simnet.costs`."""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from simnet.base.arrays import Floats
+from simnet.costs.arguments import checked, selected_entries
+from simnet.costs.collectives import allgather, ring_allreduce
+from simnet.costs.sparsifiers import ENTRY, VALUE
+
+
+def arctopk(
+    alpha: ArrayLike,
+    beta: ArrayLike,
+    M: ArrayLike,
+    c: ArrayLike,
+    N: ArrayLike,
+    rank: ArrayLike = 4,
+    sketch: ArrayLike | None = None,
+    kept: ArrayLike | None = None,
+    tensors: ArrayLike = 1,
+) -> Floats:
+    """ARC-Top-K on rings: 2 (N - 1) [(t + 1) alpha + 4 (|S| + k) / N beta]; derived from the code of [15].
+
+    An all-reduce of the sketch of each tensor, and one of the kept rows of all.
+
+    Parameters
+    ----------
+    alpha, beta, M, c, N : array_like of float
+        As of `simnet.costs`.
+    rank : array_like of float
+        r.
+    sketch : array_like of float, optional
+        |S|, entries of all sketches: r rows of each matrix, and all entries of a vector; r sqrt(M / 4), that of one
+        square matrix, if not given.
+    kept : array_like of float, optional
+        Entries in the rows kept; c M / 4 if not given.
+    tensors : array_like of float
+        t.
+
+    Examples
+    --------
+    A matrix of 100 x 100, rank 4, a tenth of its rows: all-reduces of 1600 and of 4000 bytes.
+
+    >>> float(arctopk(1.0, 0.5, 40_000, 0.1, 4))
+    4212.0
+    """
+    alpha, beta, M, c, N, rank, tensors = checked(alpha=alpha, beta=beta, M=M, c=c, N=N, rank=rank, tensors=tensors)
+    sketches = selected_entries("sketch", sketch, rank * np.sqrt(M / VALUE))
+    rows = selected_entries("kept", kept, c * M / VALUE)
+    nbytes = VALUE * (sketches + rows)
+    return ring_allreduce(alpha, beta, nbytes, N) + tensors * ring_allreduce(alpha, beta, 0.0, N)
+
+
+def ef21(
+    alpha: ArrayLike,
+    beta: ArrayLike,
+    M: ArrayLike,
+    c: ArrayLike,
+    N: ArrayLike,
+    contributed: ArrayLike | None = None,
+    flag_bytes: ArrayLike = 0.0,
+) -> Floats:
+    """EF21, all-gather of what is new: log N alpha + (N - 1) (8 k + flag) beta; derived from [16].
+
+    The dense exchange before all others costs `ring_allreduce` once.
+
+    Parameters
+    ----------
+    alpha, beta, M, c, N : array_like of float
+        As of `simnet.costs`.
+    contributed : array_like of float, optional
+        Bytes of a worker's message without a flag; those of k values with indices if not given.
+    flag_bytes : array_like of float
+        Bytes that tell what a message is, in EF21+: 1.
+
+    Examples
+    --------
+    >>> float(ef21(1.0, 0.5, 4000, 0.01, 4)), float(ef21(1.0, 0.5, 4000, 0.01, 4, flag_bytes=1))
+    (122.0, 123.5)
+    """
+    alpha, beta, M, c, N, flag_bytes = checked(alpha=alpha, beta=beta, M=M, c=c, N=N, flag_bytes=flag_bytes)
+    nbytes = selected_entries("contributed", contributed, ENTRY * c * M / VALUE)
+    return allgather(alpha, beta, nbytes + flag_bytes, N)

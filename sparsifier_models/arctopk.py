@@ -1,0 +1,250 @@
+"""ARC-Top-K: rows of matrices that are large in the sum of all workers, by an all-reduce of a sketch of each."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any, Literal, NamedTuple
+
+import numpy as np
+
+from simnet.base.arrays import Floats
+from simnet.base.quantities import Count
+from simnet.base.rng import stream
+from simnet.collectives import registry
+from simnet.costs import arctopk
+from simnet.costs.devices import DeviceOp
+from simnet.schedule import Schedule
+from simnet.sparsifier_models.base import Exchange
+from simnet.sparsifier_models.chunking import places
+from simnet.sparsifier_models.options import Allreduce
+from simnet.sparsifier_models.powersgd import Matrix
+from simnet.sparsifier_models.selection import Indices, Values, squared_norm, squared_norms, top_k
+from simnet.sparsifier_models.steps import Step
+from simnet.sparsifier_models.tracking import Tracking, TrackingOptions
+
+
+@dataclass(frozen=True, kw_only=True)
+class ARCTopkOptions(TrackingOptions):
+    """Options of `ARCTopk`; ``momentum``, ``eta`` and ``start`` are those of EF21.
+
+    Parameters
+    ----------
+    feedback : {"ef14", "ef21"}
+        What is done about rows that are not sent: kept and added to the next gradient, or tracked. Nothing without
+        ``error_feedback``, as by default in the released code.
+    rank : int
+        Columns r of the sketch of a matrix, >= 1.
+    warm_up : int
+        Dense exchanges before the first compressed one, >= 0; 2 in the released code.
+    rounding : {"floor", "ceil"}
+        Whether a matrix of so many rows keeps density * rows of them rounded down, as the released hook does, or up, as
+        its script for synthetic gradients; one at least.
+    collective : str
+        How sketches and rows are reduced: an all-reduce of `simnet.collectives.registry`.
+    """
+
+    feedback: Literal["ef14", "ef21"] = "ef14"
+    rank: Count = 4
+    warm_up: int = 2
+    rounding: Literal["floor", "ceil"] = "floor"
+    collective: Allreduce = "ring"
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.warm_up < 0:
+            raise ValueError(f"warm_up must be >= 0, got {self.warm_up}")
+        if self.feedback == "ef14" and self.momentum != "none":
+            raise ValueError(f"momentum {self.momentum!r} needs feedback 'ef21', got 'ef14'")
+
+
+class Whole(NamedTuple):
+    """A tensor of the model, which a sample stands for: its rows, and the columns of each; a vector has one."""
+
+    rows: float
+    columns: int
+
+
+class ARCTopk(Tracking):
+    """ARC-Top-K: every tensor keeps the same rows at all workers, so that no indices travel.
+
+    All workers multiply a matrix A by the same random V of r columns, an all-reduce makes the mean of these sketches
+    S = A V, and the rows of S with the largest sum of squares are those to send. One all-reduce carries the rows of all
+    tensors. Of a vector the sketch is the vector itself: it costs 1 + density times what it costs dense.
+
+    Tensors are the ``layers``. The released code cuts a convolution with t x t kernels into rows of 2 t^2 entries: give
+    its layer as such a matrix. Here it is a matrix with a row for each output otherwise.
+
+    With ``feedback="ef21"`` the first exchange after the warm-up is dense, and the update is the mean of the trackers.
+    It is added up anew each time, where the released code adds the rows to what it has: they differ by rounding. Wires
+    ``paper`` and ``released`` are the same.
+
+    Of a sample (``scale``) messages are those of the tensors with the ``true_shapes``; without, matrices have as many
+    times more rows. A stretch of a sample is cut into rows as long as those of its tensor.
+
+    References
+    ----------
+    ARC-Top-K, 2025; code yiran529/ARC-TopK, commit 0ef1995, ``group_topk_hook_no_reshape.py``.
+
+    Examples
+    --------
+    Row 1 is the largest of the mean. The sketch has 3 entries, and the row two:
+
+    >>> model = ARCTopk(workers=2, parameters=6, density=0.4, layers=[("w", (3, 2))], rank=1, warm_up=0)
+    >>> exchange = model.exchange(np.array([[9, 0, 3, 4, 1, 0], [-9, 0, 5, 2, 0, 1]], dtype=np.float32))
+    >>> exchange.update, exchange.schedule.bytes_sent()
+    (array([0., 0., 4., 3., 0., 0.], dtype=float32), array([20., 20.]))
+    """
+
+    name = "arctopk"
+    paper = "ARC-Top-K, 2025, arXiv 2510.26709"
+    costs = (arctopk,)
+    option_type = ARCTopkOptions
+    options: ARCTopkOptions
+    reads_gradients = False
+
+    def __init__(self, workers: int, parameters: int, density: float = 1.0, **options: Any) -> None:
+        super().__init__(workers, parameters, density, **options)
+        self.fixed_volume = not self.options.warm_up and not self.tracks
+        self.matrices = []
+        shapes = self.shapes or ((parameters,),)
+        for (place, _), true in zip(places(shapes), self.true_shapes or shapes, strict=True):
+            size = place.stop - place.start
+            columns = min(true[1], size) if len(true) == 2 else 1
+            self.matrices.append(Matrix(place, -(-size // columns), columns, self.options.rank))
+        known = [(true[0], true[1] if len(true) == 2 else 1) for true in self.true_shapes]
+        scale = self.options.scale
+        self.wholes = [Whole(*one) for one in known] or [Whole(scale * one.rows, one.columns) for one in self.matrices]
+
+    def _following(self) -> TrackingOptions | None:
+        return super()._following() if self.options.feedback == "ef21" else None
+
+    def _entries(self, size: int) -> int:
+        return max(1, math.floor(self.density * size)) if self.options.rounding == "floor" else super()._entries(size)
+
+    @property
+    def dense(self) -> bool:
+        """Whether the next exchange is dense: in the warm-up, and where trackers begin."""
+        return self.iteration < self.options.warm_up or self.starts_dense
+
+    @property
+    def k(self) -> int:
+        """Entries in the rows that a compressed exchange sends, of the gradient at hand."""
+        return min(self.parameters, sum(self._entries(one.rows) * one.columns for one in self.matrices))
+
+    @property
+    def most(self) -> int:
+        """Entries that a worker may select: all, as there are dense exchanges."""
+        return self.parameters
+
+    def _k_at(self, scale: float) -> int:
+        return round(scale / self.options.scale * sum(self._kept_of(one) * one.columns for one in self.wholes))
+
+    def _kept_of(self, whole: Whole) -> int:
+        """Return the rows to send of a tensor of the model."""
+        return self._entries(max(1, round(whole.rows)))
+
+    def projection(self, index: int, columns: int) -> Floats:
+        """Return V, which all workers draw alike: standard normal, float64 of shape (r, columns), a row for a column.
+
+        Parameters
+        ----------
+        index : int
+            Which tensor.
+        columns : int
+            Columns of the tensor.
+        """
+        draws = stream(self.options.seed, "arctopk", self.iteration, index)
+        return draws.standard_normal((self.options.rank, columns))
+
+    def _communicate(self, corrected: Values, gradients: Values) -> Exchange:
+        P, n, dense = np.float32(self.workers), self.parameters, self.dense
+        warming = self.iteration < self.options.warm_up
+        if not warming:
+            self._follow(corrected)
+        stats: dict[str, float | Floats] = {}
+        if dense:
+            sent, union = squared_norms(corrected), n
+            if warming:
+                update = np.add.reduce(corrected, axis=0) / P
+                corrected[:] = 0
+            else:
+                update = self._track(corrected.copy())
+        else:
+            self._lack(corrected)
+            indices = np.concatenate([self._rows(which, one, corrected) for which, one in enumerate(self.matrices)])
+            sent, union = np.zeros(self.workers), indices.size
+            total = np.zeros(union, dtype=np.float32)
+            tracked = self.tracked.copy()
+            for worker, row in enumerate(corrected):
+                values = row[indices]
+                sent[worker] = squared_norm(values)
+                total += values
+                row[indices] = 0
+                if self.tracks:
+                    tracked[worker, indices] += values
+            if self.tracks:
+                update = self._track(tracked)
+            else:
+                update = np.zeros(n, dtype=np.float32)
+                update[indices] = total / P
+        if self.tracks and not warming:
+            stats["distance"] = np.sqrt(squared_norms(corrected)) if not dense else np.zeros(self.workers)
+        schedule, kernels = self._in_order(dense, lambda: self._steps(dense))
+        return Exchange(
+            update=update,
+            schedule=schedule,
+            selected=np.full(self.workers, union),
+            kernels=kernels,
+            union=union,
+            sent=sent,
+            stats=stats,
+        )
+
+    def _rows(self, which: int, one: Matrix, corrected: Values) -> Indices:
+        """Return the entries of the rows that are largest in the mean of all workers."""
+        size = one.place.stop - one.place.start
+        if one.columns == 1:
+            sketch = corrected[:, one.place].sum(axis=0, dtype=np.float64)[np.newaxis]
+        else:
+            projection = self.projection(which, one.columns)
+            sketch = np.zeros((len(projection), one.rows))
+            for row in corrected:
+                sketch += one.times(row[one.place], projection)
+        # Roots of the scores, which a float32 holds whatever it holds of the gradients.
+        norms: Values = np.sqrt(np.square(sketch / self.workers).sum(axis=0)).astype(np.float32)
+        kept = top_k(norms, self._entries(one.rows))
+        entries = (kept[:, np.newaxis] * one.columns + np.arange(one.columns)).ravel()
+        found: Indices = one.place.start + entries[entries < size]
+        return found
+
+    def _steps(self, dense: bool) -> Iterator[Step]:
+        """Yield what workers do: sketch and select tensor by tensor, then pack the rows and reduce them."""
+        value, scale, n = float(self.options.value_bytes or 4), self.options.scale, self.parameters
+        if dense:
+            yield self._reduced("dense", value * self._entries_of_model())
+            return
+        yield from [DeviceOp("sum", n)] * self.tracks
+        for one in self.wholes:
+            matrix = one.columns > 1
+            sketch = one.rows * (self.options.rank if matrix else 1)
+            if matrix:
+                yield DeviceOp("norm", one.rows * one.columns / scale)
+            yield self._reduced("sketch", value * sketch)
+            yield from (DeviceOp("norm", sketch / scale), DeviceOp("topk_layer", one.rows / scale))
+        k = sum(self._kept_of(one) * one.columns for one in self.wholes)
+        yield DeviceOp("gather", k / scale)
+        yield self._reduced("rows", value * k)
+        yield DeviceOp("scatter", k / scale, launches=2)
+        yield from [DeviceOp("sum", n)] * self.tracks
+
+    def _entries_of_model(self) -> float:
+        """Return the entries of all tensors of the model."""
+        if self.true_shapes:
+            return sum(one.rows * one.columns for one in self.wholes)
+        return self.options.scale * self.parameters
+
+    def _reduced(self, phase: str, nbytes: float) -> Schedule:
+        found = registry.find("all_reduce", self.options.collective).schedule(self.workers, nbytes)
+        return found.in_phase(phase)

@@ -1,0 +1,207 @@
+"""EF21: workers send what their gradients have new over what everybody knows of them, the largest entries of it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from simnet.base.arrays import Floats
+from simnet.base.quantities import Count
+from simnet.collectives import registry
+from simnet.costs import ef21, ring_allreduce
+from simnet.costs.devices import DeviceOp
+from simnet.schedule import Schedule
+from simnet.sparsifier_models.base import Exchange
+from simnet.sparsifier_models.gathered import Gathered, GatheredOptions, Sent
+from simnet.sparsifier_models.options import Allreduce
+from simnet.sparsifier_models.selection import Indices, Values, squared_norm, squared_norms, top_k
+from simnet.sparsifier_models.steps import in_order
+from simnet.sparsifier_models.tracking import Tracking, TrackingOptions
+from simnet.sparsifier_models.wire import Codes
+
+# The least that says which of two messages this is.
+_FLAG = 1.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class EF21Options(TrackingOptions, GatheredOptions):
+    """Options of `EF21`.
+
+    Parameters
+    ----------
+    variant : {"ef21", "ef21plus"}
+        EF21, or EF21+: a worker sends what it would of the gradient itself where that comes strictly nearer to it.
+    compressor : {"topk", "blocks"}
+        The largest entries, or the blocks of neighbours with the largest sums of squares.
+    block : int
+        Entries of a block, >= 1.
+    collective : str
+        How the dense gradient of the first exchange is reduced: an all-reduce of `simnet.collectives.registry`.
+    """
+
+    variant: Literal["ef21", "ef21plus"] = "ef21"
+    compressor: Literal["topk", "blocks"] = "topk"
+    block: Count = 10
+    collective: Allreduce = "ring"
+
+
+class EF21(Tracking, Gathered):
+    """EF21, EF21+, and EF21 with momentum, over all-gather.
+
+    Every worker has a tracker g_i, and all have the mean g of these, which is the update: it is dense. A worker sends
+    c_i = C(gradient - g_i), and g_i takes it in. The first exchange is dense: g_i begins as the gradient.
+
+    With EF21+ what a worker sends may replace its tracker, which a byte says. Receivers then take off what they have of
+    that worker: each keeps the trackers of all.
+
+    The wire ``released`` counts what the released code counts, values alone: too little, as indices and flags have to
+    travel. Without error feedback C(gradient) is sent, and the mean of these applied.
+
+    References
+    ----------
+    P. Richtarik, I. Sokolov, I. Fatkhullin, "EF21: A New, Simpler, Theoretically Better, and Practically Faster Error
+    Feedback", NeurIPS 2021; code IgorSokoloff/ef21_experiments_source_code, commit 805c9d7; with momentum,
+    yiran529/ARC-TopK, ``synthetic_release``.
+
+    Examples
+    --------
+    >>> model = EF21(workers=2, parameters=3, density=0.3)
+    >>> model.exchange(np.array([[4, 2, 0], [0, 2, 2]], dtype=np.float32)).update
+    array([2., 2., 1.], dtype=float32)
+
+    The first worker sends that entry 0 is 4 less, the second that entry 2 is 6 more:
+
+    >>> exchange = model.exchange(np.array([[0, 3, 0], [0, 2, 8]], dtype=np.float32))
+    >>> exchange.update, model.tracked, exchange.schedule.bytes_sent()
+    (array([0., 2., 4.], dtype=float32), array([[0., 2., 0.],
+           [0., 2., 8.]], dtype=float32), array([8., 8.]))
+    """
+
+    name = "ef21"
+    paper = "Richtarik et al., NeurIPS 2021, arXiv 2106.05203"
+    costs = (ef21, ring_allreduce)
+    option_type = EF21Options
+    options: EF21Options
+    released_widths = (4, 4)
+
+    @property
+    def codes(self) -> Codes:
+        """Every code; indices of blocks are as they are."""
+        if self.options.compressor == "topk":
+            return super().codes
+        return Codes(otherwise="blocks are told by their numbers")
+
+    @property
+    def most(self) -> int:
+        """Entries that a worker may select: all, as the first exchange is dense."""
+        return self.parameters
+
+    @property
+    def _blocks(self) -> int:
+        return -(-self.parameters // self.options.block)
+
+    def _k_at(self, scale: float) -> int:
+        if self.options.compressor == "topk":
+            return super()._k_at(scale)
+        entries = max(1, round(self.parameters * scale))
+        blocks = -(-entries // self.options.block)
+        return min(entries, self._entries(blocks) * self.options.block)
+
+    def _select(self, values: Values, worker: int) -> Indices:
+        if self.options.compressor == "topk":
+            return top_k(values, self.k)
+        block, blocks = self.options.block, self._blocks
+        padded = np.zeros(blocks * block)
+        padded[: values.size] = values
+        # Roots, which a float32 holds whatever it holds of the gradients.
+        norms: Values = np.sqrt(np.square(padded.reshape(blocks, block)).sum(axis=1)).astype(np.float32)
+        chosen = top_k(norms, self._entries(blocks))
+        entries = (chosen[:, np.newaxis] * block + np.arange(block)).ravel()
+        found: Indices = entries[entries < values.size]
+        return found
+
+    def _selection_kernels(self) -> tuple[DeviceOp, ...]:
+        n, block = self.parameters, self.options.block
+        select: tuple[DeviceOp, ...] = (DeviceOp("topk", n),)
+        if self.options.compressor == "blocks":
+            select = (DeviceOp("norm", n), DeviceOp("topk", n / block))
+        lacking = (DeviceOp("sum", n),) * self.tracks
+        if self._chooses:
+            # The gradient itself is compressed, too, and what either leaves is measured.
+            return (*select, *lacking, *select, DeviceOp("norm", n), DeviceOp("norm", n))
+        return (*lacking, *select)
+
+    def _communicate(self, corrected: Values, gradients: Values) -> Exchange:
+        dense = self.starts_dense
+        self._follow(corrected)
+        if dense:
+            return self._densely(corrected)
+        if not self.tracks:
+            return super()._communicate(corrected, gradients)
+        plain, tracked = np.zeros(self.workers, dtype=np.bool_), self.tracked.copy()
+        selected, sent, nbytes = (np.zeros(self.workers) for _ in range(3))
+        distance, touched = np.zeros(self.workers), np.zeros(self.parameters, dtype=np.bool_)
+        for worker, (row, tracker) in enumerate(zip(corrected, tracked, strict=True)):
+            itself = row.copy() if self._chooses else None
+            row -= tracker
+            one = self._send(row, self._select(row, worker))
+            distance[worker] = squared_norm(row)
+            if itself is not None:
+                other = self._send(itself, self._select(itself, worker))
+                left = squared_norm(itself)
+                if left < distance[worker]:
+                    plain[worker], distance[worker], one = True, left, other
+                    tracker[:] = 0
+            tracker[one.indices] += one.values
+            touched[one.indices] = True
+            selected[worker], sent[worker] = one.indices.size, squared_norm(one.values)
+            nbytes[worker] = one.nbytes + (_FLAG if itself is not None else 0.0)
+        entries = selected.astype(np.int64)
+        schedule, kernels = in_order(self.workers, *self._steps(entries, nbytes))
+        stats: dict[str, float | Floats] = {"distance": np.sqrt(distance)}
+        if self._chooses:
+            stats["plain"] = float(plain.sum())
+        return Exchange(
+            update=self._track(tracked),
+            schedule=schedule,
+            selected=entries,
+            kernels=kernels,
+            union=int(np.count_nonzero(touched)),
+            sent=sent,
+            stats=stats,
+        )
+
+    def _densely(self, corrected: Values) -> Exchange:
+        """Exchange what trackers begin with."""
+        n, scale = self.parameters, self.options.scale
+        reduce = registry.find("all_reduce", self.options.collective)
+        value = float(self.options.value_bytes or 4)
+        return Exchange(
+            update=self._track(corrected.copy()),
+            schedule=reduce.schedule(self.workers, value * scale * n).in_phase("dense"),
+            selected=np.full(self.workers, n),
+            kernels=(),
+            union=n,
+            sent=squared_norms(corrected),
+            stats={"distance": np.zeros(self.workers)} | ({"plain": 0.0} if self._chooses else {}),
+        )
+
+    @property
+    def _chooses(self) -> bool:
+        return self.options.variant == "ef21plus"
+
+    def _send(self, row: Values, indices: Indices) -> Sent:
+        """Take entries out of a row; blocks are told by one index each, and the released code counts no indices."""
+        one, wire = super()._send(row, indices), self.wire
+        if wire.released:
+            return one._replace(nbytes=indices.size * wire.value_bytes)
+        if self.options.compressor == "blocks":
+            blocks = -(-indices.size // self.options.block)
+            return one._replace(nbytes=indices.size * wire.value_bytes + blocks * wire.index_bytes)
+        return one
+
+    def _allgather(self, entries: NDArray[np.int64], nbytes: Floats) -> Schedule:
+        return self.options.gather(nbytes).in_phase("entries")

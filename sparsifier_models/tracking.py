@@ -1,0 +1,137 @@
+"""Workers that track their gradients: what they send is what is new, and everybody has the mean of all trackers (EF21).
+
+A worker's tracker g_i approaches its gradient, or momentum: it takes in what a compressor makes of their difference.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import numpy as np
+
+from simnet.sparsifier_models.base import Sparsifier, State, checked_part
+from simnet.sparsifier_models.error_buffer import Decay
+from simnet.sparsifier_models.options import Options
+from simnet.sparsifier_models.selection import Values
+
+_STATES = ("tracked", "velocity", "second")
+
+
+@dataclass(frozen=True, kw_only=True)
+class TrackingOptions(Options):
+    """Options of schemes that track gradients.
+
+    Parameters
+    ----------
+    momentum : {"none", "published", "heavy_ball", "double"}
+        What is tracked: the gradient; v = (1 - eta) v + eta g, as published (EF21-M); v = eta v + g, as released
+        (heavy ball); or u = eta u + v of the latter (double momentum).
+    eta : float
+        The factor, in (0, 1].
+    start : {"dense", "zero"}
+        Whether the first exchange is dense, and trackers begin with what it brings, as published; or they begin with
+        zero, as in the released code with momentum.
+    """
+
+    momentum: Literal["none", "published", "heavy_ball", "double"] = "none"
+    eta: Decay = 0.5
+    start: Literal["dense", "zero"] = "dense"
+
+
+class Tracking(Sparsifier):
+    """Common part: trackers, and the momentum that they follow.
+
+    Nothing becomes a residual. What the mean of the trackers lacks of the mean gradient is made up for only as far as
+    later gradients are like this one: ``lost`` is P times that, and mass is not conserved.
+
+    Statistics of its own: ``distance``, shape (P,), of each tracker to what it follows.
+    """
+
+    def __init__(self, workers: int, parameters: int, density: float = 1.0, **options: Any) -> None:
+        super().__init__(workers, parameters, density, **options)
+        self._begun = False
+        kept = self._kept()
+        shape = workers, parameters
+        self._trackers = {one: np.zeros(shape if one in kept else (workers, 0), dtype=np.float32) for one in _STATES}
+
+    def _following(self) -> TrackingOptions | None:
+        """Return the options, if gradients are tracked."""
+        options = self.options
+        assert isinstance(options, TrackingOptions)
+        return options if options.error_feedback else None
+
+    def _kept(self) -> tuple[str, ...]:
+        """Return which arrays there are."""
+        options = self._following()
+        if options is None:
+            return ()
+        return _STATES[: {"none": 1, "double": 3}.get(options.momentum, 2)]
+
+    @property
+    def tracked(self) -> Values:
+        """What each worker's tracker holds, g_i; float32 of shape (P, n), or (P, 0) without error feedback."""
+        return self._trackers["tracked"]
+
+    @property
+    def keeps(self) -> bool:
+        """Whether what an exchange does not send becomes the residual: not where it is tracked."""
+        return super().keeps and self._following() is None
+
+    @property
+    def conserves(self) -> bool:
+        """Whether error feedback keeps all that is not applied; trackers do not."""
+        return self._following() is None
+
+    @property
+    def tracks(self) -> bool:
+        """Whether the update has entries that are not sent."""
+        return self._following() is not None
+
+    @property
+    def starts_dense(self) -> bool:
+        """Whether the next exchange is the dense one from which trackers begin."""
+        options = self._following()
+        return options is not None and options.start == "dense" and not self._begun
+
+    def _follow(self, rows: Values) -> None:
+        """Turn gradients into what is tracked, in place."""
+        options = self._following()
+        if options is None or options.momentum == "none":
+            return
+        eta, velocity = np.float32(options.eta), np.empty_like(self._trackers["velocity"])
+        for row, old, new in zip(rows, self._trackers["velocity"], velocity, strict=True):
+            if options.momentum == "published":
+                new[:] = row if self.starts_dense else (1 - eta) * old + eta * row
+            else:
+                new[:] = eta * old + row
+            row[:] = new
+        found = {"velocity": velocity}
+        if options.momentum == "double":
+            second = eta * self._trackers["second"]
+            second += velocity
+            rows[:] = second
+            found["second"] = second
+        self._trackers = {**self._trackers, **found}
+
+    def _track(self, tracked: Values) -> Values:
+        """Take new trackers over, and return their mean."""
+        self._begun = True
+        self._trackers = {**self._trackers, "tracked": tracked}
+        mean: Values = np.add.reduce(tracked, axis=0) / np.float32(self.workers)
+        return mean
+
+    def _lack(self, rows: Values) -> None:
+        """Turn what is tracked into what trackers lack of it, in place."""
+        if self.tracks:
+            rows -= self.tracked
+
+    def _own_state(self) -> State:
+        return {"begun": np.array(self._begun), **self._trackers}
+
+    def _restore_own(self, state: State) -> None:
+        begun = bool(checked_part(state, "begun", np.bool_, ()))
+        self._trackers = {
+            one: checked_part(state, one, np.float32, array.shape) for one, array in self._trackers.items()
+        }
+        self._begun = begun

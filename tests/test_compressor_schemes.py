@@ -1,0 +1,350 @@
+"""Newer compressors, with optimiser states and trackers: golden runs, the rules they follow, mass, bytes."""
+
+import re
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from gradients import gradients_of
+from looping import each
+from simnet.sparsifier_models import create
+
+GOLDEN = Path(__file__).parent / "golden" / "compressors"
+P = 4
+
+
+@pytest.fixture(params=["here", "all"])
+def recorded(request):
+    """Return what reads a golden run: the first steps of it, and all of them where they are at hand."""
+    here = request.param == "here"
+    folder = GOLDEN if here else request.getfixturevalue("shared") / "papers" / "data" / "sharded"
+    return lambda name: np.load(folder / f"{name}.npz")
+
+
+def assert_near(found, expected, relative=1e-6):
+    np.testing.assert_allclose(found, expected, rtol=0, atol=relative * np.abs(expected).max())
+
+
+# ARC-Top-K
+
+
+def arc_shape(text):
+    """Return the matrix that the released code makes of a tensor."""
+    shape = [int(one) for one in re.findall(r"\d+", text)]
+    if len(shape) < 3:
+        return shape if len(shape) == 2 else shape[0]
+    columns = 2 * shape[-1] ** 2
+    return [int(np.prod(shape)) // columns, columns]
+
+
+def arc_model(run, monkeypatch, feedback, **options):
+    layers = [(str(number), arc_shape(one)) for number, one in enumerate(run["shapes"])]
+    model = create("arctopk", P, run["g"].shape[2], 0.08, layers=layers, feedback=feedback, **options)
+    matrices = [number for number, shape in enumerate(model.shapes) if len(shape) == 2]
+
+    def recorded_projection(index, columns):
+        return run[f"V_{model.iteration}_{matrices.index(index)}"].T.astype(np.float64)
+
+    monkeypatch.setattr(model, "projection", recorded_projection)
+    return model
+
+
+@pytest.mark.parametrize("feedback", ["ef14", "ef21"])
+def test_golden_run_of_arctopk(feedback, recorded, monkeypatch):
+    run = recorded(f"arctopk_{feedback}_P4")
+    model = arc_model(run, monkeypatch, feedback)
+    memories = dict(
+        zip(run["error_steps"] if "error_steps" in run else range(len(run["g"])), run["error"], strict=True)
+    )
+    for t, gradients in enumerate(run["g"]):
+        begins = model.starts_dense and t == 2
+        exchange = model.exchange(gradients)
+        assert_near(exchange.update, run["update"][t], 5e-7)
+        if feedback == "ef14":
+            np.testing.assert_array_equal(exchange.update != 0, run["update"][t] != 0)
+        if t in memories:
+            np.testing.assert_array_equal(model.residual if feedback == "ef14" else model.tracked, memories[t])
+        calls = [call.nbytes / 4 for call in exchange.schedule.calls]
+        assert calls == run[f"collectives_{t}"].tolist()
+        # What the code counts, bits that all ranks of a ring send; where EF21 begins it forgets the ring.
+        bits = 8 * exchange.schedule.bytes_sent().sum()
+        assert bits == run["comm_bits_counter"][t] * (2 * (P - 1) if begins else 1)
+
+
+def test_rows_are_those_of_the_model_whatever_the_sample():
+    shapes = [(64, 30), (10,), (7, 3)]
+    whole = create("arctopk", 3, 1951, 0.1, layers=[("w", [64, 30]), 10, ("v", [7, 3])], warm_up=0)
+    sample = create("arctopk", 3, 200, 0.1, layers=[190, 1, 9], true_shapes=shapes, scale=9.755, warm_up=0)
+    found, expected = (
+        one.exchange(gradients_of("normal", 3, one.parameters, 0)).schedule.bytes_sent() for one in (sample, whole)
+    )
+    np.testing.assert_allclose(found, expected)
+    # Sketches of four columns, the vector itself, and 6, 1 and 1 rows of 30, 1 and 3 entries.
+    assert expected.sum() == pytest.approx(2 * 2 * 4 * (4 * 64 + 10 + 4 * 7 + 6 * 30 + 1 + 3))
+
+
+def test_a_vector_costs_more_than_dense():
+    vector = create("arctopk", 4, 1000, 0.08, warm_up=0).exchange(gradients_of("normal", 4, 1000, 0))
+    dense = create("dense", 4, 1000).exchange(gradients_of("normal", 4, 1000, 0))
+    assert vector.schedule.bytes_sent().sum() == pytest.approx(1.08 * dense.schedule.bytes_sent().sum())
+    # The sketch is the mean itself, so that its largest entries are those of the mean.
+    assert set(np.flatnonzero(vector.update)) == set(np.argsort(-np.abs(dense.update))[:80])
+
+
+@each("options, said", [
+    ({"warm_up": -1}, "warm_up must be >= 0, got -1"),
+    ({"rank": 0}, "rank must be a whole number >= 1, got 0"),
+    ({"feedback": "ef12"}, "there is no feedback 'ef12': did you mean 'ef21'"),
+    ({"momentum": "double"}, "momentum 'double' needs feedback 'ef21', got 'ef14'"),
+    ({"feedback": "ef21", "eta": 0}, "eta must be"),
+])  # fmt: skip
+def test_what_arctopk_refuses(options, said):
+    with pytest.raises(ValueError, match=said):
+        create("arctopk", 2, 10, **options)
+
+
+# EF21
+
+BLOCKS = {"density": 0.05, "layers": [("w", [200, 10])]}
+EF21 = {
+    "ef21": ("ef21", {"density": 0.02}),
+    "ef21plus": ("ef21", {"density": 0.02, "variant": "ef21plus"}),
+    "ef21msgd_topkblock": (
+        "ef21",
+        {"density": 0.05, "compressor": "blocks", "momentum": "heavy_ball", "start": "zero"},
+    ),
+    "ef21dm_topkblock": ("ef21", {"density": 0.05, "compressor": "blocks", "momentum": "double", "start": "zero"}),
+    "ef21msgd_arc": ("arctopk", {**BLOCKS, "momentum": "heavy_ball"}),
+    "ef21dm_arc": ("arctopk", {**BLOCKS, "momentum": "double"}),
+}
+
+
+@pytest.mark.parametrize("case", EF21)
+def test_golden_run_of_ef21(case, recorded, monkeypatch):
+    run = recorded("ef21_P4")
+    name, options = EF21[case]
+    if name == "arctopk":
+        options = options | {"feedback": "ef21", "start": "zero", "warm_up": 0, "rounding": "ceil", "rank": 10}
+    model = create(name, P, 2000, **options)
+    if name == "arctopk":
+        # The script selects by the norms of the means themselves.
+        monkeypatch.setattr(model, "projection", lambda index, columns: np.eye(columns))
+    for t, gradients in enumerate(run["g"]):
+        before = model.tracked.copy()
+        exchange = model.exchange(gradients)
+        assert_near(exchange.update, run[f"{case}_update"][t])
+        np.testing.assert_allclose(exchange.update, model.tracked.mean(0, dtype=np.float64), rtol=0, atol=1e-6)
+        if case == "ef21" and t:
+            for worker, sent in enumerate(run["ef21_sent_idx"][t]):
+                changed = np.flatnonzero(model.tracked[worker] != before[worker])
+                np.testing.assert_array_equal(changed, np.sort(sent))
+        if case == "ef21plus":
+            assert exchange.stats["plain"] == run["ef21plus_counts_plain_ef"][t][0]
+    if len(run["g"]) == 16:
+        assert_near(model.tracked, run[f"{case}_state_last"])
+
+
+@each("options", [{}, {"variant": "ef21plus"}, {"momentum": "published"}, {"start": "zero"}, {"compressor": "blocks"}])
+@each("P, n", [(1, 7), (4, 3), (5, 101)])
+def test_all_have_the_mean_of_the_trackers_and_what_it_lacks_is_told(options, P, n):
+    model = create("ef21", P, n, 0.1, **options)
+    for step, kind in enumerate(["normal", "heavy", "zero", "zero", "alike"]):
+        gradients = gradients_of(kind, P, n, step)
+        exchange = model.exchange(gradients)
+        scale = np.abs(model.tracked).max() + 1e-30
+        np.testing.assert_allclose(exchange.update, model.tracked.mean(0, dtype=np.float64), atol=1e-6 * scale)
+        lacking = gradients.sum(0, dtype=np.float64) - P * exchange.update.astype(np.float64)
+        assert exchange.stats["lost"] == pytest.approx(np.linalg.norm(lacking))
+        assert not model.conserves
+        assert not model.residual.any()
+    # Of gradients that stay, everything is tracked in the end.
+    for _ in range(80):
+        exchange = model.exchange(gradients)
+    assert_near(exchange.update, gradients.mean(0), 1e-5)
+
+
+def test_an_ef21_plus_worker_takes_what_is_strictly_nearer():
+    model = create("ef21", 2, 4, 0.25, variant="ef21plus")
+    model.exchange(np.array([[8, 0, 0, 0], [8, 0, 0, 0]], dtype=np.float32))
+    # The first is one entry of the gradient itself, and two steps from what is tracked; the second as near either way.
+    exchange = model.exchange(np.array([[0, 5, 0, 0], [8, 0, 3, 0]], dtype=np.float32))
+    np.testing.assert_array_equal(model.tracked, [[0, 5, 0, 0], [8, 0, 3, 0]])
+    assert exchange.stats["plain"] == 1
+    np.testing.assert_array_equal(exchange.schedule.bytes_sent(), [9, 9])
+
+
+def test_without_error_feedback_ef21_sends_the_largest_of_the_gradient():
+    gradients = gradients_of("normal", 3, 50, 0)
+    model, plain = (create(one, 3, 50, 0.1, error_feedback=False) for one in ("ef21", "topk"))
+    for _ in range(2):
+        np.testing.assert_array_equal(model.exchange(gradients).update, plain.exchange(gradients).update)
+
+
+# 1-bit Adam and 0/1 Adam
+
+LEARNING_RATE = np.float32(1e-2)
+ADAM = {"beta1": 0.9, "beta2": 0.99, "epsilon": 1e-8, "compat": "released", "masked": False}
+
+
+def calls_of(schedule):
+    return [(one.operation, one.nbytes) for one in schedule.calls]
+
+
+def recorded_calls(text):
+    """Return operations and bytes of the calls of a step, of what a rank gives, or of what it gets by all-gather."""
+    widths = {"int8": 1, "float32": 4}
+    found = []
+    for name, shape, dtype in re.findall(r"\('(\w+)', \[\(\[([\d, ]+)\], '(\w+)'\)", str(text)):
+        nbytes = widths[dtype] * float(np.prod([int(one) for one in shape.split(",")]))
+        found.append(
+            {"all_to_all_single": ("alltoall", nbytes), "all_gather": (name, P * nbytes)}.get(name, (name, nbytes))
+        )
+    return found
+
+
+def test_golden_run_of_the_compressed_all_reduce(recorded):
+    run = recorded("onebit_allreduce_P4")
+    model = create("onebitadam", P, run["g"].shape[2])
+    assert model.padded == run["padded"]
+    memories = run["memory_steps"].tolist() if "memory_steps" in run else list(range(len(run["g"])))
+    for t, gradients in enumerate(run["g"]):
+        found = model._reduce(gradients.__getitem__)
+        assert_near(found, run["result"][t])
+        np.testing.assert_array_equal(found > 0, run["result"][t] > 0)
+        if t in memories:
+            assert_near(model.worker_error, run["worker_error"][memories.index(t)])
+            assert_near(model.server_error, run["server_error"][memories.index(t)].ravel())
+
+
+def check_state(model, run, t):
+    for part, step in (("mid", 8 if model.name == "onebitadam" else 16), ("last", len(run["dense_step"]) - 1)):
+        if t != step or f"exp_avg_{part}" not in run:
+            continue
+        assert_near(model.m, np.broadcast_to(run[f"exp_avg_{part}"], model.m.shape), 2e-6)
+        assert_near(model.v, run[f"exp_avg_sq_{part}"])
+        local = model.name == "zerooneadam" and model.frozen and t > step - 1
+        scale = LEARNING_RATE if local else np.float32(1)
+        for name in ("worker_error", "server_error"):
+            expected = run[f"{name}_{part}"].reshape(getattr(model, name).shape)
+            np.testing.assert_allclose(getattr(model, name) * scale, expected, atol=3e-6 * np.abs(expected).max())
+
+
+@pytest.mark.parametrize("name", ["onebitadam", "zerooneadam"])
+def test_golden_run_of_adam_by_signs(name, recorded):
+    if name == "onebitadam":
+        run, more = recorded("onebitadam_P4"), {"freeze_step": 6}
+    else:
+        run = recorded("zeroone_adam_P4")
+        more = {"var_freeze_step": 16, "var_update_scaler": 2, "local_step_scaler": 6, "local_step_clipper": 4}
+    model = create(name, P, run["g"].shape[2], **ADAM, **more)
+    parameters = np.tile(run["p0"], (P, 1))
+    expected = run["params"] if run["params"].ndim == 3 else run["params"][:, np.newaxis]
+    for t, gradients in enumerate(run["g"]):
+        exchange = model.exchange(gradients)
+        parameters -= LEARNING_RATE * (exchange.update if exchange.replicas is None else exchange.replicas)
+        assert_near(parameters, np.broadcast_to(expected[t], parameters.shape), 2e-6)
+        assert calls_of(exchange.schedule) == recorded_calls(run["collectives"][t])
+        if name == "zerooneadam":
+            np.testing.assert_array_equal(not exchange.schedule.rounds, not recorded_calls(run["collectives"][t]))
+            assert [exchange.stats[one] for one in ("var_interval", "local_step_interval")] == run["intervals"][
+                t
+            ].tolist()
+        check_state(model, run, t)
+
+
+def by_signs(vectors, errors, served):
+    """Return what a compressed all-reduce makes of vectors, and the errors after it; plainly, in double precision."""
+    N, P = errors.shape[1], len(errors)
+    sent = np.zeros((P, N))
+    sent[:, : vectors.shape[1]] = vectors
+    sent += errors
+    signs = np.where(sent >= 0, 1, -1) * np.sqrt(np.square(sent).mean(1, keepdims=True))
+    mean = (signs.mean(0) + served).reshape(P, -1)
+    result = np.where(mean >= 0, 1, -1) * np.sqrt(np.square(mean).mean(1, keepdims=True))
+    return result.ravel()[: vectors.shape[1]], sent - signs, (mean - result).ravel()
+
+
+@each("P, n", [(2, 30), (3, 100), (5, 7)])
+def test_local_steps_of_01_adam_by_hand(P, n):
+    model = create("zerooneadam", P, n, beta2=0.9, var_freeze_step=2, local_step_scaler=2, local_step_clipper=4)
+    rng = np.random.default_rng(P)
+    m, v, errors, served = np.zeros((P, n)), np.zeros(n), np.zeros((P, model.padded)), np.zeros(model.padded)
+    u, since, interval, ours, theirs = np.zeros((P, n)), 0, 1, np.zeros((P, n)), np.zeros((P, n))
+    silent = []
+    for step in range(1, 16):
+        gradients = (1 + rng.standard_normal((P, n))).astype(np.float32)
+        exchange = model.exchange(gradients)
+        ours -= exchange.update if exchange.replicas is None else exchange.replicas
+        if step <= 3:
+            m = 0.9 * m + 0.1 * gradients.mean(0)
+            v = 0.9 * v + 0.1 * gradients.mean(0, dtype=np.float64) ** 2
+            theirs -= m / (np.sqrt(v) + 1e-8)
+        else:
+            m, since = 0.9 * m + 0.1 * gradients, since + 1
+            theirs -= m / (np.sqrt(v) + 1e-8)
+            u -= m / (np.sqrt(v) + 1e-8)
+            if step % interval == 0:
+                total, errors, served = by_signs(u * (np.sqrt(v) + 1e-8), errors, served)
+                theirs += total / (np.sqrt(v) + 1e-8) - u
+                m, u, since = np.tile(-total / since, (P, 1)), np.zeros((P, n)), 0
+                np.testing.assert_allclose(np.ptp(theirs, axis=0), 0, atol=1e-9)
+            else:
+                silent.append(step)
+                assert exchange.schedule.n_messages == 0
+                assert not exchange.kernels
+            # Doubled after every two local steps.
+            interval = min(4, 2 ** ((step - 3) // 2))
+        assert (exchange.schedule.n_messages == 0) == (step in silent)
+        assert_near(ours, theirs, 1e-4)
+        if exchange.replicas is not None:
+            np.testing.assert_allclose(exchange.update, exchange.replicas.mean(0), rtol=1e-5, atol=1e-6)
+    assert silent == [7, 9, 10, 11, 13, 14, 15]
+
+
+def test_what_the_all_reduce_of_signs_conserves():
+    """Vectors and errors of before are P times the result with the errors after, those of servers counted P times."""
+    model, before = create("onebitadam", 3, 50), np.zeros(72)
+    for step in range(4):
+        vectors = gradients_of("heavy", 3, 50, step)
+        result = model._reduce(vectors.__getitem__)
+        after = model.worker_error.sum(0, dtype=np.float64) + 3 * model.server_error.astype(np.float64)
+        scale = np.abs(vectors).max()
+        balance = vectors.sum(0, dtype=np.float64) + (before - after)[:50]
+        np.testing.assert_allclose(balance, 3 * result, atol=2e-5 * scale)
+        before = after
+
+
+def test_entries_without_variance_are_masked():
+    gradients = np.tile(np.array([1, 0, -1, 2], dtype=np.float32), (2, 1))
+    masked, released = (create("onebitadam", 2, 4, freeze_step=1, masked=one) for one in (True, False))
+    for model in (masked, released):
+        model.exchange(gradients)
+    assert masked.exchange(gradients).update[1] == 0
+    # Divided by epsilon alone.
+    assert released.exchange(gradients).update[1] > 1e5
+
+
+def test_the_first_step_as_released_updates_nothing():
+    gradients = gradients_of("normal", 4, 100, 0)
+    for name in ("onebitadam", "zerooneadam"):
+        paper, released = (create(name, 4, 100, compat=one) for one in ("paper", "released"))
+        exchange = released.exchange(gradients)
+        assert not exchange.update.any()
+        assert [one.operation for one in exchange.schedule.calls] == ["all_reduce", "alltoall", *["all_gather"] * 3]
+        assert paper.exchange(gradients).update.any()
+        alone = create(name, 1, 100, freeze_step=1) if name == "onebitadam" else create(name, 1, 100)
+        for _ in range(3):
+            assert alone.exchange(gradients[:1]).schedule.n_messages == 0
+
+
+@each("name, options, said", [
+    ("onebitadam", {"freeze_step": 0}, "freeze_step must be a whole number >= 1, got 0"),
+    ("onebitadam", {"beta1": 1.0}, "beta1 must be >= 0 and < 1, got 1.0"),
+    ("onebitadam", {"epsilon": 0}, "epsilon must be"),
+    ("zerooneadam", {"local_step_clipper": 0}, "local_step_clipper must be a whole number >= 1, got 0"),
+    ("zerooneadam", {"beta2": -0.1}, "beta2 must be >= 0 and < 1, got -0.1"),
+])  # fmt: skip
+def test_what_adam_by_signs_refuses(name, options, said):
+    with pytest.raises(ValueError, match=said):
+        create(name, 2, 10, **options)
