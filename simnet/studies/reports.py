@@ -274,7 +274,7 @@ def _table(path: Path, columns: Sequence[str]) -> pd.DataFrame:
             if numbers > most:
                 raise InputError(f"has {numbers:,} numbers; at most {most:,} are read of its size", file=str(path))
             table = _unpacked(file.read(), 8 * most, path)
-    except (pa.ArrowException, OSError) as error:
+    except (pa.ArrowException, OSError, UnicodeDecodeError) as error:
         raise InputError(f"cannot be read: {error}", file=str(path)) from None
     for name in columns:
         if (count := table.column_names.count(name)) != 1:
