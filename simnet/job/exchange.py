@@ -28,6 +28,9 @@ if TYPE_CHECKING:
 # Schedules whose work is kept: those of some candidates, each with a worker that takes its turn.
 _MOST_RECURRING = 256
 
+NOBODY: NDArray[np.intp] = np.zeros(0, dtype=np.intp)
+"""No workers."""
+
 TimingResult: TypeAlias = Timing | StalledError
 """The times of an exchange, or the error that it can never end."""
 
@@ -83,6 +86,10 @@ class Situation(NamedTuple):
         Whether to keep the times of all messages.
     stream : tuple of str or int
         Name of the random stream of the jitter.
+    late : ndarray of int
+        Further workers, who compute as well and come too late for the exchange.
+    failures : mapping of int to float, optional
+        Workers that stop without notice, and when [s], in place of the job's.
     """
 
     iteration: int
@@ -95,6 +102,8 @@ class Situation(NamedTuple):
     behind: Floats
     messages: bool
     stream: tuple[str | int, ...]
+    late: NDArray[np.intp] = NOBODY
+    failures: Mapping[int, float] | None = None
 
 
 class TimedExchange(NamedTuple):
@@ -381,6 +390,7 @@ def timed(job: Job, candidate: Candidate, exchanges: list[Exchange], sent: Seque
     network = job.network(where.iteration)
     parts, computing = queued(sent, job.device, network.stack)
     numbers = where.active.tolist()
+    failures = job.failures if where.failures is None else where.failures
     result = yield TimingRequest(
         network,
         parts,
@@ -388,7 +398,7 @@ def timed(job: Job, candidate: Candidate, exchanges: list[Exchange], sent: Seque
         placement=where.placement,
         messages=where.messages,
         stream=where.stream,
-        failures={rank: job.failures[worker] for rank, worker in enumerate(numbers) if worker in job.failures},
+        failures={rank: failures[worker] for rank, worker in enumerate(numbers) if worker in failures},
         origin=where.begun,
         computing=computing,
     )

@@ -18,6 +18,7 @@ from simnet.base.quantities import Iterations, PositiveSize, Seconds, Share, Slo
 from simnet.base.rng import stream
 from simnet.collectives import broadcast_binomial
 from simnet.costs.devices import DeviceProfile
+from simnet.job.elastic import Absence, Churn
 from simnet.network import Network
 from simnet.policies import Candidate, Ramp
 from simnet.traces.source import tensors
@@ -181,6 +182,13 @@ class Job:
     patience : float, optional
         Seconds from when everything has stopped for want of a failed worker until the others notice, as a time-out of
         NCCL or Gloo would, and resume without it. The job ends there when omitted.
+    absences : sequence of Absence
+        When workers are away, and come back; under a strategy.
+    churn : Churn, optional
+        The same at random, in place of absences that are listed.
+    deadline : float, optional
+        Seconds after the first worker has computed its part of an iteration until which an exchange waits for the
+        others; under a strategy. It waits for all when omitted.
     strategy : LocalSteps, optional
         How workers train; gradients are exchanged in every iteration when omitted. Else an iteration is several inner
         steps, which `compute` and `update` are of.
@@ -189,8 +197,8 @@ class Job:
     ------
     ValueError
         If there are no iterations, stages or densities, the stages do not start at 0 and ascend, a host or worker that
-        is named does not exist, a strategy comes with overlap or failures, or `update`, `patience` or the time of a
-        failure is negative or not finite.
+        is named does not exist, a strategy comes with overlap, workers come and go without one, without a barrier or
+        beside failures, or `update`, `patience` or another time is negative or not finite.
     """
 
     source: GradientSource
@@ -207,6 +215,9 @@ class Job:
     failures: Mapping[int, float] = field(default_factory=dict)
     patience: float | None = None
     strategy: LocalSteps | None = None
+    absences: Sequence[Absence] = ()
+    churn: Churn | None = None
+    deadline: float | None = None
 
     def __post_init__(self) -> None:
         workers = self.source.workers
@@ -219,8 +230,21 @@ class Job:
             ramp.iterations >= 1 and 0 < ramp.start <= 1 and 0 < ramp.end <= 1 for ramp in self.density
         ):
             raise ValueError("density needs ramps of at least 1 iteration between fractions > 0 and <= 1")
-        if self.strategy is not None and (self.overlap is not None or self.failures):
-            raise ValueError("a job under a strategy has no overlap with back-propagation, and no worker of it fails")
+        if self.strategy is not None and self.overlap is not None:
+            raise ValueError("a job under a strategy has no overlap with back-propagation")
+        if self.elastic and (self.strategy is None or not self.barrier or self.failures):
+            raise ValueError(
+                "workers come and go, and are late, only under a strategy, with a barrier, without failures"
+            )
+        if self.deadline is not None and not 0 < self.deadline < math.inf:
+            raise ValueError(f"deadline must be > 0 and finite, got {self.deadline}")
+        if not all(0 <= one.worker < workers and 0 <= one.begin < one.end for one in self.absences):
+            raise ValueError(f"absences must be of workers within 0..{workers - 1}, and begin before they end")
+        if self.absences and self.churn is not None:
+            raise ValueError("absences are either listed or drawn")
+        noticed = all(one.notice for one in self.absences) and (self.churn is None or self.churn.notice)
+        if self.patience is None and not noticed:
+            raise ValueError("where workers leave without notice, patience says when the others go on")
         if not 0 <= self.update < math.inf:
             raise ValueError(f"update must be >= 0 and finite, got {self.update}")
         if not all(0 <= worker < workers for worker in self.compute.slow):
@@ -235,6 +259,11 @@ class Job:
                 raise ValueError(
                     f"{workers} workers need as many hosts within 0..{network.routes.n_hosts - 1}, got {hosts}"
                 )
+
+    @property
+    def elastic(self) -> bool:
+        """Whether not all workers take part in all exchanges, though none fails."""
+        return bool(self.absences) or self.churn is not None or self.deadline is not None
 
     @cached_property
     def _computed(self) -> dict[int, Floats]:

@@ -98,9 +98,15 @@ class StrategySet:
         own, (candidate,) = job.strategy, candidates
         self._job, self._candidate = job, candidate
         self._strategy = started(job.source, own.name, own.options, candidate, seed=job.seed, bucket=own.bucket)
+        if self._strategy.delays and (job.elastic or job.failures):
+            raise ValueError(f"{own.name}: what has a whole iteration to arrive needs all workers that sent it")
+        if job.deadline is not None and not self._strategy.takes_late:
+            raise ValueError(f"{own.name}: no worker may come too late, so that there is no deadline")
         # Exchanges that begin with the next iteration, and the state from which its last inner step makes them again.
         self._late: list[Sync] = []
         self._before: State | None = None
+        # Where an exchange that is interrupted is made again from.
+        self._round: State | None = None
         self.training = _Scored(job.source, self._strategy) if isinstance(job.source, Evaluable) else WithoutLearning()
 
     def step(self, where: Situation, shortlist: Sequence[Candidate]) -> Timed:
@@ -121,9 +127,11 @@ class StrategySet:
             If the strategy has an exchange that must arrive in the middle of an iteration.
         """
         steps, workers = self._strategy.steps, len(where.placement)
+        if self._job.failures if where.failures is None else where.failures:
+            self._round = self._strategy.save()
         begun, self._late, self._before = [(one, 0) for one in self._late], [], None
         for done in range(1, steps + 1):
-            for sync in self._inner(where.batch * steps + done - 1, where.density, last=done == steps):
+            for sync in self._inner(where, where.batch * steps + done - 1, last=done == steps):
                 if done + sync.delay == steps:
                     begun.append((sync, done))
                 elif done == steps == sync.delay:
@@ -158,16 +166,19 @@ class StrategySet:
         made.kernels += of_hook(self._job.device, sync.scheme, made)
         return made.kernels
 
-    def _inner(self, number: int, density: float | None, *, last: bool) -> Sequence[Sync]:
-        """Make an inner step, and return the exchanges that begin after it."""
+    def _inner(self, where: Situation | None, number: int, *, last: bool) -> Sequence[Sync]:
+        """Make an inner step, and return the exchanges that begin after it; by all if it is not said where."""
         strategy = self._strategy
         for model in strategy.schemes:
-            model.density = model.density if density is None else density
+            model.density = model.density if where is None else where.density
         if last and strategy.delays:
             self._before = strategy.save()
         source = self._job.source
         at = source.gradients_at(strategy.local, number) if isinstance(source, Evaluable) else source.gradients(number)
-        return strategy.step(at).syncs
+        if where is None or len(where.active) == len(at):
+            return strategy.step(at).syncs
+        crew = np.sort(np.concatenate([where.active, where.late]))
+        return strategy.step(at[crew], crew, where.late).syncs
 
     def _left(self, where: Situation) -> Floats:
         """Return what each worker has to compute after so many inner steps [s]; shape (steps + 1, P)."""
@@ -181,9 +192,21 @@ class StrategySet:
         """Refuse: what is explored would have to be undone in the strategy."""
         raise ValueError("under a training strategy no policy explores")
 
-    def without(self, gone: NDArray[np.bool_]) -> NoReturn:
-        """Refuse: no worker fails under a training strategy."""
-        raise ValueError("under a training strategy no worker fails")
+    def without(self, gone: NDArray[np.bool_]) -> StrategySet:
+        """Return the same in the state before the exchange that was interrupted; those that are left make it again."""
+        assert self._round is not None
+        self._strategy.restore(self._round)
+        return self
+
+    def rejoin(self, joining: NDArray[np.intp], present: NDArray[np.intp], anew: NDArray[np.intp]) -> None:
+        """Have workers that did not take part go on from where the others are.
+
+        Parameters
+        ----------
+        joining, present, anew : ndarray of int
+            As of `Strategy.rejoin`.
+        """
+        self._strategy.rejoin(joining, present, anew)
 
     def apply(self, exchanges: Sequence[Exchange]) -> None:
         """Do nothing: the strategy has applied what was exchanged."""
@@ -204,7 +227,7 @@ class StrategySet:
         self._strategy.restore(state["strategy"])
         if state["late"]:
             # The last inner step makes again what is under way.
-            self._late = list(self._inner(self._strategy.iteration, None, last=True))
+            self._late = list(self._inner(None, self._strategy.iteration, last=True))
 
 
 class _Scored(WithoutLearning):

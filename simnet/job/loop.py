@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import NamedTuple
@@ -13,9 +13,10 @@ from numpy.typing import NDArray
 
 from simnet.base.arrays import Floats
 from simnet.base.checks import whole
-from simnet.base.errors import DivergedError, StalledError
+from simnet.base.errors import DivergedError, SimnetError, StalledError
 from simnet.job.checkpoint import Checkpoint, State
-from simnet.job.exchange import Situation, SparsifierSet, TimedExchange, TimingRequests
+from simnet.job.elastic import Elastic, parameters_sent
+from simnet.job.exchange import NOBODY, Situation, SparsifierSet, TimedExchange, TimingRequests
 from simnet.job.job import Job
 from simnet.job.local_steps import StrategySet
 from simnet.job.policy_log import PolicyLog
@@ -51,6 +52,8 @@ class Begun(NamedTuple):
         The workers that are left.
     begins : ndarray, shape (P',)
         How long after the first of them each begins the next iteration [s].
+    busy : ndarray, shape (P,)
+        Until when workers compute that came too late for an exchange [s]; 0 of others.
     models : SparsifierSet or StrategySet
         What exchanges, and the training.
     log : PolicyLog
@@ -65,6 +68,7 @@ class Begun(NamedTuple):
     begins: Floats
     models: SparsifierSet | StrategySet
     log: PolicyLog
+    busy: Floats
 
 
 def restored(job: Job, policy: Policy, record: Record, kept: State, beside: Path | None = None) -> Begun:
@@ -97,7 +101,10 @@ def restored(job: Job, policy: Policy, record: Record, kept: State, beside: Path
     models.restore(kept["models"])
     log.restore(kept["log"])
     record.restore(kept["record"])
-    return Begun(now, lost, number, attempts, active, begins, models, log)
+    busy = np.asarray(kept["busy"] if job.elastic else np.zeros(job.source.workers), dtype=np.float64)
+    if busy.shape != (job.source.workers,) or not np.isfinite(busy).all():
+        raise ValueError("these are no times until which workers compute")
+    return Begun(now, lost, number, attempts, active, begins, models, log, busy)
 
 
 def iterate(
@@ -152,12 +159,15 @@ def iterate(
     if begun is None:
         models = _exchanging(job, policy) if sparsifiers is None else sparsifiers
         log = PolicyLog(job, policy, None if checkpoint is None else checkpoint.path)
-        begun = Begun(start, 0.0, 0, 0, everybody, job.begins(start), models, log)
+        begun = Begun(start, 0.0, 0, 0, everybody, job.begins(start), models, log, np.zeros(everybody.size))
     elif progress is not None:
         progress(begun.number)
-    now, lost, number, attempts, active, begins, models, log = begun
+    now, lost, number, attempts, active, begins, models, log, busy = begun
     del begun
+    elastic = Elastic(job) if job.elastic else None
     while number < job.iterations:
+        if elastic is not None:
+            now, active, begins = _crew(job, elastic, now, active, busy, models, (*stream, "joining", number))
         network, placement = job.network(number), hosts[active].tolist()
         latency, bandwidth = probe_pairs(network, placement, now)
         probing, probes = np.zeros(active.size), None
@@ -184,6 +194,13 @@ def iterate(
         kept = trains and number < timeline
         state = IterationState(active, begins, probing, compute, [], probes)
         complete, behind = begins + probing + compute, compute
+        late, failures = NOBODY, None
+        if elastic is not None:
+            failures = elastic.leaves(active, now)
+            if job.deadline is not None and (missed := complete > complete.min() + job.deadline).any():
+                late, busy[active[missed]] = active[missed], now + complete[missed]
+                state, active = state.without(missed), active[~missed]
+                complete, behind, placement = complete[~missed], behind[~missed], hosts[active].tolist()
         while True:
             where = Situation(
                 number,
@@ -196,6 +213,8 @@ def iterate(
                 behind,
                 messages=kept,
                 stream=(*stream, *named),
+                late=late,
+                failures=failures,
             )
             if len(decision.shortlist) > 1 and not may_try:
                 raise ValueError("beside other jobs a policy cannot try several exchanges, as only one takes place")
@@ -205,7 +224,8 @@ def iterate(
             state.selections.append((complete + step.slowed, step.select))
             if isinstance(step.result, Timing):
                 break
-            interruption, resumed, gone = _interrupted(job, record.job, number, state, step, step.result)
+            stopping = job.failures if failures is None else failures
+            interruption, resumed, gone = _interrupted(job, stopping, record.job, number, state, step, step.result)
             record.interruptions.append(interruption)
             if interruption.resumed is None:
                 return
@@ -257,6 +277,7 @@ def iterate(
                 "attempts": attempts,
                 "active": active,
                 "begins": begins,
+                **({} if elastic is None else {"busy": busy.copy()}),
             }
             parts = {"models": models.save(), "log": log.save(), "record": record.save()}
             checkpoint.write(position | parts, number)
@@ -283,28 +304,70 @@ def _told(record: Record, number: int) -> Iterator[None]:
         raise DivergedError(f"{record.whose}, iteration {number}: {diverged}") from None
 
 
+def _crew(
+    job: Job,
+    elastic: Elastic,
+    now: float,
+    there: NDArray[np.intp],
+    busy: Floats,
+    models: SparsifierSet | StrategySet,
+    stream: tuple[str | int, ...],
+) -> tuple[float, NDArray[np.intp], Floats]:
+    """Return when an iteration begins, who takes part, and how long after that each of them begins.
+
+    Those that were not in the last one have the parameters from the first of those that were; where none of these is
+    there, they go on from what they have. Where nobody is there, the iteration begins when somebody is. Times until
+    which workers are busy are set to 0 once they take part, or are away.
+    """
+    everybody = np.arange(job.source.workers)
+    while True:
+        here = elastic.present(everybody, now)
+        busy[~here] = 0.0
+        if (free := here & (busy <= now)).any():
+            break
+        now = min([elastic.returns(everybody, now), *busy[busy > now].tolist()])
+        if now == math.inf:
+            raise SimnetError("all workers are away, and none of them comes back")
+    crew, begins = everybody[free], np.zeros(int(free.sum()))
+    joining, staying = np.setdiff1d(crew, there), np.intersect1d(crew, there)
+    if joining.size:
+        assert isinstance(models, StrategySet)
+        models.rejoin(joining, staying if staying.size else joining, anew=joining[busy[joining] == 0])
+        if staying.size:
+            came = parameters_sent(job, now, int(staying[0]), joining.tolist(), stream)
+            begins[np.isin(crew, joining)] = came
+    busy[crew] = 0.0
+    return now, crew, begins
+
+
 def _interrupted(
-    job: Job, name: str, iteration: int, state: IterationState, step: TimedExchange, stalled: StalledError
+    job: Job,
+    failures: Mapping[int, float],
+    name: str,
+    iteration: int,
+    state: IterationState,
+    step: TimedExchange,
+    stalled: StalledError,
 ) -> tuple[Interruption, float, NDArray[np.bool_]]:
     """Return how failed workers interrupted an iteration, after how many seconds it resumes, and who is gone then."""
     active, begun = state.active.tolist(), step.begun
     failed = np.isin(np.arange(len(active)), list(stalled.failed))
     # A worker that fails while the others wait is found missing together with the first.
-    failures = np.array([job.failures.get(worker, math.inf) - begun for worker in active])
+    stops = np.array([failures.get(worker, math.inf) - begun for worker in active])
     begin, seconds = state.selections[-1]
     # Nothing has stopped as long as a later bucket is still being computed or selected.
     stopped = max([step.lasts, *(begin + seconds)[~failed].tolist()])
     if failed.all():
-        stopped = min(stopped, float(failures.max()))
+        stopped = min(stopped, float(stops.max()))
     resumes = stopped if job.patience is None else stopped + job.patience
-    gone = failed | (failures <= resumes)
+    gone = failed | (stops <= resumes)
     # Workers that wait for a failed one come first: the others wait for these.
     stuck = sorted(stalled.stuck, key=lambda one: stalled.failed.keys().isdisjoint(one.peers))
     interruption = Interruption(
         name,
         iteration,
         begun + stopped,
-        {worker: job.failures[worker] for worker, is_gone in zip(active, gone.tolist(), strict=True) if is_gone},
+        {worker: failures[worker] for worker, is_gone in zip(active, gone.tolist(), strict=True) if is_gone},
         tuple(
             BlockedWorker(active[one.rank], one.round, one.phase, tuple(active[peer] for peer in one.peers))
             for one in stuck

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+from simnet.base.units import format_seconds
+
 
 def told(barrier: bool) -> str:
     """Return in a sentence how workers begin an iteration.
@@ -18,7 +20,7 @@ def told(barrier: bool) -> str:
     return "Workers begin an iteration each when done with the one before (job.barrier: false)."
 
 
-def trained(name: str, steps: int) -> str:
+def trained(name: str, steps: int, deadline_s: float | None = None) -> str:
     """Return the line that says by which training strategy workers trained, and what an iteration is.
 
     Parameters
@@ -27,6 +29,8 @@ def trained(name: str, steps: int) -> str:
         The strategy.
     steps : int
         Inner steps of an iteration.
+    deadline_s : float, optional
+        How long after the first worker an exchange waits for the others [s]; for all when omitted.
 
     Examples
     --------
@@ -34,7 +38,8 @@ def trained(name: str, steps: int) -> str:
     'Workers train by diloco: an iteration is 100 inner steps, with the exchanges that end in it.'
     """
     many = "an inner step" if steps == 1 else f"{steps:,} inner steps"
-    return f"Workers train by {name}: an iteration is {many}, with the exchanges that end in it."
+    waits = "" if deadline_s is None else f" They wait {format_seconds(deadline_s)} after the first, not for all."
+    return f"Workers train by {name}: an iteration is {many}, with the exchanges that end in it.{waits}"
 
 
 def weighed(barrier: bool) -> str:

@@ -125,10 +125,11 @@ class Scenario(TypedDict):
 
 
 class StrategySummary(TypedDict):
-    """How workers trained: a training strategy, and the inner steps of an iteration."""
+    """How workers trained: a training strategy, the inner steps of an iteration, and how long exchanges wait."""
 
     name: str
     steps: int
+    deadline_s: NotRequired[float]
 
 
 class Summary(TypedDict):

@@ -18,7 +18,8 @@ from simnet.base.units import format_bytes
 from simnet.costs import models
 from simnet.costs.devices import DeviceProfile, load_device
 from simnet.job import ColocatedJob, Job, LocalSteps, buckets, create_sparsifier
-from simnet.job.local_steps import started
+from simnet.job.elastic import Absence, deadline_at
+from simnet.job.local_steps import StrategySet, started
 from simnet.policies import Candidate, Fixed, Flexible, Monitor, OneStepOracle, Policy, Ramp
 from simnet.policies.moo import Moo, Search
 from simnet.scenario import schema
@@ -98,11 +99,32 @@ def build_job(
         failures={death.worker: death.at for death in given.deaths or ()},
         patience=given.on_death.go_on.after if isinstance(given.on_death, schema.OnDeath) else None,
         strategy=local_steps,
+        absences=[
+            Absence(one.worker, one.leaves, math.inf if one.returns is None else one.returns, one.notice)
+            for one in given.absences or ()
+        ],
+        churn=None if given.churn is None else given.churn.build(),
     )
+    if given.deadline is not None:
+        with found.at("job", "deadline"):
+            job = replace(job, deadline=_deadline(given.deadline, job))
+    if local_steps is not None and job.elastic:
+        with found.at("job", "strategy"):
+            StrategySet(job, [candidate(*next(iter(config.exchanges.items())))])
     for label, exchange in config.exchanges.items():
         with found.at("exchanges", label):
             _try_sizes(candidate(label, exchange), job, _searched(config, label))
     return job
+
+
+def _deadline(given: schema.Deadline, job: Job) -> float:
+    """Return the seconds after the first worker until which the others are waited for."""
+    if given.after is not None:
+        return float(given.after)
+    assert given.quantile is not None
+    if not (found := deadline_at(job, float(given.quantile))):
+        raise ValueError(f"quantile {given.quantile:g} is 0 s, as workers compute alike; give after")
+    return found
 
 
 def _local_steps(config: schema.Config, source: GradientSource, found: Findings) -> LocalSteps | None:
@@ -191,6 +213,8 @@ def _numbers_of_workers(config: schema.Config) -> range:
     """Return with how many workers a job may have to exchange: fewer, if it goes on after deaths."""
     goes_on = isinstance(config.job.on_death, schema.OnDeath)
     least = config.workers - len(config.job.deaths or ()) if goes_on else config.workers
+    if config.job.absences or config.job.churn or config.job.deadline:
+        least = 1
     return range(config.workers, max(least, 1) - 1, -1)
 
 
@@ -204,7 +228,7 @@ def _trial(exchange: schema.Exchange, all_workers: int, workers: int) -> sparsif
     except ValueError as error:
         if workers == all_workers:
             raise
-        raise ValueError(f"with {workers} workers, after deaths: {error}") from None
+        raise ValueError(f"with {workers} workers, where others are gone: {error}") from None
 
 
 def memory(config: schema.Config) -> float:

@@ -168,8 +168,16 @@ def _job(given: schema.Job, workers: int, folder: Path, found: Findings) -> sche
             found.add(loc, f"there is no worker {death.worker}; allowed: 0 to {workers - 1}")
         if death.worker in [one.worker for one in (given.deaths or ())[:position]]:
             found.add(loc, f"worker {death.worker} dies twice")
-    if given.on_death is not None and not given.deaths:
+    for position, absence in enumerate(given.absences or ()):
+        if absence.worker >= workers:
+            said = f"there is no worker {absence.worker}; allowed: 0 to {workers - 1}"
+            found.add(("job", "absences", position, "worker"), said)
+    stops = bool(given.deaths) or any(not one.notice for one in given.absences or ())
+    stops = stops or (given.churn is not None and not given.churn.notice)
+    if given.on_death is not None and not stops:
         found.add(("job", "on_death"), "says what the others do when a worker dies, and job.deaths names none")
+    if stops and not given.deaths and not isinstance(given.on_death, schema.OnDeath):
+        found.add(("job", "on_death"), "must be {continue: {after: ...}}: workers leave without notice, and come back")
     name = "compression_ratio" if given.density is None else "density"
     density = getattr(given, name)
     if isinstance(density, list):

@@ -22,13 +22,16 @@ from simnet import advise, policies, strategies, traces
 from simnet.base.quantities import (
     Count,
     Density,
+    Duration,
     Host,
     PositiveShare,
     PositiveSize,
     Seconds,
+    Share,
     Slowdown,
 )
 from simnet.costs.devices import DEFAULT
+from simnet.job.elastic import Churn
 from simnet.policies import moo
 from simnet.scenario.fields import File, FileName, Label
 from simnet.scenario.network_parts import Network
@@ -38,6 +41,7 @@ from simnet.scenario.parts import (
     Target,
     configures,
     either,
+    exactly_one,
     kinds,
     part_of,
 )
@@ -204,6 +208,42 @@ class Death(Part):
     at: Seconds = Field(description="on the clock of the scenario, which starts at 0 s")
 
 
+class Absence(Part):
+    """A time in which a worker is away."""
+
+    worker: Annotated[int, Field(ge=0)]
+    leaves: Seconds = Field(description="on the clock of the scenario, which starts at 0 s")
+    returns: Seconds | None = Field(default=None, description="default: never")
+    notice: bool = Field(default=True, description="whether it finishes the iteration that is under way")
+
+    @model_validator(mode="after")
+    def _ordered(self) -> Self:
+        if self.returns is not None and self.returns <= self.leaves:
+            raise ValueError(f"returns must be later than leaves, {self.leaves:g} s, got {self.returns:g} s")
+        return self
+
+
+@configures(Churn)
+class Churning(Part):
+    """Workers that leave and come back at random, after times that are exponentially distributed."""
+
+    notice: Any = Field(description="whether they finish the iteration that is under way")
+
+
+class Deadline(Part):
+    """How long an exchange waits for workers that compute, counted from the first that is done."""
+
+    after: Duration | None = None
+    quantile: Share | None = Field(
+        default=None, description="as long as this share of the workers takes, of the compute times of the job"
+    )
+
+    @model_validator(mode="after")
+    def _one(self) -> Self:
+        exactly_one(self, ("after", "quantile"))
+        return self
+
+
 class Continue(Part):
     """The others go on without the dead."""
 
@@ -288,6 +328,13 @@ class Job(Part):
     deaths: Annotated[list[Death], Field(min_length=1)] | None = Field(
         default=None, description="workers that die, and when"
     )
+    absences: Annotated[list[Absence], Field(min_length=1)] | None = Field(
+        default=None, description="workers that leave and come back, under a strategy"
+    )
+    churn: Churning | None = Field(default=None, description="the same at random")
+    deadline: Deadline | None = Field(
+        default=None, description="under a strategy; default: an exchange waits for all workers"
+    )
     on_death: (
         Annotated[
             Annotated[Literal["stop"], Tag("<name>")] | Annotated[OnDeath, Tag("<mapping>")],
@@ -305,11 +352,21 @@ class Job(Part):
 
     @model_validator(mode="after")
     def _fits_strategy(self) -> Self:
+        elastic = [name for name in ("absences", "churn", "deadline") if getattr(self, name) is not None]
         if self.strategy is None:
+            if elastic:
+                raise ValueError(
+                    f"takes {elastic[0]} under a strategy alone; strategy: {{name: dataparallel, ...}} exchanges in "
+                    "every iteration"
+                )
             return self
-        for name, why in (("overlap", "buckets are exchanged while gradients are computed"), ("deaths", "workers die")):
-            if getattr(self, name) is not None:
-                raise ValueError(f"takes no {name} beside strategy: {why} only where each iteration has an exchange")
+        if self.overlap is not None:
+            why = "buckets are exchanged while gradients are computed only where each iteration has an exchange"
+            raise ValueError(f"takes no overlap beside strategy: {why}")
+        if elastic and self.deaths is not None:
+            raise ValueError(f"takes either deaths or {elastic[0]}: an absence that does not return is a death")
+        if self.absences is not None and self.churn is not None:
+            raise ValueError("takes either absences or churn")
         return self
 
     @model_validator(mode="after")

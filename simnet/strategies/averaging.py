@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
 from simnet import sparsifier_models
 from simnet.base.quantities import Density, Size, bounded
@@ -99,6 +100,10 @@ class Sync(NamedTuple):
         return sum(one.nbytes for one in self.schedule.calls)
 
 
+NOBODY: NDArray[np.intp] = np.zeros(0, dtype=np.intp)
+"""No workers."""
+
+
 class Averager:
     """Averages the rows of the workers for one fragment, in pieces of whole tensors, each by a scheme of its own.
 
@@ -130,7 +135,9 @@ class Averager:
         self._pieces = list(_pieces(replicas, fragment, averaging.bucket_bytes))
         self.models = [self._model(layers, replicas.workers) for layers, _ in self._pieces]
 
-    def __call__(self, rows: Values, begin: int, delay: int, active: Index) -> tuple[Values, list[Sync]]:
+    def __call__(
+        self, rows: Values, begin: int, delay: int, active: Index, late: NDArray[np.intp] = NOBODY
+    ) -> tuple[Values, list[Sync]]:
         """Return the average of rows, float32 of shape (n_f,), and the exchanges that made it.
 
         Parameters
@@ -142,9 +149,17 @@ class Averager:
         active : slice or ndarray of int
             Which workers give it; the others keep their residuals, and what else a scheme adapts begins afresh for
             those that take part without them.
+        late : ndarray of int
+            Those of them that come too late: what they give goes into their residuals as a scheme with error feedback
+            has it, and is lost without.
         """
         average = np.empty(rows.shape[1], dtype=np.float32)
         syncs = []
+        if late.size:
+            numbers = np.arange(self._replicas.workers)[active]
+            behind = np.isin(numbers, late)
+            self._keep_back(rows[behind], late)
+            rows, active = rows[~behind], numbers[~behind]
         for number, (layers, columns) in enumerate(self._pieces):
             model = self.models[number]
             if isinstance(active, slice):
@@ -154,6 +169,20 @@ class Averager:
             average[columns] = exchange.update
             syncs.append(Sync(self.what, exchange.schedule, exchange.kernels, begin, delay, exchange, model))
         return average, syncs
+
+    def _keep_back(self, rows: Values, late: NDArray[np.intp]) -> None:
+        """Put what workers give that come too late into their residuals, where there are any."""
+        for model, (_, columns) in zip(self.models, self._pieces, strict=True):
+            if model.keeps:
+                decay, gain = map(np.float32, model.weights)
+                residual = model.residual.copy()
+                residual[late] = decay * residual[late] + gain * rows[:, columns]
+                model.residual = residual
+
+    @property
+    def keeps(self) -> bool:
+        """Whether what comes too late is not lost."""
+        return all(model.keeps for model in self.models)
 
     def _model(self, layers: Sequence[int], workers: int) -> Sparsifier:
         """Return the scheme of a piece, for so many workers."""

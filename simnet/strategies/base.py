@@ -17,7 +17,7 @@ from simnet.base import plugins
 from simnet.base.arrays import Floats
 from simnet.sparsifier_models import Sparsifier
 from simnet.sparsifier_models.base import State, checked_part
-from simnet.strategies.averaging import Averager, Averaging, Sync
+from simnet.strategies.averaging import NOBODY, Averager, Averaging, Sync
 from simnet.strategies.optimisers import ALL, Index, Optimiser, Values
 from simnet.strategies.replicas import Fragment, Replicas, fragment_of
 
@@ -66,17 +66,23 @@ class Strategy(ABC):
         Number of inner steps so far.
     active : slice or ndarray of int
         The workers that take part in the inner step that is under way; a slice stands for all.
+    late : ndarray of int
+        Those of them whose part comes too late for what is exchanged after it.
+    takes_late : bool
+        Whether a worker may come too late: others are averaged without it, and it goes on from their average.
     """
 
     name: ClassVar[str]
     paper: ClassVar[str]
     alike: ClassVar[bool] = False
+    takes_late: bool = False
 
     def __init__(self, replicas: Replicas, inner: Optimiser) -> None:
         self.replicas = replicas
         self.inner = inner
         self.iteration = 0
         self.active: Index = ALL
+        self.late = NOBODY
         self._kept: dict[str, NDArray[Any]] = {}
         self._averagers: dict[str, Averager] = {}
         self._stats: Stats = {}
@@ -118,10 +124,11 @@ class Strategy(ABC):
     @property
     def global_parameters(self) -> Values:
         """The parameters to score, float32 of shape (n,): those that are global, or the mean of all workers'."""
-        found: Values = self._kept.get("master", self.local).mean(axis=0)
+        there = self.local if self.alike else self.local[self.active]
+        found: Values = self._kept.get("master", there).mean(axis=0)
         return found
 
-    def step(self, gradients: Values, active: ArrayLike | None = None) -> StepResult:
+    def step(self, gradients: Values, active: ArrayLike | None = None, late: NDArray[np.intp] = NOBODY) -> StepResult:
         """Take the gradients of one inner step, and return what was exchanged after it.
 
         Parameters
@@ -131,22 +138,30 @@ class Strategy(ABC):
         active : array_like of int, shape (P',), optional
             Which workers take part, ascending; all when omitted. The others keep their parameters. Ranks of schedules
             are places among them.
+        late : ndarray of int
+            Those of them that come too late for what is exchanged after the step; schedules are without them. What they
+            give goes into the residual of a scheme with error feedback, and is lost with others.
 
         Raises
         ------
         ValueError
-            If the gradients have another shape or dtype, or are not finite, or there are no such workers; then nothing
-            has changed. If a scheme refuses what is exchanged; the strategy is of no use then.
+            If the strategy takes none that are late, or all are. If the gradients have another shape or dtype, or are
+            not finite, or there are no such workers; then nothing has changed. If a scheme refuses what is exchanged;
+            the strategy is of no use then.
         """
         self.active = self._checked_active(active)
         self._check(gradients)
+        if late.size and not (self.takes_late and late.size < len(gradients)):
+            why = "all workers are" if self.takes_late else f"in {self.name} no worker may be"
+            raise ValueError(f"{why} late: {late.tolist()!r:.200}")
+        self.late = late
         self._stats = {}
         with np.errstate(over="ignore", invalid="ignore"):
             syncs = self._advance(gradients)
         if not isinstance(syncs, Sequence) or not all(isinstance(one, Sync) for one in syncs):
             raise plugins.wrong(self._advance, syncs, "a list of Sync")
         self.iteration += 1
-        sent, received = np.zeros(len(gradients)), np.zeros(len(gradients))
+        sent, received = np.zeros((2, len(gradients) - late.size))
         for one in syncs:
             sent += one.schedule.bytes_sent()
             received += one.schedule.bytes_received()
@@ -172,6 +187,35 @@ class Strategy(ABC):
         sequence of Sync
             What was exchanged, if anything.
         """
+
+    def rejoin(
+        self, joining: NDArray[np.intp], present: NDArray[np.intp], anew: NDArray[np.intp] | None = None
+    ) -> None:
+        """Have workers that did not take part go on from where the others are.
+
+        What a scheme had kept back of theirs before they left is still theirs.
+
+        Parameters
+        ----------
+        joining : ndarray of int
+            The workers that come.
+        present : ndarray of int
+            Those that are there, at least one, from whom they have the parameters.
+        anew : ndarray of int, optional
+            Those whose inner optimisers begin anew; all that come when omitted.
+        """
+        if self.alike:
+            return
+        master = self._kept.get("master")
+        if master is None:
+            self.local[joining] = self.local[present].mean(axis=0)
+        else:
+            if len(master) > 1:
+                master[joining] = master[present].mean(axis=0)
+            self.local[joining] = master if len(master) == 1 else master[joining]
+        for name, array in self._kept.items():
+            if name.startswith("inner."):
+                array[joining if anew is None else anew] = 0
 
     # What strategies are made of.
 
@@ -265,7 +309,10 @@ class Strategy(ABC):
         delay : int
             How many inner steps later it must have arrived.
         """
-        return averager(rows, self.iteration, delay, self.active)
+        if self.late.size and not averager.keeps:
+            behind = np.isin(np.arange(self.workers)[self.active], self.late)
+            self.note("late_lost", float(np.linalg.norm(rows[behind].astype(np.float64))))
+        return averager(rows, self.iteration, delay, self.active, self.late)
 
     def descend(self, gradients: Values) -> None:
         """Move the parameters of the workers `active` by the inner optimiser."""

@@ -34,6 +34,7 @@ class DataParallel(Strategy):
     name = "dataparallel"
     paper = "Li et al., VLDB 2020 (PyTorch's DistributedDataParallel)"
     alike = True
+    takes_late = True
 
     def __init__(self, replicas: Replicas, *, inner: Optimiser, averaging: Averaging = Averaging()) -> None:
         super().__init__(replicas, inner)

@@ -78,6 +78,7 @@ class DiLoCo(Strategy):
         AlgorithmOf("broadcast").check("broadcast", broadcast)
         self.outer, self.period = outer, whole(period, "period", 1)
         self.scaled, self.compat, self._broadcast = scaled, compat, broadcast
+        self.takes_late = compat == "paper"
         self.master, self._outer_state = self.keep_master(outer)
         self._averager = self.averager("pseudo-gradients" if compat == "paper" else "parameters", averaging)
 

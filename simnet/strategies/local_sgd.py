@@ -52,6 +52,7 @@ class LocalSGD(Strategy):
         super().__init__(replicas, inner)
         named(compat, "compat", get_args(Counting))
         self.period, self._late = whole(period, "period", 1), compat == "gym"
+        self.takes_late = not self._late
         self._averager = self.averager("parameters", averaging)
 
     @property

@@ -187,6 +187,7 @@ class SPARTADiLoCo(DiLoCo):
             broadcast=broadcast,
         )
         self._sparse = SparseAveraging(replicas, share, masks, algorithm, broadcast, draw)
+        self.takes_late = False
 
     @property
     def steps(self) -> int:

@@ -45,6 +45,7 @@ class StreamingDiLoCo(Strategy):
     """
 
     name = "streaming"
+    takes_late = True
     paper = "Douillard et al., arXiv 2501.18512"
 
     def __init__(

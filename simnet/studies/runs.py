@@ -21,13 +21,13 @@ from simnet.base.errors import SimnetError
 from simnet.base.rng import stream
 from simnet.base.swap import swapped
 from simnet.interchange import kind_of
-from simnet.job import Checkpoint, Job, PolicyResult, buckets, create_sparsifier
+from simnet.job import Checkpoint, Job, LocalSteps, PolicyResult, buckets, create_sparsifier
 from simnet.policies import density_at
 from simnet.report import calibrated, seeds
 from simnet.report.calibrated import CalibrationSummary
 from simnet.report.results import RUN, SEEDS, prepare_folder, summary_of, write_run
 from simnet.report.seeds import SeedsSummary
-from simnet.report.summary import Summary
+from simnet.report.summary import StrategySummary, Summary
 from simnet.scenario import Run, Scenario
 from simnet.scenario.resolve import candidate
 from simnet.scenario.topology import cluster_file
@@ -309,7 +309,7 @@ def _told(loaded: Scenario, built: Run, results: Mapping[str, PolicyResult]) -> 
         "stack": built.job.network(0).stack,
         "device": built.job.device,
         "barrier": built.job.barrier,
-        "strategy": None if own is None else {"name": own.name, "steps": own.steps},
+        "strategy": None if own is None else _trained(own, built.job.deadline),
         "workers": built.job.source.workers,
         "prices": loaded.prices,
         "calibration": calibration_of(loaded, built.job),
@@ -320,6 +320,12 @@ def _told(loaded: Scenario, built: Run, results: Mapping[str, PolicyResult]) -> 
         "reference": next(iter(built.policies)),
         "untrained": _untrained(built.job),
     }
+
+
+def _trained(own: LocalSteps, deadline: float | None) -> StrategySummary:
+    """Return what a summary says of a strategy."""
+    told: StrategySummary = {"name": own.name, "steps": own.steps}
+    return told if deadline is None else {**told, "deadline_s": deadline}
 
 
 def setting(loaded: Scenario, job: Job) -> dict[str, str]:

@@ -1,0 +1,286 @@
+"""Workers that come and go, and exchanges that do not wait for all: mass, times, resumption, refusals."""
+
+import math
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from commands import did, refused
+from jobs import BANDWIDTH, DENSE, LATENCY, Source, job_on, star
+from simnet.base.errors import InputError, SimnetError
+from simnet.costs import ring_allreduce
+from simnet.job import Checkpoint, Compute, run_policy
+from simnet.job.elastic import Absence, Churn, Elastic, deadline_at
+from simnet.job.job import LocalSteps
+from simnet.job.local_steps import started
+from simnet.policies import Candidate, Fixed
+from simnet.scenario import load
+from simnet.strategies import SGD, Averaging, Replicas, create
+
+WORKERS, ENTRIES = 5, 40
+TOPK = Candidate("topk", "topk")
+COMPUTE = 0.01
+PARALLEL = LocalSteps("dataparallel", {"inner": SGD(0.1)}, 1, math.inf)
+MODEL = 4.0 * 200 / BANDWIDTH + LATENCY
+"""How long the parameters of a worker take to another one of an idle star [s]."""
+
+
+def ring_seconds(workers, entries=200):
+    return float(ring_allreduce(LATENCY, 1 / BANDWIDTH, 4.0 * entries, workers))
+
+
+def job(strategy=PARALLEL, *, compute=None, iterations=6, workers=4, **changes):
+    return job_on(star(workers), workers, iterations, compute=compute or Compute(COMPUTE), strategy=strategy, **changes)
+
+
+def ran(one, candidate=DENSE):
+    return run_policy(one, "p", Fixed(candidate))
+
+
+def crews(result):
+    """Return who took part in each iteration on time."""
+    return [set(part["worker"]) for _, part in result.workers.groupby("iteration")]
+
+
+# What is averaged.
+
+
+@pytest.mark.parametrize("scheme", ["topk", "dgc", "oktopk", "demo"])
+@settings(max_examples=15, deadline=None)
+@given(data=st.data())
+def test_mass_balances_whoever_comes_goes_or_is_late(scheme, data):
+    options = {"mean_over": "workers"} if scheme == "demo" else {}
+    options |= {"momentum": 0.0} if scheme == "dgc" else {}
+    replicas = Replicas(WORKERS, np.zeros(ENTRIES, np.float32), seed=3)
+    strategy = create("dataparallel", replicas, inner=SGD(0.1), averaging=Averaging(scheme, 0.1, options))
+    (model,) = strategy.schemes
+    if not model.conserves and scheme != "demo":
+        pytest.skip("it loses mass as published, and says so")
+    draws = np.random.default_rng(data.draw(st.integers(0, 2**32 - 1)))
+    for _ in range(data.draw(st.integers(1, 4))):
+        crew = np.array(sorted(data.draw(st.sets(st.integers(0, WORKERS - 1), min_size=1))))
+        late = np.array(sorted(data.draw(st.sets(st.sampled_from(crew.tolist()), max_size=len(crew) - 1))), dtype=int)
+        gradients = draws.standard_normal((len(crew), ENTRIES)).astype(np.float32)
+        before = model.residual.astype(np.float64)
+        decay, gain = model.weights
+        on_time = np.isin(crew, late, invert=True)
+        (sync,) = strategy.step(gradients, crew, late).syncs
+        after = model.residual.astype(np.float64)
+        for worker in range(WORKERS):
+            if worker not in crew:
+                np.testing.assert_array_equal(after[worker], before[worker])
+        for worker, row in zip(crew[~on_time], gradients[~on_time], strict=True):
+            np.testing.assert_allclose(after[worker], decay * before[worker] + gain * row, atol=1e-6)
+        held = (decay * before[crew[on_time]] + gain * gradients[on_time]).sum(axis=0)
+        out = on_time.sum() * sync.exchange.update + after[crew[on_time]].sum(axis=0)
+        if not model.transforms:
+            np.testing.assert_allclose(out, held, atol=1e-6 * max(1.0, float(np.abs(held).max())) * WORKERS)
+        assert sync.schedule.n_ranks == on_time.sum()
+
+
+def test_what_comes_too_late_is_lost_without_error_feedback_and_said():
+    replicas = Replicas(3, np.zeros(4, np.float32))
+    strategy = create("diloco", replicas, inner=SGD(1.0), outer=SGD(1.0), period=1)
+    gradients = np.arange(12, dtype=np.float32).reshape(3, 4)
+    found = strategy.step(gradients, late=np.array([2]))
+    assert found.stats["late_lost"] == pytest.approx(np.linalg.norm(gradients[2]))
+    # The others' mean is what everybody goes on from, who is late as well.
+    np.testing.assert_allclose(strategy.global_parameters, -gradients[:2].mean(axis=0))
+    np.testing.assert_array_equal(strategy.local, np.tile(strategy.global_parameters, (3, 1)))
+    with pytest.raises(ValueError, match="all workers are late"):
+        strategy.step(gradients, late=np.arange(3))
+    eager = create("eager", replicas, inner=SGD(1.0), outer=SGD(1.0), period=1)
+    with pytest.raises(ValueError, match="in eager no worker may be late"):
+        eager.step(gradients, late=np.array([2]))
+
+
+@pytest.mark.parametrize("name", ["diloco", "localsgd", "streaming"])
+def test_who_comes_back_goes_on_from_where_the_others_are(name):
+    rest = {"fragments": 1} if name == "streaming" else {}
+    rest |= {} if name == "localsgd" else {"outer": SGD(0.7, momentum=0.9, nesterov=True)}
+    strategy = create(name, Replicas(3, np.ones(4, np.float32)), inner=SGD(0.1, momentum=0.5), period=2, **rest)
+    draws = np.random.default_rng(1)
+    for _ in range(4):
+        strategy.step(draws.standard_normal((2, 4)).astype(np.float32), [0, 2])
+    np.testing.assert_array_equal(strategy.local[1], np.ones(4))
+    strategy.rejoin(np.array([1]), np.array([0, 2]))
+    np.testing.assert_allclose(strategy.local[1], strategy.local[0], rtol=1e-6)
+    assert not strategy.save()["inner.momentum"][1].any()
+    assert strategy.save()["inner.momentum"][0].any()
+
+
+# Times.
+
+
+def test_an_iteration_is_that_of_those_who_are_there_and_who_comes_back_has_the_parameters_first():
+    away = [Absence(3, 0.0, 0.03, True), Absence(1, 0.02, math.inf, True)]
+    found = ran(job(absences=away))
+    seconds = found.iterations["iteration_s"].to_numpy()
+    assert seconds[0] == pytest.approx(COMPUTE + ring_seconds(3), rel=1e-9)
+    begins = np.concatenate([[0.0], np.cumsum(seconds)])[:-1]
+    for number, crew in enumerate(crews(found)):
+        assert crew == {one for one in range(4) if one in (0, 2) or (one == 3 and begins[number] >= 0.03)
+                        or (one == 1 and begins[number] < 0.02)}  # fmt: skip
+    back = next(number for number, crew in enumerate(crews(found)) if 3 in crew)
+    count = len(crews(found)[back])
+    assert seconds[back] == pytest.approx(MODEL + COMPUTE + ring_seconds(count), rel=1e-9)
+    assert seconds[back + 1] == pytest.approx(COMPUTE + ring_seconds(len(crews(found)[back + 1])), rel=1e-9)
+
+
+def test_an_exchange_waits_until_the_deadline_for_who_is_slow():
+    slow = Compute(COMPUTE, slow={2: 3.0})
+    waited = ran(job(compute=slow))
+    assert waited.iterations["iteration_s"].to_numpy() == pytest.approx(3 * COMPUTE + ring_seconds(4), rel=1e-9)
+    found = ran(job(compute=slow, deadline=0.005))
+    assert crews(found)[0] == {0, 1, 3}
+    seconds = found.iterations["iteration_s"].to_numpy()
+    assert seconds[0] == pytest.approx(COMPUTE + ring_seconds(3), rel=1e-9)
+    # It comes back with the first iteration that begins once it is done, and the others wait for it no longer.
+    begins = found.iterations["start_s"].to_numpy()
+    assert begins[1] < 3 * COMPUTE <= begins[2] + 1e-3
+    assert seconds == pytest.approx(COMPUTE + ring_seconds(3), rel=1e-9)
+    assert all(crew == {0, 1, 3} for crew in crews(found))
+    generous = ran(job(compute=slow, deadline=2.5 * COMPUTE))
+    assert generous.iterations["iteration_s"].to_numpy() == pytest.approx(waited.iterations["iteration_s"].to_numpy())
+
+
+def test_who_leaves_without_notice_is_missed_after_the_patience_and_the_others_exchange_again():
+    at = COMPUTE + ring_seconds(4) / 2
+    found = ran(job(absences=[Absence(2, at, 0.3, False)], patience=0.25))
+    seconds = found.iterations["iteration_s"].to_numpy()
+    (stop,) = found.interruptions
+    assert set(stop.failed) == {2}
+    assert seconds[0] == pytest.approx(stop.stopped + 0.25 + ring_seconds(3), rel=1e-9)
+    assert at <= stop.stopped < COMPUTE + ring_seconds(4)
+    assert crews(found)[0] == {0, 1, 3}
+    assert crews(found)[-1] == {0, 1, 2, 3}
+    # The exchange that was interrupted leaves no trace: the rest is as if it had not been there from the start.
+    alike = ran(job(absences=[Absence(2, 0.0, 0.3, True)], iterations=1), TOPK).iterations
+    stopped = ran(job(absences=[Absence(2, COMPUTE + 1e-4, 0.3, False)], patience=0.25, iterations=1), TOPK)
+    assert len(stopped.interruptions) == 1
+    assert not alike["gain"].isna().any()
+    for name in ("gain", "actual_density", "global_error"):
+        np.testing.assert_array_equal(alike[name], stopped.iterations[name])
+
+
+def test_who_dies_under_a_strategy_is_gone_for_good():
+    at = COMPUTE + ring_seconds(4) / 2
+    found = ran(job(failures={2: at}, patience=0.25))
+    seconds = found.iterations["iteration_s"].to_numpy()
+    (stop,) = found.interruptions
+    assert seconds[0] == pytest.approx(stop.stopped + 0.25 + ring_seconds(3), rel=1e-9)
+    assert seconds[1:] == pytest.approx(COMPUTE + ring_seconds(3), rel=1e-9)
+    assert all(crew == {0, 1, 3} for crew in crews(found))
+    ended = ran(job(failures={2: at}))
+    assert len(ended.iterations) == 0
+    with pytest.raises(ValueError, match="without failures"):
+        job(failures={2: at}, absences=[Absence(1, 0.0, 1.0, True)], patience=1.0)
+
+
+def test_time_goes_by_until_somebody_is_there():
+    away = [Absence(one, 0.0, 0.5 + one, True) for one in range(4)]
+    found = ran(job(absences=away, iterations=2))
+    assert found.iterations["start_s"].iloc[0] == 0.5
+    assert crews(found)[0] == {0}
+    with pytest.raises(SimnetError, match="all workers are away, and none of them comes back"):
+        ran(job(absences=[Absence(one, 0.0, math.inf, True) for one in range(4)]))
+
+
+def test_absences_at_random_have_the_means_they_are_given_and_do_not_depend_on_who_asks():
+    one = job(churn=Churn(10.0, 2.0))
+    elastic, everybody = Elastic(one), np.arange(4)
+    moments = np.arange(0, 20_000, 1.0)
+    there = np.array([elastic.present(everybody, now) for now in moments])
+    # 1,700 spells of each worker; a standard error is some 0.5 %.
+    assert there.mean(axis=0) == pytest.approx(10 / 12, abs=0.02)
+    again = Elastic(one)
+    assert [again.present(everybody, now).tolist() for now in moments[::-1][:50]] == there[::-1][:50].tolist()
+    assert again.returns(everybody, 19_000.0) > 19_000.0
+    assert Elastic(job(churn=Churn(10.0, 2.0, notice=False), patience=1.0)).leaves(everybody, 5.0).keys() == {
+        0,
+        1,
+        2,
+        3,
+    }
+
+
+def test_a_deadline_of_a_quantile_leaves_as_many_late_as_it_says():
+    compute = Compute(COMPUTE, spread=0.3)
+    one = job(compute=compute, workers=8, iterations=300)
+    for quantile in (0.5, 0.9):
+        deadline = deadline_at(one, quantile)
+        everybody = np.arange(8)
+        each = np.array([one.computes(number, everybody) for number in range(300)])
+        late = each - each.min(axis=1, keepdims=True) > deadline
+        assert late.mean() == pytest.approx(1 - quantile, abs=0.02)
+        # Who was late misses a few iterations more.
+        found = ran(replace(one, deadline=deadline, iterations=60))
+        part = np.mean([len(crew) for crew in crews(found)]) / 8
+        assert quantile / 3 < part < quantile + 0.1
+
+
+@pytest.mark.parametrize("name", ["dataparallel", "diloco", "streaming"])
+def test_jobs_with_workers_that_come_and_go_resume_to_the_same(name, tmp_path):
+    options = {"dataparallel": {"inner": SGD(0.1)}, "diloco": {"period": 3}, "streaming": {"period": 6, "fragments": 2}}
+    own = started(Source(4), name, options[name], TOPK, bucket=math.inf)
+    one = job(
+        LocalSteps(name, options[name], own.steps, math.inf),
+        compute=Compute(COMPUTE, spread=0.5), iterations=12, churn=Churn(0.1, 0.05, notice=False), patience=0.01,
+        deadline=0.01,
+    )  # fmt: skip
+    whole = ran(one, TOPK)
+
+    class StopError(Exception):
+        pass
+
+    def stop(done):
+        if done == 5:
+            raise StopError
+
+    path = tmp_path / "kept"
+    with pytest.raises(StopError):
+        run_policy(one, "p", Fixed(TOPK), checkpoint=Checkpoint(path, "job", every=0.0), progress=stop)
+    again = run_policy(one, "p", Fixed(TOPK), checkpoint=Checkpoint(path, "job", every=0.0))
+    assert again.iterations.equals(whole.iterations)
+    assert again.workers.equals(whole.workers)
+    assert len({len(crew) for crew in crews(whole)}) > 1
+
+
+# Scenarios.
+
+FIELDS = ["job.iterations=3", "job.scale=200000", "job.strategy.period=5", "exchanges={topk: {scheme: topk}}"]
+
+
+def test_scenarios_say_who_is_away_and_how_long_the_others_wait(tmp_path):
+    set_ = [*FIELDS, "job.absences=[{worker: 2, leaves: 1 s, returns: 2 s}]", "job.deadline={quantile: 90%}"]
+    one = load("local_steps_wan", set_).build().job
+    assert one.absences[0] == Absence(2, 1.0, 2.0, True)
+    assert one.deadline == deadline_at(replace(one, deadline=None), 0.9)
+    fields = [word for field in set_ for word in ("--set", field)]
+    shown = did("run", "local_steps_wan", *fields, "--no-report", "--out", tmp_path / "run").stdout
+    assert "after the first, not for all" in " ".join(shown.split())
+    churn = load("local_steps_wan", [*FIELDS, "job.churn={stay: 1 h, away: 5 min}"]).build().job
+    assert churn.churn == Churn(3600.0, 300.0, True)
+
+
+@pytest.mark.parametrize(("fields", "said"), [
+    (["job.absences=[{worker: 4, leaves: 1 s}]"], "there is no worker 4; allowed: 0 to 3"),
+    (["job.absences=[{worker: 1, leaves: 2 s, returns: 1 s}]"], "returns must be later than leaves"),
+    (["job.absences=[{worker: 1, leaves: 2 s, notice: false}]"], "must be {continue: {after: ...}}"),
+    (["job.deadline={after: 1 s, quantile: 50%}"], "deadline"),
+    (["job.deadline={quantile: 50%}", "job.compute={spread: 0}"], "is 0 s, as workers compute alike; give after"),
+    (["job.deadline={after: 1 s}", "job.strategy={name: eager, period: 5}"], "needs all workers that sent it"),
+    (["job.churn={stay: 1 h, away: 5 min}", "job.absences=[{worker: 1, leaves: 2 s}]"], "either absences or churn"),
+    (["job.churn={stay: 1 h, away: 5 min}", "job.deaths=[{worker: 1, at: 2 s}]"], "either deaths or churn"),
+])  # fmt: skip
+def test_scenarios_that_are_refused(fields, said):
+    with pytest.raises(InputError, match="(?s)" + said.replace("{", r"\{").replace("}", r"\}")):
+        load("local_steps_wan", [*FIELDS, *fields]).build()
+
+
+def test_without_a_strategy_nobody_comes_or_goes():
+    told = refused("run", "quickstart", "--set", "job.deadline={after: 1 s}")
+    assert "under a strategy alone" in told
