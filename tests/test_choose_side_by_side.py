@@ -139,7 +139,7 @@ def test_jobs_that_exchange_in_every_iteration_are_weighed_as_well():
 
 def test_prices_are_told_in_a_run(tmp_path):
     fields = [word for one in (*SMALL, *TWO, *PRICES) for word in ("--set", one)]
-    shown = did("run", "local_steps_wan", *fields, "--no-report", "--out", tmp_path / "priced").stdout
+    shown = did("run", "local_steps_wan", *fields, "--out", tmp_path / "priced").stdout
     assert "what inner steps took" in shown
     assert "USD" in shown
     result = invoke("run", "local_steps_wan", "--set", "job.prices={gigabyte: -1, currency: USD}")
