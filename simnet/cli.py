@@ -14,7 +14,7 @@ import simnet
 from simnet.base import plugins
 from simnet.base.errors import plain_warnings
 from simnet.base.threads import one_thread
-from simnet.commands.calibrate import calibrate, calibrate_device
+from simnet.commands.calibrate import calibrate, calibrate_compute, calibrate_device
 from simnet.commands.choose import choose
 from simnet.commands.compare import compare
 from simnet.commands.export import export
@@ -49,6 +49,7 @@ class Verbs(Commands):
             calibrate,
             "runs/ --fact 'n{nodes}/*' --fact 'osu_*_n{ranks}.log' -o fabric.yaml",
         ),
+        "calibrate compute": (calibrate_compute, "logs -o compute.yaml"),
         "calibrate device": (calibrate_device, "-o my-machine.yaml"),
         "predict": (predict, "dgx-h100 all_reduce --ranks 16 --size 25MB"),
         "predict job": (predict_job, "--scenario quickstart --set job.iterations=10"),

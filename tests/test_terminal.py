@@ -191,7 +191,11 @@ def test_brackets_in_help_are_no_markup() -> None:
 
 
 def test_the_help_of_a_command_names_those_that_begin_alike() -> None:
-    for name, other in (("calibrate", "calibrate device"), ("predict", "predict job"), ("validate", "validate job")):
+    for name, other in (
+        ("calibrate", "calibrate compute, simnet calibrate device"),
+        ("predict", "predict job"),
+        ("validate", "validate job"),
+    ):
         assert f"Beside it: simnet {other}." in did(name, "--help").stdout
     for group in ("trace", "new"):
         assert did(group, "--help").stdout.startswith(f"simnet {group} ")

@@ -1,4 +1,4 @@
-"""``simnet calibrate``: cost models fitted to measured times, and device profiles measured here."""
+"""``simnet calibrate``: cost models fitted to measured times, how long workers compute, and device profiles."""
 
 from __future__ import annotations
 
@@ -123,6 +123,38 @@ def _specified(platform: str, coverage: float) -> tuple[str, dict[str, Any], lis
     described = load_platform(platform)
     text = written(specified(described, coverage))
     return text, {"platform": described.model_dump(mode="json")}, specification.sentences(described)
+
+
+def calibrate_compute(
+    logs: Annotated[
+        Path, typer.Argument(metavar="FOLDER", help="Logs of simnet.hooks, rank_0.csv, ...: iteration, compute_s.")
+    ],
+    out: Annotated[
+        Path | None, typer.Option("--output", "-o", metavar="FILE", help="Where to write the lines of a scenario.")
+    ] = None,
+    force: Force = False,
+    json_: Json = False,
+) -> None:
+    """Fit how long workers compute: mean, spread, slow workers and stragglers, as job.compute of a scenario."""
+    from simnet.base.writing import write_new
+    from simnet.calibration.computing import PERCENTS, fit, read_logs
+
+    found = fit(read_logs(logs))
+    if out is not None:
+        write_new({out: found.text()}, force)
+    if json_:
+        percentiles = {
+            name: {f"p{percent}_s": one for percent, one in zip(PERCENTS, values, strict=True)}
+            for name, values in (("measured", found.measured), ("fitted", found.fitted))
+        }
+        fitted = {name: getattr(found, name) for name in ("mean", "spread", "straggle", "slowdown")}
+        slow = {str(worker): factor for worker, factor in found.slow.items()}
+        typer.echo(json.dumps({**fitted, "slow": slow, "of_iterations_left_out": percentiles}, indent=2))
+        return
+    typer.echo(found.text().rstrip())
+    terminal.say(
+        f"Written: {out}" if out is not None else "--output keeps these lines; a scenario has them as they are."
+    )
 
 
 def calibrate_device(

@@ -1,0 +1,216 @@
+"""How long workers compute, fitted to logs of a training: what `simnet.job.Compute` draws from.
+
+The logarithm of a worker's time is normal about the median of that worker. In an iteration now and then, with some
+probability, it is a straggler, and takes a factor longer. Mean, spread, slow workers and stragglers are fitted to every
+other iteration, and held against the iterations between.
+"""
+
+from __future__ import annotations
+
+import csv
+import math
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from simnet.base.arrays import Floats
+from simnet.base.errors import InputError
+from simnet.base.plain_yaml import yaml_text
+from simnet.base.rng import stream
+
+PERCENTS = (50, 90, 99)
+"""The percentiles by which a fit is judged."""
+
+LEAST = 20
+"""Iterations that a fit takes, at least."""
+
+_MOST_BYTES = 256 * 2**20
+_COLUMN, _ITERATION = "compute_s", "iteration"
+# A worker is slow, or fast, if its median is off by more than this many half-notches of a box plot, and by this share.
+_NOTCHES, _SHARE = 3.0, 0.02
+_STEPS = 200
+_DRAWN = 100_000
+
+
+@dataclass(frozen=True)
+class Computing:
+    """How long workers compute in an iteration, as `simnet.job.Compute` has it.
+
+    Parameters
+    ----------
+    mean, spread, straggle, slowdown : float
+        As of `simnet.job.Compute`; the mean in seconds.
+    slow : mapping of int to float
+        Workers that are slower, or faster, than the median of all, and by which factor.
+    iterations, workers : int
+        Of what it was fitted to.
+    measured, fitted : tuple of float
+        Percentiles of the iterations that it was not fitted to, all workers together, and of as many draws [s]; see
+        `PERCENTS`.
+    """
+
+    mean: float
+    spread: float
+    slow: Mapping[int, float]
+    straggle: float
+    slowdown: float
+    iterations: int
+    workers: int
+    measured: tuple[float, ...]
+    fitted: tuple[float, ...]
+
+    def fields(self) -> dict[str, Any]:
+        """Return it as ``job.compute`` of a scenario."""
+        found: dict[str, Any] = {"mean": f"{self.mean:.6g} s", "spread": float(f"{self.spread:.4g}")}
+        if self.slow:
+            found["slow"] = {str(worker): float(f"{factor:.4g}") for worker, factor in self.slow.items()}
+        if self.straggle:
+            slowdown = float(f"{self.slowdown:.4g}")
+            found["straggle"] = {"probability": float(f"{self.straggle:.3g}"), "slowdown": slowdown}
+        return found
+
+    def text(self) -> str:
+        """Return a scenario's lines, with what they were fitted to and how far they are off as comments."""
+        told = ", ".join(
+            f"p{percent} {1e3 * one:.4g} ms (measured {1e3 * other:.4g} ms)"
+            for percent, one, other in zip(PERCENTS, self.fitted, self.measured, strict=True)
+        )
+        return (
+            f"# Fitted to {self.iterations} iterations of {self.workers} workers; of iterations left out: {told}\n"
+            + yaml_text({"job": {"compute": self.fields()}}, width=120)
+        )
+
+
+def read_logs(folder: Path) -> Floats:
+    """Return how long each worker computed in each iteration [s]; shape (iterations, workers).
+
+    Parameters
+    ----------
+    folder : Path
+        Logs of `simnet.hooks`, ``rank_<r>.csv``, or such files of one's own with the columns ``iteration`` and
+        ``compute_s``. Iterations that not all workers have are left out.
+
+    Raises
+    ------
+    InputError
+        If there are no such logs, or a file cannot be read or has other columns or values.
+    """
+    try:
+        paths = {int(path.stem.removeprefix("rank_")): path for path in folder.glob("rank_*.csv")}
+    except ValueError:
+        raise InputError("has files rank_*.csv whose names do not end with a number", file=str(folder)) from None
+    if not paths or sorted(paths) != list(range(len(paths))):
+        raise InputError(f"must have rank_0.csv, rank_1.csv, ..., found ranks {sorted(paths)!r:.100}", file=str(folder))
+    columns = [dict(_rows(paths[rank])) for rank in sorted(paths)]
+    common = sorted(set.intersection(*(set(one) for one in columns)))
+    return np.array([[one[number] for one in columns] for number in common]).reshape(len(common), len(columns))
+
+
+def _rows(path: Path) -> Iterator[tuple[int, float]]:
+    """Yield the iterations of a log, and how long its worker computed."""
+    try:
+        if path.stat().st_size > _MOST_BYTES:
+            raise InputError(f"is larger than {_MOST_BYTES:,} bytes", file=str(path))
+        with path.open(encoding="utf-8", newline="") as text:
+            rows = csv.DictReader(text)
+            if missing := {_ITERATION, _COLUMN} - set(rows.fieldnames or ()):
+                raise InputError(f"has no column {sorted(missing)[0]}", file=str(path), line=1)
+            for number, row in enumerate(rows, 2):
+                try:
+                    iteration, seconds = int(row[_ITERATION]), float(row[_COLUMN])
+                except (TypeError, ValueError):
+                    said = f"must be a whole number and seconds, got {row[_ITERATION]!r:.50} and {row[_COLUMN]!r:.50}"
+                    raise InputError(said, file=str(path), line=number) from None
+                if not 0 < seconds < math.inf:
+                    raise InputError(f"{_COLUMN} must be > 0 and finite, got {seconds}", file=str(path), line=number)
+                yield iteration, seconds
+    except (OSError, UnicodeDecodeError, csv.Error) as error:
+        raise InputError(f"cannot be read: {error}", file=str(path)) from None
+
+
+def fit(seconds: Floats) -> Computing:
+    """Fit how long workers compute.
+
+    Parameters
+    ----------
+    seconds : ndarray, shape (iterations, workers)
+        How long each computed [s], > 0.
+
+    Raises
+    ------
+    InputError
+        If there are fewer than `LEAST` iterations.
+
+    Examples
+    --------
+    >>> draws = np.random.default_rng(1).lognormal(np.log(0.1), 0.05, (400, 4)) * [1, 1, 2, 1]
+    >>> found = fit(draws)
+    >>> round(found.mean, 3), round(found.spread, 2), [round(one, 1) for one in found.slow.values()], found.straggle
+    (0.1, 0.05, [2.0], 0.0)
+    """
+    iterations, workers = seconds.shape
+    if iterations < LEAST:
+        raise InputError(f"needs at least {LEAST} iterations, got {iterations}")
+    logs, held = np.log(seconds[::2]), seconds[1::2]
+    medians = np.median(logs, axis=0)
+    low, high = np.quantile(logs - medians, [0.25, 0.75])
+    notch = 1.57 * (high - low) / math.sqrt(len(logs))
+    base = float(np.median(medians))
+    off = np.abs(medians - base) > max(_NOTCHES * notch, _SHARE)
+    slow = {int(worker): math.exp(medians[worker] - base) for worker in np.flatnonzero(off)}
+    rest = logs - np.where(off, medians, base)
+    middle, spread, straggle, factor = _straggling(rest.ravel())
+    mean, slowdown = math.exp(base + middle + spread**2 / 2), math.exp(factor)
+    draws = stream(0, "computing")
+    normal = draws.standard_normal(_DRAWN)
+    drawn = mean * np.exp(spread * normal - spread**2 / 2)
+    drawn *= np.where(draws.random(_DRAWN) < straggle, slowdown, 1.0)
+    drawn *= np.array([slow.get(worker, 1.0) for worker in range(workers)])[draws.integers(0, workers, _DRAWN)]
+    measured, fitted = (tuple(np.percentile(one, PERCENTS).tolist()) for one in (held, drawn))
+    return Computing(mean, spread, slow, straggle, slowdown, iterations, workers, measured, fitted)
+
+
+def _straggling(rest: Floats) -> tuple[float, float, float, float]:
+    """Return middle and spread of normal logarithms, and the share of those that are further on by how much.
+
+    A mixture of two normals of one spread, by expectation and maximisation; one normal where two do not make up for
+    their two parameters (by the Bayesian information criterion).
+    """
+    middle, spread = float(rest.mean()), max(float(rest.std()), 1e-12)
+    alone = _likelihood(rest, middle, spread, 0.0, 0.0)
+    robust = max(1.4826 * float(np.median(np.abs(rest - np.median(rest)))), 1e-12)
+    far = rest > np.median(rest) + 4 * robust
+    if not far.any():
+        return middle, spread, 0.0, 0.0
+    share, centre, width = float(far.mean()), float(rest[~far].mean()), max(float(rest[~far].std()), 1e-12)
+    factor = float(rest[far].mean()) - centre
+    for _ in range(_STEPS):
+        late = share * _density(rest, centre + factor, width)
+        weight = late / np.maximum(late + (1 - share) * _density(rest, centre, width), 1e-300)
+        share = float(weight.mean())
+        if not 0 < share < 1:
+            return middle, spread, 0.0, 0.0
+        centre = float(np.average(rest, weights=1 - weight))
+        factor = float(np.average(rest, weights=weight)) - centre
+        squares = weight * (rest - centre - factor) ** 2 + (1 - weight) * (rest - centre) ** 2
+        width = max(math.sqrt(float(squares.mean())), 1e-12)
+    both = _likelihood(rest, centre, width, share, factor)
+    if factor <= 0 or 2 * (both - alone) < 2 * math.log(rest.size):
+        return middle, spread, 0.0, 0.0
+    return centre, width, share, factor
+
+
+def _density(values: Floats, middle: float, spread: float) -> Floats:
+    return np.asarray(np.exp(-0.5 * ((values - middle) / spread) ** 2) / (spread * math.sqrt(2 * math.pi)))
+
+
+def _likelihood(values: NDArray[Any], middle: float, spread: float, share: float, factor: float) -> float:
+    """Return the logarithm of the likelihood of a mixture."""
+    mixed = (1 - share) * _density(values, middle, spread)
+    if share:
+        mixed = mixed + share * _density(values, middle + factor, spread)
+    return float(np.log(np.maximum(mixed, 1e-300)).sum())
