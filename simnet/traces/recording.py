@@ -137,6 +137,7 @@ class Recorder:
             "model": model,
             "data": data,
             "how": how,
+            "software": dict(software or {}),
         }
         self.step = 0
         self.skipped = 0
