@@ -2,6 +2,7 @@
 
 `ddp`, `fsdp2` (with HSDP) and `zero` return what every worker does in a step, in the order in which it is issued: from
 tensors, workers and options to a `StepGraph`, whose `calls` are the collectives with group, elements and dtype.
+`time_step` places it on a network, and returns when everything began and ended, and what memory that takes.
 
 Examples
 --------
@@ -15,6 +16,7 @@ CollectiveCall(operation='all_gather', unit='root', group='shard', ranks=4, in_e
 from simnet.parallel.ddp import ddp
 from simnet.parallel.fsdp2 import fsdp2
 from simnet.parallel.graph import CollectiveCall, Compute, StepGraph
+from simnet.parallel.timing import Memory, StepTiming, time_step
 from simnet.parallel.units import Unit, Units, modules, units
 from simnet.parallel.zero import zero
 from simnet.parallel.zero3 import Limits
@@ -23,12 +25,15 @@ __all__ = [
     "CollectiveCall",
     "Compute",
     "Limits",
+    "Memory",
     "StepGraph",
+    "StepTiming",
     "Unit",
     "Units",
     "ddp",
     "fsdp2",
     "modules",
+    "time_step",
     "units",
     "zero",
 ]
