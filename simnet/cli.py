@@ -25,6 +25,7 @@ from simnet.commands.predict import predict, predict_job
 from simnet.commands.report import report
 from simnet.commands.run import run
 from simnet.commands.schema import schema
+from simnet.commands.step import step
 from simnet.commands.sweep import sweep
 from simnet.commands.terminal import Commands
 from simnet.commands.time import time_
@@ -56,6 +57,10 @@ class Verbs(Commands):
         "utilisation": (
             utilisation,
             "--parameters 1000000000 --compute '0.1 s' --bits 16 --period 100 --bandwidth '10 Gbit/s' --off 10%",
+        ),
+        "step": (
+            step,
+            "--model gpt2 --sharding fsdp2 --workers 8 --topology star --latency '10 us' --bandwidth '100 Gbit/s'",
         ),
         "trace info": (info, "digits"),
         "trace synth": (synth, "./made --model resnet18 --scale 100 --workers 8"),

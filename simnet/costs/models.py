@@ -82,6 +82,8 @@ class ModelProfile:
         of the forward pass twice: once for the inputs, once for the weights.
     reference : str
         Where names and shapes come from.
+    tied : tuple of str
+        Tensors of the input whose values the output layer uses, too.
     """
 
     name: str
@@ -89,6 +91,7 @@ class ModelProfile:
     times: tuple[ComputeTime, ...]
     reference: str
     backward_fraction: float = 2 / 3
+    tied: tuple[str, ...] = ()
 
     @property
     def parameters(self) -> int:
@@ -304,8 +307,11 @@ def _estimate(batch: int, tokens: int, layers: int, width: int, vocabulary: int 
     return (ComputeTime(seconds, batch, how, False),)
 
 
-def _torchvision(name: str, layers: Iterator[Layer], times: tuple[ComputeTime, ...], **more: float) -> ModelProfile:
-    return ModelProfile(name, tuple(layers), times, f"torchvision.models.{name.replace('-', '_')}", **more)
+def _torchvision(
+    name: str, layers: Iterator[Layer], times: tuple[ComputeTime, ...], backward_fraction: float = 2 / 3
+) -> ModelProfile:
+    reference = f"torchvision.models.{name.replace('-', '_')}"
+    return ModelProfile(name, tuple(layers), times, reference, backward_fraction)
 
 
 def _vgg16() -> ModelProfile:
@@ -329,10 +335,18 @@ _MODELS: dict[str, Callable[[], ModelProfile]] = {
         "bert-base", tuple(_bert(12, 768)), _estimate(8, 128, 12, 768), "transformers.BertModel, bert-base-uncased"
     ),
     "gpt2": lambda: ModelProfile(
-        "gpt2", tuple(_gpt2(12, 768)), _estimate(4, 1024, 12, 768, 50257), "transformers.GPT2Model, gpt2"
+        "gpt2",
+        tuple(_gpt2(12, 768)),
+        _estimate(4, 1024, 12, 768, 50257),
+        "transformers.GPT2Model, gpt2",
+        tied=("wte.weight",),
     ),
     "gpt2-xl": lambda: ModelProfile(
-        "gpt2-xl", tuple(_gpt2(48, 1600)), _estimate(1, 1024, 48, 1600, 50257), "transformers.GPT2Model, gpt2-xl"
+        "gpt2-xl",
+        tuple(_gpt2(48, 1600)),
+        _estimate(1, 1024, 48, 1600, 50257),
+        "transformers.GPT2Model, gpt2-xl",
+        tied=("wte.weight",),
     ),
     "resnet18": lambda: _torchvision("resnet18", _resnet((2, 2, 2, 2), (3, 3), 1), _published(15e-3, 10e-3, 32)),
     "resnet50": lambda: _torchvision("resnet50", _resnet((3, 4, 6, 3), (1, 3, 1), 4), _published(28e-3, 25e-3, 64)),

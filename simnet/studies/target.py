@@ -25,10 +25,10 @@ class Target:
     seed: int | None = None
     iteration: int = 0
 
-    def refuse_unused(self) -> None:
-        """Raise InputError unless one network is named, and what else is given is for it."""
+    def refuse_unused(self, command: str = "simnet time") -> None:
+        """Raise InputError of a command unless one network is named, and what else is given is for it."""
         if sum(one is not None for one in (self.scenario, self.topology, self.platform)) != 1:
-            raise InputError("needs a network: one of --scenario, --topology, --platform", file="simnet time")
+            raise InputError("needs a network: one of --scenario, --topology, --platform", file=command)
         options.only("--scenario", self.scenario is not None, {"--iteration": self.iteration})
         family = {"--hosts": self.hosts, "--bandwidth": self.bandwidth}
         options.only("--topology", self.topology is not None, family)

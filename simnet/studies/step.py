@@ -1,0 +1,239 @@
+"""What a training step of a replicated or sharded model calls, how long it takes on a network, and what memory."""
+
+from __future__ import annotations
+
+import inspect
+import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, fields
+
+from simnet.base import units as quantities
+from simnet.base.errors import InputError, nearest
+from simnet.costs.models import ModelProfile
+from simnet.costs.models import model as profile_of
+from simnet.parallel import CollectiveCall, Limits, StepGraph, StepTiming, ddp, fsdp2, time_step, units, zero
+from simnet.studies import options
+from simnet.studies.timing import Place
+
+SHARDINGS: Mapping[str, Callable[..., StepGraph]] = {
+    "ddp": ddp,
+    "fsdp2": fsdp2,
+    "zero1": zero,
+    "zero2": zero,
+    "zero3": zero,
+}
+"""What a step is made by."""
+
+# An iteration from which on all are alike.
+_LATER = 3
+
+_LIMITS = tuple(one.name for one in fields(Limits))
+
+
+@dataclass(frozen=True)
+class Step:
+    """A training step, timed.
+
+    Parameters
+    ----------
+    model, sharding : str
+        What is trained, and how it is shared.
+    parameters : int
+        Entries of the model.
+    timing : StepTiming
+        When everything began and ended.
+    """
+
+    model: str
+    sharding: str
+    parameters: int
+    timing: StepTiming
+
+    def figures(self) -> dict[str, object]:
+        """Return what ``simnet step --json`` prints."""
+        timing, memory = self.timing, self.timing.memory()
+        return {
+            "model": self.model,
+            "sharding": self.sharding,
+            "workers": timing.graph.workers,
+            "replicas": timing.graph.replicas,
+            "parameters": self.parameters,
+            "step_s": timing.duration,
+            "compute_s": float(timing.computing.max()),
+            "exposed_s": float(timing.exposed.max()),
+            "memory_B": memory._asdict(),
+            "calls": [
+                {**call._asdict(), "in_bytes": call.in_bytes, "out_bytes": call.out_bytes}
+                | {"begin_s": begin, "end_s": end, "exposed_s": waited}
+                for call, begin, end, waited in self._calls()
+            ],
+        }
+
+    def headings(self) -> list[str]:
+        """Return the headings of `rows`."""
+        return ["phase", "call", "unit", "ranks", "in", "out", "begins", "takes", "exposed"]
+
+    def rows(self) -> list[list[str]]:
+        """Return a row of text for each collective."""
+        several = len({call.microbatch for call, *_ in self._calls()} - {None}) > 1
+        return [
+            [
+                call.phase if not several or call.microbatch is None else f"{call.phase} {call.microbatch}",
+                f"{call.operation} {call.dtype}",
+                call.unit,
+                f"{call.ranks:,}",
+                quantities.format_bytes(call.in_bytes),
+                quantities.format_bytes(call.out_bytes),
+                quantities.format_seconds(begin),
+                quantities.format_seconds(end - begin),
+                quantities.format_seconds(waited) if waited > 1e-12 else "",
+            ]
+            for call, begin, end, waited in self._calls()
+        ]
+
+    def sentences(self) -> list[str]:
+        """Return how long the step takes, and what memory a worker needs."""
+        timing, memory = self.timing, self.timing.memory()
+        workers, replicas = timing.graph.workers, timing.graph.replicas
+        exposed, size, seconds = float(timing.exposed.max()), quantities.format_bytes, quantities.format_seconds
+        between = f"{workers:,} workers" + (f" in {replicas:,} replicas" if replicas > 1 else "")
+        share = 100 * exposed / timing.duration if timing.duration else 0.0
+        return [
+            f"{self.model}, {self.parameters:,} values, {self.sharding} between {between}: a step takes "
+            f"{seconds(timing.duration)}, of which workers wait for {seconds(exposed)} ({share:.3g} %).",
+            f"A worker needs {size(memory.peak)} at most, activations apart: parameters {size(memory.parameters)}, "
+            f"gradients {size(memory.gradients)}, optimiser {size(memory.optimizer)}, and for a while gathered "
+            f"parameters {size(memory.gathered)}, gradients to be reduced {size(memory.reduced)}.",
+        ]
+
+    def _calls(self) -> list[tuple[CollectiveCall, float, float, float]]:
+        """Return each collective, when it first begins and last ends, and the most that a worker waits for it [s]."""
+        timing = self.timing
+        waits = timing.waits().max(axis=1)
+        return [
+            (node.does, float(timing.begun[number].min()), float(timing.ended[number].max()), float(waits[number]))
+            for number, node in enumerate(timing.graph.nodes)
+            if isinstance(node.does, CollectiveCall)
+        ]
+
+
+def graph_of(profile: ModelProfile, sharding: str, workers: int, given: Sequence[str] = ()) -> StepGraph:
+    """Return the step of a model, as options say it.
+
+    Parameters
+    ----------
+    profile : ModelProfile
+        What is trained.
+    sharding : str
+        One of `SHARDINGS`.
+    workers : int
+        Workers P, >= 1.
+    given : sequence of str
+        Options of `simnet.parallel`, as ``replicas=2``. The iteration is one from which on all are alike.
+
+    Raises
+    ------
+    InputError
+        If there is no such way, or option, or a value is not allowed.
+
+    Examples
+    --------
+    >>> from simnet.costs.models import model
+    >>> len(graph_of(model("gpt2"), "fsdp2", 8, ["reshard_after_forward=false"]).calls)
+    26
+    """
+    if sharding not in SHARDINGS:
+        raise InputError(f"there is no {sharding!r}: {nearest(sharding, SHARDINGS)}", file="--sharding")
+    build = SHARDINGS[sharding]
+    known = {
+        name: one.default
+        for name, one in inspect.signature(build).parameters.items()
+        if one.default is not one.empty and name != "limits"
+    }
+    limits = {one.name: one.default for one in fields(Limits)} if sharding == "zero3" else {}
+    chosen: dict[str, object] = {"iteration": _LATER}
+    for name, text in options.fields(given, "--option").items():
+        if name not in {**known, **limits}:
+            raise InputError(
+                f"{sharding} has no option {name!r}: {nearest(name, {**known, **limits})}", file="--option"
+            )
+        chosen[name] = _value(text, name)
+    own = {name: chosen.pop(name) for name in limits if name in chosen}
+    try:
+        if own:
+            chosen["limits"] = Limits(**own)  # type: ignore[arg-type]
+        if build is zero:
+            return zero(profile.layers, workers, stage=int(sharding[-1]), **chosen)  # type: ignore[arg-type]
+        what = units(profile.layers, behind=profile.tied) if build is fsdp2 else profile.layers
+        return build(what, workers, **chosen)
+    except ValueError as error:
+        raise InputError(str(error), file="--option") from None
+
+
+def timed(
+    model: str,
+    sharding: str,
+    workers: int,
+    place: Callable[[], Place],
+    *,
+    given: Sequence[str] = (),
+    compute: str | None = None,
+    backward: str | None = None,
+    algorithms: Sequence[str] = (),
+) -> Step:
+    """Return a training step on a network, as options say it.
+
+    Parameters
+    ----------
+    model : str
+        A profile of `simnet.costs.models`.
+    sharding, workers, given
+        As of `graph_of`.
+    place : callable
+        Returns the network; asked when the step itself is right.
+    compute : str, optional
+        Time of a microbatch, forward and backward, with its unit; default: the profile's.
+    backward : str, optional
+        Share of the backward pass in it; default: the profile's.
+    algorithms : sequence of str
+        As ``all_reduce=tree``; as of `simnet.parallel.time_step`.
+
+    Raises
+    ------
+    InputError
+        If a value is not allowed, or there are fewer hosts than workers.
+    """
+    try:
+        profile = profile_of(model)
+    except ValueError as error:
+        raise InputError(str(error), file="--model") from None
+    whole = options.quantity(compute, "--compute", quantities.seconds)
+    whole = profile.compute if whole is None else whole
+    share = profile.backward_fraction if backward is None else options.density(backward, "--backward")
+    graph = graph_of(profile, sharding, workers, given)
+    found = place()
+    if len(found.placement) < workers:
+        raise InputError(f"the network has places for {len(found.placement):,} workers only", file="--workers")
+    try:
+        timing = time_step(
+            graph,
+            found.network,
+            forward=(1 - share) * whole,
+            backward=share * whole,
+            algorithms=options.fields(algorithms, "--algorithm"),
+            placement=found.placement[:workers],
+        )
+    except ValueError as error:
+        raise InputError(str(error), file="--algorithm") from None
+    return Step(profile.name, sharding, profile.parameters, timing)
+
+
+def _value(text: str, name: str) -> object:
+    """Return the value of an option as Python has it."""
+    if text.lower() in ("true", "false"):
+        return text.lower() == "true"
+    if re.fullmatch(r"[+-]?\d{1,15}", text):
+        return int(text)
+    if re.fullmatch(r"\d{0,15}\.\d{1,15}", text):
+        return float(text)
+    return options.words(text) if name == "reshard_after_forward" else text

@@ -1,0 +1,83 @@
+"""`simnet step`: the table of a training step's collectives, its figures, and what it refuses."""
+
+from __future__ import annotations
+
+import json
+import re
+
+import pytest
+from typer.testing import CliRunner
+
+from simnet.base.errors import InputError
+from simnet.cli import app
+from simnet.costs.models import model
+from simnet.network import Network
+from simnet.parallel import Limits, fsdp2, time_step, units, zero
+from simnet.studies.step import graph_of, timed
+from simnet.studies.timing import Place
+from simnet.topologies import star
+
+ON_STAR = ["--topology", "star", "--latency", "10 us", "--bandwidth", "100 Gbit/s"]
+
+
+def told(*words: str) -> str:
+    return CliRunner().invoke(app, ["step", *words, *ON_STAR], catch_exceptions=False).output
+
+
+def test_figures_are_those_of_the_library() -> None:
+    figures = json.loads(
+        told("--model", "gpt2", "--sharding", "fsdp2", "--workers", "4", "--option", "replicas=2", "--json")
+    )
+    profile = model("gpt2")
+    graph = fsdp2(units(profile.layers, behind=["wte.weight"]), 4, replicas=2)
+    timing = time_step(
+        graph,
+        Network(star(4, latency=10e-6, bandwidth=100e9 / 8)),
+        forward=profile.compute / 3,
+        backward=profile.compute * 2 / 3,
+    )
+    assert figures["step_s"] == pytest.approx(timing.duration, rel=1e-12)
+    assert figures["exposed_s"] == pytest.approx(timing.exposed.max(), rel=1e-9)
+    assert sum(call["exposed_s"] for call in figures["calls"]) == pytest.approx(figures["exposed_s"], rel=1e-9)
+    assert [(call["operation"], call["in_bytes"]) for call in figures["calls"]] == [
+        (call.operation, call.in_bytes) for call in graph.calls
+    ]
+    assert figures["memory_B"] == timing.memory()._asdict()
+
+
+def test_the_table_has_a_line_for_each_call() -> None:
+    lines = told("--model", "resnet18", "--sharding", "ddp", "--workers", "2", "--compute", "60 ms").splitlines()
+    assert sum("all_reduce float32" in line for line in lines) == 3
+    assert any(re.search(r"resnet18, 11,689,512 values, ddp between 2 workers: a step takes", line) for line in lines)
+
+
+def test_options_are_those_of_the_functions() -> None:
+    profile = model("bert-base")
+    made = graph_of(profile, "zero3", 4, ["prefetch_bucket_size=0", "microbatches=2", "loss_scaling=true"])
+    limits = Limits(prefetch_bucket_size=0)
+    own = zero(profile.layers, 4, stage=3, iteration=3, microbatches=2, loss_scaling=True, limits=limits)
+    assert made == own
+    freed = graph_of(profile, "fsdp2", 4, ["reshard_after_forward=encoder.layer.0,encoder.layer.1"])
+    assert sum(call.operation == "all_gather" and call.phase == "backward" for call in freed.calls) == 2
+
+
+@pytest.mark.parametrize(
+    ("words", "says"),
+    [
+        ({"model": "gtp2"}, "--model: there is no model 'gtp2': did you mean 'gpt2'"),
+        ({"sharding": "fsdp"}, "--sharding: there is no 'fsdp': did you mean 'fsdp2'"),
+        ({"given": ["replica=2"]}, "--option: fsdp2 has no option 'replica': did you mean 'replicas'"),
+        ({"given": ["prefetch_bucket_size=2"]}, "--option: fsdp2 has no option 'prefetch_bucket_size'"),
+        ({"given": ["replicas=3"]}, "--option: replicas must divide the 4 workers, got 3"),
+        ({"given": ["replicas"]}, "--option: must be"),
+        ({"given": ["replicas=two"]}, "--option: replicas must be a whole number >= 1, got 'two'"),
+        ({"compute": "fast"}, "--compute: "),
+        ({"algorithms": ["all_gather=rng"]}, "--algorithm: there is no all_gather 'rng': did you mean 'ring'"),
+        ({"workers": 8}, "--workers: the network has places for 4 workers only"),
+    ],
+)
+def test_what_is_wrong_is_told_with_the_option(words: dict[str, object], says: str) -> None:
+    place = Place(Network(star(4, latency=0.0, bandwidth=1e9)), [0, 1, 2, 3])
+    asked = {"model": "gpt2", "sharding": "fsdp2", "workers": 4, **words}
+    with pytest.raises(InputError, match=re.escape(says)):
+        timed(asked.pop("model"), asked.pop("sharding"), asked.pop("workers"), lambda: place, **asked)  # type: ignore[arg-type]
