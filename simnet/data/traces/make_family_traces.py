@@ -136,7 +136,7 @@ class Family(NamedTuple):
     rate: Callable[[float], float]
 
 
-class Residual(nn.Module):
+class Residual(nn.Module):  # type: ignore[misc]
     """Two 3 x 3 convolutions, each with a norm behind it, added to what comes in."""
 
     def __init__(self, before: int, after: int, stride: int, norm: Callable[[int], nn.Module]) -> None:
@@ -182,7 +182,7 @@ def convolutional(
     return nn.Sequential(*stem, *blocks, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(widths[-1], classes))
 
 
-class Block(nn.Module):
+class Block(nn.Module):  # type: ignore[misc]
     """Causal attention and a perceptron, each behind a layer norm and added to what comes in."""
 
     def __init__(self, width: int, heads: int) -> None:
@@ -201,7 +201,7 @@ class Block(nn.Module):
         return x + self.mlp_proj(functional.gelu(self.c_fc(self.ln_2(x))))
 
 
-class Transformer(nn.Module):
+class Transformer(nn.Module):  # type: ignore[misc]
     """A decoder like GPT-2: embeddings of words and places, blocks, and an output layer that shares `wte`.
 
     Parameters
