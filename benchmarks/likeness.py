@@ -3,9 +3,10 @@
     python benchmarks/likeness.py [--only WORD] [--out benchmarks/likeness.csv]
 
 Of two traces of a family the one is fitted, and the other, of a run with other weights, shards and batches, is what
-synthetic gradients are compared with. Of each other trace two thirds of the recorded steps are fitted, and the rest is
-compared. Schemes exchange recorded gradients and synthetic ones of the same steps, with their residuals: a stretch of
-steps that follow each other again and again, as there are no more, then the next stretch.
+synthetic gradients are compared with. Of each trace two thirds of the recorded steps are fitted, too, and the rest is
+compared; and a trace of each family with itself, for how much of the difference is the generator's. Schemes exchange
+recorded gradients and synthetic ones of the same steps, with their residuals: a stretch of steps that follow each other
+again and again, as there are no more, then the next stretch.
 
 `docs/validation.md` has the table, which `validating.likeness` makes from the file.
 """
@@ -46,7 +47,7 @@ class Case(NamedTuple):
     name : str
         Of the trace.
     held : str
-        What it is that nothing was fitted to.
+        What was not fitted: another ``run``, some ``steps``, or ``nothing``, so that all was.
     fitted, compared : RecordedSource
         What is fitted, and compared with.
     """
@@ -61,12 +62,14 @@ def cases() -> Iterator[Case]:
     """Yield all comparisons."""
     for family in FAMILIES:
         yield Case(family, "run", recorded(family), recorded(HELD_OUT / f"{family}-again"))
-    for what in ("dirichlet", "local", "local-dirichlet"):
+    for what in ("", "-dirichlet", "-local", "-local-dirichlet"):
         for family in FAMILIES:
-            whole = recorded(f"{family}-{what}")
+            whole = recorded(f"{family}{what}")
             places = np.arange(len(whole.info.points))
             left_out = places % 3 == 1
             yield Case(whole.info.name, "steps", part(whole, places[~left_out]), part(whole, places[left_out]))
+    for family in FAMILIES:
+        yield Case(family, "nothing", recorded(family), recorded(family))
 
 
 def part(source: RecordedSource, places: np.ndarray) -> RecordedSource:
@@ -163,7 +166,7 @@ def main() -> None:
             / table[f"{name}_recorded"].groupby(table["scheme"], sort=False).mean()
             for name in ("bytes", "selected", "union", "threshold")
         }
-        print(f"{case.name}, {time.process_time() - start:.0f} processor seconds")
+        print(f"{case.name}, {case.held} held out, {time.process_time() - start:.0f} processor seconds")
         print(pd.DataFrame(ratios).round(3))
         sys.stdout.flush()
         if given.out is not None:

@@ -15,6 +15,9 @@ FIGURES = ("bytes", "selected", "union", "threshold")
 LIMIT = 0.1
 """How far apart the mean of a figure may be."""
 
+COMPARED = {"run": "another run", "steps": "steps left out", "nothing": "the run itself"}
+"""What is compared, by what was not fitted."""
+
 NAMES = {"topk": "Top-k", "oktopk": "Ok-Topk", "spardl": "SparDL", "exdyna": "ExDyna"}
 
 WORDS = """\
@@ -22,12 +25,12 @@ WORDS = """\
 
 Synthetic over recorded, at a density of 1 %: means over the exchanges of a run, and in brackets the third of the run,
 early, middle or late, that is furthest off. Schemes keep their residuals. [Traces](traces.md#families-of-models) says
-what was recorded. Nothing was fitted to what is compared: of `convolutional` and `transformer` it is a trace of another
-run, with other weights, shards and batches (*another run*), and of the other traces every third recorded step (*steps
-left out*). *Run to run* is the same figure of the run that was fitted over that of the other one: how far apart two
-runs are. A third of the recorded steps is gone through ten times, as there are no more; synthetic ones are of the same
-steps, and figures are means over two seeds. Made by `python
-benchmarks/likeness.py --out benchmarks/likeness.csv`, from the traces alone, in three minutes of a processor.
+what was recorded. What is compared is *another run*, with other weights, shards and batches, to which nothing was
+fitted; or *steps left out* of what was fitted, every third recorded one; or *the run itself*, which was fitted, for how
+much of the difference is the generator's. *Run to run* is the same figure of the run that was fitted over that of the
+other one: how far apart two runs are. A third of the recorded steps is gone through ten times, as there are no more;
+synthetic ones are of the same steps, and figures are means over two seeds. Made by `python benchmarks/likeness.py
+--out benchmarks/likeness.csv`, from the traces alone, in four minutes of a processor.
 
 | Trace | Workers | Compared | Scheme | Bytes of a worker | Entries selected | Of all together | Threshold |
 |---|---|---|---|---|---|---|---|
@@ -54,14 +57,12 @@ def section(path: Path) -> str:
             runs = f"; run to run {ratio(mean, one, 'fitted'):.2f}" if held == "run" else ""
             near = abs(off[one] - 1) <= LIMIT
             # What is the same to the last digit follows from k.
-            within += [near] if any(value != 1 for value in thirds) else []
+            within += [near] if held != "nothing" and any(value != 1 for value in thirds) else []
             cells.append(f"{off[one]:.2f} ({worst:.2f}){runs}" if near else f"**{off[one]:.2f}** ({worst:.2f}){runs}")
-        left_out = "another run" if held == "run" else "steps left out"
         cells += ["none"] * (len(FIGURES) - len(cells))
-        rows.append(f"| `{trace}` | {workers} | {left_out} | {NAMES[scheme]} | {' | '.join(cells)} |\n")
-    told = f"Of {len(within)} means that do not follow from k alone, {sum(within)} are within {LIMIT:.0%}".replace(
-        "%", " %"
-    )
+        rows.append(f"| `{trace}` | {workers} | {COMPARED[held]} | {NAMES[scheme]} | {' | '.join(cells)} |\n")
+    told = f"Of {len(within)} means of what was not fitted that do not follow from k alone, {sum(within)} are within"
+    told += f" {100 * LIMIT:.0f} %"
     return f"{WORDS}{''.join(rows)}\n{told}; the others are bold.\n"
 
 
