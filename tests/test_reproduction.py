@@ -25,6 +25,7 @@ from simnet.validate.reproduction import (
     as_frame,
     outcome,
     page,
+    published_runs,
     under_devices,
 )
 from simnet.validate.reproduction.table import KINDS, golden
@@ -114,6 +115,42 @@ def test_a_copied_value_would_be_noticed(workers):
     # Other latency and bandwidth than those of any table.
     ours = artopk.simulated_ms("ART-tree", workers, 3.0, 7.0, 1e5)
     assert ours == pytest.approx(1e3 * float(costs.artopk_tree(3e-3, 1 / (7 * 1.25e8), 1e6, 0.1, workers)), rel=1e-9)
+
+
+@pytest.mark.parametrize(
+    ("scenario", "policy", "gigabits"),
+    [
+        # Bits that a node sends in a ring of one byte an entry, and of two; that a peer gets of the others' files.
+        ("intellect_1", "int8", 8 * 2 * 4 / 5 * 10),
+        ("opendiloco_1b", "half", 16 * 2 * 4 / 5 * 1.1),
+        ("covenant_72b", "as coded", 8 * 4 * 160 / 4096 * 72),
+        ("covenant_72b", "two bits", 8 * 4 * 112 / 4096 * 72),
+    ],
+)
+def test_runs_take_what_their_bytes_take(scenario, policy, gigabits):
+    links = ["workers=5", "network.stack=ideal", "network.topology.star.latency=0 s"]
+    found = published_runs.first_round(scenario, 3.0, *links)[policy]
+    assert found["communicate_s"] == pytest.approx(gigabits / 3.0, rel=1e-4)
+
+
+def test_runs_are_told_on_the_page_as_published(shared):
+    assert page.runs() in PAGE.read_text(encoding="utf-8")
+    sheet = pd.read_csv(shared / "papers" / "data" / "lowcomm" / "published_runs.csv")
+    listed = {
+        (row.source, row.quantity): [float(one) for one in row.values_in_order.split("/")]
+        for row in sheet.itertuples()
+        if "Dolma" in row.setting or "all-reduce" in row.quantity or "utilization" in row.quantity
+        if "eval" not in row.quantity and "Data-Parallel" not in row.method
+    }
+    own = tables.read("hours.csv").set_index("source")
+    streaming = own[own["method"] == "Streaming FP4"]
+    assert streaming["hours_at_1_gbit_s"].tolist() == listed["2501.18512 Table 1", "hours at 1 Gbit/s"]
+    assert streaming["terabytes"].tolist() == listed["2501.18512 Table 1", "TB exchanged"]
+    eager = own.loc["2502.12996 Table 1", "hours_at_1_gbit_s"]
+    assert eager.tolist() == listed["2502.12996 Table 1", "hours at 1 Gbit/s"]
+    runs = tables.read("runs.csv").query("paper == 'INTELLECT-1'")["value"].tolist()
+    both = [listed["2412.01152 Table 2", what] for what in ("median all-reduce s", "compute utilization %")]
+    assert runs == [*both[0], *both[1]]
 
 
 # Rows

@@ -7,6 +7,7 @@ import textwrap
 from collections.abc import Iterable, Mapping, Sequence
 
 from simnet.validate.reproduction import KINDS, MISSING, REPRODUCTIONS, Reproduction, Row, outcome
+from simnet.validate.reproduction.published_runs import STATED
 from simnet.validate.reproduction.under_devices import Column, rows
 
 _HEAD = """\
@@ -42,18 +43,18 @@ _RUNS = """\
 
 ## Published runs: what is stated, and what is assumed
 
-Written before anything was computed; what came out stands under the names below. Bytes alone say beforehand what to
-expect, which is in brackets.
+Written before anything was computed, but for the last row, whose dense times were known; what came out stands under
+the names below. Bytes alone say beforehand what to expect, which is in brackets.
+
+```sh
+simnet reproduce intellect-1 covenant-72b opendiloco-1b streaming-table-1 eager-table-5
+simnet choose --workers 4 --parameters 30800000 --density 1 --latency '1 ms' --bandwidth '50 Mbit/s' \\
+  --schemes dense --simulate --stack nccl
+simnet reproduce nccl-sockets        # the same at other rates, and what was measured
+```
 
 | run | stated | not stated, and what is taken |
 |---|---|---|
-| INTELLECT-1 (2412.01152, Table 2) | 10 billion parameters; up to 14 nodes on three continents; an exchange each 100 inner steps, by a ring of one byte an entry; 38 min of computing from one to the next; links of 0.5 to 4 Gbit/s; medians of the all-reduce and utilisations of three settings | nodes of each setting (4 and 14), links of each setting (both ends of the range, alike for all nodes), latency (0 and 150 ms from node to node), and what quantising takes on the host (nothing). [15 to 18.6 GB for each node: 30 to 297 s. The median of the United States is inside, the two across the ocean are above, at 382 and 469 s] |
-| Covenant-72B (2603.08163; a post of an author) | 72 billion parameters, H 30, 146 times fewer bytes, files of 20 peers through an object store, 70 s for each round, 94.5 % utilisation | links (0.5 to 10 Gbit/s), latency (50 ms; one message a peer), what packing, upload and store take (nothing; the upload is a twentieth of what a peer gets). Computing, 1,200 s, follows from the two published values. [2.8 GB a file as coded, 2.0 at two bits: 19 others are 37 or 53 GB, 30 to 60 s at 10 Gbit/s, 600 to 860 at 0.5] |
-| the run of 8 billion parameters before it | 12 s for each round beside 4.5 min of computing, 95.7 % | peers (20, as of the other), the rest likewise. [An eighth to a ninth of the time of the other; published is a sixth, so that no one rate gives both] |
-| OpenDiLoCo (2407.07852), 1.1 billion parameters | four sites in three countries, H 500, exchanges of 16 bits, 6.9 % of the time in the all-reduce; links of 127 to 935 Mbit/s (quoted by others) | the time of an inner step, without which 6.9 % says nothing of links. Taken are the links; found is which inner step 6.9 % means. [3.3 GB: 28 to 208 s, 0.8 to 5.6 s for an inner step] |
-| OpenDiLoCo, 150 million parameters | eight workers, H 500; perplexities | no time was published; nothing to compare |
-| Streaming DiLoCo (2501.18512, Table 1), 1 billion on Dolma | two sites, H 100, hours without limits of links and at 1 Gbit/s, TB exchanged, for 25, 100, 250 billion tokens | steps, which are the hours without limits over the printed 0.1 s; parameters "1B" (10^9); fragments (8, as Table 4). A formula on both sides: the tolerance is what the printed digits leave open. [DDP 16 s a step: 108 h. 2 GB a step and site: 48 TB where 441 are printed, and 441 TB in 109 h would be 9 Gbit/s] |
-| Eager DiLoCo (2502.12996, Table 1 and 5) | hours at 1 Gbit/s; bandwidths of 1, 10, 100 billion parameters at H 30 and 100 | how a fragment that may take an outer step is released: here streaming DiLoCo with a delay of H steps. One step of the grid is the tolerance, as in Table 4, for exchanges that overlap an inner step. [Where an outer step is overlapped, bytes over time decide: at H 30 1.3 Gbit/s for 1B; at H 100 0.4, of which 0.2 are published] |
 """
 
 _DEVICES = """\
@@ -75,7 +76,7 @@ _MISSING = """\
 """
 
 _FULL = 12
-"""Sections of up to so many values show all of them."""
+"""Sections of up to so many values show all of them, and sections without tolerances."""
 
 
 def value(given: float | str) -> str:
@@ -146,7 +147,7 @@ def section(one: Reproduction, rows: Sequence[Row] | None) -> str:
         return "\n".join([*lines, f"Not run: {one.needs()}.", ""])
     found = outcome(rows)
     head = ["| value | published | ours | unit | error | tolerance | |", "|---|---|---|---|---|---|---|"]
-    if len(rows) <= _FULL:
+    if len(rows) <= _FULL or not found.judged:
         lines += [*head, *map(_line, rows)]
     elif found.worst is not None:
         within = f"{found.rows} values, {found.passed} of {found.judged} within their tolerance; the worst:"
@@ -189,6 +190,11 @@ def under_devices(columns: Sequence[Column]) -> str:
     return _DEVICES + "\n".join(lines) + "\n"
 
 
+def runs() -> str:
+    """Return the section of what is stated of published runs, and what is not."""
+    return _RUNS + "".join(f"| {' | '.join(one)} |\n" for one in STATED)
+
+
 def page(found: Mapping[str, Sequence[Row] | None], columns: Sequence[Column]) -> str:
     """Return the page of reproductions.
 
@@ -203,7 +209,7 @@ def page(found: Mapping[str, Sequence[Row] | None], columns: Sequence[Column]) -
     text = _HEAD + "\n".join(lines) + "\n" + _SUMMARY
     text += "| name | published | values | kind | within tolerance | status | worst |\n|---|---|---|---|---|---|---|\n"
     text += "".join(summary_line(REPRODUCTIONS[name], rows) + "\n" for name, rows in found.items())
-    text += _RUNS
+    text += runs()
     text += under_devices(columns) if columns else ""
     text += _MISSING + "| paper | what | why |\n|---|---|---|\n"
     text += "".join(f"| {one.paper} | {one.what} | {one.why} |\n" for one in MISSING)
