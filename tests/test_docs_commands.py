@@ -31,6 +31,7 @@ SLOW = {
     "compare --workers 2,8",
     "reproduce --devices",
     "reproduce --fast --check",
+    "reproduce intellect-1 covenant-72b opendiloco-1b streaming-table-1 eager-table-5",
     "run fluctuating_wan",
     "run fluctuating_wan --seeds 10",
     "run incast",

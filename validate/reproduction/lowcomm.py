@@ -170,7 +170,7 @@ def table_5() -> list[Row]:
     """Return bandwidths for a utilisation with H 30, and with an outer step overlapped.
 
     By the model of Table 4 with FP4; an exchange that overlaps an outer step may take H inner steps. Not reproduced: of
-    the ten with an inner step, none is within the step of the grid that was set for them, published are two to five
+    the ten with an inner step, none is within the step of the grid that was set for them: published are two to five
     steps more. With an outer step at H 30 the published bandwidths are two or three steps higher of 1B, one or two
     lower of 10B; at H 100 they are three to five lower, about half of what the bytes of FP4 need in the time of 100
     steps. From H 30 to H 100 the published bandwidths of 1B fall 12-fold, and bytes 3.3-fold: no step time or size
