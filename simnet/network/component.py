@@ -244,6 +244,16 @@ class Network:
         self.routes.route(src, dst)
         return self._own_clock().transfer(src, dst, float(nbytes), delay, pick)
 
+    def expect(self, messages: int) -> None:
+        """Say how many messages `transfer` and `run` will carry: for many, the event loop is compiled beforehand.
+
+        Parameters
+        ----------
+        messages : int
+            About how many. Times do not depend on it.
+        """
+        self._own_clock().expect(messages)
+
     def run(
         self,
         schedule: Schedule | Sequence[tuple[Schedule, ArrayLike]],

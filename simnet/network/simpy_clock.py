@@ -82,7 +82,7 @@ class Clock:
         pick : int
             Number by which it chooses between its candidate routes.
         """
-        self._expect(1)
+        self.expect(1)
         self._count += 1
         one = self._transfers[self._count] = _Transfer(self.env.event(), src, dst, self._engine.state.now)
         self._engine.transfer(src, dst, nbytes, delay, pick, self._count)
@@ -91,12 +91,12 @@ class Clock:
 
     def run(self, run: Run) -> simpy.Event:
         """Let the ranks of a schedule enter, and return the event of its end."""
-        self._expect(run.program)
+        self.expect(run.program)
         self._runs[run.enter(self._engine, self._engine.state.now, not self._chooses)] = run
         self._arm()
         return run.done
 
-    def _expect(self, what: Program | int) -> None:
+    def expect(self, what: Program | int) -> None:
         """Have the engine ready for a program, or so many messages, more."""
         now = self.now()
         engine = self._engines.take(what)

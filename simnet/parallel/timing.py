@@ -204,6 +204,8 @@ def time_step(
     # Where nothing else can be under way, a collective is timed alone.
     alone = len({(node.queue, node.does.group) for node in graph.nodes if isinstance(node.does, CollectiveCall)}) == 1
     alone = alone and all(len(graph.groups(call.group)) == 1 for call in graph.calls)
+    if not alone:
+        own.expect(sum(schedule_of(call).n_messages * (graph.workers // call.ranks) for call in graph.calls))
     shape = len(graph.nodes), graph.workers
     begun, ended = np.zeros(shape), np.zeros(shape)
     # The event of the end of each node at each worker; those of a collective share one.

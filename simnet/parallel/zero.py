@@ -100,7 +100,8 @@ def zero(
         _look_for_overflow(step, loss_scaling)
         program.gather_kept()
         shard = sum(-(-layer.size // workers) for layer in found)
-        parameters, gradients = (shard + program.kept_elements) * width, shard * width
+        kept = program.kept_elements if workers > 1 else 0
+        parameters, gradients = (shard + kept) * width, shard * width
     else:
         partition = _partition(size, workers)
         for microbatch in range(microbatches):
