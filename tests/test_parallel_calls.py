@@ -161,6 +161,15 @@ def test_a_bucket_closes_when_it_has_reached_its_cap() -> None:
     assert [call.in_elements for call in halves.calls] == [2**19] * 3
 
 
+def test_buckets_are_filled_in_the_order_in_which_gradients_become_ready() -> None:
+    layers = [Layer("a", (2**18,)), Layer("b", (2**17,)), Layer("c", (2**18,))]
+    assert [call.in_elements for call in ddp(layers, 2, iteration=5, bucket_cap_mb=1).calls] == [2**18, 3 * 2**17]
+    used = ddp(layers, 2, iteration=5, bucket_cap_mb=1, ready=["b", "a", "c"])
+    assert [call.in_elements for call in used.calls] == [3 * 2**17, 2**18]
+    with pytest.raises(ValueError, match="ready must name each tensor"):
+        ddp(layers, 2, ready=["a", "b"])
+
+
 def test_all_workers_send_as_often_as_microbatches_ask() -> None:
     four = fsdp2(MODEL, 2, microbatches=4)
     late = fsdp2(MODEL, 2, microbatches=4, gradient_sync="last")

@@ -30,6 +30,7 @@ def ddp(
     bucket_cap_mb: float | None = None,
     static_graph: bool = False,
     dtype: str = "float32",
+    ready: Sequence[str] | None = None,
     overlap: bool = True,
 ) -> StepGraph:
     """Return a step of DistributedDataParallel.
@@ -54,13 +55,16 @@ def ddp(
         As of PyTorch: iteration 0 agrees by an all-reduce on which parameters are used.
     dtype : str
         Of parameters and gradients.
+    ready : sequence of str, optional
+        All tensors by the order in which gradients become ready; default: from the last to the first, which is that of
+        linear layers and norms that are used in the order of the model.
     overlap : bool
         Whether exchanges go beside the backward pass.
 
     Raises
     ------
     ValueError
-        If a value is out of range, or a tensor cannot be.
+        If a value is out of range, a tensor cannot be, or `ready` does not name each tensor once.
 
     Examples
     --------
@@ -74,6 +78,11 @@ def ddp(
     size = sum(layer.size for layer in found)
     rebuilt = 2 if static_graph else 1
     step = GraphBuilder(workers, iteration, overlap=overlap)
+    if ready is not None:
+        of = {layer.name: layer for layer in found}
+        if sorted(ready) != sorted(of):
+            raise ValueError("ready must name each tensor of the model once")
+        found = [of[name] for name in reversed(ready)]
     sizes = buckets(found, bucket_cap_mb, dtype)
     sizes = sizes if iteration >= rebuilt else [size]
     for microbatch in range(microbatches):

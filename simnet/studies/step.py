@@ -236,4 +236,4 @@ def _value(text: str, name: str) -> object:
         return int(text)
     if re.fullmatch(r"\d{0,15}\.\d{1,15}", text):
         return float(text)
-    return options.words(text) if name == "reshard_after_forward" else text
+    return options.words(text) if name in ("ready", "reshard_after_forward") else text
