@@ -117,7 +117,7 @@ def write_run(
         The folder; made when it is not there.
     results : mapping of policy name to PolicyResult
         In the order in which the policies stand in the scenario.
-    scenario, seed, stack, device, barrier, strategy, workers, prices, calibration
+    scenario, seed, stack, device, barrier, strategy, workers, prices, calibration, shared_by, bound, missing
         As for `simnet.report.summary.summarize`.
     target, reference, untrained
         As for `simnet.report.summary.summarize`.
