@@ -42,6 +42,8 @@ no package: its name is ``./my_scheme.py:Rotating``.
 ``ef21``           the largest entries of what is new, over all-gather; the update is dense (EF21, EF21+, EF21-M)
 ``onebitadam``     the momentum of Adam by signs, after dense steps (1-bit Adam)
 ``zerooneadam``    signs between ever rarer dense steps, then local steps that send nothing (0/1 Adam)
+``omnireduce``     blocks that are not zero, to aggregators that ask for the next one (OmniReduce)
+``thc``            codes of four bits that a server adds up as they are, transformed before (THC)
 =================  =============================================================================================
 """
 
@@ -71,6 +73,7 @@ from simnet.sparsifier_models.micro import MiCRO
 from simnet.sparsifier_models.mstopk import MSTopk
 from simnet.sparsifier_models.muloco import MuLoCo
 from simnet.sparsifier_models.oktopk import Oktopk
+from simnet.sparsifier_models.omnireduce import OmniReduce
 from simnet.sparsifier_models.onebitadam import OneBitAdam
 from simnet.sparsifier_models.options import Options
 from simnet.sparsifier_models.powersgd import PowerSGD
@@ -83,6 +86,7 @@ from simnet.sparsifier_models.signsgd import SignSGD
 from simnet.sparsifier_models.spardl import SparDL
 from simnet.sparsifier_models.sparseloco import SparseLoCo
 from simnet.sparsifier_models.templar import Templar
+from simnet.sparsifier_models.thc import THC
 from simnet.sparsifier_models.topk import LayerwiseTopk, Topk
 from simnet.sparsifier_models.topka import TopkA
 from simnet.sparsifier_models.topkdsa import TopkDSA
@@ -101,7 +105,7 @@ _CLASSES: tuple[type[Sparsifier], ...] = (
     *(TopkA, GTopk, GaussianK, SIDCo, DGC, RedSync),
     *(FP16, QSGD, SignSGD, PowerSGD),
     *(DeMo, CCLoco, SparseLoCo, Templar, MuLoCo, Int8Ring),
-    *(ARCTopk, EF21, OneBitAdam, ZeroOneAdam),
+    *(ARCTopk, EF21, OneBitAdam, ZeroOneAdam, OmniReduce, THC),
 )
 
 SCHEMES: dict[str, type[Sparsifier]] = {one.name: one for one in _CLASSES}

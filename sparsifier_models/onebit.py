@@ -110,6 +110,7 @@ class OneBit(Sparsifier):
     option_type = OneBitOptions
     options: OneBitOptions
     keeps_residual = False
+    room = (1.7, 12.0)
     reads_gradients = False
 
     def __init__(self, workers: int, parameters: int, density: float = 1.0, **options: Any) -> None:

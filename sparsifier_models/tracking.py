@@ -48,6 +48,8 @@ class Tracking(Sparsifier):
     Statistics of its own: ``distance``, shape (P,), of each tracker to what it follows.
     """
 
+    room = (1.9, 8.0)
+
     def __init__(self, workers: int, parameters: int, density: float = 1.0, **options: Any) -> None:
         super().__init__(workers, parameters, density, **options)
         self._begun = False

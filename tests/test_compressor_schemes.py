@@ -1,5 +1,6 @@
 """Newer compressors, with optimiser states and trackers: golden runs, the rules they follow, mass, bytes."""
 
+import csv
 import re
 from pathlib import Path
 
@@ -9,6 +10,8 @@ import pytest
 from gradients import gradients_of
 from looping import each
 from simnet.sparsifier_models import create
+from simnet.sparsifier_models.omnireduce import turns
+from simnet.sparsifier_models.thc import BOUND, LEVELS, sender_table
 
 GOLDEN = Path(__file__).parent / "golden" / "compressors"
 P = 4
@@ -348,3 +351,168 @@ def test_the_first_step_as_released_updates_nothing():
 def test_what_adam_by_signs_refuses(name, options, said):
     with pytest.raises(ValueError, match=said):
         create(name, 2, 10, **options)
+
+
+# OmniReduce
+
+
+def rows_of(name):
+    with (GOLDEN / f"omnireduce_{name}_DERIVED.csv").open() as file:
+        return list(csv.DictReader(file))
+
+
+def test_turns_of_omnireduce_are_those_of_the_trace():
+    filled = np.array([[int(one[f"nonzero_rank{p}"]) for one in rows_of("blocks")] for p in range(P)], dtype=np.bool_)
+    found, messages = turns(filled, 8), rows_of("messages")
+    expected = {(int(one["slot"]), int(one["round"])): one for one in messages}
+    assert len(expected) == found.block.size
+    each_block = 256 * 4 + 4
+    for at, (block, slot, turn) in enumerate(zip(found.block, found.slot, found.turn, strict=True)):
+        one = expected[slot, turn]
+        assert block == int(one["block"])
+        assert "".join(map(str, found.senders[:, at].astype(int))) == one["senders_rank0_first"]
+        assert int(one["upload_bytes_all_senders"]) == each_block * found.senders[:, at].sum()
+        following = found.block[(found.slot == slot) & (found.turn == turn + 1)]
+        assert one["next_block"] == (str(following[0]) if following.size else "inf")
+    # Of the same blocks, messages have their bytes: all but what an aggregator sends itself.
+    gradients = np.repeat(filled, 256, axis=1).astype(np.float32)
+    exchange = create("omnireduce", P, 64 * 256, aggregators="first").exchange(gradients)
+    sent = exchange.schedule.bytes_sent()
+    np.testing.assert_array_equal(sent[1:], each_block * found.senders[1:].sum(1))
+    assert sent[0] == (P - 1) * each_block * found.block.size
+    np.testing.assert_array_equal(exchange.update, gradients.mean(0))
+    assert len(exchange.schedule.rounds) == 2 * 5
+
+
+@each("P, n", [(1, 5), (3, 2), (4, 1000), (5, 1030)])
+@each("aggregators", ["all", "first"])
+def test_what_omnireduce_sends(P, n, aggregators):
+    model = create("omnireduce", P, n, block=16, slots=3, threshold=1.5, aggregators=aggregators)
+    gradients = gradients_of("normal", P, n, n)
+    exchange = model.exchange(gradients)
+    padded = np.zeros((P, -(-n // 16) * 16), dtype=np.float32)
+    padded[:, :n] = gradients
+    dropped = np.abs(padded.reshape(P, -1, 16)).max(2) <= 1.5
+    kept = np.repeat(dropped, 16, axis=1)[:, :n]
+    np.testing.assert_array_equal(model.residual, np.where(kept, gradients, 0))
+    np.testing.assert_allclose(exchange.update, np.where(kept, 0, gradients).mean(0), atol=1e-6)
+    dropped[:, :3] = False
+    np.testing.assert_array_equal(exchange.stats["blocks"], (~dropped).sum(1))
+    assert exchange.stats["union_blocks"] == (~dropped.all(0)).sum()
+    place = np.arange(dropped.shape[1]) % min(3, dropped.shape[1]) % P if aggregators == "all" else 0
+    own = place == np.arange(P)[:, np.newaxis] if aggregators == "all" else (np.arange(P) == 0)[:, np.newaxis]
+    up, down = (~dropped & ~own).sum(1), (P - 1) * (~dropped.all(0) & own).sum(1)
+    np.testing.assert_array_equal(exchange.schedule.bytes_sent(), (16 * 4 + 4) * (up + down))
+    released = create("omnireduce", P, n, block=16, slots=3, threshold=1.5, compat="released")
+    lost = released.exchange(gradients).stats["lost"]
+    assert not released.residual.any()
+    assert lost == pytest.approx(np.linalg.norm(np.where(kept, gradients, 0).sum(0)), abs=1e-4)
+
+
+@each("options, said", [
+    ({"block": 0}, "block must be a whole number >= 1, got 0"),
+    ({"slots": 0}, "slots must be a whole number >= 1, got 0"),
+    ({"threshold": -1.0}, "threshold must be >= 0"),
+    ({"aggregators": "last"}, "there is no aggregators 'last'"),
+])  # fmt: skip
+def test_what_omnireduce_refuses(options, said):
+    with pytest.raises(ValueError, match=said):
+        create("omnireduce", 2, 10, **options)
+
+
+# THC
+
+
+def test_tables_of_thc_are_those_of_the_released_code(recorded):
+    run, (codes, chances) = recorded("thc_P4"), sender_table()
+    np.testing.assert_array_equal(LEVELS, run["recv_table"])
+    assert (float(run["T"]), float(run["inc"])) == (BOUND, 2 * BOUND / 16)
+    assert float(run["delta"]) == pytest.approx(2 * BOUND / 1000)
+    # Where a level is a point of the grid, the code below it with a chance of 1 is as good.
+    same = codes == run["sender_table_X"]
+    assert np.count_nonzero(~same) <= 3
+    np.testing.assert_allclose(run["sender_table_p"][same], chances[same], atol=1e-6)
+    np.testing.assert_array_equal(codes[~same], run["sender_table_X"][~same] + np.rint(run["sender_table_p"][~same]))
+    np.testing.assert_array_equal(chances[~same], 0)
+
+
+def test_golden_run_of_thc(recorded, monkeypatch):
+    run = recorded("thc_P4")
+    model, d = create("thc", P, 4096), 4096
+    monkeypatch.setattr(model, "diagonal", lambda entries: run["sign_diagonal"][:entries].astype(np.float64))
+
+    def happens(what, worker, first, chances, draws):
+        bits = np.unpackbits(run[f"bernoulli_{what}"][model.iteration, worker])[:d][first : first + chances.size]
+        return bits.astype(np.int64) * (chances > 0)
+
+    monkeypatch.setattr(model, "_happens", happens)
+    take = model._codes
+
+    class Codes:
+        """Those of the table, that remembers what was looked up."""
+
+        def __getitem__(self, points):
+            seen.append(take[points])
+            return seen[-1]
+
+    seen = []
+    monkeypatch.setattr(model, "_codes", Codes())
+    for t, gradients in enumerate(run["g"]):
+        seen.clear()
+        norms = np.sqrt(np.square(gradients + model.residual, dtype=np.float64).sum(1))
+        np.testing.assert_allclose(norms, run["norms"][t], rtol=1e-6)
+        exchange = model.exchange(gradients)
+        for worker, low in enumerate(seen):
+            above = np.unpackbits(run["bernoulli_table"][t, worker])[:d]
+            differ = run["codes"][t, worker] != low + above
+            # The released table has the code below with a chance of one at three points of the grid.
+            assert np.count_nonzero(differ) <= 25
+            np.testing.assert_array_equal(LEVELS[run["codes"][t, worker][differ]], LEVELS[low[differ]])
+        assert_near(exchange.update, run["update"][t], 2e-6)
+        if t == 0:
+            assert_near(model.residual, run["error_t0"], 2e-6)
+    if len(run["g"]) == 8:
+        assert_near(model.residual, run["error_last"], 5e-6)
+
+
+def test_codes_of_thc_are_unbiased():
+    gradients = gradients_of("normal", 2, 1000, 0)
+    updates = [
+        create("thc", 2, 1000, seed=seed, error_feedback=False).exchange(gradients).update for seed in range(400)
+    ]
+    # One in 32 lies beyond T, of a standard normal distribution, and is cut: a bias of some hundredths.
+    mean, error = np.mean(updates, axis=0), np.std(updates[0] - gradients.mean(0))
+    assert 0.05 < error < 0.3
+    assert np.abs(mean - gradients.mean(0)).mean() < error / 4
+
+
+@each("n, chunk", [(1, 8), (3, 8 << 20), (700, 300), (1025, 1024), (2048, 1024)])
+def test_chunks_of_thc_are_padded_to_powers_of_two(n, chunk):
+    model = create("thc", 3, n, chunk=chunk)
+    sizes = [min(chunk, n - first) for first in range(0, n, chunk)]
+    padded = sum(1 << (size - 1).bit_length() for size in sizes)
+    assert model.padding_error.shape == (3, padded - n)
+    for step in range(3):
+        gradients = gradients_of("heavy", 3, n, step)
+        whole = np.concatenate([gradients + model.residual, model.padding_error], axis=1, dtype=np.float64)
+        exchange = model.exchange(gradients)
+        after = np.concatenate([model.residual, model.padding_error], axis=1, dtype=np.float64)
+        # Where nothing is padded, all that a chunk holds is sent or stays.
+        balance = whole[:, :n].sum(0) - 3 * exchange.update - after[:, :n].sum(0)
+        assert np.abs(balance).max() <= 1e-5 * np.abs(whole).max()
+    sums = [one for one in exchange.schedule.rounds if one.phase == "sums"]
+    np.testing.assert_array_equal(sums[0].nbytes, padded * 6 / 8)
+    zero = create("thc", 3, n, chunk=chunk).exchange(np.zeros((3, n), dtype=np.float32))
+    assert not zero.update.any()
+
+
+def test_bytes_of_thc():
+    for workers, bits in ((2, 6), (3, 6), (4, 7), (7, 7), (8, 8), (15, 8), (16, 9)):
+        schedule = create("thc", workers, 4096).exchange(gradients_of("normal", workers, 4096, 0)).schedule
+        codes, sums = (
+            {one for sent in schedule.rounds if sent.phase == phase for one in sent.nbytes.tolist()}
+            for phase in ("codes", "sums")
+        )
+        assert (codes, sums) == ({2048.0}, {4096 * bits / 8})
+    released = create("thc", 4, 4096, wire="released").exchange(gradients_of("normal", 4, 4096, 0)).schedule
+    assert {one for sent in released.rounds for one in sent.nbytes.tolist()} == {4.0, 4 * 4096.0}

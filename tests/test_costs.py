@@ -165,7 +165,8 @@ BY_DENSITY = {
 }
 QUANTISED = (
     *(costs.fp16, costs.powersgd, costs.qsgd, costs.signsgd, costs.signsgd_allgather),
-    *(costs.chunked_allgather, costs.muloco, costs.int8_ring, costs.onebit_allreduce),
+    *(costs.chunked_allgather, costs.muloco, costs.int8_ring, costs.onebit_allreduce, costs.omnireduce),
+    costs.thc,
 )
 BY_LENGTH = {one.__name__: one for one in (*DENSE, *QUANTISED)}
 
@@ -561,6 +562,12 @@ class TestEvery:
             (costs.ef21, {"contributed": -1}, "contributed must be"),
             (costs.ef21, {"flag_bytes": np.nan}, "flag_bytes must be"),
             (costs.onebit_allreduce, {"padded": -1}, "padded must be"),
+            (costs.thc, {"up": -1}, "up must be"),
+            (costs.thc, {"down": np.inf}, "down must be"),
+            (costs.thc, {"norms": -1}, "norms must be"),
+            (costs.omnireduce, {"blocks": -1}, "blocks must be"),
+            (costs.omnireduce, {"slots": 0}, "slots must be finite and >= 1, got 0"),
+            (costs.omnireduce, {"aggregators": 0}, "aggregators must be finite and >= 1, got 0"),
             (costs.qsgd, {"levels": 0}, "levels must be finite and >= 1"),
             (costs.qsgd, {"bucket": 0.5}, "bucket must be finite and >= 1"),
             (costs.qsgd, {"bits": -1}, "bits must be"),

@@ -45,6 +45,8 @@ OWN_FORM = {
     "muloco",
     "int8ring",
     "arctopk",
+    "omnireduce",
+    "thc",
     "onebitadam",
     "zerooneadam",
 }

@@ -443,6 +443,43 @@ def _(model, exchange):
     return [Claim([dense] * ("dense" in phases) + [signs] * ("signs" in phases))]
 
 
+@case("omnireduce", costs.omnireduce, block=8, slots=30, fits=lambda P: 30 % P == 0)
+def _(model, exchange):
+    # Every aggregator has as many slots as others, and all blocks are there, or none but the first ones.
+    stats = exchange.stats
+    known = {"blocks": stats["blocks"][0], "union": stats["union_blocks"], "turns": stats["turns"], "block_bytes": 36}
+    return [Claim([(costs.omnireduce, {**dense_bytes(model), **known, "slots": 30})])]
+
+
+@case("omnireduce", costs.omnireduce, block=256, slots=1)
+def _(model, exchange):
+    # 720 entries are three blocks; one slot is one aggregator.
+    if exchange.stats["turns"] == 1:
+        return []
+    return [Claim([(costs.omnireduce, {**dense_bytes(model), "slots": 1})], "most")]
+
+
+@case("omnireduce", costs.omnireduce, block=8, threshold=1.5, aggregators="first")
+def _(model, exchange):
+    others = exchange.stats["blocks"][1:]
+    known = {"blocks": others.mean() if others.size else 0.0, "union": exchange.stats["union_blocks"], "aggregators": 1}
+    known |= {"turns": exchange.stats["turns"], "block_bytes": 36}
+    return [Claim([(costs.omnireduce, {**dense_bytes(model), **known})], "most")]
+
+
+@case("thc", costs.thc, fits=is_power)
+@case("thc", costs.thc, fits=is_power, wire="released", chunk=300)
+def _(model, exchange):
+    # 720 entries are padded to 1024; chunks of 300, 300 and 120 to 512, 512 and 128.
+    padded = 1024 if model.options.chunk > 720 else 512 + 512 + 128
+    known = {"norms": len(model.chunks), **dense_bytes(model)}
+    if model.wire.released:
+        known |= {"up": 4 * padded, "down": 4 * padded}
+    else:
+        known |= {"up": padded / 2, "down": padded * math.ceil(math.log2(16 * model.workers + 1)) / 8}
+    return [Claim([(costs.thc, known)], "most")]
+
+
 def even_gradients(P, shift):
     """Gradients with as many entries in each region at every worker, each worker's `shift` further than the last's."""
     rows = np.zeros((P, P, REGION), dtype=np.float32)
@@ -771,6 +808,18 @@ def _(model, exchange):
         work += [("norm", sketch), ("topk_layer", one.rows)]
     first = difference + [("norm", model.wholes[0].rows * model.wholes[0].columns)] * (model.wholes[0].columns > 1)
     return Doing(first, [*work[len(first) :], ("gather", k)], [("scatter", k), ("scatter", k), *difference])
+
+
+@by_hand("thc")
+def _(model, exchange):
+    n = model.parameters
+    between = [("cast", n), ("cast", n), ("sum", n), *[("sum", n)] * model.workers]
+    return Doing([("norm", n), ("cast", n)], between, [("cast", n)])
+
+
+@by_hand("omnireduce")
+def _(model, exchange):
+    return Doing([("scan", model.parameters)], [], [])
 
 
 @by_hand("onebitadam", "zerooneadam")

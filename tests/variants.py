@@ -85,6 +85,11 @@ OPTIONS = {
         {"compressor": "blocks", "momentum": "heavy_ball", "start": "zero"},
         {"compressor": "blocks", "variant": "ef21plus", "momentum": "double"},
     ],
+    "omnireduce": [
+        {"block": 60, "slots": 50, "threshold": 2.5, "aggregators": "first"},
+        {"block": 7, "slots": 900, "threshold": 1.0, "compat": "released"},
+    ],
+    "thc": [{"chunk": 100, "servers": "all", "allgather": "ring"}, {"wire": "released"}],
     "onebitadam": [
         {"freeze_step": 1, "allgather": "ring", "collective": "tree"},
         {"compat": "released", "masked": False},
@@ -128,6 +133,9 @@ def kept_beside(variant):
         return int("momentum" in options)
     if name == "ef21" or options.get("feedback") == "ef21":
         return 1.2 * {"none": 1, "double": 3}.get(momentum, 2)
+    if name == "thc":
+        # A gradient just above a power of two has as much padding.
+        return 1.2
     if name in ADAMS:
         # Memories; in local steps moments and what is yet to be said, too.
         return 1.7 if "var_freeze_step" not in options else 4

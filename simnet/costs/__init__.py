@@ -49,6 +49,10 @@ References
      Feedback", NeurIPS 2021, arXiv 2106.05203; released code.
 [17] H. Tang et al., "1-bit Adam: Communication Efficient Large-Scale Training with Adam's Convergence Speed", ICML
      2021, arXiv 2102.02888; released code.
+[18] J. Fei et al., "Efficient Sparse Collective Communication and its Application to Accelerate Distributed Deep
+     Learning" (OmniReduce), SIGCOMM 2021; released code.
+[19] M. Li et al., "THC: Accelerating Distributed Deep Learning Using Tensor Homomorphic Compression", NSDI 2024, arXiv
+     2302.08545; released code.
 
 Examples
 --------
@@ -90,7 +94,7 @@ from simnet.costs.collectives import (
     ring_reduce_scatter,
     tree_allreduce,
 )
-from simnet.costs.quantisers import fp16, onebit_allreduce, powersgd, qsgd, signsgd, signsgd_allgather
+from simnet.costs.quantisers import fp16, onebit_allreduce, powersgd, qsgd, signsgd, signsgd_allgather, thc
 from simnet.costs.sparsifiers import (
     Bounds,
     artopk_ring,
@@ -114,7 +118,7 @@ from simnet.costs.sparsifiers import (
     topkdsa_bounds,
     var_overhead,
 )
-from simnet.costs.tracked import arctopk, ef21
+from simnet.costs.tracked import arctopk, ef21, omnireduce
 from simnet.costs.union_reduced import cltk, deft, exdyna, hardthreshold, uniontopk
 
 __all__ = [
@@ -150,6 +154,7 @@ __all__ = [
     "oktopk",
     "oktopk_balance_and_allgatherv",
     "oktopk_split_and_reduce",
+    "omnireduce",
     "onebit_allreduce",
     "pairwise_alltoall",
     "parameter_server",
@@ -171,6 +176,7 @@ __all__ = [
     "spardl_rsag",
     "sparse_allreduce_bound",
     "step_time",
+    "thc",
     "threshold_allgather",
     "topk_allgather",
     "topka",

@@ -7,7 +7,13 @@ from numpy.typing import ArrayLike
 
 from simnet.base.arrays import Floats
 from simnet.costs.arguments import checked, selected_entries
-from simnet.costs.collectives import allgather, pairwise_alltoall, parameter_server, ring_allreduce
+from simnet.costs.collectives import (
+    allgather,
+    pairwise_alltoall,
+    parameter_server,
+    recursive_doubling_allreduce,
+    ring_allreduce,
+)
 
 
 def fp16(alpha: ArrayLike, beta: ArrayLike, M: ArrayLike, N: ArrayLike) -> Floats:
@@ -150,3 +156,39 @@ def onebit_allreduce(
     signs = selected_entries("padded", padded, M / 4) / 8 / N
     gathers = 2 * allgather(alpha, beta, 4.0, N) + allgather(alpha, beta, signs, N)
     return pairwise_alltoall(alpha, beta, signs, N) + gathers
+
+
+def thc(
+    alpha: ArrayLike,
+    beta: ArrayLike,
+    M: ArrayLike,
+    N: ArrayLike,
+    up: ArrayLike | None = None,
+    down: ArrayLike | None = None,
+    norms: ArrayLike = 1,
+) -> Floats:
+    """THC by a server: (log N + 2) alpha + [(N - 1) (u + d) + 4 log N] beta; derived from [19].
+
+    An all-reduce of norms, then codes of u bytes to the server and sums of d bytes back.
+
+    Parameters
+    ----------
+    alpha, beta, M, N : array_like of float
+        As of `simnet.costs`.
+    up, down : array_like of float, optional
+        u and d; half a byte of each of n entries, and ceil(log(16 N + 1)) bits, if not given.
+    norms : array_like of float
+        Norms, one for a chunk.
+
+    Examples
+    --------
+    512 bytes to the server, 7 bits an entry back:
+
+    >>> float(thc(1.0, 0.5, 4 * 1024, 4))
+    2120.0
+    """
+    alpha, beta, M, N, norms = checked(alpha=alpha, beta=beta, M=M, N=N, norms=norms)
+    codes = selected_entries("up", up, M / 8)
+    sums = selected_entries("down", down, M / 32 * np.ceil(np.log2(16 * N + 1)))
+    moved = np.where(N > 1, 2 * alpha, 0.0) + (N - 1) * (codes + sums) * beta
+    return recursive_doubling_allreduce(alpha, beta, 4 * norms, N) + moved

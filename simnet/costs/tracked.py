@@ -84,3 +84,51 @@ def ef21(
     alpha, beta, M, c, N, flag_bytes = checked(alpha=alpha, beta=beta, M=M, c=c, N=N, flag_bytes=flag_bytes)
     nbytes = selected_entries("contributed", contributed, ENTRY * c * M / VALUE)
     return allgather(alpha, beta, nbytes + flag_bytes, N)
+
+
+def omnireduce(
+    alpha: ArrayLike,
+    beta: ArrayLike,
+    M: ArrayLike,
+    N: ArrayLike,
+    blocks: ArrayLike | None = None,
+    union: ArrayLike | None = None,
+    turns: ArrayLike | None = None,
+    aggregators: ArrayLike | None = None,
+    block_bytes: ArrayLike = 1028.0,
+    slots: ArrayLike = 8,
+) -> Floats:
+    """OmniReduce: 2 t alpha + (z + u) (N - 1) / A b beta for even loads; derived from the code of [18].
+
+    Blocks go to A aggregators, and sums come back, in t turns.
+
+    Parameters
+    ----------
+    alpha, beta, M, N : array_like of float
+        As of `simnet.costs`.
+    blocks, union : array_like of float, optional
+        z, blocks that a worker sends, and u, blocks that come back; all M / 1024, of a dense gradient, if not given.
+    turns : array_like of float, optional
+        t; u over the slots if not given.
+    aggregators : array_like of float, optional
+        A; all workers, or as many as slots, if not given.
+    block_bytes : array_like of float
+        b, with the offset of the next block.
+    slots : array_like of float
+        Blocks on their way at the same time.
+
+    Examples
+    --------
+    16 blocks in two turns of 8 slots, two at each of four aggregators:
+
+    >>> float(omnireduce(1.0, 0.5, 16 * 1024, 4))
+    12340.0
+    """
+    alpha, beta, M, N, block_bytes, slots = checked(
+        alpha=alpha, beta=beta, M=M, N=N, block_bytes=block_bytes, slots=slots
+    )
+    every = np.ceil(M / 1024)
+    z, u = selected_entries("blocks", blocks, every), selected_entries("union", union, every)
+    t = selected_entries("turns", turns, np.ceil(u / slots))
+    (A,) = checked(aggregators=np.minimum(N, slots) if aggregators is None else aggregators)
+    return np.where(N > 1, 2 * t * alpha + (z + u) * (N - 1) / A * block_bytes * beta, 0.0) + 0.0

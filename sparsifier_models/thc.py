@@ -1,0 +1,272 @@
+"""THC: codes that a server adds up as they are, of entries that a Hadamard transform has made alike."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from simnet import collectives
+from simnet.base.arrays import Floats
+from simnet.base.quantities import Count
+from simnet.base.rng import stream
+from simnet.collectives import registry
+from simnet.costs import thc
+from simnet.costs.devices import DeviceOp
+from simnet.schedule import Round, Schedule
+from simnet.sparsifier_models.base import Exchange, Sparsifier, State, checked_part
+from simnet.sparsifier_models.options import Allgather, Options
+from simnet.sparsifier_models.selection import Values, squared_norm
+from simnet.sparsifier_models.steps import Step
+
+LEVELS = np.array([0, 2, 3, 4, 5, 6, 7, 8, 8, 9, 10, 11, 12, 13, 14, 16])
+"""The levels that the 16 codes stand for, g = 16 of them apart at most."""
+GRANULARITY = 16
+BOUND = 2.1538746940614564
+"""T: one entry in 32 of a standard normal distribution lies beyond it, above or below."""
+GRID = 1001
+"""Points from -T to T to which entries are rounded."""
+
+_STAGES = 10
+# Entries at a time: whole blocks of the transform, and few enough to stay in the cache.
+_PIECE = 1 << 16
+
+
+def sender_table() -> tuple[NDArray[np.int64], Floats]:
+    """Return the code X below each point of the grid, and the chance of X + 1, so that the mean is the point.
+
+    Returns
+    -------
+    codes : ndarray of int64, shape (1001,)
+    chances : ndarray of float64, shape (1001,)
+
+    Examples
+    --------
+    >>> codes, chances = sender_table()
+    >>> codes[[0, 100, 500, 1000]], chances[[0, 100, 500, 1000]]
+    (array([ 0,  0,  8, 14]), array([0. , 0.8, 0. , 1. ]))
+    """
+    # Levels and points in whole numbers: level r stands at point 125 r / 2.
+    points, levels = 2 * np.arange(GRID), LEVELS * ((GRID - 1) * 2 // GRANULARITY)
+    codes = np.minimum(np.searchsorted(levels, points, side="right") - 1, len(LEVELS) - 2)
+    return codes, (points - levels[codes]) / (levels[codes + 1] - levels[codes])
+
+
+def hadamard(values: Floats, stages: int) -> Floats:
+    """Return the orthonormal Hadamard transform of each block of 2^stages entries; it is its own inverse.
+
+    Parameters
+    ----------
+    values : ndarray of float64, shape (n,)
+        Whole blocks.
+    stages : int
+
+    Examples
+    --------
+    >>> hadamard(np.array([1.0, 2.0, 3.0, 4.0]), 2)
+    array([ 5., -1., -2.,  0.])
+    """
+    found = values
+    for stage in range(stages):
+        pairs = found.reshape(-1, 2, 1 << stage)
+        found = np.stack([pairs[:, 0] + pairs[:, 1], pairs[:, 0] - pairs[:, 1]], axis=1)
+    return found.reshape(-1) / math.sqrt(1 << stages)
+
+
+@dataclass(frozen=True, kw_only=True)
+class THCOptions(Options):
+    """Options of `THC`.
+
+    Parameters
+    ----------
+    chunk : int
+        Entries that share a norm, >= 1; 8 Mi in the released code. A chunk is padded to a power of two.
+    servers : {"one", "all"}
+        Whether worker 0 adds up all codes, or every worker those of its share.
+    allgather : str
+        How all get the sums of shares: an all-gather of `simnet.collectives.registry`.
+    """
+
+    chunk: Count = 8 << 20
+    servers: Literal["one", "all"] = "one"
+    allgather: Allgather = "auto"
+
+
+class THC(Sparsifier):
+    """THC, with a table of 16 codes and levels of 0 to 16. The density does not matter.
+
+    All agree on the largest norm. A worker turns signs by a diagonal that all have drawn alike, transforms blocks of
+    2^10 entries, scales them so that they are about normal, cuts at +-T, and rounds at random to a grid of 1001 points,
+    and from there to a code, both without bias. The server adds up the levels that codes stand for, whole numbers, and
+    workers transform the mean back. What a worker's own codes leave of its entries is its residual; that of the padding
+    is kept, too.
+
+    The wire ``paper`` has four bits for a code, and as many as the sum needs on the way back; ``released`` a float32
+    for each, as the Python path of the released code.
+
+    If all norms are zero, so is the update, and nothing is drawn.
+
+    References
+    ----------
+    M. Li, R. Ben Basat, S. Vargaftik, C. Lao, K. Xu, M. Mitzenmacher, M. Yu, "THC: Accelerating Distributed Deep
+    Learning Using Tensor Homomorphic Compression", NSDI 2024; code SophiaLi06/BytePS_THC, commit a6af970.
+
+    Examples
+    --------
+    Half a byte an entry to the server, and six bits of sums of up to 32 back, beside the norm:
+
+    >>> model = THC(workers=2, parameters=1024)
+    >>> gradients = np.random.default_rng(0).standard_normal((2, 1024)).astype(np.float32)
+    >>> model.exchange(gradients).schedule.bytes_sent()
+    array([772., 516.])
+    """
+
+    name = "thc"
+    paper = "Li et al., NSDI 2024, arXiv 2302.08545"
+    fixed_volume = True
+    costs = (thc,)
+    room = (1.7, 12.0)
+    option_type = THCOptions
+    options: THCOptions
+    reads_gradients = False
+
+    def __init__(self, workers: int, parameters: int, density: float = 1.0, **options: Any) -> None:
+        super().__init__(workers, parameters, density, **options)
+        chunk = self.options.chunk
+        self.chunks = [slice(first, min(first + chunk, parameters)) for first in range(0, parameters, chunk)]
+        self._codes, self._chances = sender_table()
+        # That of the padding after each chunk, one after the other.
+        self.padding_error = np.zeros((workers, self._padded(parameters) - parameters), dtype=np.float32)
+
+    def _padded(self, entries: int) -> int:
+        """Return the entries of all chunks of a gradient, with their padding."""
+        full, rest = divmod(entries, self.options.chunk)
+        return full * _power(min(self.options.chunk, entries)) + (_power(rest) if rest else 0)
+
+    def _k_at(self, scale: float) -> int:
+        return max(1, round(self.parameters * scale))
+
+    def diagonal(self, entries: int) -> Floats:
+        """Return the signs that all have drawn alike, the same in every exchange; float64 of shape (entries,).
+
+        Parameters
+        ----------
+        entries : int
+        """
+        signs: Floats = 1.0 - 2.0 * stream(self.options.seed, "thc").integers(0, 2, entries)
+        return signs
+
+    def _happens(self, what: str, worker: int, first: int, chances: Floats, draws: np.random.Generator) -> Any:
+        """Return which of so many chances come true, of entries of a worker from the first on."""
+        return draws.random(chances.size) < chances
+
+    def _communicate(self, corrected: Values, gradients: Values) -> Exchange:
+        update, sent = np.empty(self.parameters, dtype=np.float32), np.zeros(self.workers)
+        padding = self.padding_error.copy()
+        overflow, at = np.zeros(self.workers), 0
+        for chunk in self.chunks:
+            size = chunk.stop - chunk.start
+            padded = slice(at, at + _power(size) - size)
+            at = padded.stop
+            found, cut = self._reduce(corrected[:, chunk], padding[:, padded], sent, chunk.start)
+            update[chunk] = found
+            overflow += cut
+        self.padding_error = padding if self.options.error_feedback else self.padding_error
+        schedule, kernels = self._in_order("thc", self._steps)
+        return Exchange(
+            update=update,
+            schedule=schedule,
+            selected=np.full(self.workers, self.parameters),
+            kernels=kernels,
+            union=self.parameters,
+            sent=sent,
+            stats={"overflow": overflow / self._padded(self.parameters)},
+        )
+
+    def _reduce(self, rows: Values, padding: Values, sent: Floats, start: int) -> tuple[Values, Floats]:
+        """Return the mean of a chunk, and how many entries of each worker lie beyond T.
+
+        Rows, and their padding, are turned into what own codes leave of them; what these stand for is added to `sent`.
+        """
+        P, size = rows.shape
+        d = size + padding.shape[1]
+        stages = min(_STAGES, d.bit_length() - 1)
+        norms = [math.sqrt(squared_norm(row) + squared_norm(rest)) for row, rest in zip(rows, padding, strict=True)]
+        largest, cut = max(norms), np.zeros(P)
+        mean = np.zeros(d, dtype=np.float32)
+        if largest == 0:
+            return mean[:size], cut
+        diagonal, draws = self.diagonal(d), [stream(self.options.seed, "thc", self.iteration, one) for one in range(P)]
+        scale = math.sqrt(d) / largest
+        inverse = 2 * BOUND / GRANULARITY / scale
+        for first in range(0, d, _PIECE):
+            piece = slice(first, min(first + _PIECE, d))
+            signs, total = diagonal[piece], np.zeros(piece.stop - first, dtype=np.int64)
+            inside = max(0, min(piece.stop, size) - first)
+            for worker in range(P):
+                x = np.concatenate([rows[worker, first : first + inside], padding[worker, max(0, first - size) :]])
+                x = x[: total.size].astype(np.float64)
+                y = hadamard(x * signs, stages) * scale
+                cut[worker] += np.count_nonzero(np.abs(y) > BOUND)
+                y = np.clip(y, -BOUND, BOUND) / (2 * BOUND / (GRID - 1))
+                low = np.floor(y)
+                above = self._happens("grid", worker, start + first, y - low, draws[worker])
+                point = np.clip(low + above + GRID // 2, 0, GRID - 1).astype(np.int64)
+                above = self._happens("table", worker, start + first, self._chances[point], draws[worker])
+                levels = LEVELS[self._codes[point] + above]
+                total += levels
+                own = hadamard((levels - GRANULARITY / 2) * inverse, stages) * signs
+                sent[worker] += squared_norm(own[:inside])
+                x -= own
+                rows[worker, first : first + inside] = x[:inside]
+                padding[worker, max(0, first - size) : max(0, piece.stop - size)] = x[inside:]
+            mean[piece] = hadamard((total / P - GRANULARITY / 2) * inverse, stages) * signs
+        return mean[:size], cut
+
+    # Messages
+
+    @property
+    def code_bytes(self) -> tuple[float, float]:
+        """Bytes of an entry to the server and back."""
+        if self.wire.released:
+            return 4.0, 4.0
+        return 0.5, math.ceil(math.log2(GRANULARITY * self.workers + 1)) / 8
+
+    def _steps(self) -> Iterator[Step]:
+        """Yield what workers do: norms, transform and quantise, add up, and transform back."""
+        P, n = self.workers, self.parameters
+        whole = self._k_at(self.options.scale)
+        up, down = (self._padded(whole) * one for one in self.code_bytes)
+        numbers = self.wire.scalar_bytes * -(-whole // self.options.chunk)
+        # Ten stages of the transform stay in the cache of a block: one pass.
+        transform = DeviceOp("cast", n)
+        yield from (DeviceOp("norm", n), transform)
+        yield collectives.allreduce_recursive_doubling(P, numbers).in_phase("norms")
+        # Codes; and what they leave, transformed back.
+        yield from (DeviceOp("cast", n), transform, DeviceOp("sum", n))
+        if self.options.servers == "all":
+            gather = registry.find("all_gather", self.options.allgather)
+            yield collectives.alltoall_pairwise(P, up / P).in_phase("codes")
+            yield DeviceOp("sum", n / P, launches=P)
+            yield gather.schedule_of_sizes(np.full(P, down / P)).in_phase("sums")
+        elif P > 1:
+            others, server = np.arange(1, P), np.zeros(P - 1, dtype=np.int64)
+            yield Schedule(P, [Round(others, server, up, phase="codes")])
+            yield DeviceOp("sum", np.where(np.arange(P) == 0, n, 0), launches=P)
+            yield Schedule(P, [Round(server, others, down, phase="sums")])
+        yield transform
+
+    def _own_state(self) -> State:
+        return {"padding_error": self.padding_error}
+
+    def _restore_own(self, state: State) -> None:
+        self.padding_error = checked_part(state, "padding_error", np.float32, self.padding_error.shape)
+
+
+def _power(entries: int) -> int:
+    """Return the least power of two that is no less."""
+    return 1 << (entries - 1).bit_length()
