@@ -175,6 +175,8 @@ def test_an_ef21_plus_worker_takes_what_is_strictly_nearer():
     np.testing.assert_array_equal(model.tracked, [[0, 5, 0, 0], [8, 0, 3, 0]])
     assert exchange.stats["plain"] == 1
     np.testing.assert_array_equal(exchange.schedule.bytes_sent(), [9, 9])
+    # Either form of the first worker's message would be exact: it stays with what is new.
+    assert model.exchange(np.array([[0, 5, 0, 0], [8, 0, 3, 0]], dtype=np.float32)).stats["plain"] == 0
 
 
 def test_without_error_feedback_ef21_sends_the_largest_of_the_gradient():
