@@ -157,7 +157,7 @@ class THC(Sparsifier):
         ----------
         entries : int
         """
-        signs: Floats = 1.0 - 2.0 * stream(self.options.seed, "thc").integers(0, 2, entries)
+        signs: Floats = np.array([1.0, -1.0])[stream(self.options.seed, "thc").integers(0, 2, entries)]
         return signs
 
     def _happens(self, what: str, worker: int, first: int, chances: Floats, draws: np.random.Generator) -> Any:
