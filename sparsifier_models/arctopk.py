@@ -98,6 +98,7 @@ class ARCTopk(Tracking):
     """
 
     name = "arctopk"
+    restarts = False
     paper = "ARC-Top-K, 2025, arXiv 2510.26709"
     costs = (arctopk,)
     option_type = ARCTopkOptions

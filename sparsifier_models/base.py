@@ -228,6 +228,8 @@ class Sparsifier(ABC):
         their residuals, if few entries are sent; up to four times those of all workers more if all are.
     fixed_volume : bool
         Whether messages depend on the density, and on whose turn it is, alone: not on the gradients.
+    restarts : bool
+        Whether it may begin afresh, as among other workers: no exchange of it is of another kind for being the first.
     costs : tuple of function
         Its closed-form costs, functions of `simnet.costs`.
     codes : Codes
@@ -262,6 +264,7 @@ class Sparsifier(ABC):
     room: ClassVar[tuple[float, float]] = (0.7, 6.0)
     fixed_volume: bool = False
     period: int = 1
+    restarts: ClassVar[bool] = True
     costs: ClassVar[tuple[Cost, ...]] = ()
     released_widths: ClassVar[tuple[int, int]] = (4, 8)
 

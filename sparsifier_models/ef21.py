@@ -81,6 +81,7 @@ class EF21(Tracking, Gathered):
     """
 
     name = "ef21"
+    restarts = False
     paper = "Richtarik et al., NeurIPS 2021, arXiv 2106.05203"
     costs = (ef21, ring_allreduce)
     option_type = EF21Options

@@ -51,6 +51,7 @@ class OneBitAdam(OneBit):
     """
 
     name = "onebitadam"
+    restarts = False
     paper = "Tang et al., ICML 2021, arXiv 2102.02888"
     costs = (onebit_allreduce, ring_allreduce)
     option_type = OneBitAdamOptions

@@ -73,6 +73,7 @@ class ZeroOneAdam(OneBit):
     """
 
     name = "zerooneadam"
+    restarts = False
     paper = "Lu et al., ICLR 2023, arXiv 2202.06009"
     costs = (onebit_allreduce, ring_allreduce)
     option_type = ZeroOneAdamOptions

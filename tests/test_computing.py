@@ -63,7 +63,7 @@ def test_logs_become_the_compute_of_a_scenario(tmp_path):
     np.testing.assert_allclose(read_logs(tmp_path / "logs"), times)
     out = tmp_path / "compute.yaml"
     shown = did("calibrate", "compute", tmp_path / "logs", "--output", out).stdout
-    assert "Fitted to 1000 iterations of 3 workers" in shown
+    assert "Fitted to every other of 1000 iterations of 3 workers" in shown
     assert out.read_text().splitlines()[0] in shown
     found = json.loads(did("calibrate", "compute", tmp_path / "logs", "--json").stdout)
     fields = fit(times).fields()

@@ -57,8 +57,7 @@ def test_mass_balances_whoever_comes_goes_or_is_late(scheme, data):
     replicas = Replicas(WORKERS, np.zeros(ENTRIES, np.float32), seed=3)
     strategy = create("dataparallel", replicas, inner=SGD(0.1), averaging=Averaging(scheme, 0.1, options))
     (model,) = strategy.schemes
-    if not model.conserves and scheme != "demo":
-        pytest.skip("it loses mass as published, and says so")
+    assert model.conserves or model.transforms
     draws = np.random.default_rng(data.draw(st.integers(0, 2**32 - 1)))
     for _ in range(data.draw(st.integers(1, 4))):
         crew = np.array(sorted(data.draw(st.sets(st.integers(0, WORKERS - 1), min_size=1))))
@@ -106,6 +105,7 @@ def test_who_comes_back_goes_on_from_where_the_others_are(name):
     for _ in range(4):
         strategy.step(draws.standard_normal((2, 4)).astype(np.float32), [0, 2])
     np.testing.assert_array_equal(strategy.local[1], np.ones(4))
+    strategy.forget(np.array([1]))
     strategy.rejoin(np.array([1]), np.array([0, 2]))
     np.testing.assert_allclose(strategy.local[1], strategy.local[0], rtol=1e-6)
     assert not strategy.save()["inner.momentum"][1].any()
@@ -122,12 +122,11 @@ def test_an_iteration_is_that_of_those_who_are_there_and_who_comes_back_has_the_
     assert seconds[0] == pytest.approx(COMPUTE + ring_seconds(3), rel=1e-9)
     begins = np.concatenate([[0.0], np.cumsum(seconds)])[:-1]
     for number, crew in enumerate(crews(found)):
-        assert crew == {one for one in range(4) if one in (0, 2) or (one == 3 and begins[number] >= 0.03)
+        assert crew == {one for one in range(4) if one in (0, 2) or (one == 3 and begins[number] >= 0.03 + MODEL)
                         or (one == 1 and begins[number] < 0.02)}  # fmt: skip
-    back = next(number for number, crew in enumerate(crews(found)) if 3 in crew)
-    count = len(crews(found)[back])
-    assert seconds[back] == pytest.approx(MODEL + COMPUTE + ring_seconds(count), rel=1e-9)
-    assert seconds[back + 1] == pytest.approx(COMPUTE + ring_seconds(len(crews(found)[back + 1])), rel=1e-9)
+    # Nobody waits for who comes back.
+    counts = np.array([len(crew) for crew in crews(found)])
+    assert seconds == pytest.approx([COMPUTE + ring_seconds(count) for count in counts], rel=1e-9)
 
 
 def test_an_exchange_waits_until_the_deadline_for_who_is_slow():
@@ -180,6 +179,37 @@ def test_who_dies_under_a_strategy_is_gone_for_good():
         job(failures={2: at}, absences=[Absence(1, 0.0, 1.0, True)], patience=1.0)
 
 
+def test_who_was_late_comes_back_though_parameters_take_longer_than_the_deadline():
+    # Worker 2 is slow in one iteration of seven.
+    class Once(Compute):
+        def seconds(self, seed, iteration, workers):
+            found = np.full(workers, self.mean)
+            found[2] *= 2.0 if iteration % 7 == 1 else 1.0
+            return found
+
+    assert MODEL > 1e-3
+    found = ran(job(compute=Once(COMPUTE), deadline=1e-3, iterations=21))
+    missed = [number for number, crew in enumerate(crews(found)) if 2 not in crew]
+    assert missed[:2] == [1, 2]
+    assert 6 <= len(missed) <= 7
+    assert 2 in crews(found)[-1]
+
+
+def test_all_may_leave_without_notice_and_come_back():
+    found = ran(job(absences=[Absence(one, COMPUTE + 1e-4, 0.5, False) for one in range(4)], patience=0.05))
+    assert len(found.iterations) == 6
+    assert found.iterations["start_s"].iloc[0] == pytest.approx(0.5)
+    (stop,) = found.interruptions
+    assert set(stop.failed) == {0, 1, 2, 3}
+    assert all(crew == {0, 1, 2, 3} for crew in crews(found))
+
+
+@pytest.mark.parametrize("scheme", ["ef21", "arctopk", "onebitadam", "zerooneadam"])
+def test_schemes_that_begin_in_another_way_are_refused(scheme):
+    with pytest.raises(ValueError, match="is for workers that all stay"):
+        ran(job(churn=Churn(1.0, 1.0)), Candidate(scheme, scheme))
+
+
 def test_time_goes_by_until_somebody_is_there():
     away = [Absence(one, 0.0, 0.5 + one, True) for one in range(4)]
     found = ran(job(absences=away, iterations=2))
@@ -197,7 +227,7 @@ def test_absences_at_random_have_the_means_they_are_given_and_do_not_depend_on_w
     # 1,700 spells of each worker; a standard error is some 0.5 %.
     assert there.mean(axis=0) == pytest.approx(10 / 12, abs=0.02)
     again = Elastic(one)
-    assert [again.present(everybody, now).tolist() for now in moments[::-1][:50]] == there[::-1][:50].tolist()
+    assert [again.present(everybody, now).tolist() for now in moments[::7]] == there[::7].tolist()
     assert again.returns(everybody, 19_000.0) > 19_000.0
     assert Elastic(job(churn=Churn(10.0, 2.0, notice=False), patience=1.0)).leaves(everybody, 5.0).keys() == {
         0,
@@ -271,6 +301,9 @@ def test_scenarios_say_who_is_away_and_how_long_the_others_wait(tmp_path):
     (["job.absences=[{worker: 1, leaves: 2 s, returns: 1 s}]"], "returns must be later than leaves"),
     (["job.absences=[{worker: 1, leaves: 2 s, notice: false}]"], "must be {continue: {after: ...}}"),
     (["job.deadline={after: 1 s, quantile: 50%}"], "deadline"),
+    (["job.deadline={after: 1 s}", "job.barrier=false"], "takes deadline with barrier: true alone"),
+    (["job.churn={stay: 1 us, away: 1 us}"], "stay must be >= 0.001 s"),
+    (["job.prices={currency: USD}"], "needs a price: device_hour or gigabyte"),
     (["job.deadline={quantile: 50%}", "job.compute={spread: 0}"], "is 0 s, as workers compute alike; give after"),
     (["job.deadline={after: 1 s}", "job.strategy={name: eager, period: 5}"], "needs all workers that sent it"),
     (["job.churn={stay: 1 h, away: 5 min}", "job.absences=[{worker: 1, leaves: 2 s}]"], "either absences or churn"),

@@ -47,7 +47,7 @@ class Computing:
     slow : mapping of int to float
         Workers that are slower, or faster, than the median of all, and by which factor.
     iterations, workers : int
-        Of what it was fitted to.
+        How many there were; it was fitted to every other iteration.
     measured, fitted : tuple of float
         Percentiles of the iterations that it was not fitted to, all workers together, and of as many draws [s]; see
         `PERCENTS`.
@@ -80,7 +80,8 @@ class Computing:
             for percent, one, other in zip(PERCENTS, self.fitted, self.measured, strict=True)
         )
         return (
-            f"# Fitted to {self.iterations} iterations of {self.workers} workers; of iterations left out: {told}\n"
+            f"# Fitted to every other of {self.iterations} iterations of {self.workers} workers; of those between: "
+            f"{told}\n"
             + yaml_text({"job": {"compute": self.fields()}}, width=120)
         )
 

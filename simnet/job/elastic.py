@@ -3,23 +3,22 @@
 A worker that leaves with notice takes part in the iteration that is under way, and is missing from the next one that
 begins while it is away. One that leaves without notice stops at its moment, as a worker that fails does: the others
 find it missing after the patience of the job, and repeat the exchange without it. Either comes back with the first
-iteration that begins after its absence, once it has the parameters from another worker.
+iteration that begins once it has the parameters from another worker, which the others do not wait for.
 
 With a deadline, those that have not computed their part so long after the first are not waited for. The others exchange
-without them; they come back, as after an absence, with the first iteration that begins once they have computed.
+without them; they come back in the same way once they have computed.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from simnet.base.arrays import Floats
 from simnet.base.quantities import Duration
 from simnet.base.rng import stream
 from simnet.schedule import Round, Schedule
@@ -30,6 +29,7 @@ if TYPE_CHECKING:
 # Iterations whose computing a quantile is of, at most.
 _DRAWN = 200
 _FLOAT = 4.0
+_SHORTEST = 1e-3
 
 
 class Absence(NamedTuple):
@@ -58,14 +58,14 @@ class Churn:
     Parameters
     ----------
     stay, away : float
-        How long one is there, and away, on average [s], > 0.
+        How long one is there, and away, on average [s], >= 1 ms.
     notice : bool
         Whether it finishes the iteration that is under way.
 
     Raises
     ------
     ValueError
-        If a time is not > 0 and finite.
+        If a time is not >= 1 ms and finite.
     """
 
     stay: Duration
@@ -74,8 +74,8 @@ class Churn:
 
     def __post_init__(self) -> None:
         for name in ("stay", "away"):
-            if not 0 < getattr(self, name) < math.inf:
-                raise ValueError(f"{name} must be > 0 and finite, got {getattr(self, name)}")
+            if not _SHORTEST <= getattr(self, name) < math.inf:
+                raise ValueError(f"{name} must be >= {_SHORTEST:g} s and finite, got {getattr(self, name):g} s")
 
     def absences(self, seed: int, worker: int) -> Iterator[Absence]:
         """Yield when a worker is away, without end.
@@ -121,6 +121,9 @@ class Elastic:
         """Return the absences of a worker: all that are drawn up to one that begins later than a time."""
         own, more = self._of[worker], self._more[worker]
         while more is not None and (not own or own[-1].begin <= now):
+            # Of those that are past the last tells when the worker came back.
+            past = [place for place, one in enumerate(own) if one.end <= now]
+            del own[: max(len(past) - 1, 0)]
             own.append(next(more))
         return own
 
@@ -128,6 +131,10 @@ class Elastic:
         """Return which of some workers are there at a time; shape (P',)."""
         away = [any(one.begin <= now < one.end for one in self._absences(worker, now)) for worker in workers.tolist()]
         return ~np.array(away, dtype=np.bool_)
+
+    def returned(self, worker: int, now: float) -> float:
+        """Return when a worker that is there last came back [s]; a time itself if it was never away before."""
+        return max((one.end for one in self._absences(worker, now) if one.end <= now), default=now)
 
     def returns(self, workers: NDArray[np.intp], now: float) -> float:
         """Return when the first of some workers that are away is there again [s]; infinite if none ever is."""
@@ -144,29 +151,29 @@ class Elastic:
         return found
 
 
-def parameters_sent(job: Job, now: float, source: int, targets: Sequence[int], stream: tuple[str | int, ...]) -> Floats:
-    """Return how long after a time the parameters of a worker have come to others [s]; shape (targets,).
+def parameters_sent(
+    job: Job, iteration: int, now: float, source: int, target: int, stream: tuple[str | int, ...]
+) -> float:
+    """Return how long after a time the parameters of a worker have come to another one [s].
 
     Parameters
     ----------
     job : Job
         The job.
+    iteration : int
+        Which iteration is next, whose network is in force.
     now : float
         The time [s].
-    source : int
-        The worker that sends them.
-    targets : sequence of int
-        Those that get them.
+    source, target : int
+        The worker that sends them, and the one that gets them.
     stream : tuple of str or int
         Name of the random stream of the jitter.
     """
     hosts = range(job.source.workers) if job.placement is None else job.placement
-    ranks = np.arange(1, len(targets) + 1)
-    nbytes = np.full(len(targets), _FLOAT * job.source.true_parameters)
-    order = Schedule(len(targets) + 1, [Round(np.zeros(len(targets), dtype=int), ranks, nbytes, phase="parameters")])
-    placement = [hosts[source], *(hosts[one] for one in targets)]
-    left: Floats = job.network(0).time(order, placement=placement, stream=stream, origin=now).left
-    return left[1:]
+    order = Schedule(2, [Round([0], [1], [_FLOAT * job.source.true_parameters], phase="parameters")])
+    placement, named = [hosts[source], hosts[target]], (*stream, target)
+    timing = job.network(iteration).time(order, placement=placement, stream=named, origin=now)
+    return float(timing.left[1])
 
 
 def deadline_at(job: Job, quantile: float) -> float:

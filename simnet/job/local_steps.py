@@ -98,6 +98,10 @@ class StrategySet:
         own, (candidate,) = job.strategy, candidates
         self._job, self._candidate = job, candidate
         self._strategy = started(job.source, own.name, own.options, candidate, seed=job.seed, bucket=own.bucket)
+        afresh = [model.name for model in self._strategy.schemes if not model.restarts]
+        if afresh and (job.elastic or job.failures):
+            why = "its first exchanges are of another kind, and would come again whenever others take part"
+            raise ValueError(f"{afresh[0]} is for workers that all stay: {why}")
         if self._strategy.delays and (job.elastic or job.failures):
             raise ValueError(f"{own.name}: what has a whole iteration to arrive needs all workers that sent it")
         if job.deadline is not None and not self._strategy.takes_late:
@@ -198,15 +202,25 @@ class StrategySet:
         self._strategy.restore(self._round)
         return self
 
-    def rejoin(self, joining: NDArray[np.intp], present: NDArray[np.intp], anew: NDArray[np.intp]) -> None:
+    def rejoin(self, joining: NDArray[np.intp], present: NDArray[np.intp]) -> None:
         """Have workers that did not take part go on from where the others are.
 
         Parameters
         ----------
-        joining, present, anew : ndarray of int
+        joining, present : ndarray of int
             As of `Strategy.rejoin`.
         """
-        self._strategy.rejoin(joining, present, anew)
+        self._strategy.rejoin(joining, present)
+
+    def forget(self, leaving: NDArray[np.intp]) -> None:
+        """Have workers that leave lose what their inner optimisers remember.
+
+        Parameters
+        ----------
+        leaving : ndarray of int
+            Those that leave.
+        """
+        self._strategy.forget(leaving)
 
     def apply(self, exchanges: Sequence[Exchange]) -> None:
         """Do nothing: the strategy has applied what was exchanged."""

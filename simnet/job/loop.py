@@ -53,7 +53,8 @@ class Begun(NamedTuple):
     begins : ndarray, shape (P',)
         How long after the first of them each begins the next iteration [s].
     busy : ndarray, shape (P,)
-        Until when workers compute that came too late for an exchange [s]; 0 of others.
+        Until when workers are busy that come back or were late: with computing, or getting the parameters [s]; 0 of
+        others.
     models : SparsifierSet or StrategySet
         What exchanges, and the training.
     log : PolicyLog
@@ -167,7 +168,10 @@ def iterate(
     elastic = Elastic(job) if job.elastic else None
     while number < job.iterations:
         if elastic is not None:
-            now, active, begins = _crew(job, elastic, now, active, busy, models, (*stream, "joining", number))
+            assert isinstance(models, StrategySet)
+            with _told(record, number):
+                now, active = _crew(job, number, elastic, now, active, busy, models, (*stream, "joining", number))
+            begins = np.zeros(active.size)
         network, placement = job.network(number), hosts[active].tolist()
         latency, bandwidth = probe_pairs(network, placement, now)
         probing, probes = np.zeros(active.size), None
@@ -194,12 +198,16 @@ def iterate(
         kept = trains and number < timeline
         state = IterationState(active, begins, probing, compute, [], probes)
         complete, behind = begins + probing + compute, compute
-        late, failures = NOBODY, None
+        late, failures, again = NOBODY, None, False
         if elastic is not None:
             failures = elastic.leaves(active, now)
             if job.deadline is not None and (missed := complete > complete.min() + job.deadline).any():
-                late, busy[active[missed]] = active[missed], now + complete[missed]
+                late, done = active[missed], now + complete[missed]
                 state, active = state.without(missed), active[~missed]
+                for worker, moment in zip(late.tolist(), done.tolist(), strict=True):
+                    busy[worker] = moment + parameters_sent(
+                        job, number, moment, int(active[0]), worker, (*stream, "late", number)
+                    )
                 complete, behind, placement = complete[~missed], behind[~missed], hosts[active].tolist()
         while True:
             where = Situation(
@@ -226,13 +234,26 @@ def iterate(
                 break
             stopping = job.failures if failures is None else failures
             interruption, resumed, gone = _interrupted(job, stopping, record.job, number, state, step, step.result)
+            if elastic is not None and job.patience is not None and interruption.resumed is None:
+                # All have left without notice, and some may come back.
+                interruption = interruption._replace(resumed=interruption.stopped + job.patience)
+                again = True
             record.interruptions.append(interruption)
             if interruption.resumed is None:
                 return
-            models, state, active = models.without(gone), state.without(gone), active[~gone]
+            models = models.without(gone)
+            if isinstance(models, StrategySet) and elastic is not None:
+                models.forget(active[gone])
+            if again:
+                now, active = interruption.resumed, NOBODY
+                break
+            state, active = state.without(gone), active[~gone]
             complete, behind = np.full(active.size, resumed), np.zeros(active.size)
             placement = hosts[active].tolist()
             decision = log.decide(number, interruption.resumed, active)._replace(attempt=attempt)
+        if again:
+            continue
+        assert isinstance(step.result, Timing)
         if job.barrier:
             began, seconds, advance = now, step.lasts + job.update, step.lasts + job.update
             begins = np.zeros(active.size)
@@ -306,38 +327,45 @@ def _told(record: Record, number: int) -> Iterator[None]:
 
 def _crew(
     job: Job,
+    number: int,
     elastic: Elastic,
     now: float,
     there: NDArray[np.intp],
     busy: Floats,
-    models: SparsifierSet | StrategySet,
+    models: StrategySet,
     stream: tuple[str | int, ...],
-) -> tuple[float, NDArray[np.intp], Floats]:
-    """Return when an iteration begins, who takes part, and how long after that each of them begins.
+) -> tuple[float, NDArray[np.intp]]:
+    """Return when an iteration begins, and who takes part: those that are there and have the parameters.
 
-    Those that were not in the last one have the parameters from the first of those that were; where none of these is
-    there, they go on from what they have. Where nobody is there, the iteration begins when somebody is. Times until
-    which workers are busy are set to 0 once they take part, or are away.
+    Who comes back gets them from the first of those that were in the last iteration; where none of these is there, it
+    has what the others have at once. Where nobody is there, the iteration begins when somebody is.
     """
     everybody = np.arange(job.source.workers)
     while True:
         here = elastic.present(everybody, now)
+        leaving = ~here & (np.isin(everybody, there) | (busy > 0))
+        models.forget(everybody[leaving])
         busy[~here] = 0.0
+        staying = np.intersect1d(there, everybody[here])
+        for worker in np.setdiff1d(everybody[here & (busy == 0)], there).tolist():
+            back = elastic.returned(worker, now)
+            busy[worker] = back
+            if staying.size:
+                busy[worker] += parameters_sent(job, number, back, int(staying[0]), worker, stream)
+        if not staying.size:
+            # Nobody is there whom others could wait for.
+            busy[here & ~np.isin(everybody, there)] = 0.0
         if (free := here & (busy <= now)).any():
             break
         now = min([elastic.returns(everybody, now), *busy[busy > now].tolist()])
         if now == math.inf:
             raise SimnetError("all workers are away, and none of them comes back")
-    crew, begins = everybody[free], np.zeros(int(free.sum()))
-    joining, staying = np.setdiff1d(crew, there), np.intersect1d(crew, there)
+    crew = everybody[free]
+    joining = np.setdiff1d(crew, there)
     if joining.size:
-        assert isinstance(models, StrategySet)
-        models.rejoin(joining, staying if staying.size else joining, anew=joining[busy[joining] == 0])
-        if staying.size:
-            came = parameters_sent(job, now, int(staying[0]), joining.tolist(), stream)
-            begins[np.isin(crew, joining)] = came
+        models.rejoin(joining, staying if staying.size else joining)
     busy[crew] = 0.0
-    return now, crew, begins
+    return now, crew
 
 
 def _interrupted(

@@ -84,6 +84,10 @@ def build_job(
     if local_steps is not None and local_steps.steps > 1:
         # Training goes on from inner step to inner step.
         source = _source(config, folder, int(given.iterations) * local_steps.steps)
+    churn = None
+    if given.churn is not None:
+        with found.at("job", "churn"):
+            churn = given.churn.build()
     job = Job(
         source=source,
         iterations=int(given.iterations),
@@ -103,7 +107,7 @@ def build_job(
             Absence(one.worker, one.leaves, math.inf if one.returns is None else one.returns, one.notice)
             for one in given.absences or ()
         ],
-        churn=None if given.churn is None else given.churn.build(),
+        churn=churn,
     )
     if given.deadline is not None:
         with found.at("job", "deadline"):

@@ -293,6 +293,12 @@ class Prices(Part):
     )
     currency: Annotated[str, Field(min_length=1, max_length=12)] = Field(description="of both, such as USD")
 
+    @model_validator(mode="after")
+    def _some(self) -> Self:
+        if not self.device_hour and not self.gigabyte:
+            raise ValueError("needs a price: device_hour or gigabyte, > 0")
+        return self
+
 
 @configures(simnet.job.Job, only=("iterations", "update", "barrier"))
 @configures(traces.synthetic, only=("scale",))
@@ -363,6 +369,8 @@ class Job(Part):
         if self.overlap is not None:
             why = "buckets are exchanged while gradients are computed only where each iteration has an exchange"
             raise ValueError(f"takes no overlap beside strategy: {why}")
+        if elastic and self.barrier is False:
+            raise ValueError(f"takes {elastic[0]} with barrier: true alone, got false")
         if elastic and self.deaths is not None:
             raise ValueError(f"takes either deaths or {elastic[0]}: an absence that does not return is a death")
         if self.absences is not None and self.churn is not None:

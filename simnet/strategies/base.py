@@ -188,34 +188,39 @@ class Strategy(ABC):
             What was exchanged, if anything.
         """
 
-    def rejoin(
-        self, joining: NDArray[np.intp], present: NDArray[np.intp], anew: NDArray[np.intp] | None = None
-    ) -> None:
-        """Have workers that did not take part go on from where the others are.
+    def rejoin(self, joining: NDArray[np.intp], present: NDArray[np.intp]) -> None:
+        """Have workers that did not take part go on from the global parameters, or the mean of those of others.
 
-        What a scheme had kept back of theirs before they left is still theirs.
+        What a scheme had kept back of theirs before is still theirs.
 
         Parameters
         ----------
         joining : ndarray of int
             The workers that come.
         present : ndarray of int
-            Those that are there, at least one, from whom they have the parameters.
-        anew : ndarray of int, optional
-            Those whose inner optimisers begin anew; all that come when omitted.
+            Those whose parameters count, at least one.
         """
         if self.alike:
             return
         master = self._kept.get("master")
         if master is None:
             self.local[joining] = self.local[present].mean(axis=0)
-        else:
-            if len(master) > 1:
-                master[joining] = master[present].mean(axis=0)
-            self.local[joining] = master if len(master) == 1 else master[joining]
+            return
+        if len(master) > 1:
+            master[joining] = master[present].mean(axis=0)
+        self.local[joining] = master if len(master) == 1 else master[joining]
+
+    def forget(self, leaving: NDArray[np.intp]) -> None:
+        """Have the inner optimisers of workers begin anew.
+
+        Parameters
+        ----------
+        leaving : ndarray of int
+            The workers.
+        """
         for name, array in self._kept.items():
-            if name.startswith("inner."):
-                array[joining if anew is None else anew] = 0
+            if name.startswith("inner.") and not self.alike:
+                array[leaving] = 0
 
     # What strategies are made of.
 

@@ -112,8 +112,9 @@ def each_fixed(
     if not schemes:
         labels = list(load(scenario, [*fields, "policies={}"], seed).config.exchanges)
     fields.append("policies=" + json.dumps({name: {"fixed": name} for name in labels}))
-    # Means over iterations want all workers in all of them.
-    return [*fields, "job.deaths=null", "job.on_death=null"]
+    # Means over iterations want all workers in all of them. Those that leave and come back are another matter.
+    job = load(scenario, [*fields], seed).config.job
+    return [*fields, *(["job.deaths=null", "job.on_death=null"] if job.deaths is not None else [])]
 
 
 def row(workers: int, label: str, result: PolicyResult, skip: int) -> dict[str, Any]:

@@ -67,6 +67,6 @@ class BlockTopk(Gathered):
     def _selection_kernels(self) -> tuple[DeviceOp, ...]:
         return DeviceOp("norm", self.parameters), DeviceOp("topk", -(-self.parameters // self.options.block))
 
-    def _allgather(self, entries: np.ndarray) -> Schedule:
+    def _allgather(self, entries: np.ndarray, nbytes: np.ndarray) -> Schedule:
         entry = self.wire.value_bytes + self.wire.index_bytes / self.options.block
         return self.options.gather(entries * entry).in_phase("blocks")

@@ -98,7 +98,7 @@ def over_job(rows: Sequence[Forecast], job: Job, error: float | None = None) -> 
     left_open = np.minimum(apart, 1.0)
     kernels = [(row.part("select"), row.part("select_low"), row.part("select_high")) for row in rows]
     computing = np.array([row.part("compute") for row in rows])
-    parts = of_jobs(sending, each, kernels, computing, name_of(job.network(0).stack), error)
+    parts = of_jobs(sending, each, kernels, computing, [name_of(job.network(0).stack)] * len(rows), error)
     return chances(list(map(off_alike, among)), parts, left_open=left_open)
 
 
@@ -107,7 +107,7 @@ def of_jobs(
     messages: Sequence[float],
     selecting: Sequence[tuple[float, float, float]],
     computing: Floats,
-    stack: str,
+    stacks: Sequence[str],
     error: float | None = None,
 ) -> list[Part]:
     """Return the parts of the times of whole jobs, with their intervals.
@@ -120,16 +120,18 @@ def of_jobs(
         Messages of a worker in each job, one after another.
     selecting : sequence of (float, float, float)
         Time of kernels, with its interval by the device's profile [s].
-    stack : str
-        Name of the transport stack.
+    stacks : sequence of str
+        Names of the transport stacks of the jobs.
     error : float, optional
         As of `over_job`.
     """
-    kind, low, high = GIVEN, sending / (1 + (error or 0.0)), sending * (1 + (error or 0.0))
+    kinds, low, high = [GIVEN] * len(sending), sending / (1 + (error or 0.0)), sending * (1 + (error or 0.0))
     if error is None:
-        kind, (low, high) = kind_of_stack(stack), interval(stack, np.array(messages), sending)
+        kinds = [kind_of_stack(one) for one in stacks]
+        each = zip(stacks, messages, sending.tolist(), strict=True)
+        low, high = np.array([interval(one, np.array(many), np.array(took)) for one, many, took in each]).T
     return [
-        Part(sending, low, high, [kind] * len(sending)),
+        Part(sending, low, high, kinds),
         in_job(_part(["select"] * len(sending), selecting)),
         Part(computing, computing, computing, [""] * len(sending)),
     ]

@@ -28,7 +28,6 @@ from simnet.job.local_steps import started
 from simnet.network.stack import name_of
 from simnet.policies import Candidate
 from simnet.report import barriers, spent
-from simnet.report.stacks import name_on
 from simnet.report.tables import empty_table
 from simnet.scenario import Scenario
 from simnet.scenario.resolve import candidate
@@ -68,6 +67,10 @@ class Row(NamedTuple):
         Bytes that a worker sends in an inner step, in the mean.
     money : float or None
         Of those seconds, in the currency of the prices; None without prices.
+    workers : int
+        How many there are.
+    stack : str
+        Name of the transport stack.
     low, high : float
         The 90 % interval of the time, by what messages and kernels may be off by [s].
     """
@@ -85,6 +88,8 @@ class Row(NamedTuple):
     utilisation: float
     sent: float
     money: float | None
+    workers: int
+    stack: str
     low: float = math.nan
     high: float = math.nan
 
@@ -151,9 +156,11 @@ class SideBySide:
         until = "" if self.target is None else f" or until an accuracy of {self.target:g}"
         differ = {"strategy", "name"} & {one.rpartition(".")[2] for one in self.parameters}
         strategy = "" if job.strategy is None or differ else f" by {job.strategy.name}"
+        counts = " or ".join(f"{one:,}" for one in sorted({row.workers for row in self.rows}))
+        stacks = " or ".join(sorted({row.stack for row in self.rows}))
         return (
-            f"{self.name}, {job.source.workers} workers, {trained}{strategy}{until}; simulated with seed {self.seed} "
-            f"by the stack {name_on(job.network(0))}; device {job.device.name}; {barriers.weighed(job.barrier)}"
+            f"{self.name}, {counts} workers, {trained}{strategy}{until}; simulated with seed {self.seed} by the stack "
+            f"{stacks}; device {job.device.name}; {barriers.weighed(job.barrier)}"
         )
 
     def ranking(self) -> Table:
@@ -230,14 +237,14 @@ class SideBySide:
         """Return the decision for programs; names end in units."""
         return {
             "question": {
-                "title": f"{self.name}, {self.job.source.workers} workers",
+                "title": self.title,
                 "method": "simulated",
-                "workers": self.job.source.workers,
+                "workers": sorted({row.workers for row in self.rows}),
                 "parameters": int(self.job.source.true_parameters),
                 "inner_steps": self.inner_steps,
                 "target_accuracy": self.target,
                 "seed": self.seed,
-                "stack": name_on(self.job.network(0)),
+                "stack": sorted({row.stack for row in self.rows}),
                 "device": self.job.device.name,
                 "barrier": self.job.barrier,
                 "prices": self.prices,
@@ -354,7 +361,7 @@ def side_by_side(
     rows = sorted(_alike(rows), key=lambda row: row.seconds)
     config, prices = planned.base.config, planned.base.prices
     target = None if config.job.gradients.train is None else config.job.gradients.train.target
-    rows, odds = _weighed(rows, base, error)
+    rows, odds = _weighed(rows, error)
     names = tuple(one.name for one in planned.axes)
     return SideBySide(
         planned.base.name, config.seed, base, names, wanted, target, tuple(rows), odds, prices, tuple(refused)
@@ -364,7 +371,7 @@ def side_by_side(
 def _refuse_common(planned: work.Plan) -> None:
     """Refuse parameters that all jobs have in common, and a target that is not the same for all."""
     for one in planned.axes:
-        if one.name.split(".")[-1] in ("iterations", "seed"):
+        if one.name.split(".")[-1] in ("iterations", "seed", "target"):
             raise InputError("is what jobs have in common here; give it by --set", file=f"--param {one.name}")
     trained = planned.base.config.job.gradients.train
     if trained is not None and trained.target is None:
@@ -416,6 +423,8 @@ def _row(values: tuple[str, ...], result: dict[str, Any], loaded: Scenario, job:
         utilisation=result["utilisation"],
         sent=result["bytes_sent_B"] / workers / result["inner_steps"],
         money=money,
+        workers=workers,
+        stack=name_of(job.network(0).stack),
     )
 
 
@@ -423,7 +432,7 @@ def _alike(rows: Sequence[Row]) -> list[Row]:
     """Return rows without those that differ in values alone, as of a density that an exchange does not heed."""
     found: dict[tuple[object, ...], Row] = {}
     for row in rows:
-        key = row.candidate.label, row.seconds, row.compute, row.select, row.messages, row.sent
+        key = row.candidate.label, row.seconds, row.compute, row.select, row.messages, row.sent, row.money
         before = found.setdefault(key, row)
         values = (own if own == other else ANY for own, other in zip(row.values, before.values, strict=True))
         found[key] = row._replace(values=tuple(values))
@@ -441,7 +450,7 @@ def _messages(one: Candidate, job: Job) -> float:
     return sum(sync.schedule.n_messages for sync in syncs) / job.source.workers
 
 
-def _weighed(rows: Sequence[Row], job: Job, error: float | None) -> tuple[list[Row], Chances]:
+def _weighed(rows: Sequence[Row], error: float | None) -> tuple[list[Row], Chances]:
     """Return the rows with their intervals, and how likely each is the fastest; those that get nowhere are not."""
     there = [row for row in rows if math.isfinite(row.seconds)]
     if not there:
@@ -451,7 +460,7 @@ def _weighed(rows: Sequence[Row], job: Job, error: float | None) -> tuple[list[R
         [row.messages for row in there],
         [(row.select, row.select_low, row.select_high) for row in there],
         np.array([row.compute for row in there]),
-        name_of(job.network(0).stack),
+        [row.stack for row in there],
         error,
     )
     low, high = (np.sum([getattr(part, end) for part in parts], axis=0) for end in ("low", "high"))
