@@ -81,8 +81,7 @@ class Computing:
         )
         return (
             f"# Fitted to every other of {self.iterations} iterations of {self.workers} workers; of those between: "
-            f"{told}\n"
-            + yaml_text({"job": {"compute": self.fields()}}, width=120)
+            f"{told}\n" + yaml_text({"job": {"compute": self.fields()}}, width=120)
         )
 
 
