@@ -584,7 +584,7 @@ class Sparsifier(ABC):
         density, selected = exchange.union / self.parameters, int(exchange.selected.sum())
         entries = np.zeros(self.workers)
         for kernel in exchange.kernels:
-            entries += kernel.launches * np.asarray(kernel.entries, dtype=np.float64)
+            entries += kernel.launches * kernel.segments * np.asarray(kernel.entries, dtype=np.float64)
         return {
             "density": density,
             "density_error": abs(density - self.density),

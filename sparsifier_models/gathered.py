@@ -103,12 +103,16 @@ class Gathered(Sparsifier):
         touched = np.zeros(self.parameters, dtype=np.bool_)
         selected = np.zeros(self.workers, dtype=np.int64)
         sent, threshold, nbytes = np.zeros(self.workers), np.zeros(self.workers), np.zeros(self.workers)
-        for worker, one in enumerate(self._taken(corrected)):
+        each = self._taken(corrected)
+        for worker in range(self.workers):
+            one = next(each)
             total[one.indices] += one.values
             touched[one.indices] = True
             selected[worker] = one.indices.size
             sent[worker] = squared_norm(one.values)
             threshold[worker], nbytes[worker] = one.threshold, one.nbytes
+            # The next one takes its memory.
+            del one
         if self.fixed_volume:
             schedule, kernels = self._in_order(selected.tobytes(), lambda: self._steps(selected, nbytes))
         else:

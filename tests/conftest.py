@@ -28,7 +28,7 @@ settings.register_profile("nightly", derandomize=False, deadline=None, max_examp
 settings.load_profile("simnet")
 
 # A process of test_hooks.py, with PyTorch.
-collect_ignore = ["hook_worker.py"]
+collect_ignore = ["fully_shard_calls.py", "hook_worker.py"]
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

@@ -459,7 +459,7 @@ def test_what_others_do_on_a_death_needs_a_death(file, answer):
 def test_a_scheme_that_cannot_do_with_fewer_workers_is_refused_before_the_run(file):
     fields = ["exchanges.teams={scheme: spardl, teams: 2}", "policies={teams: {fixed: teams}}"]
     load(file, fields).build()
-    with pytest.raises(InputError, match="with 3 workers, after deaths"):
+    with pytest.raises(InputError, match="with 3 workers, where others are gone"):
         load(file, [*fields, "job.on_death={continue: {after: 1 s}}"]).build()
 
 

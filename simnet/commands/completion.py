@@ -87,7 +87,7 @@ def field(_: typer.Context, incomplete: str) -> list[str]:
     Examples
     --------
     >>> field(None, "job.de")
-    ['job.deaths=', 'job.density=', 'job.device=']
+    ['job.deadline.', 'job.deaths=', 'job.density=', 'job.device=']
     """
     from simnet.scenario.scenario import json_schema
 

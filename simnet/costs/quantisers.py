@@ -158,6 +158,9 @@ def onebit_allreduce(
     return pairwise_alltoall(alpha, beta, signs, N) + gathers
 
 
+_THC_CHUNK = 2.0**23
+
+
 def thc(
     alpha: ArrayLike,
     beta: ArrayLike,
@@ -176,7 +179,8 @@ def thc(
     alpha, beta, M, N : array_like of float
         As of `simnet.costs`.
     up, down : array_like of float, optional
-        u and d; half a byte of each of n entries, and ceil(log(16 N + 1)) bits, if not given.
+        u and d; half a byte of each of n entries, and ceil(log(16 N + 1)) bits, if not given, of chunks of 2^23 entries
+        of which the last is padded to a power of two.
     norms : array_like of float
         Norms, one for a chunk.
 
@@ -188,7 +192,9 @@ def thc(
     2120.0
     """
     alpha, beta, M, N, norms = checked(alpha=alpha, beta=beta, M=M, N=N, norms=norms)
-    codes = selected_entries("up", up, M / 8)
-    sums = selected_entries("down", down, M / 32 * np.ceil(np.log2(16 * N + 1)))
+    rest = M / 4 % _THC_CHUNK
+    padded = M / 4 - rest + np.where(rest > 0, 2 ** np.ceil(np.log2(np.maximum(rest, 1))), 0)
+    codes = selected_entries("up", up, padded / 2)
+    sums = selected_entries("down", down, padded / 8 * np.ceil(np.log2(16 * N + 1)))
     moved = np.where(N > 1, 2 * alpha, 0.0) + (N - 1) * (codes + sums) * beta
     return recursive_doubling_allreduce(alpha, beta, 4 * norms, N) + moved

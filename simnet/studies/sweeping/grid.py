@@ -200,9 +200,9 @@ def field(name: str, scenario: Scenario) -> str:
     Traceback (most recent call last):
         ...
     simnet.base.errors.InputError: --param bandwith: there is no such field in scenario 'quickstart'; did you mean \
-'bandwidth'? Allowed: any field in full, as --set takes it, or in short bandwidth, barrier, compression_ratio, \
-density, device, epoch, hosts, iterations, latency, memory, model, parameters, prices, scale, seed, strategy, update, \
-workers, workers_per_device
+'bandwidth'? Allowed: any field in full, as --set takes it, or in short absences, bandwidth, barrier, churn, \
+compression_ratio, deadline, density, device, epoch, hosts, iterations, latency, memory, model, parameters, prices, \
+scale, seed, strategy, update, workers, workers_per_device
     """
     option = f"--param {name}"
     parts = name.split(".")
