@@ -20,6 +20,7 @@ from simnet.network import Network, Timing
 from simnet.network.computing import Computing
 from simnet.policies import Candidate, Decision
 from simnet.schedule import Schedule
+from simnet.strategies.averaging import NOBODY
 from simnet.traces.source import Training, Values, begun
 
 if TYPE_CHECKING:
@@ -27,9 +28,6 @@ if TYPE_CHECKING:
 
 # Schedules whose work is kept: those of some candidates, each with a worker that takes its turn.
 _MOST_RECURRING = 256
-
-NOBODY: NDArray[np.intp] = np.zeros(0, dtype=np.intp)
-"""No workers."""
 
 TimingResult: TypeAlias = Timing | StalledError
 """The times of an exchange, or the error that it can never end."""

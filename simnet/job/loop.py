@@ -16,7 +16,7 @@ from simnet.base.checks import whole
 from simnet.base.errors import DivergedError, SimnetError, StalledError
 from simnet.job.checkpoint import Checkpoint, State
 from simnet.job.elastic import Elastic, parameters_sent
-from simnet.job.exchange import NOBODY, Situation, SparsifierSet, TimedExchange, TimingRequests
+from simnet.job.exchange import Situation, SparsifierSet, TimedExchange, TimingRequests
 from simnet.job.job import Job
 from simnet.job.local_steps import StrategySet
 from simnet.job.policy_log import PolicyLog
@@ -32,6 +32,7 @@ from simnet.job.record import (
 from simnet.job.sampling import Sampling
 from simnet.network import Timing
 from simnet.policies import Policy, density_at, probe_pairs
+from simnet.strategies.averaging import NOBODY
 
 Progress = Callable[[int], None]
 """Called with the number of iterations done."""
@@ -204,10 +205,11 @@ def iterate(
             if job.deadline is not None and (missed := complete > complete.min() + job.deadline).any():
                 late, done = active[missed], now + complete[missed]
                 state, active = state.without(missed), active[~missed]
-                for worker, moment in zip(late.tolist(), done.tolist(), strict=True):
-                    busy[worker] = moment + parameters_sent(
-                        job, number, moment, int(active[0]), worker, (*stream, "late", number)
-                    )
+                named_so: tuple[str | int, ...] = (*stream, "late", number)
+                source = int(active[0])
+                with _told(record, number):
+                    for worker, moment in zip(late.tolist(), done.tolist(), strict=True):
+                        busy[worker] = moment + parameters_sent(job, number, moment, source, worker, named_so)
                 complete, behind, placement = complete[~missed], behind[~missed], hosts[active].tolist()
         while True:
             where = Situation(

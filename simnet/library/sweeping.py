@@ -145,13 +145,6 @@ def sweep(
     wanted = policies.split(",") if isinstance(policies, str) else policies
     fields = overrides(set, stack)
     planned = work.plan(str(scenario), given, fields, seed, wanted, zipped=zip, most=max_cells, seeds=seeds)
-    begun: dict[int, float] = {}
-
-    def told(number: int, share: float) -> None:
-        begun[number] = share
-        if progress is not None:
-            progress(min(sum(begun.values()) / len(planned.cells), 1.0))
-
     with ExitStack() as within:
         place = Path(within.enter_context(TemporaryDirectory()) if out is None else out)
         pool = within.enter_context(Here() if jobs == 1 else Pool(jobs or os.cpu_count() or 1))
@@ -159,7 +152,7 @@ def sweep(
         checks = work.check(planned, place, pool, lambda number, share: None)
         work.refuse_all(planned, checks)
         todo = work.Work(planned, checks, place, again=force)
-        todo.run(pool, None, told)
+        todo.run(pool, None, work.overall(len(planned.cells), progress or (lambda done: None)))
         rows = todo.table() if out is None else todo.write()
     return Sweep(planned.base.name, rows, planned.columns, planned.base.bound, planned.zipped)
 

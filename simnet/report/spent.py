@@ -2,7 +2,7 @@
 
 Jobs that exchange more or less often are alike by inner step: a worker's pass over a batch and its update. An iteration
 of a training strategy has several, one of data parallelism is one. *Utilisation* is the share of the simulated time in
-which workers compute, in the mean over them.
+which workers compute, in the mean over those that take part.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ MONEY = ("devices", "traffic", "together")
 COLUMNS = {
     "inner_steps": "inner steps of each worker: those of a training strategy, else one an iteration",
     "step_s": "simulated time over inner steps [s]",
-    "utilisation": "share of the simulated time in which workers compute, mean over workers",
+    "utilisation": "share of the simulated time in which workers compute, mean over those that take part",
     "money": "price of the workers' devices and of what they send, in job.prices.currency; none without job.prices",
 }
 """Columns of tables that have a row per policy."""

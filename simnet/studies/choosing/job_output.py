@@ -18,7 +18,7 @@ from simnet.report.stacks import name_on
 from simnet.report.tables import empty_table
 from simnet.studies.choosing.chances import Chances
 from simnet.studies.choosing.forecast import Forecast, Gain, WholeJob
-from simnet.studies.choosing.output import advice, few_kept, share
+from simnet.studies.choosing.output import advice, few_kept, finite, share
 from simnet.studies.choosing.rehearsals import KEPT_EACH
 
 _HEADINGS = (
@@ -182,17 +182,17 @@ def figures(asked: Asked, found: WholeJob, likely: Chances) -> dict[str, Any]:
             "barrier": job.barrier,
         },
         "ranking": [
-            _row(row, found) | {"chance_to_be_fastest": float(chance), "expected_regret": _number(float(regret))}
+            _row(row, found) | {"chance_to_be_fastest": float(chance), "expected_regret": finite(float(regret))}
             for row, chance, regret in zip(found.rows, likely.fastest, likely.regret, strict=True)
         ],
         "decision": found.best.label,
-        "margin": _number(found.margin),
+        "margin": finite(found.margin),
         "chance_to_be_fastest": float(likely.fastest[0]),
-        "expected_regret": _number(float(likely.regret[0])),
+        "expected_regret": finite(float(likely.regret[0])),
         "sure": likely.sure[0],
         "too_close_to_call": not likely.sure[0],
         "tied_with": [row.label for row in found.rows if found.tied(row)],
-        "gain_over_dense": _number(gain),
+        "gain_over_dense": finite(gain),
         "compression_pays": bool(gain > 1),
         "best_of_each_iteration": None if found.per_stretch is None else _gain(found.per_stretch),
         "flexible": {one.policy.label: _gain(one) for one in found.flexible},
@@ -208,7 +208,7 @@ def _row(row: Forecast, found: WholeJob) -> dict[str, Any]:
         "options": dict(row.candidate.options),
         "kind": row.kind,
         "total_s": row.seconds,
-        "sampling_error_s": _number(row.error),
+        "sampling_error_s": finite(row.error),
         "iterations_simulated": row.simulated,
         "over_the_fastest": found.over(row),
         "iteration_s": row.seconds / row.iterations,
@@ -238,7 +238,3 @@ def _whole(row: Forecast) -> str:
 
 def _saved(one: Gain) -> str:
     return f"{100 * abs(one.saved):.2g} %"
-
-
-def _number(value: float) -> float | None:
-    return value if math.isfinite(value) else None

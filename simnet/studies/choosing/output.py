@@ -240,8 +240,8 @@ def figures(question: Question, decision: Decision) -> dict[str, Any]:
             "workers": int(point.workers),
             "parameters": int(point.parameters),
             "density": float(point.density),
-            "latency_s": _number(float(point.latency)),
-            "bandwidth_B_per_s": _number(float(point.bandwidth)),
+            "latency_s": finite(float(point.latency)),
+            "bandwidth_B_per_s": finite(float(point.bandwidth)),
             "gpus_per_node": point.per_node,
             "device": question.device,
             "barrier": question.barrier,
@@ -262,21 +262,21 @@ def figures(question: Question, decision: Decision) -> dict[str, Any]:
                 "sent_B": sent.get(row.choice.label),
                 "settled": row.choice.follows_gradients,
                 "chance_to_be_fastest": row.chance,
-                "expected_regret": _number(row.expected_regret),
+                "expected_regret": finite(row.expected_regret),
                 **({"over_rehearsed": _over_rehearsed(row.choice, point)} if row.choice.follows_gradients else {}),
                 **({} if row.weather is None else {"weather_low_s": row.weather[0], "weather_high_s": row.weather[1]}),
             }
             for row in decision.rows
         ],
         "decision": decision.best.choice.label,
-        "margin": _number(decision.margin),
+        "margin": finite(decision.margin),
         "chance_to_be_fastest": decision.best.chance,
-        "expected_regret": _number(decision.best.expected_regret),
+        "expected_regret": finite(decision.best.expected_regret),
         "sure": decision.sure,
         "extrapolated": [row.choice.label for row in decision.rows if row.beyond],
         "too_close_to_call": not decision.sure,
-        "gain_over_dense": _number(decision.gain_over_dense()),
-        "gain_over_overlapped_dense": _number(decision.gain_over_dense(overlapped=True)),
+        "gain_over_dense": finite(decision.gain_over_dense()),
+        "gain_over_overlapped_dense": finite(decision.gain_over_dense(overlapped=True)),
         "backward_s": question.backward,
         "compression_pays": bool(decision.gain_over_dense() > 1),
         "compression_pays_overlapped": bool(decision.gain_over_dense(overlapped=True) > 1),
@@ -346,5 +346,12 @@ def _selection(question: Question, decision: Decision) -> str:
     return f"If selecting cost other than {question.device} says, others would be faster: {', '.join(parts)}."
 
 
-def _number(value: float) -> float | None:
+def finite(value: float) -> float | None:
+    """Return a number; None if it is infinite or NaN, which JSON has no word for.
+
+    Examples
+    --------
+    >>> finite(0.5), finite(math.inf)
+    (0.5, None)
+    """
     return value if math.isfinite(value) else None

@@ -33,13 +33,12 @@ from simnet.scenario import Scenario
 from simnet.scenario.resolve import candidate
 from simnet.studies.choosing import likely
 from simnet.studies.choosing.chances import Chances, chances
-from simnet.studies.choosing.output import advice, share
+from simnet.studies.choosing.output import advice, finite, share
 from simnet.studies.comparison import each_fixed
 from simnet.studies.sweeping import work
 
 NEAR = 0.05
 """Rows that take at most this share longer than the fastest are near it."""
-
 
 ANY = "any"
 """Stands for values that make no difference to a row."""
@@ -256,18 +255,18 @@ class SideBySide:
                     "exchange": row.candidate.label,
                     "scheme": row.candidate.scheme,
                     "options": dict(row.candidate.options),
-                    "total_s": _number(row.seconds),
-                    "low_s": _number(row.low),
-                    "high_s": _number(row.high),
-                    "compute_s": _number(row.compute),
-                    "select_s": _number(row.select),
-                    "communicate_s": _number(row.communicate),
+                    "total_s": finite(row.seconds),
+                    "low_s": finite(row.low),
+                    "high_s": finite(row.high),
+                    "compute_s": finite(row.compute),
+                    "select_s": finite(row.select),
+                    "communicate_s": finite(row.communicate),
                     "step_s": row.step_s,
                     "utilisation": row.utilisation,
                     "sent_in_a_step_B": row.sent,
-                    "money": None if row.money is None else _number(row.money),
+                    "money": None if row.money is None else finite(row.money),
                     "chance_to_be_fastest": float(chance),
-                    "expected_regret": _number(float(regret)),
+                    "expected_regret": finite(float(regret)),
                 }
                 for row, chance, regret in zip(self.rows, self.likely.fastest, self.likely.regret, strict=True)
             ],
@@ -385,17 +384,11 @@ def _steps(job: Job) -> int:
 
 def _simulated(planned: work.Plan, pool: Pool, progress: Callable[[float], None]) -> dict[int, list[dict[str, Any]]]:
     """Return the rows of all cells, as of `simnet.studies.sweeping.cell`, by the number of the cell."""
-    begun: dict[int, float] = {}
-
-    def told(number: int, part: float) -> None:
-        begun[number] = part
-        progress(min(sum(begun.values()) / len(planned.cells), 1.0))
-
     with TemporaryDirectory() as folder:
         checks = work.check(planned, Path(folder), pool, lambda number, part: None)
         work.refuse_all(planned, checks)
         todo = work.Work(planned, checks, Path(folder))
-        todo.run(pool, None, told)
+        todo.run(pool, None, work.overall(len(planned.cells), progress))
     return todo.results
 
 
@@ -474,7 +467,3 @@ def _weighed(rows: Sequence[Row], error: float | None) -> tuple[list[Row], Chanc
         np.append(found.regret, np.full(left, math.inf)),
         np.append(found.at_least, np.zeros(left)),
     )
-
-
-def _number(value: float) -> float | None:
-    return value if math.isfinite(value) else None

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -182,6 +182,33 @@ def refuse_all(planned: Plan, checks: Checks) -> None:
         raise InputError(said[0])
     more = [f"... and {len(said) - _LISTED} more"] if len(said) > _LISTED else []
     raise InputError("\n  ".join([f"none of the {len(planned.cells)} cells makes sense", *said[:_LISTED], *more]))
+
+
+def overall(total: int, progress: Callable[[float], None]) -> Progress:
+    """Return what tells the share of all cells that is done, where the share of each is told.
+
+    Parameters
+    ----------
+    total : int
+        How many cells there are.
+    progress : callable
+        Called with the share.
+
+    Examples
+    --------
+    >>> told = overall(4, print)
+    >>> told(0, 1.0), told(2, 0.5)
+    0.25
+    0.375
+    (None, None)
+    """
+    begun: dict[int, float] = {}
+
+    def told(number: int, share: float) -> None:
+        begun[number] = share
+        progress(min(sum(begun.values()) / total, 1.0))
+
+    return told
 
 
 class Work:
