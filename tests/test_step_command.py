@@ -51,6 +51,18 @@ def test_the_table_has_a_line_for_each_call() -> None:
     assert any(re.search(r"resnet18, 11,689,512 values, ddp between 2 workers: a step takes", line) for line in lines)
 
 
+def test_what_is_assumed_is_said_with_its_source() -> None:
+    asked = ("--model", "gpt2", "--sharding", "ddp", "--workers", "2")
+    assumed = told(*asked).splitlines()[-1]
+    assert f"time: {model('gpt2').source}; share: that of the model's profile" in assumed
+    assert "66.7 % of it backward" in assumed
+    given = told(*asked, "--compute", "80 ms", "--backward", "50%", "--stack", "tcp").splitlines()[-1]
+    assert "computes for 80 ms, 50 % of it backward" in given
+    assert "(time given; share given); messages go by the stack tcp" in given
+    figures = json.loads(told(*asked, "--json"))
+    assert (figures["source"], figures["stack"]) == (assumed.split("(", 1)[1].rsplit("); messages", 1)[0], "ideal")
+
+
 def test_options_are_those_of_the_functions() -> None:
     profile = model("bert-base")
     made = graph_of(profile, "zero3", 4, ["prefetch_bucket_size=0", "microbatches=2", "loss_scaling=true"])

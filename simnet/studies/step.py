@@ -11,6 +11,7 @@ from simnet.base import units as quantities
 from simnet.base.errors import InputError, nearest
 from simnet.costs.models import ModelProfile
 from simnet.costs.models import model as profile_of
+from simnet.network.stack import name_of
 from simnet.parallel import CollectiveCall, Limits, StepGraph, StepTiming, ddp, fsdp2, time_step, units, zero
 from simnet.studies import options
 from simnet.studies.timing import Place
@@ -42,12 +43,24 @@ class Step:
         Entries of the model.
     timing : StepTiming
         When everything began and ended.
+    compute : float
+        What a microbatch is taken to compute, forward and backward [s].
+    backward : float
+        Share of the backward pass in it.
+    source : str
+        Where both come from.
+    stack : str
+        Name of the transport stack.
     """
 
     model: str
     sharding: str
     parameters: int
     timing: StepTiming
+    compute: float
+    backward: float
+    source: str
+    stack: str
 
     def figures(self) -> dict[str, object]:
         """Return what ``simnet step --json`` prints."""
@@ -60,6 +73,10 @@ class Step:
             "parameters": self.parameters,
             "step_s": timing.duration,
             "compute_s": float(timing.computing.max()),
+            "microbatch_s": self.compute,
+            "backward_fraction": self.backward,
+            "source": self.source,
+            "stack": self.stack,
             "exposed_s": float(timing.exposed.max()),
             "memory_B": memory._asdict(),
             "calls": [
@@ -104,6 +121,9 @@ class Step:
             f"A worker needs {size(memory.peak)} at most, activations apart: parameters {size(memory.parameters)}, "
             f"gradients {size(memory.gradients)}, optimiser {size(memory.optimizer)}, and for a while gathered "
             f"parameters {size(memory.gathered)}, gradients to be reduced {size(memory.reduced)}.",
+            f"Assumed: a microbatch computes for {seconds(self.compute)}, {100 * self.backward:.3g} % of it backward, "
+            f"split between units by their entries ({self.source}); messages go by the stack {self.stack}. How far "
+            "such steps are off was not measured.",
         ]
 
     def _calls(self) -> list[tuple[CollectiveCall, float, float, float]]:
@@ -208,6 +228,8 @@ def timed(
     except ValueError as error:
         raise InputError(str(error), file="--model") from None
     whole = options.quantity(compute, "--compute", quantities.seconds)
+    source = "time given" if whole is not None else f"time: {profile.source}"
+    source += "; share given" if backward is not None else "; share: that of the model's profile"
     whole = profile.compute if whole is None else whole
     share = profile.backward_fraction if backward is None else options.density(backward, "--backward")
     graph = graph_of(profile, sharding, workers, given)
@@ -225,7 +247,8 @@ def timed(
         )
     except ValueError as error:
         raise InputError(str(error), file="--algorithm") from None
-    return Step(profile.name, sharding, profile.parameters, timing)
+    stack = name_of(found.network.stack)
+    return Step(profile.name, sharding, profile.parameters, timing, whole, share, source, stack)
 
 
 def _value(text: str, name: str) -> object:
