@@ -59,6 +59,25 @@ def test_who_only_sends_goes_on_beside_a_message_to_the_dead_where_its_stack_pos
     for ahead in (True, False):
         error = stall(star(3, stack=Stack("acknowledged", posts_ahead=ahead)), to_both, deaths={1: 0.0})
         assert (2 in {one.rank for one in error.stuck}) is not ahead
+        waits = (
+            "in round 1 (one call) for 1 message(s) of rounds 0 to 1"
+            if ahead
+            else "in round 0 (one call) for 1 message(s)"
+        )
+        assert error.waiting[0] == f"rank 0 waits {waits}: to rank 1, which died at 0 s"
+        assert error.stuck[0].peers == (1,)
+
+
+def test_who_posts_ahead_is_told_what_holds_it_in_all_rounds_that_are_open():
+    rounds = [Round([0], [1], 1e3, phase="one call"), Round([0], [2], 1e3, phase="one call"), Round([3], [0], 1.0)]
+    for deaths, expected in (({1: 0.0}, "1 message(s)"), ({1: 0.0, 2: 0.0}, "2 message(s)")):
+        error = stall(star(4, stack=Stack("acknowledged", posts_ahead=True)), Schedule(4, rounds), deaths=deaths)
+        names = "; ".join(f"to rank {rank}, which died at 0 s" for rank in deaths)
+        assert error.waiting == [f"rank 0 waits in round 1 (one call) for {expected} of rounds 0 to 1: {names}"]
+    # Nobody has died, and a link is down.
+    down = {("switch", 1): Weather(bandwidth=constant(0.0))}
+    error = stall(star(4, weather=down, stack=Stack("acknowledged", posts_ahead=True)), Schedule(4, rounds))
+    assert "for 1 message(s) of rounds 0 to 1: to rank 1 (no capacity on switch->1)" in error.waiting[0]
 
 
 def test_those_who_wait_for_others_who_wait_are_told_apart():

@@ -402,6 +402,21 @@ class Engine(Ways):
         """Return a field of all ranks of a run; shape (P,)."""
         return self.tables["ranks"].read(field, handle.ranks, handle.n_ranks)
 
+    def open_rounds(self, handle: Handle) -> list[dict[int, int]]:
+        """Return for each rank, by round, how many messages it waits for: in its own, and in those open before it."""
+        found = []
+        for row in range(handle.ranks, handle.ranks + handle.n_ranks):
+            rank = self.state.ranks[row]
+            held, entry = {int(rank.round_index): int(rank.missing)}, rank.early
+            while entry >= 0:
+                one = self.state.early[entry]
+                # What has come of rounds to come is counted up, what is missing of those before is counted down.
+                if one.count < 0:
+                    held[int(one.round_index)] = -int(one.count)
+                entry = one.next
+            found.append(held)
+        return found
+
     def of_messages(self, handle: Handle, field: str) -> Floats:
         """Return when all messages of a run were `sent`, or `arrived` [s]; NaN if they were not."""
         return self.tables[field].numbers(getattr(self.state.runs[handle.run], field), handle.n_messages)

@@ -347,8 +347,8 @@ class Run:
         from simnet.network.event_loop.records import FAILED
 
         rounds = self.program.schedule.rounds
-        fields = "round_index", "state", "missing"
-        at, state, left = (engine.of_ranks(self._handle, field).tolist() for field in fields)
+        at, state = (engine.of_ranks(self._handle, field).tolist() for field in ("round_index", "state"))
+        left = engine.open_rounds(self._handle)
         stopped = [rank for rank, what in enumerate(state) if what == FAILED]
         times = self.program.failures
         failed = {rank: times[rank] for rank in sorted(stopped, key=times.__getitem__)}
@@ -360,8 +360,10 @@ class Run:
             phase, known = rounds[index].phase, missing.get(rank, [])
             more = f"; and {len(known) - _NAMED} more" if len(known) > _NAMED else ""
             what = "; ".join(text for _, text in known[:_NAMED]) or "from ranks that wait themselves"
+            count, before = sum(left[rank].values()), sorted(left[rank].keys() - {index})
+            of = f" of rounds {before[0]} to {index}" if before else ""
             waiting.append(
-                f"rank {rank} waits in round {index}{f' ({phase})' if phase else ''} for {left[rank]} message(s): "
+                f"rank {rank} waits in round {index}{f' ({phase})' if phase else ''} for {count} message(s){of}: "
                 f"{what}{more}"
             )
             stuck.append(Waits(rank, index, phase, tuple(dict.fromkeys(peer for peer, _ in known))))
@@ -380,7 +382,7 @@ class Run:
         blocked: Mapping[tuple[int, int], str],
         at: list[int],
         state: list[int],
-        left: list[int],
+        left: list[dict[int, int]],
         failed: Mapping[int, float],
     ) -> dict[int, list[tuple[int, str]]]:
         """Return what each waiting rank waits for, failed ranks first: from or to whom, and in words.
@@ -400,7 +402,7 @@ class Run:
         rounds = self.program.schedule.rounds
         arrived = ~np.isnan(engine.of_messages(self._handle, "arrived")) if failed else None
         first = np.cumsum([0, *map(len, rounds)])
-        for index in sorted({one for one in at if 0 <= one < len(rounds)}):
+        for index in sorted({one for held in left for one in held if 0 <= one < len(rounds)}):
             for position, (src, dst) in enumerate(zip(rounds[index].src, rounds[index].dst, strict=True)):
                 sent = at[src] > index or (at[src] == index and state[src] in (IN_ROUND, FAILED))
                 why = blocked.get((index, position))
@@ -410,12 +412,12 @@ class Run:
                     why = ""
                 else:
                     continue
-                if at[dst] == index:
+                if index in left[dst]:
                     note(found, int(dst), "from", int(src), why)
-                if at[src] == index and sent:
+                if index in left[src] and sent:
                     note(unsent, int(src), "to", int(dst), why)
         for rank, known in unsent.items():
-            if left[rank] > len(found.get(rank, ())):
+            if sum(left[rank].values()) > len(found.get(rank, ())):
                 found.setdefault(rank, []).extend(known)
         for known in found.values():
             known.sort(key=lambda one: one[0] not in failed)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cache, cached_property
 from pathlib import Path
 from typing import Any
 
@@ -45,6 +45,12 @@ _SPANS = ("policy", "iteration", "worker", "resource", "what", "start_s", "finis
 _MESSAGES = ("policy", "iteration", "round", "phase", "src", "dst", "nbytes_B", "start_s", "finish_s")
 
 
+@cache
+def _summaries() -> TypeAdapter[Summary]:
+    """Return what reads a summary, which takes longer to make than a summary to read."""
+    return TypeAdapter(Summary)
+
+
 @dataclass(frozen=True)
 class RunFolder:
     """What `simnet run` left in a folder.
@@ -77,7 +83,7 @@ class RunFolder:
         refuse_halfway(folder, (RUN, PAGE))
         content, lock = read_bytes(folder / SUMMARY, _LARGEST), read_text(folder / LOCK, MAX_BYTES)
         try:
-            summary = TypeAdapter(Summary).validate_json(content)
+            summary = _summaries().validate_json(content)
         except ValidationError as error:
             first = error.errors()[0]
             field = ".".join(map(str, first["loc"])) or "the file"

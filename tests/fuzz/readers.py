@@ -371,6 +371,14 @@ def _run():
         return {one.name: one.read_bytes() for one in Path(folder, "out").iterdir() if one.is_file()}
 
 
+@cache
+def _built():
+    """Return the run of that scenario, which no mutation alters."""
+    with TemporaryDirectory() as folder:
+        (scenario := Path(folder, "a.yaml")).write_text(SMALL)
+        return load(scenario).build()
+
+
 def _make_run(random, folder):
     """Write the folder of a run, with one of its tables mutated and valid as Parquet; of one in five the bytes."""
     files = dict(_run())
@@ -450,9 +458,8 @@ def _mutated_table(random, file):
 
 def _read_run(folder):
     found = RunFolder.read(folder)
-    built = found.scenario().build()
     found.iterations  # noqa: B018
-    found.recorded(built)
+    found.recorded(_built())
 
 
 # Schedules and networks
