@@ -73,10 +73,12 @@ def _content(sample, name, read):
 def _yaml(sample, name, read):
     """Return a reader of YAML, of which values are mutated, or the text."""
 
+    parsed = cache(lambda found: plain_yaml(found, name).value)
+
     def make(random, folder):
         found = sample(random)
         if random.random() < 0.5:
-            value = plain_yaml(found, name).value
+            value = parsed(found)
             # JSON is YAML, and holds all that a mutation may make.
             found = json.dumps(mutations.value(random, value), indent=random.choice([None, 1]))
             found = found.replace("NaN", ".nan").replace("Infinity", ".inf")
