@@ -99,6 +99,7 @@ class ARCTopk(Tracking):
 
     name = "arctopk"
     restarts = False
+    by_tensors = True
     paper = "ARC-Top-K, 2025, arXiv 2510.26709"
     costs = (arctopk,)
     option_type = ARCTopkOptions

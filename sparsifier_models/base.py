@@ -230,6 +230,8 @@ class Sparsifier(ABC):
         Whether messages depend on the density, and on whose turn it is, alone: not on the gradients.
     restarts : bool
         Whether it may begin afresh, as among other workers: no exchange of it is of another kind for being the first.
+    by_tensors : bool
+        Whether it works on the rows and columns of tensors, which a part of a gradient cuts through.
     costs : tuple of function
         Its closed-form costs, functions of `simnet.costs`.
     codes : Codes
@@ -257,7 +259,7 @@ class Sparsifier(ABC):
     paper: ClassVar[str]
     option_type: ClassVar[type[Options]] = Options
     keeps_residual: ClassVar[bool] = True
-    searches_threshold: ClassVar[bool] = False
+    searches_threshold: bool = False
     rounds_down: ClassVar[bool] = False
     reads_gradients: bool = True
     separable: ClassVar[bool] = False
@@ -265,6 +267,7 @@ class Sparsifier(ABC):
     fixed_volume: bool = False
     period: int = 1
     restarts: ClassVar[bool] = True
+    by_tensors: ClassVar[bool] = False
     costs: ClassVar[tuple[Cost, ...]] = ()
     released_widths: ClassVar[tuple[int, int]] = (4, 8)
 

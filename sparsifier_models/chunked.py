@@ -118,6 +118,7 @@ class Chunked(Sparsifier):
     """
 
     fixed_volume = True
+    by_tensors = True
     costs = (chunked_allgather,)
     option_type = ChunkedOptions
     options: ChunkedOptions

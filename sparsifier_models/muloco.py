@@ -95,6 +95,7 @@ class MuLoCo(Sparsifier):
     """
 
     name = "muloco"
+    by_tensors = True
     paper = "Therien et al., 2025, arXiv 2505.23725"
     fixed_volume = True
     rounds_down = True

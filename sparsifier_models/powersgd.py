@@ -213,6 +213,7 @@ class PowerSGD(Dense):
     """
 
     name = "powersgd"
+    by_tensors = True
     paper = "Vogels et al., NeurIPS 2019, arXiv 1905.13727"
     costs = (powersgd,)
     option_type = PowerSGDOptions

@@ -1,0 +1,486 @@
+"""Two levels: dense collectives inside nodes, any scheme between them, on the part of the gradient that a rank owns.
+
+A rank reduces with the others of its node the part of the gradient that it owns, exchanges that by the scheme with the
+ranks of equal place in the other nodes, and gathers the parts of its node. To the scheme a node is one worker, whose
+gradient is the mean of its ranks: L of them, each with n / L entries. What stays behind stays on the part, once for all
+ranks of the node, and after their sum.
+
+``two_level/NAME`` is the scheme `NAME` on two levels, with its options and those of `TwoLevelOptions`. Several numbers
+of ranks are several levels: the scheme between nodes is then itself on two levels, over sites of so many nodes.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+import math
+import re
+from collections.abc import Mapping, Sequence
+from copy import copy
+from dataclasses import dataclass
+from functools import cache
+from typing import Annotated, Any, ClassVar, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from simnet.base.arrays import Adds, Floats
+from simnet.base.checks import whole
+from simnet.collectives import registry
+from simnet.costs.devices import DeviceOp
+from simnet.schedule import Round, Schedule
+from simnet.sparsifier_models.base import Exchange, Sparsifier, State, Stats
+from simnet.sparsifier_models.dense import Dense
+from simnet.sparsifier_models.options import AlgorithmOf, Options
+from simnet.sparsifier_models.selection import Values, squared_norms
+from simnet.sparsifier_models.wire import EVERY, Codes, Wire
+
+PREFIX = "two_level/"
+"""What stands before the name of a scheme on two levels."""
+
+AUTO: Literal["auto"] = "auto"
+BOTTLENECK: Literal["bottleneck"] = "bottleneck"
+
+# As many sets of schedules are kept as of a scheme.
+_RECURRING = 64
+_OF_SHARD = re.compile(r"shard(\d+)\.(.+)")
+
+
+@dataclass(frozen=True, kw_only=True)
+class TwoLevelOptions(Options):
+    """Options of schemes on two levels, beside those of the scheme.
+
+    Parameters
+    ----------
+    ranks_per_node : "auto", int or sequence of int
+        Consecutive ranks of a node, >= 1; they divide the workers. Several are several levels, from inside out: ``[8,
+        4]`` are nodes of 8 ranks in sites of 4 nodes. ``auto`` takes the nodes of the job's network.
+    node_order : "bottleneck" or sequence of int
+        In which order nodes stand in the rings of the scheme, each once; as they are numbered if none is given.
+        ``bottleneck`` makes the slowest pair of neighbours as fast as can be on the job's network.
+    inner_reduce_scatter, inner_all_gather : str
+        Collectives inside, of those in `simnet.collectives.registry`.
+    """
+
+    ranks_per_node: Literal["auto"] | int | Sequence[int] = AUTO
+    node_order: Literal["bottleneck"] | Sequence[int] = ()
+    inner_reduce_scatter: Annotated[str, AlgorithmOf("reduce_scatter")] = "ring"
+    inner_all_gather: Annotated[str, AlgorithmOf("all_gather")] = "ring"
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.ranks_per_node != AUTO:
+            sizes_of(self.ranks_per_node)
+        order = self.node_order
+        if order != BOTTLENECK and (
+            not isinstance(order, list | tuple) or sorted(_wholes(order, "node_order", 0)) != list(range(len(order)))
+        ):
+            raise ValueError(f"node_order must be 'bottleneck' or each node once, from 0 on, got {order!r:.100}")
+
+
+OWN = tuple(one.name for one in dataclasses.fields(TwoLevelOptions) if one.name not in Options.__dataclass_fields__)
+"""The options of two levels, beside those of the scheme."""
+
+
+def _wholes(values: Sequence[object], name: str, least: int) -> list[int]:
+    return [whole(one, f"an entry of {name}", least) for one in values]
+
+
+def sizes_of(ranks_per_node: object) -> tuple[int, ...]:
+    """Return the groups of each level, from inside out: ranks of a node, nodes of a site, and so on.
+
+    Parameters
+    ----------
+    ranks_per_node : int or sequence of int
+        As of `TwoLevelOptions`.
+
+    Raises
+    ------
+    ValueError
+        If it is neither, or a number is < 1.
+
+    Examples
+    --------
+    >>> sizes_of(8), sizes_of([8, 4])
+    ((8,), (8, 4))
+    """
+    if isinstance(ranks_per_node, list | tuple) and ranks_per_node:
+        return tuple(_wholes(ranks_per_node, "ranks_per_node", 1))
+    if isinstance(ranks_per_node, str | list | tuple):
+        raise ValueError(f"ranks_per_node must be 'auto', a number or several, got {ranks_per_node!r:.100}")
+    return (whole(ranks_per_node, "ranks_per_node", 1),)
+
+
+class TwoLevel(Sparsifier):
+    """A scheme on two levels; `on_two_levels` makes the class for each.
+
+    With one rank a node it is the scheme, and within one node, where nothing crosses, a dense all-reduce. `residual`
+    is that of the sum of a node: of each part its owner has it, and others zero, so that what is sent and what is kept
+    of all ranks adds up to their gradients. Thresholds among the statistics are those of the scheme, which sees means;
+    numbers that a scheme has once for all workers are means over the parts.
+    """
+
+    option_type = TwoLevelOptions
+    options: TwoLevelOptions
+    scheme: ClassVar[type[Sparsifier]]
+
+    def __init__(self, workers: int, parameters: int, density: float = 1.0, **options: Any) -> None:
+        super().__init__(workers, parameters, density, **options)
+        if self.options.ranks_per_node == AUTO or self.options.node_order == BOTTLENECK:
+            raise ValueError(
+                "ranks_per_node 'auto' and node_order 'bottleneck' need the network of a job: give numbers"
+            )
+        sizes, order = sizes_of(self.options.ranks_per_node), self.options.node_order
+        if self.workers % math.prod(sizes):
+            text = " of ".join(map(str, sizes))
+            raise ValueError(f"ranks_per_node {text} must divide the {self.workers} workers")
+        L = self.ranks = sizes[0]
+        N = self.nodes = self.workers // L
+        if order and len(order) != self.workers // math.prod(sizes):
+            raise ValueError(f"node_order must have each of {self.workers // math.prod(sizes)} nodes, got {len(order)}")
+        # In the order of the scheme; of several levels the innermost scheme has it.
+        self._order = np.array(order if order and len(sizes) == 1 else range(N), dtype=np.int64)
+        self._owners = self._order * L + np.arange(L)[:, np.newaxis]
+        ends = (np.arange(L + 1) * self.parameters // L).tolist()
+        self._shards = [slice(first, last) for first, last in itertools.pairwise(ends)]
+        self._models = [self._made(number, sizes[1:]) for number in range(L)]
+        self.fixed_volume = all(one.fixed_volume for one in self._there())
+        self.period = max(one.period for one in self._there())
+        self.searches_threshold = all(one.searches_threshold for one in self._there())
+        # What is sent inside; and schedules of exchanges that recur, by those of their parts.
+        nbytes = self.parameters * self.options.scale * (self.options.value_bytes or 4)
+        scatter = registry.find("reduce_scatter", self.options.inner_reduce_scatter).schedule(L, nbytes)
+        gather = registry.find("all_gather", self.options.inner_all_gather).schedule(L, nbytes / L)
+        inside = list(np.arange(self.workers).reshape(N, L))
+        self._scatter = _beside([scatter] * N, inside, self.workers).in_phase("reduce-scatter inside")
+        self._gather = _beside([gather] * N, inside, self.workers).in_phase("all-gather inside")
+        self._joined: dict[tuple[int, ...], tuple[list[Schedule], Schedule]] = {}
+
+    def _made(self, shard: int, levels: Sequence[int]) -> Sparsifier | None:
+        """Return the scheme of a part between nodes; none where there are fewer entries than ranks."""
+        first, last = self._shards[shard].start, self._shards[shard].stop
+        if first == last:
+            return None
+        scheme, more = self.scheme, {}
+        if self.ranks > 1 and self.nodes == 1:
+            scheme = Dense
+        elif levels:
+            scheme = type(self)
+            more = {"ranks_per_node": levels, "node_order": self.options.node_order}
+        names = {one.name for one in dataclasses.fields(scheme.option_type)} - {"true_shapes", *more}
+        if scheme is Dense is not self.scheme:
+            names &= {"error_feedback", "value_bytes", "scale"}
+        given = {name: getattr(self.options, name) for name in names}
+        given |= {"seed": self.options.seed + shard, "layers": self._layers_within(first, last)}
+        return scheme(self.nodes, last - first, self.density, **given, **more)
+
+    def _layers_within(self, first: int, last: int) -> list[tuple[str, int]]:
+        """Return what a part of the gradient has of each layer."""
+        found, end = [], 0
+        for name, size in self.layers:
+            begin, end = end, end + size
+            if (within := min(end, last) - max(begin, first)) > 0:
+                found.append((name, within))
+        return found
+
+    def _there(self) -> list[Sparsifier]:
+        """Return the schemes of parts that have entries, at the density and the iteration in force."""
+        found = [one for one in self._models if one is not None]
+        for one in found:
+            one.density, one.iteration = self.density, self.iteration
+        return found
+
+    def __copy__(self) -> TwoLevel:
+        twin = object.__new__(type(self))
+        vars(twin).update(vars(self))
+        twin._models = [copy(one) for one in self._models]
+        return twin
+
+    def _k_at(self, scale: float) -> int:
+        return sum(one._k_at(scale) for one in self._there())
+
+    @property
+    def most(self) -> int:
+        """Entries that a rank may select: those of the scheme of its part."""
+        return max(one.most for one in self._there())
+
+    @property
+    def wire(self) -> Wire:
+        """That of the scheme."""
+        return self._there()[0].wire
+
+    @property
+    def codes(self) -> Codes:
+        """All: the scheme refuses what it does not know itself."""
+        return EVERY
+
+    @property
+    def keeps(self) -> bool:
+        """As of the scheme."""
+        return self._there()[0].keeps
+
+    @property
+    def conserves(self) -> bool:
+        """As of the scheme."""
+        return self._there()[0].conserves
+
+    @property
+    def weights(self) -> tuple[float, float]:
+        """As of the scheme."""
+        return self._there()[0].weights
+
+    @property
+    def transforms(self) -> bool:
+        """As of the scheme."""
+        return self._there()[0].transforms
+
+    @property
+    def tracks(self) -> bool:
+        """As of the scheme."""
+        return self._there()[0].tracks
+
+    @property
+    def residual(self) -> Values:
+        """What each rank has kept back of its part, of the sum of its node; float32, shape (P, n), read-only.
+
+        Settable: what ranks of a node have kept of a part goes to its owner.
+        """
+        kept = np.zeros((self.workers, self.parameters), dtype=np.float32)
+        for model, owners, shard in zip(self._models, self._owners, self._shards, strict=True):
+            if model is not None:
+                kept[owners, shard] = model.residual * np.float32(self.ranks)
+        kept.flags.writeable = False
+        return kept
+
+    @residual.setter
+    def residual(self, value: Values) -> None:
+        given = self._checked_residual(value)
+        for model, shard in zip(self._models, self._shards, strict=True):
+            if model is not None:
+                kept = (
+                    np.zeros((self.nodes, model.parameters), np.float32) if given is None else self._mean(given, shard)
+                )
+                model.residual = kept
+
+    def _mean(self, rows: Values, shard: slice) -> Values:
+        """Return the mean of each node, shape (N, entries of the part), in the order of the scheme."""
+        by_node = rows.reshape(self.nodes, self.ranks, self.parameters)[self._order, :, shard]
+        with np.errstate(over="ignore", invalid="ignore"):
+            mean: Values = np.add.reduce(by_node, axis=1) / np.float32(self.ranks)
+        return mean
+
+    def exchange(self, gradients: Values | Adds, *, overwrite: bool = False) -> Exchange:
+        """Exchange one gradient per worker; as of `Sparsifier.exchange`, but that nothing is overwritten."""
+        fresh = self._given(gradients)
+        for worker, norm in enumerate(squared_norms(fresh)):
+            if not math.isfinite(norm):
+                raise ValueError(f"gradient of {self._place(fresh, worker)}")
+        self._there()
+        models = [copy(one) for one in self._models]
+        parts: list[Exchange | None] = []
+        for number, (model, shard) in enumerate(zip(models, self._shards, strict=True)):
+            try:
+                parts.append(None if model is None else model.exchange(self._mean(fresh, shard), overwrite=True))
+            except ValueError as error:
+                raise ValueError(f"between nodes, of part {number}: {error}") from None
+        exchange = self._together(parts)
+        self._models = models
+        self.iteration += 1
+        return exchange
+
+    def _communicate(self, corrected: Values, gradients: Values) -> Exchange:
+        raise NotImplementedError("parts are exchanged by their schemes")
+
+    def _together(self, parts: Sequence[Exchange | None]) -> Exchange:
+        """Return the exchange that those of the parts make up."""
+        there = [(one, owners) for one, owners in zip(parts, self._owners, strict=True) if one is not None]
+        update = np.zeros(self.parameters, dtype=np.float32)
+        selected, sent = np.zeros(self.workers, dtype=np.int64), np.zeros(self.workers)
+        replicas = None
+        if any(one.replicas is not None for one, _ in there):
+            replicas = np.zeros((self.workers, self.parameters), dtype=np.float32)
+        for part, owners, shard in zip(parts, self._owners, self._shards, strict=True):
+            if part is None:
+                continue
+            update[shard] = part.update
+            selected[owners], sent[owners] = part.selected, part.sent * self.ranks**2
+            if replicas is not None:
+                own = np.broadcast_to(part.update, (self.nodes, part.update.size))
+                by_node = replicas.reshape(self.nodes, self.ranks, self.parameters)
+                by_node[self._order, :, shard] = (own if part.replicas is None else part.replicas)[:, np.newaxis]
+        recurs = all(one.recurs for one, _ in there)
+        kernels = _kernels([(one.kernels, owners) for one, owners in there], self.workers, len(self._scatter.rounds))
+        exchange = Exchange(
+            update=update,
+            schedule=self._schedule([one.schedule for one, _ in there], [owners for _, owners in there], recurs=recurs),
+            selected=selected,
+            kernels=tuple(kernels),
+            union=sum(one.union for one, _ in there),
+            sent=sent,
+            recurs=recurs,
+            replicas=replicas,
+        )
+        exchange.stats = self._merged([(one.stats, owners) for one, owners in there])
+        given, kept = (np.square(np.asarray(exchange.stats[one])) for one in ("given_norm", "residual_norm"))
+        exchange.stats |= self._statistics(exchange, given, kept)
+        return exchange
+
+    def _merged(self, parts: Sequence[tuple[Stats, NDArray[np.int64]]]) -> Stats:
+        """Return the statistics of all parts."""
+        found: Stats = {}
+        for name in parts[0][0]:
+            values = [stats[name] for stats, _ in parts if name in stats]
+            if all(np.shape(one) for one in values):
+                together = np.zeros(self.workers)
+                for (_, owners), one in zip(parts, values, strict=False):
+                    together[owners] = one
+                found[name] = together * self.ranks if name.endswith("_norm") else together
+            elif name == "lost":
+                found[name] = self.ranks * math.sqrt(sum(float(one) ** 2 for one in values))
+            elif name == "broadcaster":
+                found[name] = float(parts[0][1][int(values[0])])
+            else:
+                found[name] = float(np.mean([float(one) for one in values]))
+        return found
+
+    def _schedule(self, between: list[Schedule], owners: list[NDArray[np.int64]], *, recurs: bool) -> Schedule:
+        """Return all messages, the same object if those between nodes recur."""
+        key = tuple(map(id, between))
+        if key in self._joined:
+            return self._joined[key][1]
+        found = self._scatter.concat(_beside(between, owners, self.workers), self._gather)
+        if recurs:
+            if len(self._joined) == _RECURRING:
+                del self._joined[next(iter(self._joined))]
+            self._joined[key] = between, found
+        return found
+
+    def save(self) -> State:
+        """Return all that the next exchange depends on; what each part has stands behind its number."""
+        parts = {
+            f"shard{number}.{name}": value
+            for number, model in enumerate(self._models)
+            if model is not None
+            for name, value in model.save().items()
+        }
+        return {**super().save(), **parts}
+
+    def restore(self, state: Mapping[str, NDArray[Any]]) -> None:
+        """Resume from what `save` returned; as of `Sparsifier.restore`."""
+        own: State = {}
+        parts: list[State] = [{} for _ in self._models]
+        for name, value in state.items() if isinstance(state, Mapping) else ():
+            found = _OF_SHARD.fullmatch(name)
+            number = int(found[1]) if found else self.ranks
+            if found and number < self.ranks and self._models[number] is not None:
+                parts[number][found[2]] = value
+            else:
+                own[name] = value
+        models = [copy(one) for one in self._models]
+        for model, part in zip(models, parts, strict=True):
+            if model is not None:
+                model.restore(part)
+        super().restore(own if isinstance(state, Mapping) else state)
+        self._models = models
+
+
+@cache
+def on_two_levels(scheme: type[Sparsifier]) -> type[TwoLevel]:
+    """Return a scheme on two levels, as a class.
+
+    Parameters
+    ----------
+    scheme : type of Sparsifier
+        What exchanges between nodes.
+
+    Raises
+    ------
+    ValueError
+        If it works on tensors by their shape, or is on two levels already.
+
+    Examples
+    --------
+    >>> from simnet.sparsifier_models import Topk
+    >>> model = on_two_levels(Topk)(workers=4, parameters=8, density=0.5, ranks_per_node=2)
+    >>> rows = np.array([[4, 3, 1, 0, 0, 0, 0, 1], [0, 1, 1, 0, 8, 6, 2, 1]], dtype=np.float32).repeat(2, axis=0)
+    >>> exchange = model.exchange(rows)
+    >>> exchange.update
+    array([2. , 2. , 0.5, 0. , 4. , 3. , 0. , 0.5], dtype=float32)
+    >>> exchange.schedule.bytes_sent()
+    array([48., 48., 48., 48.])
+    """
+    if issubclass(scheme, TwoLevel):
+        raise ValueError("several levels are several numbers: ranks_per_node: [8, 4]")
+    if scheme.by_tensors:
+        raise ValueError(
+            f"{scheme.name} cannot be on two levels: it works on the rows and columns of tensors, and the part of the "
+            "gradient that a rank owns cuts through them"
+        )
+    options = type(f"TwoLevel{scheme.option_type.__name__}", (TwoLevelOptions, scheme.option_type), {})
+    inherited = ("paper", "keeps_residual", "searches_threshold", "rounds_down", "restarts", "released_widths")
+    attributes: dict[str, Any] = {name: getattr(scheme, name) for name in inherited}
+    attributes |= {
+        "__doc__": f"`{scheme.__name__}` on two levels: dense inside nodes, the scheme between them.",
+        "name": f"{PREFIX}{scheme.name}",
+        "option_type": dataclass(frozen=True, kw_only=True)(options),
+        "scheme": scheme,
+    }
+    return type(f"TwoLevel{scheme.__name__}", (TwoLevel,), attributes)
+
+
+def _beside(schedules: Sequence[Schedule], ranks: Sequence[NDArray[np.int64]], n_ranks: int) -> Schedule:
+    """Return schedules between different ranks as one, which they go through side by side.
+
+    It is a call of a collective where one is: of several at once, nothing that looks at calls knows the ranks.
+
+    Parameters
+    ----------
+    schedules : sequence of Schedule
+        One for each set of ranks.
+    ranks : sequence of ndarray of int
+        Which rank of all each of its ranks is.
+    n_ranks : int
+        Ranks of all.
+    """
+    rounds: list[Round] = []
+    known: dict[tuple[int, ...], Round] = {}
+    for number in range(max(len(one.rounds) for one in schedules)):
+        left = [(one, places) for one, places in zip(schedules, ranks, strict=True) if number < len(one.rounds)]
+        there = [(one.rounds[number], places) for one, places in left]
+        key = tuple(id(one) for one, _ in there)
+        # Where some have no round left, the same rounds could be those of others.
+        if len(there) < len(schedules) or key not in known:
+            known[key] = _round(there, n_ranks)
+        rounds.append(known[key])
+    return Schedule(n_ranks, rounds, schedules[0].calls if len(schedules) == 1 else ())
+
+
+def _round(there: Sequence[tuple[Round, NDArray[np.int64]]], n_ranks: int) -> Round:
+    src = np.concatenate([places[one.src] for one, places in there])
+    dst = np.concatenate([places[one.dst] for one, places in there])
+    work: float | Floats = 0.0
+    if any(np.any(one.compute) for one, _ in there):
+        work = np.zeros(n_ranks)
+        for one, places in there:
+            work[places] = one.compute
+    return Round(src, dst, np.concatenate([one.nbytes for one, _ in there]), work, there[0][0].phase)
+
+
+def _kernels(
+    parts: Sequence[tuple[tuple[DeviceOp, ...], NDArray[np.int64]]], workers: int, behind: int
+) -> list[DeviceOp]:
+    """Return the kernels of all parts, so many rounds later; those that all parts have alike are one."""
+    kinds = [[(one.method, one.launches, one.before, one.segments) for one in kernels] for kernels, _ in parts]
+    alike = all(one == kinds[0] for one in kinds)
+    found = []
+    for number, kernel in enumerate(parts[0][0]) if alike else ():
+        found.append((kernel, [(kernels[number], owners) for kernels, owners in parts]))
+    for kernels, owners in () if alike else parts:
+        found += [(kernel, [(kernel, owners)]) for kernel in kernels]
+    merged = []
+    for kernel, own in found:
+        entries = np.zeros(workers)
+        for one, owners in own:
+            entries[owners] = one.entries
+        merged.append(kernel._replace(entries=entries, before=kernel.before + behind))
+    return merged
