@@ -32,6 +32,7 @@ from simnet.costs.devices import DeviceOp
 from simnet.costs.encodings import VARYING
 from simnet.schedule import Schedule
 from simnet.sparsifier_models.error_buffer import add_weighted
+from simnet.sparsifier_models.held import held_of
 from simnet.sparsifier_models.options import Options, checked_shapes, named_layers, named_shapes, option_values
 from simnet.sparsifier_models.selection import (
     Values,
@@ -232,6 +233,8 @@ class Sparsifier(ABC):
         Whether it may begin afresh, as among other workers: no exchange of it is of another kind for being the first.
     by_tensors : bool
         Whether it works on the rows and columns of tensors, which a part of a gradient cuts through.
+    moments : tuple of str
+        Arrays of its state that are what an optimiser remembers, which then has no memory of its own.
     costs : tuple of function
         Its closed-form costs, functions of `simnet.costs`.
     codes : Codes
@@ -268,6 +271,7 @@ class Sparsifier(ABC):
     period: int = 1
     restarts: ClassVar[bool] = True
     by_tensors: ClassVar[bool] = False
+    moments: ClassVar[tuple[str, ...]] = ()
     costs: ClassVar[tuple[Cost, ...]] = ()
     released_widths: ClassVar[tuple[int, int]] = (4, 8)
 
@@ -662,6 +666,10 @@ class Sparsifier(ABC):
         residual = self._checked_residual(state["residual"]) if "residual" in needed else None
         self._restore_own({name: state[name] for name in self._own_state()})
         self._density, self._iteration, self._residual = density, iteration, residual
+
+    def held_bytes(self) -> dict[str, float]:
+        """Return the bytes that a worker holds between exchanges, by the names of arrays, of the whole model."""
+        return held_of(self)
 
     def _own_state(self) -> State:
         """State of the scheme besides density, iteration and residual; arrays that it replaces and does not change."""

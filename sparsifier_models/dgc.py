@@ -139,6 +139,7 @@ class DGC(Thresholded):
     """
 
     name = "dgc"
+    moments = ("velocity",)
     paper = "Lin et al., ICLR 2018, arXiv 1712.01887"
     costs = (threshold_allgather,)
     option_type = DGCOptions

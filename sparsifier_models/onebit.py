@@ -110,6 +110,7 @@ class OneBit(Sparsifier):
     option_type = OneBitOptions
     options: OneBitOptions
     keeps_residual = False
+    moments = ("m", "v")
     room = (1.7, 12.0)
     reads_gradients = False
 
@@ -222,6 +223,11 @@ class OneBit(Sparsifier):
         )
 
     # State
+
+    def held_bytes(self) -> dict[str, float]:
+        """Return the bytes that a worker holds between exchanges: of the memory of the servers one part of P."""
+        found = super().held_bytes()
+        return found | {"server_error": found["server_error"] / self.workers}
 
     def _own_state(self) -> State:
         return {

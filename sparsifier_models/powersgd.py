@@ -338,6 +338,10 @@ class PowerSGD(Dense):
         nbytes = float(self.options.value_bytes or 4) * entries
         return self._reduction(nbytes).in_phase(phase) if entries else Schedule(self.workers)
 
+    def held_bytes(self) -> dict[str, float]:
+        """Return the bytes that a worker holds between exchanges; queries are those of the whole matrices."""
+        return super().held_bytes() | {"queries": self._queries.itemsize * self.lengths[1]}
+
     def _own_state(self) -> State:
         return {"queries": self._queries}
 

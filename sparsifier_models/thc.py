@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, Literal, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -30,6 +30,8 @@ BOUND = 2.1538746940614564
 """T: one entry in 32 of a standard normal distribution lies beyond it, above or below."""
 GRID = 1001
 """Points from -T to T to which entries are rounded."""
+
+F = TypeVar("F", bound=np.floating[Any])
 
 _STAGES = 10
 # Entries at a time: whole blocks of the transform, and few enough to stay in the cache.
@@ -56,6 +58,27 @@ def sender_table() -> tuple[NDArray[np.int64], Floats]:
     return codes, (points - levels[codes]) / (levels[codes + 1] - levels[codes])
 
 
+def butterflies(values: NDArray[F], stages: int) -> NDArray[F]:
+    """Return the Hadamard transform of each block of 2^stages entries, not normalised: twice makes 2^stages times.
+
+    Parameters
+    ----------
+    values : ndarray of float, shape (n,)
+        Whole blocks.
+    stages : int
+
+    Examples
+    --------
+    >>> butterflies(np.array([1.0, 2.0, 3.0, 4.0]), 2)
+    array([10., -2., -4.,  0.])
+    """
+    found = values
+    for stage in range(stages):
+        pairs = found.reshape(-1, 2, 1 << stage)
+        found = np.stack([pairs[:, 0] + pairs[:, 1], pairs[:, 0] - pairs[:, 1]], axis=1)
+    return found.reshape(-1)
+
+
 def hadamard(values: Floats, stages: int) -> Floats:
     """Return the orthonormal Hadamard transform of each block of 2^stages entries; it is its own inverse.
 
@@ -70,11 +93,7 @@ def hadamard(values: Floats, stages: int) -> Floats:
     >>> hadamard(np.array([1.0, 2.0, 3.0, 4.0]), 2)
     array([ 5., -1., -2.,  0.])
     """
-    found = values
-    for stage in range(stages):
-        pairs = found.reshape(-1, 2, 1 << stage)
-        found = np.stack([pairs[:, 0] + pairs[:, 1], pairs[:, 0] - pairs[:, 1]], axis=1)
-    return found.reshape(-1) / math.sqrt(1 << stages)
+    return butterflies(values, stages) / math.sqrt(1 << stages)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -259,6 +278,12 @@ class THC(Sparsifier):
             yield DeviceOp("sum", np.where(np.arange(P) == 0, n, 0), launches=P)
             yield Schedule(P, [Round(server, others, down, phase="sums")])
         yield transform
+
+    def held_bytes(self) -> dict[str, float]:
+        """Return the bytes that a worker holds between exchanges; the padding is that of the whole model."""
+        whole = self._k_at(self.options.scale)
+        padding = self._padded(whole) - whole if self.options.error_feedback else 0
+        return super().held_bytes() | {"padding_error": float(self.padding_error.itemsize * padding)}
 
     def _own_state(self) -> State:
         return {"padding_error": self.padding_error}

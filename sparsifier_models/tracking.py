@@ -128,6 +128,14 @@ class Tracking(Sparsifier):
         if self.tracks:
             rows -= self.tracked
 
+    def held_bytes(self) -> dict[str, float]:
+        """Return the bytes that a worker holds between exchanges: with trackers also their mean, for what is not sent.
+
+        Here that follows from the trackers of all workers.
+        """
+        found = super().held_bytes()
+        return found | {"mean": found["tracked"]} if self.tracks else found
+
     def _own_state(self) -> State:
         return {"begun": np.array(self._begun), **self._trackers}
 

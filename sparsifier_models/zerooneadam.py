@@ -162,6 +162,10 @@ class ZeroOneAdam(OneBit):
             replicas=corrected,
         )
 
+    def held_bytes(self) -> dict[str, float]:
+        """Return the bytes that a worker holds between exchanges; also u, which is there once steps are local."""
+        return super().held_bytes() | {"u": float(self.u.itemsize * self.parameters * self.options.scale)}
+
     def _own_state(self) -> State:
         counters = np.array([self.counters[one] for one in _COUNTERS])
         return {**super()._own_state(), "u": self.u, "counters": counters}

@@ -248,6 +248,7 @@ def profile_yaml(profile: DeviceProfile) -> str:
         f"device: {_quoted(profile.device)}",
         f"source: {_quoted(profile.source)}",
         f"memory_bandwidth: {profile.memory_bandwidth:.3e}",
+        *([f"memory: {profile.memory:.6e}"] if profile.memory else ()),
     ]
     side, beside = profile.side_stream, profile.beside_collectives
     if side is not None:

@@ -10,7 +10,7 @@ import typer
 
 from simnet.base.errors import InputError
 from simnet.commands import completion
-from simnet.commands.options import Fields, Scenario, Seed, Seeds, Stack
+from simnet.commands.options import Fields, Memory, Scenario, Seed, Seeds, Stack
 from simnet.commands.resumable import Execution, carry_out
 from simnet.studies import options
 
@@ -39,6 +39,7 @@ def compare(
     skip: Annotated[
         int | None, typer.Option(min=0, help="First iterations that do not count; default: half of them.")
     ] = None,
+    memory: Memory = None,
     set_: Fields = None,
     stack: Stack = None,
     seed: Seed = None,
@@ -53,7 +54,7 @@ def compare(
     """Compare schemes on one trace and network: time to select and to communicate, volume, density, build-up."""
     from simnet.studies import comparison, runs
 
-    fields = [*(set_ or ()), *options.stack(stack)]
+    fields = [*(set_ or ()), *options.stack(stack), *options.memory(memory)]
     counts = options.counts(workers, "--workers")
     sources = comparison.sources(scenario, counts, options.words(schemes) or [], density, fields, seed)
     scenarios = {
@@ -68,9 +69,13 @@ def compare(
     if skipped >= batch.iterations:
         raise InputError(f"must be less than the {batch.iterations} iterations, got {skipped}", file="--skip")
 
+    held = comparison.Held(elsewhere=execution.elsewhere)
+
     def row(label: str, result: PolicyResult) -> dict[str, Any]:
         key, name, own = batch.labels[label]
-        found = comparison.row(batch.built[key].job.source.workers, name, result, skipped)
+        job = batch.built[key].job
+        known = held.of(job, batch.built[key].policies[name])
+        found = comparison.row(job.source.workers, name, result, skipped, known)
         return {"seed": own} | found if seeds > 1 else found
 
     def show(table: pd.DataFrame) -> None:
@@ -85,6 +90,8 @@ def compare(
         print_wide(comparison_table(table, comparison.title(largest, device, seeds)))
         if seeds > 1:
             typer.echo(f"Intervals at {100 * paired.LEVEL:.0f} %: {paired.METHOD}.")
+        for line in held.sentences():
+            typer.echo(line)
         show_calls(runs.calibration_of(loaded, batch.built[key].job) for key, (_, loaded) in scenarios.items())
         typer.echo(
             f"Results: {folder / ('paired.csv' if seeds > 1 else 'compare.csv')}, {folder / 'figures' / 'compare.png'}"
@@ -94,6 +101,6 @@ def compare(
         batch,
         execution,
         row,
-        lambda rows, missing: comparison.write(folder, rows, largest, device, missing),
+        lambda rows, missing: comparison.write(folder, rows, largest, device, missing, held.sentences()),
         show,
     )

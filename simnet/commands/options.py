@@ -53,6 +53,13 @@ Stack: TypeAlias = Annotated[
         autocompletion=completion.one_of(completion.stacks),
     ),
 ]
+Memory: TypeAlias = Annotated[
+    str | None,
+    typer.Option(
+        metavar="SIZE|device",
+        help="What a worker's device holds, as 16GB, or as its profile says: job.device_memory.",
+    ),
+]
 Force: TypeAlias = Annotated[bool, typer.Option("--force", help="Replace what is there already.")]
 Json: TypeAlias = Annotated[bool, typer.Option("--json", help="Print the figures as JSON.")]
 Policies: TypeAlias = Annotated[

@@ -54,6 +54,8 @@ other down:
     side_stream: {compute: 1.3, kernels: 2.0, source: measured so and so}
     beside_collectives: {compute: 1.5, source: measured so and so}
 
+A profile may say the bytes that the device holds, as ``memory: 16.0e+9``, for a job with ``device_memory: device``.
+
 The method ``"*"`` stands for every method that is not listed. A package may register a function that returns a
 `DeviceProfile`, as an entry point ``simnet.devices``.
 """
@@ -244,6 +246,8 @@ class DeviceProfile:
         How kernels of the exchange run beside the backward pass; without it they wait for the one stream there is.
     beside_collectives : BesideCollectives, optional
         What dense collectives of NCCL cost the backward pass; nothing when omitted.
+    memory : float
+        Bytes that it holds; 0 if that is not known.
 
     Examples
     --------
@@ -259,6 +263,7 @@ class DeviceProfile:
     methods: Mapping[str, Method]
     side_stream: SideStream | None = None
     beside_collectives: BesideCollectives | None = None
+    memory: Size = 0.0
 
     def seconds(self, kernels: Iterable[DeviceOp], workers: int, end: End | None = None) -> NDArray[np.float64]:
         """Return how long each worker takes for the kernels, one after the other.

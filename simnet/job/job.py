@@ -7,7 +7,7 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -27,6 +27,9 @@ if TYPE_CHECKING:
     from simnet.sparsifier_models import Sparsifier
     from simnet.traces import GradientSource
 
+
+Optimizer: TypeAlias = Literal["adam", "momentum", "sgd"]
+"""Adam, and stochastic gradient descent with momentum and without."""
 
 # Bytes of the order of a tensor in the buckets that PyTorch's DistributedDataParallel agrees on.
 _INDEX = 4.0
@@ -189,6 +192,10 @@ class Job:
     deadline : float, optional
         Seconds after the first worker has computed its part of an iteration until which an exchange waits for the
         others; under a strategy. It waits for all when omitted.
+    optimizer : {"adam", "momentum", "sgd"}, optional
+        What moves the parameters, of which memory is counted; Adam is assumed when omitted. A strategy has its own.
+    device_memory : float, optional
+        What the device of a worker holds [byte], > 0.
     strategy : LocalSteps, optional
         How workers train; gradients are exchanged in every iteration when omitted. Else an iteration is several inner
         steps, which `compute` and `update` are of.
@@ -218,6 +225,8 @@ class Job:
     absences: Sequence[Absence] = ()
     churn: Churn | None = None
     deadline: float | None = None
+    optimizer: Optimizer | None = None
+    device_memory: float | None = None
 
     def __post_init__(self) -> None:
         workers = self.source.workers

@@ -10,7 +10,7 @@ import pandas as pd
 from rich.table import Table
 
 from simnet.base.errors import InputError
-from simnet.library.asking import Fields, Share, overrides, verb, words
+from simnet.library.asking import Fields, Share, overrides, quantity, verb, words
 from simnet.library.running import results_of
 from simnet.report import paired
 from simnet.report.comparison import comparison_table, draw
@@ -30,11 +30,14 @@ class Comparison(Shown):
         The scenario, and what stands above the table.
     rows : DataFrame
         A row per exchange, number of workers and seed: what compare.csv holds; see `simnet.report.comparison.COLUMNS`.
+    held : tuple of str
+        What is assumed of memory, and which exchanges do not fit the device.
     """
 
     name: str
     title: str
     rows: pd.DataFrame
+    held: tuple[str, ...] = ()
 
     def __repr__(self) -> str:
         workers = ", ".join(map(str, sorted(self.rows["workers"].unique())))
@@ -69,9 +72,9 @@ class Comparison(Shown):
         return comparison_table(self._shown, self.title)
 
     def sentences(self) -> list[str]:
-        """Return how intervals were found, if there are some."""
+        """Return how intervals were found, if there are some, and what is said of memory."""
         several = "seed" in self.rows
-        return [f"Intervals at {100 * paired.LEVEL:.0f} %: {paired.METHOD}."] if several else []
+        return [*([f"Intervals at {100 * paired.LEVEL:.0f} %: {paired.METHOD}."] if several else []), *self.held]
 
 
 @verb
@@ -82,6 +85,7 @@ def compare(
     workers: int | Sequence[int] | None = None,
     density: float | str | None = None,
     skip: int | None = None,
+    memory: float | str | None = None,
     set: Fields = (),
     stack: str | None = None,
     seed: int | None = None,
@@ -103,6 +107,8 @@ def compare(
         In place of that of the scenario, as ``0.01`` or ``"1 %"``.
     skip : int, optional
         First iterations that do not count; half of them when omitted.
+    memory : float or str, optional
+        What a worker's device holds, as ``"16 GB"`` or bytes, or ``"device"`` for what its profile says.
     set, stack, seed, jobs, progress
         As of `simnet.run`.
     seeds : int
@@ -128,7 +134,8 @@ def compare(
     named = options.words(words(schemes)) or []
     fraction = None if density is None else str(density)
     checked = options.counts(words(counts), "--workers") if counts else []
-    sources = comparison.sources(scenario, checked, named, fraction, overrides(set, stack), seed)
+    fields = [*overrides(set, stack), *options.memory(quantity(memory, "B"))]
+    sources = comparison.sources(scenario, checked, named, fraction, fields, seed)
     tasks, of = {}, {}
     for later in range(seeds):
         for count, first in sources.items():
@@ -142,11 +149,12 @@ def compare(
     if not 0 <= skipped < job.iterations:
         raise InputError(f"must be >= 0 and less than the {job.iterations} iterations, got {skip}", file="--skip")
     results = results_of(tasks, jobs, progress)
-    rows = []
+    rows, held = [], comparison.Held()
     for key, task in tasks.items():
         count, own = of[key]
-        for name in task.run.policies:
-            row = comparison.row(count, name, results[key, name], skipped)
+        for name, policy in task.run.policies.items():
+            row = comparison.row(count, name, results[key, name], skipped, held.of(task.run.job, policy))
             rows.append({"seed": own} | row if seeds > 1 else row)
     title = comparison.title(largest.loaded, job.device, seeds)
-    return Comparison(largest.loaded.name, title, comparison.as_table(rows, largest.loaded))
+    table = comparison.as_table(rows, largest.loaded)
+    return Comparison(largest.loaded.name, title, table, tuple(held.sentences()))

@@ -13,6 +13,7 @@ from rich.table import Table
 from rich.text import Text
 
 from simnet.base.units import format_bytes, format_seconds, format_within
+from simnet.report import memory
 from simnet.report.drawing import BYTES, COLOURS, HOURS, PHASE_COLOURS, SECONDS, Plot, plot, scale, style, unit
 from simnet.report.seeds import versus
 from simnet.report.tables import empty_table
@@ -33,6 +34,7 @@ COLUMNS = {
     "imbalance": "P times the most entries that a worker selected, over those of all",
     "gain": "compression gain: share of the squared norm that was sent",
     "global_error": "norm of a worker's residual, mean over the workers",
+    **memory.COLUMNS,
 }
 """Columns of a comparison, means over iterations; where a model was trained, those of `learning.COLUMNS` follow."""
 
@@ -43,7 +45,7 @@ def comparison_table(rows: pd.DataFrame, title: str) -> Table:
     versus_best = ["vs best", "paired\ninterval"] if several else []
     headings = [
         "workers", "exchange", "iteration", *versus_best, "select", "commu-\nnicate", "sent by\na worker",
-        "actual\ndensity", "build-\nup", "imba-\nlance", "gain", "time\nper gain",
+        "actual\ndensity", "build-\nup", "imba-\nlance", "gain", "time\nper gain", "a worker\nholds",
     ]  # fmt: skip
     trained = "time_to_target_s" in rows
     if trained:
@@ -69,6 +71,7 @@ def comparison_table(rows: pd.DataFrame, title: str) -> Table:
                 f"{one['imbalance']:.2f}",
                 f"{one['gain']:.3f}",
                 format_seconds(one["iteration_s"] / one["gain"]) if one["gain"] else "-",
+                "-" if pd.isna(one["memory_B"]) else format_bytes(one["memory_B"]),
                 *(_learnt(one) if trained else ()),
             )
             table.add_row(*(Text(cell) for cell in cells))

@@ -9,8 +9,17 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from simnet.report import barriers, calibrated, co_located, devices, learning, seeds, sharing, spent, stacks
-from simnet.report.sentences import HEADINGS, colocated_rows, learning_rows, rows, sentence, spent_rows, what_happened
+from simnet.report import barriers, calibrated, co_located, devices, learning, memory, seeds, sharing, spent, stacks
+from simnet.report.sentences import (
+    HEADINGS,
+    colocated_rows,
+    learning_rows,
+    memory_of,
+    rows,
+    sentence,
+    spent_rows,
+    what_happened,
+)
 from simnet.report.summary import PHASES, Summary
 from simnet.report.tables import empty_table, fits, print_wide, show_listing
 
@@ -36,7 +45,8 @@ def show(summary: Summary, console: Console | None = None) -> None:
     _print_lines(sentence(summary), [*ran_on(summary), *barrier], console)
     show_calls([summary.get("calibration")], console)
     shared_by = [f"Links are shared {sharing.told(summary['sharing'])}."] if "sharing" in summary else []
-    _print_lines("", [*shared_by, *what_happened(summary)], console)
+    held = memory.told(memory_of(summary), summary.get("memory"))
+    _print_lines("", [*shared_by, *held, *what_happened(summary)], console)
     if learnt := learning_rows(summary):
         show_listing("what the training came to", learning.HEADINGS, learnt, console)
     if bought := spent_rows(summary):

@@ -18,7 +18,7 @@ import markupsafe
 import pandas as pd
 
 from simnet.base.units import format_bandwidth, format_seconds
-from simnet.report import barriers, calibrated, co_located, devices, learning, sentences, sharing, spent, stacks
+from simnet.report import barriers, calibrated, co_located, devices, learning, memory, sentences, sharing, spent, stacks
 from simnet.report.drawing import Plot
 from simnet.report.kept import Recorded
 from simnet.report.page_data import embedded, keys, page_data
@@ -82,6 +82,9 @@ def report(
             learning_rows=sentences.learning_rows(summary),
             spent_headings=spent.headings(summary.get("prices")),
             spent_rows=sentences.spent_rows(summary),
+            memory_headings=memory.HEADINGS,
+            memory_rows=memory.rows(sentences.memory_of(summary)),
+            memory_said=memory.told(sentences.memory_of(summary), summary.get("memory")),
             colocated_headings=co_located.HEADINGS,
             colocated_rows=sentences.colocated_rows(summary),
             ranking=sentences.ranking(summary),

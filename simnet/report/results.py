@@ -43,6 +43,7 @@ from simnet.network import MAX_MIN, STACKS, Sharing, Stack
 from simnet.report import co_located, failures, run_tables
 from simnet.report.calibrated import CalibrationSummary
 from simnet.report.kept import Recorded
+from simnet.report.memory import MemoryLimit, MemorySummary
 from simnet.report.spent import Prices
 from simnet.report.summary import (
     StrategySummary,
@@ -97,6 +98,7 @@ def write_run(
     strategy: StrategySummary | None = None,
     workers: int = 1,
     prices: Prices | None = None,
+    held: tuple[MemoryLimit, Mapping[str, MemorySummary]] | None = None,
     calibration: CalibrationSummary | None = None,
     shared_by: Sharing = MAX_MIN,
     bound: str | None = "clairvoyant",
@@ -117,7 +119,7 @@ def write_run(
         The folder; made when it is not there.
     results : mapping of policy name to PolicyResult
         In the order in which the policies stand in the scenario.
-    scenario, seed, stack, device, barrier, strategy, workers, prices, calibration, shared_by, bound, missing
+    scenario, seed, stack, device, barrier, strategy, workers, prices, held, calibration, shared_by, bound, missing
         As for `simnet.report.summary.summarize`.
     target, reference, untrained
         As for `simnet.report.summary.summarize`.
@@ -156,6 +158,7 @@ def write_run(
         strategy=strategy,
         workers=workers,
         prices=prices,
+        held=held,
         calibration=calibration,
         shared_by=shared_by,
         bound=bound,

@@ -6,7 +6,7 @@ import math
 
 from simnet.base.units import format_bandwidth, format_bytes, format_seconds, format_within
 from simnet.job import MAIN
-from simnet.report import co_located, failures, learning, spent, spread, worth
+from simnet.report import co_located, failures, learning, memory, spent, spread, worth
 from simnet.report.summary import PHASES, PolicySummary, Summary, Switch, learning_of
 
 HEADINGS = (
@@ -65,6 +65,11 @@ def spent_rows(summary: Summary) -> list[tuple[str, ...]]:
     """Return what each policy spent on its inner steps, where that is told."""
     told = {name: one["spent"] for name, one in summary["policies"].items() if "spent" in one}
     return spent.rows(told, summary.get("prices"))
+
+
+def memory_of(summary: Summary) -> dict[str, memory.MemorySummary]:
+    """Return what a worker holds under each policy of which that is known."""
+    return {name: one["memory"] for name, one in summary["policies"].items() if "memory" in one}
 
 
 def learning_rows(summary: Summary) -> list[tuple[str, ...]]:

@@ -20,7 +20,7 @@ from typing_extensions import TypedDict
 from simnet.costs.devices import DeviceProfile
 from simnet.job import EXPLORE, MAIN, Interruption, JobShare
 from simnet.network import MAX_MIN, STACKS, Sharing, Stack
-from simnet.report import co_located, devices, failures, learning, sharing, spent, spread, stacks, worth
+from simnet.report import co_located, devices, failures, learning, memory, sharing, spent, spread, stacks, worth
 from simnet.report.calibrated import CalibrationSummary
 
 PHASES = ("compute", "select", "communicate", "wait")
@@ -74,7 +74,7 @@ class PolicySummary(TypedDict):
     Time, bytes, breakdown and the interval of the time to select are of exploration, too; all else is of the training
     alone. Density and gain are means over its iterations; `spread` is of these with what was explored before them, None
     if there are none. There is `learning` where a model was trained, `spent` under a training strategy or with prices,
-    and `worth` where it is known what the time bought.
+    `worth` where it is known what the time bought, and `memory` where it is known what a worker holds.
     """
 
     iterations: int
@@ -97,6 +97,7 @@ class PolicySummary(TypedDict):
     learning: NotRequired[learning.LearningSummary]
     spent: NotRequired[spent.SpentSummary]
     worth: NotRequired[worth.WorthSummary]
+    memory: NotRequired[memory.MemorySummary]
 
 
 class Winner(TypedDict):
@@ -142,6 +143,7 @@ class Summary(TypedDict):
     barrier: NotRequired[bool]
     strategy: NotRequired[StrategySummary]
     prices: NotRequired[spent.Prices]
+    memory: NotRequired[memory.MemoryLimit]
     calibration: NotRequired[CalibrationSummary]
     sharing: NotRequired[sharing.SharingSummary]
     versions: dict[str, str]
@@ -192,6 +194,7 @@ def summarize(
     strategy: StrategySummary | None = None,
     workers: int = 1,
     prices: spent.Prices | None = None,
+    held: tuple[memory.MemoryLimit, Mapping[str, memory.MemorySummary]] | None = None,
     calibration: CalibrationSummary | None = None,
     shared_by: Sharing = MAX_MIN,
     versions: Mapping[str, str] | None = None,
@@ -228,6 +231,8 @@ def summarize(
         How many there are; needed under a strategy, and with prices.
     prices : Prices, optional
         What is paid for devices and traffic.
+    held : (MemoryLimit, mapping of policy name to MemorySummary), optional
+        What workers hold of memory, and what is assumed of it.
     calibration : CalibrationSummary, optional
         What the run took of a calibrated cluster; none where the network was of none.
     shared_by : Sharing
@@ -282,6 +287,8 @@ def summarize(
         one["shares"] = [co_located.condensed(share, _rounded) for share in (shares or {}).get(name, ())]
     learnt = learnt_by(iterations, target, reference)
     for name, one in policies.items():
+        if held is not None and name in held[1]:
+            one["memory"] = held[1][name]
         if name in learnt:
             one["learning"] = learnt[name]
         if (strategy is not None or prices is not None) and one["iterations"]:
@@ -324,6 +331,8 @@ def summarize(
         made["strategy"] = strategy
     if prices is not None:
         made["prices"] = prices
+    if held is not None:
+        made["memory"] = held[0]
     if calibration is not None:
         made["calibration"] = calibration
     if shared_by != MAX_MIN:

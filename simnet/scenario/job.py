@@ -19,6 +19,7 @@ from simnet.costs import models
 from simnet.costs.devices import DeviceProfile, load_device
 from simnet.job import ColocatedJob, Job, LocalSteps, buckets, create_sparsifier
 from simnet.job.elastic import Absence, deadline_at
+from simnet.job.job import Optimizer
 from simnet.job.local_steps import StrategySet, started
 from simnet.policies import Candidate, Fixed, Flexible, Monitor, OneStepOracle, Policy, Ramp
 from simnet.policies.moo import Moo, Search
@@ -108,6 +109,8 @@ def build_job(
             for one in given.absences or ()
         ],
         churn=churn,
+        optimizer=_optimizer(given),
+        device_memory=_device_memory(given, device, found),
     )
     if given.deadline is not None:
         with found.at("job", "deadline"):
@@ -119,6 +122,24 @@ def build_job(
         with found.at("exchanges", label):
             _try_sizes(candidate(label, exchange), job, _searched(config, label))
     return job
+
+
+def _optimizer(given: schema.Job) -> Optimizer | None:
+    """Return what moves the parameters, where that is known."""
+    train = given.gradients.train
+    if given.optimizer is not None or train is None:
+        return given.optimizer
+    return "momentum" if train.momentum else "sgd"
+
+
+def _device_memory(given: schema.Job, device: DeviceProfile, found: Findings) -> float | None:
+    """Return what a worker's device holds [byte], if that is a limit."""
+    if given.device_memory != "device":
+        return given.device_memory
+    if device.memory:
+        return device.memory / given.workers_per_device
+    found.add(("job", "device_memory"), f"the device profile {device.name} does not say its memory; give a size")
+    return None
 
 
 def _deadline(given: schema.Deadline, job: Job) -> float:

@@ -11,6 +11,7 @@ from typing import Annotated, Any, Literal, Self, TypeAlias
 from pydantic import (
     BeforeValidator,
     ConfigDict,
+    Discriminator,
     Field,
     SerializeAsAny,
     Tag,
@@ -300,6 +301,17 @@ class Prices(Part):
         return self
 
 
+def _which_memory(value: object) -> str:
+    return "<device>" if value == "device" else "<size>"
+
+
+DeviceMemory: TypeAlias = Annotated[
+    Annotated[Literal["device"], Tag("<device>")] | Annotated[PositiveSize, Tag("<size>")],
+    Discriminator(_which_memory),
+]
+"""Bytes that a device holds."""
+
+
 @configures(simnet.job.Job, only=("iterations", "update", "barrier"))
 @configures(traces.synthetic, only=("scale",))
 class Job(Part):
@@ -324,6 +336,16 @@ class Job(Part):
         default=None,
         description="default: gradients are exchanged in every iteration; else one is several inner steps, and the "
         "strategy's optimisers move what is trained",
+    )
+    optimizer: Literal["adam", "momentum", "sgd"] | None = Field(
+        default=None,
+        description="what memory is counted for: Adam, or SGD with momentum or without; default: that which trains a "
+        "model, else Adam; a strategy has its own",
+    )
+    device_memory: DeviceMemory | None = Field(
+        default=None,
+        description="what a worker's device holds, or device for what the profile says; exchanges that need more, "
+        "activations apart, are ruled out",
     )
     prices: Prices | None = Field(default=None, description="what devices and traffic cost, to tell the money")
     update: Any

@@ -341,6 +341,17 @@ class Strategy(ABC):
 
     # The state.
 
+    def held_bytes(self) -> dict[str, float]:
+        """Return the bytes that a worker holds of the arrays of the state, by their names, of the whole model.
+
+        Without those of the schemes, which `Sparsifier.held_bytes` has.
+        """
+        entries, scale = self.replicas.parameters, self.replicas.scale
+        return {
+            name: array.nbytes / len(array) * (scale if array.shape[-1] == entries else 1.0)
+            for name, array in self._kept.items()
+        }
+
     def save(self) -> State:
         """Return all that the next steps depend on, besides the options: arrays that ``numpy.savez`` can store."""
         state: State = {

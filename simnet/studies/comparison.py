@@ -18,6 +18,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -28,7 +29,8 @@ from simnet.base.spreadsheets import guarded_table
 from simnet.base.swap import Files, swapped
 from simnet.base.writing import write_files
 from simnet.costs.devices import DeviceProfile
-from simnet.report import barriers, devices, learning, paired
+from simnet.job.memory import WorkerMemory, of_exchange
+from simnet.report import barriers, devices, learning, memory, paired
 from simnet.report.comparison import COLUMNS, draw
 from simnet.report.results import prepare_folder, versions
 from simnet.report.summary import INTERVAL, learnt_by, significant
@@ -38,7 +40,8 @@ from simnet.studies.runs import mark
 from simnet.studies.variants import variants
 
 if TYPE_CHECKING:
-    from simnet.job import PolicyResult
+    from simnet.job import Job, PolicyResult
+    from simnet.policies import Policy
 
 # The key of a row under which is what its training is judged by.
 _TRAINING = "training"
@@ -117,7 +120,7 @@ def each_fixed(
     return [*fields, *(["job.deaths=null", "job.on_death=null"] if job.deaths is not None else [])]
 
 
-def row(workers: int, label: str, result: PolicyResult, skip: int) -> dict[str, Any]:
+def row(workers: int, label: str, result: PolicyResult, skip: int, held: WorkerMemory | None = None) -> dict[str, Any]:
     """Return the means of a run from iteration `skip` on: a row of the comparison, see `COLUMNS`.
 
     Where a model was trained, there is beside them what `write` needs to tell how that went.
@@ -132,6 +135,8 @@ def row(workers: int, label: str, result: PolicyResult, skip: int) -> dict[str, 
         What the run left.
     skip : int
         First iterations that do not count.
+    held : WorkerMemory, optional
+        What a worker holds.
 
     Raises
     ------
@@ -161,8 +166,51 @@ def row(workers: int, label: str, result: PolicyResult, skip: int) -> dict[str, 
         "bytes_sent_B": means["bytes_sent_B"] / workers,
         "target_density": means["density"],
         **{name: means[name] for name in same},
+        **(dict.fromkeys(memory.COLUMNS, math.nan) if held is None else memory.columns(held)),
         **({_TRAINING: result.iterations[list(_JUDGED)]} if trained else {}),
     }
+
+
+class Held:
+    """What workers hold in the jobs of a comparison, each found once.
+
+    Parameters
+    ----------
+    elsewhere : bool
+        Whether workers live on other machines, so that nothing is found here.
+    """
+
+    def __init__(self, *, elsewhere: bool = False) -> None:
+        self._elsewhere = elsewhere
+        self._known: dict[tuple[int, str], WorkerMemory] = {}
+        self._too_much: dict[str, None] = {}
+        self._assumed = ""
+
+    def of(self, job: Job, policy: Policy) -> WorkerMemory | None:
+        """Return what a worker holds in a job under a policy that keeps to one exchange.
+
+        Parameters
+        ----------
+        job : Job
+            The job.
+        policy : Policy
+            The policy.
+        """
+        if self._elsewhere:
+            return None
+        (candidate,), workers, limit = policy.candidates, job.source.workers, job.device_memory
+        key = workers, candidate.label
+        if key not in self._known:
+            self._known[key] = of_exchange(job, candidate)
+            self._assumed = memory.assumed(job.optimizer, None if job.strategy is None else job.strategy.name)
+            if limit is not None and self._known[key].peak > limit:
+                why = memory.refused(self._known[key], limit)
+                self._too_much[f"{candidate.label} with {workers} workers does not fit: it {why}."] = None
+        return self._known[key]
+
+    def sentences(self) -> list[str]:
+        """Return what is assumed, and which exchanges do not fit the device."""
+        return [*([self._assumed] if self._assumed else []), *self._too_much]
 
 
 FILES = Files(
@@ -179,6 +227,7 @@ def write(
     loaded: Scenario,
     device: DeviceProfile,
     missing: Sequence[str] = (),
+    held: Sequence[str] = (),
 ) -> pd.DataFrame:
     """Write the comparison into its folder, and return it as a table: with several seeds, the means over them.
 
@@ -197,6 +246,8 @@ def write(
         What selected.
     missing : sequence of str
         Labels of runs that are not done.
+    held : sequence of str
+        What is said of memory: as of `Held.sentences`.
     """
     folder, rows = prepare_folder(folder), list(done.values())
     several = "seed" in rows[0]
@@ -211,6 +262,7 @@ def write(
         **({"seeds": table["seed"].unique().tolist()} if several else {}),
         "device": devices.condensed(device),
         "barrier": loaded.config.job.barrier,
+        **({"memory": list(held)} if held else {}),
         "versions": versions(),
         "rows": table.astype(object).where(table.notna(), None).to_dict(orient="records"),
     }

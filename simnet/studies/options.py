@@ -27,6 +27,15 @@ def stack(name: str | None) -> list[str]:
     return [f"network.stack={name}"]
 
 
+def memory(size: str | None) -> list[str]:
+    """Return the field of a scenario that `--memory` sets, as ``--set`` does; none if it is not given."""
+    if size is None:
+        return []
+    if size != "device":
+        quantity(size, "--memory", units.size)
+    return [f"job.device_memory={size}"]
+
+
 def without_strategy(scenario: Scenario, instead: str) -> None:
     """Refuse a scenario whose workers train by a strategy.
 

@@ -22,9 +22,11 @@ from simnet.base.rng import stream
 from simnet.base.swap import swapped
 from simnet.interchange import kind_of
 from simnet.job import Checkpoint, Job, LocalSteps, PolicyResult, buckets, create_sparsifier
+from simnet.job.memory import WorkerMemory, of_candidates
 from simnet.policies import density_at
-from simnet.report import calibrated, seeds
+from simnet.report import calibrated, memory, seeds
 from simnet.report.calibrated import CalibrationSummary
+from simnet.report.memory import MemoryLimit, MemorySummary
 from simnet.report.results import RUN, SEEDS, prepare_folder, summary_of, write_run
 from simnet.report.seeds import SeedsSummary
 from simnet.report.summary import StrategySummary, Summary
@@ -312,6 +314,7 @@ def _told(loaded: Scenario, built: Run, results: Mapping[str, PolicyResult]) -> 
         "strategy": None if own is None else _trained(own, built.job.deadline),
         "workers": built.job.source.workers,
         "prices": loaded.prices,
+        "held": None if loaded.elsewhere else held(built, results),
         "calibration": calibration_of(loaded, built.job),
         "shared_by": built.job.network(0).sharing,
         "bound": built.bound,
@@ -320,6 +323,24 @@ def _told(loaded: Scenario, built: Run, results: Mapping[str, PolicyResult]) -> 
         "reference": next(iter(built.policies)),
         "untrained": _untrained(built.job),
     }
+
+
+def held(built: Run, policies: Iterable[str]) -> tuple[MemoryLimit, dict[str, MemorySummary]]:
+    """Return what a worker holds under policies of a run, and what is assumed of that.
+
+    Parameters
+    ----------
+    built : Run
+        The run.
+    policies : iterable of str
+        Which of its policies.
+    """
+    job, known = built.job, dict[str, WorkerMemory]()
+    limit, own = job.device_memory, job.strategy
+    assumed = memory.assumed(job.optimizer, None if own is None else own.name)
+    said: MemoryLimit = {"assumed": assumed, "limit_B": None if limit is None else round(limit)}
+    each = {name: of_candidates(job, built.policies[name].candidates, known) for name in policies}
+    return said, {name: memory.condensed(one, limit) for name, one in each.items()}
 
 
 def _trained(own: LocalSteps, deadline: float | None) -> StrategySummary:

@@ -1,0 +1,216 @@
+"""What a job takes of a worker's device beside activations: parameters, gradients, optimiser, scheme and messages.
+
+State is that of the objects that a job exchanges with, after exchanges of its first gradients at its largest density;
+messages are those of the same exchanges. Where a job runs on a sample, both count for the whole model.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from simnet.job.job import Job, buckets, create_sparsifier
+from simnet.job.local_steps import started
+from simnet.policies import Candidate
+from simnet.sparsifier_models import Sparsifier
+from simnet.sparsifier_models.held import under_way
+from simnet.strategies import Strategy
+from simnet.traces.source import Evaluable, begun
+
+MOMENTS: Mapping[str, int] = {"adam": 2, "momentum": 1, "sgd": 0}
+"""How many moments optimisers remember of each parameter, in single precision."""
+
+_FLOAT = 4.0
+
+
+class WorkerMemory(NamedTuple):
+    """The most that a worker holds at once [byte]; activations, and what an allocator adds, are left out.
+
+    Parameters
+    ----------
+    parameters, gradients : float
+        Of the model, in single precision.
+    optimizer : float
+        What the optimiser remembers.
+    residual : float
+        What the scheme has kept back.
+    state : float
+        What else it holds from one exchange to the next.
+    masks : float
+        Which entries take part, an entry a byte.
+    outer : float
+        Under a strategy the global parameters, and what their optimiser remembers.
+    in_flight : float
+        Under a strategy, what has been taken and has not arrived.
+    received : float
+        The most of messages that is there at once; see `simnet.sparsifier_models.held.under_way`.
+    """
+
+    parameters: float
+    gradients: float
+    optimizer: float
+    residual: float = 0.0
+    state: float = 0.0
+    masks: float = 0.0
+    outer: float = 0.0
+    in_flight: float = 0.0
+    received: float = 0.0
+
+    @property
+    def peak(self) -> float:
+        """All together."""
+        return float(sum(self))
+
+
+class Taken(NamedTuple):
+    """What the scheme of an exchange takes [byte]; as of `WorkerMemory`, with the moments of an optimiser in it."""
+
+    residual: float
+    state: float
+    masks: float
+    moments: float
+    received: float
+
+
+def of_exchange(job: Job, candidate: Candidate) -> WorkerMemory:
+    """Return what a worker of a job holds that exchanges in one way.
+
+    Parameters
+    ----------
+    job : Job
+        The job.
+    candidate : Candidate
+        The exchange.
+
+    Raises
+    ------
+    ValueError
+        If its options do not fit the job.
+    """
+    if job.strategy is not None:
+        return _under_strategy(job, candidate)
+    density = max(max(ramp.start, ramp.end) for ramp in job.density)
+    gradients = begun(job.source).gradients(0, np.arange(job.source.workers))
+    taken = []
+    for bucket in buckets(job.source, job.overlap):
+        model = create_sparsifier(candidate, bucket, job)
+        model.density = density
+        taken.append(of_scheme(model, gradients[:, bucket.entries]))
+    return around(_FLOAT * job.source.true_parameters, job.optimizer or "adam", taken)
+
+
+def around(gradient: float, optimizer: str, taken: Iterable[Taken]) -> WorkerMemory:
+    """Return what a worker holds, given what its schemes take, one after another.
+
+    Parameters
+    ----------
+    gradient : float
+        Bytes of the gradient, and of the parameters.
+    optimizer : str
+        One of `MOMENTS`, unless a scheme has moments of its own.
+    taken : iterable of Taken
+        What the scheme of each part of the gradient takes.
+    """
+    each = list(taken)
+    residual, state, masks, moments, _ = np.sum(each, axis=0).tolist() if each else [0.0] * 5
+    received = max((one.received for one in each), default=0.0)
+    return WorkerMemory(
+        gradient, gradient, moments or MOMENTS[optimizer] * gradient, residual, state, masks, received=received
+    )
+
+
+def of_scheme(model: Sparsifier, rows: NDArray[np.float32]) -> Taken:
+    """Return what a scheme takes after an exchange, or two where the first is of another kind or what is sent varies.
+
+    Parameters
+    ----------
+    model : Sparsifier
+        The scheme.
+    rows : ndarray of float32, shape (P, n)
+        What it exchanges.
+    """
+    received, whole = 0.0, _FLOAT * model.parameters * model.options.scale
+    for _ in range(1 if model.fixed_volume and model.restarts else 2):
+        made = model.exchange(rows)
+        received = max(received, float(under_way(made.schedule, made.kernels, whole).max()))
+    held, arrays = model.held_bytes(), model.save()
+    residual = held.pop("residual", 0.0)
+    moments = sum(held.pop(name, 0.0) for name in model.moments)
+    # A flag for each entry, in contrast to one for each worker.
+    masks = sum(held.pop(name) for name in list(held) if name in arrays and _is_mask(arrays[name], model.parameters))
+    return Taken(residual, sum(held.values()), masks, moments, received)
+
+
+def _is_mask(array: NDArray[np.generic], parameters: int) -> bool:
+    return array.dtype == np.bool_ and array.shape[-1] >= parameters
+
+
+def of_candidates(job: Job, candidates: Sequence[Candidate], known: dict[str, WorkerMemory]) -> WorkerMemory:
+    """Return what a worker holds that takes now this exchange and now that: of the one that takes the most.
+
+    Parameters
+    ----------
+    job : Job
+        The job.
+    candidates : sequence of Candidate
+        The exchanges.
+    known : dict of str to WorkerMemory
+        What is known of exchanges, by label; takes what is found.
+    """
+    for one in candidates:
+        if one.label not in known:
+            known[one.label] = of_exchange(job, one)
+    return max((known[one.label] for one in candidates), key=lambda found: found.peak)
+
+
+def _under_strategy(job: Job, candidate: Candidate) -> WorkerMemory:
+    """Return what a worker holds that trains by a strategy, whose optimisers are what they are."""
+    own, source = job.strategy, job.source
+    assert own is not None
+    strategy = started(source, own.name, own.options, candidate, seed=job.seed, bucket=own.bucket)
+    held = strategy.held_bytes()
+    parts = {"parameters": 0.0, "optimizer": 0.0, "outer": 0.0, "in_flight": 0.0}
+    for name, nbytes in held.items():
+        parts[_part(name)] += nbytes
+    # What is added up over inner steps takes the place of a gradient.
+    parts["in_flight"] -= held.get("sum", 0.0)
+    density = max(max(ramp.start, ramp.end) for ramp in job.density)
+    gradients = source.gradients_at(strategy.local, 0) if isinstance(source, Evaluable) else source.gradients(0)
+    for model in strategy.schemes:
+        model.density = density
+    masks, received = _of_step(strategy, gradients) if strategy.steps == 1 else (0.0, 0.0)
+    # How much is sent hardly depends on which entries they are.
+    taken = [of_scheme(one, np.ascontiguousarray(gradients[:, : one.parameters])) for one in strategy.schemes]
+    scheme = around(_FLOAT * source.true_parameters, "sgd", taken)
+    return scheme._replace(
+        parameters=parts["parameters"],
+        optimizer=parts["optimizer"] + scheme.optimizer,
+        masks=scheme.masks + masks,
+        outer=parts["outer"],
+        in_flight=parts["in_flight"],
+        received=max(scheme.received, received),
+    )
+
+
+def _part(name: str) -> str:
+    """Return what an array of a strategy is part of."""
+    if name == "local":
+        return "parameters"
+    if name.startswith("inner."):
+        return "optimizer"
+    return "outer" if name == "master" or name.startswith("outer.") else "in_flight"
+
+
+def _of_step(strategy: Strategy, gradients: NDArray[np.float32]) -> tuple[float, float]:
+    """Return the bytes of masks of all tensors that come in an inner step, and the most of messages of no scheme."""
+    masks = received = 0.0
+    for sync in strategy.step(gradients).syncs:
+        if sync.what == "masks":
+            masks += sync.payload
+        elif sync.scheme is None:
+            whole = _FLOAT * strategy.replicas.parameters * strategy.replicas.scale
+            received = max(received, float(under_way(sync.schedule, sync.kernels, whole).max(initial=0.0)))
+    return masks, received

@@ -1,0 +1,245 @@
+"""What a worker holds: measured from what exchanges, against closed forms."""
+
+import json
+from dataclasses import replace
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from commands import did, refused
+from jobs import AG, DENSE, RING, Source, job_on, star
+from simnet import collectives
+from simnet.costs.devices import DeviceOp, load_device
+from simnet.costs.models import Layer
+from simnet.job import LocalSteps, Overlap
+from simnet.job.memory import MOMENTS, of_candidates, of_exchange
+from simnet.parallel import fsdp2, time_step, units
+from simnet.policies import Candidate, Ramp
+from simnet.report import memory as told
+from simnet.sparsifier_models import create, names
+from simnet.sparsifier_models.held import under_way
+from simnet.strategies import SGD, AdamW
+from simnet.strategies.diloco import INNER
+
+WORKERS, DENSITY = 8, 0.1
+SCALE = 10.0
+
+
+def job_of(sizes=(600, 1000, 400), scale=SCALE, **changes):
+    return job_on(star(WORKERS), WORKERS, source=Source(WORKERS, sizes, scale), **changes)
+
+
+JOB = job_of()
+N = 4.0 * JOB.source.true_parameters
+"""Bytes of the gradient."""
+K = DENSITY * N / 4
+"""Entries that are kept."""
+
+
+# Closed forms
+
+
+def test_top_k_keeps_one_residual_and_receives_p_messages():
+    found = of_exchange(JOB, Candidate("topka", "topka"))
+    assert found.residual == N
+    assert found.state == 0
+    assert found.received == pytest.approx(WORKERS * 8 * K)
+
+
+def test_a_dense_ring_holds_two_chunks():
+    found = of_exchange(JOB, DENSE)
+    assert (found.residual, found.state) == (0, 0)
+    assert found.received == pytest.approx(2 * N / WORKERS)
+
+
+def test_ar_topk_holds_indices_values_and_two_chunks_of_these():
+    found = of_exchange(JOB, RING)
+    assert found.residual == N
+    assert found.received == pytest.approx(4 * K + 4 * K + 2 * 4 * K / WORKERS)
+
+
+def test_ok_topk_receives_less_than_top_k_and_at_least_the_regions_of_all():
+    found = of_exchange(JOB, Candidate("oktopk", "oktopk"))
+    assert found.residual == N
+    # In the end all have the k entries that count; each of them has a value and an index.
+    assert 8 * K < found.received < of_exchange(JOB, AG).received
+
+
+def test_ef21_holds_a_tracker_and_the_mean_of_all_trackers():
+    found = of_exchange(JOB, Candidate("ef21", "ef21"))
+    assert (found.residual, found.state) == (0, 2 * N)
+    assert of_exchange(JOB, Candidate("plain", "ef21", {"error_feedback": False})).state == 0
+
+
+def test_one_bit_adam_has_the_moments_itself_and_a_part_of_the_servers_memory():
+    found = of_exchange(JOB, Candidate("onebit", "onebitadam"))
+    padded = 4 * create("onebitadam", WORKERS, JOB.source.parameters).padded * SCALE
+    assert found.optimizer == 2 * N
+    assert found.state == pytest.approx(padded + padded / WORKERS)
+
+
+@pytest.mark.parametrize("scheme", ["dgc"])
+def test_momentum_of_a_scheme_takes_the_place_of_the_optimisers(scheme):
+    plain, corrected = (
+        of_exchange(replace(JOB, optimizer="sgd"), Candidate(scheme, scheme, {"momentum": one})) for one in (0.0, 0.9)
+    )
+    assert (plain.optimizer, corrected.optimizer) == (0, N)
+    assert plain.state == corrected.state == 0
+
+
+@pytest.mark.parametrize("optimizer", MOMENTS)
+def test_optimisers_hold_their_moments(optimizer):
+    found = of_exchange(replace(JOB, optimizer=optimizer), DENSE)
+    assert found.optimizer == MOMENTS[optimizer] * N
+    assert found.peak == pytest.approx((2 + MOMENTS[optimizer]) * N + found.received)
+
+
+def _under(name, candidate=DENSE, steps=1, **options):
+    return of_exchange(replace(JOB, strategy=LocalSteps(name, options, steps)), candidate)
+
+
+def test_diloco_holds_the_anchor_and_the_outer_momentum():
+    found = _under("diloco", steps=5, period=5)
+    assert found.outer == 2 * N
+    assert found.optimizer == pytest.approx(2 * N, abs=8)
+    assert _under("diloco", steps=5, period=5, outer=SGD(0.7)).outer == N
+    assert isinstance(INNER, AdamW)
+
+
+def test_compressed_diloco_also_holds_the_residual_of_its_scheme():
+    found = _under("diloco", AG, steps=5, period=5)
+    assert (found.outer, found.residual) == (2 * N, N)
+    assert found.received == pytest.approx(WORKERS * 8 * K)
+
+
+def test_what_streams_is_held_until_it_arrives():
+    assert _under("streaming", steps=6, period=6, fragments=3, delay=1, inner=AdamW()).in_flight == N
+
+
+def test_masks_of_sparta_take_a_byte_an_entry():
+    assert _under("sparta", inner=SGD(0.1)).masks == N / 4
+
+
+def test_accumulated_gradients_take_the_place_of_gradients():
+    assert _under("accumulation", steps=2, period=2, inner=SGD(0.1)).peak == pytest.approx(2 * N + N / 4, rel=0.2)
+
+
+def test_fsdp2_holds_shards_and_no_more_than_three_units_at_a_time():
+    layers = [Layer(f"h.{number}.weight", (64, 64)) for number in range(4)]
+    found = time_step(fsdp2(units(layers), 4), star(4), forward=0.1, backward=0.2).memory()
+    whole = 4 * 4 * 64 * 64
+    assert (found.parameters, found.gradients, found.optimizer) == (whole / 4, whole / 4, 2 * whole / 4)
+    assert found.gathered <= whole
+
+
+# What has to hold
+
+
+@pytest.mark.parametrize("scheme", names())
+def test_state_counts_for_the_whole_model_whatever_the_sample(scheme):
+    options = {"threshold": 0.5} if scheme == "hardthreshold" else {}
+    small, large = (
+        of_exchange(job_of(sizes, scale), Candidate(scheme, scheme, options))
+        for sizes, scale in (((600, 1000, 400), 16.0), ((2400, 4000, 1600), 4.0))
+    )
+    assert small.residual == large.residual
+    assert small.optimizer == large.optimizer
+    # What is not as long as the gradient is no more than a few numbers per worker or layer.
+    assert small.state == pytest.approx(large.state, rel=0.2, abs=64 * WORKERS)
+
+
+@pytest.mark.parametrize("scheme", names())
+def test_a_worker_never_holds_more_messages_than_come_and_what_it_gives(scheme):
+    model = create(scheme, WORKERS, 4096, DENSITY, layers=[("a", (32, 64)), ("b", (64, 32))])
+    rows = np.random.default_rng(0).standard_normal((WORKERS, 4096)).astype(np.float32)
+    made = model.exchange(rows)
+    given = sum(call.nbytes for call in made.schedule.calls)
+    most = under_way(made.schedule, made.kernels, 4.0 * 4096)
+    assert (most <= made.schedule.bytes_received() + given + 1e-9).all()
+    if made.schedule.rounds:
+        assert (most >= max(np.bincount(one.dst, one.nbytes, WORKERS).max() for one in made.schedule.rounds)).any()
+
+
+def test_what_is_added_up_makes_room():
+    gathers = collectives.allgather_ring(4, 8.0)
+    both = gathers.concat(gathers)
+    kept = under_way(both, [DeviceOp("scatter", 1, before=6)], 1e9)
+    released = under_way(both, [DeviceOp("scatter", 1, before=3), DeviceOp("scatter", 1, before=6)], 1e9)
+    assert kept.tolist() == [64.0] * 4
+    assert released.tolist() == [32.0] * 4
+
+
+def test_buckets_share_the_room_for_messages_and_not_that_of_residuals():
+    whole = of_exchange(JOB, AG)
+    parts = of_exchange(replace(JOB, overlap=Overlap(bucket=1.0)), AG)
+    assert parts.residual == whole.residual
+    assert parts.received == pytest.approx(whole.received / 2, rel=0.01)
+
+
+def test_the_largest_density_counts():
+    ramps = [Ramp(4, 0.4, 0.1), Ramp(1, 0.1, 0.1)]
+    assert of_exchange(replace(JOB, density=ramps), AG).received == pytest.approx(4 * of_exchange(JOB, AG).received)
+
+
+def test_who_may_switch_needs_what_the_largest_needs():
+    known = {}
+    assert of_candidates(JOB, [DENSE, AG, RING], known) == known["AG"]
+    assert set(known) == {"dense", "AG", "ART-ring"}
+
+
+# What is said
+
+
+def test_what_does_not_fit_is_said_with_its_parts():
+    found = of_exchange(JOB, AG)
+    said = told.refused(found, 1000.0)
+    assert "messages 128 kB" in said
+    assert "of the 1 kB of a device" in said
+    assert not told.condensed(found, 1000.0)["fits"]
+    assert told.condensed(found, found.peak)["fits"]
+    assert sum(value for name, value in told.condensed(found).items() if name != "peak_B") == round(found.peak)
+
+
+@pytest.mark.parametrize(("optimizer", "words"), [(None, "assumed is Adam"), ("momentum", "SGD with momentum")])
+def test_what_is_assumed_is_named(optimizer, words):
+    assert words in told.assumed(optimizer)
+    assert "activations" in told.assumed(optimizer)
+
+
+def test_devices_say_what_they_hold():
+    assert load_device("v100").memory == 16e9
+    assert load_device("ideal").memory == 0
+
+
+def test_a_run_tells_what_workers_hold(tmp_path):
+    out = tmp_path / "run"
+    fields = ("--set", "job.iterations=2", "--set", "job.device_memory=245 MB")
+    said = did("run", "quickstart", *fields, "--out", out).stdout
+    assert "AG does not fit: it needs 252 MB of the 245 MB" in said
+    assert "ART-ring does not fit" not in said
+    summary = json.loads((out / "summary.json").read_text())
+    one = summary["policies"]["AG"]["memory"]
+    assert (one.pop("fits"), summary["memory"]["limit_B"]) == (False, 245_000_000)
+    assert one.pop("peak_B") == pytest.approx(sum(one.values()), abs=5)
+    assert "What a worker holds" in (out / "report.html").read_text()
+
+
+def test_a_comparison_tells_what_workers_hold(tmp_path):
+    fields = ("--workers", "2,4", "--set", "job.iterations=2", "--schemes", "topk,ef21", "--memory", "300 MB")
+    said = did("compare", *fields, "--out", tmp_path).stdout
+    assert "ef21 with 2 workers does not fit" in said
+    assert "topk with" not in said
+    rows = pd.read_csv(tmp_path / "compare.csv")
+    assert (rows["memory_B"] > rows["memory_state_B"] + rows["memory_received_B"]).all()
+    assert any("does not fit" in line for line in json.loads((tmp_path / "compare.json").read_text())["memory"])
+
+
+@pytest.mark.parametrize("given", ["16", "much"])
+def test_a_limit_has_a_unit(given):
+    assert "--memory" in refused("compare", "--memory", given)
+
+
+def test_a_device_that_does_not_say_what_it_holds_is_refused():
+    fields = ("--set", "job.device_memory=device", "--set", "job.device=ideal")
+    assert "does not say its memory" in refused("run", "quickstart", *fields)
