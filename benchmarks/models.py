@@ -28,7 +28,9 @@ from simnet.scenario import load
 from simnet.scenario.runner import run_here
 from simnet.sparsifier_models import Sparsifier, create
 from simnet.sparsifier_models.selection import kth_magnitude
+from simnet.studies.step import timed
 from simnet.studies.sweeping import cell, work
+from simnet.studies.timing import in_scenario
 from simnet.traces import synthetic
 from simnet.traces.synthetic import SyntheticSource
 
@@ -40,6 +42,19 @@ network: {topology: {star: {latency: 10 us, bandwidth: 100 Gbit/s}}}
 job: {model: resnet50, scale: 1024, iterations: 4, density: 1 %}
 exchanges: {it: {scheme: SCHEME}}
 policies: {it: {fixed: it}}
+"""
+DEVICES = """
+name: devices
+workers: 64
+network:
+  topology:
+    multi_gpu_nodes:
+      {nodes: 8, gpus_per_node: 8, intra_latency: 1 us, intra_bandwidth: 300 GB/s, nic_latency: 5 us,
+       nic_bandwidth: 400 Gbit/s}
+  weather: [{links: all, bandwidth: {noise: {sigma: 20 %, tau: 20 s, every: 100 ms}}}]
+job: {model: resnet50, scale: 1024, iterations: 1, density: 1 %}
+exchanges: {dense: {scheme: dense}}
+policies: {dense: {fixed: dense}}
 """
 
 
@@ -165,6 +180,23 @@ def local_steps() -> Iterator[Row]:
     yield Row("GPT-2 XL, 8 workers, scale 20000, local steps: peak memory", peak(), "GB", 4.0)
 
 
+def sharded_steps() -> Iterator[Row]:
+    """Time 100 steps of a transformer of 8 billion parameters by FSDP2 on 64 devices while every link changes."""
+    path = Path("steps_sharded.yaml")
+    path.write_text(DEVICES, encoding="utf-8")
+    try:
+        place = in_scenario(load(str(path), []))
+    finally:
+        path.unlink()
+    dtypes = ["param_dtype=bfloat16", "reduce_dtype=float32"]
+
+    def run() -> None:
+        timed("llama3-8b", "fsdp2", 64, lambda: place, given=dtypes, steps=100)
+
+    yield Row("Llama 3 8B, FSDP2 on 64 devices with weather: 100 steps", seconds(run), "s", 60.0)
+    yield Row("Llama 3 8B, FSDP2 on 64 devices with weather: peak memory", peak(), "GB", 2.0)
+
+
 def once_for_all() -> Iterator[Row]:
     """Count how often gradients of an iteration are made where four policies share them."""
     made = counted(SyntheticSource, "_make")
@@ -232,6 +264,7 @@ CASES: dict[str, Callable[[], Iterator[Row]]] = {
     "local-steps": local_steps,
     "spardl-1024": lambda: of_a_thousand("spardl"),
     "oktopk-1024": lambda: of_a_thousand("oktopk"),
+    "sharded": sharded_steps,
     "sweep": sweep,
     "once": once_for_all,
     "kth": kth,

@@ -17,9 +17,11 @@ PUBLISHED = {
     "gpt2": 124_439_808,
     "gpt2-xl": 1_557_611_200,
     "vit-paper": 132_863_336,
+    "llama3-8b": 8_030_261_248,
 }
 TENSORS = {"resnet18": 62, "resnet50": 161, "alexnet": 16, "vgg16": 32, "vit-paper": 22, "bert-base": 199, "gpt2": 148}
 TENSORS["gpt2-xl"] = 580
+TENSORS["llama3-8b"] = 291
 
 
 def test_every_model_has_the_published_number_of_parameters():

@@ -317,7 +317,8 @@ def test_zero_buckets_may_be_full() -> None:
 
 
 def test_units_of_the_known_models_have_all_tensors() -> None:
-    for name, blocks in (("gpt2", 12), ("gpt2-xl", 48), ("bert-base", 12), ("vit-l-16", 24), ("resnet50", 16)):
+    known = {"gpt2": 12, "gpt2-xl": 48, "llama3-8b": 32, "bert-base": 12, "vit-l-16": 24, "resnet50": 16}
+    for name, blocks in known.items():
         profile = model(name)
         found = units(profile.layers)
         assert len(found.blocks) == blocks

@@ -93,3 +93,23 @@ def test_what_is_wrong_is_told_with_the_option(words: dict[str, object], says: s
     asked = {"model": "gpt2", "sharding": "fsdp2", "workers": 4, **words}
     with pytest.raises(InputError, match=re.escape(says)):
         timed(asked.pop("model"), asked.pop("sharding"), asked.pop("workers"), lambda: place, **asked)  # type: ignore[arg-type]
+
+
+def test_several_steps_are_told_by_their_percentiles() -> None:
+    asked = ("--model", "resnet18", "--sharding", "ddp", "--workers", "4", "--compute", "60 ms", "--steps", "9")
+    weather = ("--scenario", "fluctuating_wan", "--set", "network.stack=ideal")
+    found = CliRunner().invoke(app, ["step", *asked, *weather, "--json"], catch_exceptions=False)
+    figures = json.loads(found.stdout)
+    each = figures["steps"]["step"]["each_s"]
+    assert len(each) == 9
+    assert len(set(each)) > 1
+    assert each[0] == figures["step_s"]
+    # The least time within which so many of 100 steps are is that of a step.
+    assert figures["steps"]["step"]["p50_s"] == sorted(each)[4]
+    assert figures["steps"]["step"]["p90_s"] == figures["steps"]["step"]["p99_s"] == max(each)
+    assert len(figures["steps"]["exposed"]["each_s"]) == 9
+    lines = CliRunner().invoke(app, ["step", *asked, *weather], catch_exceptions=False).stdout
+    assert re.search(r"of each step +p50 +p90 +p99 +least +most", lines)
+    assert re.search(r"^ whole ", lines, re.MULTILINE)
+    assert "the first step takes" in lines
+    assert "all_reduce float32" not in lines

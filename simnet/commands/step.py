@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from simnet.commands import completion
+from simnet.commands import completion, terminal
 from simnet.commands.options import Json
 from simnet.commands.time import Target
 from simnet.studies.target import Target as NamedNetwork
@@ -48,28 +48,47 @@ class Shared:
     ] = None
 
 
-def step(*, shared: Shared, target: Target, json_: Json = False) -> None:
+def step(
+    *,
+    shared: Shared,
+    target: Target,
+    steps: Annotated[
+        int | None,
+        typer.Option(
+            min=1,
+            max=100_000,
+            metavar="N",
+            help="Time N steps one after another, while links change, and tell how they spread.",
+        ),
+    ] = None,
+    json_: Json = False,
+) -> None:
     """Tell what a training step of a replicated or sharded model calls, how long it takes, and what memory."""
     where = NamedNetwork(**vars(target))
     where.refuse_unused("simnet step")
     from simnet.studies.step import timed
     from simnet.studies.timing import place_of
 
-    found = timed(
-        shared.model,
-        shared.sharding,
-        shared.workers,
-        lambda: place_of(where, shared.workers),
-        given=shared.option or (),
-        compute=shared.compute,
-        backward=shared.backward,
-        algorithms=shared.algorithm or (),
-    )
+    with terminal.progress("steps"):
+        found = timed(
+            shared.model,
+            shared.sharding,
+            shared.workers,
+            lambda: place_of(where, shared.workers),
+            given=shared.option or (),
+            compute=shared.compute,
+            backward=shared.backward,
+            algorithms=shared.algorithm or (),
+            steps=steps or 1,
+        )
     if json_:
         typer.echo(json.dumps(found.figures(), indent=2, allow_nan=False))
         return
     from simnet.report.tables import show_listing
 
-    show_listing("collectives of a training step", found.headings(), found.rows())
+    if steps is None:
+        show_listing("collectives of a training step", found.headings(), found.rows())
+    else:
+        show_listing(f"{steps:,} training steps", *found.spread())
     for line in found.sentences():
         typer.echo(line)

@@ -2,7 +2,8 @@
 
 `ddp`, `fsdp2` (with HSDP) and `zero` return what every worker does in a step, in the order in which it is issued: from
 tensors, workers and options to a `StepGraph`, whose `calls` are the collectives with group, elements and dtype.
-`time_step` places it on a network, and returns when everything began and ended, and what memory that takes.
+`time_step` places it on a network, and returns when everything began and ended, and what memory that takes;
+`time_steps` times it again and again while links change.
 
 Examples
 --------
@@ -16,6 +17,7 @@ CollectiveCall(operation='all_gather', unit='root', group='shard', ranks=4, in_e
 from simnet.parallel.ddp import ddp
 from simnet.parallel.fsdp2 import fsdp2
 from simnet.parallel.graph import CollectiveCall, Compute, StepGraph
+from simnet.parallel.series import StepSeries, time_steps
 from simnet.parallel.timing import Memory, StepTiming, time_step
 from simnet.parallel.units import Unit, Units, modules, units
 from simnet.parallel.zero import zero
@@ -27,6 +29,7 @@ __all__ = [
     "Limits",
     "Memory",
     "StepGraph",
+    "StepSeries",
     "StepTiming",
     "Unit",
     "Units",
@@ -34,6 +37,7 @@ __all__ = [
     "fsdp2",
     "modules",
     "time_step",
+    "time_steps",
     "units",
     "zero",
 ]

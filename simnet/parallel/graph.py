@@ -2,13 +2,18 @@
 
 Every node waits for the node before it on its queue, and for those that it names. There is a queue for what is computed
 and one for each process group. The graph knows nothing of time: `simnet.parallel.timing` places it on a network.
+
+Most graphs are of workers that all do the same. In a pipeline, workers of another stage have nodes of their own.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Literal, NamedTuple, TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
 
 from simnet.base.checks import whole
 from simnet.collectives.registry import Operation
@@ -16,7 +21,11 @@ from simnet.parallel.units import DTYPE_BYTES
 
 Phase: TypeAlias = Literal["forward", "backward", "clip", "step"]
 
-GroupName: TypeAlias = Literal["world", "shard", "replicate"]
+GroupName: TypeAlias = str
+"""``"world"``, ``"shard"`` and ``"replicate"``, or a name of a graph's layout."""
+
+Groups: TypeAlias = tuple[tuple[int, ...], ...]
+"""The workers of each group."""
 
 COMPUTE = "compute"
 """The queue of what is computed."""
@@ -32,7 +41,8 @@ class CollectiveCall(NamedTuple):
     unit : str
         What it moves: a unit, ``"bucket"`` of gradients, or ``"model"``.
     group : str
-        Between whom: all workers, the ranks that share the shards of a replica, or those that hold the same shard.
+        Between whom: all workers, the ranks that share the shards of a replica, those that hold the same shard, or a
+        group of another name.
     ranks : int
         How many that are.
     in_elements, out_elements : int
@@ -94,11 +104,15 @@ class Compute(NamedTuple):
 
 
 class Node(NamedTuple):
-    """What is done, on which queue, and behind which other nodes (by their numbers, all smaller)."""
+    """What is done, on which queue, behind which other nodes (by their numbers, all smaller), and by whom.
+
+    A worker waits for those of the other nodes that it does itself. `workers` is None where all do it.
+    """
 
     does: Compute | CollectiveCall
     queue: str
     after: tuple[int, ...]
+    workers: tuple[int, ...] | None = None
 
 
 class Buffer(NamedTuple):
@@ -132,6 +146,8 @@ class StepGraph:
         What a worker holds all the time.
     buffers : tuple of Buffer
         What it needs for a while besides.
+    layout : mapping of str to Groups
+        Groups that are others than those of `replicas` replicas of consecutive workers.
     """
 
     nodes: tuple[Node, ...]
@@ -139,6 +155,7 @@ class StepGraph:
     replicas: int
     held: Held
     buffers: tuple[Buffer, ...] = ()
+    layout: Mapping[str, Groups] = field(default_factory=dict)
 
     @property
     def calls(self) -> list[CollectiveCall]:
@@ -159,10 +176,32 @@ class StepGraph:
         >>> graph.groups("shard"), graph.groups("replicate")
         ([[0, 1], [2, 3], [4, 5]], [[0, 2, 4], [1, 3, 5]])
         """
+        if name in self.layout:
+            return [list(members) for members in self.layout[name]]
         everyone, each = list(range(self.workers)), self.workers // self.replicas
         if name == "shard":
             return [everyone[first : first + each] for first in range(0, self.workers, each)]
         return [everyone] if name == "world" else [everyone[first::each] for first in range(each)]
+
+    def does(self) -> NDArray[np.bool_]:
+        """Return whether each worker does each node; shape (nodes, P)."""
+        found = np.ones((len(self.nodes), self.workers), dtype=np.bool_)
+        for number, node in enumerate(self.nodes):
+            if node.workers is not None:
+                found[number] = np.isin(np.arange(self.workers), node.workers)
+        return found
+
+    def groups_of(self, node: Node) -> list[list[int]]:
+        """Return the groups that call a collective.
+
+        Parameters
+        ----------
+        node : Node
+            Whose it is.
+        """
+        assert isinstance(node.does, CollectiveCall)
+        found = self.groups(node.does.group)
+        return found if node.workers is None else [one for one in found if set(one) <= set(node.workers)]
 
 
 @dataclass

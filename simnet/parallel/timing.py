@@ -9,12 +9,11 @@ from __future__ import annotations
 
 import functools
 from collections import defaultdict
-from collections.abc import Generator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
-import simpy
 from numpy.typing import ArrayLike, NDArray
 
 from simnet.base.arrays import Floats
@@ -22,6 +21,7 @@ from simnet.base.checks import named
 from simnet.collectives import registry
 from simnet.network import Network
 from simnet.parallel.graph import COMPUTE, CollectiveCall, Compute, StepGraph
+from simnet.parallel.placing import Placing, ScheduleOf
 from simnet.schedule import Schedule
 
 ALGORITHMS: Mapping[str, str] = {
@@ -30,6 +30,7 @@ ALGORITHMS: Mapping[str, str] = {
     "all_reduce": "ring",
     "broadcast": "binomial",
     "reduce": "binomial",
+    "alltoall": "pairwise",
 }
 """By which algorithm each operation goes unless another is given."""
 
@@ -102,17 +103,18 @@ class StepTiming:
         The wait before a part of a pass counts for what ended last of that which it waited for. A collective on the
         queue of computing counts itself. They add up to `exposed`.
         """
-        found = np.zeros_like(self.ended)
+        found, does = np.zeros_like(self.ended), self.graph.does()
         for worker in range(self.graph.workers):
             free = 0.0
             for number, node in enumerate(self.graph.nodes):
-                if node.queue != COMPUTE:
+                if node.queue != COMPUTE or not does[number, worker]:
                     continue
                 gap = self.begun[number, worker] - free
                 if isinstance(node.does, CollectiveCall):
                     found[number, worker] += self.ended[number, worker] - free
                 elif gap > 0:
-                    found[max(node.after, key=lambda one: self.ended[one, worker]), worker] += gap
+                    behind = (one for one in node.after if does[one, worker])
+                    found[max(behind, key=lambda one: self.ended[one, worker]), worker] += gap
                 free = self.ended[number, worker]
             end = int(np.argmax(self.ended[:, worker]))
             found[end, worker] += self.ended[end, worker] - free
@@ -157,6 +159,8 @@ def time_step(
     backward: ArrayLike,
     algorithms: Mapping[str, str] | None = None,
     placement: ArrayLike | None = None,
+    start: float = 0.0,
+    iteration: int = 0,
 ) -> StepTiming:
     """Place a training step on a network, and return when everything began and ended.
 
@@ -175,6 +179,10 @@ def time_step(
         By which algorithm operations go, where not by that of `ALGORITHMS`.
     placement : array_like of int, shape (P,), optional
         The host of each worker; worker p is on host p when omitted.
+    start : float
+        When it begins, on a network whose links change [s].
+    iteration : int
+        Names the random streams of the step.
 
     Raises
     ------
@@ -194,58 +202,35 @@ def time_step(
     >>> round(timing.duration, 4), round(float(timing.exposed[0]), 4)
     (0.319, 0.019)
     """
+    return placed(graph, network, forward, backward, algorithms, placement)(start, iteration)
+
+
+def placed(
+    graph: StepGraph,
+    network: Network,
+    forward: ArrayLike,
+    backward: ArrayLike,
+    algorithms: Mapping[str, str] | None = None,
+    placement: ArrayLike | None = None,
+) -> Callable[[float, int], StepTiming]:
+    """Return what times a step that begins at a time [s], given the number of its iteration.
+
+    Parameters
+    ----------
+    graph, network, forward, backward, algorithms, placement
+        As of `time_step`.
+
+    Raises
+    ------
+    ValueError
+        As of `time_step`.
+    """
     seconds = _seconds(graph, forward, backward)
     hosts = np.arange(graph.workers) if placement is None else np.asarray(placement)
     if hosts.shape != (graph.workers,):
         raise ValueError(f"placement must name a host for each of the {graph.workers} workers")
-    schedule_of = _schedules(algorithms or {})
-    env = simpy.Environment()
-    own = network.on(env)
-    # Where nothing else can be under way, a collective is timed alone.
-    alone = len({(node.queue, node.does.group) for node in graph.nodes if isinstance(node.does, CollectiveCall)}) == 1
-    alone = alone and all(len(graph.groups(call.group)) == 1 for call in graph.calls)
-    if not alone:
-        own.expect(sum(schedule_of(call).n_messages * (graph.workers // call.ranks) for call in graph.calls))
-    shape = len(graph.nodes), graph.workers
-    begun, ended = np.zeros(shape), np.zeros(shape)
-    # The event of the end of each node at each worker; those of a collective share one.
-    done: list[list[simpy.Event]] = []
-    last: dict[str, int] = {}
-
-    def compute(number: int, worker: int) -> Generator[simpy.Event, Any, None]:
-        yield simpy.AllOf(env, waited_for(number, [worker]))
-        begun[number, worker] = env.now
-        yield env.timeout(float(seconds[number, worker]))
-        ended[number, worker] = env.now
-
-    def collective(number: int, call: CollectiveCall, members: list[int]) -> Generator[simpy.Event, Any, None]:
-        yield simpy.AllOf(env, waited_for(number, members))
-        begun[number, members] = env.now
-        at = hosts[members[call.root :] + members[: call.root]]
-        schedule, name = schedule_of(call), ("step", number, members[0])
-        if alone:
-            yield env.timeout(network.time(schedule, env.now, placement=at, stream=name).duration)
-        else:
-            yield own.run(schedule, placement=at, stream=name)
-        ended[number, members] = env.now
-
-    def waited_for(number: int, members: list[int]) -> list[simpy.Event]:
-        return list({id(done[one][worker]): done[one][worker] for one in before[number] for worker in members}.values())
-
-    before: list[list[int]] = []
-    for number, node in enumerate(graph.nodes):
-        queued = [last[node.queue]] if node.queue in last else []
-        before.append([*node.after, *queued])
-        last[node.queue] = number
-        if isinstance(node.does, Compute):
-            done.append([env.process(compute(number, worker)) for worker in range(graph.workers)])
-            continue
-        at: dict[int, simpy.Event] = {}
-        for members in graph.groups(node.does.group):
-            at |= dict.fromkeys(members, env.process(collective(number, node.does, members)))
-        done.append([at[worker] for worker in range(graph.workers)])
-    env.run()
-    return StepTiming(graph, begun, ended)
+    placing = Placing(graph, network, hosts, _schedules(algorithms or {}))
+    return lambda start, iteration: StepTiming(graph, *placing.times(seconds, start, ("step", iteration)))
 
 
 def _seconds(graph: StepGraph, forward: ArrayLike, backward: ArrayLike) -> Floats:
@@ -256,19 +241,19 @@ def _seconds(graph: StepGraph, forward: ArrayLike, backward: ArrayLike) -> Float
         if values.shape not in ((), (graph.workers,)) or not (np.isfinite(values).all() and (values >= 0).all()):
             raise ValueError(f"{name} must be seconds >= 0, one for all or one for each of the {graph.workers} workers")
         passes[name] = np.broadcast_to(values, graph.workers)
-    whole: dict[tuple[str, int], int] = defaultdict(int)
+    whole: dict[object, int] = defaultdict(int)
     for node in graph.nodes:
         if isinstance(node.does, Compute):
-            whole[node.does.phase, node.does.microbatch] += node.does.elements
+            whole[node.does.phase, node.does.microbatch, node.workers] += node.does.elements
     found = np.zeros((len(graph.nodes), graph.workers))
     for number, node in enumerate(graph.nodes):
         if isinstance(node.does, Compute):
-            share = node.does.elements / whole[node.does.phase, node.does.microbatch]
+            share = node.does.elements / whole[node.does.phase, node.does.microbatch, node.workers]
             found[number] = share * passes[node.does.phase]
     return found
 
 
-def _schedules(algorithms: Mapping[str, str]) -> Any:
+def _schedules(algorithms: Mapping[str, str]) -> ScheduleOf:
     """Return a function that returns the schedule of a call."""
     for operation in algorithms:
         named(operation, "operation", list(ALGORITHMS))
@@ -278,7 +263,12 @@ def _schedules(algorithms: Mapping[str, str]) -> Any:
     }
 
     @functools.cache
-    def made(operation: str, ranks: int, nbytes: int) -> Schedule:
+    def made(operation: str, ranks: int, nbytes: float) -> Schedule:
         return chosen[operation].schedule(ranks, nbytes)
 
-    return lambda call: made(call.operation, call.ranks, call.in_bytes)
+    def of(call: CollectiveCall) -> Schedule:
+        # An all-to-all goes by what each rank has for each.
+        parts = call.ranks if call.operation == "alltoall" else 1
+        return made(call.operation, call.ranks, call.in_bytes / parts)
+
+    return of

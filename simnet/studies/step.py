@@ -7,12 +7,26 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields
 
+import numpy as np
+
 from simnet.base import units as quantities
+from simnet.base.arrays import Floats
 from simnet.base.errors import InputError, nearest
 from simnet.costs.models import ModelProfile
 from simnet.costs.models import model as profile_of
 from simnet.network.stack import name_of
-from simnet.parallel import CollectiveCall, Limits, StepGraph, StepTiming, ddp, fsdp2, time_step, units, zero
+from simnet.parallel import (
+    CollectiveCall,
+    Limits,
+    StepGraph,
+    StepSeries,
+    StepTiming,
+    ddp,
+    fsdp2,
+    time_steps,
+    units,
+    zero,
+)
 from simnet.studies import options
 from simnet.studies.timing import Place
 
@@ -25,6 +39,9 @@ SHARDINGS: Mapping[str, Callable[..., StepGraph]] = {
 }
 """What a step is made by."""
 
+PERCENTS = (50, 90, 99)
+"""Percentiles of the times of steps that are told: the least time within which so many of 100 steps are."""
+
 # An iteration from which on all are alike.
 _LATER = 3
 
@@ -33,7 +50,7 @@ _LIMITS = tuple(one.name for one in fields(Limits))
 
 @dataclass(frozen=True)
 class Step:
-    """A training step, timed.
+    """A training step, timed once or several times.
 
     Parameters
     ----------
@@ -51,6 +68,8 @@ class Step:
         Where both come from.
     stack : str
         Name of the transport stack.
+    series : StepSeries
+        The steps, of which `timing` is the first.
     """
 
     model: str
@@ -61,6 +80,7 @@ class Step:
     backward: float
     source: str
     stack: str
+    series: StepSeries
 
     def figures(self) -> dict[str, object]:
         """Return what ``simnet step --json`` prints."""
@@ -79,6 +99,13 @@ class Step:
             "stack": self.stack,
             "exposed_s": float(timing.exposed.max()),
             "memory_B": memory._asdict(),
+            "steps": {
+                name: {
+                    "each_s": values.tolist(),
+                    **{f"p{percent}_s": value for percent, value in zip(PERCENTS, _percentiles(values), strict=True)},
+                }
+                for name, values in (("step", self.series.durations), ("exposed", self.series.exposed))
+            },
             "calls": [
                 {**call._asdict(), "in_bytes": call.in_bytes, "out_bytes": call.out_bytes}
                 | {"begin_s": begin, "end_s": end, "exposed_s": waited}
@@ -108,6 +135,18 @@ class Step:
             for call, begin, end, waited in self._calls()
         ]
 
+    def spread(self) -> tuple[list[str], list[list[str]]]:
+        """Return headings and rows of a table of how the times of several steps spread."""
+        headings = ["of each step", *(f"p{percent}" for percent in PERCENTS), "least", "most"]
+        rows = [
+            [
+                name,
+                *map(quantities.format_seconds, (*_percentiles(values), float(values.min()), float(values.max()))),
+            ]
+            for name, values in (("whole", self.series.durations), ("exposed", self.series.exposed))
+        ]
+        return headings, rows
+
     def sentences(self) -> list[str]:
         """Return how long the step takes, and what memory a worker needs."""
         timing, memory = self.timing, self.timing.memory()
@@ -115,8 +154,9 @@ class Step:
         exposed, size, seconds = float(timing.exposed.max()), quantities.format_bytes, quantities.format_seconds
         between = f"{workers:,} workers" + (f" in {replicas:,} replicas" if replicas > 1 else "")
         share = 100 * exposed / timing.duration if timing.duration else 0.0
+        which = "a" if len(self.series.durations) == 1 else "the first"
         return [
-            f"{self.model}, {self.parameters:,} values, {self.sharding} between {between}: a step takes "
+            f"{self.model}, {self.parameters:,} values, {self.sharding} between {between}: {which} step takes "
             f"{seconds(timing.duration)}, of which workers wait for {seconds(exposed)} ({share:.3g} %).",
             f"A worker needs {size(memory.peak)} at most, activations apart: parameters {size(memory.parameters)}, "
             f"gradients {size(memory.gradients)}, optimiser {size(memory.optimizer)}, and for a while gathered "
@@ -200,8 +240,9 @@ def timed(
     compute: str | None = None,
     backward: str | None = None,
     algorithms: Sequence[str] = (),
+    steps: int = 1,
 ) -> Step:
-    """Return a training step on a network, as options say it.
+    """Return training steps on a network, as options say it.
 
     Parameters
     ----------
@@ -217,6 +258,8 @@ def timed(
         Share of the backward pass in it; default: the profile's.
     algorithms : sequence of str
         As ``all_reduce=tree``; as of `simnet.parallel.time_step`.
+    steps : int
+        How many steps, one after another, >= 1.
 
     Raises
     ------
@@ -237,9 +280,10 @@ def timed(
     if len(found.placement) < workers:
         raise InputError(f"the network has places for {len(found.placement):,} workers only", file="--workers")
     try:
-        timing = time_step(
+        series = time_steps(
             graph,
             found.network,
+            steps,
             forward=(1 - share) * whole,
             backward=share * whole,
             algorithms=options.fields(algorithms, "--algorithm"),
@@ -248,7 +292,11 @@ def timed(
     except ValueError as error:
         raise InputError(str(error), file="--algorithm") from None
     stack = name_of(found.network.stack)
-    return Step(profile.name, sharding, profile.parameters, timing, whole, share, source, stack)
+    return Step(profile.name, sharding, profile.parameters, series.first, whole, share, source, stack, series)
+
+
+def _percentiles(values: Floats) -> list[float]:
+    return [float(one) for one in np.percentile(values, PERCENTS, method="inverted_cdf")]
 
 
 def _value(text: str, name: str) -> object:
