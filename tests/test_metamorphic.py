@@ -28,6 +28,13 @@ def told(case):
     return [np.array(times) for times in answers]
 
 
+def since_origin(one):
+    """Return the same of one answer, since its origin."""
+    if isinstance(one, StalledError):
+        return [one.elapsed]
+    return [*one.left, *one.messages.sent, *one.messages.arrived]
+
+
 def other_parts(case, part):
     """Let jobs have other parts; `part` makes one of a schedule and when it is ready."""
     for job in case.jobs:
@@ -71,6 +78,37 @@ def test_all_seconds_and_all_bytes_may_have_another_unit(seed, times, size):
         job["deaths"] = {rank: t * times for rank, t in job["deaths"].items()}
     for one, more in zip(told(case), told(other), strict=True):
         assert np.array_equal(one * times, more, equal_nan=True)
+
+
+@quick
+@given(seed=seeds, stacked=st.booleans(), ticks=st.integers(1, 2**50))
+def test_all_may_happen_later_with_its_weather(seed, stacked, ticks):
+    """To the last bit, as times are multiples of a power of two: the clocks count from when somebody starts."""
+    tick = 2.0**-20
+    answers = []
+    for later in (0.0, ticks * tick):
+        case = Case(seed, stacked)
+
+        def moved(times, later=later):
+            return np.round(np.asarray(times) / tick) * tick + later
+
+        def changed(signal, one, moved=moved):
+            return None if signal is None else steps(np.append(0.0, moved(one.times[1:])), one.values)
+
+        for link, bandwidth, latency in zip(case.edges, case.bandwidth, case.latency, strict=True):
+            if link in case.weather:
+                one = case.weather[link]
+                case.weather[link] = Weather(changed(one.bandwidth, bandwidth), changed(one.latency, latency))
+        case.background = [ConstantLoad(case.edges[link], load) for link, load in case.load.items()]
+        case.background += [OnOffFlow(src, dst, changed(on, on), limit) for src, dst, on, limit in case.others]
+        other_parts(case, lambda schedule, ready, moved=moved: [(schedule, moved(ready))])
+        for job in case.jobs:
+            job["start"] = moved(job["start"])
+            job["deaths"] = {rank: float(moved(time)) for rank, time in job["deaths"].items()}
+        timed = [case.time(case.network(), job) for job in case.jobs]
+        answers.append([np.array([one.origin - later, *since_origin(one)]) for one in timed])
+    for one, more in zip(*answers, strict=True):
+        assert np.array_equal(one, more, equal_nan=True)
 
 
 @quick
