@@ -197,7 +197,8 @@ def test_a_target_that_nobody_reaches_and_a_reference_that_is_missing_are_blank(
     path.write_text(TRAINING.replace("TARGET", "100 %"))
     loaded = load(path, ["policies={dense: {fixed: dense}, AG: {fixed: AG}}"])
     run = loaded.build()
-    row = comparison.row(2, "AG", run_policy(run.job, "AG", run.policies["AG"]), 5)
+    held = comparison.Held().of(run.job, run.policies["AG"])
+    row = comparison.row(2, "AG", run_policy(run.job, "AG", run.policies["AG"]), 5, held)
     found = comparison.write(tmp_path / "out", {"a": row}, loaded, run.job.device)
     assert found["iterations_to_target"].isna().all()
     (told,) = json.loads((tmp_path / "out" / "compare.json").read_text())["rows"]

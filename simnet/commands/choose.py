@@ -14,7 +14,7 @@ import typer
 
 from simnet.base.errors import InputError, nearest
 from simnet.commands import completion, terminal
-from simnet.commands.options import Fields, Force, Json, Stack
+from simnet.commands.options import Fields, Force, Json, Memory, Stack
 from simnet.studies import options
 
 if TYPE_CHECKING:
@@ -116,6 +116,7 @@ class Method:
         float | None,
         typer.Option(min=1, max=1000, help="By which factor latency and bandwidth may be misjudged; default: 2."),
     ] = None
+    memory: Memory = None
     seed: Annotated[
         int | None,
         typer.Option(min=0, help="Seed of samples and equal routes; default: 0, or the scenario's."),

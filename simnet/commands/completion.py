@@ -87,7 +87,7 @@ def field(_: typer.Context, incomplete: str) -> list[str]:
     Examples
     --------
     >>> field(None, "job.de")
-    ['job.deadline.', 'job.deaths=', 'job.density=', 'job.device=']
+    ['job.deadline.', 'job.deaths=', 'job.density=', 'job.device=', 'job.device_memory=']
     """
     from simnet.scenario.scenario import json_schema
 

@@ -102,6 +102,7 @@ def choose(
     stack: str | None = None,
     error: float | None = None,
     misjudged: float | None = None,
+    memory: float | str | None = None,
     seed: int | None = None,
     progress: Share | None = None,
 ) -> Choice:
@@ -143,6 +144,9 @@ def choose(
         Relative error of closed forms, of which intervals and chances are made; as measured when omitted.
     misjudged : float, optional
         By which factor latency and bandwidth may be misjudged; 2 when omitted.
+    memory : float or str, optional
+        What a worker's device holds, as ``"16 GB"`` or bytes, or ``"device"`` for what its profile says: exchanges that
+        need more are ruled out.
 
     Raises
     ------
@@ -178,6 +182,7 @@ def choose(
         stack=stack,
         error=error,
         misjudged=misjudged,
+        memory=quantity(memory, "B"),
         seed=seed,
     )
     if flags.param:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -18,10 +18,11 @@ from simnet.calibration import CalibratedCostModel, load_cost_model
 from simnet.policies import Candidate, density_at
 from simnet.scenario import load
 from simnet.studies import options
-from simnet.studies.choosing import inputs, job_output, likely, output, whole_job
+from simnet.studies.choosing import holding, inputs, job_output, likely, output, whole_job
 from simnet.studies.choosing.chances import Chances
 from simnet.studies.choosing.decision import Decision
 from simnet.studies.choosing.forecast import WholeJob
+from simnet.studies.choosing.holding import Held
 from simnet.studies.choosing.inputs import Question
 from simnet.studies.choosing.side_by_side import SideBySide, side_by_side
 from simnet.studies.variants import ALL, variants
@@ -52,6 +53,7 @@ class Flags:
     stack: str | None = None
     error: float | None = None
     misjudged: float | None = None
+    memory: str | None = None
     seed: int | None = None
 
     @property
@@ -65,6 +67,7 @@ class AtPoint(NamedTuple):
 
     question: Question
     decision: Decision
+    held: Held
 
     @property
     def weighed(self) -> str:
@@ -73,15 +76,15 @@ class AtPoint(NamedTuple):
 
     def ranking(self) -> Table:
         """Return the choices as a table, the fastest first."""
-        return output.ranking(self.question, self.decision)
+        return output.ranking(*self)
 
     def sentences(self) -> list[str]:
         """Return the decision in words."""
-        return output.sentences(self.question, self.decision)
+        return output.sentences(*self)
 
     def figures(self) -> dict[str, Any]:
         """Return the decision for programs."""
-        return output.figures(self.question, self.decision)
+        return output.figures(*self)
 
     def chances(self) -> dict[str, float]:
         """Return how likely each exchange is the fastest, the fastest first."""
@@ -98,6 +101,7 @@ class OnJob(NamedTuple):
     asked: job_output.Asked
     found: WholeJob
     likely: Chances
+    held: Held
 
     @property
     def weighed(self) -> str:
@@ -106,15 +110,15 @@ class OnJob(NamedTuple):
 
     def ranking(self) -> Table:
         """Return the exchanges as a table, the fastest first."""
-        return job_output.ranking(self.asked, self.found, self.likely)
+        return job_output.ranking(*self)
 
     def sentences(self) -> list[str]:
         """Return the decision in words."""
-        return job_output.sentences(self.asked, self.found, self.likely)
+        return job_output.sentences(*self)
 
     def figures(self) -> dict[str, Any]:
         """Return the decision for programs."""
-        return job_output.figures(self.asked, self.found, self.likely)
+        return job_output.figures(*self)
 
     def chances(self) -> dict[str, float]:
         """Return how likely each exchange is the fastest, the fastest first."""
@@ -147,8 +151,7 @@ def answer(
     """
     refuse_ignored(flags)
     if flags.about_a_point:
-        asked = question(flags)[0]
-        return AtPoint(asked, asked.answer())
+        return _at_point(flags)
     if flags.param:
         fields, schemes = _fields_of_job(flags), options.words(flags.schemes) or ()
         error, pool = flags.error, pool or Here()
@@ -156,6 +159,21 @@ def answer(
             str(flags.scenario), flags.param, schemes, fields, flags.seed, error=error, pool=pool, progress=progress
         )
     return _on_job(flags)
+
+
+def _at_point(flags: Flags) -> AtPoint:
+    """Return the decision at an operating point, among what a device holds."""
+    asked = question(flags)[0]
+    limit, optimizer, shape = holding.limit_of(flags.memory, flags.device), None, None
+    if flags.scenario is not None:
+        loaded = load(flags.scenario, _fields_of_job(flags), flags.seed)
+        optimizer = loaded.config.job.optimizer
+        limit = None if loaded.config.job.device_memory is None else loaded.build().job.device_memory
+    elif flags.parameters is None:
+        shape = flags.model or "resnet50"
+    held = holding.at_point(asked.among, asked.point, limit, optimizer=optimizer, seed=flags.seed or 0, shape=shape)
+    asked = replace(asked, among=held.left(asked.among, lambda one: one.label))
+    return AtPoint(asked, asked.answer(), held)
 
 
 def refuse_ignored(flags: Flags, *, decision: bool = True, table: bool = False, tuner: bool = False) -> None:
@@ -198,6 +216,7 @@ def refuse_ignored(flags: Flags, *, decision: bool = True, table: bool = False, 
     if flags.param:
         simulated = {"--simulate": flags.simulate, "--all": flags.every}
         options.only("decisions without --param, which simulates all of its jobs", False, simulated)
+    options.only("a decision", decision, {"--memory": flags.memory})
     heard = decision and closed and not on_job
     options.only("a decision by closed forms", heard, {"--misjudged": flags.misjudged})
     options.only("a decision by closed forms or over a whole job", heard or on_job, {"--error": flags.error})
@@ -248,10 +267,12 @@ def _on_job(flags: Flags) -> OnJob:
     run = loaded.build()
     effort = math.inf if flags.simulate else whole_job.EFFORT_OF_ALL if flags.every else whole_job.EFFORT
     among = whole_job.candidates_of(loaded, every=flags.every, named=_named(flags))
-    found = whole_job.decide_job(run, among, effort=effort)
+    held = holding.on_job(run.job, [one for one, _ in among])
+    left = held.left(among, lambda one: one[0].label)
+    found = whole_job.decide_job(run, left, effort=effort)
     density = density_at(run.job.density, run.job.iterations - 1)
     asked = job_output.Asked(loaded.name, loaded.config.seed, run.job, density)
-    return OnJob(asked, found, likely.over_job(found.rows, run.job, flags.error))
+    return OnJob(asked, found, likely.over_job(found.rows, run.job, flags.error), held)
 
 
 def _fields_of_job(flags: Flags) -> list[str]:
@@ -261,7 +282,7 @@ def _fields_of_job(flags: Flags) -> list[str]:
         overrides += [f"job.density={options.density(flags.density)!r}", "job.compression_ratio=null"]
     if flags.device is not None:
         overrides.append(f"job.device={json.dumps(flags.device)}")
-    return overrides
+    return [*overrides, *options.memory(flags.memory)]
 
 
 def _named(flags: Flags) -> tuple[Candidate, ...]:

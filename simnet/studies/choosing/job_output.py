@@ -18,13 +18,14 @@ from simnet.report.stacks import name_on
 from simnet.report.tables import empty_table
 from simnet.studies.choosing.chances import Chances
 from simnet.studies.choosing.forecast import Forecast, Gain, WholeJob
+from simnet.studies.choosing.holding import HEADING, NOTHING, Held
 from simnet.studies.choosing.output import advice, few_kept, finite, share
 from simnet.studies.choosing.rehearsals import KEPT_EACH
 
 _HEADINGS = (
     "exchange", "whole job", "over the\nfastest", "chance to\nbe fastest", "expected\nregret",
     "an iteration\n(5 % to 95 %)", "compute", "select", "communicate",
-    "sent by\na worker", "iterations\nsimulated",
+    "sent by\na worker", "iterations\nsimulated", HEADING,
 )  # fmt: skip
 
 
@@ -61,7 +62,7 @@ def title(asked: Asked) -> str:
     )
 
 
-def ranking(asked: Asked, found: WholeJob, likely: Chances) -> Table:
+def ranking(asked: Asked, found: WholeJob, likely: Chances, held: Held = NOTHING) -> Table:
     """Return the exchanges as a table, the fastest first; parts are means over iterations and workers.
 
     Parameters
@@ -72,6 +73,8 @@ def ranking(asked: Asked, found: WholeJob, likely: Chances) -> Table:
         The exchanges, the fastest first.
     likely : Chances
         How likely each of them is the fastest.
+    held : Held
+        What a worker holds with each of them.
     """
     table = empty_table(title(asked), _HEADINGS, ["exchange"])
     for place, row in enumerate(found.rows):
@@ -90,17 +93,18 @@ def ranking(asked: Asked, found: WholeJob, likely: Chances) -> Table:
             format_seconds(each["communicate"]),
             format_bytes(row.sent),
             "all" if row.complete else f"{row.simulated:,}",
+            held.cell(row.label),
         )
         table.add_row(*map(Text, cells), style="bold" if place == 0 or found.tied(row) else "")
     return table
 
 
-def sentences(asked: Asked, found: WholeJob, likely: Chances) -> list[str]:
+def sentences(asked: Asked, found: WholeJob, likely: Chances, held: Held = NOTHING) -> list[str]:
     """Return the decision in words: what, by how much, whether compression pays, and what another policy gains.
 
     Parameters
     ----------
-    asked, found, likely
+    asked, found, likely, held
         As of `ranking`.
     """
     best = found.best
@@ -140,7 +144,7 @@ def sentences(asked: Asked, found: WholeJob, likely: Chances) -> list[str]:
             f"Of {len(sampled)} exchanges a sample of iterations was simulated, spread over the job; --simulate has "
             "all. After +- is what the sample leaves open, as a standard error."
         )
-    return said + _few_kept(asked, found)
+    return said + _few_kept(asked, found) + held.sentences()
 
 
 def _few_kept(asked: Asked, found: WholeJob) -> list[str]:
@@ -154,7 +158,7 @@ def _few_kept(asked: Asked, found: WholeJob) -> list[str]:
     return few_kept(each, [one for one in among if recordings.follows_gradients(one)], corrected=False)
 
 
-def figures(asked: Asked, found: WholeJob, likely: Chances) -> dict[str, Any]:
+def figures(asked: Asked, found: WholeJob, likely: Chances, held: Held = NOTHING) -> dict[str, Any]:
     """Return the decision for programs; names end in units.
 
     Parameters
@@ -165,6 +169,8 @@ def figures(asked: Asked, found: WholeJob, likely: Chances) -> dict[str, Any]:
         The exchanges, the fastest first.
     likely : Chances
         How likely each of them is the fastest.
+    held : Held
+        What a worker holds with each of them.
     """
     job = asked.job
     gain = found.gain_over_dense()
@@ -182,7 +188,8 @@ def figures(asked: Asked, found: WholeJob, likely: Chances) -> dict[str, Any]:
             "barrier": job.barrier,
         },
         "ranking": [
-            _row(row, found) | {"chance_to_be_fastest": float(chance), "expected_regret": finite(float(regret))}
+            _row(row, found)
+            | {"chance_to_be_fastest": float(chance), "expected_regret": finite(float(regret)), **held.of(row.label)}
             for row, chance, regret in zip(found.rows, likely.fastest, likely.regret, strict=True)
         ],
         "decision": found.best.label,
@@ -197,6 +204,7 @@ def figures(asked: Asked, found: WholeJob, likely: Chances) -> dict[str, Any]:
         "best_of_each_iteration": None if found.per_stretch is None else _gain(found.per_stretch),
         "flexible": {one.policy.label: _gain(one) for one in found.flexible},
         "refused": dict(found.refused),
+        "memory": held.figures(),
     }
 
 

@@ -15,6 +15,7 @@ from simnet.report import barriers
 from simnet.report.tables import empty_table
 from simnet.studies.choosing.choices import Choice
 from simnet.studies.choosing.decision import Decision, Flip, Row
+from simnet.studies.choosing.holding import HEADING, NOTHING, Held
 from simnet.studies.choosing.inputs import Question
 from simnet.studies.choosing.operating_point import OperatingPoint
 from simnet.studies.choosing.rehearsals import KEPT_EACH, kept_each, ratio, sample
@@ -37,13 +38,14 @@ _FORMATS: dict[str, Callable[[float], str]] = {
 }
 
 
-def ranking(question: Question, decision: Decision) -> Table:
-    """Return the choices as a table, the fastest first."""
+def ranking(question: Question, decision: Decision, held: Held = NOTHING) -> Table:
+    """Return the choices as a table, the fastest first; with what a worker holds, if somebody looked."""
     sent = sent_bytes(question, decision)
-    table = empty_table(title(question), HEADINGS, ["exchange"])
+    table = empty_table(title(question), [*HEADINGS, *([HEADING] if held.each else [])], ["exchange"])
     for place, row in enumerate(decision.rows):
-        own = format_bytes(sent[row.choice.label]) if row.choice.label in sent else ""
-        table.add_row(*map(Text, (*cells(decision, row), own)), style="bold" if place == 0 else "")
+        label = row.choice.label
+        own = [format_bytes(sent[label]) if label in sent else "", *([held.cell(label)] if held.each else [])]
+        table.add_row(*map(Text, (*cells(decision, row), *own)), style="bold" if place == 0 else "")
     return table
 
 
@@ -73,12 +75,12 @@ def title(question: Question) -> str:
     return f"{question.title}, {gradient}{links}; {question.method}; device {question.device}{begin}"
 
 
-def sentences(question: Question, decision: Decision) -> list[str]:
-    """Return the decision in words: what, by how much, whether compression pays, what would change it."""
+def sentences(question: Question, decision: Decision, held: Held = NOTHING) -> list[str]:
+    """Return the decision in words: what, by how much, whether compression pays, what would flip it or is ruled out."""
     best = decision.best
     said = taken(decision)
     if best.seconds == 0:
-        return said
+        return said + held.sentences()
     if best.weather is not None and best.weather[0] < best.weather[1]:
         ends = " to ".join(map(format_seconds, best.weather))
         said.append(f"As the links change, {best.choice.label} takes {ends}; chances and intervals are of the mean.")
@@ -126,7 +128,7 @@ def sentences(question: Question, decision: Decision) -> list[str]:
     if shares:
         parts = ", ".join(f"{label} {100 * share:.0f} %" for label, share in shares.items())
         said.append(f"As the links change, fastest in this share of the moments: {parts}.")
-    return said
+    return said + held.sentences()
 
 
 def taken(decision: Decision) -> list[str]:
@@ -229,7 +231,7 @@ def share(value: float) -> str:
     return f"{100 * value:.2g} %" if value < 0.99 else f"{100 * value:.3g} %"
 
 
-def figures(question: Question, decision: Decision) -> dict[str, Any]:
+def figures(question: Question, decision: Decision, held: Held = NOTHING) -> dict[str, Any]:
     """Return the decision for programs; names end in units."""
     point, regret = question.point, decision.regret
     sent = sent_bytes(question, decision)
@@ -265,6 +267,7 @@ def figures(question: Question, decision: Decision) -> dict[str, Any]:
                 "expected_regret": finite(row.expected_regret),
                 **({"over_rehearsed": _over_rehearsed(row.choice, point)} if row.choice.follows_gradients else {}),
                 **({} if row.weather is None else {"weather_low_s": row.weather[0], "weather_high_s": row.weather[1]}),
+                **held.of(row.choice.label),
             }
             for row in decision.rows
         ],
@@ -305,6 +308,7 @@ def figures(question: Question, decision: Decision) -> dict[str, Any]:
             "holds": regret.holds,
         },
         "shares_of_moments": question.shares(),
+        "memory": held.figures(),
     }
 
 

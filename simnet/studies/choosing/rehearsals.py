@@ -39,7 +39,7 @@ from simnet.sparsifier_models.partitioned import Partitioned
 from simnet.studies.choosing.choices import Choice
 from simnet.studies.choosing.operating_point import OperatingPoint
 from simnet.traces import GradientSource, synthetic
-from simnet.traces.source import tensors
+from simnet.traces.source import Values, tensors
 
 KEPT_EACH = 10
 """Entries that a worker of a rehearsal keeps for each worker, where there is time: regions of fewer are less even."""
@@ -255,11 +255,36 @@ def sample(choice: Choice, point: OperatingPoint, seed: int = 0, shape: str | No
     InputError
         As `Rehearsals.of` does.
     """
-    entries = _entries(point) if choice.kernel_calls is None else min(_SMALL, int(point.parameters))
+    scheme, rows = first_rows(choice, point, seed, shape, _SMALL)
+    found = scheme.exchange(rows)
+    return Sample(found.schedule, tuple(found.kernels))
+
+
+def first_rows(
+    choice: Choice, point: OperatingPoint, seed: int = 0, shape: str | None = None, least: int = _LEAST
+) -> tuple[Sparsifier, Values]:
+    """Return the scheme of a choice and the first gradients that it exchanges, float32 of shape (P, entries).
+
+    Parameters
+    ----------
+    choice : Choice
+        The exchange.
+    point : OperatingPoint
+        The job; its fields are numbers.
+    seed, shape
+        As of `Rehearsals`.
+    least : int
+        Entries of a worker where the scheme keeps k of any gradient.
+
+    Raises
+    ------
+    InputError
+        As `Rehearsals.of` does.
+    """
+    entries = _entries(point) if choice.kernel_calls is None else min(least, int(point.parameters))
     layers = shape if choice.kernel_calls is None else None
     source = synthetic(**_gradients(point, entries, seed, layers), iterations=1)
-    found = _created(choice, source, float(point.density), seed).exchange(source.gradients(0))
-    return Sample(found.schedule, tuple(found.kernels))
+    return _created(choice, source, float(point.density), seed), source.gradients(0)
 
 
 def _rehearsed(

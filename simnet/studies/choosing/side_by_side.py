@@ -25,14 +25,16 @@ from simnet.base.processes import Pool
 from simnet.base.units import format_bytes, format_seconds, format_within
 from simnet.job import Job
 from simnet.job.local_steps import started
+from simnet.job.memory import WorkerMemory, of_exchange
 from simnet.network.stack import name_of
 from simnet.policies import Candidate
-from simnet.report import barriers, spent
+from simnet.report import barriers, memory, spent
 from simnet.report.tables import empty_table
 from simnet.scenario import Scenario
 from simnet.scenario.resolve import candidate
 from simnet.studies.choosing import likely
 from simnet.studies.choosing.chances import Chances, chances
+from simnet.studies.choosing.holding import HEADING
 from simnet.studies.choosing.output import advice, finite, share
 from simnet.studies.comparison import each_fixed
 from simnet.studies.sweeping import work
@@ -70,6 +72,8 @@ class Row(NamedTuple):
         How many there are.
     stack : str
         Name of the transport stack.
+    memory : WorkerMemory
+        What a worker holds.
     low, high : float
         The 90 % interval of the time, by what messages and kernels may be off by [s].
     """
@@ -89,6 +93,7 @@ class Row(NamedTuple):
     money: float | None
     workers: int
     stack: str
+    memory: WorkerMemory
     low: float = math.nan
     high: float = math.nan
 
@@ -167,7 +172,7 @@ class SideBySide:
         headings = [
             *self._names, "exchange", "to the target" if self.target is not None else "all steps", "over the\nfastest",
             "chance to\nbe fastest", "expected\nregret", "an inner\nstep", "utili-\nsation",
-            "sent by a worker\nin a step",
+            "sent by a worker\nin a step", HEADING,
         ]  # fmt: skip
         if self.prices is not None:
             headings.append("money")
@@ -185,6 +190,7 @@ class SideBySide:
                 format_seconds(row.step_s),
                 f"{100 * row.utilisation:.3g} %",
                 format_bytes(row.sent),
+                format_bytes(row.memory.peak),
             ]
             if self.prices is not None:
                 cells.append("-" if row.money is None else spent.amount(row.money, self.prices["currency"]))
@@ -230,7 +236,9 @@ class SideBySide:
                 "What fewer or smaller exchanges cost in accuracy is not part of these times; with job.gradients.train "
                 "a model is trained, and jobs are ranked by the time to an accuracy."
             )
-        return said + list(self.refused)
+        job = self.job
+        held = memory.assumed(job.optimizer, None if job.strategy is None else job.strategy.name)
+        return [*said, *self.refused, held]
 
     def figures(self) -> dict[str, Any]:
         """Return the decision for programs; names end in units."""
@@ -264,6 +272,7 @@ class SideBySide:
                     "step_s": row.step_s,
                     "utilisation": row.utilisation,
                     "sent_in_a_step_B": row.sent,
+                    "memory_B": memory.condensed(row.memory, self.job.device_memory),
                     "money": None if row.money is None else finite(row.money),
                     "chance_to_be_fastest": float(chance),
                     "expected_regret": finite(float(regret)),
@@ -352,7 +361,12 @@ def side_by_side(
     for number, cell in enumerate(planned.cells):
         for result in done[number]:
             if result["status"] == "done":
-                rows.append(_row(cell.values, result, loaded[number], built[number], wanted))
+                row = _row(cell.values, result, loaded[number], built[number], wanted)
+                limit = built[number].device_memory
+                if limit is None or row.memory.peak <= limit:
+                    rows.append(row)
+                else:
+                    refused.append(f"{cell}, {row.candidate.label}: {memory.refused(row.memory, limit)}")
             else:
                 refused.append(f"{cell}{', ' + result['policy'] if result['policy'] else ''}: {result['message']}")
     if not rows:
@@ -418,6 +432,7 @@ def _row(values: tuple[str, ...], result: dict[str, Any], loaded: Scenario, job:
         money=money,
         workers=workers,
         stack=name_of(job.network(0).stack),
+        memory=of_exchange(job, one),
     )
 
 
