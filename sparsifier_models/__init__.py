@@ -44,6 +44,9 @@ no package: its name is ``./my_scheme.py:Rotating``.
 ``zerooneadam``    signs between ever rarer dense steps, then local steps that send nothing (0/1 Adam)
 ``omnireduce``     blocks that are not zero, to aggregators that ask for the next one (OmniReduce)
 ``thc``            codes of four bits that a server adds up as they are, transformed before (THC)
+``qgz``            codes of four bits within nodes, and of their sums across, by all-to-all (qgZ of ZeRO++)
+``loco``           the same with a memory of what rounding took, in eight bits (LoCo)
+``sdp4bit``        codes of eight bits within nodes and four across, and weights as differences of four bits (SDP4Bit)
 =================  =============================================================================================
 """
 
@@ -69,6 +72,7 @@ from simnet.sparsifier_models.gaussiank import GaussianK
 from simnet.sparsifier_models.gtopk import GTopk
 from simnet.sparsifier_models.hardthreshold import HardThreshold
 from simnet.sparsifier_models.int8ring import Int8Ring
+from simnet.sparsifier_models.loco import LoCo
 from simnet.sparsifier_models.micro import MiCRO
 from simnet.sparsifier_models.mstopk import MSTopk
 from simnet.sparsifier_models.muloco import MuLoCo
@@ -77,10 +81,12 @@ from simnet.sparsifier_models.omnireduce import OmniReduce
 from simnet.sparsifier_models.onebitadam import OneBitAdam
 from simnet.sparsifier_models.options import Options
 from simnet.sparsifier_models.powersgd import PowerSGD
+from simnet.sparsifier_models.qgz import QGZ
 from simnet.sparsifier_models.qsgd import QSGD
 from simnet.sparsifier_models.randomk import Randomk
 from simnet.sparsifier_models.redsync import RedSync
 from simnet.sparsifier_models.sage import SAGE
+from simnet.sparsifier_models.sdp4bit import SDP4Bit
 from simnet.sparsifier_models.sidco import SIDCo
 from simnet.sparsifier_models.signsgd import SignSGD
 from simnet.sparsifier_models.spardl import SparDL
@@ -107,6 +113,7 @@ _CLASSES: tuple[type[Sparsifier], ...] = (
     *(FP16, QSGD, SignSGD, PowerSGD),
     *(DeMo, CCLoco, SparseLoCo, Templar, MuLoCo, Int8Ring),
     *(ARCTopk, EF21, OneBitAdam, ZeroOneAdam, OmniReduce, THC),
+    *(QGZ, LoCo, SDP4Bit),
 )
 
 SCHEMES: dict[str, type[Sparsifier]] = {one.name: one for one in _CLASSES}

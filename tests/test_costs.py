@@ -166,7 +166,7 @@ BY_DENSITY = {
 QUANTISED = (
     *(costs.fp16, costs.powersgd, costs.qsgd, costs.signsgd, costs.signsgd_allgather),
     *(costs.chunked_allgather, costs.muloco, costs.int8_ring, costs.onebit_allreduce, costs.omnireduce),
-    costs.thc,
+    *(costs.thc, costs.two_hop_reduce),
 )
 BY_LENGTH = {one.__name__: one for one in (*DENSE, *QUANTISED)}
 
@@ -565,6 +565,10 @@ class TestEvery:
             (costs.thc, {"up": -1}, "up must be"),
             (costs.thc, {"down": np.inf}, "down must be"),
             (costs.thc, {"norms": -1}, "norms must be"),
+            (costs.two_hop_reduce, {"first": -1}, "first must be"),
+            (costs.two_hop_reduce, {"second": np.nan}, "second must be"),
+            (costs.two_hop_reduce, {"ranks_per_node": 0}, "ranks_per_node must be finite and >= 1, got 0"),
+            (costs.two_hop_reduce, {"calls": -1}, "calls must be"),
             (costs.omnireduce, {"blocks": -1}, "blocks must be"),
             (costs.omnireduce, {"slots": 0}, "slots must be finite and >= 1, got 0"),
             (costs.omnireduce, {"aggregators": 0}, "aggregators must be finite and >= 1, got 0"),

@@ -47,6 +47,9 @@ OWN_FORM = {
     "arctopk",
     "omnireduce",
     "thc",
+    "qgz",
+    "loco",
+    "sdp4bit",
     "onebitadam",
     "zerooneadam",
 }

@@ -13,7 +13,7 @@ from simnet.costs.devices import device_names, load_device
 from simnet.sparsifier_models import selection
 from simnet.sparsifier_models.conformance import check
 from states import assert_continues, same_state
-from variants import ADAMS, EVERY, MATRICES, kept_beside, label, made
+from variants import ADAMS, EVERY, MATRICES, TWO_HOPS, kept_beside, label, made
 
 # At a scale, 1 / (2 sqrt k) goes by the k of the whole model.
 FIXED = {
@@ -30,12 +30,14 @@ ABOUT_MESSAGES = ["counts", "sizes", "cuts", "split sizes", "starts", "ends"]
 
 # Quantisers send what fits, and means of blocks are taken in double precision. Memory is bounded up to these
 # densities, and up to 0.1 elsewhere.
-SUMMED = [one for one in EVERY if one[0] not in ("fp16", "qsgd", "signsgd", "powersgd", "thc", *MATRICES, *ADAMS)]
+ROUNDED = ("fp16", "qsgd", "signsgd", "powersgd", "thc", *MATRICES, *TWO_HOPS, *ADAMS)
+SUMMED = [one for one in EVERY if one[0] not in ROUNDED]
 DENSEST = dict.fromkeys(("exdyna", "micro", "deft", "cltk", "uniontopk", "hardthreshold", "sage"), 0.5)
 DENSEST |= {"oktopk": 0.01, "topkdsa": 0.01, "spardl": 0.05}
 # Not so signs without a scale, numbers that float16 rounds coarsely, thresholds that do not go by the gradient, and a
 # norm to which a constant is added.
-COARSE = [("fp16", {}), ("fp16", {"accumulation": "half"}), *(one for one in EVERY if one[0] == "templar")]
+COARSE = [("fp16", {}), ("fp16", {"accumulation": "half"})]
+COARSE += [one for one in EVERY if one[0] in ("templar", "qgz", "loco") or one[1].get("shards") == "float16"]
 SCALING = [
     one
     for one in EVERY

@@ -480,6 +480,43 @@ def _(model, exchange):
     return [Claim([(costs.thc, known)], "most")]
 
 
+# Groups of 36 x 20 entries: as many as rows, or fewer of which each of P partitions has some.
+SQUARE = {4: 36, 6: 36, 10: 30, 12: 36}
+
+
+@case("qgz", costs.two_hop_reduce, shards="none", fits=lambda P: P > 1)
+@case("qgz", costs.two_hop_reduce, ranks_per_node=2, shards="none", fits=lambda P: P > 2 and P % 2 == 0)
+@case("qgz", costs.two_hop_reduce, layers="square", ranks_per_node=2, allgather="ring", fits=lambda P: P in SQUARE)
+@case("loco", costs.two_hop_reduce, ranks_per_node=3, allgather="ring", fits=lambda P: P > 3 and P % 3 == 0)
+def _(model, exchange):
+    # One tensor of 36 x 20, or a matrix of at least 27 columns, a multiple of 2 P.
+    P, L = model.workers, model.options.ranks_per_node
+    columns = 2 * P * math.ceil(27 / (2 * P))
+    rows = math.ceil(720 / columns)
+    groups = SQUARE[P] if model.layers else max(rows, columns)
+    n = 720 if model.layers else rows * columns
+    hops = (costs.two_hop_reduce, two_hops(L, n / 2 + 4 * groups, (n / 2 + 4 * groups) / L))
+    shards = [(costs.ring_allgather, {"M": 2 * n / P})] * (model.options.shards != "none")
+    return [Claim([hops, *shards])]
+
+
+@case("sdp4bit", costs.two_hop_reduce, shards="none", hadamard=False, first_group=30, fits=lambda P: P > 1)
+@case("sdp4bit", costs.two_hop_reduce, ranks_per_node=2, allgather="ring", fits=lambda P: P % 2 == 0)
+@case("sdp4bit", costs.two_hop_reduce, ranks_per_node=4, shards="float16", allgather="ring", fits=lambda P: P % 4 == 0)
+def _(model, exchange):
+    P, options = model.workers, model.options
+    L, multiple = options.ranks_per_node, 32 if options.hadamard else 2
+    m = multiple * math.ceil(720 / P / multiple)
+    first, second = P * (m + 4 * math.ceil(m / options.first_group)), P / L * (m / 2 + 4 * math.ceil(m / 128))
+    nbytes = {"none": [], "float16": [2 * m], "differences": [m / 2, 4]}[options.shards]
+    shards = [(costs.ring_allgather, {"M": one}) for one in nbytes]
+    return [Claim([(costs.two_hop_reduce, two_hops(L, first, second)), *shards])]
+
+
+def two_hops(ranks_per_node, first, second):
+    return {"M": 0, "ranks_per_node": ranks_per_node, "first": first, "second": second}
+
+
 def even_gradients(P, shift):
     """Gradients with as many entries in each region at every worker, each worker's `shift` further than the last's."""
     rows = np.zeros((P, P, REGION), dtype=np.float32)
@@ -820,6 +857,27 @@ def _(model, exchange):
 @by_hand("omnireduce")
 def _(model, exchange):
     return Doing([("scan", model.parameters)], [], [])
+
+
+@by_hand("qgz", "loco", "sdp4bit")
+def _(model, exchange):
+    P, L, options = model.workers, model.options.ranks_per_node, model.options
+    if model.name == "sdp4bit":
+        n, transform = 720, [("cast", 720)] * options.hadamard
+        turned_back = [("cast", 720 / P)] * options.hadamard
+    else:
+        n, transform, turned_back = model.tensors[0].entries, [], []
+    quantise = ("sum", "cast", "sum", "cast") if model.name == "loco" else ("cast",)
+    before = [*transform, *((one, n) for one in quantise)]
+    between = [*[("sum", n / L)] * L, *((one, n / L) for one in quantise)]
+    after = [*[("sum", n / P)] * (P // L), *turned_back]
+    if L == 1:
+        before, between = before + between, []
+    if options.shards == "none":
+        return Doing(before, between, after)
+    if options.shards == "float16" or model.name != "sdp4bit":
+        return Doing(before, between + after, [])
+    return Doing(before, [*between, *after, ("sum", n / P), ("cast", n / P)], [("sum", n)])
 
 
 @by_hand("onebitadam", "zerooneadam")

@@ -90,6 +90,18 @@ OPTIONS = {
         {"block": 7, "slots": 900, "threshold": 1.0, "compat": "released"},
     ],
     "thc": [{"chunk": 100, "servers": "all", "allgather": "ring"}, {"wire": "released"}],
+    "qgz": [
+        {"wire": "released", "compat": "released", "ranks_per_node": "half", "allgather": "ring"},
+        {"layers": (), "ranks_per_node": "half", "shards": "none"},
+    ],
+    "loco": [
+        {"wire": "released", "compat": "released", "ranks_per_node": "half", "reset_T": 2},
+        {"layers": (), "reset_T": 2, "err_beta": 0.5},
+    ],
+    "sdp4bit": [
+        {"ranks_per_node": "half", "first_group": 128},
+        {"hadamard": False, "shards": "float16", "second_group": 30},
+    ],
     "onebitadam": [
         {"freeze_step": 1, "allgather": "ring", "collective": "tree"},
         {"compat": "released", "masked": False},
@@ -121,6 +133,9 @@ OPTIONS = {
 MATRICES = ("demo", "ccloco", "sparseloco", "templar", "muloco")
 """Schemes that work on the rows and columns of layers."""
 
+TWO_HOPS = ("qgz", "loco", "sdp4bit")
+"""Schemes that quantise for two hops: what rounding takes is lost."""
+
 ADAMS = ("onebitadam", "zerooneadam")
 """Schemes that hold the state of an optimiser, whose update does not grow with the gradients."""
 
@@ -136,6 +151,9 @@ def kept_beside(variant):
     if name == "thc":
         # A gradient just above a power of two has as much padding.
         return 1.2
+    if name in TWO_HOPS:
+        # Vectors of one worker, on the way to codes; LoCo has two memories of a byte, before and after.
+        return 0.8 if name == "loco" else 0.4
     if name in ADAMS:
         # Memories; in local steps moments and what is yet to be said, too.
         return 1.7 if "var_freeze_step" not in options else 4
@@ -166,8 +184,10 @@ def made(variant, workers, parameters, density=0.01, **more):
         case "all":
             options["teams"] = workers if options.get("sag") != "recursive" or workers & (workers - 1) == 0 else 1
     cut = parameters // 3
+    if options.get("ranks_per_node") == "half":
+        options["ranks_per_node"] = max(one for one in range(1, workers // 2 + 2) if workers % one == 0)
     layers = (cut, cut, parameters - 2 * cut) if cut else (parameters,)
-    if cut and name in (*MATRICES, "arctopk"):
+    if cut and name in (*MATRICES, "arctopk", "qgz", "loco"):
         # The first layer is a matrix, of as many columns as divide it.
         columns = next(one for one in (24, 10, 9, 7, 1) if cut % one == 0)
         layers = (("w", (cut // columns, columns)), ("b", cut), ("c", parameters - 2 * cut))

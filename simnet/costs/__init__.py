@@ -53,6 +53,8 @@ References
      Learning" (OmniReduce), SIGCOMM 2021; released code.
 [19] M. Li et al., "THC: Accelerating Distributed Deep Learning Using Tensor Homomorphic Compression", NSDI 2024, arXiv
      2302.08545; released code.
+[20] G. Wang et al., "ZeRO++: Extremely Efficient Collective Communication for Giant Model Training", 2023, arXiv
+     2306.10209; released code.
 
 Examples
 --------
@@ -94,7 +96,16 @@ from simnet.costs.collectives import (
     ring_reduce_scatter,
     tree_allreduce,
 )
-from simnet.costs.quantisers import fp16, onebit_allreduce, powersgd, qsgd, signsgd, signsgd_allgather, thc
+from simnet.costs.quantisers import (
+    fp16,
+    onebit_allreduce,
+    powersgd,
+    qsgd,
+    signsgd,
+    signsgd_allgather,
+    thc,
+    two_hop_reduce,
+)
 from simnet.costs.sparsifiers import (
     Bounds,
     artopk_ring,
@@ -184,6 +195,7 @@ __all__ = [
     "topkdsa_bounds",
     "tree_allreduce",
     "tree_over_allgather",
+    "two_hop_reduce",
     "uniontopk",
     "var_overhead",
 ]

@@ -8,7 +8,7 @@ from numpy.typing import ArrayLike
 from simnet.base.arrays import Floats
 
 # Arguments of which there is one at least.
-_COUNTS = ("N", "P", "aggregators", "bucket", "d", "group_size", "levels", "size", "slots")
+_COUNTS = ("N", "P", "aggregators", "bucket", "d", "group_size", "levels", "ranks_per_node", "size", "slots")
 
 
 def checked(*, fewest: int = 1, **arguments: ArrayLike) -> list[Floats]:

@@ -198,3 +198,40 @@ def thc(
     sums = selected_entries("down", down, padded / 8 * np.ceil(np.log2(16 * N + 1)))
     moved = np.where(N > 1, 2 * alpha, 0.0) + (N - 1) * (codes + sums) * beta
     return recursive_doubling_allreduce(alpha, beta, 4 * norms, N) + moved
+
+
+def two_hop_reduce(
+    alpha: ArrayLike,
+    beta: ArrayLike,
+    M: ArrayLike,
+    N: ArrayLike,
+    ranks_per_node: ArrayLike = 1,
+    first: ArrayLike | None = None,
+    second: ArrayLike | None = None,
+    calls: ArrayLike = 2,
+) -> Floats:
+    """Two hops of all-to-all: c (L + N / L - 2) alpha + [(L - 1) / L h + (N / L - 1) L / N g] beta; derived from [20].
+
+    L ranks of a node exchange h bytes each, and then ranks of all N / L nodes g bytes each, in c calls a hop.
+
+    Parameters
+    ----------
+    alpha, beta, M, N : array_like of float
+        As of `simnet.costs`.
+    ranks_per_node : array_like of float
+        L, a divisor of N.
+    first, second : array_like of float, optional
+        h and g, what a rank has in each hop, with what it keeps; four bits of n and of n / L entries if not given.
+    calls : array_like of float
+        c; codes and their scales are two.
+
+    Examples
+    --------
+    >>> float(two_hop_reduce(1.0, 0.5, 4 * 1024, 8, ranks_per_node=4, first=512, second=128))
+    232.0
+    """
+    alpha, M, N, L, calls = checked(alpha=alpha, M=M, N=N, ranks_per_node=ranks_per_node, calls=calls)
+    h = selected_entries("first", first, M / 8)
+    g = selected_entries("second", second, M / 8 / L)
+    nodes = N / L
+    return pairwise_alltoall(calls * alpha, beta, h / L, L) + pairwise_alltoall(calls * alpha, beta, g / nodes, nodes)

@@ -1,0 +1,230 @@
+"""qgZ of ZeRO++: gradients reduced in two hops of codes of four bits."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from simnet.collectives import registry
+from simnet.costs import two_hop_reduce
+from simnet.costs.devices import DeviceOp
+from simnet.sparsifier_models.base import Exchange
+from simnet.sparsifier_models.chunking import places
+from simnet.sparsifier_models.group_codes import GroupCodes, halves, nearest
+from simnet.sparsifier_models.selection import Values, squared_norm
+from simnet.sparsifier_models.steps import Step
+from simnet.sparsifier_models.two_hop import Hop, Nodes, TwoHop, sum_in_two_hops
+
+BITS = 4
+HALF = 2
+"""Bytes of a number of half precision."""
+
+
+def groups_of(shape: Sequence[int], nodes: Nodes) -> int:
+    """Return in how many groups the first hop quantises a tensor; 0 if it is not quantised but reduced in float16.
+
+    That are as many as the tensor has rows or columns, or P, whichever is most: n / G entries share a scale. Vectors
+    are not quantised, nor tensors whose entries are no multiple of 2 P, nor anything on a single node.
+
+    Where G is no multiple of P, the released kernel leaves entries out. Here each partition then has as many groups as
+    divide it, G / P at most.
+
+    Parameters
+    ----------
+    shape : sequence of int
+        Lengths of the tensor.
+    nodes : Nodes
+        Where the ranks are.
+
+    Examples
+    --------
+    >>> two = Nodes(2, 2)
+    >>> groups_of((64, 96), two), groups_of((96,), two), groups_of((3, 5), two), groups_of((64, 96), Nodes(1, 4))
+    (96, 0, 0, 0)
+    """
+    P, entries = nodes.ranks, math.prod(shape)
+    if len(shape) < 2 or entries % (2 * P) or nodes.nodes == 1:
+        return 0
+    most = max(*shape[:2], P) // P
+    return P * next(one for one in range(most, 0, -1) if entries // P % one == 0)
+
+
+class Tensor(NamedTuple):
+    """A tensor of the gradient.
+
+    Parameters
+    ----------
+    place : slice
+        Where it lies.
+    groups : int
+        Groups of the first hop; 0 if it is not quantised.
+    entries : int
+        Its entries, and zeros behind them.
+    """
+
+    place: slice
+    groups: int
+    entries: int
+
+
+class Whole(NamedTuple):
+    """A tensor of the model, which a sample stands for: its entries, and the groups of the first hop."""
+
+    entries: float
+    groups: float
+
+
+class QGZ(TwoHop):
+    """qgZ: codes of four bits to the ranks of the node, and of their sums to the other nodes.
+
+    Tensors are the ``layers``, in half precision. A rank quantises a tensor in G groups and sends each other rank of
+    its node the partitions that this one shares out. That rank adds up what it got, in half precision, quantises the
+    sums in G / L groups, and sends them to the nodes. The update is the mean. Nothing is remembered.
+
+    Vectors, tensors whose entries are no multiple of 2 P, and all tensors on a single node are reduced by a
+    reduce-scatter of float16. See `groups_of`. Without ``layers`` the gradient is a matrix of about sqrt(n) columns, a
+    multiple of 2 P, with zeros behind it.
+
+    With ``compat="released"`` the sum is divided by N only, as in DeepSpeed until 2026: quantised tensors have L times
+    their mean. On the wire ``paper`` all tensors travel together, in four calls; on ``released`` each has calls of its
+    own.
+
+    References
+    ----------
+    G. Wang et al., "ZeRO++: Extremely Efficient Collective Communication for Giant Model Training", 2023; code
+    deepspeedai/DeepSpeed, commit edaa722, ``runtime/comm/coalesced_collectives.py``, ``csrc/quantization``.
+
+    Examples
+    --------
+    A rank keeps half of its codes and scales in each hop, and 1/4 of the update in the all-gather:
+
+    >>> model = QGZ(workers=4, parameters=6144, layers=[("w", (64, 96))], ranks_per_node=2, shards="none")
+    >>> gradients = np.random.default_rng(0).standard_normal((4, 6144)).astype(np.float32)
+    >>> model.exchange(gradients).schedule.bytes_sent()[0] == (3072 + 4 * 96) / 2 + (1536 + 4 * 48) / 2
+    np.True_
+    """
+
+    name = "qgz"
+    paper = "Wang et al., 2023, arXiv 2306.10209"
+    costs = (two_hop_reduce,)
+    by_tensors = True
+
+    def __init__(self, workers: int, parameters: int, density: float = 1.0, **options: Any) -> None:
+        super().__init__(workers, parameters, density, **options)
+        shapes = self.shapes
+        if not shapes:
+            columns = -(-(math.isqrt(parameters - 1) + 1) // (2 * workers)) * 2 * workers
+            shapes = ((-(-parameters // columns), columns),)
+        self.tensors = []
+        for place, shape in places(shapes):
+            groups, entries = groups_of(shape, self.nodes), place.stop - place.start
+            self.tensors.append(Tensor(slice(place.start, min(place.stop, parameters)), groups, entries))
+        scale = self.options.scale
+        self._whole = [Whole(math.prod(one), groups_of(one, self.nodes)) for one in self.true_shapes]
+        self._whole = self._whole or [Whole(scale * one.entries, scale * one.groups) for one in self.tensors]
+
+    def _communicate(self, corrected: Values, gradients: Values) -> Exchange:
+        update, sent = np.empty(self.parameters, dtype=np.float32), np.zeros(self.workers)
+        self._begin()
+        for number, tensor in enumerate(self.tensors):
+            rows = corrected[:, tensor.place]
+            found = self._reduce(number, rows, sent) if tensor.groups else self._mean(rows, sent)
+            update[tensor.place] = found[: rows.shape[1]]
+        schedule, kernels = self._in_order("two hops", self._steps)
+        return Exchange(
+            update=update,
+            schedule=schedule,
+            selected=np.full(self.workers, self.parameters),
+            kernels=kernels,
+            union=self.parameters,
+            sent=sent,
+        )
+
+    def _begin(self) -> None:
+        """Prepare what an exchange changes."""
+
+    def _first(self, rank: int, number: int, groups: NDArray[np.float16]) -> GroupCodes:
+        """Return what a rank sends of a tensor in the first hop, given it in groups, as partitions are sent."""
+        return nearest(groups, BITS)
+
+    def _second(self, rank: int, number: int, groups: NDArray[np.float16]) -> GroupCodes:
+        """Return what a rank sends of the sums over its node."""
+        return nearest(groups, BITS)
+
+    def _reduce(self, number: int, rows: Values, sent: Any) -> NDArray[np.float16]:
+        """Return the mean of a tensor, L times that as released; adds what codes stand for to `sent`."""
+        tensor, nodes = self.tensors[number], self.nodes
+
+        def first(rank: int) -> NDArray[np.float16]:
+            vector = np.zeros(tensor.entries, dtype=np.float16)
+            vector[: rows.shape[1]] = halves(rows[rank])
+            groups = nodes.swizzled(vector.reshape(nodes.ranks, -1)).reshape(tensor.groups, -1)
+            got = self._first(rank, number, groups).values()
+            sent[rank] += squared_norm(got.ravel())
+            return halves(got).reshape(nodes.ranks, -1)
+
+        def second(rank: int, part: NDArray[np.float16]) -> NDArray[np.float16]:
+            groups = part.reshape(tensor.groups // nodes.each, -1)
+            return halves(self._second(rank, number, groups).values()).reshape(part.shape)
+
+        total = sum_in_two_hops(nodes, first, second).ravel()
+        divisor = nodes.nodes if self.options.compat == "released" else nodes.ranks
+        return (total / np.float16(divisor)).astype(np.float16)
+
+    def _mean(self, rows: Values, sent: Any) -> NDArray[np.float16]:
+        """Return the mean of a tensor that is not quantised: everybody divides, and half precision adds up."""
+        P = np.float16(self.workers)
+        total: NDArray[np.float16] = np.zeros(rows.shape[1], dtype=np.float16)
+        for rank, row in enumerate(rows):
+            share = halves(row)
+            sent[rank] += squared_norm(share.astype(np.float32))
+            total = (total + share / P).astype(np.float16)
+        return total
+
+    # Messages
+
+    @property
+    def _half(self) -> float:
+        """Bytes of a value that is not quantised."""
+        return self.options.value_bytes or HALF
+
+    def _steps(self) -> Iterator[Step]:
+        """Yield what workers do: both hops and the reduction of what is not quantised, and the all-gather."""
+        quantised = [one for one in self._whole if one.groups]
+        others = [one for one in self._whole if not one.groups]
+        if self.wire.released:
+            for one in self._whole:
+                yield from self._two_hops([one]) if one.groups else self._reduced([one])
+        else:
+            yield from self._two_hops(quantised) if quantised else ()
+            yield from self._reduced(others) if others else ()
+        if self.options.shards == "float16":
+            entries = sum(-(-one.entries // self.workers) for one in self._whole)
+            yield self._gathered(self._half * entries, "shards")
+
+    def _two_hops(self, tensors: Sequence[Whole]) -> Iterator[Step]:
+        """Yield what workers do about quantised tensors that travel together."""
+        N, L = self.nodes
+        entries, groups = sum(one.entries for one in tensors), sum(one.groups for one in tensors)
+        n = entries / self.options.scale
+        yield from self._quantise(n)
+        yield from self._hop(1, Hop.of(entries, BITS, groups))
+        yield DeviceOp("sum", n / L, launches=L)
+        yield from self._quantise(n / L)
+        yield from self._hop(2, Hop.of(entries / L, BITS, groups / L))
+        yield DeviceOp("sum", n / (N * L), launches=N)
+
+    def _quantise(self, entries: float) -> Iterator[Step]:
+        """Yield what it takes to quantise so many entries."""
+        yield DeviceOp("cast", entries)
+
+    def _reduced(self, tensors: Sequence[Whole]) -> Iterator[Step]:
+        """Yield the reduce-scatter of tensors that are not quantised."""
+        P = self.workers
+        entries = sum(-(-one.entries // P) * P for one in tensors)
+        ring = registry.find("reduce_scatter", "ring")
+        yield ring.schedule(P, self._half * entries).in_phase("values")

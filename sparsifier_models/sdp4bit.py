@@ -1,0 +1,244 @@
+"""SDP4Bit: gradients in two hops of eight and four bits, and weights as differences of four bits."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import numpy as np
+
+from simnet.base.quantities import Count
+from simnet.base.rng import stream
+from simnet.costs import two_hop_reduce
+from simnet.costs.devices import DeviceOp
+from simnet.sparsifier_models.base import Exchange, State, checked_part
+from simnet.sparsifier_models.group_codes import GroupCodes, halves, stochastic
+from simnet.sparsifier_models.selection import Values, squared_norm
+from simnet.sparsifier_models.steps import Step
+from simnet.sparsifier_models.thc import butterflies
+from simnet.sparsifier_models.two_hop import Hop, TwoHop, TwoHopOptions, sum_in_two_hops
+
+FIRST_BITS, SECOND_BITS, WEIGHT_BITS = 8, 4, 4
+_STAGES = 5
+HADAMARD = 1 << _STAGES
+"""Entries that are transformed together."""
+
+
+def weight_difference(main: Values, model: Values, group: int, uniforms: Values) -> GroupCodes:
+    """Return what the owner of weights sends of them: codes of how they differ from what all ranks hold.
+
+    Every rank then adds what the codes stand for to what it holds. The next difference is taken to that, so that errors
+    do not add up.
+
+    Parameters
+    ----------
+    main : ndarray of float32, shape (m,)
+        The owner's weights after its step.
+    model : ndarray of float32, shape (m,)
+        Those that all ranks hold.
+    group : int
+        Entries that share a scale; the last group may have less.
+    uniforms : ndarray of float32, shape (m,)
+        As of `simnet.sparsifier_models.group_codes.stochastic`.
+
+    Examples
+    --------
+    >>> main, half = np.array([7, -7, 3], dtype=np.float32), np.full(3, 0.5, dtype=np.float32)
+    >>> weight_difference(main, np.zeros(3, dtype=np.float32), 2, half).values().ravel()
+    array([ 7., -7.,  3.,  0.], dtype=float32)
+    """
+    return _in_groups((main - model)[np.newaxis], group, WEIGHT_BITS, uniforms[np.newaxis])
+
+
+def _in_groups(rows: Values, group: int, bits: int, uniforms: Values) -> GroupCodes:
+    """Return the codes of rows, each in groups of its own, filled up with zeros."""
+    width = -(-rows.shape[1] // group) * group
+    if width != rows.shape[1]:
+        rows, uniforms = (np.pad(one, ((0, 0), (0, width - one.shape[1]))) for one in (rows, uniforms))
+    return stochastic(rows.reshape(-1, group), bits, uniforms.reshape(-1, group))
+
+
+def _rows(coded: GroupCodes, rows: int, width: int) -> Values:
+    """Return what is made of rows of so many entries, given the codes of `_in_groups`."""
+    return coded.values().reshape(rows, -1)[:, :width]
+
+
+@dataclass(frozen=True, kw_only=True)
+class SDP4BitOptions(TwoHopOptions):
+    """Options of `SDP4Bit`.
+
+    Parameters
+    ----------
+    hadamard : bool
+        Whether 32 entries at a time are transformed before they are quantised.
+    weight_group, first_group, second_group : int
+        Entries that share a scale: of weights, and of gradients in each hop. The released scripts have 128 in both.
+    shards : {"differences", "float16", "none"}
+        How all workers get the shards of the update: as differences of four bits, see `weight_difference`, as float16,
+        or not at all.
+    """
+
+    hadamard: bool = True
+    weight_group: Count = 2048
+    first_group: Count = 512
+    second_group: Count = 128
+    shards: Literal["differences", "float16", "none"] = "differences"  # type: ignore[assignment]
+
+
+class SDP4Bit(TwoHop):
+    """SDP4Bit. The density does not matter, and layers neither: the gradient is one buffer.
+
+    All divide by P. The first hop sends codes of eight bits to the ranks of the node, the second one codes of four bits
+    of their sums to the other nodes, both rounded at random without bias. A Hadamard transform of 32 entries before,
+    and back at the end, makes outliers alike.
+
+    The owner of a shard then sends its weights as codes of how they differ from those that all hold. Here that is the
+    update: what codes lack of it the owner keeps in `memory`, and adds to the next one, as is so with SGD and a
+    constant learning rate. All workers apply the same update, so that their weights stay equal.
+
+    Partitions are padded to whole bytes, with the transform to multiples of 32, and their last groups may be short; the
+    released code refuses what groups do not divide. Wires ``paper`` and ``released`` are the same.
+
+    References
+    ----------
+    J. Jia et al., "SDP4Bit: Toward 4-bit Communication Quantization in Sharded Data Parallelism for LLM Training",
+    NeurIPS 2024; code hpdps-group/SDP4Bit, commit 25e219d.
+
+    Examples
+    --------
+    A byte an entry within the node, half a byte of half of them across, and scales of groups:
+
+    >>> model = SDP4Bit(workers=4, parameters=8192, ranks_per_node=2, shards="none")
+    >>> gradients = np.random.default_rng(0).standard_normal((4, 8192)).astype(np.float32)
+    >>> model.exchange(gradients).schedule.bytes_sent()[0] == (8192 + 4 * 16) / 2 + (2048 + 4 * 32) / 2
+    np.True_
+    """
+
+    name = "sdp4bit"
+    paper = "Jia et al., NeurIPS 2024, arXiv 2410.15526"
+    costs = (two_hop_reduce,)
+    option_type = SDP4BitOptions
+    options: SDP4BitOptions
+
+    def __init__(self, workers: int, parameters: int, density: float = 1.0, **options: Any) -> None:
+        super().__init__(workers, parameters, density, **options)
+        self.partition = self._partition(parameters)
+        self.memory = np.zeros(parameters, dtype=np.float32)
+
+    def _partition(self, entries: int) -> int:
+        """Return the entries of each rank, with padding."""
+        multiple = HADAMARD if self.options.hadamard else 2
+        return -(-entries // (self.workers * multiple)) * multiple
+
+    def _uniforms(self, what: str, rank: int, shape: tuple[int, int]) -> Values:
+        """Return what decides about rounding, in (0, 1]; rows are partitions in the order of the ranks that get them.
+
+        Parameters
+        ----------
+        what : {"first", "second", "weights"}
+            Which codes of an exchange.
+        rank : int
+            Whose.
+        shape : (int, int)
+        """
+        draws = stream(self.options.seed, "sdp4bit", what, self.iteration, rank)
+        return 1 - draws.random(shape, dtype=np.float32)
+
+    def _transformed(self, values: Values) -> Values:
+        return butterflies(values.ravel(), _STAGES).reshape(values.shape) if self.options.hadamard else values
+
+    def _communicate(self, corrected: Values, gradients: Values) -> Exchange:
+        n, sent = self.parameters, np.zeros(self.workers)
+        mean = self._mean(corrected, sent)[:n]
+        if self.options.shards == "differences":
+            update = self._by_differences(mean)
+        else:
+            update = halves(mean).astype(np.float32) if self.options.shards == "float16" else mean
+        schedule, kernels = self._in_order("two hops", self._steps)
+        return Exchange(
+            update=update,
+            schedule=schedule,
+            selected=np.full(self.workers, n),
+            kernels=kernels,
+            union=n,
+            sent=sent,
+        )
+
+    def _mean(self, rows: Values, sent: Any) -> Values:
+        """Return what both hops leave of the mean, with padding; adds what codes stand for to `sent`."""
+        P, m, options = self.workers, self.partition, self.options
+
+        def shares(row: Values) -> Values:
+            buffer = np.zeros((P, m), dtype=np.float32)
+            np.divide(row, np.float32(P), out=buffer.reshape(-1)[: self.parameters])
+            return self._transformed(buffer)
+
+        def first(rank: int) -> Values:
+            coded = self._code("first", rank, shares(rows[rank]), options.first_group, FIRST_BITS)
+            # The transform, which is not normalised, multiplies norms by the root of 32.
+            sent[rank] = P * P * squared_norm(coded.ravel()) / (HADAMARD if options.hadamard else 1)
+            return self.nodes.swizzled(coded)
+
+        def second(rank: int, part: Values) -> Values:
+            return self._code("second", rank, part, options.second_group, SECOND_BITS)
+
+        mean = self._transformed(sum_in_two_hops(self.nodes, first, second))
+        return mean.ravel() / np.float32(HADAMARD) if options.hadamard else mean.ravel()
+
+    def _code(self, what: str, rank: int, rows: Values, group: int, bits: int) -> Values:
+        """Return what others make of partitions that a rank sends, shape (some, m)."""
+        coded = _in_groups(rows, group, bits, self._uniforms(what, rank, (len(rows), self.partition)))
+        return _rows(coded, *rows.shape)
+
+    def _by_differences(self, mean: Values) -> Values:
+        """Return the update that codes of the weights make of the mean, and keep what it lacks."""
+        wanted = self.memory + mean
+        update, m = np.empty_like(wanted), self.partition
+        for rank in range(self.workers):
+            shard = slice(rank * m, min((rank + 1) * m, self.parameters))
+            size = shard.stop - shard.start
+            if size <= 0:
+                continue
+            uniforms = self._uniforms("weights", rank, (1, m))[0, :size]
+            coded = weight_difference(wanted[shard], np.zeros(size, np.float32), self.options.weight_group, uniforms)
+            update[shard] = _rows(coded, 1, size)[0]
+        if self.options.error_feedback:
+            self.memory = wanted - update
+        return update
+
+    # Messages
+
+    def _steps(self) -> Iterator[Step]:
+        """Yield what workers do: transform, both hops, the transform back, and the all-gather of weights."""
+        options, P, (N, L) = self.options, self.workers, self.nodes
+        m = self._partition(self._k_at(options.scale))
+        # Of the gradient here, which may be a sample.
+        n = self.parameters
+        transform = [DeviceOp("cast", n)] if options.hadamard else []
+        yield from (*transform, DeviceOp("cast", n))
+        yield from self._hop(1, Hop.of(P * m, FIRST_BITS, P * -(-m // options.first_group)))
+        yield from (DeviceOp("sum", n / L, launches=L), DeviceOp("cast", n / L))
+        yield from self._hop(2, Hop.of(N * m, SECOND_BITS, N * -(-m // options.second_group)))
+        yield DeviceOp("sum", n / P, launches=N)
+        yield from (one._replace(entries=n / P) for one in transform)
+        if options.shards == "differences":
+            codes, scales = Hop.of(m, WEIGHT_BITS, -(-m // options.weight_group))
+            yield from (DeviceOp("sum", n / P), DeviceOp("cast", n / P))
+            yield self._gathered(codes, "weight codes")
+            yield self._gathered(scales, "weight scales")
+            yield DeviceOp("sum", n)
+        elif options.shards == "float16":
+            yield self._gathered((options.value_bytes or 2.0) * m, "shards")
+
+    def held_bytes(self) -> dict[str, float]:
+        """Return the bytes that a worker holds between exchanges: of what weights lack, those of its shard."""
+        keeps = self.options.error_feedback and self.options.shards == "differences"
+        shard = self._partition(self._k_at(self.options.scale))
+        return {"memory": float(self.memory.itemsize * shard)} if keeps else {}
+
+    def _own_state(self) -> State:
+        return {"memory": self.memory}
+
+    def _restore_own(self, state: State) -> None:
+        self.memory = checked_part(state, "memory", np.float32, self.memory.shape)
