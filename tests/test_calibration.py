@@ -25,6 +25,7 @@ from simnet.calibration.curve_models import (
     five_anchors,
     interpolated,
     line,
+    log_log,
     piecewise,
     three_segments,
 )
@@ -133,6 +134,12 @@ def test_interpolation_and_anchors_go_through_their_points():
     anchors = np.array(five_anchors(SIZES, seconds).points)
     assert set(anchors[:, 0]) <= set(SIZES)
     assert len(anchors) == 5
+
+
+@pytest.mark.parametrize("power", [0.0, 0.7, 2.0])
+def test_beyond_the_sizes_measured_powers_of_the_size_go_on(power):
+    beyond = np.array([SIZES[0] / 64, SIZES[-1] * 64])
+    assert np.allclose(log_log(SIZES, 1e-9 * SIZES**power).at(beyond), 1e-9 * beyond**power)
 
 
 def test_where_two_protocols_cross_the_faster_one_holds():

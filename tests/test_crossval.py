@@ -7,6 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from simnet.base.progress import told
 from simnet.calibration.crossval import (
     HeldOut,
     choose,
@@ -16,7 +17,7 @@ from simnet.calibration.crossval import (
     without_ranks,
 )
 from simnet.calibration.curves import Curve, Setting
-from simnet.calibration.intervals import BINS, FEWEST, conformal, half_widths
+from simnet.calibration.intervals import BINS, FEWEST, UNKNOWN, conformal, half_widths
 from simnet.calibration.step_model import StepModel
 
 SIZES = 16.0 ** np.arange(3, 7)
@@ -76,13 +77,18 @@ def test_times_of_sizes_that_are_held_out_do_not_move_what_is_predicted_of_them(
 def test_every_curve_is_held_out_once_and_beside_its_own_times():
     curves = measured()
     own = {one.setting: one.seconds.tolist() for one in curves}
-    chosen = choose(curves, plain=False)
+    shares: list[float] = []
+    with told(shares.append):
+        chosen = choose(curves, plain=False)
+    assert shares == sorted(shares), "progress goes forward"
+    assert shares[-1] <= 1
     held = {basis: [(one.setting, one.measured.tolist()) for one in chosen.held[basis]] for basis in chosen.held}
     everywhere = sorted(held["ranks"] + held["beyond"])
     assert everywhere == sorted(own.items())
     assert {one.ranks for one, _ in held["ranks"]} == {4, 8}
     assert {one.ranks for one, _ in held["beyond"]} == {2, 16}
     assert sorted(held["collectives"]) == sorted(own.items())
+    assert {chosen.interpolation, chosen.extrapolation, chosen.transfer} == {"steps"}, "which made these times"
 
 
 def test_ranks_are_held_out_of_families_that_others_have():
@@ -105,6 +111,11 @@ def test_of_errors_left_out_in_turn_as_many_are_beyond_the_quantile_as_the_cover
     assert above == int(len(values) * (1 - coverage) / 2 + 1e-9)
     assert [(high, low) for low, high in widths] == mirrored
     assert {low for low, _ in widths} == {0.0}
+
+
+@pytest.mark.parametrize("count", range(5))
+def test_fewer_than_three_errors_tell_nothing_of_the_next(count):
+    assert (conformal(np.linspace(-1.0, 1.0, count), 0.9) == (UNKNOWN, UNKNOWN)) == (count < 3)
 
 
 @pytest.mark.parametrize("count", [FEWEST - 1, FEWEST])

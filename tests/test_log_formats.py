@@ -84,6 +84,15 @@ class TestNcclNumbers:
         assert isinstance(parse_row(rows.splitlines()[0], 3), Cells)
 
 
+@pytest.mark.parametrize("heading", ["# [ pairs: 620 ] [ window size: 64 ]", "# Pairs: 620"])
+def test_either_way_of_osu_to_say_how_many_pairs_there_are(tmp_path, heading):
+    title, columns = "# OSU MPI Multiple Bandwidth / Message Rate Test v7.5", "# Size   MB/s   Messages/s"
+    text = "\n".join([title, heading, columns, "1024 124000.00 1.0", ""])
+    (row,) = read(put(tmp_path, text)).rows.to_dict("records")
+    assert row["variant"] == "620 pairs"
+    assert row["algbw"] == pytest.approx(2e8)
+
+
 def test_more_of_osu(tmp_path):
     measured = read(put(tmp_path, logs.OSU_MORE))
     rows = measured.rows
@@ -94,6 +103,7 @@ def test_more_of_osu(tmp_path):
     assert rows["seconds"].tolist()[:3] == [5.18e-6, 5.1e-6, 1.73e-6]
     assert rows["seconds"].tolist()[3] == pytest.approx(1024 * 620 / 124e9), "each pair has its share"
     assert rows["seconds"].tolist()[6:] == [7.25e-6, 3.5e-6], "tables without headings"
+    assert rows["run"].drop_duplicates().index.tolist() == [0, *range(2, 8)], "each table is a run of its own"
     assert total_bytes(rows).tolist()[2] == 8192, "scatterv: what a rank gets, times ranks"
     (left,) = measured.problems
     assert (left.line, left.dropped) == (27, True)
@@ -107,6 +117,7 @@ def test_more_of_intel_mpi_benchmarks(tmp_path):
     assert rows["seconds"].tolist() == [12.5e-6, 4e-6, 49.5e-6]
     assert rows["ranks"].tolist() == [4] * 3
     assert rows["variant"].tolist() == ["non-blocking", "2 groups", ""]
+    assert rows["run"].nunique() == 3, "each table is a run of its own"
     assert [one.message for one in measured.problems] == ["'Unidir_put' is no benchmark that is read"]
 
 
@@ -159,9 +170,9 @@ def test_kineto(tmp_path):
     assert rows["seconds"].tolist() == pytest.approx([120.5e-6, 40e-6])
     assert rows["ranks"].tolist() == [2, 2]
     assert rows["sequence"].tolist()[0] == 5
-    assert [one.message for one in measured.problems] == [
-        "a kernel does not say which collective it is of; 1 such kernels",
-        WAITING,
+    assert [(one.message, one.dropped) for one in measured.problems] == [
+        ("a kernel does not say which collective it is of; 1 such kernels", True),
+        (WAITING, False),
     ]
     packed = tmp_path / "rank0.json.gz"
     packed.write_bytes(gzip.compress(path.read_bytes()))

@@ -231,6 +231,13 @@ def test_sends_whose_receivers_are_ready_leave_in_the_order_of_posting():
     assert there == pytest.approx([0.1 + 0.01 + 0.01, 0.1 + 0.01 + 0.01], rel=1e-12)
 
 
+@pytest.mark.parametrize(("nbytes", "waits"), [(10_000, False), (10_001, True)])
+def test_a_send_that_the_buffer_holds_is_done_at_once(nbytes, waits):
+    network = Network(topologies.star(3, 0.01, 1e6), stack=Stack("taken", buffer=10_000))
+    messages = network.time(Schedule(3, [Round([0], [1], nbytes), Round([0], [2], 1)]), messages=True).messages
+    assert messages.sent[1] == (messages.arrived[0] if waits else 0.0)
+
+
 @pytest.mark.parametrize(("gathers", "ends"), [(True, 0.54), (False, 0.53)])
 @pytest.mark.parametrize("operation", ["all_gather", "all_reduce"])
 def test_in_a_gather_who_comes_late_sends_before_it_says_that_it_is_ready(operation, gathers, ends):

@@ -109,7 +109,7 @@ def read_osu(path: Path, out: Collector) -> Mapping[str, bool]:
             elif "=" not in line and (heads := _COLUMNS.findall(line)):
                 columns = [head.replace(" (us)", "(us)") for head in heads]
             continue
-        if "osu_" in line and PROGRAM.search(line):
+        if PROGRAM.search(line):
             name, variant = _by_program(line)
             columns, dtype, pairs, table, told = (), "", 0, table + 1, False
             continue
