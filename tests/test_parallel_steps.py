@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from simnet.base.arrays import Floats
 from simnet.costs.models import Layer
 from simnet.network import Network
 from simnet.network.jitter import lognormal
@@ -92,9 +93,14 @@ def test_each_step_is_as_if_it_alone_began_then(way: str) -> None:
 
 def test_one_step_stands_for_all_where_nothing_changes_or_is_drawn(monkeypatch: pytest.MonkeyPatch) -> None:
     graph, step = star(4, latency=5e-6, bandwidth=1e9), fsdp2(units(LAYERS), 4)
-    count = []
+    count: list[float] = []
     times = Placing.times
-    monkeypatch.setattr(Placing, "times", lambda *given: count.append(1) or times(*given))
+
+    def counted(self: Placing, seconds: Floats, start: float, name: tuple[str | int, ...]) -> Any:
+        count.append(start)
+        return times(self, seconds, start, name)
+
+    monkeypatch.setattr(Placing, "times", counted)
     still = time_steps(step, Network(graph), 5, **PASSES)
     assert len(count) == 1
     assert still.durations == pytest.approx([still.first.duration] * 5)

@@ -3,7 +3,8 @@
 `ddp`, `fsdp2` (with HSDP) and `zero` return what every worker does in a step, in the order in which it is issued: from
 tensors, workers and options to a `StepGraph`, whose `calls` are the collectives with group, elements and dtype.
 `time_step` places it on a network, and returns when everything began and ended, and what memory that takes;
-`time_steps` times it again and again while links change.
+`time_steps` times it again and again while links change. `tensor_parallel`, `expert_parallel` and `pipeline` put these
+steps in larger ones.
 
 Examples
 --------
@@ -15,9 +16,12 @@ CollectiveCall(operation='all_gather', unit='root', group='shard', ranks=4, in_e
 """
 
 from simnet.parallel.ddp import ddp
+from simnet.parallel.experts import capacity, expert_parallel
 from simnet.parallel.fsdp2 import fsdp2
 from simnet.parallel.graph import CollectiveCall, Compute, StepGraph
+from simnet.parallel.pipeline import pipeline
 from simnet.parallel.series import StepSeries, time_steps
+from simnet.parallel.tensor import split, tensor_parallel
 from simnet.parallel.timing import Memory, StepTiming, time_step
 from simnet.parallel.units import Unit, Units, modules, units
 from simnet.parallel.zero import zero
@@ -33,9 +37,14 @@ __all__ = [
     "StepTiming",
     "Unit",
     "Units",
+    "capacity",
     "ddp",
+    "expert_parallel",
     "fsdp2",
     "modules",
+    "pipeline",
+    "split",
+    "tensor_parallel",
     "time_step",
     "time_steps",
     "units",

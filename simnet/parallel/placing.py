@@ -42,7 +42,12 @@ class Placing:
     """
 
     def __init__(self, graph: StepGraph, network: Network, hosts: Ranks, schedule_of: ScheduleOf) -> None:
-        self.graph, self.network, self.hosts, self.schedule_of = graph, network, hosts, schedule_of
+        self.graph, self.network, self.hosts = graph, network, hosts
+        self.schedules = {
+            number: schedule_of(node.does)
+            for number, node in enumerate(graph.nodes)
+            if isinstance(node.does, CollectiveCall)
+        }
         self.does = graph.does()
         self.groups = [
             [np.array(one) for one in graph.groups_of(node)] if isinstance(node.does, CollectiveCall) else []
@@ -98,7 +103,7 @@ class Placing:
         """Time the groups of a call."""
         groups = [_from_root(members, call.root) for members in self.groups[number]]
         begin = [float(ready[members].max()) for members in groups]
-        schedule = self.schedule_of(call)
+        schedule = self.schedules[number]
         # What software takes is known of a call, not of several side by side.
         if len(groups) > 1 and self.network.software is None:
             timing = self.network.time(
@@ -136,13 +141,7 @@ class Placing:
     def _by_events(self, seconds: Floats, start: float, name: tuple[str | int, ...]) -> Times:
         env = simpy.Environment(initial_time=start)
         network = self.network.on(env)
-        network.expect(
-            sum(
-                self.schedule_of(node.does).n_messages * len(groups)
-                for node, groups in zip(self.graph.nodes, self.groups, strict=True)
-                if isinstance(node.does, CollectiveCall)
-            )
-        )
+        network.expect(sum(one.n_messages * len(self.groups[number]) for number, one in self.schedules.items()))
         begun, ended = np.zeros(seconds.shape), np.zeros(seconds.shape)
         ready = np.zeros(seconds.shape)
         behind, missing = self._waits()
@@ -170,7 +169,7 @@ class Placing:
         def begin(number: int, call: CollectiveCall, members: NDArray[np.intp]) -> None:
             begun[number, members] = ready[number, members].max()
             event = network.run(
-                self.schedule_of(call),
+                self.schedules[number],
                 start + begun[number, members[0]],
                 placement=self.hosts[_from_root(members, call.root)],
                 stream=(*name, number, int(members[0])),
@@ -223,10 +222,9 @@ class Placing:
         network = self.network
         found: dict[tuple[str, bytes], set[tuple[int, int]]] = defaultdict(set)
         pairs: dict[int, set[tuple[int, int]]] = {}
-        for node, groups in zip(self.graph.nodes, self.groups, strict=True):
-            if not isinstance(node.does, CollectiveCall):
-                continue
-            schedule = self.schedule_of(node.does)
+        for number, schedule in self.schedules.items():
+            node, groups = self.graph.nodes[number], self.groups[number]
+            assert isinstance(node.does, CollectiveCall)
             if id(schedule) not in pairs:
                 pairs[id(schedule)] = _pairs(schedule)
             for members in groups:

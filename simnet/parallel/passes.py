@@ -1,0 +1,154 @@
+"""Calls on the critical path of a step: forward and backward passes that stop for collectives at given places."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from typing import NamedTuple
+
+from simnet.collectives.registry import Operation
+from simnet.parallel.graph import COMPUTE, Buffer, CollectiveCall, Compute, GroupName, Groups, Node, StepGraph
+from simnet.parallel.units import Units
+
+
+class Stop(NamedTuple):
+    """A collective for which a pass stops, or which begins there.
+
+    Parameters
+    ----------
+    at : float
+        Behind which share of the pass, by entries, within 0..1.
+    operation, unit, group, ranks, in_elements, out_elements, dtype
+        As of `simnet.parallel.CollectiveCall`.
+    microbatch : int, optional
+        In which microbatch; in all when omitted.
+    queue : str
+        Its queue; on that of what is computed the pass stops.
+    """
+
+    at: float
+    operation: Operation
+    unit: str
+    group: GroupName
+    ranks: int
+    in_elements: int
+    out_elements: int
+    dtype: str
+    microbatch: int | None = None
+    queue: str = COMPUTE
+
+
+class Part(NamedTuple):
+    """Where a part of a block begins and ends in the forward pass, as shares of it."""
+
+    block: str
+    begin: float
+    end: float
+
+    def backward(self) -> Part:
+        """Return where it begins and ends in the backward pass."""
+        return Part(self.block, 1 - self.end, 1 - self.begin)
+
+
+def parts_of(model: Units, attention: float) -> list[tuple[Part, Part]]:
+    """Return attention and perceptron of each block, in the order of the forward pass.
+
+    Parameters
+    ----------
+    model : Units
+        The model whose pass it is.
+    attention : float
+        Share of a block that attention computes.
+
+    Raises
+    ------
+    ValueError
+        If that is no share.
+
+    Examples
+    --------
+    >>> from simnet.costs.models import Layer
+    >>> from simnet.parallel import units
+    >>> model = units([Layer("in.weight", (4, 1)), Layer("h.0.weight", (12, 1)), Layer("out.weight", (4, 1))])
+    >>> [(part.begin, part.end) for part in parts_of(model, 1 / 3)[0]]
+    [(0.2, 0.4), (0.4, 0.8)]
+    """
+    if not 0 <= attention <= 1:
+        raise ValueError(f"attention must be a share within 0..1, got {attention}")
+    found, done = [], model.before
+    for block in model.blocks:
+        begin, middle, end = done, done + attention * block.size, done + block.size
+        shares = [one / model.size for one in (begin, middle, end)]
+        found.append((Part(block.name, *shares[:2]), Part(block.name, *shares[1:])))
+        done = end
+    return found
+
+
+def stopped(
+    step: StepGraph, forward: Iterable[Stop], backward: Iterable[Stop], layout: Mapping[str, Groups]
+) -> StepGraph:
+    """Return a step whose passes stop for collectives.
+
+    Parts of a pass are cut where a collective stands inside.
+
+    Parameters
+    ----------
+    step : StepGraph
+        The step as it is without.
+    forward, backward : iterable of Stop
+        The collectives of each pass of a microbatch; those of one place in this order.
+    layout : mapping of str to Groups
+        Their groups.
+    """
+    of: Mapping[str, Sequence[Stop]] = {
+        "forward": sorted(forward, key=lambda one: one.at),
+        "backward": sorted(backward, key=lambda one: one.at),
+    }
+    whole: dict[object, int] = defaultdict(int)
+    for node in step.nodes:
+        if isinstance(node.does, Compute):
+            whole[_pass(node)] += node.does.elements
+    nodes: list[Node] = []
+    # The first and the last number of what has become of each node.
+    became: list[tuple[int, int]] = []
+    done: dict[object, int] = defaultdict(int)
+
+    iteration = next((call.iteration for call in step.calls), 0)
+
+    def call(one: Stop, part: Compute, node: Node, behind: tuple[int, ...] = ()) -> None:
+        does = CollectiveCall(*one[1:8], part.phase, iteration, part.microbatch)
+        nodes.append(Node(does, one.queue, () if one.queue == COMPUTE else behind, node.workers))
+
+    for node in step.nodes:
+        after = tuple(sorted({became[one][1] for one in node.after}))
+        first = len(nodes)
+        if not isinstance(node.does, Compute):
+            nodes.append(node._replace(after=after))
+            became.append((first, first))
+            continue
+        does, total = node.does, whole[_pass(node)]
+        begin = done[_pass(node)]
+        end = done[_pass(node)] = begin + does.elements
+        here = [one for one in of[does.phase] if one.microbatch in (None, does.microbatch)]
+        for one in here:
+            if begin == 0 and round(one.at * total) == 0:
+                call(one, does, node)
+        first, reached = len(nodes), begin
+        places = sorted({place for one in here if begin < (place := round(one.at * total)) <= end} | {end})
+        for place in places:
+            if place > reached or place == begin:
+                nodes.append(Node(does._replace(elements=place - reached), COMPUTE, after, node.workers))
+                after = ()
+            last, reached = len(nodes) - 1, place
+            for one in here:
+                if round(one.at * total) == place and place > 0:
+                    call(one, does, node, (last,))
+        became.append((first, last))
+    buffers = tuple(Buffer(one.what, one.nbytes, became[one.first][0], became[one.last][1]) for one in step.buffers)
+    return dataclasses.replace(step, nodes=tuple(nodes), buffers=buffers, layout={**step.layout, **layout})
+
+
+def _pass(node: Node) -> object:
+    assert isinstance(node.does, Compute)
+    return node.does.phase, node.does.microbatch, node.workers

@@ -1,0 +1,203 @@
+"""Pipeline parallelism around data-parallel steps: stages that send activations on, and their gradients back."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Sequence
+from typing import Literal, TypeAlias
+
+from simnet.base.checks import named, whole
+from simnet.parallel.graph import Buffer, CollectiveCall, Compute, Groups, Node, StepGraph
+from simnet.parallel.units import PARAMETER_DTYPES
+
+Order: TypeAlias = Literal["1f1b", "gpipe"]
+
+# A pass of a microbatch; None of what is behind all of them.
+_Pass: TypeAlias = tuple[str, int] | None
+
+
+def order_of(stage: int, stages: int, microbatches: int, order: Order) -> list[tuple[str, int]]:
+    """Return the passes of a stage in the order in which it computes them.
+
+    Parameters
+    ----------
+    stage, stages, microbatches : int
+        Which stage, from 0, of how many, and how many microbatches.
+    order : {"1f1b", "gpipe"}
+        All forward passes first (gpipe); or as few as the later stages need, and then one backward for one forward
+        (1f1b).
+
+    Examples
+    --------
+    >>> [f"{phase[0]}{number}" for phase, number in order_of(0, 2, 3, "1f1b")]
+    ['f0', 'f1', 'b0', 'f2', 'b1', 'b2']
+    """
+    ahead = microbatches if order == "gpipe" else min(stages - 1 - stage, microbatches)
+    found = [("forward", number) for number in range(ahead)]
+    for number in range(microbatches):
+        if ahead + number < microbatches:
+            found.append(("forward", ahead + number))
+        found.append(("backward", number))
+    return found
+
+
+def pipeline(
+    stages: Sequence[StepGraph], *, tokens: int, width: int, dtype: str = "bfloat16", order: Order = "1f1b"
+) -> StepGraph:
+    """Return the step of a model in stages, each on workers of its own.
+
+    Stage s is on workers s W to s W + W - 1, W those of a stage; worker w of it sends to worker w of the next one.
+    Sends go beside computing, on a queue for each two stages and direction. What a stage does in the last microbatch's
+    backward pass, and behind it, it does when it comes to that pass.
+
+    Parameters
+    ----------
+    stages : sequence of StepGraph
+        The step of each stage, of the same workers and microbatches; its microbatches must not wait for each other.
+    tokens : int
+        Tokens b s of a microbatch, >= 1.
+    width : int
+        Entries h of a token that a worker sends, >= 1; with tensor parallelism its part, where parts are gathered.
+    dtype : str
+        Of activations.
+    order : {"1f1b", "gpipe"}
+        As of `order_of`.
+
+    Raises
+    ------
+    ValueError
+        If there is no stage, stages differ in workers or microbatches, or a microbatch waits for one that comes later.
+
+    Examples
+    --------
+    >>> from simnet.costs.models import model
+    >>> from simnet.parallel import ddp
+    >>> layers = model("gpt2").layers
+    >>> stages = [ddp(part, 4, iteration=2, microbatches=8) for part in (layers[:74], layers[74:])]
+    >>> step = pipeline(stages, tokens=1024, width=768)
+    >>> step.workers, sum(call.unit == "activations" for call in step.calls), step.groups("stage 0 to 1")[3]
+    (8, 8, [3, 7])
+    """
+    whole(tokens, "tokens", 1)
+    whole(width, "width", 1)
+    named(dtype, "dtype", PARAMETER_DTYPES)
+    named(order, "order", ("1f1b", "gpipe"))
+    if not stages:
+        raise ValueError("a pipeline needs at least one stage")
+    each = stages[0].workers
+    segments = [_segments(stage) for stage in stages]
+    microbatches = {1 + max(one[1] for one in found if one is not None) for found in segments}
+    if len(microbatches) > 1 or any(stage.workers != each for stage in stages):
+        raise ValueError("stages must have the same number of workers and of microbatches")
+    made = _Joined(stages, each, tokens * width, dtype)
+    waiting: list[list[_Pass]] = [
+        [*order_of(place, len(stages), max(microbatches), order), None] for place in range(len(stages))
+    ]
+    while any(waiting):
+        for place, passes in enumerate(waiting):
+            while passes and made.ready(place, passes[0]):
+                one = passes.pop(0)
+                made.add(place, one, segments[place].get(one, ()))
+    return made.built()
+
+
+def _segments(stage: StepGraph) -> dict[_Pass, list[int]]:
+    """Return the numbers of the nodes of each pass, and of what is behind all of them."""
+    found: dict[_Pass, list[int]] = defaultdict(list)
+    for number, node in enumerate(stage.nodes):
+        does = node.does
+        one = (
+            None
+            if does.microbatch is None or does.phase not in ("forward", "backward")
+            else (does.phase, does.microbatch)
+        )
+        found[one].append(number)
+    return found
+
+
+class _Joined:
+    """Collects the nodes of all stages, pass by pass."""
+
+    def __init__(self, stages: Sequence[StepGraph], each: int, entries: int, dtype: str) -> None:
+        self.stages, self.each, self.entries, self.dtype = stages, each, entries, dtype
+        self.nodes: list[Node] = []
+        # What has become of the nodes of each stage.
+        self.became: list[dict[int, int]] = [{} for _ in stages]
+        # The call that brings a stage what it needs for a pass.
+        self.arrives: dict[tuple[int, _Pass], int] = {}
+
+    def ready(self, place: int, one: _Pass) -> bool:
+        """Return whether what a stage needs for a pass is on its way."""
+        first = one is None or place == (0 if one[0] == "forward" else len(self.stages) - 1)
+        return first or (place, one) in self.arrives
+
+    def add(self, place: int, one: _Pass, numbers: Sequence[int]) -> None:
+        """Add a pass of a stage, and what it sends on."""
+        became, waits = self.became[place], self.arrives.get((place, one))
+        last = None
+        for number in numbers:
+            node = self.stages[place].nodes[number]
+            if any(other not in became for other in node.after):
+                raise ValueError(
+                    "in a pipeline a microbatch cannot wait for one that comes later, as it does where each of them "
+                    "gathers or reduces; allowed: ddp, zero of stage 1"
+                )
+            after = {became[other] for other in node.after}
+            if isinstance(node.does, Compute):
+                if waits is not None:
+                    after.add(waits)
+                waits = None
+                last = len(self.nodes)
+            became[number] = len(self.nodes)
+            workers = range(self.each) if node.workers is None else node.workers
+            self.nodes.append(
+                Node(node.does, node.queue, tuple(sorted(after)), tuple(self.each * place + one for one in workers))
+            )
+        if one is not None and last is not None:
+            self._send(place, one, last)
+
+    def _send(self, place: int, one: tuple[str, int], behind: int) -> None:
+        phase, microbatch = one
+        to = place + 1 if phase == "forward" else place - 1
+        if not 0 <= to < len(self.stages):
+            return
+        group = f"stage {place} to {to}"
+        iteration = next((call.iteration for call in self.stages[place].calls), 0)
+        unit, sizes = ("activations" if phase == "forward" else "gradients"), (self.entries, self.entries)
+        call = CollectiveCall(
+            "broadcast",
+            unit,
+            group,
+            2,
+            *sizes,
+            self.dtype,
+            "forward" if phase == "forward" else "backward",
+            iteration,
+            microbatch,
+        )
+        workers = tuple(stage * self.each + worker for stage in sorted((place, to)) for worker in range(self.each))
+        self.nodes.append(Node(call, group, (behind,), workers))
+        self.arrives[to, one] = len(self.nodes) - 1
+
+    def built(self) -> StepGraph:
+        """Return the graph of all."""
+        layout: dict[str, Groups] = {}
+        names = {name for stage in self.stages for name in (*stage.layout, *(call.group for call in stage.calls))}
+        for name in names:
+            layout[name] = tuple(
+                tuple(self.each * place + worker for worker in members)
+                for place, stage in enumerate(self.stages)
+                for members in stage.groups(name)
+            )
+        for place in range(len(self.stages) - 1):
+            for source, to in ((place, place + 1), (place + 1, place)):
+                layout[f"stage {source} to {to}"] = tuple(
+                    (self.each * source + worker, self.each * to + worker) for worker in range(self.each)
+                )
+        buffers = tuple(
+            Buffer(one.what, one.nbytes, became[one.first], became[one.last])
+            for stage, became in zip(self.stages, self.became, strict=True)
+            for one in stage.buffers
+        )
+        most = max(self.stages, key=lambda stage: sum(stage.held))
+        return StepGraph(tuple(self.nodes), self.each * len(self.stages), most.replicas, most.held, buffers, layout)

@@ -1,0 +1,152 @@
+"""Tensor parallelism as Megatron has it, around a data-parallel step: calls on the critical path inside every block.
+
+Behind attention and behind the perceptron of every block the partial results are all-reduced, forward and backward.
+With sequence parallelism each all-reduce is an all-gather before the part and a reduce-scatter behind it, of the same
+bytes. Calls of a vocabulary that is split, of embedding and loss, are left out.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterable
+from typing import Literal
+
+from simnet.base.checks import named, whole
+from simnet.costs.models import Layer
+from simnet.parallel.graph import Groups, StepGraph
+from simnet.parallel.passes import Part, Stop, parts_of, stopped
+from simnet.parallel.units import PARAMETER_DTYPES, Units
+
+ATTENTION = 1 / 3
+"""Share of a block's entries that are attention's: 4 of the 12 squares of the width."""
+
+
+def split(layers: Iterable[Layer], degree: int) -> list[Layer]:
+    """Return the part of a model's tensors that one of several tensor-parallel workers has.
+
+    Matrices are divided by their first dimension, which gives them the entries that either way of dividing does;
+    tensors of one dimension stay as they are.
+
+    Parameters
+    ----------
+    layers : iterable of Layer
+        The tensors.
+    degree : int
+        Between how many they are divided, >= 1.
+
+    Raises
+    ------
+    ValueError
+        If `degree` does not divide the first dimension of a matrix.
+
+    Examples
+    --------
+    >>> split([Layer("fc.weight", (8, 3)), Layer("fc.bias", (8,))], 2)
+    [Layer(name='fc.weight', shape=(4, 3)), Layer(name='fc.bias', shape=(8,))]
+    """
+    whole(degree, "degree", 1)
+    found = []
+    for layer in layers:
+        first, *others = layer.shape
+        if others and first % degree:
+            raise ValueError(f"tensor {layer.name!r} has {first:,} rows, which {degree} workers cannot divide evenly")
+        found.append(Layer(layer.name, (first // degree, *others)) if others else layer)
+    return found
+
+
+def tensor_parallel(
+    step: StepGraph,
+    model: Units,
+    degree: int,
+    *,
+    tokens: int,
+    width: int,
+    dtype: str = "bfloat16",
+    sequence_parallel: bool = False,
+    attention: float = ATTENTION,
+) -> StepGraph:
+    """Return a step in which each worker of a data-parallel step is several tensor-parallel ones.
+
+    They are consecutive: worker w becomes w T to w T + T - 1. Each goes on with its peers of the other workers as the
+    step says, and computes its pass in the time that `time_step` is given.
+
+    Parameters
+    ----------
+    step : StepGraph
+        What each worker does with its part of the tensors, as of `split`.
+    model : Units
+        The same part, in units: says where blocks begin and end in a pass.
+    degree : int
+        Tensor-parallel workers T, >= 1.
+    tokens : int
+        Tokens b s of a microbatch, >= 1.
+    width : int
+        Entries h of a token, >= 1.
+    dtype : str
+        Of activations.
+    sequence_parallel : bool
+        Whether all-reduces are all-gathers and reduce-scatters; T must divide `tokens`.
+    attention : float
+        Share of a block that attention computes.
+
+    Raises
+    ------
+    ValueError
+        If a value is out of range.
+
+    Examples
+    --------
+    >>> from simnet.costs.models import model
+    >>> from simnet.parallel import ddp, units
+    >>> part = split([layer for layer in model("llama3-8b").layers], 8)
+    >>> step = tensor_parallel(ddp(part, 2, iteration=2), units(part), 8, tokens=8192, width=4096)
+    >>> step.workers, sum(call.group == "tensor" for call in step.calls), step.groups("world")[1]
+    (16, 128, [1, 9])
+    """
+    whole(degree, "degree", 1)
+    whole(tokens, "tokens", 1)
+    whole(width, "width", 1)
+    named(dtype, "dtype", PARAMETER_DTYPES)
+    if sequence_parallel and tokens % degree:
+        raise ValueError(f"tokens must be a multiple of the {degree} workers that share a sequence, got {tokens}")
+    entries = tokens * width
+
+    def around(part: Part) -> list[Stop]:
+        """Return the calls of a part, which begins and ends at shares of its pass."""
+        if degree == 1:
+            return []
+
+        def stop(at: float, operation: Literal["all_reduce", "all_gather", "reduce_scatter"]) -> Stop:
+            given = entries // degree if operation == "all_gather" else entries
+            had = entries // degree if operation == "reduce_scatter" else entries
+            return Stop(at, operation, part.block, "tensor", degree, given, had, dtype)
+
+        if not sequence_parallel:
+            return [stop(part.end, "all_reduce")]
+        return [stop(part.begin, "all_gather"), stop(part.end, "reduce_scatter")]
+
+    parts = [part for block in parts_of(model, attention) for part in block]
+    forward = [one for part in parts for one in around(part)]
+    backward = [one for part in reversed(parts) for one in around(part.backward())]
+    return stopped(_widened(step, degree), forward, backward, {})
+
+
+def _widened(step: StepGraph, degree: int) -> StepGraph:
+    """Return a step in which each worker is several consecutive ones, who do the same side by side."""
+
+    def at(workers: Iterable[int], place: int) -> tuple[int, ...]:
+        return tuple(worker * degree + place for worker in workers)
+
+    names = {call.group for call in step.calls} | {"world", *step.layout}
+    layout: dict[str, Groups] = {
+        name: tuple(at(members, place) for members in step.groups(name) for place in range(degree)) for name in names
+    }
+    workers = step.workers * degree
+    layout["tensor"] = tuple(tuple(range(first, first + degree)) for first in range(0, workers, degree))
+    nodes = tuple(
+        node
+        if node.workers is None
+        else node._replace(workers=tuple(worker * degree + place for worker in node.workers for place in range(degree)))
+        for node in step.nodes
+    )
+    return dataclasses.replace(step, nodes=nodes, workers=workers, layout=layout)
