@@ -169,6 +169,19 @@ def test_intervals_grow_with_what_they_shall_hold():
     assert all(a < c and b < d for (a, b), (c, d) in zip(narrow, wide, strict=True))
 
 
+def test_intervals_are_narrow_where_gpus_send_by_links_of_their_own_and_infiniband():
+    less_known = [
+        {"outer": {"transport": "roce"}},
+        {"outer": {"device_direct": False}},
+        {"inner": {"link": "pcie"}},
+        {"library": "mpi"},
+    ]
+    narrow, *others = (half_widths(platform("dgx-a100", **one), 0.9) for one in ({}, *less_known))
+    for wide in others:
+        assert all(sum(one) < sum(other) for one, other in zip(narrow, wide, strict=True))
+    assert half_widths(platform("dgx-a100", library="rccl"), 0.9) == narrow
+
+
 @pytest.mark.parametrize(
     ("text", "says"),
     [

@@ -379,13 +379,16 @@ def test_three_messages_are_there_when_the_backlog_is_carried_that_their_last_by
 
 @pytest.mark.parametrize("until", [np.inf, 3.0])
 def test_messages_that_wait_for_a_link_that_is_down_go_around_it(until):
-    graph = connected((0, "a", 1e6), (1, "a", 1e6), (0, "b", 1e5), ("b", "c", 1e6), ("c", 1, 1e6))
+    graph = connected(
+        (0, "a", 1e6), (1, "a", 1e6), (0, "b", 1e5), ("b", "c", 1e6), ("c", 1, 1e6), (2, "c", 1e6), (3, "c", 1e6)
+    )
     times, rates = ([0.0, 0.5, 3.0], [1e6, 0.0, 1e6]) if until < np.inf else ([0.0, 0.5], [1e6, 0.0])
     weather = {(0, "a"): Weather(bandwidth=steps(times, rates))}
     # Half of the first message goes over the other link; what is left of it, and the second, go back where they can.
     ends = [3.0 + 0.25, 3.0 + 1.25] if until < np.inf else [0.5 + 5.0, 0.5 + 15.0]
-    both = Round([0, 0], [1, 1], 1e6)
-    assert times_of(graph, both, weather, on_outage="reroute") == pytest.approx(ends, rel=1e-9)
+    # A third one that is under way meanwhile has links of its own.
+    one = Round([2, 0, 0], [3, 1, 1], 1e6)
+    assert times_of(graph, one, weather, on_outage="reroute") == pytest.approx([1.0, *ends], rel=1e-9)
 
 
 def test_messages_behind_one_that_vanished_at_a_link_that_is_down_for_good_are_told_so():
