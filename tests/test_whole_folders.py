@@ -123,6 +123,64 @@ def test_no_moment_of_a_command_has_files_of_two_runs(name, small, tmp_path, mon
         shutil.rmtree(again)
 
 
+def test_no_moment_of_a_report_has_a_page_of_two_kinds_and_the_same_command_makes_it_whole(
+    small, tmp_path, monkeypatch
+):
+    out = tmp_path / "out"
+    did("run", small, "--jobs", 1, *OLD, "--out", out, "-q")
+    whole = contents(out)
+    page = {name for name in whole if name == "report.html" or name.startswith("figures/")}
+    for name in page - {"report.html"}:
+        (out / name).write_bytes(b"old")
+    (out / "report.html").write_bytes(b"old")
+    old = contents(out)
+    seen = moments(out, monkeypatch, lambda: did("report", out))
+    assert seen[-1] == whole
+    halfway = [held for held in seen if settled(held) not in (old, whole)]
+    assert len(halfway) > len(page)
+    for held in halfway:
+        found = settled(held)
+        assert INCOMPLETE in held
+        assert {name: found[name] for name in found.keys() - page} == {
+            name: whole[name] for name in whole.keys() - page
+        }
+        assert len({whole[name] == found[name] for name in page & found.keys()}) <= 1
+    for number, (held, command) in enumerate(
+        [(halfway[1], ["report"]), (halfway[-1], ["run", small, *OLD, "-q", "--out"])]
+    ):
+        again = laid(tmp_path / str(number), held)
+        did(*command, again)
+        assert contents(again) == whole
+
+
+WRITES = {
+    "fabric.yaml": ["calibrate", "log.csv", "-o"],
+    "platform.yaml": ["calibrate", "--platform", "dgx-h100", "-o"],
+    "compute.yaml": ["calibrate", "compute", "hooks", "-o"],
+    "table.json": ["choose", "--cells", 2, "--export"],
+    "tuner.csv": ["choose", "--export"],
+}
+
+
+@pytest.mark.parametrize("name", WRITES)
+def test_the_one_file_of_a_command_is_old_or_new_at_every_moment(name, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    sizes = [1 << at for at in range(10, 16)]
+    times = "".join(f"all_reduce,4,{size},{1e-5 + size * 1e-9}\n" for size in sizes)
+    (tmp_path / "log.csv").write_text(f"collective,ranks,nbytes,seconds\n{times}")
+    (tmp_path / "hooks").mkdir()
+    (tmp_path / "hooks" / "rank_0.csv").write_text(
+        "iteration,compute_s\n" + "".join(f"{one},0.1\n" for one in range(20))
+    )
+    (tmp_path / "out").mkdir()
+    target = tmp_path / "out" / name
+    target.write_bytes(b"old")
+    seen = moments(target.parent, monkeypatch, lambda: did(*WRITES[name], target, "--force"))
+    assert seen[-1].keys() == {name}
+    assert {held[name] for held in seen} == {b"old", seen[-1][name]}
+    assert len(seen) > 2
+
+
 def test_a_disk_that_is_full_leaves_the_old_run_as_it_was(small, tmp_path, monkeypatch):
     out = tmp_path / "out"
     command = ["run", str(small), "--out", out, "--jobs", 1, "--no-report"]

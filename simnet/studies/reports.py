@@ -17,7 +17,7 @@ from pydantic import TypeAdapter, ValidationError
 
 from simnet.base.errors import InputError
 from simnet.base.reading import read_bytes, read_text
-from simnet.base.swap import refuse_halfway, swapped
+from simnet.base.swap import completed, refuse_halfway, swapped
 from simnet.base.writing import INCOMPLETE, write_files
 from simnet.report import html
 from simnet.report.kept import Recorded
@@ -138,6 +138,8 @@ def redraw(folder: Path, out: Path | None = None) -> Path:
     InputError
         If the folder is none of a run, its files do not belong together, or something cannot be written.
     """
+    place = folder if out is None else out
+    completed(place, PAGE)
     run = RunFolder.read(folder)
     loaded = run.scenario()
     built = loaded.build()
@@ -148,7 +150,7 @@ def redraw(folder: Path, out: Path | None = None) -> Path:
         runs.setting(loaded, built.job),
         run.recorded(built),
     )
-    return _written(folder if out is None else out, files)
+    return _written(place, files)
 
 
 def compare(folders: Sequence[Path], out: Path) -> tuple[Summary, Path]:
@@ -174,6 +176,7 @@ def compare(folders: Sequence[Path], out: Path) -> tuple[Summary, Path]:
     InputError
         As `redraw` does; also if runs have other numbers of iterations, or a policy of one ended early.
     """
+    completed(out, PAGE)
     found = dict(zip(_labels(folders), map(RunFolder.read, folders), strict=True))
     frames = dict(_policies(found))
     lengths = {label: len(with_exploration(frame)) for label, frame in frames.items()}
@@ -290,5 +293,9 @@ def _table(path: Path, columns: Sequence[str]) -> pd.DataFrame:
         number = pa.types.is_integer(kind) or pa.types.is_floating(kind)
         if not (text if name in _TEXT else number):
             raise InputError(f"column {name} should be {'text' if name in _TEXT else 'numbers'}", file=str(path))
-    found: pd.DataFrame = table.to_pandas()
+    try:
+        found: pd.DataFrame = table.to_pandas()
+    except pa.ArrowException as error:
+        # Columns that nobody asked for may hold anything, two of one name what pandas takes for each other.
+        raise InputError(f"cannot be read: {error}", file=str(path)) from None
     return found

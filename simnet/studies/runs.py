@@ -19,7 +19,7 @@ import numpy as np
 from simnet.base import writing
 from simnet.base.errors import SimnetError
 from simnet.base.rng import stream
-from simnet.base.swap import swapped
+from simnet.base.swap import completed, swapped
 from simnet.interchange import kind_of
 from simnet.job import Checkpoint, Job, LocalSteps, PolicyResult, buckets, create_sparsifier
 from simnet.job.memory import WorkerMemory, of_candidates
@@ -27,7 +27,7 @@ from simnet.policies import density_at
 from simnet.report import calibrated, memory, seeds
 from simnet.report.calibrated import CalibrationSummary
 from simnet.report.memory import MemoryLimit, MemorySummary
-from simnet.report.results import RUN, SEEDS, prepare_folder, summary_of, write_run
+from simnet.report.results import PAGE, RUN, SEEDS, prepare_folder, summary_of, write_run
 from simnet.report.seeds import SeedsSummary
 from simnet.report.summary import StrategySummary, Summary
 from simnet.scenario import Run, Scenario
@@ -155,6 +155,8 @@ class Batch:
         By `force` all checkpoints that are there are taken away. Raises InputError if another run is at work there.
         """
         with writing.alone(prepare_folder(self.folder), "run", (CHECKPOINTS,)):
+            # Of a report of an earlier run that was killed; it would take the place of this one's later.
+            completed(self.folder, PAGE)
             with writing.explained(self.place):
                 self.place.mkdir(exist_ok=True)
             if force:

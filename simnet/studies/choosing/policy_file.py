@@ -348,7 +348,7 @@ def load_policy(path: str | Path) -> PolicyTable:
     if not isinstance(loaded, dict) or "version" not in loaded:
         raise InputError("is no policy table: it has no version", file=name)
     if loaded["version"] not in list(AXES) or not is_number(loaded["version"]):
-        found = str(loaded["version"])[:40]
+        found = ascii(loaded["version"])[:40]
         raise InputError(f"must be 1 or 2, the versions that are read, got {found}", file=name, field="version")
     try:
         return PolicyTable.model_validate(loaded)
