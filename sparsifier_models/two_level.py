@@ -111,6 +111,29 @@ def sizes_of(ranks_per_node: object) -> tuple[int, ...]:
     return (whole(ranks_per_node, "ranks_per_node", 1),)
 
 
+def without_network(scheme: str, options: Mapping[str, Any]) -> tuple[dict[str, Any], int]:
+    """Return options of a scheme as far as no network is needed, and how many ranks then share a gradient.
+
+    Parameters
+    ----------
+    scheme : str
+        Its name.
+    options : mapping
+        Its options. What they take from a network is one rank a node, in the order of their numbers.
+
+    Examples
+    --------
+    >>> without_network("two_level/topk", {"node_order": "bottleneck"}), without_network("topk", {"allgather": "ring"})
+    (({'ranks_per_node': 1}, 1), ({'allgather': 'ring'}, 1))
+    """
+    if not scheme.startswith(PREFIX):
+        return dict(options), 1
+    found = {name: value for name, value in options.items() if value != BOTTLENECK}
+    if found.get("ranks_per_node", AUTO) == AUTO:
+        found["ranks_per_node"] = 1
+    return found, math.prod(sizes_of(found["ranks_per_node"]))
+
+
 class TwoLevel(Sparsifier):
     """A scheme on two levels; `on_two_levels` makes the class for each.
 
@@ -238,6 +261,10 @@ class TwoLevel(Sparsifier):
     def tracks(self) -> bool:
         """As of the scheme."""
         return self._there()[0].tracks
+
+    def held(self) -> dict[str, float]:
+        """Return the bytes that a rank holds between exchanges: those of the largest part."""
+        return max((one.held() for one in self._there()), key=lambda held: sum(held.values()))
 
     @property
     def residual(self) -> Values:

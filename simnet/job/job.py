@@ -19,6 +19,7 @@ from simnet.base.rng import stream
 from simnet.collectives import broadcast_binomial
 from simnet.costs.devices import DeviceProfile
 from simnet.job.elastic import Absence, Churn
+from simnet.job.levels import fitted
 from simnet.network import Network
 from simnet.policies import Candidate, Ramp
 from simnet.traces.source import tensors
@@ -356,6 +357,8 @@ def buckets(source: GradientSource, overlap: Overlap | None) -> list[Bucket]:
 def create_sparsifier(candidate: Candidate, bucket: Bucket, job: Job, workers: int | None = None) -> Sparsifier:
     """Return the sparsifier of an exchange for a bucket, of all workers of a job or of as many as are left.
 
+    What it takes from the network is that of the job's.
+
     Parameters
     ----------
     candidate : Candidate
@@ -372,6 +375,7 @@ def create_sparsifier(candidate: Candidate, bucket: Bucket, job: Job, workers: i
     ValueError
         If its options do not fit the job.
     """
+    candidate = fitted(candidate, job)
     return sparsifier_models.create(
         candidate.scheme,
         workers=job.source.workers if workers is None else workers,

@@ -53,7 +53,7 @@ def sharded(job: Job, policies: Mapping[str, Policy], where: str) -> Iterator[Jo
     able = ", ".join(sorted(name for name, scheme in schemes.items() if scheme.separable))
     for name, policy in policies.items():
         for candidate in policy.candidates:
-            if is_file(candidate.scheme) or not schemes[candidate.scheme].separable:
+            if is_file(candidate.scheme) or not sparsifier_models.scheme(candidate.scheme).separable:
                 raise InputError(
                     f"policy {name!r} exchanges by {candidate.scheme}, which takes the gradients of all workers in one "
                     f"place; allowed: {able}",

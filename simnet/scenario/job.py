@@ -28,6 +28,7 @@ from simnet.scenario.colocated import alone, placements
 from simnet.scenario.loader import Findings
 from simnet.scenario.network import Stages
 from simnet.scenario.resolve import candidate
+from simnet.sparsifier_models.two_level import without_network
 from simnet.traces import GradientSource, live
 from simnet.traces.normals import loops_for
 from simnet.traces.source import shrunk
@@ -246,10 +247,10 @@ def _numbers_of_workers(config: schema.Config) -> range:
 def _trial(exchange: schema.Exchange, all_workers: int, workers: int) -> sparsifier_models.Exchange:
     """Exchange zeros between some of the workers of a job."""
     try:
-        model = sparsifier_models.create(
-            exchange.scheme, workers, _TRIAL_ENTRIES, layers=(_TRIAL_ENTRIES,), **exchange.options
-        )
-        return model.exchange(np.zeros((workers, _TRIAL_ENTRIES), dtype=np.float32))
+        options, ranks = without_network(exchange.scheme, exchange.options)
+        entries = ranks * _TRIAL_ENTRIES
+        model = sparsifier_models.create(exchange.scheme, workers, entries, layers=(entries,), **options)
+        return model.exchange(np.zeros((workers, entries), dtype=np.float32))
     except ValueError as error:
         if workers == all_workers:
             raise

@@ -1,0 +1,101 @@
+"""Schemes on two levels on the network of a job: where it may be cut, and in which order rings go."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Sequence
+from dataclasses import replace
+from functools import lru_cache
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from simnet import sparsifier_models
+from simnet.network import Network
+from simnet.network.ring_order import RingOrder, pair_seconds, ring_order
+from simnet.policies import Candidate
+from simnet.sparsifier_models.options import option_values
+from simnet.sparsifier_models.two_level import AUTO, BOTTLENECK, PREFIX, sizes_of
+
+if TYPE_CHECKING:
+    from simnet.job.job import Job
+
+
+def node_sizes(network: Network, hosts: Sequence[int], nbytes: float) -> tuple[int, ...]:
+    """Return how many consecutive ranks are nearer to each other than to the next ones, from inside out.
+
+    Ranks are as near as a message takes from each to the next. A number counts if all groups have it, and there are
+    several.
+
+    Parameters
+    ----------
+    network : Network
+        The links, as they are at the start.
+    hosts : sequence of int, length P
+        The host of each rank.
+    nbytes : float
+        Bytes of the message.
+
+    Returns
+    -------
+    tuple of int
+        Ranks of each group, so of nodes before those of sites; empty if there are none.
+
+    Examples
+    --------
+    >>> from simnet.topologies import multi_gpu_nodes
+    >>> links = {"intra_latency": 1e-6, "intra_bandwidth": 3e11, "nic_latency": 5e-6, "nic_bandwidth": 1e10}
+    >>> node_sizes(Network(multi_gpu_nodes(4, 2, **links)), range(8), 1e6)
+    (2,)
+    """
+    pairs = [network.path(src, dst, 0.0) for src, dst in itertools.pairwise(hosts)]
+    seconds = np.array([latency + (nbytes / bandwidth if bandwidth else np.inf) for latency, bandwidth in pairs])
+    found = []
+    for limit in np.unique(seconds)[:-1].tolist():
+        # What differs by rounding alone is as near.
+        ends = np.flatnonzero(seconds > limit * (1 + 1e-9)) + 1
+        sizes = np.diff([0, *ends, len(hosts)])
+        if len(sizes) > 1 and sizes[0] > 1 and (sizes == sizes[0]).all() and int(sizes[0]) not in found:
+            found.append(int(sizes[0]))
+    return tuple(found)
+
+
+@lru_cache(maxsize=16)
+def _order(network: Network, hosts: tuple[int, ...], nbytes: float) -> RingOrder:
+    return ring_order(pair_seconds(network, list(hosts), nbytes))
+
+
+def fitted(candidate: Candidate, job: Job) -> Candidate:
+    """Return an exchange with what it takes from the network of a job: ranks of a node, and the order of nodes.
+
+    Parameters
+    ----------
+    candidate : Candidate
+        The exchange; one that takes nothing comes back as it is.
+    job : Job
+        The job.
+
+    Raises
+    ------
+    ValueError
+        If there are no nodes to be found.
+    """
+    if not candidate.scheme.startswith(PREFIX):
+        return candidate
+    given: Any = option_values(sparsifier_models.scheme(candidate.scheme).option_type, candidate.options)
+    network, P = job.network(0), job.source.workers
+    hosts = list(range(P)) if job.placement is None else list(job.placement)
+    # What a rank sends to the next one in a round of a dense ring.
+    nbytes, found = 4.0 * job.source.true_parameters / P, dict(candidate.options)
+    if given.ranks_per_node == AUTO:
+        sizes = node_sizes(network, hosts, nbytes)
+        if not sizes:
+            raise ValueError(
+                f"ranks_per_node auto: among {P} workers no groups of equally many, one behind the other, are nearer to "
+                "each other than to the next; give a number"
+            )
+        found["ranks_per_node"] = sizes[0]
+    if given.node_order == BOTTLENECK:
+        group = int(np.prod(sizes_of(found["ranks_per_node"])))
+        found["node_order"] = list(_order(network, tuple(hosts[::group]), nbytes).order)
+    return replace(candidate, options=found)

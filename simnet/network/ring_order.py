@@ -1,0 +1,179 @@
+"""In which order ranks stand in a ring, where some pairs of them are farther apart than others."""
+
+from __future__ import annotations
+
+import itertools
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from simnet.base.arrays import Floats
+from simnet.network.component import Network
+
+MOST_TRIED = 8
+"""The most ranks of which all orders are tried."""
+
+_STARTS = 8
+
+
+class RingOrder(NamedTuple):
+    """An order of ranks in a ring.
+
+    Parameters
+    ----------
+    order : tuple of int
+        The ranks, from 0 on; each sends to the next, the last to the first.
+    slowest : float
+        What the slowest of these pairs takes [s].
+    bound : float
+        No ring is faster than that [s]: equal to `slowest` where the order is known to be the best.
+    """
+
+    order: tuple[int, ...]
+    slowest: float
+    bound: float
+
+
+def pair_seconds(network: Network, hosts: list[int], nbytes: float, moment: float = 0.0) -> Floats:
+    """Return how long a message takes between all pairs of hosts, alone on its route [s]; shape (P, P).
+
+    Parameters
+    ----------
+    network : Network
+        The links.
+    hosts : list of int, length P
+        The host of each rank.
+    nbytes : float
+        Bytes of the message.
+    moment : float
+        When [s].
+    """
+    found = np.zeros((len(hosts), len(hosts)))
+    for (i, src), (j, dst) in itertools.permutations(enumerate(hosts), 2):
+        latency, bandwidth = network.path(src, dst, moment)
+        found[i, j] = latency + (nbytes / bandwidth if bandwidth else np.inf)
+    return found
+
+
+def ring_order(seconds: Floats) -> RingOrder:
+    """Return the order of a ring whose slowest pair of neighbours is as fast as can be, of as few such pairs as can be.
+
+    Of up to `MOST_TRIED` ranks all orders are tried; the sum of all pairs decides between equals. Of more, the ring as
+    they are numbered and rings that go to the nearest are improved by cutting them at the slowest pair and two others,
+    while that helps.
+
+    Parameters
+    ----------
+    seconds : ndarray of float, shape (P, P)
+        What a message takes from row to column [s]. The diagonal is ignored.
+
+    Returns
+    -------
+    RingOrder
+        `bound` is the least with which each rank has a neighbour to send to and one to receive from, and all ranks
+        reach all others, over pairs that take no longer.
+
+    Raises
+    ------
+    ValueError
+        If it is not square, or there is no rank.
+
+    Examples
+    --------
+    Ranks 0 and 2 share a site, 1 and 3 another one.
+
+    >>> far = np.array([[0, 9, 1, 9], [9, 0, 9, 1], [1, 9, 0, 9], [9, 1, 9, 0]], dtype=float)
+    >>> ring_order(far)
+    RingOrder(order=(0, 1, 3, 2), slowest=9.0, bound=9.0)
+    """
+    if seconds.ndim != 2 or seconds.shape[0] != seconds.shape[1] or not len(seconds):
+        raise ValueError(f"seconds must be a square matrix, got shape {seconds.shape}")
+    P = len(seconds)
+    if P == 1:
+        return RingOrder((0,), 0.0, 0.0)
+    if P <= MOST_TRIED:
+        every = np.array([(0, *rest) for rest in itertools.permutations(range(1, P))])
+        best = every[_least(seconds, every)]
+        slowest = float(_pairs(seconds, best).max())
+        return RingOrder(tuple(best.tolist()), slowest, slowest)
+    begun = np.array([_nearest(seconds, first) for first in range(P)])
+    ranked = sorted(range(P), key=lambda one: _measure(seconds, begun[one]))
+    # As they are numbered is one to begin with, too: nobody is given a slower ring than that.
+    tours = [np.arange(P), *(begun[one] for one in ranked[:_STARTS])]
+    found = min((_improved(seconds, one) for one in tours), key=lambda one: _measure(seconds, one))
+    at = int(np.argmin(found))
+    order = np.roll(found, -at)
+    return RingOrder(tuple(order.tolist()), float(_pairs(seconds, order).max()), _bound(seconds))
+
+
+def _pairs(seconds: Floats, tours: NDArray[np.int64]) -> Floats:
+    """Return what each pair of neighbours takes, of one ring or of several; shape (..., P)."""
+    found: Floats = seconds[tours, np.roll(tours, -1, axis=-1)]
+    return found
+
+
+def _measure(seconds: Floats, tour: NDArray[np.int64]) -> tuple[float, int, float]:
+    """Return what is to be least: the slowest pair, how many there are of it, the sum."""
+    taken = _pairs(seconds, tour)
+    return float(taken.max()), int((taken == taken.max()).sum()), float(taken.sum())
+
+
+def _least(seconds: Floats, tours: NDArray[np.int64]) -> int:
+    """Return which of several rings is the best: by the slowest pair, by how many there are of it, by the sum."""
+    taken = _pairs(seconds, tours)
+    slowest = taken.max(axis=1)
+    many = (taken == slowest[:, np.newaxis]).sum(axis=1)
+    return int(np.lexsort((taken.sum(axis=1), many, slowest))[0])
+
+
+def _nearest(seconds: Floats, first: int) -> list[int]:
+    """Return a ring that goes from a rank to the nearest of the ranks that are left."""
+    tour, left = [first], set(range(len(seconds))) - {first}
+    while left:
+        here = seconds[tour[-1]]
+        tour.append(min(left, key=lambda one: (here[one], one)))
+        left.remove(tour[-1])
+    return tour
+
+
+def _improved(seconds: Floats, tour: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Return a ring whose slowest pair no change of three pairs, or of two, can do without."""
+    P = len(tour)
+    while True:
+        # The slowest pair is the one that closes the ring.
+        tour = np.roll(tour, -1 - int(np.argmax(_pairs(seconds, tour))))
+        near = [tour]
+        for i, j in itertools.combinations(range(1, P + 1), 2):
+            a, b, c = tour[:i], tour[i:j], tour[j:]
+            near += [np.concatenate(one) for one in ((b, a, c), (a[::-1], b, c), (b[::-1], a, c), (b, a[::-1], c))]
+        best = near[_least(seconds, np.array(near))]
+        # Not the sum, whose last bits go by where the ring begins.
+        if _measure(seconds, best)[:2] >= _measure(seconds, tour)[:2]:
+            return tour
+        tour = best
+
+
+def _bound(seconds: Floats) -> float:
+    """Return what the slowest pair of no ring falls below."""
+    others = np.where(np.eye(len(seconds), dtype=np.bool_), np.inf, seconds)
+    least = max(others.min(axis=1).max(), others.min(axis=0).max())
+    values = np.unique(others[np.isfinite(others) & (others >= least)])
+    low, high = 0, len(values) - 1
+    while low < high:
+        middle = (low + high) // 2
+        low, high = (low, middle) if _all_reach_all(others <= values[middle]) else (middle + 1, high)
+    return float(values[low]) if len(values) else float(least)
+
+
+def _all_reach_all(linked: NDArray[np.bool_]) -> bool:
+    for links in (linked, linked.T):
+        seen = np.zeros(len(links), dtype=np.bool_)
+        seen[0], fresh = True, np.array([0])
+        while fresh.size:
+            reached = links[fresh].any(axis=0) & ~seen
+            seen |= reached
+            fresh = np.flatnonzero(reached)
+        if not seen.all():
+            return False
+    return True
