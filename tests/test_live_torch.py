@@ -9,15 +9,27 @@ from simnet.base.errors import SimnetError
 from simnet.job import run_policy
 from simnet.network import Network
 from simnet.policies import Candidate, Fixed, Ramp
-from simnet.traces.live import classification, create, needs, train
+from simnet.traces.live import Sizes, classification, create, letters, needs, train, words
+from simnet.traces.live.data import shards
 
 TEXT = {"context": 5, "characters": 4000}
+WORDS = {"vocabulary": 50, "context": 5}
+SMALL = Sizes(hidden=(7, 9), channels=(8, 10), width=12, blocks=2)
+LEARNT = {
+    "conv": ("digits", {}),
+    "char": ("docstrings", TEXT),
+    "residual": ("digits", {}),
+    "transformer": ("words", WORDS),
+}
+"""What each model of PyTorch is trained on."""
+
+pytestmark = pytest.mark.filterwarnings("ignore:There is a performance drop")
 
 
 def source(model, **changes):
-    if model == "conv":
-        return train("conv", "digits", workers=4, **({"batch": 8, "seed": 2} | changes))
-    return train(model, "docstrings", workers=4, options=TEXT, **({"batch": 8, "seed": 2} | changes))
+    data, options = LEARNT[model]
+    sizes = {} if model in ("conv", "char") else SMALL._asdict()
+    return train(model, data, workers=4, options=options, **({"batch": 8, "seed": 2} | sizes | changes))
 
 
 def module_of(live):
@@ -29,8 +41,17 @@ def module_of(live):
     return module
 
 
+def loss_of(module, inputs, targets):
+    """Return the mean loss as one would write it for one worker."""
+    import torch
+
+    given = inputs.reshape(-1, 1, 8, 8) if inputs.dtype == np.float32 else inputs.astype(np.int64)
+    logits = module(torch.from_numpy(given))
+    return torch.nn.functional.cross_entropy(logits.reshape(targets.size, -1), torch.from_numpy(targets.reshape(-1)))
+
+
 @pytest.mark.extras
-@pytest.mark.parametrize("model", ["conv", "char"])
+@pytest.mark.parametrize("model", LEARNT)
 def test_gradients_are_those_of_each_worker_alone(model):
     live = source(model)
     import torch
@@ -41,8 +62,7 @@ def test_gradients_are_those_of_each_worker_alone(model):
     module = module_of(live)
     for worker in range(4):
         module.zero_grad()
-        own = inputs[worker].reshape(8, 1, 8, 8) if model == "conv" else inputs[worker].astype(np.int64)
-        loss = torch.nn.functional.cross_entropy(module(torch.from_numpy(own)), torch.from_numpy(targets[worker]))
+        loss = loss_of(module, inputs[worker], targets[worker])
         loss.backward()
         alone = torch.cat([one.grad.flatten() for one in module.parameters()]).numpy()
         np.testing.assert_allclose(out[worker], alone, rtol=1e-4, atol=1e-6)
@@ -51,7 +71,7 @@ def test_gradients_are_those_of_each_worker_alone(model):
 
 
 @pytest.mark.extras
-@pytest.mark.parametrize("model", ["conv", "char"])
+@pytest.mark.parametrize("model", LEARNT)
 def test_dense_training_is_a_plain_loop_of_torch_over_the_batches_of_all(model, trainings):
     live = source(model, learning_rate=0.02)
     import torch
@@ -62,10 +82,8 @@ def test_dense_training_is_a_plain_loop_of_torch_over_the_batches_of_all(model, 
     optimizer = torch.optim.SGD(module.parameters(), 0.02, momentum=0.9)
     for iteration in range(50):
         inputs, targets = live.batches(iteration, np.arange(4))
-        whole = inputs.reshape(32, 1, 8, 8) if model == "conv" else inputs.reshape(32, 5).astype(np.int64)
         optimizer.zero_grad()
-        logits = module(torch.from_numpy(whole))
-        torch.nn.functional.cross_entropy(logits, torch.from_numpy(targets.reshape(32))).backward()
+        loss_of(module, inputs.reshape(32, -1), targets.reshape(32, *targets.shape[2:])).backward()
         optimizer.step()
     expected = torch.nn.utils.parameters_to_vector(module.parameters()).detach().numpy()
     distance = np.linalg.norm(trainings[0].weights - expected)
@@ -74,23 +92,61 @@ def test_dense_training_is_a_plain_loop_of_torch_over_the_batches_of_all(model, 
 
 
 @pytest.mark.extras
-@pytest.mark.parametrize("model", ["conv", "char"])
+@pytest.mark.parametrize("model", LEARNT)
 def test_the_size_is_known_beforehand(model):
-    live = source(model)
-    data, options = ("digits", {}) if model == "conv" else ("docstrings", TEXT)
-    assert needs(model, data, 4, 8, (), options)[0] == live.parameters
+    assert needs(model, LEARNT[model][0], 4, 8, SMALL, LEARNT[model][1])[0] == source(model).parameters
+
+
+@pytest.mark.extras
+@pytest.mark.parametrize("model", ["conv", "residual"])
+def test_letters_are_images_too(model):
+    live = train(model, "letters", workers=2, options={"drawings": 2}, channels=SMALL.channels)
+    assert needs(model, "letters", 2, 16, SMALL, {"drawings": 2})[0] == live.parameters
+    assert live.begin().gradients(0).shape == (2, live.parameters)
+
+
+@pytest.mark.extras
+def test_what_comes_next_decides_on_no_gradient_of_what_came_before():
+    # The loss of the first place alone knows nothing of the words behind it.
+    live = source("transformer")
+    import torch
+
+    module = module_of(live)
+    one = torch.tensor([[1, 2, 3, 4, 5]])
+    other = torch.tensor([[1, 2, 3, 9, 9]])
+    torch.testing.assert_close(module(one)[:, :3], module(other)[:, :3])
+    assert not torch.allclose(module(one)[:, 3:], module(other)[:, 3:])
 
 
 @pytest.mark.parametrize("model", ["logistic", "mlp"])
 def test_the_size_of_models_in_numpy_is_known_beforehand(model):
     live = train(model, "docstrings", workers=2, options=TEXT, hidden=[7, 9])
-    assert needs(model, "docstrings", 2, 16, (7, 9), TEXT)[0] == live.parameters
+    assert needs(model, "docstrings", 2, 16, SMALL, TEXT)[0] == live.parameters
 
 
-@pytest.mark.parametrize("model", ["conv", "char"])
+@pytest.mark.parametrize("model", LEARNT)
 def test_data_of_another_kind_is_refused(model):
-    with pytest.raises(ValueError, match=f"{model} takes"):
+    with pytest.raises(ValueError, match=f"{model} (takes|foretells)"):
         create(model, classification(samples=20))
+
+
+@pytest.mark.parametrize("model", ["mlp", "logistic", "char", "conv"])
+def test_words_at_every_place_are_for_transformers(model):
+    with pytest.raises(ValueError, match=f"{model} (takes|foretells)"):
+        create(model, words(**WORDS))
+
+
+def test_shards_of_words_may_differ_by_where_they_are_from():
+    data = words(**WORDS)
+    dealt = [shards(data.kinds, 4, 10, concentration, seed=3) for concentration in (0.05, None)]
+    of_one = [max(np.bincount(data.kinds[own]).max() / len(own) for own in owns) for owns in dealt]
+    assert of_one[0] > 0.5 > 0.2 > of_one[1]
+
+
+def test_no_character_is_held_out_in_all_of_its_drawings():
+    data = letters(drawings=2)
+    assert set(data.targets.tolist()) == set(data.held_targets.tolist()) == set(range(data.classes))
+    assert not {row.tobytes() for row in data.inputs} & {row.tobytes() for row in data.held_inputs}
 
 
 @pytest.mark.extras

@@ -407,7 +407,7 @@ def _fits(config: schema.Config, found: Findings, limit: float) -> bool:
 def _trained(given: schema.Train, workers: int) -> tuple[int, float]:
     """Return the entries of the gradient of a model that is trained, and the bytes of its data and activations."""
     (model, part), (data, options) = given.model.choice, given.data.choice
-    return live.needs(model, data, workers, given.batch, getattr(part, "hidden", ()), options.model_dump())
+    return live.needs(model, data, workers, given.batch, live.Sizes(**part.model_dump()), options.model_dump())
 
 
 def _live(given: schema.Train, config: schema.Config) -> GradientSource:
@@ -422,7 +422,7 @@ def _live(given: schema.Train, config: schema.Config) -> GradientSource:
             "evaluate": min(given.evaluate, int(config.job.iterations)),
         },
         dirichlet=given.shards.dirichlet if isinstance(given.shards, schema.Dirichlet) else None,
-        hidden=getattr(part, "hidden", ()),
+        **part.model_dump(),
         scale=config.job.scale,
         seed=config.seed,
         options=options.model_dump(),

@@ -136,6 +136,16 @@ class Char(Part):
     """An embedding of characters and two fully connected layers, for text; needs PyTorch."""
 
 
+@configures(live.train, only=("channels",))
+class ResidualNetwork(Part):
+    """A residual network with group norm, two blocks a stage, for images; needs PyTorch."""
+
+
+@configures(live.train, only=("width", "blocks"))
+class Transformer(Part):
+    """A decoder like GPT-2 that foretells the next word at every place; needs PyTorch."""
+
+
 class TrainedModel(OneOf):
     """What is trained."""
 
@@ -143,9 +153,17 @@ class TrainedModel(OneOf):
     mlp: Mlp | None = None
     conv: Conv | None = None
     char: Char | None = None
+    residual: ResidualNetwork | None = None
+    transformer: Transformer | None = None
 
 
-@kinds(digits=live.digits, classification=live.classification, docstrings=live.docstrings)
+@kinds(
+    digits=live.digits,
+    classification=live.classification,
+    docstrings=live.docstrings,
+    letters=live.letters,
+    words=live.words,
+)
 class TrainingData(OneOf):
     """What it is trained on."""
 
@@ -168,12 +186,16 @@ class Train(Part):
 
     model: Annotated[
         TrainedModel,
-        BeforeValidator(_read_kind, json_schema_input_type=Literal["logistic", "mlp", "conv", "char"] | TrainedModel),
+        BeforeValidator(
+            _read_kind,
+            json_schema_input_type=Literal["logistic", "mlp", "conv", "char", "residual", "transformer"] | TrainedModel,
+        ),
     ] = TrainedModel.model_validate({"mlp": {}})
     data: Annotated[
         TrainingData,
         BeforeValidator(
-            _read_kind, json_schema_input_type=Literal["digits", "classification", "docstrings"] | TrainingData
+            _read_kind,
+            json_schema_input_type=Literal["digits", "classification", "docstrings", "letters", "words"] | TrainingData,
         ),
     ] = TrainingData.model_validate({"digits": {}})
     device: Any

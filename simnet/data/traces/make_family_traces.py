@@ -20,45 +20,29 @@ from __future__ import annotations
 
 import argparse
 import platform
-import re
-import sysconfig
 import time
-from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from copy import deepcopy
-from functools import cache
-from itertools import pairwise
 from pathlib import Path
-from string import ascii_letters, digits
 from typing import Any, NamedTuple
 
 import matplotlib
 import numpy as np
 import torch
-from matplotlib.font_manager import FontProperties
-from matplotlib.textpath import TextPath
 from torch import nn
 from torch.nn import functional
 
 import simnet
 from simnet.traces import Recorder
 from simnet.traces.live.data import shards
+from simnet.traces.live.letters import CHARACTERS, FACES, FINE, SIDE, glyphs
+from simnet.traces.live.networks import Transformer, convolutional
+from simnet.traces.live.torched import BLOCKS, CHANNELS, WIDTH
+from simnet.traces.live.words import TOPICS, prose
 from simnet.traces.metadata import read_description
 from simnet.traces.recorded import DESCRIPTION, TraceInfo
 
-SIDE, FINE = 16, 48
-"""Pixels of a side of an image, and of the character it is made of."""
-
-FACES = (
-    *(f"DejaVuSans{kind}" for kind in ("", "-Bold", "-Oblique", "-BoldOblique", "Mono", "Mono-Bold")),
-    *(f"DejaVuSerif{kind}" for kind in ("", "-Bold", "-Italic", "-BoldItalic")),
-    *(f"STIXGeneral{kind}" for kind in ("", "Bol", "Italic", "BolIta")),
-)
-CHARACTERS = ascii_letters + digits
-
-VOCABULARY, CONTEXT, TOPICS, WIDTH, BLOCKS, HEADS = 4096, 64, 10, 128, 4, 4
-QUOTED = re.compile(r'"""(.*?)"""', re.DOTALL)
-WORD = re.compile(r"[A-Za-z_]+|\d|\n|[^\sA-Za-z_\d]")
+VOCABULARY, CONTEXT, HEADS = 4096, 64, 4
 
 FRACTION, DTYPE, SAMPLING = 1 / 100, "fp16", 0
 STEPS, EVERY, TOGETHER, HELD_OUT = 133, 22, 2, 256
@@ -136,133 +120,6 @@ class Family(NamedTuple):
     rate: Callable[[float], float]
 
 
-class Residual(nn.Module):  # type: ignore[misc]
-    """Two 3 x 3 convolutions, each with a norm behind it, added to what comes in."""
-
-    def __init__(self, before: int, after: int, stride: int, norm: Callable[[int], nn.Module]) -> None:
-        super().__init__()
-        self.conv1 = nn.Conv2d(before, after, 3, stride, 1, bias=False)
-        self.bn1 = norm(after)
-        self.conv2 = nn.Conv2d(after, after, 3, 1, 1, bias=False)
-        self.bn2 = norm(after)
-        self.downsample = (
-            nn.Sequential(nn.Conv2d(before, after, 1, stride, bias=False), norm(after))
-            if before != after
-            else nn.Identity()
-        )
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        """Return the activations."""
-        y = functional.relu(self.bn1(self.conv1(x)))
-        return functional.relu(self.bn2(self.conv2(y)) + self.downsample(x))
-
-
-def convolutional(
-    widths: Sequence[int] = (40, 80, 160),
-    classes: int = len(CHARACTERS),
-    norm: Callable[[int], nn.Module] = nn.BatchNorm2d,
-) -> nn.Module:
-    """Return a residual network for images with one channel.
-
-    Parameters
-    ----------
-    widths : sequence of int
-        Channels of the stages, of two blocks each.
-    classes : int
-        Of the images.
-    norm : callable
-        Makes the norm of so many channels.
-    """
-    blocks = [
-        Residual(widths[max(stage - (not block), 0)], width, 2 if stage and not block else 1, norm)
-        for stage, width in enumerate(widths)
-        for block in range(2)
-    ]
-    stem = [nn.Conv2d(1, widths[0], 3, 1, 1, bias=False), norm(widths[0]), nn.ReLU()]
-    return nn.Sequential(*stem, *blocks, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(widths[-1], classes))
-
-
-class Block(nn.Module):  # type: ignore[misc]
-    """Causal attention and a perceptron, each behind a layer norm and added to what comes in."""
-
-    def __init__(self, width: int, heads: int) -> None:
-        super().__init__()
-        self.heads = heads
-        self.ln_1, self.ln_2 = nn.LayerNorm(width), nn.LayerNorm(width)
-        self.c_attn, self.c_proj = nn.Linear(width, 3 * width), nn.Linear(width, width)
-        self.c_fc, self.mlp_proj = nn.Linear(width, 4 * width), nn.Linear(4 * width, width)
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        """Return the activations."""
-        shape = (*x.shape[:2], self.heads, x.shape[2] // self.heads)
-        q, k, v = (one.view(shape).transpose(1, 2) for one in self.c_attn(self.ln_1(x)).split(x.shape[2], dim=2))
-        attended = functional.scaled_dot_product_attention(q, k, v, is_causal=True)
-        x = x + self.c_proj(attended.transpose(1, 2).reshape(x.shape))
-        return x + self.mlp_proj(functional.gelu(self.c_fc(self.ln_2(x))))
-
-
-class Transformer(nn.Module):  # type: ignore[misc]
-    """A decoder like GPT-2: embeddings of words and places, blocks, and an output layer that shares `wte`.
-
-    Parameters
-    ----------
-    words, places : int
-        Rows of the embeddings.
-    width, blocks, heads : int
-        Of the network.
-    """
-
-    def __init__(
-        self,
-        words: int = VOCABULARY,
-        places: int = CONTEXT,
-        width: int = WIDTH,
-        blocks: int = BLOCKS,
-        heads: int = HEADS,
-    ) -> None:
-        super().__init__()
-        self.wte, self.wpe = nn.Embedding(words, width), nn.Embedding(places, width)
-        self.h = nn.Sequential(*(Block(width, heads) for _ in range(blocks)))
-        self.ln_f = nn.LayerNorm(width)
-        for name, parameter in self.named_parameters():
-            if parameter.ndim > 1:
-                # As GPT-2: what is added to the residual stream is smaller, the more blocks there are.
-                nn.init.normal_(parameter, std=0.02 / (2 * blocks) ** 0.5 if name.endswith("proj.weight") else 0.02)
-
-    def forward(self, words: torch.Tensor) -> torch.Tensor:
-        """Return the logits of the word after each."""
-        x = self.wte(words) + self.wpe(torch.arange(words.shape[1]))
-        return self.ln_f(self.h(x)) @ self.wte.weight.T
-
-
-@cache
-def glyphs() -> tuple[torch.Tensor, np.ndarray]:
-    """Return the characters in all typefaces as images (N, 1, FINE, FINE) from 0 to 1, and which each is."""
-    from matplotlib.path import Path as Outline
-
-    folder = Path(matplotlib.get_data_path(), "fonts", "ttf")
-    axis = (np.arange(FINE) + 0.5) / FINE
-    points = np.stack(np.meshgrid(axis, axis[::-1]), axis=2).reshape(-1, 2)
-    images = []
-    for face in FACES:
-        font = FontProperties(fname=str(folder / f"{face}.ttf"))
-        for character in CHARACTERS:
-            path = TextPath((0, 0), character, size=0.8, prop=font)
-            low, high = path.get_extents().get_points()
-            outline = Outline(path.vertices + 0.5 - (low + high) / 2, path.codes)
-            # Holes are inside two outlines.
-            inside = sum(one.contains_points(points).astype(int) for one in _closed(outline)) % 2
-            images.append(inside.reshape(FINE, FINE))
-    kinds = np.tile(np.arange(len(CHARACTERS)), len(FACES))
-    return torch.tensor(np.array(images), dtype=torch.float32)[:, None], kinds
-
-
-def _closed(path: Any) -> Iterator[Any]:
-    starts = [*np.flatnonzero(path.codes == path.MOVETO), len(path.codes)]
-    for start, end in pairwise(starts):
-        yield type(path)(path.vertices[start:end], path.codes[start:end])
-
-
 def seen(images: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
     """Return images of SIDE pixels, each turned, moved, larger or smaller, and with noise: none is met twice."""
     turn, size, right, down = (torch.rand(4, len(images), generator=generator) - 0.5).unbind()
@@ -271,19 +128,6 @@ def seen(images: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
     grid = functional.affine_grid(rows.view(-1, 2, 3), [len(images), 1, FINE, FINE], align_corners=False)
     small = functional.avg_pool2d(functional.grid_sample(images, grid, align_corners=False), FINE // SIDE)
     return small + 0.15 * torch.randn(small.shape, generator=generator)
-
-
-@cache
-def prose() -> tuple[torch.Tensor, np.ndarray]:
-    """Return stretches of words, int64 of shape (N, CONTEXT + 1), and the topic of each: where it is from."""
-    files = sorted(Path(sysconfig.get_paths()["stdlib"]).glob("**/*.py"))
-    texts = [path.read_text("utf-8", "replace") for path in files if not {"site-packages", "test"} & {*path.parts}]
-    words = [word for text in texts for quoted in QUOTED.findall(text) for word in WORD.findall(quoted)]
-    numbers = {word: number for number, (word, _) in enumerate(Counter(words).most_common(VOCABULARY - 1), start=1)}
-    flat = np.array([numbers.get(word, 0) for word in words])
-    count = len(flat) // CONTEXT - 1
-    stretches = np.lib.stride_tricks.sliding_window_view(flat, CONTEXT + 1)[::CONTEXT][:count]
-    return torch.tensor(stretches.copy()), np.arange(count) * TOPICS // count
 
 
 def _told(network: nn.Module, batch: Any, generator: torch.Generator) -> torch.Tensor:
@@ -302,7 +146,8 @@ FAMILIES = {
         f"{len(CHARACTERS)} letters and digits in {len(FACES)} typefaces that matplotlib brings, drawn with {SIDE} x "
         f"{SIDE} pixels, each time turned, moved, larger or smaller, and with noise",
         "SGD with learning rate 0.1, a tenth of that after 70 % of the run, momentum 0.9, weight decay 5e-4",
-        convolutional, lambda: _with_kinds(*glyphs()), 8, STEPS, _told,
+        lambda: convolutional(CHANNELS, len(CHARACTERS), nn.BatchNorm2d),
+        lambda: _with_kinds(*glyphs()), 8, STEPS, _told,
         lambda parameters: torch.optim.SGD(parameters, 0.1, momentum=0.9, weight_decay=5e-4),
         lambda share: 1.0 if share < 0.7 else 0.1,
     ),
@@ -313,19 +158,20 @@ FAMILIES = {
         f"which shards may differ, are {TOPICS} equal parts of it in the order of the files",
         "AdamW with learning rate 1e-3, risen to over a tenth of the run and falling to a tenth by a cosine, betas 0.9 "
         "and 0.95, weight decay 0.1",
-        Transformer, lambda: _without_kinds(*prose()), 4, STEPS, _foretold,
+        lambda: Transformer(VOCABULARY, CONTEXT, WIDTH, BLOCKS, HEADS),
+        lambda: _without_kinds(*prose(VOCABULARY, CONTEXT)), 4, STEPS, _foretold,
         lambda parameters: torch.optim.AdamW(parameters, 1e-3, betas=(0.9, 0.95), weight_decay=0.1),
         lambda share: min(share / 0.1 + 0.05, 1.0) * (0.55 + 0.45 * np.cos(np.pi * share)),
     ),
 }  # fmt: skip
 
 
-def _with_kinds(images: torch.Tensor, kinds: np.ndarray) -> tuple[Any, np.ndarray]:
-    return (images, torch.tensor(kinds)), kinds
+def _with_kinds(images: np.ndarray, kinds: np.ndarray) -> tuple[Any, np.ndarray]:
+    return (torch.tensor(images)[:, None], torch.tensor(kinds)), kinds
 
 
-def _without_kinds(words: torch.Tensor, topics: np.ndarray) -> tuple[Any, np.ndarray]:
-    return (words,), topics
+def _without_kinds(words: np.ndarray, topics: np.ndarray) -> tuple[Any, np.ndarray]:
+    return (torch.tensor(words),), topics
 
 
 def batches(shard: np.ndarray, size: int, seed: int) -> Iterator[np.ndarray]:

@@ -13,9 +13,10 @@ True
 Score(loss=..., accuracy=...)
 """
 
-from simnet.traces.live.data import DATA, Data, classification, digits, docstrings
+from simnet.traces.live.data import DATA, Data, classification, digits, docstrings, letters, words
 from simnet.traces.live.perceptron import Perceptron
 from simnet.traces.live.source import MODELS, LiveSource, LiveTraining, Rate, create, needs, train
+from simnet.traces.live.torched import Sizes
 
 __all__ = [
     "DATA",
@@ -25,10 +26,13 @@ __all__ = [
     "LiveTraining",
     "Perceptron",
     "Rate",
+    "Sizes",
     "classification",
     "create",
     "digits",
     "docstrings",
+    "letters",
     "needs",
     "train",
+    "words",
 ]

@@ -5,6 +5,8 @@
 ``classification``  points of any number of classes, each of several Gaussian clouds; made up
 ``docstrings``     the documentation strings of Python's standard library, character by character: which one is
                    next, given those before it; they differ a little between versions of Python
+``letters``        letters and digits in the typefaces that matplotlib brings, as images of 16 x 16 pixels
+``words``          the documentation of the standard library, word by word: which one is next, at every place
 =================  ===========================================================================================
 
 A part of each is held out of the training, to measure loss and accuracy on.
@@ -30,8 +32,10 @@ from numpy.typing import NDArray
 
 from simnet.base.errors import SimnetError, to_install
 from simnet.base.rng import stream
+from simnet.traces.live.letters import CHARACTERS, SIDE, glyphs, seen
+from simnet.traces.live.words import prose
 
-DATA = ("digits", "classification", "docstrings")
+DATA = ("digits", "classification", "docstrings", "letters", "words")
 """What there is to train on."""
 
 ALPHABET = " \nabcdefghijklmnopqrstuvwxyz0123456789.,:;!?'\"`()[]{}<>=+-*/_#%@|&\\"
@@ -51,8 +55,8 @@ class Data(NamedTuple):
     ----------
     inputs : ndarray of float32 or uint8, shape (N, d)
         Numbers or, where `symbols` says so, symbols.
-    targets : ndarray of int, shape (N,)
-        The class of each, from 0.
+    targets : ndarray of int, shape (N,) or (N, d)
+        The class of each, or of each of its places, from 0.
     held_inputs, held_targets : ndarray
         The same of the examples held out.
     classes : int
@@ -61,6 +65,8 @@ class Data(NamedTuple):
         An example as an image, (channels, rows, columns), or (d,).
     symbols : int
         How many different symbols an input may be; 0 if inputs are numbers.
+    kinds : ndarray of int, shape (N,), optional
+        By what shards may differ; the class when omitted.
     """
 
     inputs: NDArray[Any]
@@ -70,6 +76,7 @@ class Data(NamedTuple):
     classes: int
     shape: tuple[int, ...]
     symbols: int = 0
+    kinds: NDArray[np.intp] | None = None
 
     @property
     def features(self) -> int:
@@ -171,6 +178,61 @@ def docstrings(
         parts.append((windows[:, :-1], windows[:, -1].astype(np.intp)))
     (inputs, targets), (held_inputs, held_targets) = parts
     return Data(inputs, targets, held_inputs, held_targets, len(ALPHABET), (context,), len(ALPHABET))
+
+
+def letters(drawings: Annotated[int, Ge(2), Le(1000)] = 6) -> Data:
+    """Return letters and digits as images of 16 x 16 pixels, each turned, moved, larger or smaller, and with noise.
+
+    Parameters
+    ----------
+    drawings : int
+        Images of each character in each of 14 typefaces. So many characters as there are in all typefaces, drawn once
+        more, are held out.
+
+    Examples
+    --------
+    >>> data = letters(drawings=2)
+    >>> data.inputs.shape, data.held_inputs.shape, data.classes
+    ((1736, 256), (868, 256), 62)
+    """
+    images, kinds = glyphs()
+    draws = stream(0, "live", "letters")
+    inputs = np.concatenate([seen(images, draws).reshape(len(images), -1) for _ in range(drawings + 1)])
+    targets, held = np.tile(kinds, drawings + 1), len(images)
+    return Data(inputs[held:], targets[held:], inputs[:held], targets[:held], len(CHARACTERS), (1, SIDE, SIDE))
+
+
+def words(vocabulary: Annotated[int, Ge(2), Le(2**16)] = 4096, context: Annotated[int, Ge(1), Le(1024)] = 64) -> Data:
+    """Return stretches of the standard library's documentation as words, and at each place the word that comes next.
+
+    Shards may differ by where in the library a stretch is from; a tenth of the stretches, drawn at random, is held out.
+
+    Parameters
+    ----------
+    vocabulary : int
+        How many words are told apart.
+    context : int
+        Words of a stretch.
+
+    Raises
+    ------
+    SimnetError
+        If the sources of the standard library are not there, or have too little text.
+
+    Examples
+    --------
+    >>> data = words(vocabulary=100, context=16)
+    >>> bool((data.inputs[:, 1:] == data.targets[:, :-1]).all()), data.symbols
+    (True, 100)
+    """
+    stretches, topics = prose(vocabulary, context)
+    order = stream(0, "live", "words").permutation(len(stretches))
+    cut = max(1, round(_TEXT_HELD_OUT * len(order)))
+    held, own = stretches[order[:cut]], stretches[order[cut:]]
+    inputs, held_inputs = (one[:, :-1].astype(np.uint16) for one in (own, held))
+    return Data(
+        inputs, own[:, 1:], held_inputs, held[:, 1:], vocabulary, (context,), vocabulary, kinds=topics[order[cut:]]
+    )
 
 
 @lru_cache(maxsize=2)

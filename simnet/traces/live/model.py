@@ -27,17 +27,30 @@ class Model:
     def initial(self, draws: np.random.Generator) -> Values:
         """Return first weights, float32 of shape (n,).
 
-        They are normal, of variance 2 / inputs of a unit (He et al., 2015); biases are zero, and norms begin as the
-        identity.
+        They are normal; biases are zero, and norms begin as the identity.
+
+        Parameters
+        ----------
+        draws : Generator
+            Where they come from.
         """
         parts = []
         for layer in self.layers:
             if len(layer.shape) == 1:
                 parts.append(np.full(layer.size, float(layer.name.endswith("weight")), dtype=np.float32))
             else:
-                spread = np.float32(math.sqrt(2.0 / math.prod(layer.shape[1:])))
-                parts.append(draws.standard_normal(layer.size, dtype=np.float32) * spread)
+                parts.append(draws.standard_normal(layer.size, dtype=np.float32) * np.float32(self.deviation(layer)))
         return np.concatenate(parts)
+
+    def deviation(self, layer: Layer) -> float:
+        """Return the standard deviation of a layer's first weights, sqrt(2 / inputs of a unit) (He et al., 2015).
+
+        Parameters
+        ----------
+        layer : Layer
+            With two axes or more.
+        """
+        return math.sqrt(2.0 / math.prod(layer.shape[1:]))
 
     def gradients(self, weights: Values, inputs: NDArray[Any], targets: NDArray[np.intp], out: Values) -> Floats:
         """Put the gradient of each worker's mean loss in a row of `out`, and return the losses, shape (P,).
@@ -48,8 +61,8 @@ class Model:
             Of all layers, in their order.
         inputs : ndarray, shape (P, b, d)
             The batch of each worker.
-        targets : ndarray of int, shape (P, b)
-            Its classes.
+        targets : ndarray of int, shape (P, b) or (P, b, d)
+            Its classes, or those of each place.
         out : ndarray of float32, shape (P, n)
             Where to put the gradients.
         """
@@ -64,7 +77,7 @@ class Model:
             Of all layers, in their order.
         inputs : ndarray, shape (N, d)
             The examples.
-        targets : ndarray of int, shape (N,)
-            Their classes.
+        targets : ndarray of int, shape (N,) or (N, d)
+            Their classes, or those of each place.
         """
         raise NotImplementedError

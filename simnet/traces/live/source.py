@@ -21,18 +21,20 @@ from simnet.base.checks import positive, whole
 from simnet.base.errors import DivergedError, nearest
 from simnet.base.quantities import Count, Written
 from simnet.base.rng import stream
+from simnet.traces.live import data as sources
 from simnet.traces.live import torched
-from simnet.traces.live.data import ALPHABET, DATA, Data, classification, digits, docstrings, shards
+from simnet.traces.live.data import ALPHABET, DATA, Data, shards
+from simnet.traces.live.letters import CHARACTERS, FACES, SIDE
 from simnet.traces.live.model import Model
 from simnet.traces.live.perceptron import Perceptron
+from simnet.traces.live.torched import Sizes
 from simnet.traces.source import Score, Values, as_matrices, buffer
 
 MODELS = ("logistic", "mlp", *torched.MODELS)
 """What can be trained."""
 
-_HIDDEN = (64,)
 _EVERY = 10
-# Rows that are evaluated at once.
+# Places that are evaluated at once.
 _CHUNK = 1024
 # Bytes that PyTorch takes once it is imported.
 _TORCH = 2.0**29
@@ -181,8 +183,9 @@ class LiveSource:
         """
         data, total = self.data, np.zeros(2)
         with np.errstate(over="ignore", invalid="ignore"):
-            for first in range(0, len(data.held_targets), _CHUNK):
-                inputs, targets = (one[first : first + _CHUNK] for one in (data.held_inputs, data.held_targets))
+            together = max(1, _CHUNK // math.prod(data.held_targets.shape[1:]))
+            for first in range(0, len(data.held_targets), together):
+                inputs, targets = (one[first : first + together] for one in (data.held_inputs, data.held_targets))
                 total += len(targets) * np.array(self.model.score(weights, inputs, targets))
         loss, accuracy = total / len(data.held_targets)
         return Score(float(loss), float(accuracy))
@@ -307,7 +310,10 @@ def train(
     momentum: Annotated[float, Ge(0), Lt(1)] = 0.9,
     weight_decay: Annotated[float, Ge(0), Le(1)] = 0.0,
     dirichlet: Annotated[float, Gt(0), Le(1e6)] | None = None,
-    hidden: Annotated[Sequence[Count], Len(1, 8)] = _HIDDEN,
+    hidden: Annotated[Sequence[Count], Len(1, 8)] = Sizes().hidden,
+    channels: Annotated[Sequence[Count], Len(1, 6)] = Sizes().channels,
+    width: Annotated[int, Ge(1), Le(2**14)] = Sizes().width,
+    blocks: Annotated[int, Ge(1), Le(256)] = Sizes().blocks,
     evaluate: Count = _EVERY,
     scale: float = 1.0,
     seed: int = 0,
@@ -336,6 +342,10 @@ def train(
         Shards that differ in their classes; see `simnet.traces.live.data.shards`.
     hidden : sequence of int
         Units of the layers between, of an ``mlp``.
+    channels : sequence of int
+        Channels of the stages of a ``residual`` network, each stage of half as many rows and columns as the one before.
+    width, blocks : int
+        Of a ``transformer``.
     evaluate : int
         Loss and accuracy are measured after every so many iterations.
     scale : float
@@ -359,12 +369,13 @@ def train(
     if dirichlet is not None:
         positive(dirichlet, "dirichlet")
     found = _data(data, dict(options or {}), seed)
-    own = shards(found.targets, workers, found.classes, dirichlet, seed)
-    made = create(model, found, hidden, device)
+    kinds = found.targets if found.kinds is None else found.kinds
+    own = shards(kinds, workers, int(kinds.max()) + 1, dirichlet, seed)
+    made = create(model, found, Sizes(hidden, channels, width, blocks), device)
     return LiveSource(made, found, own, batch, rate, momentum, weight_decay, evaluate, scale, seed)
 
 
-def create(model: str, data: Data, hidden: Sequence[int] = _HIDDEN, device: str = "cpu") -> Model:
+def create(model: str, data: Data, sizes: Sizes | None = None, device: str = "cpu") -> Model:
     """Return a model for data.
 
     Parameters
@@ -373,8 +384,8 @@ def create(model: str, data: Data, hidden: Sequence[int] = _HIDDEN, device: str 
         A name of `MODELS`.
     data : Data
         What it learns.
-    hidden : sequence of int
-        Sizes of hidden layers of ``mlp``.
+    sizes : Sizes, optional
+        Of the model, if it comes in several.
     device : str
         What computes it.
 
@@ -387,15 +398,18 @@ def create(model: str, data: Data, hidden: Sequence[int] = _HIDDEN, device: str 
     """
     if model not in MODELS:
         raise ValueError(f"there is no model {model!r} to train; {nearest(model, MODELS)}")
+    sizes = sizes or Sizes()
     if model in torched.MODELS:
-        return torched.create(model, data, device)
+        return torched.create(model, data, sizes, device)
     if device != "cpu":
         raise ValueError(f"{model} is computed by numpy, so device must be cpu, got {device!r}")
-    return Perceptron(data.features, hidden if model == "mlp" else (), data.classes, data.symbols)
+    if data.targets.ndim == 2:
+        raise ValueError(f"{model} foretells one class an example; words are for transformer")
+    return Perceptron(data.features, sizes.hidden if model == "mlp" else (), data.classes, data.symbols)
 
 
 def needs(
-    model: str, data: str, workers: int, batch: int, hidden: Sequence[int], options: Mapping[str, Any]
+    model: str, data: str, workers: int, batch: int, sizes: Sizes, options: Mapping[str, Any]
 ) -> tuple[int, float]:
     """Return the entries n of a gradient, and the bytes of data and activations, before anything is made.
 
@@ -407,41 +421,42 @@ def needs(
         P.
     batch : int
         Examples of a worker in an iteration.
-    hidden : sequence of int
-        Sizes of hidden layers.
+    sizes : Sizes
+        Of the model.
     options : mapping
         Options of the data.
 
     Examples
     --------
-    >>> needs("mlp", "digits", workers=8, batch=16, hidden=[64], options={})[0]
+    >>> needs("mlp", "digits", workers=8, batch=16, sizes=Sizes(), options={})[0]
     4810
     """
-    numbers, held, classes = 64, 1440.0, 10
+    numbers, held, classes, side = 64, 1440.0, 10, 8
+    context = options.get("context", 0)
     if data == "classification":
         numbers, classes = options["features"], options["classes"]
         held = 2.4 * options["samples"]
     elif data == "docstrings":
-        numbers, classes = options["context"] * len(ALPHABET), len(ALPHABET)
-        held = 0.0
-    rows = max(workers * batch, _CHUNK)
+        numbers, classes, held = context * len(ALPHABET), len(ALPHABET), 0.0
+    elif data == "letters":
+        numbers, classes, side = SIDE**2, len(CHARACTERS), SIDE
+        held = (options["drawings"] + 1.0) * len(FACES) * classes
+    elif data == "words":
+        numbers, classes, held = context, options["vocabulary"], 0.0
+    rows = max(workers * batch, _CHUNK // (context if data == "words" else 1))
     if model in torched.MODELS:
-        entries = torched.entries(model, options.get("context", 0), classes)
-        # The activations of the convolutions, the largest of them.
-        return entries, 4.0 * (held * numbers + 4 * rows * 8192) + _TORCH
-    widths = (numbers, *(hidden if model == "mlp" else ()), classes)
+        what = (model, (context, side), classes, sizes)
+        return torched.entries(*what), 4.0 * (held * numbers + rows * torched.activations(*what)) + _TORCH
+    widths = (numbers, *(sizes.hidden if model == "mlp" else ()), classes)
     entries = sum((width + 1) * units for width, units in itertools.pairwise(widths))
     return entries, 4.0 * (held * numbers + 4 * rows * sum(widths))
 
 
 def _data(name: str, options: dict[str, Any], seed: int) -> Data:
-    if name == "digits":
-        return digits(**options)
-    if name == "classification":
-        return classification(**{"seed": seed} | options)
-    if name == "docstrings":
-        return docstrings(**options)
-    raise ValueError(f"there is no data {name!r} to train on; {nearest(name, DATA)}")
+    if name not in DATA:
+        raise ValueError(f"there is no data {name!r} to train on; {nearest(name, DATA)}")
+    made: Data = getattr(sources, name)(**({"seed": seed} if name == "classification" else {}) | options)
+    return made
 
 
 def _check(

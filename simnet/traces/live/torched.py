@@ -8,11 +8,12 @@ them, so nothing is copied, as in PyTorch's DistributedDataParallel with ``gradi
 from __future__ import annotations
 
 import itertools
+import math
 import warnings
 from collections import OrderedDict
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -24,14 +25,41 @@ from simnet.traces.live.data import Data
 from simnet.traces.live.model import Model
 from simnet.traces.source import Values
 
-MODELS = ("conv", "char")
+MODELS = ("conv", "char", "residual", "transformer")
 """What can be trained with PyTorch."""
+
+CHANNELS = (40, 80, 160)
+"""Channels of the stages of a residual network."""
+
+WIDTH, BLOCKS = 128, 4
+"""Of a transformer."""
 
 _CHANNELS, _GROUPS, _UNITS = (16, 32, 32), 4, 32
 _EMBEDDING, _CHAR_UNITS = 16, 128
+# Heads of a transformer, if as many divide its width.
+_HEADS = 4
 
 
-def create(model: str, data: Data, device: str = "cpu") -> Torched:
+class Sizes(NamedTuple):
+    """Sizes of those models that come in several.
+
+    Parameters
+    ----------
+    hidden : sequence of int
+        Units of the layers between, of an ``mlp``.
+    channels : sequence of int
+        Channels of the stages of a ``residual`` network, each stage of half as many rows and columns as the one before.
+    width, blocks : int
+        Of a ``transformer``, which has four heads, or fewer where four do not divide its width.
+    """
+
+    hidden: Sequence[int] = (64,)
+    channels: Sequence[int] = CHANNELS
+    width: int = WIDTH
+    blocks: int = BLOCKS
+
+
+def create(model: str, data: Data, sizes: Sizes, device: str = "cpu") -> Torched:
     """Return a model of PyTorch for data.
 
     Parameters
@@ -39,8 +67,11 @@ def create(model: str, data: Data, device: str = "cpu") -> Torched:
     model : str
         ``conv``: three convolutions with group norm and two fully connected layers, for images. ``char``: an embedding
         and two fully connected layers, for text (Bengio et al., "A Neural Probabilistic Language Model", 2003).
+        ``residual``: a residual network with group norm, for images. ``transformer``: a decoder like GPT-2, for words.
     data : Data
         What it is trained on.
+    sizes : Sizes
+        Of a residual network or transformer.
     device : str
         ``cpu`` or ``cuda``.
 
@@ -51,42 +82,90 @@ def create(model: str, data: Data, device: str = "cpu") -> Torched:
     ValueError
         If the model does not take such data.
     """
-    if model == "conv" and len(data.shape) != 3:
-        raise ValueError("conv takes images, and only the digits are: data: digits")
-    if model == "char" and not data.symbols:
-        raise ValueError("char takes text, and only the docstrings are: data: docstrings")
+    images, foretells = len(data.shape) == 3, data.targets.ndim == 2
+    if model in ("conv", "residual") and not images:
+        raise ValueError(f"{model} takes images, which are in data: digits or letters")
+    if model == "char" and (not data.symbols or foretells):
+        raise ValueError("char takes text and foretells one character, as in data: docstrings")
+    if model == "transformer" and not foretells:
+        raise ValueError("transformer foretells a word at every place, as in data: words")
     try:
         import torch
     except ImportError:
         raise SimnetError(f"{model} needs PyTorch: {to_install('train')}") from None
     if device == "cuda" and not torch.cuda.is_available():
         raise SimnetError("there is no GPU that PyTorch can use: take device: cpu")
-    made = _conv(data) if model == "conv" else _char(data)
-    return Torched(made.to(device), data.shape if model == "conv" else None, device)
+    if model == "transformer":
+        from simnet.traces.live.networks import Transformer, deviation
+
+        heads = math.gcd(sizes.width, _HEADS)
+        made = Transformer(data.symbols, data.shape[0], sizes.width, sizes.blocks, heads)
+        return Torched(made.to(device), None, device, lambda layer: deviation(layer.name, sizes.blocks))
+    made = _residual(sizes.channels, data) if model == "residual" else (_char if model == "char" else _conv)(data)
+    return Torched(made.to(device), data.shape if images else None, device)
 
 
-def entries(model: str, features: int, classes: int) -> int:
+def entries(model: str, data: tuple[int, int], classes: int, sizes: Sizes) -> int:
     """Return how many parameters a model has, without making it.
 
     Parameters
     ----------
     model : str
         One of `MODELS`.
-    features : int
-        Characters of the context; of no matter for images.
+    data : (int, int)
+        Symbols of the context, and pixels of a side of an image; what the model does not take is of no matter.
     classes : int
         How many.
+    sizes : Sizes
+        Of a residual network or transformer.
 
     Examples
     --------
-    >>> entries("conv", 64, 10)
-    18586
+    >>> entries("conv", (0, 8), 10, Sizes()), entries("transformer", (64, 0), 4096, Sizes())
+    (18586, 1325824)
     """
+    context, side = data
     if model == "char":
-        widths = (_EMBEDDING * features, _CHAR_UNITS, classes)
+        widths = (_EMBEDDING * context, _CHAR_UNITS, classes)
         return classes * _EMBEDDING + sum((width + 1) * units for width, units in itertools.pairwise(widths))
+    if model == "transformer":
+        width = sizes.width
+        return (classes + context + 2) * width + sizes.blocks * (12 * width + 13) * width
+    if model == "residual":
+        # Of each block two convolutions with norms, and of the first one of a stage that is wider the way around it.
+        stages = itertools.pairwise((sizes.channels[0], *sizes.channels))
+        found = 11 * sizes.channels[0] + (sizes.channels[-1] + 1) * classes
+        for before, after in stages:
+            found += 9 * after * (before + 3 * after) + 8 * after + (before != after) * (before + 2) * after
+        return found
     convolved = sum(9 * before * after + 2 * after for before, after in itertools.pairwise((1, *_CHANNELS)))
-    return convolved + (4 * _CHANNELS[-1] + 1) * _UNITS + (_UNITS + 1) * classes
+    return convolved + ((side // 4) ** 2 * _CHANNELS[-1] + 1) * _UNITS + (_UNITS + 1) * classes
+
+
+def activations(model: str, data: tuple[int, int], classes: int, sizes: Sizes) -> int:
+    """Return about how many numbers a model holds of an example between the forward and the backward pass.
+
+    Parameters
+    ----------
+    model : str
+        One of `MODELS`.
+    data : (int, int)
+        Symbols of the context, and pixels of a side of an image.
+    classes : int
+        How many.
+    sizes : Sizes
+        Of a residual network or transformer.
+    """
+    context, side = data
+    if model == "char":
+        return 4 * (_EMBEDDING * context + _CHAR_UNITS + classes)
+    if model == "transformer":
+        # Of a block: what two norms, attention, the perceptron and its activation give, and the weights of attention.
+        return context * (sizes.blocks * (18 * sizes.width + _HEADS * context) + 3 * classes)
+    if model == "residual":
+        # Of each of two blocks: two convolutions, norms and sums.
+        return sum(14 * width * (side >> stage) ** 2 for stage, width in enumerate(sizes.channels)) + 3 * classes
+    return 4 * sum((side >> max(stage - 1, 0)) ** 2 * width for stage, width in enumerate(_CHANNELS))
 
 
 class Torched(Model):
@@ -100,11 +179,30 @@ class Torched(Model):
         Into which an example is brought; None for symbols, which stay as they are.
     device : str
         Where the module is.
+    deviation : callable, optional
+        The standard deviation of the first weights of a layer with two axes or more; `Model.deviation` when omitted.
     """
 
-    def __init__(self, module: Any, shape: tuple[int, ...] | None, device: str = "cpu") -> None:
+    def __init__(
+        self,
+        module: Any,
+        shape: tuple[int, ...] | None,
+        device: str = "cpu",
+        deviation: Callable[[Layer], float] | None = None,
+    ) -> None:
         self._module, self._shape, self._device = module, shape, device
+        self._deviation = deviation
         self.layers = tuple(Layer(name, tuple(one.shape)) for name, one in module.named_parameters())
+
+    def deviation(self, layer: Layer) -> float:
+        """Return the standard deviation of a layer's first weights.
+
+        Parameters
+        ----------
+        layer : Layer
+            With two axes or more.
+        """
+        return super().deviation(layer) if self._deviation is None else self._deviation(layer)
 
     def gradients(self, weights: Values, inputs: NDArray[Any], targets: NDArray[np.intp], out: Values) -> Floats:
         """Put the gradient of each worker's mean loss in a row of `out`, and return the losses, shape (P,)."""
@@ -136,19 +234,19 @@ class Torched(Model):
         given, classes = self._tensors(inputs, targets)
         with _one_thread(), torch.no_grad():
             logits = torch.func.functional_call(self._module, dict(self._parts(weights)), (given,))
-            loss = torch.nn.functional.cross_entropy(logits, classes)
-            return float(loss), float((logits.argmax(1) == classes).double().mean())
+            loss = _cross_entropy(logits, classes)
+            return float(loss), float((logits.argmax(-1) == classes).double().mean())
 
     def _loss(self, weights: dict[str, Any], inputs: Any, targets: Any) -> Any:
         import torch
 
-        logits = torch.func.functional_call(self._module, weights, (inputs,))
-        return torch.nn.functional.cross_entropy(logits, targets)
+        return _cross_entropy(torch.func.functional_call(self._module, weights, (inputs,)), targets)
 
     def _tensors(self, inputs: NDArray[Any], targets: NDArray[np.intp]) -> tuple[Any, Any]:
         import torch
 
-        plain = inputs.astype(np.int64) if self._shape is None else inputs.reshape(*targets.shape, *self._shape)
+        # An example is the last axis of the inputs.
+        plain = inputs.astype(np.int64) if self._shape is None else inputs.reshape(*inputs.shape[:-1], *self._shape)
         return tuple(torch.from_numpy(np.ascontiguousarray(one)).to(self._device) for one in (plain, targets))
 
     def _stretches(self) -> Iterator[slice]:
@@ -164,6 +262,13 @@ class Torched(Model):
         whole = torch.from_numpy(np.require(weights, requirements="W")).to(self._device)
         for layer, stretch in zip(self.layers, self._stretches(), strict=True):
             yield layer.name, whole[stretch].view(layer.shape)
+
+
+def _cross_entropy(logits: Any, targets: Any) -> Any:
+    """Return the mean over examples, and over their places where there are several."""
+    from torch.nn import functional
+
+    return functional.cross_entropy(logits.flatten(0, -2), targets.flatten())
 
 
 @contextmanager
@@ -193,7 +298,7 @@ def _conv(data: Data) -> Any:
             parts.append((f"pool{number}", nn.MaxPool2d(2)))
     parts += [
         ("flatten", nn.Flatten()),
-        ("fc1", nn.Linear(4 * _CHANNELS[-1], _UNITS)),
+        ("fc1", nn.Linear((data.shape[1] // 4) * (data.shape[2] // 4) * _CHANNELS[-1], _UNITS)),
         ("relu4", nn.ReLU()),
         ("fc2", nn.Linear(_UNITS, data.classes)),
     ]
@@ -211,3 +316,11 @@ def _char(data: Data) -> Any:
         fc2=nn.Linear(_CHAR_UNITS, data.classes),
     )
     return nn.Sequential(parts)
+
+
+def _residual(channels: Sequence[int], data: Data) -> Any:
+    from torch import nn
+
+    from simnet.traces.live.networks import convolutional
+
+    return convolutional(channels, data.classes, lambda width: nn.GroupNorm(math.gcd(width, _GROUPS), width))

@@ -1,0 +1,117 @@
+"""The two networks of the family traces, in PyTorch: a residual network for images, and a decoder like GPT-2's.
+
+References
+----------
+.. [he] K. He, X. Zhang, S. Ren, J. Sun, "Deep Residual Learning for Image Recognition", CVPR 2016.
+.. [radford] A. Radford et al., "Language Models are Unsupervised Multitask Learners", 2019.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import torch
+from torch import nn
+from torch.nn import functional
+
+
+class Residual(nn.Module):  # type: ignore[misc]
+    """Two 3 x 3 convolutions, each with a norm behind it, added to what comes in."""
+
+    def __init__(self, before: int, after: int, stride: int, norm: Callable[[int], nn.Module]) -> None:
+        super().__init__()
+        self.conv1 = nn.Conv2d(before, after, 3, stride, 1, bias=False)
+        self.bn1 = norm(after)
+        self.conv2 = nn.Conv2d(after, after, 3, 1, 1, bias=False)
+        self.bn2 = norm(after)
+        self.downsample = (
+            nn.Sequential(nn.Conv2d(before, after, 1, stride, bias=False), norm(after))
+            if before != after
+            else nn.Identity()
+        )
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """Return the activations."""
+        y = functional.relu(self.bn1(self.conv1(x)))
+        return functional.relu(self.bn2(self.conv2(y)) + self.downsample(x))
+
+
+def convolutional(widths: Sequence[int], classes: int, norm: Callable[[int], nn.Module]) -> nn.Module:
+    """Return a residual network for images with one channel [he]_.
+
+    Parameters
+    ----------
+    widths : sequence of int
+        Channels of the stages, of two blocks each.
+    classes : int
+        Of the images.
+    norm : callable
+        Makes the norm of so many channels.
+    """
+    blocks = [
+        Residual(widths[max(stage - (not block), 0)], width, 2 if stage and not block else 1, norm)
+        for stage, width in enumerate(widths)
+        for block in range(2)
+    ]
+    stem = [nn.Conv2d(1, widths[0], 3, 1, 1, bias=False), norm(widths[0]), nn.ReLU()]
+    return nn.Sequential(*stem, *blocks, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(widths[-1], classes))
+
+
+class Block(nn.Module):  # type: ignore[misc]
+    """Causal attention and a perceptron, each behind a layer norm and added to what comes in."""
+
+    def __init__(self, width: int, heads: int) -> None:
+        super().__init__()
+        self.heads = heads
+        self.ln_1, self.ln_2 = nn.LayerNorm(width), nn.LayerNorm(width)
+        self.c_attn, self.c_proj = nn.Linear(width, 3 * width), nn.Linear(width, width)
+        self.c_fc, self.mlp_proj = nn.Linear(width, 4 * width), nn.Linear(4 * width, width)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """Return the activations."""
+        shape = (*x.shape[:2], self.heads, x.shape[2] // self.heads)
+        q, k, v = (one.view(shape).transpose(1, 2) for one in self.c_attn(self.ln_1(x)).split(x.shape[2], dim=2))
+        attended = functional.scaled_dot_product_attention(q, k, v, is_causal=True)
+        x = x + self.c_proj(attended.transpose(1, 2).reshape(x.shape))
+        return x + self.mlp_proj(functional.gelu(self.c_fc(self.ln_2(x))))
+
+
+class Transformer(nn.Module):  # type: ignore[misc]
+    """A decoder like GPT-2's [radford]_: embeddings of words and places, blocks, and an output layer that shares `wte`.
+
+    Parameters
+    ----------
+    words, places : int
+        Rows of the embeddings.
+    width, blocks, heads : int
+        Of the network.
+    """
+
+    def __init__(self, words: int, places: int, width: int, blocks: int, heads: int) -> None:
+        super().__init__()
+        self.wte, self.wpe = nn.Embedding(words, width), nn.Embedding(places, width)
+        self.h = nn.Sequential(*(Block(width, heads) for _ in range(blocks)))
+        self.ln_f = nn.LayerNorm(width)
+        for name, parameter in self.named_parameters():
+            if parameter.ndim > 1:
+                nn.init.normal_(parameter, std=deviation(name, blocks))
+
+    def forward(self, words: torch.Tensor) -> torch.Tensor:
+        """Return the logits of the word after each."""
+        x = self.wte(words) + self.wpe(torch.arange(words.shape[1], device=words.device))
+        return self.ln_f(self.h(x)) @ self.wte.weight.T
+
+
+def deviation(name: str, blocks: int) -> float:
+    """Return the standard deviation of a matrix of the decoder before training, as GPT-2 has it.
+
+    What is added to the residual stream is smaller, the more blocks there are.
+
+    Parameters
+    ----------
+    name : str
+        Of the matrix.
+    blocks : int
+        Of the decoder.
+    """
+    return 0.02 / (2 * blocks) ** 0.5 if name.endswith("proj.weight") else 0.02
