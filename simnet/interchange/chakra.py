@@ -16,7 +16,7 @@ import itertools
 from collections.abc import Iterator, Sequence
 from functools import lru_cache
 from pathlib import Path
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 import numpy as np
 
@@ -206,6 +206,97 @@ def read_collectives(path: Path) -> Iterator[Collective]:
             said = COLLECTIVE_TYPES[which] if 0 <= which < len(COLLECTIVE_TYPES) else ""
             nbytes, group = node.numbers.get("comm_size", 0), node.texts.get("pg_name", "")
             yield Collective(node.number, node.name, said, nbytes, float(node.micros), group)
+
+
+class TraceNode(NamedTuple):
+    """A node of the trace of one rank, whatever it does.
+
+    Parameters
+    ----------
+    number : int
+        Its number in the trace.
+    name : str
+        What the job called it, at most 60 characters.
+    kind : {"send", "recv", "collective", "other"}
+        What it does; computing, and all else that takes time, is other.
+    micros : int
+        Its duration [µs].
+    needs : list of int
+        The nodes that it depends on.
+    collective : str
+        As `Collective.kind`.
+    nbytes, peer, tag : int
+        Bytes that the rank puts in, sends or receives, the other rank of a message, and its tag; -1 where not said.
+    group : str
+        As `Collective.group`.
+    """
+
+    number: int
+    name: str
+    kind: Literal["send", "recv", "collective", "other"]
+    micros: int
+    needs: list[int]
+    collective: str
+    nbytes: int
+    peer: int
+    tag: int
+    group: str
+
+
+def trace_paths(prefix: str | Path) -> list[Path]:
+    """Return the traces ``PREFIX.0.et``, ``PREFIX.1.et``, ... that there are.
+
+    Parameters
+    ----------
+    prefix : str or Path
+        Path of the files, without ``.RANK.et``.
+
+    Raises
+    ------
+    InputError
+        If there are none, or too many.
+    """
+    found: list[Path] = []
+    while (path := Path(f"{prefix}.{len(found)}.et")).exists():
+        if len(found) == MAX_RANKS:
+            raise InputError(f"are more than {MAX_RANKS:,} traces", file=f"{prefix}.*.et")
+        found.append(path)
+    if not found:
+        raise InputError("there is no such file", file=str(path))
+    return found
+
+
+def read_nodes(path: Path, largest: int = MAX_BYTES) -> Iterator[TraceNode]:
+    """Yield the nodes of the execution trace of one rank, collectives included; it may be packed with gzip.
+
+    Parameters
+    ----------
+    path : Path
+        The file.
+    largest : int
+        How many bytes it may have, unpacked.
+
+    Raises
+    ------
+    InputError
+        If it cannot be read, is too large, or is no such trace.
+    """
+    packets = _packets(read_bytes(path, largest), path)
+    if next(packets, None) is None:
+        raise InputError("is empty; a trace begins with its metadata", file=str(path))
+    kinds: dict[int, Literal["send", "recv", "collective"]] = {
+        _SEND: "send", _RECV: "recv", _COLLECTIVE: "collective",
+    }  # fmt: skip
+    for packet in packets:
+        node = _node_of(packet, path)
+        kind, facts = kinds.get(node.kind, "other"), node.numbers
+        which = facts.get("comm_type", -1)
+        said = COLLECTIVE_TYPES[which] if kind == "collective" and 0 <= which < len(COLLECTIVE_TYPES) else ""
+        peer = facts.get("comm_dst" if kind == "send" else "comm_src", -1)
+        nbytes, group = facts.get("comm_size", -1), node.texts.get("pg_name", "")
+        yield TraceNode(
+            node.number, node.name, kind, node.micros, node.needs, said, nbytes, peer, facts.get("comm_tag", 0), group
+        )
 
 
 def _operations(path: Path, rank: int, largest: int) -> Operations:

@@ -4,7 +4,7 @@
 tensors, workers and options to a `StepGraph`, whose `calls` are the collectives with group, elements and dtype.
 `time_step` places it on a network, and returns when everything began and ended, and what memory that takes;
 `time_steps` times it again and again while links change. `tensor_parallel`, `expert_parallel` and `pipeline` put these
-steps in larger ones.
+steps in larger ones; `traced` reads a step from execution traces.
 
 Examples
 --------
@@ -23,6 +23,7 @@ from simnet.parallel.pipeline import pipeline
 from simnet.parallel.series import StepSeries, time_steps
 from simnet.parallel.tensor import split, tensor_parallel
 from simnet.parallel.timing import Memory, StepTiming, time_step
+from simnet.parallel.traced import TracedStep, time_traced, traced
 from simnet.parallel.units import Unit, Units, modules, units
 from simnet.parallel.zero import zero
 from simnet.parallel.zero3 import Limits
@@ -35,6 +36,7 @@ __all__ = [
     "StepGraph",
     "StepSeries",
     "StepTiming",
+    "TracedStep",
     "Unit",
     "Units",
     "capacity",
@@ -47,6 +49,8 @@ __all__ = [
     "tensor_parallel",
     "time_step",
     "time_steps",
+    "time_traced",
+    "traced",
     "units",
     "zero",
 ]

@@ -225,7 +225,30 @@ def placed(
     ValueError
         As of `time_step`.
     """
-    seconds = _seconds(graph, forward, backward)
+    return placed_with(graph, network, _seconds(graph, forward, backward), algorithms, placement)
+
+
+def placed_with(
+    graph: StepGraph,
+    network: Network,
+    seconds: Floats,
+    algorithms: Mapping[str, str] | None = None,
+    placement: ArrayLike | None = None,
+) -> Callable[[float, int], StepTiming]:
+    """Return what times a step whose computing takes known times, as `placed` does.
+
+    Parameters
+    ----------
+    graph, network, algorithms, placement
+        As of `time_step`.
+    seconds : ndarray, shape (nodes, P)
+        What each node of computing takes each worker [s].
+
+    Raises
+    ------
+    ValueError
+        As of `time_step`.
+    """
     hosts = np.arange(graph.workers) if placement is None else np.asarray(placement)
     if hosts.shape != (graph.workers,):
         raise ValueError(f"placement must name a host for each of the {graph.workers} workers")
