@@ -4,18 +4,20 @@ from __future__ import annotations
 
 import json
 import re
+from pathlib import Path
 
 import pytest
 from typer.testing import CliRunner
 
 from simnet.base.errors import InputError
 from simnet.cli import app
-from simnet.costs.models import model
+from simnet.costs.models import Layer, model
 from simnet.network import Network
 from simnet.parallel import Limits, fsdp2, time_step, units, zero
 from simnet.studies.step import graph_of, timed
 from simnet.studies.timing import Place
 from simnet.topologies import star
+from test_parallel_traced import as_traces
 
 ON_STAR = ["--topology", "star", "--latency", "10 us", "--bandwidth", "100 Gbit/s"]
 
@@ -113,3 +115,32 @@ def test_several_steps_are_told_by_their_percentiles() -> None:
     assert re.search(r"^ whole ", lines, re.MULTILINE)
     assert "the first step takes" in lines
     assert "all_reduce float32" not in lines
+
+
+def test_a_step_comes_from_traces(tmp_path: Path) -> None:
+    step = fsdp2(units([Layer(f"h.{number}.weight", (64, 64)) for number in range(3)]), 4)
+    as_traces(tmp_path, step, [50] * len(step.nodes))
+    found = CliRunner().invoke(app, ["step", "--trace", str(tmp_path), *ON_STAR, "--json"], catch_exceptions=False)
+    figures = json.loads(found.stdout)
+    network = Network(star(4, latency=10e-6, bandwidth=100e9 / 8))
+    timing = time_step(step, network, forward=3 * 50e-6, backward=3 * 50e-6)
+    assert figures["step_s"] == pytest.approx(timing.duration, rel=1e-9)
+    assert figures["exposed_s"] == pytest.approx(timing.exposed.max(), rel=1e-9)
+    assert figures["workers"] == 4
+    lines = CliRunner().invoke(app, ["step", "--trace", str(tmp_path), *ON_STAR], catch_exceptions=False).stdout
+    assert f"{tmp_path}, 4 ranks: a step takes" in lines
+
+
+@pytest.mark.parametrize(
+    ("words", "says"),
+    [
+        (["--model", "gpt2"], "simnet step: needs --sharding and --workers, or --trace in place of a model"),
+        (["--trace", "none", "--workers", "4"], "--workers: is only for a model, not for --trace"),
+        (["--trace", "none", "--compute", "1 s"], "--compute: is only for a model, not for --trace"),
+        (["--trace", "none"], "none.0.et: there is no such file"),
+    ],
+)
+def test_a_step_is_of_a_model_or_of_traces(words: list[str], says: str) -> None:
+    found = CliRunner().invoke(app, ["step", *words, *ON_STAR])
+    assert found.exit_code == 2
+    assert says in found.output

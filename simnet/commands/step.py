@@ -3,15 +3,23 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from simnet.base.errors import InputError
 from simnet.commands import completion, terminal
 from simnet.commands.options import Json
 from simnet.commands.time import Target
+from simnet.studies import options
 from simnet.studies.target import Target as NamedNetwork
+
+if TYPE_CHECKING:
+    from simnet.studies.step import Step
+    from simnet.studies.timing import Place
+    from simnet.studies.traced_step import TracedSteps
 
 
 @dataclass(frozen=True)
@@ -19,15 +27,19 @@ class Shared:
     """What is trained, and how it is shared between workers."""
 
     model: Annotated[
-        str,
+        str | None,
         typer.Option(
             metavar="NAME",
             help="A model of `simnet list models`.",
             autocompletion=completion.one_of(completion.models),
         ),
-    ]
-    sharding: Annotated[str, typer.Option(metavar="NAME", help="ddp, fsdp2, zero1, zero2 or zero3.")]
-    workers: Annotated[int, typer.Option(min=1, max=100_000, metavar="P", help="Workers.")]
+    ] = None
+    sharding: Annotated[str | None, typer.Option(metavar="NAME", help="ddp, fsdp2, zero1, zero2 or zero3.")] = None
+    workers: Annotated[int | None, typer.Option(min=1, max=100_000, metavar="P", help="Workers.")] = None
+    trace: Annotated[
+        str | None,
+        typer.Option(metavar="FOLDER", help="Chakra traces with collectives of all ranks, in place of these three."),
+    ] = None
     option: Annotated[
         list[str] | None,
         typer.Option(
@@ -66,21 +78,16 @@ def step(
     """Tell what a training step of a replicated or sharded model calls, how long it takes, and what memory."""
     where = NamedNetwork(**vars(target))
     where.refuse_unused("simnet step")
-    from simnet.studies.step import timed
+    own = {"--model": shared.model, "--sharding": shared.sharding, "--workers": shared.workers}
+    if shared.trace is not None:
+        others = {"--option": shared.option, "--compute": shared.compute, "--backward": shared.backward}
+        options.only("a model, not for --trace", False, {**own, **others})
+    elif lacks := [name for name, value in own.items() if value is None]:
+        raise InputError(f"needs {' and '.join(lacks)}, or --trace in place of a model", file="simnet step")
     from simnet.studies.timing import place_of
 
     with terminal.progress("steps"):
-        found = timed(
-            shared.model,
-            shared.sharding,
-            shared.workers,
-            lambda: place_of(where, shared.workers),
-            given=shared.option or (),
-            compute=shared.compute,
-            backward=shared.backward,
-            algorithms=shared.algorithm or (),
-            steps=steps or 1,
-        )
+        found = _timed(shared, lambda ranks: place_of(where, ranks), steps or 1)
     if json_:
         typer.echo(json.dumps(found.figures(), indent=2, allow_nan=False))
         return
@@ -92,3 +99,29 @@ def step(
         show_listing(f"{steps:,} training steps", *found.spread())
     for line in found.sentences():
         typer.echo(line)
+
+
+def _timed(shared: Shared, place: Callable[[int], Place], steps: int) -> Step | TracedSteps:
+    """Return the steps of a model, or of traces."""
+    algorithms = shared.algorithm or ()
+    if shared.trace is not None:
+        from simnet.studies.traced_step import timed_trace
+
+        return timed_trace(shared.trace, place, algorithms=algorithms, steps=steps)
+    from simnet.studies.step import timed
+
+    workers = shared.workers
+    assert shared.model is not None
+    assert shared.sharding is not None
+    assert workers is not None
+    return timed(
+        shared.model,
+        shared.sharding,
+        workers,
+        lambda: place(workers),
+        given=shared.option or (),
+        compute=shared.compute,
+        backward=shared.backward,
+        algorithms=algorithms,
+        steps=steps,
+    )

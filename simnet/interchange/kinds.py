@@ -152,7 +152,7 @@ def read_schedule(
         return found, read(path, strict=strict, largest=goal.MAX_BYTES if largest is None else largest)
     if found == "chakra":
         most = chakra.MAX_BYTES if largest is None else largest
-        return found, read_chakra(_prefix(Path(path)), strict=strict, largest=most)
+        return found, read_chakra(trace_prefix(path), strict=strict, largest=most)
     if found == "csv":
         return found, read_messages(path, n_ranks, largest=messages_csv.MAX_BYTES if largest is None else largest)
     if nbytes is None:
@@ -256,8 +256,20 @@ def _head(path: Path) -> str:
         raise InputError(f"cannot be read: {error.strerror}", file=str(path)) from None
 
 
-def _prefix(path: Path) -> Path:
-    """Return the path of traces without ``.RANK.et``: that of the only ones in a folder, or the path itself."""
+def trace_prefix(path: str | Path) -> Path:
+    """Return the path of traces without ``.RANK.et``: that of the only ones in a folder, or the path itself.
+
+    Parameters
+    ----------
+    path : str or Path
+        The folder, or that path.
+
+    Raises
+    ------
+    InputError
+        If a folder has none, or those of several runs.
+    """
+    path = Path(path)
     if not path.is_dir():
         return path
     first = sorted(file.name.removesuffix(".0.et") for file in path.glob("*.0.et"))

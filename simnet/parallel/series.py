@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 import numpy as np
@@ -80,8 +80,25 @@ def time_steps(
     >>> np.round(np.percentile(found.durations, [10, 90]), 2).tolist()
     [0.11, 0.38]
     """
+    return repeated(placed(graph, network, forward, backward, algorithms, placement), network, steps, start)
+
+
+def repeated(at: Callable[[float, int], StepTiming], network: Network, steps: int, start: float = 0.0) -> StepSeries:
+    """Time a step again and again, as `time_steps` does.
+
+    Parameters
+    ----------
+    at : callable
+        Times the step that begins at a time, given its number, as `simnet.parallel.timing.placed` returns it.
+    network, steps, start
+        As of `time_steps`.
+
+    Raises
+    ------
+    ValueError, StalledError
+        As of `time_steps`.
+    """
     whole(steps, "steps", 1)
-    at = placed(graph, network, forward, backward, algorithms, placement)
     first = at(start, 0)
     links, flows = network.links, network.routing in ("flow", "adaptive")
     if links.constant and network.jitter is None and not flows:

@@ -49,56 +49,34 @@ _LIMITS = tuple(one.name for one in fields(Limits))
 
 
 @dataclass(frozen=True)
-class Step:
-    """A training step, timed once or several times.
+class TimedSteps:
+    """Steps on a network, and the tables that tell of them.
 
     Parameters
     ----------
-    model, sharding : str
-        What is trained, and how it is shared.
-    parameters : int
-        Entries of the model.
-    timing : StepTiming
-        When everything began and ended.
-    compute : float
-        What a microbatch is taken to compute, forward and backward [s].
-    backward : float
-        Share of the backward pass in it.
-    source : str
-        Where both come from.
+    series : StepSeries
+        The steps.
     stack : str
         Name of the transport stack.
-    series : StepSeries
-        The steps, of which `timing` is the first.
     """
 
-    model: str
-    sharding: str
-    parameters: int
-    timing: StepTiming
-    compute: float
-    backward: float
-    source: str
-    stack: str
     series: StepSeries
+    stack: str
+
+    @property
+    def timing(self) -> StepTiming:
+        """When everything began and ended in the first step."""
+        return self.series.first
 
     def figures(self) -> dict[str, object]:
-        """Return what ``simnet step --json`` prints."""
-        timing, memory = self.timing, self.timing.memory()
+        """Return what ``simnet step --json`` prints of times, and of each call."""
+        timing = self.timing
         return {
-            "model": self.model,
-            "sharding": self.sharding,
             "workers": timing.graph.workers,
-            "replicas": timing.graph.replicas,
-            "parameters": self.parameters,
             "step_s": timing.duration,
             "compute_s": float(timing.computing.max()),
-            "microbatch_s": self.compute,
-            "backward_fraction": self.backward,
-            "source": self.source,
             "stack": self.stack,
             "exposed_s": float(timing.exposed.max()),
-            "memory_B": memory._asdict(),
             "steps": {
                 name: {
                     "each_s": values.tolist(),
@@ -112,6 +90,16 @@ class Step:
                 for call, begin, end, waited in self._calls()
             ],
         }
+
+    def takes(self) -> str:
+        """Return how long a step takes, as the end of a sentence."""
+        which = "a" if len(self.series.durations) == 1 else "the first"
+        exposed, seconds = float(self.timing.exposed.max()), quantities.format_seconds
+        share = 100 * exposed / self.timing.duration if self.timing.duration else 0.0
+        return (
+            f"{which} step takes {seconds(self.timing.duration)}, of which workers wait for {seconds(exposed)} "
+            f"({share:.3g} %)."
+        )
 
     def headings(self) -> list[str]:
         """Return the headings of `rows`."""
@@ -147,33 +135,76 @@ class Step:
         ]
         return headings, rows
 
+    def _calls(self) -> list[tuple[CollectiveCall, float, float, float]]:
+        """Return each collective, when it first begins and last ends, and the most that a worker waits for it [s]."""
+        timing = self.timing
+        waits, does = timing.waits().max(axis=1), timing.graph.does()
+        return [
+            (
+                node.does,
+                float(timing.begun[number, does[number]].min()),
+                float(timing.ended[number].max()),
+                float(waits[number]),
+            )
+            for number, node in enumerate(timing.graph.nodes)
+            if isinstance(node.does, CollectiveCall)
+        ]
+
+
+@dataclass(frozen=True)
+class Step(TimedSteps):
+    """Training steps of a model.
+
+    Parameters
+    ----------
+    series, stack
+        As of `TimedSteps`.
+    model, sharding : str
+        What is trained, and how it is shared.
+    parameters : int
+        Entries of the model.
+    compute : float
+        What a microbatch is taken to compute, forward and backward [s].
+    backward : float
+        Share of the backward pass in it.
+    source : str
+        Where both come from.
+    """
+
+    model: str
+    sharding: str
+    parameters: int
+    compute: float
+    backward: float
+    source: str
+
+    def figures(self) -> dict[str, object]:
+        """Return what ``simnet step --json`` prints."""
+        own = {
+            "model": self.model,
+            "sharding": self.sharding,
+            "replicas": self.timing.graph.replicas,
+            "parameters": self.parameters,
+            "microbatch_s": self.compute,
+            "backward_fraction": self.backward,
+            "source": self.source,
+            "memory_B": self.timing.memory()._asdict(),
+        }
+        return own | super().figures()
+
     def sentences(self) -> list[str]:
         """Return how long the step takes, and what memory a worker needs."""
-        timing, memory = self.timing, self.timing.memory()
-        workers, replicas = timing.graph.workers, timing.graph.replicas
-        exposed, size, seconds = float(timing.exposed.max()), quantities.format_bytes, quantities.format_seconds
-        between = f"{workers:,} workers" + (f" in {replicas:,} replicas" if replicas > 1 else "")
-        share = 100 * exposed / timing.duration if timing.duration else 0.0
-        which = "a" if len(self.series.durations) == 1 else "the first"
+        graph, memory = self.timing.graph, self.timing.memory()
+        size, seconds = quantities.format_bytes, quantities.format_seconds
+        between = f"{graph.workers:,} workers" + (f" in {graph.replicas:,} replicas" if graph.replicas > 1 else "")
         return [
-            f"{self.model}, {self.parameters:,} values, {self.sharding} between {between}: {which} step takes "
-            f"{seconds(timing.duration)}, of which workers wait for {seconds(exposed)} ({share:.3g} %).",
+            f"{self.model}, {self.parameters:,} values, {self.sharding} between {between}: {self.takes()}",
             f"A worker needs {size(memory.peak)} at most, activations apart: parameters {size(memory.parameters)}, "
             f"gradients {size(memory.gradients)}, optimiser {size(memory.optimizer)}, and for a while gathered "
             f"parameters {size(memory.gathered)}, gradients to be reduced {size(memory.reduced)}.",
             f"Assumed: a microbatch computes for {seconds(self.compute)}, {100 * self.backward:.3g} % of it backward, "
             f"split between units by their entries ({self.source}); messages go by the stack {self.stack}. How far "
             "such steps are off was not measured.",
-        ]
-
-    def _calls(self) -> list[tuple[CollectiveCall, float, float, float]]:
-        """Return each collective, when it first begins and last ends, and the most that a worker waits for it [s]."""
-        timing = self.timing
-        waits = timing.waits().max(axis=1)
-        return [
-            (node.does, float(timing.begun[number].min()), float(timing.ended[number].max()), float(waits[number]))
-            for number, node in enumerate(timing.graph.nodes)
-            if isinstance(node.does, CollectiveCall)
         ]
 
 
@@ -292,7 +323,7 @@ def timed(
     except ValueError as error:
         raise InputError(str(error), file="--algorithm") from None
     stack = name_of(found.network.stack)
-    return Step(profile.name, sharding, profile.parameters, series.first, whole, share, source, stack, series)
+    return Step(series, stack, profile.name, sharding, profile.parameters, whole, share, source)
 
 
 def _percentiles(values: Floats) -> list[float]:
