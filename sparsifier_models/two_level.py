@@ -262,9 +262,9 @@ class TwoLevel(Sparsifier):
         """As of the scheme."""
         return self._there()[0].tracks
 
-    def held(self) -> dict[str, float]:
-        """Return the bytes that a rank holds between exchanges: those of the largest part."""
-        return max((one.held() for one in self._there()), key=lambda held: sum(held.values()))
+    def held_bytes(self) -> dict[str, float]:
+        """Return the bytes that a rank holds between exchanges, by the names of arrays: those of the largest part."""
+        return max((one.held_bytes() for one in self._there()), key=lambda held: sum(held.values()))
 
     @property
     def residual(self) -> Values:
@@ -444,8 +444,8 @@ def on_two_levels(scheme: type[Sparsifier]) -> type[TwoLevel]:
             "gradient that a rank owns cuts through them"
         )
     options = type(f"TwoLevel{scheme.option_type.__name__}", (TwoLevelOptions, scheme.option_type), {})
-    inherited = ("paper", "keeps_residual", "searches_threshold", "rounds_down", "restarts", "released_widths")
-    attributes: dict[str, Any] = {name: getattr(scheme, name) for name in inherited}
+    same = ("paper", "keeps_residual", "searches_threshold", "rounds_down", "restarts", "released_widths", "moments")
+    attributes: dict[str, Any] = {name: getattr(scheme, name) for name in same}
     attributes |= {
         "__doc__": f"`{scheme.__name__}` on two levels: dense inside nodes, the scheme between them.",
         "name": f"{PREFIX}{scheme.name}",

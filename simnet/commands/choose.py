@@ -87,6 +87,12 @@ class Method:
     simulate: Annotated[
         bool, typer.Option("--simulate", help="Time messages on the network: contention, weather, routes.")
     ] = False
+    levels: Annotated[
+        bool,
+        typer.Option(
+            "--levels", help="Of a scenario: every exchange in every cut of the network, and rings by their slowest pair."
+        ),
+    ] = False
     topology: Annotated[
         str | None,
         typer.Option(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import math
 from collections.abc import Sequence
 from dataclasses import replace
 from functools import lru_cache
@@ -11,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from simnet import sparsifier_models
+from simnet.base.arrays import Floats
 from simnet.network import Network
 from simnet.network.ring_order import RingOrder, pair_seconds, ring_order
 from simnet.policies import Candidate
@@ -61,8 +63,47 @@ def node_sizes(network: Network, hosts: Sequence[int], nbytes: float) -> tuple[i
 
 
 @lru_cache(maxsize=16)
+def _seconds(network: Network, hosts: tuple[int, ...], nbytes: float) -> Floats:
+    return pair_seconds(network, list(hosts), nbytes)
+
+
+@lru_cache(maxsize=16)
 def _order(network: Network, hosts: tuple[int, ...], nbytes: float) -> RingOrder:
-    return ring_order(pair_seconds(network, list(hosts), nbytes))
+    return ring_order(_seconds(network, hosts, nbytes))
+
+
+def nodes_of(job: Job) -> tuple[int, ...]:
+    """Return `node_sizes` of the workers of a job, for what a rank sends in a round of a dense ring.
+
+    Parameters
+    ----------
+    job : Job
+        The job.
+    """
+    return node_sizes(job.network(0), _hosts(job), _chunk(job))
+
+
+def order_of(job: Job, group: int = 1) -> tuple[RingOrder, float]:
+    """Return the order of a ring between groups of a job's workers, and what its slowest pair takes as numbered [s].
+
+    Parameters
+    ----------
+    job : Job
+        The job.
+    group : int
+        Workers of each group, whose first ones are looked at.
+    """
+    heads = tuple(_hosts(job)[::group])
+    seconds = _seconds(job.network(0), heads, _chunk(job))
+    return _order(job.network(0), heads, _chunk(job)), float(np.max(np.roll(seconds, -1, axis=1).diagonal()))
+
+
+def _hosts(job: Job) -> list[int]:
+    return list(range(job.source.workers)) if job.placement is None else list(job.placement)
+
+
+def _chunk(job: Job) -> float:
+    return 4.0 * job.source.true_parameters / job.source.workers
 
 
 def fitted(candidate: Candidate, job: Job) -> Candidate:
@@ -83,19 +124,15 @@ def fitted(candidate: Candidate, job: Job) -> Candidate:
     if not candidate.scheme.startswith(PREFIX):
         return candidate
     given: Any = option_values(sparsifier_models.scheme(candidate.scheme).option_type, candidate.options)
-    network, P = job.network(0), job.source.workers
-    hosts = list(range(P)) if job.placement is None else list(job.placement)
-    # What a rank sends to the next one in a round of a dense ring.
-    nbytes, found = 4.0 * job.source.true_parameters / P, dict(candidate.options)
+    found = dict(candidate.options)
     if given.ranks_per_node == AUTO:
-        sizes = node_sizes(network, hosts, nbytes)
+        sizes = nodes_of(job)
         if not sizes:
             raise ValueError(
-                f"ranks_per_node auto: among {P} workers no groups of equally many, one behind the other, are nearer to "
-                "each other than to the next; give a number"
+                f"ranks_per_node auto: among {job.source.workers} workers no groups of equally many, one behind the "
+                "other, are nearer to each other than to the next; give a number"
             )
         found["ranks_per_node"] = sizes[0]
     if given.node_order == BOTTLENECK:
-        group = int(np.prod(sizes_of(found["ranks_per_node"])))
-        found["node_order"] = list(_order(network, tuple(hosts[::group]), nbytes).order)
+        found["node_order"] = list(order_of(job, math.prod(sizes_of(found["ranks_per_node"])))[0].order)
     return replace(candidate, options=found)

@@ -96,6 +96,7 @@ def choose(
     all: bool = False,
     schemes: Sequence[str] | str | None = None,
     simulate: bool = False,
+    levels: bool = False,
     topology: str | None = None,
     param: Mapping[str, str | Sequence[object]] | Sequence[str] = (),
     set: Fields = (),
@@ -133,6 +134,9 @@ def choose(
         Weigh these, as ``artopk:collective=tree``, and no others.
     simulate : bool
         Whether to time messages on the network, with contention, weather and routes.
+    levels : bool
+        Of a scenario, whether to weigh every exchange in every cut of the network into levels, and rings by their
+        slowest pair.
     topology : str, optional
         With `simulate`: ``star``, ``fat_tree``, ...
     param : sequence of str or mapping, optional
@@ -176,6 +180,7 @@ def choose(
         every=all,
         schemes=words(schemes),
         simulate=simulate,
+        levels=levels,
         topology=topology,
         param=sweeping.parameters(param) or None,
         set_=overrides(set) or None,

@@ -25,6 +25,7 @@ from simnet.sparsifier_models.options import Options, option_values
 from simnet.sparsifier_models.randomk import Randomk
 from simnet.sparsifier_models.topk import LayerwiseTopk, Topk
 from simnet.sparsifier_models.topka import TopkA
+from simnet.sparsifier_models.two_level import AUTO, OWN, TwoLevel, sizes_of
 from simnet.sparsifier_models.wire import ADDED_UP
 
 
@@ -97,6 +98,8 @@ def closed_form(candidate: Candidate) -> Cost:
     scheme = sparsifier_models.scheme(candidate.scheme)
     options: Any = option_values(scheme.option_type, candidate.options)
     found = _of_collectives(scheme, options) if options.wire == "paper" else None
+    if issubclass(scheme, TwoLevel):
+        found = _on_two_levels(candidate, scheme, options)
     if found is not None:
         return found
     given = ", ".join(f"{name}={value}" for name, value in candidate.options.items())
@@ -152,6 +155,41 @@ def _collective(operation: registry.Operation, algorithm: str, options: Any) -> 
 
     def closed(alpha: ArrayLike, beta: ArrayLike, M: ArrayLike, N: ArrayLike, nodes: Nodes | None) -> Floats:
         return cost(alpha, beta, M, N, **needed) if nodes is None else cost(alpha, beta, M, N, nodes, **needed)
+
+    return closed
+
+
+def _on_two_levels(candidate: Candidate, scheme: type[TwoLevel], options: Any) -> Cost | None:
+    """Return the closed form of a scheme between nodes, with collectives inside; None if it has none.
+
+    Inside are the links of `nodes`, whose size is that of the exchange; else all links are alike. The ranks of a node
+    send at the same time, over the link that they share.
+    """
+    if options.ranks_per_node == AUTO or len(sizes_of(options.ranks_per_node)) > 1:
+        return None
+    own = {name: value for name, value in candidate.options.items() if name not in OWN}
+    between = closed_form(Candidate(candidate.label, scheme.scheme.name, own))
+    inside = [
+        _collective("reduce_scatter", options.inner_reduce_scatter, options),
+        _collective("all_gather", options.inner_all_gather, options),
+    ]
+    (size,), width = sizes_of(options.ranks_per_node), (options.value_bytes or 4) / 4
+    scatter, gather = inside
+    if scatter is None or gather is None:
+        return None
+
+    def closed(
+        alpha: ArrayLike, beta: ArrayLike, M: ArrayLike, c: ArrayLike, N: ArrayLike, nodes: Nodes | None = None
+    ) -> Floats:
+        L = np.minimum(float(size), N)
+        near = (alpha, beta) if nodes is None else (nodes.alpha, nodes.beta)
+        shared = beta if nodes is None else np.multiply(L, beta)
+        whole = width * np.asarray(M, dtype=np.float64)
+        dense: Floats = scatter(*near, whole, L, None) + gather(*near, whole / L, L, None)
+        # Within one node nothing crosses, whatever the scheme says of one worker.
+        crosses = np.asarray(N) > L if size > 1 else np.asarray(True)
+        found: Floats = dense + np.where(crosses, between(alpha, shared, np.divide(M, L), c, np.divide(N, L)), 0.0)
+        return found
 
     return closed
 

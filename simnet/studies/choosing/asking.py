@@ -15,10 +15,11 @@ from simnet.base import units
 from simnet.base.errors import InputError
 from simnet.base.processes import Here, Pool
 from simnet.calibration import CalibratedCostModel, load_cost_model
+from simnet.job.levels import nodes_of
 from simnet.policies import Candidate, density_at
 from simnet.scenario import load
 from simnet.studies import options
-from simnet.studies.choosing import holding, inputs, job_output, likely, output, whole_job
+from simnet.studies.choosing import holding, inputs, job_output, levels, likely, output, whole_job
 from simnet.studies.choosing.chances import Chances
 from simnet.studies.choosing.decision import Decision
 from simnet.studies.choosing.forecast import WholeJob
@@ -26,6 +27,9 @@ from simnet.studies.choosing.holding import Held
 from simnet.studies.choosing.inputs import Question
 from simnet.studies.choosing.side_by_side import SideBySide, side_by_side
 from simnet.studies.variants import ALL, variants
+
+_OF_NODES = ("multi_gpu_nodes", "wan_of_clusters")
+"""Topologies whose workers lie in groups."""
 
 
 @dataclass(frozen=True)
@@ -47,6 +51,7 @@ class Flags:
     every: bool = False
     schemes: str | None = None
     simulate: bool = False
+    levels: bool = False
     topology: str | None = None
     param: Sequence[str] | None = None
     set_: Sequence[str] | None = None
@@ -213,6 +218,7 @@ def refuse_ignored(flags: Flags, *, decision: bool = True, table: bool = False, 
             if value not in (None, False):
                 raise InputError(f"{known}; without --fabric it is for closed forms or simulations", file=option)
     options.only("the jobs of a scenario", on_job, {"--param": flags.param})
+    options.only("the whole job of a scenario, without --param", on_job and not flags.param, {"--levels": flags.levels})
     if flags.param:
         simulated = {"--simulate": flags.simulate, "--all": flags.every}
         options.only("decisions without --param, which simulates all of its jobs", False, simulated)
@@ -266,12 +272,17 @@ def _on_job(flags: Flags) -> OnJob:
         raise InputError(f"under a training strategy jobs are weighed side by side: {way}", field="job.strategy")
     run = loaded.build()
     effort = math.inf if flags.simulate else whole_job.EFFORT_OF_ALL if flags.every else whole_job.EFFORT
-    among = whole_job.candidates_of(loaded, every=flags.every, named=_named(flags))
+    # Elsewhere consecutive ranks may be nearer, too; --levels looks for that.
+    nodes = nodes_of(run.job) if loaded.config.network.topology.choice[0] in _OF_NODES else ()
+    among = whole_job.candidates_of(loaded, every=flags.every, per_node=next(iter(nodes), 1), named=_named(flags))
+    notes: list[str] = []
+    if flags.levels:
+        among, notes = levels.in_every_cut(among, run.job), [one.said() for one in levels.orders(run.job)]
     held = holding.on_job(run.job, [one for one, _ in among])
     left = held.left(among, lambda one: one[0].label)
     found = whole_job.decide_job(run, left, effort=effort)
     density = density_at(run.job.density, run.job.iterations - 1)
-    asked = job_output.Asked(loaded.name, loaded.config.seed, run.job, density)
+    asked = job_output.Asked(loaded.name, loaded.config.seed, run.job, density, tuple(notes))
     return OnJob(asked, found, likely.over_job(found.rows, run.job, flags.error), held)
 
 

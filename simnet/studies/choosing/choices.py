@@ -25,6 +25,7 @@ from simnet.collectives import registry
 from simnet.costs.devices import DeviceOp
 from simnet.policies import Candidate, closed_form
 from simnet.sparsifier_models.options import option_values
+from simnet.sparsifier_models.two_level import AUTO, PREFIX
 from simnet.studies.choosing.operating_point import VALUE, OperatingPoint
 
 Kind: TypeAlias = Literal["dense", "half", "sparse"]
@@ -92,7 +93,8 @@ def choices(per_node: int = 1, *, every: bool = False) -> tuple[Choice, ...]:
     Parameters
     ----------
     per_node : int
-        Workers of a node; with several, two-level all-reduces and ring all-gathers are worth it.
+        Workers of a node; with several, two-level all-reduces, ring all-gathers, and every exchange between nodes with
+        dense collectives inside are worth it.
     every : bool
         Also all other schemes that have a closed form, with their default options.
 
@@ -105,6 +107,8 @@ def choices(per_node: int = 1, *, every: bool = False) -> tuple[Choice, ...]:
     found = [_dense(one, half, per_node) for half in (False, True) for one in reduces]
     found += [_allgather(one, plain=one is gathers[0]) for one in gathers]
     found += [_artopk(one, selection) for selection in ("star", "var") for one in reduces if not one.needs]
+    if per_node > 1:
+        found += [on_two_levels(one, per_node) for one in choices()]
     if every:
         # What hard thresholds keep does not follow from a density.
         covered = {"dense", "fp16", "topk", "artopk", "hardthreshold", "sage"}
@@ -194,6 +198,45 @@ def _artopk(reduce: registry.Collective, selection: str) -> Choice:
     )
 
 
+def on_two_levels(one: Choice, per_node: int) -> Choice:
+    """Return a choice between nodes, with dense collectives inside.
+
+    Parameters
+    ----------
+    one : Choice
+        The choice, with what a worker goes through.
+    per_node : int
+        Ranks of a node.
+
+    Examples
+    --------
+    >>> on_two_levels(choices()[0], 4).label
+    'two-level dense ring'
+    """
+    own = one.candidate
+    candidate = Candidate(
+        f"two-level {own.label}", f"{PREFIX}{own.scheme}", {**own.options, "ranks_per_node": per_node}
+    )
+
+    def kernel_calls(point: OperatingPoint) -> Sequence[DeviceOp]:
+        ranks = np.minimum(float(per_node), point.workers)
+        shared = point.at("parameters", np.divide(point.parameters, ranks)).at(
+            "workers", np.divide(point.workers, ranks)
+        )
+        calls = [] if one.kernel_calls is None else one.kernel_calls(shared)
+        # Within one node nothing is selected.
+        return [call._replace(entries=np.where(np.greater(point.workers, ranks), call.entries, 0.0)) for call in calls]
+
+    slack = one.slack
+    return Choice(
+        candidate,
+        one.kind,
+        _weighed(candidate, dense=one.kind != "sparse"),
+        kernel_calls,
+        slack=slack and (lambda point: slack(point.at("workers", np.maximum(np.divide(point.workers, per_node), 1.0)))),
+    )
+
+
 def _slack_of_tree(
     share: float, nbytes: Callable[[OperatingPoint], Floats], *, after_broadcast: bool = False
 ) -> Callable[[OperatingPoint], Floats]:
@@ -244,7 +287,10 @@ def named(among: Sequence[Candidate], per_node: int = 1) -> tuple[Choice, ...]:
     """
     usual = {same_exchange(one.candidate): one for one in choices(per_node)}
     found = []
-    for candidate in among:
+    for given in among:
+        candidate = given
+        if given.scheme.startswith(PREFIX) and given.options.get("ranks_per_node", AUTO) == AUTO and per_node > 1:
+            candidate = replace(given, options={**given.options, "ranks_per_node": per_node})
         known = usual.get(same_exchange(candidate))
         try:
             found.append(_published(candidate) if known is None else replace(known, candidate=candidate))

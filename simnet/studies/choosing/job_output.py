@@ -43,12 +43,15 @@ class Asked:
         Its job.
     density : float
         Its density in the end.
+    notes : tuple of str
+        What else is said of it.
     """
 
     name: str
     seed: int
     job: Job
     density: float
+    notes: tuple[str, ...] = ()
 
 
 def title(asked: Asked) -> str:
@@ -144,7 +147,7 @@ def sentences(asked: Asked, found: WholeJob, likely: Chances, held: Held = NOTHI
             f"Of {len(sampled)} exchanges a sample of iterations was simulated, spread over the job; --simulate has "
             "all. After +- is what the sample leaves open, as a standard error."
         )
-    return said + _few_kept(asked, found) + held.sentences()
+    return [*said, *asked.notes, *_few_kept(asked, found), *held.sentences()]
 
 
 def _few_kept(asked: Asked, found: WholeJob) -> list[str]:

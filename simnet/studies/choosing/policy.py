@@ -22,6 +22,7 @@ from simnet.base.errors import InputError
 from simnet.base.progress import tracked
 from simnet.base.rng import stream
 from simnet.policies import moo
+from simnet.sparsifier_models.two_level import PREFIX
 from simnet.studies.choosing.choices import Choice
 from simnet.studies.choosing.inputs import Question
 from simnet.studies.choosing.operating_point import OperatingPoint
@@ -97,6 +98,9 @@ def make(
     rates = tuple(densities) or (float(question.point.density),)
     if len(set(rates)) < len(rates):
         raise InputError("must be no two alike", file="--ratios")
+    # Who reads the table at run time has no two levels.
+    among = tuple(one for one in question.among if not one.candidate.scheme.startswith(PREFIX))
+    question = replace(question, among=among)
     edges = Edges(
         latency_s=edges_between(latency or _range(question, "latency"), cells),
         bandwidth_B_per_s=edges_between(bandwidth or _range(question, "bandwidth"), cells),

@@ -24,6 +24,7 @@ from simnet.base.arrays import Floats
 from simnet.base.errors import SimnetError
 from simnet.base.progress import tracked
 from simnet.job import ColocatedJob, Job, run_policy
+from simnet.job.levels import fitted
 from simnet.job.pace import pace_on
 from simnet.job.record import TRAIN
 from simnet.job.sampling import Recordings, Sampling
@@ -124,6 +125,7 @@ def decide_job(
     """
     load_kept_loop()
     job = replace(run.job, failures={}, patience=None)
+    among = [(fitted(one, job), kind) for one, kind in among]
     trial = _Trial(job, run.colocated, effort)
     rows, refused = _race(trial, among, effort * (1 - _KEPT if policies else 1))
     if not rows:
