@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from simnet.studies.choosing.inputs import Question
     from simnet.studies.choosing.policy_file import PolicyTable
     from simnet.studies.choosing.side_by_side import SideBySide
+    from simnet.studies.choosing.tensors_output import OnTensors
 
 
 @dataclass(frozen=True)
@@ -123,6 +124,10 @@ class Method:
         typer.Option(min=1, max=1000, help="By which factor latency and bandwidth may be misjudged; default: 2."),
     ] = None
     memory: Memory = None
+    tensors: Annotated[
+        bool,
+        typer.Option("--tensors", help="Of a scenario with job.overlap: which buckets to compress, which stay dense."),
+    ] = False
     seed: Annotated[
         int | None,
         typer.Option(min=0, help="Seed of samples and equal routes; default: 0, or the scenario's."),
@@ -211,7 +216,7 @@ def choose(
         _write_table(made, answer.export, answer.force)
 
 
-def _answered(flags: Flags) -> AtPoint | OnJob | SideBySide:
+def _answered(flags: Flags) -> AtPoint | OnJob | SideBySide | OnTensors:
     """Return the decision, and show how far it is meanwhile."""
     from simnet.base.processes import Pool
     from simnet.studies.choosing import asking
@@ -246,7 +251,7 @@ def _refuse_unused(answer: Answer) -> None:
     options.only("--map or --export NAME.json", answer.map_ is not None or table, grid)
 
 
-def _show(found: AtPoint | OnJob | SideBySide, json_: bool) -> None:
+def _show(found: AtPoint | OnJob | SideBySide | OnTensors, json_: bool) -> None:
     """Print the ranking, and what would flip it."""
     from simnet.report.tables import print_wide
 

@@ -181,7 +181,9 @@ class SparsifierSet:
         self._explored: list[Sparsifier] | None = None
         # Kernels and work of schedules that recur, by their identity; with the schedule, so that it stays theirs.
         self._recurring: dict[int, tuple[Schedule, tuple[DeviceOp, ...], Work]] = {}
-        check_feedback({label: models[0].options.error_feedback for label, models in self._models.items()})
+        # What stays dense has nothing to feed back.
+        first = next((number for number, one in enumerate(self._buckets) if not one.dense), 0)
+        check_feedback({label: models[first].options.error_feedback for label, models in self._models.items()})
 
     def without(self, gone: NDArray[np.bool_]) -> SparsifierSet:
         """Return new sparsifiers for the workers that are left, in the state before the last exchange.

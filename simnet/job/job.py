@@ -14,9 +14,10 @@ from numpy.typing import NDArray
 
 from simnet import sparsifier_models
 from simnet.base.arrays import Floats
+from simnet.base.checks import whole
 from simnet.base.quantities import Iterations, PositiveSize, Seconds, Share, Slowdown, Spread
 from simnet.base.rng import stream
-from simnet.collectives import broadcast_binomial
+from simnet.collectives import broadcast_binomial, registry
 from simnet.costs.devices import DeviceProfile
 from simnet.job.elastic import Absence, Churn
 from simnet.job.levels import fitted
@@ -32,6 +33,8 @@ if TYPE_CHECKING:
 Optimizer: TypeAlias = Literal["adam", "momentum", "sgd"]
 """Adam, and stochastic gradient descent with momentum and without."""
 
+# What a bucket is exchanged by that stays dense.
+_DENSE = "dense"
 # Bytes of the order of a tensor in the buckets that PyTorch's DistributedDataParallel agrees on.
 _INDEX = 4.0
 # Iterations of which compute times are kept.
@@ -111,17 +114,28 @@ class Overlap:
         Dense gradient from which a bucket closes [byte], > 0 (25 MiB in PyTorch).
     backward : float
         Share of the compute time that is back-propagation, within 0..1.
+    dense_below : int
+        A bucket of fewer entries of the model than this stays dense, whatever the exchange; >= 0.
+    dense : sequence of str
+        Layers whose buckets stay dense, too.
+    dense_algorithm : str
+        By which all-reduce these are exchanged.
 
     Raises
     ------
     ValueError
-        If one of them is not.
+        If one of them is not, or there is no such all-reduce.
     """
 
     bucket: PositiveSize = 25 * 2.0**20
     backward: Share = 2 / 3
+    dense_below: int = 0
+    dense: Sequence[str] = ()
+    dense_algorithm: str = "ring"
 
     def __post_init__(self) -> None:
+        whole(self.dense_below, "dense_below", 0)
+        registry.find("all_reduce", self.dense_algorithm)
         if not 0 < self.bucket < math.inf:
             raise ValueError(f"bucket must be a number of bytes > 0, got {self.bucket}")
         if not 0 <= self.backward <= 1:
@@ -330,11 +344,15 @@ class Job:
 
 
 class Bucket(NamedTuple):
-    """A stretch of the gradient that is exchanged on its own, and the share of the backward pass after which."""
+    """A stretch of the gradient that is exchanged on its own, and the share of the backward pass after which.
+
+    A dense one is exchanged as a whole, by an all-reduce, whatever others are exchanged by.
+    """
 
     entries: slice
     layers: slice
     ready: float
+    dense: bool = False
 
 
 def buckets(source: GradientSource, overlap: Overlap | None) -> list[Bucket]:
@@ -349,7 +367,9 @@ def buckets(source: GradientSource, overlap: Overlap | None) -> list[Bucket]:
         entries = int(ends[last - 1] - ends[first] + sizes[first])
         if entries * source.scale * 4 >= overlap.bucket or first == 0:
             stretch = slice(int(ends[first]) - sizes[first], int(ends[last - 1]))
-            found.append(Bucket(stretch, slice(first, last), (len(sizes) - first) / len(sizes)))
+            named = not set(overlap.dense).isdisjoint(name for name, _ in source.layers[first:last])
+            dense = named or entries * source.scale < overlap.dense_below
+            found.append(Bucket(stretch, slice(first, last), (len(sizes) - first) / len(sizes), dense))
             last = first
     return found
 
@@ -376,12 +396,16 @@ def create_sparsifier(candidate: Candidate, bucket: Bucket, job: Job, workers: i
         If its options do not fit the job.
     """
     candidate = fitted(candidate, job)
+    scheme, options = candidate.scheme, candidate.options
+    if bucket.dense and scheme != _DENSE:
+        assert job.overlap is not None
+        scheme, options = _DENSE, {"algorithm": job.overlap.dense_algorithm}
     return sparsifier_models.create(
-        candidate.scheme,
+        scheme,
         workers=job.source.workers if workers is None else workers,
         parameters=bucket.entries.stop - bucket.entries.start,
         scale=job.source.scale,
         seed=job.seed,
         **tensors(job.source, bucket.layers),
-        **candidate.options,
+        **options,
     )

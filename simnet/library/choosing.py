@@ -18,6 +18,7 @@ from simnet.report.drawing import COLOURS, SECONDS, Plot, plot, scale, style, un
 from simnet.report.shown import Shown
 from simnet.studies.choosing import asking
 from simnet.studies.choosing.side_by_side import SideBySide
+from simnet.studies.choosing.tensors_output import OnTensors
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -26,11 +27,11 @@ class Choice(Shown):
 
     Parameters
     ----------
-    answer : AtPoint, OnJob or SideBySide
-        At one operating point, on the whole job of a scenario, or on the jobs of a grid.
+    answer : AtPoint, OnJob, SideBySide or OnTensors
+        At one operating point, on the whole job of a scenario, on the jobs of a grid, or on the buckets of a job.
     """
 
-    answer: asking.AtPoint | asking.OnJob | SideBySide
+    answer: asking.AtPoint | asking.OnJob | SideBySide | OnTensors
 
     @property
     def chances(self) -> dict[str, float]:
@@ -104,6 +105,7 @@ def choose(
     error: float | None = None,
     misjudged: float | None = None,
     memory: float | str | None = None,
+    tensors: bool = False,
     seed: int | None = None,
     progress: Share | None = None,
 ) -> Choice:
@@ -151,6 +153,8 @@ def choose(
     memory : float or str, optional
         What a worker's device holds, as ``"16 GB"`` or bytes, or ``"device"`` for what its profile says: exchanges that
         need more are ruled out.
+    tensors : bool
+        Of a scenario with ``job.overlap``: whether to decide which buckets to compress and which stay dense.
 
     Raises
     ------
@@ -188,6 +192,7 @@ def choose(
         error=error,
         misjudged=misjudged,
         memory=quantity(memory, "B"),
+        tensors=tensors,
         seed=seed,
     )
     if flags.param:

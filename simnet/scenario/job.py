@@ -14,10 +14,11 @@ import numpy as np
 from simnet import sparsifier_models, traces
 from simnet.advise import Advised
 from simnet.base import plugins
+from simnet.base.errors import nearest
 from simnet.base.units import format_bytes
 from simnet.costs import models
 from simnet.costs.devices import DeviceProfile, load_device
-from simnet.job import ColocatedJob, Job, LocalSteps, buckets, create_sparsifier
+from simnet.job import ColocatedJob, Job, LocalSteps, Overlap, buckets, create_sparsifier
 from simnet.job.elastic import Absence, deadline_at
 from simnet.job.job import Optimizer
 from simnet.job.local_steps import StrategySet, started
@@ -82,6 +83,9 @@ def build_job(
         slow={int(worker): factor for worker, factor in given.compute.slow.items()},
         **({} if straggle is None else straggle.arguments()),
     )
+    built_overlap = None
+    with found.at("job", "overlap"):
+        built_overlap = None if overlap is None else _overlap(overlap, source, found)
     local_steps = _local_steps(config, source, found)
     if local_steps is not None and local_steps.steps > 1:
         # Training goes on from inner step to inner step.
@@ -98,7 +102,7 @@ def build_job(
         compute=replace(compute, mean=share * compute.mean),
         device=device if share == 1 else _in_turns(device, share),
         placement=stages.placement,
-        overlap=None if overlap is None else overlap.build(),
+        overlap=built_overlap,
         update=share * given.update,
         barrier=given.barrier,
         seed=config.seed,
@@ -123,6 +127,20 @@ def build_job(
         with found.at("exchanges", label):
             _try_sizes(candidate(label, exchange), job, _searched(config, label))
     return job
+
+
+def _overlap(given: schema.Overlap, source: GradientSource, found: Findings) -> Overlap:
+    """Build what is exchanged during back-propagation; say which of the layers that stay dense there are not."""
+    layers = [name for name, _ in source.layers]
+    for place, name in enumerate(given.dense or ()):
+        if name not in layers:
+            found.add(("job", "overlap", "dense", place), f"there is no layer {name!r}: {nearest(name, layers)}")
+    built: Overlap = given.build(
+        dense_below=given.dense_below or 0,
+        dense=tuple(given.dense or ()),
+        dense_algorithm=given.dense_algorithm or Overlap.dense_algorithm,
+    )
+    return built
 
 
 def _optimizer(given: schema.Job) -> Optimizer | None:

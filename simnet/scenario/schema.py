@@ -91,12 +91,17 @@ class Compute(Part):
     straggle: Straggle | None = None
 
 
-@configures(simnet.job.Overlap, optional={"backward": "that of the model"})
+@configures(simnet.job.Overlap, only=("bucket", "backward"), optional={"backward": "that of the model"})
 class Overlap(Part):
     """Exchange buckets of layers during back-propagation."""
 
     bucket: Any
     backward: Any
+    dense_below: Count | None = Field(
+        default=None, description="buckets of fewer entries stay dense, whatever the exchange; default: none"
+    )
+    dense: list[str] | None = Field(default=None, description="names of layers whose buckets stay dense, too")
+    dense_algorithm: str | None = Field(default=None, description="the all-reduce of these; default: ring")
 
 
 @configures(traces.synthetic, only=("like", "iterations"), iterations="training")

@@ -355,10 +355,16 @@ def setting(loaded: Scenario, job: Job) -> dict[str, str]:
     """Return what is trained, by how many, and how much of it is sent, for the report."""
     entries, model = f"{job.source.true_parameters:,} parameters", loaded.config.job.model
     first, last = (f"{100 * density_at(job.density, at):.3g} %" for at in (0, job.iterations - 1))
+    parts = buckets(job.source, job.overlap)
+    whole = job.source.scale * sum(one.entries.stop - one.entries.start for one in parts if one.dense)
+    dense = (
+        f"{sum(one.dense for one in parts)} of {len(parts)} buckets, {100 * whole / job.source.true_parameters:.2g} %"
+    )
     return {
         "model": entries if model is None else f"{model}, {entries}",
         "workers": str(job.source.workers),
         "density": first if first == last else f"{first} to {last}",
+        **({"stays dense": dense} if whole else {}),
     }
 
 

@@ -19,13 +19,14 @@ from simnet.job.levels import nodes_of
 from simnet.policies import Candidate, density_at
 from simnet.scenario import load
 from simnet.studies import options
-from simnet.studies.choosing import holding, inputs, job_output, levels, likely, output, whole_job
+from simnet.studies.choosing import holding, inputs, job_output, levels, likely, output, tensors_output, whole_job
 from simnet.studies.choosing.chances import Chances
 from simnet.studies.choosing.decision import Decision
 from simnet.studies.choosing.forecast import WholeJob
 from simnet.studies.choosing.holding import Held
 from simnet.studies.choosing.inputs import Question
 from simnet.studies.choosing.side_by_side import SideBySide, side_by_side
+from simnet.studies.choosing.tensors_output import OnTensors
 from simnet.studies.variants import ALL, variants
 
 _OF_NODES = ("multi_gpu_nodes", "wan_of_clusters")
@@ -59,6 +60,7 @@ class Flags:
     error: float | None = None
     misjudged: float | None = None
     memory: str | None = None
+    tensors: bool = False
     seed: int | None = None
 
     @property
@@ -137,7 +139,7 @@ class OnJob(NamedTuple):
 
 def answer(
     flags: Flags, pool: Pool | None = None, progress: Callable[[float], None] = lambda done: None
-) -> AtPoint | OnJob | SideBySide:
+) -> AtPoint | OnJob | SideBySide | OnTensors:
     """Return the decision that flags ask for.
 
     Parameters
@@ -157,6 +159,9 @@ def answer(
     refuse_ignored(flags)
     if flags.about_a_point:
         return _at_point(flags)
+    if flags.tensors:
+        loaded = load(str(flags.scenario), _fields_of_job(flags), flags.seed)
+        return tensors_output.on_tensors(loaded, _named(flags))
     if flags.param:
         fields, schemes = _fields_of_job(flags), options.words(flags.schemes) or ()
         error, pool = flags.error, pool or Here()
@@ -217,7 +222,16 @@ def refuse_ignored(flags: Flags, *, decision: bool = True, table: bool = False, 
         for option, value in others.items():
             if value not in (None, False):
                 raise InputError(f"{known}; without --fabric it is for closed forms or simulations", file=option)
-    options.only("the jobs of a scenario", on_job, {"--param": flags.param})
+    options.only("the jobs of a scenario", on_job, {"--param": flags.param, "--tensors": flags.tensors})
+    if flags.tensors:
+        beside: dict[str, object] = {
+            "--param": flags.param,
+            "--all": flags.every,
+            "--simulate": flags.simulate,
+            "--error": flags.error,
+            "--memory": flags.memory,
+        }
+        options.only("decisions without --tensors", False, beside)
     options.only("the whole job of a scenario, without --param", on_job and not flags.param, {"--levels": flags.levels})
     if flags.param:
         simulated = {"--simulate": flags.simulate, "--all": flags.every}
