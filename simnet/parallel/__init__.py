@@ -20,6 +20,7 @@ from simnet.parallel.experts import capacity, expert_parallel
 from simnet.parallel.fsdp2 import fsdp2
 from simnet.parallel.graph import CollectiveCall, Compute, StepGraph
 from simnet.parallel.pipeline import pipeline
+from simnet.parallel.quantised import SDP4Bit, ZeroPlusPlus
 from simnet.parallel.series import StepSeries, time_steps
 from simnet.parallel.tensor import split, tensor_parallel
 from simnet.parallel.timing import Memory, StepTiming, time_step
@@ -33,12 +34,14 @@ __all__ = [
     "Compute",
     "Limits",
     "Memory",
+    "SDP4Bit",
     "StepGraph",
     "StepSeries",
     "StepTiming",
     "TracedStep",
     "Unit",
     "Units",
+    "ZeroPlusPlus",
     "capacity",
     "ddp",
     "expert_parallel",

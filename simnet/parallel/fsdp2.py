@@ -16,6 +16,7 @@ from typing import Literal, TypeAlias
 
 from simnet.base.checks import named, whole
 from simnet.parallel.graph import GraphBuilder, Held, Phase, StepGraph
+from simnet.parallel.quantised import NODE, ZeroPlusPlus, gather_codes, layout_of, memory_of_loco, reduce_tensors
 from simnet.parallel.units import DTYPE_BYTES, PARAMETER_DTYPES, Unit, Units
 
 When: TypeAlias = Literal["each", "last"]
@@ -43,6 +44,7 @@ def fsdp2(
     separate_reduce_scatter_group: bool = False,
     reduce_scatter_max_input_buffers: int = 1,
     overlap: bool = True,
+    plus: ZeroPlusPlus | None = None,
 ) -> StepGraph:
     """Return a step of a model whose units are sharded by `fully_shard`.
 
@@ -78,6 +80,8 @@ def fsdp2(
         Of how many units gradients may be under way or wait for it, >= 1.
     overlap : bool
         Whether collectives go beside computing.
+    plus : ZeroPlusPlus, optional
+        What is quantised, and between which ranks units that were freed are gathered again; not with `replicas`.
 
     Raises
     ------
@@ -110,7 +114,13 @@ def fsdp2(
         freed = set(reshard_after_forward)
         for one in freed:
             named(one, "reshard_after_forward", names)
-    step = GraphBuilder(workers, iteration, replicas, overlap)
+    plus = plus or ZeroPlusPlus()
+    whole(workers, "workers", 1)
+    nodes = plus.nodes(workers)
+    layout = layout_of(nodes) if nodes.each > 1 or plus.zero_quantized_gradients else {}
+    step = GraphBuilder(workers, iteration, replicas, overlap, layout)
+    if replicas > 1 and plus != ZeroPlusPlus():
+        raise ValueError(f"ZeRO++ is for one replica, got {replicas}")
     program = _Program(
         step,
         model,
@@ -119,6 +129,7 @@ def fsdp2(
         (forward_prefetch, backward_prefetch),
         "reduce_scatter" if separate_reduce_scatter_group else None,
         reduce_scatter_max_input_buffers,
+        plus,
     )
     for microbatch in range(microbatches):
         step.microbatch = microbatch
@@ -133,7 +144,8 @@ def fsdp2(
     shard = sum(unit.shard(ranks) for unit in (model.root, *model.blocks)) * DTYPE_BYTES[dtype]
     # Without a reduction, the gradients of all units are kept as they are.
     whole_gradients = model.size * DTYPE_BYTES[reduce_dtype] if microbatches > 1 and gradient_sync == "last" else 0
-    return step.built(Held(shard, shard + whole_gradients, _MOMENTS * shard))
+    memories = memory_of_loco(model.layers, nodes) if plus.loco else 0
+    return step.built(Held(shard, shard + whole_gradients + memories, _MOMENTS * shard))
 
 
 class _Program:
@@ -148,10 +160,14 @@ class _Program:
         prefetch: tuple[int, int],
         reducing: str | None,
         most_inputs: int,
+        plus: ZeroPlusPlus,
     ) -> None:
         self.step, self.model, self.freed, self.dtypes = step, model, freed, dtypes
         self.prefetch, self.reducing, self.most_inputs = prefetch, reducing, most_inputs
         self.ranks = step.workers // step.replicas
+        self.plus, self.nodes = plus, plus.nodes(step.workers)
+        # Units that were freed but for a second shard, and behind which node.
+        self.second: dict[str, int] = {}
         # Units that are gathered or on their way, and the call that does it.
         self.unsharded: dict[str, int | None] = {}
         # Units whose call has been waited for.
@@ -207,10 +223,17 @@ class _Program:
     def _gather(self, unit: Unit, phase: Phase) -> None:
         if unit.name in self.unsharded or not unit.layers:
             return
-        one = unit.shard(self.ranks)
-        self.unsharded[unit.name] = self.step.call(
-            "all_gather", unit.name, (one, one * self.ranks), self.dtypes[0], phase, group="shard", after=self.gate
-        )
+        since = self.second.pop(unit.name, None)
+        one, group = unit.shard(self.ranks), "shard" if since is None else NODE
+        # A second shard is as many first ones as there are nodes.
+        one *= 1 if since is None else self.nodes.nodes
+        if self.plus.zero_quantized_weights:
+            call = gather_codes(self.step, unit.name, one, phase, group, self.gate)
+        else:
+            sizes = (one, one * self.step.ranks(group))
+            call = self.step.call("all_gather", unit.name, sizes, self.dtypes[0], phase, group=group, after=self.gate)
+        self.unsharded[unit.name] = call
+        self.step.hold("parameters", one * DTYPE_BYTES[self.dtypes[0]], since, call)
 
     def _use(self, unit: Unit, phase: Phase) -> None:
         """Let what is computed next wait until a unit is gathered and copied to its place."""
@@ -230,6 +253,8 @@ class _Program:
     def _free_after_forward(self, unit: Unit) -> None:
         if unit.name in self.freed:
             self._free(unit)
+            if self.plus.zero_hpz_partition_size > 1 and unit.layers:
+                self.second[unit.name] = len(self.step.nodes) - 1
 
     def _free(self, unit: Unit) -> None:
         if unit.name not in self.unsharded:
@@ -250,16 +275,19 @@ class _Program:
             step.wait(self.inputs.pop(0))
         one = unit.shard(self.ranks)
         sizes = (one * self.ranks, one)
-        scattered = step.call(
-            "reduce_scatter",
-            unit.name,
-            sizes,
-            self.dtypes[1],
-            "backward",
-            group="shard",
-            queue=self.reducing,
-            after=step.computed(),
-        )
+        if self.plus.zero_quantized_gradients and self.nodes.nodes > 1:
+            scattered = reduce_tensors(step, self.nodes, unit.layers, self.dtypes[1], step.computed(), unit.name)
+        else:
+            scattered = step.call(
+                "reduce_scatter",
+                unit.name,
+                sizes,
+                self.dtypes[1],
+                "backward",
+                group="shard",
+                queue=self.reducing,
+                after=step.computed(),
+            )
         self.inputs.append(scattered)
         done = scattered
         if all_reduces:

@@ -220,6 +220,8 @@ class GraphBuilder:
         Replicas, a divisor of P.
     overlap : bool
         Whether collectives have queues of their own; otherwise they are on that of what is computed.
+    layout : mapping of str to Groups
+        As of `StepGraph`, of groups of one size.
 
     Raises
     ------
@@ -231,6 +233,7 @@ class GraphBuilder:
     iteration: int = 0
     replicas: int = 1
     overlap: bool = True
+    layout: Mapping[str, Groups] = field(default_factory=dict)
     microbatch: int | None = None
     nodes: list[Node] = field(default_factory=list)
     buffers: list[Buffer] = field(default_factory=list)
@@ -278,8 +281,7 @@ class GraphBuilder:
         after : iterable of int
             Nodes that it waits for; None for none.
         """
-        each = self.workers // self.replicas
-        ranks = {"world": self.workers, "shard": each, "replicate": self.replicas}[group]
+        ranks = self.ranks(group)
         if ranks < 2 or not elements[0]:
             return None
         one = CollectiveCall(
@@ -289,6 +291,13 @@ class GraphBuilder:
         at = (queue or group) if self.overlap else COMPUTE
         self.nodes.append(Node(one, at, tuple(sorted(waits))))
         return len(self.nodes) - 1
+
+    def ranks(self, group: GroupName) -> int:
+        """Return how many ranks the groups of a name have."""
+        if group in self.layout:
+            return len(self.layout[group][0])
+        each = self.workers // self.replicas
+        return {"world": self.workers, "shard": each, "replicate": self.replicas}[group]
 
     def wait(self, *numbers: int | None) -> None:
         """Let what is computed next wait for nodes."""
@@ -305,4 +314,4 @@ class GraphBuilder:
 
     def built(self, held: Held) -> StepGraph:
         """Return the graph, given what a worker holds all the time."""
-        return StepGraph(tuple(self.nodes), self.workers, self.replicas, held, tuple(self.buffers))
+        return StepGraph(tuple(self.nodes), self.workers, self.replicas, held, tuple(self.buffers), self.layout)

@@ -10,7 +10,7 @@ from typing import NamedTuple
 from simnet.base.checks import named, whole
 from simnet.costs.models import Layer
 
-DTYPE_BYTES = {"float32": 4, "bfloat16": 2, "float16": 2, "int32": 4, "uint8": 1}
+DTYPE_BYTES = {"float32": 4, "bfloat16": 2, "float16": 2, "int32": 4, "uint8": 1, "int8": 1}
 """Bytes of an element of each dtype, by PyTorch's names."""
 
 PARAMETER_DTYPES = ("float32", "bfloat16", "float16")

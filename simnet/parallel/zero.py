@@ -14,6 +14,14 @@ from simnet.base.checks import named, whole
 from simnet.collectives.registry import Operation
 from simnet.costs.models import Layer
 from simnet.parallel.graph import GraphBuilder, Held, StepGraph
+from simnet.parallel.quantised import (
+    SDP4Bit,
+    ZeroPlusPlus,
+    gather_differences,
+    layout_of,
+    memory_of_loco,
+    reduce_bucket,
+)
 from simnet.parallel.units import DTYPE_BYTES, PARAMETER_DTYPES, checked
 from simnet.parallel.zero3 import Limits, Stage3
 
@@ -38,6 +46,8 @@ def zero(
     loss_scaling: bool = False,
     overlap_comm: bool | None = None,
     limits: Limits | None = None,
+    plus: ZeroPlusPlus | None = None,
+    sdp4bit: SDP4Bit | None = None,
 ) -> StepGraph:
     """Return a step of a model that DeepSpeed shards.
 
@@ -70,6 +80,11 @@ def zero(
         Whether collectives go beside computing; default: in stage 3.
     limits : Limits, optional
         What stage 3 keeps, prefetches and releases.
+    plus : ZeroPlusPlus, optional
+        What stage 3 quantises, and between which ranks it keeps a second shard.
+    sdp4bit : SDP4Bit, optional
+        What stages 1 and 2 quantise. Every worker then owns as much of each bucket, whose weights are gathered in a
+        call of codes and one of scales.
 
     Raises
     ------
@@ -85,14 +100,25 @@ def zero(
     found = checked(layers)
     if whole(stage, "stage", 1, 3) < 3 and limits is not None:
         raise ValueError(f"limits are for stage 3, not for stage {stage}")
+    if plus is not None and stage < 3:
+        raise ValueError(f"ZeRO++ is for stage 3, not for stage {stage}")
+    if sdp4bit is not None and stage == 3:
+        raise ValueError(
+            "SDP4Bit is for stages 1 and 2: in stage 3 nobody holds the weights that differences are taken to"
+        )
     whole(microbatches, "microbatches", 1)
     whole(reduce_bucket_size, "reduce_bucket_size", 1)
     whole(allgather_bucket_size, "allgather_bucket_size", 1)
     named(dtype, "dtype", PARAMETER_DTYPES)
-    step = GraphBuilder(workers, iteration, overlap=stage == 3 if overlap_comm is None else overlap_comm)
+    plus, sdp4bit = plus or ZeroPlusPlus(), sdp4bit or SDP4Bit()
+    whole(workers, "workers", 1)
+    nodes = plus.nodes(workers) if stage == 3 else sdp4bit.nodes(workers)
+    layout = layout_of(nodes) if nodes.each > 1 or sdp4bit.quantized_gradients or plus.zero_quantized_gradients else {}
+    overlap = stage == 3 if overlap_comm is None else overlap_comm
+    step = GraphBuilder(workers, iteration, overlap=overlap, layout=layout)
     size, width = sum(layer.size for layer in found), DTYPE_BYTES[dtype]
     if stage == 3:
-        program = Stage3(step, found, dtype, reduce_bucket_size, limits or Limits())
+        program = Stage3(step, found, dtype, reduce_bucket_size, limits or Limits(), plus)
         for microbatch in range(microbatches):
             step.microbatch = microbatch
             program.microbatch()
@@ -101,7 +127,9 @@ def zero(
         program.gather_kept()
         shard = sum(-(-layer.size // workers) for layer in found)
         kept = program.kept_elements if workers > 1 else 0
-        parameters, gradients = (shard + kept) * width, shard * width
+        second = program.second_elements if workers > 1 else 0
+        parameters, gradients = (shard + kept + second) * width, shard * width
+        gradients += memory_of_loco(found, nodes) if plus.loco else 0
     else:
         partition = _partition(size, workers)
         for microbatch in range(microbatches):
@@ -114,11 +142,19 @@ def zero(
                 dtype,
                 reduce_bucket_size,
                 use_multi_rank_bucket_allreduce,
+                sdp4bit,
             )
         step.microbatch = None
         _look_for_overflow(step, loss_scaling)
-        for one in gathered(partition, workers, allgather_bucket_size):
-            step.wait(step.call("all_gather", "model", (one, one * workers), dtype, "step", after=step.computed()))
+        if sdp4bit.quantized_weights:
+            # In the order in which their gradients were reduced.
+            order = found if stage == 1 and not step.overlap else found[::-1]
+            for bucket in in_buckets(order, reduce_bucket_size):
+                elements = sum(layer.size for layer in bucket)
+                step.wait(gather_differences(step, sdp4bit, elements, step.computed()))
+        else:
+            for one in gathered(partition, workers, allgather_bucket_size):
+                step.wait(step.call("all_gather", "model", (one, one * workers), dtype, "step", after=step.computed()))
         shard = partition
         parameters, gradients = size * width, (size if stage == 1 else partition) * width
     state = (_MOMENTS + (width < _FP32)) * shard * _FP32
@@ -147,7 +183,14 @@ def gathered(partition: int, workers: int, allgather_bucket_size: int) -> list[i
 
 
 def _backward(
-    step: GraphBuilder, layers: Sequence[Layer], stage: int, last: bool, dtype: str, most: int, all_reduces: bool
+    step: GraphBuilder,
+    layers: Sequence[Layer],
+    stage: int,
+    last: bool,
+    dtype: str,
+    most: int,
+    all_reduces: bool,
+    sdp4bit: SDP4Bit,
 ) -> None:
     """Issue the passes of a microbatch of stages 1 and 2."""
     size = sum(layer.size for layer in layers)
@@ -168,10 +211,11 @@ def _backward(
         step.wait(*before)
         after, before = step.computed(), []
         spans = owners(bucket, starts, partition)
-        if all_reduces:
-            calls: list[tuple[Operation, int, int]] = [
-                ("all_reduce", 0, elements) for elements in _up_to([one for _, one in spans], most)
-            ]
+        if sdp4bit.quantized_gradients:
+            calls: list[tuple[Operation, int, int]] = []
+            before.append(reduce_bucket(step, sdp4bit, sum(layer.size for layer in bucket), after))
+        elif all_reduces:
+            calls = [("all_reduce", 0, elements) for elements in _up_to([one for _, one in spans], most)]
         else:
             calls = [
                 ("reduce", owner, elements)

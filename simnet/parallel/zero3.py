@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from simnet.base.checks import whole
 from simnet.costs.models import Layer
 from simnet.parallel.graph import GraphBuilder, Phase
+from simnet.parallel.quantised import NODE, ZeroPlusPlus, gather_codes, reduce_tensors
 from simnet.parallel.units import DTYPE_BYTES, Unit, modules
 
 
@@ -64,12 +65,21 @@ class Stage3:
         As of `simnet.parallel.zero.zero`.
     limits : Limits
         What is kept, prefetched and released.
+    plus : ZeroPlusPlus
+        What is quantised, and between how many ranks a second shard is kept.
     """
 
     def __init__(
-        self, step: GraphBuilder, layers: Sequence[Layer], dtype: str, reduce_bucket_size: int, limits: Limits
+        self,
+        step: GraphBuilder,
+        layers: Sequence[Layer],
+        dtype: str,
+        reduce_bucket_size: int,
+        limits: Limits,
+        plus: ZeroPlusPlus,
     ) -> None:
         self.step, self.dtype, self.reduce_bucket_size, self.limits = step, dtype, reduce_bucket_size, limits
+        self.plus, self.nodes = plus, plus.nodes(step.workers)
         self.forward = modules(layers)
         self.sizes = {layer.name: layer.size for layer in layers}
         # The modules of a microbatch, in the order in which they are used.
@@ -78,6 +88,13 @@ class Stage3:
         # Tensors that are gathered or on their way, and the call that does it; None where that was before the step.
         self.gathered: dict[str, int | None] = dict.fromkeys(self.kept) if step.iteration else {}
         self.passes = 0
+        # Tensors of which a second shard is on every node until the optimiser's step.
+        self.second: set[str] = set()
+
+    @property
+    def second_elements(self) -> int:
+        """Elements of a worker's second shards."""
+        return self.nodes.nodes * sum(-(-self.sizes[name] // self.step.workers) for name in self.second)
 
     @property
     def kept_elements(self) -> int:
@@ -139,14 +156,28 @@ class Stage3:
             self._gather(wanted, phase)
 
     def _gather(self, names: Collection[str], phase: Phase, after: Iterable[int] = ()) -> None:
-        one = sum(-(-self.sizes[name] // self.step.workers) for name in names)
-        unit = next(iter(names)).rpartition(".")[0] if phase != "step" else "model"
-        call = self.step.call("all_gather", unit, (one, one * self.step.workers), self.dtype, phase, after=after)
         if phase == "step":
-            self.step.wait(call)
+            one = self._shard(names)
+            sizes = (one, one * self.step.workers)
+            self.step.wait(self.step.call("all_gather", "model", sizes, self.dtype, phase, after=after))
             return
-        self.gathered.update(dict.fromkeys(names, call))
-        self.live += sum(self.sizes[name] for name in names)
+        for near in (True, False):
+            some = [name for name in names if (name in self.second) == near]
+            if not some:
+                continue
+            # A second shard is as many first ones as there are nodes.
+            one = self._shard(some) * (self.nodes.nodes if near else 1)
+            group, unit = NODE if near else "world", some[0].rpartition(".")[0]
+            if self.plus.zero_quantized_weights:
+                call = gather_codes(self.step, unit, one, phase, group, after)
+            else:
+                sizes = (one, one * self.step.ranks(group))
+                call = self.step.call("all_gather", unit, sizes, self.dtype, phase, group=group, after=after)
+            self.gathered.update(dict.fromkeys(some, call))
+            self.live += sum(self.sizes[name] for name in some)
+
+    def _shard(self, names: Iterable[str]) -> int:
+        return sum(-(-self.sizes[name] // self.step.workers) for name in names)
 
     def _release(self, module: Unit, place: int, traced: bool) -> None:
         """Free the tensors of a module that are not kept, nor used again soon, nor passed over by a prefetch."""
@@ -164,8 +195,15 @@ class Stage3:
             nbytes = self.sizes[name] * DTYPE_BYTES[self.dtype]
             self.step.hold("parameters", nbytes, self.gathered.pop(name), len(self.step.nodes) - 1)
             self.live -= self.sizes[name]
+            if self.plus.zero_hpz_partition_size > 1:
+                self.second.add(name)
 
     def _scatter(self, bucket: Sequence[Layer], begun: int | None) -> int | None:
+        if self.plus.zero_quantized_gradients and self.nodes.nodes > 1:
+            done = reduce_tensors(self.step, self.nodes, bucket, self.dtype, self.step.computed())
+            nbytes = sum(layer.size for layer in bucket) * DTYPE_BYTES[self.dtype]
+            self.step.hold("gradients", nbytes, begun, done)
+            return done
         one = sum(-(-layer.size // self.step.workers) for layer in bucket)
         sizes = (one * self.step.workers, one)
         done = self.step.call("reduce_scatter", "bucket", sizes, self.dtype, "backward", after=self.step.computed())

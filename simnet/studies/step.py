@@ -18,9 +18,11 @@ from simnet.network.stack import name_of
 from simnet.parallel import (
     CollectiveCall,
     Limits,
+    SDP4Bit,
     StepGraph,
     StepSeries,
     StepTiming,
+    ZeroPlusPlus,
     ddp,
     fsdp2,
     time_steps,
@@ -42,10 +44,18 @@ SHARDINGS: Mapping[str, Callable[..., StepGraph]] = {
 PERCENTS = (50, 90, 99)
 """Percentiles of the times of steps that are told: the least time within which so many of 100 steps are."""
 
+GROUPS: Mapping[str, Mapping[str, type[Limits | ZeroPlusPlus | SDP4Bit]]] = {
+    "fsdp2": {"plus": ZeroPlusPlus},
+    "zero1": {"sdp4bit": SDP4Bit},
+    "zero2": {"sdp4bit": SDP4Bit},
+    "zero3": {"limits": Limits, "plus": ZeroPlusPlus},
+}
+"""Their arguments that are options themselves."""
+
+_GROUPED = {name for groups in GROUPS.values() for name in groups}
+
 # An iteration from which on all are alike.
 _LATER = 3
-
-_LIMITS = tuple(one.name for one in fields(Limits))
 
 
 @dataclass(frozen=True)
@@ -239,9 +249,10 @@ def graph_of(profile: ModelProfile, sharding: str, workers: int, given: Sequence
     known = {
         name: one.default
         for name, one in inspect.signature(build).parameters.items()
-        if one.default is not one.empty and name != "limits"
+        if one.default is not one.empty and name not in _GROUPED
     }
-    limits = {one.name: one.default for one in fields(Limits)} if sharding == "zero3" else {}
+    groups = GROUPS.get(sharding, {})
+    limits = {one.name: one.default for group in groups.values() for one in fields(group)}
     chosen: dict[str, object] = {"iteration": _LATER}
     for name, text in options.fields(given, "--option").items():
         if name not in {**known, **limits}:
@@ -249,10 +260,11 @@ def graph_of(profile: ModelProfile, sharding: str, workers: int, given: Sequence
                 f"{sharding} has no option {name!r}: {nearest(name, {**known, **limits})}", file="--option"
             )
         chosen[name] = _value(text, name)
-    own = {name: chosen.pop(name) for name in limits if name in chosen}
     try:
-        if own:
-            chosen["limits"] = Limits(**own)  # type: ignore[arg-type]
+        for group, options_of in groups.items():
+            own = {one.name: chosen.pop(one.name) for one in fields(options_of) if one.name in chosen}
+            if own:
+                chosen[group] = options_of(**own)  # type: ignore[arg-type]
         if build is zero:
             return zero(profile.layers, workers, stage=int(sharding[-1]), **chosen)  # type: ignore[arg-type]
         what = units(profile.layers, behind=profile.tied) if build is fsdp2 else profile.layers
