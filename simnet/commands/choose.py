@@ -91,7 +91,8 @@ class Method:
     levels: Annotated[
         bool,
         typer.Option(
-            "--levels", help="Of a scenario: every exchange in every cut of the network, and rings by their slowest pair."
+            "--levels",
+            help="Of a scenario: every exchange in every cut of the network, and rings by their slowest pair.",
         ),
     ] = False
     topology: Annotated[

@@ -357,9 +357,8 @@ def setting(loaded: Scenario, job: Job) -> dict[str, str]:
     first, last = (f"{100 * density_at(job.density, at):.3g} %" for at in (0, job.iterations - 1))
     parts = buckets(job.source, job.overlap)
     whole = job.source.scale * sum(one.entries.stop - one.entries.start for one in parts if one.dense)
-    dense = (
-        f"{sum(one.dense for one in parts)} of {len(parts)} buckets, {100 * whole / job.source.true_parameters:.2g} %"
-    )
+    share = f"{100 * whole / job.source.true_parameters:.2g} %"
+    dense = f"{sum(one.dense for one in parts)} of {len(parts)} buckets, {share} of the gradient"
     return {
         "model": entries if model is None else f"{model}, {entries}",
         "workers": str(job.source.workers),
