@@ -39,7 +39,17 @@ _FORMATS: dict[str, Callable[[float], str]] = {
 
 
 def ranking(question: Question, decision: Decision, held: Held = NOTHING) -> Table:
-    """Return the choices as a table, the fastest first; with what a worker holds, if somebody looked."""
+    """Return the choices as a table, the fastest first; with what a worker holds, if somebody looked.
+
+    Parameters
+    ----------
+    question : Question
+        What was asked.
+    decision : Decision
+        What is fastest.
+    held : Held
+        What a worker holds with each choice.
+    """
     sent = sent_bytes(question, decision)
     table = empty_table(title(question), [*HEADINGS, *([HEADING] if held.each else [])], ["exchange"])
     for place, row in enumerate(decision.rows):
@@ -76,7 +86,13 @@ def title(question: Question) -> str:
 
 
 def sentences(question: Question, decision: Decision, held: Held = NOTHING) -> list[str]:
-    """Return the decision in words: what, by how much, whether compression pays, what would flip it or is ruled out."""
+    """Return the decision in words: what, by how much, whether compression pays, what would flip it or is ruled out.
+
+    Parameters
+    ----------
+    question, decision, held
+        As of `ranking`.
+    """
     best = decision.best
     said = taken(decision)
     if best.seconds == 0:
@@ -232,7 +248,13 @@ def share(value: float) -> str:
 
 
 def figures(question: Question, decision: Decision, held: Held = NOTHING) -> dict[str, Any]:
-    """Return the decision for programs; names end in units."""
+    """Return the decision for programs; names end in units.
+
+    Parameters
+    ----------
+    question, decision, held
+        As of `ranking`.
+    """
     point, regret = question.point, decision.regret
     sent = sent_bytes(question, decision)
     return {
