@@ -265,7 +265,7 @@ class Collector:
             self.refuse(f"holds no measurement that can be read{first}", line)
         made = table(self.rows, list(extra or {}))
         for name in (name for name, of_numbers in (extra or {}).items() if of_numbers):
-            made[name] = pd.to_numeric(made[name].replace("", None), errors="coerce").astype("float64")
+            made[name] = pd.Series(map(_number, made[name]), index=made.index, dtype="float64")
         return Measurements(made, tuple(self.problems), self.kind)
 
 
@@ -309,6 +309,14 @@ def table(rows: Iterable[Row], extra: Sequence[str] = ()) -> pd.DataFrame:
     for name in extra:
         made[name] = pd.Series([row.get(name) for row in listed])
     return pd.DataFrame(made)
+
+
+def _number(found: object) -> float:
+    """Return what a cell of numbers says, NaN for nothing; pandas before 3.1 is off by a rounding in one of five."""
+    try:
+        return float(found)  # type: ignore[arg-type]
+    except (TypeError, ValueError, OverflowError):
+        return math.nan
 
 
 def printed(text: str, power: int = 0) -> Printed | None:
