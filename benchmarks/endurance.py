@@ -2,22 +2,22 @@
 
     python benchmarks/endurance.py scenarios [--count 200]
     python benchmarks/endurance.py resumes [--count 20]
-    python benchmarks/endurance.py workers [--seconds 60 --cells 40]
+    python benchmarks/endurance.py workers [--every 2 --cells 40]
     python benchmarks/endurance.py iterations [--count 100000]
     python benchmarks/endurance.py changes [--minutes 5]
 
 *scenarios* runs the shipped scenarios in turn in one process, each time with another seed. *resumes* kills a live
 training with SIGKILL again and again, and lets the same command resume. *workers* runs a sweep on a Dask cluster of
-this machine (extra `dask`) of which a worker is killed every so many seconds. The last two compare results with those
-of a run that was left alone, byte by byte. *iterations* simulates jobs that are each twice as long as the one before.
-*changes* times a transfer of seconds on links that change every nanosecond. Ends with 1 if something grows or differs.
+this machine (extra `dask`) of which a worker is killed whenever so many cells more are done. The last two compare
+results with those of a run that was left alone, byte by byte. *iterations* simulates jobs that are each twice as long
+as the one before. *changes* times a transfer of seconds on links that change every nanosecond. Ends with 1 if something
+grows or differs.
 """
 
 from __future__ import annotations
 
 import argparse
 import gc
-import itertools
 import os
 import resource
 import signal
@@ -43,7 +43,7 @@ def main() -> None:
     what.add_parser("scenarios").add_argument("--count", type=int, default=200)
     what.add_parser("resumes").add_argument("--count", type=int, default=20)
     workers = what.add_parser("workers")
-    workers.add_argument("--seconds", type=float, default=60.0)
+    workers.add_argument("--every", type=int, default=2)
     workers.add_argument("--cells", type=int, default=40)
     what.add_parser("iterations").add_argument("--count", type=int, default=100_000)
     what.add_parser("changes").add_argument("--minutes", type=float, default=5.0)
@@ -152,7 +152,7 @@ def checkpoint_times(folder: Path) -> dict[str, int]:
 
 
 def lose_workers(given: argparse.Namespace) -> list[str]:
-    """Run a sweep on a Dask cluster of which a worker is killed now and then; return what differs."""
+    """Run a sweep on a Dask cluster of which a worker is killed when some cells are done; return what differs."""
     from distributed import LocalCluster
 
     seeds = ",".join(map(str, range(given.cells)))
@@ -164,6 +164,8 @@ def lose_workers(given: argparse.Namespace) -> list[str]:
         "quickstart",
         "--param",
         f"seed={seeds}",
+        "--set",
+        "job.iterations=10",
         "--quiet",
         "--out",
     ]
@@ -172,15 +174,14 @@ def lose_workers(given: argparse.Namespace) -> list[str]:
         with LocalCluster(n_workers=2, threads_per_worker=1, dashboard_address=None) as cluster:
             process = subprocess.Popen([*command, str(lost), "--scheduler", cluster.scheduler_address])
             kills = 0
-            for turn in itertools.count():
-                try:
-                    process.wait(given.seconds)
-                    break
-                except subprocess.TimeoutExpired:
-                    nanny = list(cluster.workers.values())[turn % 2]
-                    os.kill(nanny.pid, signal.SIGKILL)
+            while process.poll() is None:
+                time.sleep(0.05)
+                done = len(list((lost / "cells").glob("*")))
+                running = [one.pid for one in cluster.workers.values() if one.pid]
+                if running and done >= given.every * (kills + 1):
+                    os.kill(running[kills % len(running)], signal.SIGKILL)
                     kills += 1
-                    print(f"{kills} workers killed, {len(list((lost / 'cells').glob('*')))} cells done", flush=True)
+                    print(f"{kills} workers killed, {done} cells done", flush=True)
         wrong = [f"it ended with {process.returncode}"] if process.returncode else []
         if not kills:
             wrong.append("it was done before a worker was killed; take more cells")
