@@ -29,8 +29,7 @@ _OPTIMIZERS = {
 
 COLUMNS = {
     "memory_B": "the most that a worker holds at once, activations and what an allocator adds left out [byte]",
-    "memory_state_B": "of it what the exchange needs: residual, state, masks, what is outer or in flight [byte]",
-    "memory_received_B": "of it messages, the most that is there at once [byte]",
+    **{f"memory_{name}_B": f"of it {words} [byte]" for name, words in _WORDS.items()},
 }
 """Columns of tables that have a row per exchange."""
 
@@ -86,9 +85,7 @@ def condensed(memory: WorkerMemory, limit: float | None = None) -> MemorySummary
 
 def columns(memory: WorkerMemory) -> dict[str, float]:
     """Return `COLUMNS` of an exchange."""
-    own = memory.residual + memory.state + memory.masks + memory.outer + memory.in_flight
-    values = memory.peak, own, memory.received
-    return {name: float(round(value)) for name, value in zip(COLUMNS, values, strict=True)}
+    return {name: float(round(value)) for name, value in zip(COLUMNS, (memory.peak, *memory), strict=True)}
 
 
 def assumed(optimizer: str | None, strategy: str | None = None) -> str:
