@@ -134,6 +134,19 @@ def test_messages_and_collectives_wait_as_the_trace_says(tmp_path: Path) -> None
     assert plain.duration == pytest.approx(timing.duration)
 
 
+def test_calls_of_a_group_keep_the_order_of_the_trace(tmp_path: Path) -> None:
+    late = [
+        node(0, COLLECTIVE, [2], comm_type=TYPES["all_reduce"], comm_size=1000),
+        node(1, COLLECTIVE, comm_type=TYPES["all_reduce"], comm_size=4000),
+        node(2, COMP, micros=100),
+    ]
+    alpha, rate = 1e-5, 1e8
+    timing = time_traced(traced(write(tmp_path, late, late)), Network(star(2, latency=alpha, bandwidth=rate)))
+    first, second = (2 * (alpha + size / 2 / rate) for size in (1000, 4000))
+    # The second could begin at once, if it did not wait for the first.
+    assert timing.duration == pytest.approx(100e-6 + first + second, rel=1e-9)
+
+
 def test_a_group_of_one_rank_sends_nothing(tmp_path: Path) -> None:
     prefix = write(tmp_path, [node(0, COLLECTIVE, comm_type=0, comm_size=8, micros=7, group="own")], [])
     found = traced(prefix)
