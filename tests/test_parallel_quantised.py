@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -97,6 +98,20 @@ def test_gradients_are_reduced_as_the_scheme_does(nodes: int, each_: int) -> Non
     last = [(call.operation, call.group, call.dtype) for call in graph.calls if call.operation != "all_gather"][:4]
     if each_ > 1:
         assert last == [("alltoall", group, dtype) for group in (NODE, ACROSS) for dtype in ("int8", "float32")]
+
+
+def test_tensors_are_reduced_one_after_another() -> None:
+    graph = stage3(MIXED, 4, zero_quantized_gradients=True, ranks_per_node=2)
+    timing = time_step(graph, Network(star(4, latency=1e-5, bandwidth=1e9)), forward=1e-4, backward=2e-4)
+    numbers = [
+        number
+        for number, node in enumerate(graph.nodes)
+        if getattr(node.does, "operation", "") in ("alltoall", "reduce_scatter")
+    ]
+    # Vectors, which are reduce-scattered, stand between matrices.
+    assert [graph.nodes[number].queue for number in numbers] == [*["two hops"] * 4, "world", "world", *["two hops"] * 4]
+    for before, number in pairwise(numbers):
+        assert (timing.begun[number] >= timing.ended[before] * (1 - 1e-12)).all()
 
 
 @each("sharding", ["zero3", "fsdp2"])

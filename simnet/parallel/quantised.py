@@ -233,11 +233,9 @@ def _two_hops(
     waits, found = tuple(after), None
     for hop, group in ((first, NODE), (second, ACROSS)):
         for elements, dtype in _elements(hop):
-            called = step.call(
-                "alltoall", unit, (elements,) * 2, dtype, "backward", group=group, queue=HOPS, after=waits
-            )
-            if called is not None:
-                waits, found = (called,), called
+            sizes = elements, elements
+            called = step.call("alltoall", unit, sizes, dtype, "backward", group=group, queue=HOPS, after=waits)
+            found = found if called is None else called
     return found
 
 
