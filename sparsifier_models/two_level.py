@@ -423,7 +423,7 @@ def on_two_levels(scheme: type[Sparsifier]) -> type[TwoLevel]:
     Raises
     ------
     ValueError
-        If it works on tensors by their shape, or is on two levels already.
+        If it works on tensors by their shape, or goes over nodes itself.
 
     Examples
     --------
@@ -443,6 +443,8 @@ def on_two_levels(scheme: type[Sparsifier]) -> type[TwoLevel]:
             f"{scheme.name} cannot be on two levels: it works on the rows and columns of tensors, and the part of the "
             "gradient that a rank owns cuts through them"
         )
+    if own := [name for name in OWN if name in scheme.option_type.__dataclass_fields__]:
+        raise ValueError(f"{scheme.name} cannot be on two levels: it goes over nodes itself, and has its own {own[0]}")
     options = type(f"TwoLevel{scheme.option_type.__name__}", (TwoLevelOptions, scheme.option_type), {})
     same = ("paper", "keeps_residual", "searches_threshold", "rounds_down", "restarts", "released_widths", "moments")
     attributes: dict[str, Any] = {name: getattr(scheme, name) for name in same}

@@ -38,6 +38,7 @@ from simnet.scenario.loader import Document, Findings, read
 from simnet.scenario.network import build_network
 from simnet.scenario.parts import Part
 from simnet.scenario.resolve import own_options, resolve
+from simnet.sparsifier_models.two_level import OWN, PREFIX, TwoLevelOptions
 from simnet.topologies.graphs import label
 from simnet.traces.source import Trainable
 
@@ -358,7 +359,11 @@ def json_schema() -> dict[str, Any]:
         "pattern": r"\.py:\w+$",
         "description": "a class in a file, as ./my_scheme.py:Rotating",
     }
+    levels = TypeAdapter(TwoLevelOptions).json_schema()["properties"]
+    on_levels = {"type": "string", "pattern": f"^{PREFIX}", "description": "a scheme on two levels, with its options"}
+    own = {option: levels[option] for option in OWN}
     schemes.append({"type": "object", "properties": {"scheme": in_file}, "required": ["scheme"]})
+    schemes.append({"type": "object", "properties": {"scheme": on_levels, **own}, "required": ["scheme"]})
     found["$defs"]["Exchange"] = {"description": schema.Exchange.__doc__, "anyOf": schemes}
     return {"$schema": "https://json-schema.org/draft/2020-12/schema", **found, "title": "simnet scenario"}
 
