@@ -155,6 +155,8 @@ def test_perftest(tmp_path):
     assert rows["seconds"].tolist() == pytest.approx([65536 / (328.61e9 / 8), 65536 / (11708.31 * 2**20), 1.8e-6])
     assert rows["seconds_p99"].tolist()[2] == 1.88e-6
     assert rows["variant"].tolist() == ["2 queue pairs", "", ""]
+    empty = read(put(tmp_path, logs.PERFTEST.replace("\n 2  ", "\n 0  "))).rows
+    assert empty["nbytes"].tolist() == [65536, 65536, 0], "a message of no bytes takes its time, too"
     (left,) = measured.problems
     assert left.line == 11
     assert "328.61 is not 0.626777 million messages of 131072 bytes a second" in left.message
@@ -185,6 +187,14 @@ def test_a_kernel_that_may_be_of_two_calls_is_left_out(tmp_path):
     measured = read(put(tmp_path, json.dumps(trace)))
     assert measured.rows["collective"].tolist() == ["all_gather"]
     assert "3 such kernels" in measured.problems[0].message
+
+
+def test_the_rank_of_a_trace_is_the_one_of_its_job(tmp_path):
+    trace = json.loads(logs.kineto(rank=1))
+    trace["traceEvents"][1]["args"]["rank"] = 7
+    assert set(read(put(tmp_path, json.dumps(trace))).rows["rank"]) == {1}
+    del trace["distributedInfo"]
+    assert read(put(tmp_path, json.dumps(trace))).rows["rank"].isna().all()
 
 
 def test_a_trace_of_the_processor_alone_has_no_times(tmp_path):
