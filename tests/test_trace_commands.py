@@ -163,7 +163,7 @@ class TestFit:
         np.testing.assert_allclose(survival(kinds, levels), [0.5, 0.1, 0.01], rtol=0.05)
         # The order is all that counts, so any ascending function of the magnitudes has the same kinds.
         count = counted(np.cbrt(v))
-        order = fitted([count], 0.99)
+        order = fitted([count], np.array([0.99]), np.zeros(1))
         assert np.isclose(order.shares.sum(), 1)
         if not shared:
             q = beyond(order.kinds, np.exp(np.linspace(-40, 40, 4000)))

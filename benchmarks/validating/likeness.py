@@ -9,6 +9,9 @@ import pandas as pd
 TABLE = Path(__file__).parents[1] / "likeness.csv"
 """What `benchmarks/likeness.py` wrote."""
 
+BEFORE = TABLE.with_name("likeness_before.csv")
+"""The same of synthetic gradients with one share of what workers have in common for the whole run (commit 3ae505b)."""
+
 FIGURES = ("bytes", "selected", "union", "threshold")
 """What is compared."""
 
@@ -30,10 +33,20 @@ fitted; or *steps left out* of what was fitted, every third recorded one; or *th
 much of the difference is the generator's. *Run to run* is the same figure of the run that was fitted over that of the
 other one: how far apart two runs are. A third of the recorded steps is gone through ten times, as there are no more;
 synthetic ones are of the same steps, and figures are means over two seeds. Made by `python benchmarks/likeness.py
---out benchmarks/likeness.csv`, from the traces alone, in four minutes of a processor.
+--out benchmarks/likeness.csv`, from the traces alone, in five minutes of a processor.
 
 | Trace | Workers | Compared | Scheme | Bytes of a worker | Entries selected | Of all together | Threshold |
 |---|---|---|---|---|---|---|---|
+"""
+
+
+CHANGES = """
+What the model has gained by having the correlation of workers, bands of signs and what lasts at each recorded step, for
+workers what they keep of their own, and sizes of workers that a heavy tail does not decide: means before and after, of
+what was compared both times and does not follow from k alone.
+
+| Trace | Compared | Scheme | Bytes of a worker | Threshold |
+|---|---|---|---|---|
 """
 
 
@@ -63,7 +76,32 @@ def section(path: Path) -> str:
         rows.append(f"| `{trace}` | {workers} | {COMPARED[held]} | {NAMES[scheme]} | {' | '.join(cells)} |\n")
     told = f"Of {len(within)} means of what was not fitted that do not follow from k alone, {sum(within)} are within"
     told += f" {100 * LIMIT:.0f} %"
-    return f"{WORDS}{''.join(rows)}\n{told}; the others are bold.\n"
+    return f"{WORDS}{''.join(rows)}\n{told}; the others are bold.\n{changes(found)}"
+
+
+def changes(after: pd.DataFrame) -> str:
+    """Return the table of figures before and after the model was changed.
+
+    Parameters
+    ----------
+    after : DataFrame
+        What `benchmarks/likeness.py` wrote.
+    """
+    rows = []
+    before, after = (
+        one.groupby(["trace", "held", "scheme"], sort=False).mean(numeric_only=True)
+        for one in (pd.read_csv(BEFORE), after)
+    )
+    for key in after.index.intersection(before.index, sort=False):
+        trace, held, scheme = key
+        if scheme == "spardl":
+            continue
+        cells = []
+        for figure in ("bytes", "threshold"):
+            was, now = (f"{ratio(one.loc[key], figure, 'synthetic'):.2f}" for one in (before, after))
+            cells.append(f"{was} → {now}" if scheme != "topk" or figure == "threshold" else "from k")
+        rows.append(f"| `{trace}` | {COMPARED[held]} | {NAMES[scheme]} | {' | '.join(cells)} |\n")
+    return f"{CHANGES}{''.join(rows)}"
 
 
 def ratio(row: pd.Series[float], figure: str, what: str) -> float:

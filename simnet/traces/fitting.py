@@ -12,7 +12,8 @@ g = s y. What two workers v and w have in common is s and, of the noise, a small
 
 Where gain or build-up of such gradients are not those of the trace, the tails are of another kind, or entries are zero
 at most workers. Then quantiles are taken in place of moments, and who has which entries among the largest is counted:
-see `simnet.traces.refining`.
+see `simnet.traces.refining`. Of the signs it is counted how many workers have them in common, and how long they last:
+see `simnet.traces.signs`.
 
 Fourth moments rather than logarithms, as top-k looks at the large entries, and logarithms at the small.
 """
@@ -29,14 +30,14 @@ from numpy.typing import NDArray
 
 from simnet.base.arrays import Floats
 from simnet.base.progress import stage, tracked
-from simnet.traces import refining
+from simnet.traces import refining, signs
 from simnet.traces.comparing import DENSITIES, closeness
+from simnet.traces.ordering import near
 from simnet.traces.recorded import RecordedSource
 from simnet.traces.source import Values
 from simnet.traces.synthetic_parameters import LARGEST_DEVIATION, LARGEST_SIZE, LayerParameters, SyntheticParameters
 
 _HEAVIEST_TAIL = 100.0
-_LONGEST_MEMORY = 0.9
 _MOST_DEAD = 0.99
 _MOST_SIZES = 64
 # Workers whose gradients are further apart than these parameters can say are taken to be as far apart as that.
@@ -121,15 +122,34 @@ def _by_quantiles(source: RecordedSource, like: SyntheticParameters) -> Syntheti
     sizes = [size for _, size in source.layers]
     steps = np.array([point.step for point in source.info.points])
     points = [refining.looked_at(source.recorded(place), sizes) for place in tracked(range(len(steps)), 0.3)]
-    orders = [refining.ordered(points, place) for place in tracked(range(len(sizes)), 0.5)]
-    # Their thresholds are those of a worker of mean size.
-    shares = [np.array(row) / np.mean(row) for row in like.worker_sizes or ()]
-    steady, memory = _lasting_signs(source, steps, like.memory)
-    fixed, period = _lasting_kinds(refining.lasting(points, [order for order, _ in orders], sizes), steps)
+    clock = np.log1p(steps)
+    orders = [refining.ordered(points, place, clock) for place in tracked(range(len(sizes)), 0.5)]
+    # Which worker has how large a batch to learn from is chance at a step, so that sizes are those of the steps near.
+    quantiles = (np.arange(_MOST_SIZES) + 0.5) / _MOST_SIZES
+    pooled = [np.concatenate([points[one].sizes for one in near(clock, place)]) for place in range(len(points))]
+    worker_sizes = [np.quantile(sizes, quantiles, method="hazen") for sizes in pooled]
+    agree = [
+        [
+            signs.agreeing(
+                point.signs[place],
+                order.kinds._replace(share=share),
+                point.magnitudes[place],
+                float(shared),
+                source.workers,
+            )
+            for point, share, shared in zip(points, order.shares, order.shared, strict=True)
+        ]
+        for place, order in enumerate(orders)
+    ]
+    found = signs.products(
+        np.stack([np.sign(source.recorded(place)).astype(np.int8) for place in range(len(steps))]), sizes
+    )
+    lasting, memory = signs.common(found, steps)
+    own = signs.own(found)
+    fixed, period = _lasting_kinds(refining.lasting(points, orders, sizes), steps)
     return like.model_copy(
         update={
-            "worker_sizes": tuple(_rounded(row) for row in shares),
-            "steady": _rounded([steady])[0],
+            "worker_sizes": tuple(_rounded(row) for row in worker_sizes),
             "memory": _rounded([memory])[0],
             "fixed": _rounded([fixed])[0],
             "period": _rounded([period])[0],
@@ -139,15 +159,16 @@ def _by_quantiles(source: RecordedSource, like: SyntheticParameters) -> Syntheti
                         "dead": (0.0,) * len(points),
                         "spread": (0.0,) * len(points),
                         "tail": (0.0,) * len(points),
-                        "shared": (order.shared,) * len(points),
-                        "agree": _rounded(agree[:, 0]),
-                        "agree_large": _rounded(agree[:, 1]),
+                        "shared": _rounded(order.shared),
+                        "agree_bands": tuple(_rounded(row.round(4)) for row in agree[place]),
+                        "lasting": tuple(_rounded(row.round(4)) for row in lasting[place]),
+                        "own_lasting": None if own is None else tuple(_rounded(row.round(4)) for row in own[place]),
                         "magnitudes": tuple(_rounded(point.magnitudes[place]) for point in points),
                         "kinds": tuple(zip(*(_rounded(one) for one in order.kinds[1:]), strict=True)),
                         "shares": tuple(_rounded(row) for row in order.shares),
                     }
                 )
-                for place, (layer, (order, agree)) in enumerate(zip(like.layers, orders, strict=True))
+                for place, (layer, order) in enumerate(zip(like.layers, orders, strict=True))
             ),
         }
     )
@@ -259,7 +280,7 @@ def _memory(gradients: Values, steps: NDArray[np.int64]) -> float:
     pairs = [point for point, (step, following) in enumerate(pairwise(steps)) if following == step + 1]
     at_once = sum(float(size[point] * size[point + 1]) for point in pairs)
     lagged = sum(float(shared[point, point + 1]) for point in pairs)
-    return min(max(lagged / at_once, 0.0), _LONGEST_MEMORY) if at_once > 0 else 0.0
+    return min(max(lagged / at_once, 0.0), signs.LONGEST_MEMORY) if at_once > 0 else 0.0
 
 
 def _lasting(scales: list[_Scales], sizes: list[int], steps: NDArray[np.int64]) -> tuple[float, float]:
@@ -307,29 +328,6 @@ def _lasting_kinds(found: refining.Lasting, steps: NDArray[np.int64]) -> tuple[f
             expected = (1 - weight) * predicted[low, :, pairs].T + weight * predicted[low + 1, :, pairs].T
             error = float(np.square((expected - recorded) / typical).sum())
             best = min(best, (error, float(fixed), float(period)))
-    return best[1], best[2]
-
-
-def _lasting_signs(source: RecordedSource, steps: NDArray[np.int64], memory: float) -> tuple[float, float]:
-    """Return the share of c that is steady, and the memory of the rest, by the signs that workers have in common.
-
-    Signs, as it is those of the many small entries that residuals add up, step by step, until they are large.
-    """
-    signs = np.stack([np.sign(source.recorded(place)).astype(np.int8) for place in range(len(steps))])
-    common = _between_workers(signs)
-    first, second = np.triu_indices(len(steps), 1)
-    size = np.sqrt(np.maximum(common.diagonal(), 0.0))
-    weights = size[first] * size[second]
-    if not weights.any():
-        return 0.0, memory
-    found = np.clip(common[first, second] / np.where(weights > 0, weights, math.inf), 0.0, 1.0)
-    lags = np.abs(steps[second] - steps[first])
-    best = (math.inf, 0.0, memory)
-    for steady in np.linspace(0.0, 1.0, 41):
-        for rest in np.linspace(0.0, _LONGEST_MEMORY, 19):
-            expected = 2 / math.pi * np.arcsin(steady + (1 - steady) * rest**lags)
-            error = float(weights**2 @ np.square(expected - found))
-            best = min(best, (error, float(steady), float(rest)))
     return best[1], best[2]
 
 

@@ -62,6 +62,11 @@ _AS_GOOD = 1.2
 _PHASE = 4
 # Shares at a point are those of so many points before and after, too: what scatters would not last.
 _AROUND = 2
+# Points of one phase, or near, do not differ by more than a factor of e in their step: training changes with the
+# logarithm of the step, and the first steps are like no others.
+_APART = 1.0
+# Layers of fewer entries do not tell phases apart.
+_TELLING = 100
 # Smaller shares are those that the least squares leave of zero: not an entry of a layer of millions.
 _LEAST = 1e-7
 # Multiplicative updates, where the active set does not settle: they still descend then, but slowly.
@@ -200,57 +205,94 @@ class Order(NamedTuple):
 
     Parameters
     ----------
-    shared : float
-        Correlation of x between workers.
+    shared : ndarray, shape (T,)
+        Correlation of x between workers at each point.
     kinds : Kinds
         With their shares at all points together, sorted: the larger the v, the later.
     shares : ndarray, shape (T, K)
         Those at each point.
     """
 
-    shared: float
+    shared: Floats
     kinds: Kinds
     shares: Floats
 
 
-def fitted(counts: Sequence[Counted], most_shared: float) -> Order:
+def fitted(counts: Sequence[Counted], most_shared: Floats, clock: Floats) -> Order:
     """Return the order of a layer's entries whose figures come nearest to what was counted.
 
     Parameters
     ----------
     counts : sequence of Counted
         What was counted at each point.
-    most_shared : float
+    most_shared : ndarray, shape (T,)
         The correlation is at most this, as signs tell.
+    clock : ndarray, shape (T,)
+        When the points are, as `near` takes it.
 
     Examples
     --------
     >>> x = np.abs(np.random.default_rng(0).standard_normal((4, 20_000))).astype(np.float32)
-    >>> order = fitted([counted(x)], 0.0)
-    >>> order.shared, round(float(survival(order.kinds, np.array([1e-9]))[0]), 3)
-    (0.0, 1.0)
+    >>> order = fitted([counted(x)], np.zeros(1), np.zeros(1))
+    >>> order.shared.tolist(), round(float(survival(order.kinds, np.array([1e-9]))[0]), 3)
+    ([0.0], 1.0)
     """
     together = _mean(counts)
-    correlations = [rho for rho in _SHARED if rho <= most_shared or not rho]
     unit = min(_UNITS, key=lambda one: _nearest(together, 0.0, one)[0])
-    misses = {rho: _nearest(together, rho, unit)[0] for rho in correlations}
-    close = _AS_GOOD * min(misses.values())
-    rho = max(one for one, miss in misses.items() if miss <= close)
-    unit = min(_UNITS, key=lambda one: _nearest(together, rho, one)[0])
-    share = _nearest(together, rho, unit)[1]
-    phases = [counts[place : place + _PHASE] for place in range(0, len(counts), _PHASE)]
-    if len(phases) > 1:
-        share = np.mean([_nearest(_mean(phase), rho, unit)[1] for phase in phases], axis=0)
+    phases = _phases(clock) if counts[0].size >= _TELLING else [list(range(len(counts)))]
+    means = [_mean([counts[place] for place in phase]) for phase in phases]
+    rhos = [_shared(mean, float(most_shared[phase].mean()), unit) for mean, phase in zip(means, phases, strict=True)]
+    both = list(zip(means, rhos, strict=True))
+    unit = min(_UNITS, key=lambda one: sum(_nearest(mean, rho, one)[0] for mean, rho in both))
+    share = np.mean([_nearest(mean, rho, unit)[1] for mean, rho in both], axis=0)
     there = share > _LEAST
-    grid, _ = _predicted(together.workers, rho, unit)
+    grid, _ = _predicted(together.workers, 0.0, unit)
     kept = np.flatnonzero(there)
     kept = kept[np.argsort(_mean_logs(grid)[kept], kind="stable")]
-    near = [counts[max(place - _AROUND, 0) : place + _AROUND + 1] for place in range(len(counts))]
-    shares = np.array([_nearest(_mean(some), rho, unit, kept)[1] for some in near])
+    shared = np.repeat(rhos, [len(phase) for phase in phases])
+    around = [_mean([counts[one] for one in near(clock, place)]) for place in range(len(counts))]
+    shares = np.array([_nearest(mean, rho, unit, kept)[1] for mean, rho in zip(around, shared.tolist(), strict=True)])
     mean = shares.mean(axis=0)
     used = mean > 0
     kept, shares, mean = kept[used], shares[:, used], mean[used]
-    return Order(rho, Kinds(mean, grid.shift[kept], grid.log_scale[kept]), shares)
+    return Order(shared, Kinds(mean, grid.shift[kept], grid.log_scale[kept]), shares)
+
+
+def near(clock: Floats, place: int) -> list[int]:
+    """Return the points about one that count for it, too.
+
+    Parameters
+    ----------
+    clock : ndarray, shape (T,)
+        When the points are: the logarithm of one more than the step.
+    place : int
+        Which.
+
+    Examples
+    --------
+    >>> steps = np.array([0, 1, 22, 23, 44])
+    >>> near(np.log1p(steps), 1), near(np.log1p(steps), 3)
+    ([0, 1], [2, 3, 4])
+    """
+    some = range(max(place - _AROUND, 0), min(place + _AROUND + 1, len(clock)))
+    return [one for one in some if abs(clock[one] - clock[place]) <= _APART]
+
+
+def _phases(clock: Floats) -> list[list[int]]:
+    """Return the points in phases."""
+    found: list[list[int]] = []
+    for place, when in enumerate(clock):
+        if not found or len(found[-1]) == _PHASE or when - clock[found[-1][0]] > _APART:
+            found.append([])
+        found[-1].append(place)
+    return found
+
+
+def _shared(counts: Counted, most: float, unit: float) -> float:
+    """Return the correlation of x between workers."""
+    misses = {rho: _nearest(counts, rho, unit)[0] for rho in _SHARED if rho <= most or not rho}
+    close = _AS_GOOD * min(misses.values())
+    return max(one for one, miss in misses.items() if miss <= close)
 
 
 def _mean_logs(kinds: Kinds) -> Floats:

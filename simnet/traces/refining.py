@@ -34,8 +34,8 @@ COARSE: Floats = np.concatenate([[1.0, 0.95, 0.9, 0.8, 0.7, 0.6, 0.5, 0.4, 0.3, 
 # So many largest magnitudes of a worker are left as they are, but no larger share.
 _OWN, _OWN_SHARE = 30, 1 / 300
 
-LARGE = 0.1
-"""Share of the entries of a layer, the largest, whose signs are looked at apart."""
+BANDS = (0.3, 0.6, 0.9, 0.98)
+"""Shares of the smaller entries of a layer, between which signs are looked at apart."""
 
 # Densities of the whole gradient at which thresholds, and overlaps over time, are looked at.
 _DENSITIES = (0.001, 0.01, 0.1)
@@ -51,9 +51,10 @@ class Point(NamedTuple):
 
     Parameters
     ----------
-    signs : tuple of (float, float, float)
-        Mean product of the signs of an entry at two workers, of each layer, not below zero: of all entries, of the
-        smaller ones, and of the share `LARGE` that are the largest in the mean of the workers.
+    sizes : ndarray, shape (P,)
+        Mean magnitude of each worker, ascending, over that of all.
+    signs : ndarray, shape (number of layers, 2, len(BANDS) + 1)
+        Of each layer what `in_bands` returns.
     magnitudes : ndarray, shape (number of layers, Q)
         Quantiles of the magnitude, ascending, at a worker of mean size; `BEYOND` says which.
     counts : tuple of Counted
@@ -64,7 +65,8 @@ class Point(NamedTuple):
         What top-k selects, at each density, packed along the entries.
     """
 
-    signs: tuple[tuple[float, float, float], ...]
+    sizes: Floats
+    signs: Floats
     magnitudes: Floats
     counts: tuple[Counted, ...]
     local: Floats
@@ -82,8 +84,11 @@ def looked_at(gradients: Values, sizes: Sequence[int]) -> Point:
     """
     P, n = gradients.shape
     ends = np.cumsum(sizes)[:-1]
-    signs = tuple(_signs(part) for part in np.split(gradients, ends, axis=1))
+    signs = np.array([in_bands(part) for part in np.split(gradients, ends, axis=1)])
     magnitudes = np.abs(gradients)
+    # Not the root mean square, which a few entries of a heavy tail decide.
+    large = np.sort(magnitudes.mean(axis=1, dtype=np.float64))
+    large = np.maximum(large, large[large > 0].min()) / large.mean() if large.any() else np.ones(P)
     order = np.argsort(-magnitudes, axis=1, kind="stable")
     top = order[:, : max(1, min(_OWN, round(_OWN_SHARE * n)))]
     # Squares without the few largest, as where tails are heavy those are most of the sum.
@@ -117,6 +122,7 @@ def looked_at(gradients: Values, sizes: Sequence[int]) -> Point:
     np.put_along_axis(magnitudes, top, np.maximum(own, shape[top.shape[1] - 1]).astype(np.float32), axis=1)
     magnitudes[zero] = 0
     return Point(
+        large,
         signs,
         np.array([_quantiles(part) for part in parts]),
         counts,
@@ -125,18 +131,22 @@ def looked_at(gradients: Values, sizes: Sequence[int]) -> Point:
     )
 
 
-def ordered(points: Sequence[Point], layer: int) -> tuple[Order, Floats]:
-    """Return the order of a layer's entries, and the share of them that have the same sign at all workers anyway.
+def ordered(points: Sequence[Point], layer: int, clock: Floats) -> Order:
+    """Return the order of a layer's entries.
 
-    What workers share makes magnitudes alike as well as signs. Where the signs are more alike, some entries have the
-    same sign everywhere: those of an output layer, say, for whatever is seldom the answer. These are small, as the
-    large ones are those that differ from batch to batch, so shares are of the smaller entries and of the largest,
-    shape (number of points, 2).
+    Parameters
+    ----------
+    points : sequence of Point
+        What was recorded, over time.
+    layer : int
+        Which.
+    clock : ndarray, shape (T,)
+        When that was, as `simnet.traces.ordering.near` takes it.
     """
     signs = np.array([point.signs[layer] for point in points])
-    order = fitted([point.counts[layer] for point in points], math.sin(math.pi / 2 * float(signs[:, 0].mean())))
-    explained = 2 / math.pi * math.asin(order.shared)
-    return order, np.maximum((signs[:, 1:] - explained) / (1 - explained), 0.0)
+    alike = (signs[:, 0] * signs[:, 1]).sum(axis=1) / np.maximum(signs[:, 1].sum(axis=1), 1.0)
+    most = np.sin(math.pi / 2 * np.maximum(alike, 0.0))
+    return fitted([point.counts[layer] for point in points], most, clock)
 
 
 class Lasting(NamedTuple):
@@ -221,19 +231,25 @@ def _quantiles(magnitudes: Values) -> Floats:
     return np.maximum.accumulate(np.quantile(magnitudes.ravel(), 1 - BEYOND).astype(np.float64))
 
 
-def _signs(gradients: Values) -> tuple[float, float, float]:
-    """Return how alike signs are: of all entries, of the smaller ones, and of the largest."""
-    count = round(LARGE * gradients.shape[1])
-    whole = _same_signs(gradients)
-    if not count:
-        return whole, whole, whole
+def in_bands(gradients: Values) -> Floats:
+    """Return the mean product of the signs of an entry at two workers in bands of its mean magnitude, and its entries.
+
+    Parameters
+    ----------
+    gradients : ndarray of float32, shape (P, size)
+        Of one layer.
+
+    Returns
+    -------
+    ndarray, shape (2, len(BANDS) + 1)
+        The products, zero in a band without entries, and how many entries there are.
+    """
+    P, size = gradients.shape
     order = np.argsort(np.abs(gradients).sum(axis=0, dtype=np.float64), kind="stable")
-    return whole, _same_signs(gradients[:, order[:-count]]), _same_signs(gradients[:, order[-count:]])
-
-
-def _same_signs(gradients: Values) -> float:
-    """Return the mean product of the signs of an entry at two workers, where neither is zero, and not below zero."""
-    signs = np.sign(gradients)
-    total, nonzero = signs.sum(axis=0, dtype=np.float64), np.abs(signs).sum(axis=0, dtype=np.float64)
-    pairs = float((nonzero * (nonzero - 1)).sum())
-    return max(float((total**2 - nonzero).sum()) / pairs, 0.0) if pairs else 0.0
+    ends = np.round(np.array([0.0, *BANDS, 1.0]) * size).astype(int)
+    signs = np.sign(gradients[:, order])
+    total, own = signs.sum(axis=0, dtype=np.float64), np.abs(signs).sum(axis=0, dtype=np.float64)
+    products = np.concatenate([[0.0], np.cumsum(total**2 - own)])
+    pairs = np.concatenate([[0.0], np.cumsum(own * (own - 1))])
+    there = np.diff(pairs[ends])
+    return np.array([np.diff(products[ends]) / np.where(there > 0, there, 1.0), there / (P * (P - 1))])

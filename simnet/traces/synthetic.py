@@ -6,9 +6,10 @@ Entry i of the gradient of worker w at iteration t, in layer l, is
 
 a mixture of Gaussians whose scales are themselves random:
 
-- e is white noise: the worker's batch. c is what batches have in common. It is the same for all workers. A share
-  `steady` of its variance never changes, and the rest remembers, as an autoregressive process of first order. x is
-  standard normal, so two workers correlate by `shared`.
+- e is the worker's own: white noise, as batches make it. c is what workers have in common, the same for all of them. A
+  part of c consists of a few normals that never change, with loadings that follow the progress of training, and the
+  rest remembers, as an autoregressive process of first order. x is standard normal, so two workers correlate by
+  `shared`.
 - y = x + tail * x |x|, at unit variance, makes the magnitudes that a worker draws less even than a Gaussian's.
 - s is how large an entry is as a rule, at all workers. It is why their top-k sets overlap. A share `dead` of the
   entries is zero, and log s of the others is normal with deviation `spread`. A part of log s is fixed. The rest changes
@@ -22,7 +23,9 @@ With a lognormal scale the magnitudes have tails between those of generalised Ga
 
 Where the magnitudes of a layer follow no such law, they are given as quantiles (`simnet.traces.refining`). Which
 entries are the larger ones is then decided by s (|x| - shift), with s and the shift of kinds of entries
-(`simnet.traces.ordering`). What is log s above, over its deviation, decides the kind of an entry.
+(`simnet.traces.ordering`). What is log s above, over its deviation, decides the kind of an entry. In bands of kinds a
+share of the entries has the sign of c at all workers (`simnet.traces.signs`). And a part of e may consist of normals of
+each worker's own that never change, with loadings as those of c: what local steps make of a worker's shard lasts.
 
 Every draw comes from a stream named after the iteration, so any iteration can be had without those before, and nothing
 of the run is stored but a few arrays of length n.
@@ -50,19 +53,20 @@ from simnet.traces import ordering
 from simnet.traces.exponential import exponential
 from simnet.traces.normals import Normals, loops_for
 from simnet.traces.ranked import Ranked, spread_evenly
-from simnet.traces.refining import LARGE
+from simnet.traces.refining import BANDS
+from simnet.traces.runs import RUN, Run, runs
 from simnet.traces.source import Values, as_matrices, buffer, position, shrunk
 from simnet.traces.synthetic_parameters import TABLES, LayerParameters, SyntheticParameters, most_alike, parameters_of
 
-_BLOCK, _RUN, _ASIDE = 8192, 1 << 16, 1 << 22
+_BLOCK, _ASIDE = 8192, 1 << 22
 # Rows that recur in every iteration are kept up to so many bytes, or half of the gradients, and drawn again beyond.
 _KEPT, _KEPT_SHARE = 1 << 29, 0.5
 # Layers of at most so many entries have as many of each kind as is to be expected.
 _SMALL = 1 << 14
 # What workers share is computed afresh every so many iterations, from where it has forgotten all but a hundredth.
 _RESTART = 64
-# The standard normal beyond which an entry's kind is among the largest, of which `LARGE` are.
-_LARGE = NormalDist().inv_cdf(1 - LARGE)
+# The standard normals between which the bands of kinds are.
+_BANDS = np.array([NormalDist().inv_cdf(one) for one in BANDS], dtype=np.float32)
 _FORGOTTEN = 0.01
 
 
@@ -107,9 +111,10 @@ class SyntheticSource:
         # Axes: which of TABLES, layer, knot.
         self._tables = np.array([[getattr(layer, name) for layer in kin] for name in TABLES])
         self._ordered = np.array([layer.magnitudes is not None for layer in kin])
+        self._lasting, self._own = _loadings(kin, "lasting"), _loadings(kin, "own_lasting")
         self._ends = np.cumsum(sizes)
         self._places = [slice(end - size, end) for end, size in zip(self._ends.tolist(), sizes, strict=True)]
-        self._runs = _runs(sizes, self._ordered)
+        self._runs = runs(sizes, self._ordered)
         self._drawn = 0.0
         self._rows: dict[tuple[str | int, ...], Values] = {}
         self._most_rows = rows(workers, self.parameters) - 2
@@ -123,7 +128,7 @@ class SyntheticSource:
     def gradients_of(self, workers: Sequence[int], iteration: int, out: Values | None = None) -> Values:
         """Return the gradients of some workers in an iteration; the noise of those before them is drawn, too.
 
-        Beside them, memory holds what workers share: two rows (three if a part is steady), and up to four that recur.
+        Beside them, memory holds what workers share: two rows (four if a part lasts), and up to four that recur.
 
         Parameters
         ----------
@@ -157,16 +162,19 @@ class SyntheticSource:
         progress = position(iteration, self._iterations)
         self._drawn += rows.size
         self._put_logs(iteration, compiled)
-        common, factors = self._common(iteration, compiled), self._factors(iteration, progress)[list(workers)]
+        common, factors = self._common(iteration, progress, compiled), self._factors(iteration, progress)[list(workers)]
         rms, dead, spread, tail, shared = self._at(self._tables, progress)
         # With these the mean square of s and that of y are one.
         rms = rms * np.exp(-(spread**2)) / np.sqrt(1 - dead)
         rms /= np.sqrt(1 + 4 * math.sqrt(2 / math.pi) * tail + 3 * tail**2)
-        weights = np.array([np.sqrt(1 - shared), np.sqrt(shared), rms, rms * tail, spread, dead], dtype=np.float32)
+        own = np.sqrt(1 - shared)
+        lasting = self._at(self._own, progress)
+        weights = np.array([own * _rest(lasting), np.sqrt(shared), rms, rms * tail, spread, dead], dtype=np.float32)
         scales = self._scaled(self._logs, weights[4:], compiled)
         orders = self._orders(progress)
         noise = Normals(stream(self._seed, "gradients", "noise", iteration), compiled)
-        room, norms = np.empty(_RUN, dtype=np.float32), np.zeros(len(rows))
+        kept = self._normals("own", lasting, compiled)
+        room, norms = np.empty(RUN, dtype=np.float32), np.zeros(len(rows))
         # What is ordered is looked at twice, so that it can only be added when it is done: some workers at a time.
         aside = adds and bool(orders)
         together = max(1, _ASIDE // self.parameters) if aside else len(rows)
@@ -185,12 +193,16 @@ class SyntheticSource:
                     norms[place] += last_squares(row, compiled.SUMMED)
             for run in self._runs if compiled is None else ():
                 self._mix(made[:, run.entries], common[run.entries], scales[run.entries], weights, factors[some], run)
+            for row, skip in zip(made, skips[some], strict=False):
+                for one in kept:
+                    one.skip(skip * self.parameters, room)
+                self._add_lasting(row, kept, lasting, own)
             self._put_in_order(made, orders, common, factors[some])
             if aside:
                 rows[some] += made
         return norms if adds and not aside else None
 
-    def _mix(self, x: Values, common: Values, scales: Values, weights: Values, factors: Values, run: _Run) -> None:
+    def _mix(self, x: Values, common: Values, scales: Values, weights: Values, factors: Values, run: Run) -> None:
         """Make the gradients of a run of layers of normals, shape (P, size), in place; in ordered ones only x."""
         own, joint, linear, square = np.repeat(weights[:4, run.layers], run.sizes, axis=1)
         x *= own
@@ -210,9 +222,10 @@ class SyntheticSource:
         for layer, place in zip(self._kin, self._places, strict=True):
             if layer.magnitudes is not None:
                 ranked = Ranked(self._kinds(layer, progress), self._at(np.array(layer.magnitudes).T, progress))
-                small = layer.agree or (0.0,) * len(self.like.knots)
-                tables = np.array([small, layer.agree_large or small])
-                apart = (1 - self._at(tables, progress)).astype(np.float32)
+                rows = layer.agree_bands or [
+                    (one,) * (len(BANDS) + 1) for one in layer.agree or (0.0,) * len(self.like.knots)
+                ]
+                apart = (1 - self._at(np.array(rows).T, progress)).astype(np.float32)
                 if place.stop - place.start <= _SMALL:
                     life = float(self._row("life")[place.start])
                     self._logs[place] = spread_evenly(self._logs[place], life)
@@ -231,8 +244,7 @@ class SyntheticSource:
                 y *= factors
                 np.copysign(y, x, out=x)
                 if (apart < 1).any():
-                    large = self._logs[entries] > _LARGE
-                    agreed = self._row("life")[entries] > np.where(large, apart[1], apart[0])
+                    agreed = self._row("life")[entries] > apart[np.searchsorted(_BANDS, self._logs[entries])]
                     np.copysign(x, common[entries], out=x, where=agreed)
 
     def _kinds(self, layer: LayerParameters, progress: float) -> ordering.Kinds:
@@ -260,7 +272,7 @@ class SyntheticSource:
             row = self._row(*name, compiled=compiled)
             yield from (row[run.entries] for run in self._runs)
             return
-        draws, piece = stream(self._seed, "gradients", *name), np.empty(_RUN, dtype=np.float32)
+        draws, piece = stream(self._seed, "gradients", *name), np.empty(RUN, dtype=np.float32)
         normals = Normals(draws, compiled)
         for run in self._runs:
             part = piece[: run.entries.stop - run.entries.start]
@@ -290,7 +302,7 @@ class SyntheticSource:
         draws = random.standard_normal((self.workers, 1))
         return np.exp(spread * draws).astype(np.float32)
 
-    def _common(self, iteration: int, compiled: ModuleType | None) -> Values:
+    def _common(self, iteration: int, progress: float, compiled: ModuleType | None) -> Values:
         """Return c, going on from where it was computed last if that is not too long ago."""
         memory = self.like.memory
         restart = iteration - iteration % _RESTART
@@ -301,7 +313,7 @@ class SyntheticSource:
             at = restart - (math.ceil(math.log(_FORGOTTEN, memory)) if memory > 0 else 0)
             then = then if then.size else np.empty(self.parameters, dtype=np.float32)
             Normals(stream(self._seed, "gradients", "common", at), compiled).fill(then)
-        piece = np.empty(_RUN, dtype=np.float32)
+        piece = np.empty(RUN, dtype=np.float32)
         fresh, kept = np.float32(math.sqrt(1 - memory**2)), np.float32(memory)
         while at < iteration:
             at += 1
@@ -316,15 +328,27 @@ class SyntheticSource:
                 new += kept * old
                 old[:] = new
         self._common_at, self._common_then = at, then
-        if not self.like.steady:
+        loadings = self._at(self._lasting, progress)
+        if not len(loadings):
             return then
-        # Drawn anew, as it is met once in an iteration.
         mixed = np.empty_like(then)
-        Normals(stream(self._seed, "gradients", "steady"), compiled).fill(mixed)
-        mixed *= np.float32(math.sqrt(self.like.steady))
-        for run in self._runs:
-            mixed[run.entries] += np.float32(math.sqrt(1 - self.like.steady)) * then[run.entries]
+        for place, rest in zip(self._places, _rest(loadings).tolist(), strict=True):
+            np.multiply(then[place], np.float32(rest), out=mixed[place])
+        self._add_lasting(mixed, self._normals("lasting", loadings, compiled), loadings, np.ones(len(self._places)))
         return mixed
+
+    def _normals(self, name: str, loadings: Floats, compiled: ModuleType | None) -> list[Normals]:
+        """Return normals that never change, drawn anew as each is met once in an iteration."""
+        return [Normals(stream(self._seed, "gradients", name, one), compiled) for one in range(len(loadings))]
+
+    def _add_lasting(self, row: Values, normals: Sequence[Normals], loadings: Floats, scales: Floats) -> None:
+        """Add the next normals to a row, times loadings (K, layers) and scales (layers,)."""
+        drawn = np.empty_like(row) if normals else row
+        for one, shares in zip(normals, loadings * scales, strict=True):
+            one.fill(drawn)
+            for place, share in zip(self._places, shares.tolist(), strict=True):
+                drawn[place] *= np.float32(share)
+            row += drawn
 
     def _put_logs(self, iteration: int, compiled: ModuleType | None) -> None:
         """Put log s over its deviation: it goes from anchor to anchor on an arc, where its variance stays one."""
@@ -365,54 +389,22 @@ class SyntheticSource:
         return logs
 
 
-class _Run(NamedTuple):
-    """Neighbouring layers, or parts of them, that are ordered or not: few enough entries to stay in cache.
-
-    Parameters
-    ----------
-    entries : slice
-        Where they are in the gradient.
-    layers : slice
-        Which layers.
-    sizes : list of int
-        Entries of each.
-    ordered : bool
-        Whether their magnitudes are given.
-    """
-
-    entries: slice
-    layers: slice
-    sizes: list[int]
-    ordered: bool
+def _rest(loadings: Floats) -> Floats:
+    """Return the weight of the rest beside what lasts, of shape (layers,), given loadings (K, layers)."""
+    return np.asarray(np.sqrt(np.maximum(1 - np.square(loadings).sum(axis=0), 0.0)))
 
 
-def _runs(sizes: Sequence[int], ordered: NDArray[np.bool_]) -> list[_Run]:
-    """Cut a gradient into runs."""
-    found: list[_Run] = []
-    place = 0
-    for layer, (size, kind) in enumerate(zip(sizes, ordered.tolist(), strict=True)):
-        left = size
-        while left:
-            last = found[-1] if found else None
-            room = _RUN - (last.entries.stop - last.entries.start) if last is not None else 0
-            if last is None or not room or last.ordered != kind:
-                found.append(_Run(slice(place, place), slice(layer, layer), [], kind))
-                continue
-            taken = min(left, room)
-            found[-1] = _Run(
-                slice(last.entries.start, place + taken),
-                slice(last.layers.start, layer + 1),
-                [*last.sizes, taken],
-                kind,
-            )
-            place, left = place + taken, left - taken
-    return found
+def _loadings(layers: Sequence[LayerParameters], name: str) -> Floats:
+    """Return a table of loadings (K, layers, knots), zero in layers that have fewer or none."""
+    rows = [np.array(getattr(layer, name) or ((),) * len(layer.rms)) for layer in layers]
+    most = max(row.shape[1] for row in rows)
+    return np.array([np.pad(row, ((0, 0), (0, most - row.shape[1]))) for row in rows]).transpose(2, 0, 1)
 
 
 class _Order(NamedTuple):
     """A layer with quantiles: where it is, what ranks its entries, and the shares whose sign each worker has by itself.
 
-    These are of the smaller entries and of the largest, shape (2,).
+    These are of each of the bands.
     """
 
     place: slice

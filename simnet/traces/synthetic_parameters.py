@@ -15,7 +15,7 @@ from simnet.base.errors import nearest
 from simnet.costs.models import Layer
 from simnet.traces import ordering
 from simnet.traces.metadata import SHIPPED, Description, is_name, read_description
-from simnet.traces.refining import BEYOND, COARSE
+from simnet.traces.refining import BANDS, BEYOND, COARSE
 
 AUTO = "auto"
 """The name that stands for the trace of a model's family."""
@@ -24,6 +24,9 @@ _FILE = "synthetic.json"
 
 FURTHEST = 8
 """No standard normal is larger in as many draws as are ever made: one in 10^15 is."""
+
+COMPONENTS = 3
+"""Standard normals of which what lasts is made, at most."""
 
 TABLES = ("rms", "dead", "spread", "tail", "shared")
 """Parameters of a layer with a value at each knot."""
@@ -44,6 +47,8 @@ _Kind = tuple[
     Annotated[float, Field(ge=-ordering.LARGEST_LOG, le=ordering.LARGEST_LOG)],
 ]
 _Magnitude = Annotated[float, Field(ge=0, le=3e38)]
+_Bands = Annotated[tuple[_Share, ...], Field(min_length=len(BANDS) + 1, max_length=len(BANDS) + 1)]
+_Loadings = Annotated[tuple[Annotated[float, Field(ge=-1, le=1)], ...], Field(max_length=COMPONENTS)]
 _Quantiles = Annotated[tuple[_Magnitude, ...], Field(min_length=len(COARSE), max_length=len(BEYOND))]
 
 
@@ -76,8 +81,13 @@ class LayerParameters(Description):
         At each knot the share of each kind.
     agree : tuple of float, optional
         Share of the entries that have the same sign at all workers, at the knots, where kinds are given.
-    agree_large : tuple of float, optional
-        The same of the tenth of the entries whose kinds are the largest; `agree` is of the rest then.
+    agree_bands : tuple of tuple of float, optional
+        The same at each knot in bands of kinds, from the smallest to the largest, in place of `agree`.
+    lasting : tuple of tuple of float, optional
+        At each knot the loadings of standard normals of which c consists, beside what changes from iteration to
+        iteration. The sum of their squares is at most one.
+    own_lasting : tuple of tuple of float, optional
+        The same of e, of which each worker has its own, where magnitudes are given.
     skew : float
         How much log s is bent then, within [-0.4, 1].
     """
@@ -93,7 +103,9 @@ class LayerParameters(Description):
     kinds: Annotated[tuple[_Kind, ...], Field(min_length=1)] | None = None
     shares: tuple[tuple[_Share, ...], ...] | None = None
     agree: tuple[_Share, ...] | None = None
-    agree_large: tuple[_Share, ...] | None = None
+    agree_bands: tuple[_Bands, ...] | None = None
+    lasting: tuple[_Loadings, ...] | None = None
+    own_lasting: tuple[_Loadings, ...] | None = None
     skew: Annotated[float, Field(ge=-0.4, le=1)] = 0.0
 
 
@@ -117,8 +129,6 @@ class SyntheticParameters(Description):
         a is lognormal.
     memory : float
         Correlation of the rest of c from one iteration to the next, within [0, 0.9].
-    steady : float
-        Share of the variance of c that never changes, within [0, 1].
     fixed : float
         Share of the variance of log s that never changes, within [0, 1].
     period : float
@@ -134,7 +144,6 @@ class SyntheticParameters(Description):
     worker_spread: tuple[_Deviation, ...]
     worker_sizes: tuple[Annotated[tuple[_Size, ...], Field(min_length=1)], ...] | None = None
     memory: Annotated[float, Field(ge=0, le=0.9)]
-    steady: _Share = 0.0
     fixed: _Share
     period: Annotated[float, Field(ge=1e-3, le=1e9)]
     layers: Annotated[tuple[LayerParameters, ...], Field(min_length=1)]
@@ -154,10 +163,17 @@ class SyntheticParameters(Description):
             for quantiles in layer.magnitudes or ():
                 if any(later < earlier for earlier, later in pairwise(quantiles)):
                     raise ValueError(f"magnitudes of layer {layer.name!r} must ascend")
-            for name in ("magnitudes", "shares", "agree", "agree_large"):
+            for name in ("magnitudes", "shares", "agree", "agree_bands", "lasting", "own_lasting"):
                 rows = getattr(layer, name)
                 if rows is not None and len(rows) != len(self.knots):
                     raise ValueError(f"{name} must have {len(self.knots)} rows, one for each knot")
+            for name in ("lasting", "own_lasting"):
+                if any(sum(one**2 for one in row) > 1 + 1e-3 for row in getattr(layer, name) or ()):
+                    raise ValueError(f"squares of {name} of layer {layer.name!r} must add up to at most 1 at each knot")
+                if len({len(row) for row in getattr(layer, name) or ()}) > 1:
+                    raise ValueError(f"{name} of layer {layer.name!r} must have as many values at each knot")
+            if layer.own_lasting and layer.magnitudes is None:
+                raise ValueError(f"layer {layer.name!r} must have magnitudes where it has own_lasting")
             if (layer.kinds is None) != (layer.shares is None) or (layer.kinds and layer.magnitudes is None):
                 raise ValueError(f"layer {layer.name!r} must have kinds and shares, and then magnitudes, or neither")
             if any(len(row) != len(layer.kinds or ()) or not sum(row) for row in layer.shares or ()):
