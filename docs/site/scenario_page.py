@@ -76,9 +76,14 @@ def _schemes(choices: list[Node]) -> Iterator[str]:
     named = {one["properties"]["scheme"]["const"]: one for one in choices if "const" in one["properties"]["scheme"]}
     common = set.intersection(*(set(one["properties"]) for one in named.values()))
     first = next(iter(named.values()))
+    prefixed = {
+        scheme["pattern"].removeprefix("^") + "NAME": one
+        for one in choices
+        if (scheme := one["properties"]["scheme"]).get("pattern", "").startswith("^")
+    }
     yield "| Scheme | Field | Takes | Default |\n|---|---|---|---|"
     yield "| any | `scheme` | the name of the scheme, or a class in a file as `./my_scheme.py:Rotating` | required |"
-    for scheme, one in {"any": first, **named}.items():
+    for scheme, one in {"any": first, **named, **prefixed}.items():
         for name, field in one["properties"].items():
             if name != "scheme" and (name in common) == (scheme == "any"):
                 yield f"| `{scheme}` | `{name}` | {_takes(field)} | {_default(field)} |".replace("`any`", "any")
