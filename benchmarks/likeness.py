@@ -4,9 +4,10 @@
 
 Of two traces of a family the one is fitted, and the other, of a run with other weights, shards and batches, is what
 synthetic gradients are compared with. Of each trace two thirds of the recorded steps are fitted, too, and the rest is
-compared. A trace of each family is compared with itself, for how much of the difference is the generator's. Schemes
-exchange recorded gradients and synthetic ones of the same steps, with their residuals: a stretch of steps that follow
-each other again and again, as there are no more, then the next stretch.
+compared. Of traces of pseudo-gradients one half of the workers is fitted as well, and the other compared. A trace of
+each family is compared with itself, for how much of the difference is the generator's. Schemes exchange recorded
+gradients and synthetic ones of the same steps, with their residuals: a stretch of steps that follow each other again
+and again, as there are no more, then the next stretch.
 
 `docs/validation.md` has the table, which `validating.likeness` makes from the file.
 """
@@ -47,7 +48,7 @@ class Case(NamedTuple):
     name : str
         Of the trace.
     held : str
-        What was not fitted: another ``run``, some ``steps``, or ``nothing``, so that all was.
+        What was not fitted: another ``run``, some ``steps``, half of the ``workers``, or ``nothing``, so that all was.
     fitted, compared : RecordedSource
         What is fitted, and compared with.
     """
@@ -70,6 +71,11 @@ def cases() -> Iterator[Case]:
             yield Case(whole.info.name, "steps", part(whole, places[~left_out]), part(whole, places[left_out]))
     for family in FAMILIES:
         yield Case(family, "nothing", recorded(family), recorded(family))
+    for family in FAMILIES:
+        name = f"{family}-local"
+        odd = np.arange(recorded(name).workers) % 2 == 1
+        others, some = (recorded(name, workers=np.flatnonzero(which).tolist()) for which in (~odd, odd))
+        yield Case(name, "workers", others, some)
 
 
 def part(source: RecordedSource, places: np.ndarray) -> RecordedSource:

@@ -18,7 +18,7 @@ FIGURES = ("bytes", "selected", "union", "threshold")
 LIMIT = 0.1
 """How far apart the mean of a figure may be."""
 
-COMPARED = {"run": "another run", "steps": "steps left out", "nothing": "the run itself"}
+COMPARED = {"run": "another run", "steps": "steps left out", "nothing": "the run itself", "workers": "other workers"}
 """What is compared, by what was not fitted."""
 
 NAMES = {"topk": "Top-k", "oktopk": "Ok-Topk", "spardl": "SparDL", "exdyna": "ExDyna"}
@@ -29,11 +29,12 @@ WORDS = """\
 Synthetic over recorded, at a density of 1 %: means over the exchanges of a run, and in brackets the third of the run,
 early, middle or late, that is furthest off. Schemes keep their residuals. [Traces](traces.md#families-of-models) says
 what was recorded. What is compared is *another run*, with other weights, shards and batches, to which nothing was
-fitted; or *steps left out* of what was fitted, every third recorded one; or *the run itself*, which was fitted, for how
-much of the difference is the generator's. *Run to run* is the same figure of the run that was fitted over that of the
-other one: how far apart two runs are. A third of the recorded steps is gone through ten times, as there are no more;
-synthetic ones are of the same steps, and figures are means over two seeds. Made by `python benchmarks/likeness.py
---out benchmarks/likeness.csv`, from the traces alone, in five minutes of a processor.
+fitted; or *steps left out* of what was fitted, every third recorded one; or *other workers*, with other
+shards, than the half that was fitted; or *the run itself*, which was fitted, for how much of the difference is the
+generator's. *Run to run* is the same figure of the run that was fitted over that of the other one: how far apart two
+runs are. A third of the recorded steps is gone through ten times, as there are no more; synthetic ones are of the same
+steps, and figures are means over two seeds. Made by `python benchmarks/likeness.py --out benchmarks/likeness.csv`, from
+the traces alone, in six minutes of a processor.
 
 | Trace | Workers | Compared | Scheme | Bytes of a worker | Entries selected | Of all together | Threshold |
 |---|---|---|---|---|---|---|---|
