@@ -7,7 +7,8 @@ import pytest
 
 from simnet import topologies
 from simnet.base.effort import Interpreted
-from simnet.network import Network, engines, max_plus
+from simnet.network import Network, engines, event_loop, max_plus
+from simnet.network.tables import Store
 from simnet.network.ways import Ways
 from simnet.network.weather import Weather, steps
 from simnet.schedule import Round, Schedule
@@ -114,3 +115,7 @@ def test_work_of_exchanges_adds_up_until_loading_compiled_loops_is_worth_it(monk
     # What is ahead counts at once, but is not done yet.
     assert max_plus._loops_for(1, 200) == "compiled"
     assert [max_plus._loops_for(30, 40) for _ in range(3)] == [max_plus.recurrence] * 2 + ["compiled"]
+
+
+def test_little_work_is_done_by_the_event_loop_as_it_is_written():
+    assert Store(compiled=False, n_links=1).loop is event_loop
