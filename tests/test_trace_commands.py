@@ -121,7 +121,9 @@ class TestFit:
             few = one["density"] * source.parameters < 5
             assert one["build_up"]["ratio"] == pytest.approx(1, abs=0.2 if few else 0.1), one
             if one["density"] * source.parameters >= 100:
-                assert one["threshold_drift"]["ratio"] == pytest.approx(1, abs=0.12), one
+                # Two steps alone, at which sizes of workers are drawn: where those are far apart, it scatters.
+                drift = one["threshold_drift"]
+                assert abs(np.log(drift["ratio"])) <= max(0.12, 2 * drift["error"]), one
         parameters.save(tmp_path / "parameters.json")
         assert synthetic(10, 1, like=tmp_path / "parameters.json").like == parameters
 
