@@ -53,8 +53,9 @@ class TwoLevelOptions(Options):
     Parameters
     ----------
     ranks_per_node : "auto", int or sequence of int
-        Consecutive ranks of a node, >= 1; they divide the workers. Several are several levels, from inside out: ``[8,
-        4]`` are nodes of 8 ranks in sites of 4 nodes. ``auto`` takes the nodes of the job's network.
+        Consecutive ranks of a node, >= 1; they divide the workers, or are all where they exceed these. Several are
+        several levels, from inside out: ``[8, 4]`` are nodes of 8 ranks in sites of 4 nodes. ``auto`` takes the nodes
+        of the job's network.
     node_order : "bottleneck" or sequence of int
         In which order nodes stand in the rings of the scheme, each once; as they are numbered if none is given.
         ``bottleneck`` makes the slowest pair of neighbours as fast as can be on the job's network.
@@ -154,6 +155,8 @@ class TwoLevel(Sparsifier):
                 "ranks_per_node 'auto' and node_order 'bottleneck' need the network of a job: give numbers"
             )
         sizes, order = sizes_of(self.options.ranks_per_node), self.options.node_order
+        if len(sizes) == 1:
+            sizes = (min(sizes[0], self.workers),)
         if self.workers % math.prod(sizes):
             text = " of ".join(map(str, sizes))
             raise ValueError(f"ranks_per_node {text} must divide the {self.workers} workers")

@@ -224,8 +224,9 @@ def on_two_levels(one: Choice, per_node: int) -> Choice:
             "workers", np.divide(point.workers, ranks)
         )
         calls = [] if one.kernel_calls is None else one.kernel_calls(shared)
-        # Within one node nothing is selected.
-        return [call._replace(entries=np.where(np.greater(point.workers, ranks), call.entries, 0.0)) for call in calls]
+        # Within one node of several nothing is selected.
+        selects = np.greater(point.workers, ranks) | (np.asarray(ranks) == 1)
+        return [call._replace(entries=np.where(selects, call.entries, 0.0)) for call in calls]
 
     slack = one.slack
     return Choice(
