@@ -151,8 +151,8 @@ def halves(values: Values) -> NDArray[np.float16]:
 
     Examples
     --------
-    >>> halves(np.array([2049, 1e6], dtype=np.float32))
-    array([ 2048., 65504.], dtype=float16)
+    >>> halves(np.array([2049, 1e6], dtype=np.float32)).tolist()
+    [2048.0, 65504.0]
     """
     limit = LARGEST["fp16"]
     return np.clip(values, -limit, limit).astype(np.float16)
@@ -161,7 +161,7 @@ def halves(values: Values) -> NDArray[np.float16]:
 def weight_groups(entries: int) -> int:
     """Return the groups in which DeepSpeed quantises so many weights for an all-gather (qwZ).
 
-    They have near to 8000 weights each, less than 16,000, and a multiple of 8.
+    They have a multiple of 8 weights each, near to 8000 where that divides them, and less than 16,000.
 
     Parameters
     ----------
@@ -176,7 +176,7 @@ def weight_groups(entries: int) -> int:
     Examples
     --------
     >>> weight_groups(4824672), weight_groups(64)
-    (606, 1)
+    (1733, 1)
     """
     if whole(entries, "entries", 1) % _MULTIPLE:
         raise ValueError(f"quantised weights of a worker must be a multiple of 8, got {entries:,}")

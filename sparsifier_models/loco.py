@@ -72,7 +72,7 @@ class LoCo(QGZ):
     ...     applied = sum(model.exchange(gradients).update for _ in range(10))
     ...     print(round(float(np.abs(applied - 10 * gradients.mean(0)).mean()), 2))
     0.57
-    0.16
+    0.17
     """
 
     name = "loco"
