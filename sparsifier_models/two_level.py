@@ -24,14 +24,14 @@ from typing import Annotated, Any, ClassVar, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from simnet.base.arrays import Adds, Floats
+from simnet.base.arrays import Adds
 from simnet.base.checks import whole
 from simnet.collectives import registry
-from simnet.costs.devices import DeviceOp
-from simnet.schedule import Round, Schedule
+from simnet.schedule import Schedule
 from simnet.sparsifier_models.base import Exchange, Sparsifier, State, Stats
 from simnet.sparsifier_models.dense import Dense
 from simnet.sparsifier_models.options import AlgorithmOf, Options
+from simnet.sparsifier_models.parts import beside, kernels_beside
 from simnet.sparsifier_models.selection import Values, squared_norms
 from simnet.sparsifier_models.wire import EVERY, Codes, Wire
 
@@ -178,8 +178,8 @@ class TwoLevel(Sparsifier):
         scatter = registry.find("reduce_scatter", self.options.inner_reduce_scatter).schedule(L, nbytes)
         gather = registry.find("all_gather", self.options.inner_all_gather).schedule(L, nbytes / L)
         inside = list(np.arange(self.workers).reshape(N, L))
-        self._scatter = _beside([scatter] * N, inside, self.workers).in_phase("reduce-scatter inside")
-        self._gather = _beside([gather] * N, inside, self.workers).in_phase("all-gather inside")
+        self._scatter = beside([scatter] * N, inside, self.workers).in_phase("reduce-scatter inside")
+        self._gather = beside([gather] * N, inside, self.workers).in_phase("all-gather inside")
         self._joined: dict[tuple[int, ...], tuple[list[Schedule], Schedule]] = {}
 
     def _made(self, shard: int, levels: Sequence[int]) -> Sparsifier | None:
@@ -339,7 +339,9 @@ class TwoLevel(Sparsifier):
                 by_node = replicas.reshape(self.nodes, self.ranks, self.parameters)
                 by_node[self._order, :, shard] = (own if part.replicas is None else part.replicas)[:, np.newaxis]
         recurs = all(one.recurs for one, _ in there)
-        kernels = _kernels([(one.kernels, owners) for one, owners in there], self.workers, len(self._scatter.rounds))
+        kernels = kernels_beside(
+            [(one.kernels, owners) for one, owners in there], self.workers, len(self._scatter.rounds)
+        )
         exchange = Exchange(
             update=update,
             schedule=self._schedule([one.schedule for one, _ in there], [owners for _, owners in there], recurs=recurs),
@@ -378,7 +380,7 @@ class TwoLevel(Sparsifier):
         key = tuple(map(id, between))
         if key in self._joined:
             return self._joined[key][1]
-        found = self._scatter.concat(_beside(between, owners, self.workers), self._gather)
+        found = self._scatter.concat(beside(between, owners, self.workers), self._gather)
         if recurs:
             if len(self._joined) == _RECURRING:
                 del self._joined[next(iter(self._joined))]
@@ -458,61 +460,3 @@ def on_two_levels(scheme: type[Sparsifier]) -> type[TwoLevel]:
         "scheme": scheme,
     }
     return type(f"TwoLevel{scheme.__name__}", (TwoLevel,), attributes)
-
-
-def _beside(schedules: Sequence[Schedule], ranks: Sequence[NDArray[np.int64]], n_ranks: int) -> Schedule:
-    """Return schedules between different ranks as one, which they go through side by side.
-
-    It is a call of a collective where one is: of several at once, nothing that looks at calls knows the ranks.
-
-    Parameters
-    ----------
-    schedules : sequence of Schedule
-        One for each set of ranks.
-    ranks : sequence of ndarray of int
-        Which rank of all each of its ranks is.
-    n_ranks : int
-        Ranks of all.
-    """
-    rounds: list[Round] = []
-    known: dict[tuple[int, ...], Round] = {}
-    for number in range(max(len(one.rounds) for one in schedules)):
-        left = [(one, places) for one, places in zip(schedules, ranks, strict=True) if number < len(one.rounds)]
-        there = [(one.rounds[number], places) for one, places in left]
-        key = tuple(id(one) for one, _ in there)
-        # Where some have no round left, the same rounds could be those of others.
-        if len(there) < len(schedules) or key not in known:
-            known[key] = _round(there, n_ranks)
-        rounds.append(known[key])
-    return Schedule(n_ranks, rounds, schedules[0].calls if len(schedules) == 1 else ())
-
-
-def _round(there: Sequence[tuple[Round, NDArray[np.int64]]], n_ranks: int) -> Round:
-    src = np.concatenate([places[one.src] for one, places in there])
-    dst = np.concatenate([places[one.dst] for one, places in there])
-    work: float | Floats = 0.0
-    if any(np.any(one.compute) for one, _ in there):
-        work = np.zeros(n_ranks)
-        for one, places in there:
-            work[places] = one.compute
-    return Round(src, dst, np.concatenate([one.nbytes for one, _ in there]), work, there[0][0].phase)
-
-
-def _kernels(
-    parts: Sequence[tuple[tuple[DeviceOp, ...], NDArray[np.int64]]], workers: int, behind: int
-) -> list[DeviceOp]:
-    """Return the kernels of all parts, so many rounds later; those that all parts have alike are one."""
-    kinds = [[(one.method, one.launches, one.before, one.segments) for one in kernels] for kernels, _ in parts]
-    alike = all(one == kinds[0] for one in kinds)
-    found = []
-    for number, kernel in enumerate(parts[0][0]) if alike else ():
-        found.append((kernel, [(kernels[number], owners) for kernels, owners in parts]))
-    for kernels, owners in () if alike else parts:
-        found += [(kernel, [(kernel, owners)]) for kernel in kernels]
-    merged = []
-    for kernel, own in found:
-        entries = np.zeros(workers)
-        for one, owners in own:
-            entries[owners] = one.entries
-        merged.append(kernel._replace(entries=entries, before=kernel.before + behind))
-    return merged
