@@ -284,7 +284,7 @@ def read_nodes(path: Path, largest: int = MAX_BYTES) -> Iterator[TraceNode]:
     packets = _packets(read_bytes(path, largest), path)
     if next(packets, None) is None:
         raise InputError("is empty; a trace begins with its metadata", file=str(path))
-    kinds: dict[int, Literal["send", "recv", "collective"]] = {
+    kinds: dict[int, Literal["send", "recv", "collective", "other"]] = {
         _SEND: "send", _RECV: "recv", _COLLECTIVE: "collective",
     }  # fmt: skip
     for packet in packets:
