@@ -221,7 +221,6 @@ class TwoHop(Sparsifier):
     option_type = TwoHopOptions
     options: TwoHopOptions
     keeps_residual = False
-    fixed_volume = True
     room = (1.7, 12.0)
     reads_gradients = False
 
