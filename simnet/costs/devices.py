@@ -54,10 +54,8 @@ other down:
     side_stream: {compute: 1.3, kernels: 2.0, source: measured so and so}
     beside_collectives: {compute: 1.5, source: measured so and so}
 
-A profile may say the bytes that the device holds, as ``memory: 16.0e+9``, for a job with ``device_memory: device``.
-
-The method ``"*"`` stands for every method that is not listed. A package may register a function that returns a
-`DeviceProfile`, as an entry point ``simnet.devices``.
+The method ``"*"`` stands for every method that is not listed, and ``memory: 16.0e+9`` for the bytes that the device
+holds. A package may register a function that returns a `DeviceProfile`, as an entry point ``simnet.devices``.
 """
 
 from __future__ import annotations
@@ -480,8 +478,7 @@ def load_device(name_or_path: str | Path) -> DeviceProfile:
         return _shipped_profile(name)
     found = plugins.load("devices", name, lambda device: plugins.instance(device(), DeviceProfile))
     if found is None:
-        known = nearest(name, device_names())
-        raise ValueError(f"there is no device profile {name!r} (nor a .yaml file): {known}")
+        raise ValueError(f"there is no device profile {name!r} (nor a .yaml file): {nearest(name, device_names())}")
     return found
 
 
@@ -493,8 +490,7 @@ def _shipped() -> frozenset[str]:
 
 @cache
 def _shipped_profile(name: str) -> DeviceProfile:
-    text = (files("simnet") / "data" / "devices" / f"{name}.yaml").read_text(encoding="utf-8")
-    return _read(text, f"{name}.yaml")
+    return _read((files("simnet") / "data" / "devices" / f"{name}.yaml").read_text(encoding="utf-8"), f"{name}.yaml")
 
 
 def _read(text: str, file: str) -> DeviceProfile:
