@@ -15,16 +15,16 @@ LOCK := $(TOOLS)/uv pip compile --quiet --universal --python-version 3.11 --gene
 # Tests start Python many times: what it compiles is kept.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help demo test test-long test-extras lint slow mutants docs dist clean nightly nightly-fuzz nightly-hypothesis nightly-referee nightly-audit lock
+.PHONY: help demo test test-long test-extras lint slow slow-here slow-extras mutants docs dist clean nightly nightly-fuzz nightly-hypothesis nightly-referee nightly-audit lock
 
 help:
 	@echo "make demo         run scenarios/fluctuating_wan.yaml and say where its report lies"
 	@echo "make test         linters, types, layers and the fast tests"
 	@echo "make test-long    the tests that take long"
-	@echo "make test-extras  the tests that need PyTorch, MPI, Dask or a browser; builds the site"
-	@echo "make slow         the slow tests"
+	@echo "make test-extras  tests that need PyTorch, MPI, Dask or a browser; builds the site"
+	@echo "make slow         the tests for which the others have no time; builds both environments"
 	@echo "make mutants      small bugs put into the code one by one, and how many the tests see; CHANGED=HEAD: into what changed since"
-	@echo "make nightly      fuzzing and hypothesis with fresh seeds, and an audit of dependencies"
+	@echo "make nightly      the slow tests, fuzzing and hypothesis with fresh seeds, mutants, and an audit of dependencies"
 	@echo "make lock         the versions and hashes of what make demo and make test install"
 	@echo "make docs         the documentation as a site, in build/site"
 	@echo "make dist         wheel and sdist, checked, in dist"
@@ -42,7 +42,7 @@ test-long: .venv/.dev
 
 # Each test starts processes of its own, so tests go one after the other.
 test-extras: .venv-extras/.dev
-	$(EXTRAS)/python -m pytest -q -m 'extras or browser' tests
+	$(EXTRAS)/python -m pytest -q -m '(extras or browser) and not slow' tests
 
 lint: .venv/.dev
 	$(BIN)/ruff check
@@ -52,8 +52,13 @@ lint: .venv/.dev
 	$(BIN)/mypy docs/site
 	$(BIN)/lint-imports
 
-slow: .venv/.dev
-	$(BIN)/python -m pytest -q -n auto --dist worksteal -m slow
+slow: slow-here slow-extras
+
+slow-here: .venv/.dev
+	$(BIN)/python -m pytest -q -n auto --dist worksteal -m 'slow and not extras and not browser' tests
+
+slow-extras: .venv-extras/.dev
+	$(EXTRAS)/python -m pytest -q -m '(extras or browser) and slow' tests
 
 # Takes days and can be stopped: it goes on where it was. MUTANTS='--sample 40 --minutes 240' takes some of each area.
 mutants: .venv/.mutants
@@ -62,7 +67,7 @@ mutants: .venv/.mutants
 # Fresh seeds, each printed with what repeats it; FUZZ='--reader archive --inputs 1000' and the like. A part that fails
 # keeps none of the others from running.
 nightly:
-	$(MAKE) --keep-going nightly-fuzz nightly-hypothesis nightly-referee nightly-audit mutants MUTANTS='--sample 40 --minutes 240'
+	$(MAKE) --keep-going slow nightly-fuzz nightly-hypothesis nightly-referee nightly-audit mutants MUTANTS='--sample 40 --minutes 240'
 
 nightly-fuzz: .venv/.dev
 	PYTHONPATH=tests $(BIN)/python -m fuzz $(FUZZ)

@@ -11,6 +11,7 @@ import typer
 from hypothesis import settings
 
 import needs
+import tiers
 from scenario_texts import SMALL
 from simnet.base.threads import THREADS
 
@@ -33,10 +34,10 @@ collect_ignore = ["fully_shard_calls.py", "hook_worker.py"]
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Mark the tests that take long."""
-    names = needs.long_ones()
     for one in items:
-        if one.nodeid.partition("[")[0].removeprefix("tests/") in names:
-            one.add_marker(pytest.mark.long)
+        marker = tiers.tiers().get(one.nodeid.partition("[")[0].removeprefix("tests/"))
+        if marker is not None:
+            one.add_marker(marker)
 
 
 @pytest.fixture

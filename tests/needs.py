@@ -36,9 +36,3 @@ def shared() -> Path:
     if not folder.is_dir():
         pytest.skip(_SHARED)
     return folder
-
-
-def long_ones() -> frozenset[str]:
-    """Return the tests that take long, as ``test_file.py::test_name``: what they need is time."""
-    lines = Path(__file__).with_name("long.txt").read_text(encoding="utf-8").splitlines()
-    return frozenset(one for one in lines if not one.startswith("#"))

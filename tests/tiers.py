@@ -1,0 +1,121 @@
+"""Which tests run when: as many as fit into the time that there is, the shortest first.
+
+``durations.csv`` has what the tests took that take half a second or more, the cases of one together, in a run on a
+machine with two busy cores. `make test` runs the shortest of those that need nothing beside ``.venv``, `make test-long`
+the next ones, `make test-extras` the shortest of those that need more, and `make slow` all that is left. To measure
+them again, run each with ``--junitxml``, and give this script what it left:
+
+    python tests/tiers.py fast.xml long.xml slow.xml extras.xml
+"""
+
+import csv
+import sys
+from collections import defaultdict
+from collections.abc import Iterable
+from functools import cache
+from itertools import accumulate
+from pathlib import Path
+from typing import Any, NamedTuple
+from xml.etree import ElementTree
+
+DURATIONS = Path(__file__).with_name("durations.csv")
+
+FAST, LONG, EXTRAS = 380.0, 640.0, 330.0
+"""Seconds of one process that each may take: `make test` and `make test-long` have two, `make test-extras` one."""
+
+LEAST = 0.5
+"""Seconds of a test that counts; those below it, and new ones, are run by `make test`, or `make test-extras`."""
+
+
+class Took(NamedTuple):
+    """How long a test took.
+
+    Parameters
+    ----------
+    test : str
+        As ``test_file.py::test_name``.
+    seconds : float
+        Of all its cases.
+    extras : bool
+        Whether it needs more than ``.venv``.
+    """
+
+    test: str
+    seconds: float
+    extras: bool
+
+
+@cache
+def tiers() -> dict[str, str]:
+    """Return the marker of each test that has one for its time: ``long`` or ``slow``."""
+    with DURATIONS.open(newline="", encoding="utf-8") as file:
+        rows = [Took(row["test"], float(row["seconds"]), row["extras"] == "yes") for row in csv.DictReader(file)]
+    return assigned(rows)
+
+
+def assigned(rows: Iterable[Took]) -> dict[str, str]:
+    """Return the marker of each test that does not fit in where it would be run otherwise.
+
+    Parameters
+    ----------
+    rows : iterable of Took
+        What tests took.
+
+    Examples
+    --------
+    >>> assigned([Took("a", 370, False), Took("b", 400, False), Took("c", 600, False), Took("d", 900, True)])
+    {'b': 'long', 'c': 'slow', 'd': 'slow'}
+    """
+    found = {}
+    rows = sorted(rows, key=lambda row: (row.seconds, row.test))
+    own, others = ([row for row in rows if row.extras is extras] for extras in (False, True))
+    for row, end in zip(own, accumulate(row.seconds for row in own), strict=True):
+        if end > FAST:
+            found[row.test] = "long" if end <= FAST + LONG else "slow"
+    for row, end in zip(others, accumulate(row.seconds for row in others), strict=True):
+        if end > EXTRAS:
+            found[row.test] = "slow"
+    return found
+
+
+def measured(path: str) -> dict[str, float]:
+    """Return the seconds of each test of a run, by the file that pytest's ``--junitxml`` wrote.
+
+    Parameters
+    ----------
+    path : str
+        Of the file.
+    """
+    found: dict[str, float] = defaultdict(float)
+    for case in ElementTree.parse(path).iter("testcase"):
+        folder, _, rest = case.attrib["classname"].partition(".")
+        if folder == "tests" and rest.startswith("test_"):
+            file, *inside = rest.split(".")
+            test = "::".join([f"{file}.py", *inside, case.attrib["name"].partition("[")[0]])
+            found[test] += float(case.attrib["time"])
+    return found
+
+
+def write(paths: Iterable[str]) -> None:
+    """Write what tests took, of several runs; what none of them ran keeps what it had, if it is still there.
+
+    Parameters
+    ----------
+    paths : iterable of str
+        Of their files, those of extras by a name that has ``extras``.
+    """
+    rows: dict[str, Any] = {}
+    if DURATIONS.exists():
+        with DURATIONS.open(newline="", encoding="utf-8") as file:
+            rows = {row["test"]: row for row in csv.DictReader(file)}
+    for path in paths:
+        for test, seconds in measured(path).items():
+            rows[test] = {"test": test, "seconds": round(seconds, 1), "extras": "yes" if "extras" in path else "no"}
+    with DURATIONS.open("w", newline="", encoding="utf-8") as file:
+        writer = csv.DictWriter(file, ["test", "seconds", "extras"], lineterminator="\n")
+        writer.writeheader()
+        writer.writerows(rows[test] for test in sorted(rows) if float(rows[test]["seconds"]) >= LEAST)
+
+
+if __name__ == "__main__":
+    write(sys.argv[1:])
