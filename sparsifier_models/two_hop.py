@@ -17,10 +17,11 @@ from numpy.typing import NDArray
 
 from simnet import collectives
 from simnet.base.quantities import Count
-from simnet.schedule import Round, Schedule
+from simnet.schedule import Schedule
 from simnet.sparsifier_models.base import Sparsifier
 from simnet.sparsifier_models.gathered import GatheredOptions
 from simnet.sparsifier_models.group_codes import SCALE_BYTES
+from simnet.sparsifier_models.parts import beside
 from simnet.sparsifier_models.steps import Step
 from simnet.sparsifier_models.value_codes import LARGEST
 
@@ -164,37 +165,6 @@ class Hop(NamedTuple):
         return cls(entries * bits / 8, groups * SCALE_BYTES)
 
 
-def beside(schedule: Schedule, groups: NDArray[np.int64], n_ranks: int) -> Schedule:
-    """Return the messages of a collective that several groups of ranks call at the same time.
-
-    Parameters
-    ----------
-    schedule : Schedule
-        Between the ranks of one group.
-    groups : ndarray of int64, shape (groups, size)
-        The ranks of each.
-    n_ranks : int
-        Number of ranks P.
-
-    Examples
-    --------
-    >>> beside(collectives.alltoall_pairwise(2, 8), np.array([[0, 1], [2, 3]]), 4).columns()["dst"]
-    array([1, 0, 3, 2])
-    """
-    return Schedule(
-        n_ranks,
-        [
-            Round(
-                groups[:, one.src].ravel(),
-                groups[:, one.dst].ravel(),
-                np.tile(np.broadcast_to(one.nbytes, one.src.shape), len(groups)),
-                phase=one.phase,
-            )
-            for one in schedule.rounds
-        ],
-    )
-
-
 @dataclass(frozen=True, kw_only=True)
 class TwoHopOptions(GatheredOptions):
     """Options of schemes that reduce in two hops.
@@ -247,9 +217,8 @@ class TwoHop(Sparsifier):
         """Return the messages of a hop, 1 or 2, of which each rank has so many bytes in all."""
         groups = self.nodes.within() if hop == 1 else self.nodes.across()
         size = groups.shape[1]
-        return beside(collectives.alltoall_pairwise(size, nbytes / size), groups, self.workers).in_phase(
-            f"hop {hop} {what}"
-        )
+        call = collectives.alltoall_pairwise(size, nbytes / size)
+        return beside([call] * len(groups), list(groups), self.workers).in_phase(f"hop {hop} {what}")
 
     def _hop(self, hop: int, sent: Hop) -> Iterator[Step]:
         """Yield the calls of a hop: codes, and their scales."""
