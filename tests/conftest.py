@@ -33,9 +33,14 @@ collect_ignore = ["fully_shard_calls.py", "hook_worker.py"]
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Mark the tests that take long."""
+    """Mark the tests that take long; of those for which there is no time the first case is run all the same."""
+    begun = set()
     for one in items:
-        marker = tiers.tiers().get(one.nodeid.partition("[")[0].removeprefix("tests/"))
+        test, case, _ = one.nodeid.removeprefix("tests/").partition("[")
+        marker = tiers.tiers().get(test)
+        if marker == "slow" and case and test not in begun:
+            begun.add(test)
+            marker = tiers.first(test)
         if marker is not None:
             one.add_marker(marker)
 

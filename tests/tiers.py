@@ -2,8 +2,9 @@
 
 ``durations.csv`` has what the tests took that take half a second or more, the cases of one together, in a run on a
 machine with two busy cores. `make test` runs the shortest of those that need nothing beside ``.venv``, `make test-long`
-the next ones, `make test-extras` the shortest of those that need more, and `make slow` all that is left. To measure
-them again, run each with ``--junitxml``, and give this script what it left:
+the next ones, `make test-extras` the shortest of those that need more, and `make slow` all that is left; of tests of
+several cases that are left, the first is run by `make test-long` or `make test-extras`. To measure them again, run each
+with ``--junitxml``, and give this script what it left:
 
     python tests/tiers.py fast.xml long.xml slow.xml extras.xml
 """
@@ -20,7 +21,7 @@ from xml.etree import ElementTree
 
 DURATIONS = Path(__file__).with_name("durations.csv")
 
-FAST, LONG, EXTRAS = 380.0, 640.0, 330.0
+FAST, LONG, EXTRAS = 280.0, 520.0, 330.0
 """Seconds of one process that each may take: `make test` and `make test-long` have two, `make test-extras` one."""
 
 LEAST = 0.5
@@ -46,11 +47,27 @@ class Took(NamedTuple):
 
 
 @cache
-def tiers() -> dict[str, str]:
-    """Return the marker of each test that has one for its time: ``long`` or ``slow``."""
+def _rows() -> dict[str, Took]:
     with DURATIONS.open(newline="", encoding="utf-8") as file:
         rows = [Took(row["test"], float(row["seconds"]), row["extras"] == "yes") for row in csv.DictReader(file)]
-    return assigned(rows)
+    return {row.test: row for row in rows}
+
+
+@cache
+def tiers() -> dict[str, str]:
+    """Return the marker of each test that has one for its time: ``long`` or ``slow``."""
+    return assigned(_rows().values())
+
+
+def first(test: str) -> str | None:
+    """Return the marker of the first case of a test for whose cases there is no time.
+
+    Parameters
+    ----------
+    test : str
+        As ``test_file.py::test_name``.
+    """
+    return None if _rows()[test].extras else "long"
 
 
 def assigned(rows: Iterable[Took]) -> dict[str, str]:

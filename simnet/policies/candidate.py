@@ -184,11 +184,15 @@ def _on_two_levels(candidate: Candidate, scheme: type[TwoLevel], options: Any) -
         L = np.minimum(float(size), N)
         near = (alpha, beta) if nodes is None else (nodes.alpha, nodes.beta)
         shared = beta if nodes is None else np.multiply(L, beta)
+        # To the scheme a node is one worker, whose messages still share the link behind it.
+        alone = None if nodes is None else nodes._replace(size=1.0)
         whole = width * np.asarray(M, dtype=np.float64)
         dense: Floats = scatter(*near, whole, L, None) + gather(*near, whole / L, L, None)
         # Within one node nothing crosses, whatever the scheme says of one worker.
         crosses = np.asarray(N) > L if size > 1 else np.asarray(True)
-        found: Floats = dense + np.where(crosses, between(alpha, shared, np.divide(M, L), c, np.divide(N, L)), 0.0)
+        found: Floats = dense + np.where(
+            crosses, between(alpha, shared, np.divide(M, L), c, np.divide(N, L), alone), 0.0
+        )
         return found
 
     return closed

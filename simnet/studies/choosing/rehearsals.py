@@ -36,6 +36,7 @@ from simnet.costs.models import model
 from simnet.schedule import Schedule
 from simnet.sparsifier_models.base import Sparsifier
 from simnet.sparsifier_models.partitioned import Partitioned
+from simnet.sparsifier_models.two_level import without_network
 from simnet.studies.choosing.choices import Choice
 from simnet.studies.choosing.operating_point import OperatingPoint
 from simnet.traces import GradientSource, synthetic
@@ -282,6 +283,10 @@ def first_rows(
         As `Rehearsals.of` does.
     """
     entries = _entries(point) if choice.kernel_calls is None else min(least, int(point.parameters))
+    if entries < point.parameters:
+        # Parts of a sample that are not of one size come out of step more than those of the model.
+        ranks = without_network(choice.candidate.scheme, choice.candidate.options)[1]
+        entries = max(entries // ranks, 1) * ranks
     layers = shape if choice.kernel_calls is None else None
     source = synthetic(**_gradients(point, entries, seed, layers), iterations=1)
     return _created(choice, source, float(point.density), seed), source.gradients(0)
