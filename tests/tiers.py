@@ -21,7 +21,7 @@ from xml.etree import ElementTree
 
 DURATIONS = Path(__file__).with_name("durations.csv")
 
-FAST, LONG, EXTRAS = 280.0, 520.0, 330.0
+FAST, LONG, EXTRAS = 160.0, 600.0, 330.0
 """Seconds of one process that each may take: `make test` and `make test-long` have two, `make test-extras` one."""
 
 LEAST = 0.5
@@ -80,7 +80,8 @@ def assigned(rows: Iterable[Took]) -> dict[str, str]:
 
     Examples
     --------
-    >>> assigned([Took("a", 370, False), Took("b", 400, False), Took("c", 600, False), Took("d", 900, True)])
+    >>> own = [Took("a", FAST, False), Took("b", LONG, False), Took("c", LONG + 1, False)]
+    >>> assigned([*own, Took("d", EXTRAS + 1, True)])
     {'b': 'long', 'c': 'slow', 'd': 'slow'}
     """
     found = {}
@@ -114,7 +115,7 @@ def measured(path: str) -> dict[str, float]:
 
 
 def write(paths: Iterable[str]) -> None:
-    """Write what tests took, of several runs; what none of them ran keeps what it had, if it is still there.
+    """Write what tests took, of several runs; what none of them ran keeps what it had.
 
     Parameters
     ----------
