@@ -43,6 +43,8 @@ from simnet.scenario.source import Source
 CHECKPOINTS = "checkpoints"
 """Folder of the checkpoints in that of the results."""
 
+# Bytes of gradients up to which memory is measured here, where the workers of a job live elsewhere.
+_HERE = 2**30
 _A_CHECKPOINT = re.compile(r"[0-9a-f]{32}\.(safetensors|[a-z]+\.rows)")
 
 
@@ -305,7 +307,7 @@ def summary(loaded: Scenario, built: Run, results: Mapping[str, PolicyResult]) -
 
 def _told(loaded: Scenario, built: Run, results: Mapping[str, PolicyResult]) -> dict[str, Any]:
     """Return what a summary says beside results."""
-    trained, own = loaded.config.job.gradients.train, built.job.strategy
+    trained, own, source = loaded.config.job.gradients.train, built.job.strategy, built.job.source
     return {
         "scenario": loaded.name,
         "scenario_lock": loaded.lock(),
@@ -316,7 +318,7 @@ def _told(loaded: Scenario, built: Run, results: Mapping[str, PolicyResult]) -> 
         "strategy": None if own is None else _trained(own, built.job.deadline),
         "workers": built.job.source.workers,
         "prices": loaded.prices,
-        "held": None if loaded.elsewhere else held(built, results),
+        "held": None if loaded.elsewhere and 4 * source.workers * source.parameters > _HERE else held(built, results),
         "calibration": calibration_of(loaded, built.job),
         "shared_by": built.job.network(0).sharing,
         "bound": built.bound,
