@@ -371,6 +371,50 @@ class Schedule:
         write_goal(self, path)
 
 
+def beside(schedules: Sequence[Schedule], ranks: Sequence[NDArray[np.int64]], n_ranks: int) -> Schedule:
+    """Return schedules between different ranks as one, which they go through side by side.
+
+    It is a call of a collective where one is: of several at once, nothing that looks at calls knows the ranks.
+
+    Parameters
+    ----------
+    schedules : sequence of Schedule
+        One for each set of ranks.
+    ranks : sequence of ndarray of int
+        Which rank of all each of its ranks is.
+    n_ranks : int
+        Ranks of all.
+
+    Examples
+    --------
+    >>> there = Schedule(2, [Round([0], [1], 8)])
+    >>> beside([there, there], [np.array([0, 1]), np.array([3, 2])], 4).columns()["dst"]
+    array([1, 2])
+    """
+    rounds: list[Round] = []
+    known: dict[tuple[int, ...], Round] = {}
+    for number in range(max(len(one.rounds) for one in schedules)):
+        left = [(one, places) for one, places in zip(schedules, ranks, strict=True) if number < len(one.rounds)]
+        there = [(one.rounds[number], places) for one, places in left]
+        key = tuple(id(one) for one, _ in there)
+        # Where some have no round left, the same rounds could be those of others.
+        if len(there) < len(schedules) or key not in known:
+            known[key] = _one_round(there, n_ranks)
+        rounds.append(known[key])
+    return Schedule(n_ranks, rounds, schedules[0].calls if len(schedules) == 1 else ())
+
+
+def _one_round(there: Sequence[tuple[Round, NDArray[np.int64]]], n_ranks: int) -> Round:
+    src = np.concatenate([places[one.src] for one, places in there])
+    dst = np.concatenate([places[one.dst] for one, places in there])
+    work: float | Floats = 0.0
+    if any(np.any(one.compute) for one, _ in there):
+        work = np.zeros(n_ranks)
+        for one, places in there:
+            work[places] = one.compute
+    return Round(src, dst, np.concatenate([one.nbytes for one, _ in there]), work, there[0][0].phase)
+
+
 def _map(rounds: Sequence[Round], change: Callable[[Round], Round]) -> list[Round]:
     """Apply `change` once to each distinct round object, so that repeated rounds stay one object."""
     changed = {id(one): change(one) for one in _distinct(rounds)}

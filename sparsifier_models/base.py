@@ -543,6 +543,18 @@ class Sparsifier(ABC):
             self._orders[key] = found
         return found
 
+    def _exchanged(self, key: str, update: Values, steps: Callable[[], Iterable[Step]], **more: Any) -> Exchange:
+        """Return an exchange by which everything was sent, with further fields of it."""
+        schedule, kernels = self._in_order(key, steps)
+        return Exchange(
+            update=update,
+            schedule=schedule,
+            selected=np.full(self.workers, self.parameters),
+            kernels=kernels,
+            union=self.parameters,
+            **more,
+        )
+
     def _each(self, work: Callable[..., T], corrected: Any) -> Iterator[T]:
         """Yield what a method returns of each row and of its number; where rows are elsewhere, that of a copy."""
         if not isinstance(corrected, Rows):

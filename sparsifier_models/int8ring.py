@@ -10,7 +10,7 @@ import numpy as np
 from simnet.costs import int8_ring
 from simnet.costs.devices import DeviceOp
 from simnet.schedule import Round, Schedule
-from simnet.sparsifier_models.base import Exchange, Sparsifier
+from simnet.sparsifier_models.base import Exchange, Sparsifier, Stats
 from simnet.sparsifier_models.lookup_quantisers import uncentred
 from simnet.sparsifier_models.selection import Values, squared_norms
 from simnet.sparsifier_models.steps import Step
@@ -102,17 +102,8 @@ class Int8Ring(Sparsifier):
             for (worker, chunk), values in zip(sends, _received([corrected[one] for one in sends]), strict=True):
                 corrected[(worker + 1) % P, chunk] = values
         update: Values = corrected.mean(axis=0, dtype=np.float64).astype(np.float32)
-        schedule, kernels = self._in_order("ring", self._steps)
-        return Exchange(
-            update=update,
-            schedule=schedule,
-            selected=np.full(P, self.parameters),
-            kernels=kernels,
-            union=self.parameters,
-            sent=sent,
-            stats={"spread": np.array([float(np.abs(row - update).max()) for row in corrected])},
-            replicas=corrected,
-        )
+        stats: Stats = {"spread": np.array([float(np.abs(row - update).max()) for row in corrected])}
+        return self._exchanged("ring", update, self._steps, sent=sent, stats=stats, replicas=corrected)
 
     def _steps(self) -> Iterator[Step]:
         """Yield what workers do: quantise a chunk before each hop, and add it, or take it over, after."""

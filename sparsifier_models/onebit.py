@@ -17,7 +17,7 @@ from simnet import collectives
 from simnet.collectives import registry
 from simnet.costs.devices import DeviceOp
 from simnet.schedule import Schedule
-from simnet.sparsifier_models.base import Exchange, Sparsifier, State, checked_part
+from simnet.sparsifier_models.base import Sparsifier, State, checked_part
 from simnet.sparsifier_models.gathered import GatheredOptions
 from simnet.sparsifier_models.options import Allreduce, Positive
 from simnet.sparsifier_models.selection import Values, squared_norm
@@ -209,18 +209,6 @@ class OneBit(Sparsifier):
         yield self.options.gather(np.full(P, N / 8 / P)).in_phase("server signs")
         yield scalars.in_phase("server scales")
         yield DeviceOp("cast", entries)
-
-    def _exchanged(self, key: str, update: Values, steps: Callable[[], Iterator[Step]], **more: Any) -> Exchange:
-        """Return an exchange by which everything was sent."""
-        schedule, kernels = self._in_order(key, steps)
-        return Exchange(
-            update=update,
-            schedule=schedule,
-            selected=np.full(self.workers, self.parameters),
-            kernels=kernels,
-            union=self.parameters,
-            **more,
-        )
 
     # State
 

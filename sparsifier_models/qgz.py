@@ -134,15 +134,7 @@ class QGZ(TwoHop):
             rows = corrected[:, tensor.place]
             found = self._reduce(number, rows, sent) if tensor.groups else self._mean(rows, sent)
             update[tensor.place] = found[: rows.shape[1]]
-        schedule, kernels = self._in_order("two hops", self._steps)
-        return Exchange(
-            update=update,
-            schedule=schedule,
-            selected=np.full(self.workers, self.parameters),
-            kernels=kernels,
-            union=self.parameters,
-            sent=sent,
-        )
+        return self._exchanged("two hops", update, self._steps, sent=sent)
 
     def _begin(self) -> None:
         """Prepare what an exchange changes."""

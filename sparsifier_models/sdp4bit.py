@@ -155,15 +155,7 @@ class SDP4Bit(TwoHop):
             update = self._by_differences(mean)
         else:
             update = halves(mean).astype(np.float32) if self.options.shards == "float16" else mean
-        schedule, kernels = self._in_order("two hops", self._steps)
-        return Exchange(
-            update=update,
-            schedule=schedule,
-            selected=np.full(self.workers, n),
-            kernels=kernels,
-            union=n,
-            sent=sent,
-        )
+        return self._exchanged("two hops", update, self._steps, sent=sent)
 
     def _mean(self, rows: Values, sent: Any) -> Values:
         """Return what both hops leave of the mean, with padding; adds what codes stand for to `sent`."""

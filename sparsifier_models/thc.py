@@ -195,16 +195,8 @@ class THC(Sparsifier):
             update[chunk] = found
             overflow += cut
         self.padding_error = padding if self.options.error_feedback else self.padding_error
-        schedule, kernels = self._in_order("thc", self._steps)
-        return Exchange(
-            update=update,
-            schedule=schedule,
-            selected=np.full(self.workers, self.parameters),
-            kernels=kernels,
-            union=self.parameters,
-            sent=sent,
-            stats={"overflow": overflow / self._padded(self.parameters)},
-        )
+        stats = {"overflow": overflow / self._padded(self.parameters)}
+        return self._exchanged("thc", update, self._steps, sent=sent, stats=stats)
 
     def _reduce(self, rows: Values, padding: Values, sent: Floats, start: int) -> tuple[Values, Floats]:
         """Return the mean of a chunk, and how many entries of each worker lie beyond T.

@@ -17,11 +17,10 @@ from numpy.typing import NDArray
 
 from simnet import collectives
 from simnet.base.quantities import Count
-from simnet.schedule import Schedule
+from simnet.schedule import Schedule, beside
 from simnet.sparsifier_models.base import Sparsifier
 from simnet.sparsifier_models.gathered import GatheredOptions
 from simnet.sparsifier_models.group_codes import SCALE_BYTES
-from simnet.sparsifier_models.parts import beside
 from simnet.sparsifier_models.steps import Step
 from simnet.sparsifier_models.value_codes import LARGEST
 
@@ -37,6 +36,26 @@ class Nodes(NamedTuple):
 
     nodes: int
     each: int
+
+    @classmethod
+    def of(cls, workers: int, each: int, name: str = "ranks_per_node") -> Nodes:
+        """Return the nodes of so many workers.
+
+        Parameters
+        ----------
+        workers, each : int
+            P, and L.
+        name : str
+            Of L, for the message.
+
+        Raises
+        ------
+        ValueError
+            If L does not divide P.
+        """
+        if workers % each:
+            raise ValueError(f"{name} must divide the {workers} workers, got {each}")
+        return cls(workers // each, each)
 
     @property
     def ranks(self) -> int:
@@ -196,10 +215,7 @@ class TwoHop(Sparsifier):
 
     def __init__(self, workers: int, parameters: int, density: float = 1.0, **options: Any) -> None:
         super().__init__(workers, parameters, density, **options)
-        each = self.options.ranks_per_node
-        if workers % each:
-            raise ValueError(f"ranks_per_node must divide the {workers} workers, got {each}")
-        self.nodes = Nodes(workers // each, each)
+        self.nodes = Nodes.of(workers, self.options.ranks_per_node)
 
     @property
     def conserves(self) -> bool:

@@ -27,11 +27,11 @@ from numpy.typing import NDArray
 from simnet.base.arrays import Adds
 from simnet.base.checks import whole
 from simnet.collectives import registry
-from simnet.schedule import Schedule
+from simnet.schedule import Schedule, beside
 from simnet.sparsifier_models.base import Exchange, Sparsifier, State, Stats
 from simnet.sparsifier_models.dense import Dense
 from simnet.sparsifier_models.options import AlgorithmOf, Options
-from simnet.sparsifier_models.parts import beside, kernels_beside
+from simnet.sparsifier_models.parts import kernels_beside
 from simnet.sparsifier_models.selection import Values, squared_norms
 from simnet.sparsifier_models.wire import EVERY, Codes, Wire
 

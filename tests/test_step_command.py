@@ -144,3 +144,10 @@ def test_a_step_is_of_a_model_or_of_traces(words: list[str], says: str) -> None:
     found = CliRunner().invoke(app, ["step", *words, *ON_STAR])
     assert found.exit_code == 2
     assert says in found.output
+
+
+@pytest.mark.parametrize(("sharding", "option"), [("zero3", "zero_quantized_weights=true"), ("fsdp2", "replicas=1")])
+def test_it_is_said_that_quantising_takes_no_time(sharding: str, option: str) -> None:
+    asked = ("--model", "resnet18", "--sharding", sharding, "--workers", "4", "--option", option)
+    lines = CliRunner().invoke(app, ["step", *asked, *ON_STAR], catch_exceptions=False).stdout
+    assert ("quantising takes no time" in " ".join(lines.split())) == (sharding == "zero3")

@@ -16,12 +16,13 @@ from simnet.costs.models import Layer
 from simnet.job import LocalSteps, Overlap
 from simnet.job.memory import MOMENTS, WorkerMemory, of_candidates, of_exchange
 from simnet.parallel import fsdp2, time_step, units
-from simnet.policies import Candidate, Ramp
+from simnet.policies import Candidate, Fixed, Ramp
 from simnet.report import memory as told
 from simnet.sparsifier_models import create, names
 from simnet.sparsifier_models.held import under_way
 from simnet.strategies import SGD, AdamW
 from simnet.strategies.diloco import INNER
+from simnet.studies import comparison
 from simnet.studies.choosing import choices, holding
 from simnet.studies.choosing.operating_point import OperatingPoint
 
@@ -307,3 +308,26 @@ def test_jobs_of_a_grid_that_do_not_fit_are_refused():
     assert found["ranking"]
     assert all(row["memory_B"]["fits"] for row in found["ranking"])
     assert any("of the 3.6 GB of a device" in line for line in found["refused"])
+
+
+def test_it_is_measured_wherever_workers_live_unless_gradients_are_too_many(monkeypatch):
+    policy = Fixed(AG)
+    here, elsewhere = (comparison.Held(elsewhere=one).of(JOB, policy) for one in (False, True))
+    assert here == elsewhere == of_exchange(JOB, AG)
+    monkeypatch.setattr("simnet.job.memory._HERE", 4 * WORKERS * JOB.source.parameters - 1)
+    assert comparison.Held(elsewhere=True).of(JOB, policy) is None
+    assert comparison.Held().of(JOB, policy) == here
+
+
+def test_a_comparison_makes_the_gradients_of_a_job_once():
+    made = []
+
+    class Counted(Source):
+        def gradients(self, iteration, out=None):
+            made.append(iteration)
+            return super().gradients(iteration, out)
+
+    job, held = replace(JOB, source=Counted(WORKERS, (600, 1000, 400), SCALE)), comparison.Held()
+    for one in (AG, DENSE, RING):
+        held.of(job, Fixed(one))
+    assert made == [0]

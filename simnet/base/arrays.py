@@ -18,6 +18,26 @@ It may return the sums of squares of the rows that come of it, as `simnet.sparsi
 does."""
 
 
+PERCENTS = (50, 90, 99)
+"""The percentiles that are told of times."""
+
+
+def percentiles(values: Floats) -> list[float]:
+    """Return the `PERCENTS` of numbers, each the least within which so many of 100 are: one that occurred.
+
+    Parameters
+    ----------
+    values : ndarray of float
+        At least one.
+
+    Examples
+    --------
+    >>> percentiles(np.array([1.0, 9.0, 2.0, 3.0]))
+    [2.0, 9.0, 9.0]
+    """
+    return [float(one) for one in np.percentile(values, PERCENTS, method="inverted_cdf")]
+
+
 def distinct(numbers: Ranks, below: int) -> tuple[Ranks, Ranks]:
     """Return which whole numbers there are, ascending, and the place of each of those given among them.
 

@@ -17,13 +17,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from simnet.base.arrays import Floats
+from simnet.base.arrays import PERCENTS, Floats
 from simnet.base.errors import InputError
 from simnet.base.plain_yaml import yaml_text
 from simnet.base.rng import stream
-
-PERCENTS = (50, 90, 99)
-"""The percentiles by which a fit is judged."""
 
 LEAST = 20
 """Iterations that a fit takes, at least."""

@@ -136,8 +136,9 @@ def calibrate_compute(
     json_: Json = False,
 ) -> None:
     """Fit how long workers compute: mean, spread, slow workers and stragglers, as job.compute of a scenario."""
+    from simnet.base.arrays import PERCENTS
     from simnet.base.writing import write_new
-    from simnet.calibration.computing import PERCENTS, fit, read_logs
+    from simnet.calibration.computing import fit, read_logs
 
     found = fit(read_logs(logs))
     if out is not None:

@@ -7,6 +7,7 @@ messages are those of the same exchanges. Where a job runs on a sample, both cou
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from typing import NamedTuple
 
 import numpy as np
@@ -18,12 +19,15 @@ from simnet.policies import Candidate
 from simnet.sparsifier_models import Sparsifier
 from simnet.sparsifier_models.held import under_way
 from simnet.strategies import Strategy
-from simnet.traces.source import Evaluable, begun
+from simnet.traces.source import Evaluable, begun, shared
 
 MOMENTS: Mapping[str, int] = {"adam": 2, "momentum": 1, "sgd": 0}
 """How many moments optimisers remember of each parameter, in single precision."""
 
 _FLOAT = 4.0
+
+_HERE = 2**30
+"""Bytes of gradients up to which they are had in one place, where workers live elsewhere."""
 
 
 class WorkerMemory(NamedTuple):
@@ -100,6 +104,30 @@ def of_exchange(job: Job, candidate: Candidate) -> WorkerMemory:
         model.density = density
         taken.append(of_scheme(model, gradients[:, bucket.entries]))
     return around(_FLOAT * job.source.true_parameters, job.optimizer or "adam", taken)
+
+
+def measurable(job: Job, *, elsewhere: bool) -> bool:
+    """Return whether what a worker of a job holds can be measured where the command runs.
+
+    Parameters
+    ----------
+    job : Job
+        The job.
+    elsewhere : bool
+        Whether its workers live on other machines, so that gradients of all may be too much for this one.
+    """
+    return not elsewhere or _FLOAT * job.source.workers * job.source.parameters <= _HERE
+
+
+def with_gradients(job: Job) -> Job:
+    """Return a job for whose exchanges `of_exchange` makes the gradients once.
+
+    Parameters
+    ----------
+    job : Job
+        The job.
+    """
+    return replace(job, source=shared(job.source, 1))
 
 
 def around(gradient: float, optimizer: str, taken: Iterable[Taken]) -> WorkerMemory:

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from simnet.base.arrays import Floats, Ranks
 from simnet.network import Network
 from simnet.parallel.graph import CollectiveCall, StepGraph
-from simnet.schedule import Round, Schedule
+from simnet.schedule import Schedule, beside
 
 Times: TypeAlias = tuple[Floats, Floats]
 """When each node begins and ends at each worker [s since the step's start], 0 where it does not do it."""
@@ -128,14 +128,8 @@ class Placing:
     def _side_by_side(self, schedule: Schedule, groups: int) -> Schedule:
         key = id(schedule), groups
         if key not in self._joint:
-            first = np.arange(groups)[:, np.newaxis] * schedule.n_ranks
-            once: dict[int, Round] = {}
-            for one in schedule.rounds:
-                if id(one) not in once:
-                    work = one.compute if isinstance(one.compute, float) else np.tile(one.compute, groups)
-                    src, dst = ((first + ranks).ravel() for ranks in (one.src, one.dst))
-                    once[id(one)] = Round(src, dst, np.tile(one.nbytes, groups), work, one.phase)
-            self._joint[key] = Schedule(groups * schedule.n_ranks, [once[id(one)] for one in schedule.rounds])
+            ranks = np.arange(groups * schedule.n_ranks).reshape(groups, -1)
+            self._joint[key] = beside([schedule] * groups, list(ranks), ranks.size)
         return self._joint[key]
 
     def _by_events(self, seconds: Floats, start: float, name: tuple[str | int, ...]) -> Times:

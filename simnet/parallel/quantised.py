@@ -47,12 +47,6 @@ def _flags(options: ZeroPlusPlus | SDP4Bit, *names: str) -> None:
             raise ValueError(f"{name} must be true or false, got {getattr(options, name)!r}")
 
 
-def _nodes_of(workers: int, each: int, name: str) -> Nodes:
-    if workers % each:
-        raise ValueError(f"{name} must divide the {workers} workers, got {each}")
-    return Nodes(workers // each, each)
-
-
 @dataclass(frozen=True, kw_only=True)
 class ZeroPlusPlus:
     """ZeRO++ of steps whose parameters are sharded, by DeepSpeed's names.
@@ -109,8 +103,8 @@ class ZeroPlusPlus:
             P, >= 1.
         """
         if self.ranks_per_node is not None:
-            return _nodes_of(workers, self.ranks_per_node, "ranks_per_node")
-        return _nodes_of(workers, self.zero_hpz_partition_size, "zero_hpz_partition_size")
+            return Nodes.of(workers, self.ranks_per_node)
+        return Nodes.of(workers, self.zero_hpz_partition_size, "zero_hpz_partition_size")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -152,7 +146,7 @@ class SDP4Bit:
         workers : int
             P, >= 1.
         """
-        return _nodes_of(workers, self.ranks_per_node, "ranks_per_node")
+        return Nodes.of(workers, self.ranks_per_node)
 
 
 def gather_codes(

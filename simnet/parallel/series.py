@@ -13,7 +13,7 @@ from simnet.base.checks import whole
 from simnet.base.progress import tracked
 from simnet.network import Network
 from simnet.parallel.graph import StepGraph
-from simnet.parallel.timing import StepTiming, placed
+from simnet.parallel.timing import StepTiming, placed, seconds_of
 
 
 @dataclass(frozen=True, repr=False)
@@ -80,7 +80,8 @@ def time_steps(
     >>> np.round(np.percentile(found.durations, [10, 90]), 2).tolist()
     [0.11, 0.38]
     """
-    return repeated(placed(graph, network, forward, backward, algorithms, placement), network, steps, start)
+    seconds = seconds_of(graph, forward, backward)
+    return repeated(placed(graph, network, seconds, algorithms, placement), network, steps, start)
 
 
 def repeated(at: Callable[[float, int], StepTiming], network: Network, steps: int, start: float = 0.0) -> StepSeries:

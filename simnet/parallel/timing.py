@@ -202,14 +202,13 @@ def time_step(
     >>> round(timing.duration, 4), round(float(timing.exposed[0]), 4)
     (0.319, 0.019)
     """
-    return placed(graph, network, forward, backward, algorithms, placement)(start, iteration)
+    return placed(graph, network, seconds_of(graph, forward, backward), algorithms, placement)(start, iteration)
 
 
 def placed(
     graph: StepGraph,
     network: Network,
-    forward: ArrayLike,
-    backward: ArrayLike,
+    seconds: Floats,
     algorithms: Mapping[str, str] | None = None,
     placement: ArrayLike | None = None,
 ) -> Callable[[float, int], StepTiming]:
@@ -217,32 +216,10 @@ def placed(
 
     Parameters
     ----------
-    graph, network, forward, backward, algorithms, placement
-        As of `time_step`.
-
-    Raises
-    ------
-    ValueError
-        As of `time_step`.
-    """
-    return placed_with(graph, network, _seconds(graph, forward, backward), algorithms, placement)
-
-
-def placed_with(
-    graph: StepGraph,
-    network: Network,
-    seconds: Floats,
-    algorithms: Mapping[str, str] | None = None,
-    placement: ArrayLike | None = None,
-) -> Callable[[float, int], StepTiming]:
-    """Return what times a step whose computing takes known times, as `placed` does.
-
-    Parameters
-    ----------
     graph, network, algorithms, placement
         As of `time_step`.
     seconds : ndarray, shape (nodes, P)
-        What each node of computing takes each worker [s].
+        What each node of computing takes each worker [s], as `seconds_of` returns it.
 
     Raises
     ------
@@ -256,8 +233,19 @@ def placed_with(
     return lambda start, iteration: StepTiming(graph, *placing.times(seconds, start, ("step", iteration)))
 
 
-def _seconds(graph: StepGraph, forward: ArrayLike, backward: ArrayLike) -> Floats:
-    """Return what each node of computing takes each worker [s], shape (nodes, P)."""
+def seconds_of(graph: StepGraph, forward: ArrayLike, backward: ArrayLike) -> Floats:
+    """Return what each node of computing takes each worker [s], shape (nodes, P).
+
+    Parameters
+    ----------
+    graph, forward, backward
+        As of `time_step`.
+
+    Raises
+    ------
+    ValueError
+        If times are negative or of another shape.
+    """
     passes = {}
     for name, given in (("forward", forward), ("backward", backward)):
         values = np.asarray(given, dtype=np.float64)

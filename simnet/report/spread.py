@@ -13,12 +13,9 @@ import pandas as pd
 from matplotlib.figure import Figure
 from typing_extensions import TypedDict
 
-from simnet.base.arrays import Floats
+from simnet.base.arrays import PERCENTS, Floats, percentiles
 from simnet.base.units import format_seconds
 from simnet.report.drawing import SECONDS, policy_looks, scale, short, style, unit
-
-PERCENTS = (50, 90, 99)
-"""The percentiles that are told."""
 
 TITLE = "How iterations and exchanges spread"
 TOLD = (
@@ -81,7 +78,7 @@ def condensed(iterations: pd.DataFrame, rounded: Callable[[float], float]) -> Sp
         return None
 
     def of(times: Floats) -> Percentiles:
-        found = np.percentile(times, PERCENTS, method="inverted_cdf")
+        found = percentiles(times)
         return {"p50": rounded(found[0]), "p90": rounded(found[1]), "p99": rounded(found[2])}
 
     return {

@@ -29,7 +29,7 @@ from simnet.base.spreadsheets import guarded_table
 from simnet.base.swap import Files, swapped
 from simnet.base.writing import write_files
 from simnet.costs.devices import DeviceProfile
-from simnet.job.memory import WorkerMemory, of_exchange
+from simnet.job.memory import WorkerMemory, measurable, of_exchange, with_gradients
 from simnet.report import barriers, devices, learning, memory, paired
 from simnet.report.comparison import COLUMNS, draw
 from simnet.report.results import prepare_folder, versions
@@ -177,7 +177,7 @@ class Held:
     Parameters
     ----------
     elsewhere : bool
-        Whether workers live on other machines, so that nothing is found here.
+        Whether workers live on other machines, so that little may be found here.
     """
 
     def __init__(self, *, elsewhere: bool = False) -> None:
@@ -185,6 +185,8 @@ class Held:
         self._known: dict[tuple[int, str], WorkerMemory] = {}
         self._too_much: dict[str, None] = {}
         self._assumed = ""
+        # The job that was asked for last, and the same with its gradients made once.
+        self._last: tuple[Job, Job] | None = None
 
     def of(self, job: Job, policy: Policy) -> WorkerMemory | None:
         """Return what a worker holds in a job under a policy that keeps to one exchange.
@@ -196,12 +198,14 @@ class Held:
         policy : Policy
             The policy.
         """
-        if self._elsewhere:
+        if not measurable(job, elsewhere=self._elsewhere):
             return None
         (candidate,), workers, limit = policy.candidates, job.source.workers, job.device_memory
         key = workers, candidate.label
         if key not in self._known:
-            self._known[key] = of_exchange(job, candidate)
+            if self._last is None or job is not self._last[0]:
+                self._last = job, with_gradients(job)
+            self._known[key] = of_exchange(self._last[1], candidate)
             self._assumed = memory.assumed(job.optimizer, None if job.strategy is None else job.strategy.name)
             if limit is not None and self._known[key].peak > limit:
                 why = memory.refused(self._known[key], limit)

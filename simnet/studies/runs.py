@@ -22,7 +22,7 @@ from simnet.base.rng import stream
 from simnet.base.swap import completed, swapped
 from simnet.interchange import kind_of
 from simnet.job import Checkpoint, Job, LocalSteps, PolicyResult, buckets, create_sparsifier
-from simnet.job.memory import WorkerMemory, of_candidates
+from simnet.job.memory import WorkerMemory, measurable, of_candidates, with_gradients
 from simnet.policies import density_at
 from simnet.report import calibrated, memory, seeds
 from simnet.report.calibrated import CalibrationSummary
@@ -43,8 +43,6 @@ from simnet.scenario.source import Source
 CHECKPOINTS = "checkpoints"
 """Folder of the checkpoints in that of the results."""
 
-# Bytes of gradients up to which memory is measured here, where the workers of a job live elsewhere.
-_HERE = 2**30
 _A_CHECKPOINT = re.compile(r"[0-9a-f]{32}\.(safetensors|[a-z]+\.rows)")
 
 
@@ -307,7 +305,7 @@ def summary(loaded: Scenario, built: Run, results: Mapping[str, PolicyResult]) -
 
 def _told(loaded: Scenario, built: Run, results: Mapping[str, PolicyResult]) -> dict[str, Any]:
     """Return what a summary says beside results."""
-    trained, own, source = loaded.config.job.gradients.train, built.job.strategy, built.job.source
+    trained, own = loaded.config.job.gradients.train, built.job.strategy
     return {
         "scenario": loaded.name,
         "scenario_lock": loaded.lock(),
@@ -318,7 +316,7 @@ def _told(loaded: Scenario, built: Run, results: Mapping[str, PolicyResult]) -> 
         "strategy": None if own is None else _trained(own, built.job.deadline),
         "workers": built.job.source.workers,
         "prices": loaded.prices,
-        "held": None if loaded.elsewhere and 4 * source.workers * source.parameters > _HERE else held(built, results),
+        "held": held(built, results) if measurable(built.job, elsewhere=loaded.elsewhere) else None,
         "calibration": calibration_of(loaded, built.job),
         "shared_by": built.job.network(0).sharing,
         "bound": built.bound,
@@ -339,7 +337,7 @@ def held(built: Run, policies: Iterable[str]) -> tuple[MemoryLimit, dict[str, Me
     policies : iterable of str
         Which of its policies.
     """
-    job, known = built.job, dict[str, WorkerMemory]()
+    job, known = with_gradients(built.job), dict[str, WorkerMemory]()
     limit, own = job.device_memory, job.strategy
     assumed = memory.assumed(job.optimizer, None if own is None else own.name)
     said: MemoryLimit = {"assumed": assumed, "limit_B": None if limit is None else round(limit)}

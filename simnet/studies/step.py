@@ -7,10 +7,8 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields
 
-import numpy as np
-
 from simnet.base import units as quantities
-from simnet.base.arrays import Floats
+from simnet.base.arrays import PERCENTS, percentiles
 from simnet.base.errors import InputError, nearest
 from simnet.costs.models import ModelProfile
 from simnet.costs.models import model as profile_of
@@ -40,9 +38,6 @@ SHARDINGS: Mapping[str, Callable[..., StepGraph]] = {
     "zero3": zero,
 }
 """What a step is made by."""
-
-PERCENTS = (50, 90, 99)
-"""Percentiles of the times of steps that are told: the least time within which so many of 100 steps are."""
 
 GROUPS: Mapping[str, Mapping[str, type[Limits | ZeroPlusPlus | SDP4Bit]]] = {
     "fsdp2": {"plus": ZeroPlusPlus},
@@ -90,7 +85,7 @@ class TimedSteps:
             "steps": {
                 name: {
                     "each_s": values.tolist(),
-                    **{f"p{percent}_s": value for percent, value in zip(PERCENTS, _percentiles(values), strict=True)},
+                    **{f"p{percent}_s": value for percent, value in zip(PERCENTS, percentiles(values), strict=True)},
                 }
                 for name, values in (("step", self.series.durations), ("exposed", self.series.exposed))
             },
@@ -139,7 +134,7 @@ class TimedSteps:
         rows = [
             [
                 name,
-                *map(quantities.format_seconds, (*_percentiles(values), float(values.min()), float(values.max()))),
+                *map(quantities.format_seconds, (*percentiles(values), float(values.min()), float(values.max()))),
             ]
             for name, values in (("whole", self.series.durations), ("exposed", self.series.exposed))
         ]
@@ -206,6 +201,7 @@ class Step(TimedSteps):
         """Return how long the step takes, and what memory a worker needs."""
         graph, memory = self.timing.graph, self.timing.memory()
         size, seconds = quantities.format_bytes, quantities.format_seconds
+        codes = "quantising takes no time; " if any(call.dtype == "int8" for call in graph.calls) else ""
         between = f"{graph.workers:,} workers" + (f" in {graph.replicas:,} replicas" if graph.replicas > 1 else "")
         return [
             f"{self.model}, {self.parameters:,} values, {self.sharding} between {between}: {self.takes()}",
@@ -213,8 +209,8 @@ class Step(TimedSteps):
             f"gradients {size(memory.gradients)}, optimiser {size(memory.optimizer)}, and for a while gathered "
             f"parameters {size(memory.gathered)}, gradients to be reduced {size(memory.reduced)}.",
             f"Assumed: a microbatch computes for {seconds(self.compute)}, {100 * self.backward:.3g} % of it backward, "
-            f"split between units by their entries ({self.source}); messages go by the stack {self.stack}. How far "
-            "such steps are off was not measured.",
+            f"split between units by their entries ({self.source}); {codes}messages go by the stack {self.stack}. "
+            "How far such steps are off was not measured.",
         ]
 
 
@@ -336,10 +332,6 @@ def timed(
         raise InputError(str(error), file="--algorithm") from None
     stack = name_of(found.network.stack)
     return Step(series, stack, profile.name, sharding, profile.parameters, whole, share, source)
-
-
-def _percentiles(values: Floats) -> list[float]:
-    return [float(one) for one in np.percentile(values, PERCENTS, method="inverted_cdf")]
 
 
 def _value(text: str, name: str) -> object:

@@ -10,7 +10,7 @@ from simnet.interchange.kinds import trace_prefix
 from simnet.network.stack import name_of
 from simnet.parallel import traced
 from simnet.parallel.series import repeated
-from simnet.parallel.timing import placed_with
+from simnet.parallel.timing import placed
 from simnet.studies import options
 from simnet.studies.step import TimedSteps
 from simnet.studies.timing import Place
@@ -68,7 +68,7 @@ def timed_trace(
     if len(found.placement) < ranks:
         raise InputError(f"has {ranks:,} ranks, the network places for {len(found.placement):,}", file=trace)
     try:
-        at = placed_with(
+        at = placed(
             step.graph,
             found.network,
             step.seconds,

@@ -3,21 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from typing import Any, NamedTuple, TypeVar
 
 from simnet.base import units
 from simnet.base.errors import InputError
 from simnet.costs.devices import DEFAULT, load_device
 from simnet.job import Job
-from simnet.job.memory import WorkerMemory, around, of_exchange, of_scheme
+from simnet.job.memory import WorkerMemory, around, of_exchange, of_scheme, with_gradients
 from simnet.policies import Candidate
 from simnet.report import memory
 from simnet.studies import options
 from simnet.studies.choosing.choices import Choice
 from simnet.studies.choosing.operating_point import VALUE, OperatingPoint
 from simnet.studies.choosing.rehearsals import first_rows
-from simnet.traces.source import shared
 
 MOST_WORKERS = 1024
 """The most workers whose schemes are made to see what they hold at an operating point."""
@@ -187,7 +185,7 @@ def on_job(job: Job, among: Sequence[Candidate]) -> Held:
     among : sequence of Candidate
         The exchanges.
     """
-    each, kept = {}, replace(job, source=shared(job.source))
+    each, kept = {}, with_gradients(job)
     for one in among:
         try:
             each[one.label] = of_exchange(kept, one)
