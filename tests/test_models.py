@@ -18,9 +18,17 @@ PUBLISHED = {
     "gpt2-xl": 1_557_611_200,
     "vit-paper": 132_863_336,
     "llama3-8b": 8_030_261_248,
+    # By hand: 12 L w^2 + 13 L w of blocks, w (50257 + 2048) and 2 w; 4 w^2 + 3 w i + 2 w a block, 2 x 32000 w and w.
+    "bert-large": 335_141_888,
+    "gpt-24x2048": 1_315_723_264,
+    "gpt-32x4096": 6_658_404_352,
+    "gpt-40x6144": 18_443_962_368,
+    "llama-8x512": 58_073_600,
+    "llama-24x2048": 1_339_082_752,
 }
 TENSORS = {"resnet18": 62, "resnet50": 161, "alexnet": 16, "vgg16": 32, "vit-paper": 22, "bert-base": 199, "gpt2": 148}
 TENSORS["gpt2-xl"] = 580
+TENSORS["bert-large"] = 391
 TENSORS["llama3-8b"] = 291
 
 

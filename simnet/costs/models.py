@@ -16,6 +16,9 @@ References
 .. [llama] "The Llama 3 Herd of Models", arXiv 2407.21783, Table 3: 32 layers, width 4,096, 14,336 inside, 32 heads, 8
    of them of keys and values; 128,256 rows as released.
 .. [torchtitan] github.com/pytorch/torchtitan, benchmarks/llama3_h100_202412_torchtitan.md, Table 1.
+.. [gpt] Sizes of D. Narayanan et al., SC 2021 (arXiv 2104.04473), Table 1, 18.4 billion of 40 layers of 6,144, and of
+   github.com/hpdps-group/SDP4Bit, README, 1.3 and 6.7 billion of 24 layers of 2,048 and 32 of 4,096; tensors of GPT-2.
+.. [galore] github.com/jiaweizzhao/GaLore, configs/llama_60m.json and llama_1b.json.
 """
 
 from __future__ import annotations
@@ -123,8 +126,9 @@ def names() -> list[str]:
 
     Examples
     --------
-    >>> names()
-    ['alexnet', 'bert-base', 'gpt2', 'gpt2-xl', 'llama3-8b', 'resnet18', 'resnet50', 'vgg16', 'vit-l-16', 'vit-paper']
+    >>> names()  # doctest: +NORMALIZE_WHITESPACE
+    ['alexnet', 'bert-base', 'bert-large', 'gpt-24x2048', 'gpt-32x4096', 'gpt-40x6144', 'gpt2', 'gpt2-xl',
+     'llama-24x2048', 'llama-8x512', 'llama3-8b', 'resnet18', 'resnet50', 'vgg16', 'vit-l-16', 'vit-paper']
     """
     return sorted(_MODELS)
 
@@ -276,10 +280,10 @@ def _bert(layers: int, width: int) -> Iterator[Layer]:
     yield from _weight_and_bias("pooler.dense", width, width)
 
 
-def _gpt2(layers: int, width: int) -> Iterator[Layer]:
+def _gpt2(layers: int, width: int, positions: int = 1024) -> Iterator[Layer]:
     # The output layer shares its weights with wte. The weights of a block stand as (inputs, outputs).
     yield Layer("wte.weight", (50257, width))
-    yield Layer("wpe.weight", (1024, width))
+    yield Layer("wpe.weight", (positions, width))
     block = {"ln_1": (("attn.c_attn", 1, 3), ("attn.c_proj", 1, 1)), "ln_2": (("mlp.c_fc", 1, 4), ("mlp.c_proj", 4, 1))}
     for index in range(layers):
         for norm, following in block.items():
@@ -315,6 +319,30 @@ def _llama3_8b() -> ModelProfile:
     times = (ComputeTime(2 * 8192 / 5762, 2, source, False),)
     layers = tuple(_llama(32, 4096, 14336, 1024, 128256))
     return ModelProfile("llama3-8b", layers, times, "transformers.LlamaForCausalLM, Meta-Llama-3-8B")
+
+
+def _gpt(layers: int, width: int) -> ModelProfile:
+    times, tensors = _estimate(1, 512, layers, width, 50257), tuple(_gpt2(layers, width, 2048))
+    return ModelProfile(
+        f"gpt-{layers}x{width}", tensors, times, "transformers.GPT2Model, in the sizes of [gpt]_", tied=("wte.weight",)
+    )
+
+
+def _llama_of(layers: int, width: int, inside: int) -> ModelProfile:
+    tensors = tuple(_llama(layers, width, inside, width, 32000))
+    times = _estimate(1, 256, layers, width, 32000)
+    return ModelProfile(f"llama-{layers}x{width}", tensors, times, "transformers.LlamaForCausalLM, sizes of [galore]_")
+
+
+def _bert_large() -> ModelProfile:
+    # The loss has an output layer of its own beside these tensors, of which little is computed.
+    source = "NVIDIA DeepLearningExamples, BERT-large, 128 tokens, V100 of 16 GB, FP32: 39.43 sequences/s"
+    return ModelProfile(
+        "bert-large",
+        tuple(_bert(24, 1024)),
+        (ComputeTime(8 / 39.43, 8, source, True),),
+        "transformers.BertModel, bert-large-uncased",
+    )
 
 
 def _published(figure_1a: float, implied: float, batch: int) -> tuple[ComputeTime, ComputeTime]:
@@ -365,6 +393,10 @@ _MODELS: dict[str, Callable[[], ModelProfile]] = {
     "bert-base": lambda: ModelProfile(
         "bert-base", tuple(_bert(12, 768)), _estimate(8, 128, 12, 768), "transformers.BertModel, bert-base-uncased"
     ),
+    "bert-large": _bert_large,
+    "gpt-24x2048": lambda: _gpt(24, 2048),
+    "gpt-32x4096": lambda: _gpt(32, 4096),
+    "gpt-40x6144": lambda: _gpt(40, 6144),
     "gpt2": lambda: ModelProfile(
         "gpt2",
         tuple(_gpt2(12, 768)),
@@ -379,6 +411,8 @@ _MODELS: dict[str, Callable[[], ModelProfile]] = {
         "transformers.GPT2Model, gpt2-xl",
         tied=("wte.weight",),
     ),
+    "llama-24x2048": lambda: _llama_of(24, 2048, 5461),
+    "llama-8x512": lambda: _llama_of(8, 512, 1376),
     "llama3-8b": _llama3_8b,
     "resnet18": lambda: _torchvision("resnet18", _resnet((2, 2, 2, 2), (3, 3), 1), _published(15e-3, 10e-3, 32)),
     "resnet50": lambda: _torchvision("resnet50", _resnet((3, 4, 6, 3), (1, 3, 1), 4), _published(28e-3, 25e-3, 64)),
@@ -389,6 +423,7 @@ _MODELS: dict[str, Callable[[], ModelProfile]] = {
 
 _ALIASES = {
     "bertbaseuncased": "bert-base",
+    "bertlargeuncased": "bert-large",
     "gpt2small": "gpt2",
     "gpt215b": "gpt2-xl",
     "llama318b": "llama3-8b",
