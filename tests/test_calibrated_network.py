@@ -12,7 +12,7 @@ from simnet.base.errors import InputError
 from simnet.calibration import Curve, Setting, load_cost_model
 from simnet.calibration.readers import write_tidy
 from simnet.calibration.readers.tables import table
-from simnet.calibration.step_model import fit_step_model
+from simnet.calibration.step_model import PARAMETERS, StepModel, fit_step_model
 from simnet.calibration.topology_links import Placement, links, on_nodes, placed
 from simnet.interchange import kind_of, read_fabric_network, read_network, write_nodelink
 from simnet.network import Network
@@ -63,6 +63,23 @@ def test_nodes_of_several_gpus_are_found_again_and_what_was_not_seen_is_said():
     alone = links(placed("multi_gpu_nodes"), fit_step_model(inside, nccl=True), inside)
     assert alone.parameters["multi_gpu_nodes"]["nodes"] == 1
     assert {"outer_latency", "outer_seconds_per_byte"} <= set(alone.undetermined)
+
+
+@pytest.mark.parametrize("smallest", [8.0, 2.0**16, 2.0**24])
+def test_latencies_are_what_a_step_costs_beside_its_bytes_whatever_the_smallest_size(smallest):
+    values = {
+        **dict.fromkeys(PARAMETERS, 1.0), "launch": 1e-4, "inner_latency": 2e-6, "outer_latency": 5e-5,
+        "inner_seconds_per_byte": 1e-11, "outer_seconds_per_byte": 1e-9, "gamma": 1e-30, "ll_byte_factor": 1e9,
+    }  # fmt: skip
+    steps = StepModel(False, tuple(values.values()))
+    curves = [Curve(Setting("all_reduce", 8, 2, "ring"), smallest * np.array([1, 2]), np.ones(2))]
+    star = links(placed("star"), steps, curves).parameters["star"]
+    assert (star["latency"], star["bandwidth"]) == pytest.approx((5e-5, 1e9), rel=1e-9)
+    alone = [Curve(Setting("all_reduce", 8, 1, "ring"), curves[0].sizes, np.ones(2))]
+    star = links(placed("star"), steps, alone).parameters["star"]
+    assert (star["latency"], star["bandwidth"]) == pytest.approx((2e-6, 1e11), rel=1e-9)
+    nodes = links(placed("multi_gpu_nodes"), steps, curves).parameters["multi_gpu_nodes"]
+    assert (nodes["intra_latency"], nodes["nic_latency"]) == pytest.approx((2e-6, 4.8e-5), rel=1e-9)
 
 
 class TestPlaces:

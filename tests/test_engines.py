@@ -405,6 +405,30 @@ def test_timelines_are_kept_and_links_under_one_signal_share_one():
     assert net.bandwidths.timelines(9.0, 9.1).since == 9.0
 
 
+@pytest.mark.parametrize("held", [1, 400])
+@pytest.mark.parametrize("work", [0.0, 0.02])
+def test_how_far_ahead_the_weather_is_looked_up_changes_nothing_where_a_schedule_recurs(monkeypatch, held, work):
+    draws = np.random.default_rng(3)
+    graph, P = topologies.star(5, 1e-3, 1e6), 5
+    weather = {link: Weather(steps(np.arange(400) * 0.05, draws.uniform(2e5, 2e6, 400))) for link in graph.edges}
+    # Some messages wait through many changes, and the first to send is the last rank, long before the others.
+    rounds = [Round(np.arange(P), (np.arange(P) + 1) % P, draws.uniform(1e4, 1e6, P), work * draws.random(P))] * 4
+    schedule = Schedule(P, [*rounds, Round([0, 4], [1, 0], [1e5, 1e7])])
+    start = np.array([1.5, 1.4, 1.3, 1.2, 0.0])
+
+    def times(network):
+        timing = network.time(schedule, start, messages=True)
+        return [timing.left.tolist(), timing.messages.sent.tolist(), timing.messages.arrived.tolist()]
+
+    far = times(Network(graph, weather, engine="vectorised"))
+    loops = SimpleNamespace(**{**vars(recurrence), **vars(course)})
+    monkeypatch.setattr(max_plus, "_loaded", lambda: loops)
+    monkeypatch.setattr(links, "_FIRST", 1)
+    monkeypatch.setattr(links, "_HELD", held)
+    network = Network(graph, weather, engine="vectorised")
+    assert [times(network) for _ in range(2)] == [far, far]
+
+
 def test_what_a_signal_cannot_tell_of_the_future_does_not_matter_before():
     def failing():
         yield [0.5, 1.0], [2e6, 1e6]
