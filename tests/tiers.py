@@ -3,8 +3,8 @@
 ``durations.csv`` has what the tests took that take half a second or more, the cases of one together, in a run on a
 machine with two busy cores. `make test` runs the shortest of those that need nothing beside ``.venv``, `make test-long`
 the next ones, `make test-extras` the shortest of those that need more, and `make slow` all that is left; of tests of
-several cases that are left, the first is run by `make test-long` or `make test-extras`. To measure them again, run each
-with ``--junitxml``, and give this script what it left:
+several short cases that are left, the first is run by `make test-long` or `make test-extras`. To measure them again,
+run all four with ``--junitxml``, as cases of one test may be in two of them, and give this script what they left:
 
     python tests/tiers.py fast.xml long.xml slow.xml extras.xml
 """
@@ -21,8 +21,11 @@ from xml.etree import ElementTree
 
 DURATIONS = Path(__file__).with_name("durations.csv")
 
-FAST, LONG, EXTRAS = 160.0, 600.0, 450.0
+FAST, LONG, EXTRAS = 120.0, 390.0, 380.0
 """Seconds of one process that each may take: `make test` and `make test-long` have two, `make test-extras` one."""
+
+CASE = 3.0
+"""Seconds of a case, up to which the first case of a test for which there is no time is run all the same."""
 
 LEAST = 0.5
 """Seconds of a test that counts; those below it, and new ones, are run by `make test`, or `make test-extras`."""
@@ -37,19 +40,25 @@ class Took(NamedTuple):
         As ``test_file.py::test_name``.
     seconds : float
         Of all its cases.
+    longest : float
+        Of the case that took longest.
     extras : bool
         Whether it needs more than ``.venv``.
     """
 
     test: str
     seconds: float
+    longest: float
     extras: bool
 
 
 @cache
 def _rows() -> dict[str, Took]:
     with DURATIONS.open(newline="", encoding="utf-8") as file:
-        rows = [Took(row["test"], float(row["seconds"]), row["extras"] == "yes") for row in csv.DictReader(file)]
+        rows = [
+            Took(row["test"], float(row["seconds"]), float(row["longest"]), row["extras"] == "yes")
+            for row in csv.DictReader(file)
+        ]
     return {row.test: row for row in rows}
 
 
@@ -67,7 +76,10 @@ def first(test: str) -> str | None:
     test : str
         As ``test_file.py::test_name``.
     """
-    return None if _rows()[test].extras else "long"
+    row = _rows()[test]
+    if row.longest > CASE:
+        return "slow"
+    return None if row.extras else "long"
 
 
 def assigned(rows: Iterable[Took]) -> dict[str, str]:
@@ -80,8 +92,8 @@ def assigned(rows: Iterable[Took]) -> dict[str, str]:
 
     Examples
     --------
-    >>> own = [Took("a", FAST, False), Took("b", LONG, False), Took("c", LONG + 1, False)]
-    >>> assigned([*own, Took("d", EXTRAS + 1, True)])
+    >>> own = [Took("a", FAST, 1, False), Took("b", LONG, 1, False), Took("c", LONG + 1, 1, False)]
+    >>> assigned([*own, Took("d", EXTRAS + 1, 1, True)])
     {'b': 'long', 'c': 'slow', 'd': 'slow'}
     """
     found = {}
@@ -96,21 +108,21 @@ def assigned(rows: Iterable[Took]) -> dict[str, str]:
     return found
 
 
-def measured(path: str) -> dict[str, float]:
-    """Return the seconds of each test of a run, by the file that pytest's ``--junitxml`` wrote.
+def measured(path: str) -> dict[str, list[float]]:
+    """Return the seconds of each case of each test of a run, by the file that pytest's ``--junitxml`` wrote.
 
     Parameters
     ----------
     path : str
         Of the file.
     """
-    found: dict[str, float] = defaultdict(float)
+    found: dict[str, list[float]] = defaultdict(list)
     for case in ElementTree.parse(path).iter("testcase"):
         folder, _, rest = case.attrib["classname"].partition(".")
         if folder == "tests" and rest.startswith("test_"):
             file, *inside = rest.split(".")
             test = "::".join([f"{file}.py", *inside, case.attrib["name"].partition("[")[0]])
-            found[test] += float(case.attrib["time"])
+            found[test].append(float(case.attrib["time"]))
     return found
 
 
@@ -126,11 +138,15 @@ def write(paths: Iterable[str]) -> None:
     if DURATIONS.exists():
         with DURATIONS.open(newline="", encoding="utf-8") as file:
             rows = {row["test"]: row for row in csv.DictReader(file)}
+    cases: dict[tuple[str, str], list[float]] = defaultdict(list)
     for path in paths:
         for test, seconds in measured(path).items():
-            rows[test] = {"test": test, "seconds": round(seconds, 1), "extras": "yes" if "extras" in path else "no"}
+            cases[test, "yes" if "extras" in path else "no"] += seconds
+    # Of a test with cases of both kinds those with extras count, which take longer.
+    for (test, extras), took in sorted(cases.items()):
+        rows[test] = {"test": test, "seconds": round(sum(took), 1), "longest": round(max(took), 1), "extras": extras}
     with DURATIONS.open("w", newline="", encoding="utf-8") as file:
-        writer = csv.DictWriter(file, ["test", "seconds", "extras"], lineterminator="\n")
+        writer = csv.DictWriter(file, ["test", "seconds", "longest", "extras"], lineterminator="\n")
         writer.writeheader()
         writer.writerows(rows[test] for test in sorted(rows) if float(rows[test]["seconds"]) >= LEAST)
 
