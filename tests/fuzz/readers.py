@@ -13,22 +13,18 @@ from tempfile import TemporaryDirectory
 from typing import Any, NamedTuple
 
 import numpy as np
-import pyarrow as pa
-import pyarrow.parquet as pq
 from safetensors.numpy import save
-from typer.testing import CliRunner
 
 import benchmark_logs
 import jobs
 import simnet
-from fuzz import mutations
+from fuzz import mutations, run_folders
 from scenario_texts import SMALL
 from simnet import topologies
 from simnet.base.plain_yaml import plain_yaml
 from simnet.calibration import readers as logs
 from simnet.calibration.cost_model_file import load_cost_model
 from simnet.calibration.platform import load_platform
-from simnet.cli import app
 from simnet.collectives import allreduce_ring
 from simnet.costs.devices import load_device
 from simnet.interchange import calibrated_network, chakra, goal, goal_binary, kinds, messages_csv, nodelink
@@ -39,7 +35,6 @@ from simnet.network.weather.files import trace_csv
 from simnet.policies import Fixed
 from simnet.scenario import load
 from simnet.studies.choosing import inputs, policy, policy_file
-from simnet.studies.reports import RunFolder
 from simnet.traces import converting, recorded
 
 ROOT = Path(simnet.__file__).parents[1]
@@ -361,109 +356,6 @@ def _read_checkpoint(folder):
     run_policy(_job(), "p", Fixed(jobs.AG), checkpoint=kept)
 
 
-# Tables of a run
-
-
-@cache
-def _run():
-    """Return the files of a run."""
-    with TemporaryDirectory() as folder:
-        (scenario := Path(folder, "a.yaml")).write_text(SMALL)
-        assert CliRunner().invoke(app, ["run", str(scenario), "--out", f"{folder}/out"]).exit_code == 0
-        return {one.name: one.read_bytes() for one in Path(folder, "out").iterdir() if one.is_file()}
-
-
-@cache
-def _built():
-    """Return the run of that scenario, which no mutation alters."""
-    with TemporaryDirectory() as folder:
-        (scenario := Path(folder, "a.yaml")).write_text(SMALL)
-        return load(scenario).build()
-
-
-def _make_run(random, folder):
-    """Write the folder of a run, with one of its tables mutated and valid as Parquet; of one in five the bytes."""
-    files = dict(_run())
-    name = random.choice(["iterations.parquet", "spans.parquet", "messages.parquet", "summary.json"])
-    if name == "summary.json":
-        told = json.loads(files[name])
-        changed = mutations.value(random, told)
-        files[name] = json.dumps(changed).encode(errors="surrogatepass")
-    elif random.random() < 0.2:
-        files[name] = mutations.content(random, files[name])
-    else:
-        files[name] = _mutated_table(random, files[name])
-    for name in ("summary.json", "scenario.lock.yaml", "iterations.parquet", "spans.parquet", "messages.parquet"):
-        (folder / name).write_bytes(files[name])
-
-
-def _mutated_table(random, file):
-    table = pq.read_table(io.BytesIO(file))
-    for _ in range(random.randint(1, 3)):
-        names = table.column_names
-        if not names or len(table) > 1_000:
-            break
-        place = random.randrange(len(names))
-        how = random.choice(["drop", "rename", "type", "nulls", "value", "rows", "many", "long", "bomb", "double"])
-        column = table.column(place)
-        if how == "drop":
-            table = table.remove_column(place)
-        elif how == "rename":
-            other = random.choice(["", "x", *names])
-            table = table.rename_columns([other if at == place else one for at, one in enumerate(names)])
-        elif how == "type":
-            made = [
-                [str(one) for one in column.to_pylist()],
-                [[one] for one in column.to_pylist()],
-                [{"x": one} for one in column.to_pylist()],
-                [str(one).encode() + b"\xff" for one in column.to_pylist()],
-                pa.array([0] * len(column), pa.timestamp("us")),
-                pa.array([True] * len(column)),
-                pa.array([2**63 + 1] * len(column), pa.uint64()),
-                pa.array(["x"] * len(column)).dictionary_encode(),
-            ]
-            table = table.set_column(place, names[place], pa.array(random.choice(made)))
-        elif how == "nulls":
-            table = table.set_column(place, names[place], pa.nulls(len(column), column.type))
-        elif how == "value":
-            numeric = pa.types.is_floating(column.type) or pa.types.is_integer(column.type)
-            values, junk = column.to_pylist(), [0, -1, 2**62] if numeric else ["", "x", "=1", "\x00", "ü" * 999]
-            junk = [*junk, 1e999, float("nan"), 1e308] if pa.types.is_floating(column.type) else junk
-            if values:
-                values[random.randrange(len(values))] = random.choice(junk)
-                with suppress(*_UNWRITABLE):
-                    table = table.set_column(place, names[place], pa.array(values, column.type))
-        elif how == "rows":
-            table = table.slice(0, random.randrange(len(table) + 1))
-        elif how == "many":
-            table = pa.concat_tables([table] * random.choice([2, 50]))
-        elif how == "bomb":
-            # A file of some kB, whose texts or numbers take more memory than there is.
-            count = random.choice([10**4, 10**6])
-            word = pa.array(["k" * random.choice([1, 10**5, 10**6])])
-            indices = np.zeros(count, dtype=np.int32)
-            columns = [
-                pa.DictionaryArray.from_arrays(indices, word)
-                if pa.types.is_string(one.type) or pa.types.is_large_string(one.type)
-                else pa.array(np.zeros(count, dtype="f8"))
-                for one in table.columns
-            ]
-            table = pa.Table.from_arrays(columns, names)
-        elif how == "long":
-            table = table.set_column(place, names[place], pa.array(["k" * 10_000] * len(column)))
-        else:
-            table = table.append_column(names[place], column)
-    buffer = io.BytesIO()
-    pq.write_table(table, buffer, compression=random.choice(["none", "zstd", "snappy"]))
-    return buffer.getvalue()
-
-
-def _read_run(folder):
-    found = RunFolder.read(folder)
-    found.iterations  # noqa: B018
-    found.recorded(_built())
-
-
 # Schedules and networks
 
 
@@ -509,7 +401,7 @@ READERS = {
     "recording": Reader(_make_recording, _read_recording),
     "archive": Reader(_make_archive, _read_archive),
     "checkpoint": Reader(_make_checkpoint, _read_checkpoint),
-    "run": Reader(_make_run, _read_run),
+    "run": Reader(run_folders.make, run_folders.read),
     "weather": _text(lambda _: WEATHER, "a.csv", trace_csv),
     "goal": _text(_as_text(_written(lambda path: goal.write_goal(RING, path), "a")), "a.goal", _read_schedule),
     "goal-binary": _content(

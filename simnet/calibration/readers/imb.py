@@ -18,7 +18,7 @@ from pathlib import Path
 
 from simnet.calibration.readers.conventions import NON_BLOCKING, collective, collective_in
 from simnet.calibration.readers.lines import bare, read_lines
-from simnet.calibration.readers.tables import MAX_RANKS, Collector, Row, mpi_row, printed, reader, whole
+from simnet.calibration.readers.tables import MAX_RANKS, MAX_WHOLE, Collector, Row, mpi_row, printed, reader, whole
 
 TITLE = re.compile(r"#\s*Benchmarking\s+(?:Multi-)?(\w{1,40})")
 """What heads a table."""
@@ -156,12 +156,12 @@ def _throughput(cells: Mapping[str, str], name: str) -> str | None:
     rate = printed(cells.get("Mbytes/sec", ""))
     time = printed(cells.get("t_max[usec]", cells.get("t[usec]", "")), -6)
     size = whole(cells.get("#bytes", ""))
-    if rate is None or time is None or size is None or name not in _MESSAGES:
+    if rate is None or time is None or time.value <= 0 or size is None or name not in _MESSAGES:
         return None
     sent = float(_MESSAGES[name] * size)
     per_second = printed(cells.get("Msg/sec", ""))
     if per_second is not None:
-        sent *= max(round(per_second.value * time.value), 1)
+        sent *= max(round(min(per_second.value * time.value, MAX_WHOLE)), 1)
     for megabyte in (1e6, 2**20):
         low = sent / (time.value + time.half) / megabyte
         high = sent / max(time.value - time.half, 1e-30) / megabyte

@@ -302,13 +302,15 @@ def table(rows: Iterable[Row], extra: Sequence[str] = ()) -> pd.DataFrame:
     [1e-05]
     """
     listed = list(rows)
+    # One index for all, as putting many together takes a fourth of the time of a short log.
+    index = pd.RangeIndex(len(listed))
     made: dict[str, pd.Series] = {}
     for name, form in COLUMNS.items():
         values = [_MISSING.get(form) if row.get(name) is None else row[name] for row in listed]
-        made[name] = pd.Series(values, dtype=_TYPES[form])
+        made[name] = pd.Series(values, index, dtype=_TYPES[form])
     for name in extra:
-        made[name] = pd.Series([row.get(name) for row in listed])
-    return pd.DataFrame(made)
+        made[name] = pd.Series([row.get(name) for row in listed], index)
+    return pd.DataFrame(made, index)
 
 
 def _number(found: object) -> float:
