@@ -47,7 +47,7 @@ def holds(name, rows):
     """Check that a reproduction has the rows that it says, all within their tolerance, and its section in the page."""
     one = REPRODUCTIONS[name]
     assert len(rows) == one.values
-    assert [row for row in rows if row.passes is False] == []
+    assert [row for row in rows if row.fails] == []
     assert (one.kind == "orientation") == (outcome(rows).judged == 0)
     text = PAGE.read_text(encoding="utf-8")
     assert page.section(one, rows) in text
@@ -164,6 +164,22 @@ def test_bounds_are_what_they_say(theirs, ours, tolerance, absolute):
     assert least.passes or ours < theirs
     error = theirs - ours if absolute else theirs / ours - 1
     assert equal.error == pytest.approx(error, rel=1e-9, abs=1e-12)
+
+
+def test_rows_known_to_be_outside_are_judged_and_said():
+    rows = rows_of("streaming-table-1")
+    hours = [row for row in rows if row.unit == "h"]
+    # Every published hour has a tolerance, what its digits leave open, and four are outside of it.
+    assert len(hours) == 9
+    assert all(row.tolerance is not None and 0 < row.tolerance < 0.04 for row in hours)
+    assert [row.what for row in hours if row.passes is False] == [row.what for row in hours if row.beyond]
+    assert (outcome(rows).judged, outcome(rows).passed, outcome(rows).status) == (12, 8, "4 outside, as said")
+    assert did("streaming-table-1", "--check").exit_code == 0
+    # What is said to be outside, and is not, is as wrong as what is not said.
+    assert Row("a", 1.0, 1.0, "", 0.1, beyond=True).fails
+    assert Row("a", 1.0, 2.0, "", 0.1).fails
+    one_more = outcome([*rows, Row("a", 1.0, 2.0, "", 0.1)])
+    assert one_more.status == "5 outside"
 
 
 def test_names_and_rows_without_tolerance():

@@ -219,7 +219,7 @@ def reproduce(
     elif not terminal.quiet():
         _show(found)
     _write(found, out, markdown, force)
-    outside = [f"{name}: {row.what}" for name, rows in found.items() for row in rows or () if row.passes is False]
+    outside = [f"{name}: {row.what}" for name, rows in found.items() for row in rows or () if row.fails]
     if check and outside:
         typer.echo("outside its tolerance: " + "; ".join(outside), err=True)
         raise typer.Exit(1)

@@ -151,7 +151,8 @@ def section(one: Reproduction, rows: Sequence[Row] | None) -> str:
         lines += [*head, *map(_line, rows)]
     elif found.worst is not None:
         within = f"{found.rows} values, {found.passed} of {found.judged} within their tolerance; the worst:"
-        shown = [found.worst, *(row for row in rows if row.tolerance is None)]
+        others = (row for row in rows if row.beyond or row.tolerance is None)
+        shown = [found.worst, *(row for row in others if row is not found.worst)]
         lines += [within, "", *head, *map(_line, shown)]
     else:
         lines += [f"{found.rows} values, {found.passed} of {found.judged} the same."]
@@ -164,7 +165,7 @@ def _wrapped(text: str, indent: str = "") -> str:
 
 def cells(row: Row) -> tuple[str, ...]:
     """Return what a table says of a row: value, published, ours, unit, error, tolerance, verdict."""
-    passes = {True: "pass", False: "FAIL", None: "-"}[row.passes]
+    passes = {True: "pass", False: "outside" if row.beyond else "FAIL", None: "-"}[row.passes]
     return row.what, value(row.published), value(row.ours), row.unit, error(row), tolerance(row), passes
 
 

@@ -52,6 +52,8 @@ class Row(NamedTuple):
         Whether error and tolerance are amounts in `unit`, not parts.
     relation : {"=", "<=", ">="}
         What ours is to be with respect to the published value.
+    beyond : bool
+        Whether it is known to be outside its tolerance, which its reproduction says.
 
     Examples
     --------
@@ -68,6 +70,7 @@ class Row(NamedTuple):
     tolerance: float | None
     absolute: bool = False
     relation: Relation = "="
+    beyond: bool = False
 
     @property
     def error(self) -> float:
@@ -87,6 +90,17 @@ class Row(NamedTuple):
         if self.tolerance is None:
             return None
         return self.excess <= self.tolerance + _ROUNDING
+
+    @property
+    def fails(self) -> bool:
+        """Whether the error is not within the tolerance where it is meant to be, or is within where it is known not to.
+
+        Examples
+        --------
+        >>> Row("hours", 109.0, 107.4, "h", 0.01).fails, Row("hours", 109.0, 107.4, "h", 0.01, beyond=True).fails
+        (True, False)
+        """
+        return self.passes is not None and self.passes == self.beyond
 
     @property
     def excess(self) -> float:
@@ -181,6 +195,8 @@ class Outcome(NamedTuple):
         Those that have a tolerance.
     passed : int
         Those of them that are within it.
+    beyond : int
+        Those that are outside, and known to be.
     worst : Row or None
         The row of largest error among those that have a tolerance, in parts of it, or among all if none has; None for
         names alone.
@@ -189,6 +205,7 @@ class Outcome(NamedTuple):
     rows: int
     judged: int
     passed: int
+    beyond: int
     worst: Row | None
 
     @property
@@ -196,7 +213,8 @@ class Outcome(NamedTuple):
         """Say it in a word or two."""
         if not self.judged:
             return "no tolerance"
-        return "pass" if self.passed == self.judged else f"{self.judged - self.passed} outside"
+        outside = self.judged - self.passed
+        return "pass" if not outside else f"{outside} outside{', as said' if outside == self.beyond else ''}"
 
 
 def outcome(rows: Sequence[Row]) -> Outcome:
@@ -210,7 +228,8 @@ def outcome(rows: Sequence[Row]) -> Outcome:
     judged = [row for row in rows if row.passes is not None]
     numbers = [row for row in judged or rows if not isinstance(row.ours, str)]
     worst = max(numbers, key=lambda row: row.excess / (row.tolerance or 1), default=None)
-    return Outcome(len(rows), len(judged), sum(row.passes is True for row in judged), worst)
+    passed, beyond = (sum(one) for one in ([row.passes is True for row in judged], [row.beyond for row in judged]))
+    return Outcome(len(rows), len(judged), passed, beyond, worst)
 
 
 def as_frame(rows: Sequence[Row]) -> pd.DataFrame:
