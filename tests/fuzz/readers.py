@@ -21,7 +21,7 @@ import simnet
 from fuzz import mutations, run_folders
 from scenario_texts import SMALL
 from simnet import topologies
-from simnet.base.plain_yaml import plain_yaml
+from simnet.base.plain_yaml import plain_yaml, yaml_text
 from simnet.calibration import readers as logs
 from simnet.calibration.cost_model_file import load_cost_model
 from simnet.calibration.platform import load_platform
@@ -65,15 +65,16 @@ def _content(sample, name, read):
     return Reader(make, lambda folder: read(folder / name))
 
 
-def _yaml(sample, name, read):
+def _yaml(texts, name, read):
     """Return a reader of YAML, of which values are mutated, or the text."""
 
-    parsed = cache(lambda found: plain_yaml(found, name).value)
+    @cache
+    def samples(short):
+        return [(text, plain_yaml(text, name).value) for text in (map(_shortened, texts()) if short else texts())]
 
     def make(random, folder):
-        found = sample(random)
+        found, value = random.choice(samples(random.random() < 0.9))
         if random.random() < 0.5:
-            value = parsed(found)
             # JSON is YAML, and holds all that a mutation may make.
             found = json.dumps(mutations.value(random, value), indent=random.choice([None, 1]))
             found = found.replace("NaN", ".nan").replace("Infinity", ".inf")
@@ -84,36 +85,32 @@ def _yaml(sample, name, read):
     return Reader(make, lambda folder: read(folder / name))
 
 
-def _shipped(folder, pattern="*.yaml"):
-    """Return what chooses one of the files that come with simnet, the short ones."""
+def _shortened(text):
+    """Return a file with as many values, its prose cut and its numbers rounded: to read it takes as long as it is."""
 
-    @cache
-    def texts():
-        return [
-            one.read_text(encoding="utf-8")
-            for one in sorted((ROOT / folder).glob(pattern))
-            if one.stat().st_size < 8_000
-        ]
+    def short(value):
+        if isinstance(value, dict):
+            return {key: short(one) for key, one in value.items()}
+        if isinstance(value, list):
+            return [short(one) for one in value]
+        return float(f"{value:.3g}") if isinstance(value, float) else value[:30] if isinstance(value, str) else value
 
-    return lambda random: random.choice(texts())
-
-
-def _scenario(random):
-    return random.choice([SMALL, SMALL, *_scenarios()])
+    return yaml_text(short(plain_yaml(text, "sample").value), width=100)
 
 
-@cache
+def _shipped(folder, *names):
+    """Return what gives the files of these names that come with simnet."""
+    return lambda: [(ROOT / folder / f"{one}.yaml").read_text(encoding="utf-8") for one in names]
+
+
 def _scenarios():
-    return [(ROOT / "scenarios" / f"{name}.yaml").read_text(encoding="utf-8") for name in ("quickstart", "moo_wan")]
+    found = [(ROOT / "scenarios" / f"{name}.yaml").read_text(encoding="utf-8") for name in ("quickstart", "moo_wan")]
+    return [SMALL, SMALL, *found]
 
 
 def _read_scenario(path):
     loaded = load(path)
     return loaded.lock()
-
-
-def _fabric(random):
-    return random.choice(_fabrics())
 
 
 @cache
@@ -393,10 +390,20 @@ def _read_log(path):
 
 
 READERS = {
-    "scenario": _yaml(_scenario, "a.yaml", _read_scenario),
-    "device": _yaml(_shipped("simnet/data/devices"), "a.yaml", load_device),
-    "platform": _yaml(_shipped("simnet/calibration/platforms"), "a.yaml", load_platform),
-    "fabric": _yaml(_fabric, "a.yaml", _read_fabric),
+    "scenario": _yaml(_scenarios, "a.yaml", _read_scenario),
+    "device": _yaml(
+        _shipped("simnet/data/devices", "ideal", "artopk-tables", "v100-torch1.5", "a100-torch2.6"),
+        "a.yaml",
+        load_device,
+    ),
+    "platform": _yaml(
+        _shipped(
+            "simnet/calibration/platforms", "dgx-1", "dgx-h100", "aws-p3dn", "h100-sockets", "oci-mi300x", "gb200-nvl72"
+        ),
+        "a.yaml",
+        load_platform,
+    ),
+    "fabric": _yaml(_fabrics, "a.yaml", _read_fabric),
     "policy table": Reader(_make_policy_table, lambda folder: policy_file.load_policy(folder / "a.json")),
     "recording": Reader(_make_recording, _read_recording),
     "archive": Reader(_make_archive, _read_archive),

@@ -11,6 +11,7 @@ from functools import wraps
 from pathlib import Path
 from typing import Literal, NamedTuple, NoReturn, TypeAlias
 
+import numpy as np
 import pandas as pd
 
 from simnet.base.errors import InputError
@@ -76,7 +77,12 @@ BETWEEN_NODES = 1e-7
 SLACK = 1e-6
 """Relative error that numbers may have beyond what is printed: products were rounded too."""
 
-_TYPES = {"text": "object", "whole": "Int64", "number": "float64", "flag": "boolean"}
+_TYPES = {
+    "text": np.dtype(object),
+    "whole": pd.Int64Dtype(),
+    "number": np.dtype(float),
+    "flag": pd.BooleanDtype(),
+}
 _MISSING: Mapping[str, object] = {"text": "", "number": math.nan}
 _NUMBER = re.compile(r"[-+]?(?:\d{1,40}(?:\.\d{0,40})?|\.\d{1,40})(?:[eE][-+]?\d{1,3})?", re.ASCII)
 
@@ -302,12 +308,17 @@ def table(rows: Iterable[Row], extra: Sequence[str] = ()) -> pd.DataFrame:
     [1e-05]
     """
     listed = list(rows)
-    # One index for all, as putting many together takes a fourth of the time of a short log.
-    index = pd.RangeIndex(len(listed))
-    made: dict[str, pd.Series] = {}
-    for name, form in COLUMNS.items():
-        values = [_MISSING.get(form) if row.get(name) is None else row[name] for row in listed]
-        made[name] = pd.Series(values, index, dtype=_TYPES[form])
+    # Columns take the most of the time of a short log, and of most of them nothing is known.
+    index, known = pd.RangeIndex(len(listed)), {name for row in listed for name, one in row.items() if one is not None}
+    missing = {form: pd.Series([_MISSING.get(form)] * len(listed), index, kind) for form, kind in _TYPES.items()}
+    made = {name: missing[form] for name, form in COLUMNS.items()}
+    made |= {
+        name: pd.Series(
+            [_MISSING.get(form) if row.get(name) is None else row[name] for row in listed], index, _TYPES[form]
+        )
+        for name, form in COLUMNS.items()
+        if name in known
+    }
     for name in extra:
         made[name] = pd.Series([row.get(name) for row in listed], index)
     return pd.DataFrame(made, index)
