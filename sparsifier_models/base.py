@@ -231,6 +231,8 @@ class Sparsifier(ABC):
         Whether messages depend on the density, and on whose turn it is, alone: not on the gradients.
     restarts : bool
         Whether it may begin afresh, as among other workers: no exchange of it is of another kind for being the first.
+    kept_beside : tuple of str
+        Arrays with a row of each worker that hold what it keeps back beside the residual, and goes where that goes.
     by_tensors : bool
         Whether it works on the rows and columns of tensors, which a part of a gradient cuts through.
     moments : tuple of str
@@ -270,6 +272,7 @@ class Sparsifier(ABC):
     fixed_volume: bool = False
     period: int = 1
     restarts: ClassVar[bool] = True
+    kept_beside: ClassVar[tuple[str, ...]] = ()
     by_tensors: ClassVar[bool] = False
     moments: ClassVar[tuple[str, ...]] = ()
     costs: ClassVar[tuple[Cost, ...]] = ()

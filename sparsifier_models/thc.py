@@ -152,6 +152,7 @@ class THC(Sparsifier):
     option_type = THCOptions
     options: THCOptions
     reads_gradients = False
+    kept_beside = ("padding_error",)
 
     def __init__(self, workers: int, parameters: int, density: float = 1.0, **options: Any) -> None:
         super().__init__(workers, parameters, density, **options)

@@ -18,6 +18,7 @@ from simnet.job.job import LocalSteps
 from simnet.job.local_steps import started
 from simnet.policies import Candidate, Fixed
 from simnet.scenario import load
+from simnet.sparsifier_models import create as sparsifier
 from simnet.strategies import SGD, Averaging, Replicas, create
 
 WORKERS, ENTRIES = 5, 40
@@ -78,6 +79,27 @@ def test_mass_balances_whoever_comes_goes_or_is_late(scheme, data):
         if not model.transforms:
             np.testing.assert_allclose(out, held, atol=1e-6 * max(1.0, float(np.abs(held).max())) * WORKERS)
         assert sync.schedule.n_ranks == on_time.sum()
+
+
+def test_what_thc_keeps_back_of_its_padding_goes_with_its_worker():
+    # 40 entries are padded to 64.
+    replicas = Replicas(WORKERS, np.zeros(ENTRIES, np.float32), seed=3)
+    strategy = create("dataparallel", replicas, inner=SGD(0.1), averaging=Averaging("thc", 1.0))
+    (model,) = strategy.schemes
+    draws = np.random.default_rng(2)
+    for crew in (np.arange(WORKERS), np.array([0, 2, 3]), np.array([1, 2]), np.arange(WORKERS)):
+        before = {name: getattr(model, name).copy() for name in ("residual", "padding_error")}
+        alone = sparsifier("thc", crew.size, ENTRIES, 1.0, seed=3, layers=replicas.layers)
+        alone.iteration = model.iteration
+        alone.residual, alone.padding_error = before["residual"][crew], before["padding_error"][crew]
+        gradients = draws.standard_normal((crew.size, ENTRIES)).astype(np.float32)
+        (sync,) = strategy.step(gradients, crew).syncs
+        np.testing.assert_array_equal(sync.exchange.update, alone.exchange(gradients).update)
+        others = np.setdiff1d(np.arange(WORKERS), crew)
+        for name, kept in before.items():
+            np.testing.assert_array_equal(getattr(model, name)[crew], getattr(alone, name))
+            np.testing.assert_array_equal(getattr(model, name)[others], kept[others])
+        assert model.padding_error[crew].any(axis=1).all()
 
 
 def test_what_comes_too_late_is_lost_without_error_feedback_and_said():
@@ -193,6 +215,30 @@ def test_who_was_late_comes_back_though_parameters_take_longer_than_the_deadline
     assert missed[:2] == [1, 2]
     assert 6 <= len(missed) <= 7
     assert 2 in crews(found)[-1]
+
+
+@pytest.mark.parametrize("notice", [True, False])
+@pytest.mark.parametrize("back", [math.inf, 2.2 * COMPUTE])
+def test_who_is_late_has_to_compute_its_part_though_all_others_leave(notice, back):
+    # Worker 2 takes ten times as long at first, and the others are gone, with this exchange or while it is under way.
+    class First(Compute):
+        def seconds(self, seed, iteration, workers):
+            found = np.full(workers, self.mean)
+            found[2] *= 1.0 if iteration else 10.0
+            return found
+
+    leaves = COMPUTE + (1e-4 if notice else ring_seconds(3) + 1e-4)
+    away = [Absence(one, leaves, back if one else math.inf, notice) for one in (0, 1, 3)]
+    found = ran(job(compute=First(COMPUTE), deadline=0.005, absences=away, patience=0.02, iterations=12))
+    assert crews(found)[0] == {0, 1, 3}
+    begins = found.iterations["start_s"].to_numpy()
+    alone = next(number for number, crew in enumerate(crews(found)) if 2 in crew)
+    # Nobody has parameters for it but itself, or it gets them from those that came back before it was done.
+    assert begins[alone] >= 10 * COMPUTE - 1e-12
+    if back == math.inf:
+        assert begins[alone] == pytest.approx(10 * COMPUTE, rel=1e-12)
+    else:
+        assert begins[alone] >= 10 * COMPUTE + MODEL - 1e-12
 
 
 def test_all_may_leave_without_notice_and_come_back():

@@ -6,18 +6,24 @@ from dataclasses import replace
 import numpy as np
 import pandas as pd
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from commands import did, refused
-from jobs import AG, BANDWIDTH, DENSE, LATENCY, Source, check_split, job_on, star
-from simnet import strategies
+from jobs import AG, BANDWIDTH, DENSE, LATENCY, RING, Source, check_split, job_on, star
+from simnet import strategies, topologies
 from simnet.base.errors import InputError
 from simnet.costs import ring_allreduce
 from simnet.costs.devices import load_device
-from simnet.job import Compute, LocalSteps, Overlap, run_policy
+from simnet.job import Checkpoint, Compute, LocalSteps, Overlap, run_policy
 from simnet.job.local_steps import StrategySet, started
-from simnet.policies import Candidate, Fixed
+from simnet.network import Network
+from simnet.policies import Candidate, Fixed, Flexible, Monitor, OneStepOracle, Ramp, closed_form
+from simnet.policies.moo import Moo, Search
 from simnet.scenario import load
-from simnet.strategies import SGD
+from simnet.strategies import SGD, Averaging
+from simnet.studies.exporting import exchange
+from simnet.studies.iteration import predict_job, spread_of
 from simnet.traces.live import train
 
 COMPUTE, WHOLE = 0.01, float("inf")
@@ -227,10 +233,135 @@ def test_an_exchange_that_would_end_in_the_middle_of_an_iteration_is_refused(mon
         under("streaming")
 
 
-def test_a_strategy_with_several_exchanges_is_refused():
-    job = job_on(star(), strategy=strategy("diloco"))
-    with pytest.raises(ValueError, match="keeps to one exchange"):
+# Policies that switch
+
+
+OK = Candidate("ok", "oktopk")
+# Latencies and bandwidths between which it turns which exchange is the fastest.
+CHANGING = [
+    (first, Network(topologies.star(4, latency, bandwidth)))
+    for first, latency, bandwidth in ((0, 1e-5, 1e5), (3, 0.05, 1e7), (5, 1e-5, 1e5))
+]
+SWITCHING = {
+    "flexible": lambda: Flexible([AG, RING, DENSE], Monitor(every=0.0)),
+    "oracle": lambda: OneStepOracle([AG, OK, RING]),
+    "moo": lambda: Moo([AG, RING], Monitor(every=0.0), Search(densities=(0.3, 0.1), tries=2)),
+}
+
+
+@pytest.mark.parametrize("name", list(SWITCHING))
+def test_policies_under_data_parallelism_do_as_in_the_job_without_a_strategy(name):
+    changes = {"compute": Compute(COMPUTE, spread=0.2), "device": "v100", "stages": CHANGING}
+    own = strategy("dataparallel", candidate=AG, inner=SGD(0.1))
+    found = run_policy(job_on(None, 4, 8, strategy=own, **changes), "p", SWITCHING[name]())
+    expected = run_policy(job_on(None, 4, 8, **changes), "p", SWITCHING[name]())
+    assert expected.iterations["choice"].nunique() > 1
+    pd.testing.assert_frame_equal(found.iterations, expected.iterations, check_exact=True)
+    pd.testing.assert_frame_equal(found.workers, expected.workers, check_exact=True)
+
+
+@pytest.mark.parametrize("name", ["flexible", "oracle"])
+def test_local_sgd_after_every_step_switches_as_data_parallelism_by_plain_descent_does(name):
+    # Parameters go by exchanges that keep nothing back.
+    rings = [Candidate(one, "dense", {"algorithm": one}) for one in ("ring", "tree")]
+    make = (lambda: Flexible(rings, Monitor(every=0.0))) if name == "flexible" else (lambda: OneStepOracle(rings))
+    frames = []
+    for strategy_name, more in SAME.items():
+        own = strategy(strategy_name, candidate=rings[0], inner=SGD(0.1), **more)
+        frames.append(run_policy(job_on(None, 4, 7, stages=CHANGING, strategy=own), "p", make()).iterations)
+    assert frames[0]["choice"].nunique() == 2
+    for column in ("choice", "iteration_s", "bytes_sent_B"):
+        assert frames[0][column].tolist() == frames[1][column].tolist()
+
+
+def test_a_policy_chooses_the_exchange_and_the_density_of_each_outer_step():
+    own = strategy("diloco")
+    job = job_on(None, 4, 7, stages=CHANGING, strategy=own, density=[Ramp(3, 0.2, 0.05), Ramp(1, 0.05, 0.05)])
+    found = run_policy(job, "p", Flexible([AG, RING, DENSE], Monitor(every=0.0))).iterations
+    forms = {one.label: closed_form(one) for one in (AG, RING, DENSE)}
+    for row in found.to_dict("records"):
+        latency, bandwidth = row["latency_s"], row["bandwidth_Bps"]
+        costs = {name: float(form(latency, 1 / bandwidth, 800.0, row["density"], 4)) for name, form in forms.items()}
+        assert row["choice"] == min(costs, key=costs.get)
+        # With as many entries of the pseudo-gradient as that has, whatever it is after.
+        if row["choice"] == "AG":
+            assert row["actual_density"] >= row["density"] - 1e-9
+    assert found["choice"].nunique() > 1
+    assert found["compute_s"].to_numpy() == pytest.approx(3 * COMPUTE, rel=1e-9)
+
+
+@pytest.mark.parametrize("bucket", [None, WHOLE], ids=["tensors", "whole"])
+@settings(max_examples=10, deadline=None)
+@given(st.lists(st.integers(0, 2), min_size=2, max_size=6), st.integers(0, 2**32 - 1))
+def test_what_one_scheme_keeps_back_the_next_one_sends(bucket, turns, seed):
+    source = Source(3)
+    made = started(source, "dataparallel", {"inner": SGD(0.1)}, AG, bucket=bucket)
+    for scheme, options in (("oktopk", {}), ("artopk", {"collective": "ring"})):
+        made.offer(Averaging(scheme, 0.1, options, bucket=60 * 4 if scheme == "artopk" else bucket))
+    draws = np.random.default_rng(seed)
+    for model in made.schemes:
+        model.density = 0.1
+    before = np.zeros(source.parameters)
+    for turn in turns:
+        made.switch(turn)
+        gradients = draws.standard_normal((3, source.parameters)).astype(np.float32)
+        syncs = made.step(gradients).syncs
+        update = np.concatenate([one.exchange.update for one in syncs]).astype(np.float64)
+        kept = np.concatenate([model.residual for model in made.schemes], axis=1).astype(np.float64).sum(axis=0)
+        np.testing.assert_allclose(3 * update + kept, before + gradients.sum(axis=0), atol=1e-5)
+        before = kept
+
+
+def test_a_strategy_that_switches_resumes_to_the_same(tmp_path):
+    job = job_on(None, 4, 7, stages=CHANGING, strategy=strategy("streaming"))
+
+    class StopError(Exception):
+        pass
+
+    def stop(done):
+        if done == 4:
+            raise StopError
+
+    def ran(**changes):
+        return run_policy(job, "p", Flexible([AG, RING], Monitor(every=0.0)), **changes).iterations
+
+    whole, path = ran(), tmp_path / "kept"
+    assert whole["choice"].iloc[:4].nunique() == 2
+    with pytest.raises(StopError):
+        ran(checkpoint=Checkpoint(path, "job", every=0.0), progress=stop)
+    assert ran(checkpoint=Checkpoint(path, "job", every=0.0)).equals(whole)
+
+
+def test_a_policy_is_told_how_much_a_fragment_has():
+    seen = []
+
+    class Asked(Fixed):
+        def shortlist(self, context):
+            seen.append(context.message)
+            return super().shortlist(context)
+
+    made = started(Source(), "streaming", SETTINGS["streaming"], DENSE)
+    own = replace(strategy("streaming"), shares=made.shares)
+    run_policy(job_on(star(), 4, 4, strategy=own), "p", Asked(DENSE))
+    assert seen == pytest.approx([4 * 60, 4 * 100, 4 * 40, 4 * 60])
+    loaded = load("quickstart", ["job.iterations=4", "job.strategy={name: streaming, period: 4, fragments: 2}", *FIXED])
+    assert sum(loaded.build().job.strategy.shares) == pytest.approx(1)
+
+
+@pytest.mark.parametrize(
+    ("name", "options", "why"),
+    [
+        ("delayed", {"period": 3}, "over the links of the iteration after"),
+        ("sparta", {"inner": SGD(0.1)}, "what is exchanged is its own"),
+    ],
+)
+def test_strategies_that_cannot_switch_say_why(name, options, why):
+    job = job_on(star(), strategy=LocalSteps(name, options, 3))
+    with pytest.raises(ValueError, match=f"a policy keeps to one exchange, as .*{why}"):
         StrategySet(job, [DENSE, AG])
+    forgets = Candidate("forgets", "topk", {"error_feedback": False})
+    with pytest.raises(ValueError, match=r"without \(forgets\): the residual"):
+        StrategySet(job_on(star(), strategy=strategy("diloco")), [AG, forgets])
 
 
 SCENARIO = ["job.iterations=4", "job.strategy={name: diloco, period: 5}"]
@@ -240,7 +371,7 @@ FIXED = ["policies={AG: {fixed: AG}}"]
 @pytest.mark.parametrize(
     ("fields", "said"),
     [
-        (SCENARIO, "policies.flexible: must be fixed: under job.strategy a policy keeps to one exchange"),
+        (["job.strategy={name: eager, period: 5}"], "policies.flexible: eager: a policy keeps to one exchange"),
         (["job.strategy={name: dilco}"], "there is no strategy 'dilco': did you mean 'diloco'?"),
         (["job.strategy={name: diloco, perod: 5}"], "job.strategy.perod: there is no such option of diloco"),
         (["job.strategy={name: diloco, period: 0}", *FIXED], "period must be"),
@@ -260,9 +391,92 @@ def test_what_a_strategy_does_not_go_with_is_said(fields, said):
         load("quickstart", fields).build()
 
 
-def test_commands_that_do_not_follow_a_strategy_refuse_it(tmp_path):
-    fields = [word for one in (*SCENARIO, *FIXED) for word in ("--set", one)]
-    assert "job.strategy: must be left out" in refused("predict", "job", "--scenario", "quickstart", *fields)
+# What is predicted and exported of jobs under a strategy
+
+PLAIN = ["job.iterations=5", "job.update=2 ms", "policies={AG: {fixed: AG}, flexible: {flexible: {probe_every: 0 s}}}"]
+PARALLEL = "job.strategy={name: dataparallel, inner: {sgd: {lr: 0.1}}, bucket: 1 GiB}"
+
+
+def test_iterations_under_data_parallelism_are_predicted_as_without_a_strategy():
+    plain, found = (predict_job(load("quickstart", fields)) for fields in (PLAIN, [*PLAIN, PARALLEL]))
+    pd.testing.assert_frame_equal(found.iterations, plain.iterations, rtol=1e-12)
+    assert (plain.strategy, plain.steps, found.strategy, found.steps) == ("", 1, "dataparallel", 1)
+    assert {**found.figures(), "strategy": "", "inner_steps": 1} == {
+        **plain.figures(),
+        "strategy": "",
+        "inner_steps": 1,
+    }
+
+
+def test_rounds_are_predicted_part_by_part_and_take_what_a_run_of_them_takes():
+    own = "job.strategy={name: diloco, period: 5, bucket: 1 GiB}"
+    predicted = predict_job(load("quickstart", [*PLAIN, own]))
+    run = load("quickstart", [*PLAIN, own]).build()
+    rows = predicted.iterations.set_index(["policy", "iteration"])
+    for name in ("AG", "flexible"):
+        ran = run_policy(run.job, name, run.policies[name]).iterations
+        found = rows.loc[name]
+        assert found["total_s"].to_numpy() == pytest.approx(ran["iteration_s"].to_numpy(), rel=1e-12)
+        assert found["exchange"].tolist() == ran["choice"].tolist()
+        assert found["update_s"].to_numpy() == pytest.approx(5 * 2e-3, rel=1e-12)
+        parts = found[["compute_s", "select_s", "wait_s", "update_s"]].sum(axis=1)
+        assert parts.to_numpy() == pytest.approx(found["total_s"].to_numpy(), rel=1e-12)
+        assert (found["total_low_s"] <= found["total_s"]).all()
+        assert (found["total_s"] <= found["total_high_s"]).all()
+    # Compute times of inner steps vary each for itself, those of a round by less; one by one they are as far off.
+    jobs = {steps: load("quickstart", [*PLAIN, own.replace("5", str(steps))]).build().job for steps in (1, 25)}
+    jobs = {steps: replace(job, compute=Compute(COMPUTE, spread=0.3)) for steps, job in jobs.items()}
+    draws = jobs[25].computes(0, np.arange(4)).size
+    assert draws == 4
+    assert spread_of(jobs[1]) == 0.3
+    many = np.array([jobs[25].compute.seconds(seed, 0, 4000).reshape(-1, 25).sum(axis=1) for seed in range(20)])
+    assert spread_of(jobs[25]) == pytest.approx(np.log(many).std(), rel=0.05)
+
+
+def test_what_is_sent_beside_inner_steps_is_no_wait():
+    fields = ["job.iterations=4", *FIXED, "job.compute.spread=0"]
+    streaming = "job.strategy={name: streaming, period: 8, fragments: 1, delay: 7, bucket: 1 GiB}"
+    beside, after = (
+        predict_job(load("quickstart", [*fields, one])).medians().loc["AG"]
+        for one in (streaming, streaming.replace("delay: 7", "delay: 0"))
+    )
+    assert beside["wait_s"] == pytest.approx(0.0, abs=1e-12)
+    assert beside["communicate_s"] == pytest.approx(after["wait_s"], rel=0.05)
+    assert beside["total_s"] < after["total_s"]
+
+
+@pytest.mark.parametrize(
+    "field", ["absences=[{worker: 1, leaves: 1 s}]", "churn={stay: 1 s, away: 1 s}", "deadline={after: 1 s}"]
+)
+def test_jobs_of_workers_that_come_and_go_are_not_predicted(field):
+    fields = [word for one in (*SCENARIO, *FIXED, f"job.{field}") for word in ("--set", one)]
+    name = field.partition("=")[0]
+    assert f"job.{name}: must be left out: the iterations" in refused(
+        "predict", "job", "--scenario", "quickstart", *fields
+    )
+
+
+@pytest.mark.parametrize("compute", [False, True])
+def test_an_exported_iteration_under_data_parallelism_is_that_without_a_strategy(compute):
+    plain, found = (exchange(load("quickstart", one), "AG", 3, compute=compute) for one in (PLAIN, [*PLAIN, PARALLEL]))
+    assert found.missing == plain.missing
+    assert len(found.schedule.rounds) == len(plain.schedule.rounds)
+    for one, other in zip(found.schedule.rounds, plain.schedule.rounds, strict=True):
+        for column in ("src", "dst", "nbytes"):
+            np.testing.assert_array_equal(getattr(one, column), getattr(other, column))
+        np.testing.assert_allclose(one.compute, other.compute, rtol=1e-12)
+
+
+def test_an_exported_round_takes_as_long_as_a_run_says():
+    loaded = load("quickstart", ["job.iterations=3", "job.strategy={name: diloco, period: 5, bucket: 1 GiB}", *FIXED])
+    run = loaded.build()
+    ran = run_policy(run.job, "AG", run.policies["AG"]).iterations.iloc[2]
+    sent = exchange(loaded, "AG", 2, compute=True)
+    assert sent.schedule.nbytes == pytest.approx(ran["bytes_sent_B"], rel=1e-12)
+    timing = run.job.network(2).time(sent.schedule, origin=float(ran["start_s"]))
+    assert timing.lasts_from(float(ran["start_s"])) == pytest.approx(ran["iteration_s"], rel=1e-9)
+    streams = ["job.iterations=3", "job.strategy={name: streaming, period: 6, fragments: 2, delay: 1}", *FIXED]
+    assert "computed beside exchanges" in exchange(load("quickstart", streams), "AG", 1).missing[0]
 
 
 def test_a_scenario_spells_the_strategy_out():

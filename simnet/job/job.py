@@ -156,12 +156,15 @@ class LocalSteps:
         Inner steps of an iteration: `simnet.strategies.Strategy.steps`.
     bucket : float, optional
         Bytes up to which tensors are exchanged together; as of `simnet.strategies.Averaging`.
+    shares : sequence of float
+        Which part of the model is exchanged in iterations, in turn: `simnet.strategies.Strategy.shares`.
     """
 
     name: str
     options: Mapping[str, Any]
     steps: int
     bucket: float | None = None
+    shares: Sequence[float] = (1.0,)
 
 
 @dataclass(frozen=True)

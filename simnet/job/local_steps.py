@@ -3,14 +3,14 @@
 An iteration of such a job is as many inner steps as its strategy has from one wait of the workers to the next
 (`simnet.strategies.Strategy.steps`). Their compute times add up. An exchange begins after the inner step in which the
 strategy takes what is exchanged, and workers compute the steps that are left meanwhile; in the end they wait for it.
-One that may take as long as an iteration begins with the next.
+One that may take as long as an iteration begins with the next. A policy chooses scheme and density of each iteration.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from typing import Any, NoReturn
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,10 +18,10 @@ from numpy.typing import NDArray
 from simnet.base.arrays import Floats
 from simnet.costs.devices import DeviceOp
 from simnet.job.checkpoint import State
-from simnet.job.exchange import Situation, Timed, of_hook, timed
+from simnet.job.exchange import Situation, Timed, TimedExchange, check_feedback, of_hook, sooner, timed
 from simnet.job.job import Job
 from simnet.job.streams import Sent
-from simnet.policies import Candidate, Decision
+from simnet.policies import Candidate, Decision, density_at
 from simnet.schedule import Schedule
 from simnet.sparsifier_models import Exchange
 from simnet.sparsifier_models.base import Stats
@@ -75,30 +75,61 @@ def started(
     return create(name, replicas, **options)
 
 
+def syncs_of(job: Job, candidate: Candidate, iteration: int) -> list[Sync]:
+    """Return the exchanges that begin in an iteration of a job under a strategy, if all use the same candidate.
+
+    Parameters
+    ----------
+    job : Job
+        The job, with a strategy, in which all workers take part.
+    candidate : Candidate
+        By which scheme it averages.
+    iteration : int
+        Which iteration, from 0. Those before are gone through.
+    """
+    assert job.strategy is not None
+    own, found = job.strategy, list[Sync]()
+    made = started(job.source, own.name, own.options, candidate, seed=job.seed, bucket=own.bucket)
+    for number in range((iteration + 1) * own.steps):
+        for model in made.schemes:
+            model.density = density_at(job.density, number // own.steps)
+        syncs = made.step(_gradients(job.source, made, number)).syncs
+        found += syncs if number >= iteration * own.steps else []
+    return found
+
+
+def _gradients(source: GradientSource, strategy: Strategy, number: int) -> NDArray[np.float32]:
+    """Return the gradients of an inner step, at the parameters of each worker where there is a model."""
+    return source.gradients_at(strategy.local, number) if isinstance(source, Evaluable) else source.gradients(number)
+
+
 class StrategySet:
-    """The training strategy of a job, whose exchanges are those of one candidate.
+    """The training strategy of a job, whose exchanges are those of some candidates.
 
     Parameters
     ----------
     job : Job
         The job, with a strategy.
     candidates : sequence of Candidate
-        The exchange, one alone.
+        Every exchange that there may be.
 
     Raises
     ------
     ValueError
-        If there are several candidates, or the strategy or its scheme refuses an option.
+        If the strategy or a scheme refuses an option, or it cannot switch between several.
     """
 
     def __init__(self, job: Job, candidates: Sequence[Candidate]) -> None:
-        if len(candidates) != 1:
-            raise ValueError("under a training strategy a policy keeps to one exchange")
         assert job.strategy is not None
-        own, (candidate,) = job.strategy, candidates
-        self._job, self._candidate = job, candidate
-        self._strategy = started(job.source, own.name, own.options, candidate, seed=job.seed, bucket=own.bucket)
-        afresh = [model.name for model in self._strategy.schemes if not model.restarts]
+        own = job.strategy
+        self._job, self._numbers = job, {one.label: number for number, one in enumerate(candidates)}
+        self._strategy = started(job.source, own.name, own.options, candidates[0], seed=job.seed, bucket=own.bucket)
+        check_switching(own.name, len(candidates))
+        for one in candidates[1:]:
+            self._strategy.offer(Averaging(one.scheme, options=one.options, bucket=own.bucket))
+        ways = self._strategy.ways
+        check_feedback({one.label: way[0].options.error_feedback for one, way in zip(candidates, ways, strict=False)})
+        afresh = [model.name for way in ways for model in way if not model.restarts]
         if afresh and (job.elastic or job.failures):
             why = "its first exchanges are of another kind, and would come again whenever others take part"
             raise ValueError(f"{afresh[0]} is for workers that all stay: {why}")
@@ -111,17 +142,19 @@ class StrategySet:
         self._before: State | None = None
         # Where an exchange that is interrupted is made again from.
         self._round: State | None = None
+        # The training, from which attempts of exploration begin.
+        self._trained: State | None = None
         self.training = _Scored(job.source, self._strategy) if isinstance(job.source, Evaluable) else WithoutLearning()
 
     def step(self, where: Situation, shortlist: Sequence[Candidate]) -> Timed:
-        """Make the inner steps of an iteration, and time the exchanges that end in it.
+        """Make the inner steps of an iteration, and time the exchanges that end in it; of several keep the fastest.
 
         Parameters
         ----------
         where : Situation
             The iteration.
         shortlist : sequence of Candidate
-            The exchange.
+            The exchanges to consider, each from the same state.
 
         Raises
         ------
@@ -130,9 +163,38 @@ class StrategySet:
         ValueError
             If the strategy has an exchange that must arrive in the middle of an iteration.
         """
+        if self._trained is not None:
+            self._strategy.restore(self._trained)
+            self._trained = None
+        before = None
+        if len(shortlist) > 1 or (self._job.failures if where.failures is None else where.failures):
+            before = self._round = self._strategy.save()
+        best: TimedExchange | None = None
+        after: list[dict[str, Any]] = []
+        for place, candidate in enumerate(shortlist):
+            if place:
+                assert before is not None
+                self._strategy.restore(before)
+            step = yield from self._stepped(where, candidate)
+            if len(shortlist) > 1:
+                after.append(dict(self._strategy.save()))
+            if best is None or sooner(step, best):
+                best, fastest = step, place
+        assert best is not None, "a policy returned an empty shortlist"
+        if after:
+            # What the others adapt by themselves, such as thresholds, is as if they had been alone, too.
+            state = after[fastest]
+            for one, tried in zip(shortlist, after, strict=True):
+                own = self._strategy.prefixes(self._numbers[one.label])
+                state = {name: array for name, array in state.items() if not name.startswith(own)}
+                state |= {name: array for name, array in tried.items() if name.startswith(own)}
+            self._strategy.restore(state)
+        return best
+
+    def _stepped(self, where: Situation, candidate: Candidate) -> Timed:
+        """Make the inner steps of an iteration with one exchange."""
+        self._strategy.switch(self._numbers[candidate.label])
         steps, workers = self._strategy.steps, len(where.placement)
-        if self._job.failures if where.failures is None else where.failures:
-            self._round = self._strategy.save()
         begun, self._late, self._before = [(one, 0) for one in self._late], [], None
         for done in range(1, steps + 1):
             for sync in self._inner(where, where.batch * steps + done - 1, last=done == steps):
@@ -160,7 +222,7 @@ class StrategySet:
             exchanges.append(_told(Schedule(workers)))
         elif len(sent) > len(begun):
             exchanges.append(_told(Schedule(workers), norm=0.0))
-        return (yield from timed(self._job, self._candidate, exchanges, sent, where))
+        return (yield from timed(self._job, candidate, exchanges, sent, where))
 
     def _kernels(self, sync: Sync) -> Sequence[DeviceOp]:
         """Return what workers run beside an exchange; of gradients also what a hook of DDP does, which it is told."""
@@ -177,8 +239,7 @@ class StrategySet:
             model.density = model.density if where is None else where.density
         if last and strategy.delays:
             self._before = strategy.save()
-        source = self._job.source
-        at = source.gradients_at(strategy.local, number) if isinstance(source, Evaluable) else source.gradients(number)
+        at = _gradients(self._job.source, strategy, number)
         if where is None or len(where.active) == len(at):
             return strategy.step(at).syncs
         crew = np.sort(np.concatenate([where.active, where.late]))
@@ -192,14 +253,38 @@ class StrategySet:
         left[-1] = 0.0
         return left
 
-    def explore(self, where: Situation, decision: Decision) -> NoReturn:
-        """Refuse: what is explored would have to be undone in the strategy."""
-        raise ValueError("under a training strategy no policy explores")
+    def explore(self, where: Situation, decision: Decision) -> Timed:
+        """Make the inner steps of an iteration as an attempt of exploration, which leaves no trace in the training.
+
+        Parameters
+        ----------
+        where : Situation
+            The attempt.
+        decision : Decision
+            The exchange, and whether it begins from the training, with no residual.
+
+        Raises
+        ------
+        StalledError
+            If the exchange can never end for another reason than a failure.
+        """
+        if self._trained is None:
+            self._trained = self._strategy.save()
+        elif decision.attempt == 0:
+            self._strategy.restore(self._trained)
+        if self._job.failures if where.failures is None else where.failures:
+            self._round = self._trained
+        (candidate,) = decision.shortlist
+        if decision.attempt == 0 and decision.fresh:
+            for model in self._strategy.schemes:
+                model.residual = np.zeros_like(model.residual)
+        return (yield from self._stepped(where, candidate))
 
     def without(self, gone: NDArray[np.bool_]) -> StrategySet:
         """Return the same in the state before the exchange that was interrupted; those that are left make it again."""
         assert self._round is not None
         self._strategy.restore(self._round)
+        self._trained = None
         return self
 
     def rejoin(self, joining: NDArray[np.intp], present: NDArray[np.intp]) -> None:
@@ -242,6 +327,30 @@ class StrategySet:
         if state["late"]:
             # The last inner step makes again what is under way.
             self._late = list(self._inner(None, self._strategy.iteration, last=True))
+
+
+def check_switching(name: str, exchanges: int) -> None:
+    """Refuse to switch between exchanges under a strategy that cannot.
+
+    Parameters
+    ----------
+    name : str
+        The strategy.
+    exchanges : int
+        How many a policy has.
+
+    Raises
+    ------
+    ValueError
+        If there are several, and what is exchanged is the strategy's own, or arrives an iteration after it was chosen.
+    """
+    own, why = strategy(name), ""
+    if "averaging" not in strategy_options(own):
+        why = "what is exchanged is its own"
+    elif own.delays:
+        why = "what it chose would be sent over the links of the iteration after, of which it knows nothing"
+    if exchanges > 1 and why:
+        raise ValueError(f"{name}: a policy keeps to one exchange, as {why}")
 
 
 class _Scored(WithoutLearning):

@@ -56,6 +56,8 @@ class Begun(NamedTuple):
     busy : ndarray, shape (P,)
         Until when workers are busy that come back or were late: with computing, or getting the parameters [s]; 0 of
         others.
+    computing : ndarray, shape (P,)
+        Until when those that were late compute alone [s]; 0 of others.
     models : SparsifierSet or StrategySet
         What exchanges, and the training.
     log : PolicyLog
@@ -71,6 +73,7 @@ class Begun(NamedTuple):
     models: SparsifierSet | StrategySet
     log: PolicyLog
     busy: Floats
+    computing: Floats
 
 
 def restored(job: Job, policy: Policy, record: Record, kept: State, beside: Path | None = None) -> Begun:
@@ -103,10 +106,13 @@ def restored(job: Job, policy: Policy, record: Record, kept: State, beside: Path
     models.restore(kept["models"])
     log.restore(kept["log"])
     record.restore(kept["record"])
-    busy = np.asarray(kept["busy"] if job.elastic else np.zeros(job.source.workers), dtype=np.float64)
-    if busy.shape != (job.source.workers,) or not np.isfinite(busy).all():
+    idle = np.zeros(job.source.workers)
+    busy, computing = (
+        np.asarray(kept[name] if job.elastic else idle, dtype=np.float64) for name in ("busy", "computing")
+    )
+    if any(one.shape != idle.shape or not np.isfinite(one).all() for one in (busy, computing)):
         raise ValueError("these are no times until which workers compute")
-    return Begun(now, lost, number, attempts, active, begins, models, log, busy)
+    return Begun(now, lost, number, attempts, active, begins, models, log, busy, computing)
 
 
 def iterate(
@@ -161,17 +167,19 @@ def iterate(
     if begun is None:
         models = _exchanging(job, policy) if sparsifiers is None else sparsifiers
         log = PolicyLog(job, policy, None if checkpoint is None else checkpoint.path)
-        begun = Begun(start, 0.0, 0, 0, everybody, job.begins(start), models, log, np.zeros(everybody.size))
+        idle, busy = np.zeros((2, everybody.size))
+        begun = Begun(start, 0.0, 0, 0, everybody, job.begins(start), models, log, busy, idle)
     elif progress is not None:
         progress(begun.number)
-    now, lost, number, attempts, active, begins, models, log, busy = begun
+    now, lost, number, attempts, active, begins, models, log, busy, computing = begun
     del begun
     elastic = Elastic(job) if job.elastic else None
     while number < job.iterations:
         if elastic is not None:
             assert isinstance(models, StrategySet)
             with _told(record, number):
-                now, active = _crew(job, number, elastic, now, active, busy, models, (*stream, "joining", number))
+                named_so: tuple[str | int, ...] = (*stream, "joining", number)
+                now, active = _crew(job, number, elastic, now, active, busy, computing, models, named_so)
             begins = np.zeros(active.size)
         network, placement = job.network(number), hosts[active].tolist()
         latency, bandwidth = probe_pairs(network, placement, now)
@@ -205,8 +213,9 @@ def iterate(
             if job.deadline is not None and (missed := complete > complete.min() + job.deadline).any():
                 late, done = active[missed], now + complete[missed]
                 state, active = state.without(missed), active[~missed]
-                named_so: tuple[str | int, ...] = (*stream, "late", number)
+                named_so = (*stream, "late", number)
                 source = int(active[0])
+                computing[late] = done
                 with _told(record, number):
                     for worker, moment in zip(late.tolist(), done.tolist(), strict=True):
                         busy[worker] = moment + parameters_sent(job, number, moment, source, worker, named_so)
@@ -300,7 +309,7 @@ def iterate(
                 "attempts": attempts,
                 "active": active,
                 "begins": begins,
-                **({} if elastic is None else {"busy": busy.copy()}),
+                **({} if elastic is None else {"busy": busy.copy(), "computing": computing.copy()}),
             }
             parts = {"models": models.save(), "log": log.save(), "record": record.save()}
             checkpoint.write(position | parts, number)
@@ -334,39 +343,42 @@ def _crew(
     now: float,
     there: NDArray[np.intp],
     busy: Floats,
+    computing: Floats,
     models: StrategySet,
     stream: tuple[str | int, ...],
 ) -> tuple[float, NDArray[np.intp]]:
     """Return when an iteration begins, and who takes part: those that are there and have the parameters.
 
-    Who comes back gets them from the first of those that were in the last iteration; where none of these is there, it
-    has what the others have at once. Where nobody is there, the iteration begins when somebody is.
+    Who comes back, or was late, gets them from the first of those that were in the last iteration; where none of these
+    is there, it has what the others have at once, or when it has computed. Where nobody is there, the iteration begins
+    when somebody is.
     """
     everybody = np.arange(job.source.workers)
     while True:
         here = elastic.present(everybody, now)
-        leaving = ~here & (np.isin(everybody, there) | (busy > 0))
+        leaving = ~here & (np.isin(everybody, there) | (busy > 0) | (computing > 0))
         models.forget(everybody[leaving])
-        busy[~here] = 0.0
+        busy[~here] = computing[~here] = 0.0
         staying = np.intersect1d(there, everybody[here])
         for worker in np.setdiff1d(everybody[here & (busy == 0)], there).tolist():
-            back = elastic.returned(worker, now)
+            back = max(elastic.returned(worker, now), computing[worker])
             busy[worker] = back
             if staying.size:
                 busy[worker] += parameters_sent(job, number, back, int(staying[0]), worker, stream)
         if not staying.size:
             # Nobody is there whom others could wait for.
             busy[here & ~np.isin(everybody, there)] = 0.0
-        if (free := here & (busy <= now)).any():
+        until = np.maximum(busy, computing)
+        if (free := here & (until <= now)).any():
             break
-        now = min([elastic.returns(everybody, now), *busy[busy > now].tolist()])
+        now = min([elastic.returns(everybody, now), *until[until > now].tolist()])
         if now == math.inf:
             raise SimnetError("all workers are away, and none of them comes back")
     crew = everybody[free]
     joining = np.setdiff1d(crew, there)
     if joining.size:
         models.rejoin(joining, staying if staying.size else joining)
-    busy[crew] = 0.0
+    busy[crew] = computing[crew] = 0.0
     return now, crew
 
 

@@ -21,7 +21,7 @@ from simnet.costs.devices import DeviceProfile, load_device
 from simnet.job import ColocatedJob, Job, LocalSteps, Overlap, buckets, create_sparsifier
 from simnet.job.elastic import Absence, deadline_at
 from simnet.job.job import Optimizer
-from simnet.job.local_steps import StrategySet, started
+from simnet.job.local_steps import StrategySet, check_switching, started
 from simnet.policies import Candidate, Fixed, Flexible, Monitor, OneStepOracle, Policy, Ramp
 from simnet.policies.moo import Moo, Search
 from simnet.scenario import schema
@@ -176,15 +176,16 @@ def _local_steps(config: schema.Config, source: GradientSource, found: Findings)
     given = config.job.strategy
     if given is None:
         return None
-    steps = 1
+    steps, shares = 1, LocalSteps.shares
     for label, exchange in config.exchanges.items():
         with found.at("job", "strategy"):
             one = candidate(label, exchange)
-            steps = started(source, given.name, given.options, one, seed=config.seed, bucket=given.bucket).steps
+            made = started(source, given.name, given.options, one, seed=config.seed, bucket=given.bucket)
+            steps, shares = made.steps, made.shares
     for name, policy in config.policies.items():
-        if policy.fixed is None:
-            found.add(("policies", name), "must be fixed: under job.strategy a policy keeps to one exchange")
-    return LocalSteps(given.name, given.options, steps, given.bucket)
+        with found.at("policies", name):
+            check_switching(given.name, len(_labels(policy)))
+    return LocalSteps(given.name, given.options, steps, given.bucket, shares)
 
 
 def build_colocated(
@@ -286,7 +287,9 @@ def _rows(config: schema.Config, policy: schema.Policy) -> float:
     """Return how many gradients of one worker the arrays of a policy take at most."""
     labels, job, P = _labels(policy), config.job, config.workers
     if job.strategy is not None:
-        return float(P * (_COPIES + _TRAINED) + _ROWS)
+        # Of several exchanges each has a residual, and where they are tried a state from before it.
+        tried = 1 if policy.fixed is not None or policy.flexible is not None else len(labels) + 1
+        return float(P * (_COPIES + tried * _TRAINED + len(labels) - 1) + _ROWS)
     if len(labels) == 1 and policy.moo is None and job.deaths is None and job.overlap is None:
         given = config.exchanges[labels[0]]
         model = None

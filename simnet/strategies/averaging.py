@@ -104,8 +104,18 @@ NOBODY: NDArray[np.intp] = np.zeros(0, dtype=np.intp)
 """No workers."""
 
 
+class _Offer(NamedTuple):
+    """A way to average: pieces of a fragment, as tensors and columns, and the scheme of each."""
+
+    averaging: Averaging
+    pieces: list[tuple[list[int], slice]]
+    models: list[Sparsifier]
+
+
 class Averager:
     """Averages the rows of the workers for one fragment, in pieces of whole tensors, each by a scheme of its own.
+
+    Several ways to average may be offered, of which one is in force. What one keeps back, the next one takes over.
 
     Parameters
     ----------
@@ -120,20 +130,77 @@ class Averager:
 
     Attributes
     ----------
-    models : list of Sparsifier
-        The scheme of each piece.
+    in_force : int
+        Which of the ways to average that were offered; 0 is the first.
 
     Raises
     ------
     ValueError
-        If there is no such scheme, or it refuses an option.
+        If there is no such scheme, it refuses an option, or it keeps back a part of parameters.
     """
 
     def __init__(self, replicas: Replicas, averaging: Averaging, fragment: Fragment, what: str) -> None:
         self.what = what
-        self._replicas, self._averaging = replicas, averaging
-        self._pieces = list(_pieces(replicas, fragment, averaging.bucket_bytes))
-        self.models = [self._model(layers, replicas.workers) for layers, _ in self._pieces]
+        self._replicas, self._fragment = replicas, fragment
+        self._offers: list[_Offer] = []
+        self.offer(averaging)
+        self.in_force = 0
+
+    def offer(self, averaging: Averaging) -> None:
+        """Have another way to average, which `switch` brings into force.
+
+        Parameters
+        ----------
+        averaging : Averaging
+            How.
+
+        Raises
+        ------
+        ValueError
+            As for the first one.
+        """
+        pieces = list(_pieces(self._replicas, self._fragment, averaging.bucket_bytes))
+        models = [self._model(averaging, layers, self._replicas.workers) for layers, _ in pieces]
+        if self.what == "parameters" and any(model.keeps for model in models):
+            raise ValueError(
+                f"parameters are averaged as they are: {averaging.scheme} keeps back a part of what it is given, "
+                "which is for gradients and pseudo-gradients"
+            )
+        self._offers.append(_Offer(averaging, pieces, models))
+
+    def switch(self, number: int) -> None:
+        """Average in another way from now on.
+
+        Parameters
+        ----------
+        number : int
+            Which of those offered.
+
+        Raises
+        ------
+        ValueError
+            If it has no error feedback, and the one before has kept something back.
+        """
+        before, now = self._offers[self.in_force], self._offers[number]
+        if before is now:
+            return
+        rows = [model.residual for model in before.models]
+        if [columns for _, columns in before.pieces] != [columns for _, columns in now.pieces]:
+            whole = np.concatenate(rows, axis=1)
+            rows = [np.ascontiguousarray(whole[:, columns]) for _, columns in now.pieces]
+        for model, residual in zip(now.models, rows, strict=True):
+            model.residual, model.iteration = residual, before.models[0].iteration
+        self.in_force = number
+
+    @property
+    def models(self) -> list[Sparsifier]:
+        """The scheme of each piece, of those in force."""
+        return self._offers[self.in_force].models
+
+    @property
+    def every(self) -> list[list[Sparsifier]]:
+        """The schemes of all that were offered."""
+        return [one.models for one in self._offers]
 
     def __call__(
         self, rows: Values, begin: int, delay: int, active: Index, late: NDArray[np.intp] = NOBODY
@@ -155,24 +222,25 @@ class Averager:
         """
         average = np.empty(rows.shape[1], dtype=np.float32)
         syncs = []
+        averaging, pieces, models = self._offers[self.in_force]
         if late.size:
             numbers = np.arange(self._replicas.workers)[active]
             behind = np.isin(numbers, late)
             self._keep_back(rows[behind], late)
             rows, active = rows[~behind], numbers[~behind]
-        for number, (layers, columns) in enumerate(self._pieces):
-            model = self.models[number]
+        for model, (layers, columns) in zip(models, pieces, strict=True):
             if isinstance(active, slice):
                 exchange = model.exchange(rows[:, columns])
             else:
-                exchange = _among(model, self._model(layers, len(rows)), rows[:, columns], active)
+                exchange = _among(model, self._model(averaging, layers, len(rows)), rows[:, columns], active)
             average[columns] = exchange.update
             syncs.append(Sync(self.what, exchange.schedule, exchange.kernels, begin, delay, exchange, model))
         return average, syncs
 
     def _keep_back(self, rows: Values, late: NDArray[np.intp]) -> None:
         """Put what workers give that come too late into their residuals, where there are any."""
-        for model, (_, columns) in zip(self.models, self._pieces, strict=True):
+        _, pieces, models = self._offers[self.in_force]
+        for model, (_, columns) in zip(models, pieces, strict=True):
             if model.keeps:
                 decay, gain = map(np.float32, model.weights)
                 residual = model.residual.copy()
@@ -184,9 +252,9 @@ class Averager:
         """Whether what comes too late is not lost."""
         return all(model.keeps for model in self.models)
 
-    def _model(self, layers: Sequence[int], workers: int) -> Sparsifier:
+    def _model(self, averaging: Averaging, layers: Sequence[int], workers: int) -> Sparsifier:
         """Return the scheme of a piece, for so many workers."""
-        replicas, averaging = self._replicas, self._averaging
+        replicas = self._replicas
         given = {
             "layers": [replicas.layers[one] for one in layers],
             "true_shapes": [replicas.true_shapes[one] for one in layers if replicas.true_shapes],
@@ -199,15 +267,16 @@ class Averager:
 
 
 def _among(model: Sparsifier, fewer: Sparsifier, rows: Values, active: Index) -> Exchange:
-    """Exchange rows among some of the workers of a scheme, whose residuals come from it and go back to it."""
+    """Exchange rows among some of the workers of a scheme; what these keep back comes from it and goes back to it."""
     fewer.density, fewer.iteration = model.density, model.iteration
-    if model.keeps:
-        fewer.residual = model.residual[active]
+    kept = ("residual", *model.kept_beside) if model.keeps else ()
+    for name in kept:
+        setattr(fewer, name, getattr(model, name)[active])
     exchange = fewer.exchange(rows)
-    if model.keeps:
-        residual = model.residual.copy()
-        residual[active] = fewer.residual
-        model.residual = residual
+    for name in kept:
+        of_all = getattr(model, name).copy()
+        of_all[active] = getattr(fewer, name)
+        setattr(model, name, of_all)
     model.iteration += 1
     return exchange
 

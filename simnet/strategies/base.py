@@ -98,8 +98,13 @@ class Strategy(ABC):
 
     @property
     def schemes(self) -> list[Sparsifier]:
-        """Every scheme that averages, each with residuals of its own."""
-        return list(self._models().values())
+        """Every scheme in force that averages, each with residuals of its own."""
+        return [model for averager in self._averagers.values() for model in averager.models]
+
+    @property
+    def shares(self) -> tuple[float, ...]:
+        """Which part of the parameters is exchanged in an iteration of a job, of those in turn."""
+        return (1.0,)
 
     @property
     def steps(self) -> int:
@@ -293,14 +298,34 @@ class Strategy(ABC):
             If there is no such scheme, it refuses an option, or it keeps back a part of parameters.
         """
         fragment = fragment or fragment_of(self.replicas, range(len(self.replicas.tensors)))
-        made = Averager(self.replicas, averaging, fragment, what)
-        if what == "parameters" and any(model.keeps for model in made.models):
-            raise ValueError(
-                f"parameters are averaged as they are: {averaging.scheme} keeps back a part of what it is given, "
-                "which is for gradients and pseudo-gradients"
-            )
-        self._averagers[label or what] = made
+        made = self._averagers[label or what] = Averager(self.replicas, averaging, fragment, what)
         return made
+
+    def offer(self, averaging: Averaging) -> None:
+        """Have another way to average beside those there are, as of `averager`, which `switch` brings into force."""
+        for averager in self._averagers.values():
+            averager.offer(averaging)
+
+    @property
+    def ways(self) -> list[list[Sparsifier]]:
+        """The schemes of each way to average that was offered; nothing where a strategy averages by none."""
+        every = zip(*(averager.every for averager in self._averagers.values()), strict=True)
+        return [[model for models in one for model in models] for one in every]
+
+    def prefixes(self, number: int) -> tuple[str, ...]:
+        """Return what the names of all in the state begin with that is of the schemes of a way to average."""
+        return tuple(f"{label}{f':{number}' if number else ''}/" for label in self._averagers)
+
+    def switch(self, number: int) -> None:
+        """Average in another way from the next exchange on; its scheme takes over what the one before has kept back.
+
+        Parameters
+        ----------
+        number : int
+            0 for the way that the strategy was made with, 1 for the first that was offered, and so on.
+        """
+        for averager in self._averagers.values():
+            averager.switch(number)
 
     def average(self, averager: Averager, rows: Values, delay: int = 0) -> tuple[Values, list[Sync]]:
         """Return the average of what the workers `active` give, and the exchanges that made it.
@@ -339,8 +364,6 @@ class Strategy(ABC):
         """Add a number, or one of each worker that takes part, to the statistics of this step."""
         self._stats[name] = value
 
-    # The state.
-
     def held_bytes(self) -> dict[str, float]:
         """Return the bytes that a worker holds of the arrays of the state, by their names, of the whole model.
 
@@ -359,7 +382,7 @@ class Strategy(ABC):
             "shape": np.array([self.workers, self.replicas.parameters]),
             "iteration": np.array(self.iteration),
         }
-        state |= {name: array.copy() for name, array in self._kept.items()}
+        state |= self._in_force() | {name: array.copy() for name, array in self._kept.items()}
         for prefix, model in self._models().items():
             state |= {f"{prefix}{name}": array for name, array in model.save().items()}
         return state
@@ -384,7 +407,7 @@ class Strategy(ABC):
             raise ValueError(f"this is a state of {state['strategy']!s:.100}, not of {self.name}")
         models = self._models()
         parts = {prefix: _below(prefix, state) for prefix in models}
-        own = {"strategy", "shape", "iteration", *self._kept}
+        own = {"strategy", "shape", "iteration", *self._in_force(), *self._kept}
         there = {name for name in state if not any(name.startswith(prefix) for prefix in models)}
         if wrong := [f"no {one}" for one in sorted(own - there)] + [f"an unknown {one}" for one in sorted(there - own)]:
             raise ValueError(f"this is no state of {self.name}: there is {', '.join(wrong)}")
@@ -399,6 +422,8 @@ class Strategy(ABC):
             name: checked_part(state, name, kept.dtype.type, kept.shape, 0 if kept.dtype == np.int64 else -np.inf)
             for name, kept in self._kept.items()
         }
+        several = max((len(one.every) for one in self._averagers.values()), default=1) - 1
+        in_force = checked_part(state, "in force", np.int64, (), 0, several).item() if several else 0
         before = {prefix: model.save() for prefix, model in models.items()}
         try:
             for prefix, model in models.items():
@@ -409,15 +434,23 @@ class Strategy(ABC):
             raise ValueError(f"{prefix}: {error}") from None
         for name, array in arrays.items():
             self._kept[name][...] = array
+        for averager in self._averagers.values():
+            averager.in_force = in_force
         self.iteration = iteration
 
     def _models(self) -> dict[str, Sparsifier]:
-        """Return every scheme, by what the names of its arrays begin with."""
+        """Return every scheme, also those not in force, by what the names of its arrays begin with."""
         return {
-            f"{label}/{number}/": model
-            for label, averager in self._averagers.items()
-            for number, model in enumerate(averager.models)
+            f"{prefix}{place}/": model
+            for number in range(max((len(one.every) for one in self._averagers.values()), default=0))
+            for prefix, averager in zip(self.prefixes(number), self._averagers.values(), strict=True)
+            for place, model in enumerate(averager.every[number])
         }
+
+    def _in_force(self) -> State:
+        """Return which way to average is in force, where there are several."""
+        several = [one for one in self._averagers.values() if len(one.every) > 1]
+        return {"in force": np.array(several[0].in_force)} if several else {}
 
     def _checked_active(self, active: ArrayLike | None) -> Index:
         if active is None:

@@ -84,6 +84,12 @@ class StreamingDiLoCo(Strategy):
         """H / F, the inner steps from one outer step to the next."""
         return self._between
 
+    @property
+    def shares(self) -> tuple[float, ...]:
+        """Which part of the parameters each fragment has, in turn."""
+        sizes = [sum(self.replicas.tensors[layer][1] for layer in one.layers) for one in self.fragments]
+        return tuple(size / self.replicas.parameters for size in sizes)
+
     def _advance(self, gradients: Values) -> Sequence[Sync]:
         self.descend(gradients)
         turn, steps = self.iteration // self._between % len(self.fragments), self.iteration % self._between + 1

@@ -135,6 +135,8 @@ def collective(name: str, workers: int, nbytes: float, options: Mapping[str, flo
 def exchange(scenario: Scenario, label: str | None, iteration: int, *, compute: bool = False) -> Sent:
     """Return what the workers of a scenario send in one iteration, if all of its iterations use the same exchange.
 
+    Under a training strategy that is every exchange that begins in it, one after the other.
+
     Parameters
     ----------
     scenario : Scenario
@@ -153,6 +155,7 @@ def exchange(scenario: Scenario, label: str | None, iteration: int, *, compute: 
     """
     # Collectives and networks do without all that a job is made of.
     from simnet.job import buckets, create_sparsifier
+    from simnet.job.local_steps import syncs_of
     from simnet.policies import density_at
     from simnet.scenario.resolve import candidate
 
@@ -163,31 +166,36 @@ def exchange(scenario: Scenario, label: str | None, iteration: int, *, compute: 
         label = next(iter(labels))
     if label not in labels:
         raise InputError(f"there is no exchange {label!r}; {nearest(label, labels)}", file="--exchange")
-    options.without_strategy(scenario, "what is exported is the exchange of one iteration's gradients")
     job = scenario.build().job
     if not 0 <= iteration < job.iterations:
         raise InputError(
             f"must be in 0..{job.iterations - 1}, the iterations of {scenario.name}, got {iteration}",
             file="--iteration",
         )
-    workers = job.source.workers
-    parts = buckets(job.source, job.overlap)
-    models = [create_sparsifier(candidate(label, labels[label]), one, job) for one in parts]
-    exchanges: list[Exchange] = []
-    for index in range(iteration + 1):
-        gradients = job.source.gradients(index)
-        exchanges = []
-        for one, model in zip(parts, models, strict=True):
-            model.density, model.iteration = density_at(job.density, index), index
-            exchanges.append(model.exchange(gradients[:, one.entries]))
+    workers, parts = job.source.workers, buckets(job.source, job.overlap)
     missing = []
-    schedules = [done.schedule for done in exchanges]
+    if job.strategy is None:
+        models = [create_sparsifier(candidate(label, labels[label]), one, job) for one in parts]
+        exchanges: list[Exchange] = []
+        for index in range(iteration + 1):
+            gradients = job.source.gradients(index)
+            exchanges = []
+            for one, model in zip(parts, models, strict=True):
+                model.density, model.iteration = density_at(job.density, index), index
+                exchanges.append(model.exchange(gradients[:, one.entries]))
+        sent = [(done.schedule, done.kernels) for done in exchanges]
+    else:
+        syncs = syncs_of(job, candidate(label, labels[label]), iteration)
+        sent = [(sync.schedule, sync.kernels) for sync in syncs]
+        if any(sync.delay for sync in syncs):
+            missing.append("what is computed beside exchanges: they stand after all inner steps of the iteration")
+    schedules = [schedule for schedule, _ in sent]
     if compute:
-        computed = Round([], [], [], job.compute.seconds(job.seed, iteration, workers))
+        computed = Round([], [], [], job.computes(iteration, np.arange(workers)))
         schedules = [Schedule(workers, [computed])]
-        for done in exchanges:
-            selecting, between = job.device.work(done.kernels, workers)
-            schedules.append(done.schedule.with_work({0: selecting, **between}))
+        for schedule, kernels in sent:
+            selecting, between = job.device.work(kernels, workers)
+            schedules.append(schedule.with_work({0: selecting, **between}))
     else:
         missing.append("the time to compute, to select and to merge; --compute adds it to the rounds")
     if len(parts) > 1:
@@ -367,8 +375,13 @@ def network_of(scenario: Scenario) -> Stages:
 
 
 def left_out(scenario: Scenario) -> str:
-    """Say what of a scenario a schedule by itself does not meet: other jobs, deaths; "" if there are none."""
-    names = {"the other jobs": scenario.config.other_jobs, "deaths of workers": scenario.config.job.deaths}
+    """Say what of a scenario a schedule by itself does not meet: other jobs, deaths and the like; "" if nothing."""
+    job = scenario.config.job
+    names = {
+        "the other jobs": scenario.config.other_jobs,
+        "deaths of workers": job.deaths,
+        "workers that come and go": job.absences or job.churn or job.deadline,
+    }
     return " and ".join(name for name, given in names.items() if given)
 
 

@@ -49,9 +49,9 @@ from simnet.report.shown import Shown
 from simnet.report.tables import empty_table
 from simnet.scenario import Run, Scenario
 from simnet.studies.choosing.chances import Chances, Part, chances
+from simnet.studies.choosing.likely import messages as messages_of
 from simnet.studies.choosing.output import share
 from simnet.studies.iteration_errors import factor_in_job, off_of_calls, stacks
-from simnet.studies.options import without_strategy
 
 PARTS = ("compute", "select", "communicate", "merge", "wait", "update", "total")
 """What is predicted, in the order of a log's columns, which are called ``compute_s`` and so on."""
@@ -62,6 +62,10 @@ COVERAGE = 0.9
 _CHANCES = (
     "Fastest with: the chance, by what such predictions were off by in measured jobs. Regret: by which share an "
     "iteration is expected to take longer than with the fastest."
+)
+_OF_ROUNDS = (
+    "What goes on beside inner steps is in communicate, and only what workers wait for in wait; intervals take inner "
+    "steps to vary each for itself."
 )
 _OWN = ("compute", "select", "merge", "update")
 _ENDS = ("", "low", "high")
@@ -80,6 +84,8 @@ class JobPrediction(Shown):
         How many.
     barrier : bool
         Whether they begin an iteration together.
+    strategy, steps : str, int
+        By which training strategy they train, if there is one, and inner steps of an iteration.
     iterations : DataFrame
         A row per policy and iteration: ``policy``, ``iteration``, ``exchange``, ``began_s``, and for each of `PARTS`
         the mean over workers, as ``total_s``, and its interval, as ``total_low_s`` and ``total_high_s``.
@@ -91,6 +97,8 @@ class JobPrediction(Shown):
     workers: int
     barrier: bool
     iterations: pd.DataFrame
+    strategy: str = ""
+    steps: int = 1
 
     def __repr__(self) -> str:
         count, iterations = (self.iterations[name].nunique() for name in ("policy", "iteration"))
@@ -139,7 +147,8 @@ class JobPrediction(Shown):
         for policy, (chance, regret, sure) in zip(policies, said, strict=True):
             policies[policy] |= {"chance_to_be_fastest": chance, "expected_regret": regret, "sure": sure}
         head = {"scenario": self.scenario, "workers": self.workers, "stack": self.stack, "device": self.device}
-        return {**head, "barrier": self.barrier, "coverage": COVERAGE, "policies": policies}
+        trained = {"strategy": self.strategy, "inner_steps": self.steps} if self.strategy else {}
+        return {**head, "barrier": self.barrier, **trained, "coverage": COVERAGE, "policies": policies}
 
     def likely(self) -> Chances:
         """Return how likely each policy has the fastest iterations, by what such predictions were off by.
@@ -185,6 +194,7 @@ class JobPrediction(Shown):
             f"Their widths, also on {self.device}, are those of jobs of DDP over gloo on two processors, up to "
             f"100 Mbit/s, and of collectives of {' and '.join(known)} there{wider}.",
             barriers.told(self.barrier),
+            *([f"{barriers.trained(self.strategy, self.steps)} {_OF_ROUNDS}"] if self.strategy else []),
             *([_CHANCES] if self.several else []),
         ]
 
@@ -202,14 +212,16 @@ def predict_job(scenario: Scenario, policies: Sequence[str] | None = None) -> Jo
     Raises
     ------
     InputError
-        If there is no such policy, or the scenario cannot be built; or it has other jobs or deaths, which a prediction
-        part by part leaves out.
+        If there is no such policy, or the scenario cannot be built; or it has other jobs, deaths, or workers that come
+        and go, which a prediction part by part leaves out.
     """
     config = scenario.config
-    for field, given in (("other_jobs", config.other_jobs), ("job.deaths", config.job.deaths)):
-        if given:
-            raise InputError("must be left out: the iterations of a job alone are predicted", field=field)
-    without_strategy(scenario, "the iterations of a job that exchanges in each are predicted")
+    if config.other_jobs:
+        raise InputError("must be left out: the iterations of a job alone are predicted", field="other_jobs")
+    for name in ("deaths", "absences", "churn", "deadline"):
+        if getattr(config.job, name):
+            said = "must be left out: the iterations of a job in which all workers take part are predicted"
+            raise InputError(said, field=f"job.{name}")
     if policies is None:
         policies = [name for name, one in config.policies.items() if one.clairvoyant is None]
     run = scenario.only(policies).build()
@@ -217,12 +229,13 @@ def predict_job(scenario: Scenario, policies: Sequence[str] | None = None) -> Jo
     for policy in policies:
         share = config.job.workers_per_device
         parts = _parts(run, policy, share)
-        own = _with_intervals(parts, run.job.compute.spread, stack_name(run.job), share)
+        own = _with_intervals(parts, spread_of(run.job), stack_name(run.job), share)
         changes = parts[["latency_s", "bandwidth_Bps"]].nunique().max() > 1
         found.append((_with_other_times(own) if changes else own).assign(policy=policy))
     rows = pd.concat(found, ignore_index=True)
     job = run.job
-    return JobPrediction(scenario.name, stack_name(job), job.device.name, job.source.workers, job.barrier, rows)
+    head = scenario.name, stack_name(job), job.device.name, job.source.workers, job.barrier, rows
+    return JobPrediction(*head) if job.strategy is None else JobPrediction(*head, job.strategy.name, job.strategy.steps)
 
 
 def stack_name(job: Job) -> str:
@@ -230,13 +243,23 @@ def stack_name(job: Job) -> str:
     return name_of(job.network(0).stack)
 
 
+def spread_of(job: Job) -> float:
+    """Return the spread of the time that a worker computes in an iteration, as that of `simnet.job.Compute`.
+
+    A sum of inner steps that are each for itself log-normal is taken to be log-normal, too, of their mean and variance.
+    """
+    steps, spread = 1 if job.strategy is None else job.strategy.steps, job.compute.spread
+    return spread if steps == 1 else math.sqrt(math.log1p(math.expm1(spread**2) / steps))
+
+
 def _parts(run: Run, policy: str, share: int) -> pd.DataFrame:
     """Return the parts of each iteration under a policy, means over workers, and what its intervals go by."""
-    job = run.job
-    result = run_policy(job, policy, run.policies[policy], timeline=job.iterations if job.overlap is not None else 0)
+    job, beside = run.job, run.job.overlap is not None or run.job.strategy is not None
+    result = run_policy(job, policy, run.policies[policy], timeline=job.iterations if beside else 0)
     rows = result.iterations[result.iterations["purpose"] == TRAIN].set_index("iteration")
     workers = result.workers[result.workers["purpose"] == TRAIN].groupby("iteration").mean(numeric_only=True)
-    update = job.update / share
+    # An inner step ends with an update as well.
+    update = job.update / share * (1 if job.strategy is None else job.strategy.steps)
     merge = workers["merge_s"] / share
     select = workers["select_s"] / share - merge
     compute = workers["compute_s"] / share - update
@@ -253,7 +276,10 @@ def _parts(run: Run, policy: str, share: int) -> pd.DataFrame:
     found.insert(1, "began_s", rows["start_s"])
     kernels = {name: (rows[f"select_{name}_s"] / rows["select_s"]).fillna(1.0) for name in get_args(End)}
     each = len(buckets(job.source, job.overlap)) / job.source.workers
-    messages = rows["choice"].map({label: each * count for label, count in run.messages.items()})
+    counts = {label: each * count for label, count in run.messages.items()}
+    if job.strategy is not None:
+        counts = {one.label: messages_of(one, job) for one in run.policies[policy].candidates}
+    messages = rows["choice"].map(counts)
     links = {name: rows[name] for name in ("latency_s", "bandwidth_Bps")}
     return found.assign(messages=messages, **links, **kernels).reset_index()
 

@@ -15,6 +15,7 @@ from simnet import sparsifier_models
 from simnet.base.arrays import Floats
 from simnet.job import Job
 from simnet.job.job import buckets
+from simnet.job.local_steps import started
 from simnet.network.stack import name_of
 from simnet.policies import Candidate
 from simnet.studies.choosing.chances import (
@@ -151,8 +152,14 @@ def off_alike(one: Candidate) -> str:
 
 
 def messages(one: Candidate, job: Job) -> float:
-    """Return how many messages a worker of a job sends in an iteration, as an exchange of zeros has them."""
+    """Return how many messages a worker sends in an iteration, one after another, as exchanges of zeros have them."""
     workers = job.source.workers
+    if job.strategy is not None:
+        own = job.strategy
+        strategy = started(job.source, own.name, own.options, one, seed=job.seed, bucket=own.bucket)
+        zeros = np.zeros((workers, job.source.parameters), dtype=np.float32)
+        syncs = [sync for _ in range(own.steps) for sync in strategy.step(zeros).syncs]
+        return sum(sync.schedule.n_messages for sync in syncs) / workers
     model = sparsifier_models.create(one.scheme, workers, _ENTRIES, layers=(_ENTRIES,), **one.options)
     found = model.exchange(np.zeros((workers, _ENTRIES), dtype=np.float32))
     return found.schedule.n_messages / workers * len(buckets(job.source, job.overlap))

@@ -24,7 +24,6 @@ from simnet.base.errors import InputError, SimnetError
 from simnet.base.processes import Pool
 from simnet.base.units import format_bytes, format_seconds, format_within
 from simnet.job import Job
-from simnet.job.local_steps import started
 from simnet.job.memory import WorkerMemory, of_exchange
 from simnet.network.stack import name_of
 from simnet.policies import Candidate
@@ -425,7 +424,7 @@ def _row(values: tuple[str, ...], result: dict[str, Any], loaded: Scenario, job:
         seconds,
         **parts,
         communicate=max(seconds - parts["compute"] - parts["select"], 0.0) if math.isfinite(seconds) else math.inf,
-        messages=iterations * _messages(one, job),
+        messages=iterations * likely.messages(one, job),
         step_s=result["step_s"],
         utilisation=result["utilisation"],
         sent=result["bytes_sent_B"] / workers / result["inner_steps"],
@@ -445,17 +444,6 @@ def _alike(rows: Sequence[Row]) -> list[Row]:
         values = (own if own == other else ANY for own, other in zip(row.values, before.values, strict=True))
         found[key] = row._replace(values=tuple(values))
     return list(found.values())
-
-
-def _messages(one: Candidate, job: Job) -> float:
-    """Return how many messages a worker sends in an iteration, one after another, of gradients that are zero."""
-    if job.strategy is None:
-        return likely.messages(one, job)
-    own = job.strategy
-    strategy = started(job.source, own.name, own.options, one, seed=job.seed, bucket=own.bucket)
-    zeros = np.zeros((job.source.workers, job.source.parameters), dtype=np.float32)
-    syncs = [sync for _ in range(own.steps) for sync in strategy.step(zeros).syncs]
-    return sum(sync.schedule.n_messages for sync in syncs) / job.source.workers
 
 
 def _weighed(rows: Sequence[Row], error: float | None) -> tuple[list[Row], Chances]:
