@@ -17,7 +17,7 @@ from simnet.network import Network
 from simnet.parallel import Limits, SDP4Bit, StepGraph, ZeroPlusPlus, fsdp2, time_step, units, zero
 from simnet.parallel.quantised import ACROSS, NODE
 from simnet.sparsifier_models import create
-from simnet.studies.step import graph_of
+from simnet.studies.step import planned_of
 from simnet.topologies import star
 
 MATRICES = [Layer(f"h.{number}.w", (256, 64 * (number + 1))) for number in range(3)]
@@ -257,11 +257,11 @@ def test_what_other_steps_refuse() -> None:
 def test_the_command_takes_the_options_by_name() -> None:
     profile = model("gpt2")
     asked = ["zero_quantized_gradients=true", "zero_hpz_partition_size=4", "max_reuse_distance=0"]
-    graph = graph_of(profile, "zero3", 8, asked)
+    graph = planned_of(profile, "zero3", 8, asked).graph
     assert {call.group for call in graph.calls} == {"world", NODE, ACROSS}
-    four = graph_of(profile, "zero1", 8, ["quantized_weights=true", "quantized_gradients=true", "ranks_per_node=4"])
+    four = planned_of(profile, "zero1", 8, ["quantized_weights=true", "quantized_gradients=true", "ranks_per_node=4"]).graph
     assert {call.dtype for call in four.calls} == {"int8", "float32"}
     with pytest.raises(InputError, match="zero1 has no option 'zero_quantized_weights'"):
-        graph_of(profile, "zero1", 8, ["zero_quantized_weights=true"])
+        planned_of(profile, "zero1", 8, ["zero_quantized_weights=true"])
     with pytest.raises(InputError, match="zero_quantized_weights must be true or false, got 'maybe'"):
-        graph_of(profile, "fsdp2", 8, ["zero_quantized_weights=maybe"])
+        planned_of(profile, "fsdp2", 8, ["zero_quantized_weights=maybe"])

@@ -28,7 +28,7 @@ from simnet.parallel import (
     units,
     zero,
 )
-from simnet.parallel.timing import placed
+from simnet.parallel.timing import PlacedStep
 from simnet.topologies import star
 
 LAYERS = [
@@ -98,7 +98,7 @@ def test_a_step_of_the_library_takes_as_long_from_its_traces(tmp_path: Path, nam
     micros = rng.integers(0, 400, len(step.nodes))
     computes = np.array([not isinstance(one.does, CollectiveCall) for one in step.nodes])
     seconds = np.where(computes[:, np.newaxis] & step.does(), micros[:, np.newaxis] * 1e-6, 0.0)
-    expected = placed(step, network, seconds)(0.0, 0)
+    expected = PlacedStep(step, network).time(seconds)
     found = traced(as_traces(tmp_path, step, micros.tolist()))
     timing = time_traced(found, network)
     assert timing.ended.max(axis=0) == pytest.approx(expected.ended.max(axis=0), rel=1e-9)

@@ -14,7 +14,7 @@ from simnet.cli import app
 from simnet.costs.models import Layer, model
 from simnet.network import Network
 from simnet.parallel import Limits, fsdp2, time_step, units, zero
-from simnet.studies.step import graph_of, timed
+from simnet.studies.step import planned_of, timed
 from simnet.studies.timing import Place
 from simnet.topologies import star
 from test_parallel_traced import as_traces
@@ -67,11 +67,11 @@ def test_what_is_assumed_is_said_with_its_source() -> None:
 
 def test_options_are_those_of_the_functions() -> None:
     profile = model("bert-base")
-    made = graph_of(profile, "zero3", 4, ["prefetch_bucket_size=0", "microbatches=2", "loss_scaling=true"])
+    made = planned_of(profile, "zero3", 4, ["prefetch_bucket_size=0", "microbatches=2", "loss_scaling=true"]).graph
     limits = Limits(prefetch_bucket_size=0)
     own = zero(profile.layers, 4, stage=3, iteration=3, microbatches=2, loss_scaling=True, limits=limits)
     assert made == own
-    freed = graph_of(profile, "fsdp2", 4, ["reshard_after_forward=encoder.layer.0,encoder.layer.1"])
+    freed = planned_of(profile, "fsdp2", 4, ["reshard_after_forward=encoder.layer.0,encoder.layer.1"]).graph
     assert sum(call.operation == "all_gather" and call.phase == "backward" for call in freed.calls) == 2
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated
 
@@ -23,6 +23,33 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
+class Around:
+    """Parallelism around that, and what a microbatch is."""
+
+    tensor_parallel: Annotated[
+        int | None, typer.Option(min=1, metavar="T", help="Workers that share each matrix; default: 1.")
+    ] = None
+    pipeline: Annotated[int | None, typer.Option(min=1, metavar="S", help="Stages of a pipeline; default: 1.")] = None
+    experts: Annotated[int | None, typer.Option(min=1, metavar="E", help="Experts of a block; default: none.")] = None
+    expert_parallel: Annotated[
+        int | None, typer.Option(min=1, metavar="N", help="Workers that share the experts of a block; default: 1.")
+    ] = None
+    microbatches: Annotated[
+        int | None, typer.Option(min=1, metavar="M", help="Microbatches of a step; default: 1.")
+    ] = None
+    tokens: Annotated[
+        int | None, typer.Option(min=1, metavar="N", help="Tokens of a microbatch; needed by any of these.")
+    ] = None
+
+    def options(self, given: Sequence[str]) -> list[str]:
+        """Return options of a step with these among them; InputError if one is given twice."""
+        own = {name: value for name, value in vars(self).items() if value is not None}
+        for name in own.keys() & options.fields(given, "--option").keys():
+            raise InputError(f"is given by --option, too: {name}", file=f"--{name.replace('_', '-')}")
+        return [*given, *(f"{name}={value}" for name, value in own.items())]
+
+
+@dataclass(frozen=True)
 class Shared:
     """What is trained, and how it is shared between workers."""
 
@@ -34,7 +61,9 @@ class Shared:
             autocompletion=completion.one_of(completion.models),
         ),
     ] = None
-    sharding: Annotated[str | None, typer.Option(metavar="NAME", help="ddp, fsdp2, zero1, zero2 or zero3.")] = None
+    sharding: Annotated[str | None, typer.Option(metavar="NAME", help="ddp, fsdp2, hsdp, zero1, zero2 or zero3.")] = (
+        None
+    )
     workers: Annotated[int | None, typer.Option(min=1, max=100_000, metavar="P", help="Workers.")] = None
     trace: Annotated[
         str | None,
@@ -63,6 +92,7 @@ class Shared:
 def step(
     *,
     shared: Shared,
+    around: Around,
     target: Target,
     steps: Annotated[
         int | None,
@@ -73,6 +103,10 @@ def step(
             help="Time N steps one after another, while links change, and tell how they spread.",
         ),
     ] = None,
+    memory: Annotated[
+        str | None,
+        typer.Option(metavar="SIZE", help="What a worker's device holds, as '80 GB'; tells whether the step fits."),
+    ] = None,
     json_: Json = False,
 ) -> None:
     """Tell what a training step of a replicated or sharded model calls, how long it takes, and what memory."""
@@ -81,13 +115,14 @@ def step(
     own = {"--model": shared.model, "--sharding": shared.sharding, "--workers": shared.workers}
     if shared.trace is not None:
         others = {"--option": shared.option, "--compute": shared.compute, "--backward": shared.backward}
-        options.only("a model, not for --trace", False, {**own, **others})
+        others |= {f"--{name.replace('_', '-')}": value for name, value in vars(around).items()}
+        options.only("a model, not for --trace", False, {**own, **others, "--memory": memory})
     elif lacks := [name for name, value in own.items() if value is None]:
         raise InputError(f"needs {' and '.join(lacks)}, or --trace in place of a model", file="simnet step")
     from simnet.studies.timing import place_of
 
     with terminal.progress("steps"):
-        found = _timed(shared, lambda ranks: place_of(where, ranks), steps or 1)
+        found = _timed(shared, around, lambda ranks: place_of(where, ranks), steps or 1, memory)
     if json_:
         typer.echo(json.dumps(found.figures(), indent=2, allow_nan=False))
         return
@@ -101,7 +136,9 @@ def step(
         typer.echo(line)
 
 
-def _timed(shared: Shared, place: Callable[[int], Place], steps: int) -> Step | TracedSteps:
+def _timed(
+    shared: Shared, around: Around, place: Callable[[int], Place], steps: int, memory: str | None
+) -> Step | TracedSteps:
     """Return the steps of a model, or of traces."""
     algorithms = shared.algorithm or ()
     if shared.trace is not None:
@@ -119,9 +156,10 @@ def _timed(shared: Shared, place: Callable[[int], Place], steps: int) -> Step | 
         shared.sharding,
         workers,
         lambda: place(workers),
-        given=shared.option or (),
+        given=around.options(shared.option or ()),
         compute=shared.compute,
         backward=shared.backward,
         algorithms=algorithms,
         steps=steps,
+        memory=memory,
     )

@@ -15,6 +15,7 @@ from simnet.base.rows import zeros_like
 from simnet.costs.devices import DeviceOp, DeviceProfile
 from simnet.job.checkpoint import State
 from simnet.job.job import Job, buckets, create_sparsifier
+from simnet.job.spans import Span
 from simnet.job.streams import Sent, Work, queued, slows, work_of
 from simnet.network import Network, Timing
 from simnet.network.computing import Computing
@@ -121,6 +122,8 @@ class TimedExchange(NamedTuple):
         The times.
     begun : float
         When the iteration had begun [s].
+    spans : sequence of Span
+        What workers did, where that is asked for and not told by messages.
     """
 
     candidate: Candidate
@@ -129,6 +132,7 @@ class TimedExchange(NamedTuple):
     slowed: Floats
     result: TimingResult
     begun: float
+    spans: Sequence[Span] = ()
 
     @property
     def lasts(self) -> float:

@@ -26,6 +26,7 @@ from simnet.policies import Candidate, Ramp
 from simnet.traces.source import tensors
 
 if TYPE_CHECKING:
+    from simnet.parallel import TrainingSteps
     from simnet.sparsifier_models import Sparsifier
     from simnet.traces import GradientSource
 
@@ -217,6 +218,9 @@ class Job:
     strategy : LocalSteps, optional
         How workers train; gradients are exchanged in every iteration when omitted. Else an iteration is several inner
         steps, which `compute` and `update` are of.
+    steps : mapping of str to TrainingSteps, optional
+        Steps of a replicated or sharded model that iterations are, by the labels of candidates. `compute` is then of
+        the passes of a microbatch through the whole model, or a factor on what traces say.
 
     Raises
     ------
@@ -240,6 +244,7 @@ class Job:
     failures: Mapping[int, float] = field(default_factory=dict)
     patience: float | None = None
     strategy: LocalSteps | None = None
+    steps: Mapping[str, TrainingSteps] | None = None
     absences: Sequence[Absence] = ()
     churn: Churn | None = None
     deadline: float | None = None
@@ -257,6 +262,8 @@ class Job:
             ramp.iterations >= 1 and 0 < ramp.start <= 1 and 0 < ramp.end <= 1 for ramp in self.density
         ):
             raise ValueError("density needs ramps of at least 1 iteration between fractions > 0 and <= 1")
+        if self.steps is not None and (self.strategy or self.overlap or self.failures or not self.barrier):
+            raise ValueError("a job of sharded steps has a barrier, and neither strategy, overlap nor failures")
         if self.strategy is not None and self.overlap is not None:
             raise ValueError("a job under a strategy has no overlap with back-propagation")
         if self.elastic and (self.strategy is None or not self.barrier or self.failures):

@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 
 from simnet.base.arrays import Floats
 from simnet.base.checks import whole
+from simnet.base.clock import advanced
 from simnet.base.errors import DivergedError, SimnetError, StalledError
 from simnet.job.checkpoint import Checkpoint, State
 from simnet.job.elastic import Elastic, parameters_sent
@@ -30,6 +31,7 @@ from simnet.job.record import (
     Record,
 )
 from simnet.job.sampling import Sampling
+from simnet.job.steps import StepSet
 from simnet.network import Timing
 from simnet.policies import Policy, density_at, probe_pairs
 from simnet.strategies.averaging import NOBODY
@@ -58,7 +60,7 @@ class Begun(NamedTuple):
         others.
     computing : ndarray, shape (P,)
         Until when those that were late compute alone [s]; 0 of others.
-    models : SparsifierSet or StrategySet
+    models : SparsifierSet, StrategySet or StepSet
         What exchanges, and the training.
     log : PolicyLog
         What the policy was asked, and observed.
@@ -70,7 +72,7 @@ class Begun(NamedTuple):
     attempts: int
     active: NDArray[np.intp]
     begins: Floats
-    models: SparsifierSet | StrategySet
+    models: SparsifierSet | StrategySet | StepSet
     log: PolicyLog
     busy: Floats
     computing: Floats
@@ -289,13 +291,13 @@ def iterate(
             barrier=job.barrier,
             keep=where.messages,
             score=models.training.score(number if trains else None),
+            spans=step.spans,
         )
         log.observe(decision, step, state)
         # Its update may be as large as a worker's gradient.
         del step
-        before, advance = now, advance + lost
-        now = before + advance
-        lost = advance - (now - before)
+        advance += lost
+        now, lost = advanced(now, advance)
         attempts += not trains
         number += trains
         if sampling is not None:
@@ -317,10 +319,12 @@ def iterate(
             progress(number)
 
 
-def _exchanging(job: Job, policy: Policy, workers: int | None = None) -> SparsifierSet | StrategySet:
+def _exchanging(job: Job, policy: Policy, workers: int | None = None) -> SparsifierSet | StrategySet | StepSet:
     """Return what exchanges in a job under a policy, between so many workers; all when omitted."""
     if job.strategy is not None:
         return StrategySet(job, policy.candidates)
+    if job.steps is not None:
+        return StepSet(job, policy.candidates)
     return SparsifierSet(job, policy.candidates, workers)
 
 

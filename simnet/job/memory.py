@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 
 from simnet.job.job import Job, buckets, create_sparsifier
 from simnet.job.local_steps import started
+from simnet.job.steps import StepSet
 from simnet.policies import Candidate
 from simnet.sparsifier_models import Sparsifier
 from simnet.sparsifier_models.held import under_way
@@ -48,7 +49,8 @@ class WorkerMemory(NamedTuple):
     outer : float
         Under a strategy the global parameters, and what their optimiser remembers.
     in_flight : float
-        Under a strategy, what has been taken and has not arrived.
+        Under a strategy, what has been taken and has not arrived; in sharded steps the most that is gathered and waits
+        to be reduced at a time.
     received : float
         The most of messages that is there at once; see `simnet.sparsifier_models.held.under_way`.
     """
@@ -96,6 +98,10 @@ def of_exchange(job: Job, candidate: Candidate) -> WorkerMemory:
     """
     if job.strategy is not None:
         return _under_strategy(job, candidate)
+    if job.steps is not None:
+        step = StepSet(job, [candidate]).first().memory()
+        held = step.parameters, step.gradients, step.optimizer
+        return WorkerMemory(*map(float, held), in_flight=float(step.peak - sum(held)))
     density = max(max(ramp.start, ramp.end) for ramp in job.density)
     gradients = begun(job.source).gradients(0, np.arange(job.source.workers))
     taken = []

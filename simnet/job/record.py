@@ -297,6 +297,7 @@ class Record:
         score: Score | None = None,
     ) -> None:
         """Book an iteration: every worker's time from its start to its end goes under one of four headings.
+        spans: Sequence[Span] = (),
 
         Of an exchange that was repeated, the bytes of the last time count. Where a model is trained, its `score` is.
 
@@ -324,6 +325,8 @@ class Record:
             Loss and accuracy.
         """
         # What an exchange computes is what its messages bring: it is merged, cut, and unpacked.
+        spans : sequence of Span
+            What workers did, where messages do not tell; kept if there are no more than `DRAWN`.
         select = state.select + timing.rank_compute
         rank_compute = state.compute + update
         communicate = timing.rank_communicate + state.probing
@@ -365,6 +368,8 @@ class Record:
                 "latency_s": at.latency,
                 "bandwidth_Bps": at.bandwidth,
                 **({} if score is None else score._asdict()),
+        if len(spans) <= DRAWN:
+            self._spans += [(at.iteration, *span) for span in spans]
             }
         )
         if keep and timing.messages is not None and timing.messages.src.size <= DRAWN:
@@ -380,10 +385,10 @@ class Record:
                 since = state.probes.origin - timing.origin
                 software = software.and_of(state.probes.software.of_ranks(state.probes.messages).later(since))
             for rank, worker in enumerate(state.active.tolist()):
-                spans = spans_of(
+                own = spans_of(
                     at, rank, worker, named, timing, state, update, kernels=kernels, software=software, barrier=barrier
                 )
-                self._spans += [(at.iteration, worker, *span) for span in spans]
+                self._spans += [(at.iteration, worker, *span) for span in own]
 
     def _within(self, exchanges: Sequence[Exchange], device: DeviceProfile, workers: int) -> tuple[float, float]:
         """Return `DeviceProfile.within` of all kernels of exchanges, which recur with their schedules."""

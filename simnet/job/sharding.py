@@ -42,6 +42,8 @@ def sharded(job: Job, policies: Mapping[str, Policy], where: str) -> Iterator[Jo
         of a worker takes those of others. If `where` is none.
     """
     option = f"--workers-on {where}"
+    if job.steps is not None:
+        raise InputError("under job.sharding workers have no gradients that could be elsewhere", file=option)
     if not isinstance(job.source, Separable):
         raise InputError(
             "gradients of a model that is trained come of all workers at once; allowed: synthetic or recorded ones",

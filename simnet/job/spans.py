@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
 import numpy as np
 
@@ -19,6 +19,9 @@ if TYPE_CHECKING:
 COMPUTE, SIDE, COPIES, HOST, NETWORK = "compute", "side stream", "copy engine", "host thread", "network"
 """Resources of a worker: its compute stream, that of kernels beside it, what copies between device and host, the
 thread of the host that does the software of messages, and its network card."""
+
+Span: TypeAlias = tuple[int, str, str, float, float]
+"""A worker, a resource of it, what that did, and from when to when [s]."""
 
 # Methods of a device that copy between it and its host, and what rounding makes of a time, relative.
 _COPYING, _ROUNDING = ("copy_out", "copy_in"), 1e-9
@@ -134,11 +137,11 @@ def spans_of(
     resource = SIDE if computed.aside else COMPUTE
     pieces += [(resource, "select", begin + later, min(end, done) + later) for begin, end in work if begin < done]
     exchanging = _exchanging(rank, worker, messages, timing)
-    hidden = [one for each in exchanging for one in _inside(each, [(-math.inf, done), *sorted(work)])]
-    pieces += [(NETWORK, "overlapped", begin + later, end + later) for begin, end in _joint(hidden)]
+    hidden = [one for each in exchanging for one in inside(each, [(-math.inf, done), *sorted(work)])]
+    pieces += [(NETWORK, "overlapped", begin + later, end + later) for begin, end in joint(hidden)]
     reached = done + later
     doing = [(begin, end, COMPUTE, "select") for begin, end in work]
-    doing += [(*one, NETWORK, "communicate") for message in under_way for one in _outside(message, work)]
+    doing += [(*one, NETWORK, "communicate") for message in under_way for one in outside(message, work)]
     for begin, end, where, what in sorted(doing):
         begin, end = begin + later, min(end, left) + later
         if end <= reached:
@@ -150,7 +153,7 @@ def spans_of(
         copies = _copies(rank, part, one, timing)
         pieces += [(COPIES, what, begin + later, end + later) for what, begin, end in copies]
     own = software.rank == rank
-    busy = _joint(sorted(zip(software.begun[own].tolist(), software.ended[own].tolist(), strict=True)))
+    busy = joint(sorted(zip(software.begun[own].tolist(), software.ended[own].tolist(), strict=True)))
     pieces += [(HOST, "software", begin + later, end + later) for begin, end in busy]
     pieces.append((COMPUTE, "wait", reached, ends - update))
     pieces.append((COMPUTE, "compute", ends - update, ends))
@@ -183,9 +186,9 @@ def _copies(rank: int, part: int, kernels: Kernels, timing: Timing) -> Iterator[
     for ran, stretches in ((kernels.selecting, selecting), (kernels.behind, behind)):
         pieces = []
         for stretch in stretches:
-            together = list(_inside(stretch, slices)) if timing.computed.aside else []
+            together = list(inside(stretch, slices)) if timing.computed.aside else []
             pieces += [(begin, end, (end - begin) / kernels.slower) for begin, end in together]
-            pieces += [(begin, end, end - begin) for begin, end in _outside(stretch, together) if end > begin]
+            pieces += [(begin, end, end - begin) for begin, end in outside(stretch, together) if end > begin]
         pieces.sort()
         total, scale = sum(amount for *_, amount in pieces), sum(float(seconds[rank]) for _, seconds in ran)
         reached = 0.0
@@ -236,11 +239,22 @@ def _exchanging(rank: int, worker: int, messages: Messages, timing: Timing) -> I
             if begin <= first < through:
                 before = int(np.searchsorted(arrived, first, side="right"))
                 between.append((max(begin, float(arrived[before - 1])) if before else begin, last))
-        yield from _outside((begin, through), list(_joint(sorted(between))))
+        yield from outside((begin, through), list(joint(sorted(between))))
 
 
-def _joint(intervals: Sequence[tuple[float, float]]) -> Iterator[tuple[float, float]]:
-    """Yield intervals that ascend by their begin, with those that touch as one."""
+def joint(intervals: Sequence[tuple[float, float]]) -> Iterator[tuple[float, float]]:
+    """Yield intervals that ascend by their begin, with those that touch as one.
+
+    Parameters
+    ----------
+    intervals : sequence of (float, float)
+        The intervals.
+
+    Examples
+    --------
+    >>> list(joint([(0.0, 1.0), (0.5, 2.0), (3.0, 4.0)]))
+    [(0.0, 2.0), (3.0, 4.0)]
+    """
     begin, end = -math.inf, -math.inf
     for first, last in intervals:
         if first > end:
@@ -252,8 +266,21 @@ def _joint(intervals: Sequence[tuple[float, float]]) -> Iterator[tuple[float, fl
         yield begin, end
 
 
-def _inside(interval: tuple[float, float], others: Sequence[tuple[float, float]]) -> Iterator[tuple[float, float]]:
-    """Yield what of an interval lies in others, which ascend by their begin; what lies in several of them, once."""
+def inside(interval: tuple[float, float], others: Sequence[tuple[float, float]]) -> Iterator[tuple[float, float]]:
+    """Yield what of an interval lies in others, which ascend by their begin; what lies in several of them, once.
+
+    Parameters
+    ----------
+    interval : (float, float)
+        The interval.
+    others : sequence of (float, float)
+        The others.
+
+    Examples
+    --------
+    >>> list(inside((1.0, 4.0), [(0.0, 2.0), (3.0, 5.0)]))
+    [(1.0, 2.0), (3.0, 4.0)]
+    """
     begin, end = interval
     for first, last in others:
         if max(begin, first) < min(end, last):
@@ -261,8 +288,21 @@ def _inside(interval: tuple[float, float], others: Sequence[tuple[float, float]]
             begin = min(end, last)
 
 
-def _outside(interval: tuple[float, float], others: Sequence[tuple[float, float]]) -> Iterator[tuple[float, float]]:
-    """Yield what of an interval lies in none of the others, which ascend and do not overlap."""
+def outside(interval: tuple[float, float], others: Sequence[tuple[float, float]]) -> Iterator[tuple[float, float]]:
+    """Yield what of an interval lies in none of the others, which ascend and do not overlap.
+
+    Parameters
+    ----------
+    interval : (float, float)
+        The interval.
+    others : sequence of (float, float)
+        The others.
+
+    Examples
+    --------
+    >>> list(outside((1.0, 4.0), [(0.0, 2.0), (3.0, 5.0)]))
+    [(2.0, 3.0), (4.0, 4.0)]
+    """
     begin, end = interval
     for first, last in others:
         if first < end and last > begin:

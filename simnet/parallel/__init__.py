@@ -4,7 +4,7 @@
 tensors, workers and options to a `StepGraph`, whose `calls` are the collectives with group, elements and dtype.
 `time_step` places it on a network, and returns when everything began and ended, and what memory that takes;
 `time_steps` times it again and again while links change. `tensor_parallel`, `expert_parallel` and `pipeline` put these
-steps in larger ones; `traced` reads a step from execution traces.
+steps in larger ones, and `planned` returns one of all that by names; `traced` reads a step from execution traces.
 
 Examples
 --------
@@ -19,26 +19,36 @@ from simnet.parallel.ddp import ddp
 from simnet.parallel.experts import capacity, expert_parallel
 from simnet.parallel.fsdp2 import fsdp2
 from simnet.parallel.graph import CollectiveCall, Compute, StepGraph
-from simnet.parallel.pipeline import pipeline
+from simnet.parallel.pipeline import order_of, pipeline
+from simnet.parallel.plan import SHARDINGS, Around, PlannedStep, options_of, planned
 from simnet.parallel.quantised import SDP4Bit, ZeroPlusPlus
-from simnet.parallel.series import StepSeries, time_steps
+from simnet.parallel.series import RecurringStep, StepSeries, time_steps
 from simnet.parallel.tensor import split, tensor_parallel
-from simnet.parallel.timing import Memory, StepTiming, time_step
+from simnet.parallel.timing import Memory, PlacedStep, StepTiming, seconds_of, time_step
 from simnet.parallel.traced import TracedStep, time_traced, traced
+from simnet.parallel.training import ModelSteps, TraceSteps, TrainingSteps
 from simnet.parallel.units import Unit, Units, modules, units
 from simnet.parallel.zero import zero
 from simnet.parallel.zero3 import Limits
 
 __all__ = [
+    "SHARDINGS",
+    "Around",
     "CollectiveCall",
     "Compute",
     "Limits",
     "Memory",
+    "ModelSteps",
+    "PlacedStep",
+    "PlannedStep",
+    "RecurringStep",
     "SDP4Bit",
     "StepGraph",
     "StepSeries",
     "StepTiming",
+    "TraceSteps",
     "TracedStep",
+    "TrainingSteps",
     "Unit",
     "Units",
     "ZeroPlusPlus",
@@ -47,7 +57,11 @@ __all__ = [
     "expert_parallel",
     "fsdp2",
     "modules",
+    "options_of",
+    "order_of",
     "pipeline",
+    "planned",
+    "seconds_of",
     "split",
     "tensor_parallel",
     "time_step",

@@ -11,7 +11,7 @@ PyTorch 2.13.0, ``distributed/fsdp/_fully_shard``. Sequences and sizes are those
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from typing import Literal, TypeAlias
 
 from simnet.base.checks import named, whole
@@ -36,13 +36,15 @@ def fsdp2(
     param_dtype: str | None = None,
     reduce_dtype: str | None = None,
     microbatches: int = 1,
-    gradient_sync: When = "each",
+    gradient_sync: When | Literal["behind"] = "each",
     all_reduce: When = "each",
     clip: bool = False,
     forward_prefetch: int = 0,
     backward_prefetch: int = 1,
     separate_reduce_scatter_group: bool = False,
     reduce_scatter_max_input_buffers: int = 1,
+    reshard_after_backward: bool = True,
+    passes: Sequence[tuple[Phase, int]] | None = None,
     overlap: bool = True,
     plus: ZeroPlusPlus | None = None,
 ) -> StepGraph:
@@ -69,7 +71,8 @@ def fsdp2(
         Passes before the optimiser's step.
     gradient_sync, all_reduce : {"each", "last"}
         After which microbatches gradients are reduced at all, or between replicas: ``set_requires_gradient_sync`` and
-        ``set_requires_all_reduce``.
+        ``set_requires_all_reduce``. In pipelines gradients are reduced behind the last pass, all units in the order of
+        the model: ``"behind"``.
     clip : bool
         Whether ``clip_grad_norm_`` is called.
     forward_prefetch, backward_prefetch : int
@@ -78,6 +81,11 @@ def fsdp2(
         Whether reduce-scatters have a process group of their own.
     reduce_scatter_max_input_buffers : int
         Of how many units gradients may be under way or wait for it, >= 1.
+    reshard_after_backward : bool
+        Whether units are freed after each backward pass, or after the last alone, as in pipelines:
+        ``set_reshard_after_backward``.
+    passes : sequence of (phase, int), optional
+        Forward and backward passes of the microbatches in their order; default: both of one after the other.
     overlap : bool
         Whether collectives go beside computing.
     plus : ZeroPlusPlus, optional
@@ -101,7 +109,7 @@ def fsdp2(
     whole(forward_prefetch, "forward_prefetch", 0)
     whole(backward_prefetch, "backward_prefetch", 1)
     whole(reduce_scatter_max_input_buffers, "reduce_scatter_max_input_buffers", 1)
-    named(gradient_sync, "gradient_sync", ("each", "last"))
+    named(gradient_sync, "gradient_sync", ("each", "last", "behind"))
     named(all_reduce, "all_reduce", ("each", "last"))
     param_dtype = param_dtype or dtype
     reduce_dtype = reduce_dtype or param_dtype
@@ -131,11 +139,24 @@ def fsdp2(
         reduce_scatter_max_input_buffers,
         plus,
     )
-    for microbatch in range(microbatches):
+    in_turn: list[tuple[Phase, int]] = [
+        (phase, number) for number in range(microbatches) for phase in ("forward", "backward")
+    ]
+    if passes is not None and sorted(passes) != sorted(in_turn):
+        raise ValueError(f"passes must be a forward and a backward pass of each of {microbatches} microbatches")
+    for phase, microbatch in in_turn if passes is None else passes:
         step.microbatch = microbatch
+        if phase == "forward":
+            program.forward()
+            continue
         last = microbatch == microbatches - 1
-        program.forward()
-        program.backward(reduces=last or gradient_sync == "each", all_reduces=last or all_reduce == "each")
+        program.backward(
+            reduces=gradient_sync == "each" or (last and gradient_sync == "last"),
+            all_reduces=last or all_reduce == "each",
+            frees=reshard_after_backward or (last and gradient_sync != "behind"),
+        )
+        if last and gradient_sync == "behind":
+            program.reduce_all()
     step.microbatch = None
     if clip:
         norms = len(model.layers)
@@ -143,7 +164,7 @@ def fsdp2(
     ranks = workers // replicas
     shard = sum(unit.shard(ranks) for unit in (model.root, *model.blocks)) * DTYPE_BYTES[dtype]
     # Without a reduction, the gradients of all units are kept as they are.
-    whole_gradients = model.size * DTYPE_BYTES[reduce_dtype] if microbatches > 1 and gradient_sync == "last" else 0
+    whole_gradients = model.size * DTYPE_BYTES[reduce_dtype] if microbatches > 1 and gradient_sync != "each" else 0
     memories = memory_of_loco(model.layers, nodes) if plus.loco else 0
     return step.built(Held(shard, shard + whole_gradients + memories, _MOMENTS * shard))
 
@@ -199,8 +220,11 @@ class _Program:
         self.gate |= self.held_back
         self.held_back = set()
 
-    def backward(self, *, reduces: bool, all_reduces: bool) -> None:
-        """Issue a backward pass, which reduces gradients between shards, and between replicas, or not."""
+    def backward(self, *, reduces: bool, all_reduces: bool, frees: bool) -> None:
+        """Issue a backward pass, which reduces gradients between shards, and between replicas, or not.
+
+        Units are freed behind it or stay.
+        """
         step, root, blocks = self.step, self.model.root, self.model.blocks
         order = [root, *reversed(blocks)]
         first = len(step.nodes)
@@ -213,11 +237,21 @@ class _Program:
             if elements:
                 step.compute(unit.name, "backward", elements)
             if unit is not root:
-                self._reduce(unit, len(step.nodes) - 1, reduces=reduces, all_reduces=all_reduces)
+                self._done(unit, len(step.nodes) - 1, reduces=reduces, all_reduces=all_reduces, frees=frees)
         if self.model.before:
             step.compute("root", "backward", self.model.before)
-        self._reduce(root, first, reduces=reduces, all_reduces=all_reduces)
-        step.wait(*self.inputs, *self.reduced)
+        self._done(root, first, reduces=reduces, all_reduces=all_reduces, frees=frees)
+        self._wait_for_reduced()
+
+    def reduce_all(self) -> None:
+        """Free all units, and reduce their gradients one after the other."""
+        last = len(self.step.nodes) - 1
+        for unit in (self.model.root, *self.model.blocks):
+            self._done(unit, last, reduces=True, all_reduces=True, frees=True)
+        self._wait_for_reduced()
+
+    def _wait_for_reduced(self) -> None:
+        self.step.wait(*self.inputs, *self.reduced)
         self.inputs, self.reduced = [], []
 
     def _gather(self, unit: Unit, phase: Phase) -> None:
@@ -263,14 +297,13 @@ class _Program:
         self.copied.discard(unit.name)
         self.step.hold("parameters", nbytes, self.unsharded.pop(unit.name), len(self.step.nodes) - 1)
 
-    def _reduce(self, unit: Unit, first: int, *, reduces: bool, all_reduces: bool) -> None:
-        """Free a unit, and reduce its gradients, of which there are some since a node."""
-        if not unit.layers:
+    def _done(self, unit: Unit, first: int, *, reduces: bool, all_reduces: bool, frees: bool) -> None:
+        """Free a unit, and reduce its gradients, of which there are some since a node; or neither."""
+        if unit.layers and frees:
+            self._free(unit)
+        if not unit.layers or not reduces:
             return
         step = self.step
-        self._free(unit)
-        if not reduces:
-            return
         while len(self.inputs) >= self.most_inputs:
             step.wait(self.inputs.pop(0))
         one = unit.shard(self.ranks)

@@ -7,16 +7,16 @@ from collections.abc import Sequence
 from typing import Literal, TypeAlias
 
 from simnet.base.checks import named, whole
-from simnet.parallel.graph import Buffer, CollectiveCall, Compute, Groups, Node, StepGraph
+from simnet.parallel.graph import Buffer, CollectiveCall, Compute, Groups, Node, Phase, StepGraph
 from simnet.parallel.units import PARAMETER_DTYPES
 
 Order: TypeAlias = Literal["1f1b", "gpipe"]
 
 # A pass of a microbatch; None of what is behind all of them.
-_Pass: TypeAlias = tuple[str, int] | None
+_Pass: TypeAlias = tuple[Phase, int] | None
 
 
-def order_of(stage: int, stages: int, microbatches: int, order: Order) -> list[tuple[str, int]]:
+def order_of(stage: int, stages: int, microbatches: int, order: Order) -> list[tuple[Phase, int]]:
     """Return the passes of a stage in the order in which it computes them.
 
     Parameters
@@ -33,7 +33,7 @@ def order_of(stage: int, stages: int, microbatches: int, order: Order) -> list[t
     ['f0', 'f1', 'b0', 'f2', 'b1', 'b2']
     """
     ahead = microbatches if order == "gpipe" else min(stages - 1 - stage, microbatches)
-    found = [("forward", number) for number in range(ahead)]
+    found: list[tuple[Phase, int]] = [("forward", number) for number in range(ahead)]
     for number in range(microbatches):
         if ahead + number < microbatches:
             found.append(("forward", ahead + number))
@@ -53,7 +53,8 @@ def pipeline(
     Parameters
     ----------
     stages : sequence of StepGraph
-        The step of each stage, of the same workers and microbatches; its microbatches must not wait for each other.
+        The step of each stage, of the same workers and microbatches. Passes that wait for each other must have been
+        issued in the order of the stage, as of `fsdp2` by ``passes=order_of(...)``.
     tokens : int
         Tokens b s of a microbatch, >= 1.
     width : int
@@ -140,7 +141,7 @@ class _Joined:
             if any(other not in became for other in node.after):
                 raise ValueError(
                     "in a pipeline a microbatch cannot wait for one that comes later, as it does where each of them "
-                    "gathers or reduces; allowed: ddp, zero of stage 1"
+                    "gathers or reduces; allowed: ddp, zero of stage 1, and fsdp2 with its passes in the stage's order"
                 )
             after = {became[other] for other in node.after}
             if isinstance(node.does, Compute):
@@ -156,7 +157,7 @@ class _Joined:
         if one is not None and last is not None:
             self._send(place, one, last)
 
-    def _send(self, place: int, one: tuple[str, int], behind: int) -> None:
+    def _send(self, place: int, one: tuple[Phase, int], behind: int) -> None:
         phase, microbatch = one
         to = place + 1 if phase == "forward" else place - 1
         if not 0 <= to < len(self.stages):
@@ -171,7 +172,7 @@ class _Joined:
             2,
             *sizes,
             self.dtype,
-            "forward" if phase == "forward" else "backward",
+            phase,
             iteration,
             microbatch,
         )

@@ -76,6 +76,18 @@ class Placing:
         """
         return (self._in_order if self.apart else self._by_events)(seconds, start, name)
 
+    def nbytes(self) -> tuple[Floats, Floats]:
+        """Return what each worker sends and receives in all calls [byte]; both of shape (P,)."""
+        sent, received = np.zeros((2, self.graph.workers))
+        each = {id(one): (one.bytes_sent(), one.bytes_received()) for one in self.schedules.values()}
+        for number, schedule in self.schedules.items():
+            call = self.graph.nodes[number].does
+            assert isinstance(call, CollectiveCall)
+            for members in self.groups[number]:
+                sent[_from_root(members, call.root)] += each[id(schedule)][0]
+                received[_from_root(members, call.root)] += each[id(schedule)][1]
+        return sent, received
+
     def _in_order(self, seconds: Floats, start: float, name: tuple[str | int, ...]) -> Times:
         begun, ended = np.zeros(seconds.shape), np.zeros(seconds.shape)
         free: dict[str, Floats] = defaultdict(lambda: np.zeros(self.graph.workers))

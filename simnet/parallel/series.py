@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 import numpy as np
@@ -10,10 +10,11 @@ from numpy.typing import ArrayLike
 
 from simnet.base.arrays import Floats
 from simnet.base.checks import whole
+from simnet.base.clock import advanced
 from simnet.base.progress import tracked
 from simnet.network import Network
 from simnet.parallel.graph import StepGraph
-from simnet.parallel.timing import StepTiming, placed, seconds_of
+from simnet.parallel.timing import PlacedStep, StepTiming, seconds_of
 
 
 @dataclass(frozen=True, repr=False)
@@ -80,18 +81,21 @@ def time_steps(
     >>> np.round(np.percentile(found.durations, [10, 90]), 2).tolist()
     [0.11, 0.38]
     """
-    seconds = seconds_of(graph, forward, backward)
-    return repeated(placed(graph, network, seconds, algorithms, placement), network, steps, start)
+    return repeated(
+        PlacedStep(graph, network, algorithms, placement), seconds_of(graph, forward, backward), steps, start
+    )
 
 
-def repeated(at: Callable[[float, int], StepTiming], network: Network, steps: int, start: float = 0.0) -> StepSeries:
+def repeated(step: PlacedStep, seconds: Floats, steps: int, start: float = 0.0) -> StepSeries:
     """Time a step again and again, as `time_steps` does.
 
     Parameters
     ----------
-    at : callable
-        Times the step that begins at a time, given its number, as `simnet.parallel.timing.placed` returns it.
-    network, steps, start
+    step : PlacedStep
+        The step on its network.
+    seconds : ndarray, shape (nodes, P)
+        What each node of computing takes each worker [s].
+    steps, start
         As of `time_steps`.
 
     Raises
@@ -100,14 +104,50 @@ def repeated(at: Callable[[float, int], StepTiming], network: Network, steps: in
         As of `time_steps`.
     """
     whole(steps, "steps", 1)
-    first = at(start, 0)
-    links, flows = network.links, network.routing in ("flow", "adaptive")
-    if links.constant and network.jitter is None and not flows:
-        durations = np.full(steps, first.duration)
-        return StepSeries(start + np.arange(steps) * durations, durations, np.full(steps, first.exposed.max()), first)
-    began, durations, exposed = np.full((3, steps), start)
+    recurring = RecurringStep(step, start)
+    first = recurring.time(seconds, start, 0)
+    began, durations, exposed = np.zeros((3, steps))
+    now, lost = start, 0.0
     for number in tracked(range(steps)):
-        one = first if number == 0 else at(float(began[number]), number)
-        durations[number], exposed[number] = one.duration, one.exposed.max()
-        began[number + 1 :] = began[number] + one.duration
+        one = recurring.time(seconds, now, number) if number else first
+        began[number], durations[number], exposed[number] = now, one.duration, one.exposed.max()
+        now, lost = advanced(now, one.duration + lost)
     return StepSeries(began, durations, exposed, first)
+
+
+class RecurringStep:
+    """A step that comes again and again; where nothing changes on its network and nothing is drawn, it is timed once.
+
+    Parameters
+    ----------
+    step : PlacedStep
+        The step on its network.
+    start : float
+        From when on it is timed where it is timed once [s].
+    """
+
+    def __init__(self, step: PlacedStep, start: float = 0.0) -> None:
+        self.step, self._start = step, start
+        network = step.network
+        drawn = network.jitter is not None or network.routing in ("flow", "adaptive")
+        self._changes = drawn or not network.links.constant
+        self._known: tuple[Floats, StepTiming] | None = None
+
+    def time(self, seconds: Floats, start: float, iteration: int) -> StepTiming:
+        """Return when everything begins and ends.
+
+        Parameters
+        ----------
+        seconds, start, iteration
+            As of `simnet.parallel.timing.PlacedStep.time`.
+
+        Raises
+        ------
+        StalledError
+            If a collective can never end.
+        """
+        if self._changes:
+            return self.step.time(seconds, start, iteration)
+        if self._known is None or not np.array_equal(self._known[0], seconds):
+            self._known = seconds, self.step.time(seconds, self._start, 0)
+        return self._known[1]

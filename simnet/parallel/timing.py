@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import functools
 from collections import defaultdict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -91,6 +91,16 @@ class StepTiming:
     def exposed(self) -> Floats:
         """Seconds that each worker neither computes nor is done; shape (P,)."""
         return np.asarray(self.ended.max(axis=0, initial=0.0) - self.computing)
+
+    @property
+    def communicating(self) -> Floats:
+        """Seconds that each worker does not compute while a collective of its own is under way; shape (P,)."""
+        order = np.argsort(self.begun, axis=0, kind="stable")
+        begun, ended = (np.take_along_axis(one, order, axis=0) for one in (self.begun, self.ended))
+        # Until when nothing was left out, before each node.
+        until = np.vstack([np.zeros(self.graph.workers), np.maximum.accumulate(ended, axis=0)[:-1]])
+        covered = np.maximum(ended - np.maximum(begun, until), 0.0).sum(axis=0)
+        return np.asarray(np.maximum(covered - self.computing, 0.0))
 
     @property
     def lasts(self) -> Floats:
@@ -202,35 +212,57 @@ def time_step(
     >>> round(timing.duration, 4), round(float(timing.exposed[0]), 4)
     (0.319, 0.019)
     """
-    return placed(graph, network, seconds_of(graph, forward, backward), algorithms, placement)(start, iteration)
+    step = PlacedStep(graph, network, algorithms, placement)
+    return step.time(seconds_of(graph, forward, backward), start, iteration)
 
 
-def placed(
-    graph: StepGraph,
-    network: Network,
-    seconds: Floats,
-    algorithms: Mapping[str, str] | None = None,
-    placement: ArrayLike | None = None,
-) -> Callable[[float, int], StepTiming]:
-    """Return what times a step that begins at a time [s], given the number of its iteration.
+class PlacedStep:
+    """A step on a network, to be timed as often as it begins.
 
     Parameters
     ----------
     graph, network, algorithms, placement
         As of `time_step`.
-    seconds : ndarray, shape (nodes, P)
-        What each node of computing takes each worker [s], as `seconds_of` returns it.
 
     Raises
     ------
     ValueError
         As of `time_step`.
     """
-    hosts = np.arange(graph.workers) if placement is None else np.asarray(placement)
-    if hosts.shape != (graph.workers,):
-        raise ValueError(f"placement must name a host for each of the {graph.workers} workers")
-    placing = Placing(graph, network, hosts, _schedules(algorithms or {}))
-    return lambda start, iteration: StepTiming(graph, *placing.times(seconds, start, ("step", iteration)))
+
+    def __init__(
+        self,
+        graph: StepGraph,
+        network: Network,
+        algorithms: Mapping[str, str] | None = None,
+        placement: ArrayLike | None = None,
+    ) -> None:
+        hosts = np.arange(graph.workers) if placement is None else np.asarray(placement)
+        if hosts.shape != (graph.workers,):
+            raise ValueError(f"placement must name a host for each of the {graph.workers} workers")
+        self.graph, self.network = graph, network
+        self._placing = Placing(graph, network, hosts, schedules_of(algorithms or {}))
+
+    def time(self, seconds: Floats, start: float = 0.0, iteration: int = 0) -> StepTiming:
+        """Return when everything begins and ends.
+
+        Parameters
+        ----------
+        seconds : ndarray, shape (nodes, P)
+            What each node of computing takes each worker [s], as `seconds_of` returns it.
+        start, iteration
+            As of `time_step`.
+
+        Raises
+        ------
+        StalledError
+            If a collective can never end.
+        """
+        return StepTiming(self.graph, *self._placing.times(seconds, start, ("step", iteration)))
+
+    def nbytes(self) -> tuple[Floats, Floats]:
+        """Return what each worker sends and receives in the collectives of the step [byte]; both of shape (P,)."""
+        return self._placing.nbytes()
 
 
 def seconds_of(graph: StepGraph, forward: ArrayLike, backward: ArrayLike) -> Floats:
@@ -264,8 +296,19 @@ def seconds_of(graph: StepGraph, forward: ArrayLike, backward: ArrayLike) -> Flo
     return found
 
 
-def _schedules(algorithms: Mapping[str, str]) -> ScheduleOf:
-    """Return a function that returns the schedule of a call."""
+def schedules_of(algorithms: Mapping[str, str]) -> ScheduleOf:
+    """Return a function that returns the schedule of a call.
+
+    Parameters
+    ----------
+    algorithms : mapping of str to str
+        By which algorithm operations go, where not by that of `ALGORITHMS`.
+
+    Raises
+    ------
+    ValueError
+        If there is no such operation or algorithm.
+    """
     for operation in algorithms:
         named(operation, "operation", list(ALGORITHMS))
     chosen = {

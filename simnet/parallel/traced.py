@@ -22,7 +22,7 @@ from simnet.collectives.registry import Operation
 from simnet.interchange.chakra import MAX_BYTES, TraceNode, read_nodes, trace_paths
 from simnet.network import Network
 from simnet.parallel.graph import COMPUTE, CollectiveCall, Compute, Groups, Held, Node, StepGraph
-from simnet.parallel.timing import StepTiming, placed
+from simnet.parallel.timing import PlacedStep, StepTiming
 
 _OPERATIONS: Mapping[str, Operation] = {
     "ALL_REDUCE": "all_reduce",
@@ -128,7 +128,7 @@ def time_traced(
     StalledError
         If a collective can never end.
     """
-    return placed(step.graph, network, step.seconds, algorithms, placement)(start, iteration)
+    return PlacedStep(step.graph, network, algorithms, placement).time(step.seconds, start, iteration)
 
 
 def _refuse(path: Path, node: TraceNode, message: str) -> NoReturn:

@@ -215,6 +215,7 @@ TERMS = {
     "model": "whose gradients are exchanged; its size decides how much there is to send",
     "workers": "processes that each compute a gradient and exchange it with the others in every iteration",
     "density": "fraction of the entries of a gradient that a worker sends; what it keeps back it adds next time",
+    "sharding": "how the model is shared between workers, whose steps are graphs of computing and collectives",
     "stays dense": "buckets that are exchanged as a whole, whatever the exchange, as job.overlap says",
     "device": "what selects and merges entries, which takes its time, too",
     "stack": "the software that sends messages; it decides what is added to bytes and when a sender may go on",

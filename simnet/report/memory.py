@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import NotRequired
+from typing import TYPE_CHECKING, NotRequired
 
 from typing_extensions import TypedDict
 
 from simnet.base.units import format_bytes
 from simnet.job.memory import WorkerMemory
+
+if TYPE_CHECKING:
+    from simnet.job import Job
 
 _WORDS = {
     "parameters": "parameters",
@@ -107,6 +110,18 @@ def assumed(optimizer: str | None, strategy: str | None = None) -> str:
     if strategy is not None:
         moved = f"optimisers are those of {strategy}"
     return f"Memory is that of a worker without activations and what an allocator adds; {moved}."
+
+
+def assumed_of(job: Job) -> str:
+    """Return what is left out of a job's memory, and which optimisers are counted.
+
+    Parameters
+    ----------
+    job : Job
+        The job.
+    """
+    own = "sharded steps" if job.steps is not None else None if job.strategy is None else job.strategy.name
+    return assumed(job.optimizer, own)
 
 
 def refused(memory: WorkerMemory, limit: float) -> str:

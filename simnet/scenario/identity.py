@@ -12,6 +12,8 @@ from pathlib import Path
 from typing import Any
 
 from simnet.base import plugins
+from simnet.interchange.chakra import trace_paths
+from simnet.interchange.kinds import trace_prefix
 from simnet.report.results import versions
 from simnet.scenario import Scenario
 from simnet.scenario.job import is_file
@@ -45,7 +47,10 @@ def identity(loaded: Scenario, what: str) -> str:
 
 
 def _recorded(loaded: Scenario) -> Iterator[str]:
-    """Yield hashes of recorded gradients in folders, which the resolved scenario names only by where they are."""
+    """Yield hashes of what was recorded, which the resolved scenario names only by where it is."""
+    traces = (one.trace for one in loaded.config.job.shardings.values() if one.trace is not None)
+    for path in (path for trace in traces for path in trace_paths(trace_prefix(trace))):
+        yield _content(str(path), path.stat().st_mtime_ns, path.stat().st_size)
     for job in (loaded.config.job, *(other.job for other in (loaded.config.other_jobs or {}).values())):
         recorded = job.gradients.recorded
         if recorded is not None and is_file(recorded.trace):

@@ -12,8 +12,6 @@ from pathlib import Path
 import numpy as np
 
 from simnet import sparsifier_models, traces
-from simnet.advise import Advised
-from simnet.base import plugins
 from simnet.base.errors import nearest
 from simnet.base.units import format_bytes
 from simnet.costs import models
@@ -22,13 +20,15 @@ from simnet.job import ColocatedJob, Job, LocalSteps, Overlap, buckets, create_s
 from simnet.job.elastic import Absence, deadline_at
 from simnet.job.job import Optimizer
 from simnet.job.local_steps import StrategySet, check_switching, started
-from simnet.policies import Candidate, Fixed, Flexible, Monitor, OneStepOracle, Policy, Ramp
-from simnet.policies.moo import Moo, Search
+from simnet.job.steps import Unseen
+from simnet.policies import Candidate, Policy, Ramp
 from simnet.scenario import schema
 from simnet.scenario.colocated import alone, placements
 from simnet.scenario.loader import Findings
 from simnet.scenario.network import Stages
+from simnet.scenario.policies import labels_of
 from simnet.scenario.resolve import candidate
+from simnet.scenario.steps import build_steps
 from simnet.sparsifier_models.two_level import without_network
 from simnet.traces import GradientSource, live
 from simnet.traces.normals import loops_for
@@ -72,14 +72,18 @@ def build_job(
     if stages is not None and _fits(config, found, memory_limit(config, elsewhere=elsewhere)):
         with found.at("job", "gradients"):
             source = _source(config, folder, int(given.iterations))
-    if given.compute.mean is None:
+    steps = build_steps(config, folder, found)
+    # Of what traces say, computing is so many times as long.
+    mean = 1.0 if given.shardings and given.model is None else given.compute.mean
+    if mean is None:
         found.add(("job", "compute", "mean"), "is missing; only with job.model there is a default")
-    if source is None or stages is None or device is None or given.compute.mean is None:
+    if source is None or stages is None or device is None or mean is None or (given.shardings and steps is None):
         return None
     straggle = given.compute.straggle
     overlap = given.overlap
     share = given.workers_per_device
     compute = given.compute.build(
+        mean=mean,
         slow={int(worker): factor for worker, factor in given.compute.slow.items()},
         **({} if straggle is None else straggle.arguments()),
     )
@@ -109,6 +113,7 @@ def build_job(
         failures={death.worker: death.at for death in given.deaths or ()},
         patience=given.on_death.go_on.after if isinstance(given.on_death, schema.OnDeath) else None,
         strategy=local_steps,
+        steps=steps,
         absences=[
             Absence(one.worker, one.leaves, math.inf if one.returns is None else one.returns, one.notice)
             for one in given.absences or ()
@@ -184,7 +189,7 @@ def _local_steps(config: schema.Config, source: GradientSource, found: Findings)
             steps, shares = made.steps, made.shares
     for name, policy in config.policies.items():
         with found.at("policies", name):
-            check_switching(given.name, len(_labels(policy)))
+            check_switching(given.name, len(labels_of(policy)))
     return LocalSteps(given.name, given.options, steps, given.bucket, shares)
 
 
@@ -278,6 +283,8 @@ def _trial(exchange: schema.Exchange, all_workers: int, workers: int) -> sparsif
 
 def memory(config: schema.Config) -> float:
     """Return the bytes that the policy with the most candidates takes at most, in a process of its own."""
+    if config.job.shardings:
+        return fixed_memory(config)
     return fixed_memory(config) + 4.0 * _entries(config.job) * max(
         _rows(config, one) for one in config.policies.values()
     )
@@ -285,7 +292,7 @@ def memory(config: schema.Config) -> float:
 
 def _rows(config: schema.Config, policy: schema.Policy) -> float:
     """Return how many gradients of one worker the arrays of a policy take at most."""
-    labels, job, P = _labels(policy), config.job, config.workers
+    labels, job, P = labels_of(policy), config.job, config.workers
     if job.strategy is not None:
         # Of several exchanges each has a residual, and where they are tried a state from before it.
         tried = 1 if policy.fixed is not None or policy.flexible is not None else len(labels) + 1
@@ -452,6 +459,8 @@ def _live(given: schema.Train, config: schema.Config) -> GradientSource:
 
 def _source(config: schema.Config, folder: Path, steps: int) -> GradientSource:
     given = config.job
+    if given.shardings:
+        return Unseen(config.workers, 1 if given.model is None else models.model(given.model).parameters)
     if given.gradients.train is not None:
         return _live(given.gradients.train, config)
     if given.gradients.recorded is not None:
@@ -473,31 +482,3 @@ def _source(config: schema.Config, folder: Path, steps: int) -> GradientSource:
         scale=given.scale,
         seed=config.seed,
     )
-
-
-def _labels(policy: schema.Policy) -> list[str]:
-    kind, part = policy.choice
-    return [part] if kind == "fixed" else list(part.among)
-
-
-def build_policy(config: schema.Config, given: schema.Policy) -> Policy:
-    """Build a policy of a resolved scenario."""
-    kind, part = given.choice
-    candidates = [candidate(label, config.exchanges[label]) for label in _labels(given)]
-    if kind == "fixed":
-        return Fixed(candidates[0])
-    if kind == "clairvoyant":
-        return OneStepOracle(candidates)
-    if kind == "advise":
-        advised: Policy = part.build(Advised, candidates=candidates)
-        return advised
-    if kind not in ("flexible", "moo"):
-        policy: Policy = part.build(candidates=candidates, **({"seed": config.seed} if part.takes("seed") else {}))
-        if lacks := [one for one in ("candidates", "reset", "shortlist") if not hasattr(policy, one)]:
-            raise plugins.wrong(part.function, policy, f"a policy: it lacks {', '.join(lacks)}")
-        return policy
-    monitor = part.build(Monitor, seed=config.seed)
-    if kind == "moo":
-        return Moo(candidates, monitor, part.build(Search))
-    flexible: Policy = part.build(Flexible, candidates=candidates, monitor=monitor)
-    return flexible

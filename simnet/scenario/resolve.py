@@ -16,10 +16,12 @@ from simnet.base.plain_yaml import Loc
 from simnet.base.quantities import MAX_ITERATIONS
 from simnet.costs import models
 from simnet.job import Overlap, check_feedback
+from simnet.parallel import options_of
 from simnet.policies import Candidate, Monitor, closed_form
 from simnet.scenario import network_parts, schema, topology_parts, weather_parts
 from simnet.scenario.colocated import check_colocated
 from simnet.scenario.loader import Findings
+from simnet.scenario.parts import field_names
 from simnet.scenario.topology_parts import Topology
 
 FROM_JOB = ("layers", "scale", "seed", "shapes", "true_shapes")
@@ -40,6 +42,7 @@ def resolve(config: schema.Config, stem: str, folder: Path, found: Findings) -> 
     found : Findings
         Takes names that stand for nothing, and options that a scheme does not have.
     """
+    _check_choices(config, found)
     exchanges, sound = {}, set()
     for label, exchange in config.exchanges.items():
         before = len(found)
@@ -76,6 +79,29 @@ def resolve(config: schema.Config, stem: str, folder: Path, found: Findings) -> 
 def candidate(label: str, exchange: schema.Exchange) -> Candidate:
     """Return an exchange as policies take it."""
     return Candidate(label, exchange.scheme, dict(exchange.options))
+
+
+def candidates(config: schema.Config) -> dict[str, Candidate]:
+    """Return what policies take, by its label: exchanges, or ways of sharding."""
+    if config.job.shardings:
+        return {label: Candidate(label, one.way or "trace") for label, one in config.job.shardings.items()}
+    return {label: candidate(label, one) for label, one in config.exchanges.items()}
+
+
+def _check_choices(config: schema.Config, found: Findings) -> None:
+    """Note what a scenario cannot have where its job says what is sent, and that it must have exchanges where not."""
+    if config.job.sharding is None:
+        if not config.exchanges:
+            found.add(("exchanges",), "is missing")
+    else:
+        if config.exchanges:
+            why = "what is sent is said there; several ways to compare stand there by name, as FSDP: {as: fsdp2}"
+            found.add(("exchanges",), f"must be left out beside job.sharding: {why}")
+        if config.other_jobs:
+            found.add(("other_jobs",), "must be left out beside job.sharding, whose steps have the network alone")
+    for label, other in (config.other_jobs or {}).items():
+        if other.job.sharding is not None:
+            found.of_job(label).add(("job", "sharding"), "is not for other_jobs; exchange says what they send")
 
 
 def own_options(scheme: str) -> list[str]:
@@ -197,12 +223,36 @@ def _job(given: schema.Job, workers: int, folder: Path, found: Findings) -> sche
             "compute": compute,
             "overlap": overlap,
             "strategy": None if given.strategy is None else _strategy(given.strategy, folder, found),
+            "sharding": _sharding(given, folder, found),
             "iterations": _iterations(given.iterations, ("job", "iterations"), given.epoch, found),
             "density": density,
             "compression_ratio": None,
             "on_death": given.on_death or ("stop" if given.deaths else None),
         }
     )
+
+
+def _sharding(given: schema.Job, folder: Path, found: Findings) -> schema.Sharding | dict[str, schema.Sharding] | None:
+    """Return the ways of sharding with their defaults spelled out."""
+    spelled_out = {}
+    for label, one in given.shardings.items():
+        spelled_out[label], loc = one, given.sharding_at(label)
+        if one.trace is not None:
+            spelled_out[label] = one.model_copy(update={"trace": str((folder / one.trace).resolve())})
+            continue
+        assert one.way is not None
+        with found.at(*loc, "as"):
+            known = options_of(one.way, pipeline=one.options.get("pipeline", 1) != 1)
+            for name in one.options:
+                if name not in known:
+                    told = nearest(name, [*field_names(schema.Sharding), *known])
+                    found.add((*loc, name), f"there is no such option of {one.way}; {told}")
+            plain = {name: list(value) if isinstance(value, tuple) else value for name, value in known.items()}
+            # Each iteration is itself unless another is given.
+            defaults = {name: value for name, value in plain.items() if value is not None and name != "iteration"}
+            written = one.model_dump(exclude_none=True, by_alias=True)
+            spelled_out[label] = schema.Sharding.model_validate({**defaults, **written})
+    return next(iter(spelled_out.values())) if isinstance(given.sharding, schema.Sharding) else spelled_out or None
 
 
 def _strategy(given: schema.Strategy, folder: Path, found: Findings) -> schema.Strategy:
@@ -256,6 +306,8 @@ def _iterations(given: int | str, loc: Loc, epoch: int | None, found: Findings) 
 def _policies(
     config: schema.Config, exchanges: dict[str, schema.Exchange], sound: set[str], found: Findings
 ) -> dict[str, schema.Policy]:
+    if config.job.shardings:
+        return _policies_of_steps(config, found)
     if not config.policies:
         every = {label: schema.Policy(fixed=label) for label in exchanges}
         if config.other_jobs or config.job.strategy is not None:
@@ -287,6 +339,18 @@ def _policies(
         spelled_out = _moo(part, ("policies", name, kind), config.job.epoch, found) if kind == "moo" else {}
         resolved[name] = policy.model_copy(update={kind: part.model_copy(update={"among": among, **spelled_out})})
     return resolved
+
+
+def _policies_of_steps(config: schema.Config, found: Findings) -> dict[str, schema.Policy]:
+    """Return the policies of a job of sharded steps: each way of sharding for itself, unless others are given."""
+    ways = config.job.shardings
+    for name, policy in config.policies.items():
+        kind, part = policy.choice
+        if kind != "fixed":
+            found.add(("policies", name), "must be fixed: under job.sharding a policy keeps to one way of sharding")
+        elif part not in ways:
+            found.add(("policies", name, kind), f"there is no way of sharding {part!r}; {nearest(part, ways)}")
+    return dict(config.policies) or {label: schema.Policy(fixed=label) for label in ways}
 
 
 def _moo(given: schema.Moo, loc: Loc, epoch: int | None, found: Findings) -> dict[str, Any]:

@@ -26,7 +26,6 @@ from simnet.scenario.finding import find
 from simnet.scenario.job import (
     build_colocated,
     build_job,
-    build_policy,
     fixed_memory,
     in_step_memory,
     is_file,
@@ -37,6 +36,7 @@ from simnet.scenario.job import (
 from simnet.scenario.loader import Document, Findings, read
 from simnet.scenario.network import build_network
 from simnet.scenario.parts import Part
+from simnet.scenario.policies import build_policy
 from simnet.scenario.resolve import own_options, resolve
 from simnet.sparsifier_models.two_level import OWN, PREFIX, TwoLevelOptions
 from simnet.topologies.graphs import label
@@ -176,7 +176,7 @@ class Scenario:
     @property
     def bound(self) -> str | None:
         """The one-step oracle that takes all exchanges into account, if there is one."""
-        everything = set(self.config.exchanges)
+        everything = set(self.config.choices)
         oracles = {name: one.clairvoyant for name, one in self.config.policies.items() if one.clairvoyant is not None}
         return next((name for name, one in oracles.items() if set(one.among or ()) == everything), None)
 
@@ -212,6 +212,10 @@ class Scenario:
         stages = build_network(self.config, self.folder, found)
         messages = try_exchanges(self.config, self.folder, found) if stages is not None else {}
         job = build_job(self.config, stages, self.folder, found, elsewhere=self.elsewhere)
+        if job is not None and job.steps is not None:
+            # A node of each worker takes about as long as a message.
+            graphs = {label: one.graph(job.iterations) for label, one in job.steps.items()}
+            messages = {label: len(one.nodes) * one.workers for label, one in graphs.items()}
         colocated, theirs = build_colocated(self.config, stages, self.folder, found)
         found.refuse()
         assert job is not None
@@ -245,6 +249,8 @@ class Scenario:
     def _written(self) -> str:
         names = {path: name for name, path in self.inputs().items()}
         written = self.config.model_dump(mode="json", by_alias=True, exclude_none=True)
+        if not self.config.exchanges:
+            del written["exchanges"]
 
         def renamed(value: Any, field: str = "") -> Any:
             if isinstance(value, dict):

@@ -310,6 +310,37 @@ class Strategy(Part):
         return self.__pydantic_extra__ | {name: one.choice[1].build() for name, one in given.items() if one is not None}
 
 
+class Sharding(Part):
+    """How a model is shared between workers, and options of that, as `simnet step --option` takes them."""
+
+    model_config = ConfigDict(extra="allow")
+    __pydantic_extra__: dict[str, Any]
+
+    way: str | None = Field(default=None, alias="as", description="ddp, fsdp2, hsdp, zero1, zero2 or zero3")
+    trace: File | None = Field(default=None, description="a folder of Chakra traces of all ranks, in place of a model")
+    algorithms: dict[str, str] = Field(default={}, description="by which algorithm operations go; default: rings")
+    backward: Share | None = Field(default=None, description="share of the backward pass; default: that of the model")
+
+    @property
+    def options(self) -> dict[str, Any]:
+        """What is given beside these fields."""
+        return self.__pydantic_extra__
+
+    @model_validator(mode="after")
+    def _model_or_trace(self) -> Self:
+        if (self.way is None) == (self.trace is None):
+            raise ValueError("needs either as, such as {as: fsdp2}, or trace")
+        if self.trace is not None and (self.options or self.backward is not None):
+            first = next(iter(self.options), "backward")
+            raise ValueError(f"takes no {first} beside trace, which says what is computed and called")
+        return self
+
+
+def _one_or_several(value: object) -> str:
+    several = isinstance(value, dict) and value and all(isinstance(one, dict | Sharding) for one in value.values())
+    return "<several>" if several else "<one>"
+
+
 class Prices(Part):
     """What is paid for a job."""
 
@@ -364,6 +395,17 @@ class Job(Part):
         description="default: gradients are exchanged in every iteration; else one is several inner steps, and the "
         "strategy's optimisers move what is trained",
     )
+    sharding: (
+        Annotated[
+            Annotated[Sharding, Tag("<one>")] | Annotated[dict[Label, Sharding], Tag("<several>")],
+            Discriminator(_one_or_several),
+        ]
+        | None
+    ) = Field(
+        default=None,
+        description="iterations are steps of a replicated or sharded model, in one way or in several by name, which "
+        "policies take in place of exchanges; compute is then of a microbatch through the whole model",
+    )
     optimizer: Literal["adam", "momentum", "sgd"] | None = Field(
         default=None,
         description="what memory is counted for: Adam, or SGD with momentum or without; default: that which trains a "
@@ -398,8 +440,50 @@ class Job(Part):
         | None
     ) = Field(default=None, description="default: stop, the job ends; or continue: the others go on without the dead")
 
+    @property
+    def shardings(self) -> dict[str, Sharding]:
+        """The ways of sharding, by the names that policies take; one alone has the name of what it is."""
+        given = self.sharding
+        return {given.way or "trace": given} if isinstance(given, Sharding) else given or {}
+
+    def sharding_at(self, label: str) -> tuple[str, ...]:
+        """Return the place of a way of sharding."""
+        return ("job", "sharding") if isinstance(self.sharding, Sharding) else ("job", "sharding", label)
+
+    @model_validator(mode="after")
+    def _fits_sharding(self) -> Self:
+        if self.sharding is None:
+            return self
+        fields, traced = type(self).model_fields, any(one.trace is not None for one in self.shardings.values())
+        meaningless = {
+            "density": "whole tensors are sent",
+            "compression_ratio": "whole tensors are sent",
+            "strategy": "a strategy has exchanges of its own",
+            "overlap": "its own options say what goes beside computing",
+            "gradients": "it makes none: how much is sent follows from the tensors",
+            "scale": "it makes no gradients of which there could be a sample",
+            "optimizer": "its memory is that of Adam",
+            "deaths": "without some of the workers nobody has all parameters",
+            "absences": "without some of the workers nobody has all parameters",
+            "churn": "without some of the workers nobody has all parameters",
+            "on_death": "without some of the workers nobody has all parameters",
+            "deadline": "its collectives wait for all",
+            "barrier": "its steps begin when all workers are done",
+            **({"model": "a trace says what is called", "parameters": "a trace says what is called"} if traced else {}),
+        }
+        for name, why in meaningless.items():
+            if getattr(self, name) != fields[name].default:
+                raise ValueError(f"takes no {name} beside sharding: {why}")
+        if not traced and self.model is None:
+            raise ValueError("needs model beside sharding, whose tensors are shared")
+        if traced and self.compute.mean is not None:
+            raise ValueError("takes no compute.mean beside a trace, which says for how long ranks compute")
+        return self
+
     @model_validator(mode="after")
     def _one_density(self) -> Self:
+        if self.sharding is not None:
+            return self
         if (self.density is None) == (self.compression_ratio is None):
             found = "neither" if self.density is None else "both"
             raise ValueError(f"needs density or compression_ratio, which mean the same, got {found}")
@@ -433,6 +517,8 @@ class Job(Part):
             raise ValueError(f"takes no {given[0]} with recorded gradients, which have layers of their own")
         if self.gradients.train is not None and given:
             raise ValueError(f"takes no {given[0]} beside gradients.train, which says what is trained")
+        if self.sharding is not None:
+            return self
         if self.gradients.synthetic is not None and len(given) != 1:
             raise ValueError(f"needs either model or parameters, got {' and '.join(given) or 'neither'}")
         return self
@@ -545,7 +631,9 @@ class Config(Part):
     workers: Annotated[int, Field(ge=1, le=1_000_000)]
     network: Network
     job: Job
-    exchanges: Annotated[dict[Label, Exchange], Field(min_length=1)]
+    exchanges: Annotated[dict[Label, Exchange], Field(min_length=1)] = Field(
+        default={}, description="needed but where job.sharding says what is sent"
+    )
     policies: dict[Label, SerializeAsAny[Policy]] = Field(
         default={},
         description="default: each exchange for itself, and a clairvoyant if there are no other jobs and no strategy",
@@ -554,4 +642,10 @@ class Config(Part):
         default=None, description="jobs that share the network; they run beside every policy"
     )
     output: Output = Output()
+
+    @property
+    def choices(self) -> list[str]:
+        """The names of what policies take: of exchanges, or of ways of sharding."""
+        return list(self.job.shardings or self.exchanges)
+
     memory: PositiveSize = Field(default=8 * 2.0**30, description="refuse to run what needs more")

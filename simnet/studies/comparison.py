@@ -113,7 +113,7 @@ def each_fixed(
     # What the user sets may be about these exchanges.
     fields += overrides
     if not schemes:
-        labels = list(load(scenario, [*fields, "policies={}"], seed).config.exchanges)
+        labels = load(scenario, [*fields, "policies={}"], seed).config.choices
     fields.append("policies=" + json.dumps({name: {"fixed": name} for name in labels}))
     # Means over iterations want all workers in all of them. Those that leave and come back are another matter.
     job = load(scenario, [*fields], seed).config.job
@@ -206,7 +206,7 @@ class Held:
             if self._last is None or job is not self._last[0]:
                 self._last = job, with_gradients(job)
             self._known[key] = of_exchange(self._last[1], candidate)
-            self._assumed = memory.assumed(job.optimizer, None if job.strategy is None else job.strategy.name)
+            self._assumed = memory.assumed_of(job)
             if limit is not None and self._known[key].peak > limit:
                 why = memory.refused(self._known[key], limit)
                 self._too_much[f"{candidate.label} with {workers} workers does not fit: it {why}."] = None

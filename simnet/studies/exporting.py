@@ -159,6 +159,7 @@ def exchange(scenario: Scenario, label: str | None, iteration: int, *, compute: 
     from simnet.policies import density_at
     from simnet.scenario.resolve import candidate
 
+    options.of_gradients(scenario, "what is exported is the exchange of one iteration's gradients", ["sharding"])
     labels = scenario.config.exchanges
     if label is None:
         if len(labels) > 1:

@@ -52,6 +52,7 @@ from simnet.studies.choosing.chances import Chances, Part, chances
 from simnet.studies.choosing.likely import messages as messages_of
 from simnet.studies.choosing.output import share
 from simnet.studies.iteration_errors import factor_in_job, off_of_calls, stacks
+from simnet.studies.options import of_gradients
 
 PARTS = ("compute", "select", "communicate", "merge", "wait", "update", "total")
 """What is predicted, in the order of a log's columns, which are called ``compute_s`` and so on."""
@@ -222,6 +223,7 @@ def predict_job(scenario: Scenario, policies: Sequence[str] | None = None) -> Jo
         if getattr(config.job, name):
             said = "must be left out: the iterations of a job in which all workers take part are predicted"
             raise InputError(said, field=f"job.{name}")
+    of_gradients(scenario, "the iterations of a job that exchanges in each are predicted", ["sharding"])
     if policies is None:
         policies = [name for name, one in config.policies.items() if one.clairvoyant is None]
     run = scenario.only(policies).build()

@@ -36,8 +36,8 @@ def memory(size: str | None) -> list[str]:
     return [f"job.device_memory={size}"]
 
 
-def without_strategy(scenario: Scenario, instead: str) -> None:
-    """Refuse a scenario whose workers train by a strategy.
+def of_gradients(scenario: Scenario, instead: str, others: Sequence[str] = ("strategy", "sharding")) -> None:
+    """Refuse a scenario whose iterations are not each an exchange of gradients.
 
     Parameters
     ----------
@@ -45,14 +45,17 @@ def without_strategy(scenario: Scenario, instead: str) -> None:
         The scenario.
     instead : str
         What is done instead of it, for the message.
+    others : sequence of str
+        Fields of the job that say otherwise.
 
     Raises
     ------
     InputError
-        If it has one.
+        If so.
     """
-    if scenario.config.job.strategy is not None:
-        raise InputError(f"must be left out: {instead}; `simnet run` and `compare` follow it", field="job.strategy")
+    for name in others:
+        if getattr(scenario.config.job, name) is not None:
+            raise InputError(f"must be left out: {instead}; `simnet run` and `compare` follow it", field=f"job.{name}")
 
 
 def words(text: str | None) -> list[str] | None:

@@ -338,9 +338,8 @@ def held(built: Run, policies: Iterable[str]) -> tuple[MemoryLimit, dict[str, Me
         Which of its policies.
     """
     job, known = with_gradients(built.job), dict[str, WorkerMemory]()
-    limit, own = job.device_memory, job.strategy
-    assumed = memory.assumed(job.optimizer, None if own is None else own.name)
-    said: MemoryLimit = {"assumed": assumed, "limit_B": None if limit is None else round(limit)}
+    limit = job.device_memory
+    said: MemoryLimit = {"assumed": memory.assumed_of(job), "limit_B": None if limit is None else round(limit)}
     each = {name: of_candidates(job, built.policies[name].candidates, known) for name in policies}
     return said, {name: memory.condensed(one, limit) for name, one in each.items()}
 
@@ -355,6 +354,10 @@ def setting(loaded: Scenario, job: Job) -> dict[str, str]:
     """Return what is trained, by how many, and how much of it is sent, for the report."""
     entries, model = f"{job.source.true_parameters:,} parameters", loaded.config.job.model
     first, last = (f"{100 * density_at(job.density, at):.3g} %" for at in (0, job.iterations - 1))
+    if job.steps is not None:
+        ways = [one.way or f"trace {one.trace}" for one in loaded.config.job.shardings.values()]
+        trained = {} if model is None else {"model": f"{model}, {entries}"}
+        return {**trained, "workers": str(job.source.workers), "sharding": ", ".join(dict.fromkeys(ways))}
     parts = buckets(job.source, job.overlap)
     whole = job.source.scale * sum(one.entries.stop - one.entries.start for one in parts if one.dense)
     share = f"{100 * whole / job.source.true_parameters:.2g} %"
@@ -403,7 +406,7 @@ def calibration_of(loaded: Scenario, job: Job) -> CalibrationSummary | None:
         }
     hosts = np.arange(job.source.workers) if job.placement is None else np.array(job.placement)
     exchanges: dict[str, list[Known]] = {}
-    # Under a strategy the calls are others than of a gradient, in pieces of its own.
+    # Under a strategy, and of sharded steps, the calls are others than of a gradient, in pieces of their own.
     of_gradients = loaded.config.exchanges if job.strategy is None else {}
     for label, exchange in of_gradients.items():
         for bucket in buckets(job.source, job.overlap):

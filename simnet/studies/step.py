@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import inspect
 import re
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, fields
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 
 from simnet.base import units as quantities
 from simnet.base.arrays import PERCENTS, percentiles
@@ -13,44 +12,13 @@ from simnet.base.errors import InputError, nearest
 from simnet.costs.models import ModelProfile
 from simnet.costs.models import model as profile_of
 from simnet.network.stack import name_of
-from simnet.parallel import (
-    CollectiveCall,
-    Limits,
-    SDP4Bit,
-    StepGraph,
-    StepSeries,
-    StepTiming,
-    ZeroPlusPlus,
-    ddp,
-    fsdp2,
-    time_steps,
-    units,
-    zero,
-)
+from simnet.parallel import SHARDINGS, CollectiveCall, PlacedStep, PlannedStep, StepSeries, StepTiming, planned
+from simnet.parallel.series import repeated
 from simnet.studies import options
 from simnet.studies.timing import Place
 
-SHARDINGS: Mapping[str, Callable[..., StepGraph]] = {
-    "ddp": ddp,
-    "fsdp2": fsdp2,
-    "zero1": zero,
-    "zero2": zero,
-    "zero3": zero,
-}
-"""What a step is made by."""
-
-GROUPS: Mapping[str, Mapping[str, type[Limits | ZeroPlusPlus | SDP4Bit]]] = {
-    "fsdp2": {"plus": ZeroPlusPlus},
-    "zero1": {"sdp4bit": SDP4Bit},
-    "zero2": {"sdp4bit": SDP4Bit},
-    "zero3": {"limits": Limits, "plus": ZeroPlusPlus},
-}
-"""Their arguments that are options themselves."""
-
-_GROUPED = {name for groups in GROUPS.values() for name in groups}
-
-# An iteration from which on all are alike.
-_LATER = 3
+# Options that are lists of names.
+_LISTS = ("ready", "reshard_after_forward", "expert_blocks", "expert_tensors")
 
 
 @dataclass(frozen=True)
@@ -174,6 +142,10 @@ class Step(TimedSteps):
         Share of the backward pass in it.
     source : str
         Where both come from.
+    limit : float, optional
+        What a worker's device holds [byte].
+    divided : bool
+        Whether workers share the model in stages or tensors, so that each computes a part.
     """
 
     model: str
@@ -182,6 +154,8 @@ class Step(TimedSteps):
     compute: float
     backward: float
     source: str
+    limit: float | None = None
+    divided: bool = False
 
     def figures(self) -> dict[str, object]:
         """Return what ``simnet step --json`` prints."""
@@ -195,38 +169,40 @@ class Step(TimedSteps):
             "source": self.source,
             "memory_B": self.timing.memory()._asdict(),
         }
+        if self.limit is not None:
+            own |= {"memory_limit_B": self.limit, "fits": self.timing.memory().peak <= self.limit}
         return own | super().figures()
 
     def sentences(self) -> list[str]:
         """Return how long the step takes, and what memory a worker needs."""
         graph, memory = self.timing.graph, self.timing.memory()
         size, seconds = quantities.format_bytes, quantities.format_seconds
+        fits = ""
+        if self.limit is not None:
+            fits = f" It {'fits' if memory.peak <= self.limit else 'does not fit'} the {size(self.limit)} of a device."
+        parts = ", each stage by its entries, and of tensors each worker as much," if self.divided else ","
         codes = "quantising takes no time; " if any(call.dtype == "int8" for call in graph.calls) else ""
         between = f"{graph.workers:,} workers" + (f" in {graph.replicas:,} replicas" if graph.replicas > 1 else "")
         return [
             f"{self.model}, {self.parameters:,} values, {self.sharding} between {between}: {self.takes()}",
             f"A worker needs {size(memory.peak)} at most, activations apart: parameters {size(memory.parameters)}, "
             f"gradients {size(memory.gradients)}, optimiser {size(memory.optimizer)}, and for a while gathered "
-            f"parameters {size(memory.gathered)}, gradients to be reduced {size(memory.reduced)}.",
-            f"Assumed: a microbatch computes for {seconds(self.compute)}, {100 * self.backward:.3g} % of it backward, "
-            f"split between units by their entries ({self.source}); {codes}messages go by the stack {self.stack}. "
-            "How far such steps are off was not measured.",
+            f"parameters {size(memory.gathered)}, gradients to be reduced {size(memory.reduced)}.{fits}",
+            f"Assumed: a microbatch computes for {seconds(self.compute)}{parts} {100 * self.backward:.3g} % of it "
+            f"backward, split between units by their entries ({self.source}); {codes}messages go by the stack "
+            f"{self.stack}. How far such steps are off was not measured.",
         ]
 
 
-def graph_of(profile: ModelProfile, sharding: str, workers: int, given: Sequence[str] = ()) -> StepGraph:
+def planned_of(profile: ModelProfile, sharding: str, workers: int, given: Sequence[str] = ()) -> PlannedStep:
     """Return the step of a model, as options say it.
 
     Parameters
     ----------
-    profile : ModelProfile
-        What is trained.
-    sharding : str
-        One of `SHARDINGS`.
-    workers : int
-        Workers P, >= 1.
+    profile, sharding, workers
+        As of `simnet.parallel.planned`.
     given : sequence of str
-        Options of `simnet.parallel`, as ``replicas=2``. The iteration is one from which on all are alike.
+        Its options, as ``replicas=2``.
 
     Raises
     ------
@@ -236,35 +212,14 @@ def graph_of(profile: ModelProfile, sharding: str, workers: int, given: Sequence
     Examples
     --------
     >>> from simnet.costs.models import model
-    >>> len(graph_of(model("gpt2"), "fsdp2", 8, ["reshard_after_forward=false"]).calls)
+    >>> len(planned_of(model("gpt2"), "fsdp2", 8, ["reshard_after_forward=false"]).graph.calls)
     26
     """
     if sharding not in SHARDINGS:
         raise InputError(f"there is no {sharding!r}: {nearest(sharding, SHARDINGS)}", file="--sharding")
-    build = SHARDINGS[sharding]
-    known = {
-        name: one.default
-        for name, one in inspect.signature(build).parameters.items()
-        if one.default is not one.empty and name not in _GROUPED
-    }
-    groups = GROUPS.get(sharding, {})
-    limits = {one.name: one.default for group in groups.values() for one in fields(group)}
-    chosen: dict[str, object] = {"iteration": _LATER}
-    for name, text in options.fields(given, "--option").items():
-        if name not in {**known, **limits}:
-            raise InputError(
-                f"{sharding} has no option {name!r}: {nearest(name, {**known, **limits})}", file="--option"
-            )
-        chosen[name] = _value(text, name)
+    values = {name: _value(text, name) for name, text in options.fields(given, "--option").items()}
     try:
-        for group, options_of in groups.items():
-            own = {one.name: chosen.pop(one.name) for one in fields(options_of) if one.name in chosen}
-            if own:
-                chosen[group] = options_of(**own)  # type: ignore[arg-type]
-        if build is zero:
-            return zero(profile.layers, workers, stage=int(sharding[-1]), **chosen)  # type: ignore[arg-type]
-        what = units(profile.layers, behind=profile.tied) if build is fsdp2 else profile.layers
-        return build(what, workers, **chosen)
+        return planned(profile, sharding, workers, values)
     except ValueError as error:
         raise InputError(str(error), file="--option") from None
 
@@ -280,6 +235,7 @@ def timed(
     backward: str | None = None,
     algorithms: Sequence[str] = (),
     steps: int = 1,
+    memory: str | None = None,
 ) -> Step:
     """Return training steps on a network, as options say it.
 
@@ -288,7 +244,7 @@ def timed(
     model : str
         A profile of `simnet.costs.models`.
     sharding, workers, given
-        As of `graph_of`.
+        As of `planned_of`.
     place : callable
         Returns the network; asked when the step itself is right.
     compute : str, optional
@@ -299,6 +255,8 @@ def timed(
         As ``all_reduce=tree``; as of `simnet.parallel.time_step`.
     steps : int
         How many steps, one after another, >= 1.
+    memory : str, optional
+        What a worker's device holds, with its unit.
 
     Raises
     ------
@@ -310,28 +268,23 @@ def timed(
     except ValueError as error:
         raise InputError(str(error), file="--model") from None
     whole = options.quantity(compute, "--compute", quantities.seconds)
+    limit = options.quantity(memory, "--memory", quantities.size)
     source = "time given" if whole is not None else f"time: {profile.source}"
     source += "; share given" if backward is not None else "; share: that of the model's profile"
     whole = profile.compute if whole is None else whole
     share = profile.backward_fraction if backward is None else options.density(backward, "--backward")
-    graph = graph_of(profile, sharding, workers, given)
+    step = planned_of(profile, sharding, workers, given)
     found = place()
     if len(found.placement) < workers:
         raise InputError(f"the network has places for {len(found.placement):,} workers only", file="--workers")
     try:
-        series = time_steps(
-            graph,
-            found.network,
-            steps,
-            forward=(1 - share) * whole,
-            backward=share * whole,
-            algorithms=options.fields(algorithms, "--algorithm"),
-            placement=found.placement[:workers],
-        )
+        chosen = options.fields(algorithms, "--algorithm")
+        placed = PlacedStep(step.graph, found.network, chosen, found.placement[:workers])
+        series = repeated(placed, step.seconds(whole, share), steps)
     except ValueError as error:
         raise InputError(str(error), file="--algorithm") from None
-    stack = name_of(found.network.stack)
-    return Step(series, stack, profile.name, sharding, profile.parameters, whole, share, source)
+    stack, divided = name_of(found.network.stack), bool((step.shares < 1).any())
+    return Step(series, stack, profile.name, sharding, profile.parameters, whole, share, source, limit, divided)
 
 
 def _value(text: str, name: str) -> object:
@@ -342,4 +295,4 @@ def _value(text: str, name: str) -> object:
         return int(text)
     if re.fullmatch(r"\d{0,15}\.\d{1,15}", text):
         return float(text)
-    return options.words(text) if name in ("ready", "reshard_after_forward") else text
+    return options.words(text) if name in _LISTS else text

@@ -10,7 +10,7 @@ from simnet.interchange.kinds import trace_prefix
 from simnet.network.stack import name_of
 from simnet.parallel import traced
 from simnet.parallel.series import repeated
-from simnet.parallel.timing import placed
+from simnet.parallel.timing import PlacedStep
 from simnet.studies import options
 from simnet.studies.step import TimedSteps
 from simnet.studies.timing import Place
@@ -68,14 +68,9 @@ def timed_trace(
     if len(found.placement) < ranks:
         raise InputError(f"has {ranks:,} ranks, the network places for {len(found.placement):,}", file=trace)
     try:
-        at = placed(
-            step.graph,
-            found.network,
-            step.seconds,
-            options.fields(algorithms, "--algorithm"),
-            found.placement[:ranks],
-        )
-        series = repeated(at, found.network, steps)
+        chosen = options.fields(algorithms, "--algorithm")
+        placed = PlacedStep(step.graph, found.network, chosen, found.placement[:ranks])
+        series = repeated(placed, step.seconds, steps)
     except ValueError as error:
         raise InputError(str(error), file="--algorithm") from None
     return TracedSteps(series, name_of(found.network.stack), trace)

@@ -192,5 +192,4 @@ def on_job(job: Job, among: Sequence[Candidate]) -> Held:
         except ValueError:
             # Whoever tries the job with it says why.
             continue
-    name = None if job.strategy is None else job.strategy.name
-    return Held(each, job.device_memory, memory.assumed(job.optimizer, name))
+    return Held(each, job.device_memory, memory.assumed_of(job))

@@ -32,7 +32,7 @@ from simnet.studies.choosing.decision import MISJUDGED, QUANTITIES, Decision, de
 from simnet.studies.choosing.operating_point import OperatingPoint
 from simnet.studies.choosing.rehearsals import Rehearsals
 from simnet.studies.choosing.shares import largest_first
-from simnet.studies.options import without_strategy
+from simnet.studies.options import of_gradients
 from simnet.studies.timing import on_topology
 from simnet.traces import GradientSource, synthetic
 
@@ -247,7 +247,7 @@ def from_scenario(loaded: Scenario, given: Given) -> Question:
     InputError
         If something is wrong with it, or with what flags say.
     """
-    without_strategy(loaded, "choices are of jobs that exchange in every iteration")
+    of_gradients(loaded, "choices are of jobs that exchange in every iteration")
     run = loaded.build()
     job = run.job
     if given.simulate and (given.latency is not None or given.bandwidth is not None):

@@ -36,6 +36,7 @@ from simnet.studies.choosing.chances import Chances, chances
 from simnet.studies.choosing.holding import HEADING
 from simnet.studies.choosing.output import advice, finite, share
 from simnet.studies.comparison import each_fixed
+from simnet.studies.options import of_gradients
 from simnet.studies.sweeping import work
 
 NEAR = 0.05
@@ -235,9 +236,7 @@ class SideBySide:
                 "What fewer or smaller exchanges cost in accuracy is not part of these times; with job.gradients.train "
                 "a model is trained, and jobs are ranked by the time to an accuracy."
             )
-        job = self.job
-        held = memory.assumed(job.optimizer, None if job.strategy is None else job.strategy.name)
-        return [*said, *self.refused, held]
+        return [*said, *self.refused, memory.assumed_of(self.job)]
 
     def figures(self) -> dict[str, Any]:
         """Return the decision for programs; names end in units."""
@@ -381,7 +380,8 @@ def side_by_side(
 
 
 def _refuse_common(planned: work.Plan) -> None:
-    """Refuse parameters that all jobs have in common, and a target that is not the same for all."""
+    """Refuse parameters that all jobs have in common, a target that is not the same for all, and sharded steps."""
+    of_gradients(planned.base, "choices are between exchanges of gradients", ("sharding",))
     for one in planned.axes:
         if one.name.split(".")[-1] in ("iterations", "seed", "target"):
             raise InputError("is what jobs have in common here; give it by --set", file=f"--param {one.name}")

@@ -16,7 +16,7 @@ from simnet.report.tables import empty_table
 from simnet.scenario import Scenario
 from simnet.scenario.resolve import candidate
 from simnet.studies.choosing.tensors import Tensors, choose_tensors
-from simnet.studies.options import without_strategy
+from simnet.studies.options import of_gradients
 
 _HEADINGS = (
     "bucket", "entries", "dense", "compressed", "encode", "decode", "exposed", "slack",
@@ -171,7 +171,7 @@ def on_tensors(loaded: Scenario, named: Sequence[Candidate] = ()) -> OnTensors:
     InputError
         If there is no exchange that compresses, or the job has no buckets that could be decided about.
     """
-    without_strategy(loaded, "buckets are of jobs that exchange gradients in every iteration")
+    of_gradients(loaded, "buckets are of jobs that exchange gradients in every iteration")
     if loaded.config.other_jobs:
         raise InputError("is not for jobs whose network is shared", field="other_jobs")
     own = [candidate(label, exchange) for label, exchange in loaded.config.exchanges.items()]

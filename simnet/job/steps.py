@@ -1,0 +1,188 @@
+"""A job whose iterations are steps of a replicated or sharded model: graphs of computing and collectives.
+
+The steps are those of `simnet.parallel`, which times them on the network of the job as that is when each begins. No
+gradient is made: sizes of messages follow from the tensors of the model.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from typing import NamedTuple, NoReturn
+
+import numpy as np
+from numpy.typing import NDArray
+
+from simnet.base.arrays import Floats
+from simnet.job.checkpoint import State
+from simnet.job.exchange import Situation, Timed, TimedExchange
+from simnet.job.job import Job
+from simnet.job.spans import COMPUTE, NETWORK, Span, inside, joint, outside
+from simnet.network import Network, Timing
+from simnet.network.execution import Split
+from simnet.parallel import CollectiveCall, PlacedStep, RecurringStep, StepGraph, StepTiming
+from simnet.policies import Candidate, Decision
+from simnet.schedule import Schedule
+from simnet.sparsifier_models import Exchange
+from simnet.sparsifier_models.base import Stats
+from simnet.traces.source import Values, WithoutLearning
+
+# Steps on networks that are kept: those of the first iterations, and of the stages of a network.
+_MOST_PLACED = 16
+
+
+class Unseen:
+    """The source of a job that makes no gradients: how many workers there are, and parameters of what they train.
+
+    Parameters
+    ----------
+    workers : int
+        P.
+    true_parameters : int
+        Entries of the model; 1 where nobody knows.
+    """
+
+    parameters = 1
+    layers = (("model", 1),)
+
+    def __init__(self, workers: int, true_parameters: int) -> None:
+        self.workers, self.true_parameters, self.scale = workers, true_parameters, float(true_parameters)
+
+    def gradients(self, iteration: int, out: Values | None = None) -> NoReturn:
+        """Refuse: steps of sharded models have none.
+
+        Parameters
+        ----------
+        iteration, out
+            As of `simnet.traces.GradientSource`.
+        """
+        raise ValueError("a job of sharded steps makes no gradients")
+
+
+class _Placed(NamedTuple):
+    """A step on a network, and what workers send and receive in it."""
+
+    graph: StepGraph
+    network: Network
+    step: RecurringStep
+    exchange: Exchange
+
+
+class StepSet:
+    """The steps of a job, which are those of one candidate.
+
+    Parameters
+    ----------
+    job : Job
+        The job, with steps.
+    candidates : sequence of Candidate
+        The way in which the model is shared, one alone.
+
+    Raises
+    ------
+    ValueError
+        If there are several candidates, or an algorithm is none.
+    """
+
+    def __init__(self, job: Job, candidates: Sequence[Candidate]) -> None:
+        if len(candidates) != 1:
+            raise ValueError("in a job of sharded steps a policy keeps to one way of sharding")
+        assert job.steps is not None
+        (self._candidate,) = candidates
+        self._job, self._steps = job, job.steps[self._candidate.label]
+        self._placed: list[_Placed] = []
+        self.training = WithoutLearning()
+
+    def step(self, where: Situation, shortlist: Sequence[Candidate]) -> Timed:
+        """Time the step of an iteration.
+
+        Parameters
+        ----------
+        where : Situation
+            The iteration.
+        shortlist : sequence of Candidate
+            The way in which the model is shared.
+
+        Raises
+        ------
+        StalledError
+            If a collective can never end.
+        """
+        computes = self._job.computes(where.batch, where.active)
+        placed, step = self._timed(where.iteration, where.begun, computes)
+        left, computing, communicating = step.ended.max(axis=0, initial=0.0), step.computing, step.communicating
+        waiting = np.maximum(left - computing - communicating, 0.0)
+        result = Timing(
+            where.begun, np.zeros(left.size), left, lambda: Split(communicating, np.zeros(left.size), waiting)
+        )
+        spans = list(_spans(step, where.begun)) if where.messages else []
+        # What is under way beside computing is no request to the network of its own.
+        yield from ()
+        return TimedExchange(
+            self._candidate,
+            [placed.exchange],
+            np.zeros(left.size),
+            computing - computes,
+            result,
+            where.begun,
+            spans,
+        )
+
+    def first(self) -> StepTiming:
+        """Return the step from which on all are alike, at the start of the job, where workers compute alike."""
+        job = self._job
+        number = max(job.iterations - 1, 0)
+        return self._timed(number, 0.0, np.full(job.source.workers, job.compute.mean))[1]
+
+    def _timed(self, iteration: int, begun: float, computes: Floats) -> tuple[_Placed, StepTiming]:
+        graph, network = self._steps.graph(iteration), self._job.network(iteration)
+        placed = next((one for one in self._placed if one.graph is graph and one.network is network), None)
+        if placed is None:
+            step = PlacedStep(graph, network, self._steps.algorithms, self._job.placement)
+            placed = _Placed(graph, network, RecurringStep(step), _told(*step.nbytes()))
+            self._placed = [*self._placed[1 - _MOST_PLACED :], placed]
+        return placed, placed.step.time(self._steps.seconds(iteration, computes), begun, iteration)
+
+    def explore(self, where: Situation, decision: Decision) -> NoReturn:
+        """Refuse: there is one way to go."""
+        raise ValueError("in a job of sharded steps no policy explores")
+
+    def without(self, gone: NDArray[np.bool_]) -> NoReturn:
+        """Refuse: without some of the workers nobody has all parameters."""
+        raise ValueError("a job of sharded steps does not go on without some of its workers")
+
+    def apply(self, exchanges: Sequence[Exchange]) -> None:
+        """Do nothing: nothing is trained."""
+
+    def save(self) -> State:
+        """Return nothing: an iteration depends on its number and on when it begins."""
+        return {}
+
+    def restore(self, state: State) -> None:
+        """Take nothing."""
+
+
+def _told(sent: Floats, received: Floats) -> Exchange:
+    """Return what is known of the collectives of a step as of an exchange."""
+    unknown = dict.fromkeys(("sent_norm", "given_norm", "residual_norm"), np.full(sent.size, math.nan))
+    stats: Stats = {"bytes_sent": sent, "bytes_received": received, **unknown}
+    selected = np.zeros(sent.size, dtype=np.int64)
+    return Exchange(np.zeros(0, dtype=np.float32), Schedule(sent.size), selected, (), 0, np.zeros(sent.size), stats)
+
+
+def _spans(step: StepTiming, begun: float) -> Iterator[Span]:
+    """Yield what each worker did from when to when: computing, collectives beside it and alone, and neither."""
+    computes = np.array([not isinstance(node.does, CollectiveCall) for node in step.graph.nodes], dtype=np.bool_)
+    for worker in range(step.graph.workers):
+        times = np.stack([step.begun[:, worker], step.ended[:, worker]], axis=1)
+        own = sorted(map(tuple, times[computes].tolist()))
+        calls = list(joint(sorted(map(tuple, times[~computes].tolist()))))
+        busy = list(joint(sorted([*own, *calls])))
+        whole = (0.0, float(times.max(initial=0.0)))
+        pieces = [(COMPUTE, "compute", *one) for one in own]
+        pieces += [(NETWORK, "overlapped", *one) for call in calls for one in inside(call, own)]
+        pieces += [(NETWORK, "communicate", *one) for call in calls for one in outside(call, own)]
+        pieces += [(COMPUTE, "wait", *one) for one in outside(whole, busy)]
+        for resource, what, first, last in pieces:
+            if last > first:
+                yield worker, resource, what, begun + first, begun + last

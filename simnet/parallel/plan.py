@@ -1,0 +1,417 @@
+"""The step of a model by names and values: how it is sharded, and which parallelism is around that.
+
+Workers are S stages of a pipeline behind each other, each of D data-parallel places of T tensor-parallel workers:
+P = S x D x T.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, fields
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from simnet.base.arrays import Floats
+from simnet.base.checks import named, whole
+from simnet.base.errors import nearest
+from simnet.costs.models import Layer, ModelProfile
+from simnet.parallel.ddp import ddp
+from simnet.parallel.experts import expert_parallel
+from simnet.parallel.fsdp2 import fsdp2
+from simnet.parallel.graph import StepGraph
+from simnet.parallel.pipeline import Order, order_of, pipeline
+from simnet.parallel.quantised import SDP4Bit, ZeroPlusPlus
+from simnet.parallel.tensor import ATTENTION, split, tensor_parallel
+from simnet.parallel.timing import seconds_of
+from simnet.parallel.units import Units, units
+from simnet.parallel.zero import zero
+from simnet.parallel.zero3 import Limits
+
+SHARDINGS: Mapping[str, Callable[..., StepGraph]] = {
+    "ddp": ddp,
+    "fsdp2": fsdp2,
+    "hsdp": fsdp2,
+    "zero1": zero,
+    "zero2": zero,
+    "zero3": zero,
+}
+"""What a step is made by."""
+
+LATER = 3
+"""An iteration from which on all are alike."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Around:
+    """Parallelism around a sharded step.
+
+    Parameters
+    ----------
+    tokens : int, optional
+        Tokens b s of a microbatch; needed by all of it.
+    width : int, optional
+        Entries h of a token; default: those of a row of the model's first matrix, if it begins with one.
+    activations : str
+        Dtype of what blocks pass on.
+    tensor_parallel : int
+        Workers T that share each matrix.
+    sequence_parallel : bool
+        Whether they share sequences between these, too.
+    pipeline : int
+        Stages S.
+    order : {"1f1b", "gpipe"}
+        In which order a stage computes microbatches; as of `simnet.parallel.pipeline`.
+    experts : int, optional
+        Experts of a block; none when omitted.
+    expert_parallel : int
+        Between how many data-parallel workers the experts of a block are divided.
+    expert_blocks : collection of str, optional
+        Blocks that have experts; default: all.
+    expert_tensors : collection of str
+        What the names of tensors in these blocks begin with in whose place experts are. Each is as large as they are.
+    choices, capacity_factor, min_capacity, drop_tokens
+        As of `simnet.parallel.expert_parallel`.
+    attention : float
+        Share of a block that attention computes.
+
+    Raises
+    ------
+    ValueError
+        If a number is out of range.
+    """
+
+    tokens: int | None = None
+    width: int | None = None
+    activations: str = "bfloat16"
+    tensor_parallel: int = 1
+    sequence_parallel: bool = False
+    pipeline: int = 1
+    order: Order = "1f1b"
+    experts: int | None = None
+    expert_parallel: int = 1
+    expert_blocks: Collection[str] | None = None
+    expert_tensors: Collection[str] = ("mlp",)
+    choices: int = 1
+    capacity_factor: float = 1.0
+    min_capacity: int = 4
+    drop_tokens: bool = True
+    attention: float = ATTENTION
+
+    def __post_init__(self) -> None:
+        for name in ("tensor_parallel", "pipeline", "expert_parallel"):
+            whole(getattr(self, name), name, 1)
+        named(self.order, "order", ("1f1b", "gpipe"))
+        asked = [name for name in ("tensor_parallel", "pipeline") if getattr(self, name) > 1]
+        asked += ["experts"] if self.experts is not None else []
+        if asked and self.tokens is None:
+            raise ValueError(f"{asked[0]} needs tokens, those of a microbatch")
+        if self.experts is None and self.expert_parallel > 1:
+            raise ValueError("expert_parallel needs experts, how many a block has")
+        if self.sequence_parallel and self.tensor_parallel == 1:
+            raise ValueError("sequence_parallel needs tensor_parallel, between how many workers")
+
+
+GROUPS: Mapping[str, Mapping[str, type]] = {
+    "ddp": {"around": Around},
+    "fsdp2": {"around": Around, "plus": ZeroPlusPlus},
+    "hsdp": {"around": Around},
+    "zero1": {"around": Around, "sdp4bit": SDP4Bit},
+    "zero2": {"around": Around, "sdp4bit": SDP4Bit},
+    "zero3": {"around": Around, "limits": Limits, "plus": ZeroPlusPlus},
+}
+"""Options that belong together, by the argument that takes them."""
+
+_GROUPED = {name for groups in GROUPS.values() for name in groups}
+# PyTorch's stages keep what a backward pass has gathered, and reduce gradients behind the last one.
+_IN_PIPELINES: dict[str, object] = {"reshard_after_backward": False, "gradient_sync": "behind"}
+# What the parts of a model decide.
+_OWN = ("stage", "passes")
+
+
+@dataclass(frozen=True, repr=False)
+class PlannedStep:
+    """A step, and who computes how much of it.
+
+    Parameters
+    ----------
+    graph : StepGraph
+        What every worker does.
+    shares : ndarray, shape (P,)
+        What each worker computes of what one does that has the whole model.
+    """
+
+    graph: StepGraph
+    shares: Floats
+
+    def seconds(self, whole: ArrayLike, backward: float) -> Floats:
+        """Return what each node of computing takes each worker [s]; shape (nodes, P).
+
+        Parameters
+        ----------
+        whole : array_like, shape (P,) or ()
+            What both passes of a microbatch would take it of the whole model [s].
+        backward : float
+            Share of the backward pass.
+        """
+        own = np.asarray(whole) * self.shares
+        return seconds_of(self.graph, (1 - backward) * own, backward * own)
+
+
+def options_of(sharding: str, *, pipeline: bool = False) -> dict[str, object]:
+    """Return the options of a way of sharding, and their defaults.
+
+    Parameters
+    ----------
+    sharding : str
+        One of `SHARDINGS`.
+    pipeline : bool
+        Whether it is that of a pipeline's stages.
+
+    Raises
+    ------
+    ValueError
+        If it is none.
+
+    Examples
+    --------
+    >>> options_of("ddp")["bucket_cap_mb"], options_of("zero3")["prefetch_bucket_size"], options_of("fsdp2")["pipeline"]
+    (None, 50000000, 1)
+    """
+    if sharding not in SHARDINGS:
+        raise ValueError(f"there is no {sharding!r}: {nearest(sharding, SHARDINGS)}")
+    known: dict[str, object] = {
+        name: one.default
+        for name, one in inspect.signature(SHARDINGS[sharding]).parameters.items()
+        if one.default is not one.empty and name not in (*_GROUPED, *_OWN)
+    }
+    known |= {one.name: one.default for group in GROUPS[sharding].values() for one in fields(group)}
+    return known | (_IN_PIPELINES if pipeline and SHARDINGS[sharding] is fsdp2 else {})
+
+
+def planned(
+    profile: ModelProfile, sharding: str, workers: int, given: Mapping[str, object], seed: int = 0
+) -> PlannedStep:
+    """Return the step of a model, as options say it.
+
+    Parameters
+    ----------
+    profile : ModelProfile
+        What is trained.
+    sharding : str
+        One of `SHARDINGS`.
+    workers : int
+        Workers P, >= 1.
+    given : mapping of str to object
+        Options of `options_of`. The iteration is one from which on all are alike, unless it is among them.
+    seed : int
+        Seed of what is drawn.
+
+    Raises
+    ------
+    ValueError
+        If there is no such way, or option, or a value is not allowed.
+
+    Examples
+    --------
+    >>> from simnet.costs.models import model
+    >>> step = planned(model("gpt2"), "fsdp2", 8, {"reshard_after_forward": False})
+    >>> len(step.graph.calls), step.shares[0]
+    (26, 1.0)
+    >>> around = {"tensor_parallel": 2, "pipeline": 2, "microbatches": 4, "tokens": 1024}
+    >>> step = planned(model("gpt2"), "ddp", 8, around)
+    >>> step.graph.groups("tensor")[1], step.graph.groups("stage 0 to 1")[1], step.shares.round(2).tolist()
+    ([2, 3], [1, 5], [0.33, 0.33, 0.33, 0.33, 0.17, 0.17, 0.17, 0.17])
+    """
+    chosen: dict[str, Any] = {"iteration": LATER, **_checked(sharding, given)}
+    groups = {}
+    for group, options in GROUPS[sharding].items():
+        own = {one.name: chosen.pop(one.name) for one in fields(options) if one.name in chosen}
+        if own:
+            groups[group] = options(**own)
+    around = groups.pop("around", Around())
+    if sharding == "hsdp" and chosen.get("replicas", 1) == 1:
+        raise ValueError("hsdp needs replicas, >= 2: between how many groups of workers the model is replicated")
+    whole(workers, "workers", 1)
+    each, left = divmod(workers, around.tensor_parallel * around.pipeline)
+    if left:
+        raise ValueError(
+            f"tensor_parallel x pipeline, {around.tensor_parallel} x {around.pipeline}, must divide the {workers} "
+            "workers"
+        )
+    blocks = [block.name for block in units(profile.layers).blocks]
+    for name in around.expert_blocks or ():
+        named(name, "expert_blocks", blocks)
+    if isinstance(freed := chosen.get("reshard_after_forward"), list | tuple):
+        for name in freed:
+            named(name, "reshard_after_forward", ["root", *blocks])
+    parts = _stages(profile, around.pipeline)
+    stages, shares = [], []
+    for place, layers in enumerate(parts):
+        stages.append(_stage(profile, sharding, layers, place, each, around, {**chosen, **groups}, seed))
+        entries = sum(layer.size for layer in layers)
+        shares += [entries / profile.parameters / around.tensor_parallel] * (each * around.tensor_parallel)
+    if len(stages) == 1:
+        return PlannedStep(stages[0], np.array(shares))
+    assert around.tokens is not None
+    # Between stages goes what a worker has of a sequence.
+    tokens = around.tokens // (around.tensor_parallel if around.sequence_parallel else 1)
+    joint = pipeline(stages, tokens=tokens, width=_width(profile, around), dtype=around.activations, order=around.order)
+    return PlannedStep(joint, np.array(shares))
+
+
+def _checked(sharding: str, given: Mapping[str, object]) -> Mapping[str, object]:
+    """Return options, all of which there are, and true or false where that is what they are."""
+    known = options_of(sharding)
+    kinds = {name: one.annotation for name, one in inspect.signature(SHARDINGS[sharding]).parameters.items()}
+    kinds |= {one.name: one.type for group in GROUPS[sharding].values() for one in fields(group)}
+    for name, value in given.items():
+        if name not in known:
+            raise ValueError(f"{sharding} has no option {name!r}: {nearest(name, known)}")
+        if kinds[name] in ("bool", "bool | None") and not isinstance(value, bool):
+            raise ValueError(f"{name} must be true or false, got {value!r}")
+        if "Collection[str]" in kinds[name] or "Sequence[str]" in kinds[name]:
+            listed = isinstance(value, list | tuple) and all(isinstance(one, str) for one in value)
+            if not listed and not ("bool" in kinds[name] and isinstance(value, bool)):
+                raise ValueError(f"{name} must be a list of names, got {value!r}")
+    return given
+
+
+def _stages(profile: ModelProfile, stages: int) -> list[list[Layer]]:
+    """Return the tensors of each stage: as many blocks in each as can be, and what is before and behind them."""
+    layers = list(profile.layers)
+    if stages == 1:
+        return [layers]
+    of = units(layers)
+    if len(of.blocks) < stages:
+        raise ValueError(f"{profile.name} has {len(of.blocks)} blocks, too few for a pipeline of {stages} stages")
+    number = {layer.name: place for place, block in enumerate(of.blocks) for layer in block.layers}
+    firsts = [place * len(of.blocks) // stages for place in range(1, stages)]
+    found: list[list[Layer]] = [[] for _ in range(stages)]
+    stage = 0
+    for layer in layers:
+        if layer.name in number:
+            stage = sum(number[layer.name] >= first for first in firsts)
+        found[stage].append(layer)
+    return found
+
+
+def _stage(
+    profile: ModelProfile,
+    sharding: str,
+    layers: Sequence[Layer],
+    place: int,
+    workers: int,
+    around: Around,
+    chosen: Mapping[str, Any],
+    seed: int,
+) -> StepGraph:
+    """Return the step of a stage, with what is around it there."""
+    layers, experts = _without_experts(layers, around)
+    layers = split(_padded(layers, around.tensor_parallel), around.tensor_parallel)
+    behind = profile.tied if around.pipeline == 1 else ()
+    model = units(layers, behind=behind)
+    step = _sharded(sharding, model, layers, place, workers, around, dict(chosen))
+    if experts:
+        sizes = {size // around.tensor_parallel for size in experts.values()}
+        if len(sizes) > 1:
+            raise ValueError(f"expert_tensors must come to as many entries in each block, got {sorted(sizes)}")
+        assert around.experts is not None
+        step = expert_parallel(
+            step,
+            model,
+            around.expert_parallel,
+            blocks=list(experts),
+            experts=around.experts,
+            expert_size=sizes.pop(),
+            tokens=around.tokens or 1,
+            width=_width(profile, around),
+            choices=around.choices,
+            capacity_factor=around.capacity_factor,
+            min_capacity=around.min_capacity,
+            drop_tokens=around.drop_tokens,
+            dtype=around.activations,
+            reduce_dtype=str(chosen.get("reduce_dtype") or chosen.get("dtype") or "float32"),
+            attention=around.attention,
+            seed=seed,
+        )
+    if around.tensor_parallel == 1:
+        return step
+    return tensor_parallel(
+        step,
+        model,
+        around.tensor_parallel,
+        tokens=around.tokens or 1,
+        width=_width(profile, around),
+        dtype=around.activations,
+        sequence_parallel=around.sequence_parallel,
+        attention=around.attention,
+    )
+
+
+def _sharded(
+    sharding: str,
+    model: Units,
+    layers: Sequence[Layer],
+    place: int,
+    workers: int,
+    around: Around,
+    chosen: dict[str, Any],
+) -> StepGraph:
+    """Return the step of a stage without what is around it."""
+    build = SHARDINGS[sharding]
+    if build is zero:
+        if around.pipeline > 1 and sharding != "zero1":
+            raise ValueError(f"{sharding} is not for pipelines, as DeepSpeed's refuse it; zero1 is")
+        return zero(layers, workers, stage=int(sharding[-1]), **chosen)
+    if build is ddp:
+        if chosen.get("ready") and around.pipeline > 1:
+            raise ValueError("ready is not for pipelines, of which each stage has an order of its own")
+        return ddp(layers, workers, **chosen)
+    if around.pipeline > 1:
+        chosen = {**_IN_PIPELINES, **chosen}
+        if isinstance(freed := chosen.get("reshard_after_forward"), list | tuple):
+            chosen["reshard_after_forward"] = [one for one in freed if one in {"root", *(b.name for b in model.blocks)}]
+        microbatches = whole(chosen.get("microbatches", 1), "microbatches", 1)
+        chosen["passes"] = order_of(place, around.pipeline, microbatches, around.order)
+    return build(model, workers, **chosen)
+
+
+def _without_experts(layers: Sequence[Layer], around: Around) -> tuple[Sequence[Layer], dict[str, int]]:
+    """Return tensors without those in whose place experts are, and the entries of an expert of each block."""
+    if around.experts is None:
+        return layers, {}
+    blocks = {block.name: block for block in units(layers).blocks}
+    wanted = [name for name in blocks if around.expert_blocks is None or name in around.expert_blocks]
+    gone: set[str] = set()
+    sizes = {}
+    for name in wanted:
+        begins = tuple(f"{name}.{one}" for one in around.expert_tensors)
+        own = [layer for layer in blocks[name].layers if layer.name.startswith(begins)]
+        if not own or len(own) == len(blocks[name].layers):
+            inside = ", ".join(layer.name[len(name) + 1 :] for layer in blocks[name].layers)
+            raise ValueError(f"expert_tensors must be with what some tensors of {name} begin, which are {inside}")
+        gone |= {layer.name for layer in own}
+        sizes[name] = sum(layer.size for layer in own)
+    return [layer for layer in layers if layer.name not in gone], sizes
+
+
+def _padded(layers: Sequence[Layer], degree: int) -> list[Layer]:
+    """Return tensors of which those outside blocks have a multiple of so many rows, as Megatron pads vocabularies."""
+    inside = {layer.name for block in units(layers).blocks for layer in block.layers}
+    return [
+        layer
+        if layer.name in inside or len(layer.shape) < 2
+        else Layer(layer.name, (-(-layer.shape[0] // degree) * degree, *layer.shape[1:]))
+        for layer in layers
+    ]
+
+
+def _width(profile: ModelProfile, around: Around) -> int:
+    """Return the entries of a token."""
+    first = profile.layers[0].shape
+    if around.width is None and len(first) != 2:
+        raise ValueError(f"width is missing: {profile.name} does not begin with the matrix of an embedding")
+    return first[1] if around.width is None else around.width

@@ -1,0 +1,51 @@
+"""From the sharding of a scenario's job to the steps of its iterations."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from simnet.costs.models import model
+from simnet.interchange.kinds import trace_prefix
+from simnet.parallel import ModelSteps, TraceSteps, TrainingSteps, traced
+from simnet.scenario import schema
+from simnet.scenario.loader import Findings
+
+
+def build_steps(config: schema.Config, folder: Path, found: Findings) -> dict[str, TrainingSteps] | None:
+    """Build the steps of a job in each of its ways of sharding; None where it has none, or one is wrong.
+
+    Parameters
+    ----------
+    config : Config
+        The resolved scenario.
+    folder : Path
+        Where file names in it start from.
+    found : Findings
+        Takes what is wrong with it.
+    """
+    built: dict[str, TrainingSteps] = {}
+    for label, one in config.job.shardings.items():
+        with found.at(*config.job.sharding_at(label)):
+            built[label] = _steps(config, one, folder)
+    return built if built and len(built) == len(config.job.shardings) else None
+
+
+def _steps(config: schema.Config, given: schema.Sharding, folder: Path) -> TrainingSteps:
+    if given.trace is not None:
+        step = traced(trace_prefix(folder / given.trace))
+        if step.graph.workers != config.workers:
+            raise ValueError(
+                f"the traces are of {step.graph.workers:,} ranks, and there are {config.workers:,} workers"
+            )
+        return TraceSteps(step, given.algorithms)
+    assert given.way is not None
+    assert config.job.model is not None
+    return ModelSteps(
+        model(config.job.model),
+        given.way,
+        config.workers,
+        given.options,
+        algorithms=given.algorithms,
+        backward=given.backward,
+        seed=config.seed,
+    )

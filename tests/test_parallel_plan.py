@@ -1,0 +1,259 @@
+"""Steps by names and options: they are those of the functions, and models are divided as pipelines and experts ask."""
+
+from __future__ import annotations
+
+import itertools
+import re
+from typing import Any
+
+import numpy as np
+import pytest
+
+from simnet.collectives import registry
+from simnet.costs.models import ComputeTime, Layer, ModelProfile
+from simnet.network import Network
+from simnet.parallel import (
+    SHARDINGS,
+    CollectiveCall,
+    Compute,
+    ModelSteps,
+    StepGraph,
+    StepTiming,
+    ddp,
+    expert_parallel,
+    fsdp2,
+    options_of,
+    order_of,
+    pipeline,
+    planned,
+    split,
+    tensor_parallel,
+    time_step,
+    units,
+    zero,
+)
+from simnet.topologies import star
+
+BLOCKS = 4
+LAYERS = (
+    Layer("embedding.weight", (1001, 64)),
+    *(
+        Layer(f"h.{number}.{name}", shape)
+        for number in range(BLOCKS)
+        for name, shape in (("attn.weight", (64, 64)), ("mlp.up.weight", (256, 64)), ("mlp.down.weight", (64, 256)))
+    ),
+    Layer("head.weight", (1000, 64)),
+)
+PROFILE = ModelProfile("small", LAYERS, (ComputeTime(12e-3, 1, "made up", False),), "none")
+ALPHA, RATE = 5e-6, 10e9
+AROUND: dict[str, object] = {"tokens": 96}
+
+
+def graph(sharding: str, workers: int, **options: object) -> StepGraph:
+    return planned(PROFILE, sharding, workers, options).graph
+
+
+def on_star(step: StepGraph, forward: Any = 4e-3, backward: Any = 8e-3) -> StepTiming:
+    network = Network(star(step.workers, latency=ALPHA, bandwidth=RATE))
+    return time_step(step, network, forward=forward, backward=backward)
+
+
+def cost(call: CollectiveCall) -> float:
+    formula = registry.find(call.operation, "binomial" if call.operation == "broadcast" else "ring").cost
+    assert formula is not None
+    return float(formula(ALPHA, 1 / RATE, call.in_bytes, call.ranks))
+
+
+def test_without_anything_around_it_steps_are_those_of_the_functions() -> None:
+    whole = units(LAYERS)
+    assert graph("ddp", 4, bucket_cap_mb=0.1) == ddp(LAYERS, 4, iteration=3, bucket_cap_mb=0.1)
+    assert graph("fsdp2", 4, reshard_after_forward=["h.1"]) == fsdp2(
+        whole, 4, iteration=3, reshard_after_forward=["h.1"]
+    )
+    assert graph("hsdp", 4, replicas=2) == fsdp2(whole, 4, iteration=3, replicas=2)
+    for stage in (1, 2, 3):
+        assert graph(f"zero{stage}", 4, microbatches=2) == zero(LAYERS, 4, stage=stage, iteration=3, microbatches=2)
+    for sharding in SHARDINGS:
+        options = {name: value for name, value in options_of(sharding).items() if value is not None}
+        if sharding == "hsdp":
+            options["replicas"] = 2
+        assert graph(sharding, 4, **{**options, "iteration": 3}) == graph(
+            sharding, 4, **({"replicas": 2} if sharding == "hsdp" else {})
+        )
+
+
+def test_what_is_around_a_step_is_what_the_functions_put_around_it() -> None:
+    # Rows of a vocabulary are padded.
+    padded = [Layer("embedding.weight", (1002, 64)), *LAYERS[1:]]
+    parts = [split(padded[:7], 2), split(padded[7:], 2)]
+    stages = [
+        tensor_parallel(
+            ddp(part, 2, iteration=3, microbatches=3), units(part), 2, tokens=96, width=64, sequence_parallel=True
+        )
+        for part in parts
+    ]
+    own = graph("ddp", 8, tensor_parallel=2, sequence_parallel=True, pipeline=2, microbatches=3, **AROUND)
+    assert own == pipeline(stages, tokens=48, width=64)
+    assert own.groups("tensor")[:2] == [[0, 1], [2, 3]]
+    assert own.groups("stage 0 to 1")[0] == [0, 4]
+
+
+def test_experts_take_the_place_of_perceptrons() -> None:
+    left = [layer for layer in LAYERS if "h.1.mlp" not in layer.name]
+    asked = {"experts": 8, "expert_parallel": 2, "expert_blocks": ["h.1"], **AROUND}
+    inner = ddp(left, 4, iteration=3)
+    own = graph("ddp", 4, **asked)
+    assert own == expert_parallel(
+        inner, units(left), 2, blocks=["h.1"], experts=8, expert_size=2 * 256 * 64, tokens=96, width=64
+    )
+    # Every block where none is named; and drawn sizes are others in every iteration.
+    every = graph("ddp", 4, experts=8, expert_parallel=2, **AROUND)
+    assert sum(call.operation == "alltoall" for call in every.calls) == 4 * BLOCKS
+    steps = ModelSteps(PROFILE, "ddp", 4, {**asked, "drop_tokens": False})
+    sizes = [[one.in_elements for one in steps.graph(at).calls if one.operation == "alltoall"] for at in (7, 8, 7)]
+    assert sizes[0] == sizes[2] != sizes[1]
+
+
+def test_what_workers_compute_is_their_share_of_the_model() -> None:
+    step = planned(PROFILE, "ddp", 8, {"tensor_parallel": 2, "pipeline": 2, "microbatches": 2, **AROUND})
+    first = sum(layer.size for layer in LAYERS[:7]) / PROFILE.parameters
+    assert step.shares == pytest.approx(np.repeat([first / 2, (1 - first) / 2], 4))
+    computed = step.seconds(3.0, 2 / 3) * step.graph.does()
+    assert computed.sum(axis=0) == pytest.approx(2 * 3.0 * step.shares)
+
+
+@pytest.mark.parametrize("order", ["1f1b", "gpipe"])
+@pytest.mark.parametrize("reshard", [True, False])
+def test_stages_of_fsdp_gather_for_each_microbatch_unless_units_stay(order: str, reshard: bool) -> None:
+    count, stages = 3, 2
+    own = graph(
+        "fsdp2", 4, pipeline=stages, microbatches=count, order=order, reshard_after_forward=reshard, **AROUND
+    )  # fmt: skip
+    for place in range(stages):
+        workers = tuple(range(2 * place, 2 * place + 2))
+        nodes = [node for node in own.nodes if node.workers == workers]
+        calls = [node.does for node in nodes if isinstance(node.does, CollectiveCall)]
+        passes = [
+            (node.does.phase, node.does.microbatch) for node in nodes if isinstance(node.does, Compute)
+        ]  # fmt: skip
+        assert [one for one, _ in itertools.groupby(passes)] == order_of(place, stages, count, order)  # type: ignore[arg-type]
+        # A unit is there for a pass if it was gathered since it was freed last: behind a forward pass, if at all.
+        wanted = {}
+        for unit in ("root", *(f"h.{number}" for number in range(2 * place, 2 * place + 2))):
+            there, gathers = False, 0
+            for phase, _ in order_of(place, stages, count, order):  # type: ignore[arg-type]
+                gathers += not there
+                there = not (phase == "forward" and reshard and unit != "root")
+            wanted[unit] = gathers
+        gathered = [call.unit for call in calls if call.operation == "all_gather"]
+        assert {unit: gathered.count(unit) for unit in wanted} == wanted
+        # Gradients are reduced behind the last pass, in the order of the model.
+        reduced = [call.unit for call in calls if call.operation == "reduce_scatter"]
+        assert reduced == list(wanted)
+        last = max(number for number, node in enumerate(nodes) if isinstance(node.does, Compute))
+        first = min(
+            number
+            for number, node in enumerate(nodes)
+            if isinstance(node.does, CollectiveCall) and node.does.operation == "reduce_scatter"
+        )
+        assert first > last
+    # Nothing is left gathered.
+    assert on_star(own).memory().peak > sum(own.held)
+
+
+@pytest.mark.parametrize("count", [1, 4])
+def test_a_pipeline_of_fsdp_on_an_ideal_network_takes_what_its_order_says(count: int) -> None:
+    own = graph("fsdp2", 4, pipeline=2, microbatches=count, overlap=False, **AROUND)
+    network = Network(star(4, latency=0.0, bandwidth=1e18))
+    timing = time_step(own, network, forward=4e-3, backward=8e-3)
+    assert timing.duration == pytest.approx((count + 1) * 12e-3, rel=1e-9)
+
+
+def test_one_stage_of_fsdp_behind_another_takes_the_sum_of_its_parts() -> None:
+    own = graph("fsdp2", 4, pipeline=2, overlap=False, **AROUND)
+    timing = on_star(own)
+    # Of one microbatch the stages follow one another; while the second gathers, the first has not sent yet.
+    each = [[node.does for node in own.nodes if node.workers == pair] for pair in ((0, 1), (2, 3))]
+    sent = sum(cost(call) for call in own.calls if call.unit in ("activations", "gradients"))
+    first = sum(cost(one) for one in each[0] if isinstance(one, CollectiveCall))
+    ahead = [one for one in each[1] if isinstance(one, CollectiveCall) and one.operation != "reduce_scatter"]
+    second = sum(cost(one) for one in ahead)
+    assert timing.duration <= 2 * 12e-3 + sent + first + second + 1e-12
+    assert timing.duration >= 2 * 12e-3 + sent + first
+
+
+def test_memory_between_passes_is_the_closed_form_of_each_way() -> None:
+    n, workers = PROFILE.parameters, 4
+    shard = sum(-(-layer.shape[0] // workers) * (layer.size // layer.shape[0]) for layer in LAYERS)
+    part = -(-n // (2 * workers)) * 2
+    held = {
+        "ddp": (4 * n, 8 * n, 8 * n),
+        "fsdp2": (4 * shard, 4 * shard, 8 * shard),
+        "zero1": (4 * n, 4 * n, 8 * part),
+        "zero2": (4 * n, 4 * part, 8 * part),
+        "zero3": (4 * sum(-(-layer.size // workers) for layer in LAYERS),) * 2
+        + (8 * sum(-(-layer.size // workers) for layer in LAYERS),),
+    }
+    for sharding, expected in held.items():
+        more = {"param_persistence_threshold": 0} if sharding == "zero3" else {}
+        assert tuple(graph(sharding, workers, **more).held) == expected, sharding
+    assert tuple(graph("zero1", workers, dtype="bfloat16").held) == (2 * n, 2 * n, 12 * part)
+
+
+def test_memory_at_the_worst_time_is_a_closed_form_where_nothing_overlaps() -> None:
+    # In the backward pass this block and the next one are gathered, and gradients of this one and the root wait.
+    one = units(LAYERS).blocks[0].shard(4) * 4 * 4
+    root = units(LAYERS).root.shard(4) * 4 * 4
+    memory = on_star(graph("fsdp2", 4, overlap=False)).memory()
+    assert memory.peak - sum(memory[:3]) == 2 * root + 3 * one
+    memory = on_star(graph("fsdp2", 4, overlap=False, reshard_after_forward=False)).memory()
+    assert memory.peak - sum(memory[:3]) == 2 * root + (BLOCKS + 1) * one
+    for sharding in ("ddp", "zero1"):
+        memory = on_star(graph(sharding, 4)).memory()
+        assert memory.peak == sum(memory[:3])
+    size = 50_000
+    memory = on_star(graph("zero2", 4, reduce_bucket_size=size)).memory()
+    assert 0 < memory.peak - sum(memory[:3]) <= 2 * 4 * max(size, max(layer.size for layer in LAYERS))
+
+
+@pytest.mark.parametrize(
+    ("sharding", "options", "says"),
+    [
+        ("fsdp", {}, "there is no 'fsdp': did you mean 'fsdp2'"),
+        ("ddp", {"tensor_paralel": 2}, "ddp has no option 'tensor_paralel': did you mean 'tensor_parallel'"),
+        ("ddp", {"tensor_parallel": 2}, "tensor_parallel needs tokens"),
+        ("ddp", {"pipeline": 2}, "pipeline needs tokens"),
+        ("ddp", {"experts": 2}, "experts needs tokens"),
+        ("ddp", {"expert_parallel": 2}, "expert_parallel needs experts"),
+        ("ddp", {"sequence_parallel": True}, "sequence_parallel needs tensor_parallel"),
+        ("ddp", {"tensor_parallel": 3, **AROUND}, "tensor_parallel x pipeline, 3 x 1, must divide the 4 workers"),
+        ("ddp", {"pipeline": 0}, "pipeline must be a whole number >= 1, got 0"),
+        ("ddp", {"pipeline": 4, "order": "2f2b", **AROUND}, "order"),
+        ("ddp", {"experts": 2, "expert_blocks": ["h.9"], **AROUND}, "expert_blocks"),
+        ("ddp", {"experts": 2, "expert_tensors": ["ffn"], **AROUND}, "which are attn.weight, mlp.up.weight"),
+        ("ddp", {"ready": ["a"], "pipeline": 2, **AROUND}, "ready is not for pipelines"),
+        ("fsdp2", {"reshard_after_forward": "h.1"}, "reshard_after_forward must be a list of names, got 'h.1'"),
+        ("fsdp2", {"reshard_after_forward": ["h.9"]}, "there is no reshard_after_forward 'h.9'"),
+        ("fsdp2", {"clip": 1}, "clip must be true or false, got 1"),
+        ("hsdp", {}, "hsdp needs replicas, >= 2"),
+        ("zero2", {"pipeline": 2, **AROUND}, "zero2 is not for pipelines, as DeepSpeed's refuse it; zero1 is"),
+        ("zero3", {"pipeline": 2, **AROUND}, "zero3 is not for pipelines"),
+    ],
+)
+def test_what_cannot_be_is_refused_in_words(sharding: str, options: dict[str, object], says: str) -> None:
+    with pytest.raises(ValueError, match=re.escape(says)):
+        planned(PROFILE, sharding, 4, options)
+
+
+def test_models_that_cannot_be_divided_are_refused() -> None:
+    with pytest.raises(ValueError, match=r"small has 4 blocks, too few for a pipeline of 8 stages"):
+        graph("ddp", 8, pipeline=8, **AROUND)
+    other = ModelProfile("other", LAYERS[1:], PROFILE.times, "none")
+    with pytest.raises(ValueError, match="width is missing") as refused:
+        planned(
+            ModelProfile("conv", (Layer("c", (3, 3, 3)), *LAYERS[1:]), other.times, ""),
+            "ddp",
+            4,
+            {"pipeline": 2, **AROUND},
+        )
+    assert "conv does not begin with the matrix" in str(refused.value)

@@ -1,0 +1,237 @@
+"""Jobs whose iterations are steps of replicated or sharded models: the times of steps alone, rows, and refusals."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from typer.testing import CliRunner
+
+from simnet.base.errors import InputError
+from simnet.cli import app
+from simnet.collectives import registry
+from simnet.costs.models import Layer, model
+from simnet.job import Checkpoint, PolicyResult, run_policy
+from simnet.parallel import fsdp2, time_step, units
+from simnet.scenario import Run, load
+from simnet.scenario.runner import results_of
+from simnet.studies.step import timed
+from simnet.studies.timing import in_scenario
+from test_parallel_traced import as_traces
+
+STEPS = 5
+LATENCY, RATE = 20e-6, 10e9
+# Falls to a fifth within the first steps, and comes back.
+WEATHER = [{"links": "all", "bandwidth": {"steps": {"at": ["0 s", "0.1 s", "0.3 s"], "factors": [1.0, 0.2, 1.0]}}}]
+
+
+def scenario(folder: Path, sharding: Any, *, model: str | None = "resnet18", **more: Any) -> Path:
+    """Write a scenario of four workers on a star, and return its path."""
+    job: dict[str, Any] = {"iterations": STEPS, "sharding": sharding} | ({} if model is None else {"model": model})
+    given: dict[str, Any] = {
+        "workers": 4,
+        "network": {"topology": {"star": {"latency": f"{LATENCY} s", "bandwidth": f"{RATE} B/s"}}},
+        "job": job | more.pop("job", {}),
+    }
+    given["network"] |= more.pop("network", {})
+    path = folder / "sharded.yaml"
+    path.write_text(json.dumps(given | more))
+    return path
+
+
+def one(run: Run) -> PolicyResult:
+    (result,) = results_of(run).values()
+    return result
+
+
+WAYS: list[tuple[str, dict[str, object]]] = [
+    ("fsdp2", {}),
+    ("fsdp2", {"reshard_after_forward": False, "microbatches": 2, "gradient_sync": "last"}),
+    ("hsdp", {"replicas": 2}),
+    ("ddp", {"iteration": 3}),
+    ("zero1", {"overlap_comm": True, "reduce_bucket_size": 2_000_000}),
+    ("zero2", {}),
+    ("zero3", {"iteration": 3, "max_reuse_distance": 0}),
+    ("ddp", {"iteration": 3, "pipeline": 2, "tokens": 64, "width": 32, "microbatches": 2}),
+]
+CHANGING: dict[str, object] = {"weather": WEATHER, "jitter": {"exponential": {"mean": "0.1 ms"}}}
+
+
+@pytest.mark.parametrize(("way", "options"), WAYS)
+@pytest.mark.parametrize("network", [{}, CHANGING], ids=["constant", "changing"])
+def test_a_job_takes_what_its_steps_take_to_the_last_bit(
+    tmp_path: Path, way: str, options: dict[str, object], network: dict[str, object]
+) -> None:
+    path = scenario(tmp_path, {"as": way, **options}, network=network, job={"iterations": 3})
+    given = [f"{name}={str(value).lower()}" for name, value in options.items()]
+    step = timed("resnet18", way, 4, lambda: in_scenario(load(path)), given=given, steps=3)
+    rows = one(load(path).build()).iterations
+    assert rows["iteration_s"].tolist() == step.series.durations.tolist()
+    assert rows["start_s"].tolist() == step.series.began.tolist()
+    assert (len(set(rows["iteration_s"])) > 2) == bool(network)
+
+
+def test_gradients_of_a_replicated_model_take_the_closed_form_of_an_all_reduce(tmp_path: Path) -> None:
+    sharding = {"as": "ddp", "overlap": False, "bucket_cap_mb": 1e6}
+    result = one(load(scenario(tmp_path, sharding, job={"update": "3 ms"})).build())
+    profile = model("resnet18")
+    cost = registry.find("all_reduce", "ring").cost
+    assert cost is not None
+    nbytes = 4.0 * profile.parameters
+    reduced = float(cost(LATENCY, 1 / RATE, nbytes, 4))
+    later = result.iterations.iloc[2:]
+    assert later["iteration_s"].to_numpy() == pytest.approx(profile.compute + reduced + 3e-3, rel=1e-9)
+    assert later["compute_s"].to_numpy() == pytest.approx(profile.compute + 3e-3, rel=1e-12)
+    assert later["communicate_s"].to_numpy() == pytest.approx(reduced, rel=1e-9)
+    assert later["bytes_sent_B"].to_numpy() == pytest.approx(2 * 3 * nbytes, rel=1e-9)
+
+
+def test_first_iterations_of_a_replicated_model_are_its_own(tmp_path: Path) -> None:
+    rows = one(load(scenario(tmp_path, {"as": "ddp"})).build()).iterations
+    # One bucket that nothing overlaps; then two broadcasts; then all are alike.
+    first, second, *others = rows["iteration_s"].tolist()
+    assert first > second > others[0]
+    assert len(set(others)) == 1
+
+
+def test_what_workers_do_adds_up_to_each_iteration(tmp_path: Path) -> None:
+    job = {"compute": {"spread": 0.2, "straggle": {"probability": 0.3, "slowdown": 2.0}}}
+    run = load(scenario(tmp_path, {"as": "fsdp2"}, job=job, network={"weather": WEATHER})).build()
+    result = one(run)
+    each = result.workers
+    assert len(each) == 4 * STEPS
+    parts = each[["compute_s", "select_s", "communicate_s", "wait_s"]].sum(axis=1).to_numpy().reshape(STEPS, 4)
+    whole = result.iterations["iteration_s"].to_numpy()
+    assert parts == pytest.approx(np.repeat(whole[:, np.newaxis], 4, axis=1), rel=1e-9)
+    computed = np.stack([run.job.compute.seconds(0, number, 4) for number in range(STEPS)])
+    assert each["compute_s"].to_numpy().reshape(STEPS, 4) == pytest.approx(computed, rel=1e-9)
+    assert (each["wait_s"] > 0).any()
+    # The same of what is drawn, for the first iterations.
+    spans = result.spans[result.spans["iteration"] == 1]
+    assert set(result.spans["iteration"]) == {0, 1, 2}
+    for worker, own in spans.groupby("worker"):
+        lasted = (own["finish_s"] - own["start_s"]).groupby(own["what"]).sum()
+        row = each[(each["iteration"] == 1) & (each["worker"] == worker)].iloc[0]
+        for what in ("compute", "communicate"):
+            assert lasted[what] == pytest.approx(row[f"{what}_s"], rel=1e-9)
+
+
+def test_an_interrupted_job_resumes_to_the_same_bytes(tmp_path: Path) -> None:
+    class KilledError(Exception):
+        """Stands for the end of the process."""
+
+    run = load(scenario(tmp_path, {"as": "ddp"}, network={"weather": WEATHER})).build()
+    (name, policy), whole = next(iter(run.policies.items())), one(run)
+    checkpoint = Checkpoint(tmp_path / "c.safetensors", "a", every=0.0)
+
+    def kill(done: int) -> None:
+        if done == 4:
+            raise KilledError
+
+    with pytest.raises(KilledError):
+        run_policy(run.job, name, policy, checkpoint=checkpoint, progress=kill, timeline=3)
+    found = run_policy(run.job, name, policy, checkpoint=checkpoint, timeline=3)
+    assert found.iterations.equals(whole.iterations)
+    assert found.workers.equals(whole.workers)
+    assert found.spans.equals(whole.spans)
+
+
+def test_memory_is_that_of_the_steps_and_a_limit_is_told(tmp_path: Path) -> None:
+    path = scenario(tmp_path, {"sharded": {"as": "fsdp2"}, "replicated": {"as": "ddp"}}, model="gpt2")
+    out = tmp_path / "out"
+    words = ["run", str(path), "--set", "job.device_memory=1 GB", "--set", "job.iterations=4", "--out", str(out)]
+    found = CliRunner().invoke(app, [*words, "--no-report"], catch_exceptions=False)
+    assert found.exit_code == 0
+    summary = json.loads((out / "summary.json").read_text())
+    held = {name: one["memory"] for name, one in summary["policies"].items()}
+    profile = model("gpt2")
+    assert held["replicated"]["peak_B"] == 4 * 5 * profile.parameters
+    shard = sum(unit.shard(4) for unit in (units(profile.layers).root, *units(profile.layers).blocks))
+    assert held["sharded"]["parameters_B"] == 4 * shard
+    assert held["sharded"]["in_flight_B"] > 0
+    assert (held["sharded"]["fits"], held["replicated"]["fits"]) == (True, False)
+    assert "replicated does not fit" in found.output
+    assert set(summary["policies"]["sharded"]["choices"]) == {"sharded"}
+
+
+def test_a_job_is_driven_by_traces(tmp_path: Path) -> None:
+    step = fsdp2(units([Layer(f"h.{number}.weight", (64, 64)) for number in range(3)]), 4)
+    as_traces(tmp_path, step, [50] * len(step.nodes))
+    run = load(scenario(tmp_path, {"trace": "."}, model=None)).build()
+    alone = time_step(step, run.job.network(0), forward=3 * 50e-6, backward=3 * 50e-6)
+    rows = one(run).iterations
+    assert rows["iteration_s"].to_numpy() == pytest.approx(alone.duration, rel=1e-9)
+    assert rows["compute_s"].to_numpy() == pytest.approx(6 * 50e-6, rel=1e-9)
+    slower = one(load(tmp_path / "sharded.yaml", ["job.compute.slow={'2': 3.0}"]).build()).workers
+    assert slower["compute_s"].iloc[2] == pytest.approx(18 * 50e-6, rel=1e-9)
+
+
+def test_ways_are_compared_and_swept(tmp_path: Path) -> None:
+    path = scenario(tmp_path, {"F": {"as": "fsdp2"}, "Z": {"as": "zero2"}})
+    words = ["compare", str(path), "--workers", "2,4", "--out", str(tmp_path / "compared")]
+    found = CliRunner().invoke(app, words, catch_exceptions=False)
+    assert found.exit_code == 0, found.output
+    rows = json.loads((tmp_path / "compared" / "compare.json").read_text())["rows"]
+    assert [(row["exchange"], row["workers"]) for row in rows] == [("F", 2), ("Z", 2), ("F", 4), ("Z", 4)]
+    assert all(row["iteration_s"] > 0 and row["bytes_sent_B"] > 0 and row["memory_B"] > 0 for row in rows)
+    path = scenario(tmp_path, {"as": "fsdp2"})
+    swept = ["sweep", str(path), "--param", "job.sharding.as=fsdp2,zero3", "--out", str(tmp_path / "swept")]
+    found = CliRunner().invoke(app, swept, catch_exceptions=False)
+    assert found.exit_code == 0, found.output
+    assert (tmp_path / "swept" / "sweep.csv").read_text().count("\n") == 3
+
+
+SAYS = {
+    "as": ({"as": "fsdp"}, {}, "job.sharding.as: there is no 'fsdp': did you mean 'fsdp2'"),
+    "option": ({"as": "ddp", "replicas": 2}, {}, "job.sharding.replicas: there is no such option of ddp"),
+    "value": ({"as": "fsdp2", "replicas": 3}, {}, "job.sharding: replicas must divide the 4 workers, got 3"),
+    "flag": ({"as": "ddp", "overlap": 1}, {}, "job.sharding: overlap must be true or false, got 1"),
+    "by name": ({"A": {"as": "fsdp2", "clip": 1}}, {}, "job.sharding.A: clip must be true or false, got 1"),
+    "replicas": ({"as": "hsdp"}, {}, "job.sharding: hsdp needs replicas"),
+    "both": ({"as": "ddp", "trace": "x"}, {}, "job.sharding: needs either as, such as {as: fsdp2}, or trace"),
+    "algorithm": ({"as": "ddp", "algorithms": {"all_reduce": "rng"}}, {}, "there is no all_reduce 'rng'"),
+    "density": ({"as": "ddp"}, {"job": {"density": 0.1}}, "takes no density beside sharding: whole tensors are sent"),
+    "strategy": ({"as": "ddp"}, {"job": {"strategy": {"name": "diloco"}}}, "takes no strategy beside sharding"),
+    "overlap": ({"as": "ddp"}, {"job": {"overlap": {}}}, "takes no overlap beside sharding"),
+    "barrier": ({"as": "ddp"}, {"job": {"barrier": False}}, "takes no barrier beside sharding"),
+    "train": (
+        {"as": "ddp"},
+        {"job": {"gradients": {"train": {}}}},
+        "takes no gradients beside sharding: it makes none",
+    ),
+    "deaths": ({"as": "ddp"}, {"job": {"deaths": [{"worker": 1, "at": "1 s"}]}}, "takes no deaths beside sharding"),
+    "exchanges": ({"as": "ddp"}, {"exchanges": {"AG": {"scheme": "topk"}}}, "exchanges: must be left out beside"),
+    "policies": (
+        {"as": "ddp"},
+        {"policies": {"best": {"clairvoyant": {}}}},
+        "policies.best: must be fixed: under job.sharding",
+    ),
+    "no way": (
+        {"as": "ddp"},
+        {"policies": {"best": {"fixed": "dpp"}}},
+        "policies.best.fixed: there is no way of sharding 'dpp'; did you mean 'ddp'",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", SAYS)
+def test_what_means_nothing_beside_sharding_is_refused_in_words(tmp_path: Path, name: str) -> None:
+    sharding, more, says = SAYS[name]
+    with pytest.raises(InputError, match=re.escape(says)):
+        one(load(scenario(tmp_path, sharding, **more)).build())
+
+
+def test_other_commands_say_that_they_are_for_exchanges_of_gradients(tmp_path: Path) -> None:
+    path = str(scenario(tmp_path, {"as": "ddp"}))
+    for words in (
+        ["choose", path],
+        ["choose", path, "--param", "job.sharding.as=ddp,fsdp2"],
+        ["export", path, "--to", "goal"],
+    ):
+        found = CliRunner().invoke(app, words)
+        assert found.exit_code == 2
+        assert "job.sharding: must be left out" in found.output
