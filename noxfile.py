@@ -1,9 +1,9 @@
-"""The matrix: Pythons, versions of dependencies, extras, threads; ``nox -l`` lists it, ``nox -s tests-3.12`` runs one.
+"""The matrix: Pythons, versions of dependencies, extras, threads, interpreted loops; ``nox -l`` lists it.
 
-Each session makes an environment of its own and runs the tests of `SELECTION`, where versions and machines show: golden
-runs, clocks, closed forms, exponentials and units. ``nox -s tests-3.12 -- tests`` runs all, or what else stands behind
-``--``. The interpreters have to be there: sessions of others are skipped, and said. What they gave stands in
-docs/matrix.md.
+``nox -s tests-3.12`` runs one. Each session makes an environment of its own and runs the tests of `SELECTION`, where
+versions and machines show: golden runs, clocks, closed forms, exponentials and units. ``nox -s tests-3.12 -- tests``
+runs all, or what else stands behind ``--``. Interpreters have to be there: sessions of others are skipped, and said.
+What they gave stands in docs/matrix.md.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from pathlib import Path
 import nox
 
 nox.options.default_venv_backend = "uv|venv"
-nox.options.sessions = ["tests", "oldest", "newest", "plain", "extra", "threads"]
+nox.options.sessions = ["tests", "oldest", "newest", "plain", "extra", "threads", "interpreted"]
 
 PROJECT = tomllib.loads(Path("pyproject.toml").read_text(encoding="utf-8"))["project"]
 # What tests need beside simnet and its extras, and what all of them need.
@@ -23,6 +23,7 @@ TOOLS = ("hypothesis", "pytest", "pytest-xdist", "hatchling", "hatch-fancy-pypi-
 ALL = (*TOOLS, "scikit-learn")
 SHORT = "published clocks costs exponential schedule units"
 SELECTION = tuple(f"tests/test_{name}.py" for name in SHORT.split())
+INTERPRETED = ("tests/test_engines.py", "tests/test_against_reference.py")
 # What is tested of an extra alone, and what else that needs.
 EXTRAS: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
     "digits": (("tests/test_live_training.py", "-k", "digits"), ()),
@@ -91,3 +92,10 @@ def threads(session: nox.Session, count: int) -> None:
         ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "NUMBA_NUM_THREADS"), str(count)
     )
     run(session, chosen=SELECTION[:2], **limits)
+
+
+@nox.session(python="3.11")
+def interpreted(session: nox.Session) -> None:
+    """Hold engines to each other, and to the reference, where numba is told not to compile."""
+    session.install("--constraint", "constraints.txt", "--editable", ".", *ALL)
+    run(session, chosen=INTERPRETED, NUMBA_DISABLE_JIT="1")

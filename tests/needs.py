@@ -7,6 +7,7 @@ marked `extras`, and ``make test-extras`` installs them.
 import os
 import sys
 from pathlib import Path
+from types import ModuleType
 
 import pytest
 
@@ -28,6 +29,14 @@ posix = _unless(os.name == "posix", "POSIX")
 another_user = _unless(not hasattr(os, "geteuid") or os.geteuid() != 0, "a user other than root")
 
 _SHARED = reason("the folder ../shared")
+_COMPILED = reason("loops that numba compiles")
+
+
+def compiled(loops: ModuleType | None) -> ModuleType:
+    """Return loops; skip the test where numba is told not to compile, and there are none."""
+    if loops is None:
+        pytest.skip(_COMPILED)
+    return loops
 
 
 def shared() -> Path:

@@ -11,6 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+import needs
 from simnet import collectives, topologies
 from simnet.base.effort import Interpreted
 from simnet.base.errors import SimnetError, StalledError
@@ -244,7 +245,7 @@ def test_what_meets_out_of_step_is_left_to_the_fluid_clock(monkeypatch):
 
 @pytest.mark.parametrize("compiled", [False, True])
 def test_large_messages_that_meet_for_a_moment_on_links_that_change_share_them(monkeypatch, compiled):
-    loops = max_plus._compiled() if compiled else recurrence
+    loops = needs.compiled(max_plus._compiled()) if compiled else recurrence
     monkeypatch.setattr(max_plus, "_loops_for", lambda *asked: loops)
     # One of 100 MB takes 100 ms on a link that changes later, and another one is there 5 ms before its end.
     graph = topologies.star(3, 1e-6, 1e9)
@@ -369,7 +370,7 @@ def test_timelines_say_what_links_are_like(data):
 
 def test_a_long_wait_is_gone_through_compiled_and_given_up_in_the_end(monkeypatch):
     course = ornstein_uhlenbeck(0.3, 0.1, 1e-3, mean=1e6, seed=1)
-    graph, loops, asked = topologies.star(2, 1e-3, 1e6), max_plus._compiled(), []
+    graph, loops, asked = topologies.star(2, 1e-3, 1e6), max_plus._compiled() or recurrence, []
     schedule = Schedule(2, [Round([0], [1], [5e6])])
 
     def finish(engine):
@@ -522,7 +523,7 @@ def test_a_schedule_that_comes_again_goes_through_at_once_to_the_same_bits(job):
 @pytest.mark.parametrize("count", [1, 2, 8, 9, 16, 17, 40, 127])
 def test_shares_of_ranks_add_up_as_numpy_adds(count):
     values = np.random.default_rng(count).exponential(size=(3, count)) ** 8
-    for loops in (course, max_plus._compiled()):
+    for loops in (course, max_plus._compiled() or course):
         assert [loops._sum(row, count) for row in values] == values.sum(axis=1).tolist()
 
 
@@ -546,7 +547,7 @@ def test_an_exchange_that_comes_again_is_not_handed_over_round_by_round(monkeypa
     weather = {(0, "switch"): Weather(steps([0, 2], [1e6, 1e5], 4), None)}
     network, handed, pass_on = Network(graph_of("star"), weather), [], max_plus._pass_on
     monkeypatch.setattr(max_plus, "_pass_on", lambda *asked: handed.append(1) or pass_on(*asked))
-    max_plus._compiled()
+    needs.compiled(max_plus._compiled())
     for origin in (0.0, 1.5, 3.0, 100.0):
         network.time(COLLECTIVES["ring"](17, 1e4), np.linspace(0.0, 0.02, 17), origin=origin)
     assert len(handed) == 4
