@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from decimal import Decimal
 from functools import wraps
 from pathlib import Path
-from typing import Literal, NamedTuple, NoReturn, TypeAlias
+from typing import Any, Literal, NamedTuple, NoReturn, TypeAlias
 
 import numpy as np
 import pandas as pd
@@ -77,7 +77,7 @@ BETWEEN_NODES = 1e-7
 SLACK = 1e-6
 """Relative error that numbers may have beyond what is printed: products were rounded too."""
 
-_TYPES = {
+_TYPES: Mapping[Form, Any] = {
     "text": np.dtype(object),
     "whole": pd.Int64Dtype(),
     "number": np.dtype(float),
