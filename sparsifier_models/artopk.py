@@ -300,7 +300,7 @@ class ARTopk(Sparsifier):
         yield DeviceOp("gather", k)
         yield from wire.value_kernels(k)
         yield registry.find("all_reduce", self.options.collective).schedule(self.workers, k * wire.value_bytes)
-        yield from wire.value_kernels(k)
+        yield from wire.reading_kernels(k)
         yield DeviceOp("scatter", k, launches=2)
 
     def _own_state(self) -> State:

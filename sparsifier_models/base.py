@@ -605,7 +605,7 @@ class Sparsifier(ABC):
         residual_norm = np.sqrt(kept)
         density, selected = exchange.union / self.parameters, int(exchange.selected.sum())
         entries = np.zeros(self.workers)
-        for kernel in exchange.kernels:
+        for kernel in (one for kernel in exchange.kernels for one in kernel.passes):
             entries += kernel.launches * kernel.segments * np.asarray(kernel.entries, dtype=np.float64)
         return {
             "density": density,

@@ -91,7 +91,7 @@ class CLTk(Sparsifier):
             DeviceOp("gather", k),
             *wire.value_kernels(k),
             values.in_phase("values"),
-            *wire.value_kernels(k),
+            *wire.reading_kernels(k),
             DeviceOp("scatter", k, launches=2),
         )
         return Exchange(

@@ -69,7 +69,7 @@ def under_way(schedule: Schedule, kernels: Sequence[DeviceOp], gradient: float) 
     array([50., 50., 50., 50.])
     """
     workers = schedule.n_ranks
-    released = {one.before for one in kernels if one.method in _RELEASES}
+    released = {one.before for kernel in kernels for one in kernel.passes if one.method in _RELEASES}
     gathers = any(one.method == "gather" for one in kernels)
     call_of = {number: call for call in schedule.calls for number in range(call.first, call.first + call.rounds)}
     received: dict[int, Floats] = {}

@@ -33,8 +33,17 @@ def kernels_beside(
         found += [(kernel, [(kernel, owners)]) for kernel in kernels]
     merged = []
     for kernel, own in found:
-        entries = np.zeros(workers)
-        for one, owners in own:
-            entries[owners] = one.entries
-        merged.append(kernel._replace(entries=entries, before=kernel.before + behind))
+        merged.append(_merged(kernel, own, workers)._replace(before=kernel.before + behind))
     return merged
+
+
+def _merged(kernel: DeviceOp, own: Sequence[tuple[DeviceOp, NDArray[np.int64]]], workers: int) -> DeviceOp:
+    """Return a kernel that all parts have alike with the entries of each."""
+    entries = np.zeros(workers)
+    for one, owners in own:
+        entries[owners] = one.entries
+    instead = [
+        _merged(one, [(other.instead[number], owners) for other, owners in own], workers)
+        for number, one in enumerate(kernel.instead)
+    ]
+    return kernel._replace(entries=entries, instead=tuple(instead))

@@ -88,8 +88,8 @@ class Randomk(Gathered):
         update, sent = take_mean(corrected, indices, read=reader(self.options.values))
         k, reduce = indices.size, registry.find("all_reduce", self.options.collective)
         values = reduce.schedule(self.workers, k * self.wire.value_bytes)
-        cast = self.wire.value_kernels(k)
-        steps: tuple[Step, ...] = (DeviceOp("gather", k), *cast, values, *cast, DeviceOp("scatter", k, launches=2))
+        encode, decode = self.wire.value_kernels(k), self.wire.reading_kernels(k)
+        steps: tuple[Step, ...] = (DeviceOp("gather", k), *encode, values, *decode, DeviceOp("scatter", k, launches=2))
         schedule, kernels = in_order(self.workers, *steps)
         return Exchange(
             update=update,

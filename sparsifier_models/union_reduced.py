@@ -168,7 +168,7 @@ class UnionReduced(Gathered):
             DeviceOp("gather", U.size),
             *wire.value_kernels(U.size),
             values,
-            *wire.value_kernels(U.size),
+            *wire.reading_kernels(U.size),
             DeviceOp("scatter", U.size, launches=2),
         )
         return Exchange(

@@ -13,6 +13,7 @@ from simnet.base.arrays import Floats
 from simnet.costs.devices import DeviceOp
 from simnet.costs.encodings import (
     INDEX_CODES,
+    SORT,
     VALUE_BITS,
     VALUE_CODES,
     VARYING,
@@ -211,9 +212,10 @@ class Wire:
     def encoding_kernels(self, entries: ArrayLike, n: float, *, ascending: bool, values: bool = True) -> list[DeviceOp]:
         """Return what a worker runs to encode entries that it has selected; nothing without an encoding.
 
-        No such kernel was measured. They are passes that were: codes are a `cast` of every entry, what a table needs a
-        `norm` before it, as are the lengths of differences; a bitmap is a `scatter` to bits that a `cast` has cleared;
-        indices that a top-k leaves in another order are sorted, as a `topk_layer`. Times are as wrong as those are.
+        A method of `simnet.costs.encodings.CODE_METHODS` for indices and one for values, with the passes that stand for
+        it where a device profile has not measured it: codes are a `cast` of every entry, what a table needs a `norm`
+        before it, as are the lengths of differences; a bitmap is a `scatter` to bits that a `cast` has cleared; indices
+        that a top-k leaves in another order are sorted, as by a `topk_layer`.
 
         Parameters
         ----------
@@ -229,22 +231,22 @@ class Wire:
         found: list[DeviceOp] = []
         if self.encoding is None:
             return found
-        own, codes = np.asarray(entries, dtype=np.float64), self.encoding
-        if not ascending and codes.indices not in ("int64", "int32"):
-            found.append(DeviceOp("topk_layer", own))
-        if codes.varies:
-            found.append(DeviceOp("norm", own))
-        if codes.indices == "bitmap":
-            found += [DeviceOp("cast", np.where(own > 0, n / _WORD, 0.0)), DeviceOp("scatter", own)]
-        elif codes.indices != "int32":
-            found.append(DeviceOp("cast", own))
+        own, code = np.asarray(entries, dtype=np.float64), self.encoding.indices
+        if not ascending and code not in ("int64", "int32"):
+            found.append(DeviceOp(SORT, own, instead=(DeviceOp("topk_layer", own),)))
+        if code == "bitmap":
+            passes = DeviceOp("cast", np.where(own > 0, n / _WORD, 0.0)), DeviceOp("scatter", own)
+            found.append(DeviceOp("encode_bitmap", np.where(own > 0, n, 0.0), instead=passes))
+        elif code != "int32":
+            lengths = [DeviceOp("norm", own)] if self.encoding.varies else []
+            found.append(DeviceOp(f"encode_{code}", own, instead=(*lengths, DeviceOp("cast", own))))
         return found + (self.value_kernels(own) if values else [])
 
     def decoding_kernels(self, entries: ArrayLike, n: float, messages: int, *, values: bool = True) -> list[DeviceOp]:
         """Return what a worker runs to decode the messages that it has got; nothing without an encoding.
 
-        As of `encoding_kernels`: codes are a `cast` of every entry, differences are added up as by a `norm` before, and
-        the bits of each bitmap are gone through by a `scan` of as many words.
+        As of `encoding_kernels`, each message by itself: passes are a `cast` of every entry, differences are added up
+        as by a `norm` before, and the bits of each bitmap are gone through by a `scan` of as many words.
 
         Parameters
         ----------
@@ -260,19 +262,19 @@ class Wire:
         found: list[DeviceOp] = []
         if self.encoding is None or not messages:
             return found
-        all_of_them, codes = np.asarray(entries, dtype=np.float64), self.encoding
-        if codes.indices == "bitmap":
-            found.append(DeviceOp("scan", np.where(all_of_them > 0, n / _WORD, 0.0), launches=messages))
-        elif codes.indices != "int32":
-            if codes.varies:
-                found.append(DeviceOp("norm", all_of_them))
-            found.append(DeviceOp("cast", all_of_them))
-        if values and codes.values != "float32":
-            found.append(DeviceOp("cast", all_of_them))
-        return found
+        all_of_them, code = np.asarray(entries, dtype=np.float64), self.encoding.indices
+        if code == "bitmap":
+            words, bits = (np.where(all_of_them > 0, one, 0.0) for one in (n / _WORD, n))
+            scan = DeviceOp("scan", words, launches=messages)
+            found.append(DeviceOp("decode_bitmap", bits, launches=messages, instead=(scan,)))
+        elif code != "int32":
+            sums = [DeviceOp("norm", all_of_them)] if self.encoding.varies else []
+            passes = *sums, DeviceOp("cast", all_of_them)
+            found.append(DeviceOp(f"decode_{code}", all_of_them / messages, launches=messages, instead=passes))
+        return found + (self.reading_kernels(all_of_them, messages) if values else [])
 
     def value_kernels(self, entries: ArrayLike) -> list[DeviceOp]:
-        """Return what a worker runs to encode values, as of `encoding_kernels`; to read halves it runs the same.
+        """Return what a worker runs to encode values, as of `encoding_kernels`.
 
         Parameters
         ----------
@@ -281,9 +283,25 @@ class Wire:
         """
         if self.encoding is None or self.encoding.values == "float32":
             return []
-        own = np.asarray(entries, dtype=np.float64)
-        table = [] if self.encoding.values in ADDED_UP else [DeviceOp("norm", own)]
-        return [*table, DeviceOp("cast", own)]
+        own, code = np.asarray(entries, dtype=np.float64), self.encoding.values
+        table = [] if code in ADDED_UP else [DeviceOp("norm", own)]
+        return [DeviceOp(f"encode_{code}", own, instead=(*table, DeviceOp("cast", own)))]
+
+    def reading_kernels(self, entries: ArrayLike, messages: int = 1) -> list[DeviceOp]:
+        """Return what a worker runs to read values of so many messages, as of `decoding_kernels`.
+
+        Parameters
+        ----------
+        entries : array_like of float
+            Entries of all messages together.
+        messages : int
+            How many, >= 1.
+        """
+        if self.encoding is None or self.encoding.values == "float32":
+            return []
+        all_of_them = np.asarray(entries, dtype=np.float64)
+        passes = (DeviceOp("cast", all_of_them),)
+        return [DeviceOp(f"decode_{self.encoding.values}", all_of_them / messages, launches=messages, instead=passes)]
 
     def _counts(self, indices: Places, edges: Indices) -> Floats:
         if len(edges) == 2:

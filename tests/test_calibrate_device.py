@@ -9,13 +9,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from commands import did, refused
+from simnet.base.errors import InputError
 from simnet.calibration.device import corrected, fitted, held_out, measure_device, profile_of, profile_yaml
 from simnet.calibration.device_kernels import Kernels, by_events, cupy_kernels, kernels_of, torch_kernels
 from simnet.costs.device_file import read_profile
 from simnet.costs.devices import METHODS, DeviceOp, DeviceProfile, Method, load_device
+from simnet.costs.encodings import CODE_METHODS, INDEX_CODES, encoded_index_bytes
+from simnet.sparsifier_models.value_codes import read_back
 
-# A processor has no kernel for segments of its own.
-EXPECTED = {*METHODS, "copy"} - {"topk_segments"}
+# A processor has no kernel for segments of its own, and codes are made there alone.
+EXPECTED = {*METHODS, *CODE_METHODS, "copy"} - {"topk_segments"}
 positive = st.floats(1e-9, 1e3)
 
 
@@ -95,6 +98,36 @@ def test_profile_of_numpy(tmp_path):
 @pytest.mark.extras
 def test_profile_of_torch(tmp_path):
     measured("torch", tmp_path, EXPECTED | {"topk_segments"})
+
+
+@pytest.mark.parametrize("density", [0.1, 0.003])
+def test_what_is_timed_are_the_codes_of_messages(density):
+    n = 3000
+    calls = kernels_of("numpy").make(n, density)
+    chosen, sent = calls["sort"][1]()
+    k = round(density * n)
+    assert (np.diff(chosen) > 0).all()
+    assert set(CODE_METHODS) <= set(calls)
+    for name in CODE_METHODS[1:]:
+        does, _, code = name.partition("_")
+        entries, call = calls[name]
+        assert entries == (n if code == "bitmap" else k)
+        found = call()
+        if does == "encode":
+            if code in INDEX_CODES and code not in ("auto", "delta"):
+                assert found.size == encoded_index_bytes(code, n, k)
+        elif code in INDEX_CODES:
+            np.testing.assert_array_equal(found[0], chosen)
+        else:
+            np.testing.assert_array_equal(found, read_back(sent, code))
+
+
+def test_codes_of_which_too_few_lengths_are_there_are_left_to_their_passes():
+    # At one entry in 5,000 a message has one, two or four of them, and one or two at every second length.
+    profile = profile_of(kernels_of("numpy"), "mine", 2e-4, 18_000, 1e-6)
+    assert {one for one in CODE_METHODS if one in profile.methods} == {"encode_bitmap", "decode_bitmap"}
+    with pytest.raises(InputError, match=r"--largest: .* fewer than 3 lengths of gather, scatter, pack"):
+        profile_of(kernels_of("numpy"), "mine", 2e-4, 10_000, 1e-6)
 
 
 class Event:

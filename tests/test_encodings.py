@@ -1,6 +1,8 @@
 """Encodings of indices and values: messages come back, bytes are theirs, and every scheme heeds or refuses a code."""
 
 import csv
+import json
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -10,7 +12,8 @@ from hypothesis import strategies as st
 import commands
 from gradients import KINDS, gradients_of
 from scenario_texts import SMALL
-from simnet.costs.devices import load_device
+from simnet.calibration.device import profile_yaml
+from simnet.costs.devices import Method, load_device
 from simnet.costs.encodings import (
     INDEX_CODES,
     VALUE_CODES,
@@ -21,6 +24,7 @@ from simnet.costs.encodings import (
 from simnet.hooks.exchanges import SCHEMES
 from simnet.policies import Candidate
 from simnet.policies.candidate import closed_form
+from simnet.scenario import load
 from simnet.sparsifier_models import create, names
 from simnet.sparsifier_models.conformance import check
 from simnet.sparsifier_models.index_codes import decode_indices, encode_indices
@@ -28,6 +32,7 @@ from simnet.sparsifier_models.messages import decode, encode
 from simnet.sparsifier_models.selection import top_k
 from simnet.sparsifier_models.value_codes import decode_values, encode_values, read_back
 from simnet.sparsifier_models.wire import Encoding, Wire
+from simnet.studies.codes import with_codes
 
 EXACT = "float32"
 ADDED_UP = {"float32", "float16", "bfloat16"}
@@ -335,33 +340,98 @@ def test_gains_are_those_of_an_exchange_with_the_values_that_are_read():
         assert found == pytest.approx(model.exchange(gradients).stats["gain"], rel=1e-6)
 
 
+SORTED = "topk_layer"
+"""What sorts indices where nobody measured that."""
+
+
 def test_encoding_takes_time_before_the_messages_and_decoding_after_them():
     gradients = gradients_of("heavy", 4, 2500, 5)
 
     def passes(**options):
-        """Return the kernels before the first message, and after it, of `topk`; their methods."""
+        """Return the kernels before the first message, and after it, of `topk`; their methods, and those in place."""
         exchange = made("topk", **options).exchange(gradients)
-        early = [one.method for one in exchange.kernels if one.before == 0]
-        return early, [one.method for one in exchange.kernels if one.before > 0]
+        early = [one for one in exchange.kernels if one.before == 0]
+        late = [one for one in exchange.kernels if one.before > 0]
+        own = [one.method for one in exchange.kernels if one.instead]
+        return *([one.method for kernel in part for one in kernel.passes] for part in (early, late)), own
 
-    selects, adds = passes()
-    for options, encodes, decodes in (
-        ({"indices": "int32"}, [], []),
-        ({"indices": "int64"}, ["cast"], ["cast"]),
-        ({"indices": "int16"}, ["topk_layer", "cast"], ["cast"]),
-        ({"indices": "bitmap"}, ["topk_layer", "cast", "scatter"], ["scan"]),
-        ({"indices": "delta"}, ["topk_layer", "norm", "cast"], ["norm", "cast"]),
-        ({"values": "float16"}, ["cast"], ["cast"]),
-        ({"values": "4bit"}, ["norm", "cast"], ["cast"]),
+    selects, adds, _ = passes()
+    for options, encodes, decodes, own in (
+        ({"indices": "int32"}, [], [], []),
+        ({"indices": "int64"}, ["cast"], ["cast"], ["encode_int64", "decode_int64"]),
+        ({"indices": "int16"}, [SORTED, "cast"], ["cast"], ["sort", "encode_int16", "decode_int16"]),
+        ({"indices": "bitmap"}, [SORTED, "cast", "scatter"], ["scan"], ["sort", "encode_bitmap", "decode_bitmap"]),
+        ({"indices": "delta"}, [SORTED, "norm", "cast"], ["norm", "cast"], ["sort", "encode_delta", "decode_delta"]),
+        ({"values": "float16"}, ["cast"], ["cast"], ["encode_float16", "decode_float16"]),
+        ({"values": "4bit"}, ["norm", "cast"], ["cast"], ["encode_4bit", "decode_4bit"]),
     ):
-        early, late = passes(**options)
+        early, late, names = passes(**options)
         assert early == [*selects[:-1], *encodes, selects[-1]], options
         assert late == [*decodes, *adds], options
+        assert names == own
     # Entries that a scan finds are in order.
-    assert "topk_layer" not in [one.method for one in made("sage", indices="delta").exchange(gradients).kernels][:4]
+    assert "sort" not in [one.method for one in made("sage", indices="delta").exchange(gradients).kernels]
     # A receiver reads each message; a bitmap has a bit for every entry.
-    read = next(one for one in made("topk", indices="bitmap").exchange(gradients).kernels if one.method == "scan")
-    assert (float(read.entries), read.launches) == (2500 / 32, 4)
+    kernels = made("topk", indices="bitmap").exchange(gradients).kernels
+    read = next(one for one in kernels if one.method == "decode_bitmap")
+    assert (float(read.entries), read.launches) == (2500, 4)
+    assert [(one.method, float(one.entries), one.launches) for one in read.instead] == [("scan", 2500 / 32, 4)]
+
+
+@pytest.mark.parametrize("options", [{"indices": "delta", "values": "4bit"}, {"indices": "bitmap", "values": "1bit"}])
+def test_measured_codes_take_what_was_measured_and_others_what_their_passes_take(options):
+    gradients = gradients_of("heavy", 4, 2500, 5)
+    device = load_device("cpu")
+    kernels = made("topk", **options).exchange(gradients).kernels
+    one_by_one = [part for kernel in kernels for part in kernel.passes]
+    assert {one.method for one in one_by_one} <= set(device.methods)
+    np.testing.assert_array_equal(device.seconds(kernels, 4), device.seconds(one_by_one, 4))
+    own = [one for one in kernels if one.instead]
+    # A second an entry, and 1,000 a launch.
+    slow = Method(1000.0, 0.0, "made up", 1.0, known="measured")
+    measured = replace(device, methods={**device.methods, **{one.method: slow for one in own}})
+    for one in own:
+        entries = 2500 if "bitmap" in one.method else 100
+        launches = 4 if one.method.startswith("decode") else 1
+        expected = launches * (1000.0 + entries)
+        np.testing.assert_allclose(measured.once(one), expected)
+        np.testing.assert_allclose(measured.seconds([one], 4), expected)
+        assert device.once(one).max() < 1
+    rest = [one for one in kernels if not one.instead]
+    np.testing.assert_allclose(
+        measured.seconds(kernels, 4), measured.seconds(own, 4) + device.seconds(rest, 4), rtol=1e-12
+    )
+    # With twice as many entries, so have the passes.
+    scaled = [one.scaled(2) for one in kernels]
+    assert [np.asarray(part.entries).tolist() for one in scaled for part in one.passes] == [
+        (2 * np.asarray(one.entries)).tolist() for one in one_by_one
+    ]
+
+
+def test_it_is_said_how_the_costs_of_codes_are_known(tmp_path):
+    device = load_device("cpu")
+    delta = Method(1e-6, 0, "mine", 1e-9, known="measured")
+    mine = replace(device, name="mine", methods={**device.methods, "encode_delta": delta})
+    (tmp_path / "mine.yaml").write_text(profile_yaml(mine))
+    fields = [
+        "job.iterations=2", "job.scale=100000", f"job.device={tmp_path / 'mine.yaml'}",
+        "exchanges={AG: {scheme: topk, indices: delta, values: 8bit}, dense: {scheme: dense}}", "policies={}",
+    ]  # fmt: skip
+    sets = [word for one in fields for word in ("--set", one)]
+    out = commands.did("run", "quickstart", *sets, "--out", tmp_path / "run", "--no-report").stdout
+    codes = json.loads((tmp_path / "run" / "summary.json").read_text())["device"]["codes"]
+    assert codes == {
+        "sort": "as topk_layer", "encode_delta": "measured", "encode_8bit": "as norm and cast",
+        "decode_delta": "as norm and cast", "decode_8bit": "as cast",
+    }  # fmt: skip
+    assert "; codes: sort as topk_layer, encode_delta measured, encode_8bit as norm and cast" in " ".join(out.split())
+    out = commands.did("compare", "quickstart", *sets, "--out", tmp_path / "compare").stdout
+    assert "encode_delta measured" in " ".join(out.split())
+    assert json.loads((tmp_path / "compare" / "compare.json").read_text())["device"]["codes"] == codes
+    out = commands.did("choose", "quickstart", *sets, "--schemes", "dense,topk").stdout
+    assert "codes" not in out
+    without = load("quickstart", ["exchanges={AG: {scheme: topk}}", "policies={}"]).config.exchanges
+    assert "codes" not in with_codes(device, without.values(), 4)
 
 
 def test_a_hook_refuses_codes():

@@ -75,7 +75,7 @@ def cost(candidate: Candidate, workers: int, buckets: Sequence[int], density: fl
         if not math.isclose(each[0] + each[1], each[2], rel_tol=1e-9):
             raise ValueError(f"the closed form of {candidate.label!r} is no sum of latencies and bytes")
         rounds, nbytes = rounds + each[0], nbytes + each[1]
-        for one in _kernels(candidate, workers, entries, density, device):
+        for one in device.resolved(_kernels(candidate, workers, entries, density, device)):
             of = merge if one.before else select
             of[one.method] = of.get(one.method, 0.0) + float(device.seconds([one], workers).max())
     return Cost(rounds, nbytes, select, merge)

@@ -7,7 +7,8 @@ predicted from the others, and the factors by which that was too much or too lit
 with how many entries are selected is timed at several densities, and the interval holds those too. A time is the median
 of several repetitions.
 
-The kernels are those of torch or CuPy on a GPU, of torch on the processor, or simnet's own.
+The kernels are those of torch or CuPy on a GPU, of torch on the processor, or simnet's own. Those that make and read
+codes of indices and values, which are simnet's own, are timed on the processor, at every second length.
 """
 
 from __future__ import annotations
@@ -21,8 +22,10 @@ import numpy as np
 
 from simnet.base.errors import InputError
 from simnet.base.progress import tracked
-from simnet.calibration.device_kernels import Call, Kernels, kernels_of
+from simnet.calibration.device_kernels import Kernels, kernels_of
+from simnet.calibration.encoding_kernels import Call
 from simnet.costs.devices import DeviceOp, DeviceProfile, Method
+from simnet.costs.encodings import CODE_METHODS, INDEX_CODES
 
 LENGTHS = tuple(round(10 ** (power / 4)) for power in range(4, 37))
 """Entries of the gradients, four in a decade; those that need too much memory or time are left out.
@@ -38,12 +41,15 @@ LARGEST_LAYER = 1_000_000
 
 _LEAST_LENGTHS, _LEAST_LARGEST = 3, 10_000
 # How long these take depends on how much is selected; at which lengths that is looked at.
-_BY_DENSITY = ("topk", "topk_segments", "scan")
+_BY_DENSITY = (
+    "topk", "topk_segments", "scan",
+    *(one for one in CODE_METHODS if one.partition("_")[2] in INDEX_CODES),
+)  # fmt: skip
 _LENGTHS_BY_DENSITY = (10_000, 100_000, 1_000_000)
 # Values, magnitudes, what selecting keeps beside them with its indices, and what takes them in other formats.
 _BYTES_PER_ENTRY = 60
 # What memory binds is said in bytes, so that it may be compared.
-_NOT_STREAMED = ("topk", "topk_layer", "topk_segments")
+_NOT_STREAMED = ("topk", "topk_layer", "topk_segments", *CODE_METHODS)
 
 
 def measure_device(
@@ -88,11 +94,18 @@ def profile_of(kernels: Kernels, name: str, density: float, largest: int, budget
         Which.
     name, density, largest, budget
         As of `measure_device`.
+
+    Raises
+    ------
+    InputError
+        If too few lengths of a method are there to fit it.
     """
     entries: dict[str, list[int]] = {}
     seconds: dict[str, list[float]] = {}
     for n in tracked([n for n in LENGTHS if n <= largest and n * _BYTES_PER_ENTRY <= kernels.memory]):
         for method, (count, call) in tracked(kernels.make(n, density).items()):
+            if method in CODE_METHODS and n not in LENGTHS[::2]:
+                continue
             before = list(zip(entries.get(method, ()), seconds.get(method, ()), strict=True))
             if before and count <= before[-1][0]:
                 continue
@@ -100,11 +113,18 @@ def profile_of(kernels: Kernels, name: str, density: float, largest: int, budget
                 continue
             entries.setdefault(method, []).append(count)
             seconds.setdefault(method, []).append(_median(kernels, call, budget))
+    few = [one for one in kernels.sources if one not in CODE_METHODS and len(entries[one]) < _LEAST_LENGTHS]
+    if few:
+        said = f"at a density of {density:g} there are fewer than {_LEAST_LENGTHS} lengths of {', '.join(few)}"
+        raise InputError(f"must be more, or --density: {said}", file="--largest")
     bandwidth = 2 * 4 * entries["copy"][-1] / seconds["copy"][-1]
     timed = {name: dict(zip(entries[name], seconds[name], strict=True)) for name in entries}
     beside = by_density(kernels, timed, density, budget)
     methods = {}
     for method, source in kernels.sources.items():
+        if method in CODE_METHODS and len(entries[method]) < _LEAST_LENGTHS:
+            # Passes that were measured say more than one length or two.
+            continue
         if method == "topk":
             few = sum(count <= LARGEST_LAYER for count in entries[method])
             layers = entries[method][:few], seconds[method][:few]

@@ -14,9 +14,9 @@ import numpy as np
 
 from simnet.base.errors import InputError, nearest, to_install
 from simnet.base.rng import stream
+from simnet.calibration.encoding_kernels import SOURCES, Call, encoding_calls
 from simnet.sparsifier_models import selection
 
-Call: TypeAlias = Callable[[], object]
 Library: TypeAlias = Literal["numpy", "torch", "cuda", "cupy"]
 
 LIBRARIES: tuple[Library, ...] = ("numpy", "torch", "cuda", "cupy")
@@ -103,6 +103,7 @@ def numpy_kernels() -> Kernels:
             "sum": (n, lambda: np.add(copy, values, out=copy)),
             "pack": (k, pack),
             "copy": (n, lambda: np.copyto(total, values)),
+            **encoding_calls(n, chosen, sent),
         }
 
     sources = {
@@ -116,6 +117,7 @@ def numpy_kernels() -> Kernels:
         "sum": "numpy add of two float32 vectors, in place",
         "pack": "float32 values and int32 indices copied into one buffer",
         "copy": "numpy copyto, entries of four bytes",
+        **SOURCES,
     }
     return Kernels(processor(), f"numpy {np.__version__}", _free_memory(), make, _in_a_row, sources)
 
@@ -164,8 +166,8 @@ def torch_kernels(torch: Any, where: str) -> Kernels:
         }
         if on_gpu:
             host = sent.cpu()
-            calls |= {"copy_out": (k, lambda: sent.cpu()), "copy_in": (k, lambda: sent.copy_(host))}
-        return calls
+            return calls | {"copy_out": (k, lambda: sent.cpu()), "copy_in": (k, lambda: sent.copy_(host))}
+        return calls | encoding_calls(n, chosen.numpy(), values[chosen].numpy())
 
     sources = {
         "topk": "torch.topk of the magnitudes, unsorted",
@@ -188,6 +190,7 @@ def torch_kernels(torch: Any, where: str) -> Kernels:
         )
         free = float(torch.cuda.mem_get_info()[0])
         return Kernels(torch.cuda.get_device_name(), library, free, make, seconds, sources, on_host=False)
+    sources |= SOURCES
     library = f"torch {torch.__version__} with {_counted(torch.get_num_threads(), 'thread')}"
     return Kernels(processor(), library, _free_memory(), make, _in_a_row, sources)
 

@@ -25,6 +25,9 @@ method             one launch over `entries` entries
 ``copy_in``        values copied from the host to the device
 =================  ======================================================================================
 
+Kernels that make and read codes of indices and values, `simnet.costs.encodings.CODE_METHODS`, take what a profile has
+of them, and else what the passes take that stand for them.
+
 A profile may also say what a hook in a job does with a bucket beside these kernels, by the name of its scheme, such as
 ``topk``: ``hook_topk_begin`` and ``hook_topk_end`` over the entries of the bucket, before its first message and then;
 ``hook_topk_kept``, before it, over those that shall be kept; ``hook_topk_came``, then, over each four bytes that come.
@@ -61,13 +64,13 @@ holds. A package may register a function that returns a `DeviceProfile`, as an e
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cache
 from importlib.resources import files
 from itertools import pairwise
 from pathlib import Path
-from typing import Any, Literal, NamedTuple, TypeAlias, get_args
+from typing import Literal, TypeAlias, get_args
 
 import numpy as np
 from numpy.typing import NDArray
@@ -76,6 +79,24 @@ from simnet.base import plugins
 from simnet.base.errors import nearest
 from simnet.base.quantities import Bandwidth, Seconds, Size, Slowdown
 from simnet.base.reading import read_text
+from simnet.costs.device_ops import DeviceOp, Kernel
+
+__all__ = [
+    "ALIASES",
+    "DEFAULT",
+    "METHODS",
+    "BesideCollectives",
+    "DeviceOp",
+    "DeviceProfile",
+    "End",
+    "Kernel",
+    "Known",
+    "Method",
+    "SideStream",
+    "device_names",
+    "load_device",
+    "usable",
+]
 
 DEFAULT = "v100-torch2.6"
 """The profile where none is named."""
@@ -103,51 +124,6 @@ _STREAMED = {"cast": 6.0, "sum": 12.0, "pack": 16.0, "copy_out": 8.0, "copy_in":
 # By which factor that may be off: published kernels of this kind keep within 1.4 of their bytes, and of devices that
 # nobody looked at more is allowed for; the link to the host of a GPU is up to a hundred times slower than its memory.
 _STREAMS_WITHIN, _COPIES_WITHIN = 2.0, 100.0
-
-
-class DeviceOp(NamedTuple):
-    """An operation of a device: launches of one kernel.
-
-    Parameters
-    ----------
-    method : str
-        What it does; a method of the device profile.
-    entries : float or ndarray, shape (P,)
-        Entries one launch goes through: the same at every worker, or one number each. A worker with no entries does
-        not launch it.
-    launches : int
-        Number of equal launches.
-    before : int
-        Number of the round of the exchange's schedule that a worker enters after it: 0 for what it runs before the
-        first message, the number of rounds for what it runs after the last one.
-    segments : int
-        Number of segments of so many entries that one launch goes through.
-
-    Examples
-    --------
-    >>> DeviceOp("scan", 1000, launches=25)
-    DeviceOp(method='scan', entries=1000, launches=25, before=0, segments=1)
-    """
-
-    method: str
-    entries: float | NDArray[np.floating[Any]] | NDArray[np.integer[Any]]
-    launches: int = 1
-    before: int = 0
-    segments: int = 1
-
-    def scaled(self, factor: float) -> DeviceOp:
-        """Return the operation over `factor` times as many entries.
-
-        Examples
-        --------
-        >>> DeviceOp("topk", 100).scaled(4)
-        DeviceOp(method='topk', entries=400, launches=1, before=0, segments=1)
-        """
-        return self._replace(entries=self.entries * factor)
-
-
-Kernel = DeviceOp
-"""The name of `DeviceOp` in schemes that others wrote."""
 
 
 @dataclass(frozen=True)
@@ -294,7 +270,7 @@ class DeviceProfile:
         if workers < 1:
             raise ValueError(f"workers must be >= 1, got {workers}")
         total = np.zeros(workers)
-        for kernel in kernels:
+        for kernel in self.resolved(kernels):
             entries = np.asarray(kernel.entries, dtype=np.float64)
             if entries.shape not in ((), (workers,)):
                 raise ValueError(
@@ -304,6 +280,26 @@ class DeviceProfile:
                 raise ValueError(f"entries, launches and segments of {kernel.method!r} must be finite and >= 0")
             total += self.once(kernel, end)
         return total
+
+    def resolved(self, kernels: Iterable[DeviceOp]) -> Iterator[DeviceOp]:
+        """Yield kernels, in place of those that the profile lacks the passes that stand for them, if there are any.
+
+        Parameters
+        ----------
+        kernels : iterable of DeviceOp
+            What each worker runs.
+
+        Examples
+        --------
+        >>> one = DeviceOp("encode_delta", 9, instead=(DeviceOp("norm", 9), DeviceOp("cast", 9)))
+        >>> [kernel.method for kernel in load_device("cpu").resolved([one])]
+        ['norm', 'cast']
+        """
+        for kernel in kernels:
+            if kernel.method in self.methods:
+                yield kernel
+            else:
+                yield from kernel.passes
 
     def once(self, kernel: DeviceOp, end: End | None = None) -> NDArray[np.float64]:
         """Return how long a kernel takes [s], in the shape of its entries; an end of the interval where one is named.
@@ -320,6 +316,8 @@ class DeviceProfile:
         >>> f"{profile.once(one):.2e} s, at most {profile.once(one, 'high'):.2e} s"
         '4.20e-05 s, at most 8.40e-05 s'
         """
+        if kernel.instead and kernel.method not in self.methods:
+            return np.asarray(sum(self.once(one, end) for one in kernel.instead))
         method, launches, segments = self.method(kernel.method), kernel.launches, kernel.segments
         if segments != 1 and kernel.method not in self.methods and method is self.methods.get("topk"):
             launches, segments = launches * segments, 1

@@ -26,6 +26,23 @@ ValueCode: TypeAlias = Literal[
 INDEX_CODES: tuple[IndexCode, ...] = get_args(IndexCode)
 VALUE_CODES: tuple[ValueCode, ...] = get_args(ValueCode)
 
+SORT = "sort"
+"""The method of a device profile that puts indices that a selection leaves unsorted in order, with their values."""
+
+CODE_METHODS: tuple[str, ...] = (
+    SORT,
+    *(
+        f"{does}_{code}"
+        for code in (*INDEX_CODES, *VALUE_CODES)
+        if code not in ("int32", "float32")
+        for does in ("encode", "decode")
+    ),
+)
+"""Methods of a device profile by which codes are made and read; those of a bitmap go through all entries there are.
+
+As int32 and float32 nothing is made: entries are copied as they are.
+"""
+
 VARYING: tuple[IndexCode, ...] = ("auto", "delta")
 """Codes whose bytes hang on which indices there are."""
 

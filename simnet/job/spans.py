@@ -55,7 +55,7 @@ class Kernels(NamedTuple):
         workers : int
             P.
         """
-        in_order = sorted(kernels, key=lambda one: one.before)
+        in_order = sorted(device.resolved(kernels), key=lambda one: one.before)
         lasts = [(one.before, (one.method, np.broadcast_to(device.once(one), workers))) for one in in_order]
         slower = 1.0 if device.side_stream is None else device.side_stream.kernels
         return cls([own for before, own in lasts if not before], [own for before, own in lasts if before], slower)

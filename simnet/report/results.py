@@ -38,10 +38,10 @@ import simnet
 from simnet.base.spreadsheets import guarded_table
 from simnet.base.swap import Files
 from simnet.base.writing import atomic_write, explained, temporary, write_files
-from simnet.costs.devices import DeviceProfile
 from simnet.network import MAX_MIN, STACKS, Sharing, Stack
 from simnet.report import co_located, failures, run_tables
 from simnet.report.calibrated import CalibrationSummary
+from simnet.report.devices import DeviceSummary
 from simnet.report.kept import Recorded
 from simnet.report.memory import MemoryLimit, MemorySummary
 from simnet.report.spent import Prices
@@ -93,7 +93,7 @@ def write_run(
     scenario_lock: str,
     seed: int,
     stack: Stack = STACKS["ideal"],
-    device: DeviceProfile | None = None,
+    device: DeviceSummary | None = None,
     barrier: bool | None = None,
     strategy: StrategySummary | None = None,
     workers: int = 1,

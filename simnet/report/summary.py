@@ -17,7 +17,6 @@ import pandas as pd
 from numpy.typing import ArrayLike, NDArray
 from typing_extensions import TypedDict
 
-from simnet.costs.devices import DeviceProfile
 from simnet.job import EXPLORE, MAIN, Interruption, JobShare
 from simnet.network import MAX_MIN, STACKS, Sharing, Stack
 from simnet.report import co_located, devices, failures, learning, memory, sharing, spent, spread, stacks, worth
@@ -189,7 +188,7 @@ def summarize(
     scenario_sha256: str = "",
     seed: int = 0,
     stack: Stack = STACKS["ideal"],
-    device: DeviceProfile | None = None,
+    device: devices.DeviceSummary | None = None,
     barrier: bool | None = None,
     strategy: StrategySummary | None = None,
     workers: int = 1,
@@ -221,7 +220,7 @@ def summarize(
         The run's seed.
     stack : Stack
         How the network sent messages.
-    device : DeviceProfile, optional
+    device : DeviceSummary, optional
         What selected.
     barrier : bool, optional
         Whether workers began each iteration together.
@@ -324,7 +323,7 @@ def summarize(
         measure = bought[best["policy"]][1]["measure"]
         made["worth"] = {"measure": measure, "winner": best, "frontier": worth.frontier(places)}
     if device is not None:
-        made["device"] = devices.condensed(device)
+        made["device"] = device
     if barrier is not None:
         made["barrier"] = barrier
     if strategy is not None:

@@ -36,6 +36,7 @@ from simnet.report.results import prepare_folder, versions
 from simnet.report.summary import INTERVAL, learnt_by, significant
 from simnet.scenario import Scenario, load
 from simnet.scenario.source import Source
+from simnet.studies.codes import with_codes
 from simnet.studies.runs import mark
 from simnet.studies.variants import variants
 
@@ -264,7 +265,7 @@ def write(
         "scenario_sha256": hashlib.sha256(lock).hexdigest(),
         "seed": loaded.config.seed,
         **({"seeds": table["seed"].unique().tolist()} if several else {}),
-        "device": devices.condensed(device),
+        "device": with_codes(device, loaded.config.exchanges.values(), loaded.config.workers),
         "barrier": loaded.config.job.barrier,
         **({"memory": list(held)} if held else {}),
         "versions": versions(),
@@ -302,7 +303,8 @@ def title(loaded: Scenario, device: DeviceProfile, seeds: int) -> str:
     seeds : int
         How many.
     """
-    told = f"{loaded.name}; device {device.name}; {barriers.titled([loaded.config.job.barrier])}"
+    codes = devices.codes_told(with_codes(device, loaded.config.exchanges.values(), loaded.config.workers))
+    told = f"{loaded.name}; device {device.name}{codes}; {barriers.titled([loaded.config.job.barrier])}"
     return f"{told}; {seeds} seeds" if seeds > 1 else told
 
 

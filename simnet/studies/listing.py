@@ -94,8 +94,13 @@ def models_() -> Listing:
 def devices_() -> Listing:
     """List devices for which the cost of selecting is known."""
     from simnet.costs import devices
+    from simnet.costs.encodings import CODE_METHODS
 
-    rows = [(name, one.device, ", ".join(one.methods)) for name, one in devices.usable().items()]
+    rows = []
+    for name, one in devices.usable().items():
+        others = [method for method in one.methods if method not in CODE_METHODS]
+        codes = [f"{len(one.methods) - len(others)} of codes"] if len(others) < len(one.methods) else []
+        rows.append((name, one.device, ", ".join([*others, *codes])))
     return ("device", "what it is", "kernels"), rows
 
 

@@ -33,6 +33,7 @@ from simnet.report.summary import StrategySummary, Summary
 from simnet.scenario import Run, Scenario
 from simnet.scenario.resolve import candidate
 from simnet.scenario.topology import cluster_file
+from simnet.studies.codes import with_codes
 from simnet.traces.source import begun
 
 if TYPE_CHECKING:
@@ -311,7 +312,7 @@ def _told(loaded: Scenario, built: Run, results: Mapping[str, PolicyResult]) -> 
         "scenario_lock": loaded.lock(),
         "seed": loaded.config.seed,
         "stack": built.job.network(0).stack,
-        "device": built.job.device,
+        "device": with_codes(built.job.device, loaded.config.exchanges.values(), built.job.source.workers),
         "barrier": built.job.barrier,
         "strategy": None if own is None else _trained(own, built.job.deadline),
         "workers": built.job.source.workers,

@@ -1,0 +1,77 @@
+"""The kernels that make and read codes of indices and values, to be timed: those that schemes and messages run.
+
+They are numpy's, on the processor. No library for GPUs is known that has them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import cache, partial
+from typing import TypeAlias
+
+import numpy as np
+
+from simnet.base.rng import stream
+from simnet.costs.encodings import CODE_METHODS, INDEX_CODES, SORT, VALUE_CODES
+from simnet.sparsifier_models.index_codes import decode_indices, encode_indices
+from simnet.sparsifier_models.packing import Bytes
+from simnet.sparsifier_models.selection import Indices, Values
+from simnet.sparsifier_models.value_codes import decode_values, encode_values
+
+Call: TypeAlias = Callable[[], object]
+
+SOURCES = {
+    one: "indices and values put in order by numpy's argsort"
+    if one == SORT
+    else f"numpy code that {'makes' if one.startswith('encode') else 'reads'} a message's {one.partition('_')[2]} codes"
+    for one in CODE_METHODS
+}
+"""What is called for each method."""
+
+
+def encoding_calls(n: int, chosen: Indices, sent: Values) -> dict[str, tuple[int, Call]]:
+    """Return for each method of `CODE_METHODS` the entries that it goes through, and the call.
+
+    What a call needs is made when it is first called.
+
+    Parameters
+    ----------
+    n : int
+        Entries of the gradient.
+    chosen : ndarray of int64, shape (k,)
+        Indices that are sent, ascending.
+    sent : ndarray of float32, shape (k,)
+        Their values.
+
+    Examples
+    --------
+    >>> calls = encoding_calls(100, np.array([1, 7, 50]), np.ones(3, dtype=np.float32))
+    >>> calls["encode_delta"][0], calls["decode_delta"][1](), calls["decode_bitmap"][0]
+    (3, (array([ 1,  7, 50]), 7), 100)
+    """
+    k = chosen.size
+
+    @cache
+    def unsorted() -> tuple[Indices, Values]:
+        order = stream(0, "device", "order", k).permutation(k)
+        return chosen[order], sent[order]
+
+    def sort() -> tuple[Indices, Values]:
+        indices, values = unsorted()
+        order = np.argsort(indices)
+        return indices[order], values[order]
+
+    found: dict[str, tuple[int, Call]] = {SORT: (k, sort)}
+    for index in INDEX_CODES:
+        entries, encode = n if index == "bitmap" else k, partial(encode_indices, chosen, n, index)
+        found[f"encode_{index}"] = entries, encode
+        found[f"decode_{index}"] = entries, _of(cache(encode), partial(decode_indices, n=n, code=index, k=k))
+    for value in VALUE_CODES:
+        make = partial(encode_values, sent, value)
+        found[f"encode_{value}"] = k, make
+        found[f"decode_{value}"] = k, _of(cache(make), partial(decode_values, k=k, code=value))
+    return {name: found[name] for name in CODE_METHODS}
+
+
+def _of(encoded: Callable[[], Bytes], decode: Callable[[Bytes], object]) -> Call:
+    return lambda: decode(encoded())

@@ -1,0 +1,58 @@
+"""How the costs of codes of indices and values are known on a device: measured there, or estimated by passes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any, Protocol
+
+import numpy as np
+
+from simnet import sparsifier_models
+from simnet.costs.devices import DeviceOp, DeviceProfile
+from simnet.report import devices
+from simnet.sparsifier_models.two_level import without_network
+
+_ENTRIES = 16
+
+
+class Exchanging(Protocol):
+    """An exchange as a scenario or a policy has it: a scheme and its options."""
+
+    @property
+    def scheme(self) -> str:
+        """Name of the scheme."""
+
+    @property
+    def options(self) -> Mapping[str, Any]:
+        """Its options."""
+
+
+def with_codes(device: DeviceProfile, exchanges: Iterable[Exchanging], workers: int) -> devices.DeviceSummary:
+    """Return what a summary holds of a device, with the codes that exchanges make and read there.
+
+    Parameters
+    ----------
+    device : DeviceProfile
+        The device.
+    exchanges : iterable
+        What is exchanged.
+    workers : int
+        Among how many.
+
+    Examples
+    --------
+    >>> from simnet.costs.devices import load_device
+    >>> from simnet.policies import Candidate
+    >>> with_codes(load_device("cpu"), [Candidate("AG", "topk", {"values": "8bit"})], 2)["codes"]
+    {'encode_8bit': 'as norm and cast', 'decode_8bit': 'as cast'}
+    """
+    return devices.condensed(device, (kernel for one in exchanges for kernel in _kernels(one, workers)))
+
+
+def _kernels(exchange: Exchanging, workers: int) -> Iterator[DeviceOp]:
+    """Yield what runs in an exchange that has codes."""
+    if any(exchange.options.get(one) is not None for one in ("indices", "values")):
+        options, ranks = without_network(exchange.scheme, exchange.options)
+        entries = ranks * _ENTRIES
+        model = sparsifier_models.create(exchange.scheme, workers, entries, layers=(entries,), **options)
+        yield from model.exchange(np.zeros((workers, entries), dtype=np.float32)).kernels
