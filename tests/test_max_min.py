@@ -3,6 +3,7 @@
 Weighted ones, too: there the levels, rates over weights, are what is max-min fair.
 """
 
+import itertools
 import math
 
 import numpy as np
@@ -268,6 +269,37 @@ def test_many_flows_on_a_fat_tree_have_bottlenecks(seed):
     capacity = dict(enumerate((draws.integers(1, 5, len(routes.links)) * 2.5e8).tolist()))
     limits = np.where(draws.random(len(flows)) < 0.2, draws.random(len(flows)) * 2e8, math.inf).tolist()
     assert_max_min(flows, capacity, limits, max_min_shares(flows, capacity, limits))
+
+
+@pytest.mark.parametrize("hops", [1, 6, 13, 21])
+def test_one_more_flow_gets_what_those_that_were_there_leave_of_its_narrowest_link(hops):
+    # On each of its links is one that its own limit of 1 holds back. Weights are of no account where nobody shares.
+    for seed, limit, weight in itertools.product(range(3), (math.inf, 2.5), (1.0, 0.25)):
+        capacity = dict(enumerate(np.random.default_rng(seed).permutation(np.arange(4.0, 4.0 + hops)).tolist()))
+        sharing = Sharing(lambda link, _, of=capacity: (of[link], math.inf), hops, hops, weighted=True)
+        for link in capacity:
+            sharing.join(link, (link,), math.inf, 1.0, 0.0)
+        sharing.settle(0.0)
+        sharing.join(hops, tuple(capacity), math.inf, limit, 1.0, weight)
+        sharing.settle(1.0)
+        assert [sharing.rate(flow) for flow in range(hops + 1)] == close([1.0] * hops + [min(3.0, limit)])
+
+
+@pytest.mark.parametrize("order", list(itertools.permutations(range(3))))
+def test_flows_that_leave_in_any_order_leave_what_they_had_to_those_that_stay_and_to_those_that_come(order):
+    sharing = Sharing(lambda link, _: (12.0, math.inf), 2, 2)
+    present = []
+    for turn in range(2):
+        for flow in range(3):
+            sharing.join(flow, (turn, 1 - turn), math.inf, math.inf, 0.0)
+            present.append(flow)
+            sharing.settle(0.0)
+            assert {sharing.rate(one) for one in present} <= {12.0 / max(1, len(present))}
+        for flow in order:
+            sharing.leave(flow, 0.0)
+            present.remove(flow)
+            sharing.settle(0.0)
+            assert {sharing.rate(one) for one in present} <= {12.0 / max(1, len(present))}
 
 
 CHANGES = (0.0, 1.0, 1.75, 4.0, 7.0)

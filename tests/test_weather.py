@@ -757,6 +757,8 @@ def test_csv_at_its_end_holds_or_repeats(tmp_path):
         ("time_s,bandwidth_Bps\n0,1\n1,-5\n", r":3: bandwidth: .*'-5'"),
         ("time_s,bandwidth_Bps\n0,1\n1,fast\n", r":3: bandwidth: .*'fast'"),
         ("time_s,bandwidth_Bps\n0,1\n1,\n", r":3: bandwidth: .*''"),
+        ("time_s,bandwidth_Bps\n0,1\n1," + "x" * 40 + "\n", f"'{'x' * 40}'"),
+        ("time_s,bandwidth_Bps\n0,1\n1," + "x" * 41 + "\n", rf"'{'x' * 20}\.\.\.{'x' * 17}'"),
         ("time_s,bandwidth_Bps\n0,1e999\n", r":2: bandwidth"),
         ("time_s,bandwidth_Bps\nnan,1\n", r":2: time: .*'nan'"),
         ("time_s,bandwidth_Bps\n-1,1\n", r":2: time: .*'-1'"),
@@ -862,6 +864,8 @@ def test_mahimahi_writer_never_promises_too_early(tmp_path):
     ("text", "words"),
     [
         ("1\n2\nx\n", r":3: .*'x'"),
+        ("1\n" + "x" * 40 + "\n", f"'{'x' * 40}'"),
+        ("1\n" + "x" * 41 + "\n", rf"'{'x' * 20}\.\.\.{'x' * 17}'"),
         ("1\n\n3\n", r":2: .*''"),
         ("1\n-2\n", r":2: .*'-2'"),
         ("1\n2.5\n", r":2: .*'2\.5'"),

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
-from simnet.base.errors import InputError, nearest
+from simnet.base.errors import InputError, nearest, shortened
 from simnet.base.reading import read_text
 from simnet.base.writing import explained
 from simnet.topologies.graphs import Node, check, label
@@ -137,5 +137,4 @@ def _json(text: str, file: str) -> object:
 
 
 def _shown(value: object) -> str:
-    text = json.dumps(value)
-    return text if len(text) <= 40 else f"{text[:40]}..."
+    return shortened(json.dumps(value), 40)

@@ -169,7 +169,7 @@ class Recurring:
             course, P = self.course, self._n_ranks
             first, m = int(course.message[one]), int(course.message[one + 1] - course.message[one])
             works = course.worked[one + 1] > course.worked[one]
-            entered = progress.entered[int(course.worked[one]) + turn * P if works else self._n_worked :][:P]
+            entered = progress.entered[int(course.worked[one]) + turn * P if works else -P :][:P]
             through = int(course.sent[one]) + turn * m + message
             if not outlook.extend(through, course.links[first + message], float(entered.min()), when):
                 return None

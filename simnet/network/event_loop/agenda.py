@@ -102,14 +102,11 @@ def ends_at(s: State, f: int, time: float) -> None:
         flows[above.flow].place = here
         here = (here - 1) >> 2
     while True:
-        first = 4 * here + 1
-        if first >= size:
-            break
-        below, least = first, heap[first].time
-        for other in range(first + 1, min(first + 4, size)):
+        below, least = here, time
+        for other in range(4 * here + 1, min(4 * here + 5, size)):
             if heap[other].time < least:
                 below, least = other, heap[other].time
-        if time <= least:
+        if below == here:
             break
         heap[here].time, heap[here].flow = least, heap[below].flow
         flows[heap[here].flow].place = here

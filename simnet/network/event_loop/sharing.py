@@ -421,14 +421,11 @@ def sink(s: State, place: int, size: int, level: float, of: int) -> None:
     """Put a share at a place of the heap of shares, or below it where it belongs. Each has four below it."""
     shares = s.shares
     while True:
-        first = 4 * place + 1
-        if first >= size:
-            break
-        below, least = first, shares[first].level
-        for other in range(first + 1, min(first + 4, size)):
+        below, least = place, level
+        for other in range(4 * place + 1, min(4 * place + 5, size)):
             if shares[other].level < least:
                 below, least = other, shares[other].level
-        if level <= least:
+        if below == place:
             break
         shares[place].level, shares[place].of = least, shares[below].of
         place = below

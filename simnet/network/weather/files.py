@@ -19,7 +19,7 @@ import numpy as np
 
 from simnet.base import units
 from simnet.base.checks import positive, read_number
-from simnet.base.errors import InputError, nearest
+from simnet.base.errors import InputError, nearest, shortened
 from simnet.base.quantities import Absolute, Duration, PositiveSize, Rate, Seconds, outside
 from simnet.base.reading import read_text
 from simnet.network.weather.signal import Signal, Weather, steps
@@ -35,6 +35,8 @@ _BOUNDS = {"time": Seconds, "bandwidth": Rate, "latency": Seconds}
 _ALMOST = 1e-6
 _EXAMPLES = {"time": "time_s", "bandwidth": "bandwidth_Mbit_s", "latency": "latency_ms"}
 _EXAMPLE = ",".join(_EXAMPLES.values())
+# Bytes of what a file has in a place that an error shows.
+_SHOWN = 40
 # In difflib's measure "bandwith" and "latencies" are alike enough, "timestamp" and "late" are names of their own.
 _ALIKE = 0.75
 
@@ -302,7 +304,7 @@ class _Table:
     def _number(self, text: str, line: int, name: str, factor: float) -> float:
         """Return the number that a text is, in SI units."""
         value = read_number(text)
-        shown = text.strip() if len(text) < 40 else f"{text[:40]}..."
+        shown = shortened(text.strip(), _SHOWN)
         if not math.isfinite(value) or value < 0:
             raise self._wrong(f"must be a finite number >= 0, got {shown!r}", line, name)
         if wrong := outside(value * factor, _BOUNDS[name], shown):
@@ -320,8 +322,11 @@ def _opportunities(path: str | Path) -> np.ndarray[tuple[int], np.dtype[np.int64
     for number, line in enumerate(lines, start=1):
         text = line.strip()
         if not (text.isascii() and text.isdigit() and len(text) <= 15):
-            shown = text if len(text) < 40 else f"{text[:40]}..."
-            raise InputError(f"must be a whole number of milliseconds >= 0, got {shown!r}", file=str(path), line=number)
+            raise InputError(
+                f"must be a whole number of milliseconds >= 0, got {shortened(text, _SHOWN)!r}",
+                file=str(path),
+                line=number,
+            )
         times.append(int(text))
         if number > 1 and times[-1] < times[-2]:
             raise InputError(
