@@ -141,6 +141,52 @@ def test_a_scenario_gives_range_and_gradients():
     assert table.gains.workers == table.made_for.workers
 
 
+STEADY = ["network.weather=[]", "policies={}", "job.iterations=6"]
+
+
+def under(strategy, **flags):
+    return from_scenario(load("quickstart", [*STEADY, f"job.strategy={strategy}"]), Given(**flags))
+
+
+def test_under_data_parallelism_a_table_is_that_without_a_strategy():
+    plain = from_scenario(load("quickstart", STEADY), Given())
+    found = under("{name: dataparallel, inner: {sgd: {lr: 0.1}}, bucket: 1 GiB}")
+    tables = [make(one, cells=4, densities=[0.1, 0.01]) for one in (plain, found)]
+    one, other = (json.loads(table.text()) for table in tables)
+    assert one["made_for"].pop("title") != other["made_for"].pop("title")
+    assert one == other
+    assert tables[1].made_for.title.endswith("4 workers, dataparallel after each inner step")
+
+
+def test_under_a_strategy_a_table_is_of_the_exchanges_of_its_outer_steps():
+    plain = make(from_scenario(load("quickstart", STEADY), Given()), cells=5)
+    outer = make(under("{name: diloco, period: 20, bucket: 1 GiB}"), cells=5)
+    # A pseudo-gradient is as long as a gradient; inner steps have no part in which exchange is the fastest.
+    assert (outer.matrix, outer.choices) == (plain.matrix, plain.choices)
+    assert "diloco after each of 20 inner steps" in outer.made_for.title
+    half = under("{name: streaming, period: 20, fragments: 2, bucket: 1 GiB}")
+    assert half.point.parameters == pytest.approx(outer.made_for.parameters / 2, rel=1e-6)
+    assert (half.backward, half.gradients_name) == (0.0, "those of quickstart")
+    # Parameters are averaged as they are.
+    fields = ["exchanges={a: {scheme: dense}}", "job.strategy={name: localsgd, period: 20, inner: {sgd: {lr: 0.1}}}"]
+    averages = from_scenario(load("quickstart", [*STEADY, *fields]), Given())
+    assert {one.kind for one in averages.among} == {"dense"} < {one.kind for one in half.among}
+
+
+def test_what_has_no_table_under_a_strategy_is_refused_in_words(tmp_path):
+    def said(strategy, *words):
+        name = f"--set=job.strategy={strategy}"
+        return refused("quickstart", name, "--set=policies={}", "--export", tmp_path / "a.json", *words)
+
+    assert "job.strategy: eager: a policy keeps to one exchange, as" in said("{name: eager, period: 5}")
+    assert "what is exchanged is its own" in said(
+        "{name: sparta, inner: {sgd: {lr: 0.1}}}", "--set=exchanges={a: {scheme: dense}}"
+    )
+    ratios = said("{name: diloco, period: 5}", "--ratios", "0.1,0.01")
+    assert "--ratios: are not weighed under diloco, whose gains are those of what it exchanges" in ratios
+    assert not (tmp_path / "a.json").exists()
+
+
 def test_a_table_reads_back_as_it_was_and_is_made_alike_twice(tmp_path):
     job = ("--ratios", "10%,1%", "--weights", "2,1,1", "--parameters", "20000")
     arguments = (*job, "--cells", "5", "--range", "latency=1ms:100ms")

@@ -13,10 +13,10 @@ from simnet.base.arrays import Floats
 from simnet.base.errors import InputError, nearest
 from simnet.costs.devices import DEFAULT, DeviceProfile, load_device
 from simnet.costs.models import model, names
-from simnet.job.job import Overlap
 from simnet.network import Network
 from simnet.policies import Candidate, density_at, probe_pairs
 from simnet.report.stacks import name_on
+from simnet.studies.choosing import outer_steps
 from simnet.studies.choosing.choices import Choice, choices, named
 from simnet.studies.choosing.cost_models import (
     Beside,
@@ -247,9 +247,9 @@ def from_scenario(loaded: Scenario, given: Given) -> Question:
     InputError
         If something is wrong with it, or with what flags say.
     """
-    of_gradients(loaded, "choices are of jobs that exchange in every iteration")
-    run = loaded.build()
-    job = run.job
+    of_gradients(loaded, "choices are of jobs that exchange in every iteration", ["sharding"])
+    job = loaded.build().job
+    own = outer_steps.weighed(job)
     if given.simulate and (given.latency is not None or given.bandwidth is not None):
         name = "--latency" if given.latency is not None else "--bandwidth"
         raise InputError("is not for --simulate, which takes the links of the scenario", file=name)
@@ -259,9 +259,10 @@ def from_scenario(loaded: Scenario, given: Given) -> Question:
     device = job.device if given.device is None else _device(given.device, "")
     per_node, inner_latency, inner_bandwidth = _nodes_of(loaded)
     point = OperatingPoint(
-        job.source.workers, int(job.source.true_parameters), density, 0.0, 1.0, per_node, inner_latency, inner_bandwidth
-    )
-    among = _among(given, per_node)
+        job.source.workers, round(own.share * job.source.true_parameters), density, 0.0, 1.0, per_node,
+        inner_latency, inner_bandwidth,
+    )  # fmt: skip
+    among = outer_steps.that_average(job, _among(given, per_node))
     if not given.simulate:
         _refuse_flat_forms(per_node, given, among)
     rehearsals = Rehearsals(among, given.seed)
@@ -274,7 +275,7 @@ def from_scenario(loaded: Scenario, given: Given) -> Question:
         # The job is as far as compute and the fastest exchange of the moment before carry it.
         if times:
             where = replace(point, latency=latency[-1], bandwidth=max(bandwidth[-1], 1.0))
-            step = job.compute.mean + float(fastest(among, where, closed)[1])
+            step = own.compute + float(fastest(among, where, closed)[1])
             now += (iteration - before) * step
         pairs = probe_pairs(job.network(iteration), hosts, now)
         before = iteration
@@ -290,8 +291,7 @@ def from_scenario(loaded: Scenario, given: Given) -> Question:
         latency=float(np.median(seen.latency)) if given.latency is None else given.latency,
         bandwidth=float(np.median(seen.bandwidth)) if given.bandwidth is None else given.bandwidth,
     )
-    title = f"{loaded.name}, {point.workers} workers"
-    backward = job.compute.mean * (job.overlap.backward if job.overlap is not None else Overlap().backward)
+    title, backward = f"{loaded.name}, {point.workers} workers{own.trained}", own.backward
     if given.simulate:
         chosen = np.unique(np.linspace(0, len(iterations) - 1, SIMULATED).round().astype(int)).tolist()
         moments = [(job.network(iterations[one]), times[one]) for one in chosen]
@@ -324,7 +324,7 @@ def from_scenario(loaded: Scenario, given: Given) -> Question:
         backward,
         device=device.name,
         barrier=job.barrier,
-        gradients=lambda: job.source,
+        gradients=lambda: outer_steps.gradients(job),
         gradients_name=f"those of {loaded.name}",
         beside=beside_backward(backward, device, rehearsals=rehearsals),
     )
