@@ -382,6 +382,19 @@ class TestTidy:
         assert "did you mean 'in_place'?" in measured.problems[0].message
 
 
+def test_a_column_of_which_one_row_knows_is_missing_in_the_others():
+    late = {"protocol": "LL", "ranks": 4, "algbw": 2.5, "in_place": True}
+    made = table([{"seconds": 1e-3}, {"seconds": 2e-3, **late}, {"seconds": 3e-3, "tool": None}])
+    assert list(made) == list(COLUMNS)
+    assert {name: made.loc[1, name] for name in late} == late
+    kinds = {"text": "object", "whole": "Int64", "number": "float64", "flag": "boolean"}
+    assert [str(kind) for kind in made.dtypes] == [kinds[form] for form in COLUMNS.values()]
+    for name in [*late, "nodes", "busbw", "root"]:
+        assert made.loc[0, name] == "" if COLUMNS[name] == "text" else pd.isna(made.loc[0, name])
+    made.loc[0, "nodes"] = 3
+    assert made["root"].isna().all()
+
+
 def test_both_sides_in_a_row(tmp_path):
     measured = read(put(tmp_path, logs.WIDE))
     assert measured.kind == "wide"
