@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from commands import did, refused
 from jobs import AG, BANDWIDTH, DENSE, LATENCY, RING, Source, check_split, job_on, star
 from simnet import strategies, topologies
+from simnet.advise.policy import Advised
 from simnet.base.errors import InputError
 from simnet.costs import ring_allreduce
 from simnet.costs.devices import load_device
@@ -245,6 +246,7 @@ CHANGING = [
 SWITCHING = {
     "flexible": lambda: Flexible([AG, RING, DENSE], Monitor(every=0.0)),
     "oracle": lambda: OneStepOracle([AG, OK, RING]),
+    "advise": lambda: Advised([AG, RING], decide_every=1, horizon=10, margin=0.0),
     "moo": lambda: Moo([AG, RING], Monitor(every=0.0), Search(densities=(0.3, 0.1), tries=2)),
 }
 
@@ -337,13 +339,13 @@ def test_a_policy_is_told_how_much_a_fragment_has():
 
     class Asked(Fixed):
         def shortlist(self, context):
-            seen.append(context.message)
+            seen.append((context.message, *context.buckets))
             return super().shortlist(context)
 
     made = started(Source(), "streaming", SETTINGS["streaming"], DENSE)
     own = replace(strategy("streaming"), shares=made.shares)
     run_policy(job_on(star(), 4, 4, strategy=own), "p", Asked(DENSE))
-    assert seen == pytest.approx([4 * 60, 4 * 100, 4 * 40, 4 * 60])
+    assert seen == [(4 * size, size) for size in (60, 100, 40, 60)]
     loaded = load("quickstart", ["job.iterations=4", "job.strategy={name: streaming, period: 4, fragments: 2}", *FIXED])
     assert sum(loaded.build().job.strategy.shares) == pytest.approx(1)
 

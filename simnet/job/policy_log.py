@@ -153,10 +153,10 @@ class PolicyLog:
     def _of(self, iteration: int, now: float, active: NDArray[np.intp]) -> PolicyContext:
         job, placement = self._job, self._hosts[active].tolist()
         shares = (1.0,) if job.strategy is None else job.strategy.shares
-        message, usual = 4.0 * job.source.true_parameters, density_at(job.density, iteration)
-        message *= shares[iteration % len(shares)]
+        share, usual = shares[iteration % len(shares)], density_at(job.density, iteration)
+        message, parts = 4.0 * share * job.source.true_parameters, [round(share * one) for one in self._buckets]
         return PolicyContext(
-            iteration, now, job.network(iteration), placement, message, usual, self._buckets, job.device
+            iteration, now, job.network(iteration), placement, message, usual, parts, job.device
         )
 
     def observe(self, decision: Decision, step: TimedExchange, state: IterationState) -> None:
