@@ -101,7 +101,7 @@ def of_exchange(job: Job, candidate: Candidate) -> WorkerMemory:
     if job.steps is not None:
         step = StepSet(job, [candidate]).first().memory()
         held = step.parameters, step.gradients, step.optimizer
-        return WorkerMemory(*map(float, held), in_flight=float(step.peak - sum(held)))
+        return WorkerMemory(*held, in_flight=step.peak - sum(held))
     density = max(max(ramp.start, ramp.end) for ramp in job.density)
     gradients = begun(job.source).gradients(0, np.arange(job.source.workers))
     taken = []

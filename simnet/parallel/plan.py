@@ -218,8 +218,8 @@ def planned(
     --------
     >>> from simnet.costs.models import model
     >>> step = planned(model("gpt2"), "fsdp2", 8, {"reshard_after_forward": False})
-    >>> len(step.graph.calls), step.shares[0]
-    (26, 1.0)
+    >>> len(step.graph.calls), step.shares.tolist()
+    (26, [1.0, 1.0, 1.0, 1.0, 1.0, 1.0, 1.0, 1.0])
     >>> around = {"tensor_parallel": 2, "pipeline": 2, "microbatches": 4, "tokens": 1024}
     >>> step = planned(model("gpt2"), "ddp", 8, around)
     >>> step.graph.groups("tensor")[1], step.graph.groups("stage 0 to 1")[1], step.shares.round(2).tolist()

@@ -345,7 +345,7 @@ def json_schema() -> dict[str, Any]:
     Examples
     --------
     >>> json_schema()["required"]
-    ['workers', 'network', 'job', 'exchanges']
+    ['workers', 'network', 'job']
     """
     found = schema.Config.model_json_schema(by_alias=True)
     schemes = []

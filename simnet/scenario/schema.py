@@ -313,7 +313,9 @@ class Strategy(Part):
 class Sharding(Part):
     """How a model is shared between workers, and options of that, as `simnet step --option` takes them."""
 
-    model_config = ConfigDict(extra="allow")
+    model_config = ConfigDict(
+        extra="allow", json_schema_extra={"oneOf": [{"required": ["as"]}, {"required": ["trace"]}]}
+    )
     __pydantic_extra__: dict[str, Any]
 
     way: str | None = Field(default=None, alias="as", description="ddp, fsdp2, hsdp, zero1, zero2 or zero3")
