@@ -113,9 +113,9 @@ def profile_of(kernels: Kernels, name: str, density: float, largest: int, budget
                 continue
             entries.setdefault(method, []).append(count)
             seconds.setdefault(method, []).append(_median(kernels, call, budget))
-    few = [one for one in kernels.sources if one not in CODE_METHODS and len(entries[one]) < _LEAST_LENGTHS]
-    if few:
-        said = f"at a density of {density:g} there are fewer than {_LEAST_LENGTHS} lengths of {', '.join(few)}"
+    lacking = [one for one in kernels.sources if one not in CODE_METHODS and len(entries[one]) < _LEAST_LENGTHS]
+    if lacking:
+        said = f"at a density of {density:g} there are fewer than {_LEAST_LENGTHS} lengths of {', '.join(lacking)}"
         raise InputError(f"must be more, or --density: {said}", file="--largest")
     bandwidth = 2 * 4 * entries["copy"][-1] / seconds["copy"][-1]
     timed = {name: dict(zip(entries[name], seconds[name], strict=True)) for name in entries}
