@@ -41,7 +41,9 @@ def lowest(requirements: list[str]) -> list[str]:
 
 def run(session: nox.Session, *arguments: str, chosen: tuple[str, ...] = SELECTION, **env: str) -> None:
     """Run the tests that are chosen, or those that stand behind ``--``."""
-    session.run("python", "-m", "pytest", "-q", "-n", "auto", *arguments, *(session.posargs or chosen), env=env)
+    # Tests for which continuous integration has no time are as good as any here.
+    plain = ("-m", "not extras and not browser", *chosen)
+    session.run("python", "-m", "pytest", "-q", "-n", "auto", *arguments, *(session.posargs or plain), env=env)
 
 
 @nox.session(python=["3.11", "3.12", "3.13"])
