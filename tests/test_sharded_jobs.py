@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 from typer.testing import CliRunner
 
+from simnet import compare, sweep
 from simnet.base.errors import InputError
 from simnet.cli import app
 from simnet.collectives import registry
@@ -171,18 +172,19 @@ def test_a_job_is_driven_by_traces(tmp_path: Path) -> None:
 
 
 def test_ways_are_compared_and_swept(tmp_path: Path) -> None:
-    path = scenario(tmp_path, {"F": {"as": "fsdp2"}, "Z": {"as": "zero2"}})
-    words = ["compare", str(path), "--workers", "2,4", "--out", str(tmp_path / "compared")]
-    found = CliRunner().invoke(app, words, catch_exceptions=False)
-    assert found.exit_code == 0, found.output
-    rows = json.loads((tmp_path / "compared" / "compare.json").read_text())["rows"]
-    assert [(row["exchange"], row["workers"]) for row in rows] == [("F", 2), ("Z", 2), ("F", 4), ("Z", 4)]
-    assert all(row["iteration_s"] > 0 and row["bytes_sent_B"] > 0 and row["memory_B"] > 0 for row in rows)
-    path = scenario(tmp_path, {"as": "fsdp2"})
-    swept = ["sweep", str(path), "--param", "job.sharding.as=fsdp2,zero3", "--out", str(tmp_path / "swept")]
-    found = CliRunner().invoke(app, swept, catch_exceptions=False)
-    assert found.exit_code == 0, found.output
-    assert (tmp_path / "swept" / "sweep.csv").read_text().count("\n") == 3
+    path = scenario(tmp_path, {"F": {"as": "fsdp2"}, "Z": {"as": "zero2"}}, job={"iterations": 2})
+    found = compare(path, workers=[2, 4])
+    rows = found.rows
+    assert rows[["exchange", "workers"]].to_numpy().tolist() == [["F", 2], ["Z", 2], ["F", 4], ["Z", 4]]
+    assert (rows[["iteration_s", "bytes_sent_B", "memory_B"]] > 0).all(axis=None)
+    assert "optimisers are those of sharded steps" in found.sentences()[0]
+    # Fields of a way, and the way itself, are swept.
+    grid = {"job.sharding.F.reshard_after_forward": [True, False]}
+    cells = sweep(path, param=grid).rows
+    sent = cells[cells["policy"] == "F"]["bytes_sent_B"].tolist()
+    assert sent[0] > sent[1]
+    ways = sweep(scenario(tmp_path, {"as": "fsdp2"}), param={"job.sharding.as": ["fsdp2", "zero3"]}).rows
+    assert ways["policy"].tolist() == ["fsdp2", "zero3"]
 
 
 SAYS = {
