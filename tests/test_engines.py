@@ -419,7 +419,9 @@ def test_how_far_ahead_the_weather_is_looked_up_changes_nothing_where_a_schedule
 
     def times(network):
         timing = network.time(schedule, start, messages=True)
-        return [timing.left.tolist(), timing.messages.sent.tolist(), timing.messages.arrived.tolist()]
+        return [
+            column.tolist() for column in (*timing.split, timing.left, timing.messages.sent, timing.messages.arrived)
+        ]
 
     far = times(Network(graph, weather, engine="vectorised"))
     loops = SimpleNamespace(**{**vars(recurrence), **vars(course)})
