@@ -2,6 +2,7 @@
 
 import json
 import sys
+from types import SimpleNamespace
 from typing import Any
 
 import torch
@@ -10,6 +11,7 @@ from torch import nn
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.distributed_c10d import _resolve_process_group
 from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
+from torch.distributed.pipelining.stage import _PipelineStageBase
 from torch.distributed.tensor import DTensor
 from torch.testing._internal.distributed.fake_pg import FakeStore
 from torch.utils._python_dispatch import TorchDispatchMode
@@ -102,7 +104,9 @@ def recorded(workers: int, options: dict[str, Any]) -> dict[str, Any]:
     for _ in range(2):
         calls.found = []
         with calls:
-            for number in range(microbatches):
+            if "passes" in options:
+                as_stage(model, options["passes"])
+            for number in range(0 if "passes" in options else microbatches):
                 last = number == microbatches - 1
                 model.set_requires_gradient_sync(last or options.get("gradient_sync") != "last")
                 model.set_requires_all_reduce(last or options.get("all_reduce") != "last")
@@ -114,6 +118,20 @@ def recorded(workers: int, options: dict[str, Any]) -> dict[str, Any]:
         "layers": [[name, list(one.shape)] for name, one in model.named_parameters()],
         "calls": [one for one in calls.found if one[-1] != 1],
     }
+
+
+def as_stage(model: Any, passes: list[tuple[str, int]]) -> None:
+    """Go through the passes of a pipeline's stage, as `torch.distributed.pipelining` does it with such a module."""
+    outputs = {}
+    for phase, number in passes:
+        if phase == "forward":
+            outputs[number] = model(torch.ones(4, 5)).sum()
+            continue
+        model.set_is_last_backward(False)
+        model.set_reshard_after_backward(False)
+        model.set_requires_gradient_sync(False)
+        outputs.pop(number).backward()
+    _PipelineStageBase.perform_reduce_grad(SimpleNamespace(submod=model), 1)
 
 
 if __name__ == "__main__":

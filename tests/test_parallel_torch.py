@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from simnet.costs.models import Layer
-from simnet.parallel import fsdp2, units
+from simnet.parallel import fsdp2, order_of, units
 
 pytestmark = pytest.mark.extras
 
@@ -40,6 +40,26 @@ CASES: list[tuple[int, dict[str, Any]]] = [
         4,
         {"param_dtype": "float16", "reduce_dtype": "float32", "clip": True, "microbatches": 2, "gradient_sync": "last"},
     ),
+]
+# A stage of a pipeline: its order, that units stay behind backward passes, and that gradients are reduced behind them.
+CASES += [
+    (
+        workers,
+        {
+            "microbatches": 3,
+            "passes": order_of(stage, 2, 3, order),
+            "reshard_after_backward": False,
+            "gradient_sync": "behind",
+            **more,
+        },
+    )
+    for workers, stage, order, more in (
+        (4, 0, "1f1b", {}),
+        (4, 1, "1f1b", {}),
+        (4, 0, "gpipe", {}),
+        (4, 0, "1f1b", {"reshard_after_forward": False}),
+        (6, 0, "1f1b", {"replicas": 2, "reshard_after_forward": NAMES[1:3]}),
+    )
 ]
 
 
