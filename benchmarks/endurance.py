@@ -2,16 +2,17 @@
 
     python benchmarks/endurance.py scenarios [--count 200]
     python benchmarks/endurance.py resumes [--count 20]
-    python benchmarks/endurance.py workers [--every 2 --cells 40]
-    python benchmarks/endurance.py iterations [--count 100000]
+    python benchmarks/endurance.py workers [--cells 40] [--every 2 | --seconds 60]
+    python benchmarks/endurance.py iterations [--count 1000000 --every 50000] [--out FOLDER]
     python benchmarks/endurance.py changes [--minutes 5]
 
 *scenarios* runs the shipped scenarios in turn in one process, each time with another seed. *resumes* kills a live
 training with SIGKILL again and again, and lets the same command resume. *workers* runs a sweep on a Dask cluster of
-this machine (extra `dask`) of which a worker is killed whenever so many cells more are done. The last two compare
-results with those of a run that was left alone, byte by byte. *iterations* simulates jobs that are each twice as long
-as the one before. *changes* times a transfer of seconds on links that change every nanosecond. Ends with 1 if something
-grows or differs.
+this machine (extra `dask`) of which a worker is killed whenever so many cells more are done, or so many seconds have
+gone by. The last two compare results with those of a run that was left alone, byte by byte. *iterations* simulates a
+day of a small job, whose iterations take 86.4 ms on the mean, in this process; after a kill, the same command with the
+same `--out` goes on. *changes* times a transfer of seconds on links that change every nanosecond. Ends with 1 if
+something grows or differs.
 """
 
 from __future__ import annotations
@@ -32,6 +33,28 @@ import numpy as np
 
 from simnet import scenarios
 
+# Two workers, whose links have the same weather every minute: 86.4 ms an iteration on the mean.
+_DAY = """
+name: day
+seed: 2026
+workers: 2
+network:
+  topology: {{star: {{latency: 2 ms, bandwidth: 1 Gbit/s}}}}
+  weather:
+    - {{links: all, bandwidth: {{steps: {{at: [0 s, 40 s], factors: [100 %, 25 %], period: 60 s}}}}}}
+job:
+  parameters: 10000000
+  scale: 100000
+  iterations: {iterations}
+  density: 2 %
+  compute: {{mean: 60.8 ms, spread: 3 %}}
+exchanges:
+  AG: {{scheme: topk}}
+policies:
+  AG: {{fixed: AG}}
+output: {{report: false}}
+"""
+
 # Memory and time of the last runs may be so much more than those of the same scenarios some rounds before.
 _MORE = 1.10
 
@@ -44,8 +67,12 @@ def main() -> None:
     what.add_parser("resumes").add_argument("--count", type=int, default=20)
     workers = what.add_parser("workers")
     workers.add_argument("--every", type=int, default=2)
+    workers.add_argument("--seconds", type=float)
     workers.add_argument("--cells", type=int, default=40)
-    what.add_parser("iterations").add_argument("--count", type=int, default=100_000)
+    iterations = what.add_parser("iterations")
+    iterations.add_argument("--count", type=int, default=1_000_000)
+    iterations.add_argument("--every", type=int, default=50_000)
+    iterations.add_argument("--out", type=Path)
     what.add_parser("changes").add_argument("--minutes", type=float, default=5.0)
     given = parser.parse_args()
     do = {
@@ -171,6 +198,7 @@ def lose_workers(given: argparse.Namespace) -> list[str]:
     ]
     with tempfile.TemporaryDirectory() as home:
         lost, alone = Path(home, "lost"), Path(home, "alone")
+        began = time.monotonic()
         with LocalCluster(n_workers=2, threads_per_worker=1, dashboard_address=None) as cluster:
             process = subprocess.Popen([*command, str(lost), "--scheduler", cluster.scheduler_address])
             kills = 0
@@ -178,10 +206,15 @@ def lose_workers(given: argparse.Namespace) -> list[str]:
                 time.sleep(0.05)
                 done = len(list((lost / "cells").glob("*")))
                 running = [one.pid for one in cluster.workers.values() if one.pid]
-                if running and done >= given.every * (kills + 1):
+                due = given.every * (kills + 1) if given.seconds is None else given.seconds * (kills + 1)
+                if running and due <= (done if given.seconds is None else time.monotonic() - began):
                     os.kill(running[kills % len(running)], signal.SIGKILL)
                     kills += 1
-                    print(f"{kills} workers killed, {done} cells done", flush=True)
+                    print(
+                        f"{time.monotonic() - began:5.0f} s: {kills} workers killed, {done} cells done, "
+                        f"{open_files()} files, {resident():.0f} MiB here",
+                        flush=True,
+                    )
         wrong = [f"it ended with {process.returncode}"] if process.returncode else []
         if not kills:
             wrong.append("it was done before a worker was killed; take more cells")
@@ -190,23 +223,57 @@ def lose_workers(given: argparse.Namespace) -> list[str]:
 
 
 def go_on(given: argparse.Namespace) -> list[str]:
-    """Run jobs of a quarter, half and all of the iterations in processes of their own; return what grew faster."""
-    command = [sys.executable, "-m", "simnet.cli", "run", "quickstart", "--policies", "AG", "--no-report", "--quiet"]
-    took = []
-    for count in (given.count // 4, given.count // 2, given.count):
-        with tempfile.TemporaryDirectory() as home:
-            before = resource.getrusage(resource.RUSAGE_CHILDREN)
-            subprocess.run([*command, "--set", f"job.iterations={count}", "--out", home], check=True)
-            # The peak is that of the largest so far, and they grow.
-            used = resource.getrusage(resource.RUSAGE_CHILDREN)
-            seconds = used.ru_utime + used.ru_stime - before.ru_utime - before.ru_stime
-            took.append((seconds, used.ru_maxrss / 1024))
-        print(f"{count:,} iterations: {took[-1][0]:.1f} CPU s, {took[-1][1]:.0f} MiB at most", flush=True)
-    (early, less), (late, more) = took[0], took[-1]
-    wrong = (
-        [f"CPU seconds grew {late / early:.1f}-fold where iterations grew fourfold"] if late > 4 * _MORE * early else []
-    )
-    return wrong + ([f"memory [MiB]: {less:.0f}, then {more:.0f}"] if more > _MORE * less else [])
+    """Run a job of many iterations in this process; return what grew along it."""
+    with tempfile.TemporaryDirectory() as home:
+        tempfile.tempdir = os.environ["TMPDIR"] = home
+        folder = Path(home, "day") if given.out is None else given.out
+        folder.mkdir(parents=True, exist_ok=True)
+        scenario = folder / "day.yaml"
+        scenario.write_text(_DAY.format(iterations=given.count))
+        return _go_on(given, scenario, folder / "run", Path(home))
+
+
+def _go_on(given: argparse.Namespace, scenario: Path, folder: Path, home: Path) -> list[str]:
+    from simnet.scenario.source import Source
+    from simnet.studies import runs
+
+    source = Source(scenario)
+    loaded = source.load()
+    batch = runs.Batch({"": (source, loaded)}, folder, every=10.0)
+    marks: list[tuple[float, int, int, int, float]] = []
+    begun = [time.process_time(), 0]
+
+    def progress(label: str, done: int) -> None:
+        if done % given.every and done < given.count:
+            return
+        took, begun[:] = (time.process_time() - begun[0], done - begun[1]), (time.process_time(), done)
+        kept = sum(one.stat().st_size for one in batch.place.iterdir())
+        others = len(list(home.iterdir())) + len(list(batch.place.iterdir()))
+        marks.append((resident(), open_files(), threading.active_count(), others, 1e3 * took[0] / max(took[1], 1)))
+        print(
+            f"{done:9,d} iterations: {marks[-1][0]:6.1f} MiB, {marks[-1][1]} files, {marks[-1][2]} threads, "
+            f"{others} temporary files of {kept / 2**20:.1f} MiB, {marks[-1][4]:.3f} CPU ms an iteration",
+            flush=True,
+        )
+
+    with batch.alone(force=False):
+        batch.mark_begun()
+        results = dict(batch.outcomes(1, progress))
+        held = resident()
+        runs.write(folder, loaded, batch.built[""], results, done=list(results))
+        batch.remove_checkpoints()
+    (result,) = results.values()
+    lasted = float(result.iterations["iteration_s"].sum())
+    most = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+    print(f"{lasted / 3600:.2f} h were simulated; {held:.0f} MiB with the result, {most:.0f} MiB at most to write it")
+    first, last = np.array(marks[1:4]).min(axis=0), np.array(marks[-4:-1]).min(axis=0)
+    allowed = (_MORE, 1.0, 1.0, 1.0, 1.5)
+    names = ("memory [MiB]", "open files", "threads", "temporary files", "CPU ms an iteration")
+    return [
+        f"{what}: {before:g}, then {after:g}"
+        for what, before, after, most in zip(names, first, last, allowed, strict=True)
+        if after > most * before
+    ]
 
 
 def change(given: argparse.Namespace) -> list[str]:

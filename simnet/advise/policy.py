@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Sequence
 
 import numpy as np
@@ -23,6 +24,8 @@ from simnet.schedule import Round, Schedule
 
 AGREES = 2
 """Iterations before a decision of which it knows no more: workers agree on an iteration beside the one after it."""
+
+_REMEMBERED = 1000
 
 
 class Advised:
@@ -50,8 +53,8 @@ class Advised:
 
     Attributes
     ----------
-    log : list of Advice
-        What was decided so far, and why.
+    log : deque of Advice
+        The last 1,000 decisions, and why they were taken.
 
     Raises
     ------
@@ -86,7 +89,7 @@ class Advised:
 
     def reset(self) -> None:
         """Forget everything: a job begins."""
-        self.log: list[Advice] = []
+        self.log: deque[Advice] = deque(maxlen=_REMEMBERED)
         self._adviser: Adviser | None = None
         self._state: tuple[int, float] | None = None
         self._costs: dict[str, Cost] = {}

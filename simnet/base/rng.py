@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from functools import cache
+from typing import Any
+
 import numpy as np
 
 
@@ -32,9 +35,17 @@ def stream(seed: int, *name: str | int) -> np.random.Generator:
     """
     if seed < 0:
         raise ValueError(f"seed must be >= 0, got {seed}")
-    # Loaded here, as a network on which nothing is drawn has no use for it.
+    # repr keeps 3 and "3" apart, and the separator keeps ("a", "b") and ("ab",) apart.
+    digest = _hash()("\x1f".join(map(repr, name)).encode(), digest_size=16).digest()
+    # The words into which numpy would take apart a list of these numbers, which takes it three times as long.
+    number = int(seed)
+    words = number.to_bytes(4 * max(1, -(-number.bit_length() // 32)), "little") + digest
+    return np.random.default_rng(np.random.SeedSequence(np.frombuffer(words, dtype="<u4")))
+
+
+@cache
+def _hash() -> Any:
+    """Return the hash of names; loaded when it is asked for, as a network without randomness has no use for it."""
     from hashlib import blake2b
 
-    # repr keeps 3 and "3" apart, and the separator keeps ("a", "b") and ("ab",) apart.
-    digest = blake2b("\x1f".join(repr(part) for part in name).encode(), digest_size=16).digest()
-    return np.random.default_rng(np.random.SeedSequence([seed, *np.frombuffer(digest, dtype="<u4").tolist()]))
+    return blake2b

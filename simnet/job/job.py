@@ -93,13 +93,16 @@ class Compute:
         workers : int
             P.
         """
-        draws = stream(seed, "compute", iteration)
-        noise = np.exp(self.spread * draws.standard_normal(workers) - self.spread**2 / 2)
-        straggles = draws.random(workers) < self.straggle
         factor = np.ones(workers)
         for worker, slower in self.slow.items():
             factor[worker] = slower
-        return self.mean * factor * noise * np.where(straggles, self.slowdown, 1.0)
+        seconds = self.mean * factor
+        if self.spread or self.straggle:
+            draws = stream(seed, "compute", iteration)
+            seconds *= np.exp(self.spread * draws.standard_normal(workers) - self.spread**2 / 2)
+            if self.straggle:
+                seconds *= np.where(draws.random(workers) < self.straggle, self.slowdown, 1.0)
+        return seconds
 
 
 @dataclass(frozen=True)

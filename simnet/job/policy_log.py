@@ -9,6 +9,8 @@ from __future__ import annotations
 import math
 import struct
 from collections.abc import Sequence
+from itertools import groupby
+from operator import itemgetter
 from pathlib import Path
 from typing import NamedTuple
 
@@ -22,6 +24,7 @@ from simnet.job.job import Job, buckets
 from simnet.job.record import IterationState, gains
 from simnet.job.row_file import RowFile
 from simnet.job.streams import under_way
+from simnet.job.worker_rows import WorkerSets
 from simnet.network import Timing
 from simnet.policies import (
     Adaptive,
@@ -54,6 +57,8 @@ class _Entry(NamedTuple):
 
 
 _PACKED = struct.Struct(f"={len(_Entry._fields)}d")
+# Of no entry, once there are no more.
+_NO_PROBE = -1.0, iter(list[list[float]]())
 
 
 class PolicyLog:
@@ -80,13 +85,15 @@ class PolicyLog:
             round((one.entries.stop - one.entries.start) * scale) for one in buckets(job.source, job.overlap)
         ]
         self._context: PolicyContext | None = None
-        self._file = None if beside is None else rows_beside(beside, "log")
-        self._entries = RowFile(len(_Entry._fields), self._file)
+        # Nobody asks for the log of a job without checkpoints.
+        self._kept = beside is not None
+        self._files = [None if beside is None else rows_beside(beside, what) for what in ("log", "probes")]
+        self._entries = RowFile(len(_Entry._fields), self._files[0])
+        # When the rounds of the probe before an entry ended, each with the number of the entry.
+        self._probed = RowFile(2, self._files[1])
         # The last entry, as long as what the policy observes may be added.
         self._last: _Entry | None = None
-        # When the rounds of the probe before an entry ended, by its number.
-        self._probed: dict[int, list[float]] = {}
-        self._active_sets: list[list[int]] = []
+        self._sets = WorkerSets()
         policy.reset()
 
     def decide(self, iteration: int, now: float, active: NDArray[np.intp]) -> Decision:
@@ -101,11 +108,8 @@ class PolicyLog:
         active : ndarray of int, shape (P',)
             The workers that take part.
         """
-        workers = active.tolist()
-        if not self._active_sets or self._active_sets[-1] != workers:
-            self._active_sets.append(workers)
         self._keep()
-        self._last = _Entry(iteration, now, len(self._active_sets) - 1)
+        self._last = _Entry(iteration, now, self._sets.number(active))
         return self._decided(iteration, now, active)
 
     def _decided(self, iteration: int, now: float, active: NDArray[np.intp]) -> Decision:
@@ -143,7 +147,8 @@ class PolicyLog:
             When the last message of each round had arrived, in seconds since the last worker began.
         """
         self._keep()
-        self._probed[len(self._entries)] = list(ends)
+        if self._kept:
+            self._probed.append(np.array([(len(self._entries), end) for end in ends]).tobytes())
         self._measured(iteration, now, active, ends)
 
     def _measured(self, iteration: int, now: float, active: NDArray[np.intp], ends: Sequence[float]) -> None:
@@ -155,9 +160,7 @@ class PolicyLog:
         shares = (1.0,) if job.strategy is None else job.strategy.shares
         share, usual = shares[iteration % len(shares)], density_at(job.density, iteration)
         message, parts = 4.0 * share * job.source.true_parameters, [round(share * one) for one in self._buckets]
-        return PolicyContext(
-            iteration, now, job.network(iteration), placement, message, usual, parts, job.device
-        )
+        return PolicyContext(iteration, now, job.network(iteration), placement, message, usual, parts, job.device)
 
     def observe(self, decision: Decision, step: TimedExchange, state: IterationState) -> None:
         """Let the policy observe what came of its last decision.
@@ -209,27 +212,33 @@ class PolicyLog:
 
     def _keep(self) -> None:
         """Have the last entry among the others."""
-        if self._last is not None:
+        if self._last is not None and self._kept:
             self._entries.append(_PACKED.pack(*self._last))
-            self._last = None
+        self._last = None
 
     def save(self) -> State:
         """Return the log, from which `restore` resumes."""
         self._keep()
-        probed = {str(number): ends for number, ends in self._probed.items()}
-        return {"entries": self._entries.save(), "active": self._active_sets, "probed": probed}
+        return {"entries": self._entries.save(), "probed": self._probed.save(), "active": self._sets.all}
 
     def restore(self, state: State) -> None:
         """Replay a log to the policy."""
-        self._entries = RowFile.restored(state["entries"], self._file)
-        self._active_sets = [[int(worker) for worker in one] for one in state["active"]]
-        self._probed = {int(number): list(ends) for number, ends in state["probed"].items()}
+        self._entries, self._probed = (
+            RowFile.restored(state[name], file) for name, file in zip(("entries", "probed"), self._files, strict=True)
+        )
+        self._sets = WorkerSets(state["active"])
+        probes = groupby((row for _, rows in self._probed.kept().pieces() for row in rows.tolist()), key=itemgetter(0))
+        at, ends = next(probes, _NO_PROBE)
         for first, rows in self._entries.kept().pieces():
             for number, row in enumerate(rows.tolist(), first):
-                self._replay(_Entry(*row), self._probed.get(number))
+                found: list[float] = []
+                if number == at:
+                    found = [end for _, end in ends]
+                    at, ends = next(probes, _NO_PROBE)
+                self._replay(_Entry(*row), found)
 
-    def _replay(self, entry: _Entry, ends: Sequence[float] | None) -> None:
-        active = np.array(self._active_sets[int(entry.active)], dtype=np.intp)
+    def _replay(self, entry: _Entry, ends: Sequence[float]) -> None:
+        active = self._sets.all[int(entry.active)]
         at = int(entry.iteration), entry.now, active
         self.measures(*at)
         if ends:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from array import array
+import struct
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -21,8 +21,8 @@ from simnet.base.arrays import Floats
 from simnet.job.checkpoint import State, rows_beside
 from simnet.job.columns import Columns
 from simnet.job.row_file import RowFile
-from simnet.job.spans import Kernels, spans_of
-from simnet.job.worker_rows import SPLIT, WorkerRows
+from simnet.job.spans import Kernels, Span, spans_of
+from simnet.job.worker_rows import SPLIT, WorkerRows, WorkerSets
 from simnet.network import Messages, Timing
 
 if TYPE_CHECKING:
@@ -32,6 +32,8 @@ if TYPE_CHECKING:
     from simnet.sparsifier_models import Exchange
     from simnet.traces.source import Score
 
+
+_WHOLE = struct.Struct("=q")
 
 # Exchanges whose kernels' intervals are kept.
 _MOST_RECURRING = 256
@@ -260,9 +262,9 @@ class Record:
         self.done = 0
         """How many iterations are done, exploration not counted."""
         self._iterations = Columns(self._file("iterations"))
-        # The sets of workers that took part, each once, and which of them did in each iteration.
-        self._active_sets: list[NDArray[np.intp]] = []
-        self._active = array("q")
+        # Which of the sets of workers took part in each iteration.
+        self._sets = WorkerSets()
+        self._active = RowFile(1, self._file("active"))
         self._split = RowFile(len(SPLIT), self._file("workers"))
         # Intervals of the kernels of exchanges that recur, by their identities.
         self._intervals: dict[tuple[int, ...], tuple[list[tuple[DeviceOp, ...]], tuple[float, float]]] = {}
@@ -295,9 +297,9 @@ class Record:
         barrier: bool,
         keep: bool,
         score: Score | None = None,
+        spans: Sequence[Span] = (),
     ) -> None:
         """Book an iteration: every worker's time from its start to its end goes under one of four headings.
-        spans: Sequence[Span] = (),
 
         Of an exchange that was repeated, the bytes of the last time count. Where a model is trained, its `score` is.
 
@@ -323,10 +325,10 @@ class Record:
             Whether messages and spans are kept, if there are no more than `DRAWN`.
         score : Score, optional
             Loss and accuracy.
-        """
-        # What an exchange computes is what its messages bring: it is merged, cut, and unpacked.
         spans : sequence of Span
             What workers did, where messages do not tell; kept if there are no more than `DRAWN`.
+        """
+        # What an exchange computes is what its messages bring: it is merged, cut, and unpacked.
         select = state.select + timing.rank_compute
         rank_compute = state.compute + update
         communicate = timing.rank_communicate + state.probing
@@ -338,11 +340,7 @@ class Record:
             (rank_compute, select, communicate, rank_wait, sent, received, timing.rank_compute)
         ):
             split[:, place] = column
-        if not self._active_sets or not (
-            self._active_sets[-1] is state.active or np.array_equal(self._active_sets[-1], state.active)
-        ):
-            self._active_sets.append(state.active)
-        self._active.append(len(self._active_sets) - 1)
+        self._active.append(_WHOLE.pack(self._sets.number(state.active)))
         self._split.append(split.tobytes())
         self.done += at.purpose == TRAIN
         means = split.mean(axis=0).tolist()
@@ -368,10 +366,10 @@ class Record:
                 "latency_s": at.latency,
                 "bandwidth_Bps": at.bandwidth,
                 **({} if score is None else score._asdict()),
-        if len(spans) <= DRAWN:
-            self._spans += [(at.iteration, *span) for span in spans]
             }
         )
+        if len(spans) <= DRAWN:
+            self._spans += [(at.iteration, *span) for span in spans]
         if keep and timing.messages is not None and timing.messages.src.size <= DRAWN:
             named = replace(
                 timing.messages, src=state.active[timing.messages.src], dst=state.active[timing.messages.dst]
@@ -409,8 +407,8 @@ class Record:
         """Return all rows so far."""
         return {
             "iterations": self._iterations.save(),
-            "active_sets": self._active_sets,
-            "active": np.array(self._active),
+            "active_sets": self._sets.all,
+            "active": self._active.save(),
             "split": self._split.save(),
             "messages": [{"iteration": number, **vars(one)} for number, one in self._messages],
             "spans": [np.array(column) for column in zip(*self._spans, strict=True)],
@@ -427,11 +425,13 @@ class Record:
         spans = list(zip(*(column.tolist() for column in state["spans"]), strict=True))
         rows = Columns.restored(state["iterations"], self._file("iterations"))
         split = RowFile.restored(state["split"], self._file("workers"))
-        sets, active = list(state["active_sets"]), np.asarray(state["active"], dtype=np.int64)
-        workers = sum(sets[one].size for one in active.tolist())
-        if len(active) != len(rows) or len(split) != workers or split.kept().width != len(SPLIT):
+        sets, active = WorkerSets(state["active_sets"]), RowFile.restored(state["active"], self._file("active"))
+        sizes = np.array([one.size for one in sets.all], dtype=np.int64)
+        workers = sum(int(sizes[numbers.view(np.int64)].sum()) for _, numbers in active.kept().pieces())
+        widths = [one.kept().width for one in (active, split)]
+        if len(active) != len(rows) or len(split) != workers or widths != [1, len(SPLIT)]:
             raise ValueError("rows of iterations and workers differ")
-        self._active_sets, self._active, self._split = sets, array("q", active.tobytes()), split
+        self._sets, self._active, self._split = sets, active, split
         self._iterations, self._messages, self._spans, self.interruptions = rows, messages, spans, interruptions
         self.done = rows.texts("purpose").count(TRAIN) if rows else 0
 
@@ -444,8 +444,8 @@ class Record:
             self.policy,
             np.array(rows["iteration"], dtype=np.int64),
             list(rows["purpose"]),
-            self._active_sets,
-            np.array(self._active, dtype=np.int64),
+            self._sets.all,
+            self._active.kept().between(0, len(self._active)).view(np.int64).ravel(),
             self._split.kept(),
         )
         messages = [
@@ -460,7 +460,8 @@ class Record:
         spans = pd.DataFrame(self._spans, columns=columns_of_spans)
         spans.insert(0, "policy", self.policy)
         return PolicyResult(
-            iterations=pd.DataFrame(rows),
+            # As they are: a copy of them all would be there beside them.
+            iterations=pd.DataFrame(rows, copy=False),
             worker_rows=workers,
             messages=pd.concat(messages, ignore_index=True) if messages else pd.DataFrame(columns=columns),
             spans=spans,

@@ -95,7 +95,10 @@ def queued(
 
 def slows(computing: Computing) -> bool:
     """Return whether what runs beside it makes a backward pass slower."""
-    return computing.side_stream is not None or bool(np.any(np.asarray(computing.beside) != 1.0))
+    beside = computing.beside
+    # Without numpy, whose overhead for a few numbers is more than all else.
+    factors = beside if isinstance(beside, (list, tuple)) else np.ravel(beside).tolist()
+    return computing.side_stream is not None or any(one != 1.0 for one in factors)
 
 
 def left_after(backward: float, select: ArrayLike, communicate: ArrayLike, buckets: int) -> Floats:

@@ -18,6 +18,40 @@ SPLIT = ("compute_s", "select_s", "communicate_s", "wait_s", "bytes_sent_B", "by
 """What is held of a worker in an iteration."""
 
 
+class WorkerSets:
+    """Sets of workers that took part in something, each once, by their numbers.
+
+    Parameters
+    ----------
+    sets : sequence of ndarray of int
+        Those that there are already.
+
+    Examples
+    --------
+    >>> sets = WorkerSets()
+    >>> [sets.number(np.array(one)) for one in ([0, 1], [1], [0, 1])], len(sets.all)
+    ([0, 1, 0], 2)
+    """
+
+    def __init__(self, sets: Sequence[NDArray[np.intp]] = ()) -> None:
+        self.all = [np.asarray(one, dtype=np.intp) for one in sets]
+        self._numbers = {one.tobytes(): number for number, one in enumerate(self.all)}
+
+    def number(self, workers: NDArray[np.intp]) -> int:
+        """Return the number of a set, which is kept if it is new.
+
+        Parameters
+        ----------
+        workers : ndarray of int, shape (P',)
+            The workers, ascending.
+        """
+        key = workers.tobytes()
+        number = self._numbers.setdefault(key, len(self.all))
+        if number == len(self.all):
+            self.all.append(workers)
+        return number
+
+
 class WorkerRows(NamedTuple):
     """A row per iteration and worker that took part in it, 8 bytes a number.
 

@@ -409,9 +409,11 @@ def _policy(every: pd.DataFrame) -> PolicySummary:
     aside = every["iteration_s"][every["purpose"] == EXPLORE] if "purpose" in every else every["iteration_s"][:0]
     gain = float(frame["gain"].mean()) if "gain" in frame else math.nan
     start, duration = frame["start_s"].to_numpy(), frame["iteration_s"].to_numpy()
-    labels, counts = np.unique(frame["choice"].to_numpy(dtype=str), return_counts=True)
+    # Numbers in place of labels, which would take much memory as a column of their own.
+    codes, labels = pd.factorize(frame["choice"], sort=True)
+    counts = np.bincount(codes, minlength=len(labels))
     order = np.argsort(-counts, kind="stable")
-    switched = _switched(frame)
+    switched = np.flatnonzero(codes[1:] != codes[:-1]) + 1
     return {
         "iterations": len(frame),
         "simulated_s": _rounded(start[-1] + duration[-1] - start[0]) if len(frame) else 0.0,
@@ -448,12 +450,6 @@ def _worth(every: pd.DataFrame, seconds: float, untrained: float | None, trained
     last = frame.iloc[measured[-1]]
     spent = float(last["start_s"] + last["iteration_s"] - frame["start_s"].iloc[0])
     return worth.condensed("loss", spent, int(measured[-1]) + 1, untrained - float(last["loss"]), _rounded)
-
-
-def _switched(frame: pd.DataFrame) -> NDArray[np.intp]:
-    """Return the rows whose choice differs from that of the row before."""
-    choice = frame["choice"].to_numpy(dtype=str)
-    return np.flatnonzero(choice[1:] != choice[:-1]) + 1
 
 
 def _switches(frame: pd.DataFrame, switched: NDArray[np.intp]) -> list[Switch]:

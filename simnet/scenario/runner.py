@@ -72,7 +72,7 @@ def checkpoints(loaded: Scenario, folder: Path, every: float = EVERY) -> Checkpo
     loaded, folder, every
         The scenario, and as of `Checkpoints`.
     """
-    identities = {name: identity(loaded.only([name]), f"columns of policy {name}") for name in loaded.config.policies}
+    identities = {name: identity(loaded.only([name]), f"rows of policy {name}") for name in loaded.config.policies}
     return Checkpoints(folder, identities, every)
 
 

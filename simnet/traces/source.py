@@ -161,6 +161,8 @@ class Given(WithoutLearning):
 
     def __init__(self, source: GradientSource) -> None:
         self._source = source
+        # Asked once, as to ask a protocol takes longer than most answers.
+        self._adding = source if isinstance(source, Adding) else None
 
     def gradients(self, iteration: int, crew: NDArray[np.intp], out: Values | None = None) -> Values:
         """Return the source's gradients of an iteration, of some workers.
@@ -189,8 +191,8 @@ class Given(WithoutLearning):
 
     def adding(self, iteration: int, crew: NDArray[np.intp]) -> Adds | None:
         """Return what adds the source's gradients of an iteration, if it adds those of all workers."""
-        source = self._source
-        if len(crew) < source.workers or not isinstance(source, Adding) or not source.adds:
+        source = self._adding
+        if source is None or len(crew) < self._source.workers or not source.adds:
             return None
         return partial(source.add, iteration)
 

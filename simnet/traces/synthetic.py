@@ -35,6 +35,7 @@ from __future__ import annotations
 
 import math
 import os
+from bisect import bisect_left
 from collections.abc import Iterator, Sequence
 from itertools import count, pairwise
 from statistics import NormalDist
@@ -285,7 +286,7 @@ class SyntheticSource:
     def _at(self, table: NDArray[np.float64], progress: float) -> NDArray[np.float64]:
         """Interpolate a table whose last axis goes over the knots."""
         knots = self.like.knots
-        after = int(np.searchsorted(knots, progress))
+        after = bisect_left(knots, progress)
         if after == 0 or after == len(knots):
             return table[..., min(after, len(knots) - 1)]
         weight = (progress - knots[after - 1]) / (knots[after] - knots[after - 1])
