@@ -302,6 +302,23 @@ def test_flows_that_leave_in_any_order_leave_what_they_had_to_those_that_stay_an
             assert {sharing.rate(one) for one in present} <= {12.0 / max(1, len(present))}
 
 
+@pytest.mark.parametrize("seed", range(4))
+def test_flows_end_when_their_bytes_are_through_in_whatever_order_that_is(seed):
+    # Each alone on a link of 1 byte/s, and of more or less from 3 s on; one of them leaves.
+    draws = np.random.default_rng(seed)
+    nbytes, later = 0.25 * draws.permutation(np.arange(1, 25)), draws.choice([0.25, 1.0, 4.0], 24)
+    sharing = Sharing(lambda link, t: (1.0, 3.0) if t < 3 else (later[link], math.inf), 24, 1)
+    for flow in range(24):
+        sharing.join(flow, (flow,), nbytes[flow], math.inf, 0.0)
+    sharing.leave(5, 0.0)
+    sharing.settle(0.0)
+    ended = {}
+    while (now := sharing.next_event()) < math.inf:
+        ended |= dict.fromkeys(sharing.settle(now), now)
+    expected = np.where(nbytes <= 3, nbytes, 3 + (nbytes - 3) / later)
+    assert ended == {flow: expected[flow] for flow in range(24) if flow != 5}
+
+
 CHANGES = (0.0, 1.0, 1.75, 4.0, 7.0)
 
 
