@@ -99,9 +99,10 @@ def test_first_iterations_of_a_replicated_model_are_its_own(tmp_path: Path) -> N
     assert len(set(others)) == 1
 
 
-def test_what_workers_do_adds_up_to_each_iteration(tmp_path: Path) -> None:
+@pytest.mark.parametrize("network", [{}, {"weather": WEATHER}], ids=["constant", "changing"])
+def test_what_workers_do_adds_up_to_each_iteration(tmp_path: Path, network: dict[str, object]) -> None:
     job = {"compute": {"spread": 0.2, "straggle": {"probability": 0.3, "slowdown": 2.0}}}
-    run = load(scenario(tmp_path, {"as": "fsdp2"}, job=job, network={"weather": WEATHER})).build()
+    run = load(scenario(tmp_path, {"as": "fsdp2"}, job=job, network=network)).build()
     result = one(run)
     each = result.workers
     assert len(each) == 4 * STEPS

@@ -11,6 +11,7 @@ from typer.testing import CliRunner
 
 from simnet.base.errors import InputError
 from simnet.cli import app
+from simnet.commands.step import Around
 from simnet.costs.models import Layer, model
 from simnet.network import Network
 from simnet.parallel import Limits, fsdp2, time_step, units, zero
@@ -86,6 +87,7 @@ def test_options_are_those_of_the_functions() -> None:
         ({"given": ["replicas"]}, "--option: must be"),
         ({"given": ["replicas=two"]}, "--option: replicas must be a whole number >= 1, got 'two'"),
         ({"compute": "fast"}, "--compute: "),
+        ({"memory": "much"}, "--memory: "),
         ({"algorithms": ["all_gather=rng"]}, "--algorithm: there is no all_gather 'rng': did you mean 'ring'"),
         ({"workers": 8}, "--workers: the network has places for 4 workers only"),
     ],
@@ -95,6 +97,34 @@ def test_what_is_wrong_is_told_with_the_option(words: dict[str, object], says: s
     asked = {"model": "gpt2", "sharding": "fsdp2", "workers": 4, **words}
     with pytest.raises(InputError, match=re.escape(says)):
         timed(asked.pop("model"), asked.pop("sharding"), asked.pop("workers"), lambda: place, **asked)  # type: ignore[arg-type]
+
+
+def test_parallelism_around_a_step_has_options_of_its_own() -> None:
+    own = Around(tensor_parallel=2, pipeline=2, experts=4, expert_parallel=2, microbatches=2, tokens=64)
+    asked = own.options(["order=gpipe"])
+    found = planned_of(model("gpt2"), "ddp", 8, asked)
+    assert {call.group: call.ranks for call in found.graph.calls} == {
+        "tensor": 2, "expert": 2, "world": 2, "stage 0 to 1": 2, "stage 1 to 0": 2,
+    }  # fmt: skip
+    with pytest.raises(InputError, match="--pipeline: is given by --option, too"):
+        own.options(["pipeline=2"])
+    words = ("--model", "gpt2", "--sharding", "ddp", "--workers", "2", "--pipeline", "2", "--tokens", "64")
+    figures = json.loads(told(*words, "--json"))
+    assert [call["unit"] for call in figures["calls"]] == ["activations", "gradients"]
+    # What each computes is its share of the whole.
+    assert figures["compute_s"] < model("gpt2").compute
+    assert "each stage by its entries" in told(*words)
+
+
+def test_it_is_told_whether_a_step_fits_a_device() -> None:
+    words = ("--model", "gpt2", "--sharding", "ddp", "--workers", "2")
+    # Parameters, gradients and buckets, and two moments.
+    needed = 5 * 4 * model("gpt2").parameters
+    for limit, fits in ((needed, True), (needed - 1, False)):
+        figures = json.loads(told(*words, "--memory", f"{limit} B", "--json"))
+        assert (figures["memory_B"]["peak"], figures["memory_limit_B"], figures["fits"]) == (needed, limit, fits)
+    assert "It does not fit the 1 GB of a device." in told(*words, "--memory", "1 GB")
+    assert "It fits the 16 GB of a device." in told(*words, "--memory", "16 GB")
 
 
 def test_several_steps_are_told_by_their_percentiles() -> None:
