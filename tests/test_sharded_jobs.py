@@ -19,6 +19,7 @@ from simnet.costs.models import Layer, model
 from simnet.job import Checkpoint, PolicyResult, run_policy
 from simnet.parallel import fsdp2, time_step, units
 from simnet.scenario import Run, load
+from simnet.scenario.identity import identity
 from simnet.scenario.runner import results_of
 from simnet.studies.step import timed
 from simnet.studies.timing import in_scenario
@@ -122,11 +123,13 @@ def test_what_workers_do_adds_up_to_each_iteration(tmp_path: Path, network: dict
             assert lasted[what] == pytest.approx(row[f"{what}_s"], rel=1e-9)
 
 
-def test_an_interrupted_job_resumes_to_the_same_bytes(tmp_path: Path) -> None:
+@pytest.mark.parametrize("network", [{}, {"weather": WEATHER}], ids=["constant", "changing"])
+def test_an_interrupted_job_resumes_to_the_same_bytes(tmp_path: Path, network: dict[str, object]) -> None:
     class KilledError(Exception):
         """Stands for the end of the process."""
 
-    run = load(scenario(tmp_path, {"as": "ddp"}, network={"weather": WEATHER})).build()
+    job = {"iterations": 8, "compute": {"mean": "33 ms"}}
+    run = load(scenario(tmp_path, {"as": "ddp"}, network=network, job=job)).build()
     (name, policy), whole = next(iter(run.policies.items())), one(run)
     checkpoint = Checkpoint(tmp_path / "c.safetensors", "a", every=0.0)
 
@@ -168,6 +171,12 @@ def test_a_job_is_driven_by_traces(tmp_path: Path) -> None:
     rows = one(run).iterations
     assert rows["iteration_s"].to_numpy() == pytest.approx(alone.duration, rel=1e-9)
     assert rows["compute_s"].to_numpy() == pytest.approx(6 * 50e-6, rel=1e-9)
+    before = identity(load(tmp_path / "sharded.yaml"), "rows")
+    assert before == identity(load(tmp_path / "sharded.yaml"), "rows")
+    # Results of other traces of the same name are others.
+    as_traces(tmp_path, step, [60] * len(step.nodes))
+    assert before != identity(load(tmp_path / "sharded.yaml"), "rows")
+    as_traces(tmp_path, step, [50] * len(step.nodes))
     slower = one(load(tmp_path / "sharded.yaml", ["job.compute.slow={'2': 3.0}"]).build()).workers
     assert slower["compute_s"].iloc[2] == pytest.approx(18 * 50e-6, rel=1e-9)
 
