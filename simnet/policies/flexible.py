@@ -60,6 +60,7 @@ class Flexible:
         self.probe_bytes = bounded(probe_bytes, Size, "probe_bytes")
         self.probe_times = whole(probe_times, "probe_times", 1)
         self._costs = [closed_form(candidate) for candidate in self.candidates]
+        self._probe: Schedule | None = None
         self.reset()
 
     def reset(self) -> None:
@@ -69,12 +70,16 @@ class Flexible:
 
     def measures(self, context: PolicyContext) -> Schedule | None:
         """Return the messages by which workers measure the links before an iteration; None where they do not."""
-        workers = np.arange(len(context.placement))
-        if not self.probe_bytes or workers.size < 2 or context.iteration % self.decide_every:
+        count = len(context.placement)
+        if not self.probe_bytes or count < 2 or context.iteration % self.decide_every:
             return None
-        lengths = [_SHORT] * self.probe_times + [self.probe_bytes] * self.probe_times
-        shifts = [Round(workers, np.roll(workers, -1), nbytes, phase="probe") for nbytes in lengths]
-        return Schedule(workers.size, shifts).concat(allreduce_ring(workers.size, _FOUND).in_phase("probe"))
+        # The same one again, which the network knows then.
+        if self._probe is None or self._probe.n_ranks != count:
+            workers = np.arange(count)
+            lengths = [_SHORT] * self.probe_times + [self.probe_bytes] * self.probe_times
+            shifts = [Round(workers, np.roll(workers, -1), nbytes, phase="probe") for nbytes in lengths]
+            self._probe = Schedule(count, shifts).concat(allreduce_ring(count, _FOUND).in_phase("probe"))
+        return self._probe
 
     def measured(self, context: PolicyContext, ends: Sequence[float]) -> None:
         """Learn nothing: what the messages find is what the monitor sees, but for its noise."""

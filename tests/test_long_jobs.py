@@ -1,0 +1,72 @@
+"""Long jobs: what a job holds does not grow with its iterations: its rows lie in files, and its checkpoint is short."""
+
+import gc
+import itertools
+import math
+import os
+import sys
+
+import pytest
+
+from jobs import AG, DENSE, RING, Source, job_on, star
+from simnet.advise import Advised
+from simnet.advise import policy as advice
+from simnet.job import Checkpoint, Compute, LocalSteps, row_file, run_policy
+from simnet.job.elastic import Churn
+from simnet.network import max_plus, recurring
+from simnet.policies import Fixed, Flexible, Monitor
+from simnet.strategies import SGD
+
+COMING_AND_GOING = {
+    "churn": Churn(stay=0.05, away=0.02),
+    "strategy": LocalSteps("dataparallel", {"inner": SGD(0.1)}, 1, math.inf),
+}
+JOBS = {
+    "fixed": ({}, lambda: Fixed(AG)),
+    "probes in the job": ({}, lambda: Flexible([AG, RING], Monitor(every=0.0), probe_bytes=100.0)),
+    "advised": ({}, lambda: Advised([AG, DENSE])),
+    "workers come and go": (COMING_AND_GOING, lambda: Fixed(DENSE)),
+}
+HELD, WINDOW = 400, 50
+
+
+@pytest.fixture(autouse=True)
+def _full_soon(monkeypatch):
+    """Have little of all that is kept up to a limit."""
+    for module, name, most in (
+        (row_file, "_HELD", HELD),
+        (advice, "_REMEMBERED", 4),
+        (max_plus, "_SHORTS", 4),
+        (recurring, "_MOST_SCHEDULES", 4),
+    ):
+        monkeypatch.setattr(module, name, most)
+    monkeypatch.setattr(os, "fsync", lambda file: None)
+
+
+def run(name, iterations, path, every, progress):
+    changes, policy = JOBS[name]
+    job = job_on(star(2), 2, iterations, source=Source(2, (10,)), compute=Compute(0.01, spread=0.1), **changes)
+    run_policy(job, "p", policy(), checkpoint=Checkpoint(path, "it", every=every), progress=progress)
+
+
+@pytest.mark.parametrize("name", JOBS)
+def test_a_job_holds_no_more_objects_from_iteration_to_iteration(name, tmp_path):
+    objects = []
+
+    def progress(done):
+        if done >= 200 and done % WINDOW == 0:
+            gc.collect()
+            objects.append(sys.getallocatedblocks())
+
+    run(name, 351, tmp_path / "a", 1e9, progress)
+    # Least in one of the windows, as in others something may be loaded. If each iteration left one, it would be these.
+    more = [later - earlier for earlier, later in itertools.pairwise(objects)]
+    assert len(more) == 3
+    assert min(more) < 0.9 * WINDOW
+
+
+@pytest.mark.parametrize("name", JOBS)
+def test_a_checkpoint_is_as_long_at_the_end_of_a_job_as_at_its_beginning(name, tmp_path):
+    path, sizes = tmp_path / "a", []
+    run(name, 60, path, 0, lambda done: sizes.append(path.stat().st_size))
+    assert max(sizes[40:]) < max(sizes[20:40]) + HELD
