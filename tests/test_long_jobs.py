@@ -27,7 +27,7 @@ JOBS = {
     "advised": ({}, lambda: Advised([AG, DENSE])),
     "workers come and go": (COMING_AND_GOING, lambda: Fixed(DENSE)),
 }
-HELD, WINDOW = 400, 50
+HELD, WINDOW = 400, 100
 
 
 @pytest.fixture(autouse=True)
@@ -54,15 +54,16 @@ def test_a_job_holds_no_more_objects_from_iteration_to_iteration(name, tmp_path)
     objects = []
 
     def progress(done):
-        if done >= 200 and done % WINDOW == 0:
+        # Before that, Python and numpy keep what they have come across for the first time.
+        if done >= 300 and done % WINDOW == 0:
             gc.collect()
             objects.append(sys.getallocatedblocks())
 
-    run(name, 351, tmp_path / "a", 1e9, progress)
-    # Least in one of the windows, as in others something may be loaded. If each iteration left one, it would be these.
+    run(name, 501, tmp_path / "a", 1e9, progress)
     more = [later - earlier for earlier, later in itertools.pairwise(objects)]
-    assert len(more) == 3
-    assert min(more) < 0.9 * WINDOW
+    assert len(more) == 2
+    # In one of the windows something may be loaded. In both there were a window more if each iteration left an object.
+    assert min(more) < 0.75 * WINDOW
 
 
 @pytest.mark.parametrize("name", JOBS)
