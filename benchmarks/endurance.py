@@ -2,7 +2,7 @@
 
     python benchmarks/endurance.py scenarios [--count 200]
     python benchmarks/endurance.py resumes [--count 20]
-    python benchmarks/endurance.py workers [--cells 40] [--every 2 | --seconds 60]
+    python benchmarks/endurance.py workers [--cells 40 --iterations 10] [--every 2 | --seconds 60]
     python benchmarks/endurance.py iterations [--count 1000000 --every 50000] [--out FOLDER]
     python benchmarks/endurance.py changes [--minutes 5]
 
@@ -69,6 +69,7 @@ def main() -> None:
     workers.add_argument("--every", type=int, default=2)
     workers.add_argument("--seconds", type=float)
     workers.add_argument("--cells", type=int, default=40)
+    workers.add_argument("--iterations", type=int, default=10)
     iterations = what.add_parser("iterations")
     iterations.add_argument("--count", type=int, default=1_000_000)
     iterations.add_argument("--every", type=int, default=50_000)
@@ -192,7 +193,7 @@ def lose_workers(given: argparse.Namespace) -> list[str]:
         "--param",
         f"seed={seeds}",
         "--set",
-        "job.iterations=10",
+        f"job.iterations={given.iterations}",
         "--quiet",
         "--out",
     ]
