@@ -32,6 +32,8 @@ SLOW = {
     "compare sharded_nodes --set job.iterations=4 --workers 4",
     "reproduce --devices",
     "reproduce --fast --check",
+    "reproduce gain-1-bit-adam gain-0-1-adam gain-zero-pp gain-sdp4bit gain-loco",
+    "reproduce gain-arc-top-k gain-omnireduce gain-thc",
     "reproduce intellect-1 covenant-72b opendiloco-1b streaming-table-1 eager-table-5",
     "run fluctuating_wan",
     "run fluctuating_wan --seeds 10",

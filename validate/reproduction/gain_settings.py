@@ -1,7 +1,8 @@
 """What is stated of published gains of sharded training and newer compressors, and what is taken for the rest.
 
-All of it was written, and is in the history of this file, before anything was simulated. `STATED` says it in words, with
-what bytes over rates alone make of it in brackets; the ranges are the same in figures.
+All of it was written, and is in the history of this file, before anything was simulated, though with the published
+values known. `STATED` says it in words, with what bytes over rates alone make of it in brackets; the ranges are the
+same in figures.
 
 References
 ----------
@@ -33,7 +34,7 @@ V100_FLOPS = Range(39e12, 50e12, 64e12)
 """Operations per second of a V100 in mixed precision: of Megatron-LM (arXiv 1909.08053), and DeepSpeed's record."""
 
 A100_FLOPS = Range(105.8e12, 119e12, 133.3e12)
-"""Of an A100 in bfloat16: what the authors of SDP4Bit measured with 32 microbatches a step, when exchanges are small."""
+"""Of an A100 in bfloat16: as the authors of SDP4Bit measured with 32 microbatches, when exchanges weigh little."""
 
 NODE_BANDWIDTH = {"V100": Range(12.2e9, 150e9, 150e9), "A100": Range(300e9, 300e9, 300e9)}
 """Of a GPU in its node [byte/s]: PCIe 3 as measured, or NVLink."""
@@ -78,8 +79,8 @@ STATED = (
         "bfloat16; groups of 2,048 and 128",
         "cards (100 or 200 Gbit/s a node), sequences (1,024 or 2,048 tokens), computing (6 operations an entry and "
         "token at 106 to 133 TFLOP/s a GPU), latency (0 to 5 us), overlap (none, the default of the time), what "
-        "quantising takes (nothing), communication of tensor parallelism (none; within a node). Of H800 with InfiniBand "
-        "the links are not known. [2.4 to 5.2 times, the larger models more]",
+        "quantising takes (nothing), communication of tensor parallelism (none; within a node). Of H800 with "
+        "InfiniBand the links are not known. [2.4 to 5.2 times, the larger models more]",
     ),
     Stated(
         "LoCo (2407.04480, abstract)",
@@ -90,8 +91,9 @@ STATED = (
     ),
     Stated(
         "ARC-Top-K (2510.26709, Table V)",
-        "LLaMA of 60 million to 1 billion on 4 A100 of 40 GB without links between GPUs, one sequence a GPU, ratio 0.2, "
-        "times of the dense steps (0.147 to 3.085 s); up to 60.7 % less; code: r 4, 256 tokens, fp32, one call a tensor",
+        "LLaMA of 60 million to 1 billion on 4 A100 of 40 GB without links between GPUs, one sequence a GPU, ratio "
+        "0.2, times of the dense steps (0.147 to 3.085 s); up to 60.7 % less; code: r 4, 256 tokens, fp32, one call a "
+        "tensor",
         "computing (nothing, to 9.75 TFLOP/s, half of an A100's peak in fp32), links (what the rest of the dense step "
         "means, 2.6 to 2.8 GB/s with 1 billion: an input), kernels (none, to those of a100-torch2.6), no overlap. "
         "[A fifth of the bytes and the sketch: 74 to 80 % less, more than published]",
@@ -100,9 +102,9 @@ STATED = (
         "OmniReduce (SIGCOMM 2021, guide to the artifact)",
         "8 workers and 8 aggregators, blocks of 256, 10 or 100 Gbit/s; tensors of 100 MB of which 1 to 100 % are not "
         "zero",
-        "how many blocks of the six models are empty, and computing (none: the exchange alone); aggregators are workers "
-        "here; latency (5 to 50 us); blocks that are not empty (1 to 100 %, each worker its own). [2 / (d + u): 1 to 22 "
-        "times, so that nothing can fail; 8.2 needs some 3 % of the blocks, 1.4 to 2.9 need 10 to 50]",
+        "how many blocks of the six models are empty, and computing (none: the exchange alone); aggregators are "
+        "workers here; latency (5 to 50 us); blocks that are not empty (1 to 100 %, each worker its own). [2 / (d + "
+        "u): 1 to 22 times, so that nothing can fail; 8.2 needs some 3 % of the blocks, 1.4 to 2.9 need 10 to 50]",
     ),
     Stated(
         "THC (2302.08545, abstract)",

@@ -7,7 +7,9 @@ import textwrap
 from collections.abc import Iterable, Mapping, Sequence
 
 from simnet.validate.reproduction import KINDS, MISSING, REPRODUCTIONS, Reproduction, Row, outcome
+from simnet.validate.reproduction.gain_settings import STATED as STATED_OF_GAINS
 from simnet.validate.reproduction.published_runs import STATED
+from simnet.validate.reproduction.table import Interval, value
 from simnet.validate.reproduction.under_devices import Column, rows
 
 _HEAD = """\
@@ -57,6 +59,24 @@ simnet reproduce nccl-sockets        # the same at other rates, and what was mea
 |---|---|---|
 """
 
+_GAINS = """\
+
+## Published gains: what is stated, and what is assumed
+
+All of it but the published values themselves was written before anything was simulated; what came out stands under the
+names below. Ours are under what is assumed in between, and in brackets from one end of what is not stated to the other.
+The sign is right where all of the interval is a gain, too. Bytes alone say beforehand what to expect, in brackets.
+
+```sh
+simnet reproduce gain-1-bit-adam gain-0-1-adam gain-zero-pp gain-sdp4bit gain-loco
+simnet reproduce gain-arc-top-k gain-omnireduce gain-thc
+simnet run thc_vgg16
+```
+
+| gain | stated | not stated, and what is taken |
+|---|---|---|
+"""
+
 _DEVICES = """\
 
 ## Under each device profile
@@ -75,24 +95,10 @@ _MISSING = """\
 
 """
 
+_NO_GAIN = {"x": 1.0, "%": 0.0}
+
 _FULL = 12
 """Sections of up to so many values show all of them, and sections without tolerances."""
-
-
-def value(given: float | str) -> str:
-    """Return a value as text, to five digits.
-
-    Examples
-    --------
-    >>> value(1234567.0), value(0.0123456), value(3.0), value("AG")
-    ('1,234,567', '0.012346', '3', 'AG')
-    """
-    if isinstance(given, str):
-        return given
-    number = float(given)
-    if number == round(number) and abs(number) < 1e15:
-        return f"{number:,.0f}"
-    return f"{number:,.2f}" if abs(number) >= 1000 else f"{number:.5g}"
 
 
 def error(row: Row) -> str:
@@ -125,7 +131,7 @@ def tolerance(row: Row) -> str:
     if row.relation != "=":
         return "at most" if row.relation == "<=" else "at least"
     if row.tolerance == 0:
-        return "equal"
+        return "inside" if isinstance(row.ours, Interval) else "equal"
     return f"{row.tolerance:g} {row.unit}".rstrip() if row.absolute else f"{100 * row.tolerance:g} %"
 
 
@@ -137,7 +143,7 @@ def worst(rows: Sequence[Row]) -> str:
     if row.relation != "=":
         return "bounds hold" if outcome(rows).passed == outcome(rows).judged else f"{error(row)} ({tolerance(row)})"
     limit = tolerance(row)
-    return error(row) if limit in ("-", "equal") or row.error == 0 else f"{error(row)} ({limit})"
+    return error(row) if limit in ("-", "equal", "inside") or row.error == 0 else f"{error(row)} ({limit})"
 
 
 def section(one: Reproduction, rows: Sequence[Row] | None) -> str:
@@ -166,7 +172,11 @@ def _wrapped(text: str, indent: str = "") -> str:
 def cells(row: Row) -> tuple[str, ...]:
     """Return what a table says of a row: value, published, ours, unit, error, tolerance, verdict."""
     passes = {True: "pass", False: "outside" if row.beyond else "FAIL", None: "-"}[row.passes]
-    return row.what, value(row.published), value(row.ours), row.unit, error(row), tolerance(row), passes
+    ours = value(row.ours)
+    if isinstance(row.ours, Interval) and isinstance(row.published, Interval):
+        sign = row.ours.sign(row.published, _NO_GAIN[row.unit])
+        ours += f", sign {sign}" if sign != "none" else ""
+    return row.what, value(row.published), ours, row.unit, error(row), tolerance(row), passes
 
 
 def _line(row: Row) -> str:
@@ -196,6 +206,11 @@ def runs() -> str:
     return _RUNS + "".join(f"| {' | '.join(one)} |\n" for one in STATED)
 
 
+def gains() -> str:
+    """Return the section of what is stated of published gains, and what is not."""
+    return _GAINS + "".join(f"| {' | '.join(one)} |\n" for one in STATED_OF_GAINS)
+
+
 def page(found: Mapping[str, Sequence[Row] | None], columns: Sequence[Column]) -> str:
     """Return the page of reproductions.
 
@@ -210,7 +225,7 @@ def page(found: Mapping[str, Sequence[Row] | None], columns: Sequence[Column]) -
     text = _HEAD + "\n".join(lines) + "\n" + _SUMMARY
     text += "| name | published | values | kind | within tolerance | status | worst |\n|---|---|---|---|---|---|---|\n"
     text += "".join(summary_line(REPRODUCTIONS[name], rows) + "\n" for name, rows in found.items())
-    text += runs()
+    text += runs() + gains()
     text += under_devices(columns) if columns else ""
     text += _MISSING + "| paper | what | why |\n|---|---|---|\n"
     text += "".join(f"| {one.paper} | {one.what} | {one.why} |\n" for one in MISSING)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import inspect
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal, NamedTuple, TypeAlias
@@ -16,7 +16,7 @@ from typing import Literal, NamedTuple, TypeAlias
 import pandas as pd
 
 Relation: TypeAlias = Literal["=", "<=", ">="]
-Kind: TypeAlias = Literal["timed", "formula", "exact", "bound", "claim", "orientation"]
+Kind: TypeAlias = Literal["timed", "formula", "exact", "bound", "claim", "gain", "orientation"]
 
 KINDS: dict[Kind, str] = {
     "timed": "the paper presents the values as measured, or read off its figures",
@@ -25,12 +25,83 @@ KINDS: dict[Kind, str] = {
     "exact": "counts and bytes, which are equal or wrong",
     "bound": "published bounds, which simnet's messages keep or not",
     "claim": "what a paper promises in words, and its code by its constants; no number was published",
+    "gain": "a published gain, as a rule the best of several settings; ours is an interval, from one end of what is "
+    "not stated to the other, and the published value is inside or not",
     "orientation": "the setting of the published value is not known well enough for an error to mean something",
 }
 """What agreement means."""
 
 # Bounds hold but for what rounding adds.
 _ROUNDING = 1e-9
+
+
+class Interval(NamedTuple):
+    """From where to where a value is.
+
+    Parameters
+    ----------
+    low, high : float
+        Its ends.
+    middle : float or None
+        What it is under what is assumed in between; None if only the ends are known, as of published ranges.
+    """
+
+    low: float
+    high: float
+    middle: float | None = None
+
+    @classmethod
+    def around(cls, middle: float, others: Iterable[float]) -> Interval:
+        """Return the interval of a value under what is assumed in between, and of others at the ends.
+
+        Parameters
+        ----------
+        middle : float
+            The value in between.
+        others : iterable of float
+            The others.
+        """
+        found = [middle, *others]
+        return cls(min(found), max(found), middle)
+
+    def outside(self, published: Interval) -> float:
+        """Return the part by which a published range lies above the interval, or, negative, below it; 0 inside.
+
+        Parameters
+        ----------
+        published : Interval
+            The range.
+
+        Examples
+        --------
+        >>> Interval(2.0, 4.0).outside(Interval(2.5, 3.0)), Interval(2.0, 4.0).outside(Interval(1.0, 1.0))
+        (0.0, -0.5)
+        """
+        if published.high > self.high:
+            return published.high / self.high - 1
+        return min(published.low / self.low - 1, 0.0)
+
+    def sign(self, published: Interval, none: float) -> str:
+        """Say whether the sign of a published gain is right: right, wrong, or open; none if none was published.
+
+        Parameters
+        ----------
+        published : Interval
+            The gain.
+        none : float
+            What is no gain.
+
+        Examples
+        --------
+        >>> [Interval(*ends).sign(Interval(2.0, 2.0), 1.0) for ends in ((1.1, 3.0), (0.9, 1.2), (0.5, 0.9))]
+        ['right', 'open', 'wrong']
+        """
+        if published.low <= none <= published.high:
+            return "none"
+        above = published.low > none
+        if self.low > none or self.high < none:
+            return "right" if (self.low > none) == above else "wrong"
+        return "open"
 
 
 class Row(NamedTuple):
@@ -40,10 +111,10 @@ class Row(NamedTuple):
     ----------
     what : str
         Which value of the figure or table.
-    published : float or str
+    published : float, str or Interval
         As published; a name where a choice was published.
-    ours : float or str
-        What simnet finds.
+    ours : float, str or Interval
+        What simnet finds; of an interval the published value, an interval too, is to be inside.
     unit : str
         Of both.
     tolerance : float or None
@@ -64,8 +135,8 @@ class Row(NamedTuple):
     """
 
     what: str
-    published: float | str
-    ours: float | str
+    published: float | str | Interval
+    ours: float | str | Interval
     unit: str
     tolerance: float | None
     absolute: bool = False
@@ -74,11 +145,18 @@ class Row(NamedTuple):
 
     @property
     def error(self) -> float:
-        """By how much the published value exceeds ours; of names 0 if they are the same, else 1, or nan to look at."""
+        """By how much the published value exceeds ours; of names 0 if they are the same, else 1, or nan to look at.
+
+        Of intervals it is by how much the published one is outside.
+        """
         if isinstance(self.published, str) or isinstance(self.ours, str):
             if self.tolerance is None:
                 return math.nan
             return float(self.published != self.ours)
+        if isinstance(self.published, Interval) or isinstance(self.ours, Interval):
+            assert isinstance(self.published, Interval)
+            assert isinstance(self.ours, Interval)
+            return self.ours.outside(self.published)
         published, ours = float(self.published), float(self.ours)
         if self.absolute or published == ours:
             return published - ours
@@ -230,6 +308,34 @@ def outcome(rows: Sequence[Row]) -> Outcome:
     worst = max(numbers, key=lambda row: row.excess / (row.tolerance or 1), default=None)
     passed, beyond = (sum(one) for one in ([row.passes is True for row in judged], [row.beyond for row in judged]))
     return Outcome(len(rows), len(judged), passed, beyond, worst)
+
+
+def value(given: float | str | Interval) -> str:
+    """Return a value as text, to five digits, of intervals to three.
+
+    Parameters
+    ----------
+    given : float, str or Interval
+        The value.
+
+    Examples
+    --------
+    >>> value(1234567.0), value(0.0123456), value(3.0), value("AG")
+    ('1,234,567', '0.012346', '3', 'AG')
+    >>> value(Interval(2.0, 3.0)), value(Interval(2.0, 3.0, 2.25))
+    ('2 to 3', '2.25 (2 to 3)')
+    """
+    if isinstance(given, str):
+        return given
+    if isinstance(given, Interval):
+        if given.low == given.high:
+            return f"{given.low:.3g}"
+        ends = f"{given.low:.3g} to {given.high:.3g}"
+        return ends if given.middle is None else f"{given.middle:.3g} ({ends})"
+    number = float(given)
+    if number == round(number) and abs(number) < 1e15:
+        return f"{number:,.0f}"
+    return f"{number:,.2f}" if abs(number) >= 1000 else f"{number:.5g}"
 
 
 def as_frame(rows: Sequence[Row]) -> pd.DataFrame:
