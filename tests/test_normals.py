@@ -2,6 +2,7 @@
 
 import importlib
 import json
+from hashlib import blake2b
 
 import numpy as np
 import pytest
@@ -18,6 +19,13 @@ SOURCE = importlib.import_module("simnet.traces.synthetic")
 
 def bits(values):
     return values.view(np.uint32)
+
+
+@pytest.mark.parametrize("seed", [0, 7, 2**32 - 1, 2**32, 2**64 + 3, np.int64(2**40)])
+def test_a_stream_is_that_of_the_seed_and_of_the_words_of_its_name(seed):
+    words = np.frombuffer(blake2b(b"'jitter'\x1f3", digest_size=16).digest(), dtype="<u4").tolist()
+    expected = np.random.default_rng(np.random.SeedSequence([int(seed), *words]))
+    assert np.array_equal(stream(seed, "jitter", 3).random(9), expected.random(9))
 
 
 @pytest.mark.parametrize("sizes", [(3_000_000,), (1, 2, 4093, 1, 8192, 5000, 3), (4096, 4096, 1), (63, 64, 65) * 99])
