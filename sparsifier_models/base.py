@@ -605,8 +605,8 @@ class Sparsifier(ABC):
         residual_norm = np.sqrt(kept)
         density, selected = exchange.union / self.parameters, int(exchange.selected.sum())
         entries = np.zeros(self.workers)
-        for kernel in (one for kernel in exchange.kernels for one in kernel.passes):
-            entries += kernel.launches * kernel.segments * np.asarray(kernel.entries, dtype=np.float64)
+        for one in [one for kernel in exchange.kernels for one in kernel.passes]:
+            entries += one.launches * one.segments * np.asarray(one.entries, dtype=np.float64)
         return {
             "density": density,
             "density_error": abs(density - self.density),
