@@ -130,6 +130,13 @@ class TestCalls:
                 found = simulated_on.time(messages_of(name, algorithm, 8, size)).duration
                 assert found == pytest.approx(predicted, rel=1e-9), (name, size)
 
+    @pytest.mark.parametrize("network", [STAR, NODES])
+    def test_that_are_shorter_than_their_messages_on_the_links_of_the_file_draw_these_down(self, network):
+        model = cluster(1e-6, 1e-9, network=network, names=("all_reduce",))
+        nodes = network.get("multi_gpu_nodes", {}).get("nodes")
+        found = simulation(model).time(messages_of("all_reduce", "ring", 8, 256.0)).duration
+        assert found == pytest.approx(model.predict("all_reduce", 8, 256.0, nodes=nodes).seconds, rel=1e-9)
+
     def test_of_unequal_contributions_take_longer_than_of_equal_ones(self):
         network = simulation(cluster(seconds_per_byte=1e-9))
         equal = network.time(collectives.allgatherv_ring([1e6] * 8)).duration
