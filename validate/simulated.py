@@ -18,15 +18,11 @@ from simnet.base.arrays import Ranks
 from simnet.base.errors import InputError
 from simnet.calibration import CalibratedCostModel, CalibratedSoftware, Curve, Setting, calibrate, curves_of, systems
 from simnet.calibration.crossval import FOLDS, folds, without_ranks
+from simnet.calibration.jitter import MOST_RANKS, algorithm_of, messages_of
 from simnet.calibration.software import eager_measured, stack_measured
 from simnet.calibration.topology_links import Placement, links
-from simnet.collectives import registry
 from simnet.network import Network
-from simnet.schedule import Schedule
 from simnet.validate.evaluation import kept_without
-
-MOST_RANKS = 64
-"""The most ranks that are simulated; an all-to-all of thousands has millions of messages."""
 
 SIMULATED = ("predicted", "simulated", "links")
 """Columns: by the cost model, by simulation with its curves, and by simulation on its links alone."""
@@ -49,7 +45,7 @@ def simulated(rows: pd.DataFrame, split: str) -> pd.DataFrame:
     """
     found = []
     for name, part in systems(rows).items():
-        curves = [one for one in curves_of(part) if one.setting.ranks > 1 and _schedule(one.setting, 1.0) is not None]
+        curves = [one for one in curves_of(part) if one.setting.ranks > 1 and messages_of(one.setting, 1.0) is not None]
         for kept, held in _SPLITS[split](curves):
             found += [
                 table.assign(system=name) for table in _compared(kept, held, stack_measured(part), eager_measured(part))
@@ -124,7 +120,7 @@ def _compared(kept: Sequence[Curve], held: Sequence[Curve], stack: str, eager: b
         hosts = _hosts(setting, each)
         columns: dict[str, list[float]] = {name: [] for name in SIMULATED}
         for size in one.sizes.tolist():
-            schedule = _schedule(setting, size)
+            schedule = messages_of(setting, size)
             assert schedule is not None
             columns["predicted"].append(_predicted(model, setting, size))
             columns["simulated"].append(with_curves.time(schedule, placement=hosts).duration)
@@ -135,7 +131,7 @@ def _compared(kept: Sequence[Curve], held: Sequence[Curve], stack: str, eager: b
 def _predicted(model: CalibratedCostModel, setting: Setting, size: float) -> float:
     try:
         return model.fastest(
-            setting.collective, _algorithm(setting), setting.ranks, size, nodes=setting.nodes or None
+            setting.collective, algorithm_of(setting), setting.ranks, size, nodes=setting.nodes or None
         ).seconds
     except InputError:
         return math.nan
@@ -148,18 +144,3 @@ def _hosts(setting: Setting, each: int) -> Ranks:
         return ranks
     slots = -(-setting.ranks // (setting.nodes or -(-setting.ranks // each)))
     return np.asarray(ranks // slots * each + ranks % slots)
-
-
-def _algorithm(setting: Setting) -> str:
-    """Return the algorithm that a setting names, else the first that is known."""
-    known = [one.algorithm for one in registry.every() if one.operation == setting.collective and one.calibrated]
-    return next((name for name in (setting.algorithm.casefold(), "ring", *known) if name in known), "")
-
-
-def _schedule(setting: Setting, size: float) -> Schedule | None:
-    """Return the messages of a setting; None if there is no such collective."""
-    found = registry.known(setting.collective, _algorithm(setting))
-    if found is None or not found.ranks.among(setting.ranks):
-        return None
-    shared = setting.collective in ("all_gather", "alltoall")
-    return found.schedule(setting.ranks, size / setting.ranks if shared else size)

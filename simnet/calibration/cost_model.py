@@ -18,6 +18,7 @@ from simnet.base.errors import InputError, nearest
 from simnet.calibration.crossval import ModelChoice, choose, score
 from simnet.calibration.curves import Curve, Setting
 from simnet.calibration.intervals import bin_of, intervals
+from simnet.calibration.jitter import FittedJitter
 from simnet.calibration.platform import Platform
 from simnet.calibration.predictor import Basis, FittedCurve, Predictor, Within
 from simnet.calibration.specification import COLLECTIVES, HELD_OUT, SpecifiedStepModel, half_widths
@@ -98,6 +99,8 @@ class CalibratedCostModel:
         The transport stack of the library that was measured, of `simnet.network.STACKS`; empty if not known.
     eager : bool
         Whether its eager limit was raised above every message.
+    jitter : FittedJitter, optional
+        How its messages scatter; None if the measurements do not tell.
     """
 
     model: Predictor
@@ -111,6 +114,7 @@ class CalibratedCostModel:
     network: dict[str, dict[str, int | float]] | None = None
     stack: str = ""
     eager: bool = False
+    jitter: FittedJitter | None = None
 
     @property
     def platform(self) -> Platform | None:

@@ -22,6 +22,7 @@ from simnet.calibration.cost_model import CalibratedCostModel, specified
 from simnet.calibration.curve_models import FITS, Component, CurveModel, Mixture
 from simnet.calibration.curves import Setting
 from simnet.calibration.intervals import BINS
+from simnet.calibration.jitter import FittedJitter
 from simnet.calibration.platform import Platform, among, is_platform, load_platform, platform_names, refusal
 from simnet.calibration.predictor import Basis, FittedCurve, Interpolation, Predictor, Transfer
 from simnet.calibration.specification import specified as steps_of
@@ -144,6 +145,15 @@ class IntervalEntry(_Part):
     above: Annotated[list[_Width], Field(min_length=len(BINS), max_length=len(BINS))]
 
 
+class JitterEntry(_Part):
+    """The extra latency of each message, log-normal, and what it was fitted to."""
+
+    median: _Positive
+    sigma: Annotated[float, Field(ge=0, le=10, allow_inf_nan=False)]
+    settings: Annotated[int, Field(ge=1)]
+    repetitions: Annotated[int, Field(ge=1)]
+
+
 class CostModelFile(_Part):
     """The fabric file as it is written."""
 
@@ -154,6 +164,7 @@ class CostModelFile(_Part):
     network: dict[Literal["star", "multi_gpu_nodes"], dict[_Name, int | _NotNegative]] | None = None
     stack: Annotated[str, among("stack", ("", *STACKS))] = ""
     eager: bool = False
+    jitter: JitterEntry | None = None
     model: _Model
     across_ranks: Interpolation
     beyond_ranks: Interpolation = "blended"
@@ -193,7 +204,10 @@ def written(cost_model: CalibratedCostModel) -> str:
     except pydantic.ValidationError as error:
         raise refusal(error) from None
     text = "# A fabric calibrated by simnet; docs/calibration.md explains the fields. Units: s, byte.\n"
-    text += yaml_text(file.model_dump(mode="json", exclude_defaults=False), width=110)
+    fields = file.model_dump(mode="json", exclude_defaults=False)
+    if file.jitter is None:
+        del fields["jitter"]
+    text += yaml_text(fields, width=110)
     if len(text.encode()) > MAX_BYTES:
         size = f"{len(text.encode()) / 2**20:.0f} MiB, of which {MAX_BYTES // 2**20} are read"
         raise InputError(f"the fabric file would have {size}; --where takes some of the curves")
@@ -222,6 +236,7 @@ def _file_of(cost_model: CalibratedCostModel) -> CostModelFile:
         network=cost_model.network,  # type: ignore[arg-type]
         stack=cost_model.stack,
         eager=cost_model.eager,
+        jitter=None if cost_model.jitter is None else JitterEntry(**cost_model.jitter._asdict()),
         model=model.curve_model,
         across_ranks=model.interpolation,
         beyond_ranks=model.extrapolation,
@@ -313,6 +328,7 @@ def load_cost_model(path: str | Path) -> CalibratedCostModel:
         None if file.network is None else {str(name): dict(one) for name, one in file.network.items()},
         file.stack,
         file.eager,
+        None if file.jitter is None else FittedJitter(**file.jitter.model_dump()),
     )
 
 

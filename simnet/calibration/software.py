@@ -27,6 +27,7 @@ import numpy as np
 from simnet.base.arrays import Floats, Ranks
 from simnet.base.errors import InputError
 from simnet.calibration.cost_model import CalibratedCostModel, Prediction
+from simnet.calibration.jitter import messages_of, typical
 from simnet.collectives import registry
 from simnet.network import STACKS, Network, Stack
 from simnet.schedule import Call, Round, Schedule
@@ -90,6 +91,9 @@ class CalibratedSoftware:
         Its links, of as many nodes as are simulated.
     file : str
         What its file is called.
+    jitter : bool
+        Whether messages have the extra latencies that were fitted, which `simnet.network.jitter` draws: then calls are
+        shorter without, so that they take as long as predicted in the median.
 
     Examples
     --------
@@ -105,8 +109,16 @@ class CalibratedSoftware:
     (0.0005, 0.0005)
     """
 
-    def __init__(self, model: CalibratedCostModel, graph: nx.DiGraph[Any], file: str = "the calibration") -> None:
+    def __init__(
+        self,
+        model: CalibratedCostModel,
+        graph: nx.DiGraph[Any],
+        file: str = "the calibration",
+        *,
+        jitter: bool = False,
+    ) -> None:
         self.model, self.file = model, file
+        self._jitter = model.jitter if jitter else None
         network = model.network or {}
         self._per_node = int(network.get("multi_gpu_nodes", {}).get("gpus_per_node", 0))
         self.stack = stack_of(model)
@@ -171,6 +183,10 @@ class CalibratedSoftware:
     def _seconds(self, schedule: Schedule, hosts: Ranks) -> float:
         return self._idle.time(schedule, placement=hosts).duration
 
+    def _typical(self, schedule: Schedule) -> float:
+        """Return by how much longer a schedule takes in the median for extra latencies of its messages [s]."""
+        return 0.0 if self._jitter is None else typical(self._jitter, self.stack.cut(schedule))
+
     def _called(self, call: Call, rounds: Sequence[Round], n_ranks: int, hosts: Ranks) -> list[Round]:
         """Return the rounds of a call with its software."""
         ranks = _taking_part(rounds)
@@ -192,11 +208,11 @@ class CalibratedSoftware:
         prediction = self._known(call.operation, call.algorithm, hosts[ranks], call.nbytes).prediction
         if prediction is None:
             return _Fit(None, 1.0, 0.0, 0.0)
-        target = prediction.seconds
         if call.sizes is None:
             own = [Round(one.src, one.dst, one.nbytes, 0.0, one.phase) for one in rounds]
         else:
             own = self._by(call._replace(sizes=None), call.algorithm, ranks, n_ranks)
+        target = max(prediction.seconds - self._typical(Schedule(n_ranks, own)), 0.0)
         other = None
         if self._without_bytes(own, n_ranks, hosts) > target:
             quickest = {
@@ -206,6 +222,7 @@ class CalibratedSoftware:
             other = min(quickest, key=quickest.__getitem__, default=None)
             if other is not None:
                 own = self._by(call._replace(sizes=None), other, ranks, n_ranks)
+                target = max(prediction.seconds - self._typical(Schedule(n_ranks, own)), 0.0)
         share = self._share(own, n_ranks, hosts, target)
         scaled = _spread(own, n_ranks, ranks, _Fit(None, share, 0.0, 0.0))
         left = target - self._seconds(Schedule(n_ranks, scaled), hosts)
@@ -290,7 +307,7 @@ class CalibratedSoftware:
                     self._extra.clear()
                 prediction = self._known("sendrecv", "", hosts[ranks], nbytes).prediction
                 message = Schedule(n_ranks, [Round([ends[0]], [ends[1]], nbytes)])
-                takes = self._seconds(message, hosts)
+                takes = self._seconds(message, hosts) + self._typical(message)
                 self._extra[key] = 0.0 if prediction is None else max(prediction.seconds - takes, 0.0)
             changed[id(one)] = _changed(one, n_ranks, ranks, 1.0, self._extra[key])
         return changed[id(one)]
@@ -322,7 +339,10 @@ class CalibratedSoftware:
             latency = bare.path(0, int(places[-1]))[0]
             steps = min(costs) * latency * _TRIPS.get(self.stack.lets_go, 1)
             if steps > 0:
-                share = min(share, float(one.shape.at(np.array([one.smallest]))[0]) / steps)
+                messages = None if self._jitter is None else messages_of(setting, one.smallest)
+                room = float(one.shape.at(np.array([one.smallest]))[0])
+                room -= 0.0 if messages is None else self._typical(messages)
+                share = min(share, max(room, 0.0) / steps)
         if share == 1.0:
             return graph
         drawn = graph.copy()

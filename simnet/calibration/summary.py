@@ -17,11 +17,12 @@ from simnet.calibration.cost_model import CalibratedCostModel, calibrate
 from simnet.calibration.cost_model_file import written
 from simnet.calibration.crossval import MIXTURE, HeldOut, ModelChoice, choose
 from simnet.calibration.curves import chosen_rows, curves_of, differing
+from simnet.calibration.jitter import LEAST, fit, repeated
 from simnet.calibration.predictor import Basis
 from simnet.calibration.readers.facts import Facts, always
 from simnet.calibration.readers.folders import read_logs
 from simnet.calibration.readers.tables import Problem
-from simnet.calibration.software import eager_measured, stack_measured
+from simnet.calibration.software import eager_measured, stack_measured, stack_of
 from simnet.calibration.step_model import PARAMETERS, undetermined
 from simnet.calibration.topology_links import FittedLinks, Placement, links, on_nodes
 
@@ -52,6 +53,8 @@ class Calibration:
         The network that is in the file.
     told : str
         The stack of the library that the logs name; empty if they do not.
+    repetitions : int
+        Repetitions in the logs, each of a single call, that jitter could be fitted to.
     """
 
     cost_model: CalibratedCostModel
@@ -61,6 +64,7 @@ class Calibration:
     mixed: Mapping[str, Sequence[str]]
     links: FittedLinks | None = None
     told: str = ""
+    repetitions: int = 0
 
     @property
     def yaml(self) -> str:
@@ -89,7 +93,24 @@ class Calibration:
             "stack": self.cost_model.stack or None,
             "stack_told_by_logs": self.told or None,
             "eager": self.cost_model.eager,
+            "jitter": None if self.cost_model.jitter is None else self.cost_model.jitter._asdict(),
+            "repetitions": self.repetitions,
         }
+
+    def _jitter_said(self) -> str:
+        """Say how messages scatter, or why that is not known."""
+        found = self.cost_model.jitter
+        if found is not None:
+            return (
+                f"each message has an extra latency, median {1e6 * found.median:.3g} us, sigma {found.sigma:.2f}, by "
+                f"{found.repetitions:,} repetitions of {found.settings:,} settings; network.jitter: calibrated draws it"
+            )
+        if self.repetitions < LEAST:
+            return (
+                f"not known: {self.repetitions:,} repetitions of single calls are in the logs, {LEAST} are needed, and "
+                "means over calls do not tell it"
+            )
+        return "none: repetitions do not scatter, or not as messages do that are late each for itself"
 
     def sentences(self) -> list[str]:
         """Return lines for people."""
@@ -135,6 +156,7 @@ class Calibration:
             no_library = "not known, so that simulations take ideal; --stack names that of the library"
             eager = ", its eager limit raised above every message" if self.cost_model.eager else ""
             lines.append(f"stack: {self.cost_model.stack or no_library}{eager}")
+            lines.append(f"jitter: {self._jitter_said()}")
         if self.told and self.cost_model.stack != self.told:
             lines.append(
                 f"warning: the logs are of {self.told}, and simulations take {self.cost_model.stack}, by --stack"
@@ -274,8 +296,11 @@ def calibrated(
     told = stack_measured(rows)
     cost_model.stack = told if stack is None else stack
     cost_model.eager = stack is None and eager_measured(rows)
+    again = [] if network is None else repeated(rows)
+    cost_model.jitter = fit(again, stack_of(cost_model))
     problems = tuple(problem for _, found in parts for problem in found)
-    return Calibration(cost_model, chosen, len(rows), problems, differing(rows), network, told)
+    repetitions = sum(one.seconds.size for one in again)
+    return Calibration(cost_model, chosen, len(rows), problems, differing(rows), network, told, repetitions)
 
 
 def _exists(path: str) -> bool:

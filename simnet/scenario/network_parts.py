@@ -214,7 +214,17 @@ class Network(Part):
     transport: Transport | None = Field(default=None, description="that answers packet loss; default: pftk")
     incast: Incast | None = Field(default=None, description="default: links are shared without loss, however many send")
     overhead: Overhead = Overhead.model_validate({})
-    jitter: Jitter | None = None
+    jitter: (
+        Annotated[
+            Annotated[Literal["calibrated"], Tag("<name>")] | Annotated[Jitter, Tag("<mapping>")],
+            either(scalar="<name>", mapping="<mapping>"),
+        ]
+        | None
+    ) = Field(
+        default=None,
+        description="the extra latency of each message; calibrated: that of the file of simnet calibrate which is the "
+        "topology",
+    )
     engine: EngineName
     stack: (
         Annotated[

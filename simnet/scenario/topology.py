@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from simnet.base import plugins
 from simnet.interchange.kinds import NetworkRead
+from simnet.network.jitter import Jitter, lognormal
 from simnet.scenario import topology_parts
 from simnet.topologies.graphs import check
 
@@ -52,7 +53,7 @@ def build_topology(given: Topology, folder: Path) -> NetworkRead:
 
 
 def sending(
-    given: Topology, read: NetworkRead, folder: Path, stack: str | Stack | None
+    given: Topology, read: NetworkRead, folder: Path, stack: str | Stack | None, *, jitter: bool = False
 ) -> tuple[nx.DiGraph[Any], dict[str, Any]]:
     """Return the links of a topology, and the options of `Network` that say how messages are sent on them.
 
@@ -68,6 +69,8 @@ def sending(
         Where the name of a file starts from.
     stack : str or Stack, optional
         The stack, if one is given.
+    jitter : bool
+        Whether messages have the extra latencies of `calibrated_jitter`.
 
     Raises
     ------
@@ -84,8 +87,41 @@ def sending(
 
     if not has_curves(folder / file):
         return read.graph, {}
-    software = CalibratedSoftware(load_cost_model(folder / file), read.graph, Path(file).name)
+    software = CalibratedSoftware(load_cost_model(folder / file), read.graph, Path(file).name, jitter=jitter)
     return software.graph, {"stack": software.stack, "software": software}
+
+
+def calibrated_jitter(given: Topology, read: NetworkRead, folder: Path) -> Jitter:
+    """Return the extra latency of messages that the file of a calibrated cluster has.
+
+    Parameters
+    ----------
+    given : Topology
+        The topology.
+    read : NetworkRead
+        What `build_topology` returned.
+    folder : Path
+        Where the name of a file starts from.
+
+    Raises
+    ------
+    InputError
+        If the file is no good.
+    ValueError
+        If the topology is not from such a file, or its measurements do not tell how messages scatter.
+    """
+    file = cluster_file(given)
+    if read.kind != "fabric" or file is None:
+        raise ValueError(
+            "is known of a topology from a file of simnet calibrate alone; elsewhere give exponential, uniform or "
+            "lognormal"
+        )
+    from simnet.calibration import load_cost_model
+
+    fitted = load_cost_model(folder / file).jitter
+    if fitted is None:
+        raise ValueError(f"is not in {file}: its measurements do not tell how messages scatter")
+    return lognormal(fitted.median, fitted.sigma)
 
 
 def cluster_file(given: Topology) -> str | None:

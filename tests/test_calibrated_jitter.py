@@ -1,0 +1,226 @@
+"""How messages of a calibrated system scatter: what was drawn comes back, from logs through files into simulations."""
+
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from commands import did, refused
+from simnet import collectives, topologies
+from simnet.calibration import CalibratedSoftware, Curve, Setting, calibrate, load_cost_model, measured
+from simnet.calibration.jitter import LEAST, FittedJitter, Repeated, extra, fit, messages_of, repeated, typical
+from simnet.network import STACKS, Network, Stack
+from simnet.network.jitter import lognormal
+from simnet.scenario import load
+
+IDEAL = Stack()
+RING, TREE, PAIR = (
+    Setting("all_reduce", 4, 4, "ring"),
+    Setting("broadcast", 8, 8, "binomial"),
+    Setting("sendrecv", 2, 2),
+)
+LATENCY, BANDWIDTH = 2e-3, 1e8
+SIZES = 2.0 ** np.arange(10, 19)
+
+
+def network(ranks=8, median=0.0, sigma=0.0, **options):
+    jitter = lognormal(median, sigma) if median else None
+    return Network(topologies.star(ranks, LATENCY, BANDWIDTH), jitter=jitter, **options)
+
+
+def timed(setting, size, count, one):
+    schedule = messages_of(setting, size)
+    return np.array([one.time(schedule, stream=(str(setting), repr(size), at)).duration for at in range(count)])
+
+
+def scattering(median, sigma, count, settings=(RING, TREE), seed=0):
+    """Return repetitions of calls whose longest chains of messages are known by hand."""
+    draws, found = np.random.default_rng(seed), []
+    # Each rank of a ring ends a chain of six messages; down a tree of eight ranks there is one of three.
+    chains = {RING: (4, 6), TREE: (1, 3), PAIR: (2, 1)}
+    for setting in settings:
+        for size in SIZES:
+            late = median * np.exp(sigma * draws.standard_normal((count, *chains[setting])))
+            found.append(Repeated(setting, size, LATENCY + size / BANDWIDTH + late.sum(axis=2).max(axis=1)))
+    return found
+
+
+@pytest.mark.parametrize(("median", "sigma", "count"), [(2e-5, 0.5, 400), (5e-6, 1.5, 400), (1e-5, 1.0, 400)])
+def test_extra_latencies_that_were_drawn_are_found_again(median, sigma, count):
+    found = fit(scattering(median, sigma, count), IDEAL)
+    assert found.sigma == pytest.approx(sigma, rel=0.1)
+    assert found.median == pytest.approx(median, rel=0.25)
+    assert (found.settings, found.repetitions) == (18, 18 * count)
+
+
+def test_few_repetitions_of_many_settings_do_as_many_of_few():
+    # The median of three repetitions errs by as much as these scatter.
+    calls = scattering(2e-5, 1.0, 300)
+    found = fit([one._replace(seconds=part) for one in calls for part in one.seconds.reshape(-1, 3)], IDEAL)
+    assert found.sigma == pytest.approx(1.0, rel=0.1)
+    assert found.median == pytest.approx(2e-5, rel=0.2)
+
+
+def test_no_scatter_gives_none_and_so_do_few_repetitions():
+    assert fit(scattering(0.0, 0.0, 10), IDEAL) is None
+    still = [Repeated(RING, size, np.full(10, 0.1) * (1 + 1e-13 * np.arange(10))) for size in SIZES]
+    assert fit(still, IDEAL) is None
+    one = scattering(1e-5, 1.0, LEAST, [PAIR])[:1]
+    assert fit(one, IDEAL) is not None
+    assert fit([one[0]._replace(seconds=one[0].seconds[1:])], IDEAL) is None
+
+
+def test_scatter_that_leaves_less_than_no_time_is_none_of_messages():
+    draws = np.random.default_rng(0)
+    # Normal, a third either way: as a sum of latencies it would take more than all of the shortest call.
+    wild = [Repeated(RING, size, np.abs(1 + draws.standard_normal(20) / 3) * size) for size in SIZES]
+    assert fit(wild, IDEAL) is None
+
+
+def test_a_fit_is_the_same_each_time_whatever_was_drawn_before():
+    calls = scattering(1e-5, 1.0, 10)
+    first = fit(calls, IDEAL)
+    np.random.default_rng(5).random(10)
+    assert fit(calls, IDEAL) == first
+
+
+@pytest.mark.parametrize(
+    ("stack", "setting"), [("ideal", RING), ("ideal", TREE), ("openmpi", RING), ("gloo", TREE)], ids=str
+)
+def test_extra_time_of_a_call_is_that_of_its_simulation(stack, setting):
+    own = network(median=1e-6, sigma=0.8, stack=stack)
+    late = timed(setting, 8.0, 150, own) - timed(setting, 8.0, 1, network(stack=stack))
+    expected = 1e-6 * extra(STACKS[stack].cut(messages_of(setting, 8.0)), 0.8, 4000)
+    np.testing.assert_allclose(np.percentile(late, [20, 50, 90]), np.percentile(expected, [20, 50, 90]), rtol=0.15)
+
+
+def test_means_over_calls_and_rows_without_a_number_are_no_repetitions():
+    rows = measured.load("shaped_gloo").rows
+    assert sum(one.seconds.size for one in repeated(rows)) == 300
+    assert repeated(rows.assign(iterations=20)) == []
+    assert repeated(rows.assign(iteration=pd.NA)) == []
+    # Links of other settings do not count as repetitions of these.
+    assert {one.seconds.size for one in repeated(rows)} == {5}
+
+
+JITTER = FittedJitter(2e-4, 0.9, 10, 100)
+CALLS = Setting("all_reduce", 8, 8, "ring"), Setting("broadcast", 8, 8, "binomial")
+
+
+@pytest.fixture(scope="module")
+def model():
+    """Return a cost model of a star that has jitter."""
+    sizes = 2.0 ** np.arange(8, 23, 2)
+    found = calibrate([Curve(one, sizes, 2.5e-2 + sizes * 4e-8) for one in CALLS])
+    found.network, found.jitter = {"star": {"hosts": 8, "latency": 1e-3, "bandwidth": 1e9}}, JITTER
+    return found
+
+
+def simulation(model, named):
+    software = CalibratedSoftware(model, topologies.star(8, 1e-3, 1e9), jitter=named)
+    drawn = lognormal(JITTER.median, JITTER.sigma) if named else None
+    return Network(software.graph, stack=software.stack, software=software, jitter=drawn)
+
+
+@pytest.mark.parametrize("setting", CALLS, ids=str)
+def test_calls_take_as_predicted_in_the_median_and_scatter_as_fitted(setting, model):
+    times = timed(setting, 65536.0, 150, simulation(model, named=True))
+    predicted = model.predict(setting.collective, 8, 65536, algorithm=setting.algorithm).seconds
+    schedule = messages_of(setting, 65536.0)
+    late = JITTER.median * extra(schedule, JITTER.sigma, 2000)
+    # Three standard errors of the median of so many.
+    assert np.median(times) == pytest.approx(predicted, abs=3 * 1.25 * np.std(late) / 150**0.5)
+    beyond = np.percentile(times, 90) - np.median(times)
+    assert beyond == pytest.approx(np.percentile(late, 90) - np.median(late), rel=0.3)
+    assert typical(JITTER, schedule) == pytest.approx(float(np.median(late)), rel=0.05)
+
+
+def test_jitter_that_is_not_named_changes_nothing(model):
+    schedule = messages_of(CALLS[0], 65536.0)
+    with_it = simulation(model, named=False).time(schedule).finish
+    assert with_it == simulation(replace(model, jitter=None), named=False).time(schedule).finish
+    assert with_it == pytest.approx(model.predict("all_reduce", 8, 65536).seconds, rel=1e-9)
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    """Return a folder with a log of repetitions, one of means, and their fabric files."""
+    folder = tmp_path_factory.mktemp("jitter")
+    rows = [
+        (setting.collective, setting.algorithm, setting.ranks, int(one.size), seconds, number)
+        for setting in (RING, TREE)
+        for one in scattering(5e-5, 1.0, 60, [setting])
+        for number, seconds in enumerate(one.seconds)
+    ]
+    table = pd.DataFrame(rows, columns=["collective", "algorithm", "ranks", "nbytes", "seconds", "iteration"])
+    table.to_csv(folder / "calls.csv", index=False)
+    keys = ["collective", "algorithm", "ranks", "nbytes"]
+    table.groupby(keys)["seconds"].mean().reset_index().to_csv(folder / "means.csv", index=False)
+    said = {}
+    for name in ("calls", "means"):
+        out = folder / f"{name}.yaml"
+        said[name] = did("calibrate", folder / f"{name}.csv", "--topology", "star", "-o", out).stdout
+    (folder / "job.yaml").write_text(
+        "workers: 4\nseed: 3\nnetwork: {topology: {file: calls.yaml}}\n"
+        "job: {parameters: 20000, iterations: 3, density: 1, compute: {mean: 1 ms}}\n"
+        "exchanges: {dense: {scheme: dense}}\noutput: {report: false}\n"
+    )
+    folder.joinpath("said.txt").write_text(said["calls"] + "\n---\n" + said["means"])
+    return folder
+
+
+def test_what_was_fitted_is_written_said_and_read(folder):
+    calls, means = folder.joinpath("said.txt").read_text().split("---")
+    assert "jitter: each message has an extra latency" in " ".join(calls.split())
+    assert "jitter: not known: 0 repetitions" in " ".join(means.split())
+    found = load_cost_model(folder / "calls.yaml").jitter
+    assert found == FittedJitter(found.median, found.sigma, 18, 1080)
+    # Medians and sigmas that make up for each other give almost the same calls.
+    assert found.sigma == pytest.approx(1.0, rel=0.25)
+    late = found.median * extra(messages_of(RING, 8.0), found.sigma, 4000)
+    drawn = 5e-5 * extra(messages_of(RING, 8.0), 1.0, 4000)
+    for percent in (90, 99):
+        own, other = (np.percentile(one, percent) - np.median(one) for one in (late, drawn))
+        assert own == pytest.approx(other, rel=0.2)
+    assert load_cost_model(folder / "means.yaml").jitter is None
+    assert "jitter" not in folder.joinpath("means.yaml").read_text()
+
+
+def test_runs_that_name_it_have_the_percentiles_that_were_measured(folder):
+    def exchanges(*change):
+        job = load(folder / "job.yaml", list(change)).build().job
+        schedule = collectives.allreduce_ring(4, 80000.0)
+        times = [job.network(0).time(schedule, stream=("iteration", number)).duration for number in range(100)]
+        return np.array(times)
+
+    rows = pd.read_csv(folder / "calls.csv")
+    own = rows[rows["collective"] == "all_reduce"]
+    far = own["seconds"] - own.groupby("nbytes")["seconds"].transform("median")
+    plain, late = exchanges(), exchanges("network.jitter=calibrated")
+    assert plain.max() == plain.min()
+    # The median of so many errs by a tenth of what lies between it and the 90 % quantile.
+    beyond = far.quantile(0.9)
+    assert np.median(late) == pytest.approx(np.median(plain), abs=0.3 * beyond)
+    assert np.quantile(late, 0.9) - np.median(late) == pytest.approx(beyond, rel=0.3)
+    assert (exchanges("network.jitter=calibrated") == late).all()
+    assert (exchanges("network.jitter=calibrated", "seed=4") != late).all()
+
+
+def test_scenarios_that_name_what_is_not_there_are_refused(folder):
+    said = refused("run", folder / "job.yaml", "--set", "network.jitter=calibrated",
+                   "--set", f"network.topology={{file: {folder / 'means.yaml'}}}")  # fmt: skip
+    assert "network.jitter: is not in" in said
+    assert "do not tell how messages scatter" in " ".join(said.split())
+    said = refused("run", "quickstart", "--set", "network.jitter=calibrated")
+    assert "network.jitter: is known of a topology from a file of simnet calibrate alone" in " ".join(said.split())
+    said = refused("run", "quickstart", "--set", "network.jitter=calibratd")
+    assert "calibrated" in said
+
+
+def test_links_alone_have_it_on_top(folder):
+    text = ["network.jitter=calibrated", "network.stack=ideal"]
+    one = load(Path(folder / "job.yaml"), text).build().job.network(0)
+    assert one.jitter is not None
+    assert one.software is None
