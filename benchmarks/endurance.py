@@ -235,6 +235,7 @@ def go_on(given: argparse.Namespace) -> list[str]:
 
 
 def _go_on(given: argparse.Namespace, scenario: Path, folder: Path, home: Path) -> list[str]:
+    from simnet.base.errors import SimnetError
     from simnet.scenario.source import Source
     from simnet.studies import runs
 
@@ -259,7 +260,11 @@ def _go_on(given: argparse.Namespace, scenario: Path, folder: Path, home: Path) 
 
     with batch.alone(force=False):
         batch.mark_begun()
-        results = dict(batch.outcomes(1, progress))
+        results = {}
+        for label, outcome in batch.outcomes(1, progress):
+            if isinstance(outcome, SimnetError):
+                raise outcome
+            results[label] = outcome
         held = resident()
         runs.write(folder, loaded, batch.built[""], results, done=list(results))
         batch.remove_checkpoints()
