@@ -289,7 +289,9 @@ def inside(interval: tuple[float, float], others: Sequence[tuple[float, float]])
 
 
 def outside(interval: tuple[float, float], others: Sequence[tuple[float, float]]) -> Iterator[tuple[float, float]]:
-    """Yield what of an interval lies in none of the others, which ascend and do not overlap; some end before they begin.
+    """Yield what of an interval lies in none of the others, which ascend and do not overlap.
+
+    Some of it may end before it begins, which is nothing.
 
     Parameters
     ----------

@@ -46,6 +46,7 @@ from simnet.scenario.parts import (
     kinds,
     part_of,
 )
+from simnet.scenario.sharding_parts import MEANINGLESS, Sharding, one_or_several
 from simnet.traces import live
 
 
@@ -310,39 +311,6 @@ class Strategy(Part):
         return self.__pydantic_extra__ | {name: one.choice[1].build() for name, one in given.items() if one is not None}
 
 
-class Sharding(Part):
-    """How a model is shared between workers, and options of that, as `simnet step --option` takes them."""
-
-    model_config = ConfigDict(
-        extra="allow", json_schema_extra={"oneOf": [{"required": ["as"]}, {"required": ["trace"]}]}
-    )
-    __pydantic_extra__: dict[str, Any]
-
-    way: str | None = Field(default=None, alias="as", description="ddp, fsdp2, hsdp, zero1, zero2 or zero3")
-    trace: File | None = Field(default=None, description="a folder of Chakra traces of all ranks, in place of a model")
-    algorithms: dict[str, str] = Field(default={}, description="by which algorithm operations go; default: rings")
-    backward: Share | None = Field(default=None, description="share of the backward pass; default: that of the model")
-
-    @property
-    def options(self) -> dict[str, Any]:
-        """What is given beside these fields."""
-        return self.__pydantic_extra__
-
-    @model_validator(mode="after")
-    def _model_or_trace(self) -> Self:
-        if (self.way is None) == (self.trace is None):
-            raise ValueError("needs either as, such as {as: fsdp2}, or trace")
-        if self.trace is not None and (self.options or self.backward is not None):
-            first = next(iter(self.options), "backward")
-            raise ValueError(f"takes no {first} beside trace, which says what is computed and called")
-        return self
-
-
-def _one_or_several(value: object) -> str:
-    several = isinstance(value, dict) and value and all(isinstance(one, dict | Sharding) for one in value.values())
-    return "<several>" if several else "<one>"
-
-
 class Prices(Part):
     """What is paid for a job."""
 
@@ -400,7 +368,7 @@ class Job(Part):
     sharding: (
         Annotated[
             Annotated[Sharding, Tag("<one>")] | Annotated[dict[Label, Sharding], Tag("<several>")],
-            Discriminator(_one_or_several),
+            Discriminator(one_or_several),
         ]
         | None
     ) = Field(
@@ -458,20 +426,8 @@ class Job(Part):
             return self
         fields, traced = type(self).model_fields, any(one.trace is not None for one in self.shardings.values())
         meaningless = {
-            "density": "whole tensors are sent",
-            "compression_ratio": "whole tensors are sent",
-            "strategy": "a strategy has exchanges of its own",
-            "overlap": "its own options say what goes beside computing",
-            "gradients": "it makes none: how much is sent follows from the tensors",
-            "scale": "it makes no gradients of which there could be a sample",
-            "optimizer": "its memory is that of Adam",
-            "deaths": "without some of the workers nobody has all parameters",
-            "absences": "without some of the workers nobody has all parameters",
-            "churn": "without some of the workers nobody has all parameters",
-            "on_death": "without some of the workers nobody has all parameters",
-            "deadline": "its collectives wait for all",
-            "barrier": "its steps begin when all workers are done",
-            **({"model": "a trace says what is called", "parameters": "a trace says what is called"} if traced else {}),
+            **MEANINGLESS,
+            **(dict.fromkeys(("model", "parameters"), "a trace says what is called") if traced else {}),
         }
         for name, why in meaningless.items():
             if getattr(self, name) != fields[name].default:

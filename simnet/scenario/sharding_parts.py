@@ -1,0 +1,62 @@
+"""The sharding of a scenario's job: how a model is shared between workers, and what means nothing beside that."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Self
+
+from pydantic import ConfigDict, Field, model_validator
+
+from simnet.base.quantities import Share
+from simnet.scenario.fields import File
+from simnet.scenario.parts import Part
+
+_GONE = "without some of the workers nobody has all parameters"
+
+MEANINGLESS: Mapping[str, str] = {
+    "density": "whole tensors are sent",
+    "compression_ratio": "whole tensors are sent",
+    "strategy": "a strategy has exchanges of its own",
+    "overlap": "its own options say what goes beside computing",
+    "gradients": "it makes none: how much is sent follows from the tensors",
+    "scale": "it makes no gradients of which there could be a sample",
+    "optimizer": "its memory is that of Adam",
+    **dict.fromkeys(("deaths", "absences", "churn", "on_death"), _GONE),
+    "deadline": "its collectives wait for all",
+    "barrier": "its steps begin when all workers are done",
+}
+"""Fields of a job that mean nothing beside sharding, and why."""
+
+
+class Sharding(Part):
+    """How a model is shared between workers, and options of that, as `simnet step --option` takes them."""
+
+    model_config = ConfigDict(
+        extra="allow", json_schema_extra={"oneOf": [{"required": ["as"]}, {"required": ["trace"]}]}
+    )
+    __pydantic_extra__: dict[str, Any]
+
+    way: str | None = Field(default=None, alias="as", description="ddp, fsdp2, hsdp, zero1, zero2 or zero3")
+    trace: File | None = Field(default=None, description="a folder of Chakra traces of all ranks, in place of a model")
+    algorithms: dict[str, str] = Field(default={}, description="by which algorithm operations go; default: rings")
+    backward: Share | None = Field(default=None, description="share of the backward pass; default: that of the model")
+
+    @property
+    def options(self) -> dict[str, Any]:
+        """What is given beside these fields."""
+        return self.__pydantic_extra__
+
+    @model_validator(mode="after")
+    def _model_or_trace(self) -> Self:
+        if (self.way is None) == (self.trace is None):
+            raise ValueError("needs either as, such as {as: fsdp2}, or trace")
+        if self.trace is not None and (self.options or self.backward is not None):
+            first = next(iter(self.options), "backward")
+            raise ValueError(f"takes no {first} beside trace, which says what is computed and called")
+        return self
+
+
+def one_or_several(value: object) -> str:
+    """Return the tag of one way of sharding, or of several by name."""
+    several = isinstance(value, dict) and value and all(isinstance(one, dict | Sharding) for one in value.values())
+    return "<several>" if several else "<one>"
