@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import NamedTuple, cast
+from typing import NamedTuple
 
 import numpy as np
 import pandas as pd
@@ -109,7 +109,7 @@ def repeated(rows: pd.DataFrame) -> list[Repeated]:
             total_bytes(part).rename("size"),
         ]
         for key, times in part["seconds"].groupby(keys, sort=True):
-            collective, ranks, nodes, algorithm, protocol, size = map(str, cast(tuple[object, ...], key))
+            collective, ranks, nodes, algorithm, protocol, size = map(str, key)
             setting = Setting(collective, int(ranks), int(nodes), algorithm, protocol)
             if len(times) > 1 and float(size) > 0 and _exchanged(setting) is not None:
                 found.append(Repeated(setting, float(size), times.to_numpy(dtype=float)))
