@@ -22,6 +22,7 @@ from simnet.scenario import network_parts, schema, topology_parts, weather_parts
 from simnet.scenario.colocated import check_colocated
 from simnet.scenario.loader import Findings
 from simnet.scenario.parts import field_names
+from simnet.scenario.sharding_parts import Sharding
 from simnet.scenario.topology_parts import Topology
 
 FROM_JOB = ("layers", "scale", "seed", "shapes", "true_shapes")
@@ -232,7 +233,7 @@ def _job(given: schema.Job, workers: int, folder: Path, found: Findings) -> sche
     )
 
 
-def _sharding(given: schema.Job, folder: Path, found: Findings) -> schema.Sharding | dict[str, schema.Sharding] | None:
+def _sharding(given: schema.Job, folder: Path, found: Findings) -> Sharding | dict[str, Sharding] | None:
     """Return the ways of sharding with their defaults spelled out."""
     spelled_out = {}
     for label, one in given.shardings.items():
@@ -245,14 +246,14 @@ def _sharding(given: schema.Job, folder: Path, found: Findings) -> schema.Shardi
             known = options_of(one.way, pipeline=one.options.get("pipeline", 1) != 1)
             for name in one.options:
                 if name not in known:
-                    told = nearest(name, [*field_names(schema.Sharding), *known])
+                    told = nearest(name, [*field_names(Sharding), *known])
                     found.add((*loc, name), f"there is no such option of {one.way}; {told}")
             plain = {name: list(value) if isinstance(value, tuple) else value for name, value in known.items()}
             # Each iteration is itself unless another is given.
             defaults = {name: value for name, value in plain.items() if value is not None and name != "iteration"}
             written = one.model_dump(exclude_none=True, by_alias=True)
-            spelled_out[label] = schema.Sharding.model_validate({**defaults, **written})
-    return next(iter(spelled_out.values())) if isinstance(given.sharding, schema.Sharding) else spelled_out or None
+            spelled_out[label] = Sharding.model_validate({**defaults, **written})
+    return next(iter(spelled_out.values())) if isinstance(given.sharding, Sharding) else spelled_out or None
 
 
 def _strategy(given: schema.Strategy, folder: Path, found: Findings) -> schema.Strategy:

@@ -9,6 +9,7 @@ from simnet.interchange.kinds import trace_prefix
 from simnet.parallel import ModelSteps, TraceSteps, TrainingSteps, traced
 from simnet.scenario import schema
 from simnet.scenario.loader import Findings
+from simnet.scenario.sharding_parts import Sharding
 
 
 def build_steps(config: schema.Config, folder: Path, found: Findings) -> dict[str, TrainingSteps] | None:
@@ -30,7 +31,7 @@ def build_steps(config: schema.Config, folder: Path, found: Findings) -> dict[st
     return built if built and len(built) == len(config.job.shardings) else None
 
 
-def _steps(config: schema.Config, given: schema.Sharding, folder: Path) -> TrainingSteps:
+def _steps(config: schema.Config, given: Sharding, folder: Path) -> TrainingSteps:
     if given.trace is not None:
         step = traced(trace_prefix(folder / given.trace))
         if step.graph.workers != config.workers:
