@@ -245,6 +245,8 @@ class PolicyLog:
             self._measured(*at, ends)
         decision = self._decided(*at)
         if entry.candidate >= 0:
+            if self._adaptive is None or self._context is None:
+                raise ValueError("a policy that observes nothing observed an exchange")
             candidate = self._policy.candidates[int(entry.candidate)]
             attempt = None if entry.attempt < 0 else int(entry.attempt)
             measured = entry.gain, entry.released_gain, entry.compression
