@@ -259,7 +259,8 @@ def test_the_command_takes_the_options_by_name() -> None:
     asked = ["zero_quantized_gradients=true", "zero_hpz_partition_size=4", "max_reuse_distance=0"]
     graph = planned_of(profile, "zero3", 8, asked).graph
     assert {call.group for call in graph.calls} == {"world", NODE, ACROSS}
-    four = planned_of(profile, "zero1", 8, ["quantized_weights=true", "quantized_gradients=true", "ranks_per_node=4"]).graph
+    options = ["quantized_weights=true", "quantized_gradients=true", "ranks_per_node=4"]
+    four = planned_of(profile, "zero1", 8, options).graph
     assert {call.dtype for call in four.calls} == {"int8", "float32"}
     with pytest.raises(InputError, match="zero1 has no option 'zero_quantized_weights'"):
         planned_of(profile, "zero1", 8, ["zero_quantized_weights=true"])

@@ -354,11 +354,11 @@ def _trained(own: LocalSteps, deadline: float | None) -> StrategySummary:
 def setting(loaded: Scenario, job: Job) -> dict[str, str]:
     """Return what is trained, by how many, and how much of it is sent, for the report."""
     entries, model = f"{job.source.true_parameters:,} parameters", loaded.config.job.model
-    first, last = (f"{100 * density_at(job.density, at):.3g} %" for at in (0, job.iterations - 1))
     if job.steps is not None:
         ways = [one.way or f"trace {one.trace}" for one in loaded.config.job.shardings.values()]
         trained = {} if model is None else {"model": f"{model}, {entries}"}
         return {**trained, "workers": str(job.source.workers), "sharding": ", ".join(dict.fromkeys(ways))}
+    first, last = (f"{100 * density_at(job.density, at):.3g} %" for at in (0, job.iterations - 1))
     parts = buckets(job.source, job.overlap)
     whole = job.source.scale * sum(one.entries.stop - one.entries.start for one in parts if one.dense)
     share = f"{100 * whole / job.source.true_parameters:.2g} %"

@@ -286,9 +286,9 @@ def _on_job(flags: Flags) -> OnJob:
     if loaded.config.job.strategy is not None:
         way = "name fields and values to choose among, as --param job.strategy.period=10,50,100"
         raise InputError(f"under a training strategy jobs are weighed side by side: {way}", field="job.strategy")
+    options.of_gradients(loaded, "choices are between exchanges of gradients", ("sharding",))
     run = loaded.build()
     effort = math.inf if flags.simulate else whole_job.EFFORT_OF_ALL if flags.every else whole_job.EFFORT
-    options.of_gradients(loaded, "choices are between exchanges of gradients", ("sharding",))
     # Elsewhere consecutive ranks may be nearer, too; --levels looks for that.
     nodes = nodes_of(run.job) if loaded.config.network.topology.choice[0] in _OF_NODES else ()
     among = whole_job.candidates_of(loaded, every=flags.every, per_node=next(iter(nodes), 1), named=_named(flags))
