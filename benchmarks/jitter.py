@@ -5,10 +5,9 @@
 Of each system of the shipped measurements with repetitions of single calls, every fourth size is left out at a time;
 the rest calibrates a network and its jitter. The first table has, for what was left out, the 90 and 99 % quantiles of
 repetitions over the median of their setting, measured and simulated: as many repetitions of each setting, around their
-own median. The second holds forms of scatter against distances of repetitions from that median that were left out: the
-largest difference between the distribution that a form predicts and what was seen (Kolmogorov and Smirnov), the mean
-over thirds of the settings by their time. A form that is wrong about short or about long calls is seen there. Both
-tables stand in docs/calibration.md.
+own median. Systems of which calibration fits no jitter, as calls scatter in proportion to their time, are not
+simulated. The second table holds forms of scatter against distances of repetitions from that median that were left out,
+by `simnet.calibration.jitter.unevenness`. Both tables stand in docs/calibration.md.
 """
 
 from __future__ import annotations
@@ -22,12 +21,20 @@ import numpy as np
 import pandas as pd
 
 from simnet import topologies
-from simnet.base.arrays import Floats
 from simnet.base.errors import InputError
-from simnet.base.rng import stream
 from simnet.calibration import CalibratedSoftware, Curve, Setting, calibrate, systems
 from simnet.calibration.crossval import FOLDS
-from simnet.calibration.jitter import FittedJitter, Repeated, extra, fit, messages_of, repeated
+from simnet.calibration.jitter import (
+    FittedJitter,
+    Repeated,
+    below,
+    fit,
+    fit_links,
+    in_proportion,
+    messages_of,
+    repeated,
+    unevenness,
+)
 from simnet.calibration.measured import load
 from simnet.calibration.software import eager_measured, stack_measured, stack_of
 from simnet.calibration.topology_links import Placement, links
@@ -37,7 +44,6 @@ from simnet.network.jitter import lognormal
 SETS = ("shaped_openmpi", "shaped_mpich", "shaped_gloo", "shaped_gloo_ranks", "shaped_gloo_again", "shaped_unequal")
 MANY = 10
 FORMS = ("message", "call", "factor", "bandwidth")
-_DRAWN = 2000
 _ALONE = Setting("broadcast", 2, 0, "binomial")
 
 
@@ -55,6 +61,7 @@ def main(names: Sequence[str]) -> None:
                 stack = stack_of(library)  # type: ignore[arg-type]
                 fitted = fit(kept, stack)
                 held += list(distances(kept, left, stack, fitted))
+                fitted = fit_links(kept, stack)
                 if fitted is not None and name != "shaped_unequal":
                     compared += list(simulated(kept, left, fitted, library, f"{name}, {system}"))
                 rows += sum(one.seconds.size for one in left)
@@ -126,31 +133,22 @@ def distances(
     kept: Sequence[Repeated], left: Sequence[Repeated], stack: Stack, messages: FittedJitter | None
 ) -> Iterator[pd.DataFrame]:
     """Yield, by form, which share of the distances that it predicts lies below each that was left out."""
-    draws = stream(0, "ties")
     for form in FORMS:
         fitted = messages if form == "message" else fit([formed(one, form) for one in kept], Stack())
         if fitted is None:
             continue
         for one in left:
-            given = formed(one, form)
-            schedule = messages_of(given.setting, 1.0)
-            assert schedule is not None
-            count = given.seconds.size
-            sent = stack.cut(schedule) if form == "message" else schedule
-            drawn = extra(sent, fitted.sigma, _DRAWN // count * count).reshape(-1, count)
-            expected = np.sort((drawn - np.median(drawn, axis=1, keepdims=True)).ravel()) * fitted.median
-            seen = given.seconds - np.median(given.seconds)
-            low, high = (np.searchsorted(expected, seen, side=side) for side in ("left", "right"))
-            below = (low + draws.random(count) * (high - low)) / expected.size
-            yield pd.DataFrame({"form": form, "below": below, "seconds": np.median(one.seconds)})
+            shares = below(formed(one, form), fitted, stack if form == "message" else Stack())
+            yield pd.DataFrame({"form": form, "below": shares, "seconds": np.median(one.seconds)})
 
 
 def formed(one: Repeated, form: str) -> Repeated:
     """Return repetitions such that what a form says scatters is the latency of a message."""
     if form == "message":
         return one
-    unit = {"call": 1.0, "factor": float(np.median(one.seconds)), "bandwidth": one.size}[form]
-    return Repeated(_ALONE, one.size, one.seconds / unit)
+    if form == "factor":
+        return in_proportion(one)
+    return Repeated(_ALONE, one.size, one.seconds / (one.size if form == "bandwidth" else 1.0))
 
 
 def table_of_quantiles(name: str, repetitions: int, found: pd.DataFrame) -> pd.DataFrame:
@@ -167,16 +165,9 @@ def table_of_forms(name: str, found: pd.DataFrame) -> pd.DataFrame:
     row: dict[str, object] = {"set": name}
     for form in FORMS:
         own = found[found["form"] == form]
-        thirds = np.array_split(own.sort_values("seconds", kind="stable")["below"].to_numpy(), 3)
-        row[form] = round(float(np.mean([difference(one) for one in thirds])), 3) if len(own) else None
+        off = unevenness(own["below"].to_numpy(), own["seconds"].to_numpy()) if len(own) else None
+        row[form] = None if off is None else round(off, 3)
     return pd.DataFrame([row])
-
-
-def difference(shares: Floats) -> float:
-    """Return the largest difference between the distribution of numbers and one that is uniform from 0 to 1."""
-    shares, count = np.sort(shares), len(shares)
-    places = np.arange(count)
-    return float(max(((places + 1) / count - shares).max(), (shares - places / count).max()))
 
 
 if __name__ == "__main__":

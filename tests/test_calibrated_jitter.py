@@ -10,7 +10,17 @@ import pytest
 from commands import did, refused
 from simnet import collectives, topologies
 from simnet.calibration import CalibratedSoftware, Curve, Setting, calibrate, load_cost_model, measured
-from simnet.calibration.jitter import LEAST, FittedJitter, Repeated, extra, fit, messages_of, repeated, typical
+from simnet.calibration.jitter import (
+    LEAST,
+    FittedJitter,
+    Repeated,
+    extra,
+    fit,
+    fit_links,
+    messages_of,
+    repeated,
+    typical,
+)
 from simnet.network import STACKS, Network, Stack
 from simnet.network.jitter import lognormal
 from simnet.scenario import load
@@ -224,3 +234,16 @@ def test_links_alone_have_it_on_top(folder):
     one = load(Path(folder / "job.yaml"), text).build().job.network(0)
     assert one.jitter is not None
     assert one.software is None
+
+
+def test_calls_that_scatter_in_proportion_to_their_time_have_no_jitter_of_messages():
+    draws = np.random.default_rng(2)
+    sizes = 2.0 ** np.arange(14, 27)
+    proportional = [
+        Repeated(RING, size, (LATENCY + size / BANDWIDTH) * (1 + 0.01 * np.exp(0.5 * draws.standard_normal(20))))
+        for size in sizes
+    ]
+    assert fit_links(proportional, IDEAL) is None
+    late = 5e-5 * np.exp(0.5 * draws.standard_normal((sizes.size, 20, 4, 6))).sum(axis=3).max(axis=2)
+    delayed = [Repeated(RING, size, LATENCY + size / BANDWIDTH + one) for size, one in zip(sizes, late, strict=True)]
+    assert fit_links(delayed, IDEAL) == fit(delayed, IDEAL)

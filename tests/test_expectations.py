@@ -43,6 +43,7 @@ def run(labels, iterations):
 
 @pytest.fixture(scope="module")
 def took():
+    """Take a minute, whichever test is the first that asks."""
     return run(SETTLED, ITERATIONS)
 
 
@@ -59,12 +60,14 @@ def test_intervals_hold_jobs_of_other_gradients_from_their_beginning_on(expected
     check(expected[label], took[label][-ITERATIONS // 3 :].mean())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("label", ["dgc", "oktopk", "qsgd", "topkdsa", "uniontopk"])
 def test_settled_periods_are_those_of_jobs(expected, took, label):
     # Of schemes that fit a threshold anew in each exchange single samples are off by more.
     assert float(expected[label].seconds) == pytest.approx(took[label][-ITERATIONS // 3 :].mean(), rel=0.1)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("label", ["exdyna", "micro"])
 def test_thresholds_that_take_a_thousand_iterations_to_settle_have_settled(expected, took, label):
     closed = float(next(one for one in ALL if one.label == label).communicate(POINT))

@@ -5,6 +5,7 @@ import os
 import subprocess
 import sys
 import warnings
+from functools import cache
 from importlib import import_module
 from pathlib import Path
 
@@ -182,9 +183,10 @@ def test_long_modules_say_why_they_are_long():
 
 
 def test_every_test_whose_time_is_told_is_there():
+    parsed = cache(lambda file: ast.parse((ROOT / "tests" / file).read_text()))
     for name in sorted(tiers.tiers()):
         file, *inside, test = name.split("::")
-        body: list[ast.stmt] = ast.parse((ROOT / "tests" / file).read_text()).body
+        body: list[ast.stmt] = parsed(file).body
         for one in inside:
             (body,) = (found.body for found in body if isinstance(found, ast.ClassDef) and found.name == one)
         assert test in [found.name for found in body if isinstance(found, ast.FunctionDef)], name

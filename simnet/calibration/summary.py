@@ -17,7 +17,7 @@ from simnet.calibration.cost_model import CalibratedCostModel, calibrate
 from simnet.calibration.cost_model_file import written
 from simnet.calibration.crossval import MIXTURE, HeldOut, ModelChoice, choose
 from simnet.calibration.curves import chosen_rows, curves_of, differing
-from simnet.calibration.jitter import LEAST, fit, repeated
+from simnet.calibration.jitter import LEAST, fit_links, repeated
 from simnet.calibration.predictor import Basis
 from simnet.calibration.readers.facts import Facts, always
 from simnet.calibration.readers.folders import read_logs
@@ -110,7 +110,10 @@ class Calibration:
                 f"not known: {self.repetitions:,} repetitions of single calls are in the logs, {LEAST} are needed, and "
                 "means over calls do not tell it"
             )
-        return "none: repetitions do not scatter, or not as messages do that are late each for itself"
+        return (
+            "none: repetitions do not scatter, or rather in proportion to the time of each call than as messages do "
+            "that are late each for itself"
+        )
 
     def sentences(self) -> list[str]:
         """Return lines for people."""
@@ -297,7 +300,7 @@ def calibrated(
     cost_model.stack = told if stack is None else stack
     cost_model.eager = stack is None and eager_measured(rows)
     again = [] if network is None else repeated(rows)
-    cost_model.jitter = fit(again, stack_of(cost_model))
+    cost_model.jitter = fit_links(again, stack_of(cost_model))
     problems = tuple(problem for _, found in parts for problem in found)
     repetitions = sum(one.seconds.size for one in again)
     return Calibration(cost_model, chosen, len(rows), problems, differing(rows), network, told, repetitions)
