@@ -75,8 +75,8 @@ _PROTOCOLS: MappingProxyType[str, _Protocol] = MappingProxyType(
         "ll128": _Protocol(
             0.92,
             14e-6,
-            MappingProxyType({"nvlink": 1.9e-6, "pcie": 2.5e-6, "net": 4.0e-6}),
-            MappingProxyType({"nvlink": 1.25e-6, "pcie": 1.9e-6, "net": 8.5e-6}),
+            MappingProxyType({"nvlink": 1.9e-6, "net": 4.0e-6}),
+            MappingProxyType({"nvlink": 1.25e-6, "net": 8.5e-6}),
         ),
         "simple": _Protocol(
             1.0,

@@ -1,0 +1,270 @@
+"""The step model by hand: what its data do not tell stays typical, and what each way pays is counted."""
+
+import math
+
+import numpy as np
+import pytest
+
+from simnet.calibration import Curve, Setting
+from simnet.calibration.step_counts import algorithms, costs, like_nccl, through_schedule
+from simnet.calibration.step_model import PARAMETERS, StepModel, fit_step_model, switched, undetermined
+
+SIZES = 2.0 ** np.arange(8, 31, 2)
+VALUES = {
+    "launch": 9e-6, "inner_latency": 7e-7, "outer_latency": 6e-6, "inner_seconds_per_byte": 3e-12,
+    "outer_seconds_per_byte": 2e-11, "gamma": 4e-13, "ll128_latency_factor": 2.0, "simple_latency_factor": 4.0,
+    "ll_byte_factor": 5.0, "ll128_byte_factor": 1.1, "tree_latency_factor": 0.7, "tree_byte_factor": 1.5,
+    "peer_latency": 5e-6, "peer_byte_factor": 1.2, "pair_byte_factor": 1.3, "switch_byte_factor": 1.4,
+}  # fmt: skip
+MODEL = StepModel(True, tuple(VALUES.values()))
+
+
+def ways(*setting, size=1e6, model=MODEL):
+    return {name: float(one[0]) for name, one in model.by_algorithm(Setting(*setting), [size]).items()}
+
+
+def told(curves, nccl):
+    """Return what is fitted to curves, and its standard errors, by name."""
+    found = fit_step_model(curves, nccl)
+    return dict(zip(PARAMETERS, zip(found.values, found.errors, strict=True), strict=True))
+
+
+def curve(*setting):
+    return Curve(Setting(*setting), SIZES, 2e-5 + SIZES * 1e-10)
+
+
+TYPICAL_OF_NCCL = {
+    "inner_latency": (4e-7, 0.7), "outer_latency": (5e-6, 1.0), "gamma": (5e-14, 0.5),
+    "ll128_latency_factor": (1.8, 0.5), "simple_latency_factor": (3.5, 1.0), "ll_byte_factor": (3.0, 0.7),
+    "ll128_byte_factor": (128 / 120, 0.05), "tree_latency_factor": (0.8, 0.2), "tree_byte_factor": (1.6, 0.3),
+    "peer_latency": (8e-6, 0.7), "peer_byte_factor": (1.1, 0.3), "pair_byte_factor": (1.1, 0.7),
+    "switch_byte_factor": (1 / 0.85, 0.05),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("setting", "tells"),
+    [
+        # A message from each rank to the next, on one node and between nodes, in one protocol.
+        (("sendrecv", 8, 1, "", "LL"), {"inner_latency", "ll_byte_factor", "pair_byte_factor"}),
+        (("sendrecv", 8, 8, "", "LL"), {"outer_latency", "ll_byte_factor", "pair_byte_factor", "peer_latency"}),
+        (("sendrecv", 8, 1, "", "Simple"), {"inner_latency", "simple_latency_factor", "pair_byte_factor"}),
+        (("all_gather", 8, 1, "", "LL128"), {"inner_latency", "ll128_latency_factor", "ll128_byte_factor"}),
+    ],
+)
+def test_what_nccl_s_data_do_not_tell_is_typical_and_as_uncertain_as_systems_differ(setting, tells):
+    found = told([curve(*setting)], nccl=True)
+    for name, (value, error) in TYPICAL_OF_NCCL.items():
+        if name not in tells:
+            assert found[name] == pytest.approx((value, error), rel=1e-6), name
+    if "peer_latency" in tells:
+        # What a peer costs goes with what a step between nodes costs.
+        assert found["peer_latency"][0] == pytest.approx(0.6 * found["outer_latency"][0], rel=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("setting", "typical"),
+    [
+        (("all_gather", 8, 8, "ring"), {"inner_latency": (5e-7, 2.0), "gamma": (1e-10, 1.5)}),
+        (("all_reduce", 8, 8, "ring"), {"inner_latency": (5e-7, 2.0), "tree_byte_factor": (1.6, 0.3)}),
+    ],
+)
+def test_what_is_typical_of_mpi(setting, typical):
+    found = told([curve(*setting)], nccl=False)
+    for name, (value, error) in typical.items():
+        assert found[name] == pytest.approx((value, error), rel=1e-6), name
+
+
+@pytest.mark.parametrize(("error", "said"), [(0.7 * 0.7 + 1e-9, True), (0.7 * 0.7 - 1e-9, False)])
+def test_what_has_seven_tenths_of_its_typical_uncertainty_is_not_determined(error, said):
+    errors = tuple(error if name == "inner_latency" else 0.0 for name in PARAMETERS)
+    assert undetermined(StepModel(True, MODEL.values, errors)) == (("inner_latency",) if said else ())
+    assert undetermined(StepModel(False, MODEL.values, errors)) == ()
+    assert undetermined(MODEL) == ()
+
+
+def test_each_way_pays_launch_steps_bytes_and_what_it_reduces():
+    v, size = VALUES, 1e6
+    found = ways("all_reduce", 16, 2, size=size)
+    assert list(found) == [f"{kind}, {name}" for kind in ("ring", "tree") for name in ("LL", "LL128", "Simple")]
+    inner, outer = 26 * v["inner_latency"], 4 * v["outer_latency"]
+    moved, reduced = 15 / 8 / 8 * size * v["outer_seconds_per_byte"], 15 / 16 * size * v["gamma"]
+    for name, later, longer in (("LL", 1, 5), ("LL128", 2, 1.1), ("Simple", 4, 1)):
+        wanted = v["launch"] + later * (inner + outer) + longer * moved + reduced
+        assert found[f"ring, {name}"] == pytest.approx(wanted)
+    # Along a chain of eight and once between two nodes; half of the vector each way.
+    for name, later, longer in (("LL", 1, 5), ("LL128", 2, 1.1), ("Simple", 4, 1)):
+        steps = 14 * v["inner_latency"] + 2 * 0.7 * v["outer_latency"]
+        moved = 1 / 8 * size * 1.5 * v["outer_seconds_per_byte"]
+        wanted = v["launch"] + later * steps + longer * moved + size * v["gamma"]
+        assert found[f"tree, {name}"] == pytest.approx(wanted)
+
+
+def test_ways_on_one_node_pay_bytes_inside():
+    v, size = VALUES, 1e6
+    inside = size * v["inner_seconds_per_byte"]
+    found = ways("all_reduce", 8, 1, size=size, model=StepModel(True, MODEL.values, (), True))
+    assert list(found)[6:] == ["switch, Simple"]
+    ring = v["launch"] + 14 * 4 * v["inner_latency"] + 14 / 8 * inside + 7 / 8 * size * v["gamma"]
+    assert found["ring, Simple"] == pytest.approx(ring)
+    tree = v["launch"] + 14 * 4 * v["inner_latency"] + 2 * 1.5 * inside + size * v["gamma"]
+    assert found["tree, Simple"] == pytest.approx(tree)
+    switch = v["launch"] + 2 * 4 * v["inner_latency"] + (1 + 1 / 8) * 1.4 * inside
+    assert found["switch, Simple"] == pytest.approx(switch)
+    pair = ways("sendrecv", 8, 1, size=size)["pair, LL"]
+    assert pair == pytest.approx(v["launch"] + v["inner_latency"] + 5 * 1.3 * inside)
+
+
+def test_pairs_and_peers_between_nodes():
+    v, size = VALUES, 1e6
+    away = size * v["outer_seconds_per_byte"]
+    assert ways("sendrecv", 8, 2, size=size)["pair, Simple"] == pytest.approx(
+        v["launch"] + 4 * v["outer_latency"] + 1.3 * away
+    )
+    found = ways("alltoall", 16, 2, size=size)
+    assert list(found) == ["peers, LL128", "peers, Simple"]
+    # Of sixteen parts eight leave the node, and seven stay on it; a rank has a step, whatever the protocol.
+    for name, longer in (("LL128", 1.1), ("Simple", 1)):
+        inside = 7 / 16 * size * v["inner_seconds_per_byte"]
+        steps = v["launch"] + v["outer_latency"] + 8 * v["peer_latency"]
+        assert found[f"peers, {name}"] == pytest.approx(steps + longer * (1.2 * away / 2 + inside))
+
+
+@pytest.mark.parametrize("pinned", ["LL", "ll", "Ll128", "SIMPLE"])
+def test_a_pinned_protocol_counts_alone_where_a_way_has_it(pinned):
+    assert [name.casefold() for name in ways("all_gather", 16, 2, "", pinned)] == [f"ring, {pinned}".casefold()]
+    found = ways("alltoall", 16, 2, "", pinned)
+    assert len(found) == (2 if pinned.casefold() == "ll" else 1)
+    assert list(ways("all_gather", 8, 8, "ring", pinned, model=StepModel(False, MODEL.values))) == [
+        "0: LL",
+        "0: Simple",
+    ]
+
+
+def test_the_smooth_minimum_is_eight_per_cent_below_two_equal_ways_and_next_to_a_lone_one():
+    # Eager messages and rendezvous are alike where both factors are one.
+    alike = StepModel(False, tuple(1.0 if name.endswith("factor") else one for name, one in VALUES.items()))
+    setting = Setting("all_gather", 8, 8, "ring")
+    both = alike.by_algorithm(setting, SIZES)
+    assert alike.at(setting, SIZES) == pytest.approx(both["0: LL"] * 2 ** (-1 / 8))
+    far = StepModel(True, MODEL.values)
+    found = far.by_algorithm(setting, [1.0])
+    assert far.at(setting, [1.0])[0] == pytest.approx(found["ring, LL"][0], rel=2e-3)
+    assert far.at(Setting("gather", 8, 8), [1.0]) is None
+    assert far.by_algorithm(Setting("gather", 8, 8), [1.0]) is None
+    assert far.weights(Setting("gather", 8, 8), 1.0) == {}
+
+
+def test_weights_are_shares_of_the_time():
+    found = MODEL.weights(Setting("all_gather", 16, 2), 1e6)["ring, LL"]
+    whole = ways("all_gather", 16, 2)["ring, LL"]
+    assert found["launch"] == pytest.approx(VALUES["launch"] / whole)
+    assert found["inner_latency"] == pytest.approx(13 * VALUES["inner_latency"] / whole)
+    assert found["ll_byte_factor"] == found["outer_seconds_per_byte"] > 0
+    assert found["ll128_latency_factor"] == found["gamma"] == 0
+
+
+def test_fewer_cards_carry_the_bytes_that_were_seen():
+    each = {cards: MODEL.as_if(cards, 8).values for cards in (1, 2, 8, math.inf)}
+    place = list(PARAMETERS).index("outer_seconds_per_byte")
+    assert [one[place] / VALUES["outer_seconds_per_byte"] for one in each.values()] == pytest.approx(
+        [1 / 8, 1 / 4, 1, 1]
+    )
+    for one in each.values():
+        assert one[:place] + one[place + 1 :] == MODEL.values[:place] + MODEL.values[place + 1 :]
+    assert MODEL.as_if(2, 8).cards == 2
+
+
+@pytest.mark.parametrize(
+    ("bus", "said"),
+    [(404, False), (406, True), (539, True), (541, False), (809, False), (811, True), (1079, True), (1081, False)],
+)
+def test_switches_reduce_where_more_than_a_ring_s_share_of_nvlink_is_reached(bus, said):
+    def reached(collective="all_reduce", ranks=8, nodes=1):
+        seconds = 2 * (ranks - 1) / max(ranks, 1) * SIZES / (bus * 1e9)
+        return [Curve(Setting(collective, ranks, nodes), SIZES, np.maximum(seconds, 1e-9))]
+
+    assert switched(reached()) == said
+    assert switched(reached(ranks=4)) == said
+    assert not switched(reached("all_gather"))
+    assert not switched(reached(nodes=2))
+    assert not switched([])
+
+
+@pytest.mark.parametrize(("ranks", "nodes"), [(16, 2), (16, 4), (8, 1), (12, 12), (2, 2), (2, 1), (4, 0)])
+def test_what_nccl_counts_of_each_collective(ranks, nodes):
+    many, share = nodes or ranks, (ranks - 1) / ranks
+    each, alone = ranks / many, many == 1
+    moved = {"all_reduce": 2 * share, "broadcast": 1, "reduce": 1, "all_gather": share, "reduce_scatter": share}
+    reduced = {"all_reduce": share, "reduce": 1, "reduce_scatter": share}
+    for collective, factor in moved.items():
+        ring = like_nccl(collective, "", ranks, nodes)[0]
+        passes = 2 if collective == "all_reduce" else 1
+        assert ring.inner + ring.outer == passes * (ranks - 1)
+        assert ring.outer == (0 if alone else min(passes * many, passes * (ranks - 1)))
+        assert (ring.inner_bytes, ring.outer_bytes) == pytest.approx((factor, 0) if alone else (0, factor / each))
+        assert (ring.reduced, ring.peers, ring.kind) == (pytest.approx(reduced.get(collective, 0)), 0, "ring")
+        assert len(like_nccl(collective, "", ranks, nodes)) == (2 if collective == "all_reduce" else 1)
+    (_, tree) = like_nccl("all_reduce", "", ranks, nodes)
+    assert (tree.inner, tree.outer) == (2 * (each - 1), 0 if alone else 2 * math.ceil(math.log2(many)))
+    sent = 0 if alone else (1 if many == 2 else 2) / each
+    assert (tree.inner_bytes, tree.outer_bytes) == ((2, 0) if alone else (0, pytest.approx(sent)))
+    assert (tree.reduced, tree.kind) == (1, "tree")
+    (pair,) = like_nccl("sendrecv", "", ranks, nodes)
+    assert pair[:6] == ((1, 0, 1, 0, 0, 0) if alone else (0, 1, 0, 1, 0, 0))
+    (peers,) = like_nccl("alltoall", "", ranks, nodes)
+    assert peers[:2] == ((1, 0) if alone else (0, 1))
+    assert peers.inner_bytes == pytest.approx((each - 1) / ranks)
+    assert peers.outer_bytes == pytest.approx(0 if alone else 1 - 1 / many)
+    assert (peers.reduced, peers.peers, peers.kind) == (0, ranks - 1 if alone else ranks - each, "peers")
+
+
+@pytest.mark.parametrize("cards", [1, 2, 4, 8])
+def test_bytes_between_nodes_go_over_the_cards_of_a_node(cards):
+    for collective, whole in (("all_gather", 31 / 32), ("all_reduce", 31 / 16), ("alltoall", 8 * 3 / 4)):
+        assert like_nccl(collective, "ring", 32, 4, cards=cards)[0].outer_bytes == pytest.approx(whole / cards)
+    assert like_nccl("all_reduce", "tree", 32, 4, cards=cards)[0].outer_bytes == 2 / cards
+    # Four ranks of a node go over four cards, however many more there are.
+    assert like_nccl("all_gather", "", 8, 2, cards=8)[0].outer_bytes == pytest.approx(7 / 8 / 4)
+
+
+def test_switches_are_a_way_of_their_own_on_one_node():
+    (way,) = like_nccl("all_reduce", "nvls", 8, 1, switch=True)
+    assert way[:5] == (2, 0, 1 + 1 / 8, 0, 0)
+    for name, nodes, switch in (("nvls", 2, True), ("nvls", 1, False), ("NVLSTree", 2, True)):
+        assert [one.kind for one in like_nccl("all_reduce", name, 8, nodes, switch)] == ["ring", "tree"]
+    assert [one.kind for one in like_nccl("all_reduce", "Tree_x", 8, 1, True)] == ["tree"]
+    assert [one.kind for one in like_nccl("all_gather", "", 8, 1, True)] == ["ring"]
+
+
+def test_what_goes_through_a_schedule_and_what_does_not():
+    assert len(costs(Setting("all_gather", 8, 8), nccl=False)) == 2
+    assert costs(Setting("all_gather", 1, 1), nccl=False) == costs(Setting("all_gather", 1, 1), nccl=True) == ()
+    assert costs(Setting("all_gather", 4096, 0, "bruck"), nccl=False)[0].outer == 12
+    assert costs(Setting("all_gather", 4097), nccl=False) == ()
+    assert len(costs(Setting("all_gather", 4097), nccl=True)) == 1
+    # More nodes than ranks cannot be: they are not known then.
+    assert costs(Setting("all_gather", 4, 9), nccl=True) == costs(Setting("all_gather", 4, 4), nccl=True)
+    for nccl in (False, True):
+        assert [one.kind for one in costs(Setting("sendrecv", 5000, 2), nccl)] == ["pair"]
+    assert costs(Setting("all_reduce", 8, 1), nccl=True, switch=True)[-1].kind == "switch"
+    assert costs(Setting("all_gather", 8, 2), True, cards=1)[0].outer_bytes == pytest.approx(7 / 8)
+
+
+def test_the_busiest_node_decides_what_a_round_takes():
+    # Along a binomial tree over four nodes of two ranks the vector leaves a node in two rounds of three.
+    assert through_schedule("broadcast", "binomial", 8, 4)[:5] == (1, 2, 1, 2, 0)
+    # By recursive doubling both ranks of a node send their vectors away, in all rounds but one.
+    found = through_schedule("all_reduce", "recursive_doubling", 8, 4)
+    assert found[:5] == (1, 2, 1, 4, 3)
+    alone = through_schedule("all_gather", "ring", 4, 1)
+    assert (alone.inner, alone.outer, alone.inner_bytes) == (3, 0, pytest.approx(3 / 4))
+
+
+def test_algorithms_are_named_in_any_case_and_with_words_around():
+    assert algorithms("all_reduce", "") == ("recursive_doubling", "rabenseifner", "ring")
+    assert algorithms("all_reduce", "Recursive_Doubling_mpich") == ("recursive_doubling",)
+    assert algorithms("all_reduce", "nonoverlapping") == ("nonoverlapping",)
+    assert algorithms("reduce_scatter", "butterfly") == ("butterfly",)
+    assert algorithms("all_gather", "recursive_doubling") == ("recursive_doubling",)
+    assert algorithms("all_reduce", "sparbit") == algorithms("all_reduce", "")
