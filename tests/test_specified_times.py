@@ -152,16 +152,26 @@ def test_where_devices_are_slower_than_cards_they_decide():
 
 def test_a_tree_sends_once_between_two_nodes_and_an_inner_node_of_more_twice():
     # One device a node: what leaves it is all that counts.
-    alone = {"devices_per_node": 1, "outer": {"nics": 1}}
+    alone = {"devices_per_node": 1, "outer": {"nics": 1}, "inner": {"rate": "10 GB/s"}}
     for nodes, sent in ((2, 1), (4, 2)):
         assert slope("dgx-h100", "all_reduce", nodes, nodes, "tree", "Simple", **alone) == near(sent / 45e9 / 0.92)
+
+
+def test_a_tree_is_a_chain_in_each_node_and_as_deep_as_nodes_double():
+    # Three nodes need two levels; nine ranks on two nodes are chains of four and a half in the mean.
+    assert at("dgx-h100", "all_reduce", 24, 3, "tree", "LL") == pytest.approx(1.2 * (6.7 + 14 * 0.6 + 4 * 5) * US)
+    assert at("dgx-h100", "all_reduce", 9, 2, "tree", "LL") == pytest.approx(1.2 * (6.7 + 7 * 0.6 + 2 * 5) * US)
+    slow = {"inner": {"rate": "10 GB/s"}}
+    for algorithm, share in (("tree", 0.92), ("collnet", 0.9)):
+        fields = slow | {"outer": {"switch_reduction": True}}
+        assert slope("dgx-a100", "all_reduce", 4, 2, algorithm, "Simple", **fields) == near(2 / 8e9 / share)
 
 
 def test_a_network_that_reduces_takes_one_step_and_each_byte_once():
     on = {"outer": {"switch_reduction": True}, "inner": {"switch_reduction": False}}
     assert at("dgx-a100", "all_reduce", 64, 8, "collnet", **on) == pytest.approx(1.2 * 35 * US)
     assert slope("dgx-a100", "all_reduce", 64, 8, "collnet", **on) == near(2 / 240e9 / 0.9)
-    alone = on | {"devices_per_node": 1, "outer": {"switch_reduction": True, "nics": 1}}
+    alone = {"devices_per_node": 1, "outer": {"switch_reduction": True, "nics": 1}, "inner": {"rate": "10 GB/s"}}
     assert slope("dgx-a100", "all_reduce", 8, 8, "collnet", **alone) == near(1 / 22.5e9 / 0.9)
     # A name that a platform does not have leaves the choice to the library, and other protocols have none of it.
     whole, without = (at("dgx-a100", "all_reduce", 8, 1, name, size=LARGE, **on) for name in ("", "collnet"))
@@ -176,6 +186,10 @@ def test_switches_inside_nodes_reduce_where_the_generation_has_them(generation, 
     assert found == near(1 / (efficiency * NODE))
     factor = parameters(platform("dgx-h100", generation=generation))["switch_byte_factor"]
     assert factor == pytest.approx((1 / efficiency, 0.1))
+    # A device alone on its node has no other for the switch to reduce with.
+    alone = {"devices_per_node": 1, "outer": {"nics": 1}, "generation": generation, **SWITCHED}
+    named, free = (at("dgx-h100", "all_reduce", 4, 4, name, **alone) for name in ("nvlstree", ""))
+    assert named == free
     older = slope("dgx-h100", "all_reduce", 8, 1, "nvls", generation="ampere", **SWITCHED)
     assert older > found * 1.2
 

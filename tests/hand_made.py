@@ -1,0 +1,42 @@
+"""Fitted curves, and predictors of them, made by hand."""
+
+import numpy as np
+
+from simnet.calibration import Setting
+from simnet.calibration.cards import RAILS
+from simnet.calibration.curve_models import Component, CurveModel, Mixture
+from simnet.calibration.predictor import FittedCurve, Predictor
+from simnet.calibration.step_model import StepModel
+
+SIZES = 2.0 ** np.arange(10, 31, 4)
+VALUES = (8e-6, 6e-7, 6e-6, 3e-12, 2e-11, 5e-14, 2.0, 4.0, 4.0, 1.07, 0.8, 1.6, 4e-6, 1.1, 1.1, 1.18)
+NCCL, MPI = StepModel(True, VALUES), StepModel(False, VALUES)
+
+
+def fitted(setting, shape, smallest=2.0**10, largest=2.0**30):
+    return FittedCurve(setting, Mixture((Component("line", 1.0, shape),)), smallest, largest, 10)
+
+
+def flat(setting, seconds, **sizes):
+    return fitted(setting, CurveModel(segments=((0.0, seconds, 0.0),)), **sizes)
+
+
+def power(setting, exponent, largest=2.0**20, smallest=2.0**10):
+    """Return a curve of a microsecond at one byte that grows with a power of the size."""
+    points = tuple((size, 1e-6 * size**exponent) for size in (1.0, 2.0**40))
+    return fitted(setting, CurveModel(points=points), smallest, largest)
+
+
+def stepped(setting, steps, factor):
+    """Return a curve that is a step model's times a factor, at sixteen sizes and straight in logarithms between."""
+    sizes = np.geomspace(2.0**10, 2.0**30, 16)
+    points = tuple(zip(sizes.tolist(), (factor * steps.at(setting, sizes)).tolist(), strict=True))
+    return fitted(setting, CurveModel(points=points)), sizes
+
+
+def predictor(*known, inside="scaled", outside="blended", transfer="steps", steps=None, cards=RAILS, each=1.0):
+    return Predictor("line", inside, outside, transfer, known, steps, cards, each)
+
+
+def reduce(ranks, nodes=None, algorithm=""):
+    return Setting("all_reduce", ranks, ranks if nodes is None else nodes, algorithm)

@@ -1,0 +1,183 @@
+"""Prediction intervals of errors by hand, and what a cost model says of where it extrapolates."""
+
+import math
+
+import numpy as np
+import pytest
+
+from hand_made import MPI, NCCL, flat, power, predictor, reduce, stepped
+from simnet.base.errors import InputError
+from simnet.calibration import CalibratedCostModel
+from simnet.calibration.crossval import HeldOut
+from simnet.calibration.intervals import bin_of, conformal, half_widths, intervals
+
+
+class TestIntervals:
+    def held(self, log_errors, sizes=1e3, **fields):
+        values = np.asarray(log_errors, dtype=float)
+        return HeldOut(reduce(fields.pop("ranks", 4)), np.full(len(values), sizes), np.ones(len(values)),
+                       np.exp(values), **fields)  # fmt: skip
+
+    def test_few_errors_are_stretched_as_an_exponential_tail(self):
+        # Of five errors the largest is log(6) means, and 0.05 are beyond log(20) of them.
+        stretched = math.log(20) / math.log(6)
+        assert conformal(np.array([-0.1, 0.0, 0.1, 0.2, 0.3]), 0.9) == pytest.approx((0.1 * stretched, 0.3 * stretched))
+        assert conformal(np.array([0.1, 0.2, 0.3]), 0.8) == pytest.approx((0, 0.3 * math.log(10) / math.log(4)))
+        # Of nineteen, number twenty times 0.95 is the largest.
+        errors = np.arange(1.0, 20)
+        assert conformal(errors, 0.9) == pytest.approx((0, 19))
+        assert conformal(np.arange(1.0, 40), 0.9) == pytest.approx((0, 38))
+
+    def test_errors_count_over_the_widening_of_their_intervals(self):
+        errors = [-0.4, 0.2, 0.6, 0.1, 0.0]
+        plain, wide = (half_widths([self.held(errors, widening=one)], 0.9) for one in (1.0, 2.0))
+        assert np.array(wide) == pytest.approx(np.array(plain) / 2)
+
+    def test_bins_begin_at_64_kib_1_mib_and_64_mib(self):
+        edges = [0.5, 65535, 65536, 2.0**20 - 1, 2.0**20, 2.0**26 - 1, 2.0**26, 1e12]
+        assert bin_of(np.array(edges)).tolist() == [0, 0, 1, 1, 2, 2, 3, 3]
+
+    @pytest.mark.parametrize(
+        ("basis", "typical"),
+        [
+            ("ranks", (0.35, 0.9, 0.8, 0.5)), ("beyond", (0.85, 1.3, 1.1, 0.8)), ("collectives", (1.1, 1.0, 0.8, 0.9)),
+        ],
+    )  # fmt: skip
+    def test_widths_where_nothing_was_held_out(self, basis, typical):
+        for coverage, factor in ((0.9, 1), (0.99, 2)):
+            found = intervals({basis: []}, coverage)[basis]
+            np.testing.assert_allclose(np.array(found).T, factor * np.array([typical, typical]))
+        assert intervals({"sizes": []}, 0.99)["sizes"] == [(math.log(3), math.log(3))] * 4
+
+    def test_typical_widths_count_as_two_groups(self):
+        def wide(basis, *held):
+            return intervals({basis: held}, 0.9)[basis][0][1]
+
+        own = conformal(np.full(30, 0.05), 0.9)[1]
+        for groups, share in ((1, 1 / 3), (2, 1 / 2), (6, 3 / 4)):
+            held = [self.held(np.full(30, 0.05), ranks=2 + one) for one in range(groups)]
+            assert wide("ranks", *held) == pytest.approx(share * own + (1 - share) * 0.35)
+            assert wide("collectives", *held) == pytest.approx(own / 3 + 2 / 3 * 1.1)
+            assert wide("sizes", *held) == pytest.approx(own)
+
+
+class TestCostModel:
+    WIDTHS = ((0.1, 0.2), (0.3, 0.4), (0.5, 0.6), (0.7, 0.8))
+
+    def model(self, *known, **options):
+        factors = {"sizes": 1.0, "ranks": 2.0, "beyond": 3.0, "collectives": 4.0}
+        bounds = {basis: [(f * a, f * b) for a, b in self.WIDTHS] for basis, f in factors.items()}
+        return CalibratedCostModel(predictor(*known, **options), bounds, dict.fromkeys(factors, 1), {})
+
+    def bounds(self, found):
+        return math.log(found.seconds / found.low), math.log(found.high / found.seconds)
+
+    def test_what_a_prediction_rests_on_and_where_it_extrapolates(self):
+        ring = {one: stepped(reduce(one, algorithm="ring"), MPI, 1.0)[0] for one in (4, 16)}
+        model = self.model(*ring.values(), steps=MPI)
+        alike = "rests on other numbers of ranks or nodes"
+        for ranks, nbytes, basis, why in (
+            (4, 1024, "sizes", "rests on the curve itself"),
+            (4, 2.0**30, "sizes", "rests on the curve itself"),
+            (4, 1023, "sizes", "rests on the curve itself; 1023 bytes, measured were 1024 to 1.07374e+09"),
+            (8, 2048, "ranks", alike),
+            (32, 2048, "beyond", f"{alike}; 32 ranks, measured were 4 to 16"),
+            (
+                2,
+                5e9,
+                "beyond",
+                f"{alike}; 2 ranks, measured were 4 to 16; 5e+09 bytes, measured were 1024 to 1.07374e+09",
+            ),
+        ):
+            found = model.predict("all_reduce", ranks, nbytes)
+            assert (found.kind, found.why, found.extrapolates) == (basis, why, ";" in why)
+        found = model.predict("all_gather", 8, 2048, algorithm="ring")
+        assert (found.kind, found.why) == (
+            "collectives",
+            "rests on other collectives; all_gather, ring was not measured",
+        )
+        with pytest.raises(InputError) as refused:
+            model.predict("all_reduce", 32, 2048, strict=True)
+        assert str(refused.value) == (
+            "all_reduce, ring, 32 ranks on 32 nodes, 2048 bytes would be an extrapolation: "
+            "32 ranks, measured were 4 to 16"
+        )
+
+    def test_nodes_that_are_unlike_are_said(self):
+        model = self.model(flat(reduce(8, 1), 1e-5), flat(reduce(32, 4), 1e-5), inside="interpolated")
+        for ranks, nodes, what in (
+            (16, 8, "16 ranks on 8 nodes"),
+            (8, 4, "8 ranks on 4 nodes"),
+            (32, 1, "32 ranks on 1 node"),
+        ):
+            found = model.predict("all_reduce", ranks, 2048, nodes=nodes)
+            assert found.why.partition("; ")[2] == f"{what}, measured were 1 to 4, with 8 on each"
+            assert (found.kind, found.extrapolates) == ("beyond", True)
+        assert not model.predict("all_reduce", 16, 2048, nodes=2).extrapolates
+        one = self.model(flat(reduce(8, 2), 1e-5), flat(reduce(32, 2), 1e-5), inside="interpolated")
+        assert one.predict("all_reduce", 16, 2048, nodes=1).why.endswith(
+            "16 ranks on 1 node, measured were 2, with 4 to 16 on each"
+        )
+        unknown = self.model(flat(reduce(8, 0), 1e-5), flat(reduce(32, 0), 1e-5), inside="interpolated")
+        assert unknown.predict("all_reduce", 16, 2048, nodes=1).why.endswith(
+            "16 ranks on 1 node, on how many was measured is not known"
+        )
+        assert not unknown.predict("all_reduce", 16, 2048).extrapolates
+
+    def test_intervals_are_those_of_the_basis_and_the_size_and_widen_beyond(self):
+        # Curves that grow with the size, of which bandwidth was seen.
+        model = self.model(
+            power(reduce(4), 1.0, largest=2.0**27), power(reduce(16), 1.0, largest=2.0**27), inside="interpolated",
+            outside="interpolated",
+        )  # fmt: skip
+        for nbytes, at in ((2.0**11, 0), (2.0**16, 1), (2.0**20, 2), (2.0**26, 3)):
+            for ranks, factor in ((4, 1), (8, 2), (32, 3), (64, 3 * math.sqrt(2))):
+                found = self.bounds(model.predict("all_reduce", ranks, nbytes))
+                assert found == pytest.approx([factor * one for one in self.WIDTHS[at]])
+        for doublings in (1, 3):
+            found = self.bounds(model.predict("all_reduce", 4, 2.0 ** (27 + doublings)))
+            assert found == pytest.approx([math.sqrt(1 + doublings) * one for one in self.WIDTHS[3]])
+            found = self.bounds(model.predict("all_reduce", 4, 2.0 ** (10 - doublings)))
+            assert found == pytest.approx([math.sqrt(1 + doublings) * one for one in self.WIDTHS[0]])
+        unlike = self.bounds(model.predict("all_reduce", 8, 2.0**11, nodes=1))
+        assert unlike == pytest.approx([3 * one for one in self.WIDTHS[0]])
+
+    @pytest.mark.parametrize(
+        ("asked", "message"),
+        [
+            ({"ranks": 0}, "ranks: must be a whole number from 1 to 10,000,000, got 0"),
+            ({"ranks": 10_000_001}, "ranks: must be a whole number from 1 to 10,000,000, got 10000001"),
+            ({"nodes": 0}, "nodes: must be a whole number from 1 to 4, the ranks, got 0"),
+            ({"nodes": 5}, "nodes: must be a whole number from 1 to 4, the ranks, got 5"),
+            ({"nbytes": math.inf}, "nbytes: must be a finite number of bytes > 0, got inf"),
+            ({"collective": "al_reduce"}, "collective: nothing is known of 'al_reduce'; did you mean 'all_reduce'?"),
+        ],
+    )
+    def test_what_cannot_be_asked(self, asked, message):
+        model = self.model(flat(reduce(4), 1e-5))
+        with pytest.raises(InputError) as refused:
+            model.predict(**{"collective": "all_reduce", "ranks": 4, "nbytes": 1e4} | asked)
+        assert str(refused.value).startswith(message)
+
+    def test_what_was_pinned_differently_must_be_named(self):
+        model = self.model(flat(reduce(4, 4, "ring"), 1e-5), flat(reduce(4, 4, "tree"), 1e-4))
+        with pytest.raises(InputError, match="several were measured of all_reduce: ring, tree; name one"):
+            model.predict("all_reduce", 4, 1e4)
+        assert model.predict("all_reduce", 4, 1e4, algorithm="tree").seconds == pytest.approx(1e-4)
+        assert model.fastest("all_reduce", "tree", 4, 1e4).seconds == pytest.approx(1e-4)
+        assert model.fastest("all_reduce", "recursive_doubling", 4, 1e4).seconds == pytest.approx(1e-5)
+        both = self.model(flat(reduce(4, 4, "ring"), 1e-5), flat(reduce(4), 1e-4))
+        assert both.predict("all_reduce", 4, 1e4).seconds == pytest.approx(1e-4)
+
+    def test_too_few_ranks_for_what_was_not_measured(self):
+        for steps, some in ((NCCL, "2 or more"), (MPI, "2 to 4,096")):
+            model = self.model(flat(reduce(4), 1e-5), steps=steps)
+            with pytest.raises(InputError, match=f"all_gather was not measured; without, {some} are allowed, got 1"):
+                model.predict("all_gather", 1, 1e4)
+
+    def test_nodes_are_those_of_the_measurements(self):
+        model = self.model(flat(reduce(8, 1), 1e-5), flat(reduce(8, 4), 2e-5), flat(reduce(64, 8), 3e-5))
+        assert model.predict("all_reduce", 8, 1e4).seconds == pytest.approx(2e-5)
+        for ranks, nodes in ((64, 8), (65, 9), (128, 16)):
+            asked, told = model.predict("all_reduce", ranks, 1e4), model.predict("all_reduce", ranks, 1e4, nodes=nodes)
+            assert asked == told
