@@ -1,0 +1,179 @@
+"""Device profiles of kernels that take as long as is made up: what is timed, left out, and written."""
+
+import numpy as np
+import pytest
+
+from simnet.base.errors import InputError
+from simnet.calibration.device import LENGTHS, by_density, corrected, fitted, held_out, measure_device, profile_of
+from simnet.calibration.device import profile_yaml as written
+from simnet.calibration.device_kernels import Kernels, kernels_of
+from simnet.costs.devices import DeviceProfile, Method
+from simnet.costs.encodings import CODE_METHODS
+
+CODES = ("encode_delta", "decode_delta")
+
+
+def made_up(took, memory=1e12, on_host=True, methods=("topk", "scan", "norm", "copy", "gather", *CODES)):
+    def make(n, density):
+        k = max(1, round(density * n))
+        return {one: (k if one in ("gather", *CODES) else n, (one, n, density)) for one in methods}
+
+    sources = dict.fromkeys(methods, "made up")
+    return Kernels("toy", "toy 1", memory, make, lambda call, count: count * took(*call), sources, on_host)
+
+
+def linear(method, n, density):
+    return 2e-9 + 1e-12 * n
+
+
+def lengths(profile, method):
+    return [round(entries) for entries, _ in profile.methods[method].corrections]
+
+
+def test_lengths_are_four_in_a_decade_from_ten_to_a_billion():
+    assert LENGTHS[:6] == (10, 18, 32, 56, 100, 178)
+    assert (LENGTHS[-1], len(LENGTHS)) == (10**9, 33)
+
+
+def test_what_is_timed():
+    profile = profile_of(made_up(linear), "toy", 0.1, 100_000, 1e-5)
+    assert lengths(profile, "topk") == list(LENGTHS[:17])
+    assert lengths(profile, "gather") == [1, 2, 3, 6, 10, 18, 32, 56, 100, 178, 316, 562, 1000, 1778, 3162, 5623, 10000]
+    # Codes at every second length, which is 10, 32, 100 and so on.
+    assert lengths(profile, "encode_delta") == [1, 3, 10, 32, 100, 316, 1000, 3162, 10000]
+    assert profile.memory_bandwidth == pytest.approx(8 * 100_000 / (2e-9 + 1e-7))
+    assert profile.device == "toy, toy 1"
+    assert "at density 0.1; memory bandwidth by the longest copy" in profile.source
+    assert profile.source.endswith("at densities of 0.1, 0.01, 0.001 beside that.")
+    assert profile.methods["topk"].source == "made up, 10 to 100000 entries; without corrections within 0 %."
+    assert profile.methods["copy_out"] == profile.methods["copy_in"]
+    assert profile.methods["copy_out"].seconds_per_entry == profile.methods["copy_out"].launch == 0
+    on_gpu = profile_of(made_up(linear, on_host=False), "toy", 0.1, 100_000, 1e-5)
+    assert not {"copy_out", "copy_in"} & set(on_gpu.methods)
+
+
+def test_what_memory_binds_is_in_bytes_and_what_selects_in_seconds():
+    profile = profile_of(made_up(linear), "toy", 0.1, 100_000, 1e-5)
+    for name in ("topk", "topk_layer", *CODES):
+        assert profile.methods[name].bytes_per_entry == 0
+        assert profile.methods[name].seconds_per_entry > 0
+    for name in ("norm", "scan", "copy"):
+        found = profile.methods[name]
+        assert (found.launch, found.seconds_per_entry) == (pytest.approx(2e-9), 0)
+        assert found.bytes_per_entry == pytest.approx(1e-12 * profile.memory_bandwidth)
+
+
+def test_layers_go_to_a_million_entries():
+    profile = profile_of(made_up(linear), "toy", 0.1, 10_000_000, 1e-4)
+    assert (lengths(profile, "topk_layer")[-1], lengths(profile, "topk")[-1]) == (1_000_000, 10_000_000)
+
+
+def test_what_takes_too_much_memory_or_time_is_left_out():
+    few = profile_of(made_up(linear, memory=60 * 31_623), "toy", 0.1, 100_000, 1e-5)
+    assert lengths(few, "topk")[-1] == 31_623
+    fewer = profile_of(made_up(linear, memory=60 * 31_623 - 1), "toy", 0.1, 100_000, 1e-5)
+    assert lengths(fewer, "topk")[-1] == 17_783
+    # Three calls as long as the time before has it, for the length, may take ten times the budget.
+    slow = made_up(lambda method, n, density: 1e-9 * n if method == "norm" else 1e-12 * n)
+    for budget, last in ((3 * 1e-9 * 31_623 / 10 * 1.001, 31_623), (3 * 1e-9 * 31_623 / 10 * 0.999, 17_783)):
+        profile = profile_of(slow, "toy", 0.1, 100_000, budget)
+        assert lengths(profile, "norm")[-1] == last
+        assert lengths(profile, "topk")[-1] == 100_000
+
+
+def test_times_are_medians_of_calls_of_three_repetitions_and_more():
+    counts = []
+
+    def seconds(call, count):
+        counts.append(count)
+        return count * {0: 5.0, 1: 9e-6, 2: 1e-5, 3: 4e-5}.get(len(counts) - 1, 1e-5)
+
+    one = made_up(linear)
+    kernels = Kernels(one.device, one.library, one.memory, one.make, seconds, one.sources, one.on_host)
+    found = by_density(
+        kernels, {"topk": {10_000: 1e-5}, "scan": {}, "topk_segments": {}} | {c: {} for c in CODES}, 0.1, 1e-9
+    )
+    # The first call warms up; what is short is called so often that a millisecond passes, a thousand times at most.
+    assert counts[:4] == [1, 1, 111, 111]
+    assert found["topk"][0] == pytest.approx(1.0)
+
+
+def test_other_densities_are_looked_at_where_they_were_timed():
+    kernels = made_up(lambda method, n, density: n * density)
+    timed = {name: dict.fromkeys((10000, 31623, 100000, 1000000), 1.0) for name in ("topk", "scan", "norm")}
+    timed |= {"encode_delta": {100: 1.0}}
+    found = by_density(kernels, timed | {"decode_delta": {}, "topk_segments": {}}, 0.01, 1e-9)
+    wanted = [n * density for n in (10_000, 100_000, 1_000_000) for density in (0.1, 0.001)]
+    assert found["topk"] == pytest.approx(wanted)
+    assert found["scan"] == found["topk"]
+    assert found["encode_delta"] == pytest.approx([100.0])
+    assert "norm" not in found
+
+
+def test_best_pairs_may_lie_on_an_edge():
+    assert fitted([10, 20, 40], [3.0, 3.0, 3.0]) == pytest.approx((3, 0, 0), abs=1e-9)
+    assert fitted([10, 20, 40], [1.0, 2.0, 4.0]) == pytest.approx((0, 0.1, 0), abs=1e-9)
+    launch, slope, error = fitted([10, 20, 40], [1.0, 4.0, 16.0])
+    assert launch == 0
+    assert slope == pytest.approx((10 + 5 + 2.5) / (100 + 25 + 6.25))
+    assert error == pytest.approx(max(abs(slope * 10 - 1), abs(slope * 5 - 1), abs(slope * 2.5 - 1)))
+    launch, slope, _ = fitted([10, 20, 40], [4.0, 2.0, 1.0])
+    assert slope == 0
+    assert launch == pytest.approx((1 / 4 + 1 / 2 + 1) / (1 / 16 + 1 / 4 + 1))
+
+
+def test_intervals_hold_what_was_left_out():
+    entries = [10, 20, 40, 80, 160]
+    assert held_out(entries, [10.0, 20, 40, 80, 160]) == pytest.approx((1, 1))
+    assert held_out(entries, [10.0, 10, 40, 80, 160]) == pytest.approx((0.5, 1))
+    assert held_out(entries, [10.0, 60, 40, 20, 160]) == pytest.approx((0.25, 3))
+    found = corrected([10, 20, 40], [21.0, 41.0, 162.0])
+    assert [one for one, _ in found.corrections] == [10, 20, 40]
+    assert found.known == "measured"
+
+
+def test_a_profile_is_written_line_by_line():
+    methods = {
+        "topk": Method(1e-6, 0.0, "it's  by\nhand", 2e-9, known="measured", corrections=((10.0, 1.5), (1e6, 0.25))),
+        "*": Method(3e-6, 12.0, "all others", low=0.5, high=2.0),
+    }
+    plain = DeviceProfile("mine", "toy", "hand", 1.5e12, methods)
+    assert written(plain).splitlines() == [
+        "name: 'mine'", "device: 'toy'", "source: 'hand'", "memory_bandwidth: 1.500e+12", "methods:",
+        "  topk:", "    launch: 1.000e-06", "    bytes_per_entry: 0.0000e+00", "    seconds_per_entry: 2.0000e-09",
+        f"    low: {methods['topk'].low:.4e}", f"    high: {methods['topk'].high:.4e}", "    known: measured",
+        "    corrections: [[10, 1.5000], [1000000, 0.2500]]", "    source: 'it''s by hand'",
+        "  '*':", "    launch: 3.000e-06", "    bytes_per_entry: 1.2000e+01", "    seconds_per_entry: 0.0000e+00",
+        "    low: 5.0000e-01", "    high: 2.0000e+00", f"    known: {methods['*'].known}", "    source: 'all others'",
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"density": 0.0}, "--density: must be between 0 and 1, got 0.0"),
+        ({"density": 1.0}, "--density: must be between 0 and 1, got 1.0"),
+        ({"largest": 9_999}, "--largest: must be at least 10,000, got 9,999"),
+        ({"budget": 0.0}, "--budget: must be between 0 and 60 s, got 0.0"),
+        ({"budget": 60.1}, "--budget: must be between 0 and 60 s, got 60.1"),
+        ({"library": "numpi"}, "--library: there is no library 'numpi'; did you mean 'numpy'?"),
+    ],
+)
+def test_what_is_refused(options, message):
+    with pytest.raises(InputError) as refused:
+        measure_device("mine", **{"library": "numpy"} | options)
+    assert str(refused.value).startswith(message)
+
+
+def test_what_kernels_of_numpy_do():
+    calls = kernels_of("numpy").make(1000, 0.01)
+    entries = {name: count for name, (count, _) in calls.items() if name not in CODE_METHODS}
+    whole = dict.fromkeys(("topk", "scan", "count", "norm", "cast", "sum", "copy"), 1000)
+    assert entries == whole | dict.fromkeys(("gather", "scatter", "pack"), 10)
+    chosen, sent = np.sort(calls["topk"][1]()), calls["gather"][1]()
+    assert (chosen.size, sent.size, calls["count"][1]()) == (10, 10, 10)
+    assert np.sort(calls["scan"][1]()).tolist() == chosen.tolist()
+    for name in ("scatter", "cast", "sum", "pack", "copy"):
+        calls[name][1]()
+    least = kernels_of("numpy").make(10, 0.001)
+    assert least["gather"][0] == 1
