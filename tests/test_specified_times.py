@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 from validating.platforms import HOST, platform
 
+from simnet.base.errors import InputError
 from simnet.calibration import Setting, specified
 from simnet.calibration.platform import Platform, is_platform, load_platform
 from simnet.calibration.specification import half_widths, parameters, sentences, times
@@ -401,6 +402,35 @@ def test_a_fabric_of_a_platform_says_what_its_widths_are_from():
         assert (found.low, found.high) == pytest.approx(
             (found.seconds * math.exp(-below), found.seconds * math.exp(above))
         )
+
+
+def test_switches_of_older_devices_do_not_reduce():
+    for generation in ("older", "volta", "ampere", "cdna", "cpu"):
+        named, free = (
+            at(
+                "dgx-h100",
+                "all_reduce",
+                8,
+                1,
+                "nvls",
+                size=LARGE,
+                generation=generation,
+                inner={"switch_reduction": on},
+            )
+            for on in (True, False)
+        )
+        assert named == free
+
+
+def test_files_of_64_kib_are_read_and_longer_ones_are_not(tmp_path):
+    text = "name: x\ndevices_per_node: 8\ngeneration: hopper\ninner: {link: nvlink, rate: 450 GB/s}\n#"
+    for length in (2**16, 2**16 + 1):
+        (tmp_path / "one.yaml").write_text(text.ljust(length, "x"))
+        if length == 2**16:
+            assert load_platform(tmp_path / "one.yaml").library == "nccl"
+        else:
+            with pytest.raises(InputError, match="65,536"):
+                load_platform(tmp_path / "one.yaml")
 
 
 def test_platforms_are_known_by_a_line_that_begins_with_their_devices(tmp_path):

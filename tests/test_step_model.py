@@ -83,6 +83,20 @@ def test_what_has_seven_tenths_of_its_typical_uncertainty_is_not_determined(erro
     assert undetermined(MODEL) == ()
 
 
+@pytest.mark.parametrize(
+    ("name", "value", "least", "most"),
+    [("ll_byte_factor", 0.1, 1.0, 1.5), ("ll128_latency_factor", 0.1, 1.0, 2.0), ("tree_byte_factor", 50, 3.0, 4.482)],
+)
+def test_factors_stay_where_they_can_be(name, value, least, most):
+    odd = StepModel(True, tuple((VALUES | {name: value}).values()))
+    settings = [
+        Setting("all_reduce", 8 * n, n, "tree", protocol) for n in (2, 8) for protocol in ("LL", "LL128", "Simple")
+    ]
+    settings += [Setting("all_reduce", 8 * n, n, "ring", "Simple") for n in (2, 8)]
+    found = told([Curve(one, SIZES, odd.at(one, SIZES)) for one in settings], nccl=True)
+    assert least <= found[name][0] <= most
+
+
 def test_each_way_pays_launch_steps_bytes_and_what_it_reduces():
     v, size = VALUES, 1e6
     found = ways("all_reduce", 16, 2, size=size)
@@ -242,7 +256,7 @@ def test_what_goes_through_a_schedule_and_what_does_not():
     assert costs(Setting("all_gather", 1, 1), nccl=False) == costs(Setting("all_gather", 1, 1), nccl=True) == ()
     assert costs(Setting("all_gather", 4096, 0, "bruck"), nccl=False)[0].outer == 12
     assert costs(Setting("all_gather", 4097), nccl=False) == ()
-    assert len(costs(Setting("all_gather", 4097), nccl=True)) == 1
+    assert len(costs(Setting("all_gather", 4097), nccl=True)) == len(costs(Setting("all_gather", 2, 2), nccl=True)) == 1
     # More nodes than ranks cannot be: they are not known then.
     assert costs(Setting("all_gather", 4, 9), nccl=True) == costs(Setting("all_gather", 4, 4), nccl=True)
     for nccl in (False, True):

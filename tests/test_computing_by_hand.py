@@ -1,0 +1,116 @@
+"""How long workers compute, of times made up: what counts as slow, what is said, and what files may hold."""
+
+import math
+
+import numpy as np
+import pytest
+
+from simnet.base.arrays import PERCENTS
+from simnet.base.errors import InputError
+from simnet.calibration import computing
+from simnet.calibration.computing import Computing, fit, read_logs
+
+
+def test_twenty_iterations_are_the_fewest():
+    assert fit(np.full((20, 2), 0.5)).iterations == 20
+    with pytest.raises(InputError, match="needs at least 20 iterations, got 19"):
+        fit(np.full((19, 2), 0.5))
+
+
+def test_every_other_iteration_tells_and_those_between_are_held_against_it():
+    times = np.where(np.arange(40)[:, None] % 2, 0.3, 0.1) * np.ones((40, 3))
+    found = fit(times)
+    assert (found.mean, found.spread, found.straggle, found.slowdown) == pytest.approx((0.1, 0, 0, 1))
+    assert not found.slow
+    assert found.measured == pytest.approx([0.3] * len(PERCENTS))
+    assert found.fitted == pytest.approx([0.1] * len(PERCENTS))
+    assert (found.iterations, found.workers) == (40, 3)
+
+
+@pytest.mark.parametrize(("factor", "slow"), [(1.015, False), (1.025, True), (0.985, False), (0.975, True)])
+def test_workers_that_are_off_by_two_per_cent_are_slow_or_fast(factor, slow):
+    found = fit(np.full((30, 5), 0.2) * np.array([1, 1, factor, 1, 1]))
+    assert found.slow == (pytest.approx({2: factor}) if slow else {})
+    assert found.mean == pytest.approx(0.2)
+
+
+def test_noise_hides_what_its_quartiles_do_not_tell_apart():
+    # A half-notch is 1.57 interquartile ranges over the root of the iterations, and three of them count.
+    wide = np.tile(np.exp(np.repeat([-0.4, -0.2, 0.0, 0.2, 0.4], 2)), 20)[:, None]
+    notch = 1.57 * 0.4 / math.sqrt(100)
+    for share, slow in ((0.95, False), (1.05, True)):
+        found = fit(wide * np.exp(np.array([0.0, 0.0, 0.0, 3 * notch * share])))
+        assert bool(found.slow) == slow
+
+
+def test_draws_have_the_spread_and_the_stragglers_that_were_fitted():
+    draws = np.random.default_rng(2)
+    times = 0.1 * np.exp(0.1 * draws.standard_normal((4000, 2)) - 0.005)
+    found = fit(times)
+    for percent, one in zip(PERCENTS, found.fitted, strict=True):
+        assert one == pytest.approx(float(np.percentile(times, percent)), rel=0.03)
+    late = fit(times * np.where(draws.random((4000, 2)) < 0.1, 4.0, 1.0))
+    assert (late.straggle, late.slowdown) == pytest.approx((0.1, 4.0), rel=0.1)
+    assert late.fitted[-1] == pytest.approx(late.measured[-1], rel=0.1)
+    assert late.fitted[-1] > 0.35
+
+
+class TestWhatIsSaid:
+    ONE = Computing(0.1234567, 0.0314159, {0: 1.234567}, 0.01234, 2.34567, 50, 3, (0.1,) * 5, (0.2,) * 5)
+
+    def test_fields_are_those_of_a_scenario(self):
+        assert self.ONE.fields() == {
+            "mean": "0.123457 s", "spread": 0.03142, "slow": {"0": 1.235},
+            "straggle": {"probability": 0.0123, "slowdown": 2.346},
+        }  # fmt: skip
+        plain = Computing(0.5, 0.0, {}, 0.0, 1.0, 50, 3, (), ())
+        assert plain.fields() == {"mean": "0.5 s", "spread": 0.0}
+
+    def test_lines_begin_with_how_far_it_is_off(self):
+        count = len(PERCENTS)
+        one = Computing(0.5, 0.0, {}, 0.0, 1.0, 50, 3, (0.1,) * count, (0.2,) * count)
+        first, *rest = one.text().splitlines()
+        told = ", ".join(f"p{percent} 200 ms (measured 100 ms)" for percent in PERCENTS)
+        assert first == f"# Fitted to every other of 50 iterations of 3 workers; of those between: {told}"
+        assert rest == ["job:", "  compute: {mean: 0.5 s, spread: 0.0}"]
+
+
+class TestLogs:
+    def put(self, folder, *texts):
+        for rank, text in enumerate(texts):
+            (folder / f"rank_{rank}.csv").write_text(text)
+        return folder
+
+    def test_iterations_that_all_workers_have_are_taken_in_order(self, tmp_path):
+        logs = self.put(
+            tmp_path, "iteration,compute_s\n3,0.3\n1,0.1\n2,0.2\n", "compute_s,iteration\n5.0,3\n4.0,2\n7.0,9\n"
+        )
+        assert read_logs(logs).tolist() == [[0.2, 4.0], [0.3, 5.0]]
+        none = read_logs(self.put(tmp_path, "iteration,compute_s\n1,0.1\n", "iteration,compute_s\n2,0.1\n"))
+        assert none.shape == (0, 2)
+
+    def test_ranks_count_from_zero(self, tmp_path):
+        for rank in (1, 2):
+            (tmp_path / f"rank_{rank}.csv").write_text("iteration,compute_s\n1,0.1\n")
+        with pytest.raises(InputError, match=r"found ranks \[1, 2\]"):
+            read_logs(tmp_path)
+
+    @pytest.mark.parametrize(
+        ("text", "line"),
+        [
+            ("iteration,compute_s\n1,0.1\n2,inf\n", 3), ("iteration,compute_s\n1,0\n", 2), ("compute_s\n1\n", 1),
+            ("iteration\n1\n", 1),
+        ],
+    )  # fmt: skip
+    def test_what_is_wrong_is_said_with_its_line(self, tmp_path, text, line):
+        with pytest.raises(InputError) as refused:
+            read_logs(self.put(tmp_path, text))
+        assert f"rank_0.csv:{line}: " in str(refused.value)
+
+    def test_files_of_some_size_are_read_and_longer_ones_are_not(self, tmp_path, monkeypatch):
+        text = "iteration,compute_s\n1,0.1\n"
+        monkeypatch.setattr(computing, "_MOST_BYTES", len(text))
+        assert read_logs(self.put(tmp_path, text)).tolist() == [[0.1]]
+        monkeypatch.setattr(computing, "_MOST_BYTES", len(text) - 1)
+        with pytest.raises(InputError, match="is larger than 25 bytes"):
+            read_logs(tmp_path)
