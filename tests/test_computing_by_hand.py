@@ -31,7 +31,7 @@ def test_every_other_iteration_tells_and_those_between_are_held_against_it():
 def test_workers_that_are_off_by_two_per_cent_are_slow_or_fast(factor, slow):
     found = fit(np.full((30, 5), 0.2) * np.array([1, 1, factor, 1, 1]))
     assert found.slow == (pytest.approx({2: factor}) if slow else {})
-    assert found.mean == pytest.approx(0.2)
+    assert not slow or found.mean == pytest.approx(0.2)
 
 
 def test_noise_hides_what_its_quartiles_do_not_tell_apart():
