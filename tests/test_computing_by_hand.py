@@ -49,6 +49,8 @@ def test_draws_have_the_spread_and_the_stragglers_that_were_fitted():
     found = fit(times)
     for percent, one in zip(PERCENTS, found.fitted, strict=True):
         assert one == pytest.approx(float(np.percentile(times, percent)), rel=0.03)
+    often = fit(times * np.where(draws.random((4000, 2)) < 0.3, 4.0, 1.0))
+    assert (often.straggle, often.slowdown, often.spread) == pytest.approx((0.3, 4.0, 0.1), rel=0.05)
     late = fit(times * np.where(draws.random((4000, 2)) < 0.1, 4.0, 1.0))
     assert (late.straggle, late.slowdown) == pytest.approx((0.1, 4.0), rel=0.1)
     assert late.fitted[-1] == pytest.approx(late.measured[-1], rel=0.1)

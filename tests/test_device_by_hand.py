@@ -7,6 +7,7 @@ from simnet.base.errors import InputError
 from simnet.calibration.device import LENGTHS, by_density, corrected, fitted, held_out, measure_device, profile_of
 from simnet.calibration.device import profile_yaml as written
 from simnet.calibration.device_kernels import Kernels, kernels_of
+from simnet.calibration.encoding_kernels import SOURCES
 from simnet.costs.devices import DeviceProfile, Method
 from simnet.costs.encodings import CODE_METHODS
 
@@ -127,7 +128,11 @@ def test_intervals_hold_what_was_left_out():
     assert held_out(entries, [10.0, 20, 40, 80, 160]) == pytest.approx((1, 1))
     assert held_out(entries, [10.0, 10, 40, 80, 160]) == pytest.approx((0.5, 1))
     assert held_out(entries, [10.0, 60, 40, 20, 160]) == pytest.approx((0.25, 3))
-    found = corrected([10, 20, 40], [21.0, 41.0, 162.0])
+    found = corrected([10, 20, 40], [10.0, 20.0, 80.0])
+    launch, slope, error = fitted([10, 20, 40], [10.0, 20.0, 80.0])
+    assert (launch, round(slope, 3), round(error, 3)) == (0, 1.111, 0.444)
+    assert found.source == "10 to 40 entries; without corrections within 44 %"
+    assert [factor for _, factor in found.corrections] == pytest.approx([0.9, 0.9, 1.8], abs=1e-4)
     assert [one for one, _ in found.corrections] == [10, 20, 40]
     assert found.known == "measured"
 
@@ -163,6 +168,13 @@ def test_what_is_refused(options, message):
     with pytest.raises(InputError) as refused:
         measure_device("mine", **{"library": "numpy"} | options)
     assert str(refused.value).startswith(message)
+
+
+def test_what_is_called_for_codes_is_said():
+    assert SOURCES["encode_delta"] == "numpy code that makes a message's delta codes"
+    assert SOURCES["decode_bitmap"] == "numpy code that reads a message's bitmap codes"
+    assert SOURCES["sort"] == "indices and values put in order by numpy's argsort"
+    assert set(SOURCES) == set(CODE_METHODS)
 
 
 def test_what_kernels_of_numpy_do():
