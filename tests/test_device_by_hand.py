@@ -128,11 +128,10 @@ def test_intervals_hold_what_was_left_out():
     assert held_out(entries, [10.0, 20, 40, 80, 160]) == pytest.approx((1, 1))
     assert held_out(entries, [10.0, 10, 40, 80, 160]) == pytest.approx((0.5, 1))
     assert held_out(entries, [10.0, 60, 40, 20, 160]) == pytest.approx((0.25, 3))
-    found = corrected([10, 20, 40], [10.0, 20.0, 80.0])
-    launch, slope, error = fitted([10, 20, 40], [10.0, 20.0, 80.0])
-    assert (launch, round(slope, 3), round(error, 3)) == (0, 1.111, 0.444)
-    assert found.source == "10 to 40 entries; without corrections within 44 %"
-    assert [factor for _, factor in found.corrections] == pytest.approx([0.9, 0.9, 1.8], abs=1e-4)
+    found = corrected([10, 20, 40], [10.0, 20.0, 4000.0])
+    slope = 2.01 / 2.0001
+    assert found.source == f"10 to 40 entries; without corrections within {100 - slope:.0f} %"
+    assert [factor for _, factor in found.corrections] == pytest.approx([1 / slope, 1 / slope, 100 / slope], abs=1e-4)
     assert [one for one, _ in found.corrections] == [10, 20, 40]
     assert found.known == "measured"
 
