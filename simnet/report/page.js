@@ -435,7 +435,6 @@
 
   function topology(place, one) {
     const { links, routes } = data.kept;
-    if (!links.length) return;
     const loads = links.map(() => 0);
     for (const [src, dst, nbytes] of one.messages) for (const link of routes[`${src},${dst}`] || []) loads[link] += nbytes;
     const order = loads.map((_, link) => link).sort((a, b) => loads[b] - loads[a]);
@@ -489,6 +488,8 @@
     const one = policyOf.value in data.kept.policies ? data.kept.policies[policyOf.value][iterationOf.value] : null;
     if (!one) return;
     messages(single, one);
+    // Of steps of sharded models only spans are kept.
+    if (!data.kept.links.length) return;
     single.append(make("h2", {}, "Loads of links"));
     topology(single, one);
   }
