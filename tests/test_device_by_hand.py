@@ -1,5 +1,7 @@
 """Device profiles of kernels that take as long as is made up: what is timed, left out, and written."""
 
+import os
+
 import numpy as np
 import pytest
 
@@ -167,6 +169,18 @@ def test_what_is_refused(options, message):
     with pytest.raises(InputError) as refused:
         measure_device("mine", **{"library": "numpy"} | options)
     assert str(refused.value).startswith(message)
+
+
+def test_half_of_the_free_memory_may_be_used_and_2_gib_where_that_is_not_told(monkeypatch):
+    told = {"SC_AVPHYS_PAGES": 1000, "SC_PAGE_SIZE": 4096}
+    monkeypatch.setattr(os, "sysconf", told.__getitem__)
+    assert kernels_of("numpy").memory == 1000 * 4096 / 2
+
+    def unknown(name):
+        raise ValueError("unrecognised")
+
+    monkeypatch.setattr(os, "sysconf", unknown)
+    assert kernels_of("numpy").memory == 2 * 2**30
 
 
 def test_what_is_called_for_codes_is_said():

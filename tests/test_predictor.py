@@ -9,6 +9,7 @@ from hand_made import MPI, NCCL, SIZES, VALUES, fitted, flat, power, predictor, 
 from simnet.calibration import Curve, Setting
 from simnet.calibration.cards import OWN, RAILS, Cards, likely, node_rate, normalised, said
 from simnet.calibration.curve_models import CurveModel
+from simnet.calibration.platform import load_platform, platform_names
 from simnet.calibration.predictor import Growth
 from simnet.calibration.rank_scaling import over_ranks, terms
 from simnet.calibration.step_model import StepModel
@@ -252,6 +253,20 @@ class TestCards:
         numbers = [one.number for one in likely([self.reached(32, 8, 100e9)], 0.0)]
         assert OWN in numbers
         assert sum(one.chance for one in likely([self.reached(32, 8, 100e9)])) == pytest.approx(1)
+
+    @pytest.mark.parametrize("rate", [3e9, 100e9, 170e9])
+    def test_cards_are_as_likely_as_platforms_that_have_so_many_reach_as_much(self, rate):
+        def likeliness(ratio):
+            return 1 / (1 + (math.log(ratio) / 0.35) ** 2)
+
+        chances = {1.0: likeliness(max(rate / 50e9, 1.0))}
+        for one in map(load_platform, platform_names()):
+            if one.outer is not None:
+                count = float(one.outer.nics) if one.outer.nics < one.devices_per_node else OWN
+                reached = one.outer_rate(min(4, one.devices_per_node))
+                chances[count] = chances.get(count, 0.0) + likeliness(rate / reached)
+        found = {one.number: one.chance for one in likely([self.reached(32, 8, rate)], 0.0)}
+        assert found == pytest.approx({count: one / sum(chances.values()) for count, one in chances.items()})
 
     def test_what_is_open_is_said_with_what_would_tell(self):
         cards = [Cards(1.0, 0.5), Cards(2.0, 0.3), Cards(OWN, 0.2)]

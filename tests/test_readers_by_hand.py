@@ -4,7 +4,7 @@ import pytest
 
 from simnet.base.errors import InputError
 from simnet.calibration.readers.shaped import read_shaped
-from simnet.calibration.summary import problem_lines
+from simnet.calibration.summary import problem_lines, rows_of
 from simnet.calibration.topology_links import placed
 
 HEADS = ("stack", "collective", "N", "latency_ms", "rate_mbit", "size_bytes", "seconds", "rep", "params", "profile")
@@ -45,6 +45,16 @@ class TestShaped:
         for name in ("rep", "params"):
             with pytest.raises(InputError, match=f"got '{'x' * 40}'$"):
                 shaped(tmp_path, **{name: "x" * 41})
+
+
+def test_names_of_shipped_measurements_are_told_from_files(tmp_path):
+    unknown = "there is no such file, and no shipped measurements 'shaped_glo'; did you mean 'shaped_gloo'"
+    with pytest.raises(InputError, match=unknown):
+        rows_of("shaped_glo", {})
+    for path in (str(tmp_path / "none"), "none.csv"):
+        with pytest.raises(InputError) as refused:
+            rows_of(path, {})
+        assert "no shipped measurements" not in str(refused.value)
 
 
 def test_twenty_remarks_are_listed():
