@@ -3,6 +3,7 @@
 import pytest
 
 from simnet.base.errors import InputError
+from simnet.calibration.readers.nccl_text import ELEMENT_BYTES
 from simnet.calibration.readers.shaped import read_shaped
 from simnet.calibration.summary import problem_lines, rows_of
 from simnet.calibration.topology_links import placed
@@ -55,6 +56,13 @@ def test_names_of_shipped_measurements_are_told_from_files(tmp_path):
         with pytest.raises(InputError) as refused:
             rows_of(path, {})
         assert "no shipped measurements" not in str(refused.value)
+
+
+def test_types_of_nccl_have_as_many_bytes_as_their_bits_say():
+    words = {"char": 8, "half": 16, "bfloat16": 16, "int": 32, "float": 32, "double": 64}
+    for name, nbytes in ELEMENT_BYTES.items():
+        bits = words.get(name) or (8 if name.startswith(("f8", "fp8")) else int("".join(filter(str.isdigit, name))))
+        assert 8 * nbytes == bits, name
 
 
 def test_twenty_remarks_are_listed():
