@@ -70,9 +70,9 @@ def main(names: Sequence[str]) -> None:
             quantiles.append(table_of_quantiles(name, rows, pd.concat(compared)))
             print(quantiles[-1].to_string(), flush=True)
         print(forms[-1].to_string(), flush=True)
-    for found in (quantiles, forms):
-        if found:
-            print(pd.concat(found).to_string(index=False))
+    for tables in (quantiles, forms):
+        if tables:
+            print(pd.concat(tables).to_string(index=False))
 
 
 def splits(measured: Sequence[Repeated]) -> Iterator[tuple[list[Repeated], list[Repeated]]]:
