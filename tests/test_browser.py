@@ -185,9 +185,7 @@ class Visit:
         )
 
 
-@pytest.mark.parametrize(
-    ("name", "view"), [("quickstart", 0), ("fluctuating_wan", 1), ("hostile", 2), ("sharded_nodes", 3)]
-)
+@pytest.mark.parametrize(("name", "view"), [("quickstart", 0), ("hostile", 3)])
 def test_a_report_is_drawn_and_answers(browser, pages, name, view):
     answers(browser, pages(name), name, *VIEWS[view])
 
