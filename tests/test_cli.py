@@ -23,6 +23,7 @@ from commands import did, invoke, refused
 from simnet.base.errors import SimnetError
 from simnet.base.writing import INCOMPLETE
 from simnet.commands.list import Kind
+from simnet.costs.models import model
 from simnet.job import PolicyResult
 from simnet.policies import Candidate
 from simnet.scenario import runner, shipped
@@ -338,6 +339,29 @@ def test_progress_comes_back_and_no_more_processes_run_than_allowed(small: Path)
 
 
 # The rest
+
+
+def test_a_time_of_computing_that_is_the_models_is_told_with_its_source(small: Path, tmp_path: Path) -> None:
+    of_model = [
+        "--set",
+        "job.scale=1e4",
+        "--set",
+        "job.model=resnet18",
+        "--set",
+        "job.compute.mean=null",
+        "--set",
+        "job.parameters=null",
+    ]
+    told = f"Computing: {model('resnet18').told}"
+    for number, seeds in enumerate(([], ["--seeds", "2"])):
+        out = tmp_path / str(number)
+        said = invoke("run", small, *of_model, *seeds, "--set", "output.report=true", "--out", out)
+        assert told in said.stdout, said.output
+    assert f"<strong>Computing</strong>: {model('resnet18').told}" in (tmp_path / "0" / "report.html").read_text()
+    assert told in " ".join(invoke("choose", small, *of_model).stdout.split())
+    said = invoke("run", small, *of_model, "--set", "job.compute.mean=16 ms", "--out", tmp_path / "given")
+    assert said.exit_code == 0, said.output
+    assert "Computing:" not in said.stdout
 
 
 def test_every_answer_names_device_and_barrier_and_the_interval_of_the_time_to_select(

@@ -31,6 +31,7 @@ from functools import cache
 from typing import NamedTuple
 
 from simnet.base.errors import nearest
+from simnet.base.units import format_seconds
 
 
 class Layer(NamedTuple):
@@ -119,6 +120,17 @@ class ModelProfile:
     def source(self) -> str:
         """Where `compute` comes from."""
         return self.times[0].source
+
+    @property
+    def told(self) -> str:
+        """What `compute` is, and where it comes from.
+
+        Examples
+        --------
+        >>> model("resnet50").told  # doctest: +ELLIPSIS
+        'that of resnet50, 28 ms forward and backward (AR-Topk paper (arXiv 2312.02493), Fig. 1a, ...)'
+        """
+        return f"that of {self.name}, {format_seconds(self.compute)} forward and backward ({self.source})"
 
 
 def names() -> list[str]:

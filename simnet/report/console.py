@@ -94,9 +94,10 @@ def _seeds_table(summary: seeds.SeedsSummary, leave_out: tuple[str, ...]) -> Tab
 
 
 def ran_on(summary: Mapping[str, Any]) -> list[str]:
-    """Return the lines that say by which stack messages were sent, and on which device entries were selected."""
+    """Return the lines that say how messages were sent, where entries were selected, and for how long was computed."""
     device = [f"Device: {devices.told(summary['device'])}"] if "device" in summary else []
-    return [f"Stack: {stacks.told(summary['stack'])}", *device]
+    computing = [f"Computing: {summary['computing']}"] if "computing" in summary else []
+    return [f"Stack: {stacks.told(summary['stack'])}", *device, *computing]
 
 
 def _print_lines(bold: str, lines: Iterable[str], console: Console) -> None:

@@ -151,7 +151,7 @@ def summarize(
         apart = each[each["time_per_unit_rank"].notna()].set_index("policy")
         places = {str(name): (one["simulated_s"], one["worth"]) for name, one in apart.iterrows()}
         bought = {"measure": measures[0], "winner": cheapest, "frontier": worth.frontier(places)}
-    kept = ("stack", "barrier", "device", "calibration", "sharing")
+    kept = ("stack", "barrier", "device", "computing", "calibration", "sharing")
     made: SeedsSummary = {
         "scenario": {"name": first["scenario"]["name"], "sha256": sha256},
         "seeds": list(summaries),

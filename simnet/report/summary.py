@@ -139,6 +139,7 @@ class Summary(TypedDict):
     seed: int
     stack: stacks.StackSummary
     device: NotRequired[devices.DeviceSummary]
+    computing: NotRequired[str]
     barrier: NotRequired[bool]
     strategy: NotRequired[StrategySummary]
     prices: NotRequired[spent.Prices]
@@ -189,6 +190,7 @@ def summarize(
     seed: int = 0,
     stack: Stack = STACKS["ideal"],
     device: devices.DeviceSummary | None = None,
+    computing: str | None = None,
     barrier: bool | None = None,
     strategy: StrategySummary | None = None,
     workers: int = 1,
@@ -222,6 +224,8 @@ def summarize(
         How the network sent messages.
     device : DeviceSummary, optional
         What selected.
+    computing : str, optional
+        For how long workers compute, and where that comes from, where it was not given.
     barrier : bool, optional
         Whether workers began each iteration together.
     strategy : StrategySummary, optional
@@ -324,6 +328,8 @@ def summarize(
         made["worth"] = {"measure": measure, "winner": best, "frontier": worth.frontier(places)}
     if device is not None:
         made["device"] = device
+    if computing is not None:
+        made["computing"] = computing
     if barrier is not None:
         made["barrier"] = barrier
     if strategy is not None:

@@ -17,6 +17,7 @@ from simnet.base import plugins
 from simnet.base.arrays import Floats
 from simnet.base.errors import InputError, nearest
 from simnet.base.plain_yaml import yaml_text
+from simnet.costs import models
 from simnet.interchange.kinds import companions
 from simnet.job import ColocatedJob, Job
 from simnet.policies import OneStepOracle, Policy
@@ -179,6 +180,13 @@ class Scenario:
         everything = set(self.config.choices)
         oracles = {name: one.clairvoyant for name, one in self.config.policies.items() if one.clairvoyant is not None}
         return next((name for name, one in oracles.items() if set(one.among or ()) == everything), None)
+
+    @property
+    def computing(self) -> str | None:
+        """For how long workers compute, and where that comes from, if it is what is known of the model."""
+        job = self.config.job
+        profile = None if job.model is None else models.model(job.model)
+        return profile.told if profile is not None and job.compute.mean == profile.compute else None
 
     def only(self, names: Sequence[str]) -> Scenario:
         """Return the scenario with some of its policies.

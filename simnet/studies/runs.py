@@ -313,6 +313,7 @@ def _told(loaded: Scenario, built: Run, results: Mapping[str, PolicyResult]) -> 
         "seed": loaded.config.seed,
         "stack": built.job.network(0).stack,
         "device": with_codes(built.job.device, loaded.config.exchanges.values(), built.job.source.workers),
+        "computing": loaded.computing,
         "barrier": built.job.barrier,
         "strategy": None if own is None else _trained(own, built.job.deadline),
         "workers": built.job.source.workers,

@@ -301,6 +301,8 @@ def _on_job(flags: Flags) -> OnJob:
     density = density_at(run.job.density, run.job.iterations - 1)
     if codes := codes_told(with_codes(run.job.device, [one for one, _ in among], run.job.source.workers)):
         notes.append(f"Costs of kernels on {run.job.device.name}{codes}.")
+    if loaded.computing is not None:
+        notes.append(f"Computing: {loaded.computing}.")
     asked = job_output.Asked(loaded.name, loaded.config.seed, run.job, density, tuple(notes))
     return OnJob(asked, found, likely.over_job(found.rows, run.job, flags.error), held)
 
