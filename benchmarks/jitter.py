@@ -29,7 +29,7 @@ from simnet.calibration.jitter import (
     Repeated,
     below,
     fit,
-    fit_links,
+    holds,
     in_proportion,
     messages_of,
     repeated,
@@ -61,8 +61,7 @@ def main(names: Sequence[str]) -> None:
                 stack = stack_of(library)  # type: ignore[arg-type]
                 fitted = fit(kept, stack)
                 held += list(distances(kept, left, stack, fitted))
-                fitted = fit_links(kept, stack)
-                if fitted is not None and name != "shaped_unequal":
+                if fitted is not None and holds(fitted, kept, stack) and name != "shaped_unequal":
                     compared += list(simulated(kept, left, fitted, library, f"{name}, {system}"))
                 rows += sum(one.seconds.size for one in left)
         forms.append(table_of_forms(name, pd.concat(held)))

@@ -122,36 +122,45 @@ def repeated(rows: pd.DataFrame) -> list[Repeated]:
 
 
 def fit_links(measured: Sequence[Repeated], stack: Stack) -> FittedJitter | None:
-    """Fit the extra latency of messages, where distances from the median are rather of latencies than in proportion.
+    """Fit the extra latency of messages, where these describe repetitions better than factors on calls would.
+
+    Parameters
+    ----------
+    measured, stack
+        As of `fit`.
+
+    Returns
+    -------
+    FittedJitter or None
+        None as of `fit`, or unless `holds`.
+    """
+    fitted = fit(measured, stack)
+    return fitted if fitted is not None and holds(fitted, measured, stack) else None
+
+
+def holds(fitted: FittedJitter, measured: Sequence[Repeated], stack: Stack) -> bool:
+    """Return whether extra latencies describe repetitions at least as well as a factor on the time of each call.
 
     Both forms have two parameters, and are held against the distances that they were fitted to, by `unevenness`.
 
     Parameters
     ----------
-    measured : sequence of Repeated
-        Repetitions of one system.
-    stack : Stack
-        How its library sends messages; see `simnet.calibration.software.stack_of`.
-
-    Returns
-    -------
-    FittedJitter or None
-        None as of `fit`, or where a factor on the time of each call describes the repetitions better.
+    fitted : FittedJitter
+        What `fit` returned.
+    measured, stack
+        As of `fit`.
     """
-    fitted = fit(measured, stack)
-    if fitted is None:
-        return None
     factors = [in_proportion(one) for one in measured]
     factor = fit(factors, _IDEAL)
     if factor is None:
-        return fitted
+        return True
     took = [np.full(one.seconds.size, np.median(one.seconds)) for one in measured]
     seconds = np.concatenate(took)
     own, other = (
         unevenness(np.concatenate([below(one, given, by) for one in listed]), seconds)
         for listed, given, by in ((measured, fitted, stack), (factors, factor, _IDEAL))
     )
-    return fitted if own <= other else None
+    return own <= other
 
 
 def in_proportion(one: Repeated) -> Repeated:

@@ -600,10 +600,9 @@ class Config(Part):
         default=None, description="jobs that share the network; they run beside every policy"
     )
     output: Output = Output()
+    memory: PositiveSize = Field(default=8 * 2.0**30, description="refuse to run what needs more")
 
     @property
     def choices(self) -> list[str]:
         """The names of what policies take: of exchanges, or of ways of sharding."""
         return list(self.job.shardings or self.exchanges)
-
-    memory: PositiveSize = Field(default=8 * 2.0**30, description="refuse to run what needs more")
