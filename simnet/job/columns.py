@@ -149,6 +149,8 @@ class Columns:
         rows = RowFile.restored(saved["rows"], path)
         if rows.kept().width != len(saved["kinds"]) or not set(saved["kinds"].values()) <= {"q", "d"}:
             raise ValueError("rows and columns differ")
+        if any(saved["kinds"].get(name) != "q" for name in texts):
+            raise ValueError("texts are of no column, or of one of fractions")
         found._begun(dict(saved["kinds"]), texts, rows)
         found._restored = True
         for name, known in texts.items():

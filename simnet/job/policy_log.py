@@ -242,6 +242,8 @@ class PolicyLog:
         at = int(entry.iteration), entry.now, active
         self.measures(*at)
         if ends:
+            if self._measures is None:
+                raise ValueError("a policy that measures nothing had measured")
             self._measured(*at, ends)
         decision = self._decided(*at)
         if entry.candidate >= 0:
