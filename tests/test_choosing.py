@@ -97,6 +97,18 @@ def test_closed_forms_know_that_nodes_share_a_card(which, workers, per_node):
     assert float(choice.communicate(point)) == pytest.approx(float(estimate.communicate), rel=off)
 
 
+@pytest.mark.parametrize("choice", choices(), ids=lambda one: one.label)
+@each("workers", [2, 3, 6, 8])
+def test_within_one_node_intervals_are_those_of_its_links(choice, workers):
+    # Between nodes it would take a thousand times as long.
+    node = OperatingPoint(workers, 10**6, 0.01, 5e-3, 1e8, 8, 5e-6, 1e11)
+    star = OperatingPoint(workers, 10**6, 0.01, 5e-6, 1e11)
+    found, expected = (by_closed_form(IDEAL)(choice, point) for point in (node, star))
+    assert 0 < float(found.least) == pytest.approx(float(expected.least))
+    assert float(found.most) == pytest.approx(float(expected.most))
+    decide(choices(8), node, by_closed_form(IDEAL), varies=())
+
+
 @pytest.mark.parametrize("choice", choices(4), ids=lambda one: one.label)
 @each("workers", [1, 2, 5, 8])
 def test_what_selecting_costs_is_what_the_schemes_report(choice, workers):

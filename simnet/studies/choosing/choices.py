@@ -22,6 +22,7 @@ from simnet import sparsifier_models
 from simnet.base.arrays import Floats
 from simnet.base.errors import InputError
 from simnet.collectives import registry
+from simnet.costs import broadcast
 from simnet.costs.devices import DeviceOp
 from simnet.policies import Candidate, closed_form
 from simnet.sparsifier_models.options import option_values
@@ -229,12 +230,16 @@ def on_two_levels(one: Choice, per_node: int) -> Choice:
         return [call._replace(entries=np.where(selects, call.entries, 0.0)) for call in calls]
 
     slack = one.slack
+
+    def between_nodes(point: OperatingPoint) -> OperatingPoint:
+        return point.at("workers", np.maximum(np.divide(point.workers, per_node), 1.0)).at("per_node", 1)
+
     return Choice(
         candidate,
         one.kind,
         _weighed(candidate, dense=one.kind != "sparse"),
         kernel_calls,
-        slack=slack and (lambda point: slack(point.at("workers", np.maximum(np.divide(point.workers, per_node), 1.0)))),
+        slack=slack and (lambda point: slack(between_nodes(point))),
     )
 
 
@@ -256,10 +261,12 @@ def _slack_of_tree(
     """
 
     def slack(point: OperatingPoint) -> Floats:
-        levels = np.floor(np.log2(np.asarray(point.workers, dtype=np.float64)))
-        truncated = 2.0**levels != point.workers
-        early = levels * np.asarray(point.latency)
-        message = share * nbytes(point) * point.beta
+        P = np.asarray(point.workers, dtype=np.float64)
+        truncated = 2.0 ** np.floor(np.log2(P)) != P
+        # The latencies of a broadcast, those inside nodes included.
+        early = broadcast(point.latency, 0.0, 0.0, P, point.nodes)
+        crosses = (point.per_node == 1) | (point.per_node < P)
+        message = share * nbytes(point) * np.where(crosses, point.beta, point.inner_beta)
         overlap = np.where(truncated, message if after_broadcast else np.minimum(early, message), 0.0)
         return np.asarray(overlap + (early if after_broadcast else 0.0))
 
