@@ -18,6 +18,7 @@ from simnet.collectives import registry
 from simnet.costs.models import Layer, model
 from simnet.job import Checkpoint, PolicyResult, run_policy
 from simnet.parallel import fsdp2, time_step, units
+from simnet.report import comparison
 from simnet.scenario import Run, load
 from simnet.scenario.identity import identity
 from simnet.scenario.runner import results_of
@@ -198,6 +199,22 @@ def test_ways_are_compared_and_swept(tmp_path: Path) -> None:
     assert sent[0] > sent[1]
     ways = sweep(scenario(tmp_path, {"as": "fsdp2"}), param={"job.sharding.as": ["fsdp2", "zero3"]}).rows
     assert ways["policy"].tolist() == ["fsdp2", "zero3"]
+
+@pytest.mark.parametrize("sharding, shown", [({"as": "fsdp2"}, False), (None, True)])
+def test_comparisons_show_of_schemes_what_there_is(
+    sharding: Any, shown: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sparse = {"exchanges": {"AG": {"scheme": "topk"}}, "job": {"scale": 1000, "density": 0.01}}
+    more: dict[str, Any] = {} if sharding else sparse
+    rows = compare(scenario(tmp_path, sharding, **more), workers=[2]).rows
+    monkeypatch.setattr(comparison, "plot", lambda name, title, explanation, drawn: drawn)
+    table = comparison.comparison_table(rows, "")
+    headings = [str(column.header) for column in table.columns]
+    figure = comparison.draw(rows, "")
+    titles = [axes.get_title(loc="left") for axes in figure.axes]
+    for there in ("gain" in headings, "build-\nup" in headings, "actual density [%]" in titles, len(titles) == 5):
+        assert there == shown
+    assert not any("nan" in str(cell) for column in table.columns for cell in column.cells)
 
 
 SAYS = {

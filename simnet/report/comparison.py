@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Mapping
+from collections.abc import Callable, Collection, Hashable, Mapping
 from typing import Any
 
 import numpy as np
@@ -40,12 +40,16 @@ COLUMNS = {
 
 
 def comparison_table(rows: pd.DataFrame, title: str) -> Table:
-    """Return the comparison as a table, by number of workers and then by time."""
+    """Return the comparison as a table, by number of workers and then by time.
+
+    What a scheme has is left out where there is none, as of sharded steps.
+    """
     several = "iteration_more_s" in rows
     versus_best = ["vs best", "paired\ninterval"] if several else []
     headings = [
         "workers", "exchange", "iteration", *versus_best, "select", "commu-\nnicate", "sent by\na worker",
-        "actual\ndensity", "build-\nup", "imba-\nlance", "gain", "time\nper gain", "a worker\nholds",
+        *(("actual\ndensity", "build-\nup", "imba-\nlance", "gain", "time\nper gain") if _selects(rows) else ()),
+        "a worker\nholds",
     ]  # fmt: skip
     trained = "time_to_target_s" in rows
     if trained:
@@ -66,16 +70,27 @@ def comparison_table(rows: pd.DataFrame, title: str) -> Table:
                 format_within(one["select_s"], one["select_low_s"], one["select_high_s"]),
                 format_seconds(one["communicate_s"]),
                 format_bytes(one["bytes_sent_B"]),
-                f"{100 * one['actual_density']:.3g} %",
-                f"{one['build_up']:.2f}",
-                f"{one['imbalance']:.2f}",
-                f"{one['gain']:.3f}",
-                format_seconds(one["iteration_s"] / one["gain"]) if one["gain"] else "-",
+                *(_selected(one) if _selects(rows) else ()),
                 "-" if pd.isna(one["memory_B"]) else format_bytes(one["memory_B"]),
                 *(_learnt(one) if trained else ()),
             )
             table.add_row(*(Text(cell) for cell in cells))
     return table
+
+
+def _selects(rows: pd.DataFrame) -> bool:
+    """Return whether anything is selected: steps of sharded models send whole tensors."""
+    return bool(rows["actual_density"].notna().any())
+
+
+def _selected(one: Mapping[Hashable, Any]) -> tuple[str, ...]:
+    return (
+        f"{100 * one['actual_density']:.3g} %",
+        f"{one['build_up']:.2f}",
+        f"{one['imbalance']:.2f}",
+        f"{one['gain']:.3f}",
+        format_seconds(one["iteration_s"] / one["gain"]) if one["gain"] else "-",
+    )
 
 
 def _versus(one: Mapping[Hashable, Any], least: float, tied: bool) -> tuple[str, str]:
@@ -112,19 +127,28 @@ def draw(rows: pd.DataFrame, title: str) -> Plot:
     labels = list(dict.fromkeys([*order["exchange"], *rows["exchange"]]))
     place = {label: float(position) for position, label in enumerate(labels)}
     thickness = 0.8 / len(counts)
-    reached = "time_to_target_s" in rows and bool(rows["time_to_target_s"].notna().any())
-    with style():
-        width = 15.5 if reached else 13.0
-        figure = Figure(figsize=(width, 1.6 + (0.16 + 0.13 * len(counts)) * len(labels)), layout="constrained")
-        widths = (2.2, 1, 1, 1, 1, 1) if reached else (2.2, 1, 1, 1, 1)
-        times, volume, density, build_up, worth, *more = figure.subplots(
-            1, len(widths), sharey=True, width_ratios=widths
-        )
+    bytes_name, bytes_factor = unit(float(rows["bytes_sent_B"].max()), BYTES)
+    # Beside the times: title, values, and where dashed lines are.
+    panels: list[tuple[str, pd.Series, Collection[float]]] = [
+        (f"sent by a worker [{bytes_name}]", rows["bytes_sent_B"] / bytes_factor, ())
+    ]
+    if _selects(rows):
         per_gain = (rows["iteration_s"] / rows["gain"]).where(rows["gain"] > 0)
         gain_name, gain_factor = unit(float(per_gain.max()), HOURS)
+        panels += [
+            ("actual density [%]", 100 * rows["actual_density"], 100 * rows["target_density"].unique()),
+            ("build-up (union / k)", rows["build_up"], (1,)),
+            (f"time per gain [{gain_name}]", per_gain / gain_factor, ()),
+        ]
+    if "time_to_target_s" in rows and bool(rows["time_to_target_s"].notna().any()):
+        target_name, target_factor = unit(float(rows["time_to_target_s"].max()), HOURS)
+        panels.append((f"time to target [{target_name}]", rows["time_to_target_s"] / target_factor, ()))
+    with style():
+        figure = Figure(
+            figsize=(3.0 + 2.5 * len(panels), 1.6 + (0.16 + 0.13 * len(counts)) * len(labels)), layout="constrained"
+        )
+        times, *others = figure.subplots(1, 1 + len(panels), sharey=True, width_ratios=(2.2, *[1] * len(panels)))
         name, factor = unit(float((rows["select_s"] + rows["communicate_s"]).max()), SECONDS)
-        target_name, target_factor = unit(float(rows["time_to_target_s"].max()), HOURS) if reached else ("", 1.0)
-        bytes_name, bytes_factor = unit(float(rows["bytes_sent_B"].max()), BYTES)
         for number, count in enumerate(counts):
             group = rows[rows["workers"] == count]
             y = np.array([place[one] for one in group["exchange"]]) + ((len(counts) - 1) / 2 - number) * thickness
@@ -142,30 +166,17 @@ def draw(rows: pd.DataFrame, title: str) -> Plot:
                     color="#555555", annotation_clip=False,
                 )  # fmt: skip
             look = {"color": COLOURS[number % len(COLOURS)], "linestyle": "", "marker": "o", "markersize": 4}
-            volume.plot(group["bytes_sent_B"] / bytes_factor, y, label=f"P = {count}", **look)
-            density.plot(100 * group["actual_density"], y, **look)
-            build_up.plot(group["build_up"], y, **look)
-            worth.plot(per_gain[group.index] / gain_factor, y, **look)
-            for learning in more:
-                learning.plot(group["time_to_target_s"] / target_factor, y, **look)
-        for target in rows["target_density"].unique():
-            density.axvline(100 * target, color="#333333", linewidth=0.8, linestyle=(0, (3, 2)))
-        build_up.axvline(1, color="#333333", linewidth=0.8, linestyle=(0, (3, 2)))
+            for axes, (_, values, _) in zip(others, panels, strict=True):
+                axes.plot(values[group.index], y, label=f"P = {count}", **look)
         times.set_yticks(list(place.values()), labels)
         times.set_ylim(-0.6, len(labels) - 0.4)
         times.set_title(f"time of an exchange [{name}]")
-        volume.set_title(f"sent by a worker [{bytes_name}]")
-        density.set_title("actual density [%]")
-        build_up.set_title("build-up (union / k)")
-        for axes, column in ((volume, rows["bytes_sent_B"] / bytes_factor), (density, 100 * rows["actual_density"])):
-            scale(axes.xaxis, column.to_numpy())
-        worth.set_title(f"time per gain [{gain_name}]")
-        scale(build_up.xaxis, rows["build_up"].to_numpy())
-        scale(worth.xaxis, (per_gain.dropna() / gain_factor).to_numpy())
-        for learning in more:
-            learning.set_title(f"time to target [{target_name}]")
-            scale(learning.xaxis, (rows["time_to_target_s"] / target_factor).to_numpy())
+        for axes, (heading, values, lines) in zip(others, panels, strict=True):
+            for line in lines:
+                axes.axvline(line, color="#333333", linewidth=0.8, linestyle=(0, (3, 2)))
+            axes.set_title(heading)
+            scale(axes.xaxis, values.dropna().to_numpy())
         handles = [Patch(color=PHASE_COLOURS[phase], label=phase) for phase in ("select", "communicate")]
-        figure.legend(handles=[*handles, *volume.get_legend_handles_labels()[0]], loc="outside lower left", ncols=8)
+        figure.legend(handles=[*handles, *others[0].get_legend_handles_labels()[0]], loc="outside lower left", ncols=8)
         figure.suptitle(title, x=0.01, ha="left")
     return plot("compare", title, "", figure)
