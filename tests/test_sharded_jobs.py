@@ -200,7 +200,8 @@ def test_ways_are_compared_and_swept(tmp_path: Path) -> None:
     ways = sweep(scenario(tmp_path, {"as": "fsdp2"}), param={"job.sharding.as": ["fsdp2", "zero3"]}).rows
     assert ways["policy"].tolist() == ["fsdp2", "zero3"]
 
-@pytest.mark.parametrize("sharding, shown", [({"as": "fsdp2"}, False), (None, True)])
+
+@pytest.mark.parametrize(("sharding", "shown"), [({"as": "fsdp2"}, False), (None, True)])
 def test_comparisons_show_of_schemes_what_there_is(
     sharding: Any, shown: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
