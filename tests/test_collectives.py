@@ -342,6 +342,81 @@ class TestPublishedCounts:
         assert columns["nbytes"][crossing].sum() == pytest.approx(between.nbytes)
 
 
+class TestNames:
+    """What schedules say of themselves, for reports and for calibrations that count calls."""
+
+    @pytest.mark.parametrize("one", registry.built_in(), ids=lambda one: one.name)
+    def test_a_schedule_is_one_call_of_its_collective(self, one):
+        # Trees of one segment are binomial, a server is no collective of a library, and `auto` is one of two.
+        named = {"broadcast_tree": "binomial", "reduce_tree": "binomial"}.get(one.name, one.algorithm)
+        for P in (6, 8):
+            schedule = one.function(P, 480.0, **dict.fromkeys(one.needs, 2))
+            algorithm = {6: "bruck", 8: "recursive_doubling"}[P] if one.algorithm == "auto" else named
+            calls = [] if one.name == "parameter_server" else [(0, len(schedule.rounds), one.operation, algorithm)]
+            assert [call[:4] for call in schedule.calls] == calls
+
+    @each("options", [{"segments": 2}, {"arity": 2}, {"arity": 3, "segments": 4}])
+    def test_only_a_whole_message_down_a_binomial_tree_is_called_so(self, options):
+        for build in (collectives.broadcast_tree, collectives.reduce_tree, collectives.allreduce_tree):
+            (call,) = build(6, 480.0, **options).calls
+            assert call.algorithm == "tree"
+
+    @each(
+        "build, phases",
+        [
+            (lambda: collectives.allreduce_ring(3, 9.0), ["reduce-scatter"] * 2 + ["all-gather"] * 2),
+            (lambda: collectives.allreduce_tree(4, 9.0), ["reduce"] * 2 + ["broadcast"] * 2),
+            # The first segment comes down while others still go up.
+            (
+                lambda: collectives.allreduce_tree(4, 9.0, segments=3),
+                ["reduce"] * 2 + ["reduce and broadcast"] * 2 + ["broadcast"] * 2,
+            ),
+            (
+                lambda: collectives.allreduce_tree(3, 9.0, arity=1, segments=2),
+                ["reduce"] * 2 + ["reduce and broadcast"] + ["broadcast"] * 2,
+            ),
+            (lambda: collectives.reduce_tree(5, 9.0, segments=2), ["reduce"] * 4),
+            (lambda: collectives.broadcast_tree(5, 9.0, arity=2), ["broadcast"] * 2),
+            (
+                lambda: collectives.hierarchical(4, 9.0, group_size=2),
+                ["reduce", "reduce-scatter", "all-gather", "broadcast"],
+            ),
+            (lambda: collectives.allreduce_recursive_doubling(3, 9.0), ["fold", "recursive doubling", "unfold"]),
+            (lambda: collectives.allreduce_rabenseifner(3, 9.0), ["fold", "reduce-scatter", "all-gather", "unfold"]),
+            (lambda: collectives.parameter_server(3, 9.0), ["push", "pull"]),
+        ],
+    )
+    def test_rounds_say_what_they_are_part_of(self, build, phases):
+        assert [one.phase for one in build().rounds] == phases
+
+
+class TestFolds:
+    """Ranks that sit out, as there are more than a power of two."""
+
+    @pytest.mark.parametrize("build", [doubling.all_reduce, doubling.rabenseifner, doubling.all_gather])
+    @each("P", [3, 5, 6, 7, 12, 17])
+    def test_odd_ranks_leave_to_the_one_before_and_hear_from_it(self, build, P):
+        first, *between, last = build(P).schedule(1.0).rounds
+        leaving = list(range(1, 2 * (P - 2 ** int(log2(P))), 2))
+        assert (first.src.tolist(), first.dst.tolist()) == (leaving, [one - 1 for one in leaving])
+        assert (last.src.tolist(), last.dst.tolist()) == ([one - 1 for one in leaving], leaving)
+        assert not {rank for one in between for rank in (*one.src.tolist(), *one.dst.tolist())} & set(leaving)
+
+
+class TestSegments:
+    @each("P", RANKS)
+    @each("segments", [1, 2, 5])
+    def test_follow_each_other_a_round_apart_and_turn_at_the_root(self, P, segments):
+        levels, extra = ceil(log2(P)), segments - 1 if P > 1 else 0
+        assert len(collectives.broadcast_tree(P, 60.0, segments=segments).rounds) == levels + extra
+        assert len(collectives.reduce_tree(P, 60.0, segments=segments).rounds) == levels + extra
+        assert len(collectives.allreduce_tree(P, 60.0, segments=segments).rounds) == 2 * levels + extra
+
+    def test_programs_reduce_to_the_first_rank_unless_told(self):
+        for build in (tree.reduce, tree.broadcast):
+            assert as_messages(build(5).schedule(1.0)) == as_messages(build(5, 0).schedule(1.0))
+
+
 class TestRelabelling:
     @given(st.data())
     def test_bytes_follow_the_ranks(self, data):
@@ -453,6 +528,20 @@ class TestRefusals:
         with pytest.raises(ValueError, match="must be"):
             collectives.alltoallv_pairwise(sizes)
 
+    def test_matrix_says_its_shape_and_heeds_what_stays(self):
+        with pytest.raises(ValueError, match=r"square matrix, got shape \(1, 2\)"):
+            collectives.alltoallv_pairwise([[1, 2]])
+        for place in ((0, 0), (1, 1)):
+            sizes = np.ones((2, 2))
+            for wrong in (np.nan, np.inf, -1):
+                sizes[place] = wrong
+                with pytest.raises(ValueError, match="bytes must be finite and >= 0"):
+                    collectives.alltoallv_pairwise(sizes)
+
+    def test_segments_are_one_at_least(self):
+        with pytest.raises(ValueError, match="segments must be a whole number >= 1, got 0"):
+            collectives.broadcast_tree(4, 1, segments=0)
+
     def test_options(self):
         for call in (
             lambda: collectives.broadcast_binomial(4, 1, root=4),
@@ -483,9 +572,12 @@ class TestRefusals:
         for count in (-1, 3):
             with pytest.raises(ValueError, match=r"chunks outside 0\.\.2"):
                 Program(2, 2, [Step([0], [1], count=count)])
-        for src, dst in ((-1, 0), (0, 2)):
+        for counts in ([-1, 1], [1, 3]):
+            with pytest.raises(ValueError, match=r"chunks outside 0\.\.2"):
+                Program(2, 2, [Step([0, 1], [1, 0], count=counts)])
+        for src, dst in (([-1], [0]), ([0], [2]), ([0, 1], [1, -1]), ([0, -1], [1, 0]), ([2, 0], [0, 1])):
             with pytest.raises(ValueError, match=r"rank outside 0\.\.1"):
-                Program(2, 2, [Step([src], [dst])])
+                Program(2, 2, [Step(src, dst)])
 
 
 @settings(max_examples=50)

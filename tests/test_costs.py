@@ -13,7 +13,14 @@ from hypothesis import strategies as st
 
 from looping import each
 from simnet import costs
-from simnet.collectives import registry
+from simnet.collectives import reduce_binomial, registry
+
+# Collectives whose ranks all are in the same round, and send one message in it at most.
+IN_STEP = [
+    *(one for one in registry.built_in() if one.operation == "all_gather" or one.algorithm in ("ring", "bruck")),
+    *(registry.named(f"allreduce_{name}") for name in ("recursive_doubling", "rabenseifner")),
+    *(registry.named(name) for name in ("reduce_scatter_recursive_halving", "alltoall_pairwise")),
+]
 
 DENSE = tuple(dict.fromkeys(one.cost for one in registry.built_in()))
 SPARSE = (costs.artopk_ring, costs.artopk_tree, costs.topk_allgather)
@@ -70,6 +77,30 @@ class TestPaper:
         assert costs.tree_allreduce(1.0, 0.0, 0.0, 6) == 4
         assert costs.allgather(1.0, 0.0, 0.0, 6) == 3
         assert costs.recursive_doubling_allgather(1.0, 0.0, 0.0, 6) == 4
+
+    @pytest.mark.parametrize("one", IN_STEP, ids=lambda one: one.name)
+    def test_rounds_in_step_take_as_long_as_their_longest_message(self, one):
+        M = 48.0
+        for N in range(1, 34):
+            rounds = one.function(N, M).rounds
+            longest = sum(float(each.nbytes.max()) for each in rounds)
+            assert one.cost(1.0, 0.0, M, N) == len(rounds)
+            assert one.cost(0.0, 1.0, M, N) == pytest.approx(longest, rel=1e-12)
+
+    @pytest.mark.parametrize("nodes", [1, 2, 3, 4, 5, 7, 8])
+    @pytest.mark.parametrize("size", [1, 2, 3, 4, 5, 6, 8, 12])
+    def test_a_reduction_crosses_once_for_each_level_above_the_nodes(self, size, nodes):
+        N, full = size * nodes, size & (size - 1) == 0
+        across = ceil_log2(N) - ceil_log2(size) + (not full) if nodes > 1 else 0
+        far, near = ((0.0, 1.0, costs.Nodes(size, 0.0, 0.0)), (0.0, 0.0, costs.Nodes(size, 0.0, 1.0)))
+        for (alpha, beta, links), rounds in ((far, across), (near, ceil_log2(N) - across)):
+            assert costs.binomial_reduce(alpha, beta, 1.0, N, links) == rounds
+        if full:
+            crossing = [(one.src // size != one.dst // size).any() for one in reduce_binomial(N, 1.0).rounds]
+            assert sum(crossing) == across
+        # A message that waits for others passes as many ranks as the smaller tree has full levels.
+        assert costs.binomial_reduce(0.0, 0.0, 1.0, N, costs.Nodes(size, 1.0, 0.0)) == log2(size)
+        assert costs.binomial_reduce(1.0, 0.0, 1.0, N, costs.Nodes(size, 0.0, 0.0)) == log2(N) - log2(size)
 
 
 class TestChoice:
@@ -473,6 +504,7 @@ class TestFillIn:
         assert costs.fill_in(10, 10, 3) == 10
         assert costs.fill_in(10, 0, 3) == 0
         assert costs.fill_in(0, 0, 3) == 0
+        assert not np.signbit(costs.fill_in([10, 0], 0, 3)).any()
         # A billionth of the gradient: the difference of two numbers close to one must not cancel.
         assert costs.fill_in(1e12, 1, 1000) == pytest.approx(1000, rel=1e-8)
 
