@@ -1,0 +1,146 @@
+"""Software of calls on links made up: which share of their bytes is sent, and for how long ranks work before rounds."""
+
+import math
+
+import numpy as np
+import pytest
+
+from hand_made import fitted, predictor
+from simnet import collectives, topologies
+from simnet.calibration import CalibratedSoftware, Setting, measured
+from simnet.calibration.cost_model import CalibratedCostModel
+from simnet.calibration.curve_models import CurveModel
+from simnet.calibration.jitter import FittedJitter, messages_of, typical
+from simnet.calibration.software import eager_measured
+from simnet.collectives import registry
+from simnet.network import Network
+from simnet.schedule import Round, Schedule
+
+LATENCY, BANDWIDTH, SIZE = 2e-5, 1e9, 8e5
+HOSTS = np.arange(8)
+RING = collectives.allreduce_ring(8, SIZE)
+# Fourteen rounds, each with an eighth of the bytes.
+ROUNDS, BYTES = 14 * LATENCY, 14 * SIZE / 8 / BANDWIDTH
+
+
+def curve(latency, per_byte=0.0, ranks=8, name="all_reduce", smallest=2.0**10):
+    return fitted(Setting(name, ranks, ranks), CurveModel(segments=((0.0, latency, per_byte),)), smallest)
+
+
+def software(*curves, hosts=8, latency=LATENCY, stack="", jitter=None):
+    known = CalibratedCostModel(predictor(*curves), dict.fromkeys(("sizes", "ranks"), [(0.1, 0.1)] * 4), {}, {})
+    known.network, known.stack, known.jitter = {"star": {}}, stack, jitter
+    return CalibratedSoftware(known, topologies.star(hosts, latency, BANDWIDTH), jitter=jitter is not None)
+
+
+def share_of(one, schedule=RING):
+    """Return what share of its bytes a schedule sends with software, the same of each message."""
+    shares = [now.nbytes / before.nbytes for now, before in zip(one.rounds, schedule.rounds, strict=True)]
+    assert np.ptp(np.concatenate(shares)) < 1e-12
+    return float(shares[0][0])
+
+
+def before(one):
+    return [float(np.max(each.compute)) for each in one.rounds]
+
+
+@pytest.mark.parametrize("more", [7e-4, 14e-10])
+def test_time_that_links_do_not_take_is_spread_before_all_rounds(more):
+    found = software(curve(ROUNDS + more, BYTES / SIZE))(RING, HOSTS)
+    assert share_of(found) == 1
+    assert before(found) == pytest.approx([more / 14] * 14, rel=1e-4)
+    assert [(call.first, call.rounds) for call in found.calls] == [(0, 14)]
+
+
+def test_what_is_too_short_to_be_spread_comes_first():
+    more = 5e-12 * (ROUNDS + BYTES)
+    first, *others = software(curve(ROUNDS + more, BYTES / SIZE))(RING, HOSTS).rounds
+    assert len(first) == 0
+    assert float(np.max(first.compute)) == pytest.approx(more, rel=0.01)
+    assert before(Schedule(8, others)) == [0] * 14
+
+
+def test_calls_that_are_faster_than_links_send_a_share_of_their_bytes():
+    for share in (0.25, 4 / 7, 0.999):
+        found = software(curve(ROUNDS, share * BYTES / SIZE))(RING, HOSTS)
+        assert share_of(found) == pytest.approx(share, rel=1e-9)
+        assert before(found) == pytest.approx([0] * 14, abs=1e-12)
+
+
+def test_shares_stop_where_a_message_is_eager():
+    # Of two ranks each sends half twice; above the limit of 65,536 bytes a request and its answer go before.
+    ring = collectives.allreduce_ring(2, 2e5)
+    limit = 65536 / BANDWIDTH
+    takes = 2 * (2 * LATENCY + limit)
+    one = software(curve(takes, ranks=2), stack="openmpi")
+    found = one(ring, HOSTS[:2])
+    largest = found.rounds[0].nbytes.max()
+    assert 65_000 < largest <= 65_536
+    assert before(found) == pytest.approx([takes / 2 - LATENCY - largest / BANDWIDTH] * 2, rel=1e-9)
+    network = Network(one.graph, stack=one.stack, software=one)
+    assert network.time(ring, placement=HOSTS[:2]).duration == pytest.approx(takes, rel=1e-9)
+
+
+def test_calls_of_which_nothing_is_known_stay_as_they_are():
+    found = software(curve(1e-3, name="broadcast"))(RING, HOSTS)
+    assert share_of(found) == 1
+    assert before(found) == [0] * 14
+
+
+def test_calls_keep_their_places_beside_messages_of_their_own():
+    both = RING.concat(Schedule(8, [Round([0], [1], 5)]), RING)
+    found = software(curve(1e-3, 1e-8))(both, HOSTS)
+    assert [(call.first, call.rounds, call.operation) for call in found.calls] == [
+        (0, 14, "all_reduce"), (15, 14, "all_reduce"),
+    ]  # fmt: skip
+
+
+def test_messages_of_another_algorithm_stand_for_a_call_that_takes_fewer_latencies():
+    ring = collectives.allgather_ring(8, 1e3)
+    found = software(curve(4 * LATENCY, name="all_gather"))(ring, HOSTS)
+    assert len(found.rounds) == 3
+    # Each rank still gets what the other seven have.
+    assert sum(one.nbytes.max() for one in found.rounds) == pytest.approx(7e3)
+    assert sum(before(found)) == pytest.approx(LATENCY - 7e3 / BANDWIDTH)
+
+
+class TestLinksThatAreDrawnDown:
+    FEWEST = min(
+        float(one.cost(1.0, 0.0, 0.0, 8))
+        for one in registry.every()
+        if one.operation == "all_reduce" and one.cost is not None and (one.calibrated or one.nccl) and not one.needs
+    )
+
+    def latency(self, one):
+        return one.graph.edges["switch", 3]["latency"]
+
+    @pytest.mark.parametrize(("stack", "trips"), [("", 1), ("mpich", 1), ("gloo", 2), ("openmpi", 3)])
+    def test_leave_a_call_as_long_as_the_words_of_its_fewest_messages(self, stack, trips):
+        plain = self.latency(software(curve(1.0), stack=stack))
+        room = 2 * LATENCY
+        found = self.latency(software(curve(room), stack=stack))
+        assert found / plain == pytest.approx(room / (self.FEWEST * trips * LATENCY))
+
+    def test_count_extra_latencies_too(self):
+        jitter = FittedJitter(2e-6, 0.5, 10, 100)
+        late = typical(jitter, messages_of(Setting("all_reduce", 8, 8), 2.0**10))
+        plain, found = (self.latency(software(curve(one), jitter=jitter)) for one in (1.0, 2 * LATENCY))
+        assert late > 1e-6
+        assert found / plain == pytest.approx((2 * LATENCY - late) / (self.FEWEST * LATENCY))
+
+    def test_go_by_the_tightest_curve_that_there_are_hosts_for(self):
+        plain = self.latency(software(curve(1.0)))
+        several = software(curve(1e-9, ranks=9), curve(LATENCY / 2, ranks=2), curve(1.0), curve(1e-9, ranks=1))
+        assert self.latency(several) / plain == pytest.approx(1 / 2)
+        assert self.latency(software(curve(0.0, 1e-9), latency=0.0)) == 0
+
+    def test_are_those_of_the_graph_where_calls_leave_time(self):
+        one = software(curve(1.0))
+        assert math.isclose(self.latency(one) + one.graph.edges[3, "switch"]["latency"], LATENCY)
+
+
+def test_all_rows_have_to_say_that_their_messages_are_eager():
+    rows = measured.load("shaped_openmpi").rows
+    one_in_two = np.where(np.arange(len(rows)) % 2, "default", "ideal_eager")
+    assert not eager_measured(rows.assign(profile=one_in_two))
+    assert eager_measured(rows.drop(columns="profile", errors="ignore"))
