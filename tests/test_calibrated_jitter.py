@@ -9,7 +9,7 @@ import pytest
 
 from commands import did, refused
 from simnet import collectives, topologies
-from simnet.calibration import CalibratedSoftware, Curve, Setting, calibrate, load_cost_model, measured
+from simnet.calibration import CalibratedSoftware, Curve, Setting, calibrate, jitter, load_cost_model, measured
 from simnet.calibration.jitter import (
     LEAST,
     FittedJitter,
@@ -24,6 +24,7 @@ from simnet.calibration.jitter import (
 from simnet.network import STACKS, Network, Stack
 from simnet.network.jitter import lognormal
 from simnet.scenario import load
+from simnet.schedule import Round, Schedule
 
 IDEAL = Stack()
 RING, TREE, PAIR = (
@@ -113,6 +114,14 @@ def test_means_over_calls_and_rows_without_a_number_are_no_repetitions():
     assert repeated(rows.assign(iteration=pd.NA)) == []
     # Links of other settings do not count as repetitions of these.
     assert {one.seconds.size for one in repeated(rows)} == {5}
+
+
+@pytest.mark.parametrize(("numbers", "drawn"), [(4_000_000, 4000), (600, 100), (100, 25), (0, 25)])
+def test_as_many_calls_are_drawn_as_normal_numbers_suffice_for_and_25_at_least(monkeypatch, numbers, drawn):
+    monkeypatch.setattr(jitter, "_NUMBERS", numbers)
+    once = Schedule(4, [Round(range(3), range(1, 4), 1.0), Round(range(3), range(1, 4), 1.0)])
+    late = extra(once, 0.7, drawn)
+    assert typical(FittedJitter(3e-6, 0.7, 1, 1), once) == 3e-6 * float(np.median(late))
 
 
 JITTER = FittedJitter(2e-4, 0.9, 10, 100)

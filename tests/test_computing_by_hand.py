@@ -4,6 +4,8 @@ import math
 
 import numpy as np
 import pytest
+from scipy.optimize import minimize
+from scipy.stats import norm
 
 from simnet.base.arrays import PERCENTS
 from simnet.base.errors import InputError
@@ -55,6 +57,29 @@ def test_draws_have_the_spread_and_the_stragglers_that_were_fitted():
     assert (late.straggle, late.slowdown) == pytest.approx((0.1, 4.0), rel=0.1)
     assert late.fitted[-1] == pytest.approx(late.measured[-1], rel=0.1)
     assert late.fitted[-1] > 0.35
+
+
+def gained(logs):
+    """Return by how much two normals of one spread are likelier than one, at their best, as a logarithm."""
+
+    def loss(given):
+        share, middle, late, spread = 1 / (1 + math.exp(-given[0])), *given[1:3], math.exp(given[3])
+        return -np.log((1 - share) * norm.pdf(logs, middle, spread) + share * norm.pdf(logs, late, spread)).sum()
+
+    start = [-2, np.median(logs), logs.max(), math.log(np.diff(np.percentile(logs, [25, 75]))[0])]
+    found = minimize(loss, start, method="Nelder-Mead", options={"maxiter": 4000, "xatol": 1e-5, "fatol": 1e-5})
+    return -found.fun - norm.logpdf(logs, logs.mean(), logs.std()).sum()
+
+
+def test_two_kinds_of_iterations_make_up_for_their_two_parameters():
+    # Two more parameters cost the logarithm of the iterations (Schwarz); one that is further on gains as far as it is.
+    usual, shares = norm.ppf((np.arange(39) + 0.5) / 39), []
+    for far in (4.0, 4.25, 4.75, 5.25):
+        logs = 0.1 * np.append(usual, far)
+        shares.append(gained(logs) / math.log(40))
+        assert (fit(np.exp(np.repeat(logs, 2))[:, None]).straggle > 0) == (shares[-1] > 1), far
+    assert shares[0] < 0.9
+    assert any(1.1 < one < 1.9 for one in shares)
 
 
 class TestWhatIsSaid:

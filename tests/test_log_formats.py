@@ -52,6 +52,15 @@ class TestNcclNumbers:
         assert f"say {ranks}" in measured.problems[0].message
         assert not measured.problems[0].dropped
 
+    def test_nccl_itself_says_ranks_first_and_nobody_else(self, tmp_path):
+        info = "host:1:2 [0] NCCL INFO comm 0x1 rank 0 nranks {} cudaDev 0\n"
+        for header, follows in (("", True), ("# nranks 4\n", True), ("# nranks 4\n" + info + info, False)):
+            found = read(
+                put(tmp_path, nccl_table("all_reduce", 8, header=header.replace("{}", "8", 1).replace("{}", "4")))
+            )
+            assert set(found.rows["ranks"]) == {8}
+            assert any("say 8" in one.message for one in found.problems) == follows
+
     def test_what_is_said_counts_more_than_what_follows(self, tmp_path):
         table = put(tmp_path, nccl_table("all_reduce", 8))
         assert set(read(table, facts={"ranks": 8}).rows["ranks"]) == {8}

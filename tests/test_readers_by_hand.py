@@ -3,6 +3,7 @@
 import pytest
 
 from simnet.base.errors import InputError
+from simnet.calibration.readers.conventions import collective
 from simnet.calibration.readers.nccl_text import ELEMENT_BYTES
 from simnet.calibration.readers.shaped import read_shaped
 from simnet.calibration.summary import problem_lines, rows_of
@@ -63,6 +64,12 @@ def test_types_of_nccl_have_as_many_bytes_as_their_bits_say():
     for name, nbytes in ELEMENT_BYTES.items():
         bits = words.get(name) or (8 if name.startswith(("f8", "fp8")) else int("".join(filter(str.isdigit, name))))
         assert 8 * nbytes == bits, name
+
+
+def test_names_of_collectives_have_at_most_eighty_characters():
+    for longer, found in ((0, "all_reduce"), (1, None)):
+        assert collective("_" * (70 + longer) + "all_reduce") == found
+        assert collective("mpi_" + "_" * (66 + longer) + "all_reduce") == found
 
 
 def test_twenty_remarks_are_listed():

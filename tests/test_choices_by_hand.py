@@ -1,0 +1,226 @@
+"""What cross-validation and calibration make of errors made up: weights, choices, and what is said of them."""
+
+import math
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from hand_made import NCCL, flat, predictor, reduce
+from simnet.base.errors import InputError
+from simnet.calibration import Curve, Setting, crossval, measured, summary
+from simnet.calibration.cards import likely
+from simnet.calibration.cost_model import CalibratedCostModel, specified
+from simnet.calibration.crossval import HeldOut, ModelChoice, choose, could_be_nccl, mixtures
+from simnet.calibration.curves import curves_of
+from simnet.calibration.jitter import FittedJitter
+from simnet.calibration.platform import load_platform
+from simnet.calibration.predictor import fit
+from simnet.calibration.readers import write_tidy
+from simnet.calibration.step_model import PARAMETERS, StepModel, fit_step_model
+from simnet.calibration.summary import Calibration, calibrated, errors, quantiles
+
+ONE, OTHER = reduce(4), reduce(8)
+
+
+def held(setting, count, error):
+    sizes = 2.0 ** np.arange(count)
+    return HeldOut(setting, sizes, np.full(count, math.exp(error)), np.ones(count))
+
+
+def weights(*by_model, settings=(ONE,)):
+    """Return weights of models named a, b, ..., each with what was held out of it."""
+    curves = [Curve(one, np.ones(1), np.ones(1)) for one in settings]
+    found = mixtures(curves, dict(zip("abcdefg", by_model, strict=False)))
+    return [found[one] for one in settings]
+
+
+class TestWeights:
+    def of(self, *sizes_of_errors):
+        return weights(*([held(ONE, 6, one)] for one in sizes_of_errors))[0]
+
+    def test_are_inverse_fourth_powers_of_errors(self):
+        assert self.of(0.02, -0.03) == pytest.approx({"a": 81 / 97, "b": 16 / 97})
+        # Of an error of twice as much the weight is a seventeenth, and left out.
+        assert self.of(0.02, 0.04) == {"a": 1.0}
+        assert self.of(0.04, 0.02, 0.03) == pytest.approx({"b": 81 / 97, "c": 16 / 97})
+
+    def test_know_no_errors_below_two_in_a_thousand_nor_above_a_half(self):
+        assert self.of(0.001, 0.0015) == {"a": 0.5, "b": 0.5}
+        assert self.of(0.002, 0.003) == pytest.approx({"a": 81 / 97, "b": 16 / 97})
+        assert self.of(5.0, math.log(1.5)) == {"a": 0.5, "b": 0.5}
+
+    def test_are_all_of_the_plainest_that_is_exact(self):
+        assert self.of(0.01, 0.0004, 0.0001) == {"b": 1.0}
+        assert self.of(0.0006, 0.0007) == {"a": 0.5, "b": 0.5}
+
+    def test_of_a_curve_count_errors_on_all_of_them_like_eight_sizes(self):
+        first = [held(ONE, 8, 0.04), held(OTHER, 24, 0.01)]
+        second = [held(ONE, 8, 0.017), held(OTHER, 24, 0.017)]
+        # Means of roots: 0.2 and 0.1, of all sizes 0.125.
+        typical = {ONE: ((8 * 0.2 + 8 * 0.125) / 16) ** 2, OTHER: ((24 * 0.1 + 8 * 0.125) / 32) ** 2}
+        found = weights(first, second, settings=(ONE, OTHER))
+        for setting, one in zip((ONE, OTHER), found, strict=True):
+            ratio = (typical[setting] / 0.017) ** -4
+            assert one == pytest.approx({"a": ratio / (1 + ratio), "b": 1 / (1 + ratio)})
+
+    def test_are_none_where_nothing_was_held_out(self):
+        assert mixtures([Curve(ONE, np.ones(1), np.ones(1))], {"a": [], "b": []}) == {}
+
+
+class TestHowStepsAreCounted:
+    CURVES = (Curve(Setting("all_reduce", 8, 1), 2.0 ** np.arange(4, 8), np.full(4, 1e-4)),)
+
+    def taken(self, monkeypatch, ratio, known, curves=CURVES):
+        """Return whether NCCL's steps are taken, whose error is so much of that of schedules."""
+        others = [held(ONE, 2, 0.1)] if known else []
+
+        def made_up(curves, curve_model, nccl):
+            return (ratio if nccl else 1.0), "scaled", "blended", "steps", [], [], others
+
+        monkeypatch.setattr(crossval, "_wide", made_up)
+        return choose(curves).nccl
+
+    def test_by_errors_where_collectives_were_held_out(self, monkeypatch):
+        assert [self.taken(monkeypatch, one, known=True) for one in (0.9, 1.0, 1.01)] == [True, True, False]
+
+    def test_as_nccl_does_unless_that_is_much_worse_where_ranks_alone_tell(self, monkeypatch):
+        assert [self.taken(monkeypatch, one, known=False) for one in (1.6, 1.7)] == [True, False]
+
+    def test_through_schedules_where_it_cannot_be_nccl(self, monkeypatch):
+        foreign = [Curve(Setting("all_reduce", 8, 1, "rabenseifner"), np.arange(1.0, 5.0), np.full(4, 1e-4))]
+        assert not self.taken(monkeypatch, 0.1, known=True, curves=foreign)
+        assert not choose(self.CURVES, plain=False, wide=False).nccl
+
+    @pytest.mark.parametrize(
+        ("setting", "micros"),
+        [
+            (("all_reduce", 8, 1), 6), (("all_reduce", 8, 0), 6), (("all_reduce", 8, 2), 10),
+            (("all_reduce", 8, 4), 14), (("broadcast", 8, 1), 6), (("broadcast", 8, 4), 10),
+        ],
+    )  # fmt: skip
+    def test_kernels_take_six_microseconds_and_steps_of_a_tree_two(self, setting, micros):
+        sizes, one = np.array([8.0, 16.0]), Setting(*setting)
+        faster, slower = (np.array([factor * micros * 1e-6, 1.0]) for factor in (0.99, 1.01))
+        assert could_be_nccl([Curve(one, sizes, slower)])
+        assert not could_be_nccl([Curve(one, sizes, faster)])
+        assert not could_be_nccl([Curve(one, sizes, slower), Curve(one, sizes, faster)])
+
+
+def test_cards_are_the_likelier_the_better_steps_fit_with_them():
+    sizes = 2.0 ** np.arange(10, 31, 2)
+    steps = StepModel(True, NCCL.values, cards=2.0)
+    noise = np.exp(0.2 * np.cos(np.arange(11)))
+    curves = [Curve(one, sizes, noise * steps.at(one, sizes)) for one in (reduce(32, 8), reduce(16, 2), reduce(8, 4))]
+    found = {one.number: one.chance for one in fit(curves, nccl=True).cards}
+    wanted = {}
+    for number, chance in likely(curves, 0.0):
+        steps = fit_step_model(curves, True, number)
+        off = [
+            abs(math.log(b / a))
+            for one in curves
+            for a, b in zip(steps.at(one.setting, sizes), one.seconds, strict=True)
+        ]
+        wanted[number] = chance * max(sum(off) / len(off), 0.01) ** -5
+    assert len(found) > 1
+    for number, chance in found.items():
+        assert chance / max(found.values()) == pytest.approx(wanted[number] / max(wanted.values()))
+
+
+def test_a_step_of_mpi_is_as_long_as_the_fastest_message_has_it_where_nothing_else_tells():
+    # On one node nothing crosses the network: the latency of a step is the smallest size's time by steps and a call.
+    sizes = 2.0 ** np.arange(10, 20)
+    for ranks, steps in ((8, 7), (4, 3)):
+        curve = Curve(Setting("all_gather", ranks, 1, "ring"), sizes, 2e-5 + sizes * 1e-9)
+        found = dict(zip(PARAMETERS, fit_step_model([curve], False).values, strict=True))
+        assert found["outer_latency"] == pytest.approx(curve.seconds[0] / (1 + steps), rel=1e-6)
+
+
+def test_platforms_take_as_many_nodes_as_ranks_need_and_more():
+    model = specified(load_platform("dgx-h100"))
+    assert model.predict("all_reduce", 16, 2**20, nodes=2) == model.predict("all_reduce", 16, 2**20)
+    assert model.predict("all_reduce", 16, 2**20, nodes=4) != model.predict("all_reduce", 16, 2**20)
+    with pytest.raises(InputError, match=r"nodes: 16 ranks need 2 nodes of .*, got 1"):
+        model.predict("all_reduce", 16, 2**20, nodes=1)
+
+
+def test_curves_have_a_rank_and_a_byte_at_the_least():
+    rows = measured.load("shaped_gloo").rows.head(3).copy()
+    assert curves_of(rows.assign(ranks=1))[0].setting.ranks == 1
+    assert (
+        curves_of(rows.assign(ranks=0)) == curves_of(rows.assign(ranks=pd.NA)) == curves_of(rows.assign(nbytes=0)) == []
+    )
+
+
+class TestSummary:
+    def made(self, steps=None, jitter=None, repetitions=0, cards=None, **changed):
+        model = predictor(flat(ONE, 1e-5), steps=steps)
+        cost_model = CalibratedCostModel(model, {}, {}, {}, jitter=jitter)
+        off = [held(ONE, 1, math.log(1 + one)) for one in (0.01, 0.02, 0.04)]
+        chosen = ModelChoice("line", "scaled", "blended", "steps", False, {}, {"line": off, "adjacent": []},
+                             {"sizes": off, "ranks": off[:1], "beyond": [], "collectives": []})  # fmt: skip
+        given = {"rows": 7, "problems": (), "mixed": {}} | changed
+        return Calibration(cost_model, chosen, repetitions=repetitions, **given)
+
+    def test_errors_are_those_that_were_held_out(self):
+        assert quantiles(np.array([1.0, 5.0, 2.0])) == {"count": 3, "median": 2, "p90": pytest.approx(4.4), "worst": 5}
+        assert errors([]) is None
+        said = self.made().sentences()
+        assert said == [
+            "7 rows, 1 curves", "", f"{'sizes left out':<20}{'median':>9}{'p90':>9}{'worst':>9}",
+            f"{'line':<20}    2.0 %    3.6 %    4.0 %", f"{'ranks left out':<20}    1.0 %    1.0 %    1.0 %",
+        ]  # fmt: skip
+
+    def test_steps_are_shown_with_their_errors(self):
+        values = NCCL.values
+        steps = StepModel(True, values, (0.1,) * (len(values) - 1) + (9.0,))
+        made = self.made(steps)
+        assert made.figures()["steps"] == dict(zip(PARAMETERS, values, strict=True))
+        assert self.made().figures()["steps"] is None
+        at = made.sentences().index("parameters of a step:")
+        first, *_, last = made.sentences()[at + 1 : at + 1 + len(values)]
+        factor = math.exp(1.645 * 0.1)
+        name, what = next(iter(PARAMETERS.items()))
+        assert first == f"  {name:<24}{values[0]:>10.3g}  within a factor of {factor:.2f} ({what})"
+        assert "not determined by these data" in last
+
+    def test_jitter_is_told_with_what_it_is_fitted_to(self):
+        made = self.made(jitter=FittedJitter(1.234e-5, 0.567, 1200, 34000))
+        assert made._jitter_said() == (
+            "each message has an extra latency, median 12.3 us, sigma 0.57, by 34,000 repetitions of 1,200 settings; "
+            "network.jitter: calibrated draws it"
+        )
+        assert self.made(repetitions=49)._jitter_said().startswith("not known: 49 repetitions of single calls")
+        assert self.made(repetitions=50)._jitter_said().startswith("none: repetitions do not scatter")
+
+    def test_rows_of_several_systems_are_warned_of(self):
+        said = self.made(mixed={"tool": ["a", "b"]}, problems=("x.log:1: is cut",)).sentences()
+        assert said[1:4] == [
+            "1 remark on the logs:", "  x.log:1: is cut",
+            "warning: rows of 2 values of tool were put together; --where tool=a takes one of them",
+        ]  # fmt: skip
+
+    def test_so_many_sizes_and_curves_are_fitted_and_no_more(self, monkeypatch):
+        def refused(**most):
+            for name, value in most.items():
+                monkeypatch.setattr(summary, name, value)
+            with pytest.raises(InputError) as error:
+                calibrated(["published_plateaus"], {}, {}, False, None, 0.9)
+            return str(error.value)
+
+        monkeypatch.setattr(summary, "choose", lambda curves: (_ for _ in ()).throw(InputError("is fitted")))
+        points = [len(one.sizes) for one in curves_of(measured.load("published_plateaus").rows)]
+        assert refused(MAX_CURVES=len(points), MAX_SIZES=max(points)) == "is fitted"
+        assert "at most 1 are fitted at once" in refused(MAX_CURVES=1)
+        assert refused(MAX_CURVES=2, MAX_SIZES=max(points) - 1).startswith(f"{max(points)} sizes of one curve, ")
+
+    def test_rows_without_ranks_are_told_from_the_first_line_on(self, tmp_path):
+        rows = measured.load("shaped_gloo").rows.head(4).assign(ranks=pd.NA, nodes=pd.NA)
+        write_tidy(rows, tmp_path / "mine.csv")
+        _, problems = summary.rows_of(str(tmp_path / "mine.csv"), {})
+        assert any("shaped_gloo:2: 4 rows from here on have no number of ranks" in one for one in problems)
+
+
+def test_rates_of_platforms_are_written_as_they_are_read():
+    written = load_platform("dgx-h100").model_dump(mode="json")
+    assert (written["inner"]["rate"], written["outer"]["rate"]) == ("450 GB/s", "50 GB/s")
