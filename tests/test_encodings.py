@@ -181,6 +181,13 @@ def test_differences_of_independent_indices_are_as_long_as_expected():
         assert encode_indices(selection(n, k, k, clustered=True), n, "delta").size <= found + 3
 
 
+def test_bytes_of_differences_that_are_given_are_taken_as_they_are_or_refused():
+    assert encoded_index_bytes("delta", 1000, 10, 17) == 4 + 17
+    assert encoded_index_bytes("auto", 1e6, 10, 17) == 1 + 4 + 17
+    with pytest.raises(ValueError, match="differences must be finite and >= 0, got -1"):
+        encoded_index_bytes("delta", 1000, 10, [1, -1])
+
+
 @pytest.mark.parametrize(
     ("indices", "values", "words"),
     [

@@ -2,6 +2,7 @@
 
 import csv
 import math
+import re
 
 import pytest
 
@@ -79,6 +80,10 @@ def test_names_are_matched_without_case_and_punctuation():
     assert model("ViT-L/16") is model("vit_l_16") is model("vit-l-16")
     assert model("bert-base-uncased") is model("BERT base")
     assert model("GPT-2 small") is model("gpt2")
+    assert model("GPT-2 1.5B") is model("gpt2-xl")
+    assert model("BERT-large-uncased") is model("bert-large")
+    assert model("Meta-Llama-3-8B") is model("Llama 3.1 8B") is model("llama3-8b")
+    assert model("vit_large_16") is model("ViT-large-patch16-224") is model("vit-l-16")
 
 
 @pytest.mark.parametrize(
@@ -126,6 +131,129 @@ def test_operations_of_a_transformer_match_a_count_matrix_by_matrix():
     attention = 2 * (2 * tokens * tokens * width)
     forward = layers * (per_block + attention) + 2 * tokens * width * vocabulary
     assert transformer_flops(batch, tokens, layers, width, vocabulary) == 3 * batch * forward
+
+
+# Sequences of an iteration, their tokens, blocks, width, and rows of the output layer.
+ESTIMATES = {
+    "bert-base": (8, 128, 12, 768, 0),
+    "gpt2": (4, 1024, 12, 768, 50257),
+    "gpt2-xl": (1, 1024, 48, 1600, 50257),
+    "gpt-24x2048": (1, 512, 24, 2048, 50257),
+    "gpt-32x4096": (1, 512, 32, 4096, 50257),
+    "gpt-40x6144": (1, 512, 40, 6144, 50257),
+    "llama-8x512": (1, 256, 8, 512, 32000),
+    "llama-24x2048": (1, 256, 24, 2048, 32000),
+    "vit-l-16": (32, 197, 24, 1024, 0),
+}
+# Seconds, sequences and share of back-propagation as published.
+MEASURED = {"vgg16": (0.0835, 16, (83.5 - 26.2) / 83.5), "bert-large": (8 / 39.43, 8, 2 / 3)}
+IMPLIED = {"llama3-8b": (2 * 8192 / 5762, 2, 2 / 3)}
+
+
+@pytest.mark.parametrize("name", ESTIMATES)
+def test_estimates_are_operations_at_the_rate_of_bert_large(name):
+    batch, tokens, layers, width, vocabulary = ESTIMATES[name]
+    # Operations of BERT-large for a sequence of 128 tokens: three passes, of 2 for each weight and 4 for attention.
+    sequence = 3 * 24 * (2 * 128 * 12 * 1024**2 + 4 * 128**2 * 1024)
+    # Sequences per second, as published for batches of 8 and of 32.
+    rate = sequence * (39.43 if batch * tokens <= 8 * 128 else 46.78)
+    weights = 12 * layers * width**2 + width * vocabulary
+    operations = 3 * batch * (2 * tokens * weights + 4 * layers * tokens**2 * width)
+    profile = model(name)
+    assert profile.compute == pytest.approx(operations / rate, rel=1e-12)
+    assert profile.batch == batch
+    assert f"{batch} sequences of {tokens} tokens at the {rate / 1e12:.1f} TFLOP/s" in profile.source
+    assert profile.backward_fraction == 2 / 3
+    assert len(profile.times) == 1
+
+
+@pytest.mark.parametrize("name", [*MEASURED, *IMPLIED])
+def test_compute_times_are_those_of_their_sources(name):
+    profile, (seconds, batch, backward) = model(name), (MEASURED | IMPLIED)[name]
+    assert (profile.compute, profile.batch) == (pytest.approx(seconds, rel=1e-12), batch)
+    assert profile.backward_fraction == pytest.approx(backward, rel=1e-12)
+    assert [one.measured for one in profile.times] == [name in MEASURED]
+
+
+def test_every_compute_time_is_held_to_its_source():
+    of_paper = {"alexnet", "resnet18", "resnet50", "vit-paper"}
+    assert {*ESTIMATES, *MEASURED, *IMPLIED, *of_paper} == set(names())
+    assert {model(name).backward_fraction for name in of_paper} == {2 / 3}
+
+
+def test_output_layers_of_gpt_alone_share_weights_with_the_input():
+    assert {name: model(name).tied for name in names() if model(name).tied} == {
+        name: ("wte.weight",) for name in names() if name.startswith("gpt")
+    }
+
+
+def test_names_count_on_as_in_the_reference_implementation():
+    def places(name, pattern):
+        found = (re.fullmatch(pattern, layer.name) for layer in model(name).layers)
+        return [one[1] for one in found if one]
+
+    # Convolution, activation, and a pooling after each stage.
+    assert places("vgg16", r"features\.(\d+)\.weight") == [
+        str(one) for one in (0, 2, 5, 7, 10, 12, 14, 17, 19, 21, 24, 26, 28)
+    ]
+    assert places("vit-paper", r"features\.(\d+)\.weight") == [str(one) for one in (0, 3, 6, 8, 11, 13, 16, 18)]
+    assert places("resnet18", r"(layer.*)\.conv1\.weight") == [f"layer{i}.{j}" for i in range(1, 5) for j in range(2)]
+    counts = dict(zip(range(1, 5), (3, 4, 6, 3), strict=True))
+    assert places("resnet50", r"(layer.*)\.conv3\.weight") == [
+        f"layer{i}.{j}" for i in counts for j in range(counts[i])
+    ]
+    assert places("resnet50", r"layer1\.0\.(.*)\.bias") == ["bn1", "bn2", "bn3", "downsample.1"]
+    for name, pattern, layers in (
+        ("vit-l-16", r"encoder\.layers\.encoder_layer_(\d+)\.ln_1\.weight", 24),
+        ("bert-large", r"encoder\.layer\.(\d+)\.attention\.self\.key\.weight", 24),
+        ("gpt2-xl", r"h\.(\d+)\.mlp\.c_fc\.weight", 48),
+        ("llama3-8b", r"model\.layers\.(\d+)\.mlp\.up_proj\.weight", 32),
+    ):
+        assert places(name, pattern) == [str(index) for index in range(layers)]
+
+
+@pytest.mark.parametrize(
+    ("name", "start", "shapes"),
+    [
+        (
+            "bert-base",
+            "encoder.layer.3.",
+            {"intermediate.dense.weight": (3072, 768), "output.dense.weight": (768, 3072)},
+        ),
+        (
+            "gpt2",
+            "h.3.",
+            {
+                "attn.c_attn.weight": (768, 2304),
+                "attn.c_attn.bias": (2304,),
+                "attn.c_proj.weight": (768, 768),
+                "mlp.c_fc.weight": (768, 3072),
+                "mlp.c_proj.weight": (3072, 768),
+                "mlp.c_proj.bias": (768,),
+            },
+        ),
+        (
+            "llama3-8b",
+            "model.layers.3.",
+            {
+                "self_attn.q_proj.weight": (4096, 4096),
+                "self_attn.k_proj.weight": (1024, 4096),
+                "self_attn.v_proj.weight": (1024, 4096),
+                "mlp.up_proj.weight": (14336, 4096),
+                "mlp.down_proj.weight": (4096, 14336),
+            },
+        ),
+        (
+            "vit-l-16",
+            "encoder.layers.encoder_layer_3.",
+            {"self_attention.in_proj_weight": (3072, 1024), "mlp.0.weight": (4096, 1024), "mlp.3.weight": (1024, 4096)},
+        ),
+        ("resnet50", "layer2.0.", {"conv1.weight": (128, 256, 1, 1), "conv2.weight": (128, 128, 3, 3)}),
+    ],
+)
+def test_shapes_of_a_block_are_those_of_the_reference_implementation(name, start, shapes):
+    found = {layer.name: layer.shape for layer in model(name).layers}
+    assert {one: found[start + one] for one in shapes} == shapes
 
 
 def test_estimates_stay_below_the_peak_of_the_device():

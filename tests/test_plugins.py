@@ -10,8 +10,10 @@ import pytest
 
 import killing
 from commands import did, invoke, refused
+from simnet import collectives
 from simnet.base import plugins
 from simnet.calibration.readers import kind_of, read
+from simnet.collectives import registry
 from simnet.costs.devices import device_names, load_device
 from simnet.scenario import load
 from simnet.scenario.identity import identity
@@ -338,6 +340,29 @@ class TestRegistered:
         assert "exchanges.AG.allgather: allgather 'onehop' cannot be used by schemes: allgather_onehop has no" in told
         told = refused(*TIME, "onehop", "--topology", "star")
         assert "there is no collective 'onehop': did you mean 'allgather_onehop'?" in told
+
+    @pytest.mark.parametrize(
+        ("of", "name", "taken"),
+        [
+            ("'all_reduce', 'ring'", "allreduce_mine", True),
+            ("'all_reduce', 'mine'", "allreduce_ring", True),
+            ("'all_gather', 'mine'", "allreduce_mine", False),
+        ],
+    )
+    def test_collectives_of_others_do_not_take_the_names_of_simnet_s_own(self, install, of, name, taken):
+        text = (
+            "from simnet.collectives.registry import collective\n"
+            "from simnet.schedule import Schedule\n"
+            f"@collective({of})\n"
+            f"def {name}(n_ranks, nbytes):\n    return Schedule(n_ranks)\n"
+        )
+        # A module of one name is imported once.
+        module = re.sub(r"\W", "", f"names_{of}_{name}")
+        install(module, text, f"[simnet.collectives]\nmine = {module}:{name}\n")
+        others = [one for one in registry.every() if one not in registry.built_in()]
+        assert [one.name for one in others] == ([] if taken else [name])
+        assert registry.named("allreduce_ring").function is collectives.allreduce_ring
+        assert registry.find("all_reduce", "ring").function is collectives.allreduce_ring
 
     def test_commands_of_others_stand_beside_those_of_simnet(self, install):
         text = "def add(app):\n    @app.command()\n    def greet():\n        print('hello')\n"

@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from simnet.base.arrays import Floats
-from simnet.costs.arguments import checked
+from simnet.costs.arguments import checked, selected_entries
 from simnet.costs.sparsifiers import Bounds
 
 IndexCode: TypeAlias = Literal["auto", "int64", "int32", "int16", "packed12", "bitmap", "delta"]
@@ -140,8 +140,7 @@ def encoded_index_bytes(indices: IndexCode, n: ArrayLike, k: ArrayLike, differen
         shortest: Floats = np.minimum.reduce(each)
         return TAG_BYTES + shortest
     if indices == "delta":
-        given = _expected_differences(n, k) if differences is None else checked(M=differences)[0]
-        return COUNT_BYTES + given
+        return COUNT_BYTES + selected_entries("differences", differences, _expected_differences(n, k))
     if indices == "bitmap":
         return _whole(n / 8) + 0 * k
     if indices in BLOCKS:
