@@ -107,11 +107,12 @@ class TestHowStepsAreCounted:
         assert not could_be_nccl([Curve(one, sizes, slower), Curve(one, sizes, faster)])
 
 
-def test_cards_are_the_likelier_the_better_steps_fit_with_them():
+@pytest.mark.parametrize("settings", [((32, 8), (16, 2)), ((32, 8), (16, 2), (8, 4))])
+def test_cards_are_the_likelier_the_better_steps_fit_with_them(settings):
     sizes = 2.0 ** np.arange(10, 31, 2)
     steps = StepModel(True, NCCL.values, cards=2.0)
     noise = np.exp(0.2 * np.cos(np.arange(11)))
-    curves = [Curve(one, sizes, noise * steps.at(one, sizes)) for one in (reduce(32, 8), reduce(16, 2), reduce(8, 4))]
+    curves = [Curve(one, sizes, noise * steps.at(one, sizes)) for one in (reduce(*each) for each in settings)]
     found = {one.number: one.chance for one in fit(curves, nccl=True).cards}
     wanted = {}
     for number, chance in likely(curves, 0.0):

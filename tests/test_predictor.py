@@ -7,10 +7,10 @@ import pytest
 
 from hand_made import MPI, NCCL, SIZES, VALUES, fitted, flat, power, predictor, reduce, stepped
 from simnet.calibration import Curve, Setting
-from simnet.calibration.cards import OWN, RAILS, Cards, likely, node_rate, normalised, said
+from simnet.calibration.cards import LEAST, OWN, RAILS, Cards, likely, node_rate, normalised, said
 from simnet.calibration.curve_models import CurveModel
 from simnet.calibration.platform import load_platform, platform_names
-from simnet.calibration.predictor import Growth
+from simnet.calibration.predictor import Growth, fit
 from simnet.calibration.rank_scaling import over_ranks, terms
 from simnet.calibration.step_model import StepModel
 
@@ -55,6 +55,12 @@ class TestRanks:
         for way in ("scaled", "blended"):
             found = predictor(curve, outside=way, steps=MPI).at(asked, SIZES)
             assert found == pytest.approx(3.0 * MPI.at(asked, SIZES), rel=0.05)
+
+    def test_interpolated_ones_do_without_steps(self):
+        curve, _ = stepped(reduce(4, algorithm="ring"), MPI, 3.0)
+        found = predictor(curve, inside="interpolated", outside="interpolated", steps=MPI)
+        asked = reduce(32, algorithm="ring")
+        assert found.at(asked, SIZES) == pytest.approx(curve.through.at(SIZES))
 
     def gathers(self, ranks, algorithm, per_rank):
         # The protocol changes at 64 KiB of a rank, or at a MiB of the whole.
@@ -130,6 +136,14 @@ class TestSizes:
         assert predictor(one).growth(reduce(8)).by_bytes == pytest.approx(seen)
         # A measured curve's own models were chosen by what they say of its largest size.
         assert predictor(one).growth(reduce(4)).by_bytes == 1
+
+    def test_sizes_that_tell_growth_are_a_quarter_and_a_sixteenth_of_the_largest_where_there_are_such(self):
+        found = predictor(power(reduce(4), 0.75, largest=10.0, smallest=1.0)).growth(reduce(8))
+        first, second, third = 1.0, 2.5**0.75, 10**0.75
+        assert found.by_bytes == pytest.approx(2 * (third - second) / (second - first) / 4 - 1)
+        assert predictor(power(reduce(4), 0.75, largest=10.0, smallest=3.0)).growth(reduce(8)).power == pytest.approx(
+            0.75
+        )
 
     def test_growth_of_few_sizes(self):
         lone = predictor(power(reduce(4), 0.2, smallest=2.0**20))
@@ -218,6 +232,7 @@ class TestCards:
             assert (found.least[place], found.most[place]) == (times[0][0], times[-1][0])
         assert listed[0][1][-1] > 0
         assert not np.allclose(listed[0][1][-1], listed[1][1][-1])
+        assert len(model.by_cards(reduce(16, 2), sizes)) == 3
         # Nothing is open where it was measured, on one node, or with as many ranks a node.
         for alike in (reduce(32, 8), reduce(4, 1), reduce(16, 4)):
             assert model.by_cards(alike, sizes) == []
@@ -229,6 +244,15 @@ class TestCards:
         assert [one.chance for one in found] == pytest.approx([7 / 19, 6 / 19, 6 / 19])
         assert [one.number for one in normalised({1.0: 19.0, 2.0: 1.0})] == [1.0, 2.0]
         assert normalised({1.0: 20.0, 2.0: 1.0}) == (Cards(1.0, 1.0),)
+
+    def test_one_number_of_ranks_on_a_node_leaves_cards_to_what_is_usual(self):
+        sizes = 2.0 ** np.arange(10, 31, 4)
+        steps = StepModel(True, VALUES, cards=2.0)
+        curves = [Curve(one, sizes, steps.at(one, sizes)) for one in (reduce(4, 1), reduce(16, 2), reduce(32, 4))]
+        found = fit(curves, nccl=True)
+        assert found.cards == likely(curves, LEAST)
+        assert len(found.cards) > 1
+        assert found.steps.cards == found.cards[0].number
 
     def reached(self, ranks, nodes, rate, cards=0, collective="all_gather"):
         out = (1 - 1 / ranks) * (2 if collective == "all_reduce" else 1)
@@ -308,3 +332,14 @@ def test_at_ranks_that_were_measured_curves_stand_for_themselves():
     shape = CurveModel(segments=((0.0, 1e-6, 1e-9),))
     found = over_ranks([reduce(8)], [shape], reduce(8), SIZES, chunked=False)
     assert found == pytest.approx(shape.at(SIZES))
+
+
+def test_steps_are_those_of_schedules_and_curves_their_own_models_unless_said():
+    sizes = 2.0 ** np.arange(10, 20)
+    curve = Curve(reduce(4), sizes, 1e-5 + sizes * 1e-9)
+    found = fit([curve])
+    assert found.steps.nccl is False
+    assert [(one.model, one.weight) for one in found.known[0].shape.parts] == [("interpolated", 1.0)]
+    found = fit([curve], weights={reduce(4): {"line": 3.0}}, with_steps=False)
+    assert [(one.model, one.weight) for one in found.known[0].shape.parts] == [("interpolated", 0.0), ("line", 1.0)]
+    assert found.steps is None
