@@ -113,7 +113,9 @@ def test_cards_are_the_likelier_the_better_steps_fit_with_them(settings):
     steps = StepModel(True, NCCL.values, cards=2.0)
     noise = np.exp(0.2 * np.cos(np.arange(11)))
     curves = [Curve(one, sizes, noise * steps.at(one, sizes)) for one in (reduce(*each) for each in settings)]
-    found = {one.number: one.chance for one in fit(curves, nccl=True).cards}
+    fitted = fit(curves, nccl=True)
+    assert fitted.steps == fit_step_model(curves, True, fitted.cards[0].number)
+    found = {one.number: one.chance for one in fitted.cards}
     wanted = {}
     for number, chance in likely(curves, 0.0):
         steps = fit_step_model(curves, True, number)
