@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import re
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -96,6 +97,61 @@ def test_what_is_around_a_step_is_what_the_functions_put_around_it() -> None:
     assert own == pipeline(stages, tokens=48, width=64)
     assert own.groups("tensor")[:2] == [[0, 1], [2, 3]]
     assert own.groups("stage 0 to 1")[0] == [0, 4]
+
+
+# As input and output share it, and as they do not: with a copy of it behind the blocks.
+SHARING = replace(PROFILE, layers=LAYERS[:-1], tied=("embedding.weight",))
+APART = replace(PROFILE, layers=(*LAYERS[:-1], Layer("head.weight", (1001, 64))))
+
+
+@pytest.mark.parametrize("degree", [1, 2])
+@pytest.mark.parametrize("sharding", ["ddp", "zero1"])
+def test_the_first_and_the_last_stage_exchange_the_weights_that_they_share(sharding: str, degree: int) -> None:
+    options = {"pipeline": 3, "microbatches": 3, "tensor_parallel": degree, "bucket_cap_mb": 0.1, **AROUND}
+    if sharding == "zero1":
+        options.pop("bucket_cap_mb")
+    sharing, apart = (planned(one, sharding, 6 * degree, options) for one in (SHARING, APART))
+    own, others = sharing.graph, apart.graph
+    number = next(place for place, node in enumerate(own.nodes) if node.queue == "tied")
+    call = own.nodes[number].does
+    assert isinstance(call, CollectiveCall)
+    assert (call.operation, call.unit, call.in_elements) == ("all_reduce", "embedding.weight", -(-1001 // degree) * 64)
+    behind = 4 * degree
+    assert own.groups("tied") == [[worker, behind + worker] for worker in range(2 * degree)]
+    # All else is as of a model with a copy.
+    assert sorted(map(repr, (one for one in own.calls if one != call))) == sorted(map(repr, others.calls))
+    assert own.held == others.held
+    # Megatron exchanges it behind other gradients, DeepSpeed before.
+    reduced = [place for place, node in enumerate(own.nodes) if getattr(node.does, "unit", "") == "bucket"]
+    reduced = [place for place in reduced if isinstance(own.nodes[place].does, CollectiveCall)]
+    ends = [place for place in reduced if not 2 * degree <= (own.nodes[place].workers or ())[0] < behind]
+    if sharding == "ddp":
+        assert set(ends) <= set(own.nodes[number].after)
+    else:
+        assert ends
+        assert all(number in own.nodes[place].after for place in ends)
+    # The output computes, and the input, which is looked up, does not.
+    blocks = sum(layer.size for layer in LAYERS if layer.name.startswith("h.")) / BLOCKS
+    expected = np.repeat([blocks, blocks, 2 * blocks + 1001 * 64], 2 * degree) / SHARING.parameters / degree
+    np.testing.assert_allclose(sharing.shares, expected)
+
+
+@pytest.mark.parametrize("sharding", ["ddp", "zero1"])
+def test_what_stages_share_takes_an_all_reduce_more(sharding: str) -> None:
+    options = {"pipeline": 2, "microbatches": 2, **({"overlap": False} if sharding == "ddp" else {}), **AROUND}
+    own, others = (planned(one, sharding, 4, options).graph for one in (SHARING, APART))
+    more = cost(next(call for call in own.calls if call.group == "tied"))
+    # With a copy, DeepSpeed's last stage reduces while it sends the last gradients back, and shares its link.
+    sends = 96 * 64 * 2 / RATE if sharding == "zero1" else 0.0
+    assert on_star(own).duration == pytest.approx(on_star(others).duration + more - sends, rel=1e-9)
+
+
+@pytest.mark.parametrize("sharding", ["fsdp2", "hsdp", "ddp", "zero1"])
+def test_who_shares_no_weights_exchanges_none(sharding: str) -> None:
+    options = {"replicas": 2} if sharding == "hsdp" else {}
+    for profile, stages in ((SHARING, 1), (PROFILE, 2), *([(SHARING, 2)] if "sdp" in sharding else [])):
+        step = planned(profile, sharding, 8, {"pipeline": stages, **options, **AROUND})
+        assert all(call.group != "tied" for call in step.graph.calls)
 
 
 def test_experts_take_the_place_of_perceptrons() -> None:

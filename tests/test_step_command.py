@@ -104,13 +104,13 @@ def test_parallelism_around_a_step_has_options_of_its_own() -> None:
     asked = own.options(["order=gpipe"])
     found = planned_of(model("gpt2"), "ddp", 8, asked)
     assert {call.group: call.ranks for call in found.graph.calls} == {
-        "tensor": 2, "expert": 2, "world": 2, "stage 0 to 1": 2, "stage 1 to 0": 2,
+        "tensor": 2, "expert": 2, "world": 2, "stage 0 to 1": 2, "stage 1 to 0": 2, "tied": 2,
     }  # fmt: skip
     with pytest.raises(InputError, match="--pipeline: is given by --option, too"):
         own.options(["pipeline=2"])
     words = ("--model", "gpt2", "--sharding", "ddp", "--workers", "2", "--pipeline", "2", "--tokens", "64")
     figures = json.loads(told(*words, "--json"))
-    assert [call["unit"] for call in figures["calls"]] == ["activations", "gradients"]
+    assert [call["unit"] for call in figures["calls"]] == ["activations", "gradients", "wte.weight"]
     # What each computes is its share of the whole.
     assert figures["compute_s"] < model("gpt2").compute
     assert "each stage by its entries" in told(*words)

@@ -19,7 +19,7 @@ from simnet.parallel.ddp import ddp
 from simnet.parallel.experts import capacity, expert_parallel
 from simnet.parallel.fsdp2 import fsdp2
 from simnet.parallel.graph import CollectiveCall, Compute, StepGraph
-from simnet.parallel.pipeline import order_of, pipeline
+from simnet.parallel.pipeline import Tied, order_of, pipeline
 from simnet.parallel.plan import SHARDINGS, Around, PlannedStep, options_of, planned
 from simnet.parallel.quantised import SDP4Bit, ZeroPlusPlus
 from simnet.parallel.series import RecurringStep, StepSeries, time_steps
@@ -46,6 +46,7 @@ __all__ = [
     "StepGraph",
     "StepSeries",
     "StepTiming",
+    "Tied",
     "TraceSteps",
     "TracedStep",
     "TrainingSteps",

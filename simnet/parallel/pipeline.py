@@ -1,10 +1,16 @@
-"""Pipeline parallelism around data-parallel steps: stages that send activations on, and their gradients back."""
+"""Pipeline parallelism around data-parallel steps: stages that send activations on, and their gradients back.
+
+References
+----------
+Weights that input and output share: NVIDIA/Megatron-LM, commit 00c2c0a, ``core/distributed/finalize_model_grads.py``,
+behind the other gradients; DeepSpeed, ``runtime/pipe/schedule.py``, ``ReduceTiedGrads`` before ``ReduceGrads``.
+"""
 
 from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Sequence
-from typing import Literal, TypeAlias
+from typing import Literal, NamedTuple, TypeAlias
 
 from simnet.base.checks import named, whole
 from simnet.parallel.graph import Buffer, CollectiveCall, Compute, Groups, Node, Phase, StepGraph
@@ -12,8 +18,32 @@ from simnet.parallel.units import PARAMETER_DTYPES
 
 Order: TypeAlias = Literal["1f1b", "gpipe"]
 
+TIED = "tied"
+"""The groups of workers that share the weights of input and output."""
+
 # A pass of a microbatch; None of what is behind all of them.
 _Pass: TypeAlias = tuple[Phase, int] | None
+
+
+class Tied(NamedTuple):
+    """Weights that the first and the last stage both have, so that they all-reduce the gradients of them.
+
+    Parameters
+    ----------
+    unit : str
+        What they are.
+    elements : int
+        Entries that a worker has of them.
+    dtype : str
+        Of gradients.
+    first : bool
+        Whether that goes before gradients which are reduced behind the last pass, or after them.
+    """
+
+    unit: str
+    elements: int
+    dtype: str
+    first: bool
 
 
 def order_of(stage: int, stages: int, microbatches: int, order: Order) -> list[tuple[Phase, int]]:
@@ -42,7 +72,13 @@ def order_of(stage: int, stages: int, microbatches: int, order: Order) -> list[t
 
 
 def pipeline(
-    stages: Sequence[StepGraph], *, tokens: int, width: int, dtype: str = "bfloat16", order: Order = "1f1b"
+    stages: Sequence[StepGraph],
+    *,
+    tokens: int,
+    width: int,
+    dtype: str = "bfloat16",
+    order: Order = "1f1b",
+    tied: Tied | None = None,
 ) -> StepGraph:
     """Return the step of a model in stages, each on workers of its own.
 
@@ -63,11 +99,15 @@ def pipeline(
         Of activations.
     order : {"1f1b", "gpipe"}
         As of `order_of`.
+    tied : Tied, optional
+        Weights that the first and the last stage share. Workers of equal place exchange them, when the last microbatch
+        is through both; what these stages do behind all passes waits for it.
 
     Raises
     ------
     ValueError
-        If there is no stage, stages differ in workers or microbatches, or a microbatch waits for one that comes later.
+        If there is no stage, or a single one that shares weights, stages differ in workers or microbatches, or a
+        microbatch waits for one that comes later.
 
     Examples
     --------
@@ -90,7 +130,13 @@ def pipeline(
     microbatches = {1 + max(one[1] for one in found if one is not None) for found in segments}
     if len(microbatches) > 1 or any(stage.workers != each for stage in stages):
         raise ValueError("stages must have the same number of workers and of microbatches")
-    made = _Joined(stages, each, tokens * width, dtype)
+    last = max(microbatches) - 1
+    if tied is not None and len(stages) == 1:
+        raise ValueError("a single stage shares no weights with another")
+    if tied is not None and tied.first:
+        for place in (0, -1):
+            _put_off(stages[place], segments[place], last)
+    made = _Joined(stages, each, tokens * width, dtype, tied, last)
     waiting: list[list[_Pass]] = [
         [*order_of(place, len(stages), max(microbatches), order), None] for place in range(len(stages))
     ]
@@ -116,11 +162,26 @@ def _segments(stage: StepGraph) -> dict[_Pass, list[int]]:
     return found
 
 
+def _put_off(stage: StepGraph, segments: dict[_Pass, list[int]], last: int) -> None:
+    """Have what is called behind the last part of the last backward pass be behind all passes."""
+    of = segments["backward", last]
+    computes = max(place for place, number in enumerate(of) if isinstance(stage.nodes[number].does, Compute))
+    segments["backward", last], put_off = of[: computes + 1], of[computes + 1 :]
+    segments[None] = [*put_off, *segments.get(None, ())]
+
+
 class _Joined:
     """Collects the nodes of all stages, pass by pass."""
 
-    def __init__(self, stages: Sequence[StepGraph], each: int, entries: int, dtype: str) -> None:
+    def __init__(
+        self, stages: Sequence[StepGraph], each: int, entries: int, dtype: str, tied: Tied | None, last: int
+    ) -> None:
         self.stages, self.each, self.entries, self.dtype = stages, each, entries, dtype
+        self.tied, self.last = tied, last
+        # Stages that share weights, what of them has been through all passes, and the call that exchanges the weights.
+        self.sharing = () if tied is None else (0, len(stages) - 1)
+        self.through: dict[int, list[int]] = {}
+        self.exchange: int | None = None
         self.nodes: list[Node] = []
         # What has become of the nodes of each stage.
         self.became: list[dict[int, int]] = [{} for _ in stages]
@@ -129,7 +190,9 @@ class _Joined:
 
     def ready(self, place: int, one: _Pass) -> bool:
         """Return whether what a stage needs for a pass is on its way."""
-        first = one is None or place == (0 if one[0] == "forward" else len(self.stages) - 1)
+        if one is None:
+            return place not in self.sharing or self.exchange is not None
+        first = place == (0 if one[0] == "forward" else len(self.stages) - 1)
         return first or (place, one) in self.arrives
 
     def add(self, place: int, one: _Pass, numbers: Sequence[int]) -> None:
@@ -144,6 +207,8 @@ class _Joined:
                     "gathers or reduces; allowed: ddp, zero of stage 1, and fsdp2 with its passes in the stage's order"
                 )
             after = {became[other] for other in node.after}
+            if one is None and place in self.sharing and self.exchange is not None:
+                after.add(self.exchange)
             if isinstance(node.does, Compute):
                 if waits is not None:
                     after.add(waits)
@@ -156,6 +221,29 @@ class _Joined:
             )
         if one is not None and last is not None:
             self._send(place, one, last)
+        if one == ("backward", self.last) and place in self.sharing:
+            self.through[place] = [became[number] for number in numbers]
+            if len(self.through) == len(self.sharing):
+                self._exchange_tied()
+
+    def _exchange_tied(self) -> None:
+        assert self.tied is not None
+        call = CollectiveCall(
+            "all_reduce",
+            self.tied.unit,
+            TIED,
+            2,
+            self.tied.elements,
+            self.tied.elements,
+            self.tied.dtype,
+            "backward",
+            next((call.iteration for stage in self.stages for call in stage.calls), 0),
+            None,
+        )
+        workers = tuple(self.each * place + worker for place in self.sharing for worker in range(self.each))
+        self.exchange = len(self.nodes)
+        after = sorted(number for numbers in self.through.values() for number in numbers)
+        self.nodes.append(Node(call, TIED, tuple(after), workers))
 
     def _send(self, place: int, one: tuple[Phase, int], behind: int) -> None:
         phase, microbatch = one
@@ -195,6 +283,9 @@ class _Joined:
                 layout[f"stage {source} to {to}"] = tuple(
                     (self.each * source + worker, self.each * to + worker) for worker in range(self.each)
                 )
+        if self.sharing:
+            behind = self.each * self.sharing[1]
+            layout[TIED] = tuple((worker, behind + worker) for worker in range(self.each))
         buffers = tuple(
             Buffer(one.what, one.nbytes, became[one.first], became[one.last])
             for stage, became in zip(self.stages, self.became, strict=True)

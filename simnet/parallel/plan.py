@@ -22,7 +22,7 @@ from simnet.parallel.ddp import ddp
 from simnet.parallel.experts import expert_parallel
 from simnet.parallel.fsdp2 import fsdp2
 from simnet.parallel.graph import StepGraph
-from simnet.parallel.pipeline import Order, order_of, pipeline
+from simnet.parallel.pipeline import Order, Tied, order_of, pipeline
 from simnet.parallel.quantised import SDP4Bit, ZeroPlusPlus
 from simnet.parallel.tensor import ATTENTION, split, tensor_parallel
 from simnet.parallel.timing import seconds_of
@@ -127,6 +127,8 @@ GROUPS: Mapping[str, Mapping[str, type]] = {
 _GROUPED = {name for groups in GROUPS.values() for name in groups}
 # PyTorch's stages keep what a backward pass has gathered, and reduce gradients behind the last one.
 _IN_PIPELINES: dict[str, object] = {"reshard_after_backward": False, "gradient_sync": "behind"}
+# Whose pipelines share weights between the first and the last stage; PyTorch's stages share none.
+_WITH_TIED = ("ddp", "zero1")
 # What the parts of a model decide.
 _OWN = ("stage", "passes")
 
@@ -223,7 +225,7 @@ def planned(
     >>> around = {"tensor_parallel": 2, "pipeline": 2, "microbatches": 4, "tokens": 1024}
     >>> step = planned(model("gpt2"), "ddp", 8, around)
     >>> step.graph.groups("tensor")[1], step.graph.groups("stage 0 to 1")[1], step.shares.round(2).tolist()
-    ([2, 3], [1, 5], [0.33, 0.33, 0.33, 0.33, 0.17, 0.17, 0.17, 0.17])
+    ([2, 3], [1, 5], [0.17, 0.17, 0.17, 0.17, 0.33, 0.33, 0.33, 0.33])
     """
     chosen: dict[str, Any] = {"iteration": LATER, **_checked(sharding, given)}
     groups = {}
@@ -248,17 +250,29 @@ def planned(
         for name in freed:
             named(name, "reshard_after_forward", ["root", *blocks])
     parts = _stages(profile, around.pipeline)
+    both = [layer for layer in parts[0] if layer.name in profile.tied]
+    if around.pipeline == 1 or sharding not in _WITH_TIED:
+        both = []
     stages, shares = [], []
-    for place, layers in enumerate(parts):
+    for place, part in enumerate(parts):
+        layers = [*part, *both] if place == len(parts) - 1 else part
         stages.append(_stage(profile, sharding, layers, place, each, around, {**chosen, **groups}, seed))
-        entries = sum(layer.size for layer in layers)
+        # Of what is shared it is the output that computes.
+        entries = sum(layer.size for layer in layers if place or layer not in both)
         shares += [entries / profile.parameters / around.tensor_parallel] * (each * around.tensor_parallel)
     if len(stages) == 1:
         return PlannedStep(stages[0], np.array(shares))
     assert around.tokens is not None
     # Between stages goes what a worker has of a sequence.
     tokens = around.tokens // (around.tensor_parallel if around.sequence_parallel else 1)
-    joint = pipeline(stages, tokens=tokens, width=_width(profile, around), dtype=around.activations, order=around.order)
+    joint = pipeline(
+        stages,
+        tokens=tokens,
+        width=_width(profile, around),
+        dtype=around.activations,
+        order=around.order,
+        tied=_tied(both, around, chosen, first=sharding == "zero1"),
+    )
     return PlannedStep(joint, np.array(shares))
 
 
@@ -296,6 +310,15 @@ def _stages(profile: ModelProfile, stages: int) -> list[list[Layer]]:
             stage = sum(number[layer.name] >= first for first in firsts)
         found[stage].append(layer)
     return found
+
+
+def _tied(both: Sequence[Layer], around: Around, chosen: Mapping[str, Any], *, first: bool) -> Tied | None:
+    """Return what the first and the last stage share, as a worker has it; none if they share nothing."""
+    if not both:
+        return None
+    degree = around.tensor_parallel
+    elements = sum(layer.size for layer in split(_padded(both, degree), degree))
+    return Tied(", ".join(layer.name for layer in both), elements, str(chosen.get("dtype", "float32")), first)
 
 
 def _stage(
