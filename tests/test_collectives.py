@@ -390,6 +390,40 @@ class TestNames:
         assert [one.phase for one in build().rounds] == phases
 
 
+class TestCalls:
+    """Total sizes as nccl-tests counts them, and what chunks have where they are not equal."""
+
+    @each("P", [2, 5, 8])
+    def test_of_unequal_chunks_tell_their_sizes(self, P):
+        sizes = np.arange(1.0, P + 1)
+        for build in (collectives.allgatherv_ring, collectives.allgatherv_bruck, collectives.allgatherv_auto):
+            (call,) = build(sizes).calls
+            assert call.nbytes == P * (P + 1) / 2
+            np.testing.assert_array_equal(call.sizes, sizes)
+            assert build(np.full(P, 7.0)).calls[0].sizes is None
+        matrix = np.arange(float(P * P)).reshape(P, P)
+        (call,) = collectives.alltoallv_pairwise(matrix).calls
+        # Of an all-to-all, what one rank has for all.
+        assert call.nbytes == matrix.sum() / P
+        np.testing.assert_array_equal(call.sizes, matrix.ravel())
+        for build in (collectives.alltoall_pairwise, collectives.alltoall_bruck):
+            assert build(P, 3.0).calls[0].nbytes == 3 * P
+
+    @pytest.mark.parametrize("one", registry.built_in(), ids=lambda one: one.name)
+    def test_reducing_takes_no_time_unless_told(self, one):
+        rounds = one.function(6, 480.0, **dict.fromkeys(one.needs, 2)).rounds
+        assert not any(np.any(each.compute) for each in rounds)
+
+
+@each("P", RANKS)
+def test_bruck_passes_blocks_on_by_the_bits_of_their_distance(P):
+    rounds = collectives.alltoall_bruck(P, 3.0).rounds
+    for bit, one in enumerate(rounds):
+        np.testing.assert_array_equal((one.dst - one.src) % P, 1 << bit)
+        assert sorted(one.src.tolist()) == list(range(P))
+        assert set(one.nbytes.tolist()) == {3.0 * sum(distance >> bit & 1 for distance in range(P))}
+
+
 class TestFolds:
     """Ranks that sit out, as there are more than a power of two."""
 

@@ -103,6 +103,84 @@ class TestPaper:
         assert costs.binomial_reduce(1.0, 0.0, 1.0, N, costs.Nodes(size, 0.0, 0.0)) == log2(N) - log2(size)
 
 
+NODES = [(size, nodes) for size in (1, 2, 3, 4, 8) for nodes in (1, 2, 3, 4, 8)]
+
+
+class TestNodes:
+    """Closed forms on nodes, counted message by message."""
+
+    @pytest.mark.parametrize(("near_alpha", "near_beta"), [(0.25, 0.125), (0.0, 0.0), (0.5, 3.0)])
+    @each("size, nodes", NODES)
+    def test_a_ring_takes_the_longer_of_a_link_and_of_a_way_round(self, size, nodes, near_alpha, near_beta):
+        N, alpha, beta, M = size * nodes, 2.0, 1.0, 5.0
+        links = costs.Nodes(size, near_alpha, near_beta)
+        for cost, rounds, part in ((costs.ring_allgather, N - 1, M), (costs.ring_allreduce, 2 * (N - 1), M / N)):
+            far, near = part * beta, near_alpha + part * near_beta
+            expected = rounds * near
+            if nodes > 1:
+                last = max(hop for hop in range(rounds) if hop % size == 0)
+                # Behind its last crossing a message is as fast as the next ones come, at most.
+                hops = [near if hop < last else max(near, far) for hop in range(rounds)]
+                hops[::size] = [alpha + far] * len(hops[::size])
+                expected = max(alpha + rounds * far, sum(hops))
+            assert cost(alpha, beta, M, N, links) == pytest.approx(expected, rel=1e-12)
+
+    @each("size, nodes", [(g, n) for g in (1, 2, 4, 8) for n in (1, 2, 4, 8)])
+    def test_all_gathers_share_the_link_of_a_node(self, size, nodes):
+        N = size * nodes
+        links = costs.Nodes(size, 0.25, 0.125)
+        doubling = bruck = 0.0
+        for distance in (1 << bit for bit in range(log2(N))):
+            # So many workers of a node send to another one in this round of Bruck's, and all or none where they are paired.
+            sending = min(distance, size) if nodes > 1 else 0
+            doubling += 2.0 + 3.0 * size * distance if sending == size else 0.25 + 0.375 * distance
+            # From half a node on, what all wait for is a message to another one.
+            latency = 2.0 if sending and 2 * distance >= size else 0.25
+            bruck += latency + (3.0 * sending * distance if sending else 0.375 * distance)
+        assert costs.recursive_doubling_allgather(2.0, 1.0, 3.0, N, links) == pytest.approx(doubling, rel=1e-12)
+        assert costs.bruck_allgather(2.0, 1.0, 3.0, N, links) == pytest.approx(bruck, rel=1e-12)
+
+    def test_all_gathers_between_odd_nodes_by_hand(self):
+        links = costs.Nodes(3, 0.25, 0.125)
+        # Four rounds; of 12 contributions on the longest path all but two cross, three at a time.
+        assert costs.recursive_doubling_allgather(2.0, 1.0, 1.0, 6, links) == 4 * 2 + 10 * 3 + 2 * 0.125
+        # Two of three rounds cross, with (6 - 3) 3 and (9 - 1) / 3 contributions.
+        assert costs.bruck_allgather(2.0, 1.0, 1.0, 6, links) == pytest.approx(2 * 2 + 0.25 + 9 + 8 / 3)
+        assert costs.bruck_allgather(2.0, 1.0, 1.0, 3, links) == 2 * 0.25 + 2 * 0.125
+        assert costs.recursive_doubling_allgather(2.0, 1.0, 1.0, 3, links) == 3 * 0.25 + 5 * 0.125
+
+    @each("size, whole", [(1, 1), (2, 2), (3, 1), (4, 4), (6, 2), (12, 4)])
+    def test_another_root_of_a_broadcast_cuts_whole_subtrees(self, size, whole):
+        N, links = 4 * size, costs.Nodes(size, 0.25, 0.125)
+        found = costs.broadcast(2.0, 1.0, 3.0, N, links, any_root=True) - costs.broadcast(2.0, 1.0, 3.0, N, links)
+        relays = log2(N) - log2(size)
+        expected = (relays + 1) * log2(whole) / 2 * (3.0 - 0.375) + (1 - 1 / whole) * (2.0 - 0.25)
+        assert found == pytest.approx(expected, rel=1e-12, abs=1e-12)
+        alone = costs.Nodes(N, 0.25, 0.125)
+        for any_root in (False, True):
+            inside = costs.broadcast(2.0, 1.0, 3.0, N, alone, any_root=any_root)
+            assert inside == log2(N) * 0.25 + ceil_log2(N) * 0.375
+
+    def test_groups_of_a_hierarchy(self):
+        # Trees of eight, a ring of two leaders with halves; all are one group if they are fewer.
+        assert costs.hierarchical_allreduce(2.0, 1.0, 3.0, 16) == 2 * 3 * (2 + 3) + 2 * (2 + 1.5)
+        assert costs.hierarchical_allreduce(2.0, 1.0, 3.0, 4) == 2 * 2 * (2 + 3)
+        links = costs.Nodes(2, 0.25, 0.125)
+        assert costs.hierarchical_allreduce(2.0, 1.0, 3.0, 8, links) == 2 * 3 * (0.25 + 0.375)
+        assert costs.hierarchical_allreduce(2.0, 1.0, 3.0, 8, links, 2) == 2 * (0.25 + 0.375) + 6 * (2 + 0.75)
+
+
+def test_thc_pads_the_last_chunk_to_a_power_of_two():
+    def moved(n, N):
+        return costs.thc(0.0, 1.0, 4.0 * n, N, norms=0)
+
+    for n, padded in ((1, 1), (1000, 1024), (1024, 1024), (2**23, 2**23), (2**23 + 3, 2**23 + 4), (2**24, 2**24)):
+        # Half a byte of each up, and the bits of sums of four down.
+        assert moved(n, 4) == 3 * (padded / 2 + padded * 7 / 8)
+    assert moved(1024, 2) == 512 + 1024 * 6 / 8
+    assert costs.thc(1.0, 0.0, 4096.0, 8) == 3 + 2
+
+
 class TestChoice:
     @given(alphas, betas, sizes, densities, workers)
     def test_is_the_first_minimum(self, alpha, beta, M, c, N):

@@ -181,6 +181,21 @@ def test_differences_of_independent_indices_are_as_long_as_expected():
         assert encode_indices(selection(n, k, k, clustered=True), n, "delta").size <= found + 3
 
 
+@pytest.mark.parametrize("n", [100, 128, 20_000, 2**21, 2**28, 3 * 2**28])
+@pytest.mark.parametrize("k", [1, 3, 90])
+def test_bounds_of_differences_are_those_of_the_shortest_and_the_longest_gaps(n, k):
+    def leb128(gap):
+        return max(1, -(-gap.bit_length() // 7))
+
+    # The longest: as many gaps as go into n of the least length that takes five bytes, four, three and two.
+    longest = sum(1 + sum((one + 1) << bits <= n for bits in (7, 14, 21, 28)) for one in range(k))
+    assert encoded_index_bounds("delta", n, k) == (4 + k, 4 + longest)
+    # One gap is all that there is before the only index.
+    assert encoded_index_bounds("delta", n, 1).upper == 4 + leb128(n)
+    drawn = sum((1 - k / n) ** (2**bits - 1) for bits in (7, 14, 21, 28))
+    assert encoded_index_bytes("delta", n, k) == pytest.approx(4 + k * (1 + drawn), rel=1e-9)
+
+
 def test_bytes_of_differences_that_are_given_are_taken_as_they_are_or_refused():
     assert encoded_index_bytes("delta", 1000, 10, 17) == 4 + 17
     assert encoded_index_bytes("auto", 1e6, 10, 17) == 1 + 4 + 17
