@@ -131,7 +131,7 @@ class TestNodes:
         links = costs.Nodes(size, 0.25, 0.125)
         doubling = bruck = 0.0
         for distance in (1 << bit for bit in range(log2(N))):
-            # So many workers of a node send to another one in this round of Bruck's; where they are paired, all or none.
+            # So many workers of a node send to another one in this round of Bruck's; of pairs, all or none.
             sending = min(distance, size) if nodes > 1 else 0
             doubling += 2.0 + 3.0 * size * distance if sending == size else 0.25 + 0.375 * distance
             # From half a node on, what all wait for is a message to another one.
