@@ -6,6 +6,7 @@ import sys
 from types import SimpleNamespace
 from unittest.mock import Mock
 
+import networkx as nx
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -404,6 +405,20 @@ def test_timelines_are_kept_and_links_under_one_signal_share_one():
     assert net.bandwidths.timelines(0.0, 0.01) is more
     # Far behind the end nothing before it is looked through.
     assert net.bandwidths.timelines(9.0, 9.1).since == 9.0
+
+
+@pytest.mark.parametrize("engine", ["fluid", "vectorised"])
+def test_messages_without_bytes_pass_those_that_are_under_way_on_their_connection(engine):
+    graph, pairs = nx.DiGraph(), 8
+    for host in range(2 * pairs):
+        graph.add_edge(host, "switch", latency=1.0, bandwidth=10.0)
+        graph.add_edge("switch", host, latency=0.0, bandwidth=1.0)
+    src = np.arange(pairs)
+    rounds = [Round(src, src + pairs, np.full(pairs, 100.0)), Round(src, src + pairs, np.where(src == 3, 5.0, 0.0))]
+    messages = Network(graph, engine=engine).time(Schedule(2 * pairs, rounds), messages=True).messages
+    # Bytes leave their host in 10 s, and come through the slower link in 100 s, where only bytes wait for bytes.
+    assert messages.sent.tolist() == [0.0] * pairs + [10.0] * pairs
+    assert messages.arrived.tolist() == [101.0] * pairs + np.where(src == 3, 106.0, 11.0).tolist()
 
 
 @pytest.mark.parametrize("held", [1, 400])

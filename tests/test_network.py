@@ -132,6 +132,15 @@ def test_a_background_flow_shares_while_it_is_on():
     assert limited.time(Schedule(3, [Round([0], [1], 90)])).finish == pytest.approx(10.0)
 
 
+def test_each_of_several_background_flows_comes_and_goes_at_its_own_times():
+    graph = topologies.star(4, 0.0, 10.0)
+    first, second = OnOffFlow(0, 2, steps([0, 4, 8], [0, 1, 0])), OnOffFlow(0, 3, steps([0, 8, 12], [0, 1, 0]))
+    message = Schedule(4, [Round([0], [1], 100)])
+    for background in ([first, second], [second, first]):
+        # 40 bytes alone, and 20 at half rate beside each of the two, one after the other; then 20 alone.
+        assert Network(graph, background=background).time(message).finish == pytest.approx(14.0)
+
+
 # A SimPy citizen
 
 

@@ -310,6 +310,25 @@ def test_a_random_order_takes_one_pass(monkeypatch):
         assert counted.calls == ["sample", "band", "sample", "select"]
 
 
+@pytest.mark.parametrize("strict", [True, False])
+def test_room_is_made_for_what_a_sample_says_with_those_that_equal_the_threshold(strict, monkeypatch):
+    values, counted = values_of("ties", 1 << 18, 0), Counted()
+    monkeypatch.setattr(selection, "_loops", lambda: counted)
+    assert above(values, 1, strict=strict).size == pytest.approx(values.size * (4 if strict else 6) / 7, rel=0.01)
+    assert counted.calls == ["sample", "select"]
+
+
+def test_few_above_a_threshold_take_little_memory_on_the_way():
+    values = values_of("normal", 1 << 20, 0)
+    assert count_above(values, 3.0) < 3000
+    tracemalloc.start()
+    entries_above(values, 3.0)
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    # Room for all would take twelve bytes for each entry.
+    assert peak < values.size / 2
+
+
 @settings(max_examples=300)
 @given(kinds, st.integers(1, 400), st.integers(-3, compiled_selection.SLACK), st.integers(0, 400), seeds)
 def test_loops_never_write_past_the_end_of_a_buffer(kind, n, spare, ties, seed):
@@ -380,6 +399,7 @@ def test_nan_does_no_harm(path):
         assert np.isnan(kth_magnitude(values, 3))
         assert kth_magnitude(values, 4) == np.nanmax(np.abs(values))
         assert top_k(values, 2).size <= 2
+        assert top_k(values, values.size).size == values.size
         assert not np.isin([3, 64, 4999], above(values, 0)).any()
         assert count_above(values, np.inf, strict=False) == 0
 
@@ -465,6 +485,23 @@ def test_compiled_loops_take_over_where_many_short_arrays_make_them_worth_it(mon
     after = selection.squared_norms(rows), selection.top_k(rows[0], 90), selection.add_rows(rows, rows, rows.copy())
     for one, other in zip(before, after, strict=True):
         np.testing.assert_array_equal(one, other)
+
+
+def test_loops_are_compiled_for_a_long_array_or_for_a_quarter_of_a_billion_entries_of_short_ones(monkeypatch):
+    loops = object()
+    monkeypatch.setattr(selection, "_loops", lambda: loops)
+    monkeypatch.setattr(selection, "_interpreted", Interpreted(selection._interpreted.enough))
+    short, one_less = np.zeros(4096, dtype=np.float32), np.zeros(4095, dtype=np.float32)
+    through_numpy = 0
+    while selection._loops_for(short) is None:
+        through_numpy += short.size
+        # They do not count.
+        assert selection._loops_for(one_less) is None
+    assert through_numpy + short.size == 2**28
+    assert selection._loops_for(one_less) is None
+    monkeypatch.setattr(selection, "_interpreted", Interpreted(math.inf))
+    assert selection._loops_for(np.zeros(2**17, dtype=np.float32)) is loops
+    assert selection._loops_for(np.zeros(2**17 - 1, dtype=np.float32)) is None
 
 
 @pytest.mark.parametrize("share", [0.5, 0.95, 1.0, 1.05, 3.0])

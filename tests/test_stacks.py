@@ -56,6 +56,25 @@ def test_what_a_send_waits_for_costs_latencies_and_short_frames(sends, latencies
     assert waiting - eager == pytest.approx(latencies * 1e-2 + words * 2 * (48 + BESIDE) / 1e6, abs=1e-12)
 
 
+@pytest.mark.parametrize(("sends", "latencies"), [("taken", 1), ("acknowledged", 2), ("ready", 2), ("request", 3)])
+def test_unless_a_stack_says_so_its_messages_and_words_have_no_bytes_beside_and_no_software(sends, latencies):
+    # A byte takes a second.
+    network = Network(topologies.star(2, 1.0, 1.0), stack=Stack(sends))
+    times = network.time(Schedule(2, [Round([0], [1], 1000.0)]))
+    assert times.finish == pytest.approx(1000.0 + latencies, rel=1e-12)
+
+
+def test_named_stacks_have_the_sizes_of_their_libraries():
+    """What is eager at Open MPI by default, a receiver's credit of NCCL, and what is acknowledged at once."""
+    kibi = 1024
+    assert {name: one.eager_limit for name, one in STACKS.items() if one.eager_limit} == {"openmpi": 64 * kibi}
+    assert {name: one.buffer for name, one in STACKS.items() if one.buffer < np.inf} == {"nccl": 4096 * kibi}
+    acknowledged = {name: one.acknowledged for name, one in STACKS.items()}
+    assert acknowledged.pop("ideal") == 0
+    assert acknowledged.pop("tcp") == 2 * SEGMENT
+    assert set(acknowledged.values()) == {64 * kibi}
+
+
 def test_short_messages_do_not_wait_below_the_eager_limit():
     bare, link = Schedule(2, [Round([0], [1], 1000), Round([0], [1], 1001)]), [Change(0, 1e-2, 1e6)]
     eager, both, long = (

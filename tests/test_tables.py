@@ -92,6 +92,27 @@ def test_flows_keep_their_places_when_longer_routes_come(compiled, order):
     assert store.links.read("first_use").tolist() == [-1] * 5
 
 
+@pytest.mark.parametrize(("flows", "links", "ranks"), [(3, 5, 50), (40, 2, 0), (1, 30, 7)])
+def test_lists_have_room_for_all_that_may_stand_in_them_at_once(flows, links, ranks):
+    store = Store(False, links, hops=2)
+    store.make_room(flows=flows, ranks=ranks)
+    most = {
+        # A flow is due and its host's own link, a link changes, a rank enters and fails.
+        "agenda": 2 * flows + links + 2 * ranks,
+        "ends": flows,
+        "new": flows,
+        "dirty": links,
+        "notices": flows + ranks,
+        "chosen": flows,
+        "touched": links,
+        # Limits of flows, and what links offer.
+        "shares": flows + links,
+        "members": 2 * flows,
+    }
+    for name, count in most.items():
+        assert len(getattr(store.state, name)) >= count, name
+
+
 @given(st.lists(st.integers(0, 30), max_size=20), st.integers(1, 40))
 def test_delays_do_not_depend_on_who_asks_for_how_many(counts, block):
     with pytest.MonkeyPatch.context() as patch:

@@ -221,6 +221,17 @@ class TestRingOrder:
         taken = [seconds[a, b] for a, b in itertools.pairwise((*found.order, found.order[0]))]
         assert max(taken) == found.slowest
 
+    def test_of_eight_all_orders_are_tried(self):
+        draws = np.random.default_rng(8)
+        proven = []
+        for _ in range(6):
+            seconds = draws.random((8, 8))
+            found = ring_order(seconds)
+            assert found.slowest == found.bound == self.brute(seconds)
+            proven.append(rings._bound(seconds) == found.slowest)
+        # The bound that larger rings have is not that of some of them.
+        assert not all(proven)
+
     def test_of_many_is_never_slower_than_as_numbered_or_faster_than_the_bound(self):
         seconds = np.random.default_rng(3).random((20, 20))
         found = ring_order(seconds)
