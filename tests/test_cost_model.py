@@ -8,8 +8,11 @@ import pytest
 from hand_made import MPI, NCCL, flat, power, predictor, reduce, stepped
 from simnet.base.errors import InputError
 from simnet.calibration import CalibratedCostModel
+from simnet.calibration.cost_model import specified
 from simnet.calibration.crossval import HeldOut
 from simnet.calibration.intervals import bin_of, conformal, half_widths, intervals
+from simnet.calibration.platform import load_platform
+from simnet.calibration.predictor import Within
 
 
 class TestIntervals:
@@ -181,3 +184,66 @@ class TestCostModel:
         for ranks, nodes in ((64, 8), (65, 9), (128, 16)):
             asked, told = model.predict("all_reduce", ranks, 1e4), model.predict("all_reduce", ranks, 1e4, nodes=nodes)
             assert asked == told
+
+    @pytest.mark.parametrize(
+        ("collective", "algorithm"), [("all_reduce", "ring"), ("all_reduce", "unheard"), ("all_gather", "ring")]
+    )
+    @pytest.mark.parametrize("ranks", [4, 8, 16, 64])
+    def test_of_several_sizes_each_is_predicted_as_alone(self, collective, algorithm, ranks):
+        known = [
+            stepped(reduce(one, algorithm=name), MPI, factor)[0]
+            for one in (4, 16)
+            for name, factor in (("ring", 1.0), ("rabenseifner", 1.4 if one == 4 else 0.3))
+        ]
+        sizes = np.array([8.0, 1024, 3e5, 2.0**30, 2.0**32])
+        platform = specified(load_platform("dgx-h100"))
+        for model in (self.model(*known, steps=MPI), platform):
+            found = model.fastest_of(collective, algorithm, ranks, sizes)
+            for at, size in enumerate(sizes):
+                alone = model.fastest(collective, algorithm, ranks, size)
+                told = (found.seconds[at], found.low[at], found.high[at])
+                assert told == pytest.approx((alone.seconds, alone.low, alone.high))
+                assert (found.extrapolates[at], found.kinds[at]) == (alone.extrapolates, alone.kind)
+
+    @pytest.mark.parametrize(("seconds", "shown"), [(0.0, "0"), (math.inf, "inf"), (math.nan, "nan"), (-0.5, "-0.5")])
+    def test_what_has_no_time_is_refused_alone_and_among_others(self, monkeypatch, seconds, shown):
+        model = self.model(flat(reduce(4), 1e-5))
+
+        def times(setting, sizes):
+            found = np.where(sizes == 5000, seconds, 1e-5)
+            return Within(found, found, found)
+
+        monkeypatch.setattr(model, "times", times)
+        said = f"all_reduce, 4 ranks on 4 nodes, 5000 bytes have no time that can be predicted, but {shown} s"
+        for asked in (
+            lambda: model.predict("all_reduce", 4, 5000.0),
+            lambda: model.fastest_of("all_reduce", "", 4, np.array([2048.0, 5000.0, 8000.0])),
+        ):
+            with pytest.raises(InputError) as refused:
+                asked()
+            assert str(refused.value) == said
+        assert model.predict("all_reduce", 4, 4096.0).seconds == 1e-5
+        monkeypatch.undo()
+        with pytest.raises(InputError, match="nothing is known of 'all_gather'"):
+            model.fastest_of("all_gather", "", 4, np.array([2048.0]))
+
+    @pytest.mark.parametrize(
+        ("ranks", "nbytes", "nodes", "said"),
+        [
+            (4, 0.0, None, "nbytes: must be a finite number of bytes > 0, got 0.0"),
+            (4, math.inf, None, "nbytes: must be a finite number of bytes > 0, got inf"),
+            (0, 8.0, None, "ranks: must be a whole number from 1 to 10,000,000, got 0"),
+            (10**7 + 1, 8.0, None, "ranks: must be a whole number from 1 to 10,000,000, got 10000001"),
+            (4, 8.0, 0, "nodes: must be a whole number from 1 to 4, the ranks, got 0"),
+            (4, 8.0, 5, "nodes: must be a whole number from 1 to 4, the ranks, got 5"),
+            (4, 8.0, 4, None), (4, 8.0, 1, None), (10**7, 8.0, None, None), (1, 1e-9, None, None),
+        ],
+    )  # fmt: skip
+    def test_what_may_be_asked(self, ranks, nbytes, nodes, said):
+        model = self.model(flat(reduce(4), 1e-5), flat(reduce(16), 1e-5))
+        if said is None:
+            assert model.predict("all_reduce", ranks, nbytes, nodes=nodes).seconds > 0
+            return
+        with pytest.raises(InputError) as refused:
+            model.predict("all_reduce", ranks, nbytes, nodes=nodes)
+        assert str(refused.value) == said

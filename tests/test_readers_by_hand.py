@@ -1,11 +1,16 @@
 """Tables and remarks by hand: which cells may be empty, what is shown of long ones, how many remarks are listed."""
 
+import csv
+import math
+
 import pytest
 
 from simnet.base.errors import InputError
+from simnet.calibration.readers import read_tidy, tables, write_tidy
 from simnet.calibration.readers.conventions import collective
 from simnet.calibration.readers.nccl_text import ELEMENT_BYTES
 from simnet.calibration.readers.shaped import read_shaped
+from simnet.calibration.readers.tables import Collector, Printed, Problem, printed, table, whole
 from simnet.calibration.summary import problem_lines, rows_of
 from simnet.calibration.topology_links import placed
 
@@ -87,3 +92,145 @@ def test_ranks_per_node_are_whole_and_at_most_4096(value):
         placed("multi_gpu_nodes", [f"gpus_per_node={value}"])
     assert str(refused.value) == f"--set: gpus_per_node: must be a whole number in 1..4096, got {value[:40]!r}"
     assert placed("multi_gpu_nodes", ["gpus_per_node=4096"]).each == 4096
+
+
+class TestTidy:
+    @pytest.mark.parametrize(
+        ("seconds", "text"),
+        [
+            (0.5, "0.5"), (10.0, "1e+1"), (0.0001, "0.0001"), (0.00001, "1e-5"), (12345.5, "12345.5"),
+            (123456.5, "1.234565e+5"), (1234.0, "1234"), (1.0, "1"), (0.00012, "0.00012"), (0.0000123, "1.23e-5"),
+        ],
+    )  # fmt: skip
+    def test_numbers_are_written_by_their_digits(self, tmp_path, seconds, text):
+        write_tidy(table([{"collective": "broadcast", "nbytes": 8, "seconds": seconds}]), tmp_path / "a.csv")
+        assert (tmp_path / "a.csv").read_text().splitlines()[1] == f"broadcast,8,{text}"
+
+    def test_flags_texts_and_remarks(self, tmp_path):
+        first, second = {"in_place": True, "ranks": 3}, {"in_place": False, "algorithm": "a,b"}
+        rows = table(
+            [{"collective": name, "nbytes": 8, "seconds": 0.5} | one for name, one in (("=x", first), ("y", second))]
+        )
+        write_tidy(rows.assign(site="here"), tmp_path / "a.csv", ["one", "two"])
+        head, *lines = (tmp_path / "a.csv").read_text().splitlines()[2:]
+        assert (tmp_path / "a.csv").read_text().startswith("# one\n# two\n")
+        assert head.split(",")[-1] == "site"
+        cells = [dict(zip(head.split(","), next(csv.reader([one])), strict=True)) for one in lines]
+        assert [one["in_place"] for one in cells] == ["true", "false"]
+        assert [one["ranks"] for one in cells] == ["3", ""]
+        assert [one["algorithm"] for one in cells] == ["", "a,b"]
+        assert cells[0]["collective"] == "'=x"
+        assert "nodes" not in cells[0]
+
+    @pytest.mark.parametrize(
+        ("column", "text", "value"),
+        [
+            ("ranks", "8.0", 8), ("ranks", " 8 ", 8), ("ranks", "10000000", 10**7), ("ranks", "10000001", None),
+            ("nodes", "0", None), ("root", "0", 0), ("root", str(2**62), 2**62), ("root", str(2**62 + 1), None),
+            ("in_place", "TRUE", True), ("in_place", "0", False), ("in_place", "2", None),
+            ("algorithm", "x" * 200, "x" * 200), ("algorithm", "x" * 201, None), ("busbw", "-1", None),
+            ("seconds_min", "0", 0.0),
+        ],
+    )  # fmt: skip
+    def test_what_cells_may_hold(self, tmp_path, column, text, value):
+        path = tmp_path / "a.csv"
+        path.write_text(f"collective,nbytes,seconds,{column}\nbroadcast,8,1.0,{text}\n")
+        if value is not None:
+            assert read_tidy(path).rows[column].tolist() == [value]
+            return
+        with pytest.raises(InputError, match=f"a.csv:2: {column}: "):
+            read_tidy(path)
+
+    def test_a_hundred_columns_and_65536_characters_are_read(self, tmp_path):
+        path = tmp_path / "a.csv"
+        head = ["collective", "nbytes", "seconds", *(f"x{at}" for at in range(97))]
+        path.write_text(f"{','.join(head)}\nbroadcast,8,1.0{',1' * 97}\n")
+        assert len(read_tidy(path).rows) == 1
+        for spaces, said in ((65536, None), (65537, "a.csv:2: is longer than 65,536 characters")):
+            path.write_text("collective,nbytes,seconds\n" + "broadcast,8,1.0".ljust(spaces) + "\n")
+            if said is None:
+                assert len(read_tidy(path).rows) == 1
+            else:
+                with pytest.raises(InputError, match=said):
+                    read_tidy(path)
+
+
+class TestCollector:
+    def taken(self, row, **given):
+        """Return rows and messages of a row that is given to a collector."""
+        out = Collector("a.log", "tidy", **given)
+        out.add({"collective": "broadcast", "nbytes": 8, "seconds": 1.0} | row, 7)
+        assert all((one.file, one.line) == ("a.log", 7) for one in out.problems)
+        return out.rows, [one.message for one in out.problems]
+
+    @pytest.mark.parametrize(
+        ("row", "said"),
+        [
+            ({"seconds": 1e-12}, None), ({"seconds": 1e9}, None),
+            ({"seconds": 0.9e-12}, "the time must be 1e-12 to 1e+09 s, got 9e-13 s"),
+            ({"seconds": 1.1e9}, "the time must be 1e-12 to 1e+09 s, got 1.1e+09 s"),
+            ({"seconds": 0.0}, "the time must be a number > 0, got 0"),
+            ({"seconds": math.inf}, "the time must be a number > 0, got inf"),
+            ({"nodes": 2, "seconds": 1e-7}, None), ({"nodes": 1, "seconds": 9e-8}, None),
+            ({"nodes": 2, "seconds": 9e-8}, "nothing can have been sent between 2 nodes in 9e-08 s; are there fewer"
+                                            " elements than ranks?"),
+        ],
+    )  # fmt: skip
+    def test_times_that_none_can_have_are_left_out(self, row, said):
+        rows, messages = self.taken(row)
+        assert (len(rows), messages) == ((1, []) if said is None else (0, [said]))
+
+    def test_wrong_elements_are_said_and_kept(self):
+        assert [self.taken({"wrong": one})[1] for one in (0.0, 1.0, 3.0)] == [
+            [], ["1 elements of the result were wrong"], ["3 elements of the result were wrong"],
+        ]  # fmt: skip
+        assert len(self.taken({"wrong": 1.0})[0]) == 1
+
+    def test_facts_stand_where_rows_say_nothing(self):
+        ((row,), _) = self.taken({"ranks": 4, "algorithm": ""}, facts={"ranks": 8, "algorithm": "ring", "nodes": 2})
+        assert (row["ranks"], row["algorithm"], row["nodes"]) == (4, "ring", 2)
+        assert (row["source"], row["line"]) == ("a.log", 7)
+        ((row,), _) = self.taken({"source": "b.log", "line": 3})
+        assert (row["source"], row["line"]) == ("b.log", 3)
+
+    def test_so_many_problems_are_listed_and_rows_read(self, monkeypatch):
+        monkeypatch.setattr(tables, "MAX_PROBLEMS", 2)
+        out = Collector("a.log", "tidy")
+        for line in range(5):
+            out.report(line, "is cut")
+        assert [(one.line, one.message, one.dropped) for one in out.problems] == [
+            (0, "is cut", True), (1, "is cut", True), (2, "has more problems, which are not listed", False),
+        ]  # fmt: skip
+        monkeypatch.setattr(tables, "MAX_ROWS", 2)
+        for line in (1, 2):
+            out.add({"collective": "broadcast", "nbytes": 8, "seconds": 1.0}, line)
+        with pytest.raises(InputError, match=r"a\.log:3: has more than 2 rows, the most that are read"):
+            out.add({"collective": "broadcast", "nbytes": 8, "seconds": 1.0}, 3)
+
+    def test_the_first_problem_is_told_where_nothing_is_read(self):
+        out = Collector("a.log", "tidy")
+        with pytest.raises(InputError) as refused:
+            out.done()
+        assert str(refused.value) == "a.log: holds no measurement that can be read"
+        out.report(4, "is cut")
+        out.report(5, "is cut, too")
+        with pytest.raises(InputError) as refused:
+            out.done()
+        assert str(refused.value) == "a.log:4: holds no measurement that can be read; the first problem: is cut"
+        assert [str(one) for one in out.problems] == ["a.log:4: is cut (left out)", "a.log:5: is cut, too (left out)"]
+        assert str(Problem("a.log", None, "is cut", dropped=False)) == "a.log: is cut"
+
+
+def test_numbers_are_read_with_how_far_they_may_be_off():
+    for text, power, value, half in (
+        ("2.50", 0, 2.5, 0.005), ("7", -6, 7e-6, 5e-7), ("1.5e3", 0, 1500, 50), (".5", 3, 500, 50), ("-3.", 0, -3, 0.5),
+    ):  # fmt: skip
+        found = printed(text, power)
+        assert (found.value, found.half) == pytest.approx((value, half))
+    assert [printed(one) for one in ("", "N/A", "1e999", "1,5", "0x1", "nan")] == [None] * 6
+    for text, value in (("0", 0), ("9" * 19, None), ("4" + "0" * 18, 4 * 10**18), ("1" + "0" * 19, None), ("²", None)):
+        assert whole(text) == value
+    assert (whole("5", 5), whole("6", 5)) == (5, None)
+    assert [Printed(1.0, 0.1).may_be_within(*one) for one in ((1.09, 2), (1.11, 2), (0, 0.91), (0, 0.89))] == [
+        True, False, True, False,
+    ]  # fmt: skip
