@@ -7,7 +7,7 @@ import pytest
 
 from hand_made import MPI, NCCL, flat, power, predictor, reduce, stepped
 from simnet.base.errors import InputError
-from simnet.calibration import CalibratedCostModel
+from simnet.calibration import CalibratedCostModel, Setting
 from simnet.calibration.cost_model import specified
 from simnet.calibration.crossval import HeldOut
 from simnet.calibration.intervals import bin_of, conformal, half_widths, intervals
@@ -247,3 +247,17 @@ class TestCostModel:
         with pytest.raises(InputError) as refused:
             model.predict("all_reduce", ranks, nbytes, nodes=nodes)
         assert str(refused.value) == said
+
+    def test_what_was_measured_of_a_pinned_algorithm_is_its_own(self):
+        ring, tree = Setting("all_reduce", 8, 8, "ring", "LL"), Setting("all_reduce", 8, 8, "tree", "Simple")
+        model = self.model(flat(ring, 1e-5), flat(tree, 2e-5))
+        assert model.predict("all_reduce", 8, 2048, algorithm="ring").seconds == pytest.approx(1e-5)
+        assert model.predict("all_reduce", 8, 2048, protocol="Simple").seconds == pytest.approx(2e-5)
+        with pytest.raises(InputError, match="algorithm: several were measured of all_reduce: ring, tree; name one"):
+            model.predict("all_reduce", 8, 2048)
+
+    def test_nodes_between_those_that_hold_as_many_ranks_each_are_alike(self):
+        # Sixteen ranks are on four nodes if four are on each, as of eight, and on two if eight are, as of thirty-two.
+        model = self.model(flat(reduce(8, 2), 1e-5), flat(reduce(32, 4), 1e-5), inside="interpolated")
+        told = [model.predict("all_reduce", 16, 2048, nodes=nodes).extrapolates for nodes in (1, 2, 3, 4, 5)]
+        assert told == [True, False, False, False, True]
