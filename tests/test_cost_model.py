@@ -63,6 +63,17 @@ class TestIntervals:
             assert wide("collectives", *held) == pytest.approx(own / 3 + 2 / 3 * 1.1)
             assert wide("sizes", *held) == pytest.approx(own)
 
+    def test_widths_for_other_collectives_are_those_of_the_worst_in_each_bin_and_on_each_side(self):
+        wide, narrow = (
+            HeldOut(Setting(name, 4, 4), np.repeat([1e3, 1e6], 30), np.ones(60), np.exp(np.repeat(errors, 15)))
+            for name, errors in (("all_reduce", (-0.3, 0.1, -0.2, 0.2)), ("broadcast", (-0.1, 0.2, -0.4, 0.05)))
+        )
+        own = [(0.3, 0.2), (0.4, 0.2)]
+        # Two groups count as much as what is typical.
+        found = intervals({"collectives": [wide, narrow]}, 0.9)["collectives"][:2]
+        for (below, above), (least, most), usual in zip(found, own, (1.1, 1.0), strict=True):
+            assert (below, above) == pytest.approx(((least + usual) / 2, (most + usual) / 2))
+
 
 class TestCostModel:
     WIDTHS = ((0.1, 0.2), (0.3, 0.4), (0.5, 0.6), (0.7, 0.8))

@@ -428,6 +428,31 @@ class TestFolders:
         with pytest.raises(InputError, match=message):
             facts_of([fact])
 
+    @pytest.mark.parametrize(
+        ("fact", "most"),
+        [
+            ("a" * 200 + ":ranks=3", True), ("a" * 201 + ":ranks=3", False), ("*a" * 8 + ":ranks=3", True),
+            ("*a" * 7 + "n{ranks}", True), ("*a" * 7 + "n{ranks}_m{nodes}", False), (f"ranks={'9' * 15}", True),
+            (f"ranks={'9' * 16}", False), (f"tool={'x' * 200}", True), (f"tool={'x' * 201}", False),
+        ],
+    )  # fmt: skip
+    def test_facts_have_limits(self, fact, most):
+        if most:
+            assert len(facts_of([fact]).rules) == 1
+        else:
+            with pytest.raises(InputError, match="--fact: "):
+                facts_of([fact])
+
+    def test_facts_that_fit_no_log_are_refused_and_those_of_all_logs_are_not(self):
+        facts = facts_of(["ranks=4", "a*:nodes=2", "b*:nodes=3"])
+        facts.of("x/apple.log")
+        with pytest.raises(InputError, match=r"--fact: 'b\*:nodes=3' fits the name of no log"):
+            facts.refuse_idle()
+        facts.of("berry.log")
+        facts.refuse_idle()
+        assert facts.of("berry.log") == {"ranks": 4, "nodes": 3}
+        assert type(facts_of(["busbw=3"]).of("a")["busbw"]) is float
+
     @pytest.mark.parametrize("name", ["osu_16.log", "16.log", "n2/2024_16.log", "a/16x_16.log"])
     def test_numbers_are_taken_whole(self, name):
         assert facts_of(["*{ranks}.log"]).of(name) == {"ranks": 16}
