@@ -1,6 +1,7 @@
 """What cross-validation and calibration make of errors made up: weights, choices, and what is said of them."""
 
 import math
+from typing import get_args
 
 import numpy as np
 import pandas as pd
@@ -11,11 +12,11 @@ from simnet.base.errors import InputError
 from simnet.calibration import Curve, Setting, crossval, measured, summary
 from simnet.calibration.cards import likely
 from simnet.calibration.cost_model import CalibratedCostModel, specified
-from simnet.calibration.crossval import HeldOut, ModelChoice, choose, could_be_nccl, mixtures
+from simnet.calibration.crossval import HeldOut, ModelChoice, choose, could_be_nccl, mixtures, score
 from simnet.calibration.curves import curves_of
 from simnet.calibration.jitter import FittedJitter
 from simnet.calibration.platform import load_platform
-from simnet.calibration.predictor import fit
+from simnet.calibration.predictor import Interpolation, Transfer, fit
 from simnet.calibration.readers import write_tidy
 from simnet.calibration.step_model import PARAMETERS, StepModel, fit_step_model
 from simnet.calibration.summary import Calibration, calibrated, errors, quantiles
@@ -105,6 +106,41 @@ class TestHowStepsAreCounted:
         assert could_be_nccl([Curve(one, sizes, slower)])
         assert not could_be_nccl([Curve(one, sizes, faster)])
         assert not could_be_nccl([Curve(one, sizes, slower), Curve(one, sizes, faster)])
+
+
+class TestWaysBeyondWhatWasMeasured:
+    def chosen(self, monkeypatch, inside, beyond, transfer):
+        """Return what is chosen for errors by name, of ranks inside and outside those kept, and of collectives."""
+        names = get_args(Interpolation)
+        ranks = {
+            name: [held(ONE, 3, inside.get(name, 0.4)), held(OTHER, 2, beyond.get(name, 0.4))._replace(outside=True)]
+            for name in names
+        }
+        collectives = {name: [held(ONE, 4, transfer.get(name, 0.4))] for name in get_args(Transfer)}
+        monkeypatch.setattr(crossval, "leave_ranks_out", lambda *given: ranks)
+        monkeypatch.setattr(crossval, "leave_collectives_out", lambda *given: collectives)
+        monkeypatch.setattr(crossval, "fit", lambda *given, **named: predictor())
+        found = choose(TestHowStepsAreCounted.CURVES, plain=False)
+        assert found.held["ranks"] == [ranks[found.interpolation][0]]
+        assert found.held["beyond"] == [ranks[found.extrapolation][1]]
+        assert found.held["collectives"] == collectives[found.transfer]
+        return found.interpolation, found.extrapolation, found.transfer
+
+    def test_are_the_usual_ones_unless_others_are_better_by_a_fifth(self, monkeypatch):
+        usual = ("scaled", "blended", "steps")
+        assert self.chosen(monkeypatch, {}, {}, {}) == usual
+        assert self.chosen(monkeypatch, {"steps": 0.33}, {"scaled": 0.33}, {"corrected": 0.33}) == usual
+        assert self.chosen(monkeypatch, {"steps": 0.31}, {"scaled": 0.31}, {"corrected": 0.31}) == (
+            "steps", "scaled", "corrected",
+        )  # fmt: skip
+        # The better of two, and each by its own errors.
+        assert self.chosen(monkeypatch, {"steps": 0.31, "interpolated": 0.2}, {"steps": 0.1}, {"steps": 0.01}) == (
+            "interpolated", "steps", "steps",
+        )  # fmt: skip
+
+    def test_errors_are_capped_at_a_half(self):
+        assert score([held(ONE, 3, 0.1), held(ONE, 1, -5.0)]) == pytest.approx((0.3 + math.log(1.5)) / 4)
+        assert score([]) == math.inf
 
 
 @pytest.mark.parametrize("settings", [((32, 8), (16, 2)), ((32, 8), (16, 2), (8, 4))])
