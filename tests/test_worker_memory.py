@@ -14,7 +14,8 @@ from simnet.base.errors import InputError
 from simnet.costs.devices import DeviceOp, load_device
 from simnet.costs.models import Layer
 from simnet.job import LocalSteps, Overlap
-from simnet.job.memory import MOMENTS, WorkerMemory, of_candidates, of_exchange
+from simnet.job.job import buckets, create_sparsifier
+from simnet.job.memory import MOMENTS, WorkerMemory, around, of_candidates, of_exchange, of_scheme
 from simnet.parallel import fsdp2, time_step, units
 from simnet.policies import Candidate, Fixed, Ramp
 from simnet.report import memory as told
@@ -151,6 +152,28 @@ def test_state_counts_for_the_whole_model_whatever_the_sample(scheme):
     assert small.optimizer == large.optimizer
     # What is not as long as the gradient is no more than a few numbers per worker or layer.
     assert small.state == pytest.approx(large.state, rel=0.2, abs=64 * WORKERS)
+
+
+CASES = [
+    *((name, {"threshold": 0.5} if name == "hardthreshold" else {}) for name in names()),
+    *(("topk", {"indices": code}) for code in ("bitmap", "delta", "auto")),
+    ("topk", {"values": "4bit"}),
+    *(("artopk", {"selection": "var", "collective": one}) for one in ("ring", "tree")),
+    *((f"two_level/{name}", {"ranks_per_node": 3}) for name in ("topk", "artopk", "oktopk")),
+]
+
+
+@pytest.mark.parametrize(("scheme", "options"), CASES)
+@pytest.mark.parametrize("workers", [3, 6])
+def test_what_is_measured_is_what_the_first_gradients_of_the_job_take(scheme, options, workers):
+    source = Source(workers, (600, 1000, 400), SCALE)
+    job, candidate = job_on(star(workers), workers, source=source), Candidate(scheme, scheme, options)
+    (bucket,) = buckets(source, None)
+    model = create_sparsifier(candidate, bucket, job)
+    model.density = DENSITY
+    assert of_exchange(job, candidate) == around(
+        4.0 * source.true_parameters, "adam", [of_scheme(model, source.gradients(0))]
+    )
 
 
 @pytest.mark.parametrize("scheme", names())
@@ -319,7 +342,7 @@ def test_it_is_measured_wherever_workers_live_unless_gradients_are_too_many(monk
     assert comparison.Held().of(JOB, policy) == here
 
 
-def test_a_comparison_makes_the_gradients_of_a_job_once():
+def test_a_comparison_makes_the_gradients_of_a_job_once_where_what_is_sent_follows_them():
     made = []
 
     class Counted(Source):
@@ -330,4 +353,7 @@ def test_a_comparison_makes_the_gradients_of_a_job_once():
     job, held = replace(JOB, source=Counted(WORKERS, (600, 1000, 400), SCALE)), comparison.Held()
     for one in (AG, DENSE, RING):
         held.of(job, Fixed(one))
+    assert made == []
+    for scheme in ("oktopk", "ef21"):
+        held.of(job, Fixed(Candidate(scheme, scheme)))
     assert made == [0]

@@ -1,7 +1,8 @@
 """What a job takes of a worker's device beside activations: parameters, gradients, optimiser, scheme and messages.
 
 State is that of the objects that a job exchanges with, after exchanges of its first gradients at its largest density;
-messages are those of the same exchanges. Where a job runs on a sample, both count for the whole model.
+messages are those of the same exchanges. Where sizes alone decide what is sent, other gradients do as well. Where a job
+runs on a sample, both count for the whole model.
 """
 
 from __future__ import annotations
@@ -29,6 +30,9 @@ _FLOAT = 4.0
 
 _HERE = 2**30
 """Bytes of gradients up to which they are had in one place, where workers live elsewhere."""
+
+# Entries of gradients that are drawn where any will do; then they come again.
+_DRAWN = 2**16
 
 
 class WorkerMemory(NamedTuple):
@@ -103,12 +107,18 @@ def of_exchange(job: Job, candidate: Candidate) -> WorkerMemory:
         held = step.parameters, step.gradients, step.optimizer
         return WorkerMemory(*held, in_flight=step.peak - sum(held))
     density = max(max(ramp.start, ramp.end) for ramp in job.density)
-    gradients = begun(job.source).gradients(0, np.arange(job.source.workers))
-    taken = []
+    workers, taken = job.source.workers, []
+    gradients: NDArray[np.float32] | None = None
     for bucket in buckets(job.source, job.overlap):
         model = create_sparsifier(candidate, bucket, job)
         model.density = density
-        taken.append(of_scheme(model, gradients[:, bucket.entries]))
+        if _sends_alike(model):
+            rows = _any_rows(workers, model.parameters)
+        else:
+            if gradients is None:
+                gradients = begun(job.source).gradients(0, np.arange(workers))
+            rows = gradients[:, bucket.entries]
+        taken.append(of_scheme(model, rows))
     return around(_FLOAT * job.source.true_parameters, job.optimizer or "adam", taken)
 
 
@@ -167,7 +177,7 @@ def of_scheme(model: Sparsifier, rows: NDArray[np.float32]) -> Taken:
         What it exchanges.
     """
     received, whole = 0.0, _FLOAT * model.parameters * model.options.scale
-    for _ in range(1 if model.fixed_volume and model.restarts else 2):
+    for _ in range(1 if _sends_alike(model) else 2):
         made = model.exchange(rows)
         received = max(received, float(under_way(made.schedule, made.kernels, whole).max()))
     held, arrays = model.held_bytes(), model.save()
@@ -176,6 +186,17 @@ def of_scheme(model: Sparsifier, rows: NDArray[np.float32]) -> Taken:
     # A flag for each entry, in contrast to one for each worker.
     masks = sum(held.pop(name) for name in list(held) if name in arrays and _is_mask(arrays[name], model.parameters))
     return Taken(residual, sum(held.values()), masks, moments, received)
+
+
+def _sends_alike(model: Sparsifier) -> bool:
+    """Return whether what an exchange sends, and leaves, is as much whatever the gradients, and whichever exchange."""
+    return model.fixed_volume and model.restarts
+
+
+def _any_rows(workers: int, parameters: int) -> NDArray[np.float32]:
+    """Return gradients, one for all workers, that cost less to make than those of a job; shape (P, n)."""
+    some = np.random.default_rng(0).standard_normal(min(parameters, _DRAWN), dtype=np.float32)
+    return np.broadcast_to(np.resize(some, parameters), (workers, parameters))
 
 
 def _is_mask(array: NDArray[np.generic], parameters: int) -> bool:
