@@ -61,6 +61,34 @@ class TestNcclNumbers:
             assert set(found.rows["ranks"]) == {8}
             assert any("say 8" in one.message for one in found.problems) == follows
 
+    def test_ranks_are_those_of_the_first_group_or_up_to_the_last_that_is_listed(self, tmp_path):
+        def listed(*members):
+            lines = [
+                f"#  Rank  {rank} Group  {group} Pid 1 on  {host} device 0 [0] GPU" for rank, group, host in members
+            ]
+            (row, *_) = read(put(tmp_path, "\n".join([*lines, nccl_table("all_reduce", 2, digits=4)]))).rows.to_dict(
+                "records"
+            )
+            return row["ranks"], None if pd.isna(row["nodes"]) else row["nodes"]
+
+        assert listed((0, 0, "a"), (1, 0, "b")) == (2, 2)
+        assert listed((0, 0, "a"), (1, 0, "a")) == (2, 1)
+        assert listed((0, 0, "a"), (1, 1, "a"), (2, 0, "b"), (3, 1, "b")) == (2, 2)
+        # The list is cut: how many nodes there are it does not say.
+        assert listed((1, 0, "a")) == (2, None)
+
+    def test_a_name_is_of_its_own_test_alone(self, tmp_path):
+        first = "# Collective test starting: all_reduce_perf\n" + nccl_table("all_reduce", 8)
+        second = "# nThread 1 nGpus 1 minBytes 8\n" + nccl_table("reduce_scatter", 8)
+        found = read(put(tmp_path, first + second)).rows["collective"].tolist()
+        assert found == ["all_reduce"] * (len(found) // 2) + ["reduce_scatter"] * (len(found) // 2)
+
+    def test_rows_of_unknown_types_have_numbers_alone(self):
+        assert isinstance(parse_row("1024 256 fp4 sum -1 1.0 2.0 3.0 0"), Cells)
+        assert parse_row("1024 256 tea with 4 lumps of sugar") is None
+        assert parse_row("1024 256 fp4 sum 1.0 2.0 3.0") is None
+        assert "has 3 numbers" in parse_row("1024 256 float sum 1.0 2.0 3.0")
+
     def test_what_is_said_counts_more_than_what_follows(self, tmp_path):
         table = put(tmp_path, nccl_table("all_reduce", 8))
         assert set(read(table, facts={"ranks": 8}).rows["ranks"]) == {8}
