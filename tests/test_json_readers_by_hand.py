@@ -1,0 +1,198 @@
+"""Measurements in JSON, an object at a time: what each says, to the last field and message."""
+
+import json
+from types import MappingProxyType
+
+import pandas as pd
+import pytest
+
+from benchmark_logs import put
+from simnet.base.errors import InputError
+from simnet.calibration.readers import kineto, nccl_json, read
+
+
+def known(row, *names):
+    return tuple(None if pd.isna(row.get(one)) else row.get(one) for one in names)
+
+
+class TestNccl:
+    SIDE = MappingProxyType({"time": 100.0, "alg_bw": 10.24, "bus_bw": 10.24})
+    ARGS = ("/opt/all_gather_perf", "-a", "2")
+
+    def read(self, folder, *results, args=ARGS, **fields):
+        options = {"iterations": True} if fields.pop("each", False) else {}
+        data = {"version": 3, "args": list(args), "results": list(results)} | fields
+        return read(put(folder, json.dumps(data), "a.json"), **options)
+
+    def one(self, folder, *, side="out_of_place", body=None, each=False, fields=None, **result):
+        result = {"size": 1024000, side: dict(self.SIDE if body is None else body)} | result
+        return self.read(folder, result, each=each, **(fields or {})).rows.to_dict("records")
+
+    def test_fields(self, tmp_path):
+        body = {"time": 100.0, "nwrong": "3"}
+        (row,) = self.one(tmp_path, body=body, type="float", redop="none", root=-1, actual_iterations=7)
+        names = ("collective", "nbytes", "seconds", "wrong", "dtype", "reduction", "root", "iterations", "in_place")
+        assert known(row, *names) == ("all_gather", 1024000, 1e-4, 3.0, "float", "", None, 7, False)
+        assert known(row, "tool", "run") == ("nccl-tests", "1")
+        (row,) = self.one(tmp_path, side="in_place", body={"cpu_time": "50"}, redop="sum", root=0)
+        assert known(row, "seconds", "in_place", "reduction", "root", "iterations") == (5e-5, True, "sum", 0, None)
+        (row,) = self.one(tmp_path, fields={"config": {"iterations": 20}})
+        assert row["iterations"] == 20
+
+    @pytest.mark.parametrize(
+        ("args", "statistic"),
+        [
+            (("all_gather_perf",), "mean"), (("all_gather_perf", "-a", "0"), "rank0"),
+            (("all_gather_perf", "--average", "2"), "min"), (("all_gather_perf", "-a", "3"), "max"),
+            (("all_gather_perf", "-a"), "mean"), (("all_gather_perf", "-a", "7"), "mean"),
+        ],
+    )  # fmt: skip
+    def test_what_is_averaged_is_told_by_the_command(self, tmp_path, args, statistic):
+        (row,) = self.read(tmp_path, {"size": 8, "out_of_place": {"time": 10.0}}, args=args).rows.to_dict("records")
+        assert row["statistic"] == statistic
+
+    def test_devices_are_ranks_of_the_first_group_on_their_hosts(self, tmp_path):
+        devices = [
+            {"rank": 0, "hostname": "a", "group": 0}, {"rank": 1, "hostname": "a"}, {"rank": 2, "hostname": "b"},
+            {"rank": 3, "hostname": "c", "group": 1}, {"rank": 10_000_000, "hostname": "d"}, "x", {"rank": -1},
+        ]  # fmt: skip
+        for fields in ({"devices": devices}, {"config": {"devices": devices}}):
+            (row,) = self.read(tmp_path, {"size": 8, "out_of_place": {"time": 10.0}}, **fields).rows.to_dict("records")
+            assert known(row, "ranks", "nodes") == (3, 2)
+
+    def test_the_environment_pins_algorithm_and_protocol_alone(self, tmp_path):
+        fields = {"env": ["NCCL_ALGO=Ring", "NCCL_PROTO=LL", "NCCL_ALGOS=Tree", 3], "devices": []}
+        (row,) = self.one(tmp_path, fields=fields)
+        assert known(row, "algorithm", "protocol", "ranks") == ("ring", "ll", None)
+
+    def test_each_iteration_is_a_row_of_its_own(self, tmp_path):
+        each = {"min_us": 9.5, "max_us": "11", "p50_us": 10.0, "p99_us": 10.9, "times_us": [9.5, 10.0, 11.0]}
+        body = {"time": 10.0, "alg_bw": 102.4}
+        (row,) = self.one(tmp_path, body=body, out_of_place_per_iter=each)
+        names = ("seconds", "seconds_min", "seconds_max", "seconds_p50", "seconds_p99", "algbw", "iteration")
+        assert known(row, *names) == (1e-5, 9.5e-6, 1.1e-5, 1e-5, 1.09e-5, 102.4e9, None)
+        for found in (
+            self.one(tmp_path, body=body, out_of_place_per_iter=each, each=True),
+            self.one(tmp_path, body=body | {"per_iter": each}, each=True),
+        ):
+            names = ("seconds", "iteration", "iterations", "statistic", "seconds_min", "algbw")
+            assert [known(row, *names) for row in found] == [
+                (seconds, at, 1, "max", None, None) for at, seconds in enumerate((9.5e-6, 1e-5, 1.1e-5))
+            ]  # fmt: skip
+        (row,) = self.one(tmp_path, body=body, each=True)
+        assert known(row, "seconds", "iteration") == (1e-5, None)
+
+    def test_what_is_wrong_is_told_by_its_place(self, tmp_path):
+        good = {"size": 1024000, "out_of_place": dict(self.SIDE)}
+        found = self.read(
+            tmp_path, 3, {"size": -1}, {"size": 1.5, "out_of_place": dict(self.SIDE)}, {"size": 8, "in_place": [1]},
+            good, {"size": 1024000, "out_of_place": dict(self.SIDE) | {"alg_bw": 11.0}},
+            {"size": 8, "out_of_place": {"time": True}},
+        )  # fmt: skip
+        assert len(found.rows) == 1
+        assert [one.message for one in found.problems] == [
+            "results[0] must be an object, got 3",
+            "results[1].size must be a whole number >= 0, got -1",
+            "results[2].size must be a whole number >= 0, got 1.5",
+            "results[3].in_place must be an object, got a list",
+            "results[5].out_of_place: algorithm bandwidth is 11 GB/s, but 1.024e+06 bytes in 0.0001 s are 10.24 GB/s",
+            "results[6].out_of_place: the time must be a number > 0, got none",
+        ]
+
+    def test_so_many_values_and_lists_are_read(self, tmp_path, monkeypatch):
+        text = json.dumps({"version": 3, "args": list(self.ARGS), "results": [{"size": 8, "in_place": {"time": 10.0}}]})
+        path = put(tmp_path, text, "a.json")
+        containers, values = text.count("[") + text.count("{"), text.count(",")
+        for name, count in (("MAX_CONTAINERS", containers), ("MAX_VALUES", values)):
+            monkeypatch.setattr(nccl_json, name, count)
+            assert len(read(path).rows) == 1
+            monkeypatch.setattr(nccl_json, name, count - 1)
+            with pytest.raises(InputError, match=f"has some {count} .*; at most {count - 1} are read"):
+                read(path)
+            monkeypatch.undo()
+
+    @pytest.mark.parametrize(
+        ("version", "said"), [(True, "True"), (0, "0"), (4, "4"), ([], "a list"), ({}, "an object"), (None, "nothing")]
+    )
+    def test_versions_are_whole_numbers_up_to_three(self, tmp_path, version, said):
+        with pytest.raises(InputError, match=rf"version: must be a whole number in 1\.\.3, got {said}"):
+            read(put(tmp_path, json.dumps({"results": [], "version": version}), "a.json"), kind="nccl-json")
+
+
+class TestKineto:
+    def read(self, folder, *events, rank=3):
+        trace = {"schemaVersion": 1, "distributedInfo": {"rank": rank}, "traceEvents": list(events)}
+        return read(put(folder, json.dumps(trace), "a.json"))
+
+    def kernel(self, micros=10.0, name="ncclKernel", **args):
+        said = {
+            "Collective name": "allreduce",
+            "dtype": "Float",
+            "In msg nelems": 5,
+            "Out msg nelems": 7,
+            "Group size": 4,
+        }
+        given = {key.replace("_", " "): value for key, value in args.items()}
+        return {"cat": "kernel", "name": name, "dur": micros, "args": said | given}
+
+    @pytest.mark.parametrize(
+        ("dtype", "each"),
+        [
+            ("Float", 4), ("BFloat16", 2), ("Half", 2), ("Double", 8), ("Long", 8), ("Byte", 1), ("Bool", 1),
+            ("Short", 2), ("Int", 4), ("Char", 1), ("Float8_e4m3fn", 1), ("float16", 2), ("ComplexFloat", 8),
+            ("int16", 2), ("float64", 8),
+        ],
+    )  # fmt: skip
+    def test_bytes_are_elements_by_their_type(self, tmp_path, dtype, each):
+        (row,) = self.read(tmp_path, self.kernel(dtype=dtype, Seq=6)).rows.to_dict("records")
+        names = ("collective", "nbytes", "seconds", "ranks", "statistic", "tool", "sequence", "rank")
+        assert known(row, *names) == ("all_reduce", 5 * each, pytest.approx(1e-5), 4, "rank", "pytorch", 6, 3)
+
+    @pytest.mark.parametrize(
+        ("name", "collective", "elements"),
+        [
+            ("_allgather_base", "all_gather", 7), ("reduce_scatter_tensor_coalesced", "reduce_scatter", 7),
+            ("all_to_all_single", "alltoall", 7), ("broadcast_oop", "broadcast", 5), ("reduce", "reduce", 5),
+        ],
+    )  # fmt: skip
+    def test_of_what_is_parted_the_larger_side_counts(self, tmp_path, name, collective, elements):
+        (row,) = self.read(tmp_path, self.kernel(Collective_name=name)).rows.to_dict("records")
+        assert known(row, "collective", "nbytes") == (collective, 4 * elements)
+        (row,) = self.read(tmp_path, self.kernel(Collective_name=name, In_msg_nelems=9)).rows.to_dict("records")
+        assert row["nbytes"] == 36
+
+    def test_kernels_that_say_too_little_are_counted_by_why(self, tmp_path):
+        found = self.read(
+            tmp_path, self.kernel(), self.kernel(Collective_name="warm up"), self.kernel(Collective_name="warm up"),
+            self.kernel(dtype="Odd"), self.kernel(In_msg_nelems=None), self.kernel(Collective_name=""),
+        )  # fmt: skip
+        said = [one.message for one in found.problems if one.dropped]
+        assert said == [
+            "'warm up' is no collective that is read; 2 such kernels",
+            "a kernel of 'allreduce' has no number and no type of elements; 2 such kernels",
+            "a kernel does not say which collective it is of; 1 such kernels",
+        ]
+        assert len(found.rows) == 1
+
+    def test_calls_stand_for_kernels_of_their_number_if_there_is_one(self, tmp_path):
+        call = {"name": "record_param_comms", "cat": "cpu_op", "args": self.kernel()["args"] | {"External id": 9}}
+        alone = {"cat": "Kernel", "name": "ncclKernel", "dur": 20.0, "args": {"External id": 9}}
+        other = {"cat": "kernel", "name": "gemm", "dur": 30.0, "args": {"External id": 9}}
+        (row,) = self.read(tmp_path, call, alone, other).rows.to_dict("records")
+        assert known(row, "seconds", "collective") == (pytest.approx(2e-5), "all_reduce")
+        with pytest.raises(InputError, match="no kernel of them, and so no times"):
+            self.read(tmp_path, call, other)
+        with pytest.raises(InputError, match="holds no measurement"):
+            self.read(tmp_path, call, alone, alone)
+
+    def test_groups_are_told_by_name_and_ranks(self):
+        first = kineto._group(
+            {"Process Group Name": "0", "Process Group Description": "dp", "Process Group Ranks": "[0, 1]"}
+        )
+        assert first == kineto._group(
+            {"Process Group Name": "0", "Process Group Description": "dp", "Process Group Ranks": "0,1"}
+        )
+        name, number = first.rsplit(" ", 1)
+        assert (name, len(number)) == ("0 dp", 8)
+        assert number != kineto._group({"Process Group Ranks": "[0, 2]"}).strip()
+        assert kineto._group({"Process Group Name": "0"}) == "0"
