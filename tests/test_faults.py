@@ -372,6 +372,24 @@ def test_survivors_keep_their_residuals_and_nothing_of_theirs_is_lost(policy, mo
     assert crews[-1] == [0, 2]
 
 
+def test_survivors_keep_what_a_scheme_holds_beside_residuals(monkeypatch):
+    original, began = SparsifierSet.step, []
+
+    def spying(self, where, shortlist):
+        # THC pads 200 entries to 256.
+        (scheme,) = self.of(shortlist[0])
+        began.append((where.active.tolist(), scheme.padding_error))
+        return (yield from original(self, where, shortlist))
+
+    monkeypatch.setattr(SparsifierSet, "step", spying)
+    run_policy(job(failures={1: 0.09}, patience=0.01), "p", Fixed(Candidate("thc", "thc")))
+    again = next(number for number, (crew, _) in enumerate(began) if crew == [0, 2, 3])
+    (crew, before), (_, after) = began[again - 1 : again + 1]
+    assert crew == [0, 1, 2, 3]
+    assert before.any(axis=1).all()
+    np.testing.assert_array_equal(after, before[[0, 2, 3]])
+
+
 def test_one_may_be_left_and_when_all_have_died_the_job_ends():
     result = run_policy(job(3, failures={0: 0.02, 2: 0.02}, patience=0.1), "p", Fixed(AG))
     assert len(result.iterations) == 8

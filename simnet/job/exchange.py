@@ -181,6 +181,8 @@ class SparsifierSet:
         }
         self._in_force: list[Sparsifier] | None = None
         self._residuals = residuals
+        # What schemes keep beside residuals, of each candidate and bucket, where workers may fail.
+        self._beside: dict[str, list[dict[str, Any]]] = {}
         # What attempts of exploration continue from, beside the training.
         self._explored: list[Sparsifier] | None = None
         # Kernels and work of schedules that recur, by their identity; with the schedule, so that it stays theirs.
@@ -196,7 +198,20 @@ class SparsifierSet:
         afresh. The residuals of failed workers are lost.
         """
         kept = None if self._residuals is None else [one[~gone] for one in self._residuals]
-        return SparsifierSet(self._job, self._candidates, int((~gone).sum()), kept, self.training)
+        left = SparsifierSet(self._job, self._candidates, int((~gone).sum()), kept, self.training)
+        for label, models in left._models.items():
+            for model, beside in zip(models, self._beside.get(label, []), strict=False):
+                for name, kept_there in beside.items():
+                    setattr(model, name, kept_there[~gone])
+        return left
+
+    def _note_beside(self) -> None:
+        """Remember what schemes keep beside residuals, for who is left if an exchange is interrupted."""
+        if self._job.failures:
+            self._beside = {
+                label: [{name: getattr(model, name) for name in model.kept_beside} for model in models]
+                for label, models in self._models.items()
+            }
 
     def step(self, where: Situation, shortlist: Sequence[Candidate]) -> Timed:
         """Exchange the gradients of an iteration with each of the shortlist, and keep what the fastest did.
@@ -211,6 +226,7 @@ class SparsifierSet:
         """
         gradients = self._gradients(where, shortlist)
         in_force, self._explored = self._in_force, None
+        self._note_beside()
         if in_force is not None:
             switches = any(self._models[one.label] is not in_force for one in shortlist)
             self._residuals = [model.residual for model in in_force] if switches or self._job.failures else None
@@ -242,6 +258,7 @@ class SparsifierSet:
             If the exchange can never end for another reason than a failure.
         """
         (candidate,), in_force = decision.shortlist, self._in_force
+        self._note_beside()
         if in_force is not None and self._job.failures:
             self._residuals = [model.residual for model in in_force]
         if self._explored is None or decision.attempt == 0:
