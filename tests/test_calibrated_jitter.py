@@ -312,6 +312,18 @@ def test_scenarios_that_name_what_is_not_there_are_refused(folder):
     assert "calibrated" in said
 
 
+def test_a_file_whose_software_and_jitter_are_taken_is_read_once(folder, monkeypatch):
+    read = []
+
+    def reading(path):
+        read.append(path)
+        return load_cost_model(path)
+
+    monkeypatch.setattr("simnet.calibration.load_cost_model", reading)
+    load(folder / "job.yaml", ["network.jitter=calibrated"]).build()
+    assert read == [folder / "calls.yaml"]
+
+
 def test_links_alone_have_it_on_top(folder):
     text = ["network.jitter=calibrated", "network.stack=ideal"]
     one = load(Path(folder / "job.yaml"), text).build().job.network(0)

@@ -88,7 +88,7 @@ def build_network(config: schema.Config, folder: Path, found: Findings) -> Stage
     jitter = None
     if fitted:
         with found.at("network", "jitter"):
-            jitter = calibrated_jitter(given.topology, read, folder)
+            jitter = calibrated_jitter(given.topology, read, folder, sent.get("software"))
     elif isinstance(given.jitter, network_parts.Jitter):
         kind, part = given.jitter.choice
         with found.at("network", "jitter", kind):

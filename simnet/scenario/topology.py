@@ -14,6 +14,7 @@ from simnet.topologies.graphs import check
 if TYPE_CHECKING:
     import networkx as nx
 
+    from simnet.calibration import CalibratedSoftware
     from simnet.network import Stack
     from simnet.scenario.parts import Part
     from simnet.scenario.topology_parts import Topology
@@ -91,7 +92,9 @@ def sending(
     return software.graph, {"stack": software.stack, "software": software}
 
 
-def calibrated_jitter(given: Topology, read: NetworkRead, folder: Path) -> Jitter:
+def calibrated_jitter(
+    given: Topology, read: NetworkRead, folder: Path, software: CalibratedSoftware | None = None
+) -> Jitter:
     """Return the extra latency of messages that the file of a calibrated cluster has.
 
     Parameters
@@ -102,6 +105,8 @@ def calibrated_jitter(given: Topology, read: NetworkRead, folder: Path) -> Jitte
         What `build_topology` returned.
     folder : Path
         Where the name of a file starts from.
+    software : CalibratedSoftware, optional
+        What `sending` made of that file, if it did: then it is not read again.
 
     Raises
     ------
@@ -118,7 +123,7 @@ def calibrated_jitter(given: Topology, read: NetworkRead, folder: Path) -> Jitte
         )
     from simnet.calibration import load_cost_model
 
-    fitted = load_cost_model(folder / file).jitter
+    fitted = (load_cost_model(folder / file) if software is None else software.model).jitter
     if fitted is None:
         raise ValueError(f"is not in {file}: its measurements do not tell how messages scatter")
     return lognormal(fitted.median, fitted.sigma)
