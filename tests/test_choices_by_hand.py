@@ -20,6 +20,7 @@ from simnet.calibration.predictor import Interpolation, Transfer, fit
 from simnet.calibration.readers import write_tidy
 from simnet.calibration.step_model import PARAMETERS, StepModel, fit_step_model
 from simnet.calibration.summary import Calibration, calibrated, errors, quantiles
+from simnet.calibration.topology_links import Placement
 
 ONE, OTHER = reduce(4), reduce(8)
 
@@ -252,6 +253,31 @@ class TestSummary:
         assert refused(MAX_CURVES=len(points), MAX_SIZES=max(points)) == "is fitted"
         assert "at most 1 are fitted at once" in refused(MAX_CURVES=1)
         assert refused(MAX_CURVES=2, MAX_SIZES=max(points) - 1).startswith(f"{max(points)} sizes of one curve, ")
+
+    def test_ten_times_as_many_sizes_are_fitted_of_all_curves_together(self, monkeypatch):
+        monkeypatch.setattr(summary, "MAX_SIZES", 4)
+        monkeypatch.setattr(summary, "choose", lambda curves: (_ for _ in ()).throw(InputError("is fitted")))
+        too_many = "4 sizes of one curve, 44 of all; at most 4 of a curve and 40 of all are fitted"
+        for count, said in ((10, "is fitted"), (11, too_many)):
+            monkeypatch.setattr(summary, "curves_of", lambda rows, count=count: [Curve(ONE, *np.ones((2, 4)))] * count)
+            with pytest.raises(InputError) as refused:
+                calibrated(["published_plateaus"], {}, {}, False, None, 0.9)
+            assert str(refused.value) == said
+
+    def test_networks_have_the_jitter_of_repetitions_and_the_stack_that_is_told_or_given(self):
+        where = {"collective": "broadcast", "link_latency": "0.001"}
+        plain = calibrated(["shaped_gloo"], where, {}, False, None, 0.8)
+        assert (plain.repetitions, plain.cost_model.jitter, plain.links) == (0, None, None)
+        assert plain.cost_model.system == "collective=broadcast, link_latency=0.001"
+        assert (plain.cost_model.stack, plain.told, plain.cost_model.coverage) == ("gloo", "gloo", 0.8)
+        star = calibrated(["shaped_gloo"], where, {}, False, Placement("star", 1), 0.9, stack="mpich")
+        assert star.rows == plain.rows == star.repetitions
+        assert star.cost_model.network == star.links.parameters
+        assert (star.cost_model.stack, star.told, star.cost_model.topology) == ("mpich", "gloo", "star")
+        said = star.sentences()
+        assert said[-1] == "warning: the logs are of gloo, and simulations take mpich, by --stack"
+        assert "stack: mpich" in said
+        assert any(one.startswith("network: star, hosts ") for one in said)
 
     def test_rows_without_ranks_are_told_from_the_first_line_on(self, tmp_path):
         rows = measured.load("shaped_gloo").rows.head(4).assign(ranks=pd.NA, nodes=pd.NA)
