@@ -11,6 +11,7 @@ from simnet.calibration.readers.conventions import collective
 from simnet.calibration.readers.nccl_text import ELEMENT_BYTES
 from simnet.calibration.readers.shaped import read_shaped
 from simnet.calibration.readers.tables import Collector, Printed, Problem, printed, table, whole
+from simnet.calibration.readers.wide import read_wide
 from simnet.calibration.summary import problem_lines, rows_of
 from simnet.calibration.topology_links import placed
 
@@ -153,6 +154,52 @@ class TestTidy:
             else:
                 with pytest.raises(InputError, match=said):
                     read_tidy(path)
+
+
+class TestBothSidesInARow:
+    HEADS = ("collective", "nranks", "size_bytes", "time_us_oop", "time_us_ip")
+
+    def read(self, folder, **cells):
+        cells = dict(zip(self.HEADS, ("broadcast", "8", "1000", "100", ""), strict=True)) | cells
+        path = folder / "a.csv"
+        path.write_text(",".join(cells) + "\n" + ",".join(cells.values()) + "\n")
+        return read_wide(path)
+
+    def test_fields(self, tmp_path):
+        (row,) = self.read(
+            tmp_path, total_bytes="2000", algo="ring", proto="none", dtype="float", op="s|m", nranks="8", nnodes="2",
+            n_iter="20", time_min_us="90", time_max_us="110", time_p50_us="99", run="3", err_oop="2",
+            ranks_per_node="0",
+        ).rows.to_dict("records")  # fmt: skip
+        wanted = {
+            "collective": "broadcast", "nbytes": 2000, "seconds": 1e-4, "algorithm": "ring", "protocol": "",
+            "dtype": "float", "reduction": "", "ranks": 8, "nodes": 2, "iterations": 20, "seconds_min": 9e-5,
+            "seconds_max": 1.1e-4, "seconds_p50": 9.9e-5, "run": "3", "wrong": 2.0, "in_place": False,
+            "statistic": "mean", "tool": "",
+        }  # fmt: skip
+        assert {name: row[name] for name in wanted} == pytest.approx(wanted)
+
+    def test_each_side_that_has_a_time_is_a_row(self, tmp_path):
+        for cells, found in (
+            ({}, [(False, 1e-4)]), ({"time_us_ip": "50"}, [(False, 1e-4), (True, 5e-5)]),
+            ({"time_us_oop": " ", "time_us_ip": "50"}, [(True, 5e-5)]),
+        ):  # fmt: skip
+            rows = self.read(tmp_path, **cells).rows
+            assert list(zip(rows["in_place"], rows["seconds"], strict=True)) == found
+
+    def test_rates_that_are_printed_must_agree_unless_they_are_0(self, tmp_path):
+        assert self.read(tmp_path, algbw_gbs_oop="0.010").rows["algbw"].tolist() == [1e7]
+        assert self.read(tmp_path, algbw_gbs_oop="0.00", busbw_gbs_oop="0.0").rows["busbw"].tolist() == [0.0]
+        with pytest.raises(InputError, match=r"out of place: algorithm bandwidth is 0\.02 GB/s"):
+            self.read(tmp_path, algbw_gbs_oop="0.020")
+        with pytest.raises(InputError, match=r"out of place: bus bandwidth is 0\.02 GB/s"):
+            self.read(tmp_path, algbw_gbs_oop="0.010", busbw_gbs_oop="0.020")
+
+    @pytest.mark.parametrize("name", ["size_bytes", "nranks", "nnodes", "n_iter"])
+    def test_whole_numbers_are_refused_where_they_are_none(self, tmp_path, name):
+        for text in ("x" * 41, "1.5", "-1"):
+            with pytest.raises(InputError, match=rf"a\.csv:2: {name}: must be a whole number.*, got '{text[:40]}'"):
+                self.read(tmp_path, **{name: text})
 
 
 class TestCollector:
