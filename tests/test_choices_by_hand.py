@@ -9,6 +9,7 @@ import pytest
 
 from hand_made import NCCL, flat, predictor, reduce
 from simnet.base.errors import InputError
+from simnet.base.progress import told
 from simnet.calibration import Curve, Setting, crossval, measured, summary
 from simnet.calibration.cards import likely
 from simnet.calibration.cost_model import CalibratedCostModel, specified
@@ -107,6 +108,16 @@ class TestHowStepsAreCounted:
         assert could_be_nccl([Curve(one, sizes, slower)])
         assert not could_be_nccl([Curve(one, sizes, faster)])
         assert not could_be_nccl([Curve(one, sizes, slower), Curve(one, sizes, faster)])
+
+
+def test_models_of_curves_are_three_tenths_of_the_way_and_all_of_it_where_nothing_else_is_judged(monkeypatch):
+    monkeypatch.setattr(crossval, "_wide", lambda *given: (1.0, "scaled", "blended", "steps", [], [], []))
+    for wide, end, last in ((True, 0.3, 0.3 + 0.7 * 0.8), (False, 1.0, 1.0)):
+        shares = []
+        with told(shares.append):
+            choose(TestHowStepsAreCounted.CURVES, plain=False, wide=wide)
+        assert shares[:6] == pytest.approx([end * number / 6 for number in range(1, 7)])
+        assert shares[-1] == pytest.approx(last)
 
 
 class TestWaysBeyondWhatWasMeasured:
