@@ -311,7 +311,7 @@ def _policies(
         return _policies_of_steps(config, found)
     if not config.policies:
         every = {label: schema.Policy(fixed=label) for label in exchanges}
-        if config.other_jobs or config.job.strategy is not None:
+        if config.other_jobs or config.job.strategy is not None or not every:
             return every
         return every | {
             _free("clairvoyant", every): schema.Policy(clairvoyant=schema.Clairvoyant(among=list(exchanges)))
