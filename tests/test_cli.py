@@ -364,6 +364,25 @@ def test_a_time_of_computing_that_is_the_models_is_told_with_its_source(small: P
     assert "Computing:" not in said.stdout
 
 
+def test_tables_over_jobs_tell_where_times_of_computing_are_from(small: Path, tmp_path: Path) -> None:
+    fields = ["job.scale=1e4", "job.model=resnet18", "job.compute.mean=null", "job.parameters=null", "job.iterations=2"]
+    told = f"Computing: {model('resnet18').told}."
+    set_ = [word for field in fields for word in ("--set", field)]
+    for command in (
+        ["compare", small, "--schemes", "topk", "--workers", "2", "--out", tmp_path / "compared", "--jobs", "1"],
+        ["sweep", small, "--param", "density=1%", "--policies", "AG", "--out", tmp_path / "swept", "--jobs", "1"],
+    ):
+        assert invoke(*command, *set_).stdout.count(told) == 1, command
+    assert json.loads((tmp_path / "compared" / "compare.json").read_text())["computing"] == model("resnet18").told
+    assert set(pd.read_csv(tmp_path / "swept" / "sweep.csv")["computing"]) == {model("resnet18").told}
+    one = simnet.predict_job(small, set=fields, policies=["AG"])
+    assert told in one.sentences()
+    assert one.figures()["notes"] == [told]
+    assert told in simnet.choose(small, param={"density": ["1%"]}, schemes=["topk"], set=fields).sentences()
+    given = simnet.predict_job(small, set=[*fields, "job.compute.mean=16 ms"], policies=["AG"])
+    assert not any(one.startswith("Computing") for one in given.sentences())
+
+
 def test_every_answer_names_device_and_barrier_and_the_interval_of_the_time_to_select(
     small: Path, tmp_path: Path
 ) -> None:

@@ -10,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import commands
+import simnet
 from gradients import KINDS, gradients_of
 from scenario_texts import SMALL
 from simnet.calibration.device import profile_yaml
@@ -452,6 +453,13 @@ def test_it_is_said_how_the_costs_of_codes_are_known(tmp_path):
     assert json.loads((tmp_path / "compare" / "compare.json").read_text())["device"]["codes"] == codes
     out = commands.did("choose", "quickstart", *sets, "--schemes", "dense,topk").stdout
     assert "codes" not in out
+    told = "Costs of kernels on mine; codes: sort as topk_layer, encode_delta measured, encode_8bit as norm and cast"
+    schemes, known = ["topk:indices=delta:values=8bit", "topk", "dense"], str(tmp_path / "mine.yaml")
+    at_a_point = simnet.choose(workers=4, parameters=4000, device=known, schemes=schemes).sentences()
+    assert sum(one.startswith(told) for one in at_a_point) == 1
+    assert not any("codes" in one for one in simnet.choose(workers=4, parameters=4000, device=known).sentences())
+    predicted = simnet.predict_job("quickstart", set=fields)
+    assert sum(one.startswith(told) for one in predicted.sentences()) == 1
     without = load("quickstart", ["exchanges={AG: {scheme: topk}}", "policies={}"]).config.exchanges
     assert "codes" not in with_codes(device, without.values(), 4)
 

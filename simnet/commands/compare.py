@@ -64,7 +64,7 @@ def compare(
     largest = scenarios[f" with {max(sources)} workers"][1]
     folder = Path("runs") / f"compare-{largest.name}" if out is None else out
     batch = runs.Batch(scenarios, folder, execution.checkpoint, seeds)
-    device = batch.built[f" with {max(sources)} workers"].job.device
+    device = comparison.told(largest, batch.built[f" with {max(sources)} workers"].job.device)
     skipped = batch.iterations // 2 if skip is None else skip
     if skipped >= batch.iterations:
         raise InputError(f"must be less than the {batch.iterations} iterations, got {skipped}", file="--skip")
@@ -90,7 +90,7 @@ def compare(
         print_wide(comparison_table(table, comparison.title(largest, device, seeds)))
         if seeds > 1:
             typer.echo(f"Intervals at {100 * paired.LEVEL:.0f} %: {paired.METHOD}.")
-        for line in held.sentences():
+        for line in comparison.sentences(largest, held):
             typer.echo(line)
         show_calls(runs.calibration_of(loaded, batch.built[key].job) for key, (_, loaded) in scenarios.items())
         typer.echo(

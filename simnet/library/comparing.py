@@ -155,6 +155,6 @@ def compare(
         for name, policy in task.run.policies.items():
             row = comparison.row(count, name, results[key, name], skipped, held.of(task.run.job, policy))
             rows.append({"seed": own} | row if seeds > 1 else row)
-    title = comparison.title(largest.loaded, job.device, seeds)
+    title = comparison.title(largest.loaded, comparison.told(largest.loaded, job.device), seeds)
     table = comparison.as_table(rows, largest.loaded)
-    return Comparison(largest.loaded.name, title, table, tuple(held.sentences()))
+    return Comparison(largest.loaded.name, title, table, tuple(comparison.sentences(largest.loaded, held)))

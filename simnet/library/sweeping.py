@@ -17,6 +17,7 @@ from simnet.base.processes import Here, Pool
 from simnet.library.asking import Fields, Share, overrides, verb, written
 from simnet.report.drawing import Plot
 from simnet.report.shown import Shown
+from simnet.studies.codes import computing_told
 from simnet.studies.sweeping import drawing, folder, work
 from simnet.studies.sweeping.grid import Column
 
@@ -82,9 +83,10 @@ class Sweep(Shown):
         return drawing.sweep_table(self.rows, self.name, self.bound, self.columns)
 
     def sentences(self) -> list[str]:
-        """Return how many rows have no result, and why the first has none."""
+        """Return how many rows have no result, and why the first has none; and where times of computing are from."""
         left = self.rows[self.rows["status"].isin(["refused", "failed"])]
-        return [] if left.empty else [f"{len(left)} without result, the first: {left['message'].iloc[0]}"]
+        why = [] if left.empty else [f"{len(left)} without result, the first: {left['message'].iloc[0]}"]
+        return [*why, *computing_told(self.rows["computing"])]
 
 
 @verb

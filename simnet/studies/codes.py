@@ -1,4 +1,4 @@
-"""How the costs of codes of indices and values are known on a device: measured there, or estimated by passes."""
+"""Where costs are from that nobody gave: of codes, measured on the device or estimated by passes, and of computing."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from simnet.report import devices
 from simnet.sparsifier_models.two_level import without_network
 
 _ENTRIES = 16
+_WORKERS = 64
 
 
 class Exchanging(Protocol):
@@ -49,10 +50,47 @@ def with_codes(device: DeviceProfile, exchanges: Iterable[Exchanging], workers: 
     return devices.condensed(device, (kernel for one in exchanges for kernel in _kernels(one, workers)))
 
 
+def costs_told(device: DeviceProfile, exchanges: Iterable[Exchanging], workers: int) -> list[str]:
+    """Return in words how costs of the codes are known that exchanges make and read; nothing where there are none.
+
+    Parameters
+    ----------
+    device, exchanges, workers
+        As of `with_codes`.
+
+    Examples
+    --------
+    >>> from simnet.costs.devices import load_device
+    >>> from simnet.policies import Candidate
+    >>> costs_told(load_device("cpu"), [Candidate("AG", "topk", {"values": "8bit"})], 2)
+    ['Costs of kernels on cpu; codes: encode_8bit as norm and cast, decode_8bit as cast.']
+    """
+    codes = devices.codes_told(with_codes(device, exchanges, workers))
+    return [f"Costs of kernels on {device.name}{codes}."] if codes else []
+
+
+def computing_told(found: Iterable[str | None]) -> list[str]:
+    """Return in words for how long workers compute, and where that is from, where it is what is known of a model.
+
+    Parameters
+    ----------
+    found : iterable of str or None
+        `simnet.scenario.Scenario.computing` of what is simulated; what several have in common is told once.
+
+    Examples
+    --------
+    >>> computing_told(["that of resnet18, 15 ms forward and backward (a paper)", None])
+    ['Computing: that of resnet18, 15 ms forward and backward (a paper).']
+    """
+    return [f"Computing: {one}." for one in dict.fromkeys(found) if one]
+
+
 def _kernels(exchange: Exchanging, workers: int) -> Iterator[DeviceOp]:
     """Yield what runs in an exchange that has codes."""
     if any(exchange.options.get(one) is not None for one in ("indices", "values")):
         options, ranks = without_network(exchange.scheme, exchange.options)
         entries = ranks * _ENTRIES
+        # Which kernels run is the same among more.
+        workers = min(workers, max(1, _WORKERS // ranks) * ranks)
         model = sparsifier_models.create(exchange.scheme, workers, entries, layers=(entries,), **options)
         yield from model.exchange(np.zeros((workers, entries), dtype=np.float32)).kernels

@@ -36,7 +36,7 @@ from simnet.report.results import prepare_folder, versions
 from simnet.report.summary import INTERVAL, learnt_by, significant
 from simnet.scenario import Scenario, load
 from simnet.scenario.source import Source
-from simnet.studies.codes import with_codes
+from simnet.studies.codes import computing_told, with_codes
 from simnet.studies.runs import mark
 from simnet.studies.variants import variants
 
@@ -230,7 +230,7 @@ def write(
     folder: str | Path,
     done: Mapping[str, Mapping[str, Any]],
     loaded: Scenario,
-    device: DeviceProfile,
+    device: devices.DeviceSummary,
     missing: Sequence[str] = (),
     held: Sequence[str] = (),
 ) -> pd.DataFrame:
@@ -247,8 +247,8 @@ def write(
         What `row` returned, by the labels of runs, at least one; with `seed` if there are several.
     loaded : Scenario
         The scenario, with the most workers.
-    device : DeviceProfile
-        What selected.
+    device : DeviceSummary
+        What selected, as of `told`.
     missing : sequence of str
         Labels of runs that are not done.
     held : sequence of str
@@ -265,7 +265,8 @@ def write(
         "scenario_sha256": hashlib.sha256(lock).hexdigest(),
         "seed": loaded.config.seed,
         **({"seeds": table["seed"].unique().tolist()} if several else {}),
-        "device": with_codes(device, loaded.config.exchanges.values(), loaded.config.workers),
+        "device": device,
+        **({} if loaded.computing is None else {"computing": loaded.computing}),
         "barrier": loaded.config.job.barrier,
         **({"memory": list(held)} if held else {}),
         "versions": versions(),
@@ -293,7 +294,20 @@ def as_table(rows: Sequence[Mapping[str, Any]], loaded: Scenario) -> pd.DataFram
     return table.assign(**_learnt(rows, loaded))
 
 
-def title(loaded: Scenario, device: DeviceProfile, seeds: int) -> str:
+def told(loaded: Scenario, device: DeviceProfile) -> devices.DeviceSummary:
+    """Return what is said of the device of a comparison, with the codes that are made and read there.
+
+    Parameters
+    ----------
+    loaded : Scenario
+        As of `write`.
+    device : DeviceProfile
+        The device.
+    """
+    return with_codes(device, loaded.config.exchanges.values(), loaded.config.workers)
+
+
+def title(loaded: Scenario, device: devices.DeviceSummary, seeds: int) -> str:
     """Return what stands above the table of a comparison with so many seeds.
 
     Parameters
@@ -303,9 +317,22 @@ def title(loaded: Scenario, device: DeviceProfile, seeds: int) -> str:
     seeds : int
         How many.
     """
-    codes = devices.codes_told(with_codes(device, loaded.config.exchanges.values(), loaded.config.workers))
-    told = f"{loaded.name}; device {device.name}{codes}; {barriers.titled([loaded.config.job.barrier])}"
-    return f"{told}; {seeds} seeds" if seeds > 1 else told
+    known = f"{device['name']}{devices.codes_told(device)}"
+    said = f"{loaded.name}; device {known}; {barriers.titled([loaded.config.job.barrier])}"
+    return f"{said}; {seeds} seeds" if seeds > 1 else said
+
+
+def sentences(loaded: Scenario, held: Held) -> list[str]:
+    """Return what is to be said below the table: what is assumed of memory, and where the time of computing is from.
+
+    Parameters
+    ----------
+    loaded : Scenario
+        As of `write`.
+    held : Held
+        What workers hold.
+    """
+    return [*held.sentences(), *computing_told([loaded.computing])]
 
 
 def over_seeds(table: pd.DataFrame) -> pd.DataFrame:

@@ -51,6 +51,7 @@ from simnet.scenario import Run, Scenario
 from simnet.studies.choosing.chances import Chances, Part, chances
 from simnet.studies.choosing.likely import messages as messages_of
 from simnet.studies.choosing.output import share
+from simnet.studies.codes import computing_told, costs_told
 from simnet.studies.iteration_errors import factor_in_job, off_of_calls, stacks
 from simnet.studies.options import of_gradients
 
@@ -87,6 +88,8 @@ class JobPrediction(Shown):
         Whether they begin an iteration together.
     strategy, steps : str, int
         By which training strategy they train, if there is one, and inner steps of an iteration.
+    notes : tuple of str
+        How costs of codes are known, and where the time of computing is from.
     iterations : DataFrame
         A row per policy and iteration: ``policy``, ``iteration``, ``exchange``, ``began_s``, and for each of `PARTS`
         the mean over workers, as ``total_s``, and its interval, as ``total_low_s`` and ``total_high_s``.
@@ -100,6 +103,7 @@ class JobPrediction(Shown):
     iterations: pd.DataFrame
     strategy: str = ""
     steps: int = 1
+    notes: tuple[str, ...] = ()
 
     def __repr__(self) -> str:
         count, iterations = (self.iterations[name].nunique() for name in ("policy", "iteration"))
@@ -149,7 +153,8 @@ class JobPrediction(Shown):
             policies[policy] |= {"chance_to_be_fastest": chance, "expected_regret": regret, "sure": sure}
         head = {"scenario": self.scenario, "workers": self.workers, "stack": self.stack, "device": self.device}
         trained = {"strategy": self.strategy, "inner_steps": self.steps} if self.strategy else {}
-        return {**head, "barrier": self.barrier, **trained, "coverage": COVERAGE, "policies": policies}
+        said_too = {"notes": list(self.notes)} if self.notes else {}
+        return {**head, "barrier": self.barrier, **trained, "coverage": COVERAGE, **said_too, "policies": policies}
 
     def likely(self) -> Chances:
         """Return how likely each policy has the fastest iterations, by what such predictions were off by.
@@ -194,6 +199,7 @@ class JobPrediction(Shown):
             f"{self.device}.",
             f"Their widths, also on {self.device}, are those of jobs of DDP over gloo on two processors, up to "
             f"100 Mbit/s, and of collectives of {' and '.join(known)} there{wider}.",
+            *self.notes,
             barriers.told(self.barrier),
             *([f"{barriers.trained(self.strategy, self.steps)} {_OF_ROUNDS}"] if self.strategy else []),
             *([_CHANCES] if self.several else []),
@@ -236,8 +242,12 @@ def predict_job(scenario: Scenario, policies: Sequence[str] | None = None) -> Jo
         found.append((_with_other_times(own) if changes else own).assign(policy=policy))
     rows = pd.concat(found, ignore_index=True)
     job = run.job
+    exchanges = {one.label: one for policy in policies for one in run.policies[policy].candidates}
+    notes = costs_told(job.device, exchanges.values(), job.source.workers)
+    notes += computing_told([scenario.computing])
     head = scenario.name, stack_name(job), job.device.name, job.source.workers, job.barrier, rows
-    return JobPrediction(*head) if job.strategy is None else JobPrediction(*head, job.strategy.name, job.strategy.steps)
+    trained = ("", 1) if job.strategy is None else (job.strategy.name, job.strategy.steps)
+    return JobPrediction(*head, *trained, tuple(notes))
 
 
 def stack_name(job: Job) -> str:

@@ -17,7 +17,6 @@ from simnet.base.processes import Here, Pool
 from simnet.calibration import CalibratedCostModel, load_cost_model
 from simnet.job.levels import nodes_of
 from simnet.policies import Candidate, density_at
-from simnet.report.devices import codes_told
 from simnet.scenario import load
 from simnet.studies import options
 from simnet.studies.choosing import holding, inputs, job_output, levels, likely, output, tensors_output, whole_job
@@ -28,7 +27,7 @@ from simnet.studies.choosing.holding import Held
 from simnet.studies.choosing.inputs import Question
 from simnet.studies.choosing.side_by_side import SideBySide, side_by_side
 from simnet.studies.choosing.tensors_output import OnTensors
-from simnet.studies.codes import with_codes
+from simnet.studies.codes import computing_told, costs_told
 from simnet.studies.variants import ALL, variants
 
 _OF_NODES = ("multi_gpu_nodes", "wan_of_clusters")
@@ -299,10 +298,8 @@ def _on_job(flags: Flags) -> OnJob:
     left = held.left(among, lambda one: one[0].label)
     found = whole_job.decide_job(run, left, effort=effort)
     density = density_at(run.job.density, run.job.iterations - 1)
-    if codes := codes_told(with_codes(run.job.device, [one for one, _ in among], run.job.source.workers)):
-        notes.append(f"Costs of kernels on {run.job.device.name}{codes}.")
-    if loaded.computing is not None:
-        notes.append(f"Computing: {loaded.computing}.")
+    notes += costs_told(run.job.device, [one for one, _ in among], run.job.source.workers)
+    notes += computing_told([loaded.computing])
     asked = job_output.Asked(loaded.name, loaded.config.seed, run.job, density, tuple(notes))
     return OnJob(asked, found, likely.over_job(found.rows, run.job, flags.error), held)
 

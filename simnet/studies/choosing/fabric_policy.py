@@ -99,7 +99,7 @@ def make(
             title=clean(question.title),
             workers=_asked(question),
             parameters=int(point.parameters),
-            device=clean(question.device),
+            device=clean(question.device.name),
             method=clean(_method(question, fabric)),
             densities=(float(point.density),),
             seed=seed,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
@@ -89,8 +89,8 @@ class Question:
         Seconds of back-propagation of an iteration; 0 if not known.
     coarse : bool
         Whether the cost model is so slow that flips are looked for in large steps.
-    device : str
-        What selects, by name.
+    device : DeviceProfile
+        What selects.
     barrier : bool, optional
         Of a scenario: whether its workers begin each iteration together.
     gradients : callable, optional
@@ -111,7 +111,7 @@ class Question:
     trajectory: Trajectory | None = None
     backward: float = 0.0
     coarse: bool = False
-    device: str = ""
+    device: DeviceProfile = field(kw_only=True)
     barrier: bool | None = None
     gradients: Callable[[], GradientSource] | None = None
     gradients_name: str = ""
@@ -208,7 +208,7 @@ def from_flags(given: Given) -> Question:
             _heeded(among),
             given.misjudged,
             backward=_backward(given),
-            device=device.name,
+            device=device,
             gradients=gradients,
             gradients_name=said,
             beside=beside_backward(_backward(given), device, rehearsals=rehearsals),
@@ -219,7 +219,7 @@ def from_flags(given: Given) -> Question:
     cost_model = by_simulation([(network, 0.0)], device, rehearsals=rehearsals)
     method = f"simulated on {given.topology or _plain(point)}{_by(network)}"
     beside = beside_backward(backward, device, [(network, 0.0)], rehearsals=rehearsals)
-    return Question(title, point, among, cost_model, method, (), backward=backward, device=device.name, beside=beside)
+    return Question(title, point, among, cost_model, method, (), backward=backward, device=device, beside=beside)
 
 
 def over_networks(given: Given) -> Question:
@@ -306,7 +306,7 @@ def from_scenario(loaded: Scenario, given: Given) -> Question:
             (),
             trajectory=seen,
             backward=backward,
-            device=device.name,
+            device=device,
             barrier=job.barrier,
             beside=beside_backward(backward, device, moments, hosts, rehearsals),
         )
@@ -322,7 +322,7 @@ def from_scenario(loaded: Scenario, given: Given) -> Question:
         given.misjudged,
         seen,
         backward,
-        device=device.name,
+        device=device,
         barrier=job.barrier,
         gradients=lambda: outer_steps.gradients(job),
         gradients_name=f"those of {loaded.name}",
@@ -359,7 +359,7 @@ def from_fabric(fabric: CalibratedCostModel, given: Given) -> Question:
         ("density",),
         backward=_backward(given),
         coarse=True,
-        device=device.name,
+        device=device,
     )
 
 

@@ -19,6 +19,7 @@ from simnet.studies.choosing.holding import HEADING, NOTHING, Held
 from simnet.studies.choosing.inputs import Question
 from simnet.studies.choosing.operating_point import OperatingPoint
 from simnet.studies.choosing.rehearsals import KEPT_EACH, kept_each, ratio, sample
+from simnet.studies.codes import costs_told
 
 HEADINGS = (
     "exchange", "time", "from", "to", "over the\nfastest", "chance to\nbe fastest", "expected\nregret",
@@ -82,7 +83,7 @@ def title(question: Question) -> str:
         links += f" a node of {point.per_node} GPUs" if point.per_node > 1 else ""
     gradient = f"{format_bytes(float(point.dense_bytes))} gradient, density {100 * float(point.density):.3g} %"
     begin = "" if question.barrier is None else f"; {barriers.weighed(question.barrier)}"
-    return f"{question.title}, {gradient}{links}; {question.method}; device {question.device}{begin}"
+    return f"{question.title}, {gradient}{links}; {question.method}; device {question.device.name}{begin}"
 
 
 def sentences(question: Question, decision: Decision, held: Held = NOTHING) -> list[str]:
@@ -144,6 +145,8 @@ def sentences(question: Question, decision: Decision, held: Held = NOTHING) -> l
     if shares:
         parts = ", ".join(f"{label} {100 * share:.0f} %" for label, share in shares.items())
         said.append(f"As the links change, fastest in this share of the moments: {parts}.")
+    exchanges = [one.candidate for one in question.among]
+    said += costs_told(question.device, exchanges, int(question.point.workers))
     return said + held.sentences()
 
 
@@ -267,7 +270,7 @@ def figures(question: Question, decision: Decision, held: Held = NOTHING) -> dic
             "latency_s": finite(float(point.latency)),
             "bandwidth_B_per_s": finite(float(point.bandwidth)),
             "gpus_per_node": point.per_node,
-            "device": question.device,
+            "device": question.device.name,
             "barrier": question.barrier,
         },
         "ranking": [
@@ -360,7 +363,7 @@ def _selection(question: Question, decision: Decision) -> str:
     """Return at which cost of selecting another exchange is the fastest, and whether the device may have that cost."""
     selecting = [row for row in decision.rows if row.select > 0]
     if not selecting:
-        return f"Selecting costs nothing on {question.device}."
+        return f"Selecting costs nothing on {question.device.name}."
     low = min(row.select_low / row.select for row in selecting)
     high = max(row.select_high / row.select for row in selecting)
     parts = []
@@ -369,7 +372,7 @@ def _selection(question: Question, decision: Decision) -> str:
         parts.append(f"{flip.label} from {flip.value:.3g} times {'up' if flip.up else 'down'}{within}")
     if not parts:
         return f"Whatever selecting costs, {decision.best.choice.label} stays fastest."
-    return f"If selecting cost other than {question.device} says, others would be faster: {', '.join(parts)}."
+    return f"If selecting cost other than {question.device.name} says, others would be faster: {', '.join(parts)}."
 
 
 def finite(value: float) -> float | None:

@@ -117,7 +117,7 @@ def make(
             workers=int(point.workers),
             parameters=int(point.parameters),
             gpus_per_node=point.per_node,
-            device=clean(question.device),
+            device=clean(question.device.name),
             method=clean(question.method),
             densities=rates,
             weights=weights,

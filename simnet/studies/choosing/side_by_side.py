@@ -35,6 +35,7 @@ from simnet.studies.choosing import likely
 from simnet.studies.choosing.chances import Chances, chances
 from simnet.studies.choosing.holding import HEADING
 from simnet.studies.choosing.output import advice, finite, share
+from simnet.studies.codes import computing_told, costs_told
 from simnet.studies.comparison import each_fixed
 from simnet.studies.options import of_gradients
 from simnet.studies.sweeping import work
@@ -124,6 +125,8 @@ class SideBySide:
         What is paid.
     refused : tuple of str
         Cells that have no result, and why.
+    notes : tuple of str
+        How costs of codes are known, and where the time of computing is from.
     """
 
     name: str
@@ -136,6 +139,7 @@ class SideBySide:
     likely: Chances
     prices: spent.Prices | None
     refused: tuple[str, ...]
+    notes: tuple[str, ...] = ()
 
     @property
     def weighed(self) -> str:
@@ -236,7 +240,7 @@ class SideBySide:
                 "What fewer or smaller exchanges cost in accuracy is not part of these times; with job.gradients.train "
                 "a model is trained, and jobs are ranked by the time to an accuracy."
             )
-        return [*said, *self.refused, memory.assumed_of(self.job)]
+        return [*said, *self.refused, *self.notes, memory.assumed_of(self.job)]
 
     def figures(self) -> dict[str, Any]:
         """Return the decision for programs; names end in units."""
@@ -374,9 +378,12 @@ def side_by_side(
     target = None if config.job.gradients.train is None else config.job.gradients.train.target
     rows, odds = _weighed(rows, error)
     names = tuple(one.name for one in planned.axes)
+    notes = costs_told(base.device, [row.candidate for row in rows], base.source.workers)
+    notes += computing_told(one.computing for one in loaded.values())
     return SideBySide(
-        planned.base.name, config.seed, base, names, wanted, target, tuple(rows), odds, prices, tuple(refused)
-    )
+        planned.base.name, config.seed, base, names, wanted, target, tuple(rows), odds, prices, tuple(refused),
+        tuple(notes),
+    )  # fmt: skip
 
 
 def _refuse_common(planned: work.Plan) -> None:

@@ -31,7 +31,7 @@ from simnet.scenario.source import Source
 from simnet.traces.source import Shared
 from simnet.traces.synthetic import SyntheticSource
 
-FORMAT = "simnet sweep cell 5"
+FORMAT = "simnet sweep cell 6"
 """What the files of cells say that they are; with other columns, or another meaning of one, they say another."""
 
 MAX_BYTES = 64 * 2**20
@@ -41,6 +41,7 @@ COLUMNS = {
     "policy": "which policy",
     "device": "what selects",
     "barrier": "whether workers begin each iteration together",
+    "computing": "for how long workers compute, and where that is from, where it is what is known of the model",
     "status": "done; ended: workers died; failed: see message; refused: the cell did not run",
     "wins": "whether it was the fastest policy that can be run, or as fast as that one",
     "iterations": "complete iterations",
@@ -145,7 +146,7 @@ def _run(loaded: Scenario, expected: str, report: Report) -> bytes:
     results = {name: results[name] for name in built.policies if name in results}
     trained = loaded.config.job.gradients.train
     target = None if trained is None else trained.target
-    return _encoded(expected, loaded, rows(built, results, failed, target, loaded.prices))
+    return _encoded(expected, loaded, rows(built, results, failed, target, loaded.prices, loaded.computing))
 
 
 def _with_shared_gradients(built: Run) -> Run:
@@ -166,6 +167,7 @@ def rows(
     failed: Mapping[str, str],
     target: float | None = None,
     prices: spent.Prices | None = None,
+    computing: str | None = None,
 ) -> list[dict[str, Any]]:
     """Return a row for each policy; see `COLUMNS`. What there is not is None.
 
@@ -182,6 +184,8 @@ def rows(
         omitted.
     prices : Prices, optional
         What is paid.
+    computing : str, optional
+        As of `simnet.scenario.Scenario.computing`.
     """
     summary: Summary | None = None
     if results:
@@ -205,6 +209,7 @@ def rows(
             "policy": name,
             "device": built.job.device.name,
             "barrier": built.job.barrier,
+            "computing": computing,
             "status": "failed",
             "wins": False,
             "message": failed.get(name, ""),
