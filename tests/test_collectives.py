@@ -466,6 +466,15 @@ class TestRelabelling:
             expected = collectives.broadcast_tree(P, 10, arity=2, segments=2).embed(turned, P)
             assert collectives.broadcast_tree(P, 10, root, arity=2, segments=2) == expected
 
+    def test_rounds_of_a_step_move_the_same_chunks_unless_told(self):
+        sizes, step = np.arange(1.0, 4.0), Step([0], [1])
+        assert [one.tolist() for one in (step.first, step.count, step.reduce)] == [[0], [1], [False]]
+        assert (step.times, step.stride, step.phase) == (1, 0, "")
+        for stride, moved in ((None, [2.0] * 4), (1, [2.0, 3.0, 1.0, 2.0]), (-1, [2.0, 1.0, 3.0, 2.0])):
+            options = {} if stride is None else {"stride": stride}
+            program = Program(2, 3, [Step([0], [1], first=1, times=4, **options)])
+            assert [float(one.nbytes[0]) for one in program.schedule(sizes).rounds] == moved
+
     def test_step_between_other_ranks(self):
         step = Step([0, 1], [1, 0], [4, 5], [1, 2], reduce=[True, False], times=3, stride=-1, phase="x")
         moved = step.between(np.array([7, 3]))
@@ -541,6 +550,10 @@ class TestRefusals:
         with pytest.raises(ValueError, match=message):
             one.function(n_ranks, nbytes, **dict.fromkeys(one.needs, 2))
 
+    def test_numbers_of_ranks_are_told_apart(self):
+        assert [P for P in range(-2, 70) if registry.POWERS_OF_TWO.among(P)] == [1, 2, 4, 8, 16, 32, 64]
+        assert [P for P in range(-2, 4) if registry.ANY.among(P)] == [1, 2, 3]
+
     @pytest.mark.parametrize("one", registry.built_in(), ids=lambda one: one.name)
     def test_what_is_said_of_its_ranks_is_what_it_runs_on(self, one):
         for n_ranks in range(0, 18):
@@ -571,6 +584,12 @@ class TestRefusals:
                 sizes[place] = wrong
                 with pytest.raises(ValueError, match="bytes must be finite and >= 0"):
                     collectives.alltoallv_pairwise(sizes)
+
+    @each("gamma", [-1.0, -0.5, -1e-12, np.nan, np.inf])
+    def test_gamma_is_named(self, gamma):
+        for reducing in (collectives.allreduce_ring, collectives.reduce_binomial):
+            with pytest.raises(ValueError, match=f"gamma must be finite and >= 0, got {gamma}"):
+                reducing(4, 1, gamma=gamma)
 
     def test_segments_are_one_at_least(self):
         with pytest.raises(ValueError, match="segments must be a whole number >= 1, got 0"):
