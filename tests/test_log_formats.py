@@ -83,6 +83,19 @@ class TestNcclNumbers:
         found = read(put(tmp_path, first + second)).rows["collective"].tolist()
         assert found == ["all_reduce"] * (len(found) // 2) + ["reduce_scatter"] * (len(found) // 2)
 
+    def test_rates_that_may_differ_by_two_may_be_of_any_number_of_ranks(self, tmp_path):
+        # Twice the algorithm bandwidth is reached by infinitely many ranks: (20 + 0.5) / (10.3 - 0.05) is 2.
+        row = "  1030000  257500  float  sum  -1  100.0  10.3  20  0\n"
+        (found,) = read(put(tmp_path, row), facts={"collective": "all_reduce"}).rows.to_dict("records")
+        assert pd.isna(found["ranks"])
+
+    def test_rows_that_differ_in_root_or_operation_tell_no_collective(self, tmp_path):
+        rows = [f"  1024  256  float  {op}  {root}  10.0  0.10  0.10  0\n" for op, root in (("none", 0), ("sum", 0))]
+        for one, name in zip(rows, ("broadcast", "reduce"), strict=True):
+            assert set(read(put(tmp_path, one * 2)).rows["collective"]) == {name}
+        with pytest.raises(InputError, match="does not say which collective this is"):
+            read(put(tmp_path, "".join(rows)))
+
     def test_rows_of_unknown_types_have_numbers_alone(self):
         assert isinstance(parse_row("1024 256 fp4 sum -1 1.0 2.0 3.0 0"), Cells)
         assert parse_row("1024 256 tea with 4 lumps of sugar") is None

@@ -10,7 +10,7 @@ from simnet.calibration.readers import read_tidy, tables, write_tidy
 from simnet.calibration.readers.conventions import collective
 from simnet.calibration.readers.nccl_text import ELEMENT_BYTES
 from simnet.calibration.readers.shaped import read_shaped
-from simnet.calibration.readers.tables import Collector, Printed, Problem, printed, table, whole
+from simnet.calibration.readers.tables import Collector, Printed, Problem, inconsistency, printed, table, whole
 from simnet.calibration.readers.wide import read_wide
 from simnet.calibration.summary import problem_lines, rows_of
 from simnet.calibration.topology_links import placed
@@ -281,3 +281,11 @@ def test_numbers_are_read_with_how_far_they_may_be_off():
     assert [Printed(1.0, 0.1).may_be_within(*one) for one in ((1.09, 2), (1.11, 2), (0, 0.91), (0, 0.89))] == [
         True, False, True, False,
     ]  # fmt: skip
+
+
+def test_no_ranks_are_as_good_as_unknown_ones():
+    row = {"collective": "all_gather", "nbytes": 1000, "size_convention": "per_rank"}
+    printed_ones = printed("100", -6), printed("50.0", 9), printed("40.0", 9)
+    for ranks in (None, 0, -1):
+        assert inconsistency(row | {"ranks": ranks}, *printed_ones) is None
+    assert "algorithm bandwidth is 50 GB/s" in inconsistency(row | {"ranks": 1}, *printed_ones)
