@@ -146,20 +146,46 @@ class Event:
         return 1e3 * (end.at - self.at)
 
 
-def test_profile_of_cupy(tmp_path):
+def cupy_on_the_processor():
+    """Return what kernels take of CuPy, by numpy; 400 MB of 1 GB are free."""
     runtime = SimpleNamespace(
         getDeviceProperties=lambda number: {"name": b"A GPU"}, runtimeGetVersion=lambda: 12040,
-        memGetInfo=lambda: (10**9, 10**9),
+        memGetInfo=lambda: (4 * 10**8, 10**9),
     )  # fmt: skip
     cuda = SimpleNamespace(Event=Event, get_elapsed_time=Event.elapsed_time, runtime=runtime)
     names = (
         "asarray", "sort", "argpartition", "abs", "zeros_like", "empty_like", "empty", "resize", "flatnonzero",
         "count_nonzero", "linalg", "add", "copyto",
     )  # fmt: skip
-    cupy = SimpleNamespace(cuda=cuda, __version__="13", asnumpy=np.array, **{name: getattr(np, name) for name in names})
-    profile = profile_of(cupy_kernels(cupy), "gpu", 0.1, 100_000, 0.002)
+    return SimpleNamespace(cuda=cuda, __version__="13", asnumpy=np.array, **{name: getattr(np, name) for name in names})
+
+
+def test_profile_of_cupy(tmp_path):
+    profile = profile_of(cupy_kernels(cupy_on_the_processor()), "gpu", 0.1, 100_000, 0.002)
     assert profile.device == "A GPU, CuPy 13, CUDA 12.4, timed by events"
     checked(profile, tmp_path, {*METHODS, "copy"})
+
+
+def test_what_kernels_of_cupy_do():
+    kernels = cupy_kernels(cupy_on_the_processor())
+    assert (kernels.memory, kernels.on_host) == (4e8, False)
+    calls = kernels.make(1000, 0.03)
+    entries = {name: count for name, (count, _) in calls.items()}
+    whole = dict.fromkeys(("topk", "scan", "count", "norm", "cast", "sum", "copy"), 1000)
+    few = dict.fromkeys(("gather", "scatter", "pack", "copy_out", "copy_in"), 30)
+    assert entries == whole | few | {"topk_segments": 16 * 62}
+    chosen = np.sort(calls["topk"][1]())
+    sent = calls["gather"][1]()
+    assert chosen.tolist() == calls["scan"][1]().tolist()
+    assert (chosen.size, calls["count"][1](), sent.size) == (30, 30, 30)
+    # Two of the 62 entries of each segment.
+    assert calls["topk_segments"][1]().shape == (16, 2)
+    assert calls["copy_out"][1]().tolist() == calls["copy_in"][1]().tolist() == sent.tolist()
+    for name in ("scatter", "cast", "sum", "pack", "copy"):
+        calls[name][1]()
+    assert set(kernels.sources) == set(entries)
+    least = kernels.make(10, 0.001)
+    assert (least["gather"][0], least["topk_segments"][0]) == (1, 16)
 
 
 @pytest.mark.extras

@@ -8,7 +8,7 @@ import pytest
 
 from benchmark_logs import put
 from simnet.base.errors import InputError
-from simnet.calibration.readers import kineto, nccl_json, read
+from simnet.calibration.readers import jobs, kineto, nccl_json, read
 
 
 def known(row, *names):
@@ -112,8 +112,17 @@ class TestNccl:
             monkeypatch.undo()
 
     @pytest.mark.parametrize(
-        ("version", "said"), [(True, "True"), (0, "0"), (4, "4"), ([], "a list"), ({}, "an object"), (None, "nothing")]
-    )
+        ("version", "said"),
+        [
+            (True, "True"),
+            (0, "0"),
+            (4, "4"),
+            ([], "a list"),
+            ({}, "an object"),
+            (None, "nothing"),
+            (int("7" * 41), "7" * 40 + "$"),
+        ],
+    )  # fmt: skip
     def test_versions_are_whole_numbers_up_to_three(self, tmp_path, version, said):
         with pytest.raises(InputError, match=rf"version: must be a whole number in 1\.\.3, got {said}"):
             read(put(tmp_path, json.dumps({"results": [], "version": version}), "a.json"), kind="nccl-json")
@@ -196,3 +205,11 @@ class TestKineto:
         assert (name, len(number)) == ("0 dp", 8)
         assert number != kineto._group({"Process Group Ranks": "[0, 2]"}).strip()
         assert kineto._group({"Process Group Name": "0"}) == "0"
+
+
+def test_whole_numbers_of_traces_go_to_two_to_the_62():
+    assert [jobs.positive(one) for one in (0, 2**62, 2**62 + 1, -1, float(2**62), 1e300, "0", "9" * 18, "9" * 19)] == [
+        0, 2**62, None, None, 2**62, None, 0, int("9" * 18), None,
+    ]  # fmt: skip
+    assert [jobs.count(one) for one in (1, 10**7, 10**7 + 1, 0)] == [1, 10**7, None, None]
+    assert [len(jobs.short("x" * many)) for many in (120, 121)] == [120, 120]

@@ -94,3 +94,12 @@ def test_an_algorithm_that_is_named_is_taken_at_its_word():
     plain, named = (platform("leonardo-booster", **HOST | {"library": name}) for name in ("mpi", "openmpi"))
     asked = Setting("all_gather", 512, 512, "ring_ompi")
     assert (times(plain, asked, SIZES) == times(named, asked, SIZES)).all()
+
+
+def test_tables_change_at_powers_of_two_alone():
+    for table in OPEN_MPI.values():
+        assert min(table) == 2
+        for ranks, row in table.items():
+            sizes = [int(word) for word in row.split()[1::2]]
+            assert sizes == sorted(set(sizes))
+            assert all(number > 0 and number & (number - 1) == 0 for number in (ranks, *sizes))
