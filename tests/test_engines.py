@@ -3,6 +3,7 @@
 import re
 import subprocess
 import sys
+from itertools import pairwise
 from types import SimpleNamespace
 from unittest.mock import Mock
 
@@ -419,6 +420,32 @@ def test_messages_without_bytes_pass_those_that_are_under_way_on_their_connectio
     # Bytes leave their host in 10 s, and come through the slower link in 100 s, where only bytes wait for bytes.
     assert messages.sent.tolist() == [0.0] * pairs + [10.0] * pairs
     assert messages.arrived.tolist() == [101.0] * pairs + np.where(src == 3, 106.0, 11.0).tolist()
+
+
+@pytest.mark.parametrize("engine", ["fluid", "vectorised"])
+def test_messages_on_short_routes_meet_nobody_beside_longer_ones(engine):
+    graph, pairs = nx.DiGraph(), 9
+    paths = [[0, "switch", pairs], *([src, src + pairs] for src in range(1, pairs))]
+    for path in paths:
+        for link in pairwise([*path, *path[-2::-1]]):
+            graph.add_edge(*link, latency=0.0, bandwidth=1.0)
+    src = np.arange(pairs)
+    long = np.where(src == pairs - 1, 100.0, 1.0)
+    rounds = [Round(src, src + pairs, long), Round(src, src + pairs, 1.0)]
+    timing = Network(graph, engine=engine).time(Schedule(2 * pairs, rounds))
+    assert timing.rank_finish.tolist() == [*long + 1] * 2
+
+
+@pytest.mark.parametrize("engine", ["fluid", "vectorised"])
+def test_a_rank_is_done_when_all_that_it_sends_in_a_round_has_left_though_it_never_meets(engine):
+    graph = nx.DiGraph()
+    graph.add_edge(0, "switch", latency=0.0, bandwidth=1.0)
+    for host, latency in ((1, 0.0), (2, 100.0)):
+        graph.add_edge("switch", host, latency=latency, bandwidth=1.0)
+        graph.add_edge(host, "switch", latency=0.0, bandwidth=1.0)
+    timing = Network(graph, engine=engine).time(Schedule(3, [Round([0, 0], [1, 2], 10.0)]))
+    # The second is on the link long after the first, but leaves its host behind it.
+    assert timing.rank_finish.tolist() == [20.0, 10.0, 110.0]
 
 
 @pytest.mark.parametrize("held", [1, 400])

@@ -2,6 +2,7 @@
 
 import math
 
+import networkx as nx
 import numpy as np
 import pytest
 import simpy
@@ -139,6 +140,20 @@ def test_each_of_several_background_flows_comes_and_goes_at_its_own_times():
     for background in ([first, second], [second, first]):
         # 40 bytes alone, and 20 at half rate beside each of the two, one after the other; then 20 alone.
         assert Network(graph, background=background).time(message).finish == pytest.approx(14.0)
+
+
+@pytest.mark.parametrize("slow", ["left", "right"])
+def test_adaptive_routes_are_those_whose_most_loaded_link_is_the_least_loaded(slow):
+    graph = nx.Graph()
+    for ends in ((0, "in"), (1, "in"), ("out", 2), ("out", 3)):
+        graph.add_edge(*ends, latency=0.0, bandwidth=10.0)
+    for middle in ("left", "right"):
+        for end in ("in", "out"):
+            graph.add_edge(end, middle, latency=0.0, bandwidth=1.0 if middle == slow else 10.0)
+    network = Network(graph.to_directed(), routing="adaptive")
+    assert network.time(Schedule(4, [Round([0], [2], 100)])).finish == pytest.approx(10.0)
+    # Two have 5 B/s each on the faster one, five times as much as one alone on the other.
+    assert network.time(Schedule(4, [Round([0, 1], [2, 3], 100)])).finish == pytest.approx(20.0)
 
 
 # A SimPy citizen

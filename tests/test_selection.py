@@ -161,6 +161,23 @@ def test_what_is_left_is_summed_while_entries_are_taken(path, kind, n, share, se
     assert (found.tobytes(), also.tobytes()) == (mean.tobytes(), sent.tobytes())
 
 
+@pytest.mark.parametrize("path", PATHS)
+def test_what_receivers_do_not_read_is_left_and_summed(path):
+    rows = 10 * values_of("normal", 20_000, 0).reshape(2, 10_000)
+    indices = np.arange(0, 10_000, 3)
+    read = np.floor(rows[:, indices])
+    rest = rows.copy()
+    rest[:, indices] -= read
+    with on(path):
+        for left in (None, np.zeros(2)):
+            after = rows.copy()
+            mean, sent = take_mean(after, indices, None, left, np.floor)
+            assert after.tolist() == rest.tolist()
+            assert mean[indices].tolist() == ((read[0] + read[1]) / 2).tolist()
+            assert sent.tolist() == squared_norms(read).tolist()
+            assert left is None or left.tolist() == squared_norms(rest).tolist()
+
+
 @pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf])
 @pytest.mark.parametrize("place", [0, 8191, 8192, 19_999])
 def test_the_sum_of_squares_of_what_is_not_finite_is_not_finite(bad, place):
@@ -402,6 +419,10 @@ def test_nan_does_no_harm(path):
         assert top_k(values, values.size).size == values.size
         assert not np.isin([3, 64, 4999], above(values, 0)).any()
         assert count_above(values, np.inf, strict=False) == 0
+        # Nothing exceeds what is no number, or is as large.
+        values[5] = np.inf
+        for strict in (True, False):
+            assert count_above(values, np.nan, strict=strict) == above(values, np.nan, strict=strict).size == 0
 
 
 def test_what_is_returned_holds_little_more_memory_than_it_needs():

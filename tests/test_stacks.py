@@ -64,6 +64,15 @@ def test_unless_a_stack_says_so_its_messages_and_words_have_no_bytes_beside_and_
     assert times.finish == pytest.approx(1000.0 + latencies, rel=1e-12)
 
 
+@pytest.mark.parametrize("up", [0.0, 5.0])
+def test_messages_wait_for_their_own_link_until_it_comes_up(up):
+    own = Weather(steps([0.0, up], [0.0, 10.0]) if up else steps([0.0], [10.0]))
+    network = Network(topologies.star(2, 1.0, 10.0), {(0, "switch"): own}, stack=Stack("taken", "queue"))
+    schedule = Schedule(2, [Round([0, 0], [1, 1], [100.0, 50.0])])
+    # One leaves after the other, and both are through a latency later.
+    assert network.time(schedule).finish == pytest.approx(up + 16.0)
+
+
 def test_named_stacks_have_the_sizes_of_their_libraries():
     """What is eager at Open MPI by default, a receiver's credit of NCCL, and what is acknowledged at once."""
     kibi = 1024
