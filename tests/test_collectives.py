@@ -550,6 +550,13 @@ class TestRefusals:
         with pytest.raises(ValueError, match=message):
             one.function(n_ranks, nbytes, **dict.fromkeys(one.needs, 2))
 
+    def test_an_entry_claims_nothing_that_it_is_not_given(self):
+        entry = registry.entry_of(registry.collective("reduce", "mine")(lambda n_ranks, nbytes: Schedule(n_ranks)))
+        assert entry is not None
+        assert (entry.program, entry.varying, entry.cost, entry.nccl, entry.mpi) == (None, None, None, "", ())
+        assert (entry.ranks, entry.exact, entry.calibrated) == (registry.ANY, registry.ANY, False)
+        assert (entry.offered, entry.knows_nodes, entry.options, entry.needs) == ("always", False, {}, [])
+
     def test_numbers_of_ranks_are_told_apart(self):
         assert [P for P in range(-2, 70) if registry.POWERS_OF_TWO.among(P)] == [1, 2, 4, 8, 16, 32, 64]
         assert [P for P in range(-2, 4) if registry.ANY.among(P)] == [1, 2, 3]
