@@ -70,6 +70,15 @@ class TestPaper:
         expected = sum(first(children) for children in range(1, levels + 1))
         nodes = costs.Nodes(1, 0.0, near)
         assert costs.broadcast(0.0, 1.0, 1.0, 2**levels, nodes) == pytest.approx(expected, rel=1e-12)
+        # Inside nodes as on a tree of their own.
+        inside = [costs.broadcast(0.0, 1.0, 1.0, g * 2**levels, costs.Nodes(g, 0.0, near)) for g in (1, 2, 8)]
+        assert inside == pytest.approx([expected, expected + near, expected + 3 * near], rel=1e-12)
+        if levels > 2:
+            # Of one node more than fill a level, the first subtree is short, and the second, which waits, is deeper.
+            second = min(first(levels) + (levels - 1) * near, levels)
+            expected = second + sum(first(children) for children in range(1, levels - 1))
+            found = costs.broadcast(0.0, 1.0, 1.0, 2 ** (levels - 1) + 1, nodes)
+            assert found == pytest.approx(expected, rel=1e-12)
 
     def test_rounds_are_counted_where_log_is_no_whole_number(self):
         assert costs.broadcast(1.0, 0.0, 0.0, 6) == 2
@@ -179,6 +188,14 @@ def test_thc_pads_the_last_chunk_to_a_power_of_two():
         assert moved(n, 4) == 3 * (padded / 2 + padded * 7 / 8)
     assert moved(1024, 2) == 512 + 1024 * 6 / 8
     assert costs.thc(1.0, 0.0, 4096.0, 8) == 3 + 2
+
+
+def test_two_hops_take_four_bits_of_each_entry_if_nothing_else_is_given():
+    L, N, M = 4, 8, 4096.0
+    expected = costs.two_hop_reduce(1.0, 0.5, M, N, L, first=M / 8, second=M / 8 / L, calls=2)
+    assert costs.two_hop_reduce(1.0, 0.5, M, N, L) == expected
+    # Two calls to three of the node and to the other node; of 512 bytes three quarters leave, of 128 a half.
+    assert expected == 2 * (3 + 1) + (384 + 64) * 0.5
 
 
 class TestChoice:
@@ -698,3 +715,5 @@ class TestEvery:
     def test_teams_of_recursive_exchange_are_powers_of_two(self):
         with pytest.raises(ValueError, match="d must be a power of two, got 3"):
             costs.spardl_rsag(1.0, 1.0, 4000.0, 0.1, 6, [1, 3])
+        with pytest.raises(ValueError, match="d must be a power of two, got 3"):
+            costs.spardl_rsag(1.0, 1.0, 4000.0, 0.1, 12, [2, 4, 3, 6])
