@@ -1,6 +1,7 @@
 """Software of calls on links made up: which share of their bytes is sent, and for how long ranks work before rounds."""
 
 import math
+from typing import get_args
 
 import numpy as np
 import pytest
@@ -11,6 +12,7 @@ from simnet.calibration import CalibratedSoftware, Setting, measured
 from simnet.calibration.cost_model import CalibratedCostModel
 from simnet.calibration.curve_models import CurveModel
 from simnet.calibration.jitter import FittedJitter, messages_of, typical
+from simnet.calibration.predictor import Basis
 from simnet.calibration.software import eager_measured
 from simnet.collectives import registry
 from simnet.network import Network
@@ -28,7 +30,7 @@ def curve(latency, per_byte=0.0, ranks=8, name="all_reduce", smallest=2.0**10):
 
 
 def software(*curves, hosts=8, latency=LATENCY, stack="", jitter=None):
-    known = CalibratedCostModel(predictor(*curves), dict.fromkeys(("sizes", "ranks"), [(0.1, 0.1)] * 4), {}, {})
+    known = CalibratedCostModel(predictor(*curves), dict.fromkeys(get_args(Basis), [(0.1, 0.1)] * 4), {}, {})
     known.network, known.stack, known.jitter = {"star": {}}, stack, jitter
     return CalibratedSoftware(known, topologies.star(hosts, latency, BANDWIDTH), jitter=jitter is not None)
 
@@ -102,6 +104,49 @@ def test_messages_of_another_algorithm_stand_for_a_call_that_takes_fewer_latenci
     # Each rank still gets what the other seven have.
     assert sum(one.nbytes.max() for one in found.rounds) == pytest.approx(7e3)
     assert sum(before(found)) == pytest.approx(LATENCY - 7e3 / BANDWIDTH)
+
+
+def test_extra_latencies_are_those_of_the_messages_that_stand_for_a_call():
+    jitter = FittedJitter(1e-6, 0.5, 10, 100)
+    ring = collectives.allgather_ring(8, 1e3)
+    found = software(curve(4 * LATENCY, name="all_gather"), jitter=jitter)(ring, HOSTS)
+    late = typical(jitter, found)
+    assert late > 1e-6
+    assert len(found.rounds) == 3
+    assert sum(before(found)) == pytest.approx(LATENCY - 7e3 / BANDWIDTH - late)
+
+
+def test_messages_that_stand_for_a_call_are_between_its_own_ranks():
+    part = collectives.allgather_ring(4, 1e3).embed([1, 3, 5, 7], 8)
+    found = software(curve(2.5 * LATENCY, name="all_gather", ranks=4))(part, HOSTS)
+    assert len(found.rounds) == 2
+    assert {rank for one in found.rounds for rank in (*one.src.tolist(), *one.dst.tolist())} == {1, 3, 5, 7}
+    works = [np.flatnonzero(np.broadcast_to(one.compute, 8)).tolist() for one in found.rounds]
+    assert works == [[1, 3, 5, 7]] * 2
+
+
+def test_messages_of_no_call_have_what_a_send_receive_takes_beside_links_and_extra_latencies():
+    jitter = FittedJitter(1e-6, 0.5, 10, 100)
+    message = Schedule(8, [Round([2], [3], 1e4)])
+    for given, late in ((None, 0.0), (jitter, typical(jitter, message))):
+        (one,) = software(curve(1e-3, name="sendrecv", ranks=2), jitter=given)(message, HOSTS).rounds
+        wanted = np.zeros(8)
+        wanted[[2, 3]] = 1e-3 - LATENCY - 1e4 / BANDWIDTH - late
+        assert one.compute == pytest.approx(wanted)
+        assert one.nbytes.tolist() == [1e4]
+
+
+def test_what_is_known_of_calls_and_of_messages_of_none():
+    both = Schedule(8, [Round([0, 1], [2, 3], [7.0, 9.0]), Round((), (), ())]).concat(RING)
+    model = software(curve(1e-3), curve(2e-3, name="sendrecv", ranks=4)).model
+    for network, nodes in (({"star": {}}, (0, 0)), ({"multi_gpu_nodes": {"gpus_per_node": 4}}, (1, 2))):
+        model.network = network
+        message, call = CalibratedSoftware(model, topologies.star(8, LATENCY, BANDWIDTH)).known(both, HOSTS)
+        assert message[:5] == ("sendrecv", "", 4, nodes[0], 9.0)
+        assert call[:5] == ("all_reduce", "ring", 8, nodes[1], pytest.approx(SIZE))
+        assert call.prediction.seconds == pytest.approx(1e-3, rel=0.5)
+    unknown = software(curve(1e-3, name="broadcast")).known(both, HOSTS)
+    assert [one.prediction for one in unknown] == [None, None]
 
 
 class TestLinksThatAreDrawnDown:
