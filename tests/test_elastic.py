@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from commands import did, refused
-from jobs import BANDWIDTH, DENSE, LATENCY, Source, job_on, star
+from jobs import BANDWIDTH, DENSE, LATENCY, SPLIT, Source, check_spans, job_on, star
 from simnet.base.errors import InputError, SimnetError
 from simnet.costs import ring_allreduce
 from simnet.job import Checkpoint, Compute, run_policy
@@ -157,13 +157,18 @@ def test_an_exchange_waits_until_the_deadline_for_who_is_slow():
     assert waited.iterations["iteration_s"].to_numpy() == pytest.approx(3 * COMPUTE + ring_seconds(4), rel=1e-9)
     found = ran(job(compute=slow, deadline=0.005))
     assert crews(found)[0] == {0, 1, 3}
-    seconds = found.iterations["iteration_s"].to_numpy()
-    assert seconds[0] == pytest.approx(COMPUTE + ring_seconds(3), rel=1e-9)
-    # It comes back with the first iteration that begins once it is done, and the others wait for it no longer.
-    begins = found.iterations["start_s"].to_numpy()
-    assert begins[1] < 3 * COMPUTE <= begins[2] + 1e-3
-    assert seconds == pytest.approx(COMPUTE + ring_seconds(3), rel=1e-9)
+    begins, seconds = (found.iterations[name].to_numpy() for name in ("start_s", "iteration_s"))
+    # Nobody knows who is late before the deadline, so that the others wait until then; for who computes still, they do
+    # not. It comes back, to be late again, with the first iteration that begins once it has the parameters as well.
+    back = next(number for number, begin in enumerate(begins) if begin >= 3 * COMPUTE + MODEL)
+    assert begins[1] < 3 * COMPUTE
+    assert 1 < back < 6
+    waits = [0.005 * (number in (0, back)) for number in range(back + 1)]
+    assert found.iterations["wait_s"].to_numpy()[: back + 1] == pytest.approx(waits, abs=1e-12)
+    assert found.iterations[SPLIT].sum(axis=1).to_numpy() == pytest.approx(seconds, rel=1e-12)
+    assert seconds[: back + 1] - waits == pytest.approx(COMPUTE + ring_seconds(3), rel=1e-9)
     assert all(crew == {0, 1, 3} for crew in crews(found))
+    check_spans(run_policy(job(compute=slow, deadline=0.005), "p", Fixed(DENSE), timeline=6))
     generous = ran(job(compute=slow, deadline=2.5 * COMPUTE))
     assert generous.iterations["iteration_s"].to_numpy() == pytest.approx(waited.iterations["iteration_s"].to_numpy())
 
@@ -227,7 +232,7 @@ def test_who_is_late_has_to_compute_its_part_though_all_others_leave(notice, bac
             found[2] *= 1.0 if iteration else 10.0
             return found
 
-    leaves = COMPUTE + (1e-4 if notice else ring_seconds(3) + 1e-4)
+    leaves = COMPUTE + (1e-4 if notice else 0.005 + ring_seconds(3) + 1e-4)
     away = [Absence(one, leaves, back if one else math.inf, notice) for one in (0, 1, 3)]
     found = ran(job(compute=First(COMPUTE), deadline=0.005, absences=away, patience=0.02, iterations=12))
     assert crews(found)[0] == {0, 1, 3}

@@ -5,8 +5,9 @@ begins while it is away. One that leaves without notice stops at its moment, as 
 find it missing after the patience of the job, and repeat the exchange without it. Either comes back with the first
 iteration that begins once it has the parameters from another worker, which the others do not wait for.
 
-With a deadline, those that have not computed their part so long after the first are not waited for. The others exchange
-without them; they come back in the same way once they have computed.
+With a deadline, those that have not computed their part so long after the first are not waited for. The others wait
+until then, as nobody knows who is late, and exchange without them; these come back in the same way once they have
+computed.
 """
 
 from __future__ import annotations

@@ -87,6 +87,8 @@ class Situation(NamedTuple):
         Name of the random stream of the jitter.
     late : ndarray of int
         Further workers, who compute as well and come too late for the exchange.
+    waits : float
+        For how long after the first of them workers wait for those that are late [s].
     failures : mapping of int to float, optional
         Workers that stop without notice, and when [s], in place of the job's.
     """
@@ -102,6 +104,7 @@ class Situation(NamedTuple):
     messages: bool
     stream: tuple[str | int, ...]
     late: NDArray[np.intp] = NOBODY
+    waits: float = 0.0
     failures: Mapping[int, float] | None = None
 
 
@@ -124,6 +127,8 @@ class TimedExchange(NamedTuple):
         When the iteration had begun [s].
     spans : sequence of Span
         What workers did, where that is asked for and not told by messages.
+    held : ndarray, shape (P',), or float
+        Seconds for which each waited for those that are late, with all computed.
     """
 
     candidate: Candidate
@@ -133,6 +138,7 @@ class TimedExchange(NamedTuple):
     result: TimingResult
     begun: float
     spans: Sequence[Span] = ()
+    held: Floats | float = 0.0
 
     @property
     def lasts(self) -> float:

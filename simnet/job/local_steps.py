@@ -21,6 +21,7 @@ from simnet.job.checkpoint import State
 from simnet.job.exchange import Situation, Timed, TimedExchange, check_feedback, of_hook, sooner, timed
 from simnet.job.job import Job
 from simnet.job.streams import Sent
+from simnet.network import Timing
 from simnet.policies import Candidate, Decision, density_at
 from simnet.schedule import Schedule
 from simnet.sparsifier_models import Exchange
@@ -211,18 +212,24 @@ class StrategySet:
             self._before = None
         left = self._left(where)
         sent = [
-            Sent(sync.schedule, self._kernels(sync), where.complete - left[done], dense=_is_dense(sync))
+            Sent(sync.schedule, self._kernels(sync), _ready(where, left[done]), dense=_is_dense(sync))
             for sync, done in begun
         ]
         if not sent or (sent[-1].ready < where.complete).any():
             # The iteration ends when all is computed.
-            sent.append(Sent(Schedule(workers), (), where.complete, dense=False))
+            computed = np.maximum(where.complete, sent[-1].ready) if sent else where.complete
+            sent.append(Sent(Schedule(workers), (), computed, dense=False))
         exchanges = [sync.exchange or _told(sync.schedule) for sync, _ in begun]
         if not begun:
             exchanges.append(_told(Schedule(workers)))
         elif len(sent) > len(begun):
             exchanges.append(_told(Schedule(workers), norm=0.0))
-        return (yield from timed(self._job, candidate, exchanges, sent, where))
+        step = yield from timed(self._job, candidate, exchanges, sent, where)
+        if not where.waits:
+            return step
+        held = sent[-1].ready - where.complete
+        idle = held if isinstance(step.result, Timing) else np.zeros_like(held)
+        return step._replace(select=step.select - idle, held=held)
 
     def _kernels(self, sync: Sync) -> Sequence[DeviceOp]:
         """Return what workers run beside an exchange; of gradients also what a hook of DDP does, which it is told."""
@@ -364,6 +371,12 @@ class _Scored(WithoutLearning):
         if iteration is None or (iteration + 1) % self._source.evaluate:
             return Score(math.nan, math.nan)
         return self._source.score(self._strategy.global_parameters)
+
+
+def _ready(where: Situation, left: Floats) -> Floats:
+    """Return when each worker enters an exchange after which it has so much to compute: nobody knows who is late."""
+    computed: Floats = where.complete - left
+    return np.maximum(computed, computed.min() + where.waits) if where.late.size else computed
 
 
 def _is_dense(sync: Sync) -> bool:

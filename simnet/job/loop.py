@@ -209,11 +209,11 @@ def iterate(
         kept = trains and number < timeline
         state = IterationState(active, begins, probing, compute, [], probes)
         complete, behind = begins + probing + compute, compute
-        late, failures, again = NOBODY, None, False
+        late, failures, again, waits = NOBODY, None, False, 0.0
         if elastic is not None:
             failures = elastic.leaves(active, now)
             if job.deadline is not None and (missed := complete > complete.min() + job.deadline).any():
-                late, done = active[missed], now + complete[missed]
+                late, done, waits = active[missed], now + complete[missed], job.deadline
                 state, active = state.without(missed), active[~missed]
                 named_so = (*stream, "late", number)
                 source = int(active[0])
@@ -235,6 +235,7 @@ def iterate(
                 messages=kept,
                 stream=(*stream, *named),
                 late=late,
+                waits=waits,
                 failures=failures,
             )
             if len(decision.shortlist) > 1 and not may_try:
@@ -242,7 +243,11 @@ def iterate(
             with _told(record, number):
                 step = yield from models.step(where, decision.shortlist) if trains else models.explore(where, decision)
             state = state._replace(compute=state.compute + step.slowed)
-            state.selections.append((complete + step.slowed, step.select))
+            entered = complete + step.slowed
+            if where.waits:
+                state.selections.append((entered, np.zeros(active.size)))
+                entered = entered + step.held
+            state.selections.append((entered, step.select))
             if isinstance(step.result, Timing):
                 break
             stopping = job.failures if failures is None else failures
@@ -261,7 +266,7 @@ def iterate(
                 now, active = interruption.resumed, NOBODY
                 break
             state, active = state.without(gone), active[~gone]
-            complete, behind = np.full(active.size, resumed), np.zeros(active.size)
+            complete, behind, waits = np.full(active.size, resumed), np.zeros(active.size), 0.0
             placement = hosts[active].tolist()
             decision = log.decide(number, interruption.resumed, active)._replace(attempt=attempt)
         if again:

@@ -128,7 +128,9 @@ def spans_of(
         reached = begin + float(seconds[rank])
         pieces.append((COMPUTE, "select", begin, reached))
     # What is computed beside messages, and then these.
-    streams = [(COMPUTE, "compute", "slice"), (SIDE if computed.aside else COMPUTE, "select", "select")]
+    streams = [(SIDE if computed.aside else COMPUTE, "select", "select")]
+    if len(state.selections) == 1:
+        streams = [(COMPUTE, "compute", "slice"), *streams]
     for resource, what, kind in streams:
         times = zip(computed.begun[kind][:, rank].tolist(), computed.ended[kind][:, rank].tolist(), strict=True)
         pieces += [(resource, what, begin + later, end + later) for begin, end in times if end > begin]
