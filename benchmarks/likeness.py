@@ -1,6 +1,7 @@
 """Hold synthetic gradients against recorded ones that they were not fitted to, by what schemes make of both.
 
     python benchmarks/likeness.py [--only WORD] [--out benchmarks/likeness.csv]
+    python benchmarks/likeness.py --every-step FOLDER [--out benchmarks/likeness_every_step.csv]
 
 Of two traces of a family the one is fitted, and the other, of a run with other weights, shards and batches, is what
 synthetic gradients are compared with. Of each trace two thirds of the recorded steps are fitted, too, and the rest is
@@ -8,6 +9,10 @@ compared. Of traces of pseudo-gradients one half of the workers is fitted as wel
 each family is compared with itself, for how much of the difference is the generator's. Schemes exchange recorded
 gradients and synthetic ones of the same steps, with their residuals: a stretch of steps that follow each other again
 and again, as there are no more, then the next stretch.
+
+With ``--every-step`` whole runs are compared, in which every step has gradients of its own. FOLDER has what
+``make_family_traces.py convolutional-again transformer-again --every-step --into FOLDER`` recorded; the parameters that
+come with simnet were fitted to another run.
 
 `docs/validation.md` has the table, which `validating.likeness` makes from the file.
 """
@@ -28,6 +33,7 @@ from simnet import sparsifier_models
 from simnet.traces import SyntheticParameters, fit, recorded
 from simnet.traces.comparing import twin
 from simnet.traces.recorded import RecordedSource, folder_of
+from simnet.traces.synthetic_parameters import parameters_of
 
 FAMILIES = ("convolutional", "transformer")
 HELD_OUT = Path(__file__).parent / "held_out"
@@ -48,7 +54,8 @@ class Case(NamedTuple):
     name : str
         Of the trace.
     held : str
-        What was not fitted: another ``run``, some ``steps``, half of the ``workers``, or ``nothing``, so that all was.
+        What was not fitted: another ``run``, or ``every`` step of it, some ``steps``, half of the ``workers``, or
+        ``nothing``, so that all was.
     fitted, compared : RecordedSource
         What is fitted, and compared with.
     """
@@ -76,6 +83,18 @@ def cases() -> Iterator[Case]:
         odd = np.arange(recorded(name).workers) % 2 == 1
         others, some = (recorded(name, workers=np.flatnonzero(which).tolist()) for which in (~odd, odd))
         yield Case(name, "workers", others, some)
+
+
+def whole_runs(folder: Path) -> Iterator[Case]:
+    """Yield comparisons with every step of other runs.
+
+    Parameters
+    ----------
+    folder : Path
+        Has the traces.
+    """
+    for family in FAMILIES:
+        yield Case(family, "every", recorded(family), recorded(folder / f"{family}-again"))
 
 
 def part(source: RecordedSource, places: np.ndarray) -> RecordedSource:
@@ -144,10 +163,12 @@ def compared(case: Case, parameters: SyntheticParameters) -> Iterator[pd.DataFra
     for seed in range(SEEDS):
         like = twin(source, parameters, seed)
         made.append([like.gradients(step) for step in steps])
+    again = 1 if case.held == "every" else AGAIN
     for scheme in SCHEMES:
-        tables = {"recorded": figures(scheme, source, real.__getitem__)}
-        tables["synthetic"] = sum(figures(scheme, source, one.__getitem__) for one in made) / SEEDS
-        tables["fitted"] = figures(scheme, fitted, other.__getitem__)
+        tables = {"recorded": figures(scheme, source, real.__getitem__, again)}
+        tables["synthetic"] = sum(figures(scheme, source, one.__getitem__, again) for one in made) / SEEDS
+        if case.held != "every":
+            tables["fitted"] = figures(scheme, fitted, other.__getitem__)
         yield pd.concat([one.add_suffix(f"_{what}") for what, one in tables.items()], axis=1).assign(
             trace=case.name, held=case.held, workers=source.workers, scheme=scheme, stretch=range(3)
         )
@@ -157,17 +178,18 @@ def main() -> None:
     """Compare, and write the table."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--only", default="", metavar="WORD", help="traces with this in their name")
+    parser.add_argument("--every-step", type=Path, metavar="FOLDER", help="of traces of whole runs")
     parser.add_argument("--out", type=Path, metavar="FILE")
     given = parser.parse_args()
     found, fits = [], {}
-    for case in cases():
+    for case in cases() if given.every_step is None else whole_runs(given.every_step):
         if given.only not in case.name:
             continue
         start = time.process_time()
         # What is fitted whole is so once.
-        whole = case.name if case.held in ("run", "nothing") else ""
+        whole = case.name if case.held in ("run", "nothing", "every") else ""
         if whole and whole not in fits:
-            fits[whole] = fit(case.fitted)
+            fits[whole] = parameters_of(whole, []) if case.held == "every" else fit(case.fitted)
         parts = list(compared(case, fits[whole] if whole else fit(case.fitted)))
         found += parts
         table = pd.concat(parts)

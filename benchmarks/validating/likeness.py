@@ -9,6 +9,9 @@ import pandas as pd
 TABLE = Path(__file__).parents[1] / "likeness.csv"
 """What `benchmarks/likeness.py` wrote."""
 
+EVERY_STEP = TABLE.with_name("likeness_every_step.csv")
+"""The same over whole runs."""
+
 BEFORE = TABLE.with_name("likeness_before.csv")
 """The same of synthetic gradients with one share of what workers have in common for the whole run (commit 3ae505b)."""
 
@@ -18,7 +21,13 @@ FIGURES = ("bytes", "selected", "union", "threshold")
 LIMIT = 0.1
 """How far apart the mean of a figure may be."""
 
-COMPARED = {"run": "another run", "steps": "steps left out", "nothing": "the run itself", "workers": "other workers"}
+COMPARED = {
+    "every": "every step of another run",
+    "run": "another run",
+    "steps": "steps left out",
+    "nothing": "the run itself",
+    "workers": "other workers",
+}
 """What is compared, by what was not fitted."""
 
 NAMES = {"topk": "Top-k", "oktopk": "Ok-Topk", "spardl": "SparDL", "exdyna": "ExDyna"}
@@ -34,7 +43,9 @@ shards, than the half that was fitted; or *the run itself*, which was fitted, fo
 generator's. *Run to run* is the same figure of the run that was fitted over that of the other one: how far apart two
 runs are. A third of the recorded steps is gone through ten times, as there are no more; synthetic ones are of the same
 steps, and figures are means over two seeds. Made by `python benchmarks/likeness.py --out benchmarks/likeness.csv`, from
-the traces alone, in six minutes of a processor.
+the traces alone, in six minutes of a processor. *Every step of another run* was recorded once and is not kept, as it is
+30 MB for each (`make_family_traces.py convolutional-again transformer-again --every-step`): all 133 steps, each with
+gradients of its own. That is what a job meets, and what the other rows cannot show.
 
 | Trace | Workers | Compared | Scheme | Bytes of a worker | Entries selected | Of all together | Threshold |
 |---|---|---|---|---|---|---|---|
@@ -51,15 +62,15 @@ what was compared both times and does not follow from k alone.
 """
 
 
-def section(path: Path) -> str:
+def section(*paths: Path) -> str:
     """Return the section of the page.
 
     Parameters
     ----------
-    path : Path
+    *paths : Path
         What `benchmarks/likeness.py` wrote.
     """
-    found = pd.read_csv(path)
+    found = pd.concat([pd.read_csv(path) for path in paths])
     rows, within = [], []
     for (trace, held, workers, scheme), part in found.groupby(["trace", "held", "workers", "scheme"], sort=False):
         mean = part.mean(numeric_only=True)

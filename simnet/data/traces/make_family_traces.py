@@ -9,6 +9,7 @@ It needs torch, and simnet with its own requirements:
     python make_family_traces.py                                   # lists the traces
     python make_family_traces.py convolutional transformer-local   # makes these, beside this script
     python make_family_traces.py --all --into FOLDER
+    python make_family_traces.py transformer-again --every-step --into FOLDER   # ten times as large
 
 Nothing is downloaded. The images are characters in the typefaces that matplotlib brings, the text is the documentation
 in the sources of Python's standard library. The same versions on the same machine give the same gradients. Other
@@ -185,7 +186,7 @@ def batches(shard: np.ndarray, size: int, seed: int) -> Iterator[np.ndarray]:
         left = left[size:]
 
 
-def record(name: str, folder: Path) -> None:
+def record(name: str, folder: Path, every_step: bool = False) -> None:
     """Make a trace.
 
     Parameters
@@ -194,6 +195,8 @@ def record(name: str, folder: Path) -> None:
         One of `RUNS`.
     folder : Path
         Where it shall lie; it must not be there.
+    every_step : bool
+        Whether all steps are recorded.
     """
     run = RUNS[name]
     family = FAMILIES[run.family]
@@ -214,7 +217,7 @@ def record(name: str, folder: Path) -> None:
 
     size = sum(parameter.numel() for parameter in network.parameters())
     shapes = {one: tuple(parameter.shape) for one, parameter in network.named_parameters()}
-    every, together = (1, 1) if run.local else (EVERY, TOGETHER)
+    every, together = (1, 1) if run.local or every_step else (EVERY, TOGETHER)
     recorder = Recorder(
         folder, shapes, workers=run.workers, every=every, consecutive=together, fraction=FRACTION, dtype=DTYPE,
         seed=SAMPLING, name=name, model=f"{family.model}: {size:,} parameters",
@@ -320,6 +323,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("names", nargs="*", metavar="NAME")
     parser.add_argument("--all", action="store_true", help="make all")
+    parser.add_argument("--every-step", action="store_true", help="record all steps of a run")
     parser.add_argument("--into", type=Path, default=Path(__file__).parent, metavar="FOLDER")
     given = parser.parse_args()
     if unknown := set(given.names) - set(RUNS):
@@ -329,7 +333,7 @@ def main() -> None:
         print(*RUNS, sep="\n")
     for name in names:
         start = time.process_time()
-        record(name, given.into / name)
+        record(name, given.into / name, given.every_step)
         print(f"{name}: {time.process_time() - start:.0f} processor seconds", flush=True)
 
 
