@@ -1,5 +1,6 @@
 """Software of calls on links made up: which share of their bytes is sent, and for how long ranks work before rounds."""
 
+import dataclasses
 import math
 from typing import get_args
 
@@ -116,6 +117,50 @@ def test_extra_latencies_are_those_of_the_messages_that_stand_for_a_call():
     assert sum(before(found)) == pytest.approx(LATENCY - 7e3 / BANDWIDTH - late)
 
 
+@pytest.mark.parametrize("jitter", [None, FittedJitter(1e-6, 0.5, 10, 100)])
+def test_software_is_what_a_call_takes_beside_links_and_extra_latencies(jitter):
+    late = 0.0 if jitter is None else typical(jitter, RING)
+    found = software(curve(ROUNDS + 1e-4, BYTES / SIZE), jitter=jitter)(RING, HOSTS)
+    assert before(found) == pytest.approx([(1e-4 - late) / 14] * 14)
+
+
+class TestChunksOfUnequalSize:
+    SIZES = np.arange(1.0, 9.0) * 1e5
+    RINGS = collectives.allgatherv_ring(SIZES)
+    # Seven rounds, each of which takes as long as an eighth of the total.
+    EQUAL = 7 * (LATENCY + 4.5e5 / BANDWIDTH)
+
+    def test_have_the_software_of_equal_ones(self):
+        found = software(curve(self.EQUAL + 7e-4, name="all_gather"))(self.RINGS, HOSTS)
+        assert share_of(found, self.RINGS) == 1
+        assert before(found) == pytest.approx([1e-4] * 7)
+
+    def test_send_the_share_of_equal_ones(self):
+        seconds = 7 * (LATENCY + 0.25 * 4.5e5 / BANDWIDTH)
+        found = software(curve(seconds, name="all_gather"))(self.RINGS, HOSTS)
+        assert share_of(found, self.RINGS) == pytest.approx(0.25, rel=1e-6)
+        assert found.rounds[0].nbytes == pytest.approx(0.25 * self.SIZES)
+
+    def test_go_along_another_algorithm_with_their_own_sizes(self):
+        sizes = self.SIZES / 1e3
+        ring = collectives.allgatherv_ring(sizes)
+        found = software(curve(4 * LATENCY, name="all_gather"))(ring, HOSTS)
+        assert len(found.rounds) == 3
+        received = np.zeros(8)
+        for one in found.rounds:
+            np.add.at(received, one.dst, one.nbytes)
+        assert received == pytest.approx(sizes.sum() - sizes)
+        assert sum(before(found)) == pytest.approx(LATENCY - 7 * 450 / BANDWIDTH)
+
+    def test_to_each_other_rank_are_those_of_pairs(self):
+        sizes = np.outer(np.ones(4), [1e3, 2e3, 3e3, 4e3])
+        call = collectives.alltoallv_pairwise(sizes)
+        one = software(curve(1e-3, name="alltoall", ranks=4))
+        found = one(call, HOSTS[:4])
+        assert [now.nbytes.tolist() for now in found.rounds] == [each.nbytes.tolist() for each in call.rounds]
+        assert sum(before(found)) == pytest.approx(1e-3 - 3 * (LATENCY + 2.5e3 / BANDWIDTH))
+
+
 def test_messages_that_stand_for_a_call_are_between_its_own_ranks():
     part = collectives.allgather_ring(4, 1e3).embed([1, 3, 5, 7], 8)
     found = software(curve(2.5 * LATENCY, name="all_gather", ranks=4))(part, HOSTS)
@@ -178,6 +223,40 @@ class TestLinksThatAreDrawnDown:
         several = software(curve(1e-9, ranks=9), curve(LATENCY / 2, ranks=2), curve(1.0), curve(1e-9, ranks=1))
         assert self.latency(several) / plain == pytest.approx(1 / 2)
         assert self.latency(software(curve(0.0, 1e-9), latency=0.0)) == 0
+
+    @pytest.mark.parametrize("nodes", [0, 1, 3, 8])
+    def test_do_not_ask_how_many_nodes_ranks_were_on_where_each_is_a_host(self, nodes):
+        plain = self.latency(software(curve(1.0)))
+        made = curve(2 * LATENCY)
+        found = self.latency(software(dataclasses.replace(made, setting=Setting("all_reduce", 8, nodes))))
+        assert found / plain == pytest.approx(2 / self.FEWEST)
+
+    @pytest.mark.parametrize(
+        ("ranks", "nodes", "last"),
+        [(8, 2, 7), (6, 2, 6), (4, 1, 3), (4, 0, 3), (5, 0, 6), (3, 3, 8), (2, 1, 1), (8, 1, None), (9, 3, 10),
+         (4, 4, None), (13, 0, None)],
+    )  # fmt: skip
+    def test_are_those_between_the_first_rank_and_the_last_of_nodes_that_are_filled_alike(self, ranks, nodes, last):
+        graph = topologies.multi_gpu_nodes(
+            3, 4, intra_latency=1e-6, intra_bandwidth=1e11, nic_latency=1e-5, nic_bandwidth=1e10
+        )
+        short = dataclasses.replace(curve(1e-6, ranks=ranks), setting=Setting("all_reduce", ranks, nodes))
+        model = software(curve(1.0), short).model
+        model.network = {"multi_gpu_nodes": {"gpus_per_node": 4}}
+        found = CalibratedSoftware(model, graph).graph
+        share = sum(one["latency"] for *_, one in found.edges(data=True)) / sum(
+            one["latency"] for *_, one in graph.edges(data=True)
+        )
+        if last is None:
+            assert share == 1
+        else:
+            fewest = min(
+                float(one.cost(1.0, 0.0, 0.0, ranks))
+                for one in registry.every()
+                if one.operation == "all_reduce" and one.cost is not None and (one.calibrated or one.nccl)
+                and not one.needs and one.ranks.among(ranks)
+            )  # fmt: skip
+            assert share == pytest.approx(1e-6 / (fewest * (1e-6 if last < 4 else 1.1e-5)))
 
     def test_are_those_of_the_graph_where_calls_leave_time(self):
         one = software(curve(1.0))
