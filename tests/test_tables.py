@@ -13,6 +13,7 @@ from simnet.base.arrays import distinct
 from simnet.base.errors import SimnetError
 from simnet.network import jitter as jitter_module
 from simnet.network import tables as tables_module
+from simnet.network.event_loop import records
 from simnet.network.event_loop.records import Link
 from simnet.network.jitter import Delays
 from simnet.network.tables import Store
@@ -41,6 +42,59 @@ def test_stretches_are_as_new_apart_and_keep_what_is_written(compiled, steps):
             assert store.links.read("capacity", other, length).tolist() == [value] * length
             assert store.links.read("users", other, length).tolist() == list(range(length))
             assert all(store.state.links[row].is_dirty for row in range(other, other + length))
+
+
+# Fields that name a row of another table, or a place: -1 is none.
+ROWS = {
+    records.Due: "row",
+    records.Flow: "bottleneck new_bottleneck place port route owner behind next",
+    records.End: "flow",
+    records.Use: "before behind flow",
+    records.Link: "first_use crowd bandwidths latencies port_rank port_flow port_first port_last first_passing",
+    records.Route: "own loss",
+    records.Background: "route flow timeline",
+    records.Run: "ranks rounds delays picks sent arrived software",
+    records.Rank: "run stream round_index early words",
+    records.Round: "tasks gates worked opens unpacks",
+    records.Task: "messages incoming",
+    records.Stream: "portions",
+    records.Message: "src dst route connection back",
+    records.Connection: "last",
+    records.Early: "round_index next",
+    records.State: "free_flow free_early",
+}
+# Fields that others are multiplied with or shared by, and counts of at least one.
+ONES = {
+    records.Flow: "weight",
+    records.Loss: "payload",
+    records.Background: "weight",
+    records.Round: "words",
+    records.Stream: "beside slower_slices slower_kernels",
+    records.Portion: "beside",
+    records.Message: "candidates",
+    records.State: "most_sends",
+}
+
+
+def test_a_new_row_names_no_other_and_counts_nothing():
+    for kind in filter(dataclasses.is_dataclass, vars(records).values()):
+        for field in dataclasses.fields(kind):
+            value = getattr(kind(), field.name)
+            if field.name in ROWS.get(kind, "").split():
+                assert value == -1, (kind, field.name)
+            elif field.name in ONES.get(kind, "").split():
+                assert value == 1, (kind, field.name)
+            elif isinstance(value, (list, np.ndarray)):
+                assert len(value) == 0, (kind, field.name)
+            else:
+                # What is a bound, or a time that is not known yet, is no number to count with.
+                assert value is False or value == 0 or not np.isfinite(value), (kind, field.name)
+
+
+def test_what_is_no_row_is_told_apart():
+    for names in ([records.TRANSFER, records.BACKGROUND], [records.NOTHING, records.ITSELF, records.UNSOLVED]):
+        assert len(set(names)) == len(names)
+        assert max(names) == -1
 
 
 @pytest.mark.parametrize("compiled", [False, True])
