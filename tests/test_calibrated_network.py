@@ -1,6 +1,8 @@
 """Networks from calibrations: which nodes ranks are on, links that are found again, and fabric files as topologies."""
 
+import math
 import time
+from dataclasses import replace
 
 import numpy as np
 import pandas as pd
@@ -80,6 +82,59 @@ def test_latencies_are_what_a_step_costs_beside_its_bytes_whatever_the_smallest_
     assert (star["latency"], star["bandwidth"]) == pytest.approx((2e-6, 1e11), rel=1e-9)
     nodes = links(placed("multi_gpu_nodes"), steps, curves).parameters["multi_gpu_nodes"]
     assert (nodes["intra_latency"], nodes["nic_latency"]) == pytest.approx((2e-6, 4.8e-5), rel=1e-9)
+
+
+class TestLinksByHand:
+    def steps(self, nccl=True, cards=math.inf, **changed):
+        values = {
+            **dict.fromkeys(PARAMETERS, 1.0), "launch": 1e-4, "inner_latency": 2e-6, "outer_latency": 5e-5,
+            "inner_seconds_per_byte": 1e-11, "outer_seconds_per_byte": 1e-9,
+        } | changed  # fmt: skip
+        return StepModel(nccl, tuple(values.values()), cards=cards)
+
+    def nodes(self, steps, *settings, each=None):
+        curves = [Curve(Setting(name, *one), np.array([8.0, 16.0]), np.ones(2)) for name, *one in settings]
+        return links(Placement("multi_gpu_nodes", each), steps, curves)
+
+    @pytest.mark.parametrize(
+        ("nccl", "cards", "ranks", "nodes", "out"),
+        [
+            (True, math.inf, 8, 2, 4), (True, 2, 8, 2, 2), (True, 3, 6, 3, 2), (False, math.inf, 8, 2, 1),
+            (True, 1, 8, 1, 1),
+        ],
+    )  # fmt: skip
+    def test_cards_of_a_node_are_one(self, nccl, cards, ranks, nodes, out):
+        asked = ("all_gather", ranks, nodes)
+        for inside, wanted in ((1e-11, 1e11), (1e-8, out * 1e9)):
+            found = self.nodes(self.steps(nccl, cards, inner_seconds_per_byte=inside), asked)
+            made = found.parameters["multi_gpu_nodes"]
+            assert (made["nodes"], made["gpus_per_node"]) == (nodes, ranks // nodes)
+            assert (made["nic_bandwidth"], made["intra_bandwidth"]) == pytest.approx((out * 1e9, wanted))
+
+    def test_hosts_are_those_of_the_most_ranks_and_nodes(self):
+        many = [("all_reduce", 4, 4), ("all_reduce", 12, 2), ("broadcast", 12, 3), ("all_reduce", 2, 2)]
+        made = self.nodes(self.steps(), *many).parameters["multi_gpu_nodes"]
+        assert (made["nodes"], made["gpus_per_node"]) == (3, 4)
+        # One rank a node sends over a card of its own.
+        assert made["nic_bandwidth"] == pytest.approx(1e9)
+        made = self.nodes(self.steps(), ("all_reduce", 8, 0), each=3).parameters["multi_gpu_nodes"]
+        assert (made["nodes"], made["gpus_per_node"]) == (3, 3)
+
+    def test_a_step_between_nodes_takes_no_less_than_one_inside(self):
+        made = self.nodes(self.steps(outer_latency=1e-6), ("all_reduce", 8, 2)).parameters["multi_gpu_nodes"]
+        assert made["nic_latency"] == 0
+
+    def test_what_is_not_determined_is_named_where_it_is_used(self):
+        names = list(PARAMETERS)
+        for name in ("inner_latency", "outer_latency", "outer_seconds_per_byte", "gamma"):
+            steps = replace(self.steps(), errors=tuple(9.0 if one == name else 0.01 for one in names))
+            for nodes, used in ((1, "inner"), (8, "outer")):
+                curves = [Curve(Setting("all_reduce", 8, nodes), np.array([8.0, 16.0]), np.ones(2))]
+                found = links(placed("star"), steps, curves)
+                assert found.undetermined == ((name,) if name.startswith(used) else ())
+                assert found.parameters["star"]["bandwidth"] == pytest.approx(1e11 if nodes == 1 else 1e9)
+            found = self.nodes(steps, ("all_reduce", 8, 2))
+            assert found.undetermined == ((name,) if name != "gamma" else ())
 
 
 class TestPlaces:
