@@ -18,8 +18,10 @@ from simnet.collectives import (
     alltoallv_pairwise,
     broadcast_binomial,
 )
-from simnet.network import Network, in_step
+from simnet.network import Network, OnOffFlow, in_step
 from simnet.network.stack import STACKS, Stack
+from simnet.network.transport import Loss, Transport
+from simnet.network.weather import Weather, steps
 from simnet.schedule import Call, Round, Schedule
 
 seconds = st.just(0.0) | st.floats(1e-7, 1e-3)
@@ -236,3 +238,102 @@ def test_an_empty_schedule_holds_up_the_next_one_or_the_end(ready, last):
     went, solved = (one.time(parts[::-1] if last else parts, messages=True) for one in network.values())
     np.testing.assert_allclose(went.left, solved.left, rtol=1e-9)
     np.testing.assert_allclose(went.messages.sent, solved.messages.sent, rtol=1e-9)
+
+
+OWN = (0, "switch")
+
+
+@pytest.mark.parametrize(
+    "about",
+    [
+        {"weather": {OWN: Weather(steps([0.0, 100.0], [1e6, 2e6]))}},
+        {"loss": Loss({OWN: 0.015}, Transport("mathis", segment=1000.0))},
+        {"background": [OnOffFlow(0, 1, steps([0.0, 100.0], [0.0, 1.0]))]},
+        {"jitter": lambda draws, n: draws.exponential(1e-3, n)},
+    ],
+    ids=["weather", "loss", "background", "jitter"],
+)
+def test_what_moves_ranks_apart_is_left_to_the_event_loop(about):
+    network = Network(topologies.star(8, 1e-3, 1e6), stack="tcp", engine="vectorised", **about)
+    with pytest.raises(SimnetError, match="out of step on this stack"):
+        network.time(looping(1e4, 6))
+
+
+def is_in_step(stack, parts, latency=1e-3, **options):
+    """Whether ranks are, and then to times of the event loop."""
+    hosts = parts[0][0].n_ranks
+    alone, fluid = (
+        Network(topologies.star(hosts, latency, 1e6), stack=stack, engine=engine) for engine in ("vectorised", "fluid")
+    )
+    try:
+        went = alone.time(parts, messages=True, **options)
+    except SimnetError:
+        return False
+    agree(went, fluid.time(parts, messages=True, **options))
+    return True
+
+
+@pytest.mark.parametrize(
+    ("lasting", "apart"),
+    [({}, True), ({"rounds": 2}, False), ({"by_turns": True, "lets_go": "ready", "before": 1e-4}, False)],
+    ids=["one round", "two rounds", "by turns"],
+)
+@pytest.mark.parametrize("ready", [0.0, 0.3])
+def test_ranks_are_done_with_one_schedule_before_the_next_but_where_rounds_differ(lasting, apart, ready):
+    stack = Stack(**{"lets_go": "taken", **lasting})
+    one = looping(1e4, 3)
+    assert is_in_step(stack, [(one, ready)], start=0.25)
+    assert is_in_step(stack, [(one, ready), (one, ready)], start=0.25) is apart
+
+
+@pytest.mark.parametrize("pieces", [1, 2])
+def test_a_ring_of_one_round_is_cut_as_a_call_alone(pieces):
+    bare = looping(1e4, 1, ranks=2)
+    ring = Schedule(2, bare.rounds, [Call(0, 1, "all_reduce", "ring", 0.0)])
+    stack = Stack("taken", pieces=pieces)
+    assert is_in_step(stack, [(bare, 0.0)])
+    assert is_in_step(stack, [(ring, 0.0)]) is (pieces == 1)
+
+
+@pytest.mark.parametrize("latency", [0.0, 1e-3, 1.0])
+@pytest.mark.parametrize("gather", [False, True])
+def test_a_word_that_comes_as_its_rank_enters_is_left_to_the_event_loop(latency, gather):
+    bare = looping(1e4, 3)
+    one = Schedule(8, bare.rounds, [Call(0, 3, "all_gather", "", 0.0)]) if gather else bare
+    stack = Stack("ready", gathers_send_first=True)
+    assert is_in_step(stack, [(one, 0.0)], latency) is not (gather and latency == 0)
+
+
+@pytest.mark.parametrize(
+    "stack",
+    [Stack("taken"), Stack("ready", "queue", pieces=3, before=1e-3), Stack("acknowledged", rounds=3)],
+    ids=["taken", "pieces", "rounds"],
+)
+@pytest.mark.parametrize("count", [1, 2, 3, 5, 8, 9, 10, 11, 12, 13, 14, 15, 22, 23])
+def test_loops_of_any_length_take_what_their_rounds_take_one_by_one(stack, count):
+    rounds = looping(1e4, count, ranks=4).concat(
+        looping(2e4, 23 - count, compute=0.5, ranks=4), looping(1e4, 3, ranks=4)
+    )
+    assert is_in_step(stack, [(Schedule(4, rounds.rounds), 0.0)])
+
+
+@pytest.mark.parametrize("stack", [Stack("taken"), Stack("taken", rounds=2)], ids=["one round", "two rounds"])
+def test_a_network_takes_no_exchange_for_another(stack):
+    same = {"size": 1e4, "count": 30, "compute": 1e-3, "shift": 1, "phase": "a"}
+    others = {"size": 2e4, "count": 31, "compute": 2e-3, "shift": 2, "phase": "b"}
+    kept = Network(topologies.star(8, 1e-3, 1e6), stack=stack, engine="vectorised")
+    for name in (None, *others):
+        one = looping(**{**same, **({name: others[name]} if name else {})})
+        fresh = Network(topologies.star(8, 1e-3, 1e6), stack=stack, engine="vectorised")
+        assert kept.time(one).duration == fresh.time(one).duration
+
+
+def test_ranks_in_step_wait_for_what_they_do_neither_compute_nor_send():
+    alone, fluid = (
+        Network(topologies.star(4, 1e-3, 1e6), stack="tcp", engine=engine).time(
+            [(looping(1e4, 3, 0.5, ranks=4), 0.0), (looping(1e4, 2, 0.25, ranks=4), 4.0)],
+            accounted_from=[0.0, 0.75, 4.1, 9.0],
+        )
+        for engine in ("vectorised", "fluid")
+    )
+    np.testing.assert_allclose(alone.split, fluid.split, atol=1e-9)

@@ -1,11 +1,12 @@
 """What few hosts stand for: what routes have in common, when rounds are alike and times come again, said by hand."""
 
 import itertools
+from types import SimpleNamespace
 
 import networkx as nx
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from simnet import topologies
@@ -14,7 +15,7 @@ from simnet.network.in_step import Memory
 from simnet.network.links import Links
 from simnet.schedule import Round
 
-HOSTS = np.arange(4)
+HOSTS, THREE = np.arange(4), np.arange(3)
 
 
 def one_after_another(graph, shift=1, src=HOSTS):
@@ -77,6 +78,47 @@ def test_routes_that_are_wider_at_an_end_than_elsewhere_have_nothing_in_common(f
     assert one_after_another(graph)[0] is None
 
 
+# Links of the routes from each of three ranks to the next, and back: the first of each is the own one of its sender.
+AHEAD, BACK = np.array([[0, 1], [2, 3], [4, 5]]), np.array([[2, 7], [4, 6], [0, 8]])
+
+
+def common(ahead, back, capacity=(6.0,) * 12, not_own=None):
+    """What routes have in common, of which one link, if any, is not its sender's own though it is the first."""
+    links = SimpleNamespace(
+        routes=SimpleNamespace(table=lambda src, dst: ahead if src[0] == 0 else back),
+        own_of=lambda table: np.where(table[:, 0] == not_own, 11, table[:, 0]),
+        constant_capacity=np.array(capacity),
+        constant_latency_of=lambda table: np.full(len(table), 0.5),
+    )
+    return in_step._routes_of(THREE, (THREE + 1) % 3, Round(THREE, (THREE + 1) % 3, 1.0), links)
+
+
+def test_words_leave_over_the_own_link_of_their_speaker():
+    found = common(AHEAD, BACK)
+    assert (found.own.tolist(), found.last.tolist(), found.two_way) == ([0, 2, 4], [5, 1, 3], True)
+    other_way = np.where(BACK == 4, 9, BACK)
+    assert common(AHEAD, other_way) is None
+    assert common(AHEAD[:, :1], other_way[:, :1]).two_way is False
+
+
+def test_routes_that_are_shorter_meet_or_begin_elsewhere_have_nothing_in_common():
+    assert common(np.where(AHEAD == 5, -1, AHEAD), BACK) is None
+    assert common(AHEAD, np.where(BACK == 8, -1, BACK)) is None
+    assert common(AHEAD[:, :0], BACK[:, :0]) is None
+    assert common(AHEAD[:, :1], BACK) is None
+    assert common(np.where(AHEAD == 5, 3, AHEAD), BACK) is None
+    assert common(AHEAD, np.where(BACK == 8, 7, BACK)) is None
+    assert common(AHEAD, BACK, not_own=5) is not None
+    assert common(AHEAD, np.where(BACK == 4, 9, BACK), not_own=9) is None
+    assert common(AHEAD, BACK, not_own=2) is None
+
+
+def test_routes_that_are_wider_at_their_end_have_nothing_in_common():
+    narrow = np.isin(np.arange(12), [*AHEAD[:, 0], *BACK[:, 1]])
+    assert common(AHEAD[:, ::-1], BACK[:, ::-1], np.where(narrow, 7.0, 6.0)) is None
+    assert common(AHEAD[:, :1], np.where(BACK < 9, BACK + 1, 0)[:, :1]).capacities == (6.0,)
+
+
 def test_nothing_gets_through_links_whose_capacity_others_take():
     graph = topologies.star(4, 0.25, 6.0)
     loads = [ConstantLoad(link, 6.0) for link in graph.edges]
@@ -94,7 +136,12 @@ def test_a_way_of_more_links_has_nothing_in_common_with_others():
     assert one_after_another(graph)[0] is None
 
 
-@settings(max_examples=50)
+@example([(0, 1, 1.0), (1, 0, 1.0), (2, 0, 1.0)], 0.0)
+@example([(0, 1, 1.0), (0, 2, 1.0), (1, 0, 1.0)], 0.0)
+@example([(0, 1, 1.0), (1, 2, 1.0), (2, 0, 2.0)], 0.0)
+@example([(0, 1, 1.0), (1, 2, 1.0), (2, 0, 1.0)], [1.0, 2.0, 1.0])
+@example([(0, 1, 1.0), (1, 2, 1.0), (2, 0, 1.0)], [1.0, 1.0, 1.0])
+@settings(max_examples=20)
 @given(
     st.lists(st.tuples(st.integers(0, 2), st.integers(0, 2), st.sampled_from([1.0, 2.0])), max_size=4),
     st.sampled_from([0.0, [1.0, 1.0, 1.0], [1.0, 2.0, 1.0]]),
@@ -107,7 +154,6 @@ def test_rounds_are_alike_where_each_rank_sends_one_and_receives_one(messages, c
     assert in_step._alike(Round(src, dst, sizes, compute), 3) == wanted
 
 
-THREE = np.arange(3)
 LIKE = in_step._Routes((6.0,), 0.25, THREE, 3 + THREE, frozenset({6}), True)
 
 

@@ -121,7 +121,7 @@ def go_in_step(
     Parameters
     ----------
     program : Program
-        Whose rings are not cut.
+        Whose rings are not cut, and of whose ranks none fails.
     links : Links
         Of its network.
     stack : Stack
@@ -137,7 +137,7 @@ def go_in_step(
         parts.append((rounds, float(gates[index][0])))
         index += len(rounds)
     times = np.concatenate([program.start, *(ready - ready[0] for ready in gates.values())])
-    if not links.constant or not links.lossless or links.flows or program.delays or program.failures or not parts:
+    if not links.constant or not links.lossless or links.flows or program.delays or not parts:
         return None
     if (times[: program.start.size] != times[0]).any() or times[program.start.size :].any():
         return None
