@@ -11,7 +11,7 @@ from hand_made import NCCL, flat, predictor, reduce
 from simnet.base.errors import InputError
 from simnet.base.progress import told
 from simnet.calibration import Curve, Setting, crossval, measured, summary
-from simnet.calibration.cards import likely
+from simnet.calibration.cards import likely, node_rate
 from simnet.calibration.cost_model import CalibratedCostModel, specified
 from simnet.calibration.crossval import HeldOut, ModelChoice, choose, could_be_nccl, mixtures, score
 from simnet.calibration.curves import curves_of
@@ -178,6 +178,25 @@ def test_cards_are_the_likelier_the_better_steps_fit_with_them(settings):
         assert chance / max(found.values()) == pytest.approx(wanted[number] / max(wanted.values()))
 
 
+def test_cards_are_as_likely_as_rates_say_where_one_number_of_ranks_on_a_node_was_measured():
+    sizes = 2.0 ** np.arange(10, 31, 10)
+    curves = [Curve(reduce(4 * nodes, nodes), sizes, 1e-5 + 2 * sizes / 20e9) for nodes in (4, 8)]
+    fitted = fit(curves, nccl=True)
+    assert len(fitted.cards) > 1
+    assert fitted.cards == likely(curves)
+    assert fitted.steps.cards == fitted.cards[0].number
+    assert fitted.each == 4
+
+
+def test_rates_out_of_a_node_are_the_fastest_and_not_rounded():
+    def rate(*settings):
+        return node_rate([Curve(Setting("all_gather", *one), np.array([1.0, 3.0]), np.ones(2) * 4) for one in settings])
+
+    assert rate((8, 2)) == (7 / 8 * 3 / 4, 4.0)
+    assert rate((8, 2), (4, 4)) == (7 / 8 * 3 / 4, 4.0)
+    assert rate((8, 1), (8, 0), (4, 8)) == (0.0, 1.0)
+
+
 def test_a_step_of_mpi_is_as_long_as_the_fastest_message_has_it_where_nothing_else_tells():
     # On one node nothing crosses the network: the latency of a step is the smallest size's time by steps and a call.
     sizes = 2.0 ** np.arange(10, 20)
@@ -201,6 +220,13 @@ def test_curves_have_a_rank_and_a_byte_at_the_least():
     assert (
         curves_of(rows.assign(ranks=0)) == curves_of(rows.assign(ranks=pd.NA)) == curves_of(rows.assign(nbytes=0)) == []
     )
+
+
+def test_cards_of_a_curve_are_the_most_that_are_told():
+    rows = measured.load("shaped_gloo").rows.head(3).copy()
+    assert curves_of(rows.drop(columns="network_cards", errors="ignore"))[0].cards == 0
+    assert curves_of(rows.assign(network_cards=pd.array([2, None, 4], dtype="Int64")))[0].cards == 4
+    assert curves_of(rows.assign(network_cards=pd.array([None] * 3, dtype="Int64")))[0].cards == 0
 
 
 class TestSummary:

@@ -82,6 +82,22 @@ def test_two_kinds_of_iterations_make_up_for_their_two_parameters():
     assert any(1.1 < one < 1.9 for one in shares)
 
 
+def test_two_kinds_that_overlap_are_those_that_are_likeliest():
+    usual, late = (norm.ppf((np.arange(many) + 0.5) / many) for many in (200, 40))
+    logs = 0.1 * np.concatenate([usual, 4.2 + late])
+
+    def loss(given):
+        share, middle, further, spread = given
+        return -np.log(
+            (1 - share) * norm.pdf(logs, middle, spread) + share * norm.pdf(logs, middle + further, spread)
+        ).sum()
+
+    best = minimize(loss, [0.15, 0.0, 0.4, 0.1], method="Nelder-Mead", options={"xatol": 1e-7, "fatol": 1e-9}).x
+    found = fit(np.exp(np.repeat(logs, 2))[:, None])
+    middle = math.log(found.mean) - found.spread**2 / 2
+    assert (found.straggle, middle, math.log(found.slowdown), found.spread) == pytest.approx(best, rel=1e-4, abs=1e-6)
+
+
 class TestWhatIsSaid:
     ONE = Computing(0.1234567, 0.0314159, {0: 1.234567}, 0.01234, 2.34567, 50, 3, (0.1,) * 5, (0.2,) * 5)
 

@@ -35,6 +35,8 @@ def test_beyond_its_points_a_model_falls_nowhere_and_grows_with_the_square_at_mo
     assert falling.at([0.25, 1.0, 2**0.5, 4.0, 64.0]) == pytest.approx([8, 8, 4 * 2**0.5, 2, 2])
     steep = CurveModel(points=((1.0, 1.0), (2.0, 8.0), (4.0, 64.0)))
     assert steep.at([0.5, 2**0.5, 3.0, 8.0]) == pytest.approx([0.25, 8**0.5, 27, 256])
+    bent = CurveModel(points=((1.0, 1.0), (2.0, 2.0), (4.0, 16.0)))
+    assert bent.at([0.25, 0.5, 2**1.5, 8.0, 16.0]) == pytest.approx([0.25, 0.5, 2 * 8**0.5, 64, 256])
     assert CurveModel(points=((5.0, 3.0),)).at([1.0, 5.0, 1e9]).tolist() == [3, 3, 3]
 
 

@@ -82,6 +82,12 @@ class TestNccl:
         (row,) = self.one(tmp_path, body=body, each=True)
         assert known(row, "seconds", "iteration") == (1e-5, None)
 
+    def test_iterations_are_rows_where_they_are_asked_for_alone(self, tmp_path):
+        side = {"time": 10.0, "per_iter": {"times_us": [9.5, 10.5]}}
+        data = {"version": 3, "args": list(self.ARGS), "results": [{"size": 8, "in_place": side}]}
+        path = put(tmp_path, json.dumps(data), "a.json")
+        assert [len(nccl_json.read_nccl_json(path, **one)) for one in ({}, {"iterations": True})] == [1, 2]
+
     def test_what_is_wrong_is_told_by_its_place(self, tmp_path):
         good = {"size": 1024000, "out_of_place": dict(self.SIDE)}
         found = self.read(

@@ -8,7 +8,7 @@ import pytest
 from simnet.base.errors import InputError
 from simnet.calibration.readers import read_tidy, tables, write_tidy
 from simnet.calibration.readers.conventions import collective
-from simnet.calibration.readers.nccl_text import ELEMENT_BYTES
+from simnet.calibration.readers.nccl_text import ELEMENT_BYTES, is_table_header
 from simnet.calibration.readers.shaped import read_shaped
 from simnet.calibration.readers.tables import Collector, Printed, Problem, inconsistency, printed, table, whole
 from simnet.calibration.readers.wide import read_wide
@@ -70,6 +70,14 @@ def test_types_of_nccl_have_as_many_bytes_as_their_bits_say():
     for name, nbytes in ELEMENT_BYTES.items():
         bits = words.get(name) or (8 if name.startswith(("f8", "fp8")) else int("".join(filter(str.isdigit, name))))
         assert 8 * nbytes == bits, name
+
+
+def test_tables_of_nccl_have_a_time_and_both_bandwidths():
+    heads = {"algbw", "busbw", "time"}
+    assert is_table_header("# time algbw busbw")
+    for lacking in heads:
+        assert not is_table_header(" ".join(heads - {lacking}))
+    assert not is_table_header("# algbw busbw timestamp")
 
 
 def test_names_of_collectives_have_at_most_eighty_characters():
