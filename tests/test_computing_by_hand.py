@@ -150,6 +150,12 @@ class TestLogs:
             read_logs(self.put(tmp_path, text))
         assert f"rank_0.csv:{line}: " in str(refused.value)
 
+    def test_a_file_of_more_than_256_mib_is_not_read(self, tmp_path):
+        with (tmp_path / "rank_0.csv").open("wb") as file:
+            file.truncate(2**28 + 1)
+        with pytest.raises(InputError, match="is larger than 268,435,456 bytes"):
+            read_logs(tmp_path)
+
     def test_files_of_some_size_are_read_and_longer_ones_are_not(self, tmp_path, monkeypatch):
         text = "iteration,compute_s\n1,0.1\n"
         monkeypatch.setattr(computing, "_MOST_BYTES", len(text))

@@ -183,6 +183,12 @@ class TestCostModel:
         both = self.model(flat(reduce(4, 4, "ring"), 1e-5), flat(reduce(4), 1e-4))
         assert both.predict("all_reduce", 4, 1e4).seconds == pytest.approx(1e-4)
 
+    def test_the_fastest_of_measured_protocols_counts(self):
+        fast, slow = (Setting("all_reduce", 4, 4, "ring", name) for name in ("Simple", "LL"))
+        model = self.model(flat(fast, 1e-5), flat(slow, 1e-4))
+        assert model.fastest("all_reduce", "ring", 4, 1e4).seconds == pytest.approx(1e-5)
+        assert model.fastest_of("all_reduce", "ring", 4, np.array([1e4])).seconds == pytest.approx([1e-5])
+
     def test_too_few_ranks_for_what_was_not_measured(self):
         for steps, some in ((NCCL, "2 or more"), (MPI, "2 to 4,096")):
             model = self.model(flat(reduce(4), 1e-5), steps=steps)

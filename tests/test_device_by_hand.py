@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from simnet.base.errors import InputError
+from simnet.calibration import device_kernels
 from simnet.calibration.device import LENGTHS, by_density, corrected, fitted, held_out, measure_device, profile_of
 from simnet.calibration.device import profile_yaml as written
 from simnet.calibration.device_kernels import Kernels, kernels_of
@@ -202,3 +203,14 @@ def test_what_kernels_of_numpy_do():
         calls[name][1]()
     least = kernels_of("numpy").make(10, 0.001)
     assert least["gather"][0] == 1
+
+
+@pytest.mark.parametrize("named", ["some processor", ""])
+def test_processors_that_the_system_does_not_describe_have_the_name_of_their_kind(monkeypatch, named):
+    def unreadable(*given, **options):
+        raise OSError
+
+    monkeypatch.setattr(device_kernels.Path, "read_text", unreadable)
+    monkeypatch.setattr(device_kernels.platform, "processor", lambda: named)
+    monkeypatch.setattr(device_kernels.platform, "machine", lambda: "some machine")
+    assert device_kernels.processor() == (named or "some machine")
