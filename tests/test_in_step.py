@@ -306,8 +306,13 @@ def test_a_word_that_comes_as_its_rank_enters_is_left_to_the_event_loop(latency,
 
 @pytest.mark.parametrize(
     "stack",
-    [Stack("taken"), Stack("ready", "queue", pieces=3, before=1e-3), Stack("acknowledged", rounds=3)],
-    ids=["taken", "pieces", "rounds"],
+    [
+        Stack("taken"),
+        Stack("ready", "queue", pieces=3, before=1e-3),
+        Stack("acknowledged", rounds=3),
+        Stack("ready", "queue", by_turns=True, before=1e-3, word=3e3),
+    ],
+    ids=["taken", "pieces", "rounds", "by turns"],
 )
 @pytest.mark.parametrize("count", [1, 2, 3, 5, 8, 9, 10, 11, 12, 13, 14, 15, 22, 23])
 def test_loops_of_any_length_take_what_their_rounds_take_one_by_one(stack, count):
@@ -315,6 +320,12 @@ def test_loops_of_any_length_take_what_their_rounds_take_one_by_one(stack, count
         looping(2e4, 23 - count, compute=0.5, ranks=4), looping(1e4, 3, ranks=4)
     )
     assert is_in_step(stack, [(Schedule(4, rounds.rounds), 0.0)])
+
+
+@pytest.mark.parametrize("rounds", [1, 2, 3])
+def test_rounds_of_other_phases_are_not_under_way_at_once(rounds):
+    phases = looping(1e3, 4, phase="a").concat(looping(1e3, 4, phase="b"), looping(1e3, 4, phase="a"))
+    assert is_in_step(Stack("taken", rounds=rounds), [(Schedule(8, phases.rounds), 0.0)])
 
 
 @pytest.mark.parametrize("stack", [Stack("taken"), Stack("taken", rounds=2)], ids=["one round", "two rounds"])
