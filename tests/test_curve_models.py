@@ -140,6 +140,8 @@ class TestAdjacent:
         assert flat.at([0.5, 3.0, 1e6]) == pytest.approx([3, 3, 3])
         falls = adjacent(np.array([1.0, 2.0, 4.0]), np.array([5.0, 4.0, 3.0]))
         assert falls.at([1.0, 2.0, 4.0, 1e6]) == pytest.approx([5, 4, 3, 3])
+        # Bytes alone, which one line has all along.
+        assert adjacent(np.array([1.0, 2.0, 4.0]), np.array([2.0, 4.0, 9.0])).segments[0] == (0.0, 0.0, 2.0)
         # More than the size grows: bandwidth alone.
         steep = adjacent(np.array([1.0, 2.0]), np.array([1.0, 4.0]))
         assert steep.at([1.0, 2.0, 10.0]) == pytest.approx([1, 4, 20])

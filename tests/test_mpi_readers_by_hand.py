@@ -202,6 +202,8 @@ class TestPerftest:
         )  # fmt: skip
         assert known(first, "variant", "run") == ("4 queue pairs", "1")
         assert (known(second, "variant")[0] or "", second["run"]) == ("", "2")
+        (row,) = rows(tmp_path, self.COLUMNS, "1000 10 9.0 8.0", kind="perftest")
+        assert (known(row, "variant")[0] or "", row["run"], row["collective"]) == ("", "1", "p2p_bw")
 
     def test_rows_that_contradict_themselves_or_say_nothing_are_told_by_line(self, tmp_path):
         said = messages(
