@@ -155,7 +155,7 @@ class TestWaysBeyondWhatWasMeasured:
         assert score([]) == math.inf
 
 
-@pytest.mark.parametrize("settings", [((32, 8), (16, 2)), ((32, 8), (16, 2), (8, 4))])
+@pytest.mark.parametrize("settings", [((32, 8), (16, 2)), ((32, 8), (16, 2), (8, 4)), ((28, 8), (24, 8))])
 def test_cards_are_the_likelier_the_better_steps_fit_with_them(settings):
     sizes = 2.0 ** np.arange(10, 31, 2)
     steps = StepModel(True, NCCL.values, cards=2.0)

@@ -183,6 +183,13 @@ class TestCostModel:
         both = self.model(flat(reduce(4, 4, "ring"), 1e-5), flat(reduce(4), 1e-4))
         assert both.predict("all_reduce", 4, 1e4).seconds == pytest.approx(1e-4)
 
+    def test_nodes_are_those_of_the_algorithm_that_is_named(self):
+        model = self.model(flat(reduce(8, 2, "ring"), 1e-5), flat(reduce(8, 8, "tree"), 1e-4))
+        for name, seconds in (("ring", 1e-5), ("tree", 1e-4)):
+            found = model.predict("all_reduce", 8, 2048, algorithm=name)
+            assert (found.kind, found.seconds) == ("sizes", pytest.approx(seconds))
+        assert model.predict("all_reduce", 8, 2048, algorithm="ring", nodes=8).kind != "sizes"
+
     def test_the_fastest_of_measured_protocols_counts(self):
         fast, slow = (Setting("all_reduce", 4, 4, "ring", name) for name in ("Simple", "LL"))
         model = self.model(flat(fast, 1e-5), flat(slow, 1e-4))

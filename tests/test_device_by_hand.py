@@ -191,6 +191,20 @@ def test_what_is_called_for_codes_is_said():
     assert set(SOURCES) == set(CODE_METHODS)
 
 
+@pytest.mark.parametrize(
+    ("n", "density", "counts"),
+    [
+        (1, 0.001, (1, 1, 1)),
+        (15, 0.1, (2, 1, 1)),
+        (16, 0.9, (14, 1, 1)),
+        (160, 0.2, (32, 10, 2)),
+        (100, 0.5, (50, 6, 3)),
+    ],
+)
+def test_sixteen_segments_select_their_share_of_entries_and_one_at_least(n, density, counts):
+    assert device_kernels._counts(n, density) == counts
+
+
 def test_what_kernels_of_numpy_do():
     calls = kernels_of("numpy").make(1000, 0.01)
     entries = {name: count for name, (count, _) in calls.items() if name not in CODE_METHODS}

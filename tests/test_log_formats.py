@@ -484,6 +484,10 @@ class TestFolders:
             with pytest.raises(InputError, match="--fact: "):
                 facts_of([fact])
 
+    def test_a_column_with_a_value_is_no_pattern(self):
+        assert facts_of(["tool=a*:ranks=3"]).of("tool=abc") == {"tool": "a*:ranks=3"}
+        assert facts_of(["toool=a*:ranks=3"]).of("toool=abc") == {"ranks": 3}
+
     def test_facts_that_fit_no_log_are_refused_and_those_of_all_logs_are_not(self):
         facts = facts_of(["ranks=4", "a*:nodes=2", "b*:nodes=3"])
         facts.of("x/apple.log")

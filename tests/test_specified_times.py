@@ -91,6 +91,10 @@ def test_ll128_is_pinned_alone_where_it_goes_and_not_chosen_over_pcie_or_out_of_
             times(one, Setting("all_gather", 16, 2, "", protocol), sizes) for protocol in ("", "LL", "Simple")
         )
         assert (chosen < np.min(pinned, axis=0) * (1 - 1e-9)).any() == there
+    for transport in ("roce", "slingshot"):
+        # Inside a node there is no network that could put it out of order.
+        found = at("dgx-h100", "all_gather", 8, 1, "ring", "LL128", outer={"transport": transport})
+        assert found == pytest.approx(2 * (14 + 7 * 1.9) * 1e-6)
     alone = [times(load_platform("dgx-h100"), Setting("all_gather", 8, 1, "", name), sizes) for name in ("", "LL128")]
     assert (alone[0] <= alone[1]).all()
 

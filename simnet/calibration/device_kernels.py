@@ -79,7 +79,7 @@ def numpy_kernels() -> Kernels:
 
     def make(n: int, density: float) -> dict[str, tuple[int, Call]]:
         values = stream(0, "device", n).standard_t(3, n).astype(np.float32)
-        k = max(1, round(density * n))
+        k, *_ = _counts(n, density)
         chosen = selection.top_k(values, k)
         sent, total, copy = values[chosen], np.zeros(n, dtype=np.float32), np.zeros_like(values)
         half, message = np.empty(n, dtype=np.float16), np.empty(2 * k, dtype=np.int32)
@@ -137,15 +137,13 @@ def torch_kernels(torch: Any, where: str) -> Kernels:
     def make(n: int, density: float) -> dict[str, tuple[int, Call]]:
         generator = torch.Generator(device=where).manual_seed(0)
         values = torch.randn(n, device=where, generator=generator)
-        k = max(1, round(density * n))
+        k, row, in_row = _counts(n, density)
         sent, chosen = torch.topk(values.abs(), k, sorted=False)
         chosen = chosen.sort().values
         threshold = float(sent.min())
         total, copy = torch.zeros_like(values), torch.zeros_like(values)
         half, message = values.half(), torch.empty(2 * k, dtype=torch.int32, device=where)
-        row = max(1, n // SEGMENTS)
         rows = torch.randn(SEGMENTS, row, device=where, generator=generator)
-        in_row = max(1, round(density * row))
 
         def pack() -> None:
             message[:k] = sent.view(torch.int32)
@@ -206,14 +204,12 @@ def cupy_kernels(cupy: Any) -> Kernels:
 
     def make(n: int, density: float) -> dict[str, tuple[int, Call]]:
         values = cupy.asarray(stream(0, "device", n).standard_t(3, n).astype(np.float32))
-        k = max(1, round(density * n))
+        k, row, in_row = _counts(n, density)
         chosen = cupy.sort(cupy.argpartition(cupy.abs(values), n - k)[n - k :])
         sent, total, copy = values[chosen], cupy.zeros_like(values), cupy.zeros_like(values)
         half, message = values.astype(np.float16), cupy.empty(2 * k, dtype=np.int32)
         threshold = float(cupy.abs(sent).min())
-        row = max(1, n // SEGMENTS)
         rows = cupy.resize(values, (SEGMENTS, row))
-        in_row = max(1, round(density * row))
         host = cupy.asnumpy(sent)
 
         def scatter() -> None:
@@ -265,6 +261,12 @@ def cupy_kernels(cupy: Any) -> Kernels:
     version = cupy.cuda.runtime.runtimeGetVersion()
     library = f"CuPy {cupy.__version__}, CUDA {version // 1000}.{version % 1000 // 10}, timed by events"
     return Kernels(name, library, float(cupy.cuda.runtime.memGetInfo()[0]), make, seconds, sources, on_host=False)
+
+
+def _counts(n: int, density: float) -> tuple[int, int, int]:
+    """Return how many of n entries are selected, entries of a segment, and how many of these are; each one at least."""
+    row = max(1, n // SEGMENTS)
+    return max(1, round(density * n)), row, max(1, round(density * row))
 
 
 def by_events(event: Callable[[], Any], elapsed: Callable[[Any, Any], float]) -> Callable[[Call, int], float]:
