@@ -427,6 +427,15 @@ def test_messages_that_share_their_own_link_leave_when_that_is_through_with_them
     assert (s.ranks[0].missing, s.ranks[1].missing, s.n_due) == (0, 0, 0)
 
 
+def test_a_message_without_bytes_waits_for_no_link():
+    s, link, _ = host(0.0, sizes=(0.0,))
+    ports.send_off(s, 1, 0)
+    assert (s.ranks[1].let_go, s.ranks[1].missing, link.port_rank, s.n_due) == (10.5, 0, -1, 0)
+    ports.hand_over(s, 0)
+    assert due(s) == [(10.5, DELIVER, 0)]
+    assert s.n_queued == 0
+
+
 def test_a_message_slower_than_its_own_link_leaves_that_no_faster():
     s, link, flows = host()
     flows[0].limit = 0.5

@@ -1,11 +1,12 @@
 """How bytes cross links whose bandwidth moves, beside a walk from change to change, and latencies that add up."""
 
 import math
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 
-from simnet.network import recurrence
+from simnet.network import outlook, recurrence
 from simnet.network.recurrence import BEYOND, CROSSED, NEVER, Cursors, RouteState
 
 
@@ -125,3 +126,47 @@ def test_segments_are_found_from_before_and_from_behind():
     for t in (0.0, 0.5, 1.0, 1.5, 3.0, 4.0, 9.0):
         wanted = int(np.searchsorted(times, t, side="right")) - 1
         assert {recurrence._segment_at(times, at, t) for at in range(4)} == {wanted}
+
+
+def looking(first, last, sizes=(40, 50), waiting=3):
+    """An outlook on links whose bandwidth and latency are known for segments from a first to a last."""
+    looked = []
+    one = SimpleNamespace(
+        _timelines=[
+            SimpleNamespace(first=np.array(first) + at, last=np.array(last) + at, times=np.zeros(size), until=9.0 - at)
+            for at, size in enumerate(sizes)
+        ],
+        _waiting=waiting,
+        _n_messages=20,
+        _start=1.0,
+        _origin=2.0,
+        _look=lambda *about: looked.append(about),
+    )
+    return one, looked
+
+
+def test_more_weather_is_looked_up_in_proportion_to_what_is_through(monkeypatch):
+    monkeypatch.setattr(outlook, "_PATIENCE", 30)
+    one, looked = looking([0, 5, 20], [4, 18, 90])
+    assert outlook.Outlook.extend(one, 5, np.array([1, 0, -1]), 2.0, 3.0) is True
+    # Four segments and thirteen, of which there are fewer than messages; twice as long as for the quarter that is done.
+    assert (one.effort, one._waiting, looked) == (20, 5, [(2.0, 3.0, 1.0 + 1.25 * 2.0 * 4)])
+    assert outlook.Outlook.extend(one, 5, np.array([2, -1, -1]), 2.0, 3.0) is False
+    assert len(looked) == 1
+    one._waiting = 4
+    assert outlook.Outlook.extend(one, 5, np.array([2, -1, -1]), 2.0, 3.0) is True
+    assert one.effort == 70
+    assert outlook.Outlook.extend(one, 0, np.array([0, -1, -1]), 2.0, 7.0) is False
+    assert looked[-1] == (2.0, 7.0, 1.0 + 1.25 * 6.0 * 20)
+
+
+def test_weather_that_is_too_much_or_too_far_is_not_looked_up(monkeypatch):
+    route = np.array([0, -1])
+    for name, most in (("_HELD", 89), ("_LONGEST", 0.5)):
+        with monkeypatch.context() as patch:
+            patch.setattr(outlook, name, most)
+            one, looked = looking([0], [4])
+            assert outlook.Outlook.extend(one, 5, route, 2.0, 3.0) is False
+            assert looked == []
+            patch.setattr(outlook, name, 2 * most)
+            assert outlook.Outlook.extend(one, 5, route, 2.0, 3.0) is True
