@@ -96,6 +96,10 @@ class TestNcclNumbers:
         with pytest.raises(InputError, match="does not say which collective this is"):
             read(put(tmp_path, "".join(rows)))
 
+    @pytest.mark.parametrize("sizes", ["9000000000000000000 8", "8 9000000000000000000"])
+    def test_rows_of_more_than_two_to_the_62_are_none(self, sizes):
+        assert "a whole one 8" in parse_row(f"{sizes} float sum -1 105.9 9.90 17.33 0 105.7 9.92 17.37 0")
+
     def test_rows_of_unknown_types_have_numbers_alone(self):
         assert isinstance(parse_row("1024 256 fp4 sum -1 1.0 2.0 3.0 0"), Cells)
         assert parse_row("1024 256 tea with 4 lumps of sugar") is None

@@ -197,6 +197,8 @@ def test_switches_inside_nodes_reduce_where_the_generation_has_them(generation, 
     assert named == free
     older = slope("dgx-h100", "all_reduce", 8, 1, "nvls", generation="ampere", **SWITCHED)
     assert older > found * 1.2
+    # Two are enough.
+    assert slope("dgx-h100", "all_reduce", 2, 1, "nvls", generation=generation, **SWITCHED) == near(found)
 
 
 @pytest.mark.parametrize(
