@@ -474,6 +474,28 @@ def test_how_far_ahead_the_weather_is_looked_up_changes_nothing_where_a_schedule
     assert [times(network) for _ in range(2)] == [far, far]
 
 
+@pytest.mark.parametrize("order", [(0.0, 0.02, 0.03), (0.02, 0.0, 0.03), (0.03, 0.02, 0.0), (0.02, 0.03, 0.04)])
+def test_work_of_some_rounds_of_a_schedule_that_recurs_is_that_of_its_rounds_one_by_one(monkeypatch, order):
+    each, draws = np.arange(5), np.random.default_rng(3)
+    rounds = []
+    for number, work in enumerate(order):
+        rounds += [Round(each, (each + 1) % 5, draws.uniform(1e4, 1e5, 5), work * draws.random(5))] * (number + 1)
+    schedule = Schedule(5, rounds)
+
+    start = draws.random(5)
+
+    def times(network):
+        timing = network.time(schedule, start, messages=True)
+        work = (timing.work.rank, timing.work.begun, timing.work.ended)
+        return [column.tolist() for column in (*timing.split, timing.left, timing.messages.arrived, *work)]
+
+    graph = topologies.star(5, 1e-3, 1e6)
+    one_by_one = times(Network(graph, engine="vectorised"))
+    monkeypatch.setattr(max_plus, "_loaded", lambda: SimpleNamespace(**{**vars(recurrence), **vars(course)}))
+    network = Network(graph, engine="vectorised")
+    assert [times(network) for _ in range(3)] == [one_by_one] * 3
+
+
 def test_what_a_signal_cannot_tell_of_the_future_does_not_matter_before():
     def failing():
         yield [0.5, 1.0], [2e6, 1e6]
