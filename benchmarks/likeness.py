@@ -7,8 +7,7 @@ Of two traces of a family the one is fitted, and the other, of a run with other 
 synthetic gradients are compared with. Of each trace two thirds of the recorded steps are fitted, too, and the rest is
 compared. Of traces of pseudo-gradients one half of the workers is fitted as well, and the other compared. A trace of
 each family is compared with itself, for how much of the difference is the generator's. Schemes exchange recorded
-gradients and synthetic ones of the same steps, with their residuals: a stretch of steps that follow each other again
-and again, as there are no more, then the next stretch.
+gradients and synthetic ones of the same steps, each once, with their residuals.
 
 With ``--every-step`` whole runs are compared, in which every step has gradients of its own. FOLDER has what
 ``make_family_traces.py convolutional-again transformer-again --every-step --into FOLDER`` recorded; the parameters that
@@ -42,8 +41,8 @@ HELD_OUT = Path(__file__).parent / "held_out"
 SCHEMES: dict[str, dict[str, str]] = {"topk": {}, "oktopk": {}, "spardl": {}, "exdyna": {"initial": "exact"}}
 """Schemes, with options; ExDyna begins with exact thresholds, as its formula is for gradients of another size."""
 
-DENSITY, SEEDS, AGAIN = 0.01, 2, 10
-"""Density, seeds of synthetic gradients, and how often a stretch is gone through."""
+DENSITY, SEEDS = 0.01, 2
+"""Density, and seeds of synthetic gradients."""
 
 
 class Case(NamedTuple):
@@ -116,9 +115,7 @@ def stretches(steps: Sequence[int]) -> list[list[int]]:
     return [[int(place) for place in one] for one in np.array_split(np.arange(len(steps)), 3)]
 
 
-def figures(
-    scheme: str, source: RecordedSource, gradients: Callable[[int], np.ndarray], again: int = AGAIN
-) -> pd.DataFrame:
+def figures(scheme: str, source: RecordedSource, gradients: Callable[[int], np.ndarray]) -> pd.DataFrame:
     """Return what a scheme makes of gradients, a row per stretch: means over its exchanges.
 
     Parameters
@@ -129,8 +126,6 @@ def figures(
         Has the layers and steps.
     gradients : callable
         Returns the gradients of a place among the recorded steps, float32 of shape (P, n).
-    again : int
-        How often a stretch is gone through.
 
     Returns
     -------
@@ -144,7 +139,7 @@ def figures(
     found = []
     for places in stretches(source.info.points):
         rows = []
-        for place in places * again:
+        for place in places:
             exchange = model.exchange(gradients(place))
             threshold = float(np.mean(exchange.stats.get("threshold", np.nan)))
             rows.append((exchange.schedule.bytes_sent().mean(), exchange.selected.mean(), exchange.union, threshold))
@@ -163,10 +158,9 @@ def compared(case: Case, parameters: SyntheticParameters) -> Iterator[pd.DataFra
     for seed in range(SEEDS):
         like = twin(source, parameters, seed)
         made.append([like.gradients(step) for step in steps])
-    again = 1 if case.held == "every" else AGAIN
     for scheme in SCHEMES:
-        tables = {"recorded": figures(scheme, source, real.__getitem__, again)}
-        tables["synthetic"] = sum(figures(scheme, source, one.__getitem__, again) for one in made) / SEEDS
+        tables = {"recorded": figures(scheme, source, real.__getitem__)}
+        tables["synthetic"] = sum(figures(scheme, source, one.__getitem__) for one in made) / SEEDS
         if case.held != "every":
             tables["fitted"] = figures(scheme, fitted, other.__getitem__)
         yield pd.concat([one.add_suffix(f"_{what}") for what, one in tables.items()], axis=1).assign(

@@ -130,7 +130,8 @@ class TestLikeness:
         table = (
             pd.read_csv(page.TABLE).query("trace == @name and held == 'run'").groupby("scheme").mean(numeric_only=True)
         )
-        for scheme in ("topk", "exdyna"):
+        # ExDyna has not found its threshold in so few exchanges.
+        for scheme in ("topk", "oktopk"):
             one, other = (likeness.figures(scheme, held, each.__getitem__).mean() for each in (real, made))
             # The run that was fitted is itself apart from the other one.
             apart = [table.loc[scheme, f"{figure}_fitted"] / one[figure] for figure in page.FIGURES]

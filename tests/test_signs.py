@@ -119,13 +119,39 @@ def test_nothing_of_a_workers_own_lasts_where_all_is_new():
 def test_what_is_left_remembers():
     like = parameters(agree_bands=((1.0,) * (len(BANDS) + 1),) * 2, lasting=((0.6,), (0.6,)))
     like = like.model_copy(update={"memory": 0.7})
-    steps = np.array([0, 1, 10, 11, 20, 21, 30, 31])
+    steps = np.arange(8)
     found = signs.products(np.sign(gradients(like, steps, size=60_000)).astype(np.int8), [60_000])
     made, memory = signs.common(found, steps)
     # What three components do not take is remembered.
-    correlation = (made[0, ::2] * made[0, 1::2]).sum(axis=1)
-    rest = np.sqrt((1 - np.square(made[0, ::2]).sum(axis=1)) * (1 - np.square(made[0, 1::2]).sum(axis=1)))
+    correlation = (made[0, :-1] * made[0, 1:]).sum(axis=1)
+    rest = np.sqrt((1 - np.square(made[0, :-1]).sum(axis=1)) * (1 - np.square(made[0, 1:]).sum(axis=1)))
     assert (correlation + memory * rest).mean() == pytest.approx(0.36 + 0.64 * 0.7, abs=0.06)
+
+
+@pytest.mark.parametrize("lasts", [0.0, 0.6])
+def test_what_steps_that_follow_each_other_share_is_not_taken_to_last(lasts):
+    """Between others that are far away: gradients turn back within a few steps, which pairs of steps cannot tell."""
+    like = parameters(agree_bands=((1.0,) * (len(BANDS) + 1),) * 2, lasting=((lasts,), (lasts,)))
+    like = like.model_copy(update={"memory": 0.7})
+    steps = np.array([0, 1, 10, 11, 20, 21, 30, 31])
+    found = signs.products(np.sign(gradients(like, steps, size=60_000)).astype(np.int8), [60_000])
+    ((made,), memory) = signs.common(found, steps)
+    assert memory == 0
+    assert (made[::2] == made[1::2]).all()
+    apart = ~np.eye(4, dtype=bool)
+    assert (made[::2] @ made[::2].T)[apart].mean() == pytest.approx(lasts**2, abs=0.05)
+
+
+@pytest.mark.parametrize("between", ["linear", "logarithmic"])
+def test_tables_go_from_knot_to_knot_with_the_step_or_with_its_logarithm(between):
+    like = parameters(agree_bands=((0.0,) * (len(BANDS) + 1),) * 2)
+    layer = like.layers[0]
+    first, second = (tuple(size * one for one in layer.magnitudes[0]) for size in (8.0, 1.0))
+    layer = layer.model_copy(update={"magnitudes": (first, second), "shares": (layer.shares[0],) * 2})
+    like = like.model_copy(update={"layers": (layer,), "between": between, "knots": (0.0, 1.0)})
+    sizes = np.abs(gradients(like, [0, 5, STEPS - 1], size=50_000)).mean(axis=(1, 2))
+    share = 5 / (STEPS - 1) if between == "linear" else math.log(6) / math.log(STEPS)
+    assert sizes[1] == pytest.approx((1 - share) * sizes[0] + share * sizes[2], rel=0.02)
 
 
 def test_a_worker_with_a_few_huge_entries_is_no_large_one():

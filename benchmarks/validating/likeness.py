@@ -12,9 +12,6 @@ TABLE = Path(__file__).parents[1] / "likeness.csv"
 EVERY_STEP = TABLE.with_name("likeness_every_step.csv")
 """The same over whole runs."""
 
-BEFORE = TABLE.with_name("likeness_before.csv")
-"""The same of synthetic gradients with one share of what workers have in common for the whole run (commit 3ae505b)."""
-
 FIGURES = ("bytes", "selected", "union", "threshold")
 """What is compared."""
 
@@ -41,24 +38,15 @@ what was recorded. What is compared is *another run*, with other weights, shards
 fitted; or *steps left out* of what was fitted, every third recorded one; or *other workers*, with other
 shards, than the half that was fitted; or *the run itself*, which was fitted, for how much of the difference is the
 generator's. *Run to run* is the same figure of the run that was fitted over that of the other one: how far apart two
-runs are. A third of the recorded steps is gone through ten times, as there are no more; synthetic ones are of the same
-steps, and figures are means over two seeds. Made by `python benchmarks/likeness.py --out benchmarks/likeness.csv`, from
-the traces alone, in six minutes of a processor. *Every step of another run* was recorded once and is not kept, as it is
-30 MB for each (`make_family_traces.py convolutional-again transformer-again --every-step`): all 133 steps, each with
-gradients of its own. That is what a job meets, and what the other rows cannot show.
+runs are. Recorded steps are met once each, and synthetic ones of the same steps; figures are means over two seeds. Made
+by `python benchmarks/likeness.py --out benchmarks/likeness.csv`, from the traces alone, in five minutes of a processor.
+
+*Every step of another run* is what a job meets, and what the others cannot show: all 133 steps, each with gradients of
+its own. It was recorded once and is not kept, as each takes 25 MB (`make_family_traces.py convolutional-again
+transformer-again --every-step`). In what leaves *steps* out, step 1 is had from steps 0 and 22.
 
 | Trace | Workers | Compared | Scheme | Bytes of a worker | Entries selected | Of all together | Threshold |
 |---|---|---|---|---|---|---|---|
-"""
-
-
-CHANGES = """
-What the model has gained by having the correlation of workers, bands of signs and what lasts at each recorded step, for
-workers what they keep of their own, and sizes of workers that a heavy tail does not decide: means before and after, of
-what was compared both times and does not follow from k alone.
-
-| Trace | Compared | Scheme | Bytes of a worker | Threshold |
-|---|---|---|---|---|
 """
 
 
@@ -88,32 +76,7 @@ def section(*paths: Path) -> str:
         rows.append(f"| `{trace}` | {workers} | {COMPARED[held]} | {NAMES[scheme]} | {' | '.join(cells)} |\n")
     told = f"Of {len(within)} means of what was not fitted that do not follow from k alone, {sum(within)} are within"
     told += f" {100 * LIMIT:.0f} %"
-    return f"{WORDS}{''.join(rows)}\n{told}; the others are bold.\n{changes(found)}"
-
-
-def changes(after: pd.DataFrame) -> str:
-    """Return the table of figures before and after the model was changed.
-
-    Parameters
-    ----------
-    after : DataFrame
-        What `benchmarks/likeness.py` wrote.
-    """
-    rows = []
-    before, after = (
-        one.groupby(["trace", "held", "scheme"], sort=False).mean(numeric_only=True)
-        for one in (pd.read_csv(BEFORE), after)
-    )
-    for key in after.index.intersection(before.index, sort=False):
-        trace, held, scheme = key
-        if scheme == "spardl":
-            continue
-        cells = []
-        for figure in ("bytes", "threshold"):
-            was, now = (f"{ratio(one.loc[key], figure, 'synthetic'):.2f}" for one in (before, after))
-            cells.append(f"{was} → {now}" if scheme != "topk" or figure == "threshold" else "from k")
-        rows.append(f"| `{trace}` | {COMPARED[held]} | {NAMES[scheme]} | {' | '.join(cells)} |\n")
-    return f"{CHANGES}{''.join(rows)}"
+    return f"{WORDS}{''.join(rows)}\n{told}; the others are bold.\n"
 
 
 def ratio(row: pd.Series[float], figure: str, what: str) -> float:

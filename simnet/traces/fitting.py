@@ -35,7 +35,13 @@ from simnet.traces.comparing import DENSITIES, closeness
 from simnet.traces.ordering import near
 from simnet.traces.recorded import RecordedSource
 from simnet.traces.source import Values
-from simnet.traces.synthetic_parameters import LARGEST_DEVIATION, LARGEST_SIZE, LayerParameters, SyntheticParameters
+from simnet.traces.synthetic_parameters import (
+    LARGEST_DEVIATION,
+    LARGEST_SIZE,
+    Between,
+    LayerParameters,
+    SyntheticParameters,
+)
 
 _HEAVIEST_TAIL = 100.0
 _MOST_DEAD = 0.99
@@ -122,6 +128,7 @@ def _by_quantiles(source: RecordedSource, like: SyntheticParameters) -> Syntheti
     sizes = [size for _, size in source.layers]
     steps = np.array([point.step for point in source.info.points])
     points = [refining.looked_at(source.recorded(place), sizes) for place in tracked(range(len(steps)), 0.3)]
+    levels = np.array([np.abs(source.recorded(place)).mean(dtype=np.float64) for place in range(len(steps))])
     clock = np.log1p(steps)
     orders = [refining.ordered(points, place, clock) for place in tracked(range(len(sizes)), 0.5)]
     # Which worker has how large a batch to learn from is chance at a step, so that sizes are those of the steps near.
@@ -149,6 +156,7 @@ def _by_quantiles(source: RecordedSource, like: SyntheticParameters) -> Syntheti
     fixed, period = _lasting_kinds(refining.lasting(points, orders, sizes), steps)
     return like.model_copy(
         update={
+            "between": between(steps, levels),
             "worker_sizes": tuple(_rounded(row) for row in worker_sizes),
             "memory": _rounded([memory])[0],
             "fixed": _rounded([fixed])[0],
@@ -172,6 +180,36 @@ def _by_quantiles(source: RecordedSource, like: SyntheticParameters) -> Syntheti
             ),
         }
     )
+
+
+def between(steps: NDArray[np.int64], levels: Floats) -> Between:
+    """Return how to go from step to step: by which way steps that are left out are had nearer from those around.
+
+    Parameters
+    ----------
+    steps : ndarray of int, shape (T,)
+        Recorded steps; between others that are far away, those that follow each other are left out together.
+    levels : ndarray, shape (T,)
+        Mean magnitude at each.
+
+    Examples
+    --------
+    >>> steps = np.array([0, 1, 22, 23, 44])
+    >>> between(steps, 5.0 - np.log1p(steps)), between(steps, 50.0 - steps)
+    ('logarithmic', 'linear')
+    """
+    apart = np.diff(steps) > 1
+    places = np.concatenate([[0], np.cumsum(apart | (not apart.any()))])
+    logs = np.log(np.maximum(levels, np.finfo(np.float32).tiny))
+    missed = []
+    for clock in (steps.astype(np.float64), np.log1p(steps)):
+        had = [
+            np.log(np.interp(clock[places == place], clock[places != place], np.exp(logs[places != place])))
+            - logs[places == place]
+            for place in range(1, int(places[-1]))
+        ]
+        missed.append(float(np.square(np.concatenate([[0.0], *had])).sum()))
+    return "logarithmic" if missed[1] < missed[0] else "linear"
 
 
 def _misses(source: RecordedSource, parameters: SyntheticParameters) -> Floats:

@@ -198,6 +198,9 @@ def _factors(correlation: Floats) -> Floats:
 def common(found: Products, steps: NDArray[np.int64]) -> tuple[Floats, float]:
     """Return the loadings of c, and the memory of the rest of it.
 
+    Steps that follow each other, between others that do not, are one place: what they share lasts no longer than they
+    do, as gradients turn back within a few steps.
+
     Parameters
     ----------
     found : Products
@@ -206,15 +209,30 @@ def common(found: Products, steps: NDArray[np.int64]) -> tuple[Floats, float]:
         Its steps.
     """
     counts = found.entries * found.workers * (found.workers - 1)
+    follows = np.diff(steps) == 1
+    if not follows.all():
+        place = np.concatenate([[0], np.cumsum(~follows)])
+        made, _, _ = lasting(_together(found.other, place), counts)
+        return made[:, place], 0.0
     made, correlation, _ = lasting(found.other, counts)
     rest = 1 - np.square(made).sum(axis=2)
-    pairs = np.flatnonzero(np.diff(steps) == 1)
+    pairs = np.flatnonzero(follows)
     weight = counts[:, None] * np.diagonal(found.other, axis1=1, axis2=2)[:, pairs].clip(0) ** 2
     expected = np.sqrt(np.maximum(rest[:, pairs] * rest[:, pairs + 1], 0.0))
     excess = correlation[:, pairs, pairs + 1] - (made[:, pairs] * made[:, pairs + 1]).sum(axis=2)
     size = float((weight * expected**2).sum())
     memory = float((weight * expected * excess).sum()) / size if size > _LEAST_REST * weight.sum() else 0.0
     return made, min(max(memory, 0.0), LONGEST_MEMORY)
+
+
+def _together(products: Floats, place: NDArray[np.int64]) -> Floats:
+    """Return products between places, of shape (L, places, places), given those of steps: means over their steps."""
+    shares = (place == np.arange(place[-1] + 1)[:, None]) / np.bincount(place)[:, None]
+    found = shares @ products @ shares.T
+    # Of a place and itself it is what is had at one step.
+    each = np.diagonal(products, axis1=1, axis2=2) @ shares.T
+    found[:, range(len(shares)), range(len(shares))] = each
+    return np.asarray(found)
 
 
 def own(found: Products) -> Floats | None:

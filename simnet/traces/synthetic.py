@@ -15,9 +15,9 @@ a mixture of Gaussians whose scales are themselves random:
   entries is zero, and log s of the others is normal with deviation `spread`. A part of log s is fixed. The rest changes
   with the logarithm of the iteration, ever more slowly, so top-k sets of two iterations overlap, the less the farther
   apart they are.
-- rms, dead, spread, tail and shared follow the progress of training. a is how much larger than is typical a worker's
-  gradient is: batches differ in how much there is to learn. It has the values that recorded workers had, in random
-  order; without those it is lognormal.
+- rms, dead, spread, tail and shared follow the progress of training, or its logarithm. a is how much larger than is
+  typical a worker's gradient is: batches differ in how much there is to learn. It has the values that recorded workers
+  had, in random order; without those it is lognormal.
 
 With a lognormal scale the magnitudes have tails between those of generalised Gaussians and of Student's t.
 
@@ -101,6 +101,7 @@ class SyntheticSource:
         self.true_shapes = as_matrices(layer.shape for layer in shapes)
         self.scale = self.true_parameters / self.parameters
         self.like = like
+        self._knots = [self._clock(knot) for knot in like.knots]
         self._iterations = iterations
         self._seed = seed
         self.made_of = (tuple(shapes), workers, like, iterations, scale, seed)
@@ -283,13 +284,18 @@ class SyntheticSource:
                 normals.fill(part)
             yield part
 
+    def _clock(self, progress: float) -> float:
+        """Return where a share of the run is between knots."""
+        linear = self.like.between == "linear"
+        return progress if linear else math.log1p(progress * (self.like.steps - 1))
+
     def _at(self, table: NDArray[np.float64], progress: float) -> NDArray[np.float64]:
         """Interpolate a table whose last axis goes over the knots."""
-        knots = self.like.knots
-        after = bisect_left(knots, progress)
+        knots, at = self._knots, self._clock(progress)
+        after = bisect_left(knots, at)
         if after == 0 or after == len(knots):
             return table[..., min(after, len(knots) - 1)]
-        weight = (progress - knots[after - 1]) / (knots[after] - knots[after - 1])
+        weight = (at - knots[after - 1]) / (knots[after] - knots[after - 1])
         return np.asarray((1 - weight) * table[..., after - 1] + weight * table[..., after])
 
     def _factors(self, iteration: int, progress: float) -> Values:

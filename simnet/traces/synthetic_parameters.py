@@ -7,7 +7,7 @@ import re
 from collections.abc import Sequence
 from itertools import pairwise
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Literal, TypeAlias
 
 from pydantic import Field, model_validator
 
@@ -36,6 +36,9 @@ LARGEST_DEVIATION = 5.0
 
 LARGEST_SIZE = 1e12
 """Of a worker's gradient, over what is typical."""
+
+Between: TypeAlias = Literal["linear", "logarithmic"]
+"""How tables go from knot to knot."""
 
 _Share = Annotated[float, Field(ge=0, le=1)]
 _Deviation = Annotated[float, Field(ge=0, le=LARGEST_DEVIATION)]
@@ -121,7 +124,9 @@ class SyntheticParameters(Description):
     steps : int
         Length of the recorded run.
     knots : tuple of float
-        Progress of training, from 0 to 1, ascending, at which the tables hold; linear between them.
+        Progress of training, from 0 to 1, ascending, at which the tables hold.
+    between : {"linear", "logarithmic"}
+        Whether tables go from knot to knot with the step, or with the logarithm of 1 + step.
     worker_spread : tuple of float
         Standard deviation of log a at the knots.
     worker_sizes : tuple of tuple of float, optional
@@ -141,6 +146,7 @@ class SyntheticParameters(Description):
     name: str
     steps: Annotated[int, Field(ge=1)]
     knots: Annotated[tuple[_Share, ...], Field(min_length=1)]
+    between: Between = "linear"
     worker_spread: tuple[_Deviation, ...]
     worker_sizes: tuple[Annotated[tuple[_Size, ...], Field(min_length=1)], ...] | None = None
     memory: Annotated[float, Field(ge=0, le=0.9)]
