@@ -153,7 +153,7 @@ def compared(case: Case, parameters: SyntheticParameters) -> Iterator[pd.DataFra
     steps = [point.step for point in source.info.points]
     real = [source.recorded(place) for place in range(len(steps))]
     fitted = case.fitted
-    other = [fitted.recorded(place) for place in range(len(fitted.info.points))]
+    other = [] if case.held == "every" else [fitted.recorded(place) for place in range(len(fitted.info.points))]
     made = []
     for seed in range(SEEDS):
         like = twin(source, parameters, seed)
@@ -161,7 +161,7 @@ def compared(case: Case, parameters: SyntheticParameters) -> Iterator[pd.DataFra
     for scheme in SCHEMES:
         tables = {"recorded": figures(scheme, source, real.__getitem__)}
         tables["synthetic"] = sum(figures(scheme, source, one.__getitem__) for one in made) / SEEDS
-        if case.held != "every":
+        if other:
             tables["fitted"] = figures(scheme, fitted, other.__getitem__)
         yield pd.concat([one.add_suffix(f"_{what}") for what, one in tables.items()], axis=1).assign(
             trace=case.name, held=case.held, workers=source.workers, scheme=scheme, stretch=range(3)

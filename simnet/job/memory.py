@@ -14,6 +14,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from simnet.base.rng import stream
 from simnet.job.job import Job, buckets, create_sparsifier
 from simnet.job.local_steps import started
 from simnet.job.steps import StepSet
@@ -195,7 +196,7 @@ def _sends_alike(model: Sparsifier) -> bool:
 
 def _any_rows(workers: int, parameters: int) -> NDArray[np.float32]:
     """Return gradients, one for all workers, that cost less to make than those of a job; shape (P, n)."""
-    some = np.random.default_rng(0).standard_normal(min(parameters, _DRAWN), dtype=np.float32)
+    some = stream(0, "memory").standard_normal(min(parameters, _DRAWN), dtype=np.float32)
     return np.broadcast_to(np.resize(some, parameters), (workers, parameters))
 
 

@@ -118,7 +118,9 @@ def spans_of(
     first = float(state.begins[rank])
     reached = first + float(state.probing[rank])
     pieces.append((NETWORK, "communicate", first, reached))
-    if len(state.selections) > 1:
+    # Where it is done before the exchange that is told: one was interrupted, or late workers were waited for.
+    before = len(state.selections) > 1
+    if before:
         computed_by = reached + float(state.compute[rank])
         pieces.append((COMPUTE, "compute", reached, computed_by))
         reached = computed_by
@@ -128,13 +130,12 @@ def spans_of(
         reached = begin + float(seconds[rank])
         pieces.append((COMPUTE, "select", begin, reached))
     # What is computed beside messages, and then these.
-    streams = [(SIDE if computed.aside else COMPUTE, "select", "select")]
-    if len(state.selections) == 1:
-        streams = [(COMPUTE, "compute", "slice"), *streams]
+    streams = [] if before else [(COMPUTE, "compute", "slice")]
+    streams.append((SIDE if computed.aside else COMPUTE, "select", "select"))
     for resource, what, kind in streams:
         times = zip(computed.begun[kind][:, rank].tolist(), computed.ended[kind][:, rank].tolist(), strict=True)
         pieces += [(resource, what, begin + later, end + later) for begin, end in times if end > begin]
-    if len(state.selections) > 1:
+    if before:
         pieces.append((COMPUTE, "wait", reached, float(state.selections[-1][0][rank])))
     resource = SIDE if computed.aside else COMPUTE
     pieces += [(resource, "select", begin + later, min(end, done) + later) for begin, end in work if begin < done]

@@ -127,8 +127,8 @@ def _by_quantiles(source: RecordedSource, like: SyntheticParameters) -> Syntheti
     """Return parameters with quantiles of the magnitudes, and kinds of entries, in place of moments."""
     sizes = [size for _, size in source.layers]
     steps = np.array([point.step for point in source.info.points])
-    points = [refining.looked_at(source.recorded(place), sizes) for place in tracked(range(len(steps)), 0.3)]
-    levels = np.array([np.abs(source.recorded(place)).mean(dtype=np.float64) for place in range(len(steps))])
+    gradients = [source.recorded(place) for place in range(len(steps))]
+    points = [refining.looked_at(one, sizes) for one in tracked(gradients, 0.3)]
     clock = np.log1p(steps)
     orders = [refining.ordered(points, place, clock) for place in tracked(range(len(sizes)), 0.5)]
     # Which worker has how large a batch to learn from is chance at a step, so that sizes are those of the steps near.
@@ -148,15 +148,13 @@ def _by_quantiles(source: RecordedSource, like: SyntheticParameters) -> Syntheti
         ]
         for place, order in enumerate(orders)
     ]
-    found = signs.products(
-        np.stack([np.sign(source.recorded(place)).astype(np.int8) for place in range(len(steps))]), sizes
-    )
+    found = signs.products(np.stack([np.sign(one).astype(np.int8) for one in gradients]), sizes)
     lasting, memory = signs.common(found, steps)
     own = signs.own(found)
     fixed, period = _lasting_kinds(refining.lasting(points, orders, sizes), steps)
     return like.model_copy(
         update={
-            "between": between(steps, levels),
+            "between": between(steps, np.array([np.abs(one).mean(dtype=np.float64) for one in gradients])),
             "worker_sizes": tuple(_rounded(row) for row in worker_sizes),
             "memory": _rounded([memory])[0],
             "fixed": _rounded([fixed])[0],
@@ -198,17 +196,16 @@ def between(steps: NDArray[np.int64], levels: Floats) -> Between:
     >>> between(steps, 5.0 - np.log1p(steps)), between(steps, 50.0 - steps)
     ('logarithmic', 'linear')
     """
-    apart = np.diff(steps) > 1
-    places = np.concatenate([[0], np.cumsum(apart | (not apart.any()))])
-    logs = np.log(np.maximum(levels, np.finfo(np.float32).tiny))
+    place = signs.places(steps)
+    levels = np.maximum(levels, np.finfo(np.float32).tiny)
     missed = []
-    for clock in (steps.astype(np.float64), np.log1p(steps)):
-        had = [
-            np.log(np.interp(clock[places == place], clock[places != place], np.exp(logs[places != place])))
-            - logs[places == place]
-            for place in range(1, int(places[-1]))
-        ]
-        missed.append(float(np.square(np.concatenate([[0.0], *had])).sum()))
+    for clock in (steps, np.log1p(steps)):
+        squares = 0.0
+        for left_out in range(1, place[-1]):
+            out = place == left_out
+            had = np.interp(clock[out], clock[~out], levels[~out])
+            squares += float(np.square(np.log(had / levels[out])).sum())
+        missed.append(squares)
     return "logarithmic" if missed[1] < missed[0] else "linear"
 
 

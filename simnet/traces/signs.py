@@ -195,11 +195,28 @@ def _factors(correlation: Floats) -> Floats:
     return np.pad(made, ((0, 0), (0, COMPONENTS - few)))
 
 
+def places(steps: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Return the place of each step: those that follow each other, between others that do not, are at one.
+
+    Parameters
+    ----------
+    steps : ndarray of int, shape (T,)
+        Recorded steps, ascending.
+
+    Examples
+    --------
+    >>> places(np.array([0, 1, 22, 23, 44])).tolist(), places(np.array([4, 5, 6])).tolist()
+    ([0, 0, 1, 1, 2], [0, 1, 2])
+    """
+    apart = np.diff(steps) > 1
+    return np.concatenate([[0], np.cumsum(apart if apart.any() else ~apart)])
+
+
 def common(found: Products, steps: NDArray[np.int64]) -> tuple[Floats, float]:
     """Return the loadings of c, and the memory of the rest of it.
 
-    Steps that follow each other, between others that do not, are one place: what they share lasts no longer than they
-    do, as gradients turn back within a few steps.
+    What steps at one place share lasts no longer than they do, as gradients turn back within a few steps; memory is of
+    steps that follow each other at places of their own.
 
     Parameters
     ----------
@@ -209,20 +226,17 @@ def common(found: Products, steps: NDArray[np.int64]) -> tuple[Floats, float]:
         Its steps.
     """
     counts = found.entries * found.workers * (found.workers - 1)
-    follows = np.diff(steps) == 1
-    if not follows.all():
-        place = np.concatenate([[0], np.cumsum(~follows)])
-        made, _, _ = lasting(_together(found.other, place), counts)
-        return made[:, place], 0.0
-    made, correlation, _ = lasting(found.other, counts)
+    place = places(steps)
+    products = _together(found.other, place)
+    made, correlation, _ = lasting(products, counts)
     rest = 1 - np.square(made).sum(axis=2)
-    pairs = np.flatnonzero(follows)
-    weight = counts[:, None] * np.diagonal(found.other, axis1=1, axis2=2)[:, pairs].clip(0) ** 2
+    pairs = place[:-1][(np.diff(steps) == 1) & (np.diff(place) == 1)]
+    weight = counts[:, None] * np.diagonal(products, axis1=1, axis2=2)[:, pairs].clip(0) ** 2
     expected = np.sqrt(np.maximum(rest[:, pairs] * rest[:, pairs + 1], 0.0))
     excess = correlation[:, pairs, pairs + 1] - (made[:, pairs] * made[:, pairs + 1]).sum(axis=2)
     size = float((weight * expected**2).sum())
     memory = float((weight * expected * excess).sum()) / size if size > _LEAST_REST * weight.sum() else 0.0
-    return made, min(max(memory, 0.0), LONGEST_MEMORY)
+    return made[:, place], min(max(memory, 0.0), LONGEST_MEMORY)
 
 
 def _together(products: Floats, place: NDArray[np.int64]) -> Floats:
