@@ -181,6 +181,14 @@ class TestFit:
         assert np.abs(np.sign(made).mean(axis=0)).mean() > 0.98
         assert build_up(made, 0.01) == pytest.approx(build_up(source.gradients(20), 0.01), rel=0.1)
 
+    @pytest.mark.parametrize("between", ["linear", "logarithmic"])
+    def test_tables_go_from_step_to_step_as_magnitudes_did(self, tmp_path, between):
+        def size(step):
+            return 90.0 - step if between == "linear" else 5.0 - np.log1p(step)
+
+        made = {step: {"w": size(step) * layers["w"]} for step, layers in shared_signs().items()}
+        assert fit(recorded(written(tmp_path / "sizes", made))).between == between
+
     def test_workers_are_as_large_as_recorded_ones(self):
         parameters = fit(recorded("digits"))
         sizes = np.array(parameters.worker_sizes[-1])
