@@ -1,6 +1,6 @@
 """Mutation testing: put small bugs into the code, one at a time, and count how many the tests see.
 
-    python benchmarks/mutation.py [--area NAME ...] [--sample N] [--seed S] [--minutes M] [--quick]
+    python benchmarks/mutation.py [--area NAME ...] [--sample N] [--seed S] [--minutes M] [--quick] [--file PATH ...]
     python benchmarks/mutation.py --changed [REVISION]
 
 Mutants are those of Cosmic Ray's operators, and of three more (`mutating.operators`), in the files of each area
@@ -74,6 +74,7 @@ def main() -> int:
     parser.add_argument("--seed", type=int, help="of the sample; by default another one each day")
     parser.add_argument("--minutes", type=float, default=float("inf"), help="after so long no mutant is begun")
     parser.add_argument("--changed", nargs="?", const="HEAD", help="only files that differ from this revision")
+    parser.add_argument("--file", nargs="+", help="only these files")
     parser.add_argument("--each", type=float, default=120.0, help="processor time of the tests of a file [s]")
     parser.add_argument("--quick", action="store_true", help="only tests that are no long ones")
     parser.add_argument("--files", type=int, default=10**6, help="files of tests for a mutant, the nearest first")
@@ -82,6 +83,7 @@ def main() -> int:
     end = time.monotonic() + 60 * given.minutes
     areas = files(ROOT)
     wanted = changed_since(given.changed) if given.changed else {one for every in areas.values() for one in every}
+    wanted &= set(given.file or wanted)
     entries = explained()
     known = lines_of(entries)
     faults = [

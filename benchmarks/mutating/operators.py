@@ -127,7 +127,7 @@ def changed_line(source: str, mutated: str) -> tuple[int, str, str]:
 
     Examples
     --------
-    >>> changed_line("a = 1\\nb = 2", "a = 1\\nb = 3")
+    >>> changed_line("a = 1\nb = 2", "a = 1\nb = 3")
     (2, 'b = 2', 'b = 3')
     """
     pairs = zip(source.splitlines(), mutated.splitlines(), strict=False)

@@ -1,4 +1,4 @@
-"""Mutants are tried one by one: the tests that run the line, the nearest first, until one fails."""
+"""Mutants are tried one by one: the tests that run the line, the nearest files first, until one fails."""
 
 from __future__ import annotations
 
@@ -6,8 +6,9 @@ import ast
 import json
 import re
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from functools import cache
+from itertools import accumulate
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -104,22 +105,28 @@ class Trials:
 
     def _try(self, mutant: Mutant, text: str, interpreted: bool) -> tuple[str, str, list[str]]:
         used: list[str] = []
-        for file in self._files(mutant.file):
-            found = traced(file, self.sources, self.copy, self.kept, interpreted)
-            tests = sorted(found.tests_of(mutant.file, mutant.span), key=lambda one: found.seconds[one])
-            chosen, left = {}, self.each
-            for one in tests:
-                if (left := left - found.seconds[one]) < 0:
-                    break
-                chosen[one] = LEAST + SLOWER * found.seconds[one]
+        for batch in _doubling(self._files(mutant.file)):
+            chosen = {file: tests for file in batch if (tests := self._chosen(file, mutant, interpreted))}
             if not chosen:
                 continue
-            used.append(file)
+            used += chosen
+            seconds = START + sum(sum(tests.values()) for tests in chosen.values())
             with mutated(self.copy / mutant.file, text):
-                ran = run({file: chosen}, START + sum(chosen.values()), interpreted)
+                ran = run(chosen, seconds, interpreted)
             if ran.status != "passed":
-                return ran.status, ran.test or file, used
+                return ran.status, ran.test or next(iter(chosen)), used
         return ("passed" if used else "unreached"), "", used
+
+    def _chosen(self, file: str, mutant: Mutant, interpreted: bool) -> dict[str, float]:
+        """Return the tests of a file that run a mutant's line, the shortest first, and when each counts as hanging."""
+        found = traced(file, self.sources, self.copy, self.kept, interpreted)
+        tests = sorted(found.tests_of(mutant.file, mutant.span), key=lambda one: found.seconds[one])
+        spent = accumulate(found.seconds[one] for one in tests)
+        return {
+            one: LEAST + SLOWER * found.seconds[one]
+            for one, until in zip(tests, spent, strict=True)
+            if until <= self.each
+        }
 
     def _files(self, file: str) -> list[str]:
         """Return the files of tests, those first that see most mutants of a file, then the nearest; its own before all.
@@ -135,6 +142,20 @@ class Trials:
             named = [len(re.findall(rf"\b{one}\b", path.read_text(), re.IGNORECASE)) for one in (module, package)]
             found.append((not seen, distance, -seen, not called, [-one for one in named], name))
         return [file, *[name for *_, name in sorted(found)[: self.most]]]
+
+
+def _doubling(files: Sequence[str]) -> Iterator[Sequence[str]]:
+    """Yield one file, the next two, the next four and so on: most mutants are seen at once, and starting takes time.
+
+    Examples
+    --------
+    >>> [len(batch) for batch in _doubling("abcdefghij")]
+    [1, 2, 4, 3]
+    """
+    start = 0
+    while start < len(files):
+        yield files[start : 2 * start + 1]
+        start = 2 * start + 1
 
 
 @cache
