@@ -382,6 +382,7 @@ class TestNames:
                 ["reduce", "reduce-scatter", "all-gather", "broadcast"],
             ),
             (lambda: collectives.allreduce_recursive_doubling(3, 9.0), ["fold", "recursive doubling", "unfold"]),
+            (lambda: collectives.reduce_scatter_recursive_halving(3, 9.0), ["fold", "recursive halving", "unfold"]),
             (lambda: collectives.allreduce_rabenseifner(3, 9.0), ["fold", "reduce-scatter", "all-gather", "unfold"]),
             (lambda: collectives.parameter_server(3, 9.0), ["push", "pull"]),
         ],

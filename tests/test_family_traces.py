@@ -242,7 +242,6 @@ def live(name, workers=3):
 
 
 @pytest.mark.extras
-@pytest.mark.filterwarnings("ignore:There is a performance drop")
 @pytest.mark.parametrize("name", FAMILIES)
 @pytest.mark.parametrize("strategy", strategies.STRATEGIES)
 def test_such_models_are_trained_live_under_every_strategy(name, strategy):

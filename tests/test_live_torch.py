@@ -23,8 +23,6 @@ LEARNT = {
 }
 """What each model of PyTorch is trained on."""
 
-pytestmark = pytest.mark.filterwarnings("ignore:There is a performance drop")
-
 
 def source(model, **changes):
     data, options = LEARNT[model]

@@ -381,7 +381,7 @@ FIXED = ["policies={AG: {fixed: AG}}"]
         (["job.strategy={name: sparta, inner: {sgd: {lr: 0.1}}}", *FIXED], "takes the scheme dense, got topk"),
         (["job.strategy={name: diloco, scaled: 'no'}", *FIXED], "scaled must be true or false, got 'no'"),
         (["job.strategy={name: diloco, outer: {adamw: {}}}", *FIXED], "outer must be stochastic gradient descent"),
-        (["job.strategy={name: diloco, outer: {sgd: {lr: 0.1, nesterov: true}}}", *FIXED], "nesterov needs a momentum"),
+        (["job.strategy={name: diloco, outer: {sgd: {lr: 0.1, nesterov: true}}}", *FIXED], "needs a momentum > 0"),
         (["job.strategy={name: streaming, fragments: [1, 2]}", *FIXED], "fragments must be a whole number, or lists"),
         (["job.strategy={name: streaming, fragments: [[1]]}", *FIXED], "fragments must be a whole number, or lists"),
         (["job.strategy={name: streaming, fragments: 2.0}", *FIXED], "fragments must be a whole number, or lists"),

@@ -698,7 +698,7 @@ def test_options_that_are_wrong_are_refused(name, options, why):
     [
         (lambda: SGD(0.0), "lr must be a number > 0"),
         (lambda: SGD(0.1, 1.0), "momentum must be >= 0 and < 1"),
-        (lambda: SGD(0.1, nesterov=True), "nesterov needs a momentum"),
+        (lambda: SGD(0.1, nesterov=True), "nesterov: true needs a momentum"),
         (lambda: SGD(0.1, weight_decay=np.nan), "weight_decay must be >= 0 and <= 1"),
         (lambda: AdamW(beta2=-0.1), "beta2 must be >= 0 and < 1"),
         (lambda: AdamW(eps=0), "eps must be a number > 0"),

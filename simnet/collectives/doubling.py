@@ -96,8 +96,9 @@ def shortest(n_ranks: int) -> Program:
 
 def halving(n_ranks: int) -> Program:
     """Reduce-scatter of P chunks: recursive doubling backwards, at distance ..., 4, 2, 1; rank r ends with chunk r."""
+    phases = {"fold": "unfold", "recursive doubling": "recursive halving", "unfold": "fold"}
     steps = reversed(all_gather(n_ranks).steps)
-    back = [Step(s.dst, s.src, s.first, s.count, reduce=True, phase=s.phase) for s in steps]
+    back = [Step(s.dst, s.src, s.first, s.count, reduce=True, phase=phases[s.phase]) for s in steps]
     return Program(n_ranks, n_ranks, back, "reduce_scatter", "recursive_halving")
 
 

@@ -126,7 +126,7 @@ class SGD(Optimiser):
         _below_one(self.momentum, "momentum")
         _share(self.weight_decay, "weight_decay")
         if self.nesterov and not self.momentum:
-            raise ValueError("nesterov needs a momentum > 0")
+            raise ValueError("nesterov: true needs a momentum > 0 of the same optimiser, got 0")
 
     def state(self, rows: int, parameters: int) -> dict[str, NDArray[Any]]:
         """Return the momentum v, float32 of shape (rows, n), where there is one."""

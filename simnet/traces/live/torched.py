@@ -220,6 +220,8 @@ class Torched(Model):
         with _one_thread(), warnings.catch_warnings():
             # The strides differ, as those of the weights are 0 and those of the gradients are rows of the buffer.
             warnings.filterwarnings("ignore", message="grad and param do not obey the gradient layout")
+            # Some operations have no version for many workers at once: they are done for one after the other.
+            warnings.filterwarnings("ignore", message="There is a performance drop")
             losses = torch.func.vmap(self._loss)(leaves, given, classes)
             losses.sum().backward()
         if self._device != "cpu":
