@@ -277,8 +277,7 @@ def fit_step_model(curves: Sequence[Curve], nccl: bool, cards: float = OWN) -> S
         low[_NAMES.index(name)] = 0.0
     for name in _NEAR_ONE:
         low[_NAMES.index(name)], high[_NAMES.index(name)] = -1.5, 1.5
-    begin = np.clip(start, low, high)
-    found = least_squares(log_errors, begin, slopes, loss="soft_l1", f_scale=0.1, bounds=(low, high), max_nfev=100)
+    found = least_squares(log_errors, start, slopes, loss="soft_l1", f_scale=0.1, bounds=(low, high), max_nfev=100)
     noise = max(float(np.median(np.abs(found.fun[: len(seconds)]))) / 0.6745, 1e-6)
     # What the data tell, by the Jacobian at the optimum, beside what is typical: the spread of that is no measurement,
     # and so not the smaller the less the data scatter.
@@ -323,7 +322,7 @@ def switched(curves: Sequence[Curve]) -> bool:
     """
     for one in curves:
         ranks = one.setting.ranks
-        if one.setting.collective == "all_reduce" and one.setting.nodes == 1 and ranks > 1:
+        if one.setting.collective == "all_reduce" and one.setting.nodes == 1:
             bus = 2 * (ranks - 1) / ranks * float((one.sizes / one.seconds).max())
             if any(_ABOVE_A_RING[0] * link <= bus <= _ABOVE_A_RING[1] * link for link in _NVLINK):
                 return True
@@ -391,8 +390,8 @@ def _terms(logs: Floats, counts: Floats, powers: Floats, sizes: Floats) -> Float
 
 def _softly(ways: Floats) -> tuple[Floats, Floats]:
     """Return the smooth minimum over ways, shape (sizes,), and its logarithmic slope in each way, (sizes, ways)."""
-    fastest = np.maximum(ways.min(axis=1), 1e-15)
-    share = (np.maximum(ways, 1e-15) / fastest[:, None]) ** -_SHARPNESS
+    fastest = ways.min(axis=1)
+    share = (ways / fastest[:, None]) ** -_SHARPNESS
     total = share.sum(axis=1)
     return fastest * total ** (-1 / _SHARPNESS), share / total[:, None]
 
@@ -400,7 +399,7 @@ def _softly(ways: Floats) -> tuple[Floats, Floats]:
 def _slopes(logs: Floats, counts: Floats, powers: Floats, sizes: Floats) -> Floats:
     """Return the slope of the logarithm of the time in the logarithm of each parameter, shape (sizes, parameters)."""
     terms = _terms(logs, counts, powers, sizes)
-    ways = np.maximum(terms.sum(axis=2), 1e-15)
+    ways = terms.sum(axis=2)
     _, share = _softly(ways)
     return np.asarray(np.einsum("sw,swt,wtp->sp", share / ways, terms, powers), dtype=np.float64)
 
@@ -413,7 +412,7 @@ def _start(parts: Sequence[tuple[Floats, Floats, Floats]], seconds: Floats, nccl
     as half a step.
     """
     known = _NCCL if nccl else _MPI
-    moved = [max(float(counts[:, 3:5].sum(axis=1).min()), 1e-9) * sizes for counts, _, sizes in parts]
+    moved = [counts[:, 3:5].sum(axis=1).min() * sizes for counts, _, sizes in parts]
     per_byte = float(np.quantile(seconds / np.concatenate(moved), 0.1))
     scaled = {"inner_seconds_per_byte": per_byte, "outer_seconds_per_byte": per_byte}
     if nccl:
