@@ -8,15 +8,13 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Callable
-from functools import partial
 from typing import TypeAlias
 
 import numpy as np
-import simpy
-from numpy.typing import NDArray
 
 from simnet.base.arrays import Floats, Ranks
 from simnet.network import Network
+from simnet.parallel.events import EventRun, from_root
 from simnet.parallel.graph import CollectiveCall, StepGraph
 from simnet.schedule import Schedule, beside
 
@@ -39,10 +37,14 @@ class Placing:
         The host of each worker.
     schedule_of : callable
         Returns the messages of a call.
+    slowdown : float
+        How many times as long computing takes while a collective of the same worker is under way, >= 1.
     """
 
-    def __init__(self, graph: StepGraph, network: Network, hosts: Ranks, schedule_of: ScheduleOf) -> None:
-        self.graph, self.network, self.hosts = graph, network, hosts
+    def __init__(
+        self, graph: StepGraph, network: Network, hosts: Ranks, schedule_of: ScheduleOf, slowdown: float = 1.0
+    ) -> None:
+        self.graph, self.network, self.hosts, self.slowdown = graph, network, hosts, slowdown
         self.schedules = {
             number: schedule_of(node.does)
             for number, node in enumerate(graph.nodes)
@@ -74,7 +76,16 @@ class Placing:
         StalledError
             If a collective can never end.
         """
-        return (self._in_order if self.apart else self._by_events)(seconds, start, name)
+        if self.apart and self.slowdown == 1:
+            return self._in_order(seconds, start, name)
+        return EventRun(self, seconds, start, name).run()
+
+    @property
+    def changes(self) -> bool:
+        """Whether a call can take another time when it begins at another moment."""
+        network = self.network
+        drawn = network.jitter is not None or network.routing in ("flow", "adaptive")
+        return drawn or not network.links.constant
 
     def nbytes(self) -> tuple[Floats, Floats]:
         """Return what each worker sends and receives in all calls [byte]; both of shape (P,)."""
@@ -84,8 +95,8 @@ class Placing:
             call = self.graph.nodes[number].does
             assert isinstance(call, CollectiveCall)
             for members in self.groups[number]:
-                sent[_from_root(members, call.root)] += each[id(schedule)][0]
-                received[_from_root(members, call.root)] += each[id(schedule)][1]
+                sent[from_root(members, call.root)] += each[id(schedule)][0]
+                received[from_root(members, call.root)] += each[id(schedule)][1]
         return sent, received
 
     def _in_order(self, seconds: Floats, start: float, name: tuple[str | int, ...]) -> Times:
@@ -113,7 +124,7 @@ class Placing:
         name: tuple[str | int, ...],
     ) -> None:
         """Time the groups of a call."""
-        groups = [_from_root(members, call.root) for members in self.groups[number]]
+        groups = [from_root(members, call.root) for members in self.groups[number]]
         begin = [float(ready[members].max()) for members in groups]
         schedule = self.schedules[number]
         # What software takes is known of a call, not of several side by side.
@@ -144,81 +155,6 @@ class Placing:
             self._joint[key] = beside([schedule] * groups, list(ranks), ranks.size)
         return self._joint[key]
 
-    def _by_events(self, seconds: Floats, start: float, name: tuple[str | int, ...]) -> Times:
-        env = simpy.Environment(initial_time=start)
-        network = self.network.on(env)
-        network.expect(sum(one.n_messages * len(self.groups[number]) for number, one in self.schedules.items()))
-        begun, ended = np.zeros(seconds.shape), np.zeros(seconds.shape)
-        ready = np.zeros(seconds.shape)
-        behind, missing = self._waits()
-        missing = missing.copy()
-        # Members of each group that have not come.
-        absent = [[one.size for one in groups] for groups in self.groups]
-        group_of = np.zeros(seconds.shape, dtype=np.int64)
-        for number, groups in enumerate(self.groups):
-            for place, members in enumerate(groups):
-                group_of[number, members] = place
-        done: list[tuple[int, NDArray[np.intp]]] = []
-
-        def come(number: int, workers: NDArray[np.intp]) -> None:
-            node = self.graph.nodes[number]
-            if not isinstance(node.does, CollectiveCall):
-                begun[number, workers] = ready[number, workers]
-                ended[number, workers] = ready[number, workers] + seconds[number, workers]
-                done.append((number, workers))
-                return
-            for place, came in enumerate(np.bincount(group_of[number][workers]).tolist()):
-                absent[number][place] -= came
-                if came and not absent[number][place]:
-                    begin(number, node.does, self.groups[number][place])
-
-        def begin(number: int, call: CollectiveCall, members: NDArray[np.intp]) -> None:
-            begun[number, members] = ready[number, members].max()
-            event = network.run(
-                self.schedules[number],
-                start + begun[number, members[0]],
-                placement=self.hosts[_from_root(members, call.root)],
-                stream=(*name, number, int(members[0])),
-            )
-            event.callbacks.append(partial(end, number, members))
-
-        def end(number: int, members: NDArray[np.intp], event: simpy.Event) -> None:
-            if event.ok:
-                ended[number, members] = env.now - start
-                done.append((number, members))
-                go_on()
-
-        def go_on() -> None:
-            while done:
-                number, workers = done.pop()
-                for later, who in behind[number]:
-                    here = workers[who[workers]]
-                    ready[later, here] = np.maximum(ready[later, here], ended[number, here])
-                    missing[later, here] -= 1
-                    if (ripe := here[missing[later, here] == 0]).size:
-                        come(later, ripe)
-
-        for number, ripe in enumerate(self.does & (missing == 0)):
-            if ripe.any():
-                come(number, np.flatnonzero(ripe))
-        go_on()
-        env.run()
-        return begun, ended
-
-    def _waits(self) -> tuple[list[list[tuple[int, NDArray[np.bool_]]]], NDArray[np.int64]]:
-        """Return by node which others wait for it at which workers, and for how many each waits at each worker."""
-        behind: list[list[tuple[int, NDArray[np.bool_]]]] = [[] for _ in self.graph.nodes]
-        missing = np.zeros(self.does.shape, dtype=np.int64)
-        last: dict[str, NDArray[np.int64]] = defaultdict(lambda: np.full(self.graph.workers, -1))
-        for number, node in enumerate(self.graph.nodes):
-            does, queued = self.does[number], last[node.queue]
-            for one in {*node.after, *np.unique(queued[does & (queued >= 0)]).tolist()}:
-                who = does & self.does[one] & ((queued == one) | (one in node.after))
-                behind[one].append((number, who))
-                missing[number] += who
-            queued[does] = number
-        return behind, missing
-
     def _never_meet(self) -> bool:
         """Return whether no two calls can share a link at any time.
 
@@ -234,7 +170,7 @@ class Placing:
             if id(schedule) not in pairs:
                 pairs[id(schedule)] = _pairs(schedule)
             for members in groups:
-                at = self.hosts[_from_root(members, node.does.root)]
+                at = self.hosts[from_root(members, node.does.root)]
                 found[node.queue, members.tobytes()] |= {(int(at[a]), int(at[b])) for a, b in pairs[id(schedule)]}
         if len(found) < 2:
             return True
@@ -253,7 +189,3 @@ class Placing:
 def _pairs(schedule: Schedule) -> set[tuple[int, int]]:
     rounds = {id(one): one for one in schedule.rounds}.values()
     return {pair for one in rounds for pair in zip(one.src.tolist(), one.dst.tolist(), strict=True)}
-
-
-def _from_root(members: NDArray[np.intp], root: int) -> NDArray[np.intp]:
-    return np.roll(members, -root) if root else members

@@ -46,6 +46,7 @@ def time_steps(
     backward: ArrayLike,
     algorithms: Mapping[str, str] | None = None,
     placement: ArrayLike | None = None,
+    slowdown: float = 1.0,
     start: float = 0.0,
 ) -> StepSeries:
     """Time the same step again and again; each begins when the last worker is done with the one before.
@@ -54,7 +55,7 @@ def time_steps(
 
     Parameters
     ----------
-    graph, network, forward, backward, algorithms, placement
+    graph, network, forward, backward, algorithms, placement, slowdown
         As of `simnet.parallel.time_step`.
     steps : int
         How many, >= 1.
@@ -82,7 +83,7 @@ def time_steps(
     [0.11, 0.38]
     """
     return repeated(
-        PlacedStep(graph, network, algorithms, placement), seconds_of(graph, forward, backward), steps, start
+        PlacedStep(graph, network, algorithms, placement, slowdown), seconds_of(graph, forward, backward), steps, start
     )
 
 
@@ -127,10 +128,7 @@ class RecurringStep:
     """
 
     def __init__(self, step: PlacedStep, start: float = 0.0) -> None:
-        self.step, self._start = step, start
-        network = step.network
-        drawn = network.jitter is not None or network.routing in ("flow", "adaptive")
-        self._changes = drawn or not network.links.constant
+        self.step, self._start, self._changes = step, start, step.changes
         self._known: tuple[Floats, StepTiming] | None = None
 
     def time(self, seconds: Floats, start: float, iteration: int) -> StepTiming:

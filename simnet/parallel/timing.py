@@ -2,7 +2,7 @@
 
 Every worker has a queue of what it computes; every process group has one for its collectives. A node begins when the
 node before it on its queue and those that it waits for have ended. A collective begins when all ranks of its group have
-come to it, and ends for all of them when the last one is through.
+come to it, and ends for all of them when the last one is through. Computing may be slower while one is under way.
 """
 
 from __future__ import annotations
@@ -68,11 +68,14 @@ class StepTiming:
         What was done.
     begun, ended : ndarray, shape (nodes, P)
         When each node began and ended at each worker [s since the start].
+    alone : ndarray, shape (P,), optional
+        Seconds that each worker would compute without collectives beside it; as many as it computes when omitted.
     """
 
     graph: StepGraph
     begun: Floats
     ended: Floats
+    alone: Floats | None = None
 
     def __repr__(self) -> str:
         return f"StepTiming({len(self.graph.nodes)} nodes, {self.graph.workers} workers, {self.duration:g} s)"
@@ -86,6 +89,13 @@ class StepTiming:
     def computing(self) -> Floats:
         """Seconds that each worker computes; shape (P,)."""
         return np.asarray(self.lasts[self._computes()].sum(axis=0))
+
+    @property
+    def slowed(self) -> Floats:
+        """Seconds by which each worker computes longer because collectives are under way beside it; shape (P,)."""
+        if self.alone is None:
+            return np.zeros(self.graph.workers)
+        return np.maximum(self.computing - self.alone, 0.0)
 
     @property
     def exposed(self) -> Floats:
@@ -169,6 +179,7 @@ def time_step(
     backward: ArrayLike,
     algorithms: Mapping[str, str] | None = None,
     placement: ArrayLike | None = None,
+    slowdown: float = 1.0,
     start: float = 0.0,
     iteration: int = 0,
 ) -> StepTiming:
@@ -189,6 +200,8 @@ def time_step(
         By which algorithm operations go, where not by that of `ALGORITHMS`.
     placement : array_like of int, shape (P,), optional
         The host of each worker; worker p is on host p when omitted.
+    slowdown : float
+        How many times as long computing takes while a collective of the same worker is under way beside it, >= 1.
     start : float
         When it begins, on a network whose links change [s].
     iteration : int
@@ -197,7 +210,8 @@ def time_step(
     Raises
     ------
     ValueError
-        If times are negative or of another shape, or there is no such operation or algorithm.
+        If times are negative or of another shape, `slowdown` is less than 1, or there is no such operation or
+        algorithm.
     StalledError
         If a collective can never end.
 
@@ -211,8 +225,11 @@ def time_step(
     >>> timing = time_step(step, network, forward=0.1, backward=0.2)
     >>> round(timing.duration, 4), round(float(timing.exposed[0]), 4)
     (0.319, 0.019)
+    >>> slower = time_step(step, network, forward=0.1, backward=0.2, slowdown=1.2)
+    >>> round(slower.duration, 4), round(float(slower.slowed[0]), 4)
+    (0.3294, 0.0104)
     """
-    step = PlacedStep(graph, network, algorithms, placement)
+    step = PlacedStep(graph, network, algorithms, placement, slowdown)
     return step.time(seconds_of(graph, forward, backward), start, iteration)
 
 
@@ -221,7 +238,7 @@ class PlacedStep:
 
     Parameters
     ----------
-    graph, network, algorithms, placement
+    graph, network, algorithms, placement, slowdown
         As of `time_step`.
 
     Raises
@@ -236,12 +253,20 @@ class PlacedStep:
         network: Network,
         algorithms: Mapping[str, str] | None = None,
         placement: ArrayLike | None = None,
+        slowdown: float = 1.0,
     ) -> None:
         hosts = np.arange(graph.workers) if placement is None else np.asarray(placement)
         if hosts.shape != (graph.workers,):
             raise ValueError(f"placement must name a host for each of the {graph.workers} workers")
+        if not (np.isfinite(slowdown) and slowdown >= 1):
+            raise ValueError(f"slowdown must be a number >= 1, got {slowdown}")
         self.graph, self.network = graph, network
-        self._placing = Placing(graph, network, hosts, schedules_of(algorithms or {}))
+        self._placing = Placing(graph, network, hosts, schedules_of(algorithms or {}), slowdown)
+
+    @property
+    def changes(self) -> bool:
+        """Whether it can take another time when it begins at another moment."""
+        return self._placing.changes
 
     def time(self, seconds: Floats, start: float = 0.0, iteration: int = 0) -> StepTiming:
         """Return when everything begins and ends.
@@ -258,7 +283,9 @@ class PlacedStep:
         StalledError
             If a collective can never end.
         """
-        return StepTiming(self.graph, *self._placing.times(seconds, start, ("step", iteration)))
+        begun, ended = self._placing.times(seconds, start, ("step", iteration))
+        alone = seconds.sum(axis=0) if self._placing.slowdown > 1 else None
+        return StepTiming(self.graph, begun, ended, alone)
 
     def nbytes(self) -> tuple[Floats, Floats]:
         """Return what each worker sends and receives in the collectives of the step [byte]; both of shape (P,)."""

@@ -1,0 +1,167 @@
+"""Computing that collectives slow down: by hand, and what holds for every way of sharding."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from simnet.collectives import registry
+from simnet.costs.models import Layer
+from simnet.job.spans import inside, joint
+from simnet.network import Network
+from simnet.parallel import (
+    CollectiveCall,
+    Compute,
+    PlacedStep,
+    StepGraph,
+    StepTiming,
+    ddp,
+    fsdp2,
+    time_step,
+    time_steps,
+    units,
+    zero,
+)
+from simnet.parallel.graph import GraphBuilder, Held
+from simnet.parallel.placing import Placing
+from simnet.topologies import multi_gpu_nodes, star
+
+LAYERS = [
+    Layer("embedding.weight", (1000, 64)),
+    *(Layer(f"h.{number}.up.weight", (256, 64)) for number in range(4)),
+    Layer("head.weight", (1000, 64)),
+]
+WAYS = {
+    "ddp": ddp(LAYERS, 4, iteration=2, bucket_cap_mb=0.1),
+    "fsdp2": fsdp2(units(LAYERS), 4, microbatches=2),
+    "hsdp": fsdp2(units(LAYERS), 4, replicas=2),
+    "zero2": zero(LAYERS, 4, stage=2, reduce_bucket_size=50_000, overlap_comm=True),
+    "zero3": zero(LAYERS, 4, stage=3),
+}
+
+
+def two_parts(parts: tuple[float, float], nbytes: int, queues: tuple[str, ...] = ("world",)) -> StepGraph:
+    """A part, then all-reduces on queues of their own beside another part: entries are thousandths of a second."""
+    step = GraphBuilder(2, layout=dict.fromkeys(queues, ((0, 1),)))
+    step.microbatch = 0
+    first = step.compute("a", "backward", round(1000 * parts[0]))
+    for queue in queues:
+        step.call("all_reduce", "a", (nbytes, nbytes), "int8", "backward", group=queue, after=[first])
+    step.compute("b", "backward", round(1000 * parts[1]))
+    return step.built(Held(0, 0, 0))
+
+
+def timed(step: StepGraph, slowdown: float, backward: float) -> StepTiming:
+    # An all-reduce of a gigabyte between two takes two rounds of half of it: a second.
+    network = Network(star(2, latency=0.0, bandwidth=1e9))
+    return time_step(step, network, forward=0.0, backward=backward, slowdown=slowdown)
+
+
+@pytest.mark.parametrize(
+    ("nbytes", "slowdown", "end"),
+    [
+        # Of 2 s half a second is done in the first, beside which the call is; 1.5 s are left.
+        (10**9, 2.0, 1 + 1 + 1.5),
+        # The call takes 4 s, and what takes 2 s alone is through after 3.
+        (4 * 10**9, 1.5, 1 + 3),
+        # It ends at the same moment.
+        (3 * 10**9, 1.5, 1 + 3),
+        (10**9, 1.0, 1 + 2),
+    ],
+)
+def test_a_part_is_slower_while_a_call_is_under_way_and_then_as_fast_as_alone(
+    nbytes: int, slowdown: float, end: float
+) -> None:
+    found = timed(two_parts((1.0, 2.0), nbytes), slowdown, 3.0)
+    assert found.ended[0] == pytest.approx([1.0, 1.0])
+    assert found.ended[2] == pytest.approx([end, end])
+    assert found.computing == pytest.approx([end, end])
+    assert found.slowed == pytest.approx(2 * [end - 3.0])
+    # Calls take what they take.
+    assert found.lasts[1] == pytest.approx(2 * [nbytes / 1e9])
+
+
+def test_two_calls_beside_each_other_slow_a_part_as_one_does() -> None:
+    # They share the links: from second 1 to 3. Of 2 s 2 / 2 = 1 s is done until then, and 1 s is left.
+    found = timed(two_parts((1.0, 2.0), 10**9, ("left", "right")), 2.0, 3.0)
+    assert found.ended[1:3] == pytest.approx(np.full((2, 2), 3.0))
+    assert found.ended[3] == pytest.approx([4.0, 4.0])
+
+
+def test_workers_that_compute_beside_a_call_for_other_times_are_slowed_each_for_its_own() -> None:
+    step = two_parts((1.0, 2.0), 10**9)
+    network = Network(star(2, latency=0.0, bandwidth=1e9))
+    found = time_step(step, network, forward=0.0, backward=[3.0, 4.5], slowdown=2.0)
+    # The call waits for the second worker, until 1.5, and goes until 2.5. The first has done half a second of its 2
+    # by then, half of one beside the call, and 1 s is left; the second half of one of its 3.
+    assert found.begun[1] == pytest.approx([1.5, 1.5])
+    assert found.ended[2] == pytest.approx([2.5 + 1.0, 2.5 + 2.5])
+
+
+def beside(timing: StepTiming, worker: int) -> float:
+    """Seconds for which a worker computes while a collective of its own is under way."""
+    calls = np.array([isinstance(node.does, CollectiveCall) for node in timing.graph.nodes])
+    times = np.stack([timing.begun[:, worker], timing.ended[:, worker]], axis=1)
+    under_way = list(joint(sorted(map(tuple, times[calls].tolist()))))
+    return sum(b - a for one in sorted(map(tuple, times[~calls].tolist())) for a, b in inside(one, under_way))
+
+
+def network(nodes: int = 2) -> Network:
+    graph = multi_gpu_nodes(
+        nodes, 4 // nodes, intra_latency=1e-6, intra_bandwidth=2e10, nic_latency=4e-6, nic_bandwidth=2e9
+    )
+    return Network(graph)
+
+
+@pytest.mark.parametrize("slowdown", [1.2, 1.8])
+@pytest.mark.parametrize("way", list(WAYS))
+def test_what_is_computed_beside_collectives_takes_that_much_longer(way: str, slowdown: float) -> None:
+    passes = {"forward": np.array([1.0, 1.1, 1.0, 1.3]) * 1e-3, "backward": np.array([2.0, 2.0, 2.3, 2.0]) * 1e-3}
+    found, fast = (time_step(WAYS[way], network(), slowdown=one, **passes) for one in (slowdown, 1.0))
+    expected = [beside(found, worker) * (1 - 1 / slowdown) for worker in range(4)]
+    assert max(expected) > 1e-5
+    assert found.slowed == pytest.approx(expected, rel=1e-6)
+    assert fast.duration < found.duration <= fast.duration + max(expected) * (1 + 1e-9)
+    assert not fast.slowed.any()
+
+
+@pytest.mark.parametrize("way", list(WAYS))
+def test_calls_that_cannot_meet_slow_computing_as_the_event_loop_says(
+    monkeypatch: pytest.MonkeyPatch, way: str
+) -> None:
+    step, graph = WAYS[way], star(4, latency=5e-6, bandwidth=1e9)
+    found = time_step(step, Network(graph), forward=1e-3, backward=2e-3, slowdown=1.5, start=1e-3)
+    monkeypatch.setattr(Placing, "_never_meet", lambda self: False)
+    expected = time_step(step, Network(graph), forward=1e-3, backward=2e-3, slowdown=1.5, start=1e-3)
+    assert found.begun == pytest.approx(expected.begun, rel=1e-9)
+    assert found.ended == pytest.approx(expected.ended, rel=1e-9)
+
+
+@pytest.mark.parametrize("build", [lambda **own: ddp(LAYERS, 4, **own), lambda **own: fsdp2(units(LAYERS), 4, **own)])
+def test_nothing_is_slowed_where_computing_stops_for_collectives(build: object) -> None:
+    step = build(overlap=False)  # type: ignore[operator]
+    found, fast = (time_step(step, network(), forward=1e-3, backward=2e-3, slowdown=one) for one in (1.8, 1.0))
+    assert found.ended == pytest.approx(fast.ended, rel=1e-9)
+    assert found.slowed == pytest.approx(np.zeros(4), abs=1e-15)
+
+
+def test_without_computing_a_step_takes_what_its_collectives_take() -> None:
+    step = WAYS["fsdp2"]
+    found = time_step(step, Network(star(4, latency=5e-6, bandwidth=1e9)), forward=0.0, backward=0.0, slowdown=1.8)
+    cost = {one: registry.find(one, "ring").cost for one in ("all_gather", "reduce_scatter")}
+    expected = sum(float(cost[call.operation](5e-6, 1e-9, call.in_bytes, call.ranks)) for call in step.calls)  # type: ignore[index, misc]
+    assert found.duration == pytest.approx(expected, rel=1e-9)
+    assert all(isinstance(node.does, Compute | CollectiveCall) for node in step.nodes)
+
+
+def test_steps_one_after_another_are_slowed_alike() -> None:
+    graph = star(4, latency=5e-6, bandwidth=1e9)
+    one = time_step(WAYS["fsdp2"], Network(graph), forward=1e-3, backward=2e-3, slowdown=1.5)
+    found = time_steps(WAYS["fsdp2"], Network(graph), 3, forward=1e-3, backward=2e-3, slowdown=1.5)
+    assert found.durations == pytest.approx(3 * [one.duration], rel=1e-12)
+
+
+@pytest.mark.parametrize("slowdown", [0.9, 0.0, -1.0, float("nan"), float("inf")])
+def test_computing_cannot_be_faster_beside_a_collective(slowdown: float) -> None:
+    with pytest.raises(ValueError, match="slowdown must be a number >= 1, got"):
+        PlacedStep(WAYS["ddp"], network(), slowdown=slowdown)
