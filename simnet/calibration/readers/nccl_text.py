@@ -99,7 +99,7 @@ class _Context:
         self.stated_ranks = self.stated_nodes = self.iterations = None
         self.unit, self.width, self.counts_wrong = -6, None, True
 
-    def facts(self) -> dict[str, object]:
+    def facts(self) -> dict[str, int | None]:
         """Return ranks and nodes; of a run split into groups, those of the first."""
         first = min(self.groups, default=None)
         ranks, nodes = self.stated_ranks, self.stated_nodes
@@ -124,7 +124,7 @@ def read_nccl_text(path: Path, out: Collector) -> None:
     tool = "nccl-tests"
     number = 0
     waiting: list[tuple[int, Cells, _Context]] = []
-    known_rows: list[tuple[int, Cells, str, dict[str, object], _Context, int]] = []
+    known_rows: list[tuple[int, Cells, str, dict[str, int | None], _Context, int]] = []
     fallback = collective_in(path.name)
 
     def settle() -> None:
@@ -353,17 +353,18 @@ def _told_by_numbers(rows: Sequence[Cells]) -> str | None:
     return "reduce_scatter" if reduces and not rooted else None
 
 
-def _ranks_told(rows: Sequence[Cells], name: str, stated: object) -> int | None:
+def _ranks_told(rows: Sequence[Cells], name: str, stated: int | None) -> int | None:
     """Return the number of ranks that a table tells by its numbers, if nothing else does, or a list that was cut."""
     shares = {share for cells in rows if (share := _share(cells)) is not None}
     found = shares.pop() if len(shares) == 1 and name in PARTED else None
-    if name == "all_reduce":
-        low, high = _ratio(rows)
-        least, most = (2 / (2 - ratio) if ratio < 2 else math.inf for ratio in (low, high))
-        found = math.ceil(least) if 0 < low <= high and math.ceil(least) == math.floor(min(most, MAX_RANKS)) else None
-    if found is None or found < 2 or stated is None:
-        return found if found is None or found > 1 else None
-    return found if isinstance(stated, int) and stated < found and len(rows) > 1 else None
+    low, high = _ratio(rows)
+    # No number of ranks has twice the algorithm bandwidth.
+    if name == "all_reduce" and low < 2:
+        least, most = math.ceil(2 / (2 - low)), 2 / (2 - high) if high < 2 else math.inf
+        found = least if least == math.floor(min(most, MAX_RANKS)) else None
+    if found is None or found < 2:
+        return None
+    return found if stated is None or (stated < found and len(rows) > 1) else None
 
 
 def _share(cells: Cells) -> int | None:
