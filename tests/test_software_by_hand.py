@@ -2,6 +2,7 @@
 
 import dataclasses
 import math
+from types import SimpleNamespace
 from typing import get_args
 
 import numpy as np
@@ -259,6 +260,11 @@ class TestLinksThatAreDrawnDown:
             assert share == pytest.approx(1e-6 / (fewest * (1e-6 if last < 4 else 1.1e-5)))
 
     def test_are_those_of_the_graph_where_calls_leave_time(self):
+        model, graph = software(curve(1.0)).model, topologies.star(8, LATENCY, BANDWIDTH)
+        assert CalibratedSoftware(model, graph).graph is graph
+        drawn = CalibratedSoftware(software(curve(LATENCY)).model, graph).graph
+        assert {one["latency"] for *_, one in graph.edges(data=True)} == {LATENCY / 2}
+        assert max(one["latency"] for *_, one in drawn.edges(data=True)) == pytest.approx(LATENCY / 2 / self.FEWEST)
         one = software(curve(1.0))
         assert math.isclose(self.latency(one) + one.graph.edges[3, "switch"]["latency"], LATENCY)
 
@@ -268,3 +274,130 @@ def test_all_rows_have_to_say_that_their_messages_are_eager():
     one_in_two = np.where(np.arange(len(rows)) % 2, "default", "ideal_eager")
     assert not eager_measured(rows.assign(profile=one_in_two))
     assert eager_measured(rows.drop(columns="profile", errors="ignore"))
+
+
+class TestOtherAlgorithms:
+    def test_are_those_that_nccl_or_mpi_have(self):
+        # Of an all-reduce, doubling has the fewest rounds, three; NCCL has none of it.
+        found = software(curve(4 * LATENCY))(collectives.allreduce_ring(8, 1e3), HOSTS)
+        assert len(found.rounds) == 3
+        assert [(call.first, call.rounds) for call in found.calls] == [(0, 3)]
+        assert sum(before(found)) == pytest.approx(LATENCY - 3e3 / BANDWIDTH)
+
+    def test_are_not_taken_where_its_own_take_just_as_long_without_bytes(self, monkeypatch):
+        one = software(curve(1.0))
+        exact = one._without_bytes([Round(each.src, each.dst, each.nbytes) for each in RING.rounds], 8, HOSTS)
+        monkeypatch.setattr(one.model, "fastest", lambda *given, **named: SimpleNamespace(seconds=exact))
+        assert share_of(one(RING, HOSTS)) == 0
+
+    def test_have_what_ranks_compute_before_their_first_messages(self):
+        ring = collectives.allreduce_ring(8, 1e3, gamma=1e-8)
+        first, *others = software(curve(4 * LATENCY))(ring, HOSTS).rounds
+        assert len(others) == 2
+        # Along a ring each rank adds seven eighths of the vector.
+        assert first.compute - others[0].compute == pytest.approx(7 / 8 * 1e3 * 1e-8)
+
+    def test_stand_for_chunks_of_unequal_size_where_they_can_have_them(self):
+        sizes = np.outer(np.ones(8), np.arange(1.0, 9.0))
+        one = software(curve(4 * LATENCY, name="alltoall"))
+        assert len(one(collectives.alltoall_pairwise(8, 1.0), HOSTS).rounds) == 3
+        found = one(collectives.alltoallv_pairwise(sizes), HOSTS)
+        assert len(found.rounds) == 7
+        assert sum(each.nbytes.sum() for each in found.rounds) == 0
+
+    @pytest.mark.parametrize(
+        ("name", "make"), [("broadcast", collectives.broadcast_binomial), ("reduce", collectives.reduce_binomial)]
+    )
+    def test_stand_for_none_that_has_a_root(self, name, make):
+        # Below the sizes that were measured a call is said to take a latency, and its messages take three.
+        shape = CurveModel(segments=((0.0, LATENCY, 0.0), (2.0**10, 1.0, 0.0)))
+        tree = make(8, 100.0, 5)
+        found = software(fitted(Setting(name, 8, 8), shape))(tree, HOSTS)
+        assert [one.src.tolist() for one in found.rounds] == [one.src.tolist() for one in tree.rounds]
+        assert sum(one.nbytes.sum() for one in found.rounds) == 0
+
+    def test_that_are_not_known_are_named(self):
+        mine = RING.calls[0]._replace(algorithm="mine", sizes=np.arange(8.0))
+        with pytest.raises(ValueError, match="there is no all_reduce by mine"):
+            software(curve(1e-3))(Schedule(8, RING.rounds, [mine]), HOSTS)
+
+
+def test_software_that_messages_of_earlier_rounds_leave_room_for_comes_first():
+    # Of five ranks one sends its kilobyte first to another; where that one is late, the kilobyte no longer waits.
+    doubling = collectives.allreduce_recursive_doubling(5, 1e3)
+    one = software(curve(1e-2, 1e-8, ranks=5), hosts=5)
+    first, *others = one(doubling, HOSTS[:5]).rounds
+    assert len(first) == 0
+    assert float(first.compute) == pytest.approx(1e3 / BANDWIDTH)
+    assert len(set(before(Schedule(5, others)))) == 1
+    predicted = one.model.predict("all_reduce", 5, 1e3).seconds
+    found = Network(one.graph, stack=one.stack, software=one).time(doubling, placement=HOSTS[:5]).duration
+    assert found == pytest.approx(predicted, rel=1e-11)
+
+
+def test_calls_of_two_ranks_have_one_round_and_each_root_its_own_messages():
+    one = software(curve(1e-3, name="broadcast", ranks=2))
+    for root in (0, 1):
+        (found,) = one(collectives.broadcast_binomial(2, 1e3, root), HOSTS[:2]).rounds
+        assert (found.src.tolist(), found.dst.tolist()) == ([root], [1 - root])
+        assert found.compute == pytest.approx(1e-3 - LATENCY - 1e3 / BANDWIDTH)
+    four = software(curve(LATENCY, name="broadcast", ranks=2))
+    for root in range(4):
+        assert four(collectives.broadcast_binomial(4, 1e3, root), HOSTS[:4]).rounds[0].src.tolist() == [root]
+
+
+@pytest.mark.parametrize("late", [5e-5, 1e-3])
+def test_calls_that_extra_latencies_alone_take_longer_than_have_neither_bytes_nor_software(late):
+    jitter = FittedJitter(late, 0.5, 10, 100)
+    found = software(curve(2 * LATENCY, ranks=2), jitter=jitter)(collectives.allreduce_ring(2, 1e5), HOSTS[:2])
+    assert [one.nbytes.sum() for one in found.rounds] == before(found) == [0]
+
+
+def test_so_many_fits_are_kept_and_no_more(monkeypatch):
+    monkeypatch.setattr("simnet.calibration.software._KEPT", 2)
+    one = software(curve(1e-3), curve(1e-3, name="sendrecv", ranks=2))
+    for size in (1e3, 2e3, 1e3, 2e3):
+        one(collectives.allreduce_ring(8, size), HOSTS)
+        one(Schedule(8, [Round([2], [3], size)]), HOSTS)
+    assert (len(one._fits), len(one._extra)) == (2, 2)
+    one(collectives.allreduce_ring(8, 3e3), HOSTS)
+    one(Schedule(8, [Round([2], [3], 3e3)]), HOSTS)
+    assert (len(one._fits), len(one._extra)) == (1, 1)
+
+
+class TestMessagesOfNoCall:
+    def test_have_the_software_of_the_largest_of_a_round(self):
+        one = software(curve(1e-3, 1e-8, name="sendrecv", ranks=4))
+        both = Schedule(8, [Round([0, 2], [1, 3], [1e4, 5e4])])
+        (found,) = one(both, HOSTS).rounds
+        predicted = one.model.predict("sendrecv", 4, 5e4).seconds
+        wanted = np.zeros(8)
+        wanted[:4] = predicted - LATENCY - 5e4 / BANDWIDTH
+        assert found.compute == pytest.approx(wanted)
+
+    def test_have_none_where_they_take_longer_or_nothing_is_known(self):
+        message = Schedule(8, [Round([2], [3], 1e6), Round((), (), (), 1e-3)])
+        for name in ("sendrecv", "broadcast"):
+            sent, empty = software(curve(LATENCY, name=name, ranks=2))(message, HOSTS).rounds
+            assert np.max(sent.compute) == 0
+            assert sent.nbytes.tolist() == [1e6]
+            assert empty is message.rounds[1]
+
+    def test_count_from_the_hosts_that_they_are_between(self):
+        graph = topologies.multi_gpu_nodes(
+            2, 4, intra_latency=1e-6, intra_bandwidth=1e11, nic_latency=1e-5, nic_bandwidth=1e10
+        )
+        model = software(curve(1e-3, name="sendrecv", ranks=3)).model
+        model.network = {"multi_gpu_nodes": {"gpus_per_node": 4}}
+        one = CalibratedSoftware(model, graph)
+        # Its largest message is inside a node, or between two, by the round and by where the ranks are.
+        inside = Schedule(3, [Round([0, 0], [1, 2], [9e3, 1e3])])
+        between = Schedule(3, [Round([0, 0], [2, 1], [9e3, 1e3])])
+        predicted = one.model.predict("sendrecv", 3, 9e3, nodes=2).seconds
+        takes = {False: 1e-6 + 9e3 / 1e11, True: 1.1e-5 + 9e3 / 1e10}
+        for schedule, hosts, away in (
+            (inside, [0, 1, 4], False), (between, [0, 1, 4], True), (inside, [0, 4, 1], True),
+            (between, [0, 4, 1], False),
+        ):  # fmt: skip
+            (found,) = one(schedule, np.array(hosts)).rounds
+            assert found.compute == pytest.approx(predicted - takes[away], rel=1e-6)

@@ -167,12 +167,10 @@ class CalibratedSoftware:
 
     def _known(self, operation: str, algorithm: str, places: Ranks, nbytes: float) -> Known:
         nodes = len(set((places // self._per_node).tolist())) if self._per_node else None
-        prediction = None
-        if nbytes > 0 and places.size > 1:
-            try:
-                prediction = self.model.fastest(operation, algorithm, places.size, nbytes, nodes=nodes)
-            except InputError:
-                prediction = None
+        try:
+            prediction = self.model.fastest(operation, algorithm, places.size, nbytes, nodes=nodes)
+        except InputError:
+            prediction = None
         return Known(operation, algorithm, places.size, nodes or 0, nbytes, prediction)
 
     @cached_property
@@ -212,7 +210,7 @@ class CalibratedSoftware:
             own = [Round(one.src, one.dst, one.nbytes, 0.0, one.phase) for one in rounds]
         else:
             own = self._by(call._replace(sizes=None), call.algorithm, ranks, n_ranks)
-        target = max(prediction.seconds - self._typical(Schedule(n_ranks, own)), 0.0)
+        target = prediction.seconds - self._typical(Schedule(n_ranks, own))
         other = None
         if self._without_bytes(own, n_ranks, hosts) > target:
             quickest = {
@@ -222,7 +220,7 @@ class CalibratedSoftware:
             other = min(quickest, key=quickest.__getitem__, default=None)
             if other is not None:
                 own = self._by(call._replace(sizes=None), other, ranks, n_ranks)
-                target = max(prediction.seconds - self._typical(Schedule(n_ranks, own)), 0.0)
+                target = prediction.seconds - self._typical(Schedule(n_ranks, own))
         share = self._share(own, n_ranks, hosts, target)
         scaled = _spread(own, n_ranks, ranks, _Fit(None, share, 0.0, 0.0))
         left = target - self._seconds(Schedule(n_ranks, scaled), hosts)
@@ -394,7 +392,7 @@ def eager_measured(rows: pd.DataFrame) -> bool:
     """
     named = STACKS[stack_measured(rows) or "ideal"]
     profiles = set(rows["profile"].fillna("")) if "profile" in rows else {""}
-    return named.eager_limit > 0 and all(map(raised, profiles))
+    return bool(named.eager_limit) and all(map(raised, profiles))
 
 
 def stack_of(model: CalibratedCostModel) -> Stack:
