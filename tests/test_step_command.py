@@ -38,7 +38,10 @@ def test_figures_are_those_of_the_library() -> None:
         Network(star(4, latency=10e-6, bandwidth=100e9 / 8)),
         forward=profile.compute / 3,
         backward=profile.compute * 2 / 3,
+        slowdown=1.2,
     )
+    assert figures["slowdown"] == 1.2
+    assert figures["slowed_s"] == pytest.approx(timing.slowed.max(), rel=1e-9)
     assert figures["step_s"] == pytest.approx(timing.duration, rel=1e-12)
     assert figures["exposed_s"] == pytest.approx(timing.exposed.max(), rel=1e-9)
     assert sum(call["exposed_s"] for call in figures["calls"]) == pytest.approx(figures["exposed_s"], rel=1e-9)
@@ -59,11 +62,18 @@ def test_what_is_assumed_is_said_with_its_source() -> None:
     assumed = told(*asked).splitlines()[-1]
     assert f"time: {model('gpt2').source}; share: that of the model's profile" in assumed
     assert "66.7 % of it backward" in assumed
-    given = told(*asked, "--compute", "80 ms", "--backward", "50%", "--stack", "tcp").splitlines()[-1]
+    assert "computing takes 1.2 times as long beside collectives (NCCL leaves 85 % of a GPU's" in assumed
+    passes = "--compute", "80 ms", "--backward", "50%"
+    *_, step, _, given = told(*asked, *passes, "--slowdown", "1", "--stack", "tcp").splitlines()
+    assert "longer beside collectives" not in step
     assert "computes for 80 ms, 50 % of it backward" in given
-    assert "(time given; share given); messages go by the stack tcp" in given
+    beside = "computing takes as long beside collectives as alone"
+    assert f"(time given; share given); {beside}; messages go by the stack tcp" in given
     figures = json.loads(told(*asked, "--json"))
-    assert (figures["source"], figures["stack"]) == (assumed.split("(", 1)[1].rsplit("); messages", 1)[0], "ideal")
+    assert (figures["source"], figures["stack"]) == (
+        assumed.split("(", 1)[1].partition("); computing takes")[0],
+        "ideal",
+    )
 
 
 def test_options_are_those_of_the_functions() -> None:

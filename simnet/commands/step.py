@@ -83,6 +83,16 @@ class Shared:
     backward: Annotated[
         str | None, typer.Option(metavar="SHARE", help="Share of the backward pass in it; default: the model's.")
     ] = None
+    slowdown: Annotated[
+        float | None,
+        typer.Option(
+            min=1,
+            max=100,
+            metavar="FACTOR",
+            help="Times as long computing takes while collectives are under way beside it; default: 1.2, what NCCL's "
+            "kernels leave of a GPU's multiprocessors.",
+        ),
+    ] = None
     algorithm: Annotated[
         list[str] | None,
         typer.Option(metavar="OPERATION=NAME", help="As all_reduce=tree; default: rings; repeatable."),
@@ -114,7 +124,12 @@ def step(
     where.refuse_unused("simnet step")
     own = {"--model": shared.model, "--sharding": shared.sharding, "--workers": shared.workers}
     if shared.trace is not None:
-        others = {"--option": shared.option, "--compute": shared.compute, "--backward": shared.backward}
+        others = {
+            "--option": shared.option,
+            "--compute": shared.compute,
+            "--backward": shared.backward,
+            "--slowdown": shared.slowdown,
+        }
         others |= {f"--{name.replace('_', '-')}": value for name, value in vars(around).items()}
         options.only("a model, not for --trace", False, {**own, **others, "--memory": memory})
     elif lacks := [name for name, value in own.items() if value is None]:
@@ -145,6 +160,7 @@ def _timed(
         from simnet.studies.traced_step import timed_trace
 
         return timed_trace(shared.trace, place, algorithms=algorithms, steps=steps)
+    from simnet.parallel import SLOWDOWN
     from simnet.studies.step import timed
 
     workers = shared.workers
@@ -159,6 +175,7 @@ def _timed(
         given=around.options(shared.option or ()),
         compute=shared.compute,
         backward=shared.backward,
+        slowdown=SLOWDOWN if shared.slowdown is None else shared.slowdown,
         algorithms=algorithms,
         steps=steps,
         memory=memory,

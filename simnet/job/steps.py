@@ -138,7 +138,7 @@ class StepSet:
         graph, network = self._steps.graph(iteration), self._job.network(iteration)
         placed = next((one for one in self._placed if one.graph is graph and one.network is network), None)
         if placed is None:
-            step = PlacedStep(graph, network, self._steps.algorithms, self._job.placement)
+            step = PlacedStep(graph, network, self._steps.algorithms, self._job.placement, self._steps.slowdown)
             placed = _Placed(graph, network, RecurringStep(step), _told(*step.nbytes()))
             self._placed = [*self._placed[1 - _MOST_PLACED :], placed]
         return placed, placed.step.time(self._steps.seconds(iteration, computes), begun, iteration)

@@ -21,6 +21,9 @@ class TrainingSteps(Protocol):
     algorithms: Mapping[str, str]
     """By which algorithm operations go, where not by the usual one."""
 
+    slowdown: float
+    """How many times as long computing takes while collectives are under way beside it."""
+
     def graph(self, iteration: int) -> StepGraph:
         """Return what every worker does in an iteration; the same object where it is the same."""
 
@@ -36,6 +39,8 @@ class ModelSteps:
     profile, sharding, workers, options, seed
         As of `simnet.parallel.planned`. An iteration among the options is in the place of every one.
     algorithms : mapping of str to str
+        As of `simnet.parallel.time_step`.
+    slowdown : float
         As of `simnet.parallel.time_step`.
     backward : float, optional
         Share of the backward pass in computing; default: the model's.
@@ -61,10 +66,11 @@ class ModelSteps:
         options: Mapping[str, object],
         *,
         algorithms: Mapping[str, str] | None = None,
+        slowdown: float = 1.0,
         backward: float | None = None,
         seed: int = 0,
     ) -> None:
-        self.algorithms = _checked(algorithms)
+        self.algorithms, self.slowdown = _checked(algorithms), slowdown
         self._asked = profile, sharding, workers
         self._options, self._seed = options, seed
         self._backward = profile.backward_fraction if backward is None else backward
@@ -110,7 +116,7 @@ class TraceSteps:
     ----------
     step : TracedStep
         The step.
-    algorithms : mapping of str to str
+    algorithms, slowdown
         As of `simnet.parallel.time_step`.
 
     Raises
@@ -119,8 +125,8 @@ class TraceSteps:
         If there is no such operation or algorithm.
     """
 
-    def __init__(self, step: TracedStep, algorithms: Mapping[str, str] | None = None) -> None:
-        self.algorithms = _checked(algorithms)
+    def __init__(self, step: TracedStep, algorithms: Mapping[str, str] | None = None, slowdown: float = 1.0) -> None:
+        self.algorithms, self.slowdown = _checked(algorithms), slowdown
         self._step = step
 
     def graph(self, iteration: int) -> StepGraph:

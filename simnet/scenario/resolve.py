@@ -16,7 +16,7 @@ from simnet.base.plain_yaml import Loc
 from simnet.base.quantities import MAX_ITERATIONS
 from simnet.costs import models
 from simnet.job import Overlap, check_feedback
-from simnet.parallel import options_of
+from simnet.parallel import SLOWDOWN, options_of
 from simnet.policies import Candidate, Monitor, closed_form
 from simnet.scenario import network_parts, schema, topology_parts, weather_parts
 from simnet.scenario.colocated import check_colocated
@@ -251,6 +251,7 @@ def _sharding(given: schema.Job, folder: Path, found: Findings) -> Sharding | di
             plain = {name: list(value) if isinstance(value, tuple) else value for name, value in known.items()}
             # Each iteration is itself unless another is given.
             defaults = {name: value for name, value in plain.items() if value is not None and name != "iteration"}
+            defaults["slowdown"] = SLOWDOWN
             written = one.model_dump(exclude_none=True, by_alias=True)
             spelled_out[label] = Sharding.model_validate({**defaults, **written})
     return next(iter(spelled_out.values())) if isinstance(given.sharding, Sharding) else spelled_out or None

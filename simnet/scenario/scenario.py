@@ -20,6 +20,7 @@ from simnet.base.plain_yaml import yaml_text
 from simnet.costs import models
 from simnet.interchange.kinds import companions
 from simnet.job import ColocatedJob, Job
+from simnet.parallel import slowdown_told
 from simnet.policies import OneStepOracle, Policy
 from simnet.scenario import schema, topology_parts
 from simnet.scenario.error_texts import problems
@@ -183,10 +184,15 @@ class Scenario:
 
     @property
     def computing(self) -> str | None:
-        """For how long workers compute, and where that comes from, if it is what is known of the model."""
+        """For how long workers compute, and where that comes from, if it is what is known of the model.
+
+        Of sharded steps it is told how much longer that takes beside collectives, too.
+        """
         job = self.config.job
         profile = None if job.model is None else models.model(job.model)
-        return profile.told if profile is not None and job.compute.mean == profile.compute else None
+        told = [profile.told] if profile is not None and job.compute.mean == profile.compute else []
+        told += dict.fromkeys(slowdown_told(one.slowdown or 1.0) for one in job.shardings.values())
+        return "; ".join(told) or None
 
     def only(self, names: Sequence[str]) -> Scenario:
         """Return the scenario with some of its policies.

@@ -39,6 +39,13 @@ class Sharding(Part):
     way: str | None = Field(default=None, alias="as", description="ddp, fsdp2, hsdp, zero1, zero2 or zero3")
     trace: File | None = Field(default=None, description="a folder of Chakra traces of all ranks, in place of a model")
     algorithms: dict[str, str] = Field(default={}, description="by which algorithm operations go; default: rings")
+    slowdown: float | None = Field(
+        default=None,
+        ge=1,
+        le=100,
+        description="how many times as long computing takes while collectives are under way beside it; default: 1.2, "
+        "what NCCL's kernels leave of a GPU's multiprocessors; of a trace 1",
+    )
     backward: Share | None = Field(default=None, description="share of the backward pass; default: that of the model")
 
     @property

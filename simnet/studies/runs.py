@@ -20,6 +20,7 @@ from simnet.base import writing
 from simnet.base.errors import SimnetError
 from simnet.base.rng import stream
 from simnet.base.swap import completed, swapped
+from simnet.costs.devices import DeviceProfile
 from simnet.interchange import kind_of
 from simnet.job import Checkpoint, Job, LocalSteps, PolicyResult, buckets, create_sparsifier
 from simnet.job.memory import WorkerMemory, measurable, of_candidates, with_gradients
@@ -312,7 +313,7 @@ def _told(loaded: Scenario, built: Run, results: Mapping[str, PolicyResult]) -> 
         "scenario_lock": loaded.lock(),
         "seed": loaded.config.seed,
         "stack": built.job.network(0).stack,
-        "device": with_codes(built.job.device, loaded.config.exchanges.values(), built.job.source.workers),
+        "device": _device(loaded, built.job),
         "computing": loaded.computing,
         "barrier": built.job.barrier,
         "strategy": None if own is None else _trained(own, built.job.deadline),
@@ -327,6 +328,14 @@ def _told(loaded: Scenario, built: Run, results: Mapping[str, PolicyResult]) -> 
         "reference": next(iter(built.policies)),
         "untrained": _untrained(built.job),
     }
+
+
+def _device(loaded: Scenario, job: Job) -> DeviceProfile | None:
+    """Return the device whose kernels take time in a job, or whose memory limits it; None if it has no part in it."""
+    given = loaded.config.job
+    if given.shardings and given.device_memory != "device":
+        return None
+    return with_codes(job.device, loaded.config.exchanges.values(), job.source.workers)
 
 
 def held(built: Run, policies: Iterable[str]) -> tuple[MemoryLimit, dict[str, MemorySummary]]:

@@ -12,7 +12,17 @@ from simnet.base.errors import InputError, nearest
 from simnet.costs.models import ModelProfile
 from simnet.costs.models import model as profile_of
 from simnet.network.stack import name_of
-from simnet.parallel import SHARDINGS, CollectiveCall, PlacedStep, PlannedStep, StepSeries, StepTiming, planned
+from simnet.parallel import (
+    SHARDINGS,
+    SLOWDOWN,
+    CollectiveCall,
+    PlacedStep,
+    PlannedStep,
+    StepSeries,
+    StepTiming,
+    planned,
+    slowdown_told,
+)
 from simnet.parallel.series import repeated
 from simnet.studies import options
 from simnet.studies.timing import Place
@@ -48,6 +58,7 @@ class TimedSteps:
             "workers": timing.graph.workers,
             "step_s": timing.duration,
             "compute_s": float(timing.computing.max()),
+            "slowed_s": float(timing.slowed.max()),
             "stack": self.stack,
             "exposed_s": float(timing.exposed.max()),
             "steps": {
@@ -69,9 +80,11 @@ class TimedSteps:
         which = "a" if len(self.series.durations) == 1 else "the first"
         exposed, seconds = float(self.timing.exposed.max()), quantities.format_seconds
         share = 100 * exposed / self.timing.duration if self.timing.duration else 0.0
+        slowed = float(self.timing.slowed.max())
+        beside = f", and compute {seconds(slowed)} longer beside collectives" if slowed > 0 else ""
         return (
             f"{which} step takes {seconds(self.timing.duration)}, of which workers wait for {seconds(exposed)} "
-            f"({share:.3g} %)."
+            f"({share:.3g} %){beside}."
         )
 
     def headings(self) -> list[str]:
@@ -140,6 +153,8 @@ class Step(TimedSteps):
         What a microbatch is taken to compute, forward and backward [s].
     backward : float
         Share of the backward pass in it.
+    slowdown : float
+        How many times as long computing takes beside collectives.
     source : str
         Where both come from.
     limit : float, optional
@@ -153,6 +168,7 @@ class Step(TimedSteps):
     parameters: int
     compute: float
     backward: float
+    slowdown: float
     source: str
     limit: float | None = None
     divided: bool = False
@@ -166,6 +182,7 @@ class Step(TimedSteps):
             "parameters": self.parameters,
             "microbatch_s": self.compute,
             "backward_fraction": self.backward,
+            "slowdown": self.slowdown,
             "source": self.source,
             "memory_B": self.timing.memory()._asdict(),
         }
@@ -189,7 +206,8 @@ class Step(TimedSteps):
             f"gradients {size(memory.gradients)}, optimiser {size(memory.optimizer)}, and for a while gathered "
             f"parameters {size(memory.gathered)}, gradients to be reduced {size(memory.reduced)}.{fits}",
             f"Assumed: a microbatch computes for {seconds(self.compute)}{parts} {100 * self.backward:.3g} % of it "
-            f"backward, split between units by their entries ({self.source}); {codes}messages go by the stack "
+            f"backward, split between units by their entries ({self.source}); computing takes "
+            f"{slowdown_told(self.slowdown)}; {codes}messages go by the stack "
             f"{self.stack}. How far such steps are off was not measured.",
         ]
 
@@ -233,6 +251,7 @@ def timed(
     given: Sequence[str] = (),
     compute: str | None = None,
     backward: str | None = None,
+    slowdown: float = SLOWDOWN,
     algorithms: Sequence[str] = (),
     steps: int = 1,
     memory: str | None = None,
@@ -251,6 +270,8 @@ def timed(
         Time of a microbatch, forward and backward, with its unit; default: the profile's.
     backward : str, optional
         Share of the backward pass in it; default: the profile's.
+    slowdown : float
+        How many times as long computing takes while collectives are under way beside it, >= 1.
     algorithms : sequence of str
         As ``all_reduce=tree``; as of `simnet.parallel.time_step`.
     steps : int
@@ -279,12 +300,14 @@ def timed(
         raise InputError(f"the network has places for {len(found.placement):,} workers only", file="--workers")
     try:
         chosen = options.fields(algorithms, "--algorithm")
-        placed = PlacedStep(step.graph, found.network, chosen, found.placement[:workers])
+        placed = PlacedStep(step.graph, found.network, chosen, found.placement[:workers], slowdown)
         series = repeated(placed, step.seconds(whole, share), steps)
     except ValueError as error:
         raise InputError(str(error), file="--algorithm") from None
     stack, divided = name_of(found.network.stack), bool((step.shares < 1).any())
-    return Step(series, stack, profile.name, sharding, profile.parameters, whole, share, source, limit, divided)
+    return Step(
+        series, stack, profile.name, sharding, profile.parameters, whole, share, slowdown, source, limit, divided
+    )
 
 
 def _value(text: str, name: str) -> object:
