@@ -33,8 +33,8 @@ class TestRow:
             # Without a root, a first time that is a whole number is no root.
             ("100 10.49 10.49 0 100 10.49 10.49 0", None, "", 2), ("sum 100 10.49 10.49 0", None, "sum", 1),
             (f"sum {SIDE} 1 2 3 4 {SIDE} 1 2 3 4", None, "sum", 2),
-            (f"sum 3 {SIDE} 1 2 3 4 {SIDE} 1 2 3 4", 3, "sum", 2), (f"sum -1 {SIDE} 2026-03-01 10:00:00", None, "sum", 1),
-            (f"sum -1 {SIDE} {SIDE} node-1: NCCL", None, "sum", 2),
+            (f"sum 3 {SIDE} 1 2 3 4 {SIDE} 1 2 3 4", 3, "sum", 2),
+            (f"sum -1 {SIDE} 2026-03-01 10:00:00", None, "sum", 1), (f"sum -1 {SIDE} {SIDE} a: NCCL", None, "sum", 2),
         ],
     )  # fmt: skip
     def test_whole_rows(self, text, root, reduction, sides):
@@ -173,7 +173,8 @@ class TestTables:
                          ROW.replace("sum -1", "none 1"))  # fmt: skip
         wanted = {
             "collective": "broadcast", "nbytes": 1048576, "size_convention": "vector", "dtype": "float",
-            "reduction": "", "root": 1, "seconds": 1e-4, "statistic": "min", "algbw": 10.49e9, "busbw": 10.49e9, "ranks": 4, "nodes": 2,
+            "reduction": "", "root": 1, "seconds": 1e-4, "statistic": "min", "algbw": 10.49e9,
+            "busbw": 10.49e9, "ranks": 4, "nodes": 2,
             "ranks_per_node": 2, "iterations": 20, "wrong": 0.0, "tool": "nccl-tests", "run": "1", "line": 8,
         }  # fmt: skip
         for row, in_place in zip(measured.rows.to_dict("records"), (False, True), strict=True):

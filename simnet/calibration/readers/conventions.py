@@ -66,8 +66,8 @@ _SPELLINGS = {name.replace("_", ""): name for name in COLLECTIVES} | {
     "bidirectionalbandwidth": "p2p_bibw",
 }
 _NAMED = re.compile(
-    r"(?<![a-z])(all_?reduce|all_?gatherv?|reduce_?scatter|broadcast|bcast|all_?to_?allv?|send_?recv|hypercube"
-    r"|gatherv?|scatterv?|reduce)(?![a-z])"
+    r"(?<![a-z])(all[-_ ]?reduce|all[-_ ]?gatherv?|reduce[-_ ]?scatter|broadcast|bcast|all[-_ ]?to[-_ ]?allv?"
+    r"|send[-_ ]?recv|hypercube|gatherv?|scatterv?|reduce)(?![a-z])"
 )
 
 

@@ -60,7 +60,7 @@ def read_shaped(path: Path, out: Collector) -> dict[str, bool]:
     """
     names, records = records_of(read_lines(path), NEEDED, out.file)
     if not {"collective", "method"} & set(names):
-        out.refuse("has neither a column 'collective' nor a column 'method'", 1)
+        out.refuse("has neither a column 'collective' nor a column 'method'")
     for line, cells in records:
         method = cells.get("method", "").strip()
         named = cells.get("collective", "").strip()

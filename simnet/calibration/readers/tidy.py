@@ -65,7 +65,7 @@ def read_tidy(path: Path, out: Collector) -> dict[str, bool]:
     extra = [name for name in names if name not in COLUMNS]
     for name in extra:
         if close := difflib.get_close_matches(name, COLUMNS, n=1, cutoff=0.85):
-            out.report(1, f"column {name!r} is not known and kept as it is; did you mean {close[0]!r}?", dropped=False)
+            out.report(None, f"column {name!r} is not known and kept as it is; did you mean {close[0]!r}?", dropped=False)
     numeric = set(extra)
     for line, cells in records:
         row: Row = {}
@@ -159,7 +159,7 @@ def records_of(
     for name in needed:
         if name not in names:
             message = f"has no column {name!r}; {nearest(name, names)}".replace("Allowed:", "Given:")
-            raise InputError(message, file=file, line=1)
+            raise InputError(message, file=file, line=line)
 
     def records() -> Iterator[tuple[int, dict[str, str]]]:
         for at, cells in rows:
