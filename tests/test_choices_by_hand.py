@@ -14,6 +14,7 @@ from simnet.calibration import Curve, Setting, crossval, measured, summary
 from simnet.calibration.cards import likely, node_rate
 from simnet.calibration.cost_model import CalibratedCostModel, specified
 from simnet.calibration.crossval import HeldOut, ModelChoice, choose, could_be_nccl, mixtures, score
+from simnet.calibration.curve_models import OURS
 from simnet.calibration.curves import curves_of
 from simnet.calibration.jitter import FittedJitter
 from simnet.calibration.platform import load_platform
@@ -109,6 +110,72 @@ class TestHowStepsAreCounted:
         assert not could_be_nccl([Curve(one, sizes, faster)])
         assert not could_be_nccl([Curve(one, sizes, slower), Curve(one, sizes, faster)])
 
+    def test_kernels_that_take_six_microseconds_are_none(self):
+        for seconds, said in ((6e-6, False), (math.nextafter(6e-6, 1), True)):
+            assert could_be_nccl([Curve(Setting("broadcast", 8, 1), np.ones(1), np.array([seconds]))]) == said
+
+
+class TestModelsOfCurves:
+    def chosen(self, monkeypatch, curves=TestHowStepsAreCounted.CURVES, plain=False, **errors):
+        """Return what is chosen where models have made up errors; those of others are larger."""
+        monkeypatch.setattr(
+            crossval, "leave_sizes_out", lambda _, name: [held(curves[0].setting, 4, errors.get(name, 0.3))]
+        )
+        return choose(curves, plain=plain, wide=False)
+
+    @pytest.mark.parametrize(
+        ("line", "piecewise", "best"),
+        [(0.01, 0.02, "line"), (0.02, 0.01, "piecewise"), (0.01003, 0.01001, "line"), (0.0103, 0.01, "piecewise")],
+    )
+    def test_the_plainest_of_those_with_the_least_error_in_four_digits_stands_for_all(
+        self, monkeypatch, line, piecewise, best
+    ):
+        found = self.chosen(monkeypatch, line=line, piecewise=piecewise)
+        assert found.curve_model == best
+        assert (found.interpolation, found.extrapolation, found.transfer, found.nccl) == (
+            "scaled", "blended", "steps", False,
+        )  # fmt: skip
+        assert (found.held["ranks"], found.held["beyond"], found.held["collectives"]) == ([], [], [])
+
+    def test_those_of_others_are_judged_and_not_taken(self, monkeypatch):
+        assert set(self.chosen(monkeypatch).by_curve_model) == {*OURS, "mixture"}
+        found = self.chosen(monkeypatch, plain=True, five_anchors=0.001)
+        assert found.by_curve_model["five_anchors"][0].log_errors == pytest.approx([0.001] * 4)
+        assert found.curve_model == "line"
+        assert "five_anchors" not in found.weights[TestHowStepsAreCounted.CURVES[0].setting]
+
+    def test_of_which_nothing_was_held_out_go_through_all_sizes(self):
+        found = choose([Curve(ONE, np.arange(1.0, 4.0), np.ones(3))])
+        assert (found.curve_model, found.weights, found.held["sizes"]) == ("interpolated", {}, [])
+
+    def test_say_together_their_mean_by_weight_in_logarithms(self, monkeypatch):
+        # Weights of errors of 2 and 3 % are 81 and 16 parts of 97, whichever way they are off.
+        found = self.chosen(monkeypatch, line=0.02, piecewise=-0.03)
+        assert found.weights == {
+            TestHowStepsAreCounted.CURVES[0].setting: pytest.approx({"line": 81 / 97, "piecewise": 16 / 97})
+        }
+        (together,) = found.held["sizes"]
+        assert together.log_errors == pytest.approx((81 * 0.02 - 16 * 0.03) / 97)
+        assert found.by_curve_model["mixture"] == [together]
+
+    def test_are_fitted_as_they_were_chosen(self):
+        sizes = 2.0 ** np.arange(10, 20)
+        curves = [Curve(ONE, sizes, 1e-5 + sizes * 1e-9)]
+        made = ModelChoice("adjacent", "interpolated", "steps", "corrected", True, {ONE: {"line": 1.0}}, {}, {})
+        found = made.fitted(curves)
+        assert (found.curve_model, found.interpolation, found.extrapolation, found.transfer) == made[:4]
+        assert found.steps.nccl
+        assert [(one.model, one.weight) for one in found.known[0].shape.parts] == [("interpolated", 0), ("line", 1)]
+
+
+def test_four_sizes_are_the_fewest_of_which_some_are_held_out():
+    for count, places in ((3, []), (4, [[1], [2], [3]]), (6, [[4], [1, 5], [2], [3]])):
+        curve = Curve(ONE, np.arange(1.0, count + 1), np.ones(count))
+        assert [np.flatnonzero(one).tolist() for one in crossval.folds(curve)] == places
+        assert [one.sizes.tolist() for one in crossval.leave_sizes_out([curve], "line")] == [
+            [place + 1.0 for place in each] for each in places
+        ]
+
 
 def test_models_of_curves_are_three_tenths_of_the_way_and_all_of_it_where_nothing_else_is_judged(monkeypatch):
     monkeypatch.setattr(crossval, "_wide", lambda *given: (1.0, "scaled", "blended", "steps", [], [], []))
@@ -150,12 +217,49 @@ class TestWaysBeyondWhatWasMeasured:
             "interpolated", "steps", "steps",
         )  # fmt: skip
 
+    def test_are_the_usual_ones_where_all_are_exact(self, monkeypatch):
+        exact = dict.fromkeys(get_args(Interpolation), 0.0)
+        assert self.chosen(monkeypatch, exact, exact, dict.fromkeys(get_args(Transfer), 0.0)) == (
+            "scaled", "blended", "steps",
+        )  # fmt: skip
+
+    @pytest.mark.parametrize("nccl", [True, False])
+    def test_are_as_good_as_steps_are_for_ranks_for_collectives_and_for_what_they_were_fitted_to(
+        self, monkeypatch, nccl
+    ):
+        steps = StepModel(nccl, NCCL.values)
+        sizes = 2.0 ** np.arange(4, 8)
+        own, unknown = Setting("all_gather", 8, 8, "ring"), Setting("gather", 8, 8)
+        curves = [Curve(own, sizes, steps.at(own, sizes) * math.exp(0.3)), Curve(unknown, sizes, np.ones(4))]
+        ranks = {name: [held(ONE, 3, 0.2 if name == "steps" else 0.01)] for name in get_args(Interpolation)}
+        collectives = {name: [held(ONE, 4, 0.1 if name == "steps" else 0.4)] for name in get_args(Transfer)}
+        asked = []
+
+        def fitted(curves, curve_model, nccl):
+            asked.append((curve_model, nccl))
+            return predictor(steps=steps)
+
+        monkeypatch.setattr(crossval, "leave_ranks_out", lambda *given: ranks)
+        monkeypatch.setattr(crossval, "leave_collectives_out", lambda *given: collectives)
+        monkeypatch.setattr(crossval, "fit", fitted)
+        mean, *_ = crossval._wide(curves, "line", nccl)
+        assert mean == pytest.approx((0.2 + 0.1 + 0.3) / 3)
+        assert asked == [("line", nccl)]
+        monkeypatch.setattr(crossval, "fit", lambda *given, **named: predictor())
+        assert crossval._wide(curves, "line", nccl)[0] == pytest.approx((0.2 + 0.1) / 2)
+        ranks.clear()
+        ranks.update(dict.fromkeys(get_args(Interpolation), ()))
+        collectives.update(dict.fromkeys(get_args(Transfer), ()))
+        assert crossval._wide(curves, "line", nccl)[0] == math.inf
+
     def test_errors_are_capped_at_a_half(self):
         assert score([held(ONE, 3, 0.1), held(ONE, 1, -5.0)]) == pytest.approx((0.3 + math.log(1.5)) / 4)
         assert score([]) == math.inf
 
 
-@pytest.mark.parametrize("settings", [((32, 8), (16, 2)), ((32, 8), (16, 2), (8, 4)), ((28, 8), (24, 8))])
+@pytest.mark.parametrize(
+    "settings", [((32, 8), (16, 2)), ((32, 8), (16, 2), (8, 4)), ((28, 8), (24, 8)), ((8, 8), (32, 8))]
+)
 def test_cards_are_the_likelier_the_better_steps_fit_with_them(settings):
     sizes = 2.0 ** np.arange(10, 31, 2)
     steps = StepModel(True, NCCL.values, cards=2.0)

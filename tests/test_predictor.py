@@ -56,6 +56,12 @@ class TestRanks:
             found = predictor(curve, outside=way, steps=MPI).at(asked, SIZES)
             assert found == pytest.approx(3.0 * MPI.at(asked, SIZES), rel=0.05)
 
+    def test_steps_that_are_not_counted_of_all_curves_correct_nothing(self):
+        # Schedules of more than 4096 ranks are not looked at.
+        curves = [flat(reduce(ranks, algorithm="ring"), 1e-3) for ranks in (4, 5000)]
+        found = predictor(*curves, inside="steps", steps=MPI).at(reduce(64, algorithm="ring"), SIZES)
+        assert found == pytest.approx(predictor(*curves).at(reduce(64, algorithm="ring"), SIZES))
+
     def test_interpolated_ones_do_without_steps(self):
         curve, _ = stepped(reduce(4, algorithm="ring"), MPI, 3.0)
         found = predictor(curve, inside="interpolated", outside="interpolated", steps=MPI)
@@ -103,13 +109,14 @@ class TestRanks:
 
     def test_which_basis_and_how_wide(self):
         model = predictor(flat(reduce(4), 1e-5), flat(reduce(16), 4e-5))
-        bases = [model.basis(one) for one in (reduce(4), reduce(4, 2), reduce(8), reduce(2), reduce(17))]
-        assert bases == ["sizes", "ranks", "ranks", "beyond", "beyond"]
+        bases = [model.basis(one) for one in (reduce(4), reduce(4, 2), reduce(16, 2), reduce(8), reduce(2), reduce(17))]
+        assert bases == ["sizes", "ranks", "ranks", "ranks", "beyond", "beyond"]
         assert model.basis(Setting("all_gather", 4, 4)) == model.basis(reduce(4, 4, "ring")) == "collectives"
         widths = {1: math.sqrt(2), 2: 1, 4: 1, 9: 1, 16: 1, 24: 1, 32: 1, 64: math.sqrt(2), 256: 2}
         for ranks, width in widths.items():
             assert model.widening(reduce(ranks)) == pytest.approx(width)
         assert model.widening(Setting("all_gather", 512, 512)) == 1
+        assert predictor(flat(reduce(4), 1e-5), flat(reduce(64), 4e-5)).widening(reduce(16)) == 1
         assert [one.setting.ranks for one in model.near(reduce(4))] == [4]
         assert [one.setting.ranks for one in model.near(reduce(5))] == [4, 16]
         assert len(model.near(Setting("all_gather", 4, 4))) == 2
@@ -169,6 +176,9 @@ class TestSizes:
             assert least == pytest.approx(end * ratio**0.25)
             assert most == pytest.approx(end * max(ratio, ratio**0.25) if ratio >= 1 else end * ratio**0.25)
         assert predictor().within(reduce(4), [1e9]) is None
+        together = model.within(reduce(4), [largest / 2, 64 * largest])
+        assert together.seconds == pytest.approx([end * 2**-0.25, end * 64 ** (0.125 + 0.3125)])
+        assert together.most == pytest.approx([end * 2**-0.25, end * 64])
         steep = predictor(power(reduce(4), 0.5))
         assert steep.within(reduce(4), [2.0**40]) == (steep.at(reduce(4), [2.0**40]),) * 3
 
@@ -202,6 +212,11 @@ class TestCollectives:
         steps, share = NCCL.at(asked, sizes), 0.25 * sizes / (sizes + 2.0**21)
         assert model.at(asked, sizes) == pytest.approx(steps ** (1 - share) * ruled**share)
 
+    def test_the_rule_says_nothing_where_no_steps_are_counted_of_what_was_measured(self):
+        # Schedules of more than 4096 ranks are not looked at, but a send-receive is a message.
+        asked, sizes = Setting("sendrecv", 5000, 5000), np.geomspace(2.0**10, 2.0**30, 16)
+        assert predictor(flat(reduce(5000), 1e-3), steps=MPI).at(asked, sizes) == pytest.approx(MPI.at(asked, sizes))
+
     def test_corrected_steps_are_slower_as_others_are_in_their_mean(self):
         curves = [stepped(Setting(name, 16, 2), NCCL, factor)[0] for name, factor in (("broadcast", 2), ("reduce", 8))]
         model = predictor(*curves, transfer="corrected", steps=NCCL)
@@ -222,6 +237,9 @@ class TestCards:
         asked = reduce(16, 16)
         listed = model.by_cards(asked, sizes)
         assert [one for one, _ in listed] == cards
+        for one, seconds in listed:
+            alone = predictor(curve, steps=steps.as_if(one.number, 4.0), outside="steps")
+            assert seconds == pytest.approx(alone.at(asked, sizes))
         found = model.within(asked, sizes)
         for place in range(len(sizes)):
             times = sorted((float(seconds[place]), one.chance) for one, seconds in listed)
@@ -237,6 +255,12 @@ class TestCards:
         for alike in (reduce(32, 8), reduce(4, 1), reduce(16, 4)):
             assert model.by_cards(alike, sizes) == []
         assert predictor(curve, steps=steps, each=4.0).by_cards(asked, sizes) == []
+        both = predictor(curve, flat(asked, 1e-3), steps=steps, cards=tuple(cards), each=4.0)
+        assert both.by_cards(asked, sizes) == []
+        # Three and a half ranks a node are neither three nor four.
+        odd = predictor(flat(reduce(7, 2), 1e-3), steps=steps, cards=tuple(cards), each=3.5)
+        assert odd.by_cards(reduce(14, 4), sizes) == []
+        assert len(odd.by_cards(reduce(12, 4), sizes)) == 3
 
     def test_chances_that_count_add_to_one_and_the_likeliest_comes_first(self):
         found = normalised({OWN: 6.0, 4.0: 6.0, 1.0: 7.0, 2.0: 0.99, 8.0: 1.0}, 0.05)
@@ -343,3 +367,14 @@ def test_steps_are_those_of_schedules_and_curves_their_own_models_unless_said():
     found = fit([curve], weights={reduce(4): {"line": 3.0}}, with_steps=False)
     assert [(one.model, one.weight) for one in found.known[0].shape.parts] == [("interpolated", 0.0), ("line", 1.0)]
     assert found.steps is None
+
+
+def test_cards_are_looked_for_with_nccl_alone_and_where_steps_are_counted():
+    sizes = 2.0 ** np.arange(10, 31, 4)
+    settings = [Setting(name, ranks, nodes) for name in ("all_reduce", "gather") for ranks, nodes in ((16, 4), (8, 4))]
+    every = [Curve(one, sizes, 1e-5 + sizes * 1e-10) for one in settings]
+    alone = fit(every[2:], nccl=True)
+    assert (alone.cards, alone.steps) == (RAILS, None)
+    for found in (fit(every), fit(every, nccl=True, with_steps=False)):
+        assert found.cards == RAILS
+    assert [fit(every, nccl=nccl, with_steps=False).each for nccl in (False, True)] == [1, 4]

@@ -226,7 +226,8 @@ class Predictor:
         chances, times = np.array([one.chance for one, _ in found]), np.array([seconds for _, seconds in found])
         order = np.argsort(times, axis=0, kind="stable")
         middle = (np.cumsum(chances[order], axis=0) < chances.sum() / 2).sum(axis=0)
-        median = np.take_along_axis(times, np.take_along_axis(order, middle[None], 0), 0)[0]
+        columns = np.arange(len(asked))
+        median = times[order[middle, columns], columns]
         return Within(median, times.min(axis=0), times.max(axis=0))
 
     def by_cards(self, setting: Setting, sizes: ArrayLike) -> list[tuple[Cards, Floats]]:
@@ -331,10 +332,10 @@ class Predictor:
 
         Errors add up like those of a random walk over the doublings, so it is the root of their number; at least 1.
         """
-        ranks = [one.setting.ranks for one in self.family(setting)]
-        if not ranks or min(ranks) <= setting.ranks <= max(ranks):
+        family = self.family(setting)
+        if not family or self.between(family, setting):
             return 1.0
-        return math.sqrt(max(min(abs(math.log2(setting.ranks / one)) for one in ranks), 1.0))
+        return math.sqrt(max(min(abs(math.log2(setting.ranks / one.setting.ranks)) for one in family), 1.0))
 
     def _log_errors(self, family: Sequence[FittedCurve], asked: Floats) -> list[Floats] | None:
         """Return logarithms of curves over what the step model says of them; None if it says nothing."""
@@ -430,7 +431,7 @@ def _with_cards(curves: Sequence[Curve]) -> tuple[tuple[Cards, ...], StepModel |
     """
     each = {one.setting.ranks / one.setting.nodes for one in curves if 1 < one.setting.nodes <= one.setting.ranks}
     cards = likely(curves, LEAST if len(each) < 2 else 0.0)
-    if len(each) < 2 or len(cards) < 2:
+    if len(each) < 2:
         return cards, fit_step_model(curves, True, cards[0].number)
     fits = {one.number: fit_step_model(curves, True, one.number) for one in cards}
     misfits = {count: _misfit(one, curves) for count, one in fits.items() if one is not None}
@@ -468,16 +469,15 @@ def _over_ranks(
     Beyond them they go along the last line with `extrapolation`, and are held constant without. Where a number of ranks
     was measured on several numbers of nodes, their mean stands for it.
     """
-    same = [value for one, value in zip(family, values, strict=True) if one.setting.ranks == setting.ranks]
-    if same:
-        return np.asarray(np.mean(same, axis=0))
-    ranks = sorted({one.setting.ranks for one in family})
-    means = [
-        np.mean([v for one, v in zip(family, values, strict=True) if one.setting.ranks == count], axis=0)
-        for count in ranks
-    ]
+    by_ranks: dict[int, list[Floats]] = {}
+    for one, value in zip(family, values, strict=True):
+        by_ranks.setdefault(one.setting.ranks, []).append(value)
+    ranks = sorted(by_ranks)
+    means = [np.asarray(np.mean(by_ranks[count], axis=0)) for count in ranks]
+    if setting.ranks in by_ranks:
+        return means[ranks.index(setting.ranks)]
     if len(ranks) == 1:
-        return np.asarray(means[0])
+        return means[0]
     x, at = np.log(ranks), np.log(setting.ranks)
     if not extrapolation:
         at = np.clip(at, x[0], x[-1])
