@@ -6,12 +6,12 @@ import numpy as np
 import pytest
 
 from simnet.base.errors import InputError
-from simnet.calibration import device_kernels
+from simnet.calibration import device, device_kernels
 from simnet.calibration.device import LENGTHS, by_density, corrected, fitted, held_out, measure_device, profile_of
 from simnet.calibration.device import profile_yaml as written
 from simnet.calibration.device_kernels import Kernels, kernels_of
 from simnet.calibration.encoding_kernels import SOURCES
-from simnet.costs.devices import DeviceProfile, Method
+from simnet.costs.devices import BesideCollectives, DeviceProfile, Method, SideStream
 from simnet.costs.encodings import CODE_METHODS
 
 CODES = ("encode_delta", "decode_delta")
@@ -114,6 +114,101 @@ def test_other_densities_are_looked_at_where_they_were_timed():
     assert "norm" not in found
 
 
+def test_no_other_density_than_that_of_the_profile_is_timed_twice():
+    kernels = made_up(
+        lambda method, n, density: {0.1: 1.0, 0.01: 4.0, 0.001: 0.5}[density] * 1e-12 * n,
+        methods=("topk", "scan", "norm", "gather", "copy"),
+    )
+    for density, low, high in ((0.1, 0.5, 4.0), (0.01, 0.125, 1.0), (0.001, 1.0, 8.0)):
+        found = profile_of(kernels, "toy", density, 10_000, 1e-5).methods
+        for name in ("topk", "topk_layer", "scan"):
+            assert (found[name].low, found[name].high) == pytest.approx((low, high)), (name, density)
+        assert (found["norm"].low, found["norm"].high) == pytest.approx((1, 1))
+
+
+@pytest.mark.parametrize(("density", "there"), [(2.5e-4, False), (3.2e-4, True)])
+def test_three_lengths_are_the_fewest(density, there):
+    # Of 10,000 entries are 2.5 and 3.2 selected, which are two and three; of the lengths before one or two.
+    kernels = made_up(linear, methods=("topk", "scan", "norm", "copy", "gather"))
+    if there:
+        assert lengths(profile_of(kernels, "toy", density, 10_000, 1e-5), "gather") == [1, 2, 3]
+        return
+    with pytest.raises(InputError) as refused:
+        profile_of(kernels, "toy", density, 10_000, 1e-5)
+    assert str(refused.value) == (
+        "--largest: must be more, or --density: at a density of 0.00025 there are fewer than 3 lengths of gather"
+    )
+
+
+@pytest.mark.parametrize(("density", "entries"), [(2.5e-4, None), (5e-4, [1, 2, 5])])
+def test_codes_of_fewer_than_three_lengths_are_left_out(density, entries):
+    # Of 17,783 entries four are selected or nine; codes, at every second length, go up to 10,000.
+    profile = profile_of(made_up(linear), "toy", density, 17_783, 1e-5)
+    for name in CODES:
+        assert (name in profile.methods) == (entries is not None)
+        assert entries is None or lengths(profile, name) == entries
+
+
+def test_three_lengths_are_timed_however_long_they_take():
+    slow = made_up(lambda method, n, density: 1e-9 * n if method == "norm" else 1e-12 * n)
+    assert lengths(profile_of(slow, "toy", 0.1, 10_000, 1e-12), "norm") == [10, 18, 32]
+
+
+def test_what_is_asked_of_a_profile_and_what_is_not(monkeypatch):
+    asked = []
+    monkeypatch.setattr(device, "profile_of", lambda kernels, *given: asked.append((kernels.library[:5], *given)))
+    measure_device("mine", "numpy")
+    measure_device("mine", "numpy", density=0.999, largest=10_000, budget=60)
+    assert asked == [("numpy", "mine", 0.1, 10**9, 0.25), ("numpy", "mine", 0.999, 10_000, 60)]
+
+
+class Clock:
+    """Kernels whose calls take as long as is told, one after the other, on a clock that they alone move."""
+
+    def __init__(self, monkeypatch, took):
+        self.now, self.took, self.counts = 100.0, iter(took), []
+        monkeypatch.setattr(device.time, "perf_counter", lambda: self.now)
+
+    def seconds(self, call, count):
+        self.counts.append(count)
+        took = count * next(self.took)
+        self.now += took
+        return took
+
+
+def test_a_time_is_the_median_of_what_fits_into_the_budget(monkeypatch):
+    # The first call is not looked at, and its time counts: of ten seconds, five are left for the others.
+    clock = Clock(monkeypatch, [5.0, 2.0, 1.0, 1.5, 0.5, 9.0])
+    assert device._median(clock, None, 10.0) == 1.25
+    assert clock.counts == [1] * 5
+    assert clock.now == 110.0
+
+
+def test_three_repetitions_are_the_fewest_however_long_they_take(monkeypatch):
+    clock = Clock(monkeypatch, [50.0, 7.0, 3.0, 4.0, 1.0])
+    assert device._median(clock, None, 10.0) == 4.0
+    assert len(clock.counts) == 4
+
+
+def test_calls_in_a_row_are_as_many_as_take_a_millisecond_by_the_shortest(monkeypatch):
+    clock = Clock(monkeypatch, [1.0, 2.1e-4, 1.1e-4, 3e-4, 1.5e-3, 1.0])
+    device._median(clock, None, 1.0 + 4e-3)
+    # A millisecond holds four calls of 0.21 ms, and nine of 0.11 ms, however long others take.
+    assert clock.counts == [1, 1, 4, 9, 9]
+    still = Clock(monkeypatch, [1.0, 0.0, 0.0, 0.0])
+    assert device._median(still, None, 1e-9) == 1e-12
+    assert still.counts == [1, 1, 1000, 1000]
+    short = Clock(monkeypatch, [1.0, 1e-7, 1e-7, 1e-7])
+    device._median(short, None, 1e-9)
+    assert short.counts == [1, 1, 1000, 1000]
+
+
+def test_corrections_have_four_digits_behind_the_point():
+    found = corrected([10, 20, 40], [10.0, 20.0, 4000.0])
+    # Of relative errors the least squares are at 2.01 / 2.0001.
+    assert [factor for _, factor in found.corrections] == [0.9951, 0.9951, 99.5075]
+
+
 def test_best_pairs_may_lie_on_an_edge():
     assert fitted([10, 20, 40], [3.0, 3.0, 3.0]) == pytest.approx((3, 0, 0), abs=1e-9)
     assert fitted([10, 20, 40], [1.0, 2.0, 4.0]) == pytest.approx((0, 0.1, 0), abs=1e-9)
@@ -153,6 +248,19 @@ def test_a_profile_is_written_line_by_line():
         "  '*':", "    launch: 3.000e-06", "    bytes_per_entry: 1.2000e+01", "    seconds_per_entry: 0.0000e+00",
         "    low: 5.0000e-01", "    high: 2.0000e+00", f"    known: {methods['*'].known}", "    source: 'all others'",
     ]  # fmt: skip
+
+
+def test_what_runs_beside_each_other_is_written_with_its_source():
+    profile = DeviceProfile(
+        "mine", "toy", "hand", 1e9, {}, SideStream(1.25, 2.5, "some run"), BesideCollectives(1.5, "another"), 16e9
+    )
+    assert written(profile).splitlines()[3:] == [
+        "memory_bandwidth: 1.000e+09",
+        "memory: 1.600000e+10",
+        "side_stream: {compute: 1.2500e+00, kernels: 2.5000e+00, source: 'some run'}",
+        "beside_collectives: {compute: 1.5000e+00, source: 'another'}",
+        "methods:",
+    ]
 
 
 @pytest.mark.parametrize(

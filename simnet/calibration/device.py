@@ -253,9 +253,7 @@ def _method(
 ) -> Method:
     found = corrected(entries, seconds)
     low, high = held_out(entries, seconds)
-    found = replace(
-        found, source=f"{source}, {found.source}.", low=min(low, *beside, 1.0), high=max(high, *beside, 1.0)
-    )
+    found = replace(found, source=f"{source}, {found.source}.", low=min((low, *beside)), high=max((high, *beside)))
     if name in _NOT_STREAMED:
         return found
     return replace(found, bytes_per_entry=found.seconds_per_entry * bandwidth, seconds_per_entry=0.0)
