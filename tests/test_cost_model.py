@@ -5,11 +5,11 @@ import math
 import numpy as np
 import pytest
 
-from hand_made import MPI, NCCL, flat, power, predictor, reduce, stepped
+from hand_made import MPI, NCCL, SIZES, flat, power, predictor, reduce, stepped
 from simnet.base.errors import InputError
-from simnet.calibration import CalibratedCostModel, Setting
-from simnet.calibration.cost_model import specified
-from simnet.calibration.crossval import HeldOut
+from simnet.calibration import CalibratedCostModel, Curve, Setting
+from simnet.calibration.cost_model import Prediction, calibrate, specified
+from simnet.calibration.crossval import HeldOut, ModelChoice, score
 from simnet.calibration.intervals import bin_of, conformal, half_widths, intervals
 from simnet.calibration.platform import load_platform
 from simnet.calibration.predictor import Within
@@ -285,3 +285,113 @@ class TestCostModel:
         model = self.model(flat(reduce(8, 2), 1e-5), flat(reduce(32, 4), 1e-5), inside="interpolated")
         told = [model.predict("all_reduce", 16, 2048, nodes=nodes).extrapolates for nodes in (1, 2, 3, 4, 5)]
         assert told == [True, False, False, False, True]
+
+    def test_nodes_are_as_full_as_those_of_the_nearest_number_of_ranks(self):
+        # Numbers of ranks are as near as their ratio is: 15 are nearer to 4, on a node each, and 17 to 64, eight each.
+        for known in ((reduce(4, 4), reduce(64, 8)), (reduce(64, 8), reduce(4, 4))):
+            model = self.model(*(flat(one, 1e-5) for one in known), inside="interpolated")
+            for ranks, nodes in ((2, 2), (15, 15), (17, 3), (128, 16)):
+                assert model.predict("all_reduce", ranks, 2048) == model.predict("all_reduce", ranks, 2048, nodes=nodes)
+                assert model._setting("all_reduce", ranks, None, None, None).nodes == nodes
+
+    def test_sizes_that_were_measured_are_those_of_the_curve_else_of_its_family_else_of_all(self):
+        small, large = flat(reduce(4), 1e-5, largest=2.0**20), flat(reduce(16), 1e-5, smallest=2.0**12)
+        other = flat(Setting("broadcast", 4, 4), 1e-5, smallest=16.0, largest=32.0)
+        model = self.model(large, small, other, steps=MPI)
+        for asked, ranks, low, high in (
+            ("all_reduce", 4, 1024, 2.0**20), ("all_reduce", 16, 4096, 2.0**30), ("all_reduce", 8, 1024, 2.0**30),
+            ("all_gather", 4, 16, 2.0**30),
+        ):  # fmt: skip
+            assert model._measured(Setting(asked, ranks, ranks)) == (low, high)
+            found = model.predict(asked, ranks, low / 2)
+            assert (
+                found.why.endswith(f"; {low / 2:g} bytes, measured were {low:g} to {high:g}") or asked == "all_gather"
+            )
+
+    def test_a_collective_that_was_not_measured_goes_by_its_own_algorithm_where_others_do(self):
+        def why(*known, algorithm="ring"):
+            return self.model(*known, steps=MPI).fastest("all_gather", algorithm, 4, 2048.0).why
+
+        own = "rests on other collectives; all_gather, ring was not measured"
+        any_ = "rests on other collectives; all_gather was not measured"
+        named, plain = flat(reduce(4, 4, "ring"), 1e-5), flat(reduce(8, 8), 1e-5)
+        assert why(named) == why(plain, named) == why(named, plain) == own
+        assert why(plain) == why(named, algorithm="unheard") == any_
+
+    def test_algorithms_and_protocols_that_are_known_are_those_of_the_step_model_and_those_that_were_measured(self):
+        model = self.model(flat(Setting("all_reduce", 4, 4, "sparbit", "Zero"), 1e-5), flat(reduce(4), 1e-5))
+        assert model.pinned("protocol") == ["LL", "LL128", "Simple", "Zero"]
+        assert model.pinned("algorithm") == [
+            "binomial", "bruck", "pairwise", "rabenseifner", "recursive_doubling", "recursive_halving", "ring",
+            "sparbit", "tree",
+        ]  # fmt: skip
+        for algorithm, protocol in ((None, None), ("Ring", None), ("SPARBIT", "ll"), (None, "zero")):
+            model.refuse_unknown(algorithm, protocol)
+        for algorithm, protocol, said in (
+            ("rng", None, "--algorithm: there is no 'rng'; did you mean 'ring'?"),
+            ("ring", "Simpel", "--protocol: there is no 'Simpel'; did you mean 'Simple'?"),
+        ):
+            with pytest.raises(InputError) as refused:
+                model.refuse_unknown(algorithm, protocol)
+            assert str(refused.value).startswith(said)
+
+    def test_names_of_collectives_are_those_that_the_step_model_knows_too(self):
+        for steps, nearest in ((MPI, "did you mean 'all_gather'"), (None, "Allowed: all_reduce")):
+            with pytest.raises(InputError, match=f"nothing is known of 'all_gathr'; {nearest}"):
+                self.model(flat(reduce(4), 1e-5), steps=steps).predict("all_gathr", 4, 2048)
+
+    def test_what_was_measured_is_no_extrapolation_to_refuse(self):
+        model = self.model(flat(reduce(4), 1e-5))
+        found = model.predict("all_reduce", 4, 2048, strict=True)
+        assert found == Prediction(*found[:3], False, "rests on the curve itself", "sizes")
+        assert all(isinstance(one, float) for one in found[:3])
+        assert Prediction(1.0, 1.0, 1.0, False, "").kind == "sizes"
+
+
+class TestSpecified:
+    def test_all_sizes_have_the_intervals_of_the_specification(self):
+        platform = load_platform("dgx-h100")
+        model = specified(platform, 0.8)
+        assert (model.held_out, model.scores, model.coverage) == (
+            {"sizes": 0, "ranks": 0, "beyond": 0, "collectives": 4085}, {}, 0.8,
+        )  # fmt: skip
+        assert (list(model.sources), model.system, model.topology) == (
+            list(platform.sources), platform.description, "",
+        )  # fmt: skip
+        assert specified(platform).coverage == 0.9
+        assert len({tuple(one) for one in model.intervals.values()}) == 1
+        for nbytes, at in ((1e-3, 0), (1e5, 1), (1e7, 2), (1e15, 3)):
+            found = model.predict("all_reduce", 16, nbytes)
+            widths = math.log(found.seconds / found.low), math.log(found.high / found.seconds)
+            assert widths == pytest.approx(model.intervals["sizes"][at])
+            assert (found.kind, found.extrapolates) == ("specified", True)
+            assert found.why == f"rests on the specification of {platform.name} alone; nothing was measured"
+
+    def test_ranks_take_the_nodes_that_they_need_or_more(self):
+        model = specified(load_platform("dgx-h100"))
+        with pytest.raises(InputError) as refused:
+            model.predict("all_reduce", 17, 2048, nodes=2)
+        assert str(refused.value) == "nodes: 17 ranks need 3 nodes of dgx-h100, got 2"
+        asked = {nodes: model._setting("all_reduce", 17, nodes, None, None).nodes for nodes in (None, 3, 4, 17)}
+        assert asked == {None: 3, 3: 3, 4: 4, 17: 17}
+
+
+class TestCalibrate:
+    def test_without_curves_there_is_nothing_to_calibrate_on(self):
+        with pytest.raises(InputError, match="there is no curve to calibrate on: no row has a size above 0 and a"):
+            calibrate([])
+
+    def test_a_choice_that_is_made_is_kept_with_what_it_held_out(self, monkeypatch):
+        monkeypatch.setattr("simnet.calibration.cost_model.choose", None)
+        held = [HeldOut(reduce(p), SIZES[:many], np.ones(many), np.full(many, 1.1)) for p, many in ((4, 6), (8, 5))]
+        groups = {"sizes": held, "ranks": held[:1], "beyond": [], "collectives": []}
+        made = ModelChoice("line", "scaled", "blended", "steps", False, {}, {"line": held, "none": []}, groups)
+        curves = [Curve(reduce(p), SIZES, p * 1e-5 + SIZES * 1e-9) for p in (4, 8)]
+        model = calibrate(curves, coverage=0.8, sources=["here"], system="toy", topology="star", chosen=made)
+        assert model.held_out == {"sizes": 11, "ranks": 6, "beyond": 0, "collectives": 0}
+        assert model.scores == {"line": score(held)}
+        assert model.intervals == intervals(groups, 0.8)
+        assert (model.coverage, model.sources, model.system, model.topology) == (0.8, ["here"], "toy", "star")
+        assert model.predict("all_reduce", 8, 1e5).seconds == pytest.approx(8e-5 + 1e-4, rel=1e-3)
+        assert (model.stack, model.eager, model.jitter, model.network, model.platform) == ("", False, None, None, None)
+        assert calibrate(curves, chosen=made).coverage == 0.9

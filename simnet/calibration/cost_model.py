@@ -164,7 +164,7 @@ class CalibratedCostModel:
         found = self.times(setting, np.array([nbytes]))
         if found is None:
             raise self._unknown(setting)
-        seconds, low, high = (float(one[0]) for one in found)
+        seconds, low, high = (one.item() for one in found)
         if not 0 < seconds < math.inf:
             raise InputError(f"{setting}, {nbytes:g} bytes have no time that can be predicted, but {seconds:g} s")
         basis = self.model.basis(setting)
