@@ -1,4 +1,4 @@
-"""What cross-validation and calibration make of errors made up: weights, choices, and what is said of them."""
+"""What cross-validation and calibration make of errors made up: weights and choices."""
 
 import math
 from typing import get_args
@@ -7,22 +7,18 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from hand_made import NCCL, flat, predictor, reduce
+from hand_made import NCCL, predictor, reduce
 from simnet.base.errors import InputError
 from simnet.base.progress import told
-from simnet.calibration import Curve, Setting, crossval, measured, summary
+from simnet.calibration import Curve, Setting, crossval, measured
 from simnet.calibration.cards import likely, node_rate
-from simnet.calibration.cost_model import CalibratedCostModel, specified
+from simnet.calibration.cost_model import specified
 from simnet.calibration.crossval import HeldOut, ModelChoice, choose, could_be_nccl, mixtures, score
 from simnet.calibration.curve_models import OURS
 from simnet.calibration.curves import curves_of
-from simnet.calibration.jitter import FittedJitter
 from simnet.calibration.platform import load_platform
 from simnet.calibration.predictor import Interpolation, Transfer, fit
-from simnet.calibration.readers import write_tidy
 from simnet.calibration.step_model import PARAMETERS, StepModel, fit_step_model
-from simnet.calibration.summary import Calibration, calibrated, errors, quantiles
-from simnet.calibration.topology_links import Placement
 
 ONE, OTHER = reduce(4), reduce(8)
 
@@ -331,100 +327,6 @@ def test_cards_of_a_curve_are_the_most_that_are_told():
     assert curves_of(rows.drop(columns="network_cards", errors="ignore"))[0].cards == 0
     assert curves_of(rows.assign(network_cards=pd.array([2, None, 4], dtype="Int64")))[0].cards == 4
     assert curves_of(rows.assign(network_cards=pd.array([None] * 3, dtype="Int64")))[0].cards == 0
-
-
-class TestSummary:
-    def made(self, steps=None, jitter=None, repetitions=0, cards=None, **changed):
-        model = predictor(flat(ONE, 1e-5), steps=steps)
-        cost_model = CalibratedCostModel(model, {}, {}, {}, jitter=jitter)
-        off = [held(ONE, 1, math.log(1 + one)) for one in (0.01, 0.02, 0.04)]
-        chosen = ModelChoice("line", "scaled", "blended", "steps", False, {}, {"line": off, "adjacent": []},
-                             {"sizes": off, "ranks": off[:1], "beyond": [], "collectives": []})  # fmt: skip
-        given = {"rows": 7, "problems": (), "mixed": {}} | changed
-        return Calibration(cost_model, chosen, repetitions=repetitions, **given)
-
-    def test_errors_are_those_that_were_held_out(self):
-        assert quantiles(np.array([1.0, 5.0, 2.0])) == {"count": 3, "median": 2, "p90": pytest.approx(4.4), "worst": 5}
-        assert errors([]) is None
-        said = self.made().sentences()
-        assert said == [
-            "7 rows, 1 curves", "", f"{'sizes left out':<20}{'median':>9}{'p90':>9}{'worst':>9}",
-            f"{'line':<20}    2.0 %    3.6 %    4.0 %", f"{'ranks left out':<20}    1.0 %    1.0 %    1.0 %",
-        ]  # fmt: skip
-
-    def test_steps_are_shown_with_their_errors(self):
-        values = NCCL.values
-        steps = StepModel(True, values, (0.1,) * (len(values) - 1) + (9.0,))
-        made = self.made(steps)
-        assert made.figures()["steps"] == dict(zip(PARAMETERS, values, strict=True))
-        assert self.made().figures()["steps"] is None
-        at = made.sentences().index("parameters of a step:")
-        first, *_, last = made.sentences()[at + 1 : at + 1 + len(values)]
-        factor = math.exp(1.645 * 0.1)
-        name, what = next(iter(PARAMETERS.items()))
-        assert first == f"  {name:<24}{values[0]:>10.3g}  within a factor of {factor:.2f} ({what})"
-        assert "not determined by these data" in last
-
-    def test_jitter_is_told_with_what_it_is_fitted_to(self):
-        made = self.made(jitter=FittedJitter(1.234e-5, 0.567, 1200, 34000))
-        assert made._jitter_said() == (
-            "each message has an extra latency, median 12.3 us, sigma 0.57, by 34,000 repetitions of 1,200 settings; "
-            "network.jitter: calibrated draws it"
-        )
-        assert self.made(repetitions=49)._jitter_said().startswith("not known: 49 repetitions of single calls")
-        assert self.made(repetitions=50)._jitter_said().startswith("none: repetitions do not scatter")
-
-    def test_rows_of_several_systems_are_warned_of(self):
-        said = self.made(mixed={"tool": ["a", "b"]}, problems=("x.log:1: is cut",)).sentences()
-        assert said[1:4] == [
-            "1 remark on the logs:", "  x.log:1: is cut",
-            "warning: rows of 2 values of tool were put together; --where tool=a takes one of them",
-        ]  # fmt: skip
-
-    def test_so_many_sizes_and_curves_are_fitted_and_no_more(self, monkeypatch):
-        def refused(**most):
-            for name, value in most.items():
-                monkeypatch.setattr(summary, name, value)
-            with pytest.raises(InputError) as error:
-                calibrated(["published_plateaus"], {}, {}, False, None, 0.9)
-            return str(error.value)
-
-        monkeypatch.setattr(summary, "choose", lambda curves: (_ for _ in ()).throw(InputError("is fitted")))
-        points = [len(one.sizes) for one in curves_of(measured.load("published_plateaus").rows)]
-        assert refused(MAX_CURVES=len(points), MAX_SIZES=max(points)) == "is fitted"
-        assert "at most 1 are fitted at once" in refused(MAX_CURVES=1)
-        assert refused(MAX_CURVES=2, MAX_SIZES=max(points) - 1).startswith(f"{max(points)} sizes of one curve, ")
-
-    def test_ten_times_as_many_sizes_are_fitted_of_all_curves_together(self, monkeypatch):
-        monkeypatch.setattr(summary, "MAX_SIZES", 4)
-        monkeypatch.setattr(summary, "choose", lambda curves: (_ for _ in ()).throw(InputError("is fitted")))
-        too_many = "4 sizes of one curve, 44 of all; at most 4 of a curve and 40 of all are fitted"
-        for count, said in ((10, "is fitted"), (11, too_many)):
-            monkeypatch.setattr(summary, "curves_of", lambda rows, count=count: [Curve(ONE, *np.ones((2, 4)))] * count)
-            with pytest.raises(InputError) as refused:
-                calibrated(["published_plateaus"], {}, {}, False, None, 0.9)
-            assert str(refused.value) == said
-
-    def test_networks_have_the_jitter_of_repetitions_and_the_stack_that_is_told_or_given(self):
-        where = {"collective": "broadcast", "link_latency": "0.001"}
-        plain = calibrated(["shaped_gloo"], where, {}, False, None, 0.8)
-        assert (plain.repetitions, plain.cost_model.jitter, plain.links) == (0, None, None)
-        assert plain.cost_model.system == "collective=broadcast, link_latency=0.001"
-        assert (plain.cost_model.stack, plain.told, plain.cost_model.coverage) == ("gloo", "gloo", 0.8)
-        star = calibrated(["shaped_gloo"], where, {}, False, Placement("star", 1), 0.9, stack="mpich")
-        assert star.rows == plain.rows == star.repetitions
-        assert star.cost_model.network == star.links.parameters
-        assert (star.cost_model.stack, star.told, star.cost_model.topology) == ("mpich", "gloo", "star")
-        said = star.sentences()
-        assert said[-1] == "warning: the logs are of gloo, and simulations take mpich, by --stack"
-        assert "stack: mpich" in said
-        assert any(one.startswith("network: star, hosts ") for one in said)
-
-    def test_rows_without_ranks_are_told_from_the_first_line_on(self, tmp_path):
-        rows = measured.load("shaped_gloo").rows.head(4).assign(ranks=pd.NA, nodes=pd.NA)
-        write_tidy(rows, tmp_path / "mine.csv")
-        _, problems = summary.rows_of(str(tmp_path / "mine.csv"), {})
-        assert any("shaped_gloo:2: 4 rows from here on have no number of ranks" in one for one in problems)
 
 
 def test_rates_of_platforms_are_written_as_they_are_read():
