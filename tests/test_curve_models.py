@@ -1,14 +1,19 @@
 """Models of a single curve by hand: ends, joints, ties and the fewest sizes that they take."""
 
+import math
+
 import numpy as np
 import pytest
 
+from simnet.calibration import curve_models
 from simnet.calibration.curve_models import (
     FITS,
+    MAX_SEGMENTS,
     OURS,
     Component,
     CurveModel,
     Mixture,
+    _crossover,
     adjacent,
     corrected,
     five_anchors,
@@ -40,6 +45,12 @@ def test_beyond_its_points_a_model_falls_nowhere_and_grows_with_the_square_at_mo
     assert CurveModel(points=((5.0, 3.0),)).at([1.0, 5.0, 1e9]).tolist() == [3, 3, 3]
 
 
+def test_no_bytes_take_as_long_as_a_billionth():
+    rising = CurveModel(points=((1.0, 8.0), (4.0, 16.0)))
+    assert rising.at([0.0, 1e-9, 1e-12]) == pytest.approx(3 * [8 * 1e-9**0.5])
+    assert CurveModel(points=((1.0, 8.0), (4.0, 8.0))).at([0.0]) == pytest.approx([8])
+
+
 def test_corrections_are_straight_where_they_are_alike_and_constant_beyond():
     assert corrected(((10.0, 0.5),), np.array([1.0, 10.0, 1e9])).tolist() == [0.5, 0.5, 0.5]
     three = ((1.0, 0.0), (10.0, 1.0), (100.0, 2.0))
@@ -69,6 +80,26 @@ def test_a_line_is_found_in_any_unit(exponent):
     assert (start, latency, slope) == pytest.approx((0, 1e-5 * 10.0**exponent, 1e-9 * 10.0**exponent), rel=1e-3)
 
 
+@pytest.mark.parametrize("wild", [1.0, 3.0])
+def test_a_line_is_where_soft_errors_of_a_tenth_are_the_least(wild):
+    # Of squared errors r the sum of (1 + (r / 0.1)^2)^(1/2) is the least where its slopes in both logarithms are 0:
+    # each error counts by the share of latency, or of bytes, in its time, and the less the larger it is.
+    factors = np.array([1.0, 1.2, 0.9, 1.1, wild, 0.8, 1.0, 1.3, 0.7, 1.1, 1.0, 0.9])
+    seconds = factors * (1e-5 + 1e-10 * SIZES)
+    ((_, latency, slope),) = line(SIZES, seconds).segments
+    errors = np.log((latency + slope * SIZES) / seconds)
+    pulls = errors / np.sqrt(1 + (errors / 0.1) ** 2)
+    share = latency / (latency + slope * SIZES)
+    assert (pulls @ share, pulls @ (1 - share)) == pytest.approx((0, 0), abs=2e-5)
+
+
+def test_an_outlier_pulls_a_line_no_more_than_an_error_of_a_tenth():
+    # Two times of 1 and one far above it: 2 r / (1 + 100 r^2)^(1/2) = 0.1, so that 3 r^2 = 0.01.
+    ((_, latency, slope),) = line(np.array([1.0, 2.0, 3.0]), np.array([1e9, 1.0, 1.0])).segments
+    assert latency == pytest.approx(math.exp((0.01 / 3) ** 0.5), rel=1e-4)
+    assert slope < 1e-6
+
+
 @pytest.mark.parametrize(
     ("count", "places"),
     [(1, [0]), (2, [0, 1]), (3, [0, 1, 2]), (5, [0, 1, 2, 3, 4]), (6, [0, 1, 2, 4, 5]), (12, [0, 3, 6, 8, 11])],
@@ -90,7 +121,59 @@ def test_three_segments_need_five_sizes_and_join_at_measured_ones():
     np.testing.assert_allclose(np.log(three_segments(sizes, np.exp(bent)).at(sizes)), bent, atol=1e-6)
 
 
+@pytest.mark.parametrize(("count", "there"), [(42, True), (43, False)])
+def test_joints_are_sought_at_forty_places(count, there):
+    # Of 41 places between the ends that of number 21 is left out.
+    sizes = np.e ** (np.arange(count) / 4)
+    found = three_segments(sizes, np.maximum(sizes, sizes[21])).points
+    assert len(found) == 4
+    assert any(size == pytest.approx(sizes[21]) for size, _ in found) == there
+
+
 class TestStretches:
+    def test_there_are_twelve_at_most(self):
+        # Of stretches of four sizes, which take now 1 and now 1000, those whose times are nearest become one.
+        for count in (11, 12, 13):
+            levels = np.where(np.arange(count) % 2, 1000.0, 1.0)
+            levels[12:] = 1300.0
+            seconds = np.repeat(levels, 4)
+            assert len(piecewise(2.0 ** (np.arange(len(seconds)) / 4), seconds).segments) == min(count, 12)
+        assert MAX_SEGMENTS == 12
+
+    @pytest.mark.parametrize(("count", "place", "there"), [(16, 8, True), (17, 9, False)])
+    def test_of_many_sizes_they_begin_at_places_that_are_evenly_spread(self, monkeypatch, count, place, there):
+        # Of 17 sizes and 16 places to begin at, that of number 9 is left out.
+        monkeypatch.setattr(curve_models, "_MAX_BREAKS", 16)
+        sizes = 2.0 ** np.arange(count)
+        starts = [one[0] for one in piecewise(sizes, np.where(np.arange(count) < place, 1e-5, 1e-3)).segments]
+        assert (len(starts) == 2 and starts[1] == sizes[place]) == there
+
+    @pytest.mark.parametrize(("ratio", "stretches"), [(0.92, 1), (0.91, 2)])
+    def test_one_more_is_worth_three_logarithms_of_the_number_of_sizes(self, ratio, stretches):
+        # Of six times of 1 and six of r after them the best line is flat, and off by (1 - r)^2 / (2 (1 + r^2)) in the
+        # mean: 1.733 and 2.216 thousandths. A thousandth is noise. 12 ln 1.733 = 6.6, 12 ln 2.216 = 9.5, and
+        # 3 ln 12 = 7.5.
+        seconds = np.where(np.arange(12) < 6, 1.0, ratio)
+        assert len(piecewise(SIZES, seconds).segments) == stretches
+
+    def test_one_size_alone_is_taken_for_latency(self):
+        sizes, wild = 2.0 ** np.arange(12), np.where(np.arange(12) == 6, 64.0, 1.0)
+        (_, first, _), (start, latency, slope), (_, last, _) = piecewise(sizes, wild).segments
+        assert (first, last) == pytest.approx((1, 1))
+        assert (start, latency, slope) == (64, 64, 0)
+        (_, latency, slope), (start, last, _) = piecewise(sizes, np.where(np.arange(12) < 1, 64.0, 1.0)).segments
+        assert (latency, slope, start, last) == (64, 0, pytest.approx(1, rel=2e-9), pytest.approx(1))
+
+    @pytest.mark.parametrize("exponent", [-6, 0, 6])
+    def test_they_are_the_same_in_any_unit(self, exponent):
+        unit = 10.0**exponent
+        # Latency alone; latency and bytes; bytes alone.
+        seconds = np.select([np.arange(12) < 4, np.arange(12) < 8], [5.0, 1.0 + SIZES / 2**13], SIZES / 2**9)
+        found = np.array(piecewise(SIZES, unit * seconds).segments)
+        assert found[:, 0] == pytest.approx([0, SIZES[3], SIZES[8]], rel=1e-6)
+        assert found[:, 1] / unit == pytest.approx([5, 1, 0], abs=1e-6)
+        assert found[:, 2] / unit * 2**13 == pytest.approx([0, 1, 16], abs=1e-6)
+
     def test_six_sizes_are_the_fewest(self):
         for count, stretches in ((5, 1), (6, 2)):
             sizes = SIZES[:count]
@@ -124,6 +207,60 @@ class TestStretches:
             (_, start) = (one[0] for one in piecewise(SIZES, factor * 1e-5).segments)
             assert start == pytest.approx(SIZES[5] if slow_first else SIZES[6], rel=1e-6)
             assert SIZES[5] < start <= SIZES[6]
+
+
+def test_one_line_follows_another_where_they_cross_within_a_gap_and_else_at_the_end_that_leaves_it_the_faster():
+    just_above = pytest.approx(4, rel=2e-9)
+    for before, after, wanted in (
+        ((0.0, 1.0), (8.0, 0.0), 8), ((8.0, 0.0), (0.0, 1.0), 8),
+        # They cross at one of the ends, from where on the second, or until where the first, is the slower one.
+        ((0.0, 1.0), (4.0, 0.0), just_above), ((4.0, 0.0), (0.0, 1.0), 16),
+        ((16.0, 0.0), (0.0, 1.0), just_above), ((0.0, 1.0), (16.0, 0.0), 16),
+        # Before the gap, behind it, nowhere, and everywhere.
+        ((0.0, 1.0), (2.0, 0.0), just_above), ((2.0, 0.0), (0.0, 1.0), 16),
+        ((0.0, 1.0), (32.0, 0.0), 16), ((32.0, 0.0), (0.0, 1.0), just_above),
+        ((1.0, 1.0), (2.0, 1.0), 16), ((2.0, 1.0), (1.0, 1.0), just_above),
+        ((1.0, 0.0), (2.0, 0.0), 16), ((1.0, 1.0), (1.0, 1.0), 16),
+    ):  # fmt: skip
+        found = _crossover(before, after, 4.0, 16.0)
+        assert found == wanted, (before, after)
+        assert found > 4
+
+
+@pytest.mark.parametrize("exponent", [-6, 0, 6])
+class TestAdjacentInAnyUnit:
+    def at(self, exponent, seconds, asked):
+        unit, sizes = 10.0**exponent, np.array([1.0, 2.0, 4.0, 8.0])
+        model = adjacent(sizes, unit * np.array(seconds))
+        starts = [start for start, *_ in model.segments]
+        assert starts[0] == 0
+        assert (np.diff(starts) > 0).all()
+        return [one / unit for one in model.at(asked)]
+
+    def test_times_that_stay_are_flat_beside_others_that_grow(self, exponent):
+        found = self.at(exponent, [1.0, 2.0, 2.0, 4.0], [0.5, 1.0, 3.0, 6.0, 16.0])
+        assert found == pytest.approx([0.5, 1, 2, 3, 8])
+
+    def test_what_falls_at_once_has_no_bandwidth_before(self, exponent):
+        # From 2 to 4 a byte more costs a half; taken back that is 3.5 and 3 at the first sizes, below 5.
+        found = self.at(exponent, [5.0, 4.0, 5.0, 7.0], [0.5, 1.0, 1.5, 3.0])
+        assert found == pytest.approx([5, 5, 3.75, 4.5])
+
+    def test_what_grows_by_more_than_the_size_at_the_end_has_no_latency(self, exponent):
+        found = self.at(exponent, [1.0, 2.0, 3.0, 16.0], [3.0, 5.0, 7.0, 8.0, 32.0])
+        # A half a byte, then two; the last ones would cross at a third of a byte, and are slower on.
+        assert found == pytest.approx([2.5, 3.5, 4.5, 16, 64])
+
+    def test_a_line_that_cannot_go_on_is_bytes_alone(self, exponent):
+        # From 4 to 8 the time is five times as long. What is before grows by 0.5; what ends there by 1.25 at most.
+        found = self.at(exponent, [2.0, 1.0, 2.0, 10.0], [3.0, 4.0, 6.0, 8.0, 12.0])
+        assert found == pytest.approx([1.5, 2, 3, 10, 15])
+
+    def test_before_and_after_a_jump_lines_of_both_sides_go_on_until_they_cross(self, exponent):
+        # 1 and 1 a byte until 2, and 3.5 and a quarter from 4 on: 1 + 1 s = 3.5 + s / 4 at 10 / 3.
+        found = self.at(exponent, [2.0, 3.0, 4.5, 5.5], [1.0, 2.0, 3.0, 10 / 3, 4.0, 6.0])
+        assert found[:2] == pytest.approx([2, 3])
+        assert found[4:] == pytest.approx([4.5, 5])
 
 
 class TestAdjacent:

@@ -140,7 +140,7 @@ def corrected(corrections: tuple[tuple[float, float], ...], sizes: Floats) -> Fl
     """
     known, values = np.array(corrections).T
     if len(known) == 1:
-        return np.full(len(sizes), values[0])
+        return np.full(len(sizes), values)
     logs = np.log(known)
     asked = np.clip(np.log(np.maximum(sizes, known[0])), logs[0], logs[-1])
     return np.asarray(PchipInterpolator(logs, values)(asked), dtype=np.float64)
@@ -157,7 +157,7 @@ def line(sizes: Floats, seconds: Floats) -> CurveModel:
     True
     """
     if len(sizes) == 1:
-        return CurveModel(segments=((0.0, 0.0, float(seconds[0] / sizes[0])),))
+        return CurveModel(segments=((0.0, 0.0, (seconds / sizes).item()),))
     start = np.log([seconds.min(), seconds[-1] / sizes[-1]])
 
     def log_errors(logs: Floats) -> Floats:
@@ -185,7 +185,7 @@ def three_segments(sizes: Floats, seconds: Floats) -> CurveModel:
     if count < 5:
         return five_anchors(sizes, seconds)
     x, y = np.log(sizes), np.log(seconds)
-    inner = np.unique(np.linspace(1, count - 2, min(count - 2, _MAX_HINGES)).round().astype(int))
+    inner = np.unique(np.linspace(1, count - 2, _MAX_HINGES).round().astype(int))
     pairs = np.array(list(itertools.combinations(inner, 2)))
     joints = np.column_stack([np.full(len(pairs), x[0]), x[pairs], np.full(len(pairs), x[-1])])
     # Hats of height 1 at each joint, which fall to 0 at its neighbours.
@@ -193,9 +193,9 @@ def three_segments(sizes: Floats, seconds: Floats) -> CurveModel:
     rising = np.concatenate([np.ones((*share.shape[:2], 1)), share], axis=2)
     basis = rising - np.concatenate([share, np.zeros((*share.shape[:2], 1))], axis=2)
     turned = basis.transpose(0, 2, 1)
-    values = np.linalg.solve(turned @ basis, turned @ y[:, None])[..., 0]
-    best = int(np.argmin((((basis @ values[..., None])[..., 0] - y) ** 2).sum(axis=1)))
-    return CurveModel(points=tuple(zip(np.exp(joints[best]).tolist(), np.exp(values[best]).tolist(), strict=True)))
+    values = np.linalg.solve(turned @ basis, turned @ y[:, None])
+    best = int(np.argmin(((basis @ values - y[:, None]) ** 2).sum(axis=(1, 2))))
+    return CurveModel(points=_pairs(np.exp(joints[best]), np.exp(values[best].ravel())))
 
 
 def five_anchors(sizes: Floats, seconds: Floats) -> CurveModel:
@@ -207,7 +207,7 @@ def five_anchors(sizes: Floats, seconds: Floats) -> CurveModel:
     ((1.0, 1.0), (3.0, 1.0), (5.0, 1.0), (7.0, 1.0), (9.0, 1.0))
     """
     chosen = np.unique(np.linspace(0, len(sizes) - 1, 5).round().astype(int))
-    return CurveModel(points=tuple(zip(sizes[chosen].tolist(), seconds[chosen].tolist(), strict=True)))
+    return CurveModel(points=_pairs(sizes[chosen], seconds[chosen]))
 
 
 def log_log(sizes: Floats, seconds: Floats) -> CurveModel:
@@ -218,7 +218,7 @@ def log_log(sizes: Floats, seconds: Floats) -> CurveModel:
     >>> log_log(np.array([1.0, 4.0, 16.0]), np.array([1.0, 16.0, 16.0])).at([2.0, 8.0]).round(6).tolist()
     [4.0, 16.0]
     """
-    return CurveModel(points=tuple(zip(sizes.tolist(), seconds.tolist(), strict=True)))
+    return CurveModel(points=_pairs(sizes, seconds))
 
 
 def piecewise(sizes: Floats, seconds: Floats) -> CurveModel:
@@ -242,12 +242,12 @@ def piecewise(sizes: Floats, seconds: Floats) -> CurveModel:
     count = len(sizes)
     if count < 6:
         return line(sizes, seconds)
-    places = np.unique(np.linspace(0, count, min(count, _MAX_BREAKS) + 1).round().astype(int))
+    places = np.unique(np.linspace(0, count, _MAX_BREAKS + 1).round().astype(int))
     costs, latencies, slopes = _stretches(sizes, seconds, places)
     reached = np.full(len(places), np.inf)
     reached[0] = 0.0
     befores: list[NDArray[np.int_]] = []
-    best, starts = math.inf, [0]
+    best, starts = math.inf, list[int]()
     for number in range(1, MAX_SEGMENTS + 1):
         ways = reached[:, None] + costs
         befores.append(ways.argmin(axis=0))
@@ -319,8 +319,7 @@ def interpolated(sizes: Floats, seconds: Floats) -> CurveModel:
     True
     """
     base = line(sizes, seconds)
-    logs = np.log(seconds / base.at(sizes))
-    return CurveModel(base.segments, corrections=tuple(zip(sizes.tolist(), logs.tolist(), strict=True)))
+    return CurveModel(base.segments, corrections=_pairs(sizes, np.log(seconds / base.at(sizes))))
 
 
 FITS: MappingProxyType[str, Callable[[Floats, Floats], CurveModel]] = MappingProxyType(
@@ -360,6 +359,10 @@ def mixed(sizes: Floats, seconds: Floats, weights: Mapping[str, float]) -> Mixtu
     return Mixture(
         tuple(Component(name, weight / whole, FITS[name](sizes, seconds)) for name, weight in weights.items())
     )
+
+
+def _pairs(first: Floats, second: Floats) -> tuple[tuple[float, float], ...]:
+    return tuple(zip(first.tolist(), second.tolist(), strict=True))
 
 
 def _stretches(sizes: Floats, seconds: Floats, places: NDArray[np.int_]) -> tuple[Floats, Floats, Floats]:
@@ -410,7 +413,7 @@ def _joined(points: Floats, asked: Floats) -> Floats:
     """Interpolate in log-log; the end lines continue beyond the points, but time never falls there."""
     x, y = np.log(points).T
     if len(x) == 1:
-        return np.full(len(asked), float(points[0, 1]))
+        return np.full(len(asked), points[:, 1])
     at = np.log(np.maximum(asked, 1e-9))
     place = np.clip(np.searchsorted(x, at) - 1, 0, len(x) - 2)
     slope = np.diff(y) / np.diff(x)
