@@ -100,12 +100,27 @@ def test_calls_that_did_not_scatter_downwards_are_matched_above(evenly):
     assert (found.sigma, found.median) == (pytest.approx(MIDDLE), pytest.approx(1.0, rel=0.02))
 
 
+@pytest.mark.parametrize("still", [False, True])
+def test_what_draws_do_not_scatter_is_not_matched(monkeypatch, still):
+    # Of those that are earlier than the median, draws know nothing, whether calls do or not.
+    def above(sigma, many=MANY):
+        return np.where(np.arange(many) % MANY <= MANY // 2, 1.0, np.resize(late(sigma), many))
+
+    monkeypatch.setattr(jitter, "extra", lambda schedule, sigma, count: above(sigma, count))
+    seconds = 1000 + (above(MIDDLE) if still else late(MIDDLE))
+    found = fit([Repeated(PAIR, 8.0, seconds)], IDEAL)
+    assert (found.sigma, found.median) == (pytest.approx(MIDDLE), pytest.approx(1.0, rel=0.02))
+
+
 def test_calls_take_more_than_their_extra_latencies(evenly):
     assert fit([calls(MIDDLE, base=1e-3)], IDEAL).sigma == pytest.approx(MIDDLE)
     # The shortest size decides, whatever comes before it.
     other = fit([calls(MIDDLE), calls(MIDDLE, base=-0.05, size=16.0)], IDEAL)
     assert other is None or other.median < 0.95
     assert fit([calls(MIDDLE, base=-0.999)], IDEAL) is None
+    # So does the shortest kind of call: here one of four ranks, ten times as late, that takes a tenth.
+    other = fit([calls(MIDDLE), Repeated(RING, 8.0, 10 * late(MIDDLE, FEW) - 9.9)], IDEAL)
+    assert other is None or 10 * other.median < 0.1
 
 
 def test_fifty_repetitions_are_the_fewest(evenly):
@@ -136,12 +151,14 @@ def test_percentiles_of_values_that_count_unequally_lie_in_the_middle_of_their_s
 
 
 @pytest.mark.parametrize(("messages", "each", "drawn"), [
-    (3, 1, 4000), (3, 7, 3997), (3, 5000, 5000), (1000, 1, 4000), (1600, 1, 2500), (100_000, 1, 40), (200_000, 1, 25),
+    (3, 1, 4000), (3, 7, 3997), (3, 5000, 5000), (1000, 1, 4000), (1600, 1, 2500), (97_561, 1, 40),
+    (200_000, 1, 25),
     (200_000, 10, 20), (200_000, 30, 30), (0, 1, 4000),
 ])  # fmt: skip
 def test_as_many_calls_are_drawn_as_four_million_numbers_suffice_for(messages, each, drawn):
     ranks = np.zeros(messages, dtype=int)
-    assert jitter._drawn(Schedule(2, [Round(ranks, ranks + 1, 1.0)]), each) == drawn
+    found = jitter._drawn(Schedule(2, [Round(ranks, ranks + 1, 1.0)]), each)
+    assert (found, type(found)) == (drawn, int)
 
 
 def test_what_lies_below_is_counted_among_distances_of_draws(monkeypatch):
@@ -209,6 +226,23 @@ def test_calls_are_late_by_what_is_drawn_for_schedules_of_their_size():
     assert extra(then, 0.7, 4) == pytest.approx((np.exp(0.7 * first) + np.exp(0.7 * second))[0])
 
 
+def test_of_chains_of_messages_the_longest_count_alone():
+    def drawn(schedule):
+        numbers = stream(0, "extra latency", 4, schedule.n_messages)
+        return [np.exp(numbers.standard_normal((len(one), 4))) for one in schedule.rounds]
+
+    # Two messages come to rank 3 by way of rank 1, and one from rank 2 that does not count.
+    joined = Schedule(4, [Round([0, 2], [1, 3], 1.0), Round([1], [3], 1.0)])
+    (first, _), (second,) = drawn(joined)
+    assert extra(joined, 1.0, 4) == pytest.approx(first + second)
+    # It comes too late to be one of the longest, too.
+    after = Schedule(4, [Round([0], [1], 1.0), Round([1], [3], 1.0), Round([2], [3], 1.0)])
+    assert extra(after, 1.0, 4) == pytest.approx(drawn(after)[0][0] + drawn(after)[1][0])
+    # Of two that are as long the later one counts, whenever they are sent.
+    apart = Schedule(4, [Round([0], [1], 1.0), Round([2], [3], 1.0)])
+    assert extra(apart, 1.0, 4) == pytest.approx(np.maximum(drawn(apart)[0][0], drawn(apart)[1][0]))
+
+
 def test_what_is_typical_is_the_median_of_what_is_drawn():
     once = Schedule(2, [Round([0], [1], 1.0)])
     assert typical(FittedJitter(3e-6, 0.7, 1, 1), once) == 3e-6 * float(np.median(extra(once, 0.7, 4000)))
@@ -219,6 +253,8 @@ def test_in_an_exchange_of_all_each_rank_sends_the_next_a_byte():
     (one,) = sent.rounds
     assert (one.src.tolist(), one.dst.tolist(), one.nbytes.tolist(), sent.n_ranks) == ([0, 1, 2], [1, 2, 0], [1] * 3, 3)
     assert jitter._exchanged(Setting("all_reduce", 4, 4, "ring")).nbytes == pytest.approx(6.0)
+    told = {ranks: jitter._exchanged(Setting("sendrecv", ranks)) is not None for ranks in (0, 1, 2, 64, 65)}
+    assert told == {0: False, 1: False, 2: True, 64: True, 65: False}
 
 
 def test_a_number_of_ranks_that_an_algorithm_does_not_take_has_no_messages(monkeypatch):

@@ -274,7 +274,7 @@ def fit(measured: Sequence[Repeated], stack: Stack) -> FittedJitter | None:
             parts.append((drawn - np.median(drawn, axis=1, keepdims=True)).ravel())
         weights = np.repeat(shares / [one.size for one in parts], [one.size for one in parts])
         found = _percentiles(np.concatenate(parts), weights)
-        both = (seen != 0) & (found != 0) & (np.sign(seen) == np.sign(found))
+        both = (seen != 0) & (np.sign(seen) == np.sign(found))
         off = np.log(np.abs(seen[both] / found[both]))
         median = float(np.exp(off.mean()))
         # Without its extra latencies a call cannot have taken less than no time.
