@@ -183,6 +183,21 @@ def test_models_of_curves_are_three_tenths_of_the_way_and_all_of_it_where_nothin
         assert shares[-1] == pytest.approx(last)
 
 
+def test_ranks_are_half_of_what_is_judged_beyond_curves_and_collectives_the_rest(monkeypatch):
+    curves = [
+        Curve(Setting(name, ranks), np.ones(1), np.ones(1)) for name in ("a", "b", "c") for ranks in (2, 4, 8, 16, 32)
+    ]
+    monkeypatch.setattr(crossval, "fit", lambda *given, **named: predictor())
+    for judge, wanted in (
+        (crossval.leave_ranks_out, [0.1, 0.2, 0.3, 0.4, 0.5]),
+        (crossval.leave_collectives_out, [1 / 3, 2 / 3, 1]),
+    ):
+        shares = []
+        with told(shares.append):
+            judge(curves, "line", False)
+        assert shares == pytest.approx(wanted)
+
+
 class TestWaysBeyondWhatWasMeasured:
     def chosen(self, monkeypatch, inside, beyond, transfer):
         """Return what is chosen for errors by name, of ranks inside and outside those kept, and of collectives."""

@@ -133,7 +133,9 @@ class TestSizes:
         ("shape", "seen"),
         [
             (CurveModel(segments=((0.0, 1e-5, 1e-10),)), 1),  # A latency and bytes.
-            (CurveModel(segments=((0.0, 1e-5, 1.9e-13),)), 0),  # Of which hardly anything is seen.
+            # Of which three quarters are less, or more, than two hundredths of the whole time.
+            (CurveModel(segments=((0.0, 1e-5, 0.02711e-5 / 2**20),)), 0),
+            (CurveModel(segments=((0.0, 1e-5, 0.02768e-5 / 2**20),)), 1),
             (CurveModel(points=((1.0, 1.0), (2.0**40, 2.0**30))), 2 * 4**0.75 / 4 - 1),
             (CurveModel(points=((1.0, 1.0), (2.0**40, 2.0**10))), 0),
         ],
@@ -161,6 +163,9 @@ class TestSizes:
     def test_of_several_curves_the_one_that_grows_most_at_the_largest_size_tells(self):
         model = predictor(power(reduce(4), 0.3), power(reduce(8), 0.2), power(reduce(16), 0.9, largest=2.0**18))
         assert model.growth(reduce(32)).by_power == pytest.approx(2 / 3)
+        bytes_alone = fitted(reduce(64), CurveModel(segments=((0.0, 1e-5, 0.05e-5 / 2**20),)), largest=2.0**20)
+        assert predictor(bytes_alone).growth(reduce(32)) == (2.0**20, pytest.approx(math.log(1.05 / 1.0125, 4)), 0, 1)
+        assert predictor(power(reduce(4), 0.3), bytes_alone).growth(reduce(32)).by_bytes == 0
 
     def test_belief_in_bytes_fades_from_16_to_256_times_the_largest_size(self):
         ratio = np.array([1.0, 16, 64, 256, 1e4])

@@ -100,22 +100,22 @@ def test_calls_keep_their_places_beside_messages_of_their_own():
 
 
 def test_messages_of_another_algorithm_stand_for_a_call_that_takes_fewer_latencies():
-    ring = collectives.allgather_ring(8, 1e3)
+    ring = collectives.allgather_ring(8, 1000.5)
     found = software(curve(4 * LATENCY, name="all_gather"))(ring, HOSTS)
     assert len(found.rounds) == 3
     # Each rank still gets what the other seven have.
-    assert sum(one.nbytes.max() for one in found.rounds) == pytest.approx(7e3)
-    assert sum(before(found)) == pytest.approx(LATENCY - 7e3 / BANDWIDTH)
+    assert sum(one.nbytes.max() for one in found.rounds) == pytest.approx(7003.5)
+    assert sum(before(found)) == pytest.approx(LATENCY - 7003.5 / BANDWIDTH)
 
 
 def test_extra_latencies_are_those_of_the_messages_that_stand_for_a_call():
     jitter = FittedJitter(1e-6, 0.5, 10, 100)
-    ring = collectives.allgather_ring(8, 1e3)
+    ring = collectives.allgather_ring(8, 1000.5)
     found = software(curve(4 * LATENCY, name="all_gather"), jitter=jitter)(ring, HOSTS)
     late = typical(jitter, found)
     assert late > 1e-6
     assert len(found.rounds) == 3
-    assert sum(before(found)) == pytest.approx(LATENCY - 7e3 / BANDWIDTH - late)
+    assert sum(before(found)) == pytest.approx(LATENCY - 7003.5 / BANDWIDTH - late)
 
 
 @pytest.mark.parametrize("jitter", [None, FittedJitter(1e-6, 0.5, 10, 100)])
@@ -327,7 +327,7 @@ def test_software_that_messages_of_earlier_rounds_leave_room_for_comes_first():
     doubling = collectives.allreduce_recursive_doubling(5, 1e3)
     one = software(curve(1e-2, 1e-8, ranks=5), hosts=5)
     first, *others = one(doubling, HOSTS[:5]).rounds
-    assert len(first) == 0
+    assert (len(first), first.phase, others[1].phase) == (0, "fold", "recursive doubling")
     assert float(first.compute) == pytest.approx(1e3 / BANDWIDTH)
     assert len(set(before(Schedule(5, others)))) == 1
     predicted = one.model.predict("all_reduce", 5, 1e3).seconds

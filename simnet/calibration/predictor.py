@@ -97,7 +97,7 @@ class Growth(NamedTuple):
 
     def told(self, ratio: Floats) -> Floats:
         """Return how far a model is believed at sizes that are so many times the largest, within 0..1."""
-        fading = np.clip(2 - np.log(ratio) / np.log(_GOES_ON), 0.0, 1.0)
+        fading = np.minimum(2 - np.log(ratio) / np.log(_GOES_ON), 1.0)
         return np.asarray(np.maximum(self.by_power, self.by_bytes * fading))
 
 
