@@ -15,7 +15,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from simnet.base.arrays import PERCENTS, Floats
 from simnet.base.errors import InputError
@@ -178,7 +177,7 @@ def _straggling(rest: Floats) -> tuple[float, float, float, float]:
     their two parameters (by the Bayesian information criterion).
     """
     middle, spread = float(rest.mean()), max(float(rest.std()), 1e-12)
-    alone = _likelihood(rest, middle, spread, 0.0, 0.0)
+    alone = _likelihood(_density(rest, middle, spread))
     robust = max(1.4826 * float(np.median(np.abs(rest - np.median(rest)))), 1e-12)
     far = rest > np.median(rest) + 4 * robust
     if not far.any():
@@ -195,8 +194,8 @@ def _straggling(rest: Floats) -> tuple[float, float, float, float]:
         factor = float(np.average(rest, weights=weight)) - centre
         squares = weight * (rest - centre - factor) ** 2 + (1 - weight) * (rest - centre) ** 2
         width = max(math.sqrt(float(squares.mean())), 1e-12)
-    both = _likelihood(rest, centre, width, share, factor)
-    if factor <= 0 or 2 * (both - alone) < 2 * math.log(rest.size):
+    both = _likelihood((1 - share) * _density(rest, centre, width) + share * _density(rest, centre + factor, width))
+    if 2 * (both - alone) < 2 * math.log(rest.size):
         return middle, spread, 0.0, 0.0
     return centre, width, share, factor
 
@@ -205,9 +204,6 @@ def _density(values: Floats, middle: float, spread: float) -> Floats:
     return np.asarray(np.exp(-0.5 * ((values - middle) / spread) ** 2) / (spread * math.sqrt(2 * math.pi)))
 
 
-def _likelihood(values: NDArray[Any], middle: float, spread: float, share: float, factor: float) -> float:
-    """Return the logarithm of the likelihood of a mixture."""
-    mixed = (1 - share) * _density(values, middle, spread)
-    if share:
-        mixed = mixed + share * _density(values, middle + factor, spread)
-    return float(np.log(np.maximum(mixed, 1e-300)).sum())
+def _likelihood(density: Floats) -> float:
+    """Return the logarithm of the likelihood of values that have these densities."""
+    return float(np.log(np.maximum(density, 1e-300)).sum())
