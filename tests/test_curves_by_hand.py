@@ -1,0 +1,139 @@
+"""Rows of measurements by hand: which curves they are, which systems they tell apart, and which of them are chosen."""
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from simnet.base.errors import InputError
+from simnet.calibration import Curve, Setting
+from simnet.calibration.curves import chosen_rows, curves_of, differing, systems
+from simnet.calibration.readers.tables import table
+
+
+def rows(*given, **shared):
+    """Return a table of rows, each of 8 bytes in a microsecond unless it says otherwise."""
+    usual = {"collective": "all_reduce", "ranks": 4, "nbytes": 8, "seconds": 1e-6, "size_convention": "vector"}
+    extra = sorted({name for one in (shared, *given) for name in one} - set(table([usual])))
+    return table([usual | shared | one for one in given], extra=extra)
+
+
+@pytest.mark.parametrize(
+    ("setting", "text"),
+    [
+        (Setting("broadcast", 1), "broadcast, 1 ranks"),
+        (Setting("broadcast", 8, 1), "broadcast, 8 ranks on 1 node"),
+        (Setting("all_reduce", 8, 2, "ring", "LL"), "all_reduce, ring, LL, 8 ranks on 2 nodes"),
+        (Setting("all_reduce", 8, 3, "", "LL"), "all_reduce, LL, 8 ranks on 3 nodes"),
+    ],
+)
+def test_a_setting_is_told_with_what_is_known_of_it(setting, text):
+    assert str(setting) == text
+    assert setting.family == (setting.collective, setting.algorithm, setting.protocol)
+
+
+def test_some_sizes_of_a_curve_are_measured_on_the_same_cards():
+    curve = Curve(Setting("all_reduce", 4), np.array([1.0, 2.0, 4.0]), np.array([3.0, 5.0, 7.0]), 6)
+    found = curve.at(np.array([True, False, True]))
+    assert (found.setting, found.sizes.tolist(), found.seconds.tolist(), found.cards) == (
+        curve.setting, [1, 4], [3, 7], 6,
+    )  # fmt: skip
+
+
+def test_rows_of_one_setting_are_a_curve_of_medians_and_curves_come_in_order():
+    found = curves_of(
+        rows(
+            {"nbytes": 64, "seconds": 5.0}, {"seconds": 1.0}, {"seconds": 9.0}, {"seconds": 2.0},
+            {"ranks": 16, "nodes": 2, "network_cards": 2}, {"ranks": 16, "nodes": 2, "network_cards": 3, "nbytes": 2},
+            {"ranks": 16, "nodes": 4}, {"ranks": 8}, {"algorithm": "ring"}, {"algorithm": "ring", "protocol": "LL"},
+            {"collective": "all_gather", "size_convention": "per_rank"},
+        )
+    )  # fmt: skip
+    assert [(one.setting, one.sizes.tolist(), one.cards) for one in found] == [
+        (Setting("all_gather", 4), [32], 0),
+        (Setting("all_reduce", 4), [8, 64], 0),
+        (Setting("all_reduce", 4, 0, "ring"), [8], 0),
+        (Setting("all_reduce", 4, 0, "ring", "LL"), [8], 0),
+        (Setting("all_reduce", 8), [8], 0),
+        (Setting("all_reduce", 16, 2), [2, 8], 3),
+        (Setting("all_reduce", 16, 4), [8], 0),
+    ]
+    assert found[1].seconds.tolist() == [2, 5]
+
+
+class TestSystems:
+    def test_are_one_where_nothing_differs(self):
+        one = rows({}, {"nbytes": 16, "ranks": 8, "algorithm": "ring"}, variant="a", in_place=False)
+        assert systems(one)[""] is one
+        assert differing(one) == {}
+
+    def test_are_told_by_what_differs_and_that_is_named_where_it_is_said(self):
+        both = rows(
+            {"variant": "b", "dtype": "float"}, {"variant": "a", "dtype": "float"}, {"variant": "b", "nbytes": 16},
+            {"variant": None}, {"variant": "b", "dtype": "float", "nbytes": 32}, tool="nccl-tests",
+        )  # fmt: skip
+        found = systems(both)
+        assert {name: part["nbytes"].tolist() for name, part in found.items()} == {
+            "variant=b, dtype=float": [8, 32], "variant=a, dtype=float": [8], "variant=b": [16], "": [8],
+        }  # fmt: skip
+        assert list(found)[:2] == ["variant=b, dtype=float", "variant=a, dtype=float"]
+        assert differing(both) == {"variant": ["", "a", "b"], "dtype": ["", "float"]}
+
+    def test_differ_by_links_and_contributions_of_single_hosts(self):
+        one = rows({"link_latency_10": 1.0, "contribution_2": 3.0}, {"link_latency_10": 2.0, "contribution_2": 3.0},
+                   {"link_latency_10": 2.0, "contribution_2": 4.0}, contribution_x=5.0)  # fmt: skip
+        assert list(systems(one)) == [
+            "contribution_2=3.0, link_latency_10=1.0", "contribution_2=3.0, link_latency_10=2.0",
+            "contribution_2=4.0, link_latency_10=2.0",
+        ]  # fmt: skip
+        assert differing(one) == {"contribution_2": ["3.0", "4.0"], "link_latency_10": ["1.0", "2.0"]}
+
+    def test_differ_by_sides_of_which_what_is_not_said_is_out_of_place(self):
+        found = systems(rows({"in_place": True}, {"in_place": False}, {"in_place": None, "nbytes": 16}))
+        assert {name: part["nbytes"].tolist() for name, part in found.items()} == {
+            "in_place=True": [8], "in_place=False": [8, 16],
+        }  # fmt: skip
+        assert list(systems(rows({"in_place": False}, {"in_place": None}))) == [""]
+
+
+class TestChosen:
+    def test_are_rows_of_one_side_or_of_the_only_one(self):
+        both = rows({"in_place": True}, {"in_place": False, "nbytes": 16}, {"in_place": None, "nbytes": 32})
+        assert chosen_rows(both, {})["nbytes"].tolist() == [16, 32]
+        assert chosen_rows(both, {}, in_place=True)["nbytes"].tolist() == [8]
+        assert chosen_rows(both[:1], {})["nbytes"].tolist() == [8]
+        assert chosen_rows(both[1:], {}, in_place=True)["nbytes"].tolist() == [16, 32]
+
+    def test_have_every_value_that_is_asked_for(self):
+        given = rows({"variant": "a"}, {"variant": "a", "ranks": 8}, {"variant": "b", "ranks": 8}, {"ranks": 16})
+        assert len(chosen_rows(given, {"variant": "a", "ranks": "8"})) == 1
+        assert chosen_rows(given, {"variant": ""})["ranks"].tolist() == [16]
+        with pytest.raises(InputError, match=r"--where: no row has ranks = '16'; Allowed: 4, 8"):
+            chosen_rows(given, {"variant": "a", "ranks": "16"})
+
+    def test_are_as_numbers_the_same_within_a_billionth(self):
+        for relative, there in ((0.5e-9, True), (2e-9, False)):
+            given = rows({"link_latency": 1e-3 * (1 + relative)}, {"link_latency": 0.5})
+            assert len(chosen_rows(given, {"link_latency": "1 ms" if there else "0.5 s"})) == 1
+            if not there:
+                with pytest.raises(InputError, match="no row has link_latency = '1 ms'"):
+                    chosen_rows(given, {"link_latency": "1 ms"})
+
+    def test_are_as_truths_or_words_what_they_are_called(self):
+        given = rows({"in_place": True}, {"in_place": False}, {"in_place": False}, variant="2")
+        assert len(chosen_rows(given, {"in_place": "False"})) == 2
+        for name, value in (("in_place", "1"), ("in_place", "0"), ("variant", "2.0"), ("variant", "nan")):
+            with pytest.raises(InputError, match=f"no row has {name} = '{value}'"):
+                chosen_rows(given, {name: value})
+
+    def test_must_have_the_column(self):
+        with pytest.raises(InputError, match="--where: there is no column 'ranksu'; did you mean 'ranks'"):
+            chosen_rows(rows({}), {"ranksu": "4"})
+        with pytest.raises(InputError, match="did you mean 'algorithm'"):
+            chosen_rows(pd.DataFrame({"ranks": [4]}), {"algorthm": "ring"})
+
+    def test_of_many_values_thirty_are_named(self):
+        given = rows(*({"variant": f"v{number:02}"} for number in range(40)))
+        with pytest.raises(InputError) as refused:
+            chosen_rows(given, {"variant": "zzzzzz"})
+        assert "v29" in str(refused.value)
+        assert "v30" not in str(refused.value)
