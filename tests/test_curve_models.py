@@ -63,6 +63,8 @@ def test_parts_of_no_weight_say_nothing():
     parts = (Component("line", 1.0, CurveModel(segments=((0.0, 3.0, 0.0),))),
              Component("interpolated", 0.0, CurveModel(segments=((0.0, 0.0, 0.0),))))  # fmt: skip
     assert Mixture(parts).at([1.0]) == pytest.approx([3])
+    both = Mixture((parts[0]._replace(weight=0.75), Component("line", 0.25, CurveModel(segments=((0.0, 0.0, 1.0),)))))
+    assert both.at([3.0, 48.0, 243.0]) == pytest.approx([3, 6, 9])
     found = mixed(SIZES, 1e-9 * SIZES, {"log_log": 1.0, "line": 4.0})
     assert [(one.model, one.weight) for one in found.parts] == [("log_log", 0.2), ("line", 0.8)]
 

@@ -8,7 +8,7 @@ import pytest
 from hand_made import reduce
 from simnet.calibration import Setting
 from simnet.calibration.curve_models import CurveModel
-from simnet.calibration.rank_scaling import _sent_by_tree, _share, over_ranks
+from simnet.calibration.rank_scaling import _sent_by_tree, _share, over_ranks, terms
 
 LARGE = 2.0**30
 SIZES = np.array([2.0**10, 2.0**14, 2.0**20, 2.0**30])
@@ -57,13 +57,18 @@ class TestOneCurve:
     def test_it_is_no_ring_where_a_message_of_one_would_take_less_than_half_a_microsecond(self, collective, least):
         # Three messages one way, or twice three.
         known, asked = (Setting(collective, ranks, ranks) for ranks in (4, 8))
-        for factor, grown in ((1.01, (1 + 3 / 2 + 7 / 3) / 3), (0.99, (1 + 3 / 2) / 2)):
+        for factor, grown in ((1.0, (1 + 3 / 2 + 7 / 3) / 3), (0.99, (1 + 3 / 2) / 2)):
             found = over([known], [line(factor * least, 0.0)], asked, np.array([8.0]))
             assert found == pytest.approx([factor * least * grown])
 
     def test_no_bytes_are_a_limit(self):
         none, few = (over([reduce(4)], [line(1e-5, 1e-9)], reduce(8), np.array([size])) for size in (0.0, 1e-6))
         assert none == pytest.approx(few)
+
+
+def test_a_tree_of_an_odd_number_of_ranks_has_half_of_them_on_a_node_in_the_mean():
+    assert terms(reduce(9, 2), 1.0)[3] == pytest.approx(1 / 4.5)
+    assert terms(reduce(9, 2), 1.0, cards=4)[3] == pytest.approx(1 / 4)
 
 
 def by_normal_equations(known, ranks, asked, share):

@@ -206,7 +206,7 @@ def _sent_by_tree(settings: Sequence[Setting], large: Floats) -> float:
     """
     inside, between = 0.0, 0.0
     for one, seconds in zip(settings, large, strict=True):
-        bandwidth = 2 * (one.ranks - 1) / one.ranks * _LARGE / float(seconds)
+        bandwidth = 2 * (one.ranks - 1) / one.ranks / float(seconds)
         if one.nodes == 1:
             inside = max(inside, bandwidth)
         elif one.nodes > 2:
