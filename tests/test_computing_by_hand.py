@@ -100,8 +100,8 @@ def test_two_kinds_that_overlap_are_those_that_are_likeliest():
 
 @pytest.mark.parametrize(("robust", "late"), [(3.6, False), (4.4, True)])
 def test_what_is_further_on_than_four_robust_spreads_begins_a_kind(robust, late):
-    # Of 400 that are spread evenly, with 20 beyond, the median is ten places up; half of all are 105 places from it, which
-    # of a normal would be 0.6745 spreads.
+    # Of 400 that are spread evenly, with 20 beyond, the median is ten places up; half of all are 105 places
+    # from it, which of a normal would be 0.6745 spreads.
     usual, centre = np.linspace(-0.1, 0.1, 400), 10 * 0.2 / 400
     logs = np.append(usual, np.full(20, centre + robust * 105 * 0.2 / 400 / 0.6745))
     found = fit(np.exp(np.repeat(logs, 2))[:, None])

@@ -201,9 +201,10 @@ def _straggling(rest: Floats) -> tuple[float, float, float, float]:
 
 
 def _density(values: Floats, middle: float, spread: float) -> Floats:
-    return np.asarray(np.exp(-0.5 * ((values - middle) / spread) ** 2) / (spread * math.sqrt(2 * math.pi)))
+    """Return the density of a normal, but for a factor that all normals share."""
+    return np.asarray(np.exp(-0.5 * ((values - middle) / spread) ** 2) / spread)
 
 
 def _likelihood(density: Floats) -> float:
-    """Return the logarithm of the likelihood of values that have these densities."""
+    """Return the logarithm of the likelihood of values that have these densities, but for what all share."""
     return float(np.log(np.maximum(density, 1e-300)).sum())
