@@ -4,7 +4,7 @@ import pytest
 
 from benchmark_logs import put
 from simnet.base.errors import InputError
-from simnet.calibration.readers import read
+from simnet.calibration.readers import imb, osu, perftest, read
 
 
 def rows(folder, *lines, kind="osu", **options):
@@ -91,6 +91,101 @@ class TestOsu:
             with pytest.raises(InputError, match="holds no measurement"):
                 rows(tmp_path, "osu_allreduce", line)
 
+    def test_lines_that_say_nothing_end_no_table(self, tmp_path):
+        lines = (
+            "noise", "# OSU MPI Unheard Of Test v7.5", self.COLUMNS, "8 4.0 3.0 5.0 9", "16 4.0 3.0 5.0 9", self.TITLE,
+            "# a remark", "# Size = bytes, Latency (us)", self.COLUMNS, "", "words, not numbers", "8 4.0 3.0 5.0 9",
+            "16 4.0", "32 x 3.0 5.0 9", "64 6.0 3.0 5.0 9", "mpirun -np 4 osu_bcast", "8 2", "8 2.5", "", "16 3.5 9",
+        )  # fmt: skip
+        names = ("line", "collective", "nbytes", "seconds", "ranks", "run")
+        found = [known(row, *names) for row in rows(tmp_path, *lines)]
+        assert found == [
+            (12, "all_reduce", 8, 4e-6, None, "3"), (15, "all_reduce", 64, 6e-6, None, "3"),
+            (18, "broadcast", 8, 2.5e-6, 4, "4"), (20, "broadcast", 16, 3.5e-6, 4, "4"),
+        ]  # fmt: skip
+        assert [line for line, _ in messages(tmp_path, *lines)] == [2, 13, 14]
+
+    def test_tables_of_nobody_are_said_once_each(self, tmp_path):
+        lines = (self.COLUMNS, "8 4.0 3.0 5.0 9", "16 4.0 3.0 5.0 9", "osu_unheard 3", "8 3.5", "9 3.5", self.TITLE,
+                 self.COLUMNS, "8 4.0 3.0 5.0 9")  # fmt: skip
+        nobody = "a table begins, but nothing says of which benchmark; give it, as collective=all_reduce"
+        assert messages(tmp_path, *lines) == [(2, nobody), (5, nobody)]
+        facts = {"collective": "reduce"}
+        (first, *_) = rows(tmp_path, *lines[:3], facts=facts)
+        assert known(first, "collective", "run") == ("reduce", "1")
+        (first,) = rows(tmp_path, "mpirun osu_bcast", "8 3.5", facts=facts)
+        assert known(first, "collective", "run") == ("broadcast", "2")
+
+    def test_what_was_said_of_a_table_is_not_of_the_next(self, tmp_path):
+        several = "# OSU MPI Multiple Bandwidth / Message Rate Test v7.5"
+        pairs, columns = "# [ pairs: 3 ] [ window size: 64 ]", "# Size   MB/s   Messages/s"
+        first, second, third = rows(
+            tmp_path, several, "# Datatype: MPI_INT.", pairs, columns, "1000 600.0 6e5", several, columns,
+            "1000 600.0 6e5", "osu_latency", "8 2.5",
+        )  # fmt: skip
+        assert known(first, "dtype", "variant", "ranks") == ("int32", "3 pairs", 6)
+        assert known(second, "dtype", "variant", "ranks") == ("", "several pairs", None)
+        assert known(third, "dtype", "variant", "ranks", "collective") == ("", "", 2, "p2p_latency")
+
+    @pytest.mark.parametrize(
+        ("title", "found"),
+        [
+            ("MPI Allreduce Latency", ("all_reduce", "")), ("MPI Multi Latency", ("p2p_latency", "several pairs")),
+            ("MPI Non-blocking Allreduce Latency", ("all_reduce", "non-blocking")),
+            ("MPI Persistent Allreduce latency", ("all_reduce", "persistent")),
+            ("MPI Multiple Bandwidth / Message Rate", ("p2p_bw", "several pairs")),
+            ("MPI_Put Latency", ("put_latency", "")), ("MPI_Get Bandwidth", ("get_bw", "")),
+            ("MPI_Put Bi-directional Bandwidth", ("put_bibw", "")), ("MPI_Put Odd", (None, "")),
+            ("MPI-CUDA Latency", ("p2p_latency", "")), ("MPI Odd", (None, "")),
+            ("MPI Non-blocking Odd", (None, "non-blocking")), ("NCCL Broadcast Latency", ("broadcast", "")),
+        ],
+    )  # fmt: skip
+    def test_titles(self, title, found):
+        assert osu._by_title(osu.TITLE.search(f"# OSU {title} Test v7.5")) == found
+
+    @pytest.mark.parametrize(
+        ("text", "found"),
+        [
+            ("osu_bcast", ("broadcast", "")), ("osu_ibcast", ("broadcast", "non-blocking")), ("bcast", (None, "")),
+            ("osu_multi_lat", ("p2p_latency", "several pairs")), ("osu_mbw_mr", ("p2p_bw", "several pairs")),
+            ("osu_allgather then osu_reduce_scatter", ("reduce_scatter", "")), ("osu_unheard", (None, "")),
+            ("osu_xccl_allreduce", ("all_reduce", "")),
+            ("osu_bcast".ljust(400), ("broadcast", "")), ("osu_bcast".ljust(401), (None, "")),
+            ("osu_get_acc_latency", ("get_accumulate_latency", "")), ("osu_latency_mt", ("p2p_latency", "")),
+        ],
+    )  # fmt: skip
+    def test_programs(self, text, found):
+        assert osu._by_program(text) == found
+
+    @pytest.mark.parametrize(
+        ("row", "name", "variant", "columns"),
+        [
+            ("8 2.5", "reduce", "", ("Size", "Latency(us)")), ("8 2.5", "p2p_bw", "", ("Size", "Bandwidth (MB/s)")),
+            ("8 2.5 3.0", "p2p_bw", "", ("Size", "MB/s", "Messages/s")), ("8 2.5 3.0 4.0 9", "p2p_bw", "", ()),
+            ("8 2.5 3.0", "reduce", "", ()), ("8 2.5 3.0 4.0", "reduce", "", ()), ("8 2", "reduce", "", ()),
+            ("8.5 2", "reduce", "", ()), ("8 2.5 x 4.0 9", "reduce", "", ()), ("8 2.5 3.0 4.0 5.0 9", "reduce", "", ()),
+        ],
+    )  # fmt: skip
+    def test_columns_without_names(self, row, name, variant, columns):
+        assert osu._unnamed(row.split(), name, variant) == columns
+
+    def test_launchers_name_at_most_ten_million_ranks(self, tmp_path):
+        for options, ranks, nodes in (
+            ("-N 99999999 --ntasks-per-node=99999999", 10**7, None), ("-N 3 -n 99999999", None, 3),
+        ):  # fmt: skip
+            (row,) = rows(tmp_path, f"srun {options} osu_allreduce", self.TITLE, self.COLUMNS, "8 4.0 3.0 5.0 9")
+            assert known(row, "ranks", "nodes") == (ranks, nodes)
+
+    def test_rates_above_0_are_times_of_each_pair(self):
+        row = osu._row({"Size": "1000", "MB/s": "600.0"}, "p2p_bw", 3)
+        assert (row["nbytes"], row["algbw"], row["seconds"]) == pytest.approx((1000, 2e8, 5e-6))
+        assert osu._row({"Size": "1000", "MB/s": "0.0"}, "p2p_bw", 1) is None
+        assert osu._row({"Size": "x", "MB/s": "600.0"}, "p2p_bw", 1) is None
+        row = osu._row({"Latency(us)": "4.0", "Validation": "PASS"}, "barrier", 1)
+        assert (row["nbytes"], row["seconds"], "wrong" in row) == (0, 4e-6, False)
+        row = osu._row({"Transfer Size": "8", "Latency(us)": "4.0", "Validation": "x"}, "put_latency", 1)
+        assert (row["nbytes"], row["wrong"]) == (8, 1.0)
+
 
 class TestImb:
     TITLE, RANKS = "# Benchmarking Bcast", "# #processes = 4"
@@ -159,6 +254,97 @@ class TestImb:
             with pytest.raises(InputError, match="holds no measurement"):
                 rows(tmp_path, self.TITLE, self.RANKS, line, kind="imb")
 
+    def test_lines_that_say_nothing_end_no_table(self, tmp_path):
+        lines = (
+            "noise 1 2", "# Benchmarking Odd", self.RANKS, self.COLUMNS, "8 1000 3.0 5.0 4.0", "# Benchmarking Alsoodd",
+            self.TITLE, "# a remark", self.RANKS, "", self.COLUMNS, "words", "8 1000 3.0 5.0 4.0", "", "16 1000 3.0",
+            "32 1000 3.0 5.0 x", "64 1000 3.0 5.0 4.5", "# Benchmarking Barrier",
+            "#repetitions t_min[usec] t_avg[usec]", "1000 3.0 4.0",
+        )  # fmt: skip
+        found = [known(row, "line", "collective", "nbytes", "seconds", "ranks", "run")
+                 for row in rows(tmp_path, *lines, kind="imb")]  # fmt: skip
+        assert found == [
+            (13, "broadcast", 8, 4e-6, 4, "4"), (17, "broadcast", 64, 4.5e-6, 4, "4"),
+            (20, "barrier", 0, 4e-6, None, "5"),
+        ]  # fmt: skip
+        assert messages(tmp_path, *lines, kind="imb") == [
+            (2, "'Odd' is no benchmark that is read"), (6, "'Alsoodd' is no benchmark that is read"),
+            (15, "the row has 3 values, but there are 5 columns"),
+            (16, "the row is not of broadcast: its size or its time is no number"),
+        ]  # fmt: skip
+
+    def test_a_table_of_nobody_is_said_once(self, tmp_path):
+        lines = (self.COLUMNS, "8 1000 3.0 5.0 4.0", self.COLUMNS, "8 1000 3.0 5.0 4.0")
+        title = ("# Benchmarking Odd", self.COLUMNS, self.TITLE, self.COLUMNS, "8 1000 3.0 5.0 4.0")
+        nobody = "a table begins, but nothing says of which benchmark; give it, as collective=all_reduce"
+        said = [(1, nobody), (5, "'Odd' is no benchmark that is read")]
+        assert messages(tmp_path, *lines, *title, kind="imb") == said
+        found = rows(tmp_path, *lines, kind="imb", facts={"collective": "reduce"})
+        assert [known(row, "collective", "run") for row in found] == [("reduce", "1")] * 2
+        assert [str(one["collective"]) for one in read(
+            put(tmp_path, "\n".join(lines), "allgather.log"), kind="imb", facts={"collective": "reduce"}
+        ).rows.to_dict("records")] == ["all_gather"] * 2  # fmt: skip
+        assert read(put(tmp_path, "\n".join(lines), "pingpong"), kind="imb").rows["collective"].tolist()[0] == (
+            "p2p_latency"
+        )
+
+    def test_rows_may_name_benchmark_and_processes(self, tmp_path):
+        columns = "#Benchmarking #procs #bytes #repetitions t_min[usec] t_max[usec] t_avg[usec]"
+        found = rows(
+            tmp_path, self.TITLE, self.RANKS, columns, "Bcast 2 8 1000 3.0 5.0 4.0", "Allreduce 2 8 1000 3.0 5.0 4.0",
+            "Bcast x 16 1000 3.0 5.0 4.5", kind="imb",
+        )  # fmt: skip
+        assert [known(row, "nbytes", "ranks", "seconds") for row in found] == [(8, 2, 4e-6), (16, 4, 4.5e-6)]
+
+    def test_settings_and_groups_are_of_the_tables_below(self, tmp_path):
+        first, second = rows(
+            tmp_path, "# MPI_Datatype for reductions : MPI_FLOAT", "# Benchmarking Reduce_scatter",
+            "# ( 2 groups of 4 processes each running simultaneously )", self.COLUMNS, "8 1000 3.0 5.0 4.0",
+            "# MPI_Op : MPI_MAX", "# Benchmarking Ireduce", self.COLUMNS, "8 1000 3.0 5.0 4.0", kind="imb",
+        )  # fmt: skip
+        assert known(first, "dtype", "reduction", "variant", "ranks") == ("float", "", "2 groups", 4)
+        assert known(second, "dtype", "reduction", "variant", "ranks") == ("float", "max", "non-blocking", None)
+
+    @pytest.mark.parametrize(
+        ("title", "found"),
+        [
+            ("Allreduce", ("all_reduce", "")), ("Iallreduce", ("all_reduce", "non-blocking")), ("", (None, "")),
+            ("iallreduce_pure", ("all_reduce", "non-blocking")), (" Bcast ", ("broadcast", "")), ("Xbcast", (None, "")),
+            ("Iodd", (None, "")), ("I", (None, "")),
+        ],
+    )  # fmt: skip
+    def test_names(self, title, found):
+        assert imb._named(title) == found
+
+    def test_throughputs_are_those_of_the_slowest_process_as_far_as_digits_tell(self):
+        def said(**cells):
+            return imb._throughput({"#bytes": "1000", "t_max[usec]": "100", "t_avg[usec]": "50"} | cells, "p2p_latency")
+
+        # 1000 bytes in 99.5 to 100.5 us are 9.950 to 10.050 MB/s, or 9.489 to 9.585 MiB/s.
+        for rate, agrees in (("9.9502", True), ("9.9401", False), ("10.0502", True), ("10.0601", False),
+                             ("9.4895", True), ("9.4790", False), ("9.5845", True), ("9.5950", False)):  # fmt: skip
+            assert (said(**{"Mbytes/sec": rate}) is None) is agrees, rate
+        assert said(**{"Mbytes/sec": "20"}) == "throughput is 20 MB/s, but 1000 bytes in 0.0001 s are 10"
+        # 30,000 messages a second are three in the time, which all pairs send.
+        assert said(**{"Mbytes/sec": "30", "Msg/sec": "30000"}) is None
+        assert said(**{"Mbytes/sec": "10", "Msg/sec": "1"}) is None
+        message = "throughput is 20 MB/s, but 3000 bytes in 0.0001 s are 30"
+        assert said(**{"Mbytes/sec": "20", "Msg/sec": "30000"}) == message
+        assert "4.61169e+21 bytes" in said(**{"Mbytes/sec": "20", "Msg/sec": "1e50"})
+        for nothing in ({"t_max[usec]": "0"}, {"#bytes": "x"}, {"Mbytes/sec": "x"}, {"t_max[usec]": "x"}):
+            assert said(**{"Mbytes/sec": "20"} | nothing) is None
+        assert imb._throughput({"#bytes": "8", "t[usec]": "100", "Mbytes/sec": "20"}, "all_reduce") is None
+
+    @pytest.mark.parametrize(
+        ("row", "count"),
+        [("8 9 1.5 2.5", 4), ("8 9 1.5 2.5 3.5", 5), ("8 9 1.5 2.5 3.5 4.5", 6), ("8 9 1.5", 0), ("8 9 1.5 2.5 x", 0),
+         ("8.5 9 1.5 2.5", 0), ("8 9.5 1.5 2.5", 0), ("8", 0), ("8 9 1.5 2.5 3.5 4.5 5.5", 0)],
+    )  # fmt: skip
+    def test_columns_without_names(self, row, count):
+        columns = imb._unnamed(row.split())
+        assert len(columns) == count
+        assert columns[:2] == ("#bytes", "#repetitions")[:count]
+
 
 class TestPerftest:
     TITLE = "                    RDMA_Write BW Test"
@@ -217,3 +403,44 @@ class TestPerftest:
             (6, "the row has no time and no bandwidth"),
             (7, "'Atomic_FAA' is no benchmark that is read"),
         ]
+
+    def test_lines_that_say_nothing_end_no_table(self, tmp_path):
+        good = "1000 10 9.0 8.0 1.000"
+        lines = (
+            "noise", "9 9", self.TITLE, self.COLUMNS, "", "words", "8", "8 words", "1000 10 9.0",
+            "1000 10 9.0 0.0 0.0", good, "# remark", good, self.COLUMNS, good, "    Atomic_FAA BW Test", self.COLUMNS,
+            good, "    Send BW Test", good, self.COLUMNS, good,
+        )  # fmt: skip
+        found = rows(tmp_path, *lines, kind="perftest")
+        assert [known(row, "line", "run") for row in found] == [(11, "1"), (15, "2"), (22, "4")]
+        assert [line for line, _ in messages(tmp_path, *lines, kind="perftest")] == [9, 10, 16]
+
+    @pytest.mark.parametrize(
+        ("unit", "size", "rate", "messages_sent", "agrees"),
+        [
+            # A million messages of 1000 bytes, 0.9995 to 1.0005 of them, are 8 Gbit/s: 7.996 to 8.004.
+            ("Gb", 1000, "8.00400", "1.000", True), ("Gb", 1000, "8.00411", "1.000", False),
+            ("Gb", 1000, "7.99600", "1.000", True), ("Gb", 1000, "7.99589", "1.000", False),
+            ("MB", 2**20, "1000000", "1.000", True), ("MiB", 2**20, "1000000", "1.000", True),
+            ("MB", 2**20, "1048576", "1.000", False), ("Gb", 0, "8.0", "1.000", True), ("Gb", 1000, "9.0", "x", True),
+        ],
+    )  # fmt: skip
+    def test_rates_are_those_of_their_messages(self, unit, size, rate, messages_sent, agrees):
+        cells = {"#bytes": str(size), "#iterations": "7", f"BW average[{unit}/sec]": rate}
+        cells["MsgRate[Mpps]"] = messages_sent
+        row = perftest._row(cells, "Send", False)
+        if not agrees:
+            assert row == f"{float(rate):g} is not 1 million messages of {size} bytes a second"
+            return
+        rate_of = float(rate) * {"Gb": 1.25e8, "MB": 2.0**20, "MiB": 2.0**20}[unit]
+        assert (row["algbw"], row["seconds"], row["nbytes"]) == pytest.approx((rate_of, size / rate_of, size))
+        assert (row["collective"], row["iterations"]) == ("p2p_bw", 7)
+
+    def test_peaks_are_no_rates_and_times_may_stand_beside(self):
+        cells = {"#bytes": "8", "#iterations": "7", "BW peak[Gb/sec]": "8.0"}
+        assert perftest._row(cells, "Send", False) == "the row has no time and no bandwidth"
+        row = perftest._row(cells | {"t_avg[usec]": "2.5", "t_typical[usec]": "2.0"}, "RDMA_Read", True)
+        assert (row["collective"], row["seconds"], row["seconds_p50"]) == ("get_latency", 2.5e-6, 2e-6)
+        assert (row["size_convention"], row["in_place"], "algbw" in row) == ("message", False, False)
+        row = perftest._row(cells | {"BW average[Gb/sec]": "0.0", "t_avg[usec]": "2.5"}, "Send", True)
+        assert (row["collective"], row["seconds"], "algbw" in row) == ("p2p_bibw", 2.5e-6, False)

@@ -391,3 +391,4 @@ def test_numbers_are_printed_in_units_of_powers_of_ten():
         assert found.value == value
     assert printed("1e300", 9) is None
     assert printed("9e308", 0) is None
+    assert printed("0e999", 0) is None

@@ -94,7 +94,7 @@ def meant_by(name: str) -> str:
     """
     if name in COLLECTIVES:
         return ""
-    close = difflib.get_close_matches(name[:80], COLLECTIVES, n=1, cutoff=0.85)
+    close = difflib.get_close_matches(name, COLLECTIVES, n=1, cutoff=0.85)
     return collective(name) or next(iter(close), "")
 
 

@@ -164,7 +164,7 @@ def _throughput(cells: Mapping[str, str], name: str) -> str | None:
         sent *= max(round(min(per_second.value * time.value, MAX_WHOLE)), 1)
     for megabyte in (1e6, 2**20):
         low = sent / (time.value + time.half) / megabyte
-        high = sent / max(time.value - time.half, 1e-30) / megabyte
+        high = sent / (time.value - time.half) / megabyte
         if rate.may_be_within(low, high):
             return None
     return (
