@@ -2,7 +2,6 @@
 
 import os
 
-import numpy as np
 import pytest
 
 from simnet.base.errors import InputError
@@ -311,20 +310,6 @@ def test_what_is_called_for_codes_is_said():
 )
 def test_sixteen_segments_select_their_share_of_entries_and_one_at_least(n, density, counts):
     assert device_kernels._counts(n, density) == counts
-
-
-def test_what_kernels_of_numpy_do():
-    calls = kernels_of("numpy").make(1000, 0.01)
-    entries = {name: count for name, (count, _) in calls.items() if name not in CODE_METHODS}
-    whole = dict.fromkeys(("topk", "scan", "count", "norm", "cast", "sum", "copy"), 1000)
-    assert entries == whole | dict.fromkeys(("gather", "scatter", "pack"), 10)
-    chosen, sent = np.sort(calls["topk"][1]()), calls["gather"][1]()
-    assert (chosen.size, sent.size, calls["count"][1]()) == (10, 10, 10)
-    assert np.sort(calls["scan"][1]()).tolist() == chosen.tolist()
-    for name in ("scatter", "cast", "sum", "pack", "copy"):
-        calls[name][1]()
-    least = kernels_of("numpy").make(10, 0.001)
-    assert least["gather"][0] == 1
 
 
 @pytest.mark.parametrize("named", ["some processor", ""])
