@@ -10,10 +10,12 @@ from hand_made import MPI, NCCL, fitted, flat, predictor, reduce
 from simnet.base.errors import InputError
 from simnet.calibration import CalibratedCostModel, cost_model_file, load_cost_model
 from simnet.calibration.cards import OWN, Cards
-from simnet.calibration.cost_model_file import CostModelFile, _file_of, has_curves, written
+from simnet.calibration.cost_model import specified
+from simnet.calibration.cost_model_file import CostModelFile, _file_of, cost_model_of, has_curves, written
 from simnet.calibration.curve_models import CurveModel
 from simnet.calibration.intervals import BINS
 from simnet.calibration.jitter import FittedJitter
+from simnet.calibration.platform import load_platform
 from simnet.calibration.step_model import PARAMETERS, StepModel
 
 BASES = ("sizes", "ranks", "beyond", "collectives")
@@ -64,6 +66,151 @@ def test_numbers_have_bounds(path, least, most, beyond):
             CostModelFile.model_validate(put(made, path, value))
     with pytest.raises(pydantic.ValidationError):
         CostModelFile.model_validate(put(made, path, beyond))
+
+
+MODEL = (*CURVE, "models", 0)
+JITTER = {"median": 1e-6, "sigma": 0.5, "settings": 3, "repetitions": 60}
+
+
+def cards(count):
+    """Return so many numbers of cards that are as likely, as a file has them."""
+    return [{"number": float(one), "chance": 1 / count} for one in range(1, count + 1)]
+
+
+def halves(first, second=None):
+    """Return two models whose weights are these, or add to 1."""
+    line = {"model": "line", "segments": [[0, 1e-5, 0]]}
+    return [line | {"weight": first}, line | {"weight": 1 - first if second is None else second}]
+
+
+@pytest.mark.parametrize(
+    ("path", "good", "bad"),
+    [
+        ((*CURVE, "models"), [halves(0.5), halves(0.0), halves(0.5, 0.5 + 0.9e-6)],
+         [halves(0.5, 0.5 + 1.1e-6), halves(-5e-7), halves(1 + 5e-7, 0.0), []]),
+        ((*CURVE, "models"), [[halves(1 / 7)[0]] * 7], [[halves(1 / 8)[0]] * 8]),
+        ((*CURVE, "measured_sizes"), [1], [0, 1.5]),
+        ((*CURVE, "smallest"), [2.0**30], [2.0**30 + 1]),
+        ((*CURVE, "ranks"), [1, 10**7], [0, 10**7 + 1]),
+        ((*CURVE, "nodes"), [0, 10**7], [-1, 10**7 + 1]),
+        ((*MODEL, "segments"), [[[one, 1, 1] for one in range(20_000)]], [[[one, 1, 1] for one in range(20_001)]]),
+        ((*MODEL, "corrections"), [[[one, 1] for one in range(1, 10_001)]], [[[one, 1] for one in range(1, 10_002)]]),
+        ((*MODEL, "corrections"), [[[1e-30, 1], [1e30, 1]]], [[[0.9e-30, 1]], [[1.1e30, 1]]]),
+        ((*MODEL, "segments"), [[[0, 1e-9, 0]], [[0, 0, 1e-9]]], [[[0, 0, 0]], [[-1, 1, 0]]]),
+        ((*MODEL, "model"), ["log_log"], ["log-log"]),
+        (("steps", "cards"), [cards(1), cards(100)], [cards(101), []]),
+        (("steps", "cards"), [[{"number": 10**6, "chance": 1}]],
+         [[{"number": 10**6 + 1, "chance": 1}], [{"number": 0.9, "chance": 1}], [{"number": 1, "chance": 1 + 5e-7}],
+          [{"number": 1, "chance": 1.0}, {"number": 2, "chance": 0.0}]]),
+        (("steps", "cards"), [[{"number": 1, "chance": 1 - 0.9e-6}]], [[{"number": 1, "chance": 1 - 1.1e-6}]]),
+        (("steps", "ranks_on_a_node"), [1, 10**7], [0.9, 10**7 + 1]),
+        (("steps", "parameters", "gamma", "relative_error"), [0, 1e30], [-1e-9, 1.1e30]),
+        (("intervals", "sizes", "held_out"), [0], [-1]),
+        (("intervals", "sizes", "below"), [[0.0, 50.0, 1.0, 1.0]], [[1.0] * 3, [1.0] * 5]),
+        (("intervals", "sizes", "above"), [[0.0, 50.0, 1.0, 1.0]], [[1.0] * 3, [1.0] * 5, [50.1, 1, 1, 1]]),
+        (("coverage",), [1e-6, 1 - 1e-6], [0, 1]),
+        (("scores",), [{"line": 0.0}, {"x" * 200: 1}], [{"line": -1e-9}, {"x" * 201: 1}]),
+        (("sources",), [["x" * 1000] * 1000], [["x"] * 1001, ["x" * 1001]]),
+        (("system",), ["x" * 1000], ["x" * 1001]),
+        (("topology",), ["x" * 1000], ["x" * 1001]),
+        (("stack",), ["", "gloo"], ["glo"]),
+        (("version",), [1], [0, 2]),
+        (("network",), [{"star": {"hosts": 3, "x" * 200: 1.5}}], [{"ring": {}}, {"star": {"x" * 201: 1}}]),
+        (("jitter",), [JITTER, JITTER | {"sigma": 0, "settings": 1}, JITTER | {"sigma": 10, "repetitions": 1}],
+         [JITTER | change for change in ({"median": 0}, {"sigma": -0.1}, {"sigma": 10.1}, {"settings": 0},
+                                         {"repetitions": 0})]),
+    ],
+)  # fmt: skip
+def test_what_a_field_may_be_and_what_it_may_not(path, good, bad):
+    made = fields(steps=MPI)
+    for value in good:
+        CostModelFile.model_validate(put(made, path, value))
+    for value in bad:
+        with pytest.raises(pydantic.ValidationError):
+            CostModelFile.model_validate(put(made, path, value))
+
+
+def test_points_are_ten_thousand_at_most_and_ascend():
+    for many, starts in ((10_000, 1), (10_001, 1), (2, 0)):
+        points = [[max(1, one + starts), 1.0] for one in range(many)]
+        changed = put(put(fields(), (*MODEL, "segments"), []), (*MODEL, "points"), points)
+        if (many, starts) == (10_000, 1):
+            CostModelFile.model_validate(changed)
+        else:
+            with pytest.raises(pydantic.ValidationError):
+                CostModelFile.model_validate(changed)
+
+
+def test_curves_are_ten_thousand_at_most():
+    made = fields()
+    first = CostModelFile.model_validate(made).curves[0]
+    curves = [first.model_copy(update={"ranks": ranks}) for ranks in range(1, 10_002)]
+    assert len(CostModelFile.model_validate(made | {"curves": curves[1:]}).curves) == 10_000
+    with pytest.raises(pydantic.ValidationError):
+        CostModelFile.model_validate(made | {"curves": curves})
+
+
+def test_a_platform_has_no_curves_and_no_steps(tmp_path):
+    made = specified(load_platform("dgx-h100"))
+    file = _file_of(made).model_dump(mode="json")
+    assert (file["curves"], file["steps"]) == ([], None)
+    measured = fields(steps=MPI)
+    for name in ("curves", "steps"):
+        with pytest.raises(pydantic.ValidationError, match="has a platform, of which nothing was measured, and curves"):
+            CostModelFile.model_validate(file | {name: measured[name]})
+    path = tmp_path / "own.yaml"
+    path.write_text(written(made), encoding="utf-8")
+    assert not has_curves(path)
+    found = load_cost_model(path)
+    assert found.platform == made.platform
+    assert found.predict("all_reduce", 16, 1e6) == made.predict("all_reduce", 16, 1e6)
+    assert (found.model.cards, found.model.each) == (made.model.cards, made.model.each)
+
+
+def test_models_are_of_files_or_platforms(tmp_path):
+    assert cost_model_of("dgx-h100").platform == load_platform("dgx-h100")
+    path = tmp_path / "fabric.yaml"
+    path.write_text(written(model()), encoding="utf-8")
+    assert cost_model_of(str(path)).platform is None
+    plain = tmp_path / "fabric"
+    plain.write_text(written(model()), encoding="utf-8")
+    assert cost_model_of(str(plain)).platform is None
+    with pytest.raises(InputError, match="there is no such file, and no platform 'dgx-h10'; did you mean 'dgx-h100'"):
+        cost_model_of("dgx-h10")
+    with pytest.raises(InputError, match=r"other\.yaml: "):
+        cost_model_of(str(tmp_path / "other.yaml"))
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("a: 1\nversion: 2\n", ":2: version: must be 1, the version that is read, got 2"),
+        ("a: 1\n", ":1: version: must be 1, the version that is read, got None"),
+        (f"version: {'x' * 50}\n", f":1: version: must be 1, the version that is read, got {'x' * 40}"),
+        ("version: 1\nmodel: lime\n", ":2: model: "),
+    ],
+)
+def test_what_is_wrong_with_a_file_is_said_with_its_line(tmp_path, text, said):
+    path = tmp_path / "fabric.yaml"
+    path.write_text(text, encoding="utf-8")
+    with pytest.raises(InputError) as refused:
+        load_cost_model(path)
+    told = str(refused.value)
+    assert told == f"{path}{said}" or (said.endswith(" ") and told.startswith(f"{path}{said}"))
+
+
+def test_what_could_not_be_read_again_is_not_written():
+    with pytest.raises(InputError) as refused:
+        written(model(flat(reduce(4, 4, "x" * 201), 1e-5)))
+    assert str(refused.value).startswith("algorithm: String should have at most 200 characters")
+
+
+def test_files_of_some_mib_are_said_to_the_next(monkeypatch):
+    monkeypatch.setattr(cost_model_file, "MAX_BYTES", 3 * 2**20 + 1)
+    monkeypatch.setattr(cost_model_file, "yaml_text", lambda fields, width: "x" * (width * 10**6 // 20))
+    # Five and a half million bytes, and a line before them, are 5.2 MiB.
+    with pytest.raises(InputError, match="the fabric file would have 5 MiB, of which 3 are read; --where takes some"):
+        written(model())
 
 
 def test_corrections_are_factors_up_to_e_to_the_fiftieth():
