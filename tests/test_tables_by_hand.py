@@ -23,6 +23,7 @@ from simnet.calibration.readers.tables import (
 from simnet.calibration.readers.tidy import records_of
 
 ROW = {"collective": "broadcast", "nbytes": 8, "seconds": 1.0}
+REDUCE = {"collective": "all_reduce", "ranks": 8, "nbytes": 1000, "size_convention": "vector"}
 
 
 def exact(value):
@@ -134,13 +135,11 @@ class TestCollector:
 
 
 class TestAgreement:
-    ROW = {"collective": "all_reduce", "ranks": 8, "nbytes": 1000, "size_convention": "vector"}  # noqa: RUF012
-
     def said(self, time=None, algbw=None, busbw=None, **row):
         shown = [
             None if one is None else one if isinstance(one, Printed) else exact(one) for one in (time, algbw, busbw)
         ]
-        return inconsistency(self.ROW | row, *shown)
+        return inconsistency(REDUCE | row, *shown)
 
     def test_size_over_time_is_algorithm_bandwidth_as_far_as_digits_tell(self):
         # 1000 bytes in 0.9 to 1.1 s are 909.1 to 1111.1 byte/s.

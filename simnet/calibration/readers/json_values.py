@@ -50,7 +50,7 @@ def objects(text: str, file: str, at: int = 0) -> Iterator[tuple[int, dict[str, 
     at = _after(text, at)
     if text[at : at + 1] == "[":
         at = _after(text, at + 1)
-    for _ in range(MAX_OBJECTS):
+    for _ in range(MAX_OBJECTS + 1):
         if at == len(text) or text[at] == "]":
             return
         line, seen = line + text.count("\n", seen, at), at
