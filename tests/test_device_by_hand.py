@@ -81,7 +81,7 @@ def test_what_takes_too_much_memory_or_time_is_left_out():
     for budget, last in ((3 * 1e-9 * 31_623 / 10 * 1.001, 31_623), (3 * 1e-9 * 31_623 / 10 * 0.999, 17_783)):
         profile = profile_of(slow, "toy", 0.1, 100_000, budget)
         assert lengths(profile, "norm")[-1] == last
-        assert lengths(profile, "topk")[-1] == 100_000
+        assert lengths(profile, "topk")[-1] == lengths(profile, "copy")[-1] == 100_000
 
 
 def test_times_are_medians_of_calls_of_three_repetitions_and_more():
@@ -142,7 +142,11 @@ def test_three_lengths_are_the_fewest(density, there):
 @pytest.mark.parametrize(("density", "entries"), [(2.5e-4, None), (5e-4, [1, 2, 5])])
 def test_codes_of_fewer_than_three_lengths_are_left_out(density, entries):
     # Of 17,783 entries four are selected or nine; codes, at every second length, go up to 10,000.
-    profile = profile_of(made_up(linear), "toy", density, 17_783, 1e-5)
+    others = ("topk", "scan", "norm", "copy")
+    profile = profile_of(made_up(linear, methods=(*CODES, "gather", *others)), "toy", density, 17_783, 1e-5)
+    # What comes after a code or a length that is left out is timed all the same.
+    for name in others:
+        assert lengths(profile, name) == list(LENGTHS[:14])
     for name in CODES:
         assert (name in profile.methods) == (entries is not None)
         assert entries is None or lengths(profile, name) == entries

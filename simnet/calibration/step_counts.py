@@ -262,7 +262,7 @@ def costs(setting: Setting, nccl: bool, switch: bool = False, cards: float = mat
         return ()
     if setting.collective != "sendrecv" and not _counted(setting.collective):
         return ()
-    nodes = setting.nodes if 0 < setting.nodes <= setting.ranks else 0
+    nodes = min(setting.nodes, setting.ranks)
     if nccl:
         return like_nccl(setting.collective, setting.algorithm, setting.ranks, nodes, switch, cards)
     if setting.collective == "sendrecv":
