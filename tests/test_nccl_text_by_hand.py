@@ -326,6 +326,8 @@ class TestNumbers:
             # Between 19.6 and 19.8 over 10 are 50 and 100 ranks; 20 over 10 may be of any number.
             ("all_reduce", [cells(algbw="10.0", busbw="19.7")], None, None),
             ("all_reduce", [cells(algbw="10.00", busbw="20.00")], None, None),
+            # (20 + 0.5) / (10.3 - 0.05) is 2.
+            ("all_reduce", [cells(algbw="10.3", busbw="20")], None, None),
             ("all_reduce", [cells(algbw="10.00", busbw="25.00")], None, None),
             ("all_reduce", [cells(algbw="N/A")], None, None),
             ("all_reduce", [cells(busbw="17.50"), cells(busbw="15.00")], None, None),

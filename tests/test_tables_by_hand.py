@@ -162,6 +162,7 @@ class TestAgreement:
         # 1.75 times 990 to 1010, and 5 more: 1727.5 .. 1772.5
         for busbw, agrees in ((1772.4, True), (1772.6, False), (1727.6, True), (1727.4, False)):
             assert (self.said(None, Printed(1000.0, 10.0), Printed(busbw, 5.0)) is None) is agrees
+        assert self.said(None, 4.0, Printed(0.0, 7.0)) is None
         assert self.said(None, 1e9, 1e9) == (
             "bus bandwidth is 1 GB/s, but 1.75 times the algorithm bandwidth is 1.75 GB/s (all_reduce, 8 ranks)"
         )
@@ -288,6 +289,26 @@ class TestTidy:
         names, records = records_of(iter(lines), ["a"], "a.csv")
         assert names == ["b", "a"]
         assert list(records) == [(4, {"b": "1", "a": "=2"}), (7, {"b": "5,6", "a": "7"})]
+
+    @pytest.mark.parametrize(
+        ("column", "said"),
+        [
+            ("ranks", "must be a whole number in 1..10000000"), ("nodes", "must be a whole number in 1..10000000"),
+            ("ranks_per_node", "must be a whole number in 1..10000000"), ("root", f"must be a whole number in 0..{2**62}"),
+            ("in_place", "must be true or false"), ("algbw", "must be a finite number >= 0"),
+        ],
+    )  # fmt: skip
+    def test_cells_that_are_refused_are_shown(self, tmp_path, column, said):
+        assert self.refused(tmp_path, f"collective,nbytes,seconds,{column}", f"reduce,8,1.0,{'x' * 41}") == (
+            f"a.csv:2: {column}: {said}, got '{'x' * 40}'"
+        )
+
+    def test_flags_are_words_or_digits(self, tmp_path):
+        words = ("true", "True", "1", "false", "FALSE", "0", "", " ")
+        rows = self.read(
+            tmp_path, "collective,nbytes,seconds,in_place", *(f"reduce,8,1.0,{one}" for one in words)
+        ).rows  # fmt: skip
+        assert [None if pd.isna(one) else one for one in rows["in_place"]] == [True] * 3 + [False] * 3 + [None] * 2
 
     def test_columns_that_are_needed_must_be_written_and_are_if_they_are_empty(self, tmp_path):
         with pytest.raises(
