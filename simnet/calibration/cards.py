@@ -73,7 +73,7 @@ def likely(curves: Sequence[Curve], least: float = LEAST) -> tuple[Cards, ...]:
     rate, each = node_rate(curves)
     if not rate:
         return RAILS
-    if told := max((one.cards for one in curves), default=0):
+    if told := max(one.cards for one in curves):
         return (Cards(OWN if told >= _most_on_a_node(curves) else float(told), 1.0),)
     chances = {1.0: _likeliness(max(rate / _ONE_CARD, 1.0))}
     for one in _platforms():
@@ -107,7 +107,7 @@ def normalised(chances: dict[float, float], least: float = LEAST) -> tuple[Cards
 
 
 def _most_on_a_node(curves: Sequence[Curve]) -> float:
-    return max((one.setting.ranks / one.setting.nodes for one in curves if one.setting.nodes), default=1.0)
+    return max(one.setting.ranks / one.setting.nodes for one in curves if one.setting.nodes)
 
 
 def node_rate(curves: Sequence[Curve]) -> tuple[float, float]:
@@ -123,8 +123,8 @@ def node_rate(curves: Sequence[Curve]) -> tuple[float, float]:
         one = curve.setting
         if 1 < one.nodes <= one.ranks:
             # Over one card all bytes of a node are counted.
-            out = like_nccl(one.collective, "ring", one.ranks, one.nodes, cards=1)[0].outer_bytes
-            found = max(found, (float((out * curve.sizes / curve.seconds).max()), one.ranks / one.nodes))
+            (ring,) = like_nccl(one.collective, "ring", one.ranks, one.nodes, cards=1)
+            found = max(found, (float((ring.outer_bytes * curve.sizes / curve.seconds).max()), one.ranks / one.nodes))
     return found
 
 
