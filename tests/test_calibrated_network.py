@@ -136,8 +136,58 @@ class TestLinksByHand:
             found = self.nodes(steps, ("all_reduce", 8, 2))
             assert found.undetermined == ((name,) if name != "gamma" else ())
 
+    def test_bandwidths_are_what_a_byte_costs(self):
+        # Nine ranks on two nodes send over four and a half cards in the mean.
+        for inside, between, wanted in ((0.4, 0.3, 4.5 / 0.3), (0.03, 0.3, 1 / 0.03)):
+            steps = self.steps(inner_seconds_per_byte=inside, outer_seconds_per_byte=between)
+            made = self.nodes(steps, ("all_reduce", 9, 2)).parameters["multi_gpu_nodes"]
+            assert made["gpus_per_node"] == 5
+            assert (made["nic_bandwidth"], made["intra_bandwidth"]) == pytest.approx((4.5 / 0.3, wanted))
+            for nodes, per_byte in ((1, inside), (9, between)):
+                curves = [Curve(Setting("all_reduce", 9, nodes), np.array([8.0, 16.0]), np.ones(2))]
+                star = links(placed("star"), steps, curves).parameters["star"]
+                assert (star["hosts"], star["bandwidth"]) == (9, pytest.approx(1 / per_byte))
+
+    def test_latencies_are_of_the_smallest_size_and_between_nodes_unless_all_curves_are_of_one(self):
+        # NCCL's Simple, which large messages take, has five times the latency of LL.
+        steps = self.steps(gamma=1e-30, simple_latency_factor=5.0, ll_byte_factor=4.0, ll128_latency_factor=99.0)
+        short, long = np.array([8.0, 2.0**34]), np.array([2.0**34, 2.0**35])
+        for sizes in ((short, long), (long, short)):
+            curves = [Curve(Setting("all_reduce", 8, 1), one, np.ones(2)) for one in sizes]
+            assert links(placed("star"), steps, curves).parameters["star"]["latency"] == pytest.approx(2e-6, rel=0.2)
+            curves[0] = Curve(Setting("all_reduce", 8, 4), sizes[0], np.ones(2))
+            star = links(placed("star"), steps, curves).parameters["star"]
+            assert (star["latency"], star["bandwidth"]) == pytest.approx((5e-5, 1e9), rel=0.2)
+
+    def test_a_step_costs_nothing_where_its_bytes_are_all_of_the_time(self):
+        curves = [Curve(Setting("all_reduce", 8, 8), np.array([2.0**34]), np.ones(1))]
+        found = links(placed("star"), self.steps(gamma=1e-30, ll_byte_factor=0.5, outer_latency=1e-12), curves)
+        assert found.parameters["star"]["latency"] == 0
+
 
 class TestPlaces:
+    @pytest.mark.parametrize(
+        ("value", "each"),
+        [("1", 1), ("4096", 4096), ("00008", 8), ("4097", None), ("000008", None), ("-1", None), ("8.0", None),
+         ("²", None), ("٣", None), ("", None)],
+    )  # fmt: skip
+    def test_have_1_to_4096_ranks_on_a_node(self, value, each):
+        if each:
+            assert placed("multi_gpu_nodes", [f"gpus_per_node={value}"]) == ("multi_gpu_nodes", each)
+        else:
+            with pytest.raises(InputError, match=r"--set: gpus_per_node: must be a whole number in 1\.\.4096, got"):
+                placed("multi_gpu_nodes", [f"gpus_per_node={value}"])
+
+    def test_are_without_switches_that_no_host_is_on(self, tmp_path):
+        graph = topologies.star(4, 1e-3, 1e9)
+        for one, other in (("pcie:0", "pcie:1"), ("pcie:1", "pcie:0")):
+            graph.add_edge(one, other, latency=1e-6, bandwidth=1e10, kind="sys")
+        (hub,) = {other for one, other in graph.edges(0)}
+        for one, other in (("pcie:0", hub), (hub, "pcie:0")):
+            graph.add_edge(one, other, latency=1e-6, bandwidth=1e10)
+        write_nodelink(graph, tmp_path / "star.json")
+        assert placed(str(tmp_path / "star.json")).each == 1
+
     def test_nodes_come_from_the_topology_only_where_logs_do_not_say_them(self):
         rows = pd.DataFrame(
             {"ranks": [16, 6, 16], "nodes": [None, None, 16], "ranks_per_node": [None] * 3}, dtype="Int64"

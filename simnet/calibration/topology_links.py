@@ -175,7 +175,8 @@ def _latency(steps: StepModel, size: float, alone: bool) -> float:
     per_byte = dict(zip(PARAMETERS, steps.values, strict=True))
     for one in (few, many):
         (cost, *_), found = costs(one, steps.nccl), steps.at(one, [size])
-        seconds.append(0.0 if found is None else float(found[0]))
+        assert found is not None
+        seconds.append(found.item())
         counted.append(cost.inner + cost.outer)
         slopes = per_byte["inner_seconds_per_byte"], per_byte["outer_seconds_per_byte"]
         moved.append(size * (cost.inner_bytes * slopes[0] + cost.outer_bytes * slopes[1]))
@@ -187,8 +188,8 @@ def _out_of_a_node(steps: StepModel, setting: Setting) -> float:
     """Return how many times the bytes that are counted leave a node in a ring: once, or for each of its cards."""
     if setting.nodes < 2:
         return 1.0
-    ring = costs(Setting("all_reduce", setting.ranks, setting.nodes, "ring"), steps.nccl, cards=steps.cards)
-    return 2 * (setting.ranks - 1) / setting.ranks / ring[0].outer_bytes if ring else 1.0
+    (ring,) = costs(Setting("all_reduce", setting.ranks, setting.nodes, "ring"), steps.nccl, cards=steps.cards)
+    return 2 * (setting.ranks - 1) / setting.ranks / ring.outer_bytes
 
 
 def _each(file: str) -> int:
