@@ -32,6 +32,8 @@ class TestQuantiles:
             # A quarter may be outside on either side: of eight and one more, the sixth of seven is the bound.
             ([-3, -2, -1, 0, 1, 2, 3], 0.5, 2, 2),
             ([-9, -2, -1, 0, 1, 4, 5], 0.5, 2, 4),
+            # Of nine 6.75, so the seventh.
+            ([-5, -3, -2, -1, 1, 2, 3, 4], 0.5, 3, 3),
             # Of three the largest, as 4 * 3 / 4 = 3, and -ln(1 / 4) is ln 4.
             ([-1, 0.5, 2], 0.5, 1, 2),
             ([0.5, 2, -1], 0.5, 1, 2),
@@ -59,10 +61,10 @@ class TestQuantiles:
 
 class TestBins:
     def test_of_twenty_errors_have_widths_of_their_own_and_others_those_of_all(self):
-        # 45 in all, the largest of which are 2; on a bin of 19 of them nothing else is told.
-        few, enough = held(2.0, 19, size=MIB), held(1.0, 20, size=64 * KIB)
+        # Of 63 in all the largest are 1; a bin of 19 of them tells nothing else, and neither does one of none.
+        few, enough = held(0.7, 19, size=MIB), held(1.0, 20, size=64 * KIB)
         found = half_widths([few, enough, held(0.5, 24, size=1.0)], 0.9)
-        assert [above for _, above in found] == pytest.approx([0.5, 1, 2, 2])
+        assert [above for _, above in found] == pytest.approx([0.5, 1, 1, 1])
         assert [below for below, _ in found] == [0, 0, 0, 0]
         assert [below for below, _ in half_widths([held(-1.0)], 0.9)] == pytest.approx([1] * 4)
         assert half_widths([], 0.9) == [THREE] * 4
@@ -95,10 +97,21 @@ class TestTypicalOnes:
             assert [above for _, above in found[basis]] == pytest.approx((1 + usual) / 2)
 
     def test_grow_with_the_logarithm_of_what_is_outside(self):
-        # A hundredth is outside: twice the logarithm of a tenth.
-        found = intervals({"ranks": [], "sizes": []}, 0.99)
-        assert [one for one, _ in found["ranks"]] == pytest.approx(2 * np.array(TYPICAL["ranks"]))
-        assert found["sizes"] == [THREE] * 4
+        # A twentieth is outside, 1.3 times the logarithm of a tenth, and of 60 errors none is stretched.
+        wide = math.log(20) / math.log(10) * np.array(TYPICAL["ranks"])
+        found = intervals({"ranks": [held(2.0, 60)]}, 0.95)["ranks"]
+        assert [below for below, _ in found] == pytest.approx(2 / 3 * wide)
+        assert [above for _, above in found] == pytest.approx(2 / 3 + 2 / 3 * wide)
+        assert intervals({"sizes": []}, 0.95)["sizes"] == [THREE] * 4
+
+    def test_of_other_collectives_go_with_single_ones_and_else_with_all_errors_together(self):
+        # One error of a collective tells nothing, and among 49 is nothing.
+        errors = [held(1.0, 48), held(3.0, 1, collective="gather")]
+        for basis, own in (("ranks", (0, 1)), ("beyond", (0, 1)), ("collectives", THREE)):
+            share = 1 / 2 if basis == "collectives" else 1 / 3
+            below, above = intervals({basis: errors}, 0.9)[basis][0]
+            usual = (1 - share) * TYPICAL[basis][0]
+            assert (below, above) == pytest.approx((share * own[0] + usual, share * own[1] + usual))
 
     def test_of_other_collectives_are_of_the_worst_of_those_held_out(self):
         two = [held(1.0), held(-0.5, collective="gather")]
