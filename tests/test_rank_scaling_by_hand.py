@@ -66,7 +66,14 @@ class TestOneCurve:
         assert none == pytest.approx(few)
 
 
+def test_one_rank_pays_a_launch_alone_and_two_all_terms():
+    for name in ("all_reduce", "broadcast", "sendrecv"):
+        assert terms(Setting(name, 1, 1)).tolist() == [1, 0, 0, 0, 0]
+        assert terms(Setting(name, 2, 2)).tolist() == [1, 1, 1, 1, 0]
+
+
 def test_a_tree_of_an_odd_number_of_ranks_has_half_of_them_on_a_node_in_the_mean():
+    assert terms(reduce(9, 2))[1] == pytest.approx(1 + 0.15 * math.log2(4.5))
     assert terms(reduce(9, 2), 1.0)[3] == pytest.approx(1 / 4.5)
     assert terms(reduce(9, 2), 1.0, cards=4)[3] == pytest.approx(1 / 4)
 
@@ -128,6 +135,18 @@ def test_bytes_are_of_the_time_what_they_are_at_a_large_size_in_the_median():
     found = _share(moved, known, large, sizes)
     assert found == pytest.approx([2.5 * 2 / 1024, 2.5 * 2 / 2 / 3, 1])
     assert _share(np.zeros(3), known, large, sizes).tolist() == [1, 1, 1]
+
+
+def test_all_reduces_of_nccl_go_along_double_trees_unless_rings_are_pinned():
+    # Inside a node bytes are ten times as fast as between nodes, so that a tree sends half of what a ring does.
+    shapes = [line(2e-5, 2 * (1 - 1 / ranks) / rate) for ranks, rate in ((4, 900e9), (32, 90e9), (128, 90e9))]
+    for name, algorithm, other in (("all_reduce", "", True), ("all_reduce", "Ring", False), ("all_gather", "", False)):
+        known = [Setting(name, 4 * nodes, nodes, algorithm) for nodes in (1, 8, 32)]
+        asked, sizes = Setting(name, 8, 2, algorithm), np.array([LARGE])
+        tree, ring = (over_ranks(known, shapes, asked, sizes, chunked=False, nccl=nccl) for nccl in (True, False))
+        assert (tree < 0.8 * ring) == other
+        assert other or tree == ring
+        assert over(known, shapes, asked, sizes) == ring
 
 
 def test_a_double_tree_sends_what_a_ring_between_nodes_has_of_46_hundredths_of_one_inside():

@@ -206,7 +206,8 @@ def _sent_by_tree(settings: Sequence[Setting], large: Floats) -> float:
     """
     inside, between = 0.0, 0.0
     for one, seconds in zip(settings, large, strict=True):
-        bandwidth = 2 * (one.ranks - 1) / one.ranks / float(seconds)
+        # But for a factor that all have.
+        bandwidth = (one.ranks - 1) / one.ranks / float(seconds)
         if one.nodes == 1:
             inside = max(inside, bandwidth)
         elif one.nodes > 2:
