@@ -72,7 +72,8 @@ def read_logs(path: str | Path, facts: Facts | None = None) -> Measurements:
                 continue
             one = read(file, kind, facts=about)
         except InputError as error:
-            problems.append(Problem(error.file or str(file), error.line, error.message, True))
+            said = error.message if error.field is None else f"{error.field}: {error.message}"
+            problems.append(Problem(str(file), error.line, said, True))
             continue
         rows += len(one)
         if rows > MAX_ROWS:

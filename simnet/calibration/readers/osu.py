@@ -114,7 +114,7 @@ def read_osu(path: Path, out: Collector) -> Mapping[str, bool]:
             columns, dtype, pairs, table, told = (), "", 0, table + 1, False
             continue
         words = line.split()
-        if not words or (whole(words[0]) is None and printed(words[0]) is None):
+        if not words or printed(words[0]) is None:
             continue
         columns = columns or _unnamed(words, name or "", variant)
         if not columns:

@@ -1,0 +1,229 @@
+"""Facts, formats and folders by hand: what names tell of logs, what a line is of which format, which files are read."""
+
+import json
+
+import pytest
+
+from benchmark_logs import put
+from simnet.base.errors import InputError
+from simnet.calibration.readers import folders, kinds, read, read_logs
+from simnet.calibration.readers.facts import always, facts_of, typed
+from simnet.calibration.readers.kinds import FORMATS, kind_of
+
+LOG = "# OSU MPI Broadcast Latency Test v7.5\n# Size  Avg Latency(us)\n8 2.5\n16 2.75\n"
+TIDY = "collective,nbytes,seconds\nreduce,8,1.0\n"
+
+
+class TestFacts:
+    @pytest.mark.parametrize(
+        ("text", "said"),
+        [
+            ("x" * 61, f"must be COLUMN=VALUE, PATTERN:COLUMN=VALUE or a pattern with {{COLUMN}}, got '{'x' * 60}'"),
+            ("{ranks}_{ranks}" + "x" * 60, f"names 'ranks' twice: '{{ranks}}_{{ranks}}{'x' * 45}'"),
+            ("*" * 9 + "x" * 60 + ":ranks=3",
+             f"a pattern has at most 200 characters and eight stars or columns, got '{'*' * 9}{'x' * 51}'"),
+            ("*{tool}" + "x" * 60,
+             f"has a star beside {{tool}}, so that nothing says where it begins or ends: '*{{tool}}{'x' * 53}'"),
+            (f"ranks={'x' * 41}", f"ranks: must be a whole number, got '{'x' * 40}'"),
+            ("ranks=1.5", "ranks: must be a whole number, got '1.5'"),
+            ("ranks=²", "ranks: must be a whole number, got '²'"),
+            ("ranks=-1", "ranks: must be a whole number, got '-1'"),
+            ("ranks=", "ranks: must be a whole number, got ''"),
+        ],
+    )  # fmt: skip
+    def test_what_is_refused_is_shown(self, text, said):
+        with pytest.raises(InputError) as error:
+            facts_of([text])
+        assert str(error.value) == f"--fact: {said}"
+
+    def test_what_fits_nothing_is_shown(self):
+        facts = facts_of(["ranks=4", "a" * 121 + ":ranks=3"])
+        with pytest.raises(InputError) as error:
+            facts.refuse_idle()
+        assert str(error.value) == f"--fact: '{'a' * 120}' fits the name of no log"
+        always({"ranks": 3}).refuse_idle()
+
+    def test_values_are_of_the_kind_of_their_column(self):
+        found = [typed("ranks", "16"), typed("seconds", "16"), typed("tool", "16"), typed("ranks", "9" * 15)]
+        assert found == [16, 16.0, "16", int("9" * 15)]
+        assert [type(one) for one in found] == [int, float, str, int]
+
+    @pytest.mark.parametrize(
+        ("text", "name", "found"),
+        [
+            ("ranks=3", "a.log", {"ranks": 3}), ("a.log:ranks=3", "a.log", {"ranks": 3}),
+            ("a.log:ranks=3", "b.log", {}),
+            ("a.log:ranks=3", "x/y/a.log", {"ranks": 3}), ("a.log:ranks=3", "ya.log", {}), ("a*:ranks=3", "a/b", {}),
+            ("a?c:ranks=3", "abc", {"ranks": 3}), ("a?c:ranks=3", "a/c", {}), ("a?c:ranks=3", "ac", {}),
+            ("x\\a:ranks=3", "x/a", {"ranks": 3}), ("a{x}b:ranks=3", "a{x}b", {"ranks": 3}), ("a.c:ranks=3", "abc", {}),
+            ("a*b*c:ranks=3", "axbxc", {"ranks": 3}), ("a*b*c:ranks=3", "axcxb", {}),
+            ("a**c:ranks=3", "abc", {"ranks": 3}),
+            ("n{ranks}.log", "n12.log", {"ranks": 12}), ("n{ranks}.log", f"n{'1' * 15}.log", {"ranks": int("1" * 15)}),
+            ("n{ranks}.log", f"n{'1' * 16}.log", {}), ("n{ranks}.log", "n.log", {}), ("n{ranks}", "x/n1", {"ranks": 1}),
+            ("{tool}_{ranks}.log", "osu_2.log", {"tool": "osu", "ranks": 2}), ("{tool}.log", "a/b.log", {"tool": "b"}),
+            ("{tool}.log", "x" * 60 + ".log", {"tool": "x" * 60}), ("{tool}.log", "x" * 61 + ".log", {}),
+            ("b*:ranks=3", "b" + "c" * 1999, {"ranks": 3}), ("b*:ranks=3", "b" + "c" * 2000, {}),
+            ("a*b?:ranks=3", "abbx", {"ranks": 3}), ("*:ranks=3", "a/b", {"ranks": 3}),
+            ("seconds=3", "a", {"seconds": 3.0}),
+        ],
+    )  # fmt: skip
+    def test_names_that_fit(self, text, name, found):
+        assert facts_of([text]).of(name) == found
+
+    def test_later_facts_count_more_and_numbers_of_those_that_fit_are_kept(self):
+        facts = facts_of(["ranks=1", "b:ranks=2", "a:ranks=3", "nodes=4"])
+        assert facts.of("a") == {"ranks": 3, "nodes": 4}
+        assert facts.fitted == {0, 2, 3}
+
+
+class TestKinds:
+    def told(self, kind, line, of="first"):
+        return bool(getattr(FORMATS[kind], of)(line))
+
+    @pytest.mark.parametrize(
+        ("line", "found"),
+        [
+            ("collective,seconds", ["tidy"]), ("nbytes,seconds", ["tidy"]), ("seconds,ranks", []), ("collective", []),
+            (" collective , nbytes ", ["tidy"]),
+            ("collective,N,latency_ms,rate_mbit,size_bytes,seconds", ["shaped", "tidy"]),
+            ("method,N,latency_ms,rate_mbit,size_bytes,seconds", ["shaped"]), ('  {"version": 3', ["nccl-json"]),
+            ("N,latency_ms,rate_mbit,size_bytes,seconds", []), ("method,latency_ms,rate_mbit,size_bytes,seconds", []),
+            ("collective,nranks,size_bytes,time_us_oop", ["wide"]), ("collective,nranks,size_bytes", []),
+            ("name,size,inPlace,time,algBw,busBw", ["rccl"]), ("name,size,inPlace,time,algBw", []), ("[{", []),
+            ("x" * 65_519 + ",nbytes,seconds", ["tidy"]), ("x" * 65_522 + ",nbytes,seconds", []),
+        ],
+    )  # fmt: skip
+    def test_first_lines(self, line, found):
+        assert [kind for kind in FORMATS if self.told(kind, line)] == found
+
+    @pytest.mark.parametrize(
+        ("line", "found"),
+        [
+            ("# OSU MPI Allreduce Latency Test v7.5", ["osu"]), ("x # OSU MPI Allreduce Latency Test v7.5", []),
+            ("# Benchmarking Bcast", ["imb"]), ("   #bytes #repetitions t[usec]", ["imb"]), ("Benchmarking Bcast", []),
+            ("# size time algbw busbw", ["nccl"]), ("size time algbw busbw", []), ("# a remark", []), ("", []),
+            ("  8 2 float sum -1 1.0 2.0 3.0 0", ["nccl"]), ("8 2 float sum 1.0", []), ("x 8 2 float 1 2 3 4", []),
+            (" #bytes #iterations BW peak[MB/sec] BW average[MB/sec]", ["perftest"]),
+        ],
+    )  # fmt: skip
+    def test_lines_of_tables(self, line, found):
+        assert [kind for kind in FORMATS if self.told(kind, line, "line")] == found
+
+    @pytest.mark.parametrize(
+        ("head", "found"),
+        [
+            (b"\x07\n\x051.0.0", ["chakra"]), (b'{"traceEvents"', ["kineto"]),
+            (b'\xef\xbb\xbf [{"schemaVersion"', ["kineto"]),
+            (b'x {"traceEvents"', []), (b'{"traceEvent"', []), (b'{"header" x_msg_size_bytes', ["inspector"]),
+            (b'{"header"', []), (b"{_msg_size_bytes", []), (b'x{"header" x_msg_size_bytes', []),
+            (b'[{"numCycle" "algBw"', ["rccl"]), (b'[{"numCycle"', []), (b'[{"algBw"', []), (b'"numCycle" "algBw"', []),
+            (b"", []),
+        ],
+    )  # fmt: skip
+    def test_heads_of_files(self, head, found):
+        assert [kind for kind in FORMATS if self.told(kind, head, "head")] == found
+
+    @pytest.mark.parametrize(
+        ("name", "text", "tool", "kind"),
+        [
+            ("osu_bcast.log", "8 2.5\n", "", "osu"), ("osu_bcast.log", "no 2.5\n", "", None),
+            ("osu_x", "8 2.5\n", "", "osu"),
+            ("IMB_bcast.log", "8 2.5\n", "", "imb"), ("limb.log", "8 2.5\n", "", None),
+            ("a.log", "x\n\n 8 2.5\n", "osu", "osu"),
+            ("osu_bcast.log", "8 2.5\n", "imb", "imb"), ("osu_bcast.log", "8 2.5\n", "mine", "osu"),
+            ("a.log", "8 2.5\n", "rccl-tests", "nccl"), ("a.log", "8 2.5\n", "nccl-tests", "nccl"),
+            ("a.log", "", "osu", None),
+            ("osu_bcast.log", TIDY, "imb", "tidy"), ("a.log", "# remark\n\n" + TIDY, "", "tidy"),
+            ("a.log", "x\n" + TIDY, "", None),
+            ("a.log", "noise\nmore\n12: # Benchmarking Bcast\n", "", "imb"),
+        ],
+    )  # fmt: skip
+    def test_files(self, tmp_path, name, text, tool, kind):
+        assert kind_of(put(tmp_path, text, name), tool) == kind
+
+    def test_facts_and_options_reach_readers(self, tmp_path):
+        path = put(tmp_path, "8 2.5\n", "a.log")
+        facts = {"tool": "osu", "collective": "reduce"}
+        assert read(path, facts=facts).rows["collective"].tolist() == ["reduce"]
+        assert read(path, "osu", facts={"collective": "reduce"}, iterations=True).kind == "osu"
+        with pytest.raises(InputError, match=r"a\.log: holds no measurements in a format that is read: chakra, imb, "):
+            read(path)
+        with pytest.raises(InputError, match=r"a\.log: unknown format 'os'; did you mean 'osu'"):
+            read(path, "os")
+        wrong = put(tmp_path, "collective,nbytes,seconds,algbw\nreduce,8,1.0,9.0\n")
+        assert len(read(wrong, inconsistent="keep")) == 1
+        result = {"size": 8, "in_place": {"time": 1.0}, "in_place_per_iter": {"times_us": [1.0, 2.0]}}
+        each = put(tmp_path, json.dumps({"version": 3, "args": ["reduce_perf"], "results": [result]}))
+        assert [len(read(each, iterations=one)) for one in (False, True)] == [1, 2]
+        assert len(read(each)) == 1
+
+    def test_folders_stand_for_their_table(self, tmp_path):
+        with pytest.raises(InputError) as error:
+            read(tmp_path)
+        assert str(error.value) == f"{tmp_path}: is a folder without a data.csv; give the file"
+        path = put(tmp_path, TIDY, "data.csv")
+        assert kinds.file_of(tmp_path) == kinds.file_of(str(path)) == path
+        with pytest.raises(InputError, match=f"^{'a' * 200}: cannot be read: File name too long$"):
+            kinds.is_folder(tmp_path.__class__("a" * 5000))
+
+
+class TestFolders:
+    def test_files_are_read_in_order_but_hidden_ones(self, tmp_path):
+        for name in ("b/2", "b/1", "a", ".x/3", "b/.y/4", ".z", "c/d/5"):
+            put(tmp_path, "", name)
+        (tmp_path / "link").symlink_to(tmp_path / "b")
+        assert [str(one.relative_to(tmp_path)) for one in folders._files(tmp_path)] == ["a", "b/1", "b/2", "c/d/5"]
+
+    def test_what_is_left_out_is_told_and_the_rest_is_read(self, tmp_path):
+        for name, text in {"1.txt": "notes\n", "2.csv": TIDY + "reduce,x,1.0\n", "3.log": LOG, "4.csv": TIDY}.items():
+            put(tmp_path, text, name)
+        measured = read_logs(tmp_path, facts_of(["ranks=4", "3.log:nodes=2"]))
+        assert [str(one).replace(f"{tmp_path}/", "") for one in measured.problems] == [
+            "1.txt: holds no measurements in a format that is read (left out)",
+            f"2.csv:3: nbytes: must be a whole number in 0..{2**62}, got 'x' (left out)",
+        ]  # fmt: skip
+        assert measured.rows["nbytes"].tolist() == [8, 16, 8]
+        assert measured.rows["ranks"].tolist() == [4, 4, 4]
+        assert measured.rows["nodes"].fillna(0).tolist() == [2, 2, 0]
+        assert (measured.kind, measured.rows.index.tolist()) == ("several", [0, 1, 2])
+        assert read_logs(tmp_path / "3.log").kind == "osu"
+        put(tmp_path / "x", LOG, "a.log")
+        put(tmp_path / "x", LOG, "b.log")
+        assert read_logs(str(tmp_path / "x")).kind == "osu"
+
+    def test_problems_of_logs_that_are_read_are_told(self, tmp_path):
+        put(tmp_path, LOG + "32 x\n", "a.log")
+        (problem,) = read_logs(tmp_path).problems
+        assert (problem.line, problem.message[:15]) == (5, "the row is not ")
+
+    def test_a_table_stands_for_its_folder(self, tmp_path):
+        put(tmp_path, LOG, "a.log")
+        put(tmp_path, TIDY, "data.csv")
+        measured = read_logs(tmp_path, facts_of(["ranks=4"]))
+        assert (measured.kind, len(measured), measured.rows["ranks"].tolist()) == ("tidy", 1, [4])
+
+    def test_folders_without_logs(self, tmp_path):
+        with pytest.raises(InputError) as error:
+            read_logs(tmp_path)
+        said = f"{tmp_path}: is a folder without measurements in a format that is read"
+        assert str(error.value) == f"{said}, nor any file"
+        for name in ("a.txt", "b.txt"):
+            put(tmp_path, "notes\n", name)
+        with pytest.raises(InputError) as error:
+            read_logs(tmp_path)
+        first = f"the first file: {tmp_path / 'a.txt'}: holds no measurements in a format that is read"
+        assert str(error.value) == f"{said}; {first}"
+
+    def test_so_many_files_and_rows_are_read(self, tmp_path, monkeypatch):
+        assert (folders.MAX_FILES, folders.MAX_ROWS) == (10_000, 500_000)
+        for name in ("a.log", "b.log"):
+            put(tmp_path, LOG, name)
+        monkeypatch.setattr(folders, "MAX_FILES", 2)
+        monkeypatch.setattr(folders, "MAX_ROWS", 4)
+        assert len(read_logs(tmp_path)) == 4
+        monkeypatch.setattr(folders, "MAX_ROWS", 3)
+        with pytest.raises(InputError, match=f"^{tmp_path}: has more than 3 rows, the most that are read$"):
+            read_logs(tmp_path)
+        put(tmp_path, LOG, "c.log")
+        with pytest.raises(InputError, match=f"^{tmp_path}: has more than 2 files, the most that are read$"):
+            read_logs(tmp_path)
