@@ -8,7 +8,17 @@ note of the reproduction says is an input.
 """
 
 from simnet.base.errors import InputError, nearest
-from simnet.validate.reproduction import artopk, exdyna, gains, gains_sharded, lowcomm, oktopk, published_runs, spardl
+from simnet.validate.reproduction import (
+    artopk,
+    exdyna,
+    gains,
+    gains_adam,
+    gains_sharded,
+    lowcomm,
+    oktopk,
+    published_runs,
+    spardl,
+)
 from simnet.validate.reproduction.table import KINDS, Missing, Outcome, Reproduction, Row, as_frame, outcome
 
 __all__ = [
@@ -24,7 +34,7 @@ __all__ = [
     "reproduction",
 ]
 
-_MODULES = (artopk, oktopk, exdyna, spardl, lowcomm, published_runs, gains, gains_sharded)
+_MODULES = (artopk, oktopk, exdyna, spardl, lowcomm, published_runs, gains_adam, gains, gains_sharded)
 
 REPRODUCTIONS: dict[str, Reproduction] = {one.name: one for module in _MODULES for one in module.REPRODUCTIONS}
 """What can be reproduced, by name."""

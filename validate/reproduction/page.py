@@ -63,9 +63,11 @@ _GAINS = """\
 
 ## Published gains: what is stated, and what is assumed
 
-All of it but the published values themselves was written before anything was simulated; what came out stands under the
-names below. Ours are under what is assumed in between, and in brackets from one end of what is not stated to the other.
-The sign is right where all of the interval is a gain, too. Bytes alone say beforehand what to expect, in brackets.
+It was written before anything was simulated, with the published values known; what came to it later, from measured
+figures and released code, is marked so. What came out stands under the names below, and [gain by gain](gains.md) why
+what is outside is there. Ours are under what is assumed in between, and in brackets from one end of what is not
+stated to the other. The sign is right where all of the interval is a gain, too. Bytes alone say beforehand what to
+expect, in brackets.
 
 ```sh
 simnet reproduce gain-1-bit-adam gain-0-1-adam gain-zero-pp gain-sdp4bit gain-loco
