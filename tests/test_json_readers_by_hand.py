@@ -117,6 +117,90 @@ class TestNccl:
                 read(path)
             monkeypatch.undo()
 
+    def test_limits(self):
+        assert (nccl_json.MAX_VALUES, nccl_json.MAX_CONTAINERS) == (4_000_000, 1_000_000)
+
+    @pytest.mark.parametrize(
+        ("value", "number", "whole"),
+        [
+            (1, 1.0, 1), (1.5, 1.5, None), ("1.5", 1.5, None), (" -1 ", -1.0, None), (0, 0.0, 0), (True, None, None),
+            (None, None, None), ("nan", None, None), ("inf", None, None), (float("inf"), None, None),
+            ("1_0", None, None),
+            (2**62, 2.0**62, 2**62), (2**62 + 1, None, None), (-(2**62), -(2.0**62), None), (-(2**62) - 1, None, None),
+            ("0" * 59 + "7", 7.0, 7), ("0" * 60 + "7", None, None), ("x", None, None), ([1], None, None),
+            (2.0**63, 2.0**63, None),
+            (10**400, None, None),
+        ],
+    )  # fmt: skip
+    def test_numbers(self, value, number, whole):
+        assert (nccl_json._number(value), nccl_json._whole(value)) == (number, whole)
+
+    def test_numbers_have_seven_digits_behind_the_point(self):
+        assert nccl_json._printed("12.3", -6) == (12.3e-6, 5e-13)
+        assert nccl_json._printed(12, 9) == (12e9, 500.0)
+        assert nccl_json._printed("x", 9) is None
+
+    def test_texts_have_their_longest_and_what_is_no_text_is_not_shown(self):
+        assert [nccl_json._text(one) for one in ("x" * 61, 3, None)] == ["x" * 60, "", ""]
+        shown = [nccl_json._kind(one) for one in (None, True, 10**41, 1.5, "secret", ["secret"], {"secret": 1})]
+        assert shown == ["nothing", "True", "1" + "0" * 39, "1.5", "text", "a list", "an object"]
+
+    def test_what_is_said_of_all_rows(self):
+        def stated(**data):
+            return nccl_json._stated({"pinned": {}} | data)
+
+        nothing = {"statistic": "mean", "iterations": None}
+        assert stated() == stated(args=3, devices=3, config=3) == stated(args=[3]) == (nothing, None)
+        assert stated(args=[3, "/x/all_reduce_perf", "-a"]) == (nothing, "all_reduce")
+        assert stated(args=["x", "-a", "0", "-a", "3"])[0]["statistic"] == "rank0"
+        assert stated(pinned={"algorithm": "ring"})[0] == nothing | {"algorithm": "ring"}
+        device = {"rank": 9_999_999, "hostname": "a"}
+        for config in ({"devices": [device, device | {"rank": 10**7}], "iterations": "7"},):
+            assert stated(config=config)[0] == {"statistic": "mean", "ranks": 1, "nodes": 1, "iterations": 7}
+        assert stated(devices=[], config={"devices": [device]})[0] == nothing
+        others = [device | {"group": 1}, device | {"rank": 1, "group": "0"}, device | {"rank": None}]
+        assert stated(devices=others)[0] == nothing | {"ranks": 1, "nodes": 1}
+
+    def test_names_of_collectives_are_those_of_the_command_then_of_the_file_then_of_facts(self, tmp_path):
+        def name(args, file, **options):
+            data = {"version": 1, "args": args, "results": [{"size": 8, "in_place": {"time": 1.0}}]}
+            return read(put(tmp_path, json.dumps(data), file), kind="nccl-json", **options).rows["collective"].tolist()
+
+        facts = {"collective": "sendrecv"}
+        assert name(["reduce_perf"], "bcast.json", facts=facts) == ["reduce"]
+        assert name([], "bcast.json", facts=facts) == ["broadcast"]
+        assert name([], "a.json", facts=facts) == ["sendrecv"]
+        with pytest.raises(InputError, match=r"a\.json: args: does not say which collective this is; give it, as"):
+            name([], "a.json")
+
+    def test_sides_and_iterations_are_told_by_their_place(self, tmp_path):
+        each = {"times_us": [1.0, None, -1.0]}
+        good = {"size": 8, "out_of_place": None, "in_place": {"time": 2.0}}
+        found = self.read(
+            tmp_path, good | {"in_place_per_iter": each}, good, {"size": 8, "out_of_place": 3} | good, each=True
+        )
+        assert [one.message for one in found.problems] == [
+            "results[0].in_place, iteration 1: the time must be a number > 0, got nan",
+            "results[0].in_place, iteration 2: the time must be a number > 0, got -1e-06",
+        ]  # fmt: skip
+        assert [known(row, "seconds", "iteration") for row in found.rows.to_dict("records")] == [
+            (1e-6, 0), (2e-6, None), (2e-6, None),
+        ]  # fmt: skip
+
+    @pytest.mark.parametrize(
+        ("text", "said"),
+        [
+            ("", "a.json:1: is not JSON, or was cut: Expecting value"),
+            ("{}\n{}", "a.json:2: goes on after the end of the JSON object"),
+            ("[1]", "a.json:1: must be a JSON object, got a list"),
+            ('{"a":\n', "a.json:2: is not JSON, or was cut: Expecting value"),
+        ],
+    )  # fmt: skip
+    def test_what_is_no_object_is_refused_by_line(self, tmp_path, text, said):
+        with pytest.raises(InputError) as error:
+            nccl_json.load(put(tmp_path, text, "a.json"))
+        assert str(error.value) == f"{tmp_path}/{said}"
+
     @pytest.mark.parametrize(
         ("version", "said"),
         [

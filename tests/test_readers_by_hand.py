@@ -54,6 +54,47 @@ class TestShaped:
             with pytest.raises(InputError, match=f"got '{'x' * 40}'$"):
                 shaped(tmp_path, **{name: "x" * 41})
 
+    def test_numbers_beside_are_in_units_of_their_own(self, tmp_path):
+        named = {
+            "latency_ms": ("link_latency", 3e-3), "rate_mbit": ("link_bandwidth", 3 * 125e3), "params": ("parameters",
+            3.0),
+            "cr": ("density", 3.0), "t_after_bcast_s": ("seconds_after_broadcast", 3.0), "t_start_s": ("began", 3.0),
+            "start_skew_s": ("start_skew", 3.0), "since_change_s": ("since_change", 3.0),
+            "straddles_change": ("straddles_change", 3.0),
+        }  # fmt: skip
+        (row,) = shaped(tmp_path, **dict.fromkeys(named, "3")).to_dict("records")
+        assert {column: row[column] for column, _ in named.values()} == dict(named.values())
+        assert "density" not in shaped(tmp_path)
+
+    def test_whole_numbers_may_end_in_a_point_and_have_limits(self, tmp_path):
+        (row,) = shaped(tmp_path, N="3.0", size_bytes="9.0", rep="2.0").to_dict("records")
+        assert (row["ranks"], row["nbytes"], row["iteration"]) == (3, 9, 2)
+        for name, most in (("N", 10**7), ("size_bytes", 2**62), ("rep", 2**62)):
+            assert len(shaped(tmp_path, **{name: str(most)})) == 1
+            with pytest.raises(InputError, match=f"{name}: must be a whole number >= 0, got '{most + 1}'"):
+                shaped(tmp_path, **{name: str(most + 1)})
+
+    def test_texts_have_sixty_characters(self, tmp_path):
+        long = "x" * 61
+        (row,) = shaped(tmp_path, stack=long, collective=long, profile=long, algorithm=f" {long}").to_dict("records")
+        assert [row[name] for name in ("tool", "collective", "profile", "algorithm")] == ["x" * 60] * 4
+        (row,) = shaped(tmp_path, method=long).to_dict("records")
+        assert (row["collective"], row["size_convention"]) == ("x" * 60, "vector")
+        for method, name in (("ag", "ag_topk"), ("art", "ar_topk"), (" ", "broadcast")):
+            assert shaped(tmp_path, method=method)["collective"].tolist() == [name]
+
+    def test_a_collective_or_a_method_is_needed(self, tmp_path):
+        path = tmp_path / "a.csv"
+        heads, cells = list(HEADS), list(CELLS)
+        heads[1] = "mine"
+        path.write_text(",".join(heads) + "\n" + ",".join(cells) + "\n")
+        with pytest.raises(InputError) as error:
+            read_shaped(path)
+        assert str(error.value) == f"{path}: has neither a column 'collective' nor a column 'method'"
+        heads = ["collective" if one == "mine" else one for one in heads if one != "profile"]
+        path.write_text(",".join(heads) + "\n" + ",".join(cells[:-1]) + "\n")
+        assert "profile" not in read_shaped(path).rows
+
 
 def test_names_of_shipped_measurements_are_told_from_files(tmp_path):
     unknown = "there is no such file, and no shipped measurements 'shaped_glo'; did you mean 'shaped_gloo'"
@@ -202,6 +243,32 @@ class TestBothSidesInARow:
             self.read(tmp_path, algbw_gbs_oop="0.020")
         with pytest.raises(InputError, match=r"out of place: bus bandwidth is 0\.02 GB/s"):
             self.read(tmp_path, algbw_gbs_oop="0.010", busbw_gbs_oop="0.020")
+
+    def test_texts_have_their_longest(self, tmp_path):
+        long = "x" * 121
+        (row,) = self.read(
+            tmp_path, collective=long, variant=long, run=long, algo="y" * 61, dtype="a b", proto="x" * 120
+        ).rows.to_dict("records")  # fmt: skip
+        assert [row[name] for name in ("collective", "variant", "run")] == ["x" * 60, "x" * 120, "x" * 120]
+        assert [row[name] for name in ("algorithm", "dtype", "protocol")] == ["y" * 60, "a b", "x" * 60]
+        (row,) = self.read(tmp_path, algo=long).rows.to_dict("records")
+        assert row["algorithm"] == ""
+        assert "variant" not in row
+
+    def test_whole_numbers_have_limits(self, tmp_path):
+        for name, column, most in (
+            ("nranks", "ranks", 10**7), ("nnodes", "nodes", 10**7), ("ranks_per_node", "ranks_per_node", 10**7),
+            ("n_iter", "iterations", 2**62),
+        ):  # fmt: skip
+            assert self.read(tmp_path, **{name: f" {most} "}).rows[column].tolist() == [most]
+            with pytest.raises(InputError, match=f"{name}: must be a whole number, got '{most + 1}'"):
+                self.read(tmp_path, **{name: str(most + 1)})
+            assert self.read(tmp_path, **{name: "0"}).rows[column].isna().all()
+
+    def test_errors_are_counts_if_they_are_whole(self, tmp_path):
+        for text, wrong, error in (("2", 2.0, None), ("0", 0.0, None), ("2e-07", None, 2e-7), ("x", None, None)):
+            (row,) = self.read(tmp_path, err_oop=text).rows.to_dict("records")
+            assert [None if math.isnan(row[one]) else row[one] for one in ("wrong", "max_error")] == [wrong, error]
 
     @pytest.mark.parametrize("name", ["size_bytes", "nranks", "nnodes", "n_iter"])
     def test_whole_numbers_are_refused_where_they_are_none(self, tmp_path, name):
