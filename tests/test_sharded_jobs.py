@@ -17,7 +17,7 @@ from simnet.cli import app
 from simnet.collectives import registry
 from simnet.costs.models import Layer, model
 from simnet.job import Checkpoint, PolicyResult, run_policy
-from simnet.parallel import fsdp2, time_step, units
+from simnet.parallel import fsdp2, slowdown_told, time_step, units
 from simnet.report import comparison
 from simnet.scenario import Run, load
 from simnet.scenario.identity import identity
@@ -106,8 +106,7 @@ def test_first_iterations_of_a_replicated_model_are_its_own(tmp_path: Path) -> N
 @pytest.mark.parametrize("network", [{}, {"weather": WEATHER}], ids=["constant", "changing"])
 def test_what_workers_do_adds_up_to_each_iteration(tmp_path: Path, network: dict[str, object]) -> None:
     job = {"compute": {"spread": 0.2, "straggle": {"probability": 0.3, "slowdown": 2.0}}}
-    sharding = {"as": "fsdp2", "microbatches": 2, "slowdown": 1}
-    run = load(scenario(tmp_path, sharding, job=job, network=network)).build()
+    run = load(scenario(tmp_path, {"as": "fsdp2", "microbatches": 2}, job=job, network=network)).build()
     result = one(run)
     each = result.workers
     assert len(each) == 4 * STEPS
@@ -271,11 +270,32 @@ def test_other_commands_say_that_they_are_for_exchanges_of_gradients(tmp_path: P
         assert "job.sharding: must be left out" in found.output
 
 
-@pytest.mark.parametrize(("given", "slowdown"), [({}, 1.2), ({"slowdown": 1.8}, 1.8), ({"slowdown": 1}, 1.0)])
-def test_a_job_computes_as_much_slower_beside_collectives_as_its_steps_do(
-    tmp_path: Path, given: dict[str, object], slowdown: float
+PROFILE = """\
+name: shared
+device: a GPU that NCCL shares
+source: made up
+memory_bandwidth: 1.0e12
+beside_collectives: {compute: 1.5, source: made up}
+methods:
+  "*": {launch: 1.0e-5, bytes_per_entry: 4, source: made up}
+"""
+
+
+@pytest.mark.parametrize(
+    ("given", "device", "slowdown"),
+    [({}, None, 1.0), ({"slowdown": 1.8}, None, 1.8), ({}, PROFILE, 1.5), ({"slowdown": 1}, PROFILE, 1.0)],
+)
+def test_a_job_computes_as_much_slower_beside_collectives_as_is_said_of_it_or_its_device(
+    tmp_path: Path, given: dict[str, object], device: str | None, slowdown: float
 ) -> None:
-    run = load(scenario(tmp_path, {"as": "fsdp2", "iteration": 3, **given})).build()
+    job = {}
+    if device is not None:
+        (tmp_path / "shared.yaml").write_text(device)
+        job["device"] = "./shared.yaml"
+    loaded = load(scenario(tmp_path, {"as": "fsdp2", "iteration": 3, **given}, job=job))
+    assert loaded.computing is not None
+    assert slowdown_told(slowdown) in loaded.computing
+    run = loaded.build()
     profile = model("resnet18")
     step = fsdp2(units(profile.layers), 4, iteration=3)
     passes = {"forward": profile.compute / 3, "backward": 2 * profile.compute / 3}
@@ -292,7 +312,7 @@ def test_a_device_is_named_where_it_has_a_part_in_the_job(tmp_path: Path, memory
     assert done.exit_code == 0, done.output
     told = json.loads(done.stdout)
     assert ("device" in told) == bool(memory)
-    assert "1.2 times as long beside collectives (NCCL leaves 85 %" in told["computing"]
+    assert "as long beside collectives as alone (beside NCCL 1.2 to 1.8 times" in told["computing"]
 
 
 def test_computing_is_not_faster_beside_collectives(tmp_path: Path) -> None:

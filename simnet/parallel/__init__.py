@@ -24,7 +24,7 @@ from simnet.parallel.plan import SHARDINGS, Around, PlannedStep, options_of, pla
 from simnet.parallel.quantised import SDP4Bit, ZeroPlusPlus
 from simnet.parallel.series import RecurringStep, StepSeries, time_steps
 from simnet.parallel.tensor import split, tensor_parallel
-from simnet.parallel.timing import SLOWDOWN, Memory, PlacedStep, StepTiming, seconds_of, slowdown_told, time_step
+from simnet.parallel.timing import Memory, PlacedStep, StepTiming, seconds_of, slowdown_told, time_step
 from simnet.parallel.traced import TracedStep, time_traced, traced
 from simnet.parallel.training import ModelSteps, TraceSteps, TrainingSteps
 from simnet.parallel.units import Unit, Units, modules, units
@@ -33,7 +33,6 @@ from simnet.parallel.zero3 import Limits
 
 __all__ = [
     "SHARDINGS",
-    "SLOWDOWN",
     "Around",
     "CollectiveCall",
     "Compute",

@@ -35,40 +35,34 @@ ALGORITHMS: Mapping[str, str] = {
 """By which algorithm each operation goes unless another is given."""
 
 
-SLOWDOWN = 1.2
-"""How many times as long computing takes beside collectives unless another is given.
-
-Of the multiprocessors of a GPU 85 % computed beside kernels of NCCL [1]_. Of the 108 of an A100 they take 16 to move
-190 GB/s, and share none [2]_. Where both want bandwidth of memory it is more: during an all-gather over NVLink products
-of matrices took 1.76 times as long, attention 1.83 and sums 2.5 times [3]_.
-
-.. [1] NVIDIA/nccl, issue 1432.
-.. [2] NVIDIA/nccl, issue 689.
-.. [3] NVIDIA/nccl, issue 1428.
-"""
-
-
 def slowdown_told(slowdown: float) -> str:
-    """Return in words how much slower computing is taken to be beside collectives, and where that is from.
+    """Return in words how much slower computing is taken to be beside collectives.
+
+    Without a factor it is told what was measured beside NCCL: of the multiprocessors of a GPU 85 % computed [1]_, and
+    where both want bandwidth of memory, during an all-gather over NVLink, products of matrices took 1.76 times as long
+    and attention 1.83 [2]_.
 
     Parameters
     ----------
     slowdown : float
         As of `time_step`.
 
+    References
+    ----------
+    .. [1] NVIDIA/nccl, issue 1432.
+    .. [2] NVIDIA/nccl, issue 1428.
+
     Examples
     --------
-    >>> slowdown_told(1.0), slowdown_told(1.8)
-    ('as long beside collectives as alone', '1.8 times as long beside collectives')
-    >>> slowdown_told(SLOWDOWN)
-    "1.2 times as long beside collectives (NCCL leaves 85 % of a GPU's multiprocessors: NVIDIA/nccl, issue 1432)"
+    >>> slowdown_told(1.5)
+    '1.5 times as long beside collectives'
+    >>> slowdown_told(1.0)
+    'as long beside collectives as alone (beside NCCL 1.2 to 1.8 times was measured: NVIDIA/nccl, issues 1432 and 1428)'
     """
-    if slowdown == 1:
-        return "as long beside collectives as alone"
-    told = f"{slowdown:.3g} times as long beside collectives"
-    if slowdown != SLOWDOWN:
-        return told
-    return f"{told} (NCCL leaves 85 % of a GPU's multiprocessors: NVIDIA/nccl, issue 1432)"
+    if slowdown != 1:
+        return f"{slowdown:.3g} times as long beside collectives"
+    measured = "beside NCCL 1.2 to 1.8 times was measured: NVIDIA/nccl, issues 1432 and 1428"
+    return f"as long beside collectives as alone ({measured})"
 
 
 class Memory(NamedTuple):

@@ -16,7 +16,7 @@ from simnet.interchange.chakra import trace_paths
 from simnet.interchange.kinds import trace_prefix
 from simnet.report.results import versions
 from simnet.scenario import Scenario
-from simnet.scenario.job import is_file
+from simnet.scenario.device import is_file
 
 
 def identity(loaded: Scenario, what: str) -> str:

@@ -15,7 +15,7 @@ from simnet import sparsifier_models, traces
 from simnet.base.errors import nearest
 from simnet.base.units import format_bytes
 from simnet.costs import models
-from simnet.costs.devices import DeviceProfile, load_device
+from simnet.costs.devices import DeviceProfile
 from simnet.job import ColocatedJob, Job, LocalSteps, Overlap, buckets, create_sparsifier
 from simnet.job.elastic import Absence, deadline_at
 from simnet.job.job import Optimizer
@@ -24,6 +24,7 @@ from simnet.job.steps import Unseen
 from simnet.policies import Candidate, Policy, Ramp
 from simnet.scenario import schema
 from simnet.scenario.colocated import alone, placements
+from simnet.scenario.device import build_device, is_file
 from simnet.scenario.loader import Findings
 from simnet.scenario.network import Stages
 from simnet.scenario.policies import labels_of
@@ -67,7 +68,7 @@ def build_job(
         As of `memory_limit`.
     """
     given = config.job
-    device = _device(given, folder, found)
+    device = build_device(given, folder, found)
     source: GradientSource | None = None
     if stages is not None and _fits(config, found, memory_limit(config, elsewhere=elsewhere)):
         with found.at("job", "gradients"):
@@ -246,7 +247,7 @@ def try_exchanges(config: schema.Config, folder: Path, found: Findings) -> dict[
     config, folder, found
         As for `build_job`.
     """
-    device = _device(config.job, folder, found)
+    device = build_device(config.job, folder, found)
     messages: dict[str, int] = {}
     for label, exchange in config.exchanges.items():
         for workers in _numbers_of_workers(config):
@@ -358,17 +359,6 @@ def memory_limit(config: schema.Config, *, elsewhere: bool = False) -> float:
     except (AttributeError, OSError, ValueError):
         installed = math.inf
     return min(config.memory, installed)
-
-
-def is_file(name: str) -> bool:
-    """Whether a name in a scenario is that of a file, and not of something that comes with simnet."""
-    return "/" in name or Path(name).suffix in (".yaml", ".yml", ".json")
-
-
-def _device(given: schema.Job, folder: Path, found: Findings) -> DeviceProfile | None:
-    with found.at("job", "device"):
-        return load_device(folder / given.device if is_file(given.device) else given.device)
-    return None
 
 
 def _in_turns(device: DeviceProfile, workers: int) -> DeviceProfile:

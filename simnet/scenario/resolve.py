@@ -16,10 +16,11 @@ from simnet.base.plain_yaml import Loc
 from simnet.base.quantities import MAX_ITERATIONS
 from simnet.costs import models
 from simnet.job import Overlap, check_feedback
-from simnet.parallel import SLOWDOWN, options_of
+from simnet.parallel import options_of
 from simnet.policies import Candidate, Monitor, closed_form
 from simnet.scenario import network_parts, schema, topology_parts, weather_parts
 from simnet.scenario.colocated import check_colocated
+from simnet.scenario.device import build_device
 from simnet.scenario.loader import Findings
 from simnet.scenario.parts import field_names
 from simnet.scenario.sharding_parts import Sharding
@@ -236,6 +237,9 @@ def _job(given: schema.Job, workers: int, folder: Path, found: Findings) -> sche
 def _sharding(given: schema.Job, folder: Path, found: Findings) -> Sharding | dict[str, Sharding] | None:
     """Return the ways of sharding with their defaults spelled out."""
     spelled_out = {}
+    device = build_device(given, folder, found) if given.shardings else None
+    beside = None if device is None else device.beside_collectives
+    slowdown = 1.0 if beside is None else max(beside.compute, 1.0)
     for label, one in given.shardings.items():
         spelled_out[label], loc = one, given.sharding_at(label)
         if one.trace is not None:
@@ -251,7 +255,7 @@ def _sharding(given: schema.Job, folder: Path, found: Findings) -> Sharding | di
             plain = {name: list(value) if isinstance(value, tuple) else value for name, value in known.items()}
             # Each iteration is itself unless another is given.
             defaults = {name: value for name, value in plain.items() if value is not None and name != "iteration"}
-            defaults["slowdown"] = SLOWDOWN
+            defaults["slowdown"] = slowdown
             written = one.model_dump(exclude_none=True, by_alias=True)
             spelled_out[label] = Sharding.model_validate({**defaults, **written})
     return next(iter(spelled_out.values())) if isinstance(given.sharding, Sharding) else spelled_out or None

@@ -23,6 +23,7 @@ from simnet.job import ColocatedJob, Job
 from simnet.parallel import slowdown_told
 from simnet.policies import OneStepOracle, Policy
 from simnet.scenario import schema, topology_parts
+from simnet.scenario.device import is_file
 from simnet.scenario.error_texts import problems
 from simnet.scenario.finding import find
 from simnet.scenario.job import (
@@ -30,7 +31,6 @@ from simnet.scenario.job import (
     build_job,
     fixed_memory,
     in_step_memory,
-    is_file,
     memory,
     memory_limit,
     try_exchanges,

@@ -43,8 +43,8 @@ class Sharding(Part):
         default=None,
         ge=1,
         le=100,
-        description="how many times as long computing takes while collectives are under way beside it; default: 1.2, "
-        "what NCCL's kernels leave of a GPU's multiprocessors; of a trace 1",
+        description="how many times as long computing takes while collectives are under way beside it; default: what "
+        "the device profile says of that (beside_collectives), else 1; of a trace 1",
     )
     backward: Share | None = Field(default=None, description="share of the backward pass; default: that of the model")
 

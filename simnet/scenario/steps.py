@@ -6,7 +6,7 @@ from pathlib import Path
 
 from simnet.costs.models import model
 from simnet.interchange.kinds import trace_prefix
-from simnet.parallel import SLOWDOWN, ModelSteps, TraceSteps, TrainingSteps, traced
+from simnet.parallel import ModelSteps, TraceSteps, TrainingSteps, traced
 from simnet.scenario import schema
 from simnet.scenario.loader import Findings
 from simnet.scenario.sharding_parts import Sharding
@@ -38,7 +38,7 @@ def _steps(config: schema.Config, given: Sharding, folder: Path) -> TrainingStep
             raise ValueError(
                 f"the traces are of {step.graph.workers:,} ranks, and there are {config.workers:,} workers"
             )
-        return TraceSteps(step, given.algorithms, 1.0 if given.slowdown is None else given.slowdown)
+        return TraceSteps(step, given.algorithms, given.slowdown or 1.0)
     assert given.way is not None
     assert config.job.model is not None
     return ModelSteps(
@@ -47,7 +47,7 @@ def _steps(config: schema.Config, given: Sharding, folder: Path) -> TrainingStep
         config.workers,
         given.options,
         algorithms=given.algorithms,
-        slowdown=SLOWDOWN if given.slowdown is None else given.slowdown,
+        slowdown=given.slowdown or 1.0,
         backward=given.backward,
         seed=config.seed,
     )

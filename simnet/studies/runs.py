@@ -333,7 +333,7 @@ def _told(loaded: Scenario, built: Run, results: Mapping[str, PolicyResult]) -> 
 def _device(loaded: Scenario, job: Job) -> DeviceProfile | None:
     """Return the device whose kernels take time in a job, or whose memory limits it; None if it has no part in it."""
     given = loaded.config.job
-    if given.shardings and given.device_memory != "device":
+    if given.shardings and given.device_memory != "device" and job.device.beside_collectives is None:
         return None
     return with_codes(job.device, loaded.config.exchanges.values(), job.source.workers)
 

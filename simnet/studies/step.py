@@ -14,7 +14,6 @@ from simnet.costs.models import model as profile_of
 from simnet.network.stack import name_of
 from simnet.parallel import (
     SHARDINGS,
-    SLOWDOWN,
     CollectiveCall,
     PlacedStep,
     PlannedStep,
@@ -251,7 +250,7 @@ def timed(
     given: Sequence[str] = (),
     compute: str | None = None,
     backward: str | None = None,
-    slowdown: float = SLOWDOWN,
+    slowdown: float = 1.0,
     algorithms: Sequence[str] = (),
     steps: int = 1,
     memory: str | None = None,
