@@ -136,6 +136,7 @@ class TestKinds:
             ("osu_bcast.log", TIDY, "imb", "tidy"), ("a.log", "# remark\n\n" + TIDY, "", "tidy"),
             ("a.log", "x\n" + TIDY, "", None),
             ("a.log", "noise\nmore\n12: # Benchmarking Bcast\n", "", "imb"),
+            ("osu_bcast.log", '[{"numCycle": 1, "algBw": 1}]', "imb", "rccl"),
         ],
     )  # fmt: skip
     def test_files(self, tmp_path, name, text, tool, kind):
@@ -150,6 +151,8 @@ class TestKinds:
             read(path)
         with pytest.raises(InputError, match=r"a\.log: unknown format 'os'; did you mean 'osu'"):
             read(path, "os")
+        with pytest.raises(ValueError, match="unknown column 'rank'; did you mean 'ranks'"):
+            read(path, facts={"rank": 3})
         wrong = put(tmp_path, "collective,nbytes,seconds,algbw\nreduce,8,1.0,9.0\n")
         assert len(read(wrong, inconsistent="keep")) == 1
         result = {"size": 8, "in_place": {"time": 1.0}, "in_place_per_iter": {"times_us": [1.0, 2.0]}}
@@ -207,8 +210,8 @@ class TestFolders:
             read_logs(tmp_path)
         said = f"{tmp_path}: is a folder without measurements in a format that is read"
         assert str(error.value) == f"{said}, nor any file"
-        for name in ("a.txt", "b.txt"):
-            put(tmp_path, "notes\n", name)
+        for name, text in (("a.txt", "notes\n"), ("b.csv", TIDY.replace("8", "x"))):
+            put(tmp_path, text, name)
         with pytest.raises(InputError) as error:
             read_logs(tmp_path)
         first = f"the first file: {tmp_path / 'a.txt'}: holds no measurements in a format that is read"

@@ -325,6 +325,7 @@ class TestImb:
 
         # 1000 bytes in 99.5 to 100.5 us are 9.950 to 10.050 MB/s, or 9.489 to 9.585 MiB/s.
         for rate, agrees in (("9.9502", True), ("9.9401", False), ("10.0502", True), ("10.0601", False),
+                             ("10.050256", True), ("10.050266", False),
                              ("9.4895", True), ("9.4790", False), ("9.5845", True), ("9.5950", False)):  # fmt: skip
             assert (said(**{"Mbytes/sec": rate}) is None) is agrees, rate
         assert said(**{"Mbytes/sec": "20"}) == "throughput is 20 MB/s, but 1000 bytes in 0.0001 s are 10"
@@ -391,6 +392,10 @@ class TestPerftest:
         )  # fmt: skip
         assert known(first, "variant", "run") == ("4 queue pairs", "1")
         assert (known(second, "variant")[0] or "", second["run"]) == ("", "2")
+        for queues, variant in (("1", None), ("2", "2 queue pairs")):
+            lines = (self.TITLE, f" Number of qps   : {queues}", self.COLUMNS, "1000 10 9.0 8.0")
+            (row,) = rows(tmp_path, *lines, kind="perftest")
+            assert known(row, "variant") == (variant,)
         (row,) = rows(tmp_path, self.COLUMNS, "1000 10 9.0 8.0", kind="perftest")
         assert (known(row, "variant")[0] or "", row["run"], row["collective"]) == ("", "1", "p2p_bw")
 
@@ -410,19 +415,20 @@ class TestPerftest:
     def test_lines_that_say_nothing_end_no_table(self, tmp_path):
         good = "1000 10 9.0 8.0 1.000"
         lines = (
-            "noise", "9 9", self.TITLE, self.COLUMNS, "", "words", "8", "8 words", "1000 10 9.0",
+            "noise", "9 9", self.TITLE, self.COLUMNS, "", "words", "8", "8 words", "8 9", "1000 10 9.0",
             "1000 10 9.0 0.0 0.0", good, "# remark", good, self.COLUMNS, good, "    Atomic_FAA BW Test", self.COLUMNS,
             good, "    Send BW Test", good, self.COLUMNS, good,
         )  # fmt: skip
         found = rows(tmp_path, *lines, kind="perftest")
-        assert [known(row, "line", "run") for row in found] == [(11, "1"), (15, "2"), (22, "4")]
-        assert [line for line, _ in messages(tmp_path, *lines, kind="perftest")] == [9, 10, 16]
+        assert [known(row, "line", "run") for row in found] == [(12, "1"), (16, "2"), (23, "4")]
+        assert [line for line, _ in messages(tmp_path, *lines, kind="perftest")] == [9, 10, 11, 17]
 
     @pytest.mark.parametrize(
         ("unit", "size", "rate", "messages_sent", "agrees"),
         [
             # A million messages of 1000 bytes, 0.9995 to 1.0005 of them, are 8 Gbit/s: 7.996 to 8.004.
             ("Gb", 1000, "8.00400", "1.000", True), ("Gb", 1000, "8.00411", "1.000", False),
+            ("Gb", 1000, "8.004004", "1.000", True), ("Gb", 1000, "8.004012", "1.000", False),
             ("Gb", 1000, "7.99600", "1.000", True), ("Gb", 1000, "7.99589", "1.000", False),
             ("MB", 2**20, "1000000", "1.000", True), ("MiB", 2**20, "1000000", "1.000", True),
             ("MB", 2**20, "1048576", "1.000", False), ("Gb", 0, "8.0", "1.000", True), ("Gb", 1000, "9.0", "x", True),

@@ -32,7 +32,7 @@ _COLUMN = re.compile(
 )
 _TIMES = {"t_avg[usec]": "seconds", "t_typical[usec]": "seconds_p50", "t_min[usec]": "seconds_min"}
 _TIMES |= {"t_max[usec]": "seconds_max", "99% percentile[usec]": "seconds_p99"}
-_UNITS = {"Gb": 1e9 / 8, "MB": 2.0**20, "MiB": 2.0**20}
+_UNITS = {"Gb": 125e6, "MB": 2.0**20, "MiB": 2.0**20}
 
 
 @reader("perftest")
@@ -47,16 +47,16 @@ def read_perftest(path: Path, out: Collector) -> Mapping[str, bool]:
     title: re.Match[str] | None = None
     bidirectional = False
     columns: Sequence[str] = ()
-    queues = 1
+    variant = ""
     table = 0
     for at, raw in enumerate(read_lines(path), 1):
         line = bare(raw)
         if found := _TITLE.search(line):
-            title, bidirectional, queues, columns = found, "Bidirectional" in line, 1, ()
+            title, bidirectional, variant, columns = found, "Bidirectional" in line, "", ()
             if title[1].startswith("Atomic"):
                 out.report(at, f"{title[1]!r} is no benchmark that is read")
         elif several := _PAIRS.search(line):
-            queues = int(several[1])
+            variant = f"{several[1]} queue pairs" if int(several[1]) > 1 else ""
         elif HEADER.match(line):
             columns = _COLUMN.findall(line)
             table += 1
@@ -75,7 +75,7 @@ def read_perftest(path: Path, out: Collector) -> Mapping[str, bool]:
         if isinstance(row, str):
             out.report(at, row)
             continue
-        row |= {"run": str(table), "variant": f"{queues} queue pairs" if queues > 1 else ""}
+        row |= {"run": str(table), "variant": variant}
         out.add(row, at)
     return {"variant": False} if any(row["variant"] for row in out.rows) else {}
 

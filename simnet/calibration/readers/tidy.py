@@ -65,7 +65,8 @@ def read_tidy(path: Path, out: Collector) -> dict[str, bool]:
     extra = [name for name in names if name not in COLUMNS]
     for name in extra:
         if close := difflib.get_close_matches(name, COLUMNS, n=1, cutoff=0.85):
-            out.report(None, f"column {name!r} is not known and kept as it is; did you mean {close[0]!r}?", dropped=False)
+            message = f"column {name!r} is not known and kept as it is; did you mean {close[0]!r}?"
+            out.report(None, message, dropped=False)
     numeric = set(extra)
     for line, cells in records:
         row: Row = {}
