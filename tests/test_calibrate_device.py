@@ -1,5 +1,6 @@
 """Device profiles that are measured: the fit, the file, and what is refused."""
 
+import inspect
 import time
 from types import SimpleNamespace
 
@@ -10,6 +11,7 @@ from hypothesis import strategies as st
 
 from commands import did, refused
 from simnet.base.errors import InputError
+from simnet.base.rng import stream
 from simnet.calibration.device import corrected, fitted, held_out, measure_device, profile_of, profile_yaml
 from simnet.calibration.device_kernels import Kernels, by_events, cupy_kernels, kernels_of, torch_kernels
 from simnet.costs.device_file import read_profile
@@ -149,7 +151,7 @@ class Event:
 def cupy_on_the_processor():
     """Return what kernels take of CuPy, by numpy; 400 MB of 1 GB are free."""
     runtime = SimpleNamespace(
-        getDeviceProperties=lambda number: {"name": b"A GPU"}, runtimeGetVersion=lambda: 12040,
+        getDeviceProperties=lambda number: {"name": b"A GPU"}, runtimeGetVersion=lambda: 12090,
         memGetInfo=lambda: (4 * 10**8, 10**9),
     )  # fmt: skip
     cuda = SimpleNamespace(Event=Event, get_elapsed_time=Event.elapsed_time, runtime=runtime)
@@ -162,7 +164,7 @@ def cupy_on_the_processor():
 
 def test_profile_of_cupy(tmp_path):
     profile = profile_of(cupy_kernels(cupy_on_the_processor()), "gpu", 0.1, 100_000, 0.002)
-    assert profile.device == "A GPU, CuPy 13, CUDA 12.4, timed by events"
+    assert profile.device == "A GPU, CuPy 13, CUDA 12.9, timed by events"
     checked(profile, tmp_path, {*METHODS, "copy"})
 
 
@@ -179,10 +181,23 @@ def test_what_kernels_of_cupy_do():
     assert chosen.tolist() == calls["scan"][1]().tolist()
     assert (chosen.size, calls["count"][1](), sent.size) == (30, 30, 30)
     # Two of the 62 entries of each segment.
-    assert calls["topk_segments"][1]().shape == (16, 2)
+    kept = {name: inspect.getclosurevars(call).nonlocals for name, (_, call) in calls.items()}
+    rows = np.abs(kept["topk_segments"]["rows"])
+    found = np.take_along_axis(rows, calls["topk_segments"][1](), axis=1)
+    assert np.sort(found, axis=1).tolist() == np.sort(rows, axis=1)[:, -2:].tolist()
     assert calls["copy_out"][1]().tolist() == calls["copy_in"][1]().tolist() == sent.tolist()
-    for name in ("scatter", "cast", "sum", "pack", "copy"):
-        calls[name][1]()
+    values, total = kept["gather"]["values"], kept["scatter"]["total"]
+    calls["scatter"][1]()
+    assert np.flatnonzero(total).tolist() == chosen.tolist()
+    assert total[chosen].tolist() == values[chosen].tolist()
+    calls["copy"][1]()
+    calls["cast"][1]()
+    calls["pack"][1]()
+    assert total.tolist() == calls["sum"][1]().tolist() == values.tolist()
+    assert kept["cast"]["half"].tolist() == values.astype(np.float16).tolist()
+    assert kept["pack"]["message"][:30].view(np.float32).tolist() == sent.tolist()
+    assert kept["pack"]["message"][30:].tolist() == kept["pack"]["chosen"].tolist()
+    assert values.tolist() == stream(0, "device", 1000).standard_t(3, 1000).astype(np.float32).tolist()
     assert set(kernels.sources) == set(entries)
     least = kernels.make(10, 0.001)
     assert (least["gather"][0], least["topk_segments"][0]) == (1, 16)
