@@ -138,11 +138,11 @@ class TestLinksByHand:
 
     def test_bandwidths_are_what_a_byte_costs(self):
         # Nine ranks on two nodes send over four and a half cards in the mean.
-        for inside, between, wanted in ((0.4, 0.3, 4.5 / 0.3), (0.03, 0.3, 1 / 0.03)):
+        for inside, between, wanted in ((0.4, 0.7, 4.5 / 0.7), (0.03, 0.7, 1 / 0.03)):
             steps = self.steps(inner_seconds_per_byte=inside, outer_seconds_per_byte=between)
             made = self.nodes(steps, ("all_reduce", 9, 2)).parameters["multi_gpu_nodes"]
             assert made["gpus_per_node"] == 5
-            assert (made["nic_bandwidth"], made["intra_bandwidth"]) == pytest.approx((4.5 / 0.3, wanted))
+            assert (made["nic_bandwidth"], made["intra_bandwidth"]) == pytest.approx((4.5 / 0.7, wanted))
             for nodes, per_byte in ((1, inside), (9, between)):
                 curves = [Curve(Setting("all_reduce", 9, nodes), np.array([8.0, 16.0]), np.ones(2))]
                 star = links(placed("star"), steps, curves).parameters["star"]
@@ -177,6 +177,11 @@ class TestPlaces:
         else:
             with pytest.raises(InputError, match=r"--set: gpus_per_node: must be a whole number in 1\.\.4096, got"):
                 placed("multi_gpu_nodes", [f"gpus_per_node={value}"])
+
+    def test_are_named_with_two_hundred_characters(self):
+        with pytest.raises(InputError) as refused:
+            placed("x" * 300)
+        assert f"no file '{'x' * 200}'; Allowed: multi_gpu_nodes, star" in str(refused.value)
 
     def test_are_without_switches_that_no_host_is_on(self, tmp_path):
         graph = topologies.star(4, 1e-3, 1e9)

@@ -89,8 +89,12 @@ def placed(given: str, overrides: Sequence[str] = ()) -> Placement:
         each = int(value)
     if given in FAMILIES:
         return Placement(given, 1 if given == "star" else each)
-    if not Path(given).suffix and not Path(given).exists():
-        raise InputError(f"there is no topology and no file {given[:200]!r}; {nearest(given[:200], FAMILIES)}",
+    try:
+        there = bool(Path(given).suffix) or Path(given).exists()
+    except OSError:  # The name is too long for a file.
+        there = False
+    if not there:
+        raise InputError(f"there is no topology and no file {given[:200]!r}; {nearest(given, FAMILIES)}",
                          file="--topology")  # fmt: skip
     return Placement(given, _each(given))
 
