@@ -212,12 +212,14 @@ def test_ll_on_one_node_has_at_most_what_the_generation_gives(generation, most):
 
 
 def test_part_of_the_bandwidth_is_reached_between_4_kib_and_256_mib():
-    one = load_platform("dgx-h100")
+    one, slow = load_platform("dgx-h100"), platform("dgx-h100", inner={"rate": "1 MB/s", "switch_reduction": False})
     reached = {10: 1, 12: 1, 13: 0.875, 16: 0.5, 17: 0.425, 18: 0.35, 20: 0.42, 22: 0.585, 24: 0.75, 27: 0.9375, 28: 1}
     for power, share in reached.items():
         size = 2.0**power
         found = times(one, Setting("all_gather", 8, 1, "", "Simple"), [size])[0]
         assert found == pytest.approx(2 * (8.4 + 7 * 3.4) * US + size / share * 7 / 8 / NODE)
+        found = times(slow, Setting("all_gather", 8, 1, "", "Simple"), [size])[0]
+        assert found == pytest.approx(2 * (8.4 + 7 * 3.4) * US + size / share * 7 / 8 / 0.8e6)
 
 
 @pytest.mark.parametrize(
@@ -303,6 +305,11 @@ class TestHosts:
         wanted = US + np.minimum(latency + 2 * byte * sizes, 2 * latency + byte * sizes)
         found = [self.at("all_gather", 8, 8, "ring", size=size) for size in sizes]
         assert found == pytest.approx(wanted.tolist())
+
+    def test_ranks_of_a_node_drive_a_card_each_in_the_mean(self):
+        # Six ranks on four nodes, of which each sends five sixths over one and a half cards, and memory takes no time.
+        found = self.at("all_gather", 6, 4, "ring", size=1e9, inner={"rate": "100000 GB/s"})
+        assert found == pytest.approx((1 + 2 * 5) * US + 5 / 6 * 1e9 / (1.5 * 11.25e9))
 
     @pytest.mark.parametrize(
         ("collective", "received"),

@@ -332,7 +332,7 @@ def _peers(platform: Platform, setting: Setting, nodes: int) -> tuple[float, flo
         rate = _PEER_SHARE * min(inner, platform.outer_rate(1.0))
         return simple.base + simple.ring["net"] + _far(platform), 1 / rate
     latency = simple.base + (setting.ranks - 1) * (near if nodes == 1 else simple.ring["net"] / 2)
-    away = per_node * (1 - 1 / nodes) / platform.outer_rate(per_node) if nodes > 1 else 0.0
+    away = per_node * (1 - 1 / nodes) / platform.outer_rate(per_node)
     return latency, max((per_node - 1) / setting.ranks / inner, away)
 
 
