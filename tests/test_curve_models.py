@@ -134,10 +134,10 @@ def test_joints_are_sought_at_forty_places(count, there):
 
 class TestStretches:
     def test_there_are_twelve_at_most(self):
-        # Of stretches of four sizes, which take now 1 and now 1000, those whose times are nearest become one.
+        # Of stretches of four sizes, which take now 1 and now 1000, and at the end 3000, the last two become one.
         for count in (11, 12, 13):
             levels = np.where(np.arange(count) % 2, 1000.0, 1.0)
-            levels[12:] = 1300.0
+            levels[12:] = 3000.0
             seconds = np.repeat(levels, 4)
             assert len(piecewise(2.0 ** (np.arange(len(seconds)) / 4), seconds).segments) == min(count, 12)
         assert MAX_SEGMENTS == 12
@@ -165,6 +165,12 @@ class TestStretches:
         assert (start, latency, slope) == (64, 64, 0)
         (_, latency, slope), (start, last, _) = piecewise(sizes, np.where(np.arange(12) < 1, 64.0, 1.0)).segments
         assert (latency, slope, start, last) == (64, 0, pytest.approx(1, rel=2e-9), pytest.approx(1))
+        (_, first, _), (start, *last) = piecewise(sizes, np.where(np.arange(12) > 10, 8192.0, 1.0)).segments
+        assert (first, start, last) == (pytest.approx(1), 2048, [8192, 0])
+
+    def test_where_times_grow_by_more_than_the_size_bytes_are_all(self):
+        segments = piecewise(SIZES, SIZES**1.02).segments
+        assert [latency for _, latency, _ in segments] == [0] * len(segments)
 
     @pytest.mark.parametrize("exponent", [-6, 0, 6])
     def test_they_are_the_same_in_any_unit(self, exponent):
@@ -247,6 +253,11 @@ class TestAdjacentInAnyUnit:
         # From 2 to 4 a byte more costs a half; taken back that is 3.5 and 3 at the first sizes, below 5.
         found = self.at(exponent, [5.0, 4.0, 5.0, 7.0], [0.5, 1.0, 1.5, 3.0])
         assert found == pytest.approx([5, 5, 3.75, 4.5])
+
+    def test_what_falls_again_and_again_is_flat_from_the_next_size_on(self, exponent):
+        # At the end bytes alone, an eighth each, take less than what was before.
+        found = self.at(exponent, [8.0, 4.0, 2.0, 1.0], [0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0, 9.0])
+        assert found == pytest.approx([8, 8, 4, 4, 2, 2, 0.75, 1])
 
     def test_what_grows_by_more_than_the_size_at_the_end_has_no_latency(self, exponent):
         found = self.at(exponent, [1.0, 2.0, 3.0, 16.0], [3.0, 5.0, 7.0, 8.0, 32.0])
