@@ -17,7 +17,7 @@ from simnet.calibration.crossval import HeldOut, ModelChoice, choose, could_be_n
 from simnet.calibration.curve_models import OURS
 from simnet.calibration.curves import curves_of
 from simnet.calibration.platform import load_platform
-from simnet.calibration.predictor import Interpolation, Transfer, fit
+from simnet.calibration.predictor import Interpolation, Transfer, _misfit, fit
 from simnet.calibration.step_model import PARAMETERS, StepModel, fit_step_model
 
 ONE, OTHER = reduce(4), reduce(8)
@@ -291,6 +291,15 @@ def test_cards_are_the_likelier_the_better_steps_fit_with_them(settings):
     assert len(found) > 1
     for number, chance in found.items():
         assert chance / max(found.values()) == pytest.approx(wanted[number] / max(wanted.values()))
+
+
+def test_steps_that_fit_exactly_are_off_by_a_hundredth():
+    sizes = 2.0 ** np.arange(10, 31, 4)
+    exact = NCCL.at(ONE, sizes)
+    for off, said in ((0.0, 0.01), (0.009, 0.01), (-0.3, 0.3)):
+        # Of a gather no steps are counted.
+        curves = [Curve(ONE, sizes, exact * math.exp(off)), Curve(Setting("gather", 4, 4), sizes, np.ones(6))]
+        assert _misfit(NCCL, curves) == pytest.approx(said)
 
 
 def test_cards_are_as_likely_as_rates_say_where_one_number_of_ranks_on_a_node_was_measured():

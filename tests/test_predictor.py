@@ -32,9 +32,9 @@ class TestRanks:
         assert model.at(reduce(4, 2), [1e4])[0] == pytest.approx(2e-5)
 
     def test_steps_are_corrected_as_at_the_neighbours_and_beyond_as_at_the_last(self):
-        curves = [stepped(reduce(ranks, algorithm="ring"), MPI, ranks / 4)[0] for ranks in (4, 16)]
+        curves = [stepped(reduce(ranks, algorithm="ring"), MPI, ranks / 4)[0] for ranks in (4, 16, 64)]
         model = predictor(*curves, inside="steps", outside="steps", steps=MPI)
-        for ranks, factor in ((2, 1), (8, 2), (64, 4)):
+        for ranks, factor in ((2, 1), (8, 2), (32, 8), (256, 16)):
             asked = reduce(ranks, algorithm="ring")
             assert model.at(asked, SIZES) == pytest.approx(factor * MPI.at(asked, SIZES), rel=0.03)
 
@@ -166,6 +166,8 @@ class TestSizes:
         bytes_alone = fitted(reduce(64), CurveModel(segments=((0.0, 1e-5, 0.05e-5 / 2**20),)), largest=2.0**20)
         assert predictor(bytes_alone).growth(reduce(32)) == (2.0**20, pytest.approx(math.log(1.05 / 1.0125, 4)), 0, 1)
         assert predictor(power(reduce(4), 0.3), bytes_alone).growth(reduce(32)).by_bytes == 0
+        # Of two in which no bandwidth was seen, it is the one that goes on, however slowly.
+        assert predictor(power(reduce(4), 0.09), bytes_alone).growth(reduce(32)).by_bytes == 1
 
     def test_belief_in_bytes_fades_from_16_to_256_times_the_largest_size(self):
         ratio = np.array([1.0, 16, 64, 256, 1e4])
@@ -369,6 +371,7 @@ def test_steps_are_those_of_schedules_and_curves_their_own_models_unless_said():
     found = fit([curve])
     assert found.steps.nccl is False
     assert [(one.model, one.weight) for one in found.known[0].shape.parts] == [("interpolated", 1.0)]
+    assert (found.known[0].smallest, found.known[0].largest, found.known[0].count) == (2.0**10, 2.0**19, 10)
     found = fit([curve], weights={reduce(4): {"line": 3.0}}, with_steps=False)
     assert [(one.model, one.weight) for one in found.known[0].shape.parts] == [("interpolated", 0.0), ("line", 1.0)]
     assert found.steps is None
