@@ -92,6 +92,8 @@ class ModelProfile:
         Where names and shapes come from.
     tied : tuple of str
         Tensors of the input whose values the output layer uses, too.
+    work : tuple of float
+        What the passes of each tensor take, in proportion; as much as it has entries when empty.
     """
 
     name: str
@@ -100,6 +102,7 @@ class ModelProfile:
     reference: str
     backward_fraction: float = 2 / 3
     tied: tuple[str, ...] = ()
+    work: tuple[float, ...] = ()
 
     @property
     def parameters(self) -> int:

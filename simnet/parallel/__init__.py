@@ -19,6 +19,7 @@ from simnet.parallel.ddp import ddp
 from simnet.parallel.experts import capacity, expert_parallel
 from simnet.parallel.fsdp2 import fsdp2
 from simnet.parallel.graph import CollectiveCall, Compute, StepGraph
+from simnet.parallel.listed import ListedUnit, listed
 from simnet.parallel.pipeline import Tied, order_of, pipeline
 from simnet.parallel.plan import SHARDINGS, Around, PlannedStep, options_of, planned
 from simnet.parallel.quantised import SDP4Bit, ZeroPlusPlus
@@ -37,6 +38,7 @@ __all__ = [
     "CollectiveCall",
     "Compute",
     "Limits",
+    "ListedUnit",
     "Memory",
     "ModelSteps",
     "PlacedStep",
@@ -57,6 +59,7 @@ __all__ = [
     "ddp",
     "expert_parallel",
     "fsdp2",
+    "listed",
     "modules",
     "options_of",
     "order_of",

@@ -22,6 +22,7 @@ from simnet.parallel.ddp import ddp
 from simnet.parallel.experts import expert_parallel
 from simnet.parallel.fsdp2 import fsdp2
 from simnet.parallel.graph import StepGraph
+from simnet.parallel.listed import Work
 from simnet.parallel.pipeline import Order, Tied, order_of, pipeline
 from simnet.parallel.quantised import SDP4Bit, ZeroPlusPlus
 from simnet.parallel.tensor import ATTENTION, split, tensor_parallel
@@ -143,10 +144,13 @@ class PlannedStep:
         What every worker does.
     shares : ndarray, shape (P,)
         What each worker computes of what one does that has the whole model.
+    work : Work, optional
+        What parts of a pass take of it, where that is not by their entries.
     """
 
     graph: StepGraph
     shares: Floats
+    work: Work | None = None
 
     def seconds(self, whole: ArrayLike, backward: float) -> Floats:
         """Return what each node of computing takes each worker [s]; shape (nodes, P).
@@ -159,7 +163,7 @@ class PlannedStep:
             Share of the backward pass.
         """
         own = np.asarray(whole) * self.shares
-        return seconds_of(self.graph, (1 - backward) * own, backward * own)
+        return seconds_of(self.graph, (1 - backward) * own, backward * own, self.work)
 
 
 def options_of(sharding: str, *, pipeline: bool = False) -> dict[str, object]:
@@ -249,6 +253,10 @@ def planned(
     if isinstance(freed := chosen.get("reshard_after_forward"), list | tuple):
         for name in freed:
             named(name, "reshard_after_forward", ["root", *blocks])
+    if profile.work and (around.pipeline > 1 or around.tensor_parallel > 1 or around.experts is not None):
+        raise ValueError("units are not for tensor_parallel, pipeline and experts, whose parts go by entries")
+    if profile.work and "ready" in chosen:
+        raise ValueError("ready is not for a model of units, whose gradients become ready from the last to the first")
     parts = _stages(profile, around.pipeline)
     both = [layer for layer in parts[0] if layer.name in profile.tied]
     if around.pipeline == 1 or sharding not in _WITH_TIED:
@@ -261,7 +269,8 @@ def planned(
         entries = sum(layer.size for layer in layers if place or layer not in both)
         shares += [entries / profile.parameters / around.tensor_parallel] * (each * around.tensor_parallel)
     if len(stages) == 1:
-        return PlannedStep(stages[0], np.array(shares))
+        work = Work([layer.size for layer in profile.layers], profile.work) if profile.work else None
+        return PlannedStep(stages[0], np.array(shares), work)
     assert around.tokens is not None
     # Between stages goes what a worker has of a sequence.
     tokens = around.tokens // (around.tensor_parallel if around.sequence_parallel else 1)

@@ -21,6 +21,7 @@ from simnet.base.checks import named
 from simnet.collectives import registry
 from simnet.network import Network
 from simnet.parallel.graph import COMPUTE, CollectiveCall, Compute, StepGraph
+from simnet.parallel.listed import Work
 from simnet.parallel.placing import Placing, ScheduleOf
 from simnet.schedule import Schedule
 
@@ -322,13 +323,16 @@ class PlacedStep:
         return self._placing.nbytes()
 
 
-def seconds_of(graph: StepGraph, forward: ArrayLike, backward: ArrayLike) -> Floats:
+def seconds_of(graph: StepGraph, forward: ArrayLike, backward: ArrayLike, work: Work | None = None) -> Floats:
     """Return what each node of computing takes each worker [s], shape (nodes, P).
 
     Parameters
     ----------
     graph, forward, backward
         As of `time_step`.
+    work : Work, optional
+        What parts of a pass take of it; in proportion to their entries when omitted. The graph is then that of workers
+        which all do the same.
 
     Raises
     ------
@@ -346,9 +350,14 @@ def seconds_of(graph: StepGraph, forward: ArrayLike, backward: ArrayLike) -> Flo
         if isinstance(node.does, Compute):
             whole[node.does.phase, node.does.microbatch, node.workers] += node.does.elements
     found = np.zeros((len(graph.nodes), graph.workers))
+    passed: dict[object, int] = defaultdict(int)
     for number, node in enumerate(graph.nodes):
         if isinstance(node.does, Compute):
-            share = node.does.elements / whole[node.does.phase, node.does.microbatch, node.workers]
+            key = node.does.phase, node.does.microbatch, node.workers
+            share = node.does.elements / whole[key]
+            if work is not None:
+                share = work.share(passed[key], node.does.elements, backward=node.does.phase == "backward")
+                passed[key] += node.does.elements
             found[number] = share * passes[node.does.phase]
     return found
 

@@ -29,7 +29,7 @@ from simnet.scenario.loader import Findings
 from simnet.scenario.network import Stages
 from simnet.scenario.policies import labels_of
 from simnet.scenario.resolve import candidate
-from simnet.scenario.steps import build_steps
+from simnet.scenario.steps import build_steps, model_of
 from simnet.sparsifier_models.two_level import without_network
 from simnet.traces import GradientSource, live
 from simnet.traces.normals import loops_for
@@ -75,7 +75,8 @@ def build_job(
             source = _source(config, folder, int(given.iterations))
     steps = build_steps(config, folder, found)
     # Of what traces say, computing is so many times as long.
-    mean = 1.0 if given.shardings and given.model is None else given.compute.mean
+    traced = any(one.trace is not None for one in given.shardings.values())
+    mean = 1.0 if traced else given.compute.mean
     if mean is None:
         found.add(("job", "compute", "mean"), "is missing; only with job.model there is a default")
     if source is None or stages is None or device is None or mean is None or (given.shardings and steps is None):
@@ -450,7 +451,8 @@ def _live(given: schema.Train, config: schema.Config) -> GradientSource:
 def _source(config: schema.Config, folder: Path, steps: int) -> GradientSource:
     given = config.job
     if given.shardings:
-        return Unseen(config.workers, 1 if given.model is None else models.model(given.model).parameters)
+        traced = any(one.trace is not None for one in given.shardings.values())
+        return Unseen(config.workers, 1 if traced else model_of(given).parameters)
     if given.gradients.train is not None:
         return _live(given.gradients.train, config)
     if given.gradients.recorded is not None:

@@ -432,8 +432,15 @@ class Job(Part):
         for name, why in meaningless.items():
             if getattr(self, name) != fields[name].default:
                 raise ValueError(f"takes no {name} beside sharding: {why}")
-        if not traced and self.model is None:
-            raise ValueError("needs model beside sharding, whose tensors are shared")
+        units = [one.units for one in self.shardings.values()]
+        if any(one != units[0] for one in units):
+            raise ValueError("needs the same units in all ways of sharding")
+        if units[0] is not None and (self.model is not None or self.parameters is not None):
+            raise ValueError("takes no model and no parameters beside units of sharding, which are the model")
+        if not traced and self.model is None and units[0] is None:
+            raise ValueError("needs model beside sharding, whose tensors are shared, or units in it")
+        if units[0] is not None and next(iter(self.shardings.values())).in_seconds and self.compute.mean is not None:
+            raise ValueError("takes no compute.mean beside units that say their seconds; flops go with it")
         if traced and self.compute.mean is not None:
             raise ValueError("takes no compute.mean beside a trace, which says for how long ranks compute")
         return self

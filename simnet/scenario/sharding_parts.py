@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, Self
+from typing import Annotated, Any, Self
 
 from pydantic import ConfigDict, Field, model_validator
 
-from simnet.base.quantities import Share
+from simnet.base.quantities import Seconds, Share
+from simnet.parallel import ListedUnit
 from simnet.scenario.fields import File
 from simnet.scenario.parts import Part
 
@@ -28,6 +29,24 @@ MEANINGLESS: Mapping[str, str] = {
 """Fields of a job that mean nothing beside sharding, and why."""
 
 
+class ModelUnit(Part):
+    """A unit of a model, or several that are alike and follow each other."""
+
+    name: Annotated[str, Field(pattern=r"^[A-Za-z][A-Za-z0-9-]{0,39}$")]
+    parameters: Annotated[int, Field(ge=1, le=10**13)]
+    seconds: Seconds | None = Field(default=None, description="of both passes of a microbatch")
+    flops: Annotated[float, Field(ge=0, le=1e24)] | None = Field(
+        default=None, description="operations of both passes, in place of seconds; compute.mean is then that of all"
+    )
+    times: Annotated[int, Field(ge=1, le=10_000)] = Field(default=1, description="how many follow each other")
+
+    @model_validator(mode="after")
+    def _one_measure(self) -> Self:
+        if (self.seconds is None) == (self.flops is None):
+            raise ValueError("needs either seconds or flops")
+        return self
+
+
 class Sharding(Part):
     """How a model is shared between workers, and options of that, as `simnet step --option` takes them."""
 
@@ -38,6 +57,9 @@ class Sharding(Part):
 
     way: str | None = Field(default=None, alias="as", description="ddp, fsdp2, hsdp, zero1, zero2 or zero3")
     trace: File | None = Field(default=None, description="a folder of Chakra traces of all ranks, in place of a model")
+    units: Annotated[list[ModelUnit], Field(min_length=1, max_length=10_000)] | None = Field(
+        default=None, description="the model as a list of units in the order of the forward pass, in place of job.model"
+    )
     algorithms: dict[str, str] = Field(default={}, description="by which algorithm operations go; default: rings")
     slowdown: float | None = Field(
         default=None,
@@ -53,12 +75,31 @@ class Sharding(Part):
         """What is given beside these fields."""
         return self.__pydantic_extra__
 
+    @property
+    def told(self) -> list[ListedUnit]:
+        """The units of the model, as they are told."""
+        return [
+            ListedUnit(one.name, one.parameters, (one.flops if one.seconds is None else one.seconds) or 0.0, one.times)
+            for one in self.units or ()
+        ]
+
+    @property
+    def in_seconds(self) -> bool:
+        """Whether the units say how long they take."""
+        return self.units is not None and self.units[0].seconds is not None
+
+    @model_validator(mode="after")
+    def _alike(self) -> Self:
+        if self.units and len({one.seconds is None for one in self.units}) > 1:
+            raise ValueError("needs seconds of all units, or flops of all")
+        return self
+
     @model_validator(mode="after")
     def _model_or_trace(self) -> Self:
         if (self.way is None) == (self.trace is None):
             raise ValueError("needs either as, such as {as: fsdp2}, or trace")
-        if self.trace is not None and (self.options or self.backward is not None):
-            first = next(iter(self.options), "backward")
+        if self.trace is not None and (self.options or self.backward is not None or self.units):
+            first = next(iter(self.options), "units" if self.units else "backward")
             raise ValueError(f"takes no {first} beside trace, which says what is computed and called")
         return self
 

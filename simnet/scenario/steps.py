@@ -4,12 +4,30 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from simnet.costs.models import model
+from simnet.costs.models import ModelProfile, model
 from simnet.interchange.kinds import trace_prefix
-from simnet.parallel import ModelSteps, TraceSteps, TrainingSteps, traced
+from simnet.parallel import ModelSteps, TraceSteps, TrainingSteps, listed, traced
 from simnet.scenario import schema
 from simnet.scenario.loader import Findings
 from simnet.scenario.sharding_parts import Sharding
+
+
+def model_of(job: schema.Job) -> ModelProfile:
+    """Return the model that the steps of a job share between workers: a known one, or one of units.
+
+    Parameters
+    ----------
+    job : Job
+        A job of sharded steps, not of traces.
+
+    Raises
+    ------
+    ValueError
+        If there is no such model, or its units take no time.
+    """
+    if job.model is not None:
+        return model(job.model)
+    return listed(next(iter(job.shardings.values())).told)
 
 
 def build_steps(config: schema.Config, folder: Path, found: Findings) -> dict[str, TrainingSteps] | None:
@@ -40,9 +58,8 @@ def _steps(config: schema.Config, given: Sharding, folder: Path) -> TrainingStep
             )
         return TraceSteps(step, given.algorithms, given.slowdown or 1.0)
     assert given.way is not None
-    assert config.job.model is not None
     return ModelSteps(
-        model(config.job.model),
+        model_of(config.job),
         given.way,
         config.workers,
         given.options,

@@ -1,0 +1,185 @@
+"""Models told as lists of units: what each part of a pass takes, in steps and in jobs, and what is refused."""
+
+from __future__ import annotations
+
+import json
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from simnet.base.errors import InputError
+from simnet.costs.models import Layer, ModelProfile, model
+from simnet.network import Network
+from simnet.parallel import Compute, ListedUnit, ModelSteps, PlannedStep, listed, planned
+from simnet.parallel.listed import Work
+from simnet.parallel.timing import PlacedStep
+from simnet.scenario import load
+from simnet.scenario.runner import results_of
+from simnet.topologies import star
+
+# Entries and seconds that do not go together: 1 + 3 x 2 + 5 = 12 s.
+UNITS = (ListedUnit("embedding", 4_000, 1.0), ListedUnit("block", 1_000, 2.0, times=3), ListedUnit("head", 2_000, 5.0))
+TAKES = {"embedding.0": 1.0, "block.0": 2.0, "block.1": 2.0, "block.2": 2.0, "head.0": 5.0}
+
+
+def computed(step: PlannedStep, phase: str) -> list[tuple[str, float]]:
+    """What each part of a pass takes the first worker, of 12 s of which a third is forward."""
+    seconds = step.seconds(12.0, 2 / 3)
+    return [
+        (node.does.unit, float(seconds[number, 0]))
+        for number, node in enumerate(step.graph.nodes)
+        if isinstance(node.does, Compute) and node.does.phase == phase
+    ]
+
+
+@pytest.mark.parametrize("way", ["fsdp2", "zero3"])
+def test_units_take_what_is_said_of_them_forward_and_twice_that_backward(way: str) -> None:
+    step = planned(listed(UNITS), way, 4, {})
+    assert dict(computed(step, "forward")) == pytest.approx({name: one / 3 for name, one in TAKES.items()})
+    assert dict(computed(step, "backward")) == pytest.approx({name: 2 * one / 3 for name, one in TAKES.items()})
+    assert [name for name, _ in computed(step, "forward")] == list(TAKES)
+    assert {call.unit for call in step.graph.calls if call.operation == "all_gather"} <= {*TAKES, "model"}
+
+
+def test_buckets_take_what_their_units_take_from_the_last_on() -> None:
+    # A bucket closes at 15,728 bytes: behind the head and two blocks, 16,000; then a block and the embedding.
+    step = planned(listed(UNITS), "ddp", 2, {"bucket_cap_mb": 0.015})
+    sizes = [call.in_elements for call in step.graph.calls]
+    assert sizes == [4_000, 5_000]
+    # 5 + 2 x 2 s, and 2 + 1 s; backward two thirds of it.
+    assert [one for _, one in computed(step, "backward")] == pytest.approx([6.0, 2.0])
+    assert [one for _, one in computed(step, "forward")] == pytest.approx([4.0])
+
+
+@pytest.mark.parametrize("way", ["ddp", "fsdp2", "zero1", "zero2", "zero3"])
+def test_units_that_take_as_long_as_they_are_large_take_what_a_known_model_takes(way: str) -> None:
+    layers = tuple(Layer(f"h.{number}.weight", (size,)) for number, size in enumerate((3000, 500, 1500, 4000)))
+    known = ModelProfile("known", layers, model("gpt2").times, "made up")
+    units = [ListedUnit(f"h{number}", layer.size, 7.0 * layer.size) for number, layer in enumerate(layers)]
+    asked: dict[str, object] = {"microbatches": 2}
+    found, expected = (planned(one, way, 3, asked).seconds(1.0, 0.6) for one in (listed(units), known))
+    assert found == pytest.approx(expected, rel=1e-12)
+
+
+@given(st.lists(st.tuples(st.integers(1, 9), st.floats(0, 9)), min_size=1, max_size=6), st.data())
+def test_parts_of_a_pass_add_up_to_it_in_both_directions(units: list[tuple[int, float]], data: st.DataObject) -> None:
+    sizes, takes = zip(*((size, one + 0.1) for size, one in units), strict=True)
+    work, size = Work(sizes, takes), sum(sizes)
+    cuts = sorted({0, size, *data.draw(st.lists(st.integers(0, size), max_size=4))})
+    shares = [[work.share(a, b - a, backward=backward) for a, b in pairwise(cuts)] for backward in (False, True)]
+    assert np.sum(shares, axis=1) == pytest.approx([1.0, 1.0])
+    # What is last forward is first backward.
+    last = work.share(size - sizes[-1], sizes[-1], backward=False)
+    assert work.share(0, sizes[-1], backward=True) == pytest.approx(last)
+    assert last == pytest.approx(takes[-1] / sum(takes))
+
+
+def test_a_unit_without_entries_of_others_is_gathered_in_one_call_of_its_size() -> None:
+    step = planned(listed(UNITS), "fsdp2", 4, {})
+    gathered = {call.unit: call.out_elements for call in step.graph.calls if call.operation == "all_gather"}
+    assert gathered == {"embedding.0": 4_000, "block.0": 1_000, "block.1": 1_000, "block.2": 1_000, "head.0": 2_000}
+
+
+@pytest.mark.parametrize(
+    ("units", "says"),
+    [
+        ([], "at least one unit"),
+        ([("a.1", 10, 1.0)], "must be up to 40 letters, digits or -, got 'a.1'"),
+        ([("a", 10, 1.0), ("a", 10, 1.0)], "there are two units 'a'; times says"),
+        ([("a", 0, 1.0)], "parameters of unit 'a' must be"),
+        ([("a", 10, 1.0, 0)], "times of unit 'a' must be"),
+        ([("a", 10, -1.0)], "what unit 'a' takes must be >= 0, got -1"),
+        ([("a", 10, float("nan"))], "what unit 'a' takes must be >= 0, got nan"),
+        ([("a", 10, 0.0)], "no unit takes any time"),
+    ],
+)
+def test_what_is_no_unit_is_refused(units: list[Any], says: str) -> None:
+    with pytest.raises(ValueError, match=says):
+        listed([ListedUnit(*one) for one in units])
+
+
+@pytest.mark.parametrize(
+    "asked",
+    [
+        {"tensor_parallel": 2, "tokens": 8, "width": 4},
+        {"pipeline": 2, "tokens": 8, "width": 4},
+        {"experts": 2, "tokens": 8, "width": 4},
+    ],
+)
+def test_units_are_not_divided(asked: dict[str, object]) -> None:
+    with pytest.raises(ValueError, match="units are not for tensor_parallel, pipeline and experts"):
+        planned(listed(UNITS), "ddp", 4, asked)
+
+
+def scenario(folder: Path, sharding: dict[str, object], **job: object) -> Path:
+    path = folder / "units.yaml"
+    topology = {"star": {"latency": "20 us", "bandwidth": "10 GB/s"}}
+    given = {"workers": 4, "network": {"topology": topology}, "job": {"iterations": 2, "sharding": sharding, **job}}
+    path.write_text(json.dumps(given))
+    return path
+
+
+def units(measure: str, unit: str = "") -> list[dict[str, object]]:
+    return [
+        {"name": one.name, "parameters": one.parameters, measure: f"{one.work:g}{unit}", "times": one.times}
+        if unit
+        else {"name": one.name, "parameters": one.parameters, measure: one.work, "times": one.times}
+        for one in UNITS
+    ]
+
+
+@pytest.mark.parametrize("measure", ["seconds", "flops"])
+def test_a_job_of_units_takes_what_their_steps_take(tmp_path: Path, measure: str) -> None:
+    seconds = measure == "seconds"
+    told = units(measure, " ms" if seconds else "")
+    job = {} if seconds else {"compute": {"mean": "12 ms"}}
+    run = load(scenario(tmp_path, {"as": "fsdp2", "units": told}, **job)).build()
+    (result,) = results_of(run).values()
+    steps = ModelSteps(listed(UNITS), "fsdp2", 4, {})
+    placed = PlacedStep(steps.graph(1), Network(star(4, latency=20e-6, bandwidth=1e10)))
+    expected = placed.time(steps.seconds(1, np.full(4, 12e-3))).duration
+    assert result.iterations["iteration_s"].to_numpy() == pytest.approx(expected, rel=1e-9)
+    assert result.iterations["compute_s"].to_numpy() == pytest.approx(12e-3, rel=1e-9)
+    assert run.job.source.true_parameters == 9_000
+
+
+@pytest.mark.parametrize(
+    ("sharding", "job", "says"),
+    [
+        (
+            {"as": "fsdp2", "units": units("seconds", " ms")},
+            {"model": "gpt2"},
+            "takes no model and no parameters beside",
+        ),
+        (
+            {"as": "fsdp2", "units": units("seconds", " ms")},
+            {"compute": {"mean": "1 s"}},
+            "takes no compute.mean beside",
+        ),
+        ({"as": "fsdp2", "units": units("flops")}, {}, "is missing; only with job.model there is a default"),
+        ({"as": "fsdp2", "units": [{"name": "a", "parameters": 3}]}, {}, "needs either seconds or flops"),
+        (
+            {"as": "fsdp2", "units": [*units("flops"), {"name": "a", "parameters": 3, "seconds": "1 s"}]},
+            {},
+            "needs seconds of all units, or flops of all",
+        ),
+        ({"as": "fsdp2", "units": [{"name": "a.1", "parameters": 3, "seconds": "1 s"}]}, {}, "units[0].name"),
+        ({"as": "ddp"}, {}, "needs model beside sharding, whose tensors are shared, or units in it"),
+        (
+            {"A": {"as": "ddp", "units": units("seconds", " ms")}, "B": {"as": "fsdp2"}},
+            {},
+            "needs the same units in all ways of sharding",
+        ),
+    ],
+)
+def test_what_does_not_go_with_units_is_refused_in_words(
+    tmp_path: Path, sharding: dict[str, object], job: dict[str, object], says: str
+) -> None:
+    with pytest.raises(InputError) as error:
+        load(scenario(tmp_path, sharding, **job)).build()
+    assert says in str(error.value)
