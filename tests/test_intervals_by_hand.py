@@ -61,10 +61,10 @@ class TestQuantiles:
 
 class TestBins:
     def test_of_twenty_errors_have_widths_of_their_own_and_others_those_of_all(self):
-        # Of 63 in all the largest are 1; a bin of 19 of them tells nothing else, and neither does one of none.
-        few, enough = held(0.7, 19, size=MIB), held(1.0, 20, size=64 * KIB)
-        found = half_widths([few, enough, held(0.5, 24, size=1.0)], 0.9)
-        assert [above for _, above in found] == pytest.approx([0.5, 1, 1, 1])
+        # Of 93 in all the largest are 1.5, which is what a bin of 19 of them has.
+        few, enough = held(0.7, 19, size=MIB), held(0.8, 20, size=64 * KIB)
+        found = half_widths([few, enough, held(0.5, 24, size=1.0), held(1.5, 30, size=64 * MIB)], 0.9)
+        assert [above for _, above in found] == pytest.approx([0.5, 0.8, 1.5, 1.5])
         assert [below for below, _ in found] == [0, 0, 0, 0]
         assert [below for below, _ in half_widths([held(-1.0)], 0.9)] == pytest.approx([1] * 4)
         assert half_widths([], 0.9) == [THREE] * 4
