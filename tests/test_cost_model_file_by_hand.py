@@ -1,6 +1,7 @@
 """Fabric files by hand: which values a field may have, what stands for those that are left out, how one is written."""
 
 import copy
+import math
 
 import numpy as np
 import pydantic
@@ -128,6 +129,20 @@ def test_what_a_field_may_be_and_what_it_may_not(path, good, bad):
     for value in bad:
         with pytest.raises(pydantic.ValidationError):
             CostModelFile.model_validate(put(made, path, value))
+
+
+@pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf])
+@pytest.mark.parametrize(
+    "path",
+    [(*CURVE, "smallest"), (*FIRST, 1), (*MODEL, "weight"), ("intervals", "ranks", "below", 0), ("coverage",),
+     ("jitter", "sigma"), ("jitter", "median"), ("scores", "line"), ("network", "star", "latency"),
+     ("steps", "cards", 0, "number")],
+)  # fmt: skip
+def test_numbers_are_finite(path, value):
+    made = fields(steps=MPI) | {"jitter": JITTER, "network": {"star": {"latency": 1e-5}}, "scores": {"line": 0.1}}
+    CostModelFile.model_validate(made)
+    with pytest.raises(pydantic.ValidationError):
+        CostModelFile.model_validate(put(made, path, value))
 
 
 def test_points_are_ten_thousand_at_most_and_ascend():

@@ -36,10 +36,10 @@ MAX_BYTES = 2 * 2**20
 """The largest fabric file that is read."""
 
 # Wider than any machine, and narrow enough that no product of some of them overflows.
-_Positive = Annotated[float, Field(ge=1e-30, le=1e30, allow_inf_nan=False)]
-_NotNegative = Annotated[float, Field(ge=0, le=1e30, allow_inf_nan=False)]
-_Log = Annotated[float, Field(ge=-50, le=50, allow_inf_nan=False)]
-_Width = Annotated[float, Field(ge=0, le=50, allow_inf_nan=False)]
+_Positive = Annotated[float, Field(ge=1e-30, le=1e30)]
+_NotNegative = Annotated[float, Field(ge=0, le=1e30)]
+_Log = Annotated[float, Field(ge=-50, le=50)]
+_Width = Annotated[float, Field(ge=0, le=50)]
 _Name = Annotated[str, Field(max_length=200)]
 
 
@@ -48,7 +48,7 @@ _Counted: TypeAlias = Literal["through the schedule", "as NCCL does", "as NCCL d
 
 
 class _Part(pydantic.BaseModel):
-    model_config = ConfigDict(extra="forbid", frozen=True)
+    model_config = ConfigDict(extra="forbid")
 
 
 class ModelEntry(_Part):
@@ -149,7 +149,7 @@ class JitterEntry(_Part):
     """The extra latency of each message, log-normal, and what it was fitted to."""
 
     median: _Positive
-    sigma: Annotated[float, Field(ge=0, le=10, allow_inf_nan=False)]
+    sigma: Annotated[float, Field(ge=0, le=10)]
     settings: Annotated[int, Field(ge=1)]
     repetitions: Annotated[int, Field(ge=1)]
 
