@@ -80,7 +80,7 @@ def terms(setting: Setting, by_tree: float = np.inf, cards: float = np.inf) -> F
     if ranks < 2:
         return np.array([1.0, 0.0, 0.0, 0.0, 0.0])
     name = setting.collective if setting.collective in ("all_reduce", "alltoall", "sendrecv", "broadcast") else ""
-    way = like_nccl(name, "ring", ranks, nodes, cards=cards)[0]
+    (way,) = like_nccl(name, "ring", ranks, nodes, cards=cards)
     crossing = ranks - ranks / nodes if name == "alltoall" else min(nodes, ranks - 1) * (nodes > 1)
     tree = np.log2(nodes) + _INSIDE * np.log2(ranks / nodes)
     outer = min(way.outer_bytes, by_tree / min(ranks / nodes, cards)) if nodes == 2 else way.outer_bytes
@@ -133,7 +133,7 @@ def over_ranks(
     """
     ratios = [(one.ranks / asked.ranks if chunked else 1.0) for one in settings]
     known = np.array([shape.at(sizes * ratio) for shape, ratio in zip(shapes, ratios, strict=True)])
-    large = np.array([float(shape.at([_LARGE * ratio])[0]) for shape, ratio in zip(shapes, ratios, strict=True)])
+    large = np.array([shape.at(_LARGE * ratio).item() for shape, ratio in zip(shapes, ratios, strict=True)])
     trees = nccl and asked.collective == "all_reduce" and not asked.algorithm.casefold().startswith("ring")
     by_tree = _sent_by_tree(settings, large) if trees else np.inf
     counted = np.array([terms(one, by_tree, cards) for one in settings])
