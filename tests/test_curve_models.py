@@ -40,6 +40,8 @@ def test_beyond_its_points_a_model_falls_nowhere_and_grows_with_the_square_at_mo
     assert falling.at([0.25, 1.0, 2**0.5, 4.0, 64.0]) == pytest.approx([8, 8, 4 * 2**0.5, 2, 2])
     steep = CurveModel(points=((1.0, 1.0), (2.0, 8.0), (4.0, 64.0)))
     assert steep.at([0.5, 2**0.5, 3.0, 8.0]) == pytest.approx([0.25, 8**0.5, 27, 256])
+    later = CurveModel(points=((4.0, 8.0), (16.0, 16.0), (64.0, 64.0)))
+    assert later.at([1.0, 4.0, 8.0, 32.0, 256.0]) == pytest.approx([4, 8, 8 * 2**0.5, 32, 256])
     bent = CurveModel(points=((1.0, 1.0), (2.0, 2.0), (4.0, 16.0)))
     assert bent.at([0.25, 0.5, 2**1.5, 8.0, 16.0]) == pytest.approx([0.25, 0.5, 2 * 8**0.5, 64, 256])
     assert CurveModel(points=((5.0, 3.0),)).at([1.0, 5.0, 1e9]).tolist() == [3, 3, 3]
@@ -220,7 +222,7 @@ class TestStretches:
 def test_one_line_follows_another_where_they_cross_within_a_gap_and_else_at_the_end_that_leaves_it_the_faster():
     just_above = pytest.approx(4, rel=2e-9)
     for before, after, wanted in (
-        ((0.0, 1.0), (8.0, 0.0), 8), ((8.0, 0.0), (0.0, 1.0), 8),
+        ((0.0, 1.0), (8.5, 0.0), 8.5), ((8.5, 0.0), (0.0, 1.0), 8.5),
         # They cross at one of the ends, from where on the second, or until where the first, is the slower one.
         ((0.0, 1.0), (4.0, 0.0), just_above), ((4.0, 0.0), (0.0, 1.0), 16),
         ((16.0, 0.0), (0.0, 1.0), just_above), ((0.0, 1.0), (16.0, 0.0), 16),
