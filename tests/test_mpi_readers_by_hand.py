@@ -62,6 +62,8 @@ class TestOsu:
             ("Bandwidth Test", "", "p2p_bw", 2, "", 1), ("Bi-Directional Bandwidth Test", "", "p2p_bibw", 2, "", 1),
             ("Multiple Bandwidth / Message Rate Test", "# [ pairs: 3 ] [ window size: 64 ]", "p2p_bw", 6, "3 pairs", 3),
             ("Multiple Bandwidth / Message Rate Test", "# Pairs: 1", "p2p_bw", 2, "", 1),
+            ("Multiple Bandwidth / Message Rate Test", "# Pairs: 2", "p2p_bw", 4, "2 pairs", 2),
+            ("Multiple Bandwidth / Message Rate Test", "# Pairs: 99999999", "p2p_bw", None, "several pairs", 1),
             ("Multiple Bandwidth / Message Rate Test", "", "p2p_bw", None, "several pairs", 1),
         ],
     )  # fmt: skip
@@ -177,8 +179,8 @@ class TestOsu:
             assert known(row, "ranks", "nodes") == (ranks, nodes)
 
     def test_rates_above_0_are_times_of_each_pair(self):
-        row = osu._row({"Size": "1000", "MB/s": "600.0"}, "p2p_bw", 3)
-        assert (row["nbytes"], row["algbw"], row["seconds"]) == pytest.approx((1000, 2e8, 5e-6))
+        row = osu._row({"Size": "1000", "MB/s": "500.0"}, "p2p_bw", 3)
+        assert (row["nbytes"], row["algbw"], row["seconds"]) == pytest.approx((1000, 5e8 / 3, 6e-6), rel=1e-12)
         assert osu._row({"Size": "1000", "MB/s": "0.0"}, "p2p_bw", 1) is None
         # A millionth of a megabyte a second is a byte.
         assert osu._row({"Size": "1000", "MB/s": "0.000001"}, "p2p_bw", 1)["seconds"] == pytest.approx(1000)
@@ -260,7 +262,8 @@ class TestImb:
     def test_lines_that_say_nothing_end_no_table(self, tmp_path):
         lines = (
             "noise 1 2", "# Benchmarking Odd", self.RANKS, self.COLUMNS, "8 1000 3.0 5.0 4.0", "# Benchmarking Alsoodd",
-            self.TITLE, "# a remark", self.RANKS, "", self.COLUMNS, "words", "8 1000 3.0 5.0 4.0", "", "16 1000 3.0",
+            self.TITLE, "# a remark", self.RANKS, "7 words", self.COLUMNS, "words",
+            "8 1000 3.0 5.0 4.0", "", "16 1000 3.0",
             "32 1000 3.0 5.0 x", "64 1000 3.0 5.0 4.5", "# Benchmarking Barrier",
             "#repetitions t_min[usec] t_avg[usec]", "1000 3.0 4.0",
         )  # fmt: skip
@@ -329,6 +332,9 @@ class TestImb:
                              ("9.4895", True), ("9.4790", False), ("9.5845", True), ("9.5950", False)):  # fmt: skip
             assert (said(**{"Mbytes/sec": rate}) is None) is agrees, rate
         assert said(**{"Mbytes/sec": "20"}) == "throughput is 20 MB/s, but 1000 bytes in 0.0001 s are 10"
+        # 8 bytes in 100 s
+        slow = {"#bytes": "8", "t_max[usec]": "100000000"}
+        assert [said(**slow | {"Mbytes/sec": one}) is None for one in ("8.0e-8", "1.0e-8")] == [True, False]
         # 30,000 messages a second are three in the time, which all pairs send.
         assert said(**{"Mbytes/sec": "30", "Msg/sec": "30000"}) is None
         assert said(**{"Mbytes/sec": "10", "Msg/sec": "1"}) is None
@@ -432,6 +438,7 @@ class TestPerftest:
             ("Gb", 1000, "7.99600", "1.000", True), ("Gb", 1000, "7.99589", "1.000", False),
             ("MB", 2**20, "1000000", "1.000", True), ("MiB", 2**20, "1000000", "1.000", True),
             ("MB", 2**20, "1048576", "1.000", False), ("Gb", 0, "8.0", "1.000", True), ("Gb", 1000, "9.0", "x", True),
+            ("Gb", 1000, "0.5", "x", True),
         ],
     )  # fmt: skip
     def test_rates_are_those_of_their_messages(self, unit, size, rate, messages_sent, agrees):
@@ -442,7 +449,9 @@ class TestPerftest:
             assert row == f"{float(rate):g} is not 1 million messages of {size} bytes a second"
             return
         rate_of = float(rate) * {"Gb": 1.25e8, "MB": 2.0**20, "MiB": 2.0**20}[unit]
-        assert (row["algbw"], row["seconds"], row["nbytes"]) == pytest.approx((rate_of, size / rate_of, size))
+        assert (row["algbw"], row["seconds"], row["nbytes"]) == pytest.approx(
+            (rate_of, size / rate_of, size), rel=1e-12
+        )
         assert (row["collective"], row["iterations"]) == ("p2p_bw", 7)
 
     def test_peaks_are_no_rates_and_times_may_stand_beside(self):

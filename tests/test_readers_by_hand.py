@@ -65,6 +65,7 @@ class TestShaped:
         (row,) = shaped(tmp_path, **dict.fromkeys(named, "3")).to_dict("records")
         assert {column: row[column] for column, _ in named.values()} == dict(named.values())
         assert "density" not in shaped(tmp_path)
+        assert str(shaped(tmp_path, params="")["parameters"].dtype) == "float64"
 
     def test_whole_numbers_may_end_in_a_point_and_have_limits(self, tmp_path):
         (row,) = shaped(tmp_path, N="3.0", size_bytes="9.0", rep="2.0").to_dict("records")

@@ -148,7 +148,8 @@ class TestInspector:
             of = OF | {"coll_algobw_gbs": rate}
             found = self.read(tmp_path, {"header": HEADER, "coll_perf": of}, {"header": HEADER, "coll_perf": OF})
             assert len(found.rows) == 1 + kept, rate
-        assert inspector._rate({"coll_algobw_gbs": 0.5}, "coll", "algobw") == pytest.approx((5e8, 500.0))
+        rates = [inspector._rate({"coll_algobw_gbs": one}, "coll", "algobw") for one in (0.5, 999_999_999.5, 1e9, 0.0)]
+        assert rates == [(5e8, 500.0), (999_999_999.5e9, 500.0), None, None]
         # A time of one microsecond may have been any that is shorter than two.
         of = OF | {"coll_exec_time_us": 1, "coll_algobw_gbs": 900.0}
         assert len(self.read(tmp_path, {"header": HEADER, "coll_perf": of}).rows) == 1
@@ -225,15 +226,16 @@ class TestChakra:
     def test_rows(self, tmp_path, monkeypatch):
         nodes = [
             Collective(2, "a", "", 8, 1.0, ""), Collective(3, "", "ODD", 8, 1.0, ""),
-            Collective(4, "", "ALL_REDUCE", -8, 1.0, ""), Collective(5, "", "ALL_GATHER", 8, 250.0, "dp"),
+            Collective(4, "", "ALL_REDUCE", -1, 1.0, ""), Collective(5, "", "ALL_GATHER", 8, 250.0, "dp"),
             Collective(6, "", "REDUCE_SCATTER", 2**62 + 1, 1.0, ""), Collective(7, "", "BARRIER", 0, 1.0, ""),
         ]  # fmt: skip
         monkeypatch.setattr(chakra, "read_collectives", lambda path: iter(nodes))
         for name, rank in (("a.12.et", 12), ("a.3.et.gz", 3), ("a.et", None), ("12.et.txt", None)):
             measured = chakra.read_chakra_collectives(tmp_path / name)
+            assert [str(measured.rows[one].dtype) for one in ("sequence", "rank")] == ["float64"] * 2
             assert [one.message for one in measured.problems] == [
                 "node 2: 'a' is no collective that is read", "node 3: 'ODD' is no collective that is read",
-                "node 4: its size is -8 bytes", WAITING,
+                "node 4: its size is -1 bytes", WAITING,
             ]  # fmt: skip
             names = ("collective", "nbytes", "size_convention", "seconds", "group", "rank", "statistic", "tool")
             found = [known(row, *names) for row in measured.rows.to_dict("records")]
@@ -246,11 +248,12 @@ class TestChakra:
     @pytest.mark.parametrize(
         ("head", "is_one"),
         [
-            (b"\x07\n\x051.0.0", True), (b"\x07\n\x061.0.0", False), (b"\x08\n\x051.0.0\x12", True),
+            (b"\x07\n\x051.0.0", True), (b"\x07\n\x061.0.0", False), (b"\x09\n\x051.0.0\x12\x00", True),
             (b"\x08\n\x051.0.0\x13", False), (b"\x06\n\x051.0.0\x12", False), (b"\x08\n\x0610.0.0", True),
             (b"\x10\n\x0e1234.1234.1234", True), (b"\x10\n\x0f1234.1234.12345", False), (b"\x07\n\x041.0.", False),
             # 0x87 0x00 is 7, 0x88 0x01 is 8 + 128: seven bits of each byte, the least first.
-            (b"\x87\x00\n\x051.0.0", True), (b"\x88\x01\n\x051.0.0\x12", True), (b"\x88\x01\n\x051.0.0", False),
+            (b"\x80\x01\n\x051.0.0\x12", True), (b"\x87\x00\n\x051.0.0", True), (b"\x88\x01\n\x051.0.0\x12", True),
+            (b"\x88\x01\n\x051.0.0", False),
             (b"\x87\x80\x80\x80\x00\n\x051.0.0", True), (b"\x87\x80\x80\x80\x80\x00\n\x051.0.0", False), (b"", False),
         ],
     )  # fmt: skip
@@ -305,8 +308,8 @@ class TestObjects:
             ('"x" {"a": []}', [(1, {"a": []})]),
         ):  # fmt: skip
             assert list(json_values.objects(text, "a.json")) == found
-        text = '{"x": [\n\n{"a": 1}\n]}'
-        assert list(json_values.objects(text, "a.json", text.index("[") + 1)) == [(3, {"a": 1})]
+        text = '\n{"x": [\n\n{"a": 1}\n]}'
+        assert list(json_values.objects(text, "a.json", text.index("[") + 1)) == [(4, {"a": 1})]
 
     def test_whole_numbers_of_twenty_digits_are_whole(self):
         ((_, found),) = json_values.objects(f'{{"a": {"1" * 20}, "b": {"1" * 21}, "c": 1.5}}', "a.json")
@@ -342,6 +345,7 @@ class TestLines:
         for content in (b"x" * 65_537, gzip.compress(b"x" * 65_537)):
             path.write_bytes(content)
             assert lines.read_head(path) == b"x" * 65_536
+            assert lines.read_lines(path) == [lines.read_trace(path)] == ["x" * 65_537]
         path.write_bytes(gzip.compress(b"x" * 10_000)[:-9])
         assert lines.read_head(path) == b""
         assert lines.read_head(tmp_path) == b""

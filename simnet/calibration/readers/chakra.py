@@ -36,7 +36,7 @@ def is_chakra(head: bytes) -> bool:
     if begins is None:
         return False
     said = sum((byte & 0x7F) << 7 * place for place, byte in enumerate(begins[1]))
-    start, length = begins.end(), begins[2][0]
+    start, length = begins.end(), ord(begins[2])
     version = re.fullmatch(rb"\d{1,4}\.\d{1,4}\.\d{1,4}", head[start : start + length])
     # The metadata ends with the version, or goes on with an attribute.
     return version is not None and (

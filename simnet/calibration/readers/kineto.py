@@ -116,7 +116,7 @@ def _row(args: Mapping[str, Any]) -> Row | str:
 def _group(args: Mapping[str, Any]) -> str:
     """Return a name of a group of ranks: its own, its description, and a number that its ranks give."""
     ranks = str(args.get("Process Group Ranks", ""))
-    numbers = ",".join(re.findall(r"\d+", ranks[: 2**20]))
+    numbers = ",".join(re.findall(r"\d+", ranks))
     name = " ".join(filter(None, (short(args.get("Process Group Name")), short(args.get("Process Group Description")))))
     return f"{name[:80]} {zlib.crc32(numbers.encode()):08x}" if numbers else name[:80]
 

@@ -55,7 +55,7 @@ _FULL = ("Size", "Avg Latency(us)", "Min Latency(us)", "Max Latency(us)", "Itera
 _OVERLAP = ("Size", "Overall(us)", "Compute(us)", "Pure Comm.(us)", "Overlap(%)")
 _PAIRS = re.compile(r"#\s*\[ pairs: (\d{1,8}) \]|#\s*Pairs:\s*(\d{1,8})")
 _TYPE = re.compile(r"#\s*Datatype:\s*MPI_(\w{1,20})")
-_LAUNCH = re.compile(r"\b(?:mpirun|mpiexec\S*|srun|aprun|jsrun|prun|flux run)\b(.*)")
+_LAUNCH = re.compile(r"\b(?:mpirun|mpiexec\S*|srun|aprun|jsrun|prun|flux run)\b.*")
 _RANKS = re.compile(r"(?:\s|^)(?:-np|-n|--n|--np|--ntasks|-nranks)(?:\s*|=)(\d{1,8})\b")
 _NODES = re.compile(r"(?:\s|^)(?:-N\s*|--nodes[= ])(\d{1,8})\b")
 _EACH = re.compile(r"(?:\s|^)--ntasks-per-node[= ](\d{1,8})\b")
@@ -178,7 +178,7 @@ def _unnamed(words: Sequence[str], name: str, variant: str) -> Sequence[str]:
 
 def _started(launch: re.Match[str]) -> dict[str, object]:
     """Return ranks and nodes that a command of a launcher names; nodes only where -N are nodes."""
-    options = launch[1].partition("osu_")[0]
+    options = launch[0].partition("osu_")[0]
     said: dict[str, object] = {}
     ranks, each = _RANKS.search(options), _EACH.search(options)
     nodes = _NODES.search(options) if launch[0].startswith(("srun", "flux")) else None

@@ -47,7 +47,7 @@ def read_rccl_records(path: Path, out: Collector) -> None:
             out.report(line, f"{short(one['name'])[:40]!r} of {one['size']!s:.20} bytes is nothing that is read")
             continue
         processes, each = (positive(one.get(key)) for key in ("ranks", "gpusPerRank"))
-        ranks = None if not processes else processes * max(each or 1, 1)
+        ranks = None if not processes else processes * (each or 1)
         wrong = printed(str(one.get("wrong", "")))
         row = {
             "collective": name,
