@@ -12,13 +12,14 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 import numpy as np
-import simpy
 from numpy.typing import NDArray
 
 from simnet.base.arrays import Floats
 from simnet.parallel.graph import CollectiveCall
 
 if TYPE_CHECKING:
+    import simpy
+
     from simnet.parallel.placing import Placing
 
 Workers = NDArray[np.intp]
@@ -97,7 +98,10 @@ class EventRun:
 
     def __init__(self, step: Placing, seconds: Floats, start: float, name: tuple[str | int, ...]) -> None:
         self._step, self._seconds, self._start, self._name = step, seconds, start, name
-        self._env = simpy.Environment(initial_time=start)
+        # It takes time to load, and many commands time no step.
+        from simpy import Environment
+
+        self._env = Environment(initial_time=start)
         self.begun, self.ended, self._ready = np.zeros((3, *seconds.shape))
         self._behind, missing = waits(step)
         self._missing = missing.copy()
