@@ -144,7 +144,7 @@ class TestStretches:
             assert len(piecewise(2.0 ** (np.arange(len(seconds)) / 4), seconds).segments) == min(count, 12)
         assert MAX_SEGMENTS == 12
 
-    @pytest.mark.parametrize(("count", "place", "there"), [(16, 8, True), (17, 9, False)])
+    @pytest.mark.parametrize(("count", "place", "there"), [(16, 4, True), (17, 9, False)])
     def test_of_many_sizes_they_begin_at_places_that_are_evenly_spread(self, monkeypatch, count, place, there):
         # Of 17 sizes and 16 places to begin at, that of number 9 is left out.
         monkeypatch.setattr(curve_models, "_MAX_BREAKS", 16)

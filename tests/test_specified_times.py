@@ -270,7 +270,7 @@ def test_ranks_alone_and_nodes_that_are_not_told():
     closed = platform("dgx-h100", outer=None)
     assert closed.nodes(100) == 1
     inside, alone = (times(closed, Setting("all_gather", 8, n), [1e6]) for n in (4, 1))
-    assert inside == alone
+    assert inside == alone == times(one, Setting("all_gather", 8, 1), [1e6])
     assert times(one, Setting("gather", 8, 1), [1e6]) is None
     assert times(platform("leonardo-booster", **HOST), Setting("gather", 8, 8), [1e6]) is None
 
@@ -361,6 +361,7 @@ def test_without_a_network_bytes_between_nodes_are_those_of_all_devices():
 def test_what_is_said_of_parameters_has_the_middle_nine_tenths_of_each():
     lines = sentences(load_platform("dgx-h100"))
     assert lines[1] == "nothing was measured: whatever is predicted is an extrapolation"
+    assert lines[2] == "parameters of a step, from the specification:"
     (launch,) = (line for line in lines if line.startswith("  launch "))
     assert launch == f"  {'launch':<24}{'8.4e-06':>10}  within a factor of 3.16 (s: cost of a call)"
     assert sentences(platform("dgx-h100", description=""))[0] == "dgx-h100"
