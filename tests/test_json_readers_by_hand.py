@@ -39,6 +39,14 @@ class TestNccl:
         (row,) = self.one(tmp_path, fields={"config": {"iterations": 20}})
         assert row["iterations"] == 20
 
+    def test_bandwidths_are_in_gigabytes_a_second(self, tmp_path):
+        (row,) = self.one(tmp_path, body={"time": 100.0, "alg_bw": 10.24, "bus_bw": "8.96"})
+        assert known(row, "algbw", "busbw") == (10.24e9, 8.96e9)
+
+    def test_results_are_a_list(self, tmp_path):
+        with pytest.raises(InputError, match=r"a\.json: results: must be a list, got an object"):
+            self.read(tmp_path, results={})
+
     @pytest.mark.parametrize(
         ("args", "statistic"),
         [

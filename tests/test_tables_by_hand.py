@@ -152,6 +152,11 @@ class TestAgreement:
             assert self.said(Printed(1.0, half), 1e12) is None
         assert self.said(Printed(1.0, 1.0), 499.0) is not None
 
+    def test_what_is_as_large_as_a_bound_is_within(self):
+        assert exact(0.0).may_be_within(0.0, 0.0)
+        assert Printed(1.0, 1.0).may_be_within(-1.0, 0.0)
+        assert Printed(-1.0, 1.0).may_be_within(0.0, 1.0)
+
     def test_a_millionth_may_have_been_rounded(self):
         for share, agrees in ((0.9e-6, True), (1.1e-6, False)):
             for sign in (-1, 1):
@@ -294,7 +299,8 @@ class TestTidy:
         ("column", "said"),
         [
             ("ranks", "must be a whole number in 1..10000000"), ("nodes", "must be a whole number in 1..10000000"),
-            ("ranks_per_node", "must be a whole number in 1..10000000"), ("root", f"must be a whole number in 0..{2**62}"),
+            ("ranks_per_node", "must be a whole number in 1..10000000"),
+            ("root", f"must be a whole number in 0..{2**62}"),
             ("in_place", "must be true or false"), ("algbw", "must be a finite number >= 0"),
         ],
     )  # fmt: skip

@@ -92,6 +92,12 @@ class TestKineto:
         else:
             assert row["nbytes"] == nbytes
 
+    def test_of_long_names_forty_characters_are_shown(self):
+        name = "all_reduce".rjust(41, "_")
+        assert kineto._row(ARGS | {"Collective name": name, "dtype": ""}) == (
+            f"a kernel of '{name[:40]}' has no number and no type of elements"
+        )
+
     def test_names_of_groups_have_eighty_characters_and_a_number(self):
         args = {"Process Group Name": "x" * 81, "Process Group Description": "y"}
         assert kineto._group(args) == "x" * 80
