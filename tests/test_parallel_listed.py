@@ -146,6 +146,10 @@ def test_a_job_of_units_takes_what_their_steps_take(tmp_path: Path, measure: str
     assert result.iterations["iteration_s"].to_numpy() == pytest.approx(expected, rel=1e-9)
     assert result.iterations["compute_s"].to_numpy() == pytest.approx(12e-3, rel=1e-9)
     assert run.job.source.true_parameters == 9_000
+    # With all defaults spelled out it is the same scenario.
+    (tmp_path / "lock.yaml").write_text(load(tmp_path / "units.yaml").lock())
+    (again,) = results_of(load(tmp_path / "lock.yaml").build()).values()
+    assert again.iterations["iteration_s"].tolist() == result.iterations["iteration_s"].tolist()
 
 
 @pytest.mark.parametrize(

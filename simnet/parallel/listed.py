@@ -118,5 +118,5 @@ class Work:
         ends = np.array([passed, passed + elements], dtype=np.float64)
         if backward:
             ends = self._ends[-1] - ends[::-1]
-        first, last = np.interp(ends, self._ends, self._done).tolist()
-        return last - first
+        first, last = np.interp(ends, self._ends, self._done)
+        return float(last - first)

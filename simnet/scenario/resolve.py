@@ -214,9 +214,9 @@ def _job(given: schema.Job, workers: int, folder: Path, found: Findings) -> sche
             for position, ramp in enumerate(density)
         ]
     compute, overlap = given.compute, given.overlap
-    of_units = next((one for one in given.shardings.values() if one.in_seconds), None)
-    if of_units is not None:
-        compute = compute.model_copy(update={"mean": sum(one.work * one.times for one in of_units.told)})
+    told = next((one.seconds for one in given.shardings.values()), None)
+    if told is not None:
+        compute = compute.model_copy(update={"mean": told})
     if compute.mean is None and profile is not None:
         compute = compute.model_copy(update={"mean": profile.compute})
     if overlap is not None and overlap.backward is None:

@@ -6,6 +6,7 @@ spelled out. It is long so that all that a scenario may say stands on one page.
 
 from __future__ import annotations
 
+import math
 from typing import Annotated, Any, Literal, Self, TypeAlias
 
 from pydantic import (
@@ -439,7 +440,8 @@ class Job(Part):
             raise ValueError("takes no model and no parameters beside units of sharding, which are the model")
         if not traced and self.model is None and units[0] is None:
             raise ValueError("needs model beside sharding, whose tensors are shared, or units in it")
-        if units[0] is not None and next(iter(self.shardings.values())).in_seconds and self.compute.mean is not None:
+        whole, mean = next(iter(self.shardings.values())).seconds, self.compute.mean
+        if whole is not None and mean is not None and not math.isclose(mean, whole, rel_tol=1e-9):
             raise ValueError("takes no compute.mean beside units that say their seconds; flops go with it")
         if traced and self.compute.mean is not None:
             raise ValueError("takes no compute.mean beside a trace, which says for how long ranks compute")

@@ -84,9 +84,11 @@ class Sharding(Part):
         ]
 
     @property
-    def in_seconds(self) -> bool:
-        """Whether the units say how long they take."""
-        return self.units is not None and self.units[0].seconds is not None
+    def seconds(self) -> float | None:
+        """What the units take together, if they say how long [s]."""
+        if self.units is None or self.units[0].seconds is None:
+            return None
+        return sum(one.work * one.times for one in self.told)
 
     @model_validator(mode="after")
     def _alike(self) -> Self:
