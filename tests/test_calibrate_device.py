@@ -151,7 +151,7 @@ class Event:
 def cupy_on_the_processor():
     """Return what kernels take of CuPy, by numpy; 400 MB of 1 GB are free."""
     runtime = SimpleNamespace(
-        getDeviceProperties=lambda number: {"name": b"A GPU"}, runtimeGetVersion=lambda: 12090,
+        getDeviceProperties=lambda number: {"name": {0: b"A GPU"}[number]}, runtimeGetVersion=lambda: 12090,
         memGetInfo=lambda: (4 * 10**8, 10**9),
     )  # fmt: skip
     cuda = SimpleNamespace(Event=Event, get_elapsed_time=Event.elapsed_time, runtime=runtime)
