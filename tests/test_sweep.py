@@ -258,6 +258,10 @@ def test_a_matrix_is_not_swept_by_its_short_name():
         grid.field("latency", loaded)
 
 
+def test_an_option_of_sharding_may_be_one_that_is_not_set_yet():
+    assert grid.field("job.sharding.FSDP2.param_dtype", load("sharded_nodes")) == "job.sharding.FSDP2.param_dtype"
+
+
 def test_other_parameters_go_by_the_topology_of_the_cell(tiny):
     topologies = (
         "network.topology={star: {latency: 1 ms, bandwidth: 1 Gbit/s}},{ring: {latency: 1 ms, bandwidth: 1 B/s}}"

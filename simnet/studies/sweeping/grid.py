@@ -304,8 +304,9 @@ def _fits(parts: Sequence[str], path: str) -> bool:
 
 
 def _free(parts: Sequence[str]) -> bool:
-    """Whether a field is below one whose fields have any names, as options of schemes have."""
-    return parts[0] not in ("network", "job") or parts[-1].isdigit() or bool({"registered", "slow"} & set(parts))
+    """Whether a field is below one whose fields have any names, as options of schemes and of sharding have."""
+    named = {"registered", "slow", "sharding"}
+    return parts[0] not in ("network", "job") or parts[-1].isdigit() or bool(named & set(parts))
 
 
 @lru_cache(maxsize=1)
