@@ -133,10 +133,12 @@ def _mass(model: Sparsifier, gradients: Values, before: Values, exchange: Exchan
         return
     P = model.workers
     decay, gain = model.weights
-    corrected = gain * gradients.astype(np.float64) + decay * before.astype(np.float64)
+    fresh, kept = gain * gradients.astype(np.float64), decay * before.astype(np.float64)
+    corrected = fresh + kept
     missing = corrected.sum(axis=0) - P * exchange.update.astype(np.float64)
     missing -= model.residual.sum(axis=0, dtype=np.float64)
-    magnitudes = np.abs(corrected).sum(axis=0) + np.abs(model.residual).sum(axis=0, dtype=np.float64)
+    # What is fresh and what was kept may cancel: each is rounded by its own magnitude.
+    magnitudes = (np.abs(fresh) + np.abs(kept)).sum(axis=0) + np.abs(model.residual).sum(axis=0, dtype=np.float64)
     allowed = rounding * (P + 4) * _EPS * magnitudes + 4 * P * _TINY
     if model.conserves:
         if (np.abs(missing) > allowed).any():

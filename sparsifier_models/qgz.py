@@ -174,7 +174,8 @@ class QGZ(TwoHop):
         for rank, row in enumerate(rows):
             share = halves(row)
             sent[rank] += squared_norm(share.astype(np.float32))
-            total = (total + share / P).astype(np.float16)
+            # Sums in single precision, rounded once, are those in half precision; nothing overflows.
+            total = halves(np.add(total, share / P, dtype=np.float32))
         return total
 
     # Messages

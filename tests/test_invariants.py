@@ -109,6 +109,22 @@ def test_every_scheme_keeps_its_promises_whatever_the_job(variant, job):
     assert_promises(variant, *job)
 
 
+@pytest.mark.parametrize(
+    ("variant", "job"),
+    [
+        # Nine times 65504 / 9, rounded up in half precision, are more than its largest number.
+        (("qgz", {}), (9, 23, 1e-9, "large", 0)),
+        (("loco", {}), (9, 23, 1e-9, "large", 0)),
+        # What was kept and what is fresh cancel but for a thousandth, and each was rounded.
+        (("ccloco", {"topk": None, "mean_over": "workers"}), (1, 7, 1e-9, "ties", 0)),
+        (("muloco", {"compressor": "topk", "wire": "released"}), (1, 132, 1e-9, "normal", 1)),
+    ],
+    ids=["qgz", "loco", "ccloco", "muloco"],
+)
+def test_promises_are_kept_at_the_ends_of_what_numbers_hold(variant, job):
+    assert_promises(variant, *job)
+
+
 @identify
 def test_a_change_of_density_keeps_the_promises(variant):
     model, total, workers, parameters = made(variant, 5, 700, 0.02), 0.0, 5, 700
