@@ -50,6 +50,9 @@ class TestWeights:
         assert self.of(0.002, 0.003) == pytest.approx({"a": 81 / 97, "b": 16 / 97})
         assert self.of(5.0, math.log(1.5)) == {"a": 0.5, "b": 0.5}
 
+    def test_of_a_lone_model_are_one(self):
+        assert self.of(0.02) == {"a": 1.0}
+
     def test_are_all_of_the_plainest_that_is_exact(self):
         assert self.of(0.01, 0.0004, 0.0001) == {"b": 1.0}
         assert self.of(0.0006, 0.0007) == {"a": 0.5, "b": 0.5}
@@ -143,6 +146,7 @@ class TestModelsOfCurves:
     def test_of_which_nothing_was_held_out_go_through_all_sizes(self):
         found = choose([Curve(ONE, np.arange(1.0, 4.0), np.ones(3))])
         assert (found.curve_model, found.weights, found.held["sizes"]) == ("interpolated", {}, [])
+        assert set(found.by_curve_model) == {*OURS, "five_anchors", "mixture"}
 
     def test_say_together_their_mean_by_weight_in_logarithms(self, monkeypatch):
         # Weights of errors of 2 and 3 % are 81 and 16 parts of 97, whichever way they are off.

@@ -145,9 +145,11 @@ def mixtures(
         return {}
     counts = dict.fromkeys((curve.setting for curve in curves), 0)
     sums = {setting: np.zeros(len(by_curve_model)) for setting in counts}
-    for each in zip(*by_curve_model.values(), strict=True):
-        counts[each[0].setting] += len(each[0].sizes)
-        sums[each[0].setting] += [float(np.sqrt(np.minimum(np.abs(one.log_errors), _CAP)).sum()) for one in each]
+    for one in next(iter(by_curve_model.values())):
+        counts[one.setting] += len(one.sizes)
+    for number, held in enumerate(by_curve_model.values()):
+        for one in held:
+            sums[one.setting][number] += float(np.sqrt(np.minimum(np.abs(one.log_errors), _CAP)).sum())
     shared = _SHARED * sum(sums.values()) / sum(counts.values())
     return {
         setting: _weights(dict(zip(by_curve_model, ((sums[setting] + shared) / (count + _SHARED)) ** 2, strict=True)))
