@@ -81,6 +81,7 @@ class TestCollector:
     def test_what_is_wrong_is_said_with_its_place(self):
         for row, said in (
             ({"seconds": 1e10}, "the time must be 1e-12 to 1e+09 s, got 1e+10 s"),
+            ({"seconds": 1e9 + 0.5}, "the time must be 1e-12 to 1e+09 s, got 1e+09 s"),
             ({"collective": "all_redcue"}, "there is no collective 'all_redcue': did you mean 'all_reduce'?"),
             ({"collective": "allgather" + "_" * 40},
              f"there is no collective 'allgather{'_' * 31}': did you mean 'all_gather'?"),

@@ -255,6 +255,7 @@ class TestChakra:
         ("head", "is_one"),
         [
             (b"\x07\n\x051.0.0", True), (b"\x07\n\x061.0.0", False), (b"\x09\n\x051.0.0\x12\x00", True),
+            (b"\x08\n\x051.0.0\x12", True),
             (b"\x08\n\x051.0.0\x13", False), (b"\x06\n\x051.0.0\x12", False), (b"\x08\n\x0610.0.0", True),
             (b"\x10\n\x0e1234.1234.1234", True), (b"\x10\n\x0f1234.1234.12345", False), (b"\x07\n\x041.0.", False),
             # 0x87 0x00 is 7, 0x88 0x01 is 8 + 128: seven bits of each byte, the least first.
