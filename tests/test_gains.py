@@ -2,6 +2,7 @@
 
 import math
 import re
+from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
@@ -178,3 +179,15 @@ def test_settings_stand_on_the_page():
         outcome([Row("a", Interval(1.0, 1.0), Interval(2.0, 3.0, 2.5), "x", 0.0, beyond=True)]).status
         == "1 outside, as said"
     )
+
+
+def test_the_page_of_gains_has_each_as_the_page_of_papers_has_it():
+    docs = Path(__file__).parents[1] / "docs"
+    papers, own = ((docs / name).read_text(encoding="utf-8") for name in ("papers.md", "gains.md"))
+    told = {}
+    for scheme, section in re.findall(r"^### gain-\S+\n\n([^,]+),(.*?)(?=^### |\Z)", papers, flags=re.M | re.S):
+        for what, _, ours in re.findall(r"^\| ([^|]+) \| ([^|]+) \| ([^|]+), sign \w+ \|", section, flags=re.M):
+            told[f"{scheme}, {what}"] = ours
+    assert len(told) == 19
+    rows = [[cell.strip() for cell in line.split("|")[1:-1]] for line in own.splitlines() if line.startswith("| ")][1:]
+    assert {gain: gives for gain, _, _, _, gives, _ in rows} == told
