@@ -18,7 +18,7 @@ import networkx as nx
 import numpy as np
 import pytest
 import simpy
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 from reference_network import ReferenceNetwork, ReferenceRun, Steps
@@ -307,10 +307,15 @@ class Case:
             ReferenceRun
             if self.stack.lets_go == "left"
             else functools.partial(
-                StackRun, shake=(words * (abs(shake) + shake * math.cos(n)) for n in itertools.count())
+                StackRun,
+                shake=(np.sign(words) * (abs(shake) + shake * math.cos(words * n)) for n in itertools.count()),
             )
         )
-        delays = () if self.jitter is None else self.jitter * (1 + shake * np.sin(np.arange(4000)))
+        numbers = np.sin(np.arange(4000))
+        delays = () if self.jitter is None else self.jitter * (1 + shake * numbers)
+        if shake and self.jitter is None:
+            # A message that joins as another ends may meet it or not.
+            delays = abs(shake) * (1 + numbers)
         runs = []
         for job in jobs:
             prepared = self.network()._prepared(
@@ -527,7 +532,7 @@ def difference(told, others):
 def judge(case, jobs, chains, begin, results, logs, name):
     """Hold what an engine tells against the reference in 40 digits: to 1e-9 of the duration.
 
-    Where much smaller differences in sizes make as large ones in time, nothing can be said.
+    Where much smaller differences in sizes and latencies make as large ones in time, nothing can be said.
     """
     with decimal.localcontext(prec=40):
 
@@ -547,8 +552,9 @@ def judge(case, jobs, chains, begin, results, logs, name):
         # Transfers are told by the time of their environment, which is absolute.
         off = max(runs_off, logs_off - 2 * np.spacing(case.shift))
         if off > 1e-9 * span:
-            # Words that take longer, less long or as long tell answers that hang on which of them comes first.
-            ways = itertools.product((4e-15, -4e-15), (1, -1, 0))
+            # Words that take longer, less long or as long tell answers that hang on which of them comes first; at
+            # another frequency it is others of several.
+            ways = itertools.product((4e-15, -4e-15), (1, -1, 0, 2, 3, 5, 7))
             shaky = max(difference(reference(*way)[1], expected) for way in ways)
             assert shaky > off / 100, (name, off, span)
 
@@ -562,6 +568,8 @@ def hold_against_reference(seed, shift):
 
 @pytest.mark.parametrize("shift", [0.0, 86400.0, 1e9])
 @settings(max_examples=40, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@example(seed=176309293)
+@example(seed=809)
 @given(seed=st.integers(0, 2**32 - 1))
 def test_stacks_are_as_the_reference_has_them_in_40_digits(seed, shift, on_lists):
     hold_against_reference(seed, shift)
