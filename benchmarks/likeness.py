@@ -10,8 +10,8 @@ each family is compared with itself, for how much of the difference is the gener
 gradients and synthetic ones of the same steps, each once, with their residuals.
 
 With ``--every-step`` whole runs are compared, in which every step has gradients of its own. FOLDER has what
-``make_family_traces.py convolutional-again transformer-again --every-step --into FOLDER`` recorded; the parameters that
-come with simnet were fitted to another run.
+``make_family_traces.py --every-step --into FOLDER`` recorded of ``-again`` and ``-third`` of both families; the
+parameters that come with simnet were fitted to another run.
 
 `docs/validation.md` has the table, which `validating.likeness` makes from the file.
 """
@@ -93,7 +93,8 @@ def whole_runs(folder: Path) -> Iterator[Case]:
         Has the traces.
     """
     for family in FAMILIES:
-        yield Case(family, "every", recorded(family), recorded(folder / f"{family}-again"))
+        for which in ("again", "third"):
+            yield Case(family, "every", recorded(family), recorded(folder / f"{family}-{which}"))
 
 
 def part(source: RecordedSource, places: np.ndarray) -> RecordedSource:

@@ -19,7 +19,7 @@ LIMIT = 0.1
 """How far apart the mean of a figure may be."""
 
 COMPARED = {
-    "every": "every step of another run",
+    "every": "every step of other runs",
     "run": "another run",
     "steps": "steps left out",
     "nothing": "the run itself",
@@ -41,9 +41,11 @@ generator's. *Run to run* is the same figure of the run that was fitted over tha
 runs are. Recorded steps are met once each, and synthetic ones of the same steps; figures are means over two seeds. Made
 by `python benchmarks/likeness.py --out benchmarks/likeness.csv`, from the traces alone, in five minutes of a processor.
 
-*Every step of another run* is what a job meets, and what the others cannot show: all 133 steps, each with gradients of
-its own. It was recorded once and is not kept, as each takes 25 MB (`make_family_traces.py convolutional-again
-transformer-again --every-step`). In what leaves *steps* out, step 1 is had from steps 0 and 22.
+*Every step of other runs* is what a job meets, and what the rest cannot show: all 133 steps, each with gradients of
+its own. Figures are means over two runs of each family. They were recorded and are not kept, as each takes 25 MB
+(`make_family_traces.py convolutional-again convolutional-third transformer-again transformer-third --every-step`). How
+what workers share turns back was measured on two more such runs of each family, and what to model was chosen by those.
+In what leaves *steps* out, step 1 is had from steps 0 and 22.
 
 | Trace | Workers | Compared | Scheme | Bytes of a worker | Entries selected | Of all together | Threshold |
 |---|---|---|---|---|---|---|---|

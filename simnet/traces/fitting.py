@@ -142,6 +142,7 @@ def _by_quantiles(source: RecordedSource, like: SyntheticParameters) -> Syntheti
                 order.kinds._replace(share=share),
                 point.magnitudes[place],
                 float(shared),
+                float(point.against[place]),
                 source.workers,
             )
             for point, share, shared in zip(points, order.shares, order.shared, strict=True)
@@ -149,14 +150,15 @@ def _by_quantiles(source: RecordedSource, like: SyntheticParameters) -> Syntheti
         for place, order in enumerate(orders)
     ]
     found = signs.products(np.stack([np.sign(one).astype(np.int8) for one in gradients]), sizes)
-    lasting, memory = signs.common(found, steps)
-    own = signs.own(found)
+    lasting, memory, turns = signs.common(found, steps)
+    own = signs.own(found, steps)
     fixed, period = _lasting_kinds(refining.lasting(points, orders, sizes), steps)
     return like.model_copy(
         update={
             "between": between(steps, np.array([np.abs(one).mean(dtype=np.float64) for one in gradients])),
             "worker_sizes": tuple(_rounded(row) for row in worker_sizes),
             "memory": _rounded([memory])[0],
+            "turns": turns,
             "fixed": _rounded([fixed])[0],
             "period": _rounded([period])[0],
             "layers": tuple(
@@ -167,7 +169,10 @@ def _by_quantiles(source: RecordedSource, like: SyntheticParameters) -> Syntheti
                         "tail": (0.0,) * len(points),
                         "shared": _rounded(order.shared),
                         "agree_bands": tuple(_rounded(row.round(4)) for row in agree[place]),
-                        "lasting": tuple(_rounded(row.round(4)) for row in lasting[place]),
+                        "against": _rounded(point.against[place].round(4) for point in points),
+                        "lasting": tuple(_rounded(row.round(4)) for row in lasting[place])
+                        if lasting[place].any()
+                        else None,
                         "own_lasting": None if own is None else tuple(_rounded(row.round(4)) for row in own[place]),
                         "magnitudes": tuple(_rounded(point.magnitudes[place]) for point in points),
                         "kinds": tuple(zip(*(_rounded(one) for one in order.kinds[1:]), strict=True)),

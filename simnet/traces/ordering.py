@@ -218,7 +218,7 @@ class Order(NamedTuple):
     shares: Floats
 
 
-def fitted(counts: Sequence[Counted], most_shared: Floats, clock: Floats) -> Order:
+def fitted(counts: Sequence[Counted], most_shared: Floats, clock: Floats, least_shift: float = -math.inf) -> Order:
     """Return the order of a layer's entries whose figures come nearest to what was counted.
 
     Parameters
@@ -229,6 +229,9 @@ def fitted(counts: Sequence[Counted], most_shared: Floats, clock: Floats) -> Ord
         The correlation is at most this, as signs tell.
     clock : ndarray, shape (T,)
         When the points are, as `near` takes it.
+    least_shift : float
+        Of all kinds. Those whose shift is far below zero are much the same at all workers and never go beyond that,
+        which a few steps cannot tell from entries that seldom do.
 
     Examples
     --------
@@ -238,13 +241,16 @@ def fitted(counts: Sequence[Counted], most_shared: Floats, clock: Floats) -> Ord
     ([0.0], 1.0)
     """
     together = _mean(counts)
-    unit = min(_UNITS, key=lambda one: _nearest(together, 0.0, one)[0])
+    every = _predicted(together.workers, 0.0, _UNITS[0])[0].shift
+    some = np.flatnonzero(every >= least_shift)
+    unit = min(_UNITS, key=lambda one: _nearest(together, 0.0, one, some)[0])
     phases = _phases(clock) if counts[0].size >= _TELLING else [list(range(len(counts)))]
     means = [_mean([counts[place] for place in phase]) for phase in phases]
     rhos = [_shared(mean, float(most_shared[phase].mean()), unit) for mean, phase in zip(means, phases, strict=True)]
     both = list(zip(means, rhos, strict=True))
-    unit = min(_UNITS, key=lambda one: sum(_nearest(mean, rho, one)[0] for mean, rho in both))
-    share = np.mean([_nearest(mean, rho, unit)[1] for mean, rho in both], axis=0)
+    unit = min(_UNITS, key=lambda one: sum(_nearest(mean, rho, one, some)[0] for mean, rho in both))
+    share = np.zeros(len(every))
+    share[some] = np.mean([_nearest(mean, rho, unit, some)[1] for mean, rho in both], axis=0)
     there = share > _LEAST
     grid, _ = _predicted(together.workers, 0.0, unit)
     kept = np.flatnonzero(there)

@@ -2,15 +2,28 @@
 
 from __future__ import annotations
 
+import math
+from statistics import NormalDist
+
 import numpy as np
 from numpy.typing import NDArray
 
+from simnet.base.arrays import Floats
 from simnet.traces import ordering
-from simnet.traces.refining import BEYOND, COARSE
+from simnet.traces.refining import BANDS, BEYOND, COARSE
 from simnet.traces.source import Values
 from simnet.traces.synthetic_parameters import FURTHEST
 
+MEDIAN = 0.6745
+"""Of the magnitude of a standard normal."""
+
 _CELL_BITS = 18
+# The standard normals between which the bands of kinds are.
+_BANDS = np.array([NormalDist().inv_cdf(one) for one in BANDS], dtype=np.float32)
+# Whether noise leaves the sign to what is common is told by the last bits of a worker's own normal, on which its
+# magnitude hardly depends: the weight that is needed for each of so many.
+_ODDS = 256
+_NEEDED = np.array([NormalDist().inv_cdf((1 + (one + 0.5) / _ODDS) / 2) for one in range(_ODDS)], dtype=np.float32)
 
 
 class Ranked:
@@ -69,6 +82,43 @@ class Ranked:
         behind *= bits
         np.take(self._starts, cell, out=out, mode="clip")
         out += behind
+
+    def beyond(self, x: Values, logs: Values) -> NDArray[np.bool_]:
+        """Return which entries are more than twice what is the median of their kind; arguments as of `magnitudes`.
+
+        Of kinds that are behind a shift as a rule those are that are beyond it.
+        """
+        bounds = np.where(self._shift > MEDIAN, self._shift, np.float32(2 * MEDIAN) - self._shift)
+        return np.asarray(np.abs(x) > bounds[np.searchsorted(self._bounds, logs)])
+
+    def sign(self, x: Values, logs: Values, common: Values, alike: Floats, against: float, life: Values | None) -> None:
+        """Give normals the sign of what workers have in common, in place.
+
+        Parameters
+        ----------
+        x, logs : ndarray
+            As `magnitudes` takes them.
+        common : ndarray, shape (size,)
+            Standard normals, the same for all workers.
+        alike : ndarray, shape (len(BANDS) + 1,)
+            Mean product of two workers' signs in each band of kinds, within [0, 1].
+        against : float
+            Of entries that are `beyond`, the mean product of their sign and that of what is common, where they follow.
+        life : ndarray, shape (size,), optional
+            Uniform: then entries follow at all workers or at none. Otherwise each worker's does the more surely, the
+            larger the common normal is, as if there were noise of deviation one beside it.
+        """
+        bits, into, band = x.view(np.int32), common, np.searchsorted(_BANDS, logs)
+        if against < 1:
+            # Other bits decide that.
+            turned = (bits >> 8) % _ODDS >= (1 + against) / 2 * _ODDS
+            into = np.where(turned & self.beyond(x, logs), -common, common)
+        if life is not None:
+            np.copysign(x, into, out=x, where=life > (1 - alike).astype(np.float32)[band])
+            return
+        rho = np.sin(math.pi / 2 * alike)
+        weight = np.sqrt(rho / np.maximum(1 - rho, 1e-12)).astype(np.float32)
+        np.copysign(x, into, out=x, where=weight[band] * np.abs(common) > _NEEDED[bits % _ODDS])
 
 
 def spread_evenly(normals: Values, offset: float) -> Values:

@@ -37,6 +37,10 @@ _OWN, _OWN_SHARE = 30, 1 / 300
 BANDS = (0.3, 0.6, 0.9, 0.98)
 """Shares of the smaller entries of a layer, between which signs are looked at apart."""
 
+# Smaller layers do not tell whether large entries are against small ones, nor do those whose small ones are this little
+# alike.
+_TELLING, _ALIKE = 50, 0.25
+
 # Densities of the whole gradient at which thresholds, and overlaps over time, are looked at.
 _DENSITIES = (0.001, 0.01, 0.1)
 
@@ -55,6 +59,8 @@ class Point(NamedTuple):
         Mean magnitude of each worker, ascending, over that of all.
     signs : ndarray, shape (number of layers, 2, len(BANDS) + 1)
         Of each layer what `in_bands` returns.
+    against : ndarray, shape (number of layers,)
+        What `large_ones` returns of each.
     magnitudes : ndarray, shape (number of layers, Q)
         Quantiles of the magnitude, ascending, at a worker of mean size; `BEYOND` says which.
     counts : tuple of Counted
@@ -67,6 +73,7 @@ class Point(NamedTuple):
 
     sizes: Floats
     signs: Floats
+    against: Floats
     magnitudes: Floats
     counts: tuple[Counted, ...]
     local: Floats
@@ -86,6 +93,8 @@ def looked_at(gradients: Values, sizes: Sequence[int]) -> Point:
     ends = np.cumsum(sizes)[:-1]
     signs = np.array([in_bands(part) for part in np.split(gradients, ends, axis=1)])
     magnitudes = np.abs(gradients)
+    means = np.maximum(magnitudes.mean(axis=1, keepdims=True), np.finfo(np.float32).tiny)
+    against = np.array([large_ones(part) for part in np.split(gradients / means, ends, axis=1)])
     # Not the root mean square, which a few entries of a heavy tail decide.
     large = np.sort(magnitudes.mean(axis=1, dtype=np.float64))
     large = np.maximum(large, large[large > 0].min()) / large.mean() if large.any() else np.ones(P)
@@ -124,6 +133,7 @@ def looked_at(gradients: Values, sizes: Sequence[int]) -> Point:
     return Point(
         large,
         signs,
+        against,
         np.array([_quantiles(part) for part in parts]),
         counts,
         np.array([[part.mean() for part in np.split(chosen, ends, axis=1)] for chosen in largest]).T,
@@ -146,7 +156,9 @@ def ordered(points: Sequence[Point], layer: int, clock: Floats) -> Order:
     signs = np.array([point.signs[layer] for point in points])
     alike = (signs[:, 0] * signs[:, 1]).sum(axis=1) / np.maximum(signs[:, 1].sum(axis=1), 1.0)
     most = np.sin(math.pi / 2 * np.maximum(alike, 0.0))
-    return fitted([point.counts[layer] for point in points], most, clock)
+    against = np.mean([point.against[layer] for point in points])
+    # Any class is met sometime: in an output layer even the entries that are the smallest as a rule are large then.
+    return fitted([point.counts[layer] for point in points], most, clock, 0.0 if against < 0 else -math.inf)
 
 
 class Lasting(NamedTuple):
@@ -229,6 +241,45 @@ def _together(z: Floats, widths: Floats, correlation: float) -> Floats:
 def _quantiles(magnitudes: Values) -> Floats:
     """Return quantiles of the magnitude, of all workers together."""
     return np.maximum.accumulate(np.quantile(magnitudes.ravel(), 1 - BEYOND).astype(np.float64))
+
+
+def large_ones(gradients: Values) -> float:
+    """Return what the signs of large entries are to those of small ones of the same place at other workers.
+
+    The gradient of an output layer pushes all classes that are not met away a little, with one sign, and one that is
+    met against that, and far: a large entry has the other sign than small ones have at its place.
+
+    Parameters
+    ----------
+    gradients : ndarray of float32, shape (P, size)
+        Of one layer, at workers of one size.
+
+    Returns
+    -------
+    float
+        From -1, the other sign, to 1, the same; 1 where small entries themselves have little in common.
+
+    Examples
+    --------
+    >>> rows = np.full((8, 100), 0.1, dtype=np.float32)
+    >>> rows[np.arange(80) % 8, np.arange(80)] = -9.0
+    >>> large_ones(rows)
+    -1.0
+    """
+    magnitudes = np.abs(gradients)
+    if magnitudes.shape[1] < _TELLING:
+        return 1.0
+    small, large = np.quantile(magnitudes, [BANDS[1], BANDS[2]])
+    signs = np.sign(gradients).astype(np.float64)
+    here, there = magnitudes <= small, magnitudes > large
+    pushes, pushed = (signs * here).sum(axis=0), (here & (signs != 0)).sum(axis=0)
+    pairs = float((pushed * (pushed - 1)).sum())
+    alike = float((pushes**2 - pushed).sum()) / max(pairs, 1.0)
+    of_large = float((pushed * there.sum(axis=0)).sum())
+    if alike < _ALIKE or not of_large:
+        return 1.0
+    opposed = float((pushes * (signs * there).sum(axis=0)).sum()) / of_large
+    return float(np.clip(math.sin(math.pi / 2 * opposed) / math.sin(math.pi / 2 * alike), -1.0, 1.0))
 
 
 def in_bands(gradients: Values) -> Floats:

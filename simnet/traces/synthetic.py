@@ -8,8 +8,10 @@ a mixture of Gaussians whose scales are themselves random:
 
 - e is the worker's own: white noise, as batches make it. c is what workers have in common, the same for all of them. A
   part of c consists of a few normals that never change, with loadings that follow the progress of training, and the
-  rest remembers, as an autoregressive process of first order. x is standard normal, so two workers correlate by
-  `shared`.
+  rest remembers. It fades away, as an autoregressive process of first order, or `turns`: then it is one of two numbers
+  that turn about each other by an angle w in an iteration and shrink to r = cos(w) of what they were, beside what is
+  new. Over k iterations it correlates by r^k cos(k w), which adds up to nothing. x is standard normal, so two workers
+  correlate by `shared`.
 - y = x + tail * x |x|, at unit variance, makes the magnitudes that a worker draws less even than a Gaussian's.
 - s is how large an entry is as a rule, at all workers. It is why their top-k sets overlap. A share `dead` of the
   entries is zero, and log s of the others is normal with deviation `spread`. A part of log s is fixed. The rest changes
@@ -23,9 +25,12 @@ With a lognormal scale the magnitudes have tails between those of generalised Ga
 
 Where the magnitudes of a layer follow no such law, they are given as quantiles (`simnet.traces.refining`). Which
 entries are the larger ones is then decided by s (|x| - shift), with s and the shift of kinds of entries
-(`simnet.traces.ordering`). What is log s above, over its deviation, decides the kind of an entry. In bands of kinds a
-share of the entries has the sign of c at all workers (`simnet.traces.signs`). And a part of e may consist of normals of
-each worker's own that never change, with loadings as those of c: what local steps make of a worker's shard lasts.
+(`simnet.traces.ordering`). What is log s above, over its deviation, decides the kind of an entry. Signs are those of x,
+or of c: the more surely, the larger c is, as if each worker had noise of its own beside it, so that in bands of kinds
+the mean product of two workers' signs is as given (`simnet.traces.signs`). An entry that is large for its kind may have
+the sign that is `against` c, as in output layers the one class that is met is pushed the other way than all others. And
+a part of e may consist of normals of each worker's own that never change, with loadings as those of c: what a worker's
+shard has of its own lasts.
 
 Every draw comes from a stream named after the iteration, so any iteration can be had without those before, and nothing
 of the run is stored but a few arrays of length n.
@@ -38,7 +43,6 @@ import os
 from bisect import bisect_left
 from collections.abc import Iterator, Sequence
 from itertools import count, pairwise
-from statistics import NormalDist
 from types import ModuleType
 from typing import Annotated, NamedTuple
 
@@ -55,6 +59,7 @@ from simnet.traces.exponential import exponential
 from simnet.traces.normals import Normals, loops_for
 from simnet.traces.ranked import Ranked, spread_evenly
 from simnet.traces.refining import BANDS
+from simnet.traces.remembered import Remembered
 from simnet.traces.runs import RUN, Run, runs
 from simnet.traces.source import Values, as_matrices, buffer, position, shrunk
 from simnet.traces.synthetic_parameters import TABLES, LayerParameters, SyntheticParameters, most_alike, parameters_of
@@ -64,11 +69,6 @@ _BLOCK, _ASIDE = 8192, 1 << 22
 _KEPT, _KEPT_SHARE = 1 << 29, 0.5
 # Layers of at most so many entries have as many of each kind as is to be expected.
 _SMALL = 1 << 14
-# What workers share is computed afresh every so many iterations, from where it has forgotten all but a hundredth.
-_RESTART = 64
-# The standard normals between which the bands of kinds are.
-_BANDS = np.array([NormalDist().inv_cdf(one) for one in BANDS], dtype=np.float32)
-_FORGOTTEN = 0.01
 
 
 class SyntheticSource:
@@ -120,7 +120,7 @@ class SyntheticSource:
         self._drawn = 0.0
         self._rows: dict[tuple[str | int, ...], Values] = {}
         self._most_rows = rows(workers, self.parameters) - 2
-        self._common_at, self._common_then = -1, np.zeros(0, dtype=np.float32)
+        self._remembered = Remembered(self._runs, seed, like.memory, like.turns)
         self._logs = np.zeros(0, dtype=np.float32)
 
     def gradients(self, iteration: int, out: Values | None = None) -> Values:
@@ -130,7 +130,8 @@ class SyntheticSource:
     def gradients_of(self, workers: Sequence[int], iteration: int, out: Values | None = None) -> Values:
         """Return the gradients of some workers in an iteration; the noise of those before them is drawn, too.
 
-        Beside them, memory holds what workers share: two rows (four if a part lasts), and up to four that recur.
+        Beside them, memory holds what workers share, two rows (four if a part lasts, one more if the rest turns), and
+        up to four that recur.
 
         Parameters
         ----------
@@ -227,27 +228,28 @@ class SyntheticSource:
                 rows = layer.agree_bands or [
                     (one,) * (len(BANDS) + 1) for one in layer.agree or (0.0,) * len(self.like.knots)
                 ]
-                apart = (1 - self._at(np.array(rows).T, progress)).astype(np.float32)
+                alike = self._at(np.array(rows).T, progress)
                 if place.stop - place.start <= _SMALL:
                     life = float(self._row("life")[place.start])
                     self._logs[place] = spread_evenly(self._logs[place], life)
-                found.append(_Order(place, ranked, apart))
+                against = 1.0 if layer.against is None else float(self._at(np.array(layer.against), progress))
+                found.append(_Order(place, ranked, alike, against))
         return found
 
     def _put_in_order(self, gradients: Values, orders: Sequence[_Order], common: Values, factors: Values) -> None:
         """Give the layers with quantiles their magnitudes."""
         magnitudes = np.empty((len(gradients), _BLOCK), dtype=np.float32)
-        for place, ranked, apart in orders:
+        for place, ranked, alike, against in orders:
             for start in range(place.start, place.stop, _BLOCK):
                 entries = slice(start, min(start + _BLOCK, place.stop))
-                x = gradients[:, entries]
+                x, logs = gradients[:, entries], self._logs[entries]
                 y = magnitudes[:, : x.shape[1]]
-                ranked.magnitudes(x, self._logs[entries], y)
+                ranked.magnitudes(x, logs, y)
                 y *= factors
+                if alike.any():
+                    life = None if self.like.turns else self._row("life")[entries]
+                    ranked.sign(x, logs, common[entries], alike, against, life)
                 np.copysign(y, x, out=x)
-                if (apart < 1).any():
-                    agreed = self._row("life")[entries] > apart[np.searchsorted(_BANDS, self._logs[entries])]
-                    np.copysign(x, common[entries], out=x, where=agreed)
 
     def _kinds(self, layer: LayerParameters, progress: float) -> ordering.Kinds:
         if layer.kinds is None or layer.shares is None:
@@ -310,31 +312,8 @@ class SyntheticSource:
         return np.exp(spread * draws).astype(np.float32)
 
     def _common(self, iteration: int, progress: float, compiled: ModuleType | None) -> Values:
-        """Return c, going on from where it was computed last if that is not too long ago."""
-        memory = self.like.memory
-        restart = iteration - iteration % _RESTART
-        at, then = self._common_at, self._common_then
-        # Until it is there again, as it changes in place.
-        self._common_at = -1
-        if not restart <= at <= iteration or not then.size:
-            at = restart - (math.ceil(math.log(_FORGOTTEN, memory)) if memory > 0 else 0)
-            then = then if then.size else np.empty(self.parameters, dtype=np.float32)
-            Normals(stream(self._seed, "gradients", "common", at), compiled).fill(then)
-        piece = np.empty(RUN, dtype=np.float32)
-        fresh, kept = np.float32(math.sqrt(1 - memory**2)), np.float32(memory)
-        while at < iteration:
-            at += 1
-            normals = Normals(stream(self._seed, "gradients", "common", at), compiled)
-            if compiled is not None:
-                compiled.remember(*normals.state, then, fresh, kept, piece[: compiled.BLOCK])
-                continue
-            for run in self._runs:
-                new, old = piece[: run.entries.stop - run.entries.start], then[run.entries]
-                normals.fill(new)
-                new *= fresh
-                new += kept * old
-                old[:] = new
-        self._common_at, self._common_then = at, then
+        """Return c: what lasts of it, and the rest."""
+        then = self._remembered.at(iteration, compiled)
         loadings = self._at(self._lasting, progress)
         if not len(loadings):
             return then
@@ -416,7 +395,8 @@ class _Order(NamedTuple):
 
     place: slice
     ranked: Ranked
-    apart: Values
+    alike: Floats
+    against: float
 
 
 def rows(workers: int, parameters: int) -> int:

@@ -83,9 +83,12 @@ class LayerParameters(Description):
     shares : tuple of tuple of float, optional
         At each knot the share of each kind.
     agree : tuple of float, optional
-        Share of the entries that have the same sign at all workers, at the knots, where kinds are given.
+        Mean product of the signs of two workers, at the knots, where kinds are given and workers share nothing else.
     agree_bands : tuple of tuple of float, optional
         The same at each knot in bands of kinds, from the smallest to the largest, in place of `agree`.
+    against : tuple of float, optional
+        At each knot what the sign of an entry that is large for its kind is to that of small ones of its place at other
+        workers: from -1, the other, to 1, the same, which it is if not given.
     lasting : tuple of tuple of float, optional
         At each knot the loadings of standard normals of which c consists, beside what changes from iteration to
         iteration. The sum of their squares is at most one.
@@ -107,6 +110,7 @@ class LayerParameters(Description):
     shares: tuple[tuple[_Share, ...], ...] | None = None
     agree: tuple[_Share, ...] | None = None
     agree_bands: tuple[_Bands, ...] | None = None
+    against: tuple[Annotated[float, Field(ge=-1, le=1)], ...] | None = None
     lasting: tuple[_Loadings, ...] | None = None
     own_lasting: tuple[_Loadings, ...] | None = None
     skew: Annotated[float, Field(ge=-0.4, le=1)] = 0.0
@@ -134,6 +138,9 @@ class SyntheticParameters(Description):
         a is lognormal.
     memory : float
         Correlation of the rest of c from one iteration to the next, within [0, 0.9].
+    turns : bool
+        Whether the rest of c turns back, rather than fading away. Then each worker's sign follows that of c by chance;
+        otherwise entries follow it at all workers or at none.
     fixed : float
         Share of the variance of log s that never changes, within [0, 1].
     period : float
@@ -150,6 +157,7 @@ class SyntheticParameters(Description):
     worker_spread: tuple[_Deviation, ...]
     worker_sizes: tuple[Annotated[tuple[_Size, ...], Field(min_length=1)], ...] | None = None
     memory: Annotated[float, Field(ge=0, le=0.9)]
+    turns: bool = False
     fixed: _Share
     period: Annotated[float, Field(ge=1e-3, le=1e9)]
     layers: Annotated[tuple[LayerParameters, ...], Field(min_length=1)]
@@ -169,7 +177,7 @@ class SyntheticParameters(Description):
             for quantiles in layer.magnitudes or ():
                 if any(later < earlier for earlier, later in pairwise(quantiles)):
                     raise ValueError(f"magnitudes of layer {layer.name!r} must ascend")
-            for name in ("magnitudes", "shares", "agree", "agree_bands", "lasting", "own_lasting"):
+            for name in ("magnitudes", "shares", "agree", "agree_bands", "against", "lasting", "own_lasting"):
                 rows = getattr(layer, name)
                 if rows is not None and len(rows) != len(self.knots):
                     raise ValueError(f"{name} must have {len(self.knots)} rows, one for each knot")
