@@ -220,11 +220,11 @@ def test_what_could_not_be_read_again_is_not_written():
     assert str(refused.value).startswith("algorithm: String should have at most 200 characters")
 
 
-def test_files_of_some_mib_are_said_to_the_next(monkeypatch):
+def test_files_of_some_mib_are_said_to_the_nearest(monkeypatch):
     monkeypatch.setattr(cost_model_file, "MAX_BYTES", 3 * 2**20 + 1)
-    monkeypatch.setattr(cost_model_file, "yaml_text", lambda fields, width: "x" * (width * 10**6 // 20))
-    # Five and a half million bytes, and a line before them, are 5.2 MiB.
-    with pytest.raises(InputError, match="the fabric file would have 5 MiB, of which 3 are read; --where takes some"):
+    monkeypatch.setattr(cost_model_file, "yaml_text", lambda fields, width: "x" * 6_000_000)
+    # These are 5.7 MiB.
+    with pytest.raises(InputError, match="the fabric file would have 6 MiB, of which 3 are read; --where takes some"):
         written(model())
 
 
