@@ -154,6 +154,8 @@ def test_where_devices_are_slower_than_cards_they_decide():
         assert slope("dgx-h100", "all_reduce", 16, nodes, algorithm, "Simple", **slow) == near(per_byte)
     one_card = {"outer": {"rate": "20000 Gbit/s"}, "inner": {"rate": "10 GB/s"}}
     assert slope("dgx-h100", "alltoall", 16, 2, **one_card) == near(7 / 16 / 8e9)
+    # Of nine ranks on two nodes three and a half others are on the same one in the mean.
+    assert slope("dgx-h100", "alltoall", 9, 2, **slow) == near(3.5 / 9 / 8e9)
 
 
 def test_a_tree_sends_once_between_two_nodes_and_an_inner_node_of_more_twice():
