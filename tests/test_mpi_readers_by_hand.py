@@ -262,7 +262,7 @@ class TestImb:
     def test_lines_that_say_nothing_end_no_table(self, tmp_path):
         lines = (
             "noise 1 2", "# Benchmarking Odd", self.RANKS, self.COLUMNS, "8 1000 3.0 5.0 4.0", "# Benchmarking Alsoodd",
-            self.TITLE, "# a remark", self.RANKS, "7 words", self.COLUMNS, "words",
+            self.TITLE, "# a remark", self.RANKS, "7 words", self.COLUMNS, "words on #repetitions",
             "8 1000 3.0 5.0 4.0", "", "16 1000 3.0",
             "32 1000 3.0 5.0 x", "64 1000 3.0 5.0 4.5", "# Benchmarking Barrier",
             "#repetitions t_min[usec] t_avg[usec]", "1000 3.0 4.0",

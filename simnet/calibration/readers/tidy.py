@@ -83,7 +83,7 @@ def read_tidy(path: Path, out: Collector) -> dict[str, bool]:
         if not convention:
             row["size_convention"] = nccl_convention(str(row.get("collective") or given.get("collective")))
         elif convention not in CONVENTIONS:
-            out.refuse(f"is {convention[:40]!r}; {nearest(convention[:40], CONVENTIONS)}", line)
+            out.refuse(f"is {convention[:40]!r}; {nearest(convention, CONVENTIONS)}", line)
         own = {name: printed(cells.get(name, "")) for name in ("seconds", "algbw", "busbw")}
         shown = {name: value if value is not None and value.value != 0 else None for name, value in own.items()}
         out.add(row, line, time=shown["seconds"], algbw=shown["algbw"], busbw=shown["busbw"])
