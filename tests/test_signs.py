@@ -6,7 +6,7 @@ import sys
 import numpy as np
 import pytest
 
-from simnet.traces import normals, recorded, refining, signs, synthetic
+from simnet.traces import normals, ordering, recorded, refining, signs, synthetic
 from simnet.traces.ordering import Kinds
 from simnet.traces.refining import BANDS, BEYOND
 from simnet.traces.synthetic_parameters import LayerParameters, SyntheticParameters
@@ -284,6 +284,24 @@ def test_entries_that_are_large_for_their_kind_have_the_sign_against_the_others(
 def test_large_entries_are_not_against_small_ones_that_have_nothing_in_common():
     assert refining.large_ones(np.random.default_rng(0).standard_normal((8, 4000)).astype(np.float32)) == 1
     assert refining.large_ones(np.ones((8, 49), dtype=np.float32)) == 1
+
+
+def test_kinds_that_are_never_large_can_be_left_out():
+    """Entries that are about the same at all workers are of such a kind, if there may be any."""
+    random = np.random.default_rng(0)
+    rows = np.exp(random.standard_normal(20_000)) * (1 + 0.02 * random.standard_normal((8, 20_000)))
+    counts, zero = [ordering.counted(rows.astype(np.float32))], np.zeros(1)
+    assert ordering.fitted(counts, zero, zero).kinds.shift.min() < -10
+    assert ordering.fitted(counts, zero, zero, 0.0).kinds.shift.min() == 0
+
+
+@pytest.mark.parametrize(("family", "output"), [("convolutional", "11.weight"), ("transformer", "wte.weight")])
+def test_any_class_of_an_output_layer_is_met_sometime(family, output):
+    layers = {layer.name: layer for layer in synthetic(10, 2, like=family).like.layers}
+    assert np.mean(layers[output].against) < -0.5
+    assert min(shift for shift, _ in layers[output].kinds) >= 0
+    others = [shift for name, layer in layers.items() if name != output for shift, _ in layer.kinds]
+    assert min(others) < 0
 
 
 def test_what_swings_to_and_fro_does_not_last():
