@@ -45,9 +45,9 @@ by `python benchmarks/likeness.py --out benchmarks/likeness.csv`, from the trace
 its own. Figures are means over two runs of each family. They were recorded and are not kept, as each takes 25 MB
 (`make_family_traces.py convolutional-again convolutional-third transformer-again transformer-third --every-step`). How
 what workers share turns back was measured on two more such runs of each family, and what to model was chosen by those.
-The two that are compared are apart by up to 7 % in thresholds and 3 % in bytes; of either alone the one mean that is not
-within 10 % is that of ExDyna's bytes in one run of the transformer, 0.89.
-In what leaves *steps* out, step 1 is had from steps 0 and 22.
+The two that are compared are apart by up to 7 % in thresholds and 3 % in bytes; of either alone the one mean that is
+not within 10 % is that of ExDyna's bytes in one run of the transformer, 0.89. In what leaves *steps* out, step 1 is had
+from steps 0 and 22.
 
 | Trace | Workers | Compared | Scheme | Bytes of a worker | Entries selected | Of all together | Threshold |
 |---|---|---|---|---|---|---|---|
