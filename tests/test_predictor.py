@@ -177,7 +177,7 @@ class TestSizes:
     def test_beyond_times_are_drawn_to_the_middle_of_what_is_possible(self):
         model, largest = predictor(power(reduce(4), 0.25)), 2.0**20
         end = 1e-6 * largest**0.25
-        for ratio, told in ((0.5, 1), (1, 1), (4, 1), (16, 1), (64, 0.5), (256, 0.5), (1e5, 0.5)):
+        for ratio, told in ((0.5, 1), (1, 1), (1.5, 1), (4, 1), (16, 1), (64, 0.5), (256, 0.5), (1e5, 0.5)):
             (seconds,), (least,), (most,) = model.within(reduce(4), [ratio * largest])
             assert seconds == pytest.approx(end * ratio ** (0.25 * told + (1 - told) * 0.625))
             assert least == pytest.approx(end * ratio**0.25)
