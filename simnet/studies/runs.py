@@ -20,13 +20,13 @@ from simnet.base import writing
 from simnet.base.errors import SimnetError
 from simnet.base.rng import stream
 from simnet.base.swap import completed, swapped
-from simnet.costs.devices import DeviceProfile
 from simnet.interchange import kind_of
 from simnet.job import Checkpoint, Job, LocalSteps, PolicyResult, buckets, create_sparsifier
 from simnet.job.memory import WorkerMemory, measurable, of_candidates, with_gradients
 from simnet.policies import density_at
 from simnet.report import calibrated, memory, seeds
 from simnet.report.calibrated import CalibrationSummary
+from simnet.report.devices import DeviceSummary
 from simnet.report.memory import MemoryLimit, MemorySummary
 from simnet.report.results import PAGE, RUN, SEEDS, prepare_folder, summary_of, write_run
 from simnet.report.seeds import SeedsSummary
@@ -330,7 +330,7 @@ def _told(loaded: Scenario, built: Run, results: Mapping[str, PolicyResult]) -> 
     }
 
 
-def _device(loaded: Scenario, job: Job) -> DeviceProfile | None:
+def _device(loaded: Scenario, job: Job) -> DeviceSummary | None:
     """Return the device whose kernels take time in a job, or whose memory limits it; None if it has no part in it."""
     given = loaded.config.job
     if given.shardings and given.device_memory != "device" and job.device.beside_collectives is None:

@@ -213,8 +213,8 @@ def thc() -> list[Row]:
     gains = []
     corners = ((50, "v100-torch2.6", ()), (25, "ideal", ()), (100, "v100-torch2.6", _BUCKETS))
     for rate, device, overlap in corners:
-        changes = (f"job.device={device}", f"network.topology.star.bandwidth={rate} Gbit/s", "job.iterations=1")
-        changes += overlap
+        links = f"network.topology.star.bandwidth={rate} Gbit/s"
+        changes = (f"job.device={device}", links, "job.iterations=1", *overlap)
         took = {name: float(one["iteration_s"].iloc[0]) for name, one in iterations_of("thc_vgg16", *changes).items()}
         gains.append(took["dense"] / took["THC"])
     return [gain_row(THC, "software server", Interval.around(gains[0], gains[1:]))]
