@@ -73,6 +73,17 @@ CASES = {
         [curve("all_gather", ranks, ranks, "ring", latency=8e-5, per_byte=2e-9) for ranks in (4, 8, 16)],
         lambda a: NOISE[0] * (8e-5 + 1024 * 2e-9) / 8 / 2,
     ),
+    # Of sixty-three steps and a call the latter hardly shows.
+    "a call of mpi is half a step": (
+        False,
+        [curve("all_gather", 64, 64, "ring", latency=8e-5, per_byte=2e-9)],
+        lambda a: NOISE[0] * (8e-5 + 1024 * 2e-9) / 64 / 2,
+    ),
+    "on one node and between nodes": (
+        True,
+        [curve("all_gather", 8, 1, "ring", latency=2e-5, per_byte=3e-12), curve(*GATHER, latency=6e-5, per_byte=2e-10)],
+        lambda a: a - 7 * 4e-7,
+    ),
     "a call of mpi takes 30 us": (False, [curve(*GATHER, latency=8e-4, per_byte=2e-9)], lambda a: 3e-5),
 }  # fmt: skip
 
