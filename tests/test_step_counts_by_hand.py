@@ -96,3 +96,11 @@ def test_the_most_ranks_of_a_schedule_are_4096():
     assert costs(Setting("broadcast", 4097, 1), nccl=False) == ()
     assert costs(Setting("broadcast", 2, 1), nccl=False) == (Cost(1, 0, 1, 0),)
     assert costs(Setting("broadcast", 1, 1), nccl=False) == costs(Setting("gather", 4, 1), nccl=True) == ()
+
+
+def test_nodes_of_nccl_that_hold_unlike_many_ranks_count_by_their_mean():
+    # One and a half on each: half a step up a chain and half a step down, and 4.5 of six ranks on other nodes.
+    _, tree = like_nccl("all_reduce", "", 6, 4)
+    assert (tree.inner, tree.outer_bytes) == (1, pytest.approx(2 / 1.5))
+    (peers,) = like_nccl("alltoall", "", 6, 4)
+    assert (peers.peers, peers.inner_bytes) == (4.5, pytest.approx(0.5 / 6))
