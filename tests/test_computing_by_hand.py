@@ -27,6 +27,8 @@ def test_every_other_iteration_tells_and_those_between_are_held_against_it():
     assert found.measured == pytest.approx([0.3] * len(PERCENTS))
     assert found.fitted == pytest.approx([0.1] * len(PERCENTS))
     assert (found.iterations, found.workers) == (40, 3)
+    # From the last to the first it is the other way round.
+    assert fit(times[::-1]).measured == pytest.approx([0.1] * len(PERCENTS))
 
 
 @pytest.mark.parametrize(("factor", "slow"), [(1.015, False), (1.025, True), (0.985, False), (0.975, True)])
