@@ -9,6 +9,7 @@ Transport stacks are drawn at random, too, and there the reference works in numb
 digits of the engine as well.
 """
 
+import dataclasses
 import decimal
 import functools
 import itertools
@@ -54,6 +55,9 @@ class Case:
         self.routing = str(rng.choice(["hash", "hash", "single", "flow", "adaptive"]))
         # Who comes first at one instant decides on loads, so ties are left to the other routings.
         self.round = self.routing != "adaptive" and rng.random() < 0.4 and not stacked
+        if self.routing == "adaptive" and self.stack.lets_go != "left" and not self.stack.before:
+            # Nor is anybody in two rounds at one instant.
+            self.stack = dataclasses.replace(self.stack, before=1e-5)
         self.routes = Routes(self.graph, self.seed, "single" if self.routing == "single" else "hash")
         self.span = float(rng.choice([0.02, 0.1, 1.0]))
         self._set_weather()
