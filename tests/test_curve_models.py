@@ -8,7 +8,6 @@ import pytest
 from simnet.calibration import curve_models
 from simnet.calibration.curve_models import (
     FITS,
-    MAX_SEGMENTS,
     OURS,
     Component,
     CurveModel,
@@ -84,6 +83,13 @@ def test_a_line_is_found_in_any_unit(exponent):
     assert (start, latency, slope) == pytest.approx((0, 1e-5 * 10.0**exponent, 1e-9 * 10.0**exponent), rel=1e-3)
 
 
+def test_a_line_is_found_whose_bytes_take_next_to_nothing():
+    # The largest size takes a part in 93 of the latency for its bytes: 2^30 1e-16 = 1.07e-7.
+    sizes = 2.0 ** np.arange(3, 31)
+    ((_, latency, slope),) = line(sizes, 1e-5 + 1e-16 * sizes).segments
+    assert (latency, slope) == pytest.approx((1e-5, 1e-16), rel=1e-3)
+
+
 @pytest.mark.parametrize("wild", [1.0, 3.0])
 def test_a_line_is_where_soft_errors_of_a_tenth_are_the_least(wild):
     # Of squared errors r the sum of (1 + (r / 0.1)^2)^(1/2) is the least where its slopes in both logarithms are 0:
@@ -142,7 +148,6 @@ class TestStretches:
             levels[12:] = 3000.0
             seconds = np.repeat(levels, 4)
             assert len(piecewise(2.0 ** (np.arange(len(seconds)) / 4), seconds).segments) == min(count, 12)
-        assert MAX_SEGMENTS == 12
 
     @pytest.mark.parametrize(("count", "place", "there"), [(16, 4, True), (17, 9, False)])
     def test_of_many_sizes_they_begin_at_places_that_are_evenly_spread(self, monkeypatch, count, place, there):

@@ -218,7 +218,6 @@ class TestFolders:
         assert str(error.value) == f"{said}; {first}"
 
     def test_so_many_files_and_rows_are_read(self, tmp_path, monkeypatch):
-        assert (folders.MAX_FILES, folders.MAX_ROWS) == (10_000, 500_000)
         for name in ("a.log", "b.log"):
             put(tmp_path, LOG, name)
         monkeypatch.setattr(folders, "MAX_FILES", 2)

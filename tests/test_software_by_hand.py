@@ -71,6 +71,16 @@ def test_calls_that_are_faster_than_links_send_a_share_of_their_bytes():
         assert before(found) == pytest.approx([0] * 14, abs=1e-12)
 
 
+def test_shares_are_found_where_times_bend(monkeypatch):
+    # Half of the bytes take 1.5e-5 s. The 5e-6 that are left of 2e-5 are a share of 0.005 at 1e-3 s.
+    def takes(self, schedule, hosts):
+        share = schedule.rounds[0].nbytes[0] / 1e5
+        return 1e-5 + 1e-5 * share + (1e-3 - 1e-5) * max(share - 0.5, 0.0)
+
+    monkeypatch.setattr(CalibratedSoftware, "_seconds", takes)
+    assert software()._share(RING.rounds, 8, HOSTS, 2e-5) == pytest.approx(0.505, rel=1e-4)
+
+
 def test_shares_stop_where_a_message_is_eager():
     # Of two ranks each sends half twice; above the limit of 65,536 bytes a request and its answer go before.
     ring = collectives.allreduce_ring(2, 2e5)

@@ -14,7 +14,7 @@ from simnet.calibration import Curve, measured, summary
 from simnet.calibration.cards import OWN, Cards
 from simnet.calibration.cost_model import CalibratedCostModel
 from simnet.calibration.crossval import HeldOut, ModelChoice, choose
-from simnet.calibration.curves import chosen_rows, curves_of
+from simnet.calibration.curves import chosen_rows
 from simnet.calibration.jitter import FittedJitter
 from simnet.calibration.readers import write_tidy
 from simnet.calibration.readers.facts import facts_of
@@ -84,32 +84,6 @@ def test_rows_of_several_systems_are_warned_of():
     ]  # fmt: skip
 
 
-def test_so_many_sizes_and_curves_are_fitted_and_no_more(monkeypatch):
-    def refused(**most):
-        for name, value in most.items():
-            monkeypatch.setattr(summary, name, value)
-        with pytest.raises(InputError) as error:
-            calibrated(["published_plateaus"], {}, {}, False, None, 0.9)
-        return str(error.value)
-
-    monkeypatch.setattr(summary, "choose", lambda curves: (_ for _ in ()).throw(InputError("is fitted")))
-    points = [len(one.sizes) for one in curves_of(measured.load("published_plateaus").rows)]
-    assert refused(MAX_CURVES=len(points), MAX_SIZES=max(points)) == "is fitted"
-    assert "at most 1 are fitted at once" in refused(MAX_CURVES=1)
-    assert refused(MAX_CURVES=2, MAX_SIZES=max(points) - 1).startswith(f"{max(points)} sizes of one curve, ")
-
-
-def test_ten_times_as_many_sizes_are_fitted_of_all_curves_together(monkeypatch):
-    monkeypatch.setattr(summary, "MAX_SIZES", 4)
-    monkeypatch.setattr(summary, "choose", lambda curves: (_ for _ in ()).throw(InputError("is fitted")))
-    too_many = "4 sizes of one curve, 44 of all; at most 4 of a curve and 40 of all are fitted"
-    for count, said in ((10, "is fitted"), (11, too_many)):
-        monkeypatch.setattr(summary, "curves_of", lambda rows, count=count: [Curve(ONE, *np.ones((2, 4)))] * count)
-        with pytest.raises(InputError) as refused:
-            calibrated(["published_plateaus"], {}, {}, False, None, 0.9)
-        assert str(refused.value) == said
-
-
 def test_networks_have_the_jitter_of_repetitions_and_the_stack_that_is_told_or_given():
     where = {"collective": "broadcast", "link_latency": "0.001"}
     plain = calibrated(["shaped_gloo"], where, {}, False, None, 0.8)
@@ -124,13 +98,6 @@ def test_networks_have_the_jitter_of_repetitions_and_the_stack_that_is_told_or_g
     assert said[-1] == "warning: the logs are of gloo, and simulations take mpich, by --stack"
     assert "stack: mpich" in said
     assert any(one.startswith("network: star, hosts ") for one in said)
-
-
-def test_rows_without_ranks_are_told_from_the_first_line_on(tmp_path):
-    rows = measured.load("shaped_gloo").rows.head(4).assign(ranks=pd.NA, nodes=pd.NA)
-    write_tidy(rows, tmp_path / "mine.csv")
-    _, problems = rows_of(str(tmp_path / "mine.csv"), {})
-    assert any("shaped_gloo:2: 4 rows from here on have no number of ranks" in one for one in problems)
 
 
 STEPS = StepModel(True, NCCL.values, (0.1,) * len(NCCL.values))
