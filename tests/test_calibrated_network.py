@@ -1,8 +1,10 @@
 """Networks from calibrations: which nodes ranks are on, links that are found again, and fabric files as topologies."""
 
+import errno
 import math
 import time
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pandas as pd
@@ -159,6 +161,18 @@ class TestLinksByHand:
             star = links(placed("star"), steps, curves).parameters["star"]
             assert (star["latency"], star["bandwidth"]) == pytest.approx((5e-5, 1e9), rel=0.2)
 
+    def test_a_step_costs_what_four_more_ranks_do_beyond_four_by_the_smooth_minimum_of_protocols(self):
+        # Of LL a byte takes half a step, so that 6 steps and 1.5 times 8 bytes of 4 ranks take 12 steps, and 14 and
+        # 1.75 of 8 ranks 21; Simple's have twice the latency and free bytes: 12 and 28. The sharpness is 8.
+        steps = self.steps(
+            launch=1e-30, gamma=1e-30, inner_seconds_per_byte=1e-15, ll_byte_factor=1e9, simple_latency_factor=2.0,
+            ll128_latency_factor=99.0,
+        )  # fmt: skip
+        curves = [Curve(Setting("all_reduce", 8, 1), np.array([8.0]), np.ones(1))]
+        more = 21 * (1 + (21 / 28) ** 8) ** (-1 / 8) - 12 * 2 ** (-1 / 8)
+        found = links(placed("star"), steps, curves)
+        assert found.parameters["star"]["latency"] == pytest.approx(2e-6 * more / 8, rel=1e-6)
+
     def test_a_step_costs_nothing_where_its_bytes_are_all_of_the_time(self):
         curves = [Curve(Setting("all_reduce", 8, 8), np.array([2.0**34]), np.ones(1))]
         found = links(placed("star"), self.steps(gamma=1e-30, ll_byte_factor=0.5, outer_latency=1e-12), curves)
@@ -178,10 +192,23 @@ class TestPlaces:
             with pytest.raises(InputError, match=r"--set: gpus_per_node: must be a whole number in 1\.\.4096, got"):
                 placed("multi_gpu_nodes", [f"gpus_per_node={value}"])
 
-    def test_are_named_with_two_hundred_characters(self):
+    @pytest.mark.parametrize("ending", ["", ".xml"])
+    def test_are_named_with_two_hundred_characters(self, ending):
         with pytest.raises(InputError) as refused:
-            placed("x" * 300)
+            placed("x" * 300 + ending)
         assert f"no file '{'x' * 200}'; Allowed: multi_gpu_nodes, star" in str(refused.value)
+
+    def test_that_the_system_does_not_show_are_not_said_to_be_nowhere(self, monkeypatch):
+        def hidden(path):
+            raise PermissionError(errno.EACCES, "Permission denied", path)
+
+        monkeypatch.setattr(Path, "exists", hidden)
+        with pytest.raises(InputError, match=r"^--topology: closed/star: cannot be read: Permission denied$"):
+            placed("closed/star")
+
+    def test_a_file_to_write_is_not_named_with_more_than_the_system_takes(self):
+        said = refused("calibrate", "none.csv", "-o", "x" * 300)
+        assert f"{'x' * 300}: cannot be written: File name too long" in said
 
     def test_are_without_switches_that_no_host_is_on(self, tmp_path):
         graph = topologies.star(4, 1e-3, 1e9)

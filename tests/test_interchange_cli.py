@@ -694,6 +694,14 @@ def test_what_is_no_file_is_never_replaced(tmp_path: Path) -> None:
     assert pipe.is_fifo()
 
 
+@pytest.mark.parametrize("ending", ["", ".xml", ".et", ".csv"])
+def test_names_that_are_too_long_for_a_file_are_refused(ending: str) -> None:
+    name = "x" * 300 + ending
+    assert f"{name}: cannot be read: File name too long" in refused("time", name, *ON_STAR)
+    assert f"{name}: cannot be read: File name too long" in refused("time", name, "--format", "chakra", *ON_STAR)
+    assert f"{name}: cannot be written: File name too long" in refused("export", *RING, "--to", "csv", "--out", name)
+
+
 def test_no_time_is_no_duration(tmp_path: Path) -> None:
     out = str(tmp_path / "n.xml")
     for name in ("quickstart", "shared_fat_tree"):

@@ -189,14 +189,15 @@ def refuse_existing(targets: Sequence[Path], force: bool, suffixes: Sequence[str
         As for `staged`.
     """
     for target in targets:
-        if not (target.exists() or target.is_symlink()):
-            continue
-        if target.exists() and not (target.is_file() or target.is_dir()):
-            raise InputError("is neither a file nor a folder, and is not replaced", file=str(target))
-        if not force:
-            raise InputError("is there already; --force replaces it, or take another name", file=str(target))
-        if target.is_dir() and any(one.suffix not in suffixes for one in target.iterdir()):
-            raise InputError("is a folder with other files in it, which is not replaced", file=str(target))
+        with explained(target, advice=""):
+            if not (target.exists() or target.is_symlink()):
+                continue
+            if target.exists() and not (target.is_file() or target.is_dir()):
+                raise InputError("is neither a file nor a folder, and is not replaced", file=str(target))
+            if not force:
+                raise InputError("is there already; --force replaces it, or take another name", file=str(target))
+            if target.is_dir() and any(one.suffix not in suffixes for one in target.iterdir()):
+                raise InputError("is a folder with other files in it, which is not replaced", file=str(target))
 
 
 def mark_incomplete(folder: Path, said: str) -> None:

@@ -8,6 +8,7 @@ of a call (launch) and of reducing are no property of links, and are not in it.
 
 from __future__ import annotations
 
+import errno
 from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
@@ -90,8 +91,10 @@ def placed(given: str, overrides: Sequence[str] = ()) -> Placement:
     if given in FAMILIES:
         return Placement(given, 1 if given == "star" else each)
     try:
-        there = bool(Path(given).suffix) or Path(given).exists()
-    except OSError:  # The name is too long for a file.
+        there = Path(given).exists() or bool(Path(given).suffix)
+    except OSError as error:
+        if error.errno != errno.ENAMETOOLONG:
+            raise InputError(f"{given}: cannot be read: {error.strerror}", file="--topology") from None
         there = False
     if not there:
         raise InputError(f"there is no topology and no file {given[:200]!r}; {nearest(given, FAMILIES)}",

@@ -79,7 +79,7 @@ def kind_of(path: str | Path) -> str | None:
     'goal'
     """
     path = Path(path)
-    if path.is_dir():
+    if _is_folder(path):
         return "chakra" if any(path.glob("*.et")) else None
     head = _head(path)
     if head.startswith((goal_binary.MARK.decode(), goal_binary.SPENT.decode())):
@@ -245,6 +245,13 @@ def _settled(path: str | Path, kind: str | None, allowed: Sequence[K], what: str
     raise InputError(f"is not recognised as {what}{one}; read are {listed}", file=str(path))
 
 
+def _is_folder(path: Path) -> bool:
+    try:
+        return path.is_dir()
+    except OSError as error:
+        raise InputError(f"cannot be read: {error.strerror}", file=str(path)) from None
+
+
 def _head(path: Path) -> str:
     """Return the beginning of a file as text, whatever its bytes are."""
     if not path.is_file():
@@ -267,10 +274,10 @@ def trace_prefix(path: str | Path) -> Path:
     Raises
     ------
     InputError
-        If a folder has none, or those of several runs.
+        If a folder has none, or those of several runs, or the system does not say whether it is one.
     """
     path = Path(path)
-    if not path.is_dir():
+    if not _is_folder(path):
         return path
     first = sorted(file.name.removesuffix(".0.et") for file in path.glob("*.0.et"))
     if len(first) != 1:

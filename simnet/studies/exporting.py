@@ -17,7 +17,7 @@ import numpy as np
 from simnet.base import units
 from simnet.base.errors import InputError, nearest
 from simnet.base.units import format_bytes
-from simnet.base.writing import staged
+from simnet.base.writing import explained, staged
 from simnet.collectives import registry
 from simnet.interchange import (
     chakra,
@@ -429,10 +429,11 @@ def _target(out: Path | None, name: str, to: str) -> Path:
     if not out.name or out.name == "..":
         raise InputError("must be the name of a file", file="--out")
     folder = to == "chakra"
-    if out.is_dir() and not folder:
-        raise InputError("is a folder; name a file in it", file=str(out))
-    if out.is_file() and folder:
-        raise InputError("is a file; Chakra traces, one per rank, go to a folder", file=str(out))
+    with explained(out, advice=""):
+        if out.is_dir() and not folder:
+            raise InputError("is a folder; name a file in it", file=str(out))
+        if out.is_file() and folder:
+            raise InputError("is a file; Chakra traces, one per rank, go to a folder", file=str(out))
     return out
 
 
