@@ -345,6 +345,22 @@ def test_software_that_messages_of_earlier_rounds_leave_room_for_comes_first():
     assert found == pytest.approx(predicted, rel=1e-11)
 
 
+@pytest.mark.parametrize("more", [4e-6, 4e-9])
+def test_software_that_would_make_messages_of_several_rounds_meet_comes_first(more):
+    # Rank 3 and 4 send each other a kilobyte three times, 3 * (20 + 1) us, before 3 sends ten to rank 2: that ends to
+    # leave at 73 us. Just then 53 kB have reached rank 0 at 53 + 20 us, which sends its own ten to 2. With a quarter of
+    # the software before each round, the former begins four quarters later, and the latter two: half would be lost.
+    rounds = [
+        Round([1, 4], [0, 3], [53e3, 1e3]), Round([0, 3], [2, 4], [1e4, 1e3]), Round([2, 4], [5, 3], [1e3, 1e3]),
+        Round([5, 3], [6, 2], [1e3, 1e4]),
+    ]  # fmt: skip
+    schedule = Schedule(7, rounds, [RING.calls[0]._replace(rounds=4, nbytes=1e4)])
+    # From 1 to 0, 2, 5 and 6: four latencies and 53 + 10 + 1 + 1 kB.
+    first, *others = software(curve(145e-6 + more, ranks=7), hosts=7)(schedule, HOSTS[:7]).rounds
+    assert (len(first), float(np.max(first.compute))) == (0, pytest.approx(more, rel=1e-4))
+    assert before(Schedule(7, others)) == [0] * 4
+
+
 def test_calls_of_two_ranks_have_one_round_and_each_root_its_own_messages():
     one = software(curve(1e-3, name="broadcast", ranks=2))
     for root in (0, 1):
