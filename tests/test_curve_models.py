@@ -211,6 +211,11 @@ class TestStretches:
             seconds = plain * np.where(np.arange(12) < 6, 1.0, factor)
             assert len(piecewise(SIZES, seconds).segments) == stretches
 
+    def test_times_that_are_no_numbers_are_one_stretch_of_none(self):
+        found = piecewise(SIZES, np.full(12, np.nan))
+        assert len(found.segments) == 1
+        assert np.isnan(found.at(SIZES)).all()
+
     def test_where_lines_cross_between_two_sizes_they_change(self):
         seconds = np.minimum(1e-6 + 1e-9 * SIZES, 3e-5 + 2e-10 * SIZES)
         ((_, start, *_),) = [tuple(one[0] for one in piecewise(SIZES, seconds).segments)]

@@ -398,7 +398,7 @@ class TestPerftest:
         )  # fmt: skip
         assert known(first, "variant", "run") == ("4 queue pairs", "1")
         assert (known(second, "variant")[0] or "", second["run"]) == ("", "2")
-        for queues, variant in (("1", None), ("2", "2 queue pairs")):
+        for queues, variant in (("1", None), ("2", "2 queue pairs"), ("0002", "2 queue pairs")):
             lines = (self.TITLE, f" Number of qps   : {queues}", self.COLUMNS, "1000 10 9.0 8.0")
             (row,) = rows(tmp_path, *lines, kind="perftest")
             assert known(row, "variant") == (variant,)

@@ -88,10 +88,10 @@ class TestShaped:
         path = tmp_path / "a.csv"
         heads, cells = list(HEADS), list(CELLS)
         heads[1] = "mine"
-        path.write_text(",".join(heads) + "\n" + ",".join(cells) + "\n")
+        path.write_text("# one\n# two\n" + ",".join(heads) + "\n" + ",".join(cells) + "\n")
         with pytest.raises(InputError) as error:
             read_shaped(path)
-        assert str(error.value) == f"{path}: has neither a column 'collective' nor a column 'method'"
+        assert str(error.value) == f"{path}:3: has neither a column 'collective' nor a column 'method'"
         heads = ["collective" if one == "mine" else one for one in heads if one != "profile"]
         path.write_text(",".join(heads) + "\n" + ",".join(cells[:-1]) + "\n")
         assert "profile" not in read_shaped(path).rows

@@ -230,9 +230,9 @@ class TestTidy:
         assert rows["line"].tolist() == [3, 4, 5]
 
     def test_names_that_are_nearly_known_are_said(self, tmp_path):
-        measured = self.read(tmp_path, "collective,nbytes,seconds,in_plase", "reduce,8,1.0,true")
+        measured = self.read(tmp_path, "# one", "# two", "collective,nbytes,seconds,in_plase", "reduce,8,1.0,true")
         assert [str(one).replace(f"{tmp_path}/", "") for one in measured.problems] == [
-            "a.csv: column 'in_plase' is not known and kept as it is; did you mean 'in_place'?"
+            "a.csv:3: column 'in_plase' is not known and kept as it is; did you mean 'in_place'?"
         ]
         # 'algorithms' shares 9 of 9 and 10 letters, 2 * 9 / 19 = 0.95; 'ranked' 4 of 5 and 6 of 'ranks', 8 / 11 = 0.73.
         assert (
@@ -287,13 +287,13 @@ class TestTidy:
     )  # fmt: skip
     def test_what_is_no_table_is_refused_by_line(self, lines, said):
         with pytest.raises(InputError) as error:
-            list(records_of(lines, ["seconds"], "a.csv")[1])
+            list(records_of(lines, ["seconds"], "a.csv")[2])
         assert str(error.value) == said
 
     def test_rows_stand_with_their_lines_and_without_what_guards_them(self):
         lines = ["# remark", " b , a\r", "", "1,'=2\r", " ", "#3,4", '"5,6",7']
-        names, records = records_of(iter(lines), ["a"], "a.csv")
-        assert names == ["b", "a"]
+        line, names, records = records_of(iter(lines), ["a"], "a.csv")
+        assert (line, names) == (2, ["b", "a"])
         assert list(records) == [(4, {"b": "1", "a": "=2"}), (7, {"b": "5,6", "a": "7"})]
 
     @pytest.mark.parametrize(

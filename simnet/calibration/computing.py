@@ -201,10 +201,10 @@ def _straggling(rest: Floats) -> tuple[float, float, float, float]:
 
 
 def _density(values: Floats, middle: float, spread: float) -> Floats:
-    """Return the density of a normal, but for a factor that all normals share."""
+    """Return the density of a normal times the square root of 2 pi."""
     return np.asarray(np.exp(-0.5 * ((values - middle) / spread) ** 2) / spread)
 
 
 def _likelihood(density: Floats) -> float:
-    """Return the logarithm of the likelihood of values that have these densities, but for what all share."""
+    """Return the logarithm of the product of densities."""
     return float(np.log(np.maximum(density, 1e-300)).sum())

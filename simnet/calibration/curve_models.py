@@ -140,7 +140,7 @@ def corrected(corrections: tuple[tuple[float, float], ...], sizes: Floats) -> Fl
     """
     known, values = np.array(corrections).T
     if len(known) == 1:
-        return np.full(len(sizes), values)
+        return np.full(len(sizes), values[0])
     logs = np.log(known)
     asked = np.clip(np.log(np.maximum(sizes, known[0])), logs[0], logs[-1])
     return np.asarray(PchipInterpolator(logs, values)(asked), dtype=np.float64)
@@ -247,7 +247,7 @@ def piecewise(sizes: Floats, seconds: Floats) -> CurveModel:
     reached = np.full(len(places), np.inf)
     reached[0] = 0.0
     befores: list[NDArray[np.int_]] = []
-    best, starts = math.inf, list[int]()
+    best, starts = math.inf, [0]
     for number in range(1, MAX_SEGMENTS + 1):
         ways = reached[:, None] + costs
         befores.append(ways.argmin(axis=0))
@@ -413,7 +413,7 @@ def _joined(points: Floats, asked: Floats) -> Floats:
     """Interpolate in log-log; the end lines continue beyond the points, but time never falls there."""
     x, y = np.log(points).T
     if len(x) == 1:
-        return np.full(len(asked), points[:, 1])
+        return np.full(len(asked), points[0, 1])
     at = np.log(np.maximum(asked, 1e-9))
     place = np.clip(np.searchsorted(x, at) - 1, 0, len(x) - 2)
     slope = np.diff(y) / np.diff(x)

@@ -206,7 +206,7 @@ def _sent_by_tree(settings: Sequence[Setting], large: Floats) -> float:
     """
     inside, between = 0.0, 0.0
     for one, seconds in zip(settings, large, strict=True):
-        # But for a factor that all have.
+        # Only ratios count, so that 2 * _LARGE is left out.
         bandwidth = (one.ranks - 1) / one.ranks / float(seconds)
         if one.nodes == 1:
             inside = max(inside, bandwidth)

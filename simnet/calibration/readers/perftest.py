@@ -32,7 +32,7 @@ _COLUMN = re.compile(
 )
 _TIMES = {"t_avg[usec]": "seconds", "t_typical[usec]": "seconds_p50", "t_min[usec]": "seconds_min"}
 _TIMES |= {"t_max[usec]": "seconds_max", "99% percentile[usec]": "seconds_p99"}
-_UNITS = {"Gb": 125e6, "MB": 2.0**20, "MiB": 2.0**20}
+_UNITS = {"Gb": 1e9 / 8, "MB": 2.0**20, "MiB": 2.0**20}
 
 
 @reader("perftest")
@@ -56,7 +56,8 @@ def read_perftest(path: Path, out: Collector) -> Mapping[str, bool]:
             if title[1].startswith("Atomic"):
                 out.report(at, f"{title[1]!r} is no benchmark that is read")
         elif several := _PAIRS.search(line):
-            variant = f"{several[1]} queue pairs" if int(several[1]) > 1 else ""
+            queues = int(several[1])
+            variant = f"{queues} queue pairs" if queues > 1 else ""
         elif HEADER.match(line):
             columns = _COLUMN.findall(line)
             table += 1

@@ -38,7 +38,7 @@ def read_rccl_records(path: Path, out: Collector) -> None:
     text = "\n".join(lines)
     records: Iterable[tuple[int, Mapping[str, Any]]] = objects(text, out.file)
     if text.lstrip()[:1] not in ("{", "["):
-        records = records_of(lines, NEEDED, out.file)[1]
+        records = records_of(lines, NEEDED, out.file)[2]
     for line, one in records:
         if not set(NEEDED) <= set(one):
             continue

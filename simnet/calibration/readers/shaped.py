@@ -58,9 +58,9 @@ def read_shaped(path: Path, out: Collector) -> dict[str, bool]:
     >>> rows[["tool", "collective", "ranks", "link_latency", "link_bandwidth"]].to_dict("records")
     [{'tool': 'mpich', 'collective': 'broadcast', 'ranks': 3, 'link_latency': 0.005, 'link_bandwidth': 12500000.0}]
     """
-    names, records = records_of(read_lines(path), NEEDED, out.file)
+    head, names, records = records_of(read_lines(path), NEEDED, out.file)
     if not {"collective", "method"} & set(names):
-        out.refuse("has neither a column 'collective' nor a column 'method'")
+        out.refuse("has neither a column 'collective' nor a column 'method'", head)
     for line, cells in records:
         method = cells.get("method", "").strip()
         named = cells.get("collective", "").strip()

@@ -61,12 +61,12 @@ def read_tidy(path: Path, out: Collector) -> dict[str, bool]:
     [{'seconds': 2.5e-05, 'site': 'Bergen'}]
     """
     given = out.facts
-    names, records = records_of(read_lines(path), [name for name in NEEDED if name not in given], out.file)
+    head, names, records = records_of(read_lines(path), [name for name in NEEDED if name not in given], out.file)
     extra = [name for name in names if name not in COLUMNS]
     for name in extra:
         if close := difflib.get_close_matches(name, COLUMNS, n=1, cutoff=0.85):
             message = f"column {name!r} is not known and kept as it is; did you mean {close[0]!r}?"
-            out.report(None, message, dropped=False)
+            out.report(head, message, dropped=False)
     numeric = set(extra)
     for line, cells in records:
         row: Row = {}
@@ -127,8 +127,8 @@ def write_tidy(rows: pd.DataFrame, path: str | Path, remarks: Sequence[str] = ()
 
 def records_of(
     lines: Sequence[str], needed: Iterable[str], file: str
-) -> tuple[list[str], Iterator[tuple[int, dict[str, str]]]]:
-    """Return the names of the columns of a CSV, and its rows by column, each with its line.
+) -> tuple[int, list[str], Iterator[tuple[int, dict[str, str]]]]:
+    """Return the line of the head of a CSV, the names of its columns, and its rows by column, each with its line.
 
     Parameters
     ----------
@@ -168,7 +168,7 @@ def records_of(
                 raise InputError(f"has {len(cells)} values, but there are {len(names)} columns", file=file, line=at)
             yield at, dict(zip(names, map(unguarded, cells), strict=True))
 
-    return names, records()
+    return line, names, records()
 
 
 def _csv_rows(lines: Sequence[str], file: str) -> Iterator[tuple[int, list[str]]]:

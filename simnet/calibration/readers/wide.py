@@ -36,7 +36,7 @@ def read_wide(path: Path, out: Collector) -> dict[str, bool]:
     InputError
         If the file cannot be read, a column is missing, or a value is not what its column holds. With file and line.
     """
-    names, records = records_of(read_lines(path), NEEDED, out.file)
+    _, names, records = records_of(read_lines(path), NEEDED, out.file)
     for line, cells in records:
         measured = collective(cells["collective"]) or cells["collective"][:60]
         size = whole(cells.get("total_bytes") or cells["size_bytes"])
