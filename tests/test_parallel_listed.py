@@ -89,7 +89,7 @@ def test_a_unit_without_entries_of_others_is_gathered_in_one_call_of_its_size() 
     ("units", "says"),
     [
         ([], "at least one unit"),
-        ([("a.1", 10, 1.0)], "must be up to 40 letters, digits or -, got 'a.1'"),
+        ([("a.1", 10, 1.0)], "must be a letter and up to 39 letters, digits or - behind it, got 'a.1'"),
         ([("a", 10, 1.0), ("a", 10, 1.0)], "there are two units 'a'; times says"),
         ([("a", 0, 1.0)], "parameters of unit 'a' must be"),
         ([("a", 10, 1.0, 0)], "times of unit 'a' must be"),
@@ -165,14 +165,63 @@ def test_a_job_of_units_takes_what_their_steps_take(tmp_path: Path, measure: str
             {"compute": {"mean": "1 s"}},
             "takes no compute.mean beside",
         ),
-        ({"as": "fsdp2", "units": units("flops")}, {}, "is missing; only with job.model there is a default"),
-        ({"as": "fsdp2", "units": [{"name": "a", "parameters": 3}]}, {}, "needs either seconds or flops"),
+        (
+            {"as": "fsdp2", "units": units("flops")},
+            {},
+            "is missing; units in flops need job.compute.mean, e.g. '18 ms'",
+        ),
+        (
+            {"as": "fsdp2", "units": [{"name": "a", "parameters": 3}]},
+            {},
+            "units[0]: needs either seconds or flops, got neither",
+        ),
+        (
+            {"as": "fsdp2", "units": [{"name": "a", "parameters": 3, "seconds": "1 s", "flops": 2}]},
+            {},
+            "units[0]: needs either seconds or flops, got both",
+        ),
         (
             {"as": "fsdp2", "units": [*units("flops"), {"name": "a", "parameters": 3, "seconds": "1 s"}]},
             {},
-            "needs seconds of all units, or flops of all",
+            "units[3]: needs flops, as units[0] has",
         ),
-        ({"as": "fsdp2", "units": [{"name": "a.1", "parameters": 3, "seconds": "1 s"}]}, {}, "units[0].name"),
+        (
+            {"as": "fsdp2", "units": [{"name": "a.1", "parameters": 3, "seconds": "1 s"}]},
+            {},
+            "units[0].name: must be a letter and up to 39 letters, digits or - behind it, got 'a.1'",
+        ),
+        (
+            {"as": "fsdp2", "units": [*units("seconds", " ms"), {"name": "block", "parameters": 3, "seconds": "1 s"}]},
+            {},
+            "units[3].name: is that of units[1], too, got 'block'",
+        ),
+        (
+            {"as": "fsdp2", "units": [{"name": "a", "parameters": 3, "seconds": 0}]},
+            {},
+            "units: must have one that takes any time",
+        ),
+        # 600 + 401.
+        (
+            {
+                "as": "fsdp2",
+                "units": [
+                    {"name": "a", "parameters": 3, "seconds": "1 s", "times": 600},
+                    {"name": "b", "parameters": 3, "seconds": "1 s", "times": 401},
+                ],
+            },
+            {},
+            "units: must be at most 1,000 with those that follow by times, got 1,001",
+        ),
+        (
+            {"as": "fsdp2", "units": units("seconds", " ms"), "slowdown": "fast"},
+            {},
+            "slowdown: must be a number, got 'fast'",
+        ),
+        (
+            {"as": "fsdp2", "units": units("seconds", " ms"), "reshard_after_forward": ["root"]},
+            {},
+            "there is no reshard_after_forward 'root'",
+        ),
         ({"as": "ddp"}, {}, "needs model beside sharding, whose tensors are shared, or units in it"),
         (
             {"A": {"as": "ddp", "units": units("seconds", " ms")}, "B": {"as": "fsdp2"}},
@@ -187,3 +236,21 @@ def test_what_does_not_go_with_units_is_refused_in_words(
     with pytest.raises(InputError) as error:
         load(scenario(tmp_path, sharding, **job)).build()
     assert says in str(error.value)
+    # Once, as what is wrong stands in one place.
+    assert len(str(error.value).splitlines()) == 1
+
+
+def test_what_decides_on_a_job_of_units_is_told_and_stands_in_the_lock(tmp_path: Path) -> None:
+    told = [{"name": "a", "parameters": 9, "seconds": "3 ms"}]
+    told += [{"name": "block", "times": 3, "parameters": 9, "seconds": "5 ms"}]
+    found = load(scenario(tmp_path, {"as": "fsdp2", "units": told}))
+    # 3 + 3 x 5 ms, of which two thirds are backward.
+    assert (found.computing or "").startswith("18 ms of its units, 66.7 % backward; as long beside collectives")
+    assert "mean: 18 ms" in found.lock() or "mean: 0.018 s" in found.lock()
+    assert "backward: 0.6666" in found.lock()
+    # Ways that differ are told one by one.
+    ways = {"F": {"as": "fsdp2", "units": told, "slowdown": 2}, "D": {"as": "ddp", "units": told, "backward": 0.5}}
+    first, *others = (load(scenario(tmp_path, dict(ways))).computing or "").split("; ")
+    assert first == "18 ms of its units"
+    assert others[0] == "F: 66.7 % backward, 2 times as long beside collectives"
+    assert others[1].startswith("D: 50 % backward, as long beside collectives as alone")

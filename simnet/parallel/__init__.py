@@ -19,7 +19,7 @@ from simnet.parallel.ddp import ddp
 from simnet.parallel.experts import capacity, expert_parallel
 from simnet.parallel.fsdp2 import fsdp2
 from simnet.parallel.graph import CollectiveCall, Compute, StepGraph
-from simnet.parallel.listed import ListedUnit, listed
+from simnet.parallel.listed import UNIT_NAME, ListedUnit, listed
 from simnet.parallel.pipeline import Tied, order_of, pipeline
 from simnet.parallel.plan import SHARDINGS, Around, PlannedStep, options_of, planned
 from simnet.parallel.quantised import SDP4Bit, ZeroPlusPlus
@@ -34,6 +34,7 @@ from simnet.parallel.zero3 import Limits
 
 __all__ = [
     "SHARDINGS",
+    "UNIT_NAME",
     "Around",
     "CollectiveCall",
     "Compute",

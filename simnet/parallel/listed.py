@@ -6,6 +6,7 @@ its passes take, in seconds or operations, is told apart from its entries, with 
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Sequence
 from typing import NamedTuple
@@ -16,8 +17,9 @@ from simnet.base.arrays import Floats
 from simnet.base.checks import whole
 from simnet.costs.models import ComputeTime, Layer, ModelProfile
 
-# A number that is a word of its own would end the name of a block.
-_NAME = re.compile(r"[A-Za-z][A-Za-z0-9-]{0,39}")
+# Names of blocks end at the first part that is a number: a dot or _ in a name would let it end too early.
+UNIT_NAME = r"[A-Za-z][A-Za-z0-9-]{0,39}"
+"""What the name of a unit may be, as a regular expression."""
 
 
 class ListedUnit(NamedTuple):
@@ -66,8 +68,10 @@ def listed(units: Sequence[ListedUnit], seconds: float | None = None) -> ModelPr
         raise ValueError("a model needs at least one unit")
     layers, work, known = [], [], set()
     for one in units:
-        if not _NAME.fullmatch(one.name):
-            raise ValueError(f"the name of a unit must be up to 40 letters, digits or -, got {one.name!r}")
+        if not re.fullmatch(UNIT_NAME, one.name):
+            raise ValueError(
+                f"the name of a unit must be a letter and up to 39 letters, digits or - behind it, got {one.name!r}"
+            )
         if one.name in known:
             raise ValueError(f"there are two units {one.name!r}; times says how many follow each other")
         known.add(one.name)
@@ -79,7 +83,7 @@ def listed(units: Sequence[ListedUnit], seconds: float | None = None) -> ModelPr
             work.append(float(one.work))
     if not sum(work) > 0:
         raise ValueError("no unit takes any time")
-    told = sum(work) if seconds is None else seconds
+    told = math.fsum(work) if seconds is None else seconds
     times = (ComputeTime(told, 1, "its units", measured=False),)
     return ModelProfile("a model of units", tuple(layers), times, "a list of units", work=tuple(work))
 

@@ -247,12 +247,13 @@ def planned(
             f"tensor_parallel x pipeline, {around.tensor_parallel} x {around.pipeline}, must divide the {workers} "
             "workers"
         )
-    blocks = [block.name for block in units(profile.layers).blocks]
+    wrapped = units(profile.layers)
+    blocks = [block.name for block in wrapped.blocks]
     for name in around.expert_blocks or ():
         named(name, "expert_blocks", blocks)
     if isinstance(freed := chosen.get("reshard_after_forward"), list | tuple):
         for name in freed:
-            named(name, "reshard_after_forward", ["root", *blocks])
+            named(name, "reshard_after_forward", [*(["root"] if wrapped.root.layers else []), *blocks])
     if profile.work and (around.pipeline > 1 or around.tensor_parallel > 1 or around.experts is not None):
         raise ValueError("units are not for tensor_parallel, pipeline and experts, whose parts go by entries")
     if profile.work and "ready" in chosen:

@@ -30,6 +30,8 @@ _BOUNDS = {
     "less_than_equal": ("le", "<="),
     "multiple_of": ("multiple_of", "a multiple of"),
 }
+# Marks of one part, or of several by name; whether that is a mapping from names.
+_FORMS: dict[str | int, bool] = {"<one>": False, "<several>": True}
 
 
 def problems(document: Document, error: ValidationError, root: type[BaseModel]) -> list[InputError]:
@@ -95,6 +97,8 @@ def _part_at(root: type[BaseModel], loc: tuple[str | int, ...]) -> type[Part] | 
     """Return the class of the mapping at `loc`."""
     parts: list[Any] = [root]
     for step in loc:
+        if step in _FORMS:
+            parts = [part for part in parts if (get_origin(part) is dict) == _FORMS[step]]
         if isinstance(step, str) and step.startswith("<"):
             continue
         found: list[Any] = []

@@ -75,10 +75,11 @@ def build_job(
             source = _source(config, folder, int(given.iterations))
     steps = build_steps(config, folder, found)
     # Of what traces say, computing is so many times as long.
-    traced = any(one.trace is not None for one in given.shardings.values())
-    mean = 1.0 if traced else given.compute.mean
+    mean = 1.0 if given.traced else given.compute.mean
     if mean is None:
-        found.add(("job", "compute", "mean"), "is missing; only with job.model there is a default")
+        units = any(one.units for one in given.shardings.values())
+        why = "units in flops need job.compute.mean, e.g. '18 ms'" if units else "only with job.model there is a default"
+        found.add(("job", "compute", "mean"), f"is missing; {why}")
     if source is None or stages is None or device is None or mean is None or (given.shardings and steps is None):
         return None
     straggle = given.compute.straggle
@@ -306,9 +307,11 @@ def _rows(config: schema.Config, policy: schema.Policy) -> float:
         with suppress(ValueError):
             model = sparsifier_models.create(given.scheme, P, _TRIAL_ENTRIES, layers=(_TRIAL_ENTRIES,), **given.options)
         if model is not None and not model.reads_gradients:
-            drawn, entries = job.gradients.synthetic is not None, _entries(job)
-            shared = synthetic_rows(P, entries) if drawn else _ROWS
-            adds = drawn and model.keeps and loops_for(P * entries) is not None
+            drawn, entries = job.gradients.synthetic, _entries(job)
+            # No file is read for this, and of those that come with simnet only that of digits has neither.
+            more = drawn is not None and drawn.like != "digits"
+            shared = _ROWS if drawn is None else synthetic_rows(P, entries, lasts=more, turns=more)
+            adds = drawn is not None and model.keeps and loops_for(P * entries) is not None
             (all_of, one), sent = model.room, _SENT * max(max(ramp.start, ramp.end) for ramp in _ramps(job.density))
             # The residual, which becomes its sum with fresh gradients; they are there if they are not made in it.
             return shared + (2.0 - adds + all_of + sent) * P + one
@@ -451,8 +454,7 @@ def _live(given: schema.Train, config: schema.Config) -> GradientSource:
 def _source(config: schema.Config, folder: Path, steps: int) -> GradientSource:
     given = config.job
     if given.shardings:
-        traced = any(one.trace is not None for one in given.shardings.values())
-        return Unseen(config.workers, 1 if traced else model_of(given).parameters)
+        return Unseen(config.workers, 1 if given.traced else model_of(given).parameters)
     if given.gradients.train is not None:
         return _live(given.gradients.train, config)
     if given.gradients.recorded is not None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import re
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from inspect import Parameter
 from pathlib import Path
 from typing import Any
@@ -24,6 +25,7 @@ from simnet.scenario.device import build_device
 from simnet.scenario.loader import Findings
 from simnet.scenario.parts import field_names
 from simnet.scenario.sharding_parts import Sharding
+from simnet.scenario.steps import model_of
 from simnet.scenario.topology_parts import Topology
 
 FROM_JOB = ("layers", "scale", "seed", "shapes", "true_shapes")
@@ -259,6 +261,9 @@ def _sharding(given: schema.Job, folder: Path, found: Findings) -> Sharding | di
             # Each iteration is itself unless another is given.
             defaults = {name: value for name, value in plain.items() if value is not None and name != "iteration"}
             defaults["slowdown"] = slowdown
+            # An unknown model is told of where it stands.
+            with suppress(ValueError):
+                defaults["backward"] = model_of(given).backward_fraction
             written = one.model_dump(exclude_none=True, by_alias=True)
             spelled_out[label] = Sharding.model_validate({**defaults, **written})
     return next(iter(spelled_out.values())) if isinstance(given.sharding, Sharding) else spelled_out or None

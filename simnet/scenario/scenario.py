@@ -17,6 +17,7 @@ from simnet.base import plugins
 from simnet.base.arrays import Floats
 from simnet.base.errors import InputError, nearest
 from simnet.base.plain_yaml import yaml_text
+from simnet.base.units import format_seconds
 from simnet.costs import models
 from simnet.interchange.kinds import companions
 from simnet.job import ColocatedJob, Job
@@ -186,13 +187,24 @@ class Scenario:
     def computing(self) -> str | None:
         """For how long workers compute, and where that comes from, if it is what is known of the model.
 
-        Of sharded steps it is told how much longer that takes beside collectives, too.
+        Of sharded steps it is told what share of it is backward, and how much longer it takes beside collectives, too:
+        of each way of sharding, where ways have others.
         """
         job = self.config.job
-        profile = None if job.model is None else models.model(job.model)
-        told = [profile.told] if profile is not None and job.compute.mean == profile.compute else []
-        told += dict.fromkeys(slowdown_told(one.slowdown or 1.0) for one in job.shardings.values())
-        return "; ".join(told) or None
+        profile, mean = None if job.model is None else models.model(job.model), job.compute.mean
+        told = [profile.told] if profile is not None and mean == profile.compute else []
+        if mean is not None and any(one.units for one in job.shardings.values()):
+            told = [f"{format_seconds(mean)} of its units"]
+        ways = {
+            label: [
+                *([] if one.backward is None else [f"{100 * one.backward:.3g} % backward"]),
+                slowdown_told(one.slowdown or 1.0),
+            ]
+            for label, one in job.shardings.items()
+        }
+        if len({tuple(one) for one in ways.values()}) == 1:
+            return ", ".join([*told, "; ".join(next(iter(ways.values())))])
+        return "; ".join([*told, *(f"{label}: {', '.join(one)}" for label, one in ways.items())]) or None
 
     def only(self, names: Sequence[str]) -> Scenario:
         """Return the scenario with some of its policies.

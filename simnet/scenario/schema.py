@@ -417,6 +417,11 @@ class Job(Part):
         given = self.sharding
         return {given.way or "trace": given} if isinstance(given, Sharding) else given or {}
 
+    @property
+    def traced(self) -> bool:
+        """Whether its steps are those of traces, which say for how long ranks compute."""
+        return any(one.trace is not None for one in self.shardings.values())
+
     def sharding_at(self, label: str) -> tuple[str, ...]:
         """Return the place of a way of sharding."""
         return ("job", "sharding") if isinstance(self.sharding, Sharding) else ("job", "sharding", label)
@@ -425,7 +430,7 @@ class Job(Part):
     def _fits_sharding(self) -> Self:
         if self.sharding is None:
             return self
-        fields, traced = type(self).model_fields, any(one.trace is not None for one in self.shardings.values())
+        fields, traced = type(self).model_fields, self.traced
         meaningless = {
             **MEANINGLESS,
             **(dict.fromkeys(("model", "parameters"), "a trace says what is called") if traced else {}),

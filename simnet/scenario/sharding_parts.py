@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import math
+import re
 from collections.abc import Mapping
-from typing import Annotated, Any, Self
+from typing import Annotated, Any, NoReturn, Self
 
-from pydantic import ConfigDict, Field, model_validator
+from pydantic import AfterValidator, ConfigDict, Field, ValidationError, model_validator
+from pydantic_core import InitErrorDetails, PydanticCustomError
 
 from simnet.base.quantities import Seconds, Share
-from simnet.parallel import ListedUnit
+from simnet.parallel import UNIT_NAME, ListedUnit
 from simnet.scenario.fields import File
 from simnet.scenario.parts import Part
 
@@ -29,21 +32,32 @@ MEANINGLESS: Mapping[str, str] = {
 """Fields of a job that mean nothing beside sharding, and why."""
 
 
+MOST_UNITS = 1_000
+"""How many units a model may have: what a step takes to be timed grows with their square."""
+
+
+def _name(given: str) -> str:
+    if not re.fullmatch(UNIT_NAME, given):
+        raise ValueError(f"must be a letter and up to 39 letters, digits or - behind it, got {given!r}")
+    return given
+
+
 class ModelUnit(Part):
     """A unit of a model, or several that are alike and follow each other."""
 
-    name: Annotated[str, Field(pattern=r"^[A-Za-z][A-Za-z0-9-]{0,39}$")]
+    name: Annotated[str, AfterValidator(_name), Field(json_schema_extra={"pattern": f"^{UNIT_NAME}$"})]
     parameters: Annotated[int, Field(ge=1, le=10**13)]
     seconds: Seconds | None = Field(default=None, description="of both passes of a microbatch")
     flops: Annotated[float, Field(ge=0, le=1e24)] | None = Field(
         default=None, description="operations of both passes, in place of seconds; compute.mean is then that of all"
     )
-    times: Annotated[int, Field(ge=1, le=10_000)] = Field(default=1, description="how many follow each other")
+    times: Annotated[int, Field(ge=1, le=MOST_UNITS)] = Field(default=1, description="how many follow each other")
 
     @model_validator(mode="after")
     def _one_measure(self) -> Self:
         if (self.seconds is None) == (self.flops is None):
-            raise ValueError("needs either seconds or flops")
+            found = "neither" if self.seconds is None else "both"
+            raise ValueError(f"needs either seconds or flops, got {found}")
         return self
 
 
@@ -57,7 +71,7 @@ class Sharding(Part):
 
     way: str | None = Field(default=None, alias="as", description="ddp, fsdp2, hsdp, zero1, zero2 or zero3")
     trace: File | None = Field(default=None, description="a folder of Chakra traces of all ranks, in place of a model")
-    units: Annotated[list[ModelUnit], Field(min_length=1, max_length=10_000)] | None = Field(
+    units: Annotated[list[ModelUnit], Field(min_length=1)] | None = Field(
         default=None, description="the model as a list of units in the order of the forward pass, in place of job.model"
     )
     algorithms: dict[str, str] = Field(default={}, description="by which algorithm operations go; default: rings")
@@ -88,12 +102,25 @@ class Sharding(Part):
         """What the units take together, if they say how long [s]."""
         if self.units is None or self.units[0].seconds is None:
             return None
-        return sum(one.work * one.times for one in self.told)
+        whole = math.fsum(one.work * one.times for one in self.told)
+        # People read it, and their milliseconds are no sums of powers of two.
+        return float(f"{whole:.12g}")
 
     @model_validator(mode="after")
-    def _alike(self) -> Self:
-        if self.units and len({one.seconds is None for one in self.units}) > 1:
-            raise ValueError("needs seconds of all units, or flops of all")
+    def _units_together(self) -> Self:
+        units = self.units or []
+        if (found := sum(one.times for one in units)) > MOST_UNITS:
+            _refuse(f"must be at most {MOST_UNITS:,} with those that follow by times, got {found:,}")
+        names = [one.name for one in units]
+        for place, one in enumerate(units):
+            if one.name in names[:place]:
+                first = names.index(one.name)
+                _refuse(f"is that of units[{first}], too, got {one.name!r}; times says how many follow", place, "name")
+            if (one.seconds is None) != (units[0].seconds is None):
+                wanted = "flops" if units[0].seconds is None else "seconds"
+                _refuse(f"needs {wanted}, as units[0] has: seconds of all units, or flops of all", place)
+        if units and not any(one.work for one in self.told):
+            _refuse("must have one that takes any time, got 0 of all")
         return self
 
     @model_validator(mode="after")
@@ -104,6 +131,13 @@ class Sharding(Part):
             first = next(iter(self.options), "units" if self.units else "backward")
             raise ValueError(f"takes no {first} beside trace, which says what is computed and called")
         return self
+
+
+def _refuse(why: str, *place: int | str) -> NoReturn:
+    """Raise what is wrong with the units of a model, or with a place among them."""
+    error = PydanticCustomError("value_error", "{error}", {"error": why})
+    details: list[InitErrorDetails] = [InitErrorDetails(type=error, loc=("units", *place), input=None)]
+    raise ValidationError.from_exception_data("Sharding", details)
 
 
 def one_or_several(value: object) -> str:

@@ -23,7 +23,7 @@ def model_of(job: schema.Job) -> ModelProfile:
     Raises
     ------
     ValueError
-        If there is no such model, or its units take no time.
+        If there is no such model.
     """
     if job.model is not None:
         return model(job.model)
