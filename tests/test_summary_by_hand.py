@@ -237,6 +237,8 @@ class TestRows:
     def test_have_facts_where_they_say_nothing(self, tmp_path):
         rows = measured.load("shaped_gloo").rows.head(4).drop(columns=["ranks", "nodes"])
         write_tidy(rows, tmp_path / "mine.csv")
+        (problem,) = rows_of(str(tmp_path / "mine.csv"), {})[1]
+        assert "4 rows from here on have no number of ranks" in problem
         for facts in ({"ranks": 6}, facts_of(["ranks=6"]), facts_of(["mine.csv:ranks=6"])):
             assert set(rows_of(str(tmp_path / "mine.csv"), facts)[0]["ranks"]) == {6}
 
