@@ -2,6 +2,7 @@
 
 import math
 import sys
+import tracemalloc
 
 import numpy as np
 import pytest
@@ -9,6 +10,7 @@ import pytest
 from simnet.traces import normals, ordering, recorded, refining, signs, synthetic
 from simnet.traces.ordering import Kinds
 from simnet.traces.refining import BANDS, BEYOND
+from simnet.traces.synthetic import rows
 from simnet.traces.synthetic_parameters import LayerParameters, SyntheticParameters
 
 SIZE, STEPS = 20_000, 40
@@ -225,8 +227,11 @@ def test_what_a_shard_has_of_its_own_is_found_however_little_where_it_lasts():
     assert found**2 == pytest.approx(0.01, abs=0.003)
 
 
-def test_what_turns_back_adds_up_to_nothing():
-    """With r = cos(w), 1 + 2 sum of r^k cos(k w) = (1 - r^2) / (1 - 2 r cos(w) + r^2) = (1 - r^2) / (1 - r^2) = 1."""
+def test_what_turns_back_is_added_up_as_noise():
+    """From one step on correlations add up to zero, as those of noise are.
+
+    With r = cos(w), 1 + 2 sum of r^k cos(k w) = (1 - r^2) / (1 - 2 r cos(w) + r^2) = (1 - r^2) / (1 - r^2) = 1.
+    """
     like = parameters(agree_bands=((1.0,) * (len(BANDS) + 1),) * 2)
     like = like.model_copy(update={"memory": 0.5, "turns": True})
     made = np.sign(gradients(like, range(90), workers=1, size=8000)[:, 0])
@@ -234,6 +239,23 @@ def test_what_turns_back_adds_up_to_nothing():
     expected = [2 / math.pi * math.asin(one) for one in (1 / 2, 0, -1 / 4, -1 / 4, -1 / 8, 0, 1 / 16, 1 / 16)]
     found = [(made[:-lag] * made[lag:]).mean() for lag in range(1, 9)]
     assert found == pytest.approx(expected, abs=0.01)
+
+
+def test_what_turns_back_takes_a_row_more():
+    """The two numbers that turn, log s and three rows that recur: six, and five where it fades."""
+    like, n = parameters(), 200_000
+    out, kept = np.empty((1, n), dtype=np.float32), {}
+    normals.loops()
+    for turns in (False, True):
+        source = synthetic([("w", (1, n))], 1, like=like.model_copy(update={"memory": 0.5, "turns": turns}))
+        tracemalloc.start()
+        source.gradients(1, out)
+        kept[turns] = tracemalloc.get_traced_memory()[0] / (4 * n)
+        tracemalloc.stop()
+        # Recurring are `life`, too, where entries of a layer may be zero.
+        assert rows(1, n, turns=turns) - 1 <= kept[turns] + 0.1
+        assert kept[turns] <= rows(1, n, turns=turns)
+    assert kept[True] - kept[False] == pytest.approx(1, abs=0.1)
 
 
 def test_iterations_that_turn_back_can_be_had_without_those_before():

@@ -37,8 +37,9 @@ _OWN, _OWN_SHARE = 30, 1 / 300
 BANDS = (0.3, 0.6, 0.9, 0.98)
 """Shares of the smaller entries of a layer, between which signs are looked at apart."""
 
-# Smaller layers do not tell whether large entries are against small ones, nor do those whose small ones are this little
-# alike.
+# Smaller layers do not tell whether large entries are against small ones, as the largest tenth of them is fewer than
+# five entries of a worker. Nor do those whose small ones are this little alike. In the traces of gradients that come
+# with simnet it is 0.90 to 0.94 in output layers, and at most 0.14 in any other, in the mean over the recorded steps.
 _TELLING, _ALIKE = 50, 0.25
 
 # Densities of the whole gradient at which thresholds, and overlaps over time, are looked at.

@@ -10,8 +10,8 @@ a mixture of Gaussians whose scales are themselves random:
   part of c consists of a few normals that never change, with loadings that follow the progress of training, and the
   rest remembers. It fades away, as an autoregressive process of first order, or `turns`: then it is one of two numbers
   that turn about each other by an angle w in an iteration and shrink to r = cos(w) of what they were, beside what is
-  new. Over k iterations it correlates by r^k cos(k w), which adds up to nothing. x is standard normal, so two workers
-  correlate by `shared`.
+  new. Over k iterations it correlates by r^k cos(k w), which adds up to zero from k = 1 on, so residuals add it up as
+  noise. x is standard normal, so two workers correlate by `shared`.
 - y = x + tail * x |x|, at unit variance, makes the magnitudes that a worker draws less even than a Gaussian's.
 - s is how large an entry is as a rule, at all workers. It is why their top-k sets overlap. A share `dead` of the
   entries is zero, and log s of the others is normal with deviation `spread`. A part of log s is fixed. The rest changes
@@ -399,15 +399,22 @@ class _Order(NamedTuple):
     against: float
 
 
-def rows(workers: int, parameters: int) -> int:
-    """Return how many rows of n entries a source keeps at most: the two of an iteration, and those that recur.
+def rows(workers: int, parameters: int, *, lasts: bool = False, turns: bool = False) -> int:
+    """Return how many rows of n entries a source keeps at most: those of an iteration, and those that recur.
+
+    Parameters
+    ----------
+    workers, parameters : int
+        P and n.
+    lasts, turns : bool
+        Whether a part of c lasts, which takes two rows more, and whether the rest of it turns, which takes one.
 
     Examples
     --------
-    >>> rows(8, 25_000_000), rows(4, 140_000_000)
-    (6, 4)
+    >>> rows(8, 25_000_000), rows(4, 140_000_000), rows(8, 25_000_000, lasts=True, turns=True)
+    (6, 4, 9)
     """
-    return 2 + min(4, int(max(_KEPT, _KEPT_SHARE * 4 * workers * parameters) // (4 * parameters)))
+    return 2 + 2 * lasts + turns + min(4, int(max(_KEPT, _KEPT_SHARE * 4 * workers * parameters) // (4 * parameters)))
 
 
 def synthetic(

@@ -80,6 +80,8 @@ RUNS = {
         "": Run(family),
         "-again": Run(family, seed=2),
         "-third": Run(family, seed=8),
+        "-fourth": Run(family, seed=6),
+        "-fifth": Run(family, seed=7),
         "-dirichlet": Run(family, seed=3, dirichlet=0.3),
         "-local": Run(family, seed=4, local=10),
         "-local-dirichlet": Run(family, workers=4, seed=5, dirichlet=0.3, local=10),
