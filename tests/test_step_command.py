@@ -65,7 +65,7 @@ def test_what_is_assumed_is_said_with_its_source() -> None:
     assumed = told(*asked).splitlines()[-1]
     assert f"time: {model('gpt2').source}; share: that of the model's profile" in assumed
     assert "66.7 % of it backward" in assumed
-    alone = "computing takes as long beside collectives as alone (beside NCCL 1.2 to 1.8 times was measured: "
+    alone = "computing takes as long beside collectives as alone (beside NCCL 1.76 to 2.5 times by kernel: "
     assert alone in assumed
     passes = "--compute", "80 ms", "--backward", "50%"
     *_, step, _, given = told(*asked, *passes, "--slowdown", "1.8", "--stack", "tcp").splitlines()

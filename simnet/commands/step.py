@@ -89,8 +89,8 @@ class Shared:
             min=1,
             max=100,
             metavar="FACTOR",
-            help="Times as long computing takes while collectives are under way beside it; default: 1. Beside NCCL 1.2 "
-            "to 1.8 was measured.",
+            help="Times as long computing takes while collectives are under way beside it; default: 1. Beside NCCL "
+            "1.76 to 2.5 were measured by kernel; 1.2 is an assumption, as NCCL has 15 % of the multiprocessors.",
         ),
     ] = None
     algorithm: Annotated[
