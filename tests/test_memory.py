@@ -7,6 +7,7 @@ import pandas as pd
 import pytest
 
 from simnet.scenario import load
+from simnet.scenario.job import memory
 from simnet.scenario.runner import results_of
 from simnet.sparsifier_models import create
 from simnet.traces import normals
@@ -37,6 +38,17 @@ def test_a_job_with_one_exchange_holds_few_copies_of_its_gradients(monkeypatch, 
     tracemalloc.stop()
     # Two copies, one where gradients are added to the residual, and of the rows that workers share six.
     assert peak < (copies + 6 / 16) * copy
+
+
+def test_gradients_that_last_and_turn_are_counted_three_rows_more():
+    """A second number that turns, c with what lasts of it, and the normals drawn for that: 4 bytes an entry each."""
+
+    def needed(like):
+        sets = ("job.model=alexnet", f"job.gradients.synthetic.like={like}", "memory=100 GB")
+        return memory(load("quickstart", sets).only(["ART-ring"]).config)
+
+    entries = load("quickstart", ("job.model=alexnet",)).build().job.source.parameters
+    assert needed("transformer") - needed("digits") == pytest.approx(3 * 4 * entries, rel=1e-6)
 
 
 def test_a_job_takes_the_same_course_where_gradients_are_added_to_residuals(monkeypatch):
