@@ -295,6 +295,7 @@ def test_a_job_computes_as_much_slower_beside_collectives_as_is_said_of_it_or_it
     loaded = load(scenario(tmp_path, {"as": "fsdp2", "iteration": 3, **given}, job=job))
     assert loaded.computing is not None
     assert slowdown_told(slowdown) in loaded.computing
+    assert ("(device profile: made up)" in loaded.computing) == (slowdown == 1.5)
     run = loaded.build()
     profile = model("resnet18")
     step = fsdp2(units(profile.layers), 4, iteration=3)
@@ -313,6 +314,15 @@ def test_a_device_is_named_where_it_has_a_part_in_the_job(tmp_path: Path, memory
     told = json.loads(done.stdout)
     assert ("device" in told) == bool(memory)
     assert "as long beside collectives as alone (beside NCCL 1.76 to 2.5 times" in told["computing"]
+
+
+def test_that_a_device_is_not_faster_beside_collectives_than_alone_is_said(tmp_path: Path) -> None:
+    (tmp_path / "shared.yaml").write_text(PROFILE.replace("compute: 1.5", "compute: 0.8"))
+    loaded = load(scenario(tmp_path, {"as": "fsdp2"}, job={"device": "./shared.yaml"}))
+    told = "as long beside collectives as alone (0.8 times is taken as 1; device profile: made up)"
+    assert told in (loaded.computing or "")
+    assert loaded.config.job.shardings
+    assert all(one.slowdown == 1 for one in loaded.config.job.shardings.values())
 
 
 def test_computing_is_not_faster_beside_collectives(tmp_path: Path) -> None:

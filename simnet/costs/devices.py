@@ -192,10 +192,12 @@ class SideStream:
 class BesideCollectives:
     """A dense collective of NCCL takes a share of the device from the backward pass.
 
+    Of sharded steps any collective does, over any stack, from both passes.
+
     Parameters
     ----------
     compute : float
-        By which factor the backward pass is slower while one is under way, > 0.
+        By which factor passes are slower while one is under way, > 0; sharded steps take less than 1 as 1.
     source : str
         Where the figure comes from.
     """
@@ -219,7 +221,8 @@ class DeviceProfile:
     side_stream : SideStream, optional
         How kernels of the exchange run beside the backward pass; without it they wait for the one stream there is.
     beside_collectives : BesideCollectives, optional
-        What dense collectives of NCCL cost the backward pass; nothing when omitted.
+        What dense collectives of NCCL cost the backward pass, and any collective both passes of a sharded step;
+        nothing when omitted.
     memory : float
         Bytes that it holds; 0 if that is not known.
 

@@ -21,7 +21,7 @@ from simnet.parallel import options_of
 from simnet.policies import Candidate, Monitor, closed_form
 from simnet.scenario import network_parts, schema, topology_parts, weather_parts
 from simnet.scenario.colocated import check_colocated
-from simnet.scenario.device import build_device
+from simnet.scenario.device import build_device, slowdown_of
 from simnet.scenario.loader import Findings
 from simnet.scenario.parts import field_names
 from simnet.scenario.sharding_parts import Sharding
@@ -243,8 +243,7 @@ def _sharding(given: schema.Job, folder: Path, found: Findings) -> Sharding | di
     """Return the ways of sharding with their defaults spelled out."""
     spelled_out = {}
     device = build_device(given, folder, found) if given.shardings else None
-    beside = None if device is None else device.beside_collectives
-    slowdown = 1.0 if beside is None else max(beside.compute, 1.0)
+    slowdown = slowdown_of(device)
     for label, one in given.shardings.items():
         spelled_out[label], loc = one, given.sharding_at(label)
         if one.trace is not None:

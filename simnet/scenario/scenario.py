@@ -21,10 +21,9 @@ from simnet.base.units import format_seconds
 from simnet.costs import models
 from simnet.interchange.kinds import companions
 from simnet.job import ColocatedJob, Job
-from simnet.parallel import slowdown_told
 from simnet.policies import OneStepOracle, Policy
 from simnet.scenario import schema, topology_parts
-from simnet.scenario.device import is_file
+from simnet.scenario.device import build_device, is_file, slowdown_told_of
 from simnet.scenario.error_texts import problems
 from simnet.scenario.finding import find
 from simnet.scenario.job import (
@@ -191,6 +190,7 @@ class Scenario:
         of each way of sharding, where ways have others.
         """
         job = self.config.job
+        device = build_device(job, self.folder, Findings(self.document)) if job.shardings else None
         profile, mean = None if job.model is None else models.model(job.model), job.compute.mean
         told = [profile.told] if profile is not None and mean == profile.compute else []
         if mean is not None and any(one.units for one in job.shardings.values()):
@@ -198,7 +198,7 @@ class Scenario:
         ways = {
             label: [
                 *([] if one.backward is None else [f"{100 * one.backward:.3g} % backward"]),
-                slowdown_told(one.slowdown or 1.0),
+                slowdown_told_of(device if one.trace is None else None, one.slowdown or 1.0),
             ]
             for label, one in job.shardings.items()
         }
