@@ -3,8 +3,10 @@
 import math
 import sys
 import tracemalloc
+from pathlib import Path
 
 import numpy as np
+import pandas as pd
 import pytest
 
 from simnet.traces import normals, ordering, recorded, refining, signs, synthetic
@@ -239,6 +241,19 @@ def test_what_turns_back_is_added_up_as_noise():
     expected = [2 / math.pi * math.asin(one) for one in (1 / 2, 0, -1 / 4, -1 / 4, -1 / 8, 0, 1 / 16, 1 / 16)]
     found = [(made[:-lag] * made[lag:]).mean() for lag in range(1, 9)]
     assert found == pytest.approx(expected, abs=0.01)
+
+
+def test_the_page_and_the_law_are_from_what_was_measured():
+    """Rows of whole runs, family and seed, stand on the page; over one step they are the law's in the mean."""
+    root = Path(__file__).parents[1]
+    page = (root / "docs/traces.md").read_text()
+    table = pd.read_csv(root / "benchmarks/turning.csv").query("first == 2 and last > 100")
+    assert len(table) == 8
+    assert table["1"].mean() == pytest.approx(signs.TURNING, abs=0.02)
+    for row in table.to_dict("records"):
+        (line,) = (one for one in page.splitlines() if one.startswith(f"| {row['family']}, seed {row['seed']} |"))
+        told = [float(cell) for cell in line.split("|")[2:-1]]
+        assert told == pytest.approx([row["alike"], *(row[str(lag)] for lag in range(1, 9))], abs=0.0051)
 
 
 def test_what_turns_back_takes_a_row_more():
