@@ -6,14 +6,15 @@ what bytes over rates alone make of it in brackets; the ranges are the same in f
 
 References
 ----------
-H. Tang et al., "1-bit Adam", arXiv 2102.02888, Table 1 as quoted by public summaries, and the blog post of 9 September
-2020 in deepspeedai/DeepSpeed, ``docs/_posts``; Y. Lu et al., "0/1 Adam", arXiv 2202.06009, and
-microsoft/DeepSpeedExamples, ``bing_bert/01_adam``; G. Wang et al., "ZeRO++", arXiv 2306.10209, with the blog post
-``blogs/zeropp`` and ``docs/_tutorials/zeropp.md`` of DeepSpeed; J. Jia et al., "SDP4Bit", arXiv 2410.15526, README and
-scripts of hpdps-group/SDP4Bit, and what its authors measured later, jindajia/icml-rebuttal-anwser, README; X. Xie et
-al., "LoCo", arXiv 2407.04480; "ARC-Top-K", arXiv 2510.26709, Table V as quoted by yiran529/ARC-TopK, ``docs``, and
-``comm_hooks/group_topk_hook_no_reshape_c4.py`` there; J. Fei et al., "OmniReduce", SIGCOMM 2021, and
-sands-lab/omnireduce-experiments, ``docs``; M. Li et al., "THC", NSDI 2024.
+H. Tang et al., "1-bit Adam", arXiv 2102.02888, and the blog post of 9 September 2020 in deepspeedai/DeepSpeed,
+``docs/_posts``; the paper itself was not at hand, and ``profiles.csv`` is its Table 1, 16 sequences a GPU and no
+accumulation, as quoted in full by https://rajatbisht.net/paper_summaries/detailed_summary/0043_1Bit_Adam.html; Y. Lu et
+al., "0/1 Adam", arXiv 2202.06009, and microsoft/DeepSpeedExamples, ``bing_bert/01_adam``; G. Wang et al., "ZeRO++",
+arXiv 2306.10209, with the blog post ``blogs/zeropp`` and ``docs/_tutorials/zeropp.md`` of DeepSpeed; J. Jia et al.,
+"SDP4Bit", arXiv 2410.15526, README and scripts of hpdps-group/SDP4Bit, and what its authors measured later,
+jindajia/icml-rebuttal-anwser, README; X. Xie et al., "LoCo", arXiv 2407.04480; "ARC-Top-K", arXiv 2510.26709, Table V
+as quoted by yiran529/ARC-TopK, ``docs``, and ``comm_hooks/group_topk_hook_no_reshape_c4.py`` there; J. Fei et al.,
+"OmniReduce", SIGCOMM 2021, and sands-lab/omnireduce-experiments, ``docs``; M. Li et al., "THC", NSDI 2024.
 """
 
 from __future__ import annotations
@@ -41,8 +42,9 @@ NODE_BANDWIDTH = {"V100": Range(12.2e9, 150e9, 150e9), "A100": Range(300e9, 300e
 """Of a GPU in its node [byte/s]: PCIe 3 as measured, or NVLink."""
 
 BESIDE = Range(1.2, 1.5, 1.8)
-"""How many times as long computing takes beside collectives: what NCCL leaves of a GPU's multiprocessors (NVIDIA/nccl,
-issue 1432), to matrix products and attention of an A100 during an all-gather over NVLink (issue 1428)."""
+"""How many times as long computing takes beside collectives. The upper end is what matrix products and attention of an
+A100 took during an all-gather over NVLink, 1.76 and 1.83 times; elementwise kernels took 2.5 (NVIDIA/nccl, issue 1428).
+The lower end is an assumption: NCCL has 15 % of a GPU's multiprocessors (issue 1432, which has no times)."""
 
 ETHERNET_LATENCY, FAST_LATENCY = Range(0.0, 25e-6, 50e-6), Range(0.0, 2.5e-6, 5e-6)
 """Of a card over Ethernet with TCP, and of InfiniBand and Slingshot [s]."""
@@ -54,12 +56,13 @@ STATED = (
         "40 Gbit/s, of which iperf got 4.1, and InfiniBand of 32; 15 and 25 % warm-up; scripts: 128 tokens, 4 GPUs a "
         "node, reduced once behind the backward pass",
         "GPUs of the best values (256, 32 of SQuAD, 64 of InfiniBand), latency (0 to 50 us of Ethernet, 0 to 5 of "
-        "InfiniBand), links inside (12 to 150 GB/s), kernels (none to those of v100-torch1.5). Later, of Table 1: both "
-        "passes and the optimiser's step are 171 to 177 ms, 148 to 151 with InfiniBand (of SQuAD passes at 39 to 64 "
-        "TFLOP/s, and the step), dense all-reduces get 4.6 to 5.0 Gbit/s of a card, and InfiniBand may have 8 GPUs a "
-        "node; what signs get of a card of 40 Gbit/s, in many streams, is not stated (as dense ones, to all). [Dense, "
-        "1.34 GB a card; signs, four GPUs to a card, 0.21: 2.3 and 0.36 s, with computing 4.7 times, at 40 Gbit/s 13; "
-        "whole 3.0 to 4.6. SQuAD 5.3 to 17, and 2.6 to 3.4. InfiniBand 1.9 to 2.5. The volume 4.9 times]",
+        "InfiniBand), links inside (12 to 150 GB/s), kernels (none to those of v100-torch1.5). Later, of Table 1 as "
+        "others quote it: both passes and the optimiser's step are 171 to 177 ms, 148 to 151 with InfiniBand (of SQuAD "
+        "passes at 39 to 64 TFLOP/s, and the step), dense all-reduces get 4.6 to 5.0 Gbit/s of a card, and InfiniBand "
+        "may have 8 GPUs a node; what signs get of a card of 40 Gbit/s, in many streams, is not stated (as dense ones, "
+        "to all). [Dense, 1.34 GB a card; signs, four GPUs to a card, 0.21: 2.3 and 0.36 s, with computing 4.7 times, "
+        "at 40 Gbit/s 13; whole 3.0 to 4.6. SQuAD 5.3 to 17, and 2.6 to 3.4. InfiniBand 1.9 to 2.5. The volume 4.9 "
+        "times]",
     ),
     Stated(
         "0/1 Adam (2202.06009, and DeepSpeed's examples)",
@@ -124,7 +127,8 @@ STATED = (
         "time to accuracy with a software server against the state of the art",
         "workers (4), links (25 to 100 Gbit/s), model (VGG-16 on V100, 83.5 ms for 16 images), baseline (dense ring), "
         "servers (every worker a part), as many steps as dense, kernels (none to those of v100-torch2.6). Later: no "
-        "overlap, or buckets of 25 MiB beside the backward pass, as Horovod and BytePS have. [1.0 to 2.5 times]",
+        "overlap, or buckets of 25 MiB (the default of DDP; Horovod fuses up to 64 MB) beside a backward pass of 67 % "
+        "of the computing, both assumptions. [1.0 to 2.5 times]",
     ),
 )
 """Published gains; what bytes alone say beforehand is in brackets."""
