@@ -78,7 +78,9 @@ def build_job(
     mean = 1.0 if given.traced else given.compute.mean
     if mean is None:
         units = any(one.units for one in given.shardings.values())
-        why = "units in flops need job.compute.mean, e.g. '18 ms'" if units else "only with job.model there is a default"
+        why = (
+            "units in flops need job.compute.mean, e.g. '18 ms'" if units else "only with job.model there is a default"
+        )
         found.add(("job", "compute", "mean"), f"is missing; {why}")
     if source is None or stages is None or device is None or mean is None or (given.shardings and steps is None):
         return None
