@@ -190,9 +190,7 @@ class SideStream:
 
 @dataclass(frozen=True)
 class BesideCollectives:
-    """A dense collective of NCCL takes a share of the device from the backward pass.
-
-    Of sharded steps any collective does, over any stack, from both passes.
+    """A dense collective of NCCL takes a share of the device from the backward pass; in sharded steps any, from both.
 
     Parameters
     ----------
