@@ -19,7 +19,7 @@ from simnet.parallel.ddp import ddp
 from simnet.parallel.experts import capacity, expert_parallel
 from simnet.parallel.fsdp2 import fsdp2
 from simnet.parallel.graph import CollectiveCall, Compute, StepGraph
-from simnet.parallel.listed import UNIT_NAME, ListedUnit, listed
+from simnet.parallel.listed import UNIT_NAME, ListedUnit, listed, unit_name
 from simnet.parallel.pipeline import Tied, order_of, pipeline
 from simnet.parallel.plan import SHARDINGS, Around, PlannedStep, options_of, planned
 from simnet.parallel.quantised import SDP4Bit, ZeroPlusPlus
@@ -74,6 +74,7 @@ __all__ = [
     "time_steps",
     "time_traced",
     "traced",
+    "unit_name",
     "units",
     "zero",
 ]

@@ -22,6 +22,19 @@ UNIT_NAME = r"[A-Za-z][A-Za-z0-9-]{0,39}"
 """What the name of a unit may be, as a regular expression."""
 
 
+def unit_name(name: str) -> str:
+    """Return the name of a unit.
+
+    Raises
+    ------
+    ValueError
+        If it is none.
+    """
+    if not re.fullmatch(UNIT_NAME, name):
+        raise ValueError(f"must be a letter and up to 39 letters, digits or - behind it, got {name!r}")
+    return name
+
+
 class ListedUnit(NamedTuple):
     """A unit of a model, or several that are alike and follow each other.
 
@@ -68,10 +81,10 @@ def listed(units: Sequence[ListedUnit], seconds: float | None = None) -> ModelPr
         raise ValueError("a model needs at least one unit")
     layers, work, known = [], [], set()
     for one in units:
-        if not re.fullmatch(UNIT_NAME, one.name):
-            raise ValueError(
-                f"the name of a unit must be a letter and up to 39 letters, digits or - behind it, got {one.name!r}"
-            )
+        try:
+            unit_name(one.name)
+        except ValueError as error:
+            raise ValueError(f"the name of a unit {error}") from None
         if one.name in known:
             raise ValueError(f"there are two units {one.name!r}; times says how many follow each other")
         known.add(one.name)

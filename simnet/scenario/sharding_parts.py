@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import re
 from collections.abc import Mapping
 from typing import Annotated, Any, NoReturn, Self
 
@@ -11,7 +10,7 @@ from pydantic import AfterValidator, ConfigDict, Field, ValidationError, model_v
 from pydantic_core import InitErrorDetails, PydanticCustomError
 
 from simnet.base.quantities import Seconds, Share
-from simnet.parallel import UNIT_NAME, ListedUnit
+from simnet.parallel import UNIT_NAME, ListedUnit, unit_name
 from simnet.scenario.fields import File
 from simnet.scenario.parts import Part
 
@@ -36,16 +35,10 @@ MOST_UNITS = 1_000
 """How many units a model may have: what a step takes to be timed grows with their square."""
 
 
-def _name(given: str) -> str:
-    if not re.fullmatch(UNIT_NAME, given):
-        raise ValueError(f"must be a letter and up to 39 letters, digits or - behind it, got {given!r}")
-    return given
-
-
 class ModelUnit(Part):
     """A unit of a model, or several that are alike and follow each other."""
 
-    name: Annotated[str, AfterValidator(_name), Field(json_schema_extra={"pattern": f"^{UNIT_NAME}$"})]
+    name: Annotated[str, AfterValidator(unit_name), Field(json_schema_extra={"pattern": f"^{UNIT_NAME}$"})]
     parameters: Annotated[int, Field(ge=1, le=10**13)]
     seconds: Seconds | None = Field(default=None, description="of both passes of a microbatch")
     flops: Annotated[float, Field(ge=0, le=1e24)] | None = Field(
