@@ -38,7 +38,7 @@ FAMILIES = ("convolutional", "transformer")
 HELD_OUT = Path(__file__).parent / "held_out"
 """Where traces lie that nothing is fitted to."""
 
-SCHEMES: dict[str, dict[str, str]] = {"topk": {}, "oktopk": {}, "spardl": {}, "exdyna": {"initial": "exact"}}
+SCHEMES: dict[str, dict[str, str]] = {"topk": {}, "oktopk": {}, "spardl": {}, "exdyna": {"start": "exact"}}
 """Schemes, with options; ExDyna begins with exact thresholds, as its formula is for gradients of another size."""
 
 DENSITY, SEEDS = 0.01, 2

@@ -107,9 +107,6 @@ def scenario(kind: str, number: int, seed: int) -> dict[str, Any]:
         noise = {"sigma": between(0.05, 0.5), "tau": f"{tau!r} s", "every": f"{max(tau / 4, seconds / 50)!r} s"}
         weather.append({"links": "all", "bandwidth": {"noise": noise}})
     exchanges = {one: {"scheme": one} for one in dict.fromkeys(one_of(*_SCHEMES) for _ in range(draws.integers(0, 3)))}
-    for one in exchanges.values():
-        if one["scheme"] == "exdyna":
-            one["initial_threshold"] = 0.3
     return {
         "name": f"{kind}-{number}",
         "seed": int(draws.integers(2**31)),

@@ -13,15 +13,15 @@ from simnet.costs import hardthreshold, threshold_allgather
 from simnet.costs.devices import DeviceOp
 from simnet.schedule import Schedule
 from simnet.sparsifier_models.base import Exchange
+from simnet.sparsifier_models.carried_threshold import CarriedThreshold, CarriedThresholdOptions
 from simnet.sparsifier_models.gathered import Gathered
 from simnet.sparsifier_models.options import Positive
 from simnet.sparsifier_models.selection import Indices, Values, above
-from simnet.sparsifier_models.union_reduced import UnionReduced, UnionReducedOptions
 from simnet.sparsifier_models.wire import EVERY, Codes, Wire
 
 
 @dataclass(frozen=True, kw_only=True)
-class HardThresholdOptions(UnionReducedOptions):
+class HardThresholdOptions(CarriedThresholdOptions):
     """Options of `HardThreshold`.
 
     Parameters
@@ -31,15 +31,18 @@ class HardThresholdOptions(UnionReducedOptions):
         ExDyna, MiCRO and DEFT; or values and positions gathered, as in the code of the paper, where a worker keeps what
         others selected and ``allreduce`` is not used.
     threshold : float
-        The threshold, > 0. If not given, 1 / (2 sqrt(k)).
+        The threshold, > 0. If not given, see `start`.
     """
 
     form: Literal["fused", "original"] = "fused"
     threshold: Positive | None = None
 
 
-class HardThreshold(UnionReduced):
+class HardThreshold(CarriedThreshold):
     """Hard threshold: each worker sends its entries of magnitude >= the threshold, if any.
+
+    The threshold is the published 1 / (2 sqrt(k)), or keeps k entries of the first gradients; nothing keeps it there.
+    With error feedback, more entries reach it from then on.
 
     In the form ``original`` and on the wire ``released``, the workers gather the number of their entries and where
     those of each layer start and end, 8 bytes each, then float32 values and int32 positions, both padded to the most.
@@ -66,9 +69,6 @@ class HardThreshold(UnionReduced):
     costs = (hardthreshold, threshold_allgather)
     option_type = HardThresholdOptions
     options: HardThresholdOptions
-    searches_threshold = True
-
-    ascending = True
 
     @property
     def codes(self) -> Codes:
@@ -84,11 +84,16 @@ class HardThreshold(UnionReduced):
         return replace(wire, index_bytes=wire.index_bytes / 2)
 
     @property
-    def threshold(self) -> float:
-        """The threshold at the density in force."""
-        return self.options.threshold or self._formula_threshold
+    def _given_threshold(self) -> float | None:
+        return self.options.threshold
 
     def _communicate(self, corrected: Values, gradients: Values) -> Exchange:
+        self._first = self._begins and self._estimates
+        if not self._estimates:
+            self._threshold = self._first_threshold()
+        elif self._first:
+            self._threshold = self._estimated(corrected)
+        self._threshold_density = self.density
         if self.options.form == "fused":
             exchange = super()._communicate(corrected, gradients)
         else:
@@ -97,16 +102,16 @@ class HardThreshold(UnionReduced):
             exchange.stats["k_max"] = k_max
             if self.options.indices is None and self.options.values is None:
                 exchange.stats["bits"] = 8 * k_max * self.wire.entry_bytes if self.workers > 1 else 0.0
-        exchange.stats["threshold"] = np.full(self.workers, self.threshold)
+        exchange.stats["threshold"] = self._threshold.copy()
         return exchange
 
     def _select(self, values: Values, worker: int) -> Indices:
-        return above(values, self.threshold, strict=False)
+        return above(values, float(self._threshold[worker]), strict=False)
 
     def _selection_kernels(self) -> tuple[DeviceOp, ...]:
-        if self.options.form == "fused" or not self.layers:
-            return (DeviceOp("scan", self.parameters),)
-        return (DeviceOp("scan", self.parameters / len(self.layers), launches=len(self.layers)),)
+        tensors = 1 if self.options.form == "fused" else max(1, len(self.layers))
+        estimate = self._estimating_kernels() if self._first else ()
+        return (*estimate, DeviceOp("scan", self.parameters / tensors, launches=tensors))
 
     def _allgather(self, entries: NDArray[np.int64], nbytes: Floats) -> Schedule:
         if self.options.form == "fused":

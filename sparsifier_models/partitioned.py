@@ -7,34 +7,57 @@ number of entries selected in the iteration before, keeps the density near its t
 
 from __future__ import annotations
 
+import math
 from abc import abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import partial
-from typing import Literal
 
 import numpy as np
 
 from simnet.base.arrays import Floats
-from simnet.base.rows import each
 from simnet.costs.devices import DeviceOp
 from simnet.sparsifier_models.base import Exchange, State, checked_part
+from simnet.sparsifier_models.carried_threshold import (
+    CarriedThreshold,
+    CarriedThresholdOptions,
+    bounded,
+    checked_thresholds,
+)
 from simnet.sparsifier_models.options import Positive
-from simnet.sparsifier_models.selection import Indices, Values, above, kth_magnitude
-from simnet.sparsifier_models.union_reduced import UnionReduced, UnionReducedOptions, bounded, checked_thresholds
+from simnet.sparsifier_models.selection import Indices, Values, above
+
+
+def start_factor(ratio: float, exchange: int) -> float:
+    """Return what the threshold is multiplied with beside the published factor, in an exchange after an estimate.
+
+    While residuals fill, the magnitude that k entries reach grows, by 1 / t in exchange t at most. So the threshold may
+    follow by that, which soon is less than the published step.
+
+    Parameters
+    ----------
+    ratio : float
+        Entries selected in the exchange before over k.
+    exchange : int
+        Exchanges t since the estimate, >= 1.
+
+    Examples
+    --------
+    >>> [round(start_factor(ratio, exchange), 3) for ratio, exchange in ((4.0, 1), (4.0, 10), (0.5, 1), (0.5, 1000))]
+    [1.189, 1.105, 0.917, 0.999]
+    """
+    return math.exp(float(np.clip(math.log(ratio) / 8, -1 / exchange, 1 / exchange)))
 
 
 @dataclass(frozen=True, kw_only=True)
-class PartitionedOptions(UnionReducedOptions):
+class PartitionedOptions(CarriedThresholdOptions):
     """Options of schemes that search partitions with a threshold that is scaled online.
 
     Parameters
     ----------
-    initial : {"formula", "exact"}
-        Threshold of the first iteration, unless ``initial_threshold`` gives it: 1 / (2 sqrt(k)), or, as in earlier
-        versions of the reference implementation of MiCRO, each worker's own k-th largest magnitude (by the formula
-        where that is 0). Where gradients are a factor f off the formula, it takes 200 ln f iterations until the density
-        settles.
+    start : {"estimated", "published", "exact"}
+        As of `CarriedThresholdOptions`; after an estimate the threshold also follows residuals that fill, by
+        `start_factor`. From the published start it takes 200 ln f iterations to get where it belongs, if gradients are
+        a factor f off.
     initial_threshold : float
         Threshold of the first iteration, > 0.
     raise_above, lower_below : float
@@ -45,7 +68,6 @@ class PartitionedOptions(UnionReducedOptions):
         reference implementation, so that the density settles near the lower end of the band.
     """
 
-    initial: Literal["formula", "exact"] = "formula"
     initial_threshold: Positive | None = None
     raise_above: Positive = 1.1
     lower_below: Positive = 0.909
@@ -72,7 +94,7 @@ class PartitionedOptions(UnionReducedOptions):
         return self.band_factor if x > self.lower_below else self.lower_factor
 
 
-class Partitioned(UnionReduced):
+class Partitioned(CarriedThreshold):
     """Common part: a scheme of this kind says how the gradient is partitioned.
 
     Scheme-specific statistics beside those of `UnionReduced`:
@@ -87,14 +109,12 @@ class Partitioned(UnionReduced):
 
     option_type = PartitionedOptions
     options: PartitionedOptions
-    searches_threshold = True
     disjoint = True
-    ascending = True
 
     def __init__(self, workers: int, parameters: int, density: float = 1.0, **options: object) -> None:
         super().__init__(workers, parameters, density, **options)
+        self._since_start = 0
         # Of the iteration before; without entries before the first one.
-        self._threshold = np.zeros(0)
         self._counts = np.zeros(0, dtype=np.int64)
         self._inefficiency = 0.0
 
@@ -102,24 +122,31 @@ class Partitioned(UnionReduced):
     def _partitions(self) -> Indices:
         """Return where the partitions of this exchange start, and n after them; shape (P + 1,)."""
 
-    def advance(self, exact: Callable[[], Floats]) -> None:
+    @property
+    def _given_threshold(self) -> float | None:
+        return self.options.initial_threshold
+
+    def advance(self, estimate: Callable[[], Floats]) -> None:
         """Cut the partitions of an exchange, and scale the thresholds after the numbers of the one before.
 
         Parameters
         ----------
-        exact : callable
-            Returns each worker's own k-th largest magnitude, shape (P,); asked where a first exchange begins with it.
+        estimate : callable
+            Returns each worker's own estimate of the threshold, shape (P,); asked where a threshold begins with it.
         """
         self._edges = self._partitions()
-        if self._counts.size:
-            K_prev = int(self._counts.sum())
-            self._threshold = bounded(self._threshold * self.options.threshold_factor(K_prev, self.k))
-            return
-        threshold = np.full(self.workers, self.options.initial_threshold or self._formula_threshold)
-        if self._starts_exact:
-            found = exact()
-            threshold = np.where(found > 0, found, threshold)
-        self._threshold = bounded(threshold)
+        self._first = self._begins and self._estimates
+        if self._begins:
+            self._threshold = estimate() if self._first else self._first_threshold()
+            self._since_start = 0
+        else:
+            selected = int(self._counts.sum())
+            self._since_start += 1
+            factor = self.options.threshold_factor(selected, self.k)
+            if self._estimates and self.options.start == "estimated":
+                factor *= start_factor(selected / self.k, self._since_start)
+            self._threshold = bounded(self._threshold * factor)
+        self._threshold_density = self.density
 
     def searched(self, worker: int) -> tuple[int, int, float]:
         """Return where the partition starts that a worker searches, where it ends, and with which threshold."""
@@ -132,12 +159,8 @@ class Partitioned(UnionReduced):
         self._counts = np.zeros(self.workers, dtype=np.int64)
         self._counts[(self.iteration + np.arange(self.workers)) % self.workers] = selected
 
-    @property
-    def _starts_exact(self) -> bool:
-        return self.options.initial == "exact" and self.options.initial_threshold is None
-
     def _communicate(self, corrected: Values, gradients: Values) -> Exchange:
-        self.advance(lambda: np.array(list(each(partial(kth_magnitude, k=self.k), corrected))))
+        self.advance(lambda: self._estimated(corrected))
         exchange = super()._communicate(corrected, gradients)
         self.record(exchange.selected)
         p = (self.iteration + np.arange(self.workers)) % self.workers
@@ -161,12 +184,16 @@ class Partitioned(UnionReduced):
 
     def _selection_kernels(self) -> tuple[DeviceOp, ...]:
         p = (self.iteration + np.arange(self.workers)) % self.workers
-        first = not self._counts.size
-        exact = (DeviceOp("topk", self.parameters),) if first and self._starts_exact else ()
-        return (*exact, DeviceOp("scan", np.diff(self._edges)[p]))
+        estimate = self._estimating_kernels() if self._first else ()
+        return (*estimate, DeviceOp("scan", np.diff(self._edges)[p]))
 
     def _own_state(self) -> State:
-        return {"threshold": self._threshold, "counts": self._counts, "inefficiency": np.array(self._inefficiency)}
+        return {
+            **super()._own_state(),
+            "counts": self._counts,
+            "inefficiency": np.array(self._inefficiency),
+            "since_start": np.array(self._since_start),
+        }
 
     def _restore_own(self, state: State) -> None:
         threshold = checked_thresholds(state["threshold"], self.workers)
@@ -174,4 +201,6 @@ class Partitioned(UnionReduced):
         if counts.size and not 0 < counts.sum() <= self.parameters:
             raise ValueError(f"counts must add up to 1..{self.parameters}, got {counts.tolist()!r:.200}")
         inefficiency = checked_part(state, "inefficiency", np.float64, (), 0)
-        self._threshold, self._counts, self._inefficiency = threshold, counts, float(inefficiency)
+        since_start = checked_part(state, "since_start", np.int64, (), 0)
+        super()._restore_own(state)
+        self._counts, self._inefficiency, self._since_start = counts, float(inefficiency), int(since_start)

@@ -13,9 +13,9 @@ from simnet.base.rows import each
 from simnet.costs import hardthreshold
 from simnet.costs.devices import DeviceOp
 from simnet.sparsifier_models.base import Exchange, State, checked_part
+from simnet.sparsifier_models.carried_threshold import CarriedThreshold, CarriedThresholdOptions, bounded
 from simnet.sparsifier_models.options import Positive
 from simnet.sparsifier_models.selection import Indices, Values, above, count_above
-from simnet.sparsifier_models.union_reduced import UnionReduced, UnionReducedOptions, bounded, checked_thresholds
 
 MARGIN = 0.05
 
@@ -54,19 +54,19 @@ def scaling(alpha: float, examined: float, density: float) -> float:
 
 
 @dataclass(frozen=True, kw_only=True)
-class SAGEOptions(UnionReducedOptions):
+class SAGEOptions(CarriedThresholdOptions):
     """Options of `SAGE`.
 
     Parameters
     ----------
     initial_threshold : float
-        Threshold of the first iteration, > 0. If not given, 1 / (2 sqrt(k)).
+        Threshold of the first iteration, > 0. If not given, see `start`.
     """
 
     initial_threshold: Positive | None = None
 
 
-class SAGE(UnionReduced):
+class SAGE(CarriedThreshold):
     """SAGE: thresholds that follow the mean magnitude of about 400 random entries, one threshold for each worker.
 
     A sample that is all zero says nothing: the mean of the iteration before then stays, and alpha is 1.
@@ -95,20 +95,22 @@ class SAGE(UnionReduced):
     costs = (hardthreshold,)
     option_type = SAGEOptions
     options: SAGEOptions
-    searches_threshold = True
-    ascending = True
 
     def __init__(self, workers: int, parameters: int, density: float = 1.0, **options: object) -> None:
         super().__init__(workers, parameters, density, **options)
         # Of the iteration before; without entries before the first one.
-        self._threshold, self._mean = np.zeros(0), np.zeros(0)
+        self._mean = np.zeros(0)
+
+    @property
+    def _given_threshold(self) -> float | None:
+        return self.options.initial_threshold
 
     def _communicate(self, corrected: Values, gradients: Values) -> Exchange:
-        self._first = not self._threshold.size
+        self._first = self._begins
         mean = np.array(list(self._each(self._sampled_mean, corrected)))
         if self._first:
-            initial = self.options.initial_threshold or self._formula_threshold
-            self._threshold = bounded(np.full(self.workers, initial))
+            self._threshold = self._estimated(corrected) if self._estimates else self._first_threshold()
+            self._threshold_density = self.density
         else:
             alpha = np.divide(mean, self._mean, out=np.ones(self.workers), where=(mean > 0) & (self._mean > 0))
             mean = np.where(mean > 0, mean, self._mean)
@@ -132,13 +134,14 @@ class SAGE(UnionReduced):
 
     def _selection_kernels(self) -> tuple[DeviceOp, ...]:
         # What the old threshold would select is counted first.
-        counts = () if self._first else (DeviceOp("count", self.parameters),)
-        return (DeviceOp("gather", sample_size(self.parameters)), *counts, DeviceOp("scan", self.parameters))
+        estimate = self._estimating_kernels() if self._estimates else ()
+        found = estimate if self._first else (DeviceOp("count", self.parameters),)
+        return (DeviceOp("gather", sample_size(self.parameters)), *found, DeviceOp("scan", self.parameters))
 
     def _own_state(self) -> State:
-        return {"threshold": self._threshold, "mean": self._mean}
+        return {**super()._own_state(), "mean": self._mean}
 
     def _restore_own(self, state: State) -> None:
-        threshold = checked_thresholds(state["threshold"], self.workers)
-        mean = checked_part(state, "mean", np.float64, threshold.shape, 0)
-        self._threshold, self._mean = threshold, mean
+        mean = checked_part(state, "mean", np.float64, np.shape(state["threshold"]), 0)
+        super()._restore_own(state)
+        self._mean = mean

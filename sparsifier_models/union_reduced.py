@@ -8,7 +8,6 @@ selections are disjoint.
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -26,40 +25,6 @@ from simnet.sparsifier_models.selection import Indices, Values, take_mean
 from simnet.sparsifier_models.steps import in_order
 from simnet.sparsifier_models.value_codes import reader
 from simnet.sparsifier_models.wire import GATHERED_AND_REDUCED, Codes
-
-
-def bounded(threshold: Floats) -> Floats:
-    """Return thresholds within the range of float32, so that those that are scaled step by step can come back.
-
-    Examples
-    --------
-    >>> bounded(np.array([0, 0.5, np.inf]))
-    array([1.40129846e-45, 5.00000000e-01, 3.40282347e+38])
-    """
-    limits = np.finfo(np.float32)
-    return np.clip(threshold, float(limits.smallest_subnormal), float(limits.max))
-
-
-def checked_thresholds(value: NDArray[np.generic], workers: int) -> Floats:
-    """Return the thresholds of a saved state: one for each worker, or none before the first exchange.
-
-    Raises
-    ------
-    ValueError
-        If there are neither none nor `workers`, or one is not finite or not above 0.
-
-    Examples
-    --------
-    >>> checked_thresholds(np.array([1, 0]), 2)
-    Traceback (most recent call last):
-    ValueError: threshold must be finite and > 0, got [1.0, 0.0]
-    """
-    threshold = np.array(value, dtype=np.float64)
-    if threshold.shape not in ((0,), (workers,)):
-        raise ValueError(f"threshold must be of shape (0,) or ({workers},), got {threshold.shape}")
-    if not (np.isfinite(threshold) & (threshold > 0)).all():
-        raise ValueError(f"threshold must be finite and > 0, got {threshold.tolist()!r:.200}")
-    return threshold
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -107,14 +72,6 @@ class UnionReduced(Gathered):
     def codes(self) -> Codes:
         """Every code of indices, and values that can be added up."""
         return GATHERED_AND_REDUCED
-
-    @property
-    def _formula_threshold(self) -> float:
-        """Threshold 1 / (2 sqrt(k)) that is to keep k entries, whatever the gradient: Sahu et al., arXiv 2108.00951.
-
-        The k is that of the whole model, of which the gradient may be a sample.
-        """
-        return 1.0 / (2.0 * math.sqrt(self._k_at(self.options.scale)))
 
     def _communicate(self, corrected: Values, gradients: Values) -> Exchange:
         return self._reduce(corrected, *self._gather(corrected))

@@ -17,7 +17,7 @@ from simnet.sparsifier_models.deft import assign_k, cut_layers, pack
 from simnet.sparsifier_models.exdyna import allocate, block_layout
 from simnet.sparsifier_models.partitioned import PartitionedOptions
 from simnet.sparsifier_models.sage import sample_size, scaling
-from simnet.validate.reproduction.exdyna import LAYERS, STEMS
+from simnet.validate.reproduction.exdyna import LAYERS, STARTS, STEMS
 from variants import made, variants_of
 
 GOLDEN = Path(__file__).parent / "golden" / "exdyna"
@@ -81,7 +81,7 @@ def compare(name, model, gradients, row, indices, values):
 
 
 def golden_model(name):
-    return create(name, 4, 40_000, 0.01, wire="released", layers=LAYERS)
+    return create(name, 4, 40_000, 0.01, wire="released", layers=LAYERS, **STARTS.get(name, {}))
 
 
 # Golden runs
@@ -222,7 +222,8 @@ class Reference:
 @example("micro", (4, 100, 1e-9, "sparse", 3), 5)
 def test_exdyna_and_micro_are_their_plain_loops(name, job, steps):
     workers, parameters, density, kind, seed = job
-    model, reference = create(name, workers, parameters, density), Reference(name, workers, parameters, density)
+    model = create(name, workers, parameters, density, start="published")
+    reference = Reference(name, workers, parameters, density)
     for step in range(steps):
         gradients = gradients_of(kind, workers, parameters, seed + step)
         # The load lies at the beginning, so that blocks move.
@@ -239,7 +240,8 @@ def test_exdyna_and_micro_are_their_plain_loops(name, job, steps):
 
 def test_exdyna_balances_as_its_plain_loops_over_many_iterations():
     rng = np.random.default_rng(0)
-    model, reference = create("exdyna", 5, 2000, 0.05, blocks=100), Reference("exdyna", 5, 2000, 0.05, blocks=100)
+    model = create("exdyna", 5, 2000, 0.05, blocks=100, start="published")
+    reference = Reference("exdyna", 5, 2000, 0.05, blocks=100)
     profile = np.array([3, 0.5, 2, 0.2, 1], dtype=np.float32).repeat(400)
     for _ in range(40):
         gradients = (rng.laplace(size=(5, 2000)) * profile).astype(np.float32)
@@ -256,9 +258,9 @@ def test_the_baselines_are_their_plain_loops(name, job, steps):
     workers, parameters, density, kind, seed = job
     original = name == "original"
     model = (
-        create(name, workers, parameters, density)
+        create(name, workers, parameters, density, **STARTS.get(name, {}))
         if not original
-        else create("hardthreshold", workers, parameters, density, form="original")
+        else create("hardthreshold", workers, parameters, density, form="original", start="published")
     )
     residual, k = np.zeros((workers, parameters), dtype=np.float32), max(1, int(density * parameters))
     threshold = np.float32(1 / (2 * math.sqrt(k)))
@@ -405,7 +407,7 @@ def test_top_k_and_hard_threshold_build_up_and_exclusive_selection_does_not():
 def test_the_density_may_change_between_exchanges():
     rng = np.random.default_rng(0)
     for name in (*EXCLUSIVE, "hardthreshold", "sage"):
-        options = {} if name == "hardthreshold" else {"initial_threshold": math.log(100)}
+        options = STARTS[name] if name == "hardthreshold" else {"initial_threshold": math.log(100)}
         model = create(name, 4, 20_000, 0.01, error_feedback=False, **options)
         model.exchange(laplace(rng, 4, 20_000))
         before = model.exchange(laplace(rng, 4, 20_000)).stats["threshold"]
@@ -418,6 +420,47 @@ def test_the_density_may_change_between_exchanges():
             assert abs(exchange.stats["density"] / 0.05 - 1) < 0.15
         if name == "hardthreshold":
             np.testing.assert_allclose(after, before / math.sqrt(5))
+
+
+@pytest.mark.parametrize("name", STARTS)
+@pytest.mark.parametrize("magnitude", [1e-6, 1.0, 1e6])
+def test_the_first_threshold_keeps_what_was_asked_of_gradients_of_any_magnitude(name, magnitude):
+    rng = np.random.default_rng(0)
+    model = create(name, 4, 100_000, 0.01)
+    asked = 1000 if name in EXCLUSIVE else 4000
+    for density in (0.01, 0.02):
+        model.density = density
+        model.residual = np.zeros((4, 100_000), dtype=np.float32)
+        exchange = model.exchange(laplace(rng, 4, 100_000) * np.float32(magnitude))
+        assert exchange.selected.sum() == pytest.approx(asked * density / 0.01, rel=0.1)
+    # A sample of 256 / d entries has that many above the threshold on average.
+    kernels = [(one.method, np.max(one.entries)) for one in exchange.kernels]
+    assert ("topk", 12_800) in kernels
+    assert "topk" not in [one.method for one in model.exchange(laplace(rng, 4, 100_000)).kernels]
+
+
+@pytest.mark.parametrize("name", EXCLUSIVE)
+@pytest.mark.parametrize("density", [0.001, 0.01, 0.1])
+def test_the_density_settles_while_residuals_fill(name, density):
+    rng = np.random.default_rng(0)
+    n = round(100 / density)
+    model, published = (create(name, 4, n, density, start=start) for start in ("estimated", "published"))
+    ratios = [[], []]
+    for _ in range(128):
+        gradients = laplace(rng, 4, n) * np.float32(1e-6)
+        for own, one in zip(ratios, (model, published), strict=True):
+            own.append(one.exchange(gradients).stats["density"] / density)
+    assert np.mean(ratios[0][64:]) == pytest.approx(1, abs=0.1)
+    assert not 0.8 < np.mean(ratios[1][64:]) < 1.25
+
+
+def test_a_start_that_was_saved_goes_on_as_it_would_have():
+    rng = np.random.default_rng(0)
+    model, twin = (create("exdyna", 4, 2000, 0.01) for _ in range(2))
+    for _ in range(40):
+        gradients = laplace(rng, 4, 2000)
+        twin.restore(model.save())
+        np.testing.assert_array_equal(twin.exchange(gradients).update, model.exchange(gradients).update)
 
 
 # Partitions and thresholds
@@ -491,7 +534,7 @@ def test_the_comparison_is_in_float32_and_includes_equality():
 def test_the_exact_start_of_micro_is_each_workers_own_kth_magnitude():
     gradients = gradients_of("normal", 3, 200, 0)
     gradients[2] = 0
-    model = create("micro", 3, 200, 0.05, initial="exact")
+    model = create("micro", 3, 200, 0.05, start="exact")
     expected = [np.sort(np.abs(row))[-10] for row in gradients[:2]]
     threshold = model.exchange(gradients).stats["threshold"]
     assert threshold[:2].tolist() == [float(one) for one in expected]
@@ -501,7 +544,7 @@ def test_the_exact_start_of_micro_is_each_workers_own_kth_magnitude():
     assert len(set((second.stats["threshold"] / threshold).round(12))) == 1
     # What the first exchange needs is an exact top-k, what all others need a scan.
     assert [one.method for one in second.kernels] == ["scan", "gather", "scatter"]
-    twin = create("micro", 3, 200, 0.05, initial="exact").exchange(gradients)
+    twin = create("micro", 3, 200, 0.05, start="exact").exchange(gradients)
     assert [one.method for one in twin.kernels] == ["topk", "scan", "gather", "scatter"]
 
 
@@ -626,7 +669,7 @@ def test_the_packing_worker_and_the_bins_take_turns():
 
 def test_sage_scales_each_threshold_by_its_own_sample():
     workers, n, d = 3, 5000, 0.01
-    model = create("sage", workers, n, d, seed=5, error_feedback=False)
+    model = create("sage", workers, n, d, seed=5, error_feedback=False, start="published")
     threshold, before = np.full(workers, 1 / (2 * math.sqrt(50))), None
     for t in range(6):
         gradients = gradients_of("heavy", workers, n, t) * np.float32(1 + t)
@@ -679,8 +722,9 @@ def test_the_formula_gives_the_published_thresholds():
     # lambda of the released scripts for k = 0.1 % of the model.
     models = {11_173_962: 0.00473, 11_389_726: 0.00468, 6_166_250: 0.00637, 11_220_132: 0.00472}
     for parameters, published in models.items():
-        model = create("hardthreshold", 1, 1000, 0.001, scale=parameters / 1000)
-        assert model.threshold == pytest.approx(published, abs=1e-5)
+        model = create("hardthreshold", 1, 1000, 0.001, scale=parameters / 1000, start="published")
+        exchange = model.exchange(np.zeros((1, 1000), dtype=np.float32))
+        assert exchange.stats["threshold"] == pytest.approx(published, abs=1e-5)
 
 
 def test_nothing_selected_is_an_update_of_zero():

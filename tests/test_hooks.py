@@ -35,7 +35,7 @@ CASES = {
     "artopk star": ("artopk", {}, SINGLE),
     "artopk star released": ("artopk", {"compat": "released"}, SINGLE),
     "exdyna": ("exdyna", {}, SINGLE),
-    "exdyna exact": ("exdyna", {"initial": "exact"}, SINGLE),
+    "exdyna exact": ("exdyna", {"start": "exact"}, SINGLE),
     "artopk var": ("artopk", {"selection": "var", "allgather": "ring"}, SINGLE),
     "oktopk": ("oktopk", OKTOPK | {"tau_prime": 3}, 0),
     "oktopk cut anew": ("oktopk", OKTOPK | {"tau": 2, "balance": "never"}, 0),

@@ -108,7 +108,7 @@ def test_every_scheme_whose_closed_form_is_known_can_be_weighed(name):
     # On a star of a power of two of workers, with what really was selected near k: exact, or a bound from above.
     P, n, c, alpha, beta = 8, 80_000, 0.01, 1e-3, 1e-8
     gradients = np.random.default_rng(0).standard_normal((P, n)).astype(np.float32)
-    more = {"initial": "exact"} if name == "exdyna" else {}
+    more = {"start": "exact"} if name == "exdyna" else {}
     exchange = sparsifier_models.create(name, P, n, c, **more).exchange(gradients)
     seconds = Network(topologies.star(P, alpha, 1 / beta)).time(exchange.schedule).duration
     weighed = closed_form(Candidate(name, name))(alpha, beta, 4.0 * n, c, P)

@@ -64,7 +64,7 @@ from states import same_state
         ("exdyna", {"initial_threshold": 0}, "initial_threshold must be a number > 0 and finite, got 0"),
         ("micro", {"raise_factor": -1}, "raise_factor must be a number > 0"),
         ("micro", {"raise_above": 0.5}, "raise_above must be >= lower_below 0.909, got 0.5"),
-        ("micro", {"initial": "best"}, "there is no initial 'best'.*Allowed: exact, formula"),
+        ("micro", {"start": "best"}, "there is no start 'best'.*Allowed: estimated, exact, published"),
         ("micro", {"blocks": 8}, "there is no option 'blocks'"),
         ("sage", {"initial_threshold": np.inf}, "initial_threshold must be a number > 0 and finite"),
         ("hardthreshold", {"threshold": -0.1}, "threshold must be a number > 0 and finite, got -0.1"),

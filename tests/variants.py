@@ -31,12 +31,15 @@ OPTIONS = {
         {"momentum": 0.9},
     ],
     "redsync": [{"trimmed": True, "wire": "released"}],
-    "exdyna": [{"blocks": 8, "wire": "released", "allgather": "ring", "allreduce": "tree"}],
-    "micro": [{"initial": "exact", "allgather": "bruck", "allreduce": "rabenseifner"}],
+    "exdyna": [{"blocks": 8, "wire": "released", "start": "published", "allgather": "ring", "allreduce": "tree"}],
+    "micro": [{"start": "exact", "allgather": "bruck", "allreduce": "rabenseifner"}],
     "deft": [{"layers": (), "wire": "released"}],
     "cltk": [{"wire": "released", "allreduce": "recursive_doubling"}],
     "uniontopk": [{"allreduce": "parameter_server"}],
-    "hardthreshold": [{"form": "original"}, {"form": "original", "layers": (), "wire": "released"}],
+    "hardthreshold": [
+        {"form": "original"},
+        {"form": "original", "layers": (), "wire": "released", "start": "published"},
+    ],
     "spardl": [
         {"residual": "local", "exchanges": "sequential", "wire": "released"},
         {"teams": "half", "sag": "auto"},

@@ -17,6 +17,7 @@ from simnet.hooks import kernels, oktopk
 from simnet.hooks.messages import Messages
 from simnet.hooks.part import Part, Selected, packed, unpacked
 from simnet.sparsifier_models.base import Sparsifier
+from simnet.sparsifier_models.carried_threshold import SAMPLED, sampled_places
 from simnet.sparsifier_models.value_codes import LARGEST
 
 if TYPE_CHECKING:
@@ -123,12 +124,25 @@ def _search(part: Part) -> Selected:
     import torch
 
     model, given = part.model, part.given
-    model.advance(lambda: np.full(model.workers, kernels.kth_magnitude(given, model.k)))
+    model.advance(lambda: np.full(model.workers, _estimated_threshold(part)))
     start, end, threshold = model.searched(part.rank)
     found = kernels.above(given[start:end], threshold, strict=False)
     if not found.numel() and start < end:
         found = found.new_full((1,), model.iteration % (end - start))
     return (found + start).int(), torch.tensor([found.numel()], dtype=torch.int32, device=given.device)
+
+
+def _estimated_threshold(part: Part) -> float:
+    """Return what `simnet.sparsifier_models.carried_threshold.estimated_threshold` does."""
+    import torch
+
+    model, given = part.model, part.given
+    places = None
+    if model.options.start != "exact":
+        places = sampled_places(given.numel(), model.density, model.options.seed, model.iteration, part.rank)
+    if places is None:
+        return kernels.kth_magnitude(given, model.k)
+    return kernels.kth_magnitude(given[torch.from_numpy(places).to(given.device)], SAMPLED)
 
 
 def _reduce_union(part: Part, selected: Selected, messages: Messages) -> None:

@@ -44,7 +44,7 @@ ALGORITHMS: Mapping[str, Mapping[str, Any]] = MappingProxyType(
 
 
 WORKED: Mapping[str, Mapping[str, Any]] = MappingProxyType(
-    {**EXCHANGES, "ExDyna": {"scheme": "exdyna", "initial": "exact"}}
+    {**EXCHANGES, "ExDyna": {"scheme": "exdyna", "start": "exact"}}
 )
 """With these options work between messages is measured: as many entries are sent as the density says, at once."""
 

@@ -5,9 +5,6 @@ job is rehearsed: synthetic gradients with the layers of the model, on a sample 
 schemes that follow them exchange them side by side, iteration after iteration, with their own options. The last third
 counts: residuals settle in about as many exchanges as it takes to send every entry once.
 
-ExDyna and MiCRO move their threshold by half a per cent an iteration, and take a thousand iterations to get where they
-belong. In the first half of a rehearsal they take steps ten times as large, from each worker's own k-th magnitude.
-
 How far a job is from that whose gradients nobody knows was measured: `volumes.csv` has, scheme by scheme, what messages
 and kernels of jobs of other gradients and other numbers of entries took, also at their beginning, over what those of
 their rehearsal did. Where many workers keep few entries, a rehearsal has not as many for each pair of workers as the
@@ -19,7 +16,7 @@ from __future__ import annotations
 
 import io
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from functools import cache
 from importlib.resources import files
 from itertools import pairwise
@@ -35,7 +32,6 @@ from simnet.costs.devices import DeviceOp
 from simnet.costs.models import model
 from simnet.schedule import Schedule
 from simnet.sparsifier_models.base import Sparsifier
-from simnet.sparsifier_models.partitioned import Partitioned
 from simnet.sparsifier_models.two_level import without_network
 from simnet.studies.choosing.choices import Choice
 from simnet.studies.choosing.operating_point import OperatingPoint
@@ -50,7 +46,6 @@ KEPT_EACH = 10
 _SMALL, _LEAST, _TOGETHER = 64, 4096, 2**18
 # Iterations of a rehearsal, and entries of all workers and iterations.
 _MOST_ITERATIONS, _LEAST_ITERATIONS, _ENTRIES = 192, 48, 2**18 * 288
-_HURRY = 10
 _LAYERS = 8
 _LARGEST_SAMPLE = 2**26
 
@@ -314,7 +309,7 @@ def _rehearsed(
     found: dict[str, tuple[Sample, ...] | InputError] = {}
     for one in among:
         try:
-            models[one.label] = _created(one, source, float(point.density), seed, _hurried(one))
+            models[one.label] = _created(one, source, float(point.density), seed)
         except InputError as error:
             found[one.label] = error
     kept: dict[str, list[Sample]] = {label: [] for label in models}
@@ -322,10 +317,6 @@ def _rehearsed(
     for iteration in tracked(range(iterations)):
         gradients = source.gradients(iteration)
         for label, made in models.items():
-            if iteration == iterations // 2 and _hurried(choices[label]):
-                own = _created(choices[label], source, float(point.density), seed)
-                own.restore(made.save())
-                models[label] = made = own
             exchange = made.exchange(gradients)
             if iteration >= iterations - _counted(choices[label], iterations):
                 kept[label].append(Sample(exchange.schedule, tuple(exchange.kernels)))
@@ -380,21 +371,8 @@ def _gradients(point: OperatingPoint, entries: int, seed: int, shape: str | None
     return {"layers": layers, "workers": int(point.workers), "scale": parameters / entries, "seed": seed}
 
 
-def _hurried(choice: Choice) -> dict[str, Any]:
-    """Return the options by which a threshold gets faster where it belongs; none if the scheme has no such."""
-    scheme = sparsifier_models.scheme(choice.candidate.scheme)
-    if not issubclass(scheme, Partitioned):
-        return {}
-    own = scheme.option_type(**choice.candidate.options)
-    steps = {name: getattr(own, name) ** _HURRY for name in ("raise_factor", "band_factor", "lower_factor")}
-    return {**steps, "initial": "exact", "initial_threshold": None}
-
-
-def _created(
-    choice: Choice, source: GradientSource, density: float, seed: int, instead: Mapping[str, Any] | None = None
-) -> Sparsifier:
-    """Return the scheme of a choice for gradients, with some options in place of its own."""
-    options = {**choice.candidate.options, **(instead or {})}
+def _created(choice: Choice, source: GradientSource, density: float, seed: int) -> Sparsifier:
+    """Return the scheme of a choice for gradients."""
     try:
         return sparsifier_models.create(
             choice.candidate.scheme,
@@ -404,7 +382,7 @@ def _created(
             scale=source.scale,
             seed=seed,
             **tensors(source),
-            **options,
+            **choice.candidate.options,
         )
     except ValueError as error:
         raise InputError(f"{choice.label}: {error}", file="simnet choose") from None
