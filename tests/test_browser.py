@@ -16,7 +16,6 @@ from simnet import scenarios
 from simnet.report import figures
 from simnet.report.html import report
 from simnet.report.page_data import POINTS
-from simnet.report.summary import bought_by
 from test_report import HOSTILE, joined, summary_of, weather_driven
 
 pytestmark = pytest.mark.browser
@@ -96,13 +95,10 @@ def hostile():
         "__proto__",
     ]
     own = weather_driven(60, policies=len(names))
-    made = {
-        name: one.assign(choice=[name, "b"] * 30, gain=0.1 * (1 + at % 5))
-        for at, (name, one) in enumerate(zip(names, own.values(), strict=True))
-    }
+    made = {name: one.assign(choice=[name, "b"] * 30) for name, one in zip(names, own.values(), strict=True)}
     summary = summary_of(**made)
     setting = {"model": names[0], "workers": "8", "density": "1 %"}
-    return report(summary, figures.render(joined(made), bought=bought_by(summary)), names[7], joined(made), setting)
+    return report(summary, figures.render(joined(made)), names[7], joined(made), setting)
 
 
 def long():

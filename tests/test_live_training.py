@@ -429,8 +429,8 @@ def test_a_target_that_nobody_reaches_is_said_to_be_so():
     frame = run(small()).iterations
     found = learning.condensed({"p": frame}, {"p": 0.2}, 1.01, float)
     assert found["p"]["time_to_target_s"] is None
-    assert learning.sentence(found) == " No policy reached an accuracy of 101 %."
-    assert learning.rows(found)[0][5:8] == ("-", "-", "-")
+    assert learning.headline(found) == "No policy reaches 101 % accuracy."
+    assert learning.rows(found)[0][1:3] == ("not reached", "-")
     default = learning.condensed({"p": frame}, {"p": 0.2}, None, float)["p"]
     assert default["target"] == pytest.approx(0.99 * frame["accuracy"].max())
     assert default["statistical_efficiency"] == 1.0

@@ -496,7 +496,6 @@ def test_the_charge_for_exploration_adds_up():
     assert said["simulated_s"] == pytest.approx(ends[-1])
     assert math.fsum(said["breakdown_s"].values()) == pytest.approx(ends[-1])
     assert sum(said["choices"].values()) == 12
-    assert said["gain"] == pytest.approx(trained["gain"].mean())
     assert summary["policies"]["AG"]["exploration"] == {"iterations": 0, "seconds": 0.0}
 
 

@@ -63,7 +63,7 @@ def test_a_new_scheme_is_compared_and_sends_what_topk_sends(
         *("--out", tmp_path, "-q"),
     )
     rows = pd.read_csv(tmp_path / "compare.csv").set_index(["exchange", "workers"])
-    figures = ["bytes_sent_B", "iteration_s", "actual_density", "gain"]
+    figures = ["bytes_sent_B", "iteration_s", "actual_density", "build_up"]
     assert rows.loc["own_scheme", figures].equals(rows.loc["topk", figures])
 
 

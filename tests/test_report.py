@@ -22,13 +22,12 @@ from rich.console import Console
 
 from simnet.report import figures, spread
 from simnet.report.console import show
-from simnet.report.contests import draw_frontier
 from simnet.report.html import TERMS, report
 from simnet.report.kept import Recorded, kept
+from simnet.report.learning import IGNORED
 from simnet.report.page_data import POINTS, embedded, keys, page_data
-from simnet.report.paired import exactly
 from simnet.report.sentences import HEADINGS, percent, ranking, rows, sentence
-from simnet.report.summary import MAX_SWITCHES, bought_by, summarize
+from simnet.report.summary import MAX_SWITCHES, summarize
 from simnet.report.timeline import write_timeline
 
 HOSTILE = ["<script>alert(1)</script>", "$\\frac{a$_{", "[red]x[/red]", "_hidden", "a,\"b\"\n'c'", "名前", "x" * 200]
@@ -64,7 +63,10 @@ def joined(frames):
 
 
 def said(**frames):
-    return sentence(summary_of(**frames))
+    """The sentence without what every sentence ends with where no model is trained."""
+    told = sentence(summary_of(**frames))
+    assert told.count("ccuracy") == 1
+    return told.removesuffix(f" {IGNORED}")
 
 
 def test_the_sentence_says_who_won_by_how_much_and_when_the_choice_changed():
@@ -90,11 +92,13 @@ def test_the_sentence_when_only_the_bound_ran():
 
 def test_the_sentence_of_ties_names_all_and_whoever_switched():
     assert said(b=frame([1, 1]), a=frame([1, 1]), c=frame([2, 2])) == (
-        "a and b tied as fastest: 2 s each for 2 iterations, 50 % less than c, the runner-up; none of them changed its "
-        "choice."
+        "a and b are tied as fastest: 2 s each for 2 iterations, 50 % less than c, the runner-up; none of them changed "
+        "its choice."
     )
-    assert said(b=frame([1, 1], ["AG", "ring"]), a=frame([1, 1]), c=frame([1, 1])) == (
-        "a, b and c tied as fastest: 2 s each for 2 iterations; b switched once, from AG to ring at iteration 1 (1 s)."
+    # A lead that no clock could tell is none.
+    assert said(b=frame([1, 1], ["AG", "ring"]), a=frame([1, 1.0005]), c=frame([1, 1])) == (
+        "b, c and a are tied as fastest: 2 s each for 2 iterations; b switched once, from AG to ring at iteration 1 "
+        "(1 s)."
     )
 
 
@@ -114,64 +118,19 @@ def test_a_switch_is_told_with_what_had_changed_most_since_the_choice_was_made(c
     assert said(flexible=frame([1, 1, 1], ["AG", "AG", "ring"], **changed)).endswith(clause)
 
 
-def test_the_sentence_says_who_was_fastest_per_gain():
-    dense, sparse = frame([2, 2], "dense").assign(gain=1.0), frame([1, 1]).assign(gain=[0.1, 0.3])
-    oracle = frame([1, 1]).assign(gain=1.0)
-    assert said(sparse=sparse, dense=dense, clairvoyant=oracle).endswith(
-        "it kept to AG throughout. Fastest per gain: dense, 2 s for as much as is in one gradient; sparse, the "
-        "runner-up, took 5 s."
-    )
-    half = frame([1, 1]).assign(gain=0.5)
-    assert "Fastest per gain: half, too, 2 s for" in said(half=half, slow=frame([3, 3]).assign(gain=1.0))
-    assert "per gain" not in said(alone=sparse)
-    assert "Fastest per gain: dense, half, 2 s for" in said(dense=dense, half=half, sparse=sparse)
-
-
-def test_a_summary_tells_what_time_bought_and_who_is_on_the_frontier():
-    explored = frame([1, 4, 1]).assign(gain=[0.5, 0.9, 0.3], purpose=["train", "explore", "train"], iteration=[0, 1, 1])
-    summary = summary_of(
-        dense=frame([5, 5]).assign(gain=1.0),
-        fast=frame([1, 1]).assign(gain=0.2),
-        slow=frame([2, 2]).assign(gain=0.1),
-        moo=explored,
-        nothing=frame([3, 3]).assign(gain=0.0),
-        clairvoyant=frame([1, 1]).assign(gain=1.0),
-    )
-    worth = {name: one["worth"] for name, one in summary["policies"].items()}
-    assert worth["moo"] == {"measure": "gain", "per_iteration": 0.4, "time_per_unit_s": 7.5}
-    assert worth["nothing"]["time_per_unit_s"] is None
-    assert summary["worth"]["frontier"] == ["fast", "moo", "dense"]
-    # Those on equal terms are named by the alphabet.
-    assert (summary["worth"]["winner"]["policy"], summary["worth"]["winner"]["tied_with"]) == ("dense", ["fast"])
-    cells = {row[0]: row[3:5] for row in rows(summary)}
-    assert (cells["fast"], cells["nothing"]) == (("0.200", "5 s"), ("0.000", "-"))
-
-
-def test_where_a_model_was_trained_time_is_held_against_the_fall_of_its_loss():
+def test_where_a_model_was_trained_who_reaches_the_target_comes_first():
     nan = math.nan
-    quick = frame([1, 1, 1, 1]).assign(gain=0.1, loss=[nan, 2.0, 1.5, nan], accuracy=[nan, 0.3, 0.4, nan])
-    worse = frame([1, 1, 1, 1]).assign(gain=0.1, loss=[nan, 2.0, 2.5, nan], accuracy=[nan, 0.3, 0.4, nan])
-    summary = summarize({"quick": quick, "worse": worse}, untrained=2.25)
-    # What came after the last measurement is left out.
-    quick, worse = (summary["policies"][name]["worth"] for name in ("quick", "worse"))
-    assert quick == {"measure": "loss", "per_iteration": 0.25, "time_per_unit_s": 4.0}
-    assert worse == {"measure": "loss", "per_iteration": pytest.approx(-1 / 12), "time_per_unit_s": None}
-    assert "worth" not in summarize({"quick": frame([1]).assign(gain=1.0, loss=1.0, accuracy=0.5)})["policies"]["quick"]
-
-
-def test_the_frontier_is_drawn_where_gains_are_known():
-    made = {name: one.assign(gain=0.1 * (1 + at)) for at, (name, one) in enumerate(weather_driven(60).items())}
-    summary = summary_of(**made)
-    plots = figures.render(joined(made), "clairvoyant", bought=bought_by(summary))
-    assert [plot.name for plot in plots] == [
-        *("iteration_time", "cumulative_time", "frontier", "breakdown", "choices", "spread"),
-    ]
-    ET.fromstring(plots[2].svg)
-    places = {name: tuple(map(exactly, place)) for name, place in {"a": (1.0, 0.5), "b": (2.0, 0.6)}.items()}
-    places["bound"] = exactly(0.5), exactly(0.9)
-    (axes,) = draw_frontier("gain", places, dict.fromkeys(places, "C0"), "bound").axes
-    steps = [line for line in axes.lines if line.get_drawstyle() == "steps-post"]
-    assert [line.get_xydata().tolist() for line in steps] == [[[1.0, 0.5], [2.0, 0.6]]]
+    quick = frame([1, 1, 1]).assign(loss=[nan, 2.0, 1.5], accuracy=[nan, 0.3, 0.4])
+    sure = frame([2, 2, 2]).assign(loss=[nan, 1.0, 0.5], accuracy=[nan, 0.5, 0.9])
+    late = frame([2, 3, 2]).assign(loss=[nan, 1.0, 0.5], accuracy=[nan, 0.1, 0.9])
+    told = sentence(summarize({"quick": quick, "sure": sure, "late": late, "clairvoyant": sure}, target=0.5))
+    assert told.startswith(
+        "sure reaches 50 % accuracy first: 4 s, 75 % before late (7 s). quick does not reach it. quick was fastest: 3 s"
+    )
+    assert IGNORED not in told
+    told = sentence(summarize({"quick": quick, "again": quick, "sure": sure}, target=0.4))
+    assert told.startswith("again and quick are tied as first to reach 40 % accuracy: 3 s, 33 % before sure (4 s). ")
+    assert sentence(summarize({"quick": quick}, target=0.99)).startswith("No policy reaches 99 % accuracy. ")
 
 
 def test_the_bound_never_wins_and_regret_may_be_negative():
@@ -379,7 +338,7 @@ class Page(HTMLParser):
 def test_pages_of_six_policies_stay_small_and_say_what_is_thinned(count, most):
     made = weather_driven(count, policies=6)
     summary = summary_of(**made)
-    plots = figures.render(joined(made), "clairvoyant", bought=bought_by(summary))
+    plots = figures.render(joined(made), "clairvoyant")
     page = report(summary, plots, "workers: 8\n" * 100, joined(made))
     assert len(page.encode()) < most
     (data,) = (json.loads(text) for text in Page(page).scripts if text.startswith("{"))
@@ -473,12 +432,11 @@ def test_the_spread_of_no_iteration_is_drawn_without_curves():
 
 
 def test_cells_are_sorted_by_numbers_and_what_is_not_known_has_none():
-    made = {"b": frame([1.0, 1.0]).assign(gain=0.5), "a": frame([2.0, 2.0]).assign(gain=0.0)}
+    made = {"b": frame([1.0, 1.0]), "a": frame([2.0, 2.0])}
     summary = summary_of(**made)
     by_heading = [dict(zip(HEADINGS, one, strict=True)) for one in keys(summary)]
     assert [one["policy"] for one in by_heading] == ["b", "a"]
     assert [one["simulated time"] for one in by_heading] == [2.0, 4.0]
-    assert [one["time per gain"] for one in by_heading] == [2.0, None]
     assert [one["regret"] for one in by_heading] == [None, None]
     assert set(HEADINGS) <= set(TERMS)
 

@@ -156,9 +156,7 @@ def summaries(times, **options):
     """Return a summary per seed, of policies that took so long with each."""
     count = len(next(iter(times.values())))
     return {
-        7 + at: summarize(
-            {name: frame([one[at]]).assign(gain=0.5) for name, one in times.items()}, seed=7 + at, **options
-        )
+        7 + at: summarize({name: frame([one[at]]) for name, one in times.items()}, seed=7 + at, **options)
         for at in range(count)
     }
 
@@ -168,7 +166,7 @@ def test_the_sentence_names_who_is_tied_and_by_how_much_the_next_is_behind():
     summary, table, _ = seeds.summarize(summaries(times))
     assert seeds.sentence(summary).startswith(
         "Over 3 seeds (7 to 9) a and b are tied as fastest: a took the least, 20 s on average; c, the next, took 50 % "
-        "more (50 % to 50 %). Fastest per gain: a and b are tied; a took the least, 40 s per unit of gain on average; "
+        "more (50 % to 50 %)."
     )
     assert summary["winner"] == {
         "policy": "a", "tied_with": ["b"], "runner_up": "c", "margin_s": 10.0, "margin_fraction": 0.333333333333,
@@ -323,8 +321,8 @@ def test_the_console_shows_every_policy_and_the_sentence_at_any_width(width):
 
 def test_trainings_over_seeds_have_no_mean_time_to_a_target_that_one_did_not_reach():
     def learning(seconds, accuracy):
-        frames = frame([seconds, seconds]).assign(gain=0.5, loss=[1.0, 0.5], accuracy=accuracy)
-        return summarize({"a": frames, "b": frames}, target=0.5, untrained=2.0)
+        frames = frame([seconds, seconds]).assign(loss=[1.0, 0.5], accuracy=accuracy)
+        return summarize({"a": frames, "b": frames}, target=0.5)
 
     reached = {1: learning(1.0, [0.4, 0.6]), 2: learning(2.0, [0.5, 0.7])}
     rows = seeds.learning_rows(seeds.summarize(reached)[0])
@@ -332,19 +330,24 @@ def test_trainings_over_seeds_have_no_mean_time_to_a_target_that_one_did_not_rea
     assert rows[0][2:] == ("2 of 2", "2 s (2 s to 2 s)", "best, tied", "-")
     rows = seeds.learning_rows(seeds.summarize(reached | {3: learning(1.0, [0.1, 0.2])})[0])
     assert rows[0][2:] == ("2 of 3", "-", "-", "-")
-    summary = seeds.summarize(reached)[0]
-    assert summary["worth"]["measure"] == "loss"
-    assert summary["policies"]["a"]["time_per_unit_s"] == pytest.approx((2 / 1.5 + 4 / 1.5) / 2)
+    told = seeds.sentence(seeds.summarize(reached)[0])
+    assert told.startswith(
+        "a and b are tied as first to reach 50 % accuracy: a takes 2 s on average, with 2 of 2 seeds. "
+    )
+    told = seeds.sentence(seeds.summarize(reached | {3: learning(1.0, [0.1, 0.2])})[0])
+    assert told.startswith(
+        "No policy reaches 50 % accuracy with all seeds. Of 3 seeds, a with 2 and b with 2 reach it. "
+    )
 
 
 def test_times_to_a_target_are_compared_seed_by_seed_among_policies_that_always_reach_it():
     def learning(seconds, of_c):
         times = {"a": (seconds, 0.6), "b": (1.1 * seconds, 0.7), "c": (0.1, of_c)}
         frames = {
-            name: frame([each, each]).assign(gain=0.5, loss=[1.0, 0.5], accuracy=[0.4, best])
+            name: frame([each, each]).assign(loss=[1.0, 0.5], accuracy=[0.4, best])
             for name, (each, best) in times.items()
         }
-        return summarize(frames, target=0.5, untrained=2.0)
+        return summarize(frames, target=0.5)
 
     # Seeds differ by more than policies do, which pairs see through; c is the soonest, but not with every seed.
     given = {1: learning(1.0, 0.6), 2: learning(1.5, 0.6), 3: learning(2.0, 0.3), 4: learning(1.2, 0.6)}
@@ -354,6 +357,10 @@ def test_times_to_a_target_are_compared_seed_by_seed_among_policies_that_always_
     assert [found[name]["time_to_target_tied"] for name in "ab"] == [True, False]
     assert found["b"]["time_to_target_more_low_s"] > 0
     assert found["a"]["time_to_target_high_s"] > found["b"]["time_to_target_low_s"]
+    assert seeds.sentence(summary).startswith(
+        "a reaches 50 % accuracy first: 2.85 s on average, with 4 of 4 seeds, 10 % before b (3.13 s). "
+        "Of 4 seeds, c with 3 reaches it. Over 4 seeds (1 to 4) c was fastest"
+    )
     told = {row[0]: row[2:] for row in seeds.learning_rows(summary)}
     assert told["a"][2:] == ("best", "-")
     assert told["b"][2].startswith("+10")

@@ -337,7 +337,8 @@ def test_the_parts_add_up_and_the_winner_is_the_fastest(swept):
     run = found[found["policy"] != "clairvoyant"]
     for _, group in run.groupby("cell"):
         best = group["simulated_s"].min()
-        assert list(group["wins"]) == list(group["simulated_s"] == best)
+        assert list(group["wins"] | group["tied"]) == list(group["simulated_s"] <= 1.001 * best)
+        assert group["wins"].sum() + (group["tied"].sum() > 1) == 1
         assert group["vs_best"].to_numpy() == pytest.approx(group["simulated_s"].to_numpy() / best)
     assert not found[found["policy"] == "clairvoyant"]["wins"].any()
 
@@ -423,7 +424,7 @@ def test_the_first_to_the_target_can_be_run_and_the_winner_stays_the_fastest(tra
     for _, group in found[found["policy"] != "bound"].groupby("cell"):
         soonest, fastest = group["time_to_target_s"].min(), group["simulated_s"].min()
         assert list(group["first_to_target"]) == list(group["time_to_target_s"] == soonest)
-        assert list(group["wins"]) == list(group["simulated_s"] == fastest)
+        assert list(group["wins"] | group["tied"]) == list(group["simulated_s"] <= 1.001 * fastest)
 
 
 def test_policies_that_failed_cost_the_others_what_is_measured_by_them(trained):

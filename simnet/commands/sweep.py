@@ -142,14 +142,13 @@ def _tell(todo: Work) -> None:
 
 def _show(written: pd.DataFrame, planned: Plan, place: Path, json_: bool) -> None:
     from simnet.report.tables import print_wide, records
-    from simnet.studies.codes import computing_told
-    from simnet.studies.sweeping.drawing import MEASURES, sweep_table
+    from simnet.studies.sweeping.drawing import MEASURES, notes, sweep_table
 
     if json_:
         typer.echo(records(written))
         return
     print_wide(sweep_table(written, planned.base.name, planned.base.bound, planned.columns))
-    for line in computing_told(written["computing"]):
+    for line in notes(written):
         typer.echo(terminal.printable(line))
     figures = (place / "figures" / f"{measure.figure}.png" for measure in MEASURES)
     typer.echo(f"Results: {', '.join(map(str, (place / 'sweep.csv', *(one for one in figures if one.exists()))))}")

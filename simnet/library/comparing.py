@@ -64,7 +64,7 @@ class Comparison(Shown):
         return self._shown
 
     def plot(self) -> Plot:
-        """Return the figure: times, volume, density, build-up and time per gain."""
+        """Return the figure: times, volume, density and build-up."""
         return draw(self._shown, self.name)
 
     def table(self) -> Table:

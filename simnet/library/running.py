@@ -17,7 +17,7 @@ from simnet.report import console, figures, sentences
 from simnet.report.drawing import Plot
 from simnet.report.results import joined, rounded
 from simnet.report.shown import Shown
-from simnet.report.summary import Summary, bought_by, learning_columns, with_exploration
+from simnet.report.summary import Summary, learning_columns, with_exploration
 from simnet.scenario import Run, Scenario
 from simnet.scenario.runner import Task, run_policies
 from simnet.scenario.source import Source
@@ -64,7 +64,7 @@ class RunResult(Shown):
         if not len(with_exploration(iterations)):
             return {}
         summary = self.summary
-        drawn = figures.render(iterations, summary["bound"], learning_columns(summary), bought_by(summary))
+        drawn = figures.render(iterations, summary["bound"], learning_columns(summary))
         return {one.name: one for one in drawn}
 
     def plot(self, name: str = "iteration_time") -> Plot:
@@ -73,7 +73,7 @@ class RunResult(Shown):
         Parameters
         ----------
         name : str
-            Which: ``iteration_time``, ``cumulative_time``, ``breakdown``, ``choices``, ``frontier``, ...
+            Which: ``iteration_time``, ``cumulative_time``, ``breakdown``, ``choices``, ...
 
         Raises
         ------

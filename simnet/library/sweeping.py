@@ -17,11 +17,10 @@ from simnet.base.processes import Here, Pool
 from simnet.library.asking import Fields, Share, overrides, verb, written
 from simnet.report.drawing import Plot
 from simnet.report.shown import Shown
-from simnet.studies.codes import computing_told
 from simnet.studies.sweeping import drawing, folder, work
 from simnet.studies.sweeping.grid import Column
 
-_MEASURES = {"iteration": drawing.ITERATION, "gain": drawing.GAIN, "target": drawing.TARGET}
+_MEASURES = {"iteration": drawing.ITERATION, "target": drawing.TARGET}
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -62,7 +61,7 @@ class Sweep(Shown):
         Parameters
         ----------
         measure : str
-            By which time: ``iteration``, ``gain`` (time per gain) or ``target`` (time to the target accuracy).
+            By which time: ``iteration`` or ``target`` (time to the target accuracy).
 
         Raises
         ------
@@ -71,9 +70,8 @@ class Sweep(Shown):
         """
         if measure not in _MEASURES:
             raise InputError(f"there is no measure {measure!r}; {nearest(measure, _MEASURES)}")
-        table = drawing.with_gain(self.rows, self.bound)
         how = _MEASURES[measure]
-        drawn = drawing.draw(table, self.columns, self.name, zipped=self.zipped, measure=how, bound=self.bound)
+        drawn = drawing.draw(self.rows, self.columns, self.name, zipped=self.zipped, measure=how, bound=self.bound)
         if drawn is None:
             raise SimnetError(f"no figure of the {measure}: it takes one or two parameters that are numbers, and times")
         return drawn
@@ -86,7 +84,7 @@ class Sweep(Shown):
         """Return how many rows have no result, and why the first has none; and where times of computing are from."""
         left = self.rows[self.rows["status"].isin(["refused", "failed"])]
         why = [] if left.empty else [f"{len(left)} without result, the first: {left['message'].iloc[0]}"]
-        return [*why, *computing_told(self.rows["computing"])]
+        return [*why, *drawing.notes(self.rows)]
 
 
 @verb

@@ -32,7 +32,6 @@ COLUMNS = {
     "actual_density": "entries that the workers sent, all different ones together, over n",
     "build_up": "the same over k",
     "imbalance": "P times the most entries that a worker selected, over those of all",
-    "gain": "compression gain: share of the squared norm that was sent",
     "global_error": "norm of a worker's residual, mean over the workers",
     **memory.COLUMNS,
 }
@@ -48,7 +47,7 @@ def comparison_table(rows: pd.DataFrame, title: str) -> Table:
     versus_best = ["vs best", "paired\ninterval"] if several else []
     headings = [
         "workers", "exchange", "iteration", *versus_best, "select", "commu-\nnicate", "sent by\na worker",
-        *(("actual\ndensity", "build-\nup", "imba-\nlance", "gain", "time\nper gain") if _selects(rows) else ()),
+        *(("actual\ndensity", "build-\nup", "imba-\nlance") if _selects(rows) else ()),
         "a worker\nholds",
     ]  # fmt: skip
     trained = "time_to_target_s" in rows
@@ -88,8 +87,6 @@ def _selected(one: Mapping[Hashable, Any]) -> tuple[str, ...]:
         f"{100 * one['actual_density']:.3g} %",
         f"{one['build_up']:.2f}",
         f"{one['imbalance']:.2f}",
-        f"{one['gain']:.3f}",
-        format_seconds(one["iteration_s"] / one["gain"]) if one["gain"] else "-",
     )
 
 
@@ -117,7 +114,7 @@ def _learnt(one: Mapping[Hashable, Any]) -> tuple[str, ...]:
 
 
 def draw(rows: pd.DataFrame, title: str) -> Plot:
-    """Draw time split into select and communicate, volume, density, build-up and time per gain, a row per exchange.
+    """Draw time split into select and communicate, volume, density and build-up, a row per exchange.
 
     Where a model was trained and somebody reached the target accuracy, also the time to it. With several seeds whiskers
     are paired intervals of the differences from the fastest with as many workers.
@@ -133,12 +130,9 @@ def draw(rows: pd.DataFrame, title: str) -> Plot:
         (f"sent by a worker [{bytes_name}]", rows["bytes_sent_B"] / bytes_factor, ())
     ]
     if _selects(rows):
-        per_gain = (rows["iteration_s"] / rows["gain"]).where(rows["gain"] > 0)
-        gain_name, gain_factor = unit(float(per_gain.max()), HOURS)
         panels += [
             ("actual density [%]", 100 * rows["actual_density"], 100 * rows["target_density"].unique()),
             ("build-up (union / k)", rows["build_up"], (1,)),
-            (f"time per gain [{gain_name}]", per_gain / gain_factor, ()),
         ]
     if "time_to_target_s" in rows and bool(rows["time_to_target_s"].notna().any()):
         target_name, target_factor = unit(float(rows["time_to_target_s"].max()), HOURS)

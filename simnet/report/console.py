@@ -26,29 +26,30 @@ from simnet.report.tables import empty_table, fits, print_wide, show_listing
 _LEFT = ("policy", "most used choice")
 # What a narrow terminal does without, first to last.
 _PERCENTILES = ("iteration p50, p90, p99", "exchange p50, p90, p99")
-_SPARE = ((), _PERCENTILES, PHASES, ("regret",), ("bytes sent",), ("most used choice",), ("switches",), ("gain",))
+_SPARE = ((), _PERCENTILES, PHASES, ("regret",), ("bytes sent",), ("most used choice",), ("switches",))
 
-_SPARE_OF_SEEDS = ((), ("bytes sent", "regret"), ("its paired interval",), ("worth",), ("fastest with",))
+_SPARE_OF_SEEDS = ((), ("bytes sent", "regret"), ("paired interval",), ("fastest with",))
 
 
 def show(summary: Summary, console: Console | None = None) -> None:
-    """Print the table and the sentence.
+    """Print who won, and the table.
 
     A terminal too narrow for all columns does without those that matter least, and says which; a file or pipe gets long
     lines, unless the variable COLUMNS gives it a width.
     """
     console = console or Console()
+    _print_lines(sentence(summary), [], console)
+    if learnt := learning_rows(summary):
+        show_listing("what the training came to", learning.HEADINGS, learnt, console)
     _print_fitting(lambda leave_out: summary_table(summary, leave_out), _SPARE, console)
     barrier = [barriers.told(summary["barrier"])] if "barrier" in summary else []
     if "strategy" in summary:
         barrier.append(barriers.trained(**summary["strategy"]))
-    _print_lines(sentence(summary), [*ran_on(summary), *barrier], console)
+    _print_lines("", [*ran_on(summary), *barrier], console)
     show_calls([summary.get("calibration")], console)
     shared_by = [f"Links are shared {sharing.told(summary['sharing'])}."] if "sharing" in summary else []
     held = memory.told(memory_of(summary), summary.get("memory"))
     _print_lines("", [*shared_by, *held, *what_happened(summary)], console)
-    if learnt := learning_rows(summary):
-        show_listing("what the training came to", learning.HEADINGS, learnt, console)
     if bought := spent_rows(summary):
         show_listing("what inner steps took", spent.headings(summary.get("prices")), bought, console)
     if shared := colocated_rows(summary):
@@ -56,13 +57,14 @@ def show(summary: Summary, console: Console | None = None) -> None:
 
 
 def show_seeds(summary: seeds.SeedsSummary, console: Console | None = None) -> None:
-    """Print the table and the sentence of a run with several seeds, on a narrow terminal as `show` does."""
+    """Print who won and the table of a run with several seeds, on a narrow terminal as `show` does."""
     console = console or Console()
-    _print_fitting(lambda leave_out: _seeds_table(summary, leave_out), _SPARE_OF_SEEDS, console)
-    told = f"Intervals at {100 * summary['interval']['level']:.0f} %: {summary['interval']['method']}."
-    _print_lines(seeds.sentence(summary), [*ran_on(summary["run"]), told], console)
+    _print_lines(seeds.sentence(summary), [], console)
     if learnt := seeds.learning_rows(summary):
         show_listing("what the training came to, means over seeds", seeds.LEARNING_HEADINGS, learnt, console)
+    _print_fitting(lambda leave_out: _seeds_table(summary, leave_out), _SPARE_OF_SEEDS, console)
+    told = f"Intervals at {100 * summary['interval']['level']:.0f} %: {summary['interval']['method']}."
+    _print_lines("", [*ran_on(summary["run"]), told], console)
 
 
 def _print_fitting(

@@ -23,8 +23,6 @@ from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullLocato
 from simnet.base.arrays import Floats
 from simnet.base.units import format_seconds
 from simnet.job import TRAIN
-from simnet.report import worth
-from simnet.report.contests import TITLES, draw_frontier
 from simnet.report.drawing import (
     BITS,
     BOUND_COLOUR,
@@ -34,14 +32,12 @@ from simnet.report.drawing import (
     SECONDS,
     Plot,
     plot,
-    policy_colours,
     policy_looks,
     scale,
     short,
     style,
     unit,
 )
-from simnet.report.paired import exactly
 from simnet.report.spread import TITLE, TOLD, draw_spread
 from simnet.report.summary import PHASES, with_exploration
 
@@ -57,7 +53,6 @@ def render(
     iterations: pd.DataFrame,
     bound: str | None = None,
     learnt: Mapping[str, Mapping[str, Any]] | None = None,
-    bought: Mapping[str, tuple[float, worth.WorthSummary]] | None = None,
 ) -> list[Plot]:
     """Draw all figures.
 
@@ -69,8 +64,6 @@ def render(
         The policy that the others are measured against.
     learnt : mapping of str to mapping, optional
         Where a model was trained: `simnet.report.learning.COLUMNS` of each policy.
-    bought : mapping of str to (float, WorthSummary), optional
-        The mean time of an iteration of each policy [s], and what it was worth, where that is known.
 
     Returns
     -------
@@ -78,11 +71,6 @@ def render(
         In the order in which a reader wants them.
     """
     plots = [plot(draw.__name__, title, said, draw(iterations, bound)) for draw, title, said in _FIGURES]
-    if bought:
-        measure = next(iter(bought.values()))[1]["measure"]
-        places = {name: (exactly(seconds), exactly(one["per_iteration"])) for name, (seconds, one) in bought.items()}
-        drawn = draw_frontier(measure, places, policy_colours(iterations["policy"], bound), bound)
-        plots.insert(2, plot("frontier", *TITLES[measure], drawn))
     plots.append(plot("spread", TITLE, TOLD, draw_spread(with_exploration(iterations), bound)))
     if "accuracy" not in iterations:
         return plots

@@ -26,7 +26,7 @@ from simnet.report.summary import PHASES, Summary
 
 _SHOWN_SWITCHES = 12
 # Figures whose content the charts show, or bars on the page.
-_DRAWN_AGAIN = ("iteration_time", "cumulative_time", "frontier", "breakdown", "choices", "learning")
+_DRAWN_AGAIN = ("iteration_time", "cumulative_time", "breakdown", "choices", "learning")
 
 
 def report(
@@ -224,8 +224,6 @@ TERMS = {
     "policy": "how the exchange of each iteration is chosen: always the same, or anew as the network changes",
     "simulated time": "from the start of the run to the end of its last iteration, exploration included",
     "vs best": "how much longer than the fastest policy that can be run",
-    "gain": "share of the squared norm of gradients and residuals that was sent, mean over iterations",
-    "time per gain": "simulated time in which as much is sent as is in one whole gradient",
     "bytes sent": "by all workers over the run",
     "compute": "forward and backward pass, mean over workers",
     "select": "selecting and merging entries, mean over workers",

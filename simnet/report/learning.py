@@ -1,8 +1,8 @@
 """How well the model did that was trained: loss and accuracy at the end, and the time to a target accuracy.
 
-Time to a target is made of two things: how many iterations it takes, which is a matter of what the updates are worth,
-and how long an iteration takes. So there are two efficiencies. The *statistical* one is the number of iterations that
-the reference, the first policy, needed to the target over those of a policy: 1 if its updates are worth as much. The
+Time to a target is made of two things: how many iterations it takes, and how long an iteration takes. So there are two
+efficiencies. The *statistical* one is the number of iterations that the reference, the first policy, needed to the
+target over those of a policy: 1 if its updates are worth as much. The
 *parallel* one is the share of the simulated time in which workers compute gradients to train with: 1 if exchanging took
 no time and nothing was explored.
 """
@@ -10,20 +10,20 @@ no time and nothing was explored.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from typing_extensions import TypedDict
 
 from simnet.base.units import format_seconds
-from simnet.report import worth
+from simnet.report.paired import fastest
 
 if TYPE_CHECKING:
     import pandas as pd
 
 HEADINGS = (
-    *("policy", "loss", "fall per iteration", "time per loss", "accuracy"),
-    *("iterations to target", "time to target", "statistical eff.", "parallel eff."),
+    *("policy", "time to target", "iterations to target", "accuracy", "loss"),
+    *("statistical eff.", "parallel eff."),
 )
 """Of the table that people see."""
 
@@ -40,6 +40,9 @@ COLUMNS = {
     "first_to_target": "whether no other policy that can be run reached the target sooner",
 }
 """Columns of tables that have a row per policy; see `columns`."""
+
+IGNORED = "Accuracy is ignored."
+"""What is said of progress where no model is trained."""
 
 _OF_THE_BEST = 0.99
 _NEEDED = ("start_s", "iteration_s", "loss", "accuracy")
@@ -101,10 +104,10 @@ def condensed(
 
 
 def first(trained: Mapping[str, LearningSummary], bound: str | None = None) -> list[str]:
-    """Return the policies that can be run, all but the bound, and that were the first to reach the target."""
+    """Return the policies that can be run, all but the bound, the first to reach the target, or tied as such."""
     times = {policy: one["time_to_target_s"] for policy, one in trained.items() if policy != bound}
-    soonest = min((time for time in times.values() if time is not None), default=None)
-    return [] if soonest is None else [policy for policy, time in times.items() if time == soonest]
+    reached = {policy: time for policy, time in times.items() if time is not None}
+    return fastest(reached) if reached else []
 
 
 def columns(trained: Mapping[str, LearningSummary], bound: str | None = None) -> dict[str, dict[str, Any]]:
@@ -120,11 +123,8 @@ def columns(trained: Mapping[str, LearningSummary], bound: str | None = None) ->
     return found
 
 
-def rows(
-    trained: Mapping[str, LearningSummary], bought: Mapping[str, worth.WorthSummary] | None = None
-) -> list[tuple[str, ...]]:
+def rows(trained: Mapping[str, LearningSummary]) -> list[tuple[str, ...]]:
     """Return the cells of the table that people see, the first to reach the target first."""
-    bought = bought or {}
 
     def share(value: float | None) -> str:
         return "-" if value is None else f"{100 * value:.1f} %"
@@ -136,12 +136,10 @@ def rows(
     return [
         (
             policy,
-            "-" if one["loss"] is None else f"{one['loss']:.4g}",
-            f"{bought[policy]['per_iteration']:.3g}" if policy in bought else "-",
-            worth.cell(bought.get(policy)),
-            share(one["accuracy"]),
+            "not reached" if one["time_to_target_s"] is None else format_seconds(one["time_to_target_s"]),
             "-" if one["iterations_to_target"] is None else str(one["iterations_to_target"]),
-            "-" if one["time_to_target_s"] is None else format_seconds(one["time_to_target_s"]),
+            share(one["accuracy"]),
+            "-" if one["loss"] is None else f"{one['loss']:.4g}",
             share(one["statistical_efficiency"]),
             share(one["parallel_efficiency"]),
         )
@@ -149,24 +147,54 @@ def rows(
     ]
 
 
-def sentence(trained: Mapping[str, LearningSummary], bound: str | None = None) -> str:
-    """Say who was the first to reach the target, and who never did; empty where nothing was trained.
+def headline(trained: Mapping[str, LearningSummary], bound: str | None = None) -> str:
+    """Say who reaches the target first, how far ahead of the next, and who never does; empty where nothing was trained.
 
     The bound counts only if there is nobody else, as nobody can run it.
+
+    Examples
+    --------
+    >>> one = dict.fromkeys(LearningSummary.__annotations__)
+    >>> print(headline({"AG": {**one, "target": 0.9, "time_to_target_s": 20.0},
+    ...     "SparDL": {**one, "target": 0.9, "time_to_target_s": 42.0}, "dense": {**one, "target": 0.9}}))
+    AG reaches 90 % accuracy first: 20 s, 2.1x before SparDL (42 s). dense does not reach it.
     """
-    trained = {policy: one for policy, one in trained.items() if policy != bound} or trained
+    trained = {policy: one for policy, one in trained.items() if policy != bound} or dict(trained)
     target = next((one["target"] for one in trained.values()), None)
     if target is None:
         return ""
-    goal = f"an accuracy of {100 * target:.3g} %"
+    goal = f"{100 * target:.3g} % accuracy"
     times = {policy: one["time_to_target_s"] for policy, one in trained.items()}
-    reached = {policy: time for policy, time in times.items() if time is not None}
+    reached = sorted((time, policy) for policy, time in times.items() if time is not None)
     if not reached:
-        return f" No policy reached {goal}."
-    winner = first(trained)[0]
-    never = [policy for policy in times if policy not in reached]
-    said = f" {winner} was the first to reach {goal}, after {format_seconds(reached[winner])}"
-    return f"{said}; {', '.join(never)} did not." if never else f"{said}."
+        return f"No policy reaches {goal}."
+    soonest, winners = reached[0][0], first(trained)
+    alone = len(winners) == 1
+    said = f"{listed(winners)} {'reaches' if alone else 'are tied as first to reach'} {goal}{' first' * alone}"
+    said += f": {format_seconds(soonest)}"
+    if (later := reached[len(winners) :]) and soonest > 0:
+        time, policy = later[0]
+        said += f", {ahead(time / soonest)} before {policy} ({format_seconds(time)})"
+    never = [policy for policy, time in times.items() if time is None]
+    return f"{said}." + (f" {listed(never)} {'does' if len(never) == 1 else 'do'} not reach it." if never else "")
+
+
+def ahead(ratio: float) -> str:
+    """Return by how much something is ahead: a factor from 2 on, else in per cent.
+
+    Examples
+    --------
+    >>> ahead(2.14), ahead(1.084), ahead(1.001)
+    ('2.1x', '8 %', '<1 %')
+    """
+    if ratio >= 2:
+        return f"{ratio:.2g}x"
+    return f"{100 * (ratio - 1):.0f} %" if ratio >= 1.005 else "<1 %"
+
+
+def listed(names: Sequence[str]) -> str:
+    """Return names as an enumeration: ``a, b and c``."""
+    return " and ".join([one for one in (", ".join(names[:-1]), *names[-1:]) if one])
 
 
 def _one(

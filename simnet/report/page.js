@@ -270,48 +270,7 @@
     };
   }
 
-  // What time buys, and what was learnt
-
-  function frontier(place) {
-    const { measure, places, best } = data.frontier;
-    const shown = policies().filter((policy) => places[policy.name]);
-    if (!shown.length) return;
-    const series = shown.map((policy) => ({ label: policy.name, colour: ofPolicy(policy), points: true,
-                                            x: [places[policy.name][0]], y: [places[policy.name][1]] }));
-    const edge = best.filter((name) => shown.some((policy) => policy.name === name)).map((name) => places[name]);
-    if (edge.length > 1) {
-      series.unshift({ label: "frontier", colour: colour("ink"), width: 1, steps: true, points: false,
-                       x: edge.map((one) => one[0]), y: edge.map((one) => one[1]) });
-    }
-    const most = Math.max(...shown.map((policy) => places[policy.name][0]));
-    const names = (chart) => {
-      const scale = devicePixelRatio;
-      const { ctx, bbox } = chart;
-      ctx.save();
-      ctx.font = `${12 * scale}px system-ui, sans-serif`;
-      ctx.fillStyle = colour("ink");
-      ctx.textBaseline = "middle";
-      ctx.textAlign = "left";
-      const taken = [];
-      for (const policy of shown) {
-        const [seconds, amount] = places[policy.name];
-        const text = short(policy.name);
-        const width = ctx.measureText(text).width;
-        const x = chart.valToPos(seconds, "x", true);
-        const left = Math.max(bbox.left, x + 8 * scale + width > bbox.left + bbox.width ? x - 8 * scale - width : x + 8 * scale);
-        let y = chart.valToPos(amount, "y", true);
-        // Names of policies that are close together stand one above the other, towards the middle of the picture.
-        const step = y < bbox.top + bbox.height / 2 ? 14 * scale : -14 * scale;
-        while (taken.some((other) => Math.abs(other.y - y) < 14 * scale && left < other.right && other.left < left + width)) y += step;
-        taken.push({ y, left, right: left + width });
-        ctx.fillText(text, left, y);
-      }
-      ctx.restore();
-    };
-    draw(place, measure === "gain" ? "gain of an iteration, against its time" : "fall of the loss per iteration, against its time", series, {
-      height: 300, link: false, xKind: "seconds", xLabel: "mean time of an iteration", xRange: [0, 1.15 * most], hooks: { draw: [names] },
-    });
-  }
+  // What was learnt
 
   function learning(place) {
     for (const [column, title] of [["accuracy", "accuracy on data held out"], ["loss", "loss on data held out"]]) {
@@ -544,11 +503,6 @@
       if (Object.keys(data.learnt).length) {
         asides.append(make("h2", {}, "Loss and accuracy"));
         learning(asides);
-      }
-      if (data.frontier) {
-        asides.append(make("h2", {}, "What time buys"));
-        frontier(asides);
-        asides.append(make("p", { class: "note" }, "The line is the frontier, on which no policy that can be run is both faster and worth more. The steeper a policy stands above the origin, the less time it takes for the same worth."));
       }
       said(state.range ? state.range[0] : 0);
       drawSingle();

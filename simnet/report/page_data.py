@@ -14,7 +14,7 @@ from simnet.report.drawing import policy_looks
 from simnet.report.figures import choice_colours
 from simnet.report.kept import Recorded, kept
 from simnet.report.sentences import ranking
-from simnet.report.summary import PHASES, Summary, bought_by, with_exploration
+from simnet.report.summary import PHASES, Summary, with_exploration
 
 Key: TypeAlias = str | float | None
 """By what a cell of a table is sorted; None comes last."""
@@ -46,7 +46,7 @@ def page_data(summary: Summary, iterations: pd.DataFrame, recorded: Recorded | N
         start [s], time [s], choice as a place in `choices`, bandwidth [byte/s] and latency [s], and the time since the
         start of the run after it [s]. Where an iteration stands for `stretch` of them, its time is their mean and
         `low` and `high` are the extremes, its choice is the most used, and the rest is of the first. `reference` is the
-        policy that others are behind of, `frontier` what time buys, and `learnt` what was measured of a model.
+        policy that others are behind of, and `learnt` what was measured of a model.
         `kept` is as of `simnet.report.kept.kept`.
     """
     trained = with_exploration(iterations)
@@ -67,7 +67,6 @@ def page_data(summary: Summary, iterations: pd.DataFrame, recorded: Recorded | N
         "choices": [[one, of_choices[one]] for one in choices],
         "reference": bound if bound in whole else next(iter(whole), None),
         "stretch": stretch,
-        "frontier": _frontier(summary),
         "learnt": {name: _learnt(frame) for name, frame in frames.items()} if "accuracy" in trained else {},
         "kept": {"policies": {}, "routes": {}, "links": []} if recorded is None else kept(recorded),
     }
@@ -103,7 +102,6 @@ def _keys(summary: Summary, name: str) -> tuple[Key, ...]:
     choice = max(one["choices"], key=one["choices"].__getitem__, default=None)
     return (
         *(name, one["simulated_s"], one["simulated_s"]),
-        *(one["gain"], one["simulated_s"] / (one["iterations"] * one["gain"]) if one["gain"] else None),
         one["bytes_sent_B"],
         *(one["breakdown_s"][phase] for phase in PHASES),
         *(None if spread is None else spread[what]["p99"] for what in ("iteration_s", "exchange_s")),
@@ -135,18 +133,6 @@ def _most_used(code: NDArray[np.intp], first: NDArray[np.intp], count: int) -> l
     counts = np.zeros((len(first), count), np.intp)
     np.add.at(counts, (np.searchsorted(first, np.arange(len(code)), side="right") - 1, code), 1)
     return [int(one) for one in counts.argmax(axis=1)]
-
-
-def _frontier(summary: Summary) -> dict[str, Any] | None:
-    bought = bought_by(summary)
-    if not bought:
-        return None
-    worth = summary.get("worth")
-    return {
-        "measure": next(iter(bought.values()))[1]["measure"],
-        "places": {name: [seconds, one["per_iteration"]] for name, (seconds, one) in bought.items()},
-        "best": [] if worth is None else worth["frontier"],
-    }
 
 
 def _learnt(frame: pd.DataFrame) -> dict[str, list[Any]]:

@@ -48,7 +48,6 @@ from simnet.report.spent import Prices
 from simnet.report.summary import (
     StrategySummary,
     Summary,
-    bought_by,
     learning_columns,
     significant,
     summarize,
@@ -109,7 +108,6 @@ def write_run(
     missing: Sequence[str] = (),
     target: float | None = None,
     reference: str | None = None,
-    untrained: float | None = None,
     setting: Mapping[str, str] | None = None,
 ) -> Summary:
     """Write everything that a run leaves behind into an empty folder; see `simnet.base.swap` for one that is not.
@@ -123,7 +121,7 @@ def write_run(
     scenario, seed, stack, device, computing, barrier, strategy, workers, prices, held, calibration, shared_by, bound,
     missing
         As for `simnet.report.summary.summarize`.
-    target, reference, untrained
+    target, reference
         As for `simnet.report.summary.summarize`.
     scenario_lock : str
         Text of the resolved scenario; its hash goes into the summary.
@@ -168,7 +166,6 @@ def write_run(
         missing=missing,
         target=target,
         reference=reference,
-        untrained=untrained,
     )
     recorded = Recorded(joined(results, lambda one: one.spans), joined(results, lambda one: one.messages), links)
     files, told = {"scenario.lock.yaml": lock}, json.dumps(summary, indent=2, sort_keys=True, allow_nan=False)
@@ -302,7 +299,7 @@ def drawn(
     learnt = learning_columns(summary)
     plots = []
     if len(with_exploration(iterations)):
-        plots = figures.render(iterations, summary["bound"], learnt, bought_by(summary))
+        plots = figures.render(iterations, summary["bound"], learnt)
     page = html.report(summary, plots, scenario_lock, iterations, setting, recorded)
     files = {"report.html": page.encode()}
     for plot in plots:

@@ -9,7 +9,7 @@ seeds.csv, .parquet    a row per seed and policy
 paired.csv, .parquet   a row per policy: means with intervals, and how much more it took than the fastest
 summary.json           the same, with who won, who is tied with it, network, seeds, versions, hash
 scenario.lock.yaml     the scenario with its own seed, every default and override written out
-figures/               differences seed by seed, and the frontier, as PNG and SVG
+figures/               differences seed by seed, as PNG and SVG
 report.html            all of it on one page
 =====================  ==================================================================================
 """
@@ -30,16 +30,16 @@ from typing_extensions import TypedDict
 from simnet.base.spreadsheets import guarded_table
 from simnet.base.units import format_bytes, format_seconds
 from simnet.base.writing import write_files
-from simnet.report import paired, worth
+from simnet.report import learning, paired
 from simnet.report.results import parquet
 from simnet.report.sentences import percent
-from simnet.report.summary import PHASES, Summary, Winner, Worth, significant
+from simnet.report.summary import PHASES, Summary, Winner, significant
 
 HEADINGS = (
     *("policy", "mean time", "vs best", "paired interval", "fastest with"),
-    *("worth", "time per unit", "vs best per unit", "its paired interval", "bytes sent", "regret"),
+    *("bytes sent", "regret"),
 )
-"""Of the table over seeds; see `rows`. Worth is the gain, or the fall of the loss per iteration."""
+"""Of the table over seeds; see `rows`."""
 
 LEARNING_HEADINGS = (
     *("policy", "accuracy", "reached the target with"),
@@ -57,8 +57,7 @@ class SeedsSummary(TypedDict):
     """What ``summary.json`` holds of a run with several seeds.
 
     The keys that a run with one seed has, too, mean the same. `tied_with` of the winner are those whose paired interval
-    includes 0. `policies` have the columns of ``paired.csv``, where ``time_per_unit`` is by the measure of `worth`, and
-    means over seeds of the rest.
+    includes 0. `policies` have the columns of ``paired.csv``, and means over seeds of the rest.
     """
 
     scenario: dict[str, str]
@@ -68,7 +67,6 @@ class SeedsSummary(TypedDict):
     versions: dict[str, str]
     bound: str | None
     winner: Winner | None
-    worth: Worth | None
     missing: list[str]
     policies: dict[str, dict[str, Any]]
 
@@ -78,21 +76,17 @@ def by_seed(summaries: Mapping[int, Summary]) -> pd.DataFrame:
     found = []
     for seed, summary in summaries.items():
         for name, one in summary["policies"].items():
-            bought, learnt = one.get("worth"), one.get("learning")
-            done = not one["ended"]
+            learnt, done = one.get("learning"), not one["ended"]
             found.append(
                 {
                     "seed": seed,
                     "policy": name,
                     "iterations": one["iterations"],
                     "simulated_s": one["simulated_s"] if done else math.nan,
-                    "gain": one["gain"],
-                    "worth": bought["per_iteration"] if bought else math.nan,
-                    "time_per_unit_s": bought["time_per_unit_s"] if bought and done else math.nan,
                     "bytes_sent_B": one["bytes_sent_B"],
                     **{f"{phase}_s": one["breakdown_s"][phase] for phase in PHASES},
                     "regret_s": one["regret"]["seconds"] if one["regret"] else math.nan,
-                    **({} if learnt is None else {k: learnt[k] for k in ("accuracy", "time_to_target_s")}),
+                    **({} if learnt is None else {k: learnt[k] for k in ("target", "accuracy", "time_to_target_s")}),
                     "choice": next(iter(one["choices"]), ""),
                     "switches": one["switch_count"],
                 }
@@ -102,9 +96,8 @@ def by_seed(summaries: Mapping[int, Summary]) -> pd.DataFrame:
 
 
 def policies(table: pd.DataFrame, bound: str | None = None) -> pd.DataFrame:
-    """Return a row per policy: its times over seeds and per unit of worth, compared, and means of the rest."""
+    """Return a row per policy: its times over seeds, compared, and means of the rest."""
     found = paired.comparison(table, [], "simulated_s", bound=bound)
-    found = found.merge(paired.comparison(table, [], "time_per_unit_s", bound=bound), on="policy")
     if "time_to_target_s" in table:
         # The mean of those seeds that reached it would be too short.
         always = table.groupby("policy")["time_to_target_s"].transform("count") == table["seed"].nunique()
@@ -115,7 +108,7 @@ def policies(table: pd.DataFrame, bound: str | None = None) -> pd.DataFrame:
     for name in others:
         estimates = [paired.estimate(one.dropna()) if one.notna().any() else None for one in _each(table, name, found)]
         found[name] = [math.nan if one is None else one.mean for one in estimates]
-        if name in ("worth", "regret_s", "accuracy", "gain"):
+        if name in ("regret_s", "accuracy"):
             stem, end = name.removesuffix("_s"), "_s" if name.endswith("_s") else ""
             found[f"{stem}_low{end}"] = [math.nan if one is None else one.low for one in estimates]
             found[f"{stem}_high{end}"] = [math.nan if one is None else one.high for one in estimates]
@@ -144,13 +137,6 @@ def summarize(
     bound = next((one["bound"] for one in summaries.values() if one["bound"] is not None), None)
     table = by_seed(summaries)
     each = policies(table, bound)
-    measures = [one["worth"]["measure"] for one in first["policies"].values() if "worth" in one]
-    cheapest = _winner(each, "time_per_unit")
-    bought: Worth | None = None
-    if cheapest is not None:
-        apart = each[each["time_per_unit_rank"].notna()].set_index("policy")
-        places = {str(name): (one["simulated_s"], one["worth"]) for name, one in apart.iterrows()}
-        bought = {"measure": measures[0], "winner": cheapest, "frontier": worth.frontier(places)}
     kept = ("stack", "barrier", "device", "computing", "calibration", "sharing")
     made: SeedsSummary = {
         "scenario": {"name": first["scenario"]["name"], "sha256": sha256},
@@ -160,7 +146,6 @@ def summarize(
         "versions": first["versions"],
         "bound": bound,
         "winner": _winner(each, "simulated"),
-        "worth": bought,
         "missing": list(missing),
         "policies": {
             name: {str(key): _plain(value) for key, value in one.items() if key != "policy"}
@@ -233,7 +218,7 @@ def write(
 
 
 def sentence(summary: SeedsSummary) -> str:
-    """Say over which seeds who was the fastest, and the fastest per unit of what time buys, and who is tied with it."""
+    """Say over which seeds who was the fastest, and who is tied with it; first who reaches the target, if trained."""
     seeds, each = summary["seeds"], summary["policies"]
     said = f"Over {len(seeds)} seeds ({seeds[0]} to {seeds[-1]}) "
     if summary["missing"]:
@@ -243,25 +228,46 @@ def sentence(summary: SeedsSummary) -> str:
     compared = each[summary["winner"]["policy"]]["simulated_compared"]
     few = f" (compared over the {compared} in which all got to their ends)" if compared < len(seeds) else ""
     said += _outcome(summary["winner"], each, "simulated") + few + "."
-    if summary["worth"] is not None and len(each) > 1:
-        measure = summary["worth"]["measure"]
-        unit = "of gain" if measure == "gain" else "by which the loss fell"
-        told = _outcome(summary["worth"]["winner"], each, "time_per_unit", f" per unit {unit}")
-        said += f" Fastest per {measure}: {told}."
-    return said
+    if any("reached_with" in one for one in each.values()):
+        return f"{_to_target(summary)} {said}"
+    return f"{said} {learning.IGNORED}"
 
 
-def _outcome(winner: Winner, each: Mapping[str, Mapping[str, Any]], stem: str, per_unit: str = "") -> str:
+def _to_target(summary: SeedsSummary) -> str:
+    """Say who reaches the target first in the mean over seeds, and with how many of them who reaches it."""
+    count, bound = len(summary["seeds"]), summary["bound"]
+    each = {name: one for name, one in summary["policies"].items() if name != bound and "reached_with" in one}
+    target = next((one["target"] for one in each.values() if one["target"] is not None), None)
+    goal = "the target accuracy" if target is None else f"{100 * target:.3g} % accuracy"
+    ranked = sorted((one["time_to_target_rank"], name) for name, one in each.items() if one["time_to_target_rank"])
+    missed = [f"{name} with {one['reached_with']}" for name, one in each.items() if one["reached_with"] < count]
+    rest = f" Of {count} seeds, {learning.listed(missed)} reach{'es' * (len(missed) == 1)} it." if missed else ""
+    if not ranked:
+        return f"No policy reaches {goal} with all seeds.{rest}"
+    name = ranked[0][1]
+    tied = [other for _, other in ranked[1:] if each[other]["time_to_target_tied"]]
+    seconds = each[name]["time_to_target_s"]
+    mean = f"{format_seconds(seconds)} on average, with {count} of {count} seeds"
+    if tied:
+        said = f"{learning.listed([name, *tied])} are tied as first to reach {goal}: {name} takes {mean}"
+    else:
+        said = f"{name} reaches {goal} first: {mean}"
+    later = [other for _, other in ranked[1:] if other not in tied]
+    if later and seconds:
+        other = each[later[0]]["time_to_target_s"]
+        said += f", {learning.ahead(other / seconds)} before {later[0]} ({format_seconds(other)})"
+    return f"{said}.{rest}"
+
+
+def _outcome(winner: Winner, each: Mapping[str, Mapping[str, Any]], stem: str) -> str:
     name = winner["policy"]
     seconds = format_seconds(each[name][f"{stem}_s"])
     if winner["tied_with"]:
-        *others, last = [name, *winner["tied_with"]]
-        tied = "are tied;" if per_unit else "are tied as fastest:"
-        said = f"{', '.join(others)} and {last} {tied} {name} took the least, {seconds}{per_unit} on average"
+        tied = learning.listed([name, *winner["tied_with"]])
+        said = f"{tied} are tied as fastest: {name} took the least, {seconds} on average"
     else:
         often = f"{each[name][f'{stem}_least_with']} of {each[name][f'{stem}_compared']}"
-        won = "," if per_unit else " was fastest:"
-        said = f"{name}{won} {seconds}{per_unit} on average, the least with {often} seeds"
+        said = f"{name} was fastest: {seconds} on average, the least with {often} seeds"
     other = winner["runner_up"]
     if other is not None:
         mean, within = versus(each[other], each[name][f"{stem}_s"], stem)
@@ -329,16 +335,12 @@ def learning_rows(summary: SeedsSummary) -> list[tuple[str, ...]]:
 
 def _row(summary: SeedsSummary, name: str) -> tuple[str, ...]:
     each, one = summary["policies"], summary["policies"][name]
-    cells = {stem: _versus_best(each, name, stem, summary["bound"]) for stem in ("simulated", "time_per_unit")}
     regret = one["regret_s"]
     return (
         name,
         "-" if one["simulated_s"] is None else format_seconds(one["simulated_s"]),
-        *cells["simulated"],
+        *_versus_best(each, name, "simulated", summary["bound"]),
         "-" if one["simulated_least_with"] is None else f"{one['simulated_least_with']} of {one['simulated_compared']}",
-        "-" if one["worth"] is None else f"{one['worth']:.3g}",
-        "-" if one["time_per_unit_s"] is None else format_seconds(one["time_per_unit_s"]),
-        *cells["time_per_unit"],
         format_bytes(one["bytes_sent_B"]),
         "-" if regret is None or name == summary["bound"] else format_seconds(regret),
     )

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
 
 from simnet.base.units import format_bandwidth, format_bytes, format_seconds, format_within
 from simnet.job import MAIN
-from simnet.report import co_located, failures, learning, memory, spent, spread, worth
+from simnet.report import co_located, failures, learning, memory, spent, spread
 from simnet.report.summary import PHASES, PolicySummary, Summary, Switch, learning_of
 
 HEADINGS = (
-    *("policy", "simulated time", "vs best", "gain", "time per gain", "bytes sent"),
+    *("policy", "simulated time", "vs best", "bytes sent"),
     *(*PHASES, "iteration p50, p90, p99", "exchange p50, p90, p99", "regret", "most used choice", "switches"),
 )
 """Of the summary table; see `rows`."""
@@ -21,6 +22,8 @@ _NOTABLE = 0.05
 
 def sentence(summary: Summary) -> str:
     """Say who won, by how much over the runner-up, and when the winner changed its choice; and who explored.
+
+    Where a model was trained, who reached the target first comes first; else that accuracy is ignored comes last.
 
     Examples
     --------
@@ -33,14 +36,13 @@ def sentence(summary: Summary) -> str:
     >>> summary = summarize({"flexible": fast, "AG": slow})
     >>> print(sentence(summary))  # doctest: +NORMALIZE_WHITESPACE
     flexible was fastest: 2 s for 2 iterations, 20 % less than AG, the runner-up; it switched once, from AG to
-    ART-Ring at iteration 1 (1 s), when bandwidth fell to 1 Gbit/s.
+    ART-Ring at iteration 1 (1 s), when bandwidth fell to 1 Gbit/s. Accuracy is ignored.
     """
-    said = (
-        _outcome(summary)
-        + _per_unit(summary)
-        + _explored(summary)
-        + learning.sentence(learning_of(summary), summary["bound"])
-    )
+    trained = learning_of(summary)
+    first = learning.headline(trained, summary["bound"])
+    said = " ".join(one for one in (first, _outcome(summary), *_explored(summary)) if one)
+    if not trained:
+        said += f" {learning.IGNORED}"
     if summary["missing"]:
         said = f"Incomplete, without {', '.join(summary['missing'])}: {said}"
     early = [name for name, one in summary["policies"].items() if one["ended"]]
@@ -74,8 +76,7 @@ def memory_of(summary: Summary) -> dict[str, memory.MemorySummary]:
 
 def learning_rows(summary: Summary) -> list[tuple[str, ...]]:
     """Return the cells of the table of how the training went; empty where nothing was trained."""
-    bought = {name: one["worth"] for name, one in summary["policies"].items() if "worth" in one}
-    return learning.rows(learning_of(summary), bought)
+    return learning.rows(learning_of(summary))
 
 
 def rows(summary: Summary) -> list[tuple[str, ...]]:
@@ -113,18 +114,15 @@ def switching(summary: Summary) -> str | None:
     return next((name for name in (winner["policy"], *winner["tied_with"]) if policies[name]["switch_count"]), None)
 
 
-def _explored(summary: Summary) -> str:
-    """Say what exploration took, and how much of the gradient those who explored sent; empty if nobody did."""
-    said = ""
+def _explored(summary: Summary) -> Iterator[str]:
+    """Say what exploration took, and how much of the gradient those who explored sent; nothing if nobody did."""
     for name, one in summary["policies"].items():
         count, seconds = one["exploration"]["iterations"], one["exploration"]["seconds"]
         if count:
-            gain = "" if one["gain"] is None else f" and a gain of {one['gain']:.2g}"
-            said += (
-                f" {name} spent {format_seconds(seconds)} of its time on {count} iterations of exploration; it trained "
-                f"with a density of {one['density']:.2g}{gain} on average."
+            yield (
+                f"{name} spent {format_seconds(seconds)} of its time on {count} iterations of exploration; it trained "
+                f"with a density of {one['density']:.2g} on average."
             )
-    return said
 
 
 def _outcome(summary: Summary) -> str:
@@ -138,7 +136,7 @@ def _outcome(summary: Summary) -> str:
     name = winner["policy"]
     if winner["tied_with"]:
         *others, last = [name, *winner["tied_with"]]
-        result = f"{', '.join(others)} and {last} tied as fastest: {_duration(policies[name], each=True)}"
+        result = f"{', '.join(others)} and {last} are tied as fastest: {_duration(policies[name], each=True)}"
         changed = switching(summary)
         story = "none of them changed its choice" if changed is None else f"{changed} {_changes(policies[changed])}"
     else:
@@ -149,21 +147,6 @@ def _outcome(summary: Summary) -> str:
     return f"{result}; {story}."
 
 
-def _per_unit(summary: Summary) -> str:
-    """Say who was the fastest for what the time bought; empty if nobody was compared with another."""
-    if "worth" not in summary:
-        return ""
-    measure, winner, fastest = summary["worth"]["measure"], summary["worth"]["winner"], summary["winner"]
-    policy, runner_up = winner["policy"], winner["runner_up"]
-    if runner_up is None:
-        return ""
-    names = ", ".join([policy, *winner["tied_with"]])
-    also = " too," if fastest is not None and fastest["policy"] == policy else ""
-    seconds, other = (worth.cell(summary["policies"][one].get("worth")) for one in (policy, runner_up))
-    unit = "for as much as is in one gradient" if measure == "gain" else "for a fall of the loss by 1"
-    return f" Fastest per {measure}: {names},{also} {seconds} {unit}; {runner_up}, the runner-up, took {other}."
-
-
 def _row(summary: Summary, name: str) -> tuple[str, ...]:
     one, winner, regret = summary["policies"][name], summary["winner"], summary["policies"][name]["regret"]
     if one["ended"]:
@@ -171,7 +154,7 @@ def _row(summary: Summary, name: str) -> tuple[str, ...]:
     elif winner is None:
         versus = "-"
     elif name in (winner["policy"], *winner["tied_with"]):
-        versus = "best"
+        versus = "tied" if winner["tied_with"] else "best"
     else:
         best = summary["policies"][winner["policy"]]["simulated_s"]
         versus = percent(one["simulated_s"] / best - 1, "+") if best else "-"
@@ -184,8 +167,6 @@ def _row(summary: Summary, name: str) -> tuple[str, ...]:
         name,
         format_seconds(one["simulated_s"]),
         versus,
-        "-" if one["gain"] is None else f"{one['gain']:.3f}",
-        format_seconds(one["simulated_s"] / (one["iterations"] * one["gain"])) if one["gain"] else "-",
         format_bytes(one["bytes_sent_B"]),
         *(_phase(one, phase) for phase in PHASES),
         *("-" if one["spread"] is None else spread.told(one["spread"][what]) for what in ("iteration_s", "exchange_s")),

@@ -19,8 +19,9 @@ from typing_extensions import TypedDict
 
 from simnet.job import EXPLORE, MAIN, Interruption, JobShare
 from simnet.network import MAX_MIN, STACKS, Sharing, Stack
-from simnet.report import co_located, devices, failures, learning, memory, sharing, spent, spread, stacks, worth
+from simnet.report import co_located, devices, failures, learning, memory, sharing, spent, spread, stacks
 from simnet.report.calibrated import CalibrationSummary
+from simnet.report.paired import fastest
 
 PHASES = ("compute", "select", "communicate", "wait")
 """Where the time of an iteration goes; the frames' columns are these names with ``_s``."""
@@ -71,16 +72,15 @@ class PolicySummary(TypedDict):
     """One policy's run; `ended` if workers died and it did not get to its last iteration.
 
     Time, bytes, breakdown and the interval of the time to select are of exploration, too; all else is of the training
-    alone. Density and gain are means over its iterations; `spread` is of these with what was explored before them, None
+    alone. Density is the mean over its iterations; `spread` is of these with what was explored before them, None
     if there are none. There is `learning` where a model was trained, `spent` under a training strategy or with prices,
-    `worth` where it is known what the time bought, and `memory` where it is known what a worker holds.
+    and `memory` where it is known what a worker holds.
     """
 
     iterations: int
     simulated_s: float
     exploration: Exploration
     density: float
-    gain: float | None
     bytes_sent_B: int
     breakdown_s: dict[str, float]
     select_low_s: float
@@ -95,26 +95,17 @@ class PolicySummary(TypedDict):
     shares: list[co_located.ShareSummary]
     learning: NotRequired[learning.LearningSummary]
     spent: NotRequired[spent.SpentSummary]
-    worth: NotRequired[worth.WorthSummary]
     memory: NotRequired[memory.MemorySummary]
 
 
 class Winner(TypedDict):
-    """The fastest policy that can be run, or that with the least time per unit; `runner_up` is strictly slower."""
+    """The fastest policy that can be run, those tied with it, and the next, by `simnet.report.paired.fastest`."""
 
     policy: str
     tied_with: list[str]
     runner_up: str | None
     margin_s: float | None
     margin_fraction: float | None
-
-
-class Worth(TypedDict):
-    """Who had the least time per unit of what time buys, and the policies on the frontier, the fastest first."""
-
-    measure: worth.Measure
-    winner: Winner
-    frontier: list[str]
 
 
 class Scenario(TypedDict):
@@ -149,7 +140,6 @@ class Summary(TypedDict):
     versions: dict[str, str]
     bound: str | None
     winner: Winner | None
-    worth: NotRequired[Worth]
     missing: list[str]
     policies: dict[str, PolicySummary]
 
@@ -205,7 +195,6 @@ def summarize(
     shares: Mapping[str, Sequence[JobShare]] | None = None,
     target: float | None = None,
     reference: str | None = None,
-    untrained: float | None = None,
 ) -> Summary:
     """Condense the iterations of several policies, run on the same network, into a summary.
 
@@ -215,7 +204,7 @@ def summarize(
         Columns `iteration`, `start_s`, `iteration_s`, `compute_s`, `select_s`, `communicate_s`, `wait_s` (means over
         workers), `bytes_sent_B` (all workers), `choice`, `density`, `latency_s`, `bandwidth_Bps`; in order of time.
         `select_low_s` and `select_high_s` are the interval of `select_s`, which is exact without them. If there is
-        `purpose`, rows that say ``explore`` are no iterations; if there is `gain`, its mean is given.
+        `purpose`, rows that say ``explore`` are no iterations.
     scenario, scenario_sha256 : str
         Name of the scenario, and hash of its resolved text.
     seed : int
@@ -255,8 +244,6 @@ def summarize(
         Where a model was trained: the accuracy whose time is of interest; see `simnet.report.learning`.
     reference : str, optional
         Where a model was trained: with which policy the others are compared; the first when omitted.
-    untrained : float, optional
-        Where a model was trained: its loss before the first update.
 
     Raises
     ------
@@ -299,8 +286,6 @@ def summarize(
             computed = one["breakdown_s"]["compute"]
             took = one["simulated_s"], computed, one["bytes_sent_B"]
             one["spent"] = spent.condensed(*took, steps, workers, prices, _rounded)
-        if (amount := _worth(iterations[name], one["simulated_s"], untrained, bool(learnt))) is not None:
-            one["worth"] = amount
     if bound is not None and bound not in ended:
         fastest = policies[bound]["simulated_s"]
         for name in policies.keys() - ended:
@@ -319,13 +304,6 @@ def summarize(
         ),
         "policies": policies,
     }
-    bought = {name: one for name, one in bought_by(made).items() if name not in (bound, *ended)}
-    per_unit = {name: one["time_per_unit_s"] for name, (_, one) in bought.items()}
-    best = _winner({name: seconds for name, seconds in per_unit.items() if seconds is not None})
-    if best is not None:
-        places = {name: (seconds, one["per_iteration"]) for name, (seconds, one) in bought.items()}
-        measure = bought[best["policy"]][1]["measure"]
-        made["worth"] = {"measure": measure, "winner": best, "frontier": worth.frontier(places)}
     if device is not None:
         made["device"] = device
     if computing is not None:
@@ -401,19 +379,9 @@ def learning_of(summary: Summary) -> dict[str, learning.LearningSummary]:
     return {name: one["learning"] for name, one in summary["policies"].items() if "learning" in one}
 
 
-def bought_by(summary: Summary) -> dict[str, tuple[float, worth.WorthSummary]]:
-    """Return the mean time of an iteration [s] and what it was worth, of each policy of which that is known."""
-    return {
-        name: (one["simulated_s"] / one["iterations"], one["worth"])
-        for name, one in summary["policies"].items()
-        if "worth" in one
-    }
-
-
 def _policy(every: pd.DataFrame) -> PolicySummary:
     frame = with_exploration(every)
     aside = every["iteration_s"][every["purpose"] == EXPLORE] if "purpose" in every else every["iteration_s"][:0]
-    gain = float(frame["gain"].mean()) if "gain" in frame else math.nan
     start, duration = frame["start_s"].to_numpy(), frame["iteration_s"].to_numpy()
     # Numbers in place of labels, which would take much memory as a column of their own.
     codes, labels = pd.factorize(frame["choice"], sort=True)
@@ -425,7 +393,6 @@ def _policy(every: pd.DataFrame) -> PolicySummary:
         "simulated_s": _rounded(start[-1] + duration[-1] - start[0]) if len(frame) else 0.0,
         "exploration": {"iterations": len(aside), "seconds": _rounded(math.fsum(aside))},
         "density": _rounded(frame["density"].mean()) if len(frame) else 0.0,
-        "gain": _finite(gain),
         "bytes_sent_B": int(frame["bytes_sent_B"].astype(np.float64).round().sum()),
         "breakdown_s": {phase: _rounded(math.fsum(frame[f"{phase}_s"])) for phase in PHASES},
         "select_low_s": _rounded(math.fsum(frame["select_low_s" if "select_low_s" in frame else "select_s"])),
@@ -439,23 +406,6 @@ def _policy(every: pd.DataFrame) -> PolicySummary:
         "stops": [],
         "shares": [],
     }
-
-
-def _worth(every: pd.DataFrame, seconds: float, untrained: float | None, trained: bool) -> worth.WorthSummary | None:
-    """Return what the time of a policy bought: by the loss where a model was trained, else by the gain."""
-    frame = with_exploration(every)
-    if not trained:
-        return (
-            worth.condensed("gain", seconds, len(frame), math.fsum(frame["gain"]), _rounded)
-            if "gain" in frame
-            else None
-        )
-    measured = np.flatnonzero(frame.reindex(columns=["loss"])["loss"].notna().to_numpy())
-    if untrained is None or not measured.size:
-        return None
-    last = frame.iloc[measured[-1]]
-    spent = float(last["start_s"] + last["iteration_s"] - frame["start_s"].iloc[0])
-    return worth.condensed("loss", spent, int(measured[-1]) + 1, untrained - float(last["loss"]), _rounded)
 
 
 def _switches(frame: pd.DataFrame, switched: NDArray[np.intp]) -> list[Switch]:
@@ -484,17 +434,15 @@ def _switches(frame: pd.DataFrame, switched: NDArray[np.intp]) -> list[Switch]:
 def _winner(seconds: Mapping[str, float]) -> Winner | None:
     if not seconds:
         return None
-    ordered = sorted(seconds, key=lambda name: (seconds[name], name))
-    first = ordered[0]
-    tied = [name for name in ordered[1:] if seconds[name] == seconds[first]]
-    rest = ordered[1 + len(tied) :]
-    margin = seconds[rest[0]] - seconds[first] if rest else None
+    first, *tied = fastest(seconds)
+    runner_up = min(seconds.keys() - {first, *tied}, key=lambda name: (seconds[name], name), default=None)
+    margin = None if runner_up is None else seconds[runner_up] - seconds[first]
     return {
         "policy": first,
         "tied_with": tied,
-        "runner_up": rest[0] if rest else None,
+        "runner_up": runner_up,
         "margin_s": None if margin is None else _rounded(margin),
-        "margin_fraction": None if margin is None else _rounded(margin / seconds[rest[0]]),
+        "margin_fraction": None if runner_up is None or margin is None else _rounded(margin / seconds[runner_up]),
     }
 
 

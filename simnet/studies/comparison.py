@@ -10,7 +10,7 @@ compare.json           the same, with seed, versions and hash of the scenario
 scenario.lock.yaml     the scenario with the most workers, every default and override written out
 paired.csv             with several seeds, of which compare.csv has a row each: means over seeds with their intervals,
                        and how much more than the fastest with as many workers each took
-figures/compare.*      time split into select and communicate, volume, density, build-up, time per gain and to target
+figures/compare.*      time split into select and communicate, volume, density, build-up, time to target
 =====================  ==================================================================================
 """
 
@@ -157,7 +157,6 @@ def row(workers: int, label: str, result: PolicyResult, skip: int, held: WorkerM
         "actual_density",
         "build_up",
         "imbalance",
-        "gain",
         "global_error",
     )
     return {
@@ -323,7 +322,7 @@ def title(loaded: Scenario, device: devices.DeviceSummary, seeds: int) -> str:
 
 
 def sentences(loaded: Scenario, held: Held) -> list[str]:
-    """Return what is to be said below the table: what is assumed of memory, and where the time of computing is from.
+    """Return what is to be said below the table: what is ignored or assumed, and where the time of computing is from.
 
     Parameters
     ----------
@@ -332,14 +331,14 @@ def sentences(loaded: Scenario, held: Held) -> list[str]:
     held : Held
         What workers hold.
     """
-    return [*held.sentences(), *computing_told([loaded.computing])]
+    ignored = [learning.IGNORED] if loaded.config.job.gradients.train is None else []
+    return [*ignored, *held.sentences(), *computing_told([loaded.computing])]
 
 
 def over_seeds(table: pd.DataFrame) -> pd.DataFrame:
     """Return the means over seeds of a comparison, with the columns of `simnet.report.paired.comparison`.
 
-    Compared are the times of an iteration, and the times per gain. There is no mean time to a target that some seeds
-    did not reach: that of the others would be too short.
+    There is no mean time to a target that some seeds did not reach: that of the others would be too short.
 
     Parameters
     ----------
@@ -347,15 +346,10 @@ def over_seeds(table: pd.DataFrame) -> pd.DataFrame:
         With the columns of `COLUMNS`, and `seed`.
     """
     by = ["workers", "exchange"]
-    gained = table.assign(time_per_gain_s=(table["iteration_s"] / table["gain"]).where(table["gain"] > 0))
     groups = table.groupby(by, sort=False)
     means = groups.mean(numeric_only=True).drop(columns=["seed", "iteration_s"])
     means = means.where(groups[list(means)].count().eq(groups.size(), axis=0)).reset_index()
-    compared = [
-        paired.comparison(gained, ["workers"], column, policy="exchange")
-        for column in ("iteration_s", "time_per_gain_s")
-    ]
-    found = compared[0].merge(compared[1], on=by).merge(means, on=by)
+    found = paired.comparison(table, ["workers"], "iteration_s", policy="exchange").merge(means, on=by)
     numbers = found.select_dtypes("float64").columns
     found[numbers] = found[numbers].apply(lambda column: pd.Series(significant(column), index=column.index))
     return found

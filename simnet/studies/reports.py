@@ -22,7 +22,7 @@ from simnet.base.writing import INCOMPLETE, write_files
 from simnet.report import html
 from simnet.report.kept import Recorded
 from simnet.report.results import PAGE, RUN, drawn, prepare_folder
-from simnet.report.summary import Summary, bought_by, learning_columns, summarize, with_exploration
+from simnet.report.summary import Summary, learning_columns, summarize, with_exploration
 from simnet.scenario import Run, Scenario
 from simnet.scenario.loader import MAX_BYTES
 from simnet.scenario.source import Source
@@ -187,7 +187,7 @@ def compare(folders: Sequence[Path], out: Path) -> tuple[Summary, Path]:
     joined = pd.concat([frame.assign(policy=label) for label, frame in frames.items()], ignore_index=True)
     from simnet.report import figures
 
-    plots = figures.render(joined, None, learning_columns(summary), bought_by(summary))
+    plots = figures.render(joined, None, learning_columns(summary))
     page = html.compared_report(summary, plots, list(found), _differences(found))
     pictures = {f"figures/{one.name}.{kind}": getattr(one, kind) for one in plots for kind in ("png", "svg")}
     return summary, _written(out, {PAGE.last: page.encode()} | pictures)

@@ -35,7 +35,6 @@ from simnet.scenario import Run, Scenario
 from simnet.scenario.resolve import candidate
 from simnet.scenario.topology import cluster_file
 from simnet.studies.codes import with_codes
-from simnet.traces.source import begun
 
 if TYPE_CHECKING:
     from simnet.calibration.software import Known
@@ -326,7 +325,6 @@ def _told(loaded: Scenario, built: Run, results: Mapping[str, PolicyResult]) -> 
         "missing": [name for name in built.policies if name not in results],
         "target": None if trained is None else trained.target,
         "reference": next(iter(built.policies)),
-        "untrained": _untrained(built.job),
     }
 
 
@@ -379,12 +377,6 @@ def setting(loaded: Scenario, job: Job) -> dict[str, str]:
         "density": first if first == last else f"{first} to {last}",
         **({"stays dense": dense} if whole else {}),
     }
-
-
-def _untrained(job: Job) -> float | None:
-    """Return the loss before the first update, which is the same under all policies; None if nothing is trained."""
-    score = begun(job.source).score(-1)
-    return None if score is None else score.loss
 
 
 def calibration_of(loaded: Scenario, job: Job) -> CalibrationSummary | None:

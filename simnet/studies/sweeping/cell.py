@@ -31,7 +31,7 @@ from simnet.scenario.source import Source
 from simnet.traces.source import Shared
 from simnet.traces.synthetic import SyntheticSource
 
-FORMAT = "simnet sweep cell 6"
+FORMAT = "simnet sweep cell 7"
 """What the files of cells say that they are; with other columns, or another meaning of one, they say another."""
 
 MAX_BYTES = 64 * 2**20
@@ -43,7 +43,8 @@ COLUMNS = {
     "barrier": "whether workers begin each iteration together",
     "computing": "for how long workers compute, and where that is from, where it is what is known of the model",
     "status": "done; ended: workers died; failed: see message; refused: the cell did not run",
-    "wins": "whether it was the fastest policy that can be run, or as fast as that one",
+    "wins": "whether it was the fastest policy that can be run, alone",
+    "tied": "whether it was as fast as that one, to 0.1 %, or it was itself and another was as fast",
     "iterations": "complete iterations",
     "simulated_s": "time of all iterations [s]",
     "iteration_s": "mean time of an iteration [s], the sum of the next four",
@@ -56,7 +57,6 @@ COLUMNS = {
     "bytes_sent_B": "sent in all iterations by all workers [byte]",
     "actual_density": "entries that the workers sent, all different ones together, over n; mean over iterations",
     "build_up": "the same over k",
-    "gain": "compression gain: share of the squared norm that was sent; mean over iterations",
     "choice": "the exchange chosen most often",
     "switches": "changes of choice",
     "vs_best": "its time over that of the fastest policy that can be run",
@@ -212,6 +212,7 @@ def rows(
             "computing": computing,
             "status": "failed",
             "wins": False,
+            "tied": False,
             "message": failed.get(name, ""),
         }
         if summary is not None and name in results:
@@ -255,10 +256,11 @@ def _row(summary: Summary, name: str, frame: pd.DataFrame) -> dict[str, Any]:
     compared = best > 0 and not one["ended"]
     means = {"iteration_s": one["simulated_s"]} | {f"{phase}_s": one["breakdown_s"][phase] for phase in PHASES}
     means |= {"select_low_s": one["select_low_s"], "select_high_s": one["select_high_s"]}
-    statistics = {column: frame[column].mean() for column in ("actual_density", "build_up", "gain") if count}
+    statistics = {column: frame[column].mean() for column in ("actual_density", "build_up") if count}
     return {
         "status": "ended" if one["ended"] else "done",
-        "wins": winner is not None and name in (winner["policy"], *winner["tied_with"]),
+        "wins": winner is not None and name == winner["policy"] and not winner["tied_with"],
+        "tied": winner is not None and bool(winner["tied_with"]) and name in (winner["policy"], *winner["tied_with"]),
         "iterations": count,
         "simulated_s": one["simulated_s"],
         **{column: _number(total / count) if count else None for column, total in means.items()},

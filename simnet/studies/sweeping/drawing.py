@@ -21,10 +21,11 @@ from rich.table import Table
 from rich.text import Text
 
 from simnet.base.units import format_bandwidth, format_bytes, format_seconds, format_within
-from simnet.report import barriers, paired
+from simnet.report import barriers, learning, paired
 from simnet.report.drawing import BITS, BYTES, COLOURS, HOURS, SECONDS, Plot, plot, scale, style, unit
 from simnet.report.sentences import percent
 from simnet.report.tables import empty_table
+from simnet.studies.codes import computing_told
 from simnet.studies.sweeping.grid import Column
 
 _UNITS = {"Bps": BITS, "s": HOURS, "B": BYTES}
@@ -73,37 +74,8 @@ TARGET = Measure(
 )  # fmt: skip
 """Time to the target accuracy, which those do not reach that fail on the way."""
 
-GAIN = Measure(
-    "sweep-gain", "time_per_gain_s", "least_per_gain", ("done",), "time per gain", "fastest per gain",
-    "its time per gain", HOURS,
-)  # fmt: skip
-"""Time in which as much is sent as is in one whole gradient; see `with_gain`."""
-
-MEASURES = (ITERATION, GAIN, TARGET)
+MEASURES = (ITERATION, TARGET)
 """The figures that a sweep may have."""
-
-
-def with_gain(table: pd.DataFrame, bound: str | None = None) -> pd.DataFrame:
-    """Return a table with the time per gain of each row [s], and whether no policy that can be run had less of it.
-
-    Parameters
-    ----------
-    table : DataFrame
-        The table of the sweep.
-    bound : str, optional
-        The policy that nobody can run.
-
-    Examples
-    --------
-    >>> cells = pd.DataFrame({"cell": 0, "policy": ["a", "b"], "status": "done", "iteration_s": [1.0, 2.0],
-    ...     "gain": [0.25, 1.0]})
-    >>> with_gain(cells)[["time_per_gain_s", "least_per_gain"]].to_numpy().tolist()
-    [[4.0, False], [2.0, True]]
-    """
-    seconds = (table["iteration_s"] / table["gain"]).where((table["gain"] > 0) & (table["status"] == "done"))
-    rivals = seconds.where(table["policy"] != bound)
-    least = rivals.groupby(table["cell"]).transform("min")
-    return table.assign(time_per_gain_s=seconds, least_per_gain=rivals.notna() & (rivals == least))
 
 
 def compared(
@@ -164,9 +136,16 @@ def draw(
     if not 1 <= len(moving) <= 2 or not all(one.numeric for one in moving) or counted[measure.seconds].isna().all():
         return None
     wins = counted[measure.wins].astype("boolean").fillna(value=False).astype(bool)
+    if measure is ITERATION:
+        wins |= counted["tied"]
     counted = counted.assign(**{measure.wins: wins})
+    by = [one.name for one in moving]
     over_seeds = None if measure is TARGET else compared(counted, columns, measure.seconds, bound)
-    tied = set() if over_seeds is None else _tied(over_seeds, [one.name for one in moving], measure.seconds)
+    if over_seeds is not None:
+        tied = _tied(over_seeds, by, measure.seconds)
+    else:
+        several = counted[wins].groupby([one.name for one in columns])["policy"].transform("size") > 1
+        tied = set(counted[wins][several][[*by, "policy"]].itertuples(index=False, name=None))
     with style():
         if len(moving) == 1 or zipped:
             figure = _lines(counted, moving[0].name, title, measure, tied)
@@ -190,7 +169,7 @@ def is_seed(column: Column) -> bool:
 
 
 def sweep_table(table: pd.DataFrame, title: str, bound: str | None = None, columns: Sequence[Column] = ()) -> Table:
-    """Return, for each policy, in how many cells it was the fastest, and the fastest per gain, and its times.
+    """Return, for each policy, in how many cells it was the fastest, alone or tied with others, and its times.
 
     Where a model was trained also in how many cells it was the first to reach the target, in how many it did reach it,
     its mean time to it if it did so in all, and its mean accuracy at the end.
@@ -207,17 +186,15 @@ def sweep_table(table: pd.DataFrame, title: str, bound: str | None = None, colum
         The parameters. If seeds are among them, it is also told for how many values of the others a policy was alone
         as the fastest over seeds, and for how many it was tied with another.
     """
-    table = with_gain(table, bound)
     over_seeds = compared(table, columns, "iteration_s", bound)
     headings = [
         "policy",
         "fastest",
-        "fastest\nper gain",
+        "tied",
         "of cells",
         "vs best,\ngeometric mean",
         "vs best,\nworst",
         "mean\niteration",
-        "mean time\nper gain",
         "mean time\nto select",
     ]
     if over_seeds is not None:
@@ -232,21 +209,25 @@ def sweep_table(table: pd.DataFrame, title: str, bound: str | None = None, colum
     shown = empty_table(title, headings, ["policy"])
     for name, group in sorted(named.groupby("policy", sort=True), key=lambda one: (-int(one[1]["wins"].sum()), one[0])):
         ratios = group["vs_best"].dropna().to_numpy(dtype=np.float64)
-        seconds, per_gain = group["iteration_s"].dropna(), group["time_per_gain_s"].dropna()
+        seconds = group["iteration_s"].dropna()
         shown.add_row(
             Text(str(name)),
             str(int(group["wins"].sum())),
-            str(int(group["least_per_gain"].sum())),
+            str(int(group["tied"].sum())),
             *(() if over_seeds is None else _over_seeds(over_seeds, str(name))),
             str(len(group)),
             percent(float(np.exp(np.log(ratios).mean())) - 1, "+") if ratios.size and ratios.min() > 0 else "-",
             percent(float(ratios.max()) - 1, "+") if ratios.size else "-",
             format_seconds(float(seconds.mean())) if len(seconds) else "-",
-            format_seconds(float(per_gain.mean())) if len(per_gain) else "-",
             format_within(*group[["select_s", "select_low_s", "select_high_s"]].mean()) if len(seconds) else "-",
             *(_learnt(group) if trained else ()),
         )
     return shown
+
+
+def notes(table: pd.DataFrame) -> list[str]:
+    """Return what is to be said below the table: that accuracy is ignored, where it is, and where times are from."""
+    return [*([] if table["accuracy"].notna().any() else [learning.IGNORED]), *computing_told(table["computing"])]
 
 
 def _over_seeds(over_seeds: pd.DataFrame, policy: str) -> tuple[str, str]:

@@ -11,7 +11,6 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pandas as pd
 
 from simnet.base.spreadsheets import guarded_table
@@ -46,7 +45,9 @@ def without_result(status: str, message: str) -> list[dict[str, Any]]:
     >>> [(row["status"], row["message"]) for row in without_result("refused", "workers: must be >= 1, got 0")]
     [('refused', 'workers: must be >= 1, got 0')]
     """
-    return [{**dict.fromkeys(COLUMNS), "policy": "", "status": status, "wins": False, "message": message}]
+    return [
+        {**dict.fromkeys(COLUMNS), "policy": "", "status": status, "wins": False, "tied": False, "message": message}
+    ]
 
 
 def rows_of(
@@ -74,7 +75,7 @@ def as_table(rows: Sequence[Mapping[str, Any]], columns: Sequence[Column]) -> pd
             table[name] = table[name].fillna("").astype(str)
         elif name in _WHOLE:
             table[name] = pd.array([row[name] for row in rows], dtype="Int64")
-        elif name == "wins":
+        elif name in ("wins", "tied"):
             table[name] = table[name].astype(bool)
         elif name in ("first_to_target", "barrier"):
             table[name] = pd.array([row[name] for row in rows], dtype="boolean")
@@ -135,18 +136,15 @@ def write(
     written = {"scenario.lock.yaml": lock}
     for name, path in loaded.inputs().items():
         written[name] = path.read_bytes()
-    drawn = drawing.with_gain(table, loaded.bound)
     for measure in drawing.MEASURES:
-        plot = drawing.draw(drawn, columns, loaded.name, zipped=zipped, measure=measure, bound=loaded.bound)
+        plot = drawing.draw(table, columns, loaded.name, zipped=zipped, measure=measure, bound=loaded.bound)
         if plot is not None:
             written |= {f"figures/{measure.figure}.{kind}": getattr(plot, kind) for kind in ("png", "svg")}
-    over_seeds = drawing.compared(drawn, columns, "iteration_s", loaded.bound)
-    per_gain = drawing.compared(drawn, columns, "time_per_gain_s", loaded.bound)
-    if over_seeds is not None and per_gain is not None:
-        by = [*(column.name for column in columns if not drawing.is_seed(column)), "policy"]
-        both = over_seeds.merge(per_gain, on=by)
-        both = both.apply(lambda one: pd.Series(significant(one), one.index) if one.dtype == np.float64 else one)
-        written["paired.csv"] = guarded_table(both).to_csv(index=False, lineterminator="\n").encode()
+    over_seeds = drawing.compared(table, columns, "iteration_s", loaded.bound)
+    if over_seeds is not None:
+        numbers = over_seeds.select_dtypes("float64")
+        rounded = over_seeds.assign(**{str(name): significant(one) for name, one in numbers.items()})
+        written["paired.csv"] = guarded_table(rounded).to_csv(index=False, lineterminator="\n").encode()
     written["sweep.csv"] = guarded_table(table).to_csv(index=False, lineterminator="\n").encode()
     written["sweep.parquet"] = parquet(table)
     written["sweep.json"] = json.dumps(content, indent=1, allow_nan=False).encode() + b"\n"

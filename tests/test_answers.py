@@ -1,0 +1,82 @@
+"""The first answer that a user gets: what commands say of progress, of ties, and of what was not compared."""
+
+import json
+
+import pandas as pd
+import pytest
+
+from commands import did
+
+SHORT = ("--set", "job.iterations=4", "--set", "job.scale=2000")
+
+
+def words(folder):
+    """What console, page and tables of a folder say, but for the record of each iteration."""
+    texts = [one.read_text(encoding="utf-8") for one in folder.rglob("*") if one.suffix in (".csv", ".json", ".html")]
+    return [text for text in texts if not text.startswith("policy,iteration,")]
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        ("run", "quickstart"),
+        ("run", "quickstart", "--seeds", "2"),
+        ("compare", "--schemes", "topk,dense"),
+        ("sweep", "quickstart", "--param", "density=0.01,0.1", "--policies", "AG,ART-ring"),
+    ],
+)
+def test_nothing_is_said_of_progress_where_no_model_is_trained_but_that_accuracy_is_ignored(tmp_path, command):
+    console = did(*command, *SHORT, "--out", tmp_path).stdout
+    assert console.count("Accuracy is ignored.") == 1
+    for text in (console, *words(tmp_path)):
+        assert "per gain" not in text
+        assert "per_gain" not in text
+        assert "time_per_unit" not in text
+        assert '"gain' not in text
+    page = tmp_path / "report.html"
+    assert not page.exists() or page.read_text(encoding="utf-8").count("Accuracy is ignored.") == 1
+
+
+def test_where_a_model_is_trained_the_time_to_its_target_is_the_headline(tmp_path):
+    overrides = (
+        "--set",
+        "job.iterations=30",
+        "--set",
+        "job.gradients.train.target=0.6",
+        "--policies",
+        "dense,AG-Topk,SparDL",
+    )
+    console = did("run", "time_to_accuracy_wan", *overrides, "--out", tmp_path).stdout
+    learnt = {
+        name: one["learning"]["time_to_target_s"]
+        for name, one in json.loads((tmp_path / "summary.json").read_text())["policies"].items()
+    }
+    reached = {name: time for name, time in learnt.items() if time is not None}
+    first = min(reached, key=reached.__getitem__)
+    assert console.startswith(f"{first} reaches 60 % accuracy first: ")
+    assert ("not reach it." in console) == (None in learnt.values())
+    assert "ccuracy is ignored" not in console
+
+
+def test_policies_that_take_the_same_time_are_tied_and_none_of_them_wins(tmp_path):
+    """GRC and local residuals of SparDL differ in what they keep, not in what they send."""
+    scenario = tmp_path / "residuals.yaml"
+    scenario.write_text(
+        "workers: 4\n"
+        "network: {topology: {star: {latency: 1 ms, bandwidth: 1 Gbit/s}}}\n"
+        "job: {iterations: 3, model: resnet18, scale: 2000, density: 1 %}\n"
+        "exchanges:\n"
+        "  GRC: {scheme: spardl, residual: global}\n"
+        "  local: {scheme: spardl, residual: local}\n"
+        "policies: {GRC: {fixed: GRC}, local: {fixed: local}}\n",
+        encoding="utf-8",
+    )
+    console = did("sweep", scenario, "--param", "bandwidth=1,5,10 Gbit/s", "--out", tmp_path / "out").stdout
+    found = pd.read_csv(tmp_path / "out" / "sweep.csv")
+    assert found["tied"].all()
+    assert not found["wins"].any()
+    for line in console.splitlines():
+        if line.split()[:1] in (["GRC"], ["local"]):
+            assert line.split()[1:4] == ["0", "3", "3"]
+    said = did("run", scenario, "--no-report", "--out", tmp_path / "run").stdout
+    assert said.startswith("GRC and local are tied as fastest: ")
