@@ -152,6 +152,8 @@ class Exchange:
         ==================  =================================================================================
         ``density``         actual density d', entries of U over n
         ``density_error``   |d' - d|, d being the density asked for (a definition of ours)
+        ``density_ratio``   entries that a worker selected in the mean, or all if `Sparsifier.disjoint`, over k;
+                            schemes that search for a threshold
         ``update_density``  entries of the update other than zero, over n
         ``worker_density``  (P,) entries that each worker selected, over n
         ``build_up``        entries of U over k: 1 if all workers send the same entries (or none), P if no two do
@@ -176,6 +178,8 @@ class Exchange:
         ``criterion``       (P,) what the broadcaster was chosen by; AR-Topk with VAR
         ==================  =================================================================================
 
+    period : int
+        As of `Sparsifier`.
     recurs : bool
         Whether schedule and kernels follow from few things that recur, so that later exchanges have the same schedule.
     left : ndarray of float64, shape (P,), optional
@@ -192,6 +196,7 @@ class Exchange:
     union: int
     sent: Floats
     stats: Stats = field(default_factory=dict)
+    period: int = 1
     recurs: bool = False
     left: Floats | None = None
     replicas: Values | None = None
@@ -215,6 +220,8 @@ class Sparsifier(ABC):
         Whether anything can stay behind in an exchange.
     searches_threshold : bool
         Whether entries are selected by a threshold that need not be the k-th magnitude.
+    disjoint : bool
+        Whether no two workers can select the same entry, so that all of them together select k.
     rounds_down : bool
         Whether k is floor(c n), one at least, in every mode.
     period : int
@@ -265,6 +272,7 @@ class Sparsifier(ABC):
     option_type: ClassVar[type[Options]] = Options
     keeps_residual: ClassVar[bool] = True
     searches_threshold: bool = False
+    disjoint: ClassVar[bool] = False
     rounds_down: ClassVar[bool] = False
     reads_gradients: bool = True
     separable: ClassVar[bool] = False
@@ -494,6 +502,7 @@ class Sparsifier(ABC):
                 self._restore_own(own)
                 raise
 
+        exchange.period = self.period
         exchange.recurs = any(exchange.schedule is schedule for schedule, _ in self._orders.values())
         exchange.kernels = tuple(one.scaled(self.options.scale) for one in exchange.kernels)
         kept = np.zeros(self.workers)
@@ -610,6 +619,7 @@ class Sparsifier(ABC):
         return {
             "density": density,
             "density_error": abs(density - self.density),
+            **({"density_ratio": self._density_ratio(exchange)} if self.searches_threshold else {}),
             "update_density": float(count_above(exchange.update, 0.0)) / self.parameters,
             "worker_density": exchange.selected / self.parameters,
             "build_up": exchange.union / self.k if self.k else 1.0,
@@ -625,6 +635,11 @@ class Sparsifier(ABC):
             "bytes_received": exchange.schedule.bytes_received(),
             "entries": entries,
         }
+
+    def _density_ratio(self, exchange: Exchange) -> float:
+        """Return how many entries were selected over how many were asked for: of all workers, or of each."""
+        together = exchange.union if self.disjoint else float(exchange.selected.mean())
+        return together / self.k if self.k else 1.0
 
     def save(self) -> State:
         """Return all that the next exchange depends on, besides the options: arrays that ``numpy.savez`` can store.

@@ -349,6 +349,7 @@ class TwoLevel(Sparsifier):
             kernels=tuple(kernels),
             union=sum(one.union for one, _ in there),
             sent=sent,
+            period=self.period,
             recurs=recurs,
             replicas=replicas,
         )
@@ -356,6 +357,9 @@ class TwoLevel(Sparsifier):
         given, kept = (np.square(np.asarray(exchange.stats[one])) for one in ("given_norm", "residual_norm"))
         exchange.stats |= self._statistics(exchange, given, kept)
         return exchange
+
+    def _density_ratio(self, exchange: Exchange) -> float:
+        return float(np.mean(exchange.stats["density_ratio"]))
 
     def _merged(self, parts: Sequence[tuple[Stats, NDArray[np.int64]]]) -> Stats:
         """Return the statistics of all parts."""
@@ -451,7 +455,8 @@ def on_two_levels(scheme: type[Sparsifier]) -> type[TwoLevel]:
     if own := [name for name in OWN if name in scheme.option_type.__dataclass_fields__]:
         raise ValueError(f"{scheme.name} cannot be on two levels: it goes over nodes itself, and has its own {own[0]}")
     options = type(f"TwoLevel{scheme.option_type.__name__}", (TwoLevelOptions, scheme.option_type), {})
-    same = ("paper", "keeps_residual", "searches_threshold", "rounds_down", "restarts", "released_widths", "moments")
+    classwide = ("paper", "keeps_residual", "searches_threshold", "disjoint", "rounds_down", "restarts")
+    same = (*classwide, "released_widths", "moments")
     attributes: dict[str, Any] = {name: getattr(scheme, name) for name in same}
     attributes |= {
         "__doc__": f"`{scheme.__name__}` on two levels: dense inside nodes, the scheme between them.",

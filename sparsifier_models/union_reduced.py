@@ -56,8 +56,6 @@ class UnionReduced(Gathered):
 
     Attributes
     ----------
-    disjoint : bool
-        Whether no two workers can select the same entry.
     announces : bool
         Whether the workers gather their numbers of entries before the indices.
     """
@@ -65,7 +63,6 @@ class UnionReduced(Gathered):
     option_type = UnionReducedOptions
     options: UnionReducedOptions
     rounds_down = True
-    disjoint: ClassVar[bool] = False
     announces: ClassVar[bool] = True
 
     @property

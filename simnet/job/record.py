@@ -492,6 +492,13 @@ def _squares(exchanges: Sequence[Exchange], name: str) -> Floats:
     return total
 
 
+def _density_ratio(exchanges: Sequence[Exchange]) -> float:
+    """Return the entries selected over those asked for, of all buckets; NaN where a scheme selects what it is told."""
+    entries = [exchange.update.size for exchange in exchanges]
+    ratios = [float(exchange.stats.get("density_ratio", math.nan)) for exchange in exchanges]
+    return float(np.average(ratios, weights=entries)) if any(entries) else math.nan
+
+
 def _statistics(exchanges: Sequence[Exchange]) -> dict[str, float]:
     """Return the statistics of an iteration over all its buckets; see `simnet.sparsifier_models.Exchange`."""
     union = sum(exchange.union for exchange in exchanges)
@@ -500,6 +507,8 @@ def _statistics(exchanges: Sequence[Exchange]) -> dict[str, float]:
     target = sum(exchange.union / exchange.stats["build_up"] for exchange in exchanges if exchange.union)
     return {
         "selected": float(selected.mean()),
+        "density_ratio": _density_ratio(exchanges),
+        "period": max((exchange.period for exchange in exchanges), default=1),
         "actual_density": union / entries if entries else math.nan,
         "build_up": float(union / target) if union else 1.0,
         "imbalance": float(selected.size * selected.max() / selected.sum()) if selected.any() else 1.0,
@@ -511,7 +520,17 @@ def _statistics(exchanges: Sequence[Exchange]) -> dict[str, float]:
 _ITERATIONS = (
     *("policy", "iteration", "start_s", "iteration_s", "compute_s", "select_s", "select_low_s", "select_high_s"),
     *("communicate_s", "wait_s", "bytes_sent_B", "purpose", "choice", "density", "selected"),
-    *("actual_density", "build_up", "imbalance", "gain", "global_error", "latency_s", "bandwidth_Bps"),
+    *(
+        "density_ratio",
+        "period",
+        "actual_density",
+        "build_up",
+        "imbalance",
+        "gain",
+        "global_error",
+        "latency_s",
+        "bandwidth_Bps",
+    ),
 )
 # Columns of the table of messages, and what `Messages` calls them.
 _MESSAGES = {name: name for name in ("round", "phase", "src", "dst")} | {
