@@ -20,6 +20,7 @@ from simnet.sparsifier_models.base import Exchange
 from simnet.sparsifier_models.chunking import places
 from simnet.sparsifier_models.options import Allreduce
 from simnet.sparsifier_models.powersgd import Matrix
+from simnet.sparsifier_models.samples import apportion
 from simnet.sparsifier_models.selection import Indices, Values, squared_norm, squared_norms, top_k
 from simnet.sparsifier_models.steps import Step
 from simnet.sparsifier_models.tracking import Tracking, TrackingOptions
@@ -80,8 +81,9 @@ class ARCTopk(Tracking):
     It is added up anew each time, where the released code adds the rows to what it has: they differ by rounding. Wires
     ``paper`` and ``released`` are the same.
 
-    Of a sample (``scale``) messages are those of the tensors with the ``true_shapes``; without, matrices have as many
-    times more rows. A stretch of a sample is cut into rows as long as those of its tensor.
+    Of a sample (``scale``) sketches are those of the tensors with the ``true_shapes``; without, matrices have as many
+    times more rows. A stretch of a sample is cut into as many rows as its tensor has, or as it has entries, and rows of
+    all tensors together are as large a share of it as of the model.
 
     References
     ----------
@@ -113,7 +115,7 @@ class ARCTopk(Tracking):
         shapes = self.shapes or ((parameters,),)
         for (place, _), true in zip(places(shapes), self.true_shapes or shapes, strict=True):
             size = place.stop - place.start
-            columns = min(true[1], size) if len(true) == 2 else 1
+            columns = -(-size // min(true[0], size))
             self.matrices.append(Matrix(place, -(-size // columns), columns, self.options.rank))
         known = [(true[0], true[1] if len(true) == 2 else 1) for true in self.true_shapes]
         scale = self.options.scale
@@ -133,15 +135,25 @@ class ARCTopk(Tracking):
     @property
     def k(self) -> int:
         """Entries in the rows that a compressed exchange sends, of the gradient at hand."""
-        return min(self.parameters, sum(self._entries(one.rows) * one.columns for one in self.matrices))
+        rows = zip(self.matrices, self._kept_rows, strict=True)
+        return min(self.parameters, sum(kept * one.columns for one, kept in rows))
+
+    @property
+    def _kept_rows(self) -> list[int]:
+        """Rows to send of each tensor at hand."""
+        shares = [self._kept_of(one) * one.columns / self.options.scale for one in self.wholes]
+        rows, columns = zip(*((one.rows, one.columns) for one in self.matrices), strict=True)
+        return apportion(shares, rows, columns)
 
     @property
     def most(self) -> int:
         """Entries that a worker may select: all, as there are dense exchanges."""
         return self.parameters
 
-    def _k_at(self, scale: float) -> int:
-        return round(scale / self.options.scale * sum(self._kept_of(one) * one.columns for one in self.wholes))
+    @property
+    def k_of_model(self) -> int:
+        """Entries in the rows that a compressed exchange sends, of the model."""
+        return sum(self._kept_of(one) * one.columns for one in self.wholes)
 
     def _kept_of(self, whole: Whole) -> int:
         """Return the rows to send of a tensor of the model."""
@@ -175,7 +187,8 @@ class ARCTopk(Tracking):
                 update = self._track(corrected.copy())
         else:
             self._lack(corrected)
-            indices = np.concatenate([self._rows(which, one, corrected) for which, one in enumerate(self.matrices)])
+            rows = zip(self.matrices, self._kept_rows, strict=True)
+            indices = np.concatenate([self._rows(which, *one, corrected) for which, one in enumerate(rows)])
             sent, union = np.zeros(self.workers), indices.size
             total = np.zeros(union, dtype=np.float32)
             tracked = self.tracked.copy()
@@ -193,7 +206,7 @@ class ARCTopk(Tracking):
                 update[indices] = total / P
         if self.tracks and not warming:
             stats["distance"] = np.sqrt(squared_norms(corrected)) if not dense else np.zeros(self.workers)
-        schedule, kernels = self._in_order(dense, lambda: self._steps(dense))
+        schedule, kernels = self._in_order((dense, union), lambda: self._steps(dense, union))
         return Exchange(
             update=update,
             schedule=schedule,
@@ -204,8 +217,8 @@ class ARCTopk(Tracking):
             stats=stats,
         )
 
-    def _rows(self, which: int, one: Matrix, corrected: Values) -> Indices:
-        """Return the entries of the rows that are largest in the mean of all workers."""
+    def _rows(self, which: int, one: Matrix, k: int, corrected: Values) -> Indices:
+        """Return the entries of the k rows that are largest in the mean of all workers."""
         size = one.place.stop - one.place.start
         if one.columns == 1:
             sketch = corrected[:, one.place].sum(axis=0, dtype=np.float64)[np.newaxis]
@@ -216,13 +229,13 @@ class ARCTopk(Tracking):
                 sketch += one.times(row[one.place], projection)
         # Roots of the scores, which a float32 holds whatever it holds of the gradients.
         norms: Values = np.sqrt(np.square(sketch / self.workers).sum(axis=0)).astype(np.float32)
-        kept = top_k(norms, self._entries(one.rows))
+        kept = top_k(norms, k)
         entries = (kept[:, np.newaxis] * one.columns + np.arange(one.columns)).ravel()
         found: Indices = one.place.start + entries[entries < size]
         return found
 
-    def _steps(self, dense: bool) -> Iterator[Step]:
-        """Yield what workers do: sketch and select tensor by tensor, then pack the rows and reduce them."""
+    def _steps(self, dense: bool, k: int) -> Iterator[Step]:
+        """Yield what workers do: sketch and select tensor by tensor, then pack k entries of rows and reduce them."""
         value, scale, n = float(self.options.value_bytes or 4), self.options.scale, self.parameters
         if dense:
             yield self._reduced("dense", value * self._entries_of_model())
@@ -235,10 +248,9 @@ class ARCTopk(Tracking):
                 yield DeviceOp("norm", one.rows * one.columns / scale)
             yield self._reduced("sketch", value * sketch)
             yield from (DeviceOp("norm", sketch / scale), DeviceOp("topk_layer", one.rows / scale))
-        k = sum(self._kept_of(one) * one.columns for one in self.wholes)
-        yield DeviceOp("gather", k / scale)
-        yield self._reduced("rows", value * k)
-        yield DeviceOp("scatter", k / scale, launches=2)
+        yield DeviceOp("gather", k)
+        yield self._reduced("rows", value * scale * k)
+        yield DeviceOp("scatter", k, launches=2)
         yield from [DeviceOp("sum", n)] * self.tracks
 
     def _entries_of_model(self) -> float:

@@ -222,6 +222,8 @@ class Sparsifier(ABC):
         Whether entries are selected by a threshold that need not be the k-th magnitude.
     disjoint : bool
         Whether no two workers can select the same entry, so that all of them together select k.
+    sends_all : bool
+        Whether every entry is sent, whatever the density.
     rounds_down : bool
         Whether k is floor(c n), one at least, in every mode.
     period : int
@@ -273,6 +275,7 @@ class Sparsifier(ABC):
     keeps_residual: ClassVar[bool] = True
     searches_threshold: bool = False
     disjoint: ClassVar[bool] = False
+    sends_all: ClassVar[bool] = False
     rounds_down: ClassVar[bool] = False
     reads_gradients: bool = True
     separable: ClassVar[bool] = False
@@ -329,30 +332,60 @@ class Sparsifier(ABC):
         self._iteration = whole(value, "iteration", 0)
 
     @property
+    def true_parameters(self) -> int:
+        """Entries of the whole model, of which the gradient may be a sample."""
+        return max(1, round(self.parameters * self.options.scale))
+
+    @property
+    def k_of_model(self) -> int:
+        """Entries that the rule of the scheme selects of the whole model."""
+        return self.true_parameters if self.sends_all else self._entries(self.true_parameters)
+
+    @property
+    def unit(self) -> int:
+        """Entries that are selected together, such as those of a block."""
+        return 1
+
+    @property
     def k(self) -> int:
-        """Entries a worker is to select."""
-        return self._k_at(1.0)
+        """Entries a worker is to select: as large a share of a sample as of the whole model, one unit at least."""
+        whole, scale, unit = self.k_of_model, self.options.scale, self.unit
+        if scale == 1.0:
+            return whole
+        return min(self.parameters, unit * max(min(1, whole), round(whole / scale / unit)))
+
+    @property
+    def true_sizes(self) -> list[int]:
+        """Entries of the layers of the model, of which those of the gradient may be samples."""
+        if self.true_shapes:
+            return [math.prod(shape) for shape in self.true_shapes]
+        return [max(1, round(self.options.scale * size)) for _, size in self.layers]
+
+    @property
+    def selected_share(self) -> float:
+        """Entries that a worker selects, times `scale`, over those of the rule: 1 but for the rounding of a sample.
+
+        Messages that are those of whole tensors carry as many times the entries of these.
+        """
+        return self.k * self.options.scale / self.k_of_model
+
+    @property
+    def enough(self) -> float:
+        """Entries to select of a sample from which on the scheme does as with the whole model, but for rounding.
+
+        A threshold is found by ten or more; 0 if k selects nothing, or exactly k are selected.
+        """
+        return 10.0 if self.searches_threshold else 0.0
 
     @property
     def most(self) -> int:
         """Entries that a worker may select: k, or all where a threshold decides."""
         return self.parameters if self.searches_threshold else self.k
 
-    def _k_at(self, scale: float) -> int:
-        """Entries to select of a gradient that is `scale` times as long."""
-        return self._entries(max(1, round(self.parameters * scale)))
-
     @property
     def wire(self) -> Wire:
-        """What an entry takes on the wire, at the density and the scale in force.
-
-        A selected entry stands for as many as the whole model has for each: k there over k here, so that rounding k on
-        a sample does not change the bytes.
-        """
-        weight, scale = 1.0, self.options.scale
-        if scale != 1.0:
-            weight = self._k_at(scale) / self.k if self.k else scale
-        return Wire.of(self.options, self.released_widths, weight)
+        """What an entry takes on the wire: each that is selected stands for `scale` entries of the model."""
+        return Wire.of(self.options, self.released_widths)
 
     @property
     def codes(self) -> Codes:

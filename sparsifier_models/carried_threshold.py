@@ -142,7 +142,7 @@ class CarriedThreshold(UnionReduced):
 
         The k is that of the whole model, of which the gradient may be a sample.
         """
-        return 1.0 / (2.0 * math.sqrt(self._k_at(self.options.scale)))
+        return 1.0 / (2.0 * math.sqrt(self.k_of_model))
 
     def _first_threshold(self) -> Floats:
         """Return the threshold that is given, or 1 / (2 sqrt(k)), of each worker."""

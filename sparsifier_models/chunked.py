@@ -27,6 +27,7 @@ from simnet.sparsifier_models.gathered import GatheredOptions
 from simnet.sparsifier_models.lookup_quantisers import Coded, statistical
 from simnet.sparsifier_models.options import Positive
 from simnet.sparsifier_models.packing import packed_bytes
+from simnet.sparsifier_models.samples import apportion
 from simnet.sparsifier_models.selection import Values, squared_norm
 from simnet.sparsifier_models.steps import Step
 
@@ -104,9 +105,9 @@ class Chunked(Sparsifier):
     gradient is one vector.
 
     Of a sample (``scale``) messages and kernels are those of the tensors with the ``true_shapes``. What is selected
-    from are runs of the sample of about as many entries as a block, of which as large a share is kept, one at least;
-    what is transformed is a run, along its one axis. Without true shapes a tensor has ``scale`` times as many blocks as
-    its layer.
+    from are runs of the sample of about as many entries as a block. Of all runs together as large a share is kept as of
+    the blocks; of short ones, some keep nothing. What is transformed is a run, along its one axis. Without true shapes
+    a tensor has ``scale`` times as many blocks as its layer.
 
     What the mean over contributors makes of an entry that few sent exceeds what the workers lost of it, so that mass is
     not conserved: ``lost`` is the norm of P times the update less what all sent. With ``mean_over="workers"``, and no
@@ -161,20 +162,15 @@ class Chunked(Sparsifier):
             return self._entries(blocks.size)
         return min(self.options.topk, blocks.size)
 
-    def _kept(self, tensor: Tensor, blocks: Blocks) -> int:
-        """Return the entries to keep of each block of a part of a tensor: as large a share as of a whole one."""
-        top = self._top(tensor.whole)
-        return top if blocks.size == tensor.whole.size else max(1, round(top * blocks.size / tensor.whole.size))
-
     @property
     def k(self) -> int:
         """Entries a worker is to select, of the gradient at hand."""
-        return sum(how.number * self._kept(one, how) for one in self.tensors for _, how in one.parts)
+        return sum(how.number * kept for _, how, kept in self._parts_at_hand())
 
-    def _k_at(self, scale: float) -> int:
-        """Entries a worker is to select of the tensors, if these are `scale` times as long as the layers."""
-        share = scale / self.options.scale
-        return max(1, round(share * sum(one.number * self._top(one.whole) for one in self.tensors)))
+    @property
+    def k_of_model(self) -> int:
+        """Entries a worker is to select of the tensors of the model."""
+        return round(sum(one.number * self._top(one.whole) for one in self.tensors))
 
     def contribution(self, values: Values, blocks: Blocks, k: int) -> Contribution:
         """Return what a worker sends of a tensor, or of a part of it.
@@ -217,15 +213,26 @@ class Chunked(Sparsifier):
         return np.ones_like(norms)
 
     def _parts_at_hand(self) -> Iterator[tuple[slice, Blocks, int]]:
-        """Yield where in the gradient each part lies, how it is cut, and what is kept of a block."""
+        """Yield where in the gradient each part lies, how it is cut, and what is kept of a block.
+
+        That is as large a share of all as of the tensors, none of some where the blocks of a sample are short.
+        """
+        shares: list[float] = []
+        parts: list[tuple[slice, Blocks]] = []
         for one in self.tensors:
-            for place, how in one.parts:
-                yield place, how, self._kept(one, how)
+            kept = one.number * self._top(one.whole) / self.options.scale
+            size = one.parts[-1][0].stop - one.parts[0][0].start
+            shares += [kept * how.number * how.size / size for _, how in one.parts]
+            parts += one.parts
+        each = apportion(shares, [how.size for _, how in parts], [how.number for _, how in parts])
+        yield from ((place, how, kept) for (place, how), kept in zip(parts, each, strict=True))
 
     def _communicate(self, corrected: Values, gradients: Values) -> Exchange:
         update, union = np.zeros(self.parameters, dtype=np.float32), 0
         sent, threshold = np.zeros(self.workers), np.full(self.workers, np.inf)
         for place, blocks, k in self._parts_at_hand():
+            if not k:
+                continue
             indices: list[Positions] = []
             values: list[Values] = []
             squares = np.zeros(self.workers)
@@ -274,7 +281,7 @@ class Chunked(Sparsifier):
 
     def _parts(self) -> Iterator[tuple[str, list[float]]]:
         """Yield what travels, and its bytes of each tensor; on the wire ``released`` each part on its own."""
-        counts = [one.number * self._top(one.whole) for one in self.tensors]
+        counts = [one.number * self._top(one.whole) * self.selected_share for one in self.tensors]
         indices = [self._index_bits(one.whole) for one in self.tensors]
         table = self._table_bytes()
         if self.wire.released:
@@ -308,7 +315,7 @@ class Chunked(Sparsifier):
         """Yield what workers do: transform, select and quantise; after the messages, take means and transform back."""
         scale, tensors = self.options.scale, len(self.tensors)
         # Kernels are told of a sample: in the end they count `scale` times.
-        n, k = self.parameters, self._k_at(scale) / scale
+        n, k = self.parameters, self.k
         # One pass for each axis.
         transform = [DeviceOp("cast", n / tensors, launches=2 * tensors)] * self.transforms
         yield from transform

@@ -11,6 +11,7 @@ from simnet import collectives
 from simnet.costs import deft
 from simnet.costs.devices import DeviceOp
 from simnet.sparsifier_models.base import Exchange
+from simnet.sparsifier_models.samples import apportion
 from simnet.sparsifier_models.selection import Indices, Values, squared_norm, top_k
 from simnet.sparsifier_models.steps import Step
 from simnet.sparsifier_models.union_reduced import UnionReduced
@@ -125,7 +126,8 @@ class DEFT(UnionReduced):
 
     Worker t mod P packs the bins by the k_l of its own gradient and broadcasts them; the workers take them in turn and
     select by the k_l of theirs. Without ``layers`` the whole gradient is one, and is cut into P. The entries of common
-    layers, which all workers send whole, are in the union but not in ``selected``.
+    layers, which all workers send whole, are in the union but not in ``selected``. Of a sample (``scale``) k_l are
+    those of the layers of the model, and as large a share of all pieces together is kept: of short ones, some nothing.
 
     References
     ----------
@@ -150,26 +152,40 @@ class DEFT(UnionReduced):
 
     def __init__(self, workers: int, parameters: int, density: float = 1.0, **options: object) -> None:
         super().__init__(workers, parameters, density, **options)
-        self._sizes = cut_layers([size for _, size in self.layers] or [self.parameters], self.workers)
+        layers = [size for _, size in self.layers] or [self.parameters]
+        true = self.true_sizes or [self.true_parameters]
+        self._sizes = cut_layers(layers, self.workers)
         self._starts = np.cumsum([0, *self._sizes]).tolist()
+        which = np.searchsorted(np.cumsum(layers), self._starts[:-1], side="right").tolist()
+        pieces = zip(self._sizes, which, strict=True)
+        self._true_sizes = [max(1, round(size * true[layer] / layers[layer])) for size, layer in pieces]
 
     @property
     def most(self) -> int:
         """Entries that a worker may select: k, and one for each piece that would else get none."""
         return self.k + len(self._sizes)
 
+    @property
+    def enough(self) -> float:
+        """Three entries for each worker, which selects those of its own layers."""
+        return 3.0 * self.workers
+
     def _communicate(self, corrected: Values, gradients: Values) -> Exchange:
         root = self.iteration % self.workers
-        self._k_l = [assign_k(self._norms(row), self._sizes, self.k) for row in corrected]
-        self._bins, common = pack(self._sizes, self._k_l[root], self.workers)
+        scale, k = self.options.scale, self.k_of_model
+        of_model = [assign_k(self._norms(row), self._true_sizes, k) for row in corrected]
+        self._k_l = [apportion([one / scale for one in k_l], self._sizes) for k_l in of_model]
+        self._bins, common = pack(self._true_sizes, of_model[root], self.workers)
         counts, smallest, nbytes, union = self._gather(corrected)
         for layer in common:
-            union[self._starts[layer] : self._starts[layer + 1]] = True
+            start = self._starts[layer]
+            union[start : start + self._k_l[root][layer]] = True
         return self._reduce(corrected, counts, smallest, nbytes, union)
 
     def _norms(self, values: Values) -> list[float]:
         pieces = zip(self._starts, self._sizes, strict=False)
         squares = np.array([squared_norm(values[start : start + size]) for start, size in pieces])
+        squares *= np.array(self._true_sizes) / (self.options.scale * np.array(self._sizes))
         # With the 24 bits of a float32 they add up and subtract exactly, and the last layer gets all that is left.
         mantissa, exponent = np.frexp(np.sqrt(squares))
         norms: list[float] = np.ldexp(np.rint(mantissa * 2**24), exponent - 24).tolist()

@@ -52,12 +52,10 @@ class Dense(Sparsifier):
         one.cost for one in registry.built_in() if one.operation == "all_reduce" and one.cost is not None
     )
     option_type = DenseOptions
+    sends_all = True
     reads_gradients = False
     options: DenseOptions
     keeps_residual = False
-
-    def _k_at(self, scale: float) -> int:
-        return max(1, round(self.parameters * scale))
 
     def _communicate(self, corrected: Values, gradients: Values) -> Exchange:
         return Exchange(

@@ -228,7 +228,7 @@ class DGC(Thresholded):
             count = whole // sample_stride(whole, self.density)
             stride = sample_stride(n, self.density) if scale == 1 else max(n // count, 1)
             samples = values[generator.integers(stride) :: stride]
-            top = entries_kept(self.density, n // stride)
+            top = self.k if scale != 1 and stride == 1 else entries_kept(self.density, n // stride)
         else:
             count, top = max(1, int(whole * SAMPLED)), max(1, int(whole * self.density * SAMPLED))
             if scale != 1 and count >= n:

@@ -101,25 +101,25 @@ class EF21(Tracking, Gathered):
         return self.parameters
 
     @property
-    def _blocks(self) -> int:
-        return -(-self.parameters // self.options.block)
+    def unit(self) -> int:
+        """Entries of a block, or one."""
+        return self.options.block if self.options.compressor == "blocks" else 1
 
-    def _k_at(self, scale: float) -> int:
-        if self.options.compressor == "topk":
-            return super()._k_at(scale)
-        entries = max(1, round(self.parameters * scale))
-        blocks = -(-entries // self.options.block)
-        return min(entries, self._entries(blocks) * self.options.block)
+    @property
+    def k_of_model(self) -> int:
+        """Entries of whole blocks, or the k of a top-k."""
+        entries, unit = self.true_parameters, self.unit
+        return min(entries, self._entries(-(-entries // unit)) * unit)
 
     def _select(self, values: Values, worker: int) -> Indices:
         if self.options.compressor == "topk":
             return top_k(values, self.k)
-        block, blocks = self.options.block, self._blocks
+        block, blocks = self.options.block, -(-self.parameters // self.options.block)
         padded = np.zeros(blocks * block)
         padded[: values.size] = values
         # Roots, which a float32 holds whatever it holds of the gradients.
         norms: Values = np.sqrt(np.square(padded.reshape(blocks, block)).sum(axis=1)).astype(np.float32)
-        chosen = top_k(norms, self._entries(blocks))
+        chosen = top_k(norms, -(-self.k // block))
         entries = (chosen[:, np.newaxis] * block + np.arange(block)).ravel()
         found: Indices = entries[entries < values.size]
         return found

@@ -84,6 +84,11 @@ class HardThreshold(CarriedThreshold):
         return replace(wire, index_bytes=wire.index_bytes / 2)
 
     @property
+    def enough(self) -> float:
+        """None where k selects nothing, as the threshold does not follow the gradients."""
+        return super().enough if self._estimates else 0.0
+
+    @property
     def _given_threshold(self) -> float | None:
         return self.options.threshold
 

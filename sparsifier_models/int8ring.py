@@ -63,6 +63,7 @@ class Int8Ring(Sparsifier):
 
     name = "int8ring"
     paper = "Jaghouar et al., 2024, arXiv 2412.01152"
+    sends_all = True
     fixed_volume = True
     keeps_residual = False
     costs = (int8_ring,)
@@ -72,9 +73,6 @@ class Int8Ring(Sparsifier):
     def conserves(self) -> bool:
         """False: what rounding cuts off is not kept."""
         return False
-
-    def _k_at(self, scale: float) -> int:
-        return max(1, round(self.parameters * scale))
 
     def _chunks(self) -> list[list[slice]]:
         """Return the chunks of each worker."""

@@ -21,6 +21,7 @@ from simnet.sparsifier_models.gathered import GatheredOptions
 from simnet.sparsifier_models.lookup_quantisers import Coded, linear, statistical
 from simnet.sparsifier_models.options import Positive
 from simnet.sparsifier_models.packing import packed_bytes
+from simnet.sparsifier_models.samples import apportion
 from simnet.sparsifier_models.selection import Values, squared_norm, top_k
 from simnet.sparsifier_models.steps import Step
 
@@ -128,10 +129,21 @@ class MuLoCo(Sparsifier):
     def _selects(self) -> bool:
         return self.options.compressor == "topk"
 
-    def _k_at(self, scale: float) -> int:
-        if not self._selects:
-            return max(1, round(self.parameters * scale))
-        return sum(self._entries(max(1, round(math.prod(shape) * scale))) for _, shape in self.tensors)
+    @property
+    def k_of_model(self) -> int:
+        """Entries to select of all tensors; all, if codes are sent."""
+        return sum(map(self._selected, self.wholes)) if self._selects else self.true_parameters
+
+    @property
+    def k(self) -> int:
+        """Entries to select of all tensors at hand; all, if codes are sent."""
+        return sum(self._kept) if self._selects else self.parameters
+
+    @property
+    def _kept(self) -> list[int]:
+        """Entries to select of each tensor at hand."""
+        shares = [self._selected(one) / self.options.scale for one in self.wholes]
+        return apportion(shares, [place.stop - place.start for place, _ in self.tensors])
 
     def coded(self, values: Values, shape: tuple[int, ...]) -> Coded:
         """Return the codes of a tensor, those of each row apart if the compressor works on rows.
@@ -152,28 +164,28 @@ class MuLoCo(Sparsifier):
     def _rows(self, shape: tuple[int, ...]) -> int:
         return shape[0] if len(shape) == 2 and self.options.compressor.startswith("row_wise") else 1
 
-    def _sent(self, values: Values, shape: tuple[int, ...]) -> Values:
-        """Return what receivers make of a tensor that a worker sends."""
+    def _sent(self, values: Values, shape: tuple[int, ...], k: int) -> Values:
+        """Return what receivers make of a tensor that a worker sends, or of the k entries that it selects of it."""
         if not self._selects:
             return self.coded(values, shape).values().ravel()
         sent = np.zeros_like(values)
-        kept = top_k(values, self._entries(values.size))
+        kept = top_k(values, k)
         sent[kept] = values[kept]
         return sent
 
     def _communicate(self, corrected: Values, gradients: Values) -> Exchange:
         update, touched = np.zeros(self.parameters, dtype=np.float32), np.zeros(self.parameters, dtype=np.bool_)
         sent = np.zeros(self.workers)
-        for place, shape in self.tensors:
+        for (place, shape), k in zip(self.tensors, self._kept, strict=True):
             total = np.zeros(place.stop - place.start)
             for worker, row in enumerate(corrected):
-                own = self._sent(row[place], shape)
+                own = self._sent(row[place], shape, k)
                 row[place] -= own
                 total += own
                 touched[place] |= own != 0
                 sent[worker] += squared_norm(own)
             mean: Values = (total / self.workers).astype(np.float32)
-            update[place] = mean if self.conserves else self._sent(mean, shape)
+            update[place] = mean if self.conserves else self._sent(mean, shape, k)
         schedule, kernels = self._in_order("muloco", self._steps)
         return Exchange(
             update=update,
@@ -203,7 +215,7 @@ class MuLoCo(Sparsifier):
         # A released code sends the lengths of the axes, how many there are, and two numbers more.
         header = (3 + whole.axes) if released else 0
         if self._selects:
-            count = self._selected(whole)
+            count = self._selected(whole) * self.selected_share
             if not released:
                 index = self.options.index_bytes or math.ceil(math.log2(max(2, entries))) / 8
                 return packed_bytes(count, 8 * (index + (self.options.value_bytes or 4))), 0.0
@@ -246,7 +258,7 @@ class MuLoCo(Sparsifier):
         n, P, tensors = self.parameters, self.workers, len(self.tensors)
         if self._selects:
             yield from (DeviceOp("topk_layer", one.entries / self.options.scale) for one in self.wholes)
-            k = sum(self._selected(one) for one in self.wholes) / (self.options.scale * tensors)
+            k = self.k / tensors
             yield from (DeviceOp(one, k, launches=tensors) for one in ("gather", "scatter"))
             yield self._messages()
             yield DeviceOp("scatter", k, launches=P * tensors)

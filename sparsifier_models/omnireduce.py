@@ -136,6 +136,7 @@ class OmniReduce(Sparsifier):
 
     name = "omnireduce"
     paper = "Fei et al., SIGCOMM 2021"
+    sends_all = True
     costs = (omnireduce,)
     option_type = OmniReduceOptions
     options: OmniReduceOptions
@@ -150,9 +151,6 @@ class OmniReduce(Sparsifier):
     def conserves(self) -> bool:
         """Whether dropped blocks are kept, or there are none."""
         return self.options.compat == "paper" or self.options.threshold == 0
-
-    def _k_at(self, scale: float) -> int:
-        return max(1, round(self.parameters * scale))
 
     def _communicate(self, corrected: Values, gradients: Values) -> Exchange:
         n, block = self.parameters, self.options.block

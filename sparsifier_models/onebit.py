@@ -108,6 +108,7 @@ class OneBit(Sparsifier):
     """
 
     option_type = OneBitOptions
+    sends_all = True
     options: OneBitOptions
     keeps_residual = False
     moments = ("m", "v")
@@ -127,9 +128,6 @@ class OneBit(Sparsifier):
     def conserves(self) -> bool:
         """False: the update is the direction of Adam."""
         return False
-
-    def _k_at(self, scale: float) -> int:
-        return max(1, round(self.parameters * scale))
 
     def _reduce(self, vector: Callable[[int], Values]) -> Values:
         """Return what all make of the vectors of the workers, each float32 of shape (n,): about their mean."""
@@ -199,7 +197,7 @@ class OneBit(Sparsifier):
         P, entries = self.workers, self.parameters
         if P == 1:
             return
-        N = padded(self._k_at(self.options.scale), P)
+        N = padded(self.k_of_model, P)
         scalars = self.options.gather(np.full(P, self.wire.scalar_bytes))
         yield from (DeviceOp(one, entries) for one in ("norm", "cast", "sum"))
         yield collectives.alltoall_pairwise(P, N / 8 / P).in_phase("signs")

@@ -159,6 +159,11 @@ class Partitioned(CarriedThreshold):
         self._counts = np.zeros(self.workers, dtype=np.int64)
         self._counts[(self.iteration + np.arange(self.workers)) % self.workers] = selected
 
+    @property
+    def enough(self) -> float:
+        """Three entries of each partition, so that few are empty, of which one is selected all the same."""
+        return max(super().enough, 3.0 * self.workers)
+
     def _communicate(self, corrected: Values, gradients: Values) -> Exchange:
         self.advance(lambda: self._estimated(corrected))
         exchange = super()._communicate(corrected, gradients)

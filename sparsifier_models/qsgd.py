@@ -201,13 +201,11 @@ class QSGD(Sparsifier):
 
     name = "qsgd"
     paper = "Alistarh et al., NeurIPS 2017, arXiv 1610.02132"
+    sends_all = True
     costs = (qsgd,)
     option_type = QSGDOptions
     reads_gradients = False
     options: QSGDOptions
-
-    def _k_at(self, scale: float) -> int:
-        return max(1, round(self.parameters * scale))
 
     def _blocks(self) -> Iterator[tuple[slice, int]]:
         """Yield which entries to quantise together, whole buckets, and the length of their buckets."""
@@ -248,12 +246,12 @@ class QSGD(Sparsifier):
             kernels=kernels,
             union=n,
             sent=sent,
-            stats={"bits_per_entry": 8 * nbytes / self._k_at(self.options.scale)},
+            stats={"bits_per_entry": 8 * nbytes / self.k_of_model},
         )
 
     def _bytes(self, coded: Floats) -> Floats:
         """Return the bytes that each worker contributes, given the bits of its variable-length code."""
-        entries = self._k_at(self.options.scale)
+        entries = self.k_of_model
         bits = np.ceil(coded * (entries / self.parameters))
         if self.options.coding == "fixed":
             bits = np.full(self.workers, float(entries * (2 * self.options.levels).bit_length()))

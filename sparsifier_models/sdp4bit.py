@@ -204,7 +204,7 @@ class SDP4Bit(TwoHop):
     def _steps(self) -> Iterator[Step]:
         """Yield what workers do: transform, both hops, the transform back, and the all-gather of weights."""
         options, P, (N, L) = self.options, self.workers, self.nodes
-        m = self._partition(self._k_at(options.scale))
+        m = self._partition(self.k_of_model)
         # Of the gradient here, which may be a sample.
         n = self.parameters
         transform = [DeviceOp("cast", n)] if options.hadamard else []
@@ -226,7 +226,7 @@ class SDP4Bit(TwoHop):
     def held_bytes(self) -> dict[str, float]:
         """Return the bytes that a worker holds between exchanges: of what weights lack, those of its shard."""
         keeps = self.options.error_feedback and self.options.shards == "differences"
-        shard = self._partition(self._k_at(self.options.scale))
+        shard = self._partition(self.k_of_model)
         return {"memory": float(self.memory.itemsize * shard)} if keeps else {}
 
     def _own_state(self) -> State:

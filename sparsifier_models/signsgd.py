@@ -117,6 +117,7 @@ class SignSGD(Sparsifier):
 
     name = "signsgd"
     paper = "Bernstein et al., ICML 2018, arXiv 1802.04434; Karimireddy et al., ICML 2019, arXiv 1901.09847"
+    sends_all = True
     fixed_volume = True
     costs = (signsgd, signsgd_allgather)
     option_type = SignSGDOptions
@@ -127,9 +128,6 @@ class SignSGD(Sparsifier):
     def conserves(self) -> bool:
         """Whether the mean is applied."""
         return self.options.vote == "mean"
-
-    def _k_at(self, scale: float) -> int:
-        return max(1, round(self.parameters * scale))
 
     def _communicate(self, corrected: Values, gradients: Values) -> Exchange:
         scales = np.ones(self.workers, dtype=np.float32)
@@ -165,7 +163,7 @@ class SignSGD(Sparsifier):
 
     def _steps(self) -> Iterator[Step]:
         """Yield what workers do: the mean magnitude and the signs, and what they all make together."""
-        P, n, options, entries = self.workers, self.parameters, self.options, self._k_at(self.options.scale)
+        P, n, options, entries = self.workers, self.parameters, self.options, self.k_of_model
         mean = options.vote == "mean"
         yield from [DeviceOp("count", n)] * options.scaled
         yield DeviceOp("cast", n)

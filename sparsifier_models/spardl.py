@@ -155,12 +155,16 @@ class SparDL(Sparsifier):
         """Entries that a worker may select: k, or more with B-SAG, whose h knows no upper bound."""
         return self.parameters if self._adapts else self.k
 
-    def _block_length(self, scale: float = 1.0) -> int:
-        """Return c of a gradient that is `scale` times as long."""
-        return -(-max(1, round(self.parameters * scale)) // self._T)
+    @property
+    def unit(self) -> int:
+        """Blocks, of each of which as many entries are kept."""
+        return self._T
 
-    def _k_block(self, scale: float = 1.0) -> int:
-        c = self._block_length(scale)
+    def _block_length(self) -> int:
+        return -(-self.parameters // self._T)
+
+    def _k_block_of_model(self) -> int:
+        c = -(-self.true_parameters // self._T)
         k_b = int(c * self.density)
         least = self._d if self._adapts else 1
         if self.options.compat == "released" and k_b < least:
@@ -170,8 +174,14 @@ class SparDL(Sparsifier):
             )
         return max(1, k_b)
 
-    def _k_at(self, scale: float) -> int:
-        return min(max(1, round(self.parameters * scale)), self._T * self._k_block(scale))
+    def _k_block(self) -> int:
+        """Return k_b of a block at hand."""
+        return max(1, min(round(self._k_block_of_model() / self.options.scale), self._block_length()))
+
+    @property
+    def k_of_model(self) -> int:
+        """Entries of all blocks of the whole model, padding left out."""
+        return min(self.true_parameters, self._T * self._k_block_of_model())
 
     def _start(self) -> Adaptive:
         frozen = "released" in (self.options.adapt, self.options.compat)

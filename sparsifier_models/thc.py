@@ -146,6 +146,7 @@ class THC(Sparsifier):
 
     name = "thc"
     paper = "Li et al., NSDI 2024, arXiv 2302.08545"
+    sends_all = True
     fixed_volume = True
     costs = (thc,)
     room = (1.7, 12.0)
@@ -166,9 +167,6 @@ class THC(Sparsifier):
         """Return the entries of all chunks of a gradient, with their padding."""
         full, rest = divmod(entries, self.options.chunk)
         return full * _power(min(self.options.chunk, entries)) + (_power(rest) if rest else 0)
-
-    def _k_at(self, scale: float) -> int:
-        return max(1, round(self.parameters * scale))
 
     def diagonal(self, entries: int) -> Floats:
         """Return the signs that all have drawn alike, the same in every exchange; float64 of shape (entries,).
@@ -251,7 +249,7 @@ class THC(Sparsifier):
     def _steps(self) -> Iterator[Step]:
         """Yield what workers do: norms, transform and quantise, add up, and transform back."""
         P, n = self.workers, self.parameters
-        whole = self._k_at(self.options.scale)
+        whole = self.k_of_model
         up, down = (self._padded(whole) * one for one in self.code_bytes)
         numbers = self.wire.scalar_bytes * -(-whole // self.options.chunk)
         # Ten stages of the transform stay in the cache of a block: one pass.
@@ -274,7 +272,7 @@ class THC(Sparsifier):
 
     def held_bytes(self) -> dict[str, float]:
         """Return the bytes that a worker holds between exchanges; the padding is that of the whole model."""
-        whole = self._k_at(self.options.scale)
+        whole = self.k_of_model
         padding = self._padded(whole) - whole if self.options.error_feedback else 0
         return super().held_bytes() | {"padding_error": float(self.padding_error.itemsize * padding)}
 

@@ -17,6 +17,7 @@ from simnet.costs.devices import DeviceOp
 from simnet.schedule import Schedule
 from simnet.sparsifier_models.gains import corrected_rows, counts_at, gain, nested_top_k
 from simnet.sparsifier_models.gathered import Gathered, GatheredOptions
+from simnet.sparsifier_models.samples import apportion
 from simnet.sparsifier_models.selection import Indices, Values, squared_norm, top_k
 from simnet.sparsifier_models.value_codes import read_back
 from simnet.sparsifier_models.wire import Codes
@@ -119,13 +120,30 @@ class LayerwiseTopk(Gathered):
             raise ValueError("layers must be given: their sizes, in the order of the gradient")
         self._starts = np.cumsum([0, *(size for _, size in self.layers)]).tolist()
 
-    def _k_at(self, scale: float) -> int:
-        return sum(self._entries(max(1, round(size * scale))) for _, size in self.layers)
+    @property
+    def k_of_model(self) -> int:
+        """Entries a worker is to select of all layers of the model."""
+        return sum(self._kept_of_model())
+
+    @property
+    def k(self) -> int:
+        """Entries a worker is to select of all layers."""
+        return sum(self._kept)
+
+    def _kept_of_model(self) -> list[int]:
+        """Return the entries to select of each layer of the model."""
+        return [self._entries(size) for size in self.true_sizes]
+
+    @property
+    def _kept(self) -> list[int]:
+        """Entries to select of each layer at hand."""
+        shares = [kept / self.options.scale for kept in self._kept_of_model()]
+        return apportion(shares, [size for _, size in self.layers])
 
     def _select(self, values: Values, worker: int) -> Indices:
         chosen = [
-            start + top_k(values[start : start + size], self._entries(size))
-            for start, (_, size) in zip(self._starts, self.layers, strict=False)
+            start + top_k(values[start : start + size], kept)
+            for start, (_, size), kept in zip(self._starts, self.layers, self._kept, strict=False)
         ]
         return np.concatenate(chosen)
 
@@ -140,6 +158,6 @@ class LayerwiseTopk(Gathered):
     def _allgather(self, entries: NDArray[np.int64], nbytes: Floats) -> Schedule:
         if self.options.fused:
             return super()._allgather(entries, nbytes)
-        by_layer = [np.full(self.workers, self._entries(size)) for _, size in self.layers]
+        by_layer = [np.full(self.workers, kept) for kept in self._kept]
         each = self.wire.entry_bytes
         return Schedule(self.workers).concat(*(super(LayerwiseTopk, self)._allgather(k, k * each) for k in by_layer))

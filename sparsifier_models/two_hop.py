@@ -208,6 +208,7 @@ class TwoHop(Sparsifier):
     """
 
     option_type = TwoHopOptions
+    sends_all = True
     options: TwoHopOptions
     keeps_residual = False
     room = (1.7, 12.0)
@@ -221,9 +222,6 @@ class TwoHop(Sparsifier):
     def conserves(self) -> bool:
         """False: what rounding takes is lost, or comes back in part."""
         return False
-
-    def _k_at(self, scale: float) -> int:
-        return max(1, round(self.parameters * scale))
 
     @abstractmethod
     def _steps(self) -> Iterator[Step]:

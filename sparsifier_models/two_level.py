@@ -222,8 +222,20 @@ class TwoLevel(Sparsifier):
         twin._models = [copy(one) for one in self._models]
         return twin
 
-    def _k_at(self, scale: float) -> int:
-        return sum(one._k_at(scale) for one in self._there())
+    @property
+    def k_of_model(self) -> int:
+        """Those of all parts, as of `k` and `enough`."""
+        return sum(one.k_of_model for one in self._there())
+
+    @property
+    def k(self) -> int:
+        """Entries that the ranks of a node select together."""
+        return sum(one.k for one in self._there())
+
+    @property
+    def enough(self) -> float:
+        """As of the scheme, in each part."""
+        return sum(one.enough for one in self._there())
 
     @property
     def most(self) -> int:

@@ -104,8 +104,8 @@ class Wire:
     encoding : Encoding, optional
         How indices and values travel, where that is asked for. `index_bytes` then do not count, nor do `value_bytes`
         but where a network adds values up.
-    weight, scale : float
-        Entries of the whole model that a selected one stands for, and an entry of the gradient.
+    scale : float
+        Entries of the whole model that an entry of the gradient stands for.
     """
 
     value_bytes: float
@@ -113,14 +113,13 @@ class Wire:
     count_bytes: float
     released: bool
     encoding: Encoding | None = None
-    weight: float = 1.0
     scale: float = 1.0
 
     scalar_bytes: ClassVar[float] = 4.0
     """A number on its own, such as a norm, is a float32 whatever the width of an entry."""
 
     @classmethod
-    def of(cls, options: Options, released_widths: tuple[int, int], weight: float) -> Wire:
+    def of(cls, options: Options, released_widths: tuple[int, int]) -> Wire:
         """Return the wire that options ask for.
 
         Parameters
@@ -128,8 +127,6 @@ class Wire:
         options : Options
         released_widths : (int, int)
             Bytes of a value and of an index on the wire ``released``.
-        weight : float
-            Entries of the whole model that a selected one stands for.
         """
         released = options.wire == "released"
         value: float
@@ -139,8 +136,8 @@ class Wire:
             encoding = Encoding(options.indices or "int32", options.values or "float32")
             value = VALUE_BITS[encoding.values] / 8
         index_bytes = float(options.index_bytes or index)
-        value_bytes = weight * float(options.value_bytes or value)
-        return cls(value_bytes, weight * index_bytes, index_bytes, released, encoding, weight, options.scale)
+        value_bytes, scale = float(options.value_bytes or value), options.scale
+        return cls(scale * value_bytes, scale * index_bytes, index_bytes, released, encoding, scale)
 
     @property
     def entry_bytes(self) -> float:
@@ -174,7 +171,7 @@ class Wire:
         differences = None
         if self.encoding.varies:
             ascending = indices if (indices[1:] > indices[:-1]).all() else np.sort(indices)
-            differences = difference_bytes(ascending, edges, self.weight)
+            differences = difference_bytes(ascending, edges, self.scale)
         return self._indices(counts, np.diff(edges), differences)
 
     def entries(self, indices: Places, cuts: ArrayLike) -> Floats:
@@ -312,8 +309,8 @@ class Wire:
     def _indices(self, counts: Floats, spans: ArrayLike, differences: Floats | None) -> Floats:
         assert self.encoding is not None
         whole = self.scale * np.asarray(spans, dtype=np.float64)
-        return np.asarray(encoded_index_bytes(self.encoding.indices, whole, self.weight * counts, differences))
+        return np.asarray(encoded_index_bytes(self.encoding.indices, whole, self.scale * counts, differences))
 
     def _values(self, counts: Floats) -> Floats:
         assert self.encoding is not None
-        return np.asarray(encoded_value_bytes(self.encoding.values, self.weight * counts))
+        return np.asarray(encoded_value_bytes(self.encoding.values, self.scale * counts))

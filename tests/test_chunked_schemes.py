@@ -592,7 +592,9 @@ def test_a_job_tells_schemes_the_tensors_of_its_model():
         source = synthetic("gpt2", 2, scale=scale)
         job = Job(source, 1, [(0, star(2))], [Ramp(1, 0.01, 0.01)], Compute(0.0), load_device("ideal"), seed=0)
         made = create_sparsifier(Candidate("demo", "demo", {"wire": "released"}), buckets(source, None)[0], job)
-        assert made.contributed == entries * 12
+        assert made.contributed == pytest.approx(12 * source.scale * made.k, rel=1e-5)
+        assert made.k_of_model == entries
+        assert source.scale * made.k == pytest.approx(entries, rel=1e-3)
 
 
 @pytest.mark.parametrize(("shapes", "said"), [

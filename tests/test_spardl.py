@@ -627,10 +627,11 @@ def test_messages_of_the_released_code():
     np.testing.assert_array_equal(exchange.schedule.bytes_sent(), paper.schedule.bytes_sent() + 2 * 4 * 3)
 
 
-def test_a_sample_sends_the_bytes_of_the_whole_model():
-    whole = SparDL(6, 60_000, 0.013)
+def test_a_sample_sends_what_it_selects_as_often_as_its_entries_stand_for():
+    whole = SparDL(6, 60_000, 0.01)
     sample = SparDL(6, 600, 0.013, scale=100.0, wire="released")
-    k_b = int(10_000 * 0.013)
+    # Of 130 entries of a block of the model, the sample has 1.3.
+    k_b = 100
     exchange = sample.exchange(gradients_of("normal", 6, 600, 0))
     expected = messages_of(whole, k_b, *[np.full(6, k_b)] * 2).bytes_sent() + 2 * 4 * 5
     np.testing.assert_allclose(exchange.schedule.bytes_sent(), expected, rtol=1e-12)

@@ -50,10 +50,16 @@ class BlockTopk(Gathered):
     option_type = BlockTopkOptions
     options: BlockTopkOptions
 
-    def _k_at(self, scale: float) -> int:
+    @property
+    def k_of_model(self) -> int:
         """Whole blocks, as many as come nearest to k from above; the last block may be short."""
-        entries = max(1, round(self.parameters * scale))
-        return min(entries, -(-self._entries(entries) // self.options.block) * self.options.block)
+        block = self.options.block
+        return min(self.true_parameters, -(-super().k_of_model // block) * block)
+
+    @property
+    def unit(self) -> int:
+        """Entries of a block."""
+        return self.options.block
 
     def _select(self, values: Values, worker: int) -> Indices:
         block = self.options.block

@@ -32,6 +32,7 @@ from simnet.costs.devices import DeviceOp
 from simnet.costs.models import model
 from simnet.schedule import Schedule
 from simnet.sparsifier_models.base import Sparsifier
+from simnet.sparsifier_models.samples import TENTH
 from simnet.sparsifier_models.two_level import without_network
 from simnet.studies.choosing.choices import Choice
 from simnet.studies.choosing.operating_point import OperatingPoint
@@ -46,6 +47,8 @@ KEPT_EACH = 10
 _SMALL, _LEAST, _TOGETHER = 64, 4096, 2**18
 # Iterations of a rehearsal, and entries of all workers and iterations.
 _MOST_ITERATIONS, _LEAST_ITERATIONS, _ENTRIES = 192, 48, 2**18 * 288
+# How far the share that a sample keeps may be from the density where nothing but that matters.
+_ROUNDED = 0.01
 _LAYERS = 8
 _LARGEST_SAMPLE = 2**26
 
@@ -277,14 +280,25 @@ def first_rows(
     InputError
         As `Rehearsals.of` does.
     """
-    entries = _entries(point) if choice.kernel_calls is None else min(least, int(point.parameters))
-    if entries < point.parameters:
-        # Parts of a sample that are not of one size come out of step more than those of the model.
-        ranks = without_network(choice.candidate.scheme, choice.candidate.options)[1]
-        entries = max(entries // ranks, 1) * ranks
+    parameters, density = int(point.parameters), float(point.density)
+    entries = _entries(point) if choice.kernel_calls is None else min(least, parameters)
     layers = shape if choice.kernel_calls is None else None
-    source = synthetic(**_gradients(point, entries, seed, layers), iterations=1)
-    return _created(choice, source, float(point.density), seed), source.gradients(0)
+    # Parts of a sample that are not of one size come out of step more than those of the model.
+    ranks = without_network(choice.candidate.scheme, choice.candidate.options)[1]
+    while True:
+        if entries < parameters:
+            entries = min(_in_whole_entries(entries / ranks, density) * ranks, parameters)
+        source = synthetic(**_gradients(point, entries, seed, layers), iterations=1)
+        made = _created(choice, source, density, seed)
+        off = 0.0 if choice.follows_gradients else abs(made.selected_share - 1)
+        more = min(2 * entries, parameters)
+        if off <= _ROUNDED or entries == parameters:
+            return made, source.gradients(0)
+        if int(point.workers) * more > _LARGEST_SAMPLE:
+            if off > TENTH:
+                raise _too_large(point, 5 * made.unit / density)
+            return made, source.gradients(0)
+        entries = more
 
 
 def _rehearsed(
@@ -350,12 +364,25 @@ def _entries(point: OperatingPoint) -> int:
     even = min(math.ceil(KEPT_EACH * workers / density), 2 * _TOGETHER // workers)
     wanted = min(parameters, max(_LEAST, _TOGETHER // workers, even, math.ceil(16 / density)))
     if workers * wanted > _LARGEST_SAMPLE:
-        raise InputError(
-            f"{workers} workers with a density of {density:g} need a sample of {workers * wanted:.3g} entries, at "
-            f"most {_LARGEST_SAMPLE:.3g} are taken; use the closed forms, fewer workers or a higher density",
-            file="simnet choose",
-        )
+        raise _too_large(point, wanted)
     return wanted
+
+
+def _too_large(point: OperatingPoint, entries: float) -> InputError:
+    """Return the error that says that so many entries of each worker are too many for a sample."""
+    workers = int(point.workers)
+    return InputError(
+        f"{workers} workers with a density of {float(point.density):g} need a sample of {workers * entries:.3g} "
+        f"entries, at most {_LARGEST_SAMPLE:.3g} are taken; use the closed forms, fewer workers or a higher density",
+        file="simnet choose",
+    )
+
+
+def _in_whole_entries(entries: float, density: float) -> int:
+    """Return a number of entries, at least about so many, of which the density is nearly a whole number."""
+    least = max(1, round(entries * density))
+    near = (round(k / density) for k in range(least, least + 64))
+    return min(near, key=lambda n: abs(round(n * density) / n - density))
 
 
 def _gradients(point: OperatingPoint, entries: int, seed: int, shape: str | None) -> dict[str, Any]:

@@ -1,0 +1,82 @@
+"""Samples of a gradient: how many entries parts of one keep, and whether they are enough to keep the density."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+from itertools import repeat
+
+from simnet.sparsifier_models.base import Sparsifier
+
+TENTH = 0.1
+"""How far the share that a sample keeps may be from that of the whole model, as a share of it."""
+
+
+def apportion(shares: Sequence[float], room: Sequence[int], units: Iterable[int] = repeat(1)) -> list[int]:
+    """Return whole numbers of what parts are to keep, which add up to the sum of the shares but for the last rounding.
+
+    What rounding takes from a part, or gives it, the next ones make good. If all would keep nothing, that with the
+    largest share keeps one.
+
+    Parameters
+    ----------
+    shares : sequence of float
+        Entries that each part is to keep.
+    room : sequence of int
+        Units that it has.
+    units : iterable of int
+        Entries of each unit.
+
+    Returns
+    -------
+    list of int
+        Units of each part, from 0 to `room`.
+
+    Examples
+    --------
+    >>> apportion([0.4, 0.4, 1.4, 0.3], [1, 1, 5, 1]), apportion([3.0, 5.0], [2, 2], [2, 3])
+    ([0, 1, 1, 0], [2, 1])
+    """
+    due, found = 0.0, []
+    for share, most, unit in zip(shares, room, units, strict=False):
+        due += share
+        found.append(min(max(round(due / unit), 0), most))
+        due -= found[-1] * unit
+    if not any(found) and any(shares):
+        found[shares.index(max(shares))] = 1
+    return found
+
+
+def density_warning(model: Sparsifier) -> str | None:
+    """Return in words that a sample is too small for the density, and to which `scale` to go down; None if it is not.
+
+    It is if whole entries are a share of it that is over a tenth off that of the whole model, or if the scheme needs
+    more of them to work as it does with that: `Sparsifier.enough`.
+
+    Parameters
+    ----------
+    model : Sparsifier
+        The scheme, at the density in question.
+
+    Examples
+    --------
+    >>> from simnet.sparsifier_models import create
+    >>> density_warning(create("spardl", 8, 626, 0.01, scale=20000))
+    'a sample of 626 entries keeps 8 of them, 1.28 % in place of 1 %: lower job.scale to 3100'
+    >>> density_warning(create("dgc", 8, 626, 0.01, scale=20000))
+    'a sample of 626 entries keeps 6.26 of them (1 %), and 10 are needed: lower job.scale to 10000'
+    >>> density_warning(create("spardl", 8, 6260, 0.01, scale=2000))
+    """
+    scale, n, whole, enough = model.options.scale, model.parameters, model.k_of_model, model.enough
+    if scale <= 1 or not whole:
+        return None
+    asked = f"{100 * whole / (scale * n):.3g} %"
+    if whole / scale < enough:
+        said = f"keeps {whole / scale:.3g} of them ({asked}), and {enough:.0f} are needed"
+    elif not model.searches_threshold and abs(model.k * scale / whole - 1) > TENTH:
+        said, enough = f"keeps {model.k:,} of them, {100 * model.k / n:.3g} % in place of {asked}", 5.0 * model.unit
+    else:
+        return None
+    least = max(min(whole / enough, scale / 2), 1.0)
+    digit = 10.0 ** (math.floor(math.log10(least)) - 1)
+    return f"a sample of {n:,} entries {said}: lower job.scale to {math.floor(least / digit) * digit:.0f}"

@@ -1,0 +1,124 @@
+"""Bytes charged, entries selected and entries trained with are the same thing, whatever the sample."""
+
+from functools import cache
+
+import numpy as np
+import pytest
+
+from simnet.sparsifier_models import SCHEMES, create
+from simnet.sparsifier_models.samples import density_warning
+from simnet.sparsifier_models.selection import top_k
+from simnet.sparsifier_models.split_reduce import equal_cuts
+from simnet.traces import synthetic
+from simnet.traces.source import tensors
+
+P, DENSITIES = 8, (0.0003, 0.001, 0.003, 0.01, 0.1)
+FINE, COARSE = 100, (1000, 5000, 20_000)
+# No dense exchanges at the start; the density, and not a number, says what is kept.
+OPTIONS = {
+    "arctopk": {"warm_up": 0},
+    "muloco": {"compressor": "topk"},
+    **{name: {"topk": None} for name in ("ccloco", "demo", "sparseloco", "templar")},
+}
+WITH_DENSITY = [
+    name
+    for name in SCHEMES
+    if create(name, P, 1000, 0.5, layers=(500, 500), **OPTIONS.get(name, {})).k_of_model
+    != create(name, P, 1000, 0.1, layers=(500, 500), **OPTIONS.get(name, {})).k_of_model
+]
+# Messages whose size is that of the model, or of the workers, and not of what is selected.
+FIXED = ("counts", "sizes", "split sizes", "cuts", "bins", "layers", "sketch")
+# Those of which a threshold decides keep as many of a small sample as of a large one.
+BY_THRESHOLD = ("dgc", "exdyna", "gaussiank", "hardthreshold", "micro", "oktopk", "redsync", "sage", "sidco")
+# Three thresholds tried, or the mean of 400 entries, keep any number of entries, with the whole model as well.
+ANY_NUMBER = ("redsync", "sage")
+
+
+@cache
+def source_of(scale):
+    return synthetic("resnet18", workers=P, scale=scale, iterations=100, seed=1)
+
+
+def made(name, scale, density):
+    source = source_of(scale)
+    options = tensors(source) | OPTIONS.get(name, {})
+    return create(name, P, source.parameters, density, scale=source.scale, **options)
+
+
+def fields(name, model, exchange, rows):
+    """Return how many values and indices of the sample all messages carry together, counted from what was selected.
+
+    An all-gather carries what each contributes to P - 1 others, an all-reduce twice what it reduces; `rows` are the
+    gradients with their residuals.
+    """
+    selected, union, stats = exchange.selected, exchange.union, exchange.stats
+    match name:
+        case "artopk" | "cltk":
+            return (P - 1) * 3 * union
+        case "randomk" | "arctopk":
+            return (P - 1) * 2 * union
+        case "deft" | "exdyna" | "hardthreshold" | "micro" | "sage" | "uniontopk":
+            return (P - 1) * (P * stats["k_max"] + 2 * union)
+        case "gtopk":
+            return (P - 1) * 2 * 2 * union
+        case "spardl":
+            return (P - 1) * 2 * (P * stats["k_block"] + np.minimum(stats["block_union"], stats["k_block"]).sum())
+        case "oktopk":
+            return stats["words"].sum()
+        case "topkdsa":
+            cuts = equal_cuts(model.parameters, P)
+            chosen = [np.searchsorted(cuts, top_k(row, model.k), side="right") - 1 for row in rows]
+            split = sum(np.count_nonzero(regions != worker) for worker, regions in enumerate(chosen))
+            gathered = model.parameters if stats["dense"] else 2 * stats["global_nnz"]
+            return 2 * split + (P - 1) * gathered
+    # A code of a chunked scheme counts as a value, with its index: what both take is the same at all scales.
+    return (P - 1) * 2 * selected.sum()
+
+
+def of_entries(model, exchange):
+    """Return the bytes of messages that carry entries, without the tables that come with codes of tensors."""
+    columns = exchange.schedule.columns()
+    total = columns["nbytes"][~np.isin(columns["phase"], FIXED)].sum()
+    tables = model._table_bytes() * len(model.tensors) if hasattr(model, "_table_bytes") else 0.0
+    return total - P * (P - 1) * tables
+
+
+@cache
+def observed(name, scale, density):
+    """Return bytes per value or index of all entries that these stand for, and the share that a worker selects."""
+    model, source = made(name, scale, density), source_of(scale)
+    nbytes = carried = selected = 0.0
+    for iteration in range(3):
+        gradients = source.gradients(iteration)
+        rows = model.residual + gradients if name == "topkdsa" else None
+        exchange = model.exchange(gradients)
+        # The first is another, where thresholds or trackers begin.
+        if iteration:
+            nbytes += of_entries(model, exchange)
+            carried += fields(name, model, exchange, rows)
+            # Workers of these have parts of their own, and select the k entries together.
+            selected += exchange.union if name in ("deft", "spardl") else exchange.selected.mean()
+    assert carried or not nbytes
+    return nbytes / (source.scale * (carried or np.nan)), selected / (2 * source.parameters)
+
+
+@pytest.mark.parametrize("name", WITH_DENSITY)
+def test_bytes_are_those_of_entries_selected_and_these_as_many_as_asked_for_or_it_is_said(name):
+    wrong = []
+    for density in DENSITIES:
+        per_entry, share = observed(name, FINE, density)
+        for scale in COARSE:
+            model = made(name, scale, density)
+            found, selected = observed(name, scale, density)
+            asked = share if name in BY_THRESHOLD else model.k_of_model / model.true_parameters
+            off = abs(selected / asked - 1) if name not in ANY_NUMBER else 0.0
+            # Values and indices of four bytes, or codes.
+            assert hasattr(model, "_table_bytes") or name == "muloco" or per_entry == pytest.approx(4.0, rel=1e-9)
+            if abs(found / per_entry - 1) > 0.02 or (off > 0.1 and density_warning(model) is None):
+                wrong.append((scale, density, found / per_entry, selected / asked, density_warning(model)))
+    assert not wrong
+
+
+def test_every_scheme_with_a_density_is_looked_at():
+    assert len(WITH_DENSITY) == 28
+    assert {"lwtopk", "spardl", "deft", "hardthreshold", "demo", "muloco", "topk"} < set(WITH_DENSITY)
