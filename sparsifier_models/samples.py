@@ -47,7 +47,27 @@ def apportion(shares: Sequence[float], room: Sequence[int], units: Iterable[int]
     return found
 
 
-def density_warning(model: Sparsifier) -> str | None:
+def sample_size(entries: float, density: float) -> int:
+    """Return a number of entries, about so many or more, of which the density is nearly a whole number.
+
+    Parameters
+    ----------
+    entries : float
+        How many.
+    density : float
+        In (0, 1].
+
+    Examples
+    --------
+    >>> sample_size(64, 0.01), sample_size(64, 0.07), sample_size(64, 1.0)
+    (100, 100, 64)
+    """
+    least = max(1, round(entries * density))
+    near = (round(k / density) for k in range(least, least + 64))
+    return min(near, key=lambda n: abs(round(n * density) / n - density))
+
+
+def density_warning(models: Sequence[Sparsifier]) -> str | None:
     """Return in words that a sample is too small for the density, and to which `scale` to go down; None if it is not.
 
     It is if whole entries are a share of it that is over a tenth off that of the whole model, or if the scheme needs
@@ -55,26 +75,31 @@ def density_warning(model: Sparsifier) -> str | None:
 
     Parameters
     ----------
-    model : Sparsifier
-        The scheme, at the density in question.
+    models : sequence of Sparsifier
+        The scheme, at the density in question, as each bucket of the gradient has it.
 
     Examples
     --------
     >>> from simnet.sparsifier_models import create
-    >>> density_warning(create("spardl", 8, 626, 0.01, scale=20000))
+    >>> density_warning([create("spardl", 8, 626, 0.01, scale=20000)])
     'a sample of 626 entries keeps 8 of them, 1.28 % in place of 1 %: lower job.scale to 3100'
-    >>> density_warning(create("dgc", 8, 626, 0.01, scale=20000))
+    >>> density_warning([create("dgc", 8, 626, 0.01, scale=20000)])
     'a sample of 626 entries keeps 6.26 of them (1 %), and 10 are needed: lower job.scale to 10000'
-    >>> density_warning(create("spardl", 8, 6260, 0.01, scale=2000))
+    >>> density_warning([create("spardl", 8, 6260, 0.01, scale=2000)])
     """
-    scale, n, whole, enough = model.options.scale, model.parameters, model.k_of_model, model.enough
-    if scale <= 1 or not whole:
+    scale = max((one.options.scale for one in models), default=1.0)
+    if scale <= 1:
         return None
+    n, k, whole = (sum(getattr(one, name) for one in models) for name in ("parameters", "k", "k_of_model"))
+    enough = sum(one.enough for one in models)
     asked = f"{100 * whole / (scale * n):.3g} %"
     if whole / scale < enough:
         said = f"keeps {whole / scale:.3g} of them ({asked}), and {enough:.0f} are needed"
-    elif not model.searches_threshold and abs(model.k * scale / whole - 1) > TENTH:
-        said, enough = f"keeps {model.k:,} of them, {100 * model.k / n:.3g} % in place of {asked}", 5.0 * model.unit
+    elif not all(one.searches_threshold for one in models) and abs(k * scale / whole - 1) > TENTH:
+        said, enough = (
+            f"keeps {k:,} of them, {100 * k / n:.3g} % in place of {asked}",
+            5.0 * sum(one.unit for one in models),
+        )
     else:
         return None
     least = max(min(whole / enough, scale / 2), 1.0)

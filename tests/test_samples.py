@@ -1,10 +1,13 @@
 """Bytes charged, entries selected and entries trained with are the same thing, whatever the sample."""
 
+import json
 from functools import cache
 
 import numpy as np
+import pandas as pd
 import pytest
 
+from commands import did
 from simnet.sparsifier_models import SCHEMES, create
 from simnet.sparsifier_models.samples import density_warning
 from simnet.sparsifier_models.selection import top_k
@@ -114,11 +117,74 @@ def test_bytes_are_those_of_entries_selected_and_these_as_many_as_asked_for_or_i
             off = abs(selected / asked - 1) if name not in ANY_NUMBER else 0.0
             # Values and indices of four bytes, or codes.
             assert hasattr(model, "_table_bytes") or name == "muloco" or per_entry == pytest.approx(4.0, rel=1e-9)
-            if abs(found / per_entry - 1) > 0.02 or (off > 0.1 and density_warning(model) is None):
-                wrong.append((scale, density, found / per_entry, selected / asked, density_warning(model)))
+            if abs(found / per_entry - 1) > 0.02 or (off > 0.1 and density_warning([model]) is None):
+                wrong.append((scale, density, found / per_entry, selected / asked, density_warning([model])))
     assert not wrong
 
 
 def test_every_scheme_with_a_density_is_looked_at():
     assert len(WITH_DENSITY) == 28
     assert {"lwtopk", "spardl", "deft", "hardthreshold", "demo", "muloco", "topk"} < set(WITH_DENSITY)
+
+
+def few(density, *more, scale=20_000):
+    return *(f"--set=job.{one}" for one in (f"scale={scale}", f"density={density}", "iterations=2")), *more
+
+
+def test_commands_say_that_a_sample_is_too_small_and_to_which_scale_to_go_down(tmp_path):
+    keeps = "a sample of 626 entries keeps 1 of them, 0.16 % in place of 0.1 %: lower job.scale to 2300."
+    said = f"Warning: AG, ART-ring: {keeps}"
+    ran = did("run", "quickstart", *few("0.1%"), "--out", tmp_path / "run")
+    assert ran.stdout.count("Warning") == 1
+    assert said in ran.stdout
+    assert json.loads((tmp_path / "run" / "summary.json").read_text())["warnings"] == [f"AG, ART-ring: {keeps}"]
+    assert f"AG, ART-ring: {keeps}" in (tmp_path / "run" / "report.html").read_text()
+    several = did("run", "quickstart", *few("0.1%"), "--seeds=2", "--out", tmp_path / "seeds").stdout
+    assert said in several
+    assert f"AG, ART-ring: {keeps}" in (tmp_path / "seeds" / "report.html").read_text()
+
+    compared = did("compare", "quickstart", *few("0.1%"), "--out", tmp_path / "compare")
+    assert said in compared.stdout
+    rows = json.loads((tmp_path / "compare" / "compare.json").read_text())["rows"]
+    assert [row["warning"] + "." for row in rows] == [keeps] * 2
+
+    assert "ART-tree VAR: " + keeps in did("choose", "quickstart", *few("0.1%")).stdout
+    found = json.loads(did("choose", "quickstart", *few("0.1%"), "--json").stdout)["warnings"]
+    assert [one.endswith(keeps) for one in found] == [True]
+
+    swept = did("sweep", "quickstart", *few("0.1%"), "--param=job.density=0.1%,10%", "--out", tmp_path / "sweep")
+    assert said in swept.stdout
+    table = pd.read_csv(tmp_path / "sweep" / "sweep.csv")
+    assert table["warning"].notna().tolist() == [one == 0.001 for one in table["job.density"]]
+
+
+def test_nothing_is_said_of_a_sample_that_suffices(tmp_path):
+    for command in ("run", "compare"):
+        assert "Warning" not in did(command, "quickstart", *few("1%", scale=1000), "--out", tmp_path / command).stdout
+
+
+@pytest.mark.parametrize("density", ["0.03%", "0.1%", "0.3%"])
+def test_spardl_does_not_train_alike_at_other_densities_without_a_word(density, tmp_path):
+    def compared(scale):
+        more = "--schemes=spardl", "--workers=8", "--json", "--out", tmp_path / str(scale)
+        (row,) = json.loads(did("compare", "quickstart", *few(density, *more, scale=scale)).stdout)
+        return row
+
+    row = compared(20_000)
+    assert row["warning"].startswith("a sample of 626 entries keeps 8 of them, 1.28 % in place of 0.")
+    lower = int(row["warning"].rpartition(" ")[2])
+    row = compared(lower)
+    assert "warning" not in row
+    assert row["actual_density"] == pytest.approx(float(density.removesuffix("%")) / 100, rel=0.1)
+
+
+def test_entries_that_a_hard_threshold_selects_cost_what_they_are(tmp_path):
+    sent = []
+    for number, density in enumerate(("0.03%", "0.1%", "0.3%", "1%", "10%")):
+        schemes = "--schemes=hardthreshold:threshold=0.01:form=original"
+        out = "--json", "--out", tmp_path / str(number)
+        (row,) = json.loads(did("compare", "quickstart", *few(density, schemes, *out)).stdout)
+        sent.append(row["bytes_sent_B"])
+        # Of four workers each sends its entries, on average, to three.
+        assert row["bytes_sent_B"] == pytest.approx(3 * 8 * row["selected"] * 11_689_512 / 626, rel=1e-9)
+    assert len(set(sent)) == 1

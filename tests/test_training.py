@@ -227,15 +227,15 @@ def test_scale_multiplies_bytes_but_not_the_norms_of_var():
     assert extra[0].to_numpy() == pytest.approx(4 * 4 * 3)
 
 
-def test_rounding_k_on_a_sample_does_not_change_the_bytes():
-    """0.7 entries of the sample are one, but of the model they are 700: the bytes are those of 700."""
+def test_an_entry_that_a_sample_selects_costs_what_it_stands_for():
+    """0.7 entries of the sample are one, which stands for 1000 of the model: what is trained with is what is sent."""
     one = job(4, source=Source(4, sizes=(50, 20), scale=1000.0), density=[Ramp(1, 0.01, 0.01)])
     sent = run_policy(one, "p", Fixed(RING)).iterations["bytes_sent_B"].to_numpy()
-    # A broadcast of 700 indices to three workers, and a ring all-reduce of 700 values.
-    assert sent == pytest.approx(4 * 700 * (3 + 2 * 3))
+    # A broadcast of 1000 indices to three workers, and a ring all-reduce of 1000 values.
+    assert sent == pytest.approx(4 * 1000 * (3 + 2 * 3))
     layers = job(4, source=Source(4, sizes=(50, 20), scale=1000.0), density=[Ramp(1, 0.01, 0.01)])
     sent = run_policy(layers, "p", Fixed(Candidate("LW", "lwtopk"))).iterations["bytes_sent_B"].to_numpy()
-    assert sent == pytest.approx(4 * 3 * 8 * 700)
+    assert sent == pytest.approx(4 * 3 * 8 * 1000)
 
 
 def test_policies_meet_the_same_compute_times_and_the_run_repeats_itself():

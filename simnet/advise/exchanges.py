@@ -13,8 +13,9 @@ from simnet.base.rng import stream
 from simnet.costs.devices import DeviceOp, DeviceProfile
 from simnet.job.exchange import of_hook
 from simnet.policies import Candidate, closed_form
+from simnet.sparsifier_models.samples import sample_size
 
-# Entries of the gradients that are exchanged to see which kernels run; how many they go through is scaled.
+# Entries of the gradients that are exchanged to see which kernels run, at least; how many they go through is scaled.
 _SAMPLE = 64
 
 
@@ -84,7 +85,7 @@ def cost(candidate: Candidate, workers: int, buckets: Sequence[int], density: fl
 def _kernels(
     candidate: Candidate, workers: int, entries: int, density: float, device: DeviceProfile
 ) -> tuple[DeviceOp, ...]:
-    sample = min(entries, _SAMPLE)
+    sample = min(entries, sample_size(_SAMPLE, density))
     model = sparsifier_models.create(
         candidate.scheme, workers, sample, density, scale=entries / sample, layers=(sample,), **candidate.options
     )

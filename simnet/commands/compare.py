@@ -53,6 +53,7 @@ def compare(
 ) -> None:
     """Compare schemes on one trace and network: time to select and to communicate, volume, density, build-up."""
     from simnet.studies import comparison, runs
+    from simnet.studies.samples import sample_warnings
 
     fields = [*(set_ or ()), *options.stack(stack), *options.memory(memory)]
     counts = options.counts(workers, "--workers")
@@ -70,12 +71,13 @@ def compare(
         raise InputError(f"must be less than the {batch.iterations} iterations, got {skipped}", file="--skip")
 
     held = comparison.Held(elsewhere=execution.elsewhere)
+    warnings = {key: sample_warnings(run.job, run.policies.values()) for key, run in batch.built.items()}
 
     def row(label: str, result: PolicyResult) -> dict[str, Any]:
         key, name, own = batch.labels[label]
         job = batch.built[key].job
         known = held.of(job, batch.built[key].policies[name])
-        found = comparison.row(job.source.workers, name, result, skipped, known)
+        found = comparison.row(job.source.workers, name, result, skipped, known, warnings[key].get(name))
         return {"seed": own} | found if seeds > 1 else found
 
     def show(table: pd.DataFrame) -> None:
@@ -90,7 +92,7 @@ def compare(
         print_wide(comparison_table(table, comparison.title(largest, device, seeds)))
         if seeds > 1:
             typer.echo(f"Intervals at {100 * paired.LEVEL:.0f} %: {paired.METHOD}.")
-        for line in comparison.sentences(largest, held):
+        for line in comparison.sentences(largest, held, table):
             typer.echo(line)
         show_calls(runs.calibration_of(loaded, batch.built[key].job) for key, (_, loaded) in scenarios.items())
         typer.echo(

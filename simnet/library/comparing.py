@@ -18,6 +18,7 @@ from simnet.report.drawing import Plot
 from simnet.report.shown import Shown
 from simnet.scenario.runner import Task
 from simnet.studies import comparison, options
+from simnet.studies.samples import sample_warnings
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -152,9 +153,11 @@ def compare(
     rows, held = [], comparison.Held()
     for key, task in tasks.items():
         count, own = of[key]
+        warnings = sample_warnings(task.run.job, task.run.policies.values())
         for name, policy in task.run.policies.items():
-            row = comparison.row(count, name, results[key, name], skipped, held.of(task.run.job, policy))
+            known = held.of(task.run.job, policy)
+            row = comparison.row(count, name, results[key, name], skipped, known, warnings.get(name))
             rows.append({"seed": own} | row if seeds > 1 else row)
     title = comparison.title(largest.loaded, comparison.told(largest.loaded, job.device), seeds)
     table = comparison.as_table(rows, largest.loaded)
-    return Comparison(largest.loaded.name, title, table, tuple(comparison.sentences(largest.loaded, held)))
+    return Comparison(largest.loaded.name, title, table, tuple(comparison.sentences(largest.loaded, held, table)))

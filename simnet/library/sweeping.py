@@ -81,7 +81,7 @@ class Sweep(Shown):
         return drawing.sweep_table(self.rows, self.name, self.bound, self.columns)
 
     def sentences(self) -> list[str]:
-        """Return how many rows have no result, and why the first has none; and where times of computing are from."""
+        """Return how many rows have no result and why the first has none, warnings, and where times are from."""
         left = self.rows[self.rows["status"].isin(["refused", "failed"])]
         why = [] if left.empty else [f"{len(left)} without result, the first: {left['message'].iloc[0]}"]
         return [*why, *drawing.notes(self.rows)]

@@ -96,10 +96,11 @@ def _seeds_table(summary: seeds.SeedsSummary, leave_out: tuple[str, ...]) -> Tab
 
 
 def ran_on(summary: Mapping[str, Any]) -> list[str]:
-    """Return the lines that say how messages were sent, where entries were selected, and for how long was computed."""
+    """Return warnings, and the lines that say how messages were sent, what selected, and for how long was computed."""
     device = [f"Device: {devices.told(summary['device'])}"] if "device" in summary else []
     computing = [f"Computing: {summary['computing']}"] if "computing" in summary else []
-    return [f"Stack: {stacks.told(summary['stack'])}", *device, *computing]
+    warnings = [f"Warning: {one}" for one in summary.get("warnings", ())]
+    return [*warnings, f"Stack: {stacks.told(summary['stack'])}", *device, *computing]
 
 
 def _print_lines(bold: str, lines: Iterable[str], console: Console) -> None:

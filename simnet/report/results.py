@@ -94,6 +94,7 @@ def write_run(
     stack: Stack = STACKS["ideal"],
     device: DeviceSummary | None = None,
     computing: str | None = None,
+    warnings: Sequence[str] = (),
     barrier: bool | None = None,
     strategy: StrategySummary | None = None,
     workers: int = 1,
@@ -118,8 +119,8 @@ def write_run(
         The folder; made when it is not there.
     results : mapping of policy name to PolicyResult
         In the order in which the policies stand in the scenario.
-    scenario, seed, stack, device, computing, barrier, strategy, workers, prices, held, calibration, shared_by, bound,
-    missing
+    scenario, seed, stack, device, computing, warnings, barrier, strategy, workers, prices, held, calibration,
+    shared_by, bound, missing
         As for `simnet.report.summary.summarize`.
     target, reference
         As for `simnet.report.summary.summarize`.
@@ -155,6 +156,7 @@ def write_run(
         stack=stack,
         device=device,
         computing=computing,
+        warnings=warnings,
         barrier=barrier,
         strategy=strategy,
         workers=workers,

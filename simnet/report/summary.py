@@ -131,6 +131,7 @@ class Summary(TypedDict):
     stack: stacks.StackSummary
     device: NotRequired[devices.DeviceSummary]
     computing: NotRequired[str]
+    warnings: NotRequired[list[str]]
     barrier: NotRequired[bool]
     strategy: NotRequired[StrategySummary]
     prices: NotRequired[spent.Prices]
@@ -181,6 +182,7 @@ def summarize(
     stack: Stack = STACKS["ideal"],
     device: devices.DeviceSummary | None = None,
     computing: str | None = None,
+    warnings: Sequence[str] = (),
     barrier: bool | None = None,
     strategy: StrategySummary | None = None,
     workers: int = 1,
@@ -215,6 +217,8 @@ def summarize(
         What selected.
     computing : str, optional
         For how long workers compute, and where that comes from, where it was not given.
+    warnings : sequence of str
+        What makes results less than they seem, a line each.
     barrier : bool, optional
         Whether workers began each iteration together.
     strategy : StrategySummary, optional
@@ -308,6 +312,8 @@ def summarize(
         made["device"] = device
     if computing is not None:
         made["computing"] = computing
+    if warnings:
+        made["warnings"] = list(warnings)
     if barrier is not None:
         made["barrier"] = barrier
     if strategy is not None:

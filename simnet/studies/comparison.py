@@ -38,6 +38,7 @@ from simnet.scenario import Scenario, load
 from simnet.scenario.source import Source
 from simnet.studies.codes import computing_told, with_codes
 from simnet.studies.runs import mark
+from simnet.studies.samples import warning_lines
 from simnet.studies.variants import variants
 
 if TYPE_CHECKING:
@@ -121,7 +122,14 @@ def each_fixed(
     return [*fields, *(["job.deaths=null", "job.on_death=null"] if job.deaths is not None else [])]
 
 
-def row(workers: int, label: str, result: PolicyResult, skip: int, held: WorkerMemory | None = None) -> dict[str, Any]:
+def row(
+    workers: int,
+    label: str,
+    result: PolicyResult,
+    skip: int,
+    held: WorkerMemory | None = None,
+    warning: str | None = None,
+) -> dict[str, Any]:
     """Return the means of a run from iteration `skip` on: a row of the comparison, see `COLUMNS`.
 
     Where a model was trained, there is beside them what `write` needs to tell how that went.
@@ -138,6 +146,8 @@ def row(workers: int, label: str, result: PolicyResult, skip: int, held: WorkerM
         First iterations that do not count.
     held : WorkerMemory, optional
         What a worker holds.
+    warning : str, optional
+        Why the sample is too small, as of `simnet.studies.samples.sample_warnings`.
 
     Raises
     ------
@@ -168,6 +178,7 @@ def row(workers: int, label: str, result: PolicyResult, skip: int, held: WorkerM
         **{name: means[name] for name in same},
         **(dict.fromkeys(memory.COLUMNS, math.nan) if held is None else memory.columns(held)),
         **({_TRAINING: result.iterations[list(_JUDGED)]} if trained else {}),
+        **({} if warning is None else {"warning": warning}),
     }
 
 
@@ -286,11 +297,17 @@ def write(
 
 
 def as_table(rows: Sequence[Mapping[str, Any]], loaded: Scenario) -> pd.DataFrame:
-    """Return the rows of a comparison as a table: compare.csv; parameters are as of `write`."""
+    """Return the rows of a comparison as a table: compare.csv; parameters are as of `write`.
+
+    Where an exchange has a warning, there is a column of them.
+    """
     table = pd.DataFrame(list(rows), columns=["seed", *COLUMNS] if "seed" in rows[0] else list(COLUMNS))
     numbers = [name for name in COLUMNS if name not in ("exchange", "workers")]
     table[numbers] = table[numbers].apply(lambda column: pd.Series(significant(column), index=column.index))
-    return table.assign(**_learnt(rows, loaded))
+    table = table.assign(**_learnt(rows, loaded))
+    if any("warning" in one for one in rows):
+        table["warning"] = pd.Series([one.get("warning") for one in rows], dtype="object")
+    return table
 
 
 def told(loaded: Scenario, device: DeviceProfile) -> devices.DeviceSummary:
@@ -321,8 +338,8 @@ def title(loaded: Scenario, device: devices.DeviceSummary, seeds: int) -> str:
     return f"{said}; {seeds} seeds" if seeds > 1 else said
 
 
-def sentences(loaded: Scenario, held: Held) -> list[str]:
-    """Return what is to be said below the table: what is ignored or assumed, and where the time of computing is from.
+def sentences(loaded: Scenario, held: Held, table: pd.DataFrame) -> list[str]:
+    """Return what to say below the table: warnings, what is ignored or assumed, where the time of computing is from.
 
     Parameters
     ----------
@@ -330,9 +347,15 @@ def sentences(loaded: Scenario, held: Held) -> list[str]:
         As of `write`.
     held : Held
         What workers hold.
+    table : DataFrame
+        What `write` returned.
     """
+    warned = table[table["warning"].notna()] if "warning" in table else table[:0]
+    count = " with {} workers" if table["workers"].nunique() > 1 else ""
+    warnings = {one["exchange"] + count.format(one["workers"]): one["warning"] for _, one in warned.iterrows()}
+    said = [f"Warning: {one}" for one in warning_lines(warnings)]
     ignored = [learning.IGNORED] if loaded.config.job.gradients.train is None else []
-    return [*ignored, *held.sentences(), *computing_told([loaded.computing])]
+    return [*said, *ignored, *held.sentences(), *computing_told([loaded.computing])]
 
 
 def over_seeds(table: pd.DataFrame) -> pd.DataFrame:
@@ -350,6 +373,8 @@ def over_seeds(table: pd.DataFrame) -> pd.DataFrame:
     means = groups.mean(numeric_only=True).drop(columns=["seed", "iteration_s"])
     means = means.where(groups[list(means)].count().eq(groups.size(), axis=0)).reset_index()
     found = paired.comparison(table, ["workers"], "iteration_s", policy="exchange").merge(means, on=by)
+    if "warning" in table:
+        found = found.merge(groups["warning"].first().reset_index(), on=by)
     numbers = found.select_dtypes("float64").columns
     found[numbers] = found[numbers].apply(lambda column: pd.Series(significant(column), index=column.index))
     return found

@@ -54,6 +54,7 @@ from simnet.studies.choosing.output import share
 from simnet.studies.codes import computing_told, costs_told
 from simnet.studies.iteration_errors import factor_in_job, off_of_calls, stacks
 from simnet.studies.options import of_gradients
+from simnet.studies.samples import sample_warnings, warning_lines
 
 PARTS = ("compute", "select", "communicate", "merge", "wait", "update", "total")
 """What is predicted, in the order of a log's columns, which are called ``compute_s`` and so on."""
@@ -245,6 +246,8 @@ def predict_job(scenario: Scenario, policies: Sequence[str] | None = None) -> Jo
     exchanges = {one.label: one for policy in policies for one in run.policies[policy].candidates}
     notes = costs_told(job.device, exchanges.values(), job.source.workers)
     notes += computing_told([scenario.computing])
+    warnings = sample_warnings(job, [run.policies[policy] for policy in policies])
+    notes += [f"Warning: {one}" for one in warning_lines(warnings)]
     head = scenario.name, stack_name(job), job.device.name, job.source.workers, job.barrier, rows
     trained = ("", 1) if job.strategy is None else (job.strategy.name, job.strategy.steps)
     return JobPrediction(*head, *trained, tuple(notes))

@@ -35,6 +35,7 @@ from simnet.scenario import Run, Scenario
 from simnet.scenario.resolve import candidate
 from simnet.scenario.topology import cluster_file
 from simnet.studies.codes import with_codes
+from simnet.studies.samples import sample_warnings, warning_lines
 
 if TYPE_CHECKING:
     from simnet.calibration.software import Known
@@ -314,6 +315,7 @@ def _told(loaded: Scenario, built: Run, results: Mapping[str, PolicyResult]) -> 
         "stack": built.job.network(0).stack,
         "device": _device(loaded, built.job),
         "computing": loaded.computing,
+        "warnings": warning_lines(sample_warnings(built.job, built.policies.values())),
         "barrier": built.job.barrier,
         "strategy": None if own is None else _trained(own, built.job.deadline),
         "workers": built.job.source.workers,
@@ -355,8 +357,8 @@ def held(built: Run, policies: Iterable[str]) -> tuple[MemoryLimit, dict[str, Me
 
 def _trained(own: LocalSteps, deadline: float | None) -> StrategySummary:
     """Return what a summary says of a strategy."""
-    told: StrategySummary = {"name": own.name, "steps": own.steps}
-    return told if deadline is None else {**told, "deadline_s": deadline}
+    found: StrategySummary = {"name": own.name, "steps": own.steps}
+    return found if deadline is None else {**found, "deadline_s": deadline}
 
 
 def setting(loaded: Scenario, job: Job) -> dict[str, str]:

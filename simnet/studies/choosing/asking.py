@@ -16,7 +16,7 @@ from simnet.base.errors import InputError
 from simnet.base.processes import Here, Pool
 from simnet.calibration import CalibratedCostModel, load_cost_model
 from simnet.job.levels import nodes_of
-from simnet.policies import Candidate, density_at
+from simnet.policies import Candidate, Fixed, density_at
 from simnet.scenario import load
 from simnet.studies import options
 from simnet.studies.choosing import holding, inputs, job_output, levels, likely, output, tensors_output, whole_job
@@ -28,6 +28,7 @@ from simnet.studies.choosing.inputs import Question
 from simnet.studies.choosing.side_by_side import SideBySide, side_by_side
 from simnet.studies.choosing.tensors_output import OnTensors
 from simnet.studies.codes import computing_told, costs_told
+from simnet.studies.samples import sample_warnings, warning_lines
 from simnet.studies.variants import ALL, variants
 
 _OF_NODES = ("multi_gpu_nodes", "wan_of_clusters")
@@ -300,7 +301,8 @@ def _on_job(flags: Flags) -> OnJob:
     density = density_at(run.job.density, run.job.iterations - 1)
     notes += costs_told(run.job.device, [one for one, _ in among], run.job.source.workers)
     notes += computing_told([loaded.computing])
-    asked = job_output.Asked(loaded.name, loaded.config.seed, run.job, density, tuple(notes))
+    warnings = tuple(warning_lines(sample_warnings(run.job, [Fixed(one) for one, _ in among])))
+    asked = job_output.Asked(loaded.name, loaded.config.seed, run.job, density, tuple(notes), warnings)
     return OnJob(asked, found, likely.over_job(found.rows, run.job, flags.error), held)
 
 

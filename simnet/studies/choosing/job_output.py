@@ -45,6 +45,8 @@ class Asked:
         Its density in the end.
     notes : tuple of str
         What else is said of it.
+    warnings : tuple of str
+        For which exchanges its sample is too small.
     """
 
     name: str
@@ -52,6 +54,7 @@ class Asked:
     job: Job
     density: float
     notes: tuple[str, ...] = ()
+    warnings: tuple[str, ...] = ()
 
 
 def title(asked: Asked) -> str:
@@ -147,7 +150,8 @@ def sentences(asked: Asked, found: WholeJob, likely: Chances, held: Held = NOTHI
             f"Of {len(sampled)} exchanges a sample of iterations was simulated, spread over the job; --simulate has "
             "all. After +- is what the sample leaves open, as a standard error."
         )
-    return [*said, *asked.notes, *_few_kept(asked, found), *held.sentences()]
+    warnings = [f"Warning: {one}" for one in asked.warnings]
+    return [*said, *warnings, *asked.notes, *_few_kept(asked, found), *held.sentences()]
 
 
 def _few_kept(asked: Asked, found: WholeJob) -> list[str]:
@@ -207,6 +211,7 @@ def figures(asked: Asked, found: WholeJob, likely: Chances, held: Held = NOTHING
         "best_of_each_iteration": None if found.per_stretch is None else _gain(found.per_stretch),
         "flexible": {one.policy.label: _gain(one) for one in found.flexible},
         "refused": dict(found.refused),
+        "warnings": list(asked.warnings),
         "memory": held.figures(),
     }
 

@@ -32,7 +32,7 @@ from simnet.costs.devices import DeviceOp
 from simnet.costs.models import model
 from simnet.schedule import Schedule
 from simnet.sparsifier_models.base import Sparsifier
-from simnet.sparsifier_models.samples import TENTH
+from simnet.sparsifier_models.samples import TENTH, sample_size
 from simnet.sparsifier_models.two_level import without_network
 from simnet.studies.choosing.choices import Choice
 from simnet.studies.choosing.operating_point import OperatingPoint
@@ -282,13 +282,13 @@ def first_rows(
     """
     parameters, density = int(point.parameters), float(point.density)
     entries = _entries(point) if choice.kernel_calls is None else min(least, parameters)
-    layers = shape if choice.kernel_calls is None else None
+    layers = (shape, _LAYERS) if choice.kernel_calls is None else (None, 1)
     # Parts of a sample that are not of one size come out of step more than those of the model.
     ranks = without_network(choice.candidate.scheme, choice.candidate.options)[1]
     while True:
         if entries < parameters:
-            entries = min(_in_whole_entries(entries / ranks, density) * ranks, parameters)
-        source = synthetic(**_gradients(point, entries, seed, layers), iterations=1)
+            entries = min(sample_size(entries / ranks, density) * ranks, parameters)
+        source = synthetic(**_gradients(point, entries, seed, *layers), iterations=1)
         made = _created(choice, source, density, seed)
         off = 0.0 if choice.follows_gradients else abs(made.selected_share - 1)
         more = min(2 * entries, parameters)
@@ -378,21 +378,16 @@ def _too_large(point: OperatingPoint, entries: float) -> InputError:
     )
 
 
-def _in_whole_entries(entries: float, density: float) -> int:
-    """Return a number of entries, at least about so many, of which the density is nearly a whole number."""
-    least = max(1, round(entries * density))
-    near = (round(k / density) for k in range(least, least + 64))
-    return min(near, key=lambda n: abs(round(n * density) / n - density))
-
-
-def _gradients(point: OperatingPoint, entries: int, seed: int, shape: str | None) -> dict[str, Any]:
-    """Return the arguments of `synthetic` for so many entries."""
+def _gradients(
+    point: OperatingPoint, entries: int, seed: int, shape: str | None, alike: int = _LAYERS
+) -> dict[str, Any]:
+    """Return the arguments of `synthetic` for so many entries, of a model or of so many layers alike."""
     parameters = int(point.parameters)
     layers: str | list[tuple[str, tuple[int, ...]]]
     if shape is not None and model(shape).parameters == parameters:
         layers = shape
     else:
-        count = min(_LAYERS, parameters)
+        count = min(alike, parameters)
         ends = [number * parameters // count for number in range(count + 1)]
         layers = [(f"layer {number}", (last - first,)) for number, (first, last) in enumerate(pairwise(ends))]
     return {"layers": layers, "workers": int(point.workers), "scale": parameters / entries, "seed": seed}

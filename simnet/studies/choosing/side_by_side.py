@@ -127,6 +127,8 @@ class SideBySide:
         Cells that have no result, and why.
     notes : tuple of str
         How costs of codes are known, and where the time of computing is from.
+    warnings : tuple of str
+        For which exchanges samples are too small.
     """
 
     name: str
@@ -140,6 +142,7 @@ class SideBySide:
     prices: spent.Prices | None
     refused: tuple[str, ...]
     notes: tuple[str, ...] = ()
+    warnings: tuple[str, ...] = ()
 
     @property
     def weighed(self) -> str:
@@ -240,7 +243,8 @@ class SideBySide:
                 "What fewer or smaller exchanges cost in accuracy is not part of these times; with job.gradients.train "
                 "a model is trained, and jobs are ranked by the time to an accuracy."
             )
-        return [*said, *self.refused, *self.notes, memory.assumed_of(self.job)]
+        warnings = [f"Warning: {one}" for one in self.warnings]
+        return [*said, *warnings, *self.refused, *self.notes, memory.assumed_of(self.job)]
 
     def figures(self) -> dict[str, Any]:
         """Return the decision for programs; names end in units."""
@@ -284,6 +288,7 @@ class SideBySide:
             "decision": self.label(self.rows[0]) if math.isfinite(self.rows[0].seconds) else None,
             "sure": bool(self.likely.sure[0]),
             "refused": list(self.refused),
+            "warnings": list(self.warnings),
         }
 
     def chances(self) -> dict[str, float]:
@@ -359,10 +364,12 @@ def side_by_side(
         tasks.append(replace(task, overrides=(*task.overrides, f"job.iterations={rounds}")))
     done = _simulated(replace(planned, tasks=tasks), pool, progress)
     rows: list[Row] = []
-    refused = []
+    refused: list[str] = []
+    warnings: dict[str, None] = {}
     for number, cell in enumerate(planned.cells):
         for result in done[number]:
             if result["status"] == "done":
+                warnings |= {result["warning"]: None} if result["warning"] else {}
                 row = _row(cell.values, result, loaded[number], built[number], wanted)
                 limit = built[number].device_memory
                 if limit is None or row.memory.peak <= limit:
@@ -382,7 +389,7 @@ def side_by_side(
     notes += computing_told(one.computing for one in loaded.values())
     return SideBySide(
         planned.base.name, config.seed, base, names, wanted, target, tuple(rows), odds, prices, tuple(refused),
-        tuple(notes),
+        tuple(notes), tuple(warnings),
     )  # fmt: skip
 
 

@@ -28,6 +28,7 @@ from simnet.scenario import Run, Scenario
 from simnet.scenario.identity import identity
 from simnet.scenario.runner import run_here
 from simnet.scenario.source import Source
+from simnet.studies.samples import sample_warnings, warning_lines
 from simnet.traces.source import Shared
 from simnet.traces.synthetic import SyntheticSource
 
@@ -41,6 +42,7 @@ COLUMNS = {
     "policy": "which policy",
     "device": "what selects",
     "barrier": "whether workers begin each iteration together",
+    "warning": "why the sample is too small for what it selects",
     "computing": "for how long workers compute, and where that is from, where it is what is known of the model",
     "status": "done; ended: workers died; failed: see message; refused: the cell did not run",
     "wins": "whether it was the fastest policy that can be run, alone",
@@ -210,6 +212,7 @@ def rows(
             "device": built.job.device.name,
             "barrier": built.job.barrier,
             "computing": computing,
+            "warning": " ".join(warning_lines(sample_warnings(built.job, [built.policies[name]]))),
             "status": "failed",
             "wins": False,
             "tied": False,

@@ -226,8 +226,10 @@ def sweep_table(table: pd.DataFrame, title: str, bound: str | None = None, colum
 
 
 def notes(table: pd.DataFrame) -> list[str]:
-    """Return what is to be said below the table: that accuracy is ignored, where it is, and where times are from."""
-    return [*([] if table["accuracy"].notna().any() else [learning.IGNORED]), *computing_told(table["computing"])]
+    """Return what to say below the table: warnings, that accuracy is ignored, where it is, and where times are from."""
+    warnings = [f"Warning: {one}" for one in dict.fromkeys(table["warning"]) if one]
+    ignored = [] if table["accuracy"].notna().any() else [learning.IGNORED]
+    return [*warnings, *ignored, *computing_told(table["computing"])]
 
 
 def _over_seeds(over_seeds: pd.DataFrame, policy: str) -> tuple[str, str]:

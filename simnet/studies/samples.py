@@ -1,0 +1,78 @@
+"""Whether the sample that a job runs on is large enough for what its exchanges are to select, in words."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+
+from simnet.job import Job, buckets, create_sparsifier
+from simnet.job.local_steps import started
+from simnet.policies import Candidate, Policy
+from simnet.policies.moo import Moo
+from simnet.sparsifier_models import Sparsifier
+from simnet.sparsifier_models.samples import density_warning
+
+
+def sample_warnings(job: Job, policies: Iterable[Policy]) -> dict[str, str]:
+    """Return why a sample is too small, by the labels of the exchanges for which it is; empty if it suffices for all.
+
+    Of several densities, those of ramps or of a search, it is said of the lowest.
+
+    Parameters
+    ----------
+    job : Job
+        The job.
+    policies : iterable of Policy
+        Whose exchanges.
+
+    Examples
+    --------
+    >>> from simnet.scenario import load
+    >>> built = load("quickstart", ["job.scale=200000", "job.density=0.3%"]).build()
+    >>> sample_warnings(built.job, built.policies.values())["AG"]
+    'a sample of 108 entries keeps 1 of them, 0.926 % in place of 0.3 %: lower job.scale to 7000'
+    """
+    if job.steps is not None or job.source.scale <= 1:
+        return {}
+    ramps = {end for one in job.density for end in (one.start, one.end)}
+    asked: dict[str, tuple[Candidate, set[float]]] = {}
+    for policy in policies:
+        densities = set(policy.search.densities) if isinstance(policy, Moo) else ramps
+        for candidate in policy.candidates:
+            asked.setdefault(candidate.label, (candidate, set()))[1].update(densities)
+    found = {}
+    for label, (candidate, densities) in asked.items():
+        models = _models(job, candidate)
+        for density in sorted(densities):
+            for one in models:
+                one.density = density
+            if said := density_warning(models):
+                found[label] = said
+                break
+    return found
+
+
+def warning_lines(found: Mapping[str, str]) -> list[str]:
+    """Return a line for each of the warnings, with the labels of all exchanges that have it.
+
+    Parameters
+    ----------
+    found : mapping of str to str
+        As of `sample_warnings`.
+
+    Examples
+    --------
+    >>> warning_lines({"AG": "too small", "SparDL": "far too small", "TopkA": "too small"})
+    ['AG, TopkA: too small.', 'SparDL: far too small.']
+    """
+    labels: dict[str, list[str]] = {}
+    for label, said in found.items():
+        labels.setdefault(said, []).append(label)
+    return [f"{', '.join(among)}: {said}." for said, among in labels.items()]
+
+
+def _models(job: Job, candidate: Candidate) -> list[Sparsifier]:
+    """Return a scheme as each bucket of a job, or each piece of its strategy, has it."""
+    own = job.strategy
+    if own is None:
+        return [create_sparsifier(candidate, one, job) for one in buckets(job.source, job.overlap) if not one.dense]
+    return list(started(job.source, own.name, own.options, candidate, seed=job.seed, bucket=own.bucket).schemes)
