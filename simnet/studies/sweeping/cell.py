@@ -32,7 +32,7 @@ from simnet.studies.samples import sample_warnings, warning_lines
 from simnet.traces.source import Shared
 from simnet.traces.synthetic import SyntheticSource
 
-FORMAT = "simnet sweep cell 7"
+FORMAT = "simnet sweep cell 8"
 """What the files of cells say that they are; with other columns, or another meaning of one, they say another."""
 
 MAX_BYTES = 64 * 2**20
