@@ -80,3 +80,21 @@ def test_policies_that_take_the_same_time_are_tied_and_none_of_them_wins(tmp_pat
             assert line.split()[1:4] == ["0", "3", "3"]
     said = did("run", scenario, "--no-report", "--out", tmp_path / "run").stdout
     assert said.startswith("GRC and local are tied as fastest: ")
+    did("run", scenario, "--seeds", 2, "--no-report", "--out", tmp_path / "seeds")
+    assert pd.read_csv(tmp_path / "seeds" / "paired.csv")["simulated_least_with"].tolist() == [0, 0]
+
+
+def test_several_seeds_say_with_how_many_of_them_a_target_is_reached_and_who_misses_it_stands_last(tmp_path):
+    command = ("run", "time_to_accuracy_wan", "--policies", "dense,AG-Topk,SparDL", "--no-report")
+    short = ("--set", "job.iterations=25", "--set", "job.gradients.train.target=0.6", "--seeds", 2)
+    console = did(*command, *short, "--out", tmp_path).stdout
+    policies = json.loads((tmp_path / "summary.json").read_text())["policies"]
+    times = {name: one["time_to_target_s"] for name, one in policies.items()}
+    missed = [name for name, time in times.items() if time is None]
+    assert missed
+    first = min(times.keys() - missed, key=times.__getitem__)
+    assert console.startswith(f"{first} reaches 60 % accuracy first: ")
+    assert ", with 2 of 2 seeds" in console
+    assert f"Seeds that reach it: {missed[0]} {policies[missed[0]]['reached_with']} of 2" in console
+    rows = [line.split() for line in console.splitlines() if line.split() and line.split()[0] in times]
+    assert [row[0] for row in rows[1:4]] == sorted(times, key=lambda name: (times[name] is None, times[name] or 0))

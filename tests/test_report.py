@@ -125,7 +125,8 @@ def test_where_a_model_was_trained_who_reaches_the_target_comes_first():
     late = frame([2, 3, 2]).assign(loss=[nan, 1.0, 0.5], accuracy=[nan, 0.1, 0.9])
     told = sentence(summarize({"quick": quick, "sure": sure, "late": late, "clairvoyant": sure}, target=0.5))
     assert told.startswith(
-        "sure reaches 50 % accuracy first: 4 s, 75 % before late (7 s). quick does not reach it. quick was fastest: 3 s"
+        "sure reaches 50 % accuracy first: 4 s, 75 % before late (7 s). quick does not reach it. "
+        "One seed; --seeds 3 says how sure that is. quick was fastest: 3 s"
     )
     assert IGNORED not in told
     told = sentence(summarize({"quick": quick, "again": quick, "sure": sure}, target=0.4))

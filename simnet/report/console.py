@@ -29,6 +29,7 @@ _PERCENTILES = ("iteration p50, p90, p99", "exchange p50, p90, p99")
 _SPARE = ((), _PERCENTILES, PHASES, ("regret",), ("bytes sent",), ("most used choice",), ("switches",))
 
 _SPARE_OF_SEEDS = ((), ("bytes sent", "regret"), ("paired interval",), ("fastest with",))
+_SPARE_OF_LEARNING = ((), ("loss",), ("statistical eff.",), ("parallel eff.",), ("paired interval",), ("accuracy",))
 
 
 def show(summary: Summary, console: Console | None = None) -> None:
@@ -40,7 +41,7 @@ def show(summary: Summary, console: Console | None = None) -> None:
     console = console or Console()
     _print_lines(sentence(summary), [], console)
     if learnt := learning_rows(summary):
-        show_listing("what the training came to", learning.HEADINGS, learnt, console)
+        _print_learning("what the training came to", learning.HEADINGS, learnt, console)
     _print_fitting(lambda leave_out: summary_table(summary, leave_out), _SPARE, console)
     barrier = [barriers.told(summary["barrier"])] if "barrier" in summary else []
     if "strategy" in summary:
@@ -61,10 +62,21 @@ def show_seeds(summary: seeds.SeedsSummary, console: Console | None = None) -> N
     console = console or Console()
     _print_lines(seeds.sentence(summary), [], console)
     if learnt := seeds.learning_rows(summary):
-        show_listing("what the training came to, means over seeds", seeds.LEARNING_HEADINGS, learnt, console)
+        _print_learning("what the training came to, means over seeds", seeds.LEARNING_HEADINGS, learnt, console)
     _print_fitting(lambda leave_out: _seeds_table(summary, leave_out), _SPARE_OF_SEEDS, console)
     told = f"Intervals at {100 * summary['interval']['level']:.0f} %: {summary['interval']['method']}."
     _print_lines("", [*ran_on(summary["run"]), told], console)
+
+
+def _print_learning(title: str, headings: Sequence[str], cells: Sequence[Sequence[str]], console: Console) -> None:
+    def table(leave_out: tuple[str, ...]) -> Table:
+        kept = [name for name in headings if name not in leave_out]
+        made = empty_table(title, [name.replace(" ", "\n", 1) for name in kept], ["policy"])
+        for row in cells:
+            made.add_row(*(Text(cell) for cell, name in zip(row, headings, strict=True) if name in kept))
+        return made
+
+    _print_fitting(table, [names for names in _SPARE_OF_LEARNING if not names or names[0] in headings], console)
 
 
 def _print_fitting(

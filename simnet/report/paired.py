@@ -79,7 +79,7 @@ class Contest(NamedTuple):
     differences : mapping of str to Estimate
         Of the others: how much more they took than the first, seed by seed.
     fastest_in : mapping of str to int
-        With how many seeds each was the fastest, or as fast as that.
+        With how many seeds each was the fastest, alone: a tie within `TIE` counts for nobody.
     """
 
     policy: str
@@ -149,13 +149,13 @@ def contest(values: Mapping[str, ArrayLike]) -> Contest:
     order = sorted(given, key=lambda name: (means[name], name))
     first = order[0]
     differences = {name: estimate(given[name] - given[first], len(given) - 1) for name in order[1:]}
-    least = np.min(list(given.values()), axis=0)
+    firsts = [fastest(dict(zip(given, times, strict=True))) for times in zip(*given.values(), strict=True)]
     return Contest(
         first,
         [name for name in order[1:] if differences[name].low <= 0 or differences[name].mean <= TIE * means[first]],
         order,
         differences,
-        {name: int((one <= (1 + TIE) * least).sum()) for name, one in given.items()},
+        {name: firsts.count([name]) for name in given},
     )
 
 

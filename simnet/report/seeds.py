@@ -42,8 +42,8 @@ HEADINGS = (
 """Of the table over seeds; see `rows`."""
 
 LEARNING_HEADINGS = (
-    *("policy", "accuracy", "reached the target with"),
-    *("time to target", "vs soonest", "paired interval"),
+    *("policy", "time to target", "vs soonest", "paired interval"),
+    *("reached the target with", "accuracy"),
 )
 """Of the table of trainings over seeds; see `learning_rows`. There is no mean time where a seed did not reach it."""
 
@@ -240,8 +240,8 @@ def _to_target(summary: SeedsSummary) -> str:
     target = next((one["target"] for one in each.values() if one["target"] is not None), None)
     goal = "the target accuracy" if target is None else f"{100 * target:.3g} % accuracy"
     ranked = sorted((one["time_to_target_rank"], name) for name, one in each.items() if one["time_to_target_rank"])
-    missed = [f"{name} with {one['reached_with']}" for name, one in each.items() if one["reached_with"] < count]
-    rest = f" Of {count} seeds, {learning.listed(missed)} reach{'es' * (len(missed) == 1)} it." if missed else ""
+    missed = [f"{name} {one['reached_with']} of {count}" for name, one in each.items() if one["reached_with"] < count]
+    rest = f" Seeds that reach it: {', '.join(missed)}." if missed else ""
     if not ranked:
         return f"No policy reaches {goal} with all seeds.{rest}"
     name = ranked[0][1]
@@ -264,7 +264,7 @@ def _outcome(winner: Winner, each: Mapping[str, Mapping[str, Any]], stem: str) -
     seconds = format_seconds(each[name][f"{stem}_s"])
     if winner["tied_with"]:
         tied = learning.listed([name, *winner["tied_with"]])
-        said = f"{tied} are tied as fastest: {name} took the least, {seconds} on average"
+        said = f"{tied} are tied as fastest: {name} took {seconds} on average"
     else:
         often = f"{each[name][f'{stem}_least_with']} of {each[name][f'{stem}_compared']}"
         said = f"{name} was fastest: {seconds} on average, the least with {often} seeds"
@@ -311,7 +311,7 @@ def rows(summary: SeedsSummary) -> list[tuple[str, ...]]:
 
 
 def learning_rows(summary: SeedsSummary) -> list[tuple[str, ...]]:
-    """Return the cells of the table of how the trainings went, the fastest first; empty where nothing was trained."""
+    """Return the cells of the table of how the trainings went, the first to the target first; empty without one."""
 
     def within(one: Mapping[str, Any], stem: str, end: str, write: Callable[[float], str]) -> str:
         mean, low, high = (one[f"{stem}{part}{end}"] for part in ("", "_low", "_high"))
@@ -319,17 +319,21 @@ def learning_rows(summary: SeedsSummary) -> list[tuple[str, ...]]:
             return "-"
         return write(mean) if low is None or high is None else f"{write(mean)} ({write(low)} to {write(high)})"
 
+    def order(name: str) -> tuple[float, float, int]:
+        time, reached = each[name]["time_to_target_s"], each[name]["reached_with"]
+        return -reached, math.inf if time is None else time, trained.index(name)
+
     each = summary["policies"]
+    trained = [name for name in ranking(summary) if "reached_with" in each[name]]
     return [
         (
             name,
-            within(each[name], "accuracy", "", lambda share: f"{100 * share:.1f} %"),
-            f"{each[name]['reached_with']} of {len(summary['seeds'])}",
             within(each[name], "time_to_target", "_s", format_seconds),
             *_versus_best(each, name, "time_to_target", summary["bound"]),
+            f"{each[name]['reached_with']} of {len(summary['seeds'])}",
+            within(each[name], "accuracy", "", lambda share: f"{100 * share:.1f} %"),
         )
-        for name in ranking(summary)
-        if "reached_with" in each[name]
+        for name in sorted(trained, key=order)
     ]
 
 

@@ -16,6 +16,8 @@ HEADINGS = (
 )
 """Of the summary table; see `rows`."""
 
+_ONE_SEED = "One seed; --seeds 3 says how sure that is."
+
 # A change smaller than this is not offered as what a switch coincided with.
 _NOTABLE = 0.05
 
@@ -40,7 +42,8 @@ def sentence(summary: Summary) -> str:
     """
     trained = learning_of(summary)
     first = learning.headline(trained, summary["bound"])
-    said = " ".join(one for one in (first, _outcome(summary), *_explored(summary)) if one)
+    once = _ONE_SEED if first else ""
+    said = " ".join(one for one in (first, once, _outcome(summary), *_explored(summary)) if one)
     if not trained:
         said += f" {learning.IGNORED}"
     if summary["missing"]:
