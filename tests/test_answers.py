@@ -56,6 +56,13 @@ def test_where_a_model_is_trained_the_time_to_its_target_is_the_headline(tmp_pat
     assert console.startswith(f"{first} reaches 60 % accuracy first: ")
     assert ("not reach it." in console) == (None in learnt.values())
     assert "ccuracy is ignored" not in console
+    grid = ("--param", "bandwidth=20,40Mbit/s", "--out", tmp_path / "grid")
+    console = did("sweep", "time_to_accuracy_wan", *overrides, *grid).stdout
+    found = pd.read_csv(tmp_path / "grid" / "sweep.csv")
+    soonest = found.loc[found.groupby("cell")["time_to_target_s"].idxmin(), "policy"].tolist()
+    assert soonest[0] == soonest[1]
+    assert console.startswith(f"First to 60 % accuracy: {soonest[0]} in 2 of 2 cells. Fastest: ")
+    assert "ccuracy is ignored" not in console
 
 
 def test_policies_that_take_the_same_time_are_tied_and_none_of_them_wins(tmp_path):
@@ -72,6 +79,7 @@ def test_policies_that_take_the_same_time_are_tied_and_none_of_them_wins(tmp_pat
         encoding="utf-8",
     )
     console = did("sweep", scenario, "--param", "bandwidth=1,5,10 Gbit/s", "--out", tmp_path / "out").stdout
+    assert console.startswith("Fastest: GRC and local, tied, in 3 of 3 cells.")
     found = pd.read_csv(tmp_path / "out" / "sweep.csv")
     assert found["tied"].all()
     assert not found["wins"].any()

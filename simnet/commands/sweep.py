@@ -142,11 +142,13 @@ def _tell(todo: Work) -> None:
 
 def _show(written: pd.DataFrame, planned: Plan, place: Path, json_: bool) -> None:
     from simnet.report.tables import print_wide, records
-    from simnet.studies.sweeping.drawing import MEASURES, notes, sweep_table
+    from simnet.studies.sweeping.drawing import MEASURES, headline, notes, sweep_table
 
     if json_:
         typer.echo(records(written))
         return
+    if said := headline(written):
+        typer.echo(terminal.printable(said))
     print_wide(sweep_table(written, planned.base.name, planned.base.bound, planned.columns))
     for line in notes(written):
         typer.echo(terminal.printable(line))

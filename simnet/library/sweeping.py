@@ -81,10 +81,10 @@ class Sweep(Shown):
         return drawing.sweep_table(self.rows, self.name, self.bound, self.columns)
 
     def sentences(self) -> list[str]:
-        """Return how many rows have no result and why the first has none, warnings, and where times are from."""
+        """Return who is first in how many cells, how many rows have no result and why, and what is to be noted."""
         left = self.rows[self.rows["status"].isin(["refused", "failed"])]
         why = [] if left.empty else [f"{len(left)} without result, the first: {left['message'].iloc[0]}"]
-        return [*why, *drawing.notes(self.rows)]
+        return [one for one in (drawing.headline(self.rows), *why, *drawing.notes(self.rows)) if one]
 
 
 @verb

@@ -8,6 +8,7 @@ where some repetitions do not reach it: that of the others would be too short.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
@@ -171,7 +172,7 @@ def is_seed(column: Column) -> bool:
 def sweep_table(table: pd.DataFrame, title: str, bound: str | None = None, columns: Sequence[Column] = ()) -> Table:
     """Return, for each policy, in how many cells it was the fastest, alone or tied with others, and its times.
 
-    Where a model was trained also in how many cells it was the first to reach the target, in how many it did reach it,
+    Where a model was trained also in how many cells it was the first to the target, alone or tied, in how many it did,
     its mean time to it if it did so in all, and its mean accuracy at the end.
 
     Parameters
@@ -201,7 +202,16 @@ def sweep_table(table: pd.DataFrame, title: str, bound: str | None = None, colum
         headings[3:3] = ["fastest\nover seeds", "tied\nover seeds"]
     trained = bool(table["accuracy"].notna().any())
     if trained:
-        headings += ["first to\ntarget", "reached\ntarget", "mean time\nto target", "mean\naccuracy"]
+        headings[1:1] = [
+            "first to\ntarget",
+            "tied as\nfirst",
+            "reached\ntarget",
+            "mean time\nto target",
+            "mean\naccuracy",
+        ]
+    firsts = table["first_to_target"].astype("boolean").fillna(value=False)
+    several = firsts.groupby(table["cell"]).transform("sum") > 1
+    table = table.assign(first=firsts & ~several, tied_as_first=firsts & several)
     named = table[table["policy"] != ""]
     selecting = ", ".join(sorted(set(named["device"]) - {""}))
     if selecting:
@@ -212,6 +222,7 @@ def sweep_table(table: pd.DataFrame, title: str, bound: str | None = None, colum
         seconds = group["iteration_s"].dropna()
         shown.add_row(
             Text(str(name)),
+            *(_learnt(group) if trained else ()),
             str(int(group["wins"].sum())),
             str(int(group["tied"].sum())),
             *(() if over_seeds is None else _over_seeds(over_seeds, str(name))),
@@ -220,9 +231,46 @@ def sweep_table(table: pd.DataFrame, title: str, bound: str | None = None, colum
             percent(float(ratios.max()) - 1, "+") if ratios.size else "-",
             format_seconds(float(seconds.mean())) if len(seconds) else "-",
             format_within(*group[["select_s", "select_low_s", "select_high_s"]].mean()) if len(seconds) else "-",
-            *(_learnt(group) if trained else ()),
         )
     return shown
+
+
+def headline(table: pd.DataFrame) -> str:
+    """Say in how many cells who is the first to the target, where a model is trained, and which of several is fastest.
+
+    Parameters
+    ----------
+    table : DataFrame
+        The table of the sweep.
+
+    Examples
+    --------
+    >>> cells = pd.DataFrame({"cell": [0, 0, 1, 1], "policy": ["GRC", "local"] * 2, "wins": [True] + [False] * 3,
+    ...     "tied": [False, False, True, True], "accuracy": None})
+    >>> headline(cells)
+    'Fastest: GRC in 1 of 2 cells; GRC and local, tied, in 1.'
+    """
+    count = table["cell"].nunique()
+    fastest = table[table["wins"] | table["tied"]]
+    said = [_first_of("Fastest", fastest, count)] if table.loc[table["policy"] != "", "policy"].nunique() > 1 else []
+    if table["accuracy"].notna().any():
+        goals = table["target_accuracy"].dropna().unique()
+        goal = f"{100 * goals[0]:.3g} % accuracy" if len(goals) == 1 else "the target accuracy"
+        reached = table["first_to_target"].astype("boolean").fillna(value=False)
+        said.insert(0, _first_of(f"First to {goal}", table[reached], count))
+    return " ".join(said)
+
+
+def _first_of(what: str, winners: pd.DataFrame, count: int) -> str:
+    """Say in how many of so many cells which policies are the first, or tied as such."""
+    first = Counter(tuple(group) for _, group in winners.groupby("cell")["policy"])
+    told = [
+        f"{learning.listed(names)}{', tied,' * (len(names) > 1)} in {cells}" for names, cells in first.most_common()
+    ]
+    if none := count - first.total():
+        told.append(f"nobody in {none}")
+    head, *rest = told
+    return f"{what}: {'; '.join([f'{head} of {count} cell' + 's' * (count > 1), *rest])}."
 
 
 def notes(table: pd.DataFrame) -> list[str]:
@@ -244,7 +292,8 @@ def _over_seeds(over_seeds: pd.DataFrame, policy: str) -> tuple[str, str]:
 def _learnt(group: pd.DataFrame) -> tuple[str, ...]:
     times, accuracies = group["time_to_target_s"].dropna(), group["accuracy"].dropna()
     return (
-        str(int(group["first_to_target"].astype("boolean").sum())),
+        str(int(group["first"].sum())),
+        str(int(group["tied_as_first"].sum())),
         str(len(times)),
         format_seconds(float(times.mean())) if len(times) == len(group) else "-",
         f"{100 * accuracies.mean():.1f} %" if len(accuracies) else "-",
