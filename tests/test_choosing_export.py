@@ -166,7 +166,7 @@ def test_under_a_strategy_a_table_is_of_the_exchanges_of_its_outer_steps():
     assert "diloco after each of 20 inner steps" in outer.made_for.title
     half = under("{name: streaming, period: 20, fragments: 2, bucket: 1 GiB}")
     assert half.point.parameters == pytest.approx(outer.made_for.parameters / 2, rel=1e-6)
-    assert (half.backward, half.gradients_name) == (0.0, "those of quickstart")
+    assert (half.passes.backward, half.gradients_name) == (0.0, "those of quickstart")
     # Parameters are averaged as they are.
     fields = ["exchanges={a: {scheme: dense}}", "job.strategy={name: localsgd, period: 20, inner: {sgd: {lr: 0.1}}}"]
     averages = from_scenario(load("quickstart", [*STEADY, *fields]), Given())

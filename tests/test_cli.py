@@ -23,6 +23,8 @@ from commands import did, invoke, refused
 from simnet.base.errors import SimnetError
 from simnet.base.writing import INCOMPLETE
 from simnet.commands.list import Kind
+from simnet.costs.computing import computing
+from simnet.costs.devices import load_device
 from simnet.costs.models import model
 from simnet.job import PolicyResult
 from simnet.policies import Candidate
@@ -341,6 +343,9 @@ def test_progress_comes_back_and_no_more_processes_run_than_allowed(small: Path)
 # The rest
 
 
+OF_RESNET18 = computing(model("resnet18"), load_device("v100")).describe()
+
+
 def test_a_time_of_computing_that_is_the_models_is_told_with_its_source(small: Path, tmp_path: Path) -> None:
     of_model = [
         "--set",
@@ -352,12 +357,12 @@ def test_a_time_of_computing_that_is_the_models_is_told_with_its_source(small: P
         "--set",
         "job.parameters=null",
     ]
-    told = f"Computing: {model('resnet18').told}"
+    told = f"Computing: {OF_RESNET18}"
     for number, seeds in enumerate(([], ["--seeds", "2"])):
         out = tmp_path / str(number)
         said = invoke("run", small, *of_model, *seeds, "--set", "output.report=true", "--out", out)
         assert told in said.stdout, said.output
-    assert f"<strong>Computing</strong>: {model('resnet18').told}" in (tmp_path / "0" / "report.html").read_text()
+    assert f"<strong>Computing</strong>: {OF_RESNET18}" in (tmp_path / "0" / "report.html").read_text()
     assert told in " ".join(invoke("choose", small, *of_model).stdout.split())
     said = invoke("run", small, *of_model, "--set", "job.compute.mean=16 ms", "--out", tmp_path / "given")
     assert said.exit_code == 0, said.output
@@ -366,15 +371,15 @@ def test_a_time_of_computing_that_is_the_models_is_told_with_its_source(small: P
 
 def test_tables_over_jobs_tell_where_times_of_computing_are_from(small: Path, tmp_path: Path) -> None:
     fields = ["job.scale=1e4", "job.model=resnet18", "job.compute.mean=null", "job.parameters=null", "job.iterations=2"]
-    told = f"Computing: {model('resnet18').told}."
+    told = f"Computing: {OF_RESNET18}."
     set_ = [word for field in fields for word in ("--set", field)]
     for command in (
         ["compare", small, "--schemes", "topk", "--workers", "2", "--out", tmp_path / "compared", "--jobs", "1"],
         ["sweep", small, "--param", "density=1%", "--policies", "AG", "--out", tmp_path / "swept", "--jobs", "1"],
     ):
         assert invoke(*command, *set_).stdout.count(told) == 1, command
-    assert json.loads((tmp_path / "compared" / "compare.json").read_text())["computing"] == model("resnet18").told
-    assert set(pd.read_csv(tmp_path / "swept" / "sweep.csv")["computing"]) == {model("resnet18").told}
+    assert json.loads((tmp_path / "compared" / "compare.json").read_text())["computing"] == OF_RESNET18
+    assert set(pd.read_csv(tmp_path / "swept" / "sweep.csv")["computing"]) == {OF_RESNET18}
     one = simnet.predict_job(small, set=fields, policies=["AG"])
     assert told in one.sentences()
     assert one.figures()["notes"] == [told]

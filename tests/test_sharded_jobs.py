@@ -272,6 +272,7 @@ def test_other_commands_say_that_they_are_for_exchanges_of_gradients(tmp_path: P
 
 PROFILE = """\
 name: shared
+chip: V100
 device: a GPU that NCCL shares
 source: made up
 memory_bandwidth: 1.0e12

@@ -63,7 +63,8 @@ def test_the_table_has_a_line_for_each_call() -> None:
 def test_what_is_assumed_is_said_with_its_source() -> None:
     asked = ("--model", "gpt2", "--sharding", "ddp", "--workers", "2")
     assumed = told(*asked).splitlines()[-1]
-    assert f"time: {model('gpt2').source}; share: that of the model's profile" in assumed
+    assert "(time: V100, fp32, 4 sequences of 1,024 tokens: " in assumed
+    assert f"tokens: {model('gpt2').source}; share: that of the model's profile" in assumed
     assert "66.7 % of it backward" in assumed
     alone = "computing takes as long beside collectives as alone (beside NCCL 1.76 to 2.5 times by kernel: "
     assert alone in assumed
@@ -75,7 +76,7 @@ def test_what_is_assumed_is_said_with_its_source() -> None:
     assert f"(time given; share given); {beside}; messages go by the stack tcp" in given
     figures = json.loads(told(*asked, "--json"))
     assert (figures["source"], figures["stack"]) == (
-        assumed.split("(", 1)[1].partition("); computing takes")[0],
+        assumed.split("their entries (", 1)[1].partition("); computing takes")[0],
         "ideal",
     )
 

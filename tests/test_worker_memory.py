@@ -270,7 +270,7 @@ def test_a_limit_has_a_unit(given):
 
 
 def test_a_device_that_does_not_say_what_it_holds_is_refused():
-    fields = ("--set", "job.device_memory=device", "--set", "job.device=ideal")
+    fields = ("--set", "job.device_memory=device", "--set", "job.device=ideal", "--compute", "15 ms")
     assert "does not say its memory" in refused("run", "quickstart", *fields)
 
 

@@ -14,7 +14,7 @@ import typer
 
 from simnet.base.errors import InputError, nearest
 from simnet.commands import completion, terminal
-from simnet.commands.options import Fields, Force, Json, Memory, Stack
+from simnet.commands.options import Batch, Compute, Device, Fields, Force, Json, Memory, Stack
 from simnet.studies import options
 
 if TYPE_CHECKING:
@@ -42,6 +42,8 @@ class Job:
     ] = None
     parameters: Annotated[int | None, typer.Option(min=1, metavar="N", help="Parameters in place of a model.")] = None
     density: Annotated[str | None, typer.Option(metavar="0.01|1%", help="Fraction kept; default: 0.01.")] = None
+    compute: Compute = None
+    batch: Batch = None
 
 
 @dataclass(frozen=True)
@@ -68,14 +70,7 @@ class Links:
 class Method:
     """How exchanges are weighed."""
 
-    device: Annotated[
-        str | None,
-        typer.Option(
-            metavar="NAME|FILE",
-            help="What selecting costs; default: v100-torch2.6, or as the scenario.",
-            autocompletion=completion.one_of(completion.devices),
-        ),
-    ] = None
+    device: Device = None
     every: Annotated[bool, typer.Option("--all", help="Weigh every scheme that has a closed form.")] = False
     schemes: Annotated[
         str | None,

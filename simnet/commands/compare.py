@@ -10,7 +10,7 @@ import typer
 
 from simnet.base.errors import InputError
 from simnet.commands import completion
-from simnet.commands.options import Fields, Memory, Scenario, Seed, Seeds, Stack
+from simnet.commands.options import Batch, Compute, Fields, Memory, Scenario, Seed, Seeds, Stack
 from simnet.commands.resumable import Execution, carry_out
 from simnet.studies import options
 
@@ -39,6 +39,8 @@ def compare(
     skip: Annotated[
         int | None, typer.Option(min=0, help="First iterations that do not count; default: half of them.")
     ] = None,
+    compute: Compute = None,
+    batch_: Batch = None,
     memory: Memory = None,
     set_: Fields = None,
     stack: Stack = None,
@@ -55,7 +57,7 @@ def compare(
     from simnet.studies import comparison, runs
     from simnet.studies.samples import sample_warnings
 
-    fields = [*(set_ or ()), *options.stack(stack), *options.memory(memory)]
+    fields = [*(set_ or ()), *options.passes(compute, batch_), *options.stack(stack), *options.memory(memory)]
     counts = options.counts(workers, "--workers")
     sources = comparison.sources(scenario, counts, options.words(schemes) or [], density, fields, seed)
     scenarios = {

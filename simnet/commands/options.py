@@ -53,6 +53,24 @@ Stack: TypeAlias = Annotated[
         autocompletion=completion.one_of(completion.stacks),
     ),
 ]
+Compute: TypeAlias = Annotated[
+    str | None,
+    typer.Option(
+        metavar="TIME",
+        help="Forward and backward of an iteration: job.compute.mean; default: the model's on the device.",
+    ),
+]
+Batch: TypeAlias = Annotated[
+    int | None, typer.Option("--batch", min=1, metavar="N", help="Samples of a worker in an iteration: job.batch.")
+]
+Device: TypeAlias = Annotated[
+    str | None,
+    typer.Option(
+        metavar="NAME|FILE",
+        help="What selecting costs, and how long a model computes; default: v100-torch2.6, or as the scenario.",
+        autocompletion=completion.one_of(completion.devices),
+    ),
+]
 Memory: TypeAlias = Annotated[
     str | None,
     typer.Option(

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from simnet.commands.options import Fields, Policies, Scenario, Seed, Seeds, Stack
+from simnet.commands.options import Batch, Compute, Fields, Policies, Scenario, Seed, Seeds, Stack
 from simnet.commands.resumable import Execution, carry_out
 from simnet.studies import options
 
@@ -21,6 +21,8 @@ if TYPE_CHECKING:
 
 def run(
     scenario: Scenario,
+    compute: Compute = None,
+    batch_: Batch = None,
     set_: Fields = None,
     stack: Stack = None,
     seed: Seed = None,
@@ -39,7 +41,12 @@ def run(
     """Run the policies of a scenario side by side, and write figures, tables and a report; resumes after a kill."""
     from simnet.scenario.source import Source
 
-    fields = [*(set_ or ()), *options.stack(stack), *(["output.report=false"] if no_report else [])]
+    fields = [
+        *(set_ or ()),
+        *options.passes(compute, batch_),
+        *options.stack(stack),
+        *(["output.report=false"] if no_report else []),
+    ]
     source = Source(scenario, fields, seed, options.words(policies))
     loaded = replace(source.load(), elsewhere=execution.elsewhere)
     # What is wrong with a scenario is told before all that a run takes is loaded.

@@ -11,7 +11,7 @@ import typer
 
 from simnet.base.errors import InputError
 from simnet.commands import completion, terminal
-from simnet.commands.options import Json
+from simnet.commands.options import Device, Json
 from simnet.commands.time import Target
 from simnet.studies import options
 from simnet.studies.target import Target as NamedNetwork
@@ -76,9 +76,13 @@ class Shared:
             help="An option of simnet.parallel, as replicas=2 or reshard_after_forward=false; repeatable.",
         ),
     ] = None
+    device: Device = None
     compute: Annotated[
         str | None,
-        typer.Option(metavar="TIME", help="Of a microbatch, forward and backward; default: the model's."),
+        typer.Option(metavar="TIME", help="Of a microbatch, forward and backward; default: the model's on the device."),
+    ] = None
+    batch: Annotated[
+        int | None, typer.Option(min=1, metavar="N", help="Samples of a microbatch; default: as --tokens says.")
     ] = None
     backward: Annotated[
         str | None, typer.Option(metavar="SHARE", help="Share of the backward pass in it; default: the model's.")
@@ -127,6 +131,8 @@ def step(
         others = {
             "--option": shared.option,
             "--compute": shared.compute,
+            "--device": shared.device,
+            "--batch": shared.batch,
             "--backward": shared.backward,
             "--slowdown": shared.slowdown,
         }
@@ -173,6 +179,8 @@ def _timed(
         lambda: place(workers),
         given=around.options(shared.option or ()),
         compute=shared.compute,
+        device=shared.device,
+        batch=shared.batch,
         backward=shared.backward,
         slowdown=1.0 if shared.slowdown is None else shared.slowdown,
         algorithms=algorithms,

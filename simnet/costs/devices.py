@@ -57,8 +57,9 @@ other down:
     side_stream: {compute: 1.3, kernels: 2.0, source: measured so and so}
     beside_collectives: {compute: 1.5, source: measured so and so}
 
-The method ``"*"`` stands for every method that is not listed, and ``memory: 16.0e+9`` for the bytes that the device
-holds. A package may register a function that returns a `DeviceProfile`, as an entry point ``simnet.devices``.
+The method ``"*"`` stands for every method that is not listed, ``memory: 16.0e+9`` for the bytes that the device holds,
+and ``chip: V100`` for the chip of `simnet.costs.computing` whose passes are as long.
+A package may register a function that returns a `DeviceProfile`, as an entry point ``simnet.devices``.
 """
 
 from __future__ import annotations
@@ -85,6 +86,7 @@ __all__ = [
     "ALIASES",
     "DEFAULT",
     "METHODS",
+    "OVER_GLOO",
     "BesideCollectives",
     "DeviceOp",
     "DeviceProfile",
@@ -100,6 +102,9 @@ __all__ = [
 
 DEFAULT = "v100-torch2.6"
 """The profile where none is named."""
+
+OVER_GLOO = "cpu-torch2.13"
+"""The profile where none is named and messages go over gloo, which sends from PyTorch's CPU tensors."""
 
 ALIASES = {"v100": DEFAULT}
 """Names of profiles that have another one."""
@@ -223,6 +228,8 @@ class DeviceProfile:
         nothing when omitted.
     memory : float
         Bytes that it holds; 0 if that is not known.
+    chip : str
+        As `simnet.costs.computing` names it, which says how long models compute there; empty if that is not known.
 
     Examples
     --------
@@ -239,6 +246,7 @@ class DeviceProfile:
     side_stream: SideStream | None = None
     beside_collectives: BesideCollectives | None = None
     memory: Size = 0.0
+    chip: str = ""
 
     def seconds(self, kernels: Iterable[DeviceOp], workers: int, end: End | None = None) -> NDArray[np.float64]:
         """Return how long each worker takes for the kernels, one after the other.

@@ -2,13 +2,14 @@
 
 Names, shapes and order of the tensors are those of the reference implementation (torchvision; Hugging Face transformers
 for BERT, GPT-2 and Llama), so that a layer-wise scheme meets the same layers as on a cluster. Compute times are of one
-NVIDIA V100 in single precision at a stated batch size, that of Llama of an H100 in bfloat16. Each says whether it was
-measured, and by whom, or is an estimate.
+NVIDIA V100 in single precision, that of Llama of an H100 in bfloat16. Each says whether it was measured, and by whom,
+or is an estimate; `simnet.costs.computing` has those of other devices.
 
 References
 ----------
 .. [artopk] S. Tyagi, M. Swany, "Flexible Communication for Optimal Distributed Learning over Unpredictable Networks",
-   IEEE BigData 2023, arXiv 2312.02493: Fig. 1a (single node, V100) and Tables III-IV. The image sizes are not stated.
+   IEEE BigData 2023, arXiv 2312.02493: Fig. 1a (single node, V100) and Tables III-IV. Neither the image sizes nor the
+   batch of Fig. 1a are stated; the batches here are those of its training runs.
 .. [u39kun] github.com/u39kun/deep-learning-benchmark, README: PyTorch 0.3.0, "V100 (Amazon p3)", 32-bit.
 .. [nvidia] github.com/NVIDIA/DeepLearningExamples, TensorFlow/LanguageModeling/BERT, README, "Pre-training training
    performance: single-node", one V100, FP32, BERT-large, 128 tokens: 39.43 sequences/s at batch size 8 (16 GB), 46.78
@@ -19,6 +20,7 @@ References
 .. [gpt] Sizes of D. Narayanan et al., SC 2021 (arXiv 2104.04473), Table 1, 18.4 billion of 40 layers of 6,144, and of
    github.com/hpdps-group/SDP4Bit, README, 1.3 and 6.7 billion of 24 layers of 2,048 and 32 of 4,096; tensors of GPT-2.
 .. [galore] github.com/jiaweizzhao/GaLore, configs/llama_60m.json and llama_1b.json.
+.. [torchvision] pytorch.org/vision/stable/models.html: "GFLOPS" of its weights, multiply-adds of an image forward.
 """
 
 from __future__ import annotations
@@ -28,10 +30,15 @@ import re
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import cache
-from typing import NamedTuple
+from typing import Literal, NamedTuple, TypeAlias
 
 from simnet.base.errors import nearest
-from simnet.base.units import format_seconds
+
+Precision: TypeAlias = Literal["fp32", "tf32", "fp16", "bf16"]
+"""Formats in which matrices are multiplied: fp16 and bf16 with sums in fp32, as mixed precision has it."""
+
+SampleKind: TypeAlias = Literal["image", "sequence", "sample"]
+"""What a batch consists of."""
 
 
 class Layer(NamedTuple):
@@ -65,12 +72,21 @@ class ComputeTime(NamedTuple):
         Where the figure comes from, or how it was estimated.
     measured : bool
         Whether somebody measured it on the device; otherwise it is inferred or estimated.
+    batch_stated : bool
+        Whether the source says the batch of the time; otherwise `batch` is that of other runs there.
+    chip : str
+        Which, as `simnet.costs.computing.CHIPS` names it.
+    precision : {"fp32", "tf32", "fp16", "bf16"}
+        In what it was computed.
     """
 
     seconds: float
     batch: int
     source: str
     measured: bool
+    batch_stated: bool = True
+    chip: str = "V100"
+    precision: Precision = "fp32"
 
 
 @dataclass(frozen=True)
@@ -94,6 +110,13 @@ class ModelProfile:
         Tensors of the input whose values the output layer uses, too.
     work : tuple of float
         What the passes of each tensor take, in proportion; as much as it has entries when empty.
+    sample : {"image", "sequence", "sample"}
+        What a batch consists of.
+    tokens : int
+        Places of a sample that each go through all matrices: tokens of a sequence, patches of an image; 0 if there are
+        none, or it is not known.
+    operations : float
+        Floating-point operations of a sample, forward and backward; 0 where they follow from parameters and tokens.
     """
 
     name: str
@@ -103,6 +126,9 @@ class ModelProfile:
     backward_fraction: float = 2 / 3
     tied: tuple[str, ...] = ()
     work: tuple[float, ...] = ()
+    sample: SampleKind = "sample"
+    tokens: int = 0
+    operations: float = 0.0
 
     @property
     def parameters(self) -> int:
@@ -116,24 +142,32 @@ class ModelProfile:
 
     @property
     def batch(self) -> int:
-        """Samples per worker and iteration that `compute` holds for."""
-        return self.times[0].batch
+        """Samples per worker and iteration where nobody says otherwise; 0 if that is not known."""
+        return self.times[0].batch if self.times else 0
 
     @property
     def source(self) -> str:
         """Where `compute` comes from."""
         return self.times[0].source
 
-    @property
-    def told(self) -> str:
-        """What `compute` is, and where it comes from.
 
-        Examples
-        --------
-        >>> model("resnet50").told  # doctest: +ELLIPSIS
-        'that of resnet50, 28 ms forward and backward (AR-Topk paper (arXiv 2312.02493), Fig. 1a, ...)'
-        """
-        return f"that of {self.name}, {format_seconds(self.compute)} forward and backward ({self.source})"
+def model_operations(profile: ModelProfile) -> float:
+    """Return the floating-point operations of a forward and backward pass of one sample of a model.
+
+    Those that are known; else 6 for each parameter and token, 2 of them forward, with attention left out; 0 where
+    tokens are not known either.
+
+    Parameters
+    ----------
+    profile : ModelProfile
+        The model.
+
+    Examples
+    --------
+    >>> [f"{model_operations(model(name)) / 1e9:.3g} GFLOP" for name in ("resnet50", "gpt2")]
+    ['24.5 GFLOP', '875 GFLOP']
+    """
+    return profile.operations or 6.0 * profile.parameters * profile.tokens
 
 
 def names() -> list[str]:
@@ -331,39 +365,67 @@ def _llama3_8b() -> ModelProfile:
         "sequences, taken to be of 8,192 tokens, with which that is 33 % of the peak; has the optimiser's step, and "
         "communication inside the node as far as not hidden"
     )
-    times = (ComputeTime(2 * 8192 / 5762, 2, source, False),)
+    times = (ComputeTime(2 * 8192 / 5762, 2, source, False, chip="H100 SXM", precision="bf16"),)
     layers = tuple(_llama(32, 4096, 14336, 1024, 128256))
-    return ModelProfile("llama3-8b", layers, times, "transformers.LlamaForCausalLM, Meta-Llama-3-8B")
-
-
-def _gpt(layers: int, width: int) -> ModelProfile:
-    times, tensors = _estimate(1, 512, layers, width, 50257), tuple(_gpt2(layers, width, 2048))
+    # All matrices but the rows of the input, and attention.
+    operations = 8192.0 * (6 * (sum(one.size for one in layers) - 128256 * 4096) + 12 * 32 * 8192 * 4096)
     return ModelProfile(
-        f"gpt-{layers}x{width}", tensors, times, "transformers.GPT2Model, in the sizes of [gpt]_", tied=("wte.weight",)
+        "llama3-8b",
+        layers,
+        times,
+        "transformers.LlamaForCausalLM, Meta-Llama-3-8B",
+        sample="sequence",
+        tokens=8192,
+        operations=operations,
     )
 
 
+def _transformer(
+    name: str,
+    tensors: Iterator[Layer],
+    reference: str,
+    shape: tuple[int, int, int, int],
+    *,
+    batch: int = 1,
+    times: tuple[ComputeTime, ...] = (),
+    sample: SampleKind = "sequence",
+    tied: tuple[str, ...] = (),
+) -> ModelProfile:
+    """Return a transformer of a shape: tokens, blocks, width, rows of the output layer."""
+    return ModelProfile(
+        name,
+        tuple(tensors),
+        times or _estimate(batch, *shape),
+        reference,
+        tied=tied,
+        sample=sample,
+        tokens=shape[0],
+        operations=transformer_flops(1, *shape),
+    )
+
+
+def _gpt(layers: int, width: int) -> ModelProfile:
+    reference, shape = "transformers.GPT2Model, in the sizes of [gpt]_", (512, layers, width, 50257)
+    return _transformer(f"gpt-{layers}x{width}", _gpt2(layers, width, 2048), reference, shape, tied=("wte.weight",))
+
+
 def _llama_of(layers: int, width: int, inside: int) -> ModelProfile:
-    tensors = tuple(_llama(layers, width, inside, width, 32000))
-    times = _estimate(1, 256, layers, width, 32000)
-    return ModelProfile(f"llama-{layers}x{width}", tensors, times, "transformers.LlamaForCausalLM, sizes of [galore]_")
+    reference, shape = "transformers.LlamaForCausalLM, sizes of [galore]_", (256, layers, width, 32000)
+    return _transformer(f"llama-{layers}x{width}", _llama(layers, width, inside, width, 32000), reference, shape)
 
 
 def _bert_large() -> ModelProfile:
     # The loss has an output layer of its own beside these tensors, of which little is computed.
     source = "NVIDIA DeepLearningExamples, BERT-large, 128 tokens, V100 of 16 GB, FP32: 39.43 sequences/s"
-    return ModelProfile(
-        "bert-large",
-        tuple(_bert(24, 1024)),
-        (ComputeTime(8 / 39.43, 8, source, True),),
-        "transformers.BertModel, bert-large-uncased",
-    )
+    times = (ComputeTime(8 / 39.43, 8, source, True),)
+    reference, shape = "transformers.BertModel, bert-large-uncased", (128, 24, 1024, 0)
+    return _transformer("bert-large", _bert(24, 1024), reference, shape, times=times)
 
 
 def _published(figure_1a: float, implied: float, batch: int) -> tuple[ComputeTime, ComputeTime]:
-    plotted = "AR-Topk paper (arXiv 2312.02493), Fig. 1a, read off the vector graphic; V100, image size not stated"
+    plotted = "AR-Topk paper (arXiv 2312.02493), Fig. 1a, read off the vector graphic; image size, batch not stated"
     inferred = "AR-Topk paper (arXiv 2312.02493), implied by the step times of Tables III-IV, which are not measured"
-    return ComputeTime(figure_1a, batch, plotted, True), ComputeTime(implied, batch, inferred, False)
+    return ComputeTime(figure_1a, batch, plotted, True, False), ComputeTime(implied, batch, inferred, False, False)
 
 
 def _estimate(batch: int, tokens: int, layers: int, width: int, vocabulary: int = 0) -> tuple[ComputeTime]:
@@ -382,17 +444,30 @@ def _estimate(batch: int, tokens: int, layers: int, width: int, vocabulary: int 
 
 
 def _torchvision(
-    name: str, layers: Iterator[Layer], times: tuple[ComputeTime, ...], backward_fraction: float = 2 / 3
+    name: str,
+    layers: Iterator[Layer],
+    times: tuple[ComputeTime, ...],
+    multiply_adds: float,
+    backward_fraction: float = 2 / 3,
+    reference: str = "",
 ) -> ModelProfile:
-    reference = f"torchvision.models.{name.replace('-', '_')}"
-    return ModelProfile(name, tuple(layers), times, reference, backward_fraction)
+    """Return a network of images of 224 by 224 that takes so many multiply-adds forward [torchvision]_."""
+    return ModelProfile(
+        name,
+        tuple(layers),
+        times,
+        reference or f"torchvision.models.{name.replace('-', '_')}",
+        backward_fraction,
+        sample="image",
+        operations=3 * 2 * multiply_adds,
+    )
 
 
 def _vgg16() -> ModelProfile:
     source = "github.com/u39kun/deep-learning-benchmark: 83.5 ms forward and backward, 26.2 ms forward; V100, 32-bit"
     stages = (64, 64), (128, 128), (256,) * 3, (512,) * 3, (512,) * 3
     times = (ComputeTime(83.5e-3, 16, source, True),)
-    return _torchvision("vgg16", _vgg(*stages), times, backward_fraction=1 - 26.2 / 83.5)
+    return _torchvision("vgg16", _vgg(*stages), times, 15.47e9, backward_fraction=1 - 26.2 / 83.5)
 
 
 def _vit_paper() -> ModelProfile:
@@ -400,39 +475,47 @@ def _vit_paper() -> ModelProfile:
     # the stand-in: right in size, and only a guess as to its layers.
     stages = (64,), (128,), (256, 256), (512, 512), (512, 512)
     reference = "torchvision.models.vgg11, which has the size that the AR-Topk paper's numbers require of its ViT"
-    return ModelProfile("vit-paper", tuple(_vgg(*stages)), _published(47e-3, 47e-3, 32), reference)
+    return _torchvision("vit-paper", _vgg(*stages), _published(47e-3, 47e-3, 32), 7.609e9, reference=reference)
 
 
 _MODELS: dict[str, Callable[[], ModelProfile]] = {
-    "alexnet": lambda: _torchvision("alexnet", _alexnet(), _published(5e-3, 3.5e-3, 32)),
-    "bert-base": lambda: ModelProfile(
-        "bert-base", tuple(_bert(12, 768)), _estimate(8, 128, 12, 768), "transformers.BertModel, bert-base-uncased"
+    "alexnet": lambda: _torchvision("alexnet", _alexnet(), _published(5e-3, 3.5e-3, 32), 0.714e9),
+    "bert-base": lambda: _transformer(
+        "bert-base", _bert(12, 768), "transformers.BertModel, bert-base-uncased", (128, 12, 768, 0), batch=8
     ),
     "bert-large": _bert_large,
     "gpt-24x2048": lambda: _gpt(24, 2048),
     "gpt-32x4096": lambda: _gpt(32, 4096),
     "gpt-40x6144": lambda: _gpt(40, 6144),
-    "gpt2": lambda: ModelProfile(
+    "gpt2": lambda: _transformer(
         "gpt2",
-        tuple(_gpt2(12, 768)),
-        _estimate(4, 1024, 12, 768, 50257),
+        _gpt2(12, 768),
         "transformers.GPT2Model, gpt2",
+        (1024, 12, 768, 50257),
+        batch=4,
         tied=("wte.weight",),
     ),
-    "gpt2-xl": lambda: ModelProfile(
-        "gpt2-xl",
-        tuple(_gpt2(48, 1600)),
-        _estimate(1, 1024, 48, 1600, 50257),
-        "transformers.GPT2Model, gpt2-xl",
-        tied=("wte.weight",),
+    "gpt2-xl": lambda: _transformer(
+        "gpt2-xl", _gpt2(48, 1600), "transformers.GPT2Model, gpt2-xl", (1024, 48, 1600, 50257), tied=("wte.weight",)
     ),
     "llama-24x2048": lambda: _llama_of(24, 2048, 5461),
     "llama-8x512": lambda: _llama_of(8, 512, 1376),
     "llama3-8b": _llama3_8b,
-    "resnet18": lambda: _torchvision("resnet18", _resnet((2, 2, 2, 2), (3, 3), 1), _published(15e-3, 10e-3, 32)),
-    "resnet50": lambda: _torchvision("resnet50", _resnet((3, 4, 6, 3), (1, 3, 1), 4), _published(28e-3, 25e-3, 64)),
+    "resnet18": lambda: _torchvision(
+        "resnet18", _resnet((2, 2, 2, 2), (3, 3), 1), _published(15e-3, 10e-3, 32), 1.814e9
+    ),
+    "resnet50": lambda: _torchvision(
+        "resnet50", _resnet((3, 4, 6, 3), (1, 3, 1), 4), _published(28e-3, 25e-3, 64), 4.089e9
+    ),
     "vgg16": _vgg16,
-    "vit-l-16": lambda: _torchvision("vit-l-16", _vit(24, 1024, 16, 224), _estimate(32, 197, 24, 1024)),
+    "vit-l-16": lambda: _transformer(
+        "vit-l-16",
+        _vit(24, 1024, 16, 224),
+        "torchvision.models.vit_l_16",
+        (197, 24, 1024, 0),
+        batch=32,
+        sample="image",
+    ),
     "vit-paper": _vit_paper,
 }
 

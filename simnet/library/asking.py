@@ -52,8 +52,10 @@ def verb(function: Callable[P, R]) -> Callable[P, R]:
     return asked
 
 
-def overrides(fields: Fields, stack: str | None = None) -> list[str]:
-    """Return fields as ``--set`` has them, and that of a stack.
+def overrides(
+    fields: Fields, stack: str | None = None, compute: float | str | None = None, batch: int | None = None
+) -> list[str]:
+    """Return fields as ``--set`` has them, those of passes and that of a stack.
 
     Parameters
     ----------
@@ -61,6 +63,8 @@ def overrides(fields: Fields, stack: str | None = None) -> list[str]:
         See `Fields`. Texts are read as in a scenario, as ``10 ms``; other values are those of JSON.
     stack : str, optional
         A name of `simnet.network.STACKS`.
+    compute, batch
+        As of `simnet.run`.
 
     Raises
     ------
@@ -77,7 +81,7 @@ def overrides(fields: Fields, stack: str | None = None) -> list[str]:
     given = (
         [f"{name}={written(value)}" for name, value in fields.items()] if isinstance(fields, Mapping) else list(fields)
     )
-    return [*given, *options.stack(stack)]
+    return [*given, *options.passes(quantity(compute, "s"), batch), *options.stack(stack)]
 
 
 def written(value: object) -> str:

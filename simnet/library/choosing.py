@@ -87,6 +87,8 @@ def choose(
     model: str | None = None,
     parameters: int | None = None,
     density: float | str | None = None,
+    compute: float | str | None = None,
+    batch: int | None = None,
     latency: float | str | None = None,
     bandwidth: float | str | None = None,
     gpus_per_node: int | None = None,
@@ -122,6 +124,8 @@ def choose(
         A model of `simnet list models`, resnet50 by default, or its number of parameters.
     density : float or str, optional
         Fraction kept, as ``0.01``, the default, or ``"1 %"``.
+    compute, batch
+        As of `simnet.run`.
     latency, bandwidth : float or str, optional
         Of a worker's link, or a node's: ``"1 ms"`` or seconds, ``"10 Gbit/s"`` or bytes per second.
     gpus_per_node, inner_latency, inner_bandwidth : int, float or str, optional
@@ -129,7 +133,7 @@ def choose(
     fabric : path, optional
         A calibrated cluster in place of latency and bandwidth.
     device : str, optional
-        What selecting costs: a device's name, or the file of a profile.
+        What selecting costs, and how long a model computes: a device's name, or the file of a profile.
     all : bool
         Whether to weigh every scheme that has a closed form.
     schemes : sequence of str, optional
@@ -174,6 +178,8 @@ def choose(
         model=model,
         parameters=parameters,
         density=None if density is None else str(density),
+        compute=quantity(compute, "s"),
+        batch=batch,
         latency=quantity(latency, "s"),
         bandwidth=quantity(bandwidth, "B/s"),
         gpus_per_node=gpus_per_node,

@@ -86,6 +86,8 @@ def compare(
     workers: int | Sequence[int] | None = None,
     density: float | str | None = None,
     skip: int | None = None,
+    compute: float | str | None = None,
+    batch: int | None = None,
     memory: float | str | None = None,
     set: Fields = (),
     stack: str | None = None,
@@ -110,7 +112,7 @@ def compare(
         First iterations that do not count; half of them when omitted.
     memory : float or str, optional
         What a worker's device holds, as ``"16 GB"`` or bytes, or ``"device"`` for what its profile says.
-    set, stack, seed, jobs, progress
+    compute, batch, set, stack, seed, jobs, progress
         As of `simnet.run`.
     seeds : int
         How many: that of the scenario, and those that follow it.
@@ -135,7 +137,7 @@ def compare(
     named = options.words(words(schemes)) or []
     fraction = None if density is None else str(density)
     checked = options.counts(words(counts), "--workers") if counts else []
-    fields = [*overrides(set, stack), *options.memory(quantity(memory, "B"))]
+    fields = [*overrides(set, stack, compute, batch), *options.memory(quantity(memory, "B"))]
     sources = comparison.sources(scenario, checked, named, fraction, fields, seed)
     tasks, of = {}, {}
     for later in range(seeds):

@@ -92,8 +92,11 @@ class RunResult(Shown):
     def sentences(self) -> list[str]:
         """Return who won, and on what it ran."""
         return [
-            sentences.sentence(self.summary), *console.ran_on(self.summary), *sentences.what_happened(self.summary)
-        ]  # fmt: skip
+            sentences.sentence(self.summary),
+            *console.rates(self.summary),
+            *console.ran_on(self.summary),
+            *sentences.what_happened(self.summary),
+        ]
 
     def write(self, folder: str | Path) -> Path:
         """Write the folder that `simnet run` writes, with the report; return where that is.
@@ -129,6 +132,8 @@ class RunResult(Shown):
 def run(
     scenario: str | Path,
     *,
+    compute: float | str | None = None,
+    batch: int | None = None,
     set: Fields = (),
     stack: str | None = None,
     seed: int | None = None,
@@ -142,6 +147,10 @@ def run(
     ----------
     scenario : str or Path
         A YAML file, or the name of a scenario that comes with simnet.
+    compute : float or str, optional
+        Forward and backward of an iteration, as ``"120 ms"`` or seconds; that of the model on the device when omitted.
+    batch : int, optional
+        Samples of a worker in an iteration.
     set : mapping of str to value, or sequence of str
         Fields of the scenario with other values, as ``{"job.iterations": 20}`` or ``["job.iterations=20"]``.
     stack : str, optional
@@ -170,7 +179,7 @@ def run(
     [['AG', 0], ['AG', 1], ['ART-ring', 0], ['ART-ring', 1]]
     """
     wanted = policies.split(",") if isinstance(policies, str) else policies
-    source = Source(scenario, overrides(set, stack), seed, wanted)
+    source = Source(scenario, overrides(set, stack, compute, batch), seed, wanted)
     loaded = source.load()
     built = loaded.build()
     results = results_of({"": Task(source, loaded, built)}, jobs, progress)

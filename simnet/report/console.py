@@ -22,6 +22,7 @@ from simnet.report.sentences import (
 )
 from simnet.report.summary import PHASES, Summary
 from simnet.report.tables import empty_table, fits, print_wide, show_listing
+from simnet.report.throughput import throughput_sentences
 
 _LEFT = ("policy", "most used choice")
 # What a narrow terminal does without, first to last.
@@ -46,7 +47,7 @@ def show(summary: Summary, console: Console | None = None) -> None:
     barrier = [barriers.told(summary["barrier"])] if "barrier" in summary else []
     if "strategy" in summary:
         barrier.append(barriers.trained(**summary["strategy"]))
-    _print_lines("", [*ran_on(summary), *barrier], console)
+    _print_lines("", [*rates(summary), *ran_on(summary), *barrier], console)
     show_calls([summary.get("calibration")], console)
     shared_by = [f"Links are shared {sharing.told(summary['sharing'])}."] if "sharing" in summary else []
     held = memory.told(memory_of(summary), summary.get("memory"))
@@ -105,6 +106,17 @@ def _seeds_table(summary: seeds.SeedsSummary, leave_out: tuple[str, ...]) -> Tab
         shown = [Text(cell) for cell, name in zip(cells, seeds.HEADINGS, strict=True) if name in kept]
         table.add_row(*shown, style="bold" if best else "dim" if cells[0] == summary["bound"] else "")
     return table
+
+
+def rates(summary: Summary) -> list[str]:
+    """Return the line that says how much workers go through in a second under each policy; none if not known."""
+    return throughput_sentences(
+        {
+            name: {"throughput": one["throughput"], "throughput_unit": one["throughput_unit"]}
+            for name, one in summary["policies"].items()
+            if name != summary["bound"] and "throughput" in one
+        }
+    )
 
 
 def ran_on(summary: Mapping[str, Any]) -> list[str]:

@@ -38,6 +38,7 @@ import simnet
 from simnet.base.spreadsheets import guarded_table
 from simnet.base.swap import Files
 from simnet.base.writing import atomic_write, explained, temporary, write_files
+from simnet.costs.computing import Samples
 from simnet.network import MAX_MIN, STACKS, Sharing, Stack
 from simnet.report import co_located, failures, run_tables
 from simnet.report.calibrated import CalibrationSummary
@@ -95,6 +96,8 @@ def write_run(
     device: DeviceSummary | None = None,
     computing: str | None = None,
     warnings: Sequence[str] = (),
+    compute_time: Mapping[str, object] | None = None,
+    samples: Samples | None = None,
     barrier: bool | None = None,
     strategy: StrategySummary | None = None,
     workers: int = 1,
@@ -119,8 +122,8 @@ def write_run(
         The folder; made when it is not there.
     results : mapping of policy name to PolicyResult
         In the order in which the policies stand in the scenario.
-    scenario, seed, stack, device, computing, warnings, barrier, strategy, workers, prices, held, calibration,
-    shared_by, bound, missing
+    scenario, seed, stack, device, computing, compute_time, samples, warnings, barrier, strategy, workers, prices, held,
+    calibration, shared_by, bound, missing
         As for `simnet.report.summary.summarize`.
     target, reference
         As for `simnet.report.summary.summarize`.
@@ -157,6 +160,8 @@ def write_run(
         device=device,
         computing=computing,
         warnings=warnings,
+        compute_time=compute_time,
+        samples=samples,
         barrier=barrier,
         strategy=strategy,
         workers=workers,

@@ -17,11 +17,13 @@ import pandas as pd
 from numpy.typing import ArrayLike, NDArray
 from typing_extensions import TypedDict
 
+from simnet.costs.computing import Samples
 from simnet.job import EXPLORE, MAIN, Interruption, JobShare
 from simnet.network import MAX_MIN, STACKS, Sharing, Stack
 from simnet.report import co_located, devices, failures, learning, memory, sharing, spent, spread, stacks
 from simnet.report.calibrated import CalibrationSummary
 from simnet.report.paired import fastest
+from simnet.report.throughput import throughput
 
 PHASES = ("compute", "select", "communicate", "wait")
 """Where the time of an iteration goes; the frames' columns are these names with ``_s``."""
@@ -96,6 +98,8 @@ class PolicySummary(TypedDict):
     learning: NotRequired[learning.LearningSummary]
     spent: NotRequired[spent.SpentSummary]
     memory: NotRequired[memory.MemorySummary]
+    throughput: NotRequired[float | None]
+    throughput_unit: NotRequired[str]
 
 
 class Winner(TypedDict):
@@ -132,6 +136,7 @@ class Summary(TypedDict):
     device: NotRequired[devices.DeviceSummary]
     computing: NotRequired[str]
     warnings: NotRequired[list[str]]
+    compute_time: NotRequired[Mapping[str, object]]
     barrier: NotRequired[bool]
     strategy: NotRequired[StrategySummary]
     prices: NotRequired[spent.Prices]
@@ -183,6 +188,8 @@ def summarize(
     device: devices.DeviceSummary | None = None,
     computing: str | None = None,
     warnings: Sequence[str] = (),
+    compute_time: Mapping[str, object] | None = None,
+    samples: Samples | None = None,
     barrier: bool | None = None,
     strategy: StrategySummary | None = None,
     workers: int = 1,
@@ -219,6 +226,10 @@ def summarize(
         For how long workers compute, and where that comes from, where it was not given.
     warnings : sequence of str
         What makes results less than they seem, a line each.
+    compute_time : mapping of str to object, optional
+        The same for programs, as of `simnet.costs.computing.Computing.figures`.
+    samples : Samples, optional
+        What all workers go through in an iteration, or in an inner step of a strategy.
     barrier : bool, optional
         Whether workers began each iteration together.
     strategy : StrategySummary, optional
@@ -285,6 +296,10 @@ def summarize(
             one["memory"] = held[1][name]
         if name in learnt:
             one["learning"] = learnt[name]
+        if samples is not None and one["iterations"]:
+            inner = one["iterations"] * (1 if strategy is None else strategy["steps"])
+            rate = throughput(samples, one["simulated_s"] / inner)
+            one["throughput"], one["throughput_unit"] = rate["throughput"], rate["throughput_unit"]
         if (strategy is not None or prices is not None) and one["iterations"]:
             steps = one["iterations"] * (1 if strategy is None else strategy["steps"])
             computed = one["breakdown_s"]["compute"]
@@ -314,6 +329,8 @@ def summarize(
         made["computing"] = computing
     if warnings:
         made["warnings"] = list(warnings)
+    if compute_time is not None:
+        made["compute_time"] = compute_time
     if barrier is not None:
         made["barrier"] = barrier
     if strategy is not None:

@@ -4,15 +4,55 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from simnet.costs.devices import DeviceProfile, load_device
+from simnet.costs.computing import chips
+from simnet.costs.devices import DEFAULT, OVER_GLOO, DeviceProfile, load_device
 from simnet.parallel import slowdown_told
-from simnet.scenario import schema
+from simnet.scenario import network_parts, schema
 from simnet.scenario.loader import Findings
 
 
 def is_file(name: str) -> bool:
     """Whether a name in a scenario is that of a file, and not of something that comes with simnet."""
     return "/" in name or Path(name).suffix in (".yaml", ".yml", ".json")
+
+
+def stack_name(given: str | network_parts.Stack | None) -> str | None:
+    """Return the name of the stack that sends, or of that which it is like; None where a file names it."""
+    return given.like if isinstance(given, network_parts.Stack) else given
+
+
+def default_device(stack: str | None) -> str:
+    """Return the device profile where none is named, by the name of the stack that sends.
+
+    Examples
+    --------
+    >>> default_device("gloo"), default_device("tcp")
+    ('cpu-torch2.13', 'v100-torch2.6')
+    """
+    return OVER_GLOO if stack == "gloo" else DEFAULT
+
+
+def stack_doubt(device: DeviceProfile, stack: str | None) -> str | None:
+    """Return what does not fit between a device and the stack that sends; None if nothing is known against it.
+
+    Parameters
+    ----------
+    device : DeviceProfile
+        The device.
+    stack : str or None
+        The name of the stack, or of that which it is like.
+
+    Examples
+    --------
+    >>> stack_doubt(load_device("cpu"), "nccl")
+    'Device cpu and stack nccl do not belong together: NCCL sends between GPUs, and this is a CPU.'
+    """
+    kind = chips()[device.chip].kind if device.chip in chips() else None
+    why = {
+        ("gpu", "gloo"): f"gloo sends from PyTorch's CPU tensors; its own device is {OVER_GLOO}",
+        ("cpu", "nccl"): "NCCL sends between GPUs, and this is a CPU",
+    }.get((kind or "", stack or ""))
+    return why and f"Device {device.name} and stack {stack} do not belong together: {why}."
 
 
 def build_device(given: schema.Job, folder: Path, found: Findings) -> DeviceProfile | None:
@@ -28,7 +68,8 @@ def build_device(given: schema.Job, folder: Path, found: Findings) -> DeviceProf
         Takes what is wrong with it.
     """
     with found.at("job", "device"):
-        return load_device(folder / given.device if is_file(given.device) else given.device)
+        name = given.device or DEFAULT
+        return load_device(folder / name if is_file(name) else name)
     return None
 
 

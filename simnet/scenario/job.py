@@ -79,7 +79,9 @@ def build_job(
     if mean is None:
         units = any(one.units for one in given.shardings.values())
         why = (
-            "units in flops need job.compute.mean, e.g. '18 ms'" if units else "only with job.model there is a default"
+            "units in flops need job.compute.mean, e.g. '18 ms'"
+            if units
+            else "job.model, or job.tokens and job.batch beside job.parameters, say it, and so does --compute"
         )
         found.add(("job", "compute", "mean"), f"is missing; {why}")
     if source is None or stages is None or device is None or mean is None or (given.shardings and steps is None):

@@ -16,12 +16,14 @@ from simnet.base.errors import nearest
 from simnet.base.plain_yaml import Loc
 from simnet.base.quantities import MAX_ITERATIONS
 from simnet.costs import models
+from simnet.costs.devices import DeviceProfile
 from simnet.job import Overlap, check_feedback
 from simnet.parallel import options_of
 from simnet.policies import Candidate, Monitor, closed_form
 from simnet.scenario import network_parts, schema, topology_parts, weather_parts
 from simnet.scenario.colocated import check_colocated
-from simnet.scenario.device import build_device, slowdown_of
+from simnet.scenario.computing import model_computing
+from simnet.scenario.device import build_device, default_device, slowdown_of, stack_name
 from simnet.scenario.loader import Findings
 from simnet.scenario.parts import field_names
 from simnet.scenario.sharding_parts import Sharding
@@ -56,7 +58,10 @@ def resolve(config: schema.Config, stem: str, folder: Path, found: Findings) -> 
     others = None
     if config.other_jobs:
         check_colocated(config, found)
-        others = {label: _other(label, one, folder, found.of_job(label)) for label, one in config.other_jobs.items()}
+        others = {
+            label: _other(label, one, config.network.stack, folder, found.of_job(label))
+            for label, one in config.other_jobs.items()
+        }
     if config.network.engine == "vectorised" and (others or config.job.deaths):
         found.add(("network", "engine"), "must be auto or fluid: the max-plus clock knows neither deaths nor company")
     network = config.network.model_copy(
@@ -72,7 +77,7 @@ def resolve(config: schema.Config, stem: str, folder: Path, found: Findings) -> 
         update={
             "name": config.name or _file_name(stem),
             "network": network,
-            "job": _job(config.job, config.workers, folder, found),
+            "job": _job(config.job, config.workers, network.stack, folder, found),
             "exchanges": exchanges,
             "policies": _policies(config, exchanges, sound, found),
             "other_jobs": others,
@@ -120,8 +125,13 @@ def own_options(scheme: str) -> list[str]:
     return [field.name for field in fields if field.name not in FROM_JOB]
 
 
-def _other(label: str, given: schema.OtherJob, folder: Path, found: Findings) -> schema.OtherJob:
-    exchange, job = _exchange(label, given.exchange, folder, found), _job(given.job, given.workers, folder, found)
+def _other(
+    label: str, given: schema.OtherJob, stack: str | network_parts.Stack | None, folder: Path, found: Findings
+) -> schema.OtherJob:
+    exchange, job = (
+        _exchange(label, given.exchange, folder, found),
+        _job(given.job, given.workers, stack, folder, found),
+    )
     return given.model_copy(update={"exchange": exchange, "job": job})
 
 
@@ -184,8 +194,12 @@ def _exchange(label: str, given: schema.Exchange, folder: Path, found: Findings)
     return given
 
 
-def _job(given: schema.Job, workers: int, folder: Path, found: Findings) -> schema.Job:
+def _job(
+    given: schema.Job, workers: int, stack: str | network_parts.Stack | None, folder: Path, found: Findings
+) -> schema.Job:
     profile = None
+    if given.device is None:
+        given = given.model_copy(update={"device": default_device(stack_name(stack))})
     if given.model is not None:
         with found.at("job", "model"):
             profile = models.model(given.model)
@@ -219,8 +233,9 @@ def _job(given: schema.Job, workers: int, folder: Path, found: Findings) -> sche
     told = next((one.seconds for one in given.shardings.values()), None)
     if told is not None:
         compute = compute.model_copy(update={"mean": told})
-    if compute.mean is None and profile is not None:
-        compute = compute.model_copy(update={"mean": profile.compute})
+    if compute.mean is None and not given.traced and (device := build_device(given, folder, found)) is not None:
+        with found.at("job", "compute", "mean"):
+            compute = compute.model_copy(update={"mean": _mean(given, device)})
     if overlap is not None and overlap.backward is None:
         share = Overlap.backward if profile is None else profile.backward_fraction
         overlap = overlap.model_copy(update={"backward": share})
@@ -237,6 +252,15 @@ def _job(given: schema.Job, workers: int, folder: Path, found: Findings) -> sche
             "on_death": given.on_death or ("stop" if given.deaths else None),
         }
     )
+
+
+def _mean(given: schema.Job, device: DeviceProfile) -> float | None:
+    """Return for how long the model of a job computes [s]; None where nothing is known but its size."""
+    try:
+        known = model_computing(given, device)
+    except ValueError as error:
+        raise ValueError(f"is missing: {error}; give it, or --compute, as '120 ms'") from None
+    return None if known is None else known.seconds
 
 
 def _sharding(given: schema.Job, folder: Path, found: Findings) -> Sharding | dict[str, Sharding] | None:

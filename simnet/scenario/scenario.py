@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import math
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
@@ -18,12 +19,13 @@ from simnet.base.arrays import Floats
 from simnet.base.errors import InputError, nearest
 from simnet.base.plain_yaml import yaml_text
 from simnet.base.units import format_seconds
-from simnet.costs import models
+from simnet.costs.computing import Computing, Samples
 from simnet.interchange.kinds import companions
 from simnet.job import ColocatedJob, Job
 from simnet.policies import OneStepOracle, Policy
 from simnet.scenario import schema, topology_parts
-from simnet.scenario.device import build_device, is_file, slowdown_told_of
+from simnet.scenario.computing import iteration_samples, model_computing
+from simnet.scenario.device import build_device, is_file, slowdown_told_of, stack_doubt, stack_name
 from simnet.scenario.error_texts import problems
 from simnet.scenario.finding import find
 from simnet.scenario.job import (
@@ -189,10 +191,9 @@ class Scenario:
         Of sharded steps it is told what share of it is backward, and how much longer it takes beside collectives, too:
         of each way of sharding, where ways have others.
         """
-        job = self.config.job
+        job, mean, known = self.config.job, self.config.job.compute.mean, self.compute_time
         device = build_device(job, self.folder, Findings(self.document)) if job.shardings else None
-        profile, mean = None if job.model is None else models.model(job.model), job.compute.mean
-        told = [profile.told] if profile is not None and mean == profile.compute else []
+        told = [] if known is None else [known.describe()]
         if mean is not None and any(one.units for one in job.shardings.values()):
             told = [f"{format_seconds(mean)} of its units"]
         ways = {
@@ -205,6 +206,30 @@ class Scenario:
         if len({tuple(one) for one in ways.values()}) == 1:
             return ", ".join([*told, "; ".join(next(iter(ways.values())))])
         return "; ".join([*told, *(f"{label}: {', '.join(one)}" for label, one in ways.items())]) or None
+
+    @property
+    def compute_time(self) -> Computing | None:
+        """What is known of the passes of the model on the device, if that is how long workers compute."""
+        job = self.config.job
+        device = build_device(job, self.folder, Findings(self.document))
+        if device is None or job.compute.mean is None:
+            return None
+        with suppress(ValueError):
+            known = model_computing(job, device)
+            return known if known is not None and known.seconds == job.compute.mean else None
+        return None
+
+    @property
+    def samples(self) -> Samples | None:
+        """What all workers go through in an iteration, or in an inner step of a strategy, if that is known."""
+        return iteration_samples(self.config.job, self.config.workers, self.compute_time)
+
+    @property
+    def warnings(self) -> list[str]:
+        """What of the scenario does not belong together, though it can be simulated; a sentence each."""
+        device = build_device(self.config.job, self.folder, Findings(self.document))
+        doubt = None if device is None else stack_doubt(device, stack_name(self.config.network.stack))
+        return [doubt] if doubt else []
 
     def only(self, names: Sequence[str]) -> Scenario:
         """Return the scenario with some of its policies.
@@ -418,7 +443,7 @@ def _files(config: schema.Config) -> list[str]:
     exchanges = (*config.exchanges.values(), *(other.exchange for other in (config.other_jobs or {}).values()))
     named = [one.scheme.rpartition(":")[0] for one in exchanges if plugins.is_file(one.scheme)]
     for job in (config.job, *(other.job for other in (config.other_jobs or {}).values())):
-        if is_file(job.device):
+        if job.device is not None and is_file(job.device):
             named.append(job.device)
         synthetic = job.gradients.synthetic
         if synthetic is not None and is_file(synthetic.like):

@@ -32,7 +32,7 @@ from simnet.base.quantities import (
     Share,
     Slowdown,
 )
-from simnet.costs.devices import DEFAULT
+from simnet.costs.devices import DEFAULT, OVER_GLOO
 from simnet.job.elastic import Churn
 from simnet.policies import moo
 from simnet.scenario.fields import File, FileName, Label
@@ -83,7 +83,7 @@ class Straggle(Part):
     """A worker is slow for an iteration now and then."""
 
 
-@configures(simnet.job.Compute, only=("mean", "spread", "slow"), optional={"mean": "that of the model's profile"})
+@configures(simnet.job.Compute, only=("mean", "spread", "slow"), optional={"mean": "that of the model on the device"})
 class Compute(Part):
     """How long the forward and backward pass take on each worker."""
 
@@ -357,7 +357,22 @@ class Job(Part):
     density: Densities | None = None
     compression_ratio: Densities | None = Field(default=None, description="another name for density: the fraction kept")
     compute: Compute = Compute.model_validate({})
-    device: File = Field(default=DEFAULT, description="a device profile, or the file of one: what selecting costs")
+    batch: Count | None = Field(
+        default=None, description="samples of a worker in an iteration; default: that of the time that is known"
+    )
+    tokens: Count | None = Field(
+        default=None, description="tokens of a sample, where passes are estimated by operations; default: the model's"
+    )
+    precision: Literal["fp32", "tf32", "fp16", "bf16"] | None = Field(
+        default=None,
+        description="in what passes compute, where their time is not given; default: in what people train on the "
+        "device; gradients are sent as the exchange has them",
+    )
+    device: File | None = Field(
+        default=None,
+        description="a device profile, or the file of one: what selecting costs, and how long a model computes; "
+        f"default: {DEFAULT}, under the stack gloo {OVER_GLOO}",
+    )
     overlap: Overlap | None = Field(
         default=None, description="default: the whole gradient is exchanged when it is complete"
     )
@@ -489,6 +504,8 @@ class Job(Part):
             raise ValueError(f"takes no {given[0]} with recorded gradients, which have layers of their own")
         if self.gradients.train is not None and given:
             raise ValueError(f"takes no {given[0]} beside gradients.train, which says what is trained")
+        if self.gradients.train is not None and self.batch is not None:
+            raise ValueError("takes no batch beside gradients.train, whose batch it is")
         if self.sharding is not None:
             return self
         if self.gradients.synthetic is not None and len(given) != 1:

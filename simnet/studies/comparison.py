@@ -34,6 +34,7 @@ from simnet.report import barriers, devices, learning, memory, paired
 from simnet.report.comparison import COLUMNS, draw
 from simnet.report.results import prepare_folder, versions
 from simnet.report.summary import INTERVAL, learnt_by, significant
+from simnet.report.throughput import Throughput, throughput_sentences
 from simnet.scenario import Scenario, load
 from simnet.scenario.source import Source
 from simnet.studies.codes import computing_told, with_codes
@@ -277,6 +278,7 @@ def write(
         **({"seeds": table["seed"].unique().tolist()} if several else {}),
         "device": device,
         **({} if loaded.computing is None else {"computing": loaded.computing}),
+        **({} if loaded.compute_time is None else {"compute_time": loaded.compute_time.figures()}),
         "barrier": loaded.config.job.barrier,
         **({"memory": list(held)} if held else {}),
         "versions": versions(),
@@ -304,6 +306,10 @@ def as_table(rows: Sequence[Mapping[str, Any]], loaded: Scenario) -> pd.DataFram
     table = pd.DataFrame(list(rows), columns=["seed", *COLUMNS] if "seed" in rows[0] else list(COLUMNS))
     numbers = [name for name in COLUMNS if name not in ("exchange", "workers")]
     table[numbers] = table[numbers].apply(lambda column: pd.Series(significant(column), index=column.index))
+    if (samples := loaded.samples) is not None:
+        each = samples.number / loaded.config.workers
+        rates = significant(each * table["workers"] / table["iteration_s"])
+        table = table.assign(throughput=rates, throughput_unit=f"{samples.unit}/s")
     table = table.assign(**_learnt(rows, loaded))
     if any("warning" in one for one in rows):
         table["warning"] = pd.Series([one.get("warning") for one in rows], dtype="object")
@@ -353,9 +359,16 @@ def sentences(loaded: Scenario, held: Held, table: pd.DataFrame) -> list[str]:
     warned = table[table["warning"].notna()] if "warning" in table else table[:0]
     count = " with {} workers" if table["workers"].nunique() > 1 else ""
     warnings = {one["exchange"] + count.format(one["workers"]): one["warning"] for _, one in warned.iterrows()}
-    said = [f"Warning: {one}" for one in warning_lines(warnings)]
+    said = [f"Warning: {one}" for one in (*loaded.warnings, *warning_lines(warnings))]
     ignored = [learning.IGNORED] if loaded.config.job.gradients.train is None else []
-    return [*said, *ignored, *held.sentences(), *computing_told([loaded.computing])]
+    rates: dict[str, Throughput | None] = {}
+    if "throughput_unit" in table:
+        for _, row in table.iterrows():
+            rate: Throughput = {"throughput": row["throughput"], "throughput_unit": row["throughput_unit"]}
+            rates[row["exchange"] + count.format(row["workers"])] = rate
+    return [
+        *throughput_sentences(rates), *said, *ignored, *held.sentences(), *computing_told([loaded.computing])
+    ]  # fmt: skip
 
 
 def over_seeds(table: pd.DataFrame) -> pd.DataFrame:

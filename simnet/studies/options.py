@@ -36,6 +36,13 @@ def memory(size: str | None) -> list[str]:
     return [f"job.device_memory={size}"]
 
 
+def passes(compute: str | None, batch: int | None) -> list[str]:
+    """Return the fields of a scenario that `--compute` and `--batch` set, as ``--set`` does; none if not given."""
+    quantity(compute, "--compute", units.seconds)
+    given = {"job.compute.mean": compute, "job.batch": batch}
+    return [f"{field}={value}" for field, value in given.items() if value is not None]
+
+
 def of_gradients(scenario: Scenario, instead: str, others: Sequence[str] = ("strategy", "sharding")) -> None:
     """Refuse a scenario whose iterations are not each an exchange of gradients.
 

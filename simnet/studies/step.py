@@ -9,6 +9,8 @@ from dataclasses import dataclass
 from simnet.base import units as quantities
 from simnet.base.arrays import PERCENTS, percentiles
 from simnet.base.errors import InputError, nearest
+from simnet.costs.computing import Computing, Samples, computing, samples
+from simnet.costs.devices import DEFAULT, load_device
 from simnet.costs.models import ModelProfile
 from simnet.costs.models import model as profile_of
 from simnet.network.stack import name_of
@@ -23,6 +25,7 @@ from simnet.parallel import (
     slowdown_told,
 )
 from simnet.parallel.series import repeated
+from simnet.report.throughput import Throughput, throughput, throughput_sentences
 from simnet.studies import options
 from simnet.studies.timing import Place
 
@@ -156,6 +159,10 @@ class Step(TimedSteps):
         How many times as long computing takes beside collectives.
     source : str
         Where both come from.
+    known : Computing, optional
+        How long a microbatch computes on the device, where nobody gave that.
+    samples : Samples, optional
+        What all workers go through in a step.
     limit : float, optional
         What a worker's device holds [byte].
     divided : bool
@@ -169,6 +176,8 @@ class Step(TimedSteps):
     backward: float
     slowdown: float
     source: str
+    known: Computing | None = None
+    samples: Samples | None = None
     limit: float | None = None
     divided: bool = False
 
@@ -183,16 +192,25 @@ class Step(TimedSteps):
             "backward_fraction": self.backward,
             "slowdown": self.slowdown,
             "source": self.source,
+            "compute_time": None if self.known is None else self.known.figures(),
+            **(self.throughput() or {}),
             "memory_B": self.timing.memory()._asdict(),
         }
         if self.limit is not None:
             own |= {"memory_limit_B": self.limit, "fits": self.timing.memory().peak <= self.limit}
         return own | super().figures()
 
+    def throughput(self) -> Throughput | None:
+        """Return what all workers go through in a second, of the mean step; None if that is not known."""
+        return None if self.samples is None else throughput(self.samples, float(self.series.durations.mean()))
+
     def sentences(self) -> list[str]:
         """Return how long the step takes, and what memory a worker needs."""
         graph, memory = self.timing.graph, self.timing.memory()
         size, seconds = quantities.format_bytes, quantities.format_seconds
+        computes = seconds(self.compute)
+        if self.known is not None:
+            computes = quantities.format_within(self.compute, self.known.low, self.known.high)
         fits = ""
         if self.limit is not None:
             fits = f" It {'fits' if memory.peak <= self.limit else 'does not fit'} the {size(self.limit)} of a device."
@@ -201,10 +219,11 @@ class Step(TimedSteps):
         between = f"{graph.workers:,} workers" + (f" in {graph.replicas:,} replicas" if graph.replicas > 1 else "")
         return [
             f"{self.model}, {self.parameters:,} values, {self.sharding} between {between}: {self.takes()}",
+            *throughput_sentences({self.sharding: self.throughput()}),
             f"A worker needs {size(memory.peak)} at most, activations apart: parameters {size(memory.parameters)}, "
             f"gradients {size(memory.gradients)}, optimiser {size(memory.optimizer)}, and for a while gathered "
             f"parameters {size(memory.gathered)}, gradients to be reduced {size(memory.reduced)}.{fits}",
-            f"Assumed: a microbatch computes for {seconds(self.compute)}{parts} {100 * self.backward:.3g} % of it "
+            f"Assumed: a microbatch computes for {computes}{parts} {100 * self.backward:.3g} % of it "
             f"backward, split between units by their entries ({self.source}); computing takes "
             f"{slowdown_told(self.slowdown)}; {codes}messages go by the stack "
             f"{self.stack}. How far such steps are off was not measured.",
@@ -248,7 +267,9 @@ def timed(
     place: Callable[[], Place],
     *,
     given: Sequence[str] = (),
+    device: str | None = None,
     compute: str | None = None,
+    batch: int | None = None,
     backward: str | None = None,
     slowdown: float = 1.0,
     algorithms: Sequence[str] = (),
@@ -265,8 +286,12 @@ def timed(
         As of `planned_of`.
     place : callable
         Returns the network; asked when the step itself is right.
+    device : str, optional
+        What computes: a device profile, or the file of one; default: `simnet.costs.devices.DEFAULT`.
     compute : str, optional
-        Time of a microbatch, forward and backward, with its unit; default: the profile's.
+        Time of a microbatch, forward and backward, with its unit; default: the model's on the device.
+    batch : int, optional
+        Samples of a microbatch; default: those of the tokens that are given, or of the time that is known.
     backward : str, optional
         Share of the backward pass in it; default: the profile's.
     slowdown : float
@@ -289,9 +314,17 @@ def timed(
         raise InputError(str(error), file="--model") from None
     whole = options.quantity(compute, "--compute", quantities.seconds)
     limit = options.quantity(memory, "--memory", quantities.size)
-    source = "time given" if whole is not None else f"time: {profile.source}"
+    options_given = options.fields(given, "--option")
+    size: float | None = batch
+    if "tokens" in options_given and profile.tokens and profile.sample == "sequence":
+        if batch is not None:
+            raise InputError("is either --batch or --tokens", file="simnet step")
+        tokens = _value(options_given["tokens"], "tokens")
+        size = tokens / profile.tokens if isinstance(tokens, int) and tokens > 0 else None
+    known = None if whole is not None else _known(profile, device, size)
+    source = "time given" if known is None else f"time: {known.source}"
     source += "; share given" if backward is not None else "; share: that of the model's profile"
-    whole = profile.compute if whole is None else whole
+    whole = known.seconds if known is not None else whole or 0.0
     share = profile.backward_fraction if backward is None else options.density(backward, "--backward")
     step = planned_of(profile, sharding, workers, given)
     found = place()
@@ -304,9 +337,36 @@ def timed(
     except ValueError as error:
         raise InputError(str(error), file="--algorithm") from None
     stack, divided = name_of(found.network.stack), bool((step.shares < 1).any())
+    size = size or (known.batch if known is not None else 0)
+    ways = {name: int(options_given.get(name, "1")) for name in ("tensor_parallel", "pipeline", "microbatches")}
+    count = size * ways["microbatches"] * workers / (ways["tensor_parallel"] * ways["pipeline"])
     return Step(
-        series, stack, profile.name, sharding, profile.parameters, whole, share, slowdown, source, limit, divided
+        series,
+        stack,
+        profile.name,
+        sharding,
+        profile.parameters,
+        whole,
+        share,
+        slowdown,
+        source,
+        known,
+        samples(profile, count) if size else None,
+        limit,
+        divided,
     )
+
+
+def _known(profile: ModelProfile, device: str | None, batch: float | None) -> Computing:
+    """Return how long a microbatch of a model computes on a device."""
+    try:
+        chosen = load_device(device or DEFAULT)
+    except ValueError as error:
+        raise InputError(str(error), file="--device") from None
+    try:
+        return computing(profile, chosen, batch)
+    except ValueError as error:
+        raise InputError(f"is missing: {error}", file="--compute") from None
 
 
 def _value(text: str, name: str) -> object:

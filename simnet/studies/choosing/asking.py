@@ -44,6 +44,8 @@ class Flags:
     model: str | None = None
     parameters: int | None = None
     density: str | None = None
+    compute: str | None = None
+    batch: int | None = None
     latency: str | None = None
     bandwidth: str | None = None
     gpus_per_node: int | None = None
@@ -247,6 +249,7 @@ def refuse_ignored(flags: Flags, *, decision: bool = True, table: bool = False, 
     messages: dict[str, object] = {"--density": flags.density, "--device": flags.device, "--all": flags.every}
     messages |= {"--schemes": flags.schemes}
     messages |= {"--model": flags.model, "--parameters": flags.parameters}
+    messages |= {"--compute": flags.compute, "--batch": flags.batch}
     what = "what weighs exchanges; --export NAME.csv is about messages of all sizes"
     options.only(what, not tuner, messages)
 
@@ -258,11 +261,22 @@ def question(flags: Flags, *, over: bool = False) -> tuple[Question, CalibratedC
     """
     given: dict[str, Any] = {
         name: getattr(flags, name)
-        for name in ("workers", "model", "parameters", "gpus_per_node", "device", "every", "simulate", "topology")
+        for name in (
+            "workers",
+            "model",
+            "parameters",
+            "batch",
+            "gpus_per_node",
+            "device",
+            "every",
+            "simulate",
+            "topology",
+        )
     }
     for name in ("latency", "inner_latency", "bandwidth", "inner_bandwidth"):
         read = units.seconds if name.endswith("latency") else units.bandwidth
         given[name] = options.quantity(getattr(flags, name), f"--{name.replace('_', '-')}", read)
+    given["compute"] = options.quantity(flags.compute, "--compute", units.seconds)
     given["density"] = None if flags.density is None else options.density(flags.density)
     given |= {"fields": flags.set_ or (), "stack": flags.stack, "error": flags.error, "seed": flags.seed or 0}
     given["schemes"] = _named(flags)
@@ -270,7 +284,7 @@ def question(flags: Flags, *, over: bool = False) -> tuple[Question, CalibratedC
         given["misjudged"] = flags.misjudged
     options.only("--simulate", flags.simulate, {"--stack": flags.stack})
     if flags.scenario is not None:
-        loaded = load(flags.scenario, _overrides(flags), flags.seed)
+        loaded = load(flags.scenario, [*_overrides(flags), *_device_field(flags)], flags.seed)
         return inputs.from_scenario(loaded, inputs.Given(**given)), None
     if flags.fabric is not None:
         fabric = load_cost_model(flags.fabric)
@@ -301,8 +315,11 @@ def _on_job(flags: Flags) -> OnJob:
     density = density_at(run.job.density, run.job.iterations - 1)
     notes += costs_told(run.job.device, [one for one, _ in among], run.job.source.workers)
     notes += computing_told([loaded.computing])
-    warnings = tuple(warning_lines(sample_warnings(run.job, [Fixed(one) for one, _ in among])))
-    asked = job_output.Asked(loaded.name, loaded.config.seed, run.job, density, tuple(notes), warnings)
+    warned = warning_lines(sample_warnings(run.job, [Fixed(one) for one, _ in among]))
+    asked = job_output.Asked(
+        loaded.name, loaded.config.seed, run.job, density, tuple(notes), (*loaded.warnings, *warned),
+        loaded.compute_time, loaded.samples,
+    )  # fmt: skip
     return OnJob(asked, found, likely.over_job(found.rows, run.job, flags.error), held)
 
 
@@ -311,9 +328,12 @@ def _fields_of_job(flags: Flags) -> list[str]:
     overrides = _overrides(flags)
     if flags.density is not None:
         overrides += [f"job.density={options.density(flags.density)!r}", "job.compression_ratio=null"]
-    if flags.device is not None:
-        overrides.append(f"job.device={json.dumps(flags.device)}")
-    return [*overrides, *options.memory(flags.memory)]
+    return [*overrides, *_device_field(flags), *options.memory(flags.memory)]
+
+
+def _device_field(flags: Flags) -> list[str]:
+    """Return the field of a scenario that `--device` sets, as ``--set`` does."""
+    return [] if flags.device is None else [f"job.device={json.dumps(flags.device)}"]
 
 
 def _named(flags: Flags) -> tuple[Candidate, ...]:
@@ -334,4 +354,5 @@ def _overrides(flags: Flags) -> list[str]:
     }
     options.only("flags alone", False, {"--model": flags.model, "--parameters": flags.parameters, **network})
     workers = [f"workers={flags.workers}"] if flags.workers is not None else []
-    return [*(flags.set_ or ()), *workers, *options.stack(flags.stack)]
+    passes = options.passes(flags.compute, flags.batch)
+    return [*(flags.set_ or ()), *workers, *passes, *options.stack(flags.stack)]

@@ -11,11 +11,12 @@ import numpy as np
 
 from simnet.base.arrays import Floats
 from simnet.base.errors import InputError, nearest
-from simnet.costs.devices import DEFAULT, DeviceProfile, load_device
+from simnet.costs.devices import DeviceProfile, load_device
 from simnet.costs.models import model, names
 from simnet.network import Network
 from simnet.policies import Candidate, density_at, probe_pairs
 from simnet.report.stacks import name_on
+from simnet.scenario.device import default_device
 from simnet.studies.choosing import outer_steps
 from simnet.studies.choosing.choices import Choice, choices, named
 from simnet.studies.choosing.cost_models import (
@@ -30,6 +31,7 @@ from simnet.studies.choosing.cost_models import (
 )
 from simnet.studies.choosing.decision import MISJUDGED, QUANTITIES, Decision, decide, fastest
 from simnet.studies.choosing.operating_point import OperatingPoint
+from simnet.studies.choosing.passes import Passes, passes_of, passes_of_job
 from simnet.studies.choosing.rehearsals import Rehearsals
 from simnet.studies.choosing.shares import largest_first
 from simnet.studies.options import of_gradients
@@ -85,8 +87,8 @@ class Question:
         By which factor latency and bandwidth may be misjudged.
     trajectory : Trajectory, optional
         Of a scenario, whose links change.
-    backward : float
-        Seconds of back-propagation of an iteration; 0 if not known.
+    passes : Passes
+        How long workers compute.
     coarse : bool
         Whether the cost model is so slow that flips are looked for in large steps.
     device : DeviceProfile
@@ -109,7 +111,7 @@ class Question:
     varies: tuple[str, ...] = QUANTITIES
     misjudged: float = MISJUDGED
     trajectory: Trajectory | None = None
-    backward: float = 0.0
+    passes: Passes = field(kw_only=True)
     coarse: bool = False
     device: DeviceProfile = field(kw_only=True)
     barrier: bool | None = None
@@ -126,7 +128,7 @@ class Question:
             varies=self.varies,
             misjudged=self.misjudged,
             coarse=self.coarse,
-            backward=self.backward,
+            backward=self.passes.backward,
             beside=self.beside,
         )
 
@@ -148,6 +150,8 @@ class Given:
     model: str | None = None
     parameters: int | None = None
     density: float | None = None
+    compute: float | None = None
+    batch: int | None = None
     latency: float | None = None
     bandwidth: float | None = None
     gpus_per_node: int | None = None
@@ -190,7 +194,7 @@ def from_flags(given: Given) -> Question:
         raise InputError(f"must divide the {point.workers} workers, got {point.per_node}", file="--gpus-per-node")
     what = given.model or (f"{point.parameters:,} parameters" if given.parameters else "resnet50")
     title = f"{what}, {point.workers} workers"
-    device = _device(given.device, DEFAULT)
+    device, passes = _device_and_passes(given, int(point.workers))
     among = _among(given, point.per_node)
     rehearsals = Rehearsals(among, given.seed, _shape(given))
     if not given.simulate:
@@ -207,19 +211,20 @@ def from_flags(given: Given) -> Question:
             "closed forms",
             _heeded(among),
             given.misjudged,
-            backward=_backward(given),
+            passes=passes,
             device=device,
             gradients=gradients,
             gradients_name=said,
-            beside=beside_backward(_backward(given), device, rehearsals=rehearsals),
+            beside=beside_backward(passes.backward, device, rehearsals=rehearsals),
         )
     if int(point.workers) > MOST_SIMULATED:
         raise InputError(f"must be at most {MOST_SIMULATED:,} for --simulate, got {point.workers:,}", file="--workers")
-    network, backward = _network(given, point), _backward(given)
+    network = _network(given, point)
     cost_model = by_simulation([(network, 0.0)], device, rehearsals=rehearsals)
-    method = f"simulated on {given.topology or _plain(point)}{_by(network)}"
-    beside = beside_backward(backward, device, [(network, 0.0)], rehearsals=rehearsals)
-    return Question(title, point, among, cost_model, method, (), backward=backward, device=device, beside=beside)
+    place = "a star" if point.per_node == 1 else "nodes with one network card each"
+    method = f"simulated on {given.topology or place}{_by(network)}"
+    beside = beside_backward(passes.backward, device, [(network, 0.0)], rehearsals=rehearsals)
+    return Question(title, point, among, cost_model, method, (), passes=passes, device=device, beside=beside)
 
 
 def over_networks(given: Given) -> Question:
@@ -232,7 +237,7 @@ def over_networks(given: Given) -> Question:
     """
     question = from_flags(given)
     rehearsals = Rehearsals(question.among, given.seed, _shape(given))
-    cost_model = by_networks(lambda point: _network(given, point), _device(given.device, DEFAULT), rehearsals)
+    cost_model = by_networks(lambda point: _network(given, point), question.device, rehearsals)
     return replace(question, cost_model=cost_model, varies=QUANTITIES, coarse=True)
 
 
@@ -256,7 +261,7 @@ def from_scenario(loaded: Scenario, given: Given) -> Question:
     iterations = np.unique(np.linspace(0, job.iterations - 1, MOMENTS).round().astype(int)).tolist()
     hosts = list(range(job.source.workers)) if job.placement is None else list(job.placement)
     density = _fraction(given.density, density_at(job.density, job.iterations - 1))
-    device = job.device if given.device is None else _device(given.device, "")
+    device, passes = job.device, passes_of_job(loaded, job, own)
     per_node, inner_latency, inner_bandwidth = _nodes_of(loaded)
     point = OperatingPoint(
         job.source.workers, round(own.share * job.source.true_parameters), density, 0.0, 1.0, per_node,
@@ -291,7 +296,7 @@ def from_scenario(loaded: Scenario, given: Given) -> Question:
         latency=float(np.median(seen.latency)) if given.latency is None else given.latency,
         bandwidth=float(np.median(seen.bandwidth)) if given.bandwidth is None else given.bandwidth,
     )
-    title, backward = f"{loaded.name}, {point.workers} workers{own.trained}", own.backward
+    title = f"{loaded.name}, {point.workers} workers{own.trained}"
     if given.simulate:
         chosen = np.unique(np.linspace(0, len(iterations) - 1, SIMULATED).round().astype(int)).tolist()
         moments = [(job.network(iterations[one]), times[one]) for one in chosen]
@@ -305,10 +310,10 @@ def from_scenario(loaded: Scenario, given: Given) -> Question:
             method,
             (),
             trajectory=seen,
-            backward=backward,
+            passes=passes,
             device=device,
             barrier=job.barrier,
-            beside=beside_backward(backward, device, moments, hosts, rehearsals),
+            beside=beside_backward(own.backward, device, moments, hosts, rehearsals),
         )
     stack = name_on(job.network(0))
     method = "closed forms, on the slowest pair" + ("" if stack == "ideal" else f", without the stack {stack}")
@@ -321,12 +326,12 @@ def from_scenario(loaded: Scenario, given: Given) -> Question:
         _heeded(among),
         given.misjudged,
         seen,
-        backward,
+        passes=passes,
         device=device,
         barrier=job.barrier,
         gradients=lambda: outer_steps.gradients(job),
         gradients_name=f"those of {loaded.name}",
-        beside=beside_backward(backward, device, rehearsals=rehearsals),
+        beside=beside_backward(own.backward, device, rehearsals=rehearsals),
     )
 
 
@@ -346,7 +351,7 @@ def from_fabric(fabric: CalibratedCostModel, given: Given) -> Question:
     among = named(given.schemes) if given.schemes else choices()
     if not given.schemes and "tree" not in pinned:
         among = tuple(one for one in among if "tree" not in one.candidate.options.values())
-    device = _device(given.device, DEFAULT)
+    device, passes = _device_and_passes(given, workers)
     cost_model = by_fabric(fabric, device)
     title = f"{given.model or f'{point.parameters:,} parameters'}, {workers} workers"
     method = "the calibrated fabric"
@@ -357,7 +362,7 @@ def from_fabric(fabric: CalibratedCostModel, given: Given) -> Question:
         cost_model,
         method,
         ("density",),
-        backward=_backward(given),
+        passes=passes,
         coarse=True,
         device=device,
     )
@@ -396,14 +401,6 @@ def _parameters(given: Given) -> int:
 def _shape(given: Given) -> str | None:
     """Return the name of the model; None where only its size is known."""
     return None if given.parameters is not None else given.model or "resnet50"
-
-
-def _backward(given: Given) -> float:
-    """Return the seconds of back-propagation of the model; 0 where only its size is known."""
-    if given.parameters is not None:
-        return 0.0
-    profile = model(given.model or "resnet50")
-    return profile.compute * profile.backward_fraction
 
 
 def _gradients(given: Given, point: OperatingPoint) -> tuple[Callable[[], GradientSource], str]:
@@ -462,6 +459,12 @@ def _nodes_of(loaded: Scenario) -> tuple[int, float, float]:
     return nodes["gpus_per_node"], nodes["intra_latency"], nodes["intra_bandwidth"]
 
 
+def _device_and_passes(given: Given, workers: int) -> tuple[DeviceProfile, Passes]:
+    device = _device(given.device, default_device(given.stack))
+    profile = None if given.parameters is not None else model(given.model or "resnet50")
+    return device, passes_of(profile, device, workers, compute=given.compute, batch=given.batch, stack=given.stack)
+
+
 def _device(name: str | None, default: str) -> DeviceProfile:
     try:
         return load_device(name or default)
@@ -494,7 +497,3 @@ def _by(network: Network) -> str:
     """Return the words for the stack of a network, none for that of closed forms."""
     stack = name_on(network)
     return "" if stack == "ideal" else f" by the stack {stack}"
-
-
-def _plain(point: OperatingPoint) -> str:
-    return "a star" if point.per_node == 1 else "nodes with one network card each"

@@ -10,12 +10,14 @@ from rich.table import Table
 from rich.text import Text
 
 from simnet.base.units import format_bytes, format_seconds, format_within
+from simnet.costs.computing import Computing, Samples
 from simnet.job import Job
 from simnet.job.job import buckets
 from simnet.job.sampling import Recordings
 from simnet.report import barriers
 from simnet.report.stacks import name_on
 from simnet.report.tables import empty_table
+from simnet.report.throughput import Throughput, throughput, throughput_sentences
 from simnet.studies.choosing.chances import Chances
 from simnet.studies.choosing.forecast import Forecast, Gain, WholeJob
 from simnet.studies.choosing.holding import HEADING, NOTHING, Held
@@ -47,6 +49,10 @@ class Asked:
         What else is said of it.
     warnings : tuple of str
         For which exchanges its sample is too small.
+    compute_time : Computing, optional
+        How long its model computes on its device, where nobody gave that.
+    samples : Samples, optional
+        What all workers go through in an iteration.
     """
 
     name: str
@@ -55,6 +61,12 @@ class Asked:
     density: float
     notes: tuple[str, ...] = ()
     warnings: tuple[str, ...] = ()
+    compute_time: Computing | None = None
+    samples: Samples | None = None
+
+    def throughput(self, row: Forecast) -> Throughput | None:
+        """Return what all workers go through in a second with an exchange; None where it is not known."""
+        return None if self.samples is None else throughput(self.samples, row.seconds / row.iterations)
 
 
 def title(asked: Asked) -> str:
@@ -151,7 +163,8 @@ def sentences(asked: Asked, found: WholeJob, likely: Chances, held: Held = NOTHI
             "all. After +- is what the sample leaves open, as a standard error."
         )
     warnings = [f"Warning: {one}" for one in asked.warnings]
-    return [*said, *warnings, *asked.notes, *_few_kept(asked, found), *held.sentences()]
+    rates = throughput_sentences({row.label: asked.throughput(row) for row in found.rows})
+    return [*said, *rates, *warnings, *asked.notes, *_few_kept(asked, found), *held.sentences()]
 
 
 def _few_kept(asked: Asked, found: WholeJob) -> list[str]:
@@ -193,9 +206,12 @@ def figures(asked: Asked, found: WholeJob, likely: Chances, held: Held = NOTHING
             "stack": name_on(job.network(0)),
             "device": job.device.name,
             "barrier": job.barrier,
+            "compute_s": job.compute.mean,
+            "compute_time": None if asked.compute_time is None else asked.compute_time.figures(),
         },
         "ranking": [
             _row(row, found)
+            | (asked.throughput(row) or {})
             | {"chance_to_be_fastest": float(chance), "expected_regret": finite(float(regret)), **held.of(row.label)}
             for row, chance, regret in zip(found.rows, likely.fastest, likely.regret, strict=True)
         ],

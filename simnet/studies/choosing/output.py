@@ -13,6 +13,7 @@ from simnet.base.units import format_bandwidth, format_bytes, format_seconds, fo
 from simnet.policies import Candidate
 from simnet.report import barriers
 from simnet.report.tables import empty_table
+from simnet.report.throughput import throughput_sentences
 from simnet.studies.choosing.choices import Choice
 from simnet.studies.choosing.decision import Decision, Flip, Row
 from simnet.studies.choosing.holding import HEADING, NOTHING, Held
@@ -112,10 +113,11 @@ def sentences(question: Question, decision: Decision, held: Held = NOTHING) -> l
             if gain > 1
             else f"Compression does not pay: {sparse} takes {1 / gain:.3g} times as long as {dense}"
         )
-        if question.backward > 0:
+        if question.passes.backward > 0:
             beside = decision.gain_over_dense(overlapped=True)
             times = f"{beside:.3g} times as fast" if beside > 1 else f"{1 / beside:.3g} times as long"
-            text += f"; beside {format_seconds(question.backward)} of backward pass, what is left of them is {times}"
+            backward = format_seconds(question.passes.backward)
+            text += f"; beside {backward} of backward pass, what is left of them is {times}"
         said.append(f"{text}.")
     if settled := [row.choice.candidate for row in decision.rows if row.choice.follows_gradients]:
         labels = ", ".join(one.label for one in settled)
@@ -145,6 +147,8 @@ def sentences(question: Question, decision: Decision, held: Held = NOTHING) -> l
     if shares:
         parts = ", ".join(f"{label} {100 * share:.0f} %" for label, share in shares.items())
         said.append(f"As the links change, fastest in this share of the moments: {parts}.")
+    said += throughput_sentences({row.choice.label: question.passes.throughput(row.seconds) for row in decision.rows})
+    said += question.passes.notes
     exchanges = [one.candidate for one in question.among]
     said += costs_told(question.device, exchanges, int(question.point.workers))
     return said + held.sentences()
@@ -272,6 +276,8 @@ def figures(question: Question, decision: Decision, held: Held = NOTHING) -> dic
             "gpus_per_node": point.per_node,
             "device": question.device.name,
             "barrier": question.barrier,
+            "compute_s": question.passes.compute or None,
+            "compute_time": None if question.passes.known is None else question.passes.known.figures(),
         },
         "ranking": [
             {
@@ -292,6 +298,7 @@ def figures(question: Question, decision: Decision, held: Held = NOTHING) -> dic
                 "expected_regret": finite(row.expected_regret),
                 **({"over_rehearsed": _over_rehearsed(row.choice, point)} if row.choice.follows_gradients else {}),
                 **({} if row.weather is None else {"weather_low_s": row.weather[0], "weather_high_s": row.weather[1]}),
+                **(question.passes.throughput(row.seconds) or {}),
                 **held.of(row.choice.label),
             }
             for row in decision.rows
@@ -305,7 +312,7 @@ def figures(question: Question, decision: Decision, held: Held = NOTHING) -> dic
         "too_close_to_call": not decision.sure,
         "gain_over_dense": finite(decision.gain_over_dense()),
         "gain_over_overlapped_dense": finite(decision.gain_over_dense(overlapped=True)),
-        "backward_s": question.backward,
+        "backward_s": question.passes.backward,
         "compression_pays": bool(decision.gain_over_dense() > 1),
         "compression_pays_overlapped": bool(decision.gain_over_dense(overlapped=True) > 1),
         "flips": [

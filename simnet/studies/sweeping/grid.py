@@ -200,9 +200,9 @@ def field(name: str, scenario: Scenario) -> str:
     Traceback (most recent call last):
         ...
     simnet.base.errors.InputError: --param bandwith: there is no such field in scenario 'quickstart'; did you mean \
-'bandwidth'? Allowed: any field in full, as --set takes it, or in short absences, bandwidth, barrier, churn, \
+'bandwidth'? Allowed: any field in full, as --set takes it, or in short absences, bandwidth, barrier, batch, churn, \
 compression_ratio, deadline, density, device, device_memory, epoch, hosts, iterations, latency, memory, model, \
-optimizer, parameters, prices, scale, seed, sharding, strategy, update, workers, workers_per_device
+optimizer, parameters, precision, prices, scale, seed, sharding, strategy, tokens, update, workers, workers_per_device
     """
     option = f"--param {name}"
     parts = name.split(".")

@@ -1,0 +1,261 @@
+"""How long a model computes: given, measured on the device, or estimated there; and the throughput of workers."""
+
+import csv
+import json
+import re
+from importlib.resources import files
+from statistics import median
+
+import pytest
+
+from commands import did, refused
+from simnet.costs.computing import chips, computing, utilisation
+from simnet.costs.devices import DeviceOp, DeviceProfile, Method, device_names, load_device
+from simnet.costs.models import model, model_operations, names
+
+POINT = ("choose", "--workers", "8", "--schemes", "topk,dense", "--json")
+SCENARIO = """
+workers: 4
+network: {topology: {star: {latency: 1 ms, bandwidth: 10 Gbit/s}}}
+job:
+  model: gpt2
+  scale: 20000
+  iterations: 3
+  density: 1 %
+exchanges: {AG: {scheme: topk}, dense: {scheme: dense}}
+policies: {AG: {fixed: AG}, dense: {fixed: dense}}
+"""
+
+
+@pytest.fixture
+def scenario(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    path = tmp_path / "s.yaml"
+    path.write_text(SCENARIO)
+    return path
+
+
+def point(*flags):
+    return json.loads(did(*POINT, *flags).stdout)
+
+
+def ran(scenario, *flags):
+    return json.loads(did("run", scenario, "--no-report", "--quiet", "--json", *flags).stdout)
+
+
+def published():
+    with (files("simnet") / "data" / "step_times.csv").open(newline="") as file:
+        return list(csv.DictReader(file))
+
+
+def test_gpt2_computes_on_an_h100_as_measured_there_and_not_as_on_a_v100():
+    h100, v100 = (point("--model", "gpt2", "--device", name)["question"] for name in ("h100-torch2.6", "v100-torch2.6"))
+    assert h100["compute_s"] == 0.21633
+    assert {name: h100["compute_time"][name] for name in ("batch", "precision", "known")} == {
+        "batch": 64, "precision": "bf16", "known": "measured",
+    }  # fmt: skip
+    assert "modded-nanogpt" in h100["compute_time"]["source"]
+    assert v100["compute_time"]["precision"] == "fp32"
+    # 64 sequences in 216 ms, 4 in 316 ms: 23 times the rate.
+    rates = [one["compute_time"]["batch"] * 1024 / one["compute_s"] for one in (h100, v100)]
+    assert rates[0] == pytest.approx(303e3, rel=1e-3)
+    assert rates[0] / rates[1] == pytest.approx(23.4, rel=0.01)
+
+
+def test_what_is_measured_is_scaled_by_the_batch():
+    found = point("--model", "gpt2", "--device", "h100-torch2.6", "--batch", "16")
+    assert found["question"]["compute_s"] == pytest.approx(0.21633 / 4, rel=1e-12)
+    assert found["question"]["compute_time"]["known"] == "scaled"
+    best = found["ranking"][0]
+    assert best["throughput_unit"] == "tokens/s"
+    assert best["throughput"] == pytest.approx(8 * 16 * 1024 / (0.21633 / 4 + best["seconds_s"]), rel=1e-9)
+
+
+def test_a_given_time_wins_over_everything(scenario):
+    found = point("--model", "gpt2", "--device", "h100-torch2.6", "--compute", "120 ms", "--batch", "16")
+    assert (found["question"]["compute_s"], found["question"]["compute_time"]) == (0.12, None)
+    best = found["ranking"][0]
+    assert best["throughput"] == pytest.approx(8 * 16 * 1024 / (0.12 + best["seconds_s"]), rel=1e-9)
+    assert point("--model", "gpt2", "--compute", "120 ms")["ranking"][0].get("throughput") is None
+    summary = ran(scenario, "--compute", "120 ms", "--set", "job.device=h100-torch2.6")
+    assert "computing" not in summary
+    assert summary["policies"]["AG"]["breakdown_s"]["compute"] == pytest.approx(3 * 0.12)
+
+
+def test_a_batch_that_fig_1a_does_not_state_cannot_be_scaled():
+    plain = point("--model", "resnet18")
+    assert plain["question"]["compute_s"] == 0.015
+    assert "batch not stated" in plain["question"]["compute_time"]["source"]
+    assert plain["question"]["compute_time"]["batch"] is None
+    assert "throughput" not in plain["ranking"][0]
+    sized = point("--model", "resnet18", "--batch", "64")
+    known = sized["question"]["compute_time"]
+    assert known["known"] == "estimated"
+    # 3 passes of 2 operations for each multiply-add, at the share of the peak that is named.
+    share = float(re.search(r"at (\d+) % of", known["source"])[1]) / 100
+    assert known["seconds_s"] == pytest.approx(64 * 6 * 1.814e9 / (share * 15.7e12), rel=0.02)
+    assert sized["ranking"][0]["throughput_unit"] == "images/s"
+    # Where V100s were timed at stated batches, the nearest is scaled.
+    measured = point("--model", "resnet50", "--batch", "64")["question"]["compute_time"]
+    assert measured["known"] == "scaled"
+    assert measured["seconds_s"] == pytest.approx(0.346883 / 2)
+
+
+def test_an_estimate_has_its_interval_in_text_and_json():
+    found = point("--model", "gpt2-xl", "--device", "a100-torch2.6")["question"]["compute_time"]
+    assert found["known"] == "estimated"
+    assert found["low_s"] < found["seconds_s"] < found["high_s"]
+    text = did(*POINT[:-1], "--model", "gpt2-xl", "--device", "a100-torch2.6").stdout
+    line = next(one for one in text.splitlines() if one.startswith("Computing: "))
+    assert "78.5 ms (44.6 ms to 149 ms) forward and backward (A100, bf16, 1 sequence of 1,024 tokens: estimate" in line
+    assert "Throughput of all workers: " in text
+
+
+def test_the_interval_is_that_of_published_steps_left_out_with_their_chip():
+    rows = [row for row in published() if row["tokens"] and row["precision"] in ("fp16", "bf16")]
+    shares = []
+    for row in rows:
+        tokens, name = int(row["tokens"]), row["model"]
+        each = 6 * float(row["parameters"] or 0) * tokens
+        if name in names():
+            known = model(name)
+            each = model_operations(known) if known.tokens == tokens else 6 * known.parameters * tokens
+        peak = chips()[row["chip"]].peaks[row["precision"]]
+        shares.append((row["chip"], each * int(row["batch"]) / float(row["seconds"]) / peak))
+    missed = [own / median(one for other, one in shares if other != chip) for chip, own in shares]
+    found = utilisation(transformer=True, precision="bf16")
+    assert found.share == pytest.approx(median(one for _, one in shares))
+    assert (found.low, found.high) == (pytest.approx(min(missed)), pytest.approx(max(missed)))
+    assert found.steps == len(rows) >= 10
+
+
+def test_published_steps_are_those_of_the_collection(shared):
+    with (shared / "devices" / "measurements.csv").open(newline="") as file:
+        known = {(row["source"], float(row["seconds"] or 0), row["quality"]) for row in csv.DictReader(file)}
+    rows = published()
+    assert len(rows) > 25
+    assert {(row["source"], float(row["seconds"]), row["quality"]) for row in rows} <= known
+
+
+def test_every_device_with_a_chip_says_how_long_every_model_computes():
+    for name in device_names():
+        device = load_device(name)
+        if name == "ideal":
+            assert not device.chip
+            continue
+        for each in names():
+            found = computing(model(each), device, batch=8)
+            assert 0 < found.low <= found.seconds <= found.high
+            assert found.batch == 8
+
+
+def test_seven_billion_parameters_are_estimated_by_tokens(scenario):
+    sized = ["job.model=null", "job.parameters=7000000000", "job.scale=5000000", "job.device=h100-torch2.6"]
+    fields = [part for one in [*sized, "job.tokens=2048", "job.batch=6"] for part in ("--set", one)]
+    found = ran(scenario, *fields)["compute_time"]
+    share = utilisation(transformer=True, precision="bf16").share
+    assert found["seconds_s"] == pytest.approx(6 * 7e9 * 2048 * 6 / (share * 989.4e12))
+    assert found["low_s"] < 1.15456 < found["high_s"]  # MPT 7B as published
+    fields = [part for one in sized for part in ("--set", one)]
+    assert "job.tokens and job.batch beside job.parameters" in refused("run", scenario, *fields)
+
+
+def test_what_is_not_known_is_asked_for(scenario, tmp_path):
+    own = tmp_path / "own.yaml"
+    own.write_text("{name: own, device: mine, source: me, memory_bandwidth: 1e12, methods: {'*': "
+                   "{launch: 1e-5, bytes_per_entry: 4, source: me}}}")  # fmt: skip
+    said = refused("run", scenario, "--set", f"job.device={own}")
+    assert "job.compute: is missing: how long gpt2 computes is not known on own" in said
+    assert "--compute, as '120 ms'" in said
+    assert len(said.strip().splitlines()) == 1
+    summary = ran(scenario, "--set", f"job.device={own}", "--compute", "120 ms", "--batch", "4")
+    assert summary["policies"]["AG"]["throughput_unit"] == "tokens/s"
+    text = did(*POINT[:-1], "--model", "gpt2", "--device", own).stdout
+    assert "how long gpt2 computes is not known on own, whose profile names no chip; --compute says it." in text
+    assert "--batch: needs --compute" in refused(*POINT[:-1], "--parameters", "1000", "--batch", "2")
+    own.write_text(own.read_text().replace("source: me, memory", "source: me, chip: H100, memory", 1))
+    assert "H100 PCIe, H100 SXM, H200" in refused("run", scenario, "--set", f"job.device={own}")
+
+
+def test_the_precision_is_that_in_which_people_train_unless_it_is_given(scenario):
+    times = {
+        precision: ran(scenario, "--set", f"job.precision={precision}")["compute_time"]
+        for precision in ("fp32", "fp16")
+    }
+    assert times["fp16"]["seconds_s"] < times["fp32"]["seconds_s"] / 3
+    assert [one["precision"] for one in times.values()] == ["fp32", "fp16"]
+    assert "in bf16 is not known on V100; " in refused("run", scenario, "--set", "job.precision=bf16")
+    sent = [ran(scenario, "--set", f"job.precision={one}")["policies"]["AG"]["bytes_sent_B"] for one in times]
+    assert sent[0] == sent[1]
+
+
+def test_gloo_takes_the_cpu_of_pytorch(scenario):
+    summary = ran(scenario, "--stack", "gloo")
+    assert summary["device"]["name"] == "cpu-torch2.13"
+    assert "warnings" not in summary
+    like = ran(scenario, "--set", "network.stack={like: gloo, before: 50 us}", "--compute", "1 s")
+    assert like["device"]["name"] == "cpu-torch2.13"
+    assert ran(scenario, "--stack", "tcp")["device"]["name"] == "v100-torch2.6"
+    simulated = ("choose", "--workers", "2", "--parameters", "1000000", "--simulate", "--json")
+    found = {stack: json.loads(did(*simulated, "--stack", stack).stdout) for stack in ("gloo", "tcp")}
+    assert [one["question"]["device"] for one in found.values()] == ["cpu-torch2.13", "v100-torch2.6"]
+    # A top-k of 700,810 entries takes PyTorch 6 to 8 ms there, and numpy a third of a millisecond.
+    assert 4e-3 < float(load_device("cpu-torch2.13").once(DeviceOp("topk", 700_810))) < 9e-3
+
+
+def test_what_does_not_belong_together_is_said_and_not_refused(scenario):
+    h100, cpu = "job.device=h100-torch2.6", "job.device=cpu"
+    over_gloo = did("run", scenario, "--no-report", "--stack", "gloo", "--set", h100).stdout
+    assert "Device h100-torch2.6 and stack gloo do not belong together: gloo sends from PyTorch's CPU" in over_gloo
+    by_nccl = did("compare", scenario, "--stack", "nccl", "--set", cpu, "--out", "c").stdout
+    assert "Device cpu and stack nccl do not belong together: NCCL sends between GPUs, and this is a CPU." in by_nccl
+    chosen = did("choose", scenario, "--stack", "gloo", "--device", "h100-torch2.6").stdout
+    assert "Device h100-torch2.6 and stack gloo do not belong together" in chosen
+    assert "belong together" not in did("choose", scenario, "--stack", "nccl", "--device", "h100-torch2.6").stdout
+
+
+def test_run_compare_and_choose_give_tokens_a_second(scenario):
+    given = ("--compute", "50 ms", "--batch", "8")
+    summary = ran(scenario, *given)
+    policy = summary["policies"]["AG"]
+    assert policy["throughput"] == pytest.approx(4 * 8 * 1024 * 3 / policy["simulated_s"], rel=1e-9)
+    rows = json.loads(did("compare", scenario, "--quiet", "--json", "--workers", "2,4", *given, "--out", "c").stdout)
+    for row in rows:
+        assert row["throughput_unit"] == "tokens/s"
+        assert row["throughput"] == pytest.approx(row["workers"] * 8 * 1024 / row["iteration_s"], rel=1e-6)
+    text = did("compare", scenario, "--workers", "2,4", *given, "--out", "c").stdout
+    assert re.search(r"Throughput of all workers: \w+ with 4 workers [\d,]+ tokens/s", text)
+    chosen = json.loads(did("choose", scenario, *given, "--json").stdout)
+    assert chosen["question"]["compute_s"] == 0.05
+    for row in chosen["ranking"]:
+        assert row["throughput"] == pytest.approx(4 * 8 * 1024 / row["iteration_s"], rel=1e-6)
+
+
+def test_a_model_that_is_trained_has_its_own_batch(scenario):
+    fields = ["job.model=null", "job.scale=1", "job.gradients={train: {model: logistic, batch: 16}}"]
+    flags = [part for one in fields for part in ("--set", one)]
+    summary = ran(scenario, *flags, "--compute", "10 ms")
+    policy = summary["policies"]["AG"]
+    assert policy["throughput"] == pytest.approx(4 * 16 * 3 / policy["simulated_s"], rel=1e-9)
+    assert policy["throughput_unit"] == "samples/s"
+    assert "takes no batch beside gradients.train" in refused("run", scenario, *flags, "--batch", "2")
+
+
+def test_a_step_follows_the_device_and_gives_tokens_a_second():
+    step = ("step", "--model", "gpt2", "--sharding", "ddp", "--workers", "8", "--topology", "star",
+            "--latency", "10us", "--bandwidth", "100Gbit/s", "--json")  # fmt: skip
+    found = json.loads(did(*step, "--device", "h100-torch2.6").stdout)
+    assert found["microbatch_s"] == 0.21633
+    assert found["throughput"] == pytest.approx(8 * 64 * 1024 / found["step_s"], rel=1e-9)
+    tokens = json.loads(did(*step, "--tokens", "2048", "--tensor-parallel", "2", "--microbatches", "2").stdout)
+    assert tokens["throughput"] == pytest.approx(8 / 2 * 2 * 2048 / tokens["step_s"], rel=1e-9)
+    assert "is either --batch or --tokens" in refused(*step, "--tokens", "2048", "--batch", "2")
+    assert "--device: there is no device profile 'h10'" in refused(*step, "--device", "h10")
+    text = did(*step[:-1], "--device", "a100-torch2.6").stdout
+    assert "a microbatch computes for 26.1 ms (14.8 ms to 49.6 ms)" in text
+
+
+def test_an_unknown_chip_is_no_guess():
+    device = DeviceProfile("toy", "none", "made up", 1e9, {"*": Method(0.0, 4, "made up")})
+    with pytest.raises(ValueError, match="how long gpt2 computes is not known on toy, whose profile names no chip"):
+        computing(model("gpt2"), device)
