@@ -131,30 +131,41 @@ def few(density, *more, scale=20_000):
     return *(f"--set=job.{one}" for one in (f"scale={scale}", f"density={density}", "iterations=2")), *more
 
 
-def test_commands_say_that_a_sample_is_too_small_and_to_which_scale_to_go_down(tmp_path):
-    keeps = "a sample of 626 entries keeps 1 of them, 0.16 % in place of 0.1 %: lower job.scale to 2300."
-    said = f"Warning: AG, ART-ring: {keeps}"
-    ran = did("run", "quickstart", *few("0.1%"), "--out", tmp_path / "run")
-    assert ran.stdout.count("Warning") == 1
-    assert said in ran.stdout
-    assert json.loads((tmp_path / "run" / "summary.json").read_text())["warnings"] == [f"AG, ART-ring: {keeps}"]
-    assert f"AG, ART-ring: {keeps}" in (tmp_path / "run" / "report.html").read_text()
-    several = did("run", "quickstart", *few("0.1%"), "--seeds=2", "--out", tmp_path / "seeds").stdout
-    assert said in several
-    assert f"AG, ART-ring: {keeps}" in (tmp_path / "seeds" / "report.html").read_text()
+KEEPS = "a sample of 626 entries keeps 1 of them, 0.16 % in place of 0.1 %: lower job.scale to 2300."
+SAID = f"Warning: AG, ART-ring: {KEEPS}"
 
-    compared = did("compare", "quickstart", *few("0.1%"), "--out", tmp_path / "compare")
-    assert said in compared.stdout
-    rows = json.loads((tmp_path / "compare" / "compare.json").read_text())["rows"]
-    assert [row["warning"] + "." for row in rows] == [keeps] * 2
 
-    assert "ART-tree VAR: " + keeps in did("choose", "quickstart", *few("0.1%")).stdout
-    found = json.loads(did("choose", "quickstart", *few("0.1%"), "--json").stdout)["warnings"]
-    assert [one.endswith(keeps) for one in found] == [True]
+def test_a_run_says_that_a_sample_is_too_small_and_to_which_scale_to_go_down(tmp_path):
+    shown = did("run", "quickstart", *few("0.1%"), "--out", tmp_path).stdout
+    assert shown.count("Warning") == 1
+    assert SAID in shown
+    assert json.loads((tmp_path / "summary.json").read_text())["warnings"] == [SAID.removeprefix("Warning: ")]
+    assert SAID.removeprefix("Warning: ") in (tmp_path / "report.html").read_text()
 
-    swept = did("sweep", "quickstart", *few("0.1%"), "--param=job.density=0.1%,10%", "--out", tmp_path / "sweep")
-    assert said in swept.stdout
-    table = pd.read_csv(tmp_path / "sweep" / "sweep.csv")
+
+def test_a_run_with_several_seeds_says_it_too(tmp_path):
+    assert SAID in did("run", "quickstart", *few("0.1%"), "--seeds=2", "--out", tmp_path).stdout
+    assert SAID.removeprefix("Warning: ") in (tmp_path / "report.html").read_text()
+
+
+def test_a_comparison_says_it_of_each_exchange(tmp_path):
+    assert SAID in did("compare", "quickstart", *few("0.1%"), "--out", tmp_path).stdout
+    rows = json.loads((tmp_path / "compare.json").read_text())["rows"]
+    assert [row["warning"] + "." for row in rows] == [KEEPS] * 2
+
+
+def test_choices_and_predictions_for_a_job_say_it():
+    job = "quickstart", *few("0.1%")
+    assert "ART-tree VAR: " + KEEPS in did("choose", *job).stdout
+    (found,) = json.loads(did("choose", *job, "--json").stdout)["warnings"]
+    assert found.endswith(KEEPS)
+    assert SAID in did("predict", "job", "--scenario", *job).stdout
+
+
+def test_a_sweep_says_it_of_the_cells_that_it_is_true_of(tmp_path):
+    shown = did("sweep", "quickstart", *few("0.1%"), "--param=job.density=0.1%,10%", "--out", tmp_path).stdout
+    assert SAID in shown
+    table = pd.read_csv(tmp_path / "sweep.csv")
     assert table["warning"].notna().tolist() == [one == 0.001 for one in table["job.density"]]
 
 
