@@ -42,7 +42,6 @@ SLOW = {
     "run local_steps_wan",
     "run local_steps_wan --set job.strategy.period=500 --out runs/rarely",
     "run local_steps_wan --set 'job.strategy={name: streaming, period: 120, fragments: 6, delay: 5}' --out runs/stream",
-    "run moo_wan",
     "run quickstart --seeds 10",
     "run sharded_nodes",
     "run time_to_accuracy_wan",
