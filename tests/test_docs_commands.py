@@ -48,7 +48,7 @@ SLOW = {
     "sweep local_steps_wan --param job.strategy.period=50,100,500 --param density=0.01,0.1",
     "sweep quickstart --param bandwidth=1,5,10Gbit/s --param density=0.001:0.1:5:log",
     "sweep quickstart --param network.bandwidth=1,5,10Gbit/s --param density=0.001:0.1:5:log",
-    "sweep quickstart --param stack=ideal,tcp,gloo,openmpi,mpich,nccl",
+    "sweep quickstart --param stack=ideal,tcp,gloo,openmpi,mpich,nccl --set job.device=v100-torch2.6",
     "sweep sharded_nodes --param job.sharding.FSDP2.param_dtype=float32,bfloat16 --set job.iterations=2",
     "sweep resnet50_100g --param compute.mean=20ms,50ms,155ms --param device="
     "v100-torch1.5,v100-torch2.6,t4-torch2.6,l40s-torch2.6,rtx4090-torch2.6,a100-torch2.6,h100-torch2.6,h200-torch2.6",

@@ -259,3 +259,27 @@ def test_an_unknown_chip_is_no_guess():
     device = DeviceProfile("toy", "none", "made up", 1e9, {"*": Method(0.0, 4, "made up")})
     with pytest.raises(ValueError, match="how long gpt2 computes is not known on toy, whose profile names no chip"):
         computing(model("gpt2"), device)
+
+
+def test_a_step_over_gloo_computes_on_the_cpu_unless_a_device_is_named():
+    step = ("step", "--model", "resnet18", "--sharding", "ddp", "--workers", "2", "--topology", "star",
+            "--latency", "1ms", "--bandwidth", "1Gbit/s", "--stack", "gloo", "--json")  # fmt: skip
+    alone = json.loads(did(*step).stdout)
+    assert alone["compute_time"]["source"].startswith("Xeon E-2300 core, fp32, 32 images: estimate")
+    assert "warnings" not in alone
+    named = json.loads(did(*step, "--device", "h100-torch2.6").stdout)
+    assert named["warnings"][0].startswith("Device h100-torch2.6 and stack gloo do not belong together: ")
+
+
+def test_predicted_iterations_are_as_far_off_as_an_estimate_of_computing(scenario):
+    def predicted(field):
+        scenario.write_text(SCENARIO.replace("model: gpt2", f"model: gpt2\n  {field}"))
+        found = json.loads(did("predict", "job", "--scenario", scenario, "--json").stdout)
+        return found["policies"]["AG"]["compute"]
+
+    known = ran(scenario, "--set", "job.device=a100-torch2.6")["compute_time"]
+    estimated, given = predicted("device: a100-torch2.6"), predicted(f"compute: {{mean: {known['seconds_s']!r} s}}")
+    for end in ("low", "high"):
+        assert estimated[end] == pytest.approx(known[f"{end}_s"])
+    assert given["seconds"] == pytest.approx(estimated["seconds"])
+    assert estimated["low"] < given["low"] < given["high"] < estimated["high"]

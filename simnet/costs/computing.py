@@ -268,8 +268,8 @@ def _estimated(profile: ModelProfile, chip: Chip, batch: float | None, precision
         told = nearest(precision, chip.peaks)
         raise ValueError(f"how long {profile.name} computes in {precision} is not known on {chip.name}; {told}")
     if not operations or not samples:
-        lacks = "its batch" if operations else "the tokens of a sample"
-        raise ValueError(f"how long {profile.name} computes on {chip.name} is not known, nor is {lacks}")
+        lacks = "its batch (--batch, job.batch)" if operations else "the tokens of a sample (job.tokens)"
+        raise ValueError(f"how long {profile.name} computes on {chip.name} is not known without {lacks}")
     peak = chip.peaks[precision]
     share, low, high, steps = utilisation(bool(profile.tokens), precision)
     seconds = operations * samples / (share * peak)

@@ -26,7 +26,7 @@ interval holds what is predicted of these times, too.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, get_args
 
@@ -238,7 +238,7 @@ def predict_job(scenario: Scenario, policies: Sequence[str] | None = None) -> Jo
     for policy in policies:
         share = config.job.workers_per_device
         parts = _parts(run, policy, share)
-        own = _with_intervals(parts, spread_of(run.job), stack_name(run.job), share)
+        own = _with_intervals(parts, _computes_within(scenario, spread_of(run.job)), stack_name(run.job), share)
         changes = parts[["latency_s", "bandwidth_Bps"]].nunique().max() > 1
         found.append((_with_other_times(own) if changes else own).assign(policy=policy))
     rows = pd.concat(found, ignore_index=True)
@@ -299,10 +299,16 @@ def _parts(run: Run, policy: str, share: int) -> pd.DataFrame:
     return found.assign(messages=messages, **links, **kernels).reset_index()
 
 
-def _with_intervals(parts: pd.DataFrame, spread: float, stack: str, share: int) -> pd.DataFrame:
+def _computes_within(scenario: Scenario, spread: float) -> dict[str, float]:
+    """Return by which factors computing may differ: as it spreads, and as far as an estimate of it is known."""
+    known = scenario.compute_time
+    low, high = (1.0, 1.0) if known is None else (known.low / known.seconds, known.high / known.seconds)
+    return {"low": low * math.exp(-_SIGMAS * spread), "high": high * math.exp(_SIGMAS * spread)}
+
+
+def _with_intervals(parts: pd.DataFrame, varies: Mapping[str, float], stack: str, share: int) -> pd.DataFrame:
     """Return parts with an interval for each, those of the whole from those of all."""
     device = {name: parts[list(get_args(End))] for name in ("select", "merge")}
-    varies = {"low": math.exp(-_SIGMAS * spread), "high": math.exp(_SIGMAS * spread)}
     found = parts.drop(columns=["messages", "latency_s", "bandwidth_Bps", "low", "high"])
     turns = (share - 1) * sum(parts[f"{name}_s"] for name in _OWN)
     on_links = (parts["communicate_s"] - turns).clip(lower=0.0).to_numpy()

@@ -10,7 +10,7 @@ from simnet.base import units as quantities
 from simnet.base.arrays import PERCENTS, percentiles
 from simnet.base.errors import InputError, nearest
 from simnet.costs.computing import Computing, Samples, computing, samples
-from simnet.costs.devices import DEFAULT, load_device
+from simnet.costs.devices import DeviceProfile, load_device
 from simnet.costs.models import ModelProfile
 from simnet.costs.models import model as profile_of
 from simnet.network.stack import name_of
@@ -26,6 +26,7 @@ from simnet.parallel import (
 )
 from simnet.parallel.series import repeated
 from simnet.report.throughput import Throughput, throughput, throughput_sentences
+from simnet.scenario.device import default_device, stack_doubt
 from simnet.studies import options
 from simnet.studies.timing import Place
 
@@ -167,6 +168,8 @@ class Step(TimedSteps):
         What a worker's device holds [byte].
     divided : bool
         Whether workers share the model in stages or tensors, so that each computes a part.
+    doubt : str, optional
+        What of device and stack does not belong together.
     """
 
     model: str
@@ -180,6 +183,7 @@ class Step(TimedSteps):
     samples: Samples | None = None
     limit: float | None = None
     divided: bool = False
+    doubt: str | None = None
 
     def figures(self) -> dict[str, object]:
         """Return what ``simnet step --json`` prints."""
@@ -194,6 +198,7 @@ class Step(TimedSteps):
             "source": self.source,
             "compute_time": None if self.known is None else self.known.figures(),
             **(self.throughput() or {}),
+            **({} if self.doubt is None else {"warnings": [self.doubt]}),
             "memory_B": self.timing.memory()._asdict(),
         }
         if self.limit is not None:
@@ -220,6 +225,7 @@ class Step(TimedSteps):
         return [
             f"{self.model}, {self.parameters:,} values, {self.sharding} between {between}: {self.takes()}",
             *throughput_sentences({self.sharding: self.throughput()}),
+            *([] if self.doubt is None else [f"Warning: {self.doubt}"]),
             f"A worker needs {size(memory.peak)} at most, activations apart: parameters {size(memory.parameters)}, "
             f"gradients {size(memory.gradients)}, optimiser {size(memory.optimizer)}, and for a while gathered "
             f"parameters {size(memory.gathered)}, gradients to be reduced {size(memory.reduced)}.{fits}",
@@ -287,7 +293,7 @@ def timed(
     place : callable
         Returns the network; asked when the step itself is right.
     device : str, optional
-        What computes: a device profile, or the file of one; default: `simnet.costs.devices.DEFAULT`.
+        What computes: a device profile, or the file of one; default: that which goes with the stack.
     compute : str, optional
         Time of a microbatch, forward and backward, with its unit; default: the model's on the device.
     batch : int, optional
@@ -321,22 +327,24 @@ def timed(
             raise InputError("is either --batch or --tokens", file="simnet step")
         tokens = _value(options_given["tokens"], "tokens")
         size = tokens / profile.tokens if isinstance(tokens, int) and tokens > 0 else None
-    known = None if whole is not None else _known(profile, device, size)
-    source = "time given" if known is None else f"time: {known.source}"
-    source += "; share given" if backward is not None else "; share: that of the model's profile"
-    whole = known.seconds if known is not None else whole or 0.0
     share = profile.backward_fraction if backward is None else options.density(backward, "--backward")
     step = planned_of(profile, sharding, workers, given)
     found = place()
     if len(found.placement) < workers:
         raise InputError(f"the network has places for {len(found.placement):,} workers only", file="--workers")
+    stack = name_of(found.network.stack)
+    chosen_device = _device(device, stack)
+    known = None if whole is not None else _known(profile, chosen_device, size)
+    source = "time given" if known is None else f"time: {known.source}"
+    source += "; share given" if backward is not None else "; share: that of the model's profile"
+    whole = known.seconds if known is not None else whole or 0.0
     try:
         chosen = options.fields(algorithms, "--algorithm")
         placed = PlacedStep(step.graph, found.network, chosen, found.placement[:workers], slowdown)
         series = repeated(placed, step.seconds(whole, share), steps)
     except ValueError as error:
         raise InputError(str(error), file="--algorithm") from None
-    stack, divided = name_of(found.network.stack), bool((step.shares < 1).any())
+    divided = bool((step.shares < 1).any())
     size = size or (known.batch if known is not None else 0)
     ways = {name: int(options_given.get(name, "1")) for name in ("tensor_parallel", "pipeline", "microbatches")}
     count = size * ways["microbatches"] * workers / (ways["tensor_parallel"] * ways["pipeline"])
@@ -354,17 +362,22 @@ def timed(
         samples(profile, count) if size else None,
         limit,
         divided,
+        stack_doubt(chosen_device, stack),
     )
 
 
-def _known(profile: ModelProfile, device: str | None, batch: float | None) -> Computing:
-    """Return how long a microbatch of a model computes on a device."""
+def _device(name: str | None, stack: str) -> DeviceProfile:
+    """Return the device of this name, or that which goes with a stack."""
     try:
-        chosen = load_device(device or DEFAULT)
+        return load_device(name or default_device(stack))
     except ValueError as error:
         raise InputError(str(error), file="--device") from None
+
+
+def _known(profile: ModelProfile, device: DeviceProfile, batch: float | None) -> Computing:
+    """Return how long a microbatch of a model computes on a device."""
     try:
-        return computing(profile, chosen, batch)
+        return computing(profile, device, batch)
     except ValueError as error:
         raise InputError(f"is missing: {error}", file="--compute") from None
 

@@ -387,6 +387,7 @@ def side_by_side(
     names = tuple(one.name for one in planned.axes)
     notes = costs_told(base.device, [row.candidate for row in rows], base.source.workers)
     notes += computing_told(one.computing for one in loaded.values())
+    warnings |= dict.fromkeys(told for one in loaded.values() for told in one.warnings)
     return SideBySide(
         planned.base.name, config.seed, base, names, wanted, target, tuple(rows), odds, prices, tuple(refused),
         tuple(notes), tuple(warnings),
