@@ -37,6 +37,17 @@ def test_nothing_is_said_of_progress_where_no_model_is_trained_but_that_accuracy
     assert not page.exists() or page.read_text(encoding="utf-8").count("Accuracy is ignored.") == 1
 
 
+def test_a_choice_at_a_point_says_who_is_tied_and_that_accuracy_is_ignored():
+    # Between two workers a tree sends a gradient twice, of half the bytes; rounding it takes 0.05 % of that time.
+    point = ("--workers", 2, "--model", "resnet18", "--latency", "1ms", "--bandwidth", "1Gbit/s", "--density", "1%")
+    command = ("choose", *point, "--schemes", "dense:algorithm=ring,fp16:algorithm=tree")
+    console, found = did(*command).stdout, json.loads(did(*command, "--json").stdout)
+    assert 0 < found["margin"] < 1e-3
+    assert found["tied_with"] == ["fp16:algorithm=tree"]
+    assert "tied with fp16:algorithm=tree" in console
+    assert console.count("ccuracy") == 1
+
+
 def test_where_a_model_is_trained_the_time_to_its_target_is_the_headline(tmp_path):
     overrides = (
         "--set",
@@ -88,6 +99,10 @@ def test_policies_that_take_the_same_time_are_tied_and_none_of_them_wins(tmp_pat
             assert line.split()[1:4] == ["0", "3", "3"]
     said = did("run", scenario, "--no-report", "--out", tmp_path / "run").stdout
     assert said.startswith("GRC and local are tied as fastest: ")
+    said = did("choose", scenario).stdout
+    assert "Take GRC or local" in said
+    assert said.count("ccuracy") == 1
+    assert json.loads(did("choose", scenario, "--json").stdout)["tied_with"] == ["local"]
     did("run", scenario, "--seeds", 2, "--no-report", "--out", tmp_path / "seeds")
     assert pd.read_csv(tmp_path / "seeds" / "paired.csv")["simulated_least_with"].tolist() == [0, 0]
 

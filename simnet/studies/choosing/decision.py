@@ -13,6 +13,7 @@ from simnet.base.arrays import Floats
 from simnet.base.progress import tracked
 from simnet.job.job import Overlap
 from simnet.job.streams import left_after
+from simnet.report.paired import fastest as tied_first
 from simnet.studies.choosing.choices import Choice
 from simnet.studies.choosing.cost_models import Beside, CostModel, Estimate
 from simnet.studies.choosing.likely import at_point, within
@@ -169,6 +170,12 @@ class Decision(NamedTuple):
         if row.seconds == self.best.seconds:
             return 0.0
         return row.seconds / self.best.seconds - 1 if self.best.seconds > 0 else math.inf
+
+    @property
+    def tied_with(self) -> list[str]:
+        """The choices that take as long as the fastest, by `simnet.report.paired.fastest`."""
+        times = {row.choice.label: row.seconds for row in self.rows}
+        return [label for label in tied_first(times) if label != self.best.choice.label]
 
     @property
     def sure(self) -> bool:
@@ -338,7 +345,8 @@ def _selection_flips(rows: Sequence[Row]) -> Iterator[Flip]:
         for row in rows[1:]
         if row.select != best.select
     ]
-    below = [one for one in met if 0 <= one[0] < 1]
+    # A device cannot select in less than no time.
+    below = [one for one in met if 0 < one[0] < 1]
     above = [one for one in met if one[0] >= 1]
     for up, nearest in ((False, max(below, key=_factor, default=None)), (True, min(above, key=_factor, default=None))):
         if nearest is not None:

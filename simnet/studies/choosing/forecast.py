@@ -12,6 +12,7 @@ import numpy as np
 from simnet.base.arrays import Floats
 from simnet.job.sampling import total
 from simnet.policies import Candidate
+from simnet.report.paired import TIE
 from simnet.studies.choosing.choices import Kind
 
 PAIRED = 32
@@ -159,12 +160,15 @@ class WholeJob:
         The fastest exchange of each iteration, among the best; None if there is but one.
     flexible : tuple of Gain
         The flexible policies of the scenario, or the usual one.
+    alike : mapping of str to sequence of str
+        By the label of a row, exchanges without one whose iterations take the same times and send as much.
     """
 
     rows: tuple[Forecast, ...]
     refused: Mapping[str, str] = field(default_factory=dict)
     per_stretch: Gain | None = None
     flexible: tuple[Gain, ...] = ()
+    alike: Mapping[str, Sequence[str]] = field(default_factory=dict)
 
     @property
     def best(self) -> Forecast:
@@ -181,8 +185,14 @@ class WholeJob:
         return self.over(self.rows[1]) if len(self.rows) > 1 else math.inf
 
     def tied(self, row: Forecast) -> bool:
-        """Return whether what samples leave open is more than by how much a row is slower than the fastest."""
-        return row is not self.best and row.seconds - self.best.seconds <= 2 * error_between(row, self.best)
+        """Return whether a row is slower than the fastest by no more than samples leave open, or `TIE` of its time."""
+        least = max(2 * error_between(row, self.best), TIE * self.best.seconds)
+        return row is not self.best and row.seconds - self.best.seconds <= least
+
+    @property
+    def tied_with(self) -> list[str]:
+        """The labels of all that are tied with the fastest, and of those that are alike."""
+        return [*self.alike.get(self.best.label, ()), *(row.label for row in self.rows if self.tied(row))]
 
     def gain_over_dense(self) -> float:
         """Return how many times as fast as with the whole gradient the job is with a compressed one.

@@ -14,14 +14,15 @@ from simnet.costs.computing import Computing, Samples
 from simnet.job import Job
 from simnet.job.job import buckets
 from simnet.job.sampling import Recordings
-from simnet.report import barriers
+from simnet.report import barriers, learning
+from simnet.report.paired import TIE
 from simnet.report.stacks import name_on
 from simnet.report.tables import empty_table
 from simnet.report.throughput import Throughput, throughput, throughput_sentences
 from simnet.studies.choosing.chances import Chances
 from simnet.studies.choosing.forecast import Forecast, Gain, WholeJob
 from simnet.studies.choosing.holding import HEADING, NOTHING, Held
-from simnet.studies.choosing.output import advice, few_kept, finite, share
+from simnet.studies.choosing.output import advice, few_kept, finite, lead, share
 from simnet.studies.choosing.rehearsals import KEPT_EACH
 
 _HEADINGS = (
@@ -102,7 +103,7 @@ def ranking(asked: Asked, found: WholeJob, likely: Chances, held: Held = NOTHING
         cells = (
             row.label,
             _whole(row),
-            f"+{100 * found.over(row):.3g} %" if place else "",
+            "" if not place else "tied" if found.over(row) <= TIE else f"+{100 * found.over(row):.3g} %",
             share(float(likely.fastest[place])),
             share(float(likely.regret[place])),
             format_within(row.seconds / row.iterations, low, high),
@@ -128,13 +129,17 @@ def sentences(asked: Asked, found: WholeJob, likely: Chances, held: Held = NOTHI
     best = found.best
     said = []
     if len(found.rows) > 1:
-        margin = f"{100 * found.margin:.3g} % before {found.rows[1].label}"
+        tied = [row.label for row in found.rows[1:] if found.over(row) <= TIE]
+        margin = lead(tied, found.margin, found.rows[1].label)
         chances = [float(one) for one in likely.fastest]
         others = {row.label: chance for row, chance in zip(found.rows[1:], chances[1:], strict=True)}
-        said.append(advice(best.label, chances[0], float(likely.regret[0]), margin, others, sure=likely.sure[0]))
+        named = " or ".join([best.label, *found.alike.get(best.label, ())])
+        said.append(advice(named, chances[0], float(likely.regret[0]), margin, others, sure=likely.sure[0]))
         tied = [row.label for row in found.rows if found.tied(row)]
         if tied and not likely.sure[0]:
             said.append(f"What was simulated does not tell {best.label} from {' or '.join(tied)}.")
+    for label, alike in found.alike.items():
+        said.append(f"{learning.listed([label, *alike])} are tied: their iterations take the same times.")
     gain = found.gain_over_dense()
     if not math.isnan(gain):
         sparse, whole = (
@@ -164,7 +169,7 @@ def sentences(asked: Asked, found: WholeJob, likely: Chances, held: Held = NOTHI
         )
     warnings = [f"Warning: {one}" for one in asked.warnings]
     rates = throughput_sentences({row.label: asked.throughput(row) for row in found.rows})
-    return [*said, *rates, *warnings, *asked.notes, *_few_kept(asked, found), *held.sentences()]
+    return [*said, learning.IGNORED, *rates, *warnings, *asked.notes, *_few_kept(asked, found), *held.sentences()]
 
 
 def _few_kept(asked: Asked, found: WholeJob) -> list[str]:
@@ -221,7 +226,7 @@ def figures(asked: Asked, found: WholeJob, likely: Chances, held: Held = NOTHING
         "expected_regret": finite(float(likely.regret[0])),
         "sure": likely.sure[0],
         "too_close_to_call": not likely.sure[0],
-        "tied_with": [row.label for row in found.rows if found.tied(row)],
+        "tied_with": found.tied_with,
         "gain_over_dense": finite(gain),
         "compression_pays": bool(gain > 1),
         "best_of_each_iteration": None if found.per_stretch is None else _gain(found.per_stretch),

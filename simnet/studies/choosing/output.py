@@ -11,7 +11,7 @@ from rich.text import Text
 
 from simnet.base.units import format_bandwidth, format_bytes, format_seconds, format_within
 from simnet.policies import Candidate
-from simnet.report import barriers
+from simnet.report import barriers, learning
 from simnet.report.tables import empty_table
 from simnet.report.throughput import throughput_sentences
 from simnet.studies.choosing.choices import Choice
@@ -63,11 +63,11 @@ def ranking(question: Question, decision: Decision, held: Held = NOTHING) -> Tab
 
 def cells(decision: Decision, row: Row) -> tuple[str, ...]:
     """Return what the table says of a choice, but for what is sent, under `HEADINGS`."""
-    more = decision.over(row)
+    more, tied = decision.over(row), row.choice.label in decision.tied_with
     return (
         row.choice.label,
         *(format_seconds(one) for one in (row.seconds, row.low, row.high)),
-        f"+{100 * more:.3g} %" if row is not decision.best and math.isfinite(more) else "",
+        "tied" if tied else f"+{100 * more:.3g} %" if row is not decision.best and math.isfinite(more) else "",
         share(row.chance),
         share(row.expected_regret),
         format_seconds(row.communicate),
@@ -151,7 +151,7 @@ def sentences(question: Question, decision: Decision, held: Held = NOTHING) -> l
     said += question.passes.notes
     exchanges = [one.candidate for one in question.among]
     said += costs_told(question.device, exchanges, int(question.point.workers))
-    return said + held.sentences()
+    return [*said, learning.IGNORED, *held.sentences()]
 
 
 def taken(decision: Decision) -> list[str]:
@@ -161,7 +161,7 @@ def taken(decision: Decision) -> list[str]:
         return [f"{best.choice.label} takes no time: there is nothing to choose."]
     said = []
     if len(decision.rows) > 1:
-        margin = f"{100 * decision.margin:.3g} % before {decision.rows[1].choice.label}"
+        margin = lead(decision.tied_with, decision.margin, decision.rows[1].choice.label)
         others = {row.choice.label: row.chance for row in decision.rows[1:]}
         said.append(advice(best.choice.label, best.chance, best.expected_regret, margin, others, sure=best.sure))
     return said + extrapolated(decision)
@@ -177,6 +177,17 @@ def extrapolated(decision: Decision) -> list[str]:
     return [
         f"Extrapolated: errors{of} were learnt from {beyond[0].beyond}; how far times are off beyond that is not known."
     ]
+
+
+def lead(tied: Sequence[str], margin: float, second: str) -> str:
+    """Return by which fraction a choice is before the second, or which others it is tied with, in words.
+
+    Examples
+    --------
+    >>> lead([], 0.106, "ART-tree"), lead(["local", "AG"], 0.0, "local")
+    ('10.6 % before ART-tree', 'tied with local and AG')
+    """
+    return f"tied with {learning.listed(tied)}" if tied else f"{100 * margin:.3g} % before {second}"
 
 
 def advice(label: str, chance: float, regret: float, margin: str, others: Mapping[str, float], *, sure: bool) -> str:
@@ -304,6 +315,7 @@ def figures(question: Question, decision: Decision, held: Held = NOTHING) -> dic
             for row in decision.rows
         ],
         "decision": decision.best.choice.label,
+        "tied_with": decision.tied_with,
         "margin": finite(decision.margin),
         "chance_to_be_fastest": decision.best.chance,
         "expected_regret": finite(decision.best.expected_regret),

@@ -27,14 +27,15 @@ from simnet.job import Job
 from simnet.job.memory import WorkerMemory, of_exchange
 from simnet.network.stack import name_of
 from simnet.policies import Candidate
-from simnet.report import barriers, memory, spent
+from simnet.report import barriers, learning, memory, spent
+from simnet.report.paired import fastest
 from simnet.report.tables import empty_table
 from simnet.scenario import Scenario
 from simnet.scenario.resolve import candidate
 from simnet.studies.choosing import likely
 from simnet.studies.choosing.chances import Chances, chances
 from simnet.studies.choosing.holding import HEADING
-from simnet.studies.choosing.output import advice, finite, share
+from simnet.studies.choosing.output import advice, finite, lead, share
 from simnet.studies.codes import computing_told, costs_told
 from simnet.studies.comparison import each_fixed
 from simnet.studies.options import of_gradients
@@ -174,6 +175,12 @@ class SideBySide:
             f"{stacks}; device {job.device.name}; {barriers.weighed(job.barrier)}"
         )
 
+    @property
+    def tied_with(self) -> list[str]:
+        """The jobs that take as long as the fastest, by `simnet.report.paired.fastest`."""
+        times = {self.label(row): row.seconds for row in self.rows if math.isfinite(row.seconds)}
+        return [label for label in fastest(times) if label != self.label(self.rows[0])] if times else []
+
     def ranking(self) -> Table:
         """Return the jobs as a table, the fastest first."""
         headings = [
@@ -184,14 +191,15 @@ class SideBySide:
         if self.prices is not None:
             headings.append("money")
         table = empty_table(self.title, headings, [*self._names, "exchange"])
-        best = self.rows[0].seconds
+        best, tied = self.rows[0].seconds, self.tied_with
         for place, row in enumerate(self.rows):
             reached = math.isfinite(row.seconds)
+            more = f"+{100 * (row.seconds / best - 1):.3g} %" if place and reached and best else ""
             cells = [
                 *row.values,
                 row.candidate.label,
                 format_within(row.seconds, row.low, row.high) if reached else "not reached",
-                f"+{100 * (row.seconds / best - 1):.3g} %" if place and reached and best else "",
+                "tied" if self.label(row) in tied else more,
                 share(float(self.likely.fastest[place])),
                 share(float(self.likely.regret[place])) if reached else "-",
                 format_seconds(row.step_s),
@@ -216,7 +224,7 @@ class SideBySide:
             second = self.rows[1]
             behind = second.seconds / best.seconds - 1 if best.seconds else 0.0
             margin = (
-                f"{100 * behind:.3g} % before {self.label(second)}" if math.isfinite(behind) else "no other gets there"
+                lead(self.tied_with, behind, self.label(second)) if math.isfinite(behind) else "no other gets there"
             )
             others = dict(zip(map(self.label, self.rows[1:]), self.likely.fastest[1:].tolist(), strict=True))
             odds = float(self.likely.fastest[0]), float(self.likely.regret[0])
@@ -240,8 +248,8 @@ class SideBySide:
             said.append(f"Cheapest is {self.label(cheapest)}: {told}{longer}.")
         if self.target is None:
             said.append(
-                "What fewer or smaller exchanges cost in accuracy is not part of these times; with job.gradients.train "
-                "a model is trained, and jobs are ranked by the time to an accuracy."
+                f"{learning.IGNORED} With job.gradients.train a model is trained, and jobs are ranked by the time to "
+                "an accuracy."
             )
         warnings = [f"Warning: {one}" for one in self.warnings]
         return [*said, *warnings, *self.refused, *self.notes, memory.assumed_of(self.job)]
@@ -286,6 +294,7 @@ class SideBySide:
                 for row, chance, regret in zip(self.rows, self.likely.fastest, self.likely.regret, strict=True)
             ],
             "decision": self.label(self.rows[0]) if math.isfinite(self.rows[0].seconds) else None,
+            "tied_with": self.tied_with,
             "sure": bool(self.likely.sure[0]),
             "refused": list(self.refused),
             "warnings": list(self.warnings),

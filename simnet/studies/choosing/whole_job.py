@@ -127,10 +127,10 @@ def decide_job(
     job = replace(run.job, failures={}, patience=None)
     among = [(fitted(one, job), kind) for one, kind in among]
     trial = _Trial(job, run.colocated, effort)
-    rows, refused = _race(trial, among, effort * (1 - _KEPT if policies else 1))
+    rows, refused, alike = _race(trial, among, effort * (1 - _KEPT if policies else 1))
     if not rows:
         raise SimnetError("; ".join(f"{label}: {why}" for label, why in refused.items()))
-    found = WholeJob(tuple(sorted(rows, key=lambda row: row.seconds)), refused)
+    found = WholeJob(tuple(sorted(rows, key=lambda row: row.seconds)), refused, alike=alike)
     if not policies or run.colocated:
         return found
     return _with_policies(trial, found, run.policies)
@@ -281,8 +281,8 @@ def _window(samples: int, iterations: int) -> int:
 
 def _race(
     trial: _Trial, among: Sequence[tuple[Candidate, Kind]], effort: float
-) -> tuple[list[Forecast], dict[str, str]]:
-    """Return a row per exchange, and the exchanges that cannot do the job; who may be the fastest has the most points.
+) -> tuple[list[Forecast], dict[str, str], dict[str, list[str]]]:
+    """Return a row per exchange, those that cannot do the job, and those that are alike; the fastest have most points.
 
     Parameters
     ----------
@@ -321,10 +321,10 @@ def _race(
             del kinds[label]
     if cost(list(kinds), iterations) <= effort:
         run(list(kinds), iterations, 1.0)
-        _drop_alike(rows)
-        return list(rows.values()), refused
+        alike = _drop_alike(rows)
+        return list(rows.values()), refused, alike
     run(_promising(trial.job, [one for one, _ in kinds.values()]), _LOOK, 0.2)
-    _drop_alike(rows)
+    alike = _drop_alike(rows)
     shortest = min((row.seconds for row in rows.values()), default=0.0)
     run([label for label, row in rows.items() if row.seconds <= _FAR * shortest], _FIRST, 0.2)
     samples = _SECOND
@@ -350,7 +350,7 @@ def _race(
     for row in sorted(rows.values(), key=lambda row: row.seconds):
         if row.simulated < min(_SECOND, iterations) and cost([row.label], _SECOND) <= trial.left - kept / 2:
             run([row.label], _SECOND, 0.1)
-    return list(rows.values()), refused
+    return list(rows.values()), refused, alike
 
 
 def _promising(job: Job, among: Sequence[Candidate]) -> list[str]:
@@ -370,14 +370,16 @@ def _promising(job: Job, among: Sequence[Candidate]) -> list[str]:
     return [one.label for one in sorted(among, key=seconds)]
 
 
-def _drop_alike(rows: dict[str, Forecast]) -> None:
-    """Take away rows that are in all points like one before them: the same exchange by another name."""
-    seen: set[tuple[bytes, float]] = set()
+def _drop_alike(rows: dict[str, Forecast]) -> dict[str, list[str]]:
+    """Take away rows that are in all points like one before them, and return their labels by that of the first."""
+    seen: dict[tuple[bytes, float], str] = {}
+    alike: dict[str, list[str]] = {}
     for label, row in list(rows.items()):
-        key = row.points.seconds.tobytes(), row.sent
-        if key in seen:
+        first = seen.setdefault((row.points.seconds.tobytes(), row.sent), label)
+        if first != label:
+            alike.setdefault(first, []).append(label)
             del rows[label]
-        seen.add(key)
+    return alike
 
 
 def _may_win(trial: _Trial, row: Forecast, best: Forecast) -> bool:
