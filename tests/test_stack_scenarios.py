@@ -1,6 +1,7 @@
 """Transport stacks as people choose them: in a scenario, on the command line, and in what a run says of itself."""
 
 import dataclasses
+import itertools
 import json
 import re
 import shlex
@@ -24,6 +25,51 @@ STAR = ("--topology", "star", "--latency", "1 ms", "--bandwidth", "1 Gbit/s")
 
 def stacks_of(path: str, *overrides: str) -> list[Stack]:
     return [network.stack for _, network in load(path, overrides).build().job.stages]
+
+
+# How far a time depends on microseconds
+
+ALL_GATHER = ("--collective", "allgather_ring", "--workers", 8, "--size", "6 MB")
+FAT_TREE = ("--topology", "fat_tree", "--set", "k=4", "--bandwidth", "1 Gbit/s")
+
+
+def test_times_under_software_jump_no_further_than_the_spread_that_is_said() -> None:
+    found = [
+        json.loads(did("time", *ALL_GATHER, *FAT_TREE, "--latency", f"{us} us", "--stack", "gloo", "--json").stdout)
+        for us in (1, 2, 5, 200, 500, 1000)
+    ]
+    # The times of the ranks entering at once fall where the latency grows.
+    single = [one["duration_s"] for one in found]
+    assert single != sorted(single)
+    for one in found:
+        assert one["duration_low_s"] <= one["duration_median_s"] <= one["duration_high_s"]
+        assert one["duration_low_s"] <= one["duration_s"] <= one["duration_high_s"]
+        assert one["duration_draws"] == 16
+    for less, more in itertools.combinations(found, 2):
+        assert less["duration_low_s"] <= more["duration_high_s"]
+        # Medians do not fall by more than what a time at the longer latency may be.
+        assert less["duration_median_s"] <= more["duration_high_s"]
+    for one, following in itertools.pairwise(found):
+        assert one["duration_high_s"] >= following["duration_low_s"]
+
+
+def test_the_spread_of_a_time_is_said_and_the_same_each_time() -> None:
+    asked = ("time", *ALL_GATHER, *FAT_TREE, "--latency", "2 us", "--stack", "gloo")
+    said = did(*asked).stdout
+    assert "Spread       360 ms to 438 ms, median 414 ms: ranks enter up to 17 us apart" in said
+    assert max(map(len, said.splitlines()[:3])) <= 80
+    assert did(*asked).stdout == said
+    other = did(*asked, "--seed", 1, "--json").stdout
+    assert json.loads(other)["duration_draws"] == 16
+
+
+def test_nothing_is_drawn_without_software_and_what_is_too_large_is_said() -> None:
+    assert "Spread" not in did("time", *RING, *STAR).stdout
+    ideal = json.loads(did("time", *RING, *STAR, "--json").stdout)
+    assert ideal["duration_low_s"] == ideal["duration_high_s"] == ideal["duration_s"]
+    assert ideal["duration_draws"] == 1
+    large = ("--collective", "allreduce_ring", "--workers", 72, "--size", "1 MB", *STAR, "--stack", "gloo")
+    assert "Spread       not sampled: more than 10,000 messages" in did("time", *large).stdout
 
 
 # Scenarios

@@ -15,6 +15,7 @@ from simnet import topologies
 from simnet.base.errors import InputError, nearest
 from simnet.base.units import format_bytes, format_seconds
 from simnet.network import MAX_MIN, Network, Timing
+from simnet.network.start_spread import MOST_MESSAGES, StartSpread, has_start_spread, start_spread
 from simnet.report import calibrated, sharing, stacks
 from simnet.report.calibrated import CalibrationSummary
 from simnet.scenario import topology_parts
@@ -47,11 +48,15 @@ class Place(NamedTuple):
 
 
 class Timed(NamedTuple):
-    """A schedule, the network that timed it, and the times."""
+    """A schedule, the network that timed it, and the times.
+
+    `spread` is None where the order of messages cannot depend on microseconds, and where there are too many to sample.
+    """
 
     schedule: Schedule
     place: Place
     timing: Timing
+    spread: StartSpread | None = None
 
 
 class Bound(NamedTuple):
@@ -171,9 +176,11 @@ def time_schedule(schedule: Schedule, place: Place, start: float = 0.0, *, messa
         If it can never end.
     """
     hosts, stream = hosts_of(schedule, place), ("iteration", place.iteration)
-    return Timed(
-        schedule, place, place.network.time(schedule, start, placement=hosts, messages=messages, stream=stream)
-    )
+    timing = place.network.time(schedule, start, placement=hosts, messages=messages, stream=stream)
+    spread = None
+    if has_start_spread(place.network, schedule) and schedule.n_messages <= MOST_MESSAGES:
+        spread = start_spread(place.network, schedule, np.array(hosts), start, seed=place.network.seed, name=stream)
+    return Timed(schedule, place, timing, spread)
 
 
 def hosts_of(schedule: Schedule, place: Place) -> list[int]:
@@ -191,7 +198,7 @@ def least_time(timed: Timed) -> Bound:
 
     No order of these messages is faster, over whatever routes: latencies and who waits for whom are left out.
     """
-    schedule, place, timing = timed
+    schedule, place, timing, _ = timed
     hosts, links = np.array(hosts_of(schedule, place)), place.network.links
     sent, received = (np.zeros(place.network.routes.n_hosts) for _ in range(2))
     # The same round often stands many times.
@@ -212,7 +219,7 @@ def least_time(timed: Timed) -> Bound:
 
 def figures(timed: Timed) -> Figures:
     """Return what `simnet time` says, for programs: names end in their units."""
-    schedule, place, timing = timed
+    schedule, place, timing, spread = timed
     bound = least_time(timed)
     sent = schedule.bytes_sent()
     return {
@@ -225,6 +232,10 @@ def figures(timed: Timed) -> Figures:
         "start_s": timing.start,
         "finish_s": timing.finish,
         "duration_s": timing.duration,
+        "duration_median_s": timing.duration if spread is None else spread.median,
+        "duration_low_s": timing.duration if spread is None else spread.low,
+        "duration_high_s": timing.duration if spread is None else spread.high,
+        "duration_draws": 1 if spread is None else spread.draws,
         "first_rank_finish_s": float(timing.rank_finish.min()),
         "last_rank_finish_s": float(timing.rank_finish.max()),
         "bytes_B": float(sent.sum()),
@@ -238,7 +249,7 @@ def figures(timed: Timed) -> Figures:
 
 def sentences(timed: Timed) -> list[str]:
     """Return what `simnet time` says, for people."""
-    schedule, place, timing = timed
+    schedule, place, timing, _ = timed
     bound = least_time(timed)
     sent, first = schedule.bytes_sent(), timing.duration - float(timing.left.max() - timing.left.min())
     share = f"; {bound.seconds / timing.duration:.1%} of the time" if timing.duration > 0 else ""
@@ -248,6 +259,7 @@ def sentences(timed: Timed) -> list[str]:
     stack = stacks.told(stacks.condensed(place.network.stack, calibration))
     lines = [
         f"Finish       {format_seconds(timing.duration)} ({timing.duration:.9g} s){by}",
+        *_spread_lines(timed),
         f"Ranks        {schedule.n_ranks:,}, done {format_seconds(first)} to "
         f"{format_seconds(timing.duration)}, {format_seconds(timing.duration - first)} apart",
         f"Messages     {schedule.n_messages:,} in {rounds:,} round{'s' * (rounds != 1)}, "
@@ -261,6 +273,20 @@ def sentences(timed: Timed) -> list[str]:
     if place.network.sharing != MAX_MIN:
         lines.append(f"Sharing      {sharing.told(sharing.condensed(place.network.sharing))}")
     return [*lines, f"Left out     {place.left_out} of the scenario"] if place.left_out else lines
+
+
+def _spread_lines(timed: Timed) -> list[str]:
+    """Say how far the time depends on when exactly ranks enter."""
+    found = timed.spread
+    if found is not None:
+        low, high, median, skew = (format_seconds(one) for one in (found.low, found.high, found.median, found.skew))
+        return [
+            f"Spread       {low} to {high}, median {median}: ranks enter up to {skew} apart",
+            f"             ({found.draws} draws; time since the last rank entered)",
+        ]
+    if has_start_spread(timed.place.network, timed.schedule):
+        return [f"Spread       not sampled: more than {MOST_MESSAGES:,} messages; times may depend on microseconds"]
+    return []
 
 
 def _calibration(timed: Timed) -> CalibrationSummary | None:
