@@ -58,13 +58,14 @@ def test_where_a_model_is_trained_the_time_to_its_target_is_the_headline(tmp_pat
         "dense,AG-Topk,SparDL",
     )
     console = did("run", "time_to_accuracy_wan", *overrides, "--out", tmp_path).stdout
-    learnt = {
-        name: one["learning"]["time_to_target_s"]
-        for name, one in json.loads((tmp_path / "summary.json").read_text())["policies"].items()
-    }
+    summary = json.loads((tmp_path / "summary.json").read_text())
+    learnt = {name: one["learning"]["time_to_target_s"] for name, one in summary["policies"].items()}
     reached = {name: time for name, time in learnt.items() if time is not None}
     first = min(reached, key=reached.__getitem__)
     assert console.startswith(f"{first} reaches 60 % accuracy first: ")
+    assert summary["first_to_target"]["policy"] == first
+    page = (tmp_path / "report.html").read_text(encoding="utf-8")
+    assert page.index(f"{first} reaches 60 % accuracy first: ") < page.index("time to target") < page.index("vs best")
     assert ("not reach it." in console) == (None in learnt.values())
     assert "ccuracy is ignored" not in console
     grid = ("--param", "bandwidth=20,40Mbit/s", "--out", tmp_path / "grid")
@@ -111,12 +112,14 @@ def test_several_seeds_say_with_how_many_of_them_a_target_is_reached_and_who_mis
     command = ("run", "time_to_accuracy_wan", "--policies", "dense,AG-Topk,SparDL", "--no-report")
     short = ("--set", "job.iterations=25", "--set", "job.gradients.train.target=0.6", "--seeds", 2)
     console = did(*command, *short, "--out", tmp_path).stdout
-    policies = json.loads((tmp_path / "summary.json").read_text())["policies"]
+    summary = json.loads((tmp_path / "summary.json").read_text())
+    policies = summary["policies"]
     times = {name: one["time_to_target_s"] for name, one in policies.items()}
     missed = [name for name, time in times.items() if time is None]
     assert missed
     first = min(times.keys() - missed, key=times.__getitem__)
     assert console.startswith(f"{first} reaches 60 % accuracy first: ")
+    assert summary["first_to_target"]["policy"] == first
     assert ", with 2 of 2 seeds" in console
     assert f"Seeds that reach it: {missed[0]} {policies[missed[0]]['reached_with']} of 2" in console
     rows = [line.split() for line in console.splitlines() if line.split() and line.split()[0] in times]

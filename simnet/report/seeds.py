@@ -21,7 +21,7 @@ import json
 import math
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NotRequired
 
 import numpy as np
 import pandas as pd
@@ -67,6 +67,7 @@ class SeedsSummary(TypedDict):
     versions: dict[str, str]
     bound: str | None
     winner: Winner | None
+    first_to_target: NotRequired[Winner | None]
     missing: list[str]
     policies: dict[str, dict[str, Any]]
 
@@ -152,6 +153,8 @@ def summarize(
             for name, one in zip(each["policy"], each.to_dict(orient="records"), strict=True)
         },
     }
+    if "time_to_target_rank" in each:
+        made["first_to_target"] = _winner(each, "time_to_target")
     return made, table, each
 
 

@@ -128,7 +128,10 @@ class StrategySummary(TypedDict):
 
 
 class Summary(TypedDict):
-    """What ``summary.json`` holds; there is `sharing` where links are not shared max-min fairly."""
+    """What ``summary.json`` holds; there is `sharing` where links are not shared max-min fairly.
+
+    There is `first_to_target` where a model was trained, None if no policy that can be run reached the target.
+    """
 
     scenario: Scenario
     seed: int
@@ -146,6 +149,7 @@ class Summary(TypedDict):
     versions: dict[str, str]
     bound: str | None
     winner: Winner | None
+    first_to_target: NotRequired[Winner | None]
     missing: list[str]
     policies: dict[str, PolicySummary]
 
@@ -323,6 +327,9 @@ def summarize(
         ),
         "policies": policies,
     }
+    if learnt:
+        times = {name: one["time_to_target_s"] for name, one in learnt.items() if name != bound}
+        made["first_to_target"] = _winner({name: time for name, time in times.items() if time is not None})
     if device is not None:
         made["device"] = device
     if computing is not None:
