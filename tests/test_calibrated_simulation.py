@@ -382,6 +382,7 @@ class TestScenarios:
         assert len(pd.read_csv("swept/sweep.csv")) > 1
         chosen = json.loads(did("choose", "s.yaml", "--simulate", "--json").stdout)
         assert chosen["question"]["stack"] == "gloo of cluster.yaml"
+        assert chosen["question"]["device"] == "cpu-torch2.13"
         plain = json.loads(did("choose", "s.yaml", "--json").stdout)
         assert plain["question"]["stack"] == "gloo of cluster.yaml"
         time = (

@@ -9,6 +9,7 @@ from simnet.costs.devices import DEFAULT, OVER_GLOO, DeviceProfile, load_device
 from simnet.parallel import slowdown_told
 from simnet.scenario import network_parts, schema
 from simnet.scenario.loader import Findings
+from simnet.scenario.topology import calibrated_stack
 
 
 def is_file(name: str) -> bool:
@@ -16,9 +17,19 @@ def is_file(name: str) -> bool:
     return "/" in name or Path(name).suffix in (".yaml", ".yml", ".json")
 
 
-def stack_name(given: str | network_parts.Stack | None) -> str | None:
-    """Return the name of the stack that sends, or of that which it is like; None where a file names it."""
-    return given.like if isinstance(given, network_parts.Stack) else given
+def sending_stack(network: network_parts.Network, folder: Path) -> str | None:
+    """Return the name of the stack that sends, or of that which it is like; None if a file does not name it.
+
+    Parameters
+    ----------
+    network : Network
+        The network of a scenario.
+    folder : Path
+        Where file names in it start from.
+    """
+    given = network.stack
+    name = given.like if isinstance(given, network_parts.Stack) else given
+    return name or calibrated_stack(network.topology, folder)
 
 
 def default_device(stack: str | None) -> str:

@@ -23,7 +23,7 @@ from simnet.policies import Candidate, Monitor, closed_form
 from simnet.scenario import network_parts, schema, topology_parts, weather_parts
 from simnet.scenario.colocated import check_colocated
 from simnet.scenario.computing import model_computing
-from simnet.scenario.device import build_device, default_device, slowdown_of, stack_name
+from simnet.scenario.device import build_device, default_device, sending_stack, slowdown_of
 from simnet.scenario.loader import Findings
 from simnet.scenario.parts import field_names
 from simnet.scenario.sharding_parts import Sharding
@@ -55,12 +55,11 @@ def resolve(config: schema.Config, stem: str, folder: Path, found: Findings) -> 
         exchanges[label] = _exchange(label, exchange, folder, found)
         if len(found) == before:
             sound.add(label)
-    others = None
+    others, stack = None, sending_stack(config.network, folder)
     if config.other_jobs:
         check_colocated(config, found)
         others = {
-            label: _other(label, one, config.network.stack, folder, found.of_job(label))
-            for label, one in config.other_jobs.items()
+            label: _other(label, one, stack, folder, found.of_job(label)) for label, one in config.other_jobs.items()
         }
     if config.network.engine == "vectorised" and (others or config.job.deaths):
         found.add(("network", "engine"), "must be auto or fluid: the max-plus clock knows neither deaths nor company")
@@ -77,7 +76,7 @@ def resolve(config: schema.Config, stem: str, folder: Path, found: Findings) -> 
         update={
             "name": config.name or _file_name(stem),
             "network": network,
-            "job": _job(config.job, config.workers, network.stack, folder, found),
+            "job": _job(config.job, config.workers, stack, folder, found),
             "exchanges": exchanges,
             "policies": _policies(config, exchanges, sound, found),
             "other_jobs": others,
@@ -125,9 +124,7 @@ def own_options(scheme: str) -> list[str]:
     return [field.name for field in fields if field.name not in FROM_JOB]
 
 
-def _other(
-    label: str, given: schema.OtherJob, stack: str | network_parts.Stack | None, folder: Path, found: Findings
-) -> schema.OtherJob:
+def _other(label: str, given: schema.OtherJob, stack: str | None, folder: Path, found: Findings) -> schema.OtherJob:
     exchange, job = (
         _exchange(label, given.exchange, folder, found),
         _job(given.job, given.workers, stack, folder, found),
@@ -194,12 +191,10 @@ def _exchange(label: str, given: schema.Exchange, folder: Path, found: Findings)
     return given
 
 
-def _job(
-    given: schema.Job, workers: int, stack: str | network_parts.Stack | None, folder: Path, found: Findings
-) -> schema.Job:
+def _job(given: schema.Job, workers: int, stack: str | None, folder: Path, found: Findings) -> schema.Job:
     profile = None
     if given.device is None:
-        given = given.model_copy(update={"device": default_device(stack_name(stack))})
+        given = given.model_copy(update={"device": default_device(stack)})
     if given.model is not None:
         with found.at("job", "model"):
             profile = models.model(given.model)

@@ -25,7 +25,7 @@ from simnet.job import ColocatedJob, Job
 from simnet.policies import OneStepOracle, Policy
 from simnet.scenario import schema, topology_parts
 from simnet.scenario.computing import iteration_samples, model_computing
-from simnet.scenario.device import build_device, is_file, slowdown_told_of, stack_doubt, stack_name
+from simnet.scenario.device import build_device, is_file, sending_stack, slowdown_told_of, stack_doubt
 from simnet.scenario.error_texts import problems
 from simnet.scenario.finding import find
 from simnet.scenario.job import (
@@ -228,7 +228,7 @@ class Scenario:
     def warnings(self) -> list[str]:
         """What of the scenario does not belong together, though it can be simulated; a sentence each."""
         device = build_device(self.config.job, self.folder, Findings(self.document))
-        doubt = None if device is None else stack_doubt(device, stack_name(self.config.network.stack))
+        doubt = None if device is None else stack_doubt(device, sending_stack(self.config.network, self.folder))
         return [doubt] if doubt else []
 
     def only(self, names: Sequence[str]) -> Scenario:

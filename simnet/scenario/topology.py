@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from simnet.base import plugins
+from simnet.base.errors import InputError
+from simnet.base.reading import read_text
 from simnet.interchange.kinds import NetworkRead
 from simnet.network.jitter import Jitter, lognormal
 from simnet.scenario import topology_parts
@@ -18,6 +21,9 @@ if TYPE_CHECKING:
     from simnet.network import Stack
     from simnet.scenario.parts import Part
     from simnet.scenario.topology_parts import Topology
+
+# As of the file of a calibrated cluster.
+_MOST_BYTES = 2 * 2**20
 
 
 def build_topology(given: Topology, folder: Path) -> NetworkRead:
@@ -135,6 +141,27 @@ def cluster_file(given: Topology) -> str | None:
     if isinstance(part, str):
         return part
     return str(part.arguments()["path"]) if isinstance(part, topology_parts.TopologyFile) else None
+
+
+def calibrated_stack(given: Topology, folder: Path) -> str | None:
+    """Return the name of the stack that the file of a calibrated cluster says, whose curves carry its software.
+
+    Parameters
+    ----------
+    given : Topology
+        The topology; None is returned where it is of no such file, or the file cannot be read.
+    folder : Path
+        Where the name of a file starts from.
+    """
+    file = cluster_file(given)
+    if file is None or Path(file).suffix not in (".yaml", ".yml"):
+        return None
+    found: dict[str, str] = {}
+    with suppress(InputError):
+        for line in read_text(folder / file, _MOST_BYTES).splitlines():
+            key, _, value = line.partition(":")
+            found.setdefault(key, value.strip().strip("'"))
+    return (found.get("curves", "[]") != "[]" and found.get("stack")) or None
 
 
 def _hosted(part: Part) -> nx.DiGraph[Any]:

@@ -92,16 +92,19 @@ def models_() -> Listing:
 
 
 def devices_() -> Listing:
-    """List devices for which the cost of selecting is known."""
+    """List devices for which the cost of selecting is known, and by which peak of a chip computing is estimated."""
     from simnet.costs import devices
+    from simnet.costs.computing import chips
     from simnet.costs.encodings import CODE_METHODS
 
     rows = []
     for name, one in devices.usable().items():
         others = [method for method in one.methods if method not in CODE_METHODS]
         codes = [f"{len(one.methods) - len(others)} of codes"] if len(others) < len(one.methods) else []
-        rows.append((name, one.device, ", ".join([*others, *codes])))
-    return ("device", "what it is", "kernels"), rows
+        chip = chips().get(one.chip)
+        peak = "" if chip is None else f"{chip.precision}, {chip.peaks[chip.precision] / 1e12:.3g} TFLOP/s"
+        rows.append((name, one.device, peak, ", ".join([*others, *codes])))
+    return ("device", "what it is", "vendor's peak", "kernels"), rows
 
 
 def strategies_() -> Listing:
