@@ -14,7 +14,7 @@ from simnet.report.drawing import policy_looks
 from simnet.report.figures import choice_colours
 from simnet.report.kept import Recorded, kept
 from simnet.report.sentences import ranking
-from simnet.report.summary import PHASES, Summary, with_exploration
+from simnet.report.summary import PHASES, Summary, ranked, with_exploration
 
 Key: TypeAlias = str | float | None
 """By what a cell of a table is sorted; None comes last."""
@@ -57,7 +57,7 @@ def page_data(summary: Summary, iterations: pd.DataFrame, recorded: Recorded | N
     of_choices = choice_colours(frames, choices, looks)
     longest = max((len(frame) for frame in frames.values()), default=0)
     stretch = -(-longest // POINTS) if longest > POINTS else 1
-    whole = [name for name in ranking(summary) if name in frames and not summary["policies"][name]["ended"]]
+    whole = [name for name in ranking(summary) if name in frames and ranked(summary["policies"][name])]
     return {
         "policies": [
             {"name": name, "colour": None if name == bound else looks[name]["color"]}

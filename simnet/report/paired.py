@@ -165,12 +165,12 @@ def comparison(
     """Return a row per group and policy: the mean over seeds, and how much more it is than the least of the group.
 
     Only seeds are compared with which as many policies of the group have a value as with any, and policies that have
-    one with all of these.
+    one with all of these, and have settled.
 
     Parameters
     ----------
     rows : DataFrame
-        A row per group, `seed` and policy.
+        A row per group, `seed` and policy; with `unsettled`, why a policy has not settled, "" if it has.
     by : sequence of str
         The columns that make a group.
     column : str
@@ -204,7 +204,9 @@ def comparison(
         values = group.pivot(index="seed", columns=policy, values=column)[names].astype(np.float64)
         counts = values.notna().sum(axis=1)
         values_compared = values[counts == counts.max()]
-        rivals = {name: one.to_numpy() for name, one in values_compared.items() if one.notna().all() and name != bound}
+        aside = {bound, *(group.loc[group["unsettled"] != "", policy] if "unsettled" in group else ())}
+        whole = {name: one.to_numpy() for name, one in values_compared.items() if one.notna().all()}
+        rivals = {name: one for name, one in whole.items() if name not in aside}
         won = contest(rivals) if rivals and len(values_compared) else None
         for name in names:
             took_part = won is not None and name in rivals

@@ -47,7 +47,7 @@ LEARNING_HEADINGS = (
 )
 """Of the table of trainings over seeds; see `learning_rows`. There is no mean time where a seed did not reach it."""
 
-_NO_FLOATS = ("seed", "policy", "iterations", "bytes_sent_B", "choice", "switches")
+_NO_FLOATS = ("seed", "policy", "iterations", "bytes_sent_B", "unsettled", "choice", "switches")
 
 MORE = ("more", "more_low", "more_high")
 """Of columns of differences: their mean and their interval."""
@@ -88,6 +88,7 @@ def by_seed(summaries: Mapping[int, Summary]) -> pd.DataFrame:
                     **{f"{phase}_s": one["breakdown_s"][phase] for phase in PHASES},
                     "regret_s": one["regret"]["seconds"] if one["regret"] else math.nan,
                     **({} if learnt is None else {k: learnt[k] for k in ("target", "accuracy", "time_to_target_s")}),
+                    "unsettled": one["unsettled"] or "",
                     "choice": next(iter(one["choices"]), ""),
                     "switches": one["switch_count"],
                 }
@@ -105,6 +106,8 @@ def policies(table: pd.DataFrame, bound: str | None = None) -> pd.DataFrame:
         times = table.assign(time_to_target_s=table["time_to_target_s"].where(always))
         found = found.merge(paired.comparison(times, [], "time_to_target_s", bound=bound), on="policy")
         found["reached_with"] = [int(one.notna().sum()) for one in _each(table, "time_to_target_s", found)]
+    found["unsettled_with"] = [int((one != "").sum()) for one in _each(table, "unsettled", found)]
+    found["unsettled"] = [next((why for why in one if why), "") for one in _each(table, "unsettled", found)]
     others = [name for name in table.columns if name not in ("seed", "policy", "choice", *found.columns)]
     for name in others:
         estimates = [paired.estimate(one.dropna()) if one.notna().any() else None for one in _each(table, name, found)]
@@ -227,13 +230,24 @@ def sentence(summary: SeedsSummary) -> str:
     if summary["missing"]:
         said = f"Incomplete, without {', '.join(summary['missing'])}: {said[0].lower()}{said[1:]}"
     if summary["winner"] is None:
-        return f"{said}no policy that can be run got to its end."
+        short = "has settled" if (unsettled := _unsettled(summary)) else "got to its end"
+        return f"{said}no policy that can be run {short}.{unsettled}"
     compared = each[summary["winner"]["policy"]]["simulated_compared"]
     few = f" (compared over the {compared} in which all got to their ends)" if compared < len(seeds) else ""
-    said += _outcome(summary["winner"], each, "simulated") + few + "."
+    said += _outcome(summary["winner"], each, "simulated") + few + "." + _unsettled(summary)
     if any("reached_with" in one for one in each.values()):
         return f"{_to_target(summary)} {said}"
     return f"{said} {learning.IGNORED}"
+
+
+def _unsettled(summary: SeedsSummary) -> str:
+    """Say of policies that did not settle with how many seeds, and why with the first of them."""
+    count, said = len(summary["seeds"]), ""
+    for name, one in summary["policies"].items():
+        if one["unsettled"]:
+            said += f" {name} has not settled with {one['unsettled_with']} of {count} seeds, and has no rank: "
+            said += f"{one['unsettled']}."
+    return said
 
 
 def _to_target(summary: SeedsSummary) -> str:

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
+from typing import Any
 
 from simnet.base.units import format_bandwidth, format_bytes, format_seconds, format_within
 from simnet.job import MAIN
 from simnet.report import co_located, failures, learning, memory, spent, spread
-from simnet.report.summary import PHASES, PolicySummary, Summary, Switch, learning_of
+from simnet.report.summary import PHASES, PolicySummary, Summary, Switch, learning_of, ranked
 
 HEADINGS = (
     *("policy", "simulated time", "vs best", "bytes sent"),
@@ -43,7 +44,7 @@ def sentence(summary: Summary) -> str:
     trained = learning_of(summary)
     first = learning.headline(trained, summary["bound"])
     once = _ONE_SEED if first else ""
-    said = " ".join(one for one in (first, once, _outcome(summary), *_explored(summary)) if one)
+    said = " ".join(one for one in (first, once, _outcome(summary), *_unsettled(summary), *_explored(summary)) if one)
     if not trained:
         said += f" {learning.IGNORED}"
     if summary["missing"]:
@@ -57,8 +58,16 @@ def sentence(summary: Summary) -> str:
 
 
 def what_happened(summary: Summary) -> list[str]:
-    """Say of every stop which worker died when, who waited for it, and how the job went on or ended."""
-    return [failures.told(name, stop, MAIN) for name, one in summary["policies"].items() for stop in one["stops"]]
+    """Say which iterations are no part of means; and of every stop who died when, who waited, and how it went on."""
+    said = []
+    if first := summary["steady_from"]:
+        last = next(name for name, one in summary["policies"].items() if one["settled_after"] == first)
+        said.append(
+            f"Percentiles and densities leave out the first {first} iteration{'s' * (first != 1)}, until {last} and "
+            "all others had settled; times and bytes do not."
+        )
+    stops = ((name, stop) for name, one in summary["policies"].items() for stop in one["stops"])
+    return said + [failures.told(name, stop, MAIN) for name, stop in stops]
 
 
 def colocated_rows(summary: Summary) -> list[tuple[str, ...]]:
@@ -88,11 +97,17 @@ def rows(summary: Summary) -> list[tuple[str, ...]]:
 
 
 def ranking(summary: Summary) -> list[str]:
-    """Return the policies, the fastest first, those that ended early last; among equals the bound, then by name."""
+    """Return the policies, the fastest first, then those that did not settle, then those that ended early.
+
+    Among equals the bound comes first, then it goes by name.
+    """
     policies, bound = summary["policies"], summary["bound"]
-    return sorted(
-        policies, key=lambda name: (policies[name]["ended"], policies[name]["simulated_s"], name != bound, name)
-    )
+
+    def place(name: str) -> tuple[Any, ...]:
+        one = policies[name]
+        return one["ended"], not ranked(one), one["simulated_s"], name != bound, name
+
+    return sorted(policies, key=place)
 
 
 def percent(fraction: float, sign: str = "") -> str:
@@ -128,13 +143,20 @@ def _explored(summary: Summary) -> Iterator[str]:
             )
 
 
+def _unsettled(summary: Summary) -> Iterator[str]:
+    """Say of policies that did not settle why."""
+    for name, one in summary["policies"].items():
+        if one["unsettled"] is not None:
+            yield f"{name} has not settled, and has no rank: {one['unsettled']}."
+
+
 def _outcome(summary: Summary) -> str:
     winner, policies = summary["winner"], summary["policies"]
     if winner is None:
         bound = summary["bound"]
         name, one = next(iter(policies.items())) if bound is None else (bound, policies[bound])
-        if one["ended"]:
-            return "No policy got to the end."
+        if not any(ranked(each) for each in policies.values()):
+            return "No policy got to the end." if one["ended"] else "No policy has settled."
         return f"{name} took {_duration(one)}; it is the bound, and no policy that can be run was compared with it."
     name = winner["policy"]
     if winner["tied_with"]:
@@ -154,6 +176,8 @@ def _row(summary: Summary, name: str) -> tuple[str, ...]:
     one, winner, regret = summary["policies"][name], summary["winner"], summary["policies"][name]["regret"]
     if one["ended"]:
         versus = "ended early"
+    elif not ranked(one):
+        versus = "not settled"
     elif winner is None:
         versus = "-"
     elif name in (winner["policy"], *winner["tied_with"]):

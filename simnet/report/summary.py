@@ -19,6 +19,7 @@ from typing_extensions import TypedDict
 
 from simnet.costs.computing import Samples
 from simnet.job import EXPLORE, MAIN, Interruption, JobShare
+from simnet.job.steady import Steady, steady_part
 from simnet.network import MAX_MIN, STACKS, Sharing, Stack
 from simnet.report import co_located, devices, failures, learning, memory, sharing, spent, spread, stacks
 from simnet.report.calibrated import CalibrationSummary
@@ -74,14 +75,17 @@ class PolicySummary(TypedDict):
     """One policy's run; `ended` if workers died and it did not get to its last iteration.
 
     Time, bytes, breakdown and the interval of the time to select are of exploration, too; all else is of the training
-    alone. Density is the mean over its iterations; `spread` is of these with what was explored before them, None
-    if there are none. There is `learning` where a model was trained, `spent` under a training strategy or with prices,
-    and `memory` where it is known what a worker holds.
+    alone. Density and `spread` are of the iterations from `Summary.steady_from` on, spread with what was explored
+    before them, None if there are none. `settled_after` is where the policy's own steady part begins, and `unsettled`
+    why there is none, by `simnet.job.steady`; both are None if it ended early. There is `learning` where a model was
+    trained, `spent` under a training strategy or with prices, and `memory` where it is known what a worker holds.
     """
 
     iterations: int
     simulated_s: float
     exploration: Exploration
+    settled_after: int | None
+    unsettled: str | None
     density: float
     bytes_sent_B: int
     breakdown_s: dict[str, float]
@@ -151,6 +155,7 @@ class Summary(TypedDict):
     winner: Winner | None
     first_to_target: NotRequired[Winner | None]
     missing: list[str]
+    steady_from: int
     policies: dict[str, PolicySummary]
 
 
@@ -289,9 +294,14 @@ def summarize(
         listed = ", ".join(f"{name}: {count}" for name, count in counts.items())
         raise ValueError(f"all policies must run the same number of iterations, at least 1, got {listed}")
     bound = bound if bound in iterations else None
-    policies = {name: _policy(frame) for name, frame in iterations.items()}
+    judged = {name: _steady(frame, stops.get(name, ())) for name, frame in iterations.items() if name not in ended}
+    steady_from = max((one.start for one in judged.values() if not one.unsettled), default=0)
+    policies = {name: _policy(frame, 0 if name in ended else steady_from) for name, frame in iterations.items()}
     for name, one in policies.items():
         one["ended"] = name in ended
+        if name in judged:
+            start, unsettled = judged[name]
+            one["settled_after"], one["unsettled"] = (None, unsettled) if unsettled else (start, None)
         one["stops"] = [failures.condensed(stop, _rounded) for stop in stops.get(name, ())]
         one["shares"] = [co_located.condensed(share, _rounded) for share in (shares or {}).get(name, ())]
     learnt = learnt_by(iterations, target, reference)
@@ -322,8 +332,9 @@ def summarize(
         "versions": dict(versions or {}),
         "bound": bound,
         "missing": list(missing),
+        "steady_from": steady_from,
         "winner": _winner(
-            {name: one["simulated_s"] for name, one in policies.items() if name != bound and not one["ended"]}
+            {name: one["simulated_s"] for name, one in policies.items() if name != bound and ranked(one)}
         ),
         "policies": policies,
     }
@@ -399,6 +410,11 @@ def with_exploration(iterations: pd.DataFrame) -> pd.DataFrame:
     return iterations.assign(start_s=groups["start_s"].transform("min"), **groups[sums].transform("sum"))[rows]
 
 
+def ranked(one: PolicySummary) -> bool:
+    """Return whether a policy takes part in contests: it got to its last iteration, and has settled."""
+    return not one["ended"] and one["unsettled"] is None
+
+
 def learning_columns(summary: Summary) -> dict[str, dict[str, Any]]:
     """Return `learning.COLUMNS` for each policy; empty where nothing was trained."""
     return learning.columns(learning_of(summary), summary["bound"])
@@ -409,8 +425,16 @@ def learning_of(summary: Summary) -> dict[str, learning.LearningSummary]:
     return {name: one["learning"] for name, one in summary["policies"].items() if "learning" in one}
 
 
-def _policy(every: pd.DataFrame) -> PolicySummary:
+def _steady(every: pd.DataFrame, stops: Sequence[Interruption]) -> Steady:
+    """Return the steady part of a run, of which that counts which came after the last death."""
+    since = max((stop.iteration for stop in stops if stop.job == MAIN), default=0)
+    found = steady_part(every[every["iteration"] >= since] if since else every)
+    return found._replace(start=found.start + since)
+
+
+def _policy(every: pd.DataFrame, steady_from: int) -> PolicySummary:
     frame = with_exploration(every)
+    steady = frame.iloc[steady_from:]
     aside = every["iteration_s"][every["purpose"] == EXPLORE] if "purpose" in every else every["iteration_s"][:0]
     start, duration = frame["start_s"].to_numpy(), frame["iteration_s"].to_numpy()
     # Numbers in place of labels, which would take much memory as a column of their own.
@@ -422,12 +446,14 @@ def _policy(every: pd.DataFrame) -> PolicySummary:
         "iterations": len(frame),
         "simulated_s": _rounded(start[-1] + duration[-1] - start[0]) if len(frame) else 0.0,
         "exploration": {"iterations": len(aside), "seconds": _rounded(math.fsum(aside))},
-        "density": _rounded(frame["density"].mean()) if len(frame) else 0.0,
+        "settled_after": None,
+        "unsettled": None,
+        "density": _rounded(steady["density"].mean()) if len(frame) else 0.0,
         "bytes_sent_B": int(frame["bytes_sent_B"].astype(np.float64).round().sum()),
         "breakdown_s": {phase: _rounded(math.fsum(frame[f"{phase}_s"])) for phase in PHASES},
         "select_low_s": _rounded(math.fsum(frame["select_low_s" if "select_low_s" in frame else "select_s"])),
         "select_high_s": _rounded(math.fsum(frame["select_high_s" if "select_high_s" in frame else "select_s"])),
-        "spread": spread.condensed(frame, _rounded),
+        "spread": spread.condensed(steady, _rounded),
         "regret": None,
         "choices": {str(labels[index]): int(counts[index]) for index in order},
         "switch_count": len(switched),

@@ -23,7 +23,16 @@ from simnet.base.processes import Report
 from simnet.job import PolicyResult
 from simnet.report import learning, spent
 from simnet.report.results import versions
-from simnet.report.summary import PHASES, Summary, learning_columns, significant, summarize
+from simnet.report.summary import (
+    INTERVAL,
+    PHASES,
+    Summary,
+    learning_columns,
+    ranked,
+    significant,
+    summarize,
+    with_exploration,
+)
 from simnet.scenario import Run, Scenario
 from simnet.scenario.identity import identity
 from simnet.scenario.runner import run_here
@@ -44,10 +53,11 @@ COLUMNS = {
     "barrier": "whether workers begin each iteration together",
     "warning": "why the sample is too small for what it selects",
     "computing": "for how long workers compute, and where that is from, where it is what is known of the model",
-    "status": "done; ended: workers died; failed: see message; refused: the cell did not run",
+    "status": "done; ended: workers died; unsettled, failed: see message; refused: the cell did not run",
     "wins": "whether it was the fastest policy that can be run, alone",
     "tied": "whether it was as fast as that one, to 0.1 %, or it was itself and another was as fast",
     "iterations": "complete iterations",
+    "steady_from": "iterations that the next means leave out, until all policies of the cell had settled that do",
     "simulated_s": "time of all iterations [s]",
     "iteration_s": "mean time of an iteration [s], the sum of the next four",
     "compute_s": "computing, mean over iterations and workers [s]",
@@ -65,7 +75,7 @@ COLUMNS = {
     "regret_s": "time lost against the one-step oracle [s]",
     **spent.COLUMNS,
     **learning.COLUMNS,
-    "message": "why there is no result",
+    "message": "why there is no result, or no rank",
 }
 """Columns of the results of a sweep, after those of its parameters."""
 
@@ -254,24 +264,23 @@ def decoded(data: bytes, name: str) -> list[dict[str, Any]] | None:
 
 def _row(summary: Summary, name: str, frame: pd.DataFrame) -> dict[str, Any]:
     one, winner = summary["policies"][name], summary["winner"]
-    count = one["iterations"]
+    count, steady_from = one["iterations"], 0 if one["ended"] else summary["steady_from"]
+    steady = with_exploration(frame).iloc[steady_from:]
     best = summary["policies"][winner["policy"]]["simulated_s"] if winner is not None else 0.0
-    compared = best > 0 and not one["ended"]
-    means = {"iteration_s": one["simulated_s"]} | {f"{phase}_s": one["breakdown_s"][phase] for phase in PHASES}
-    means |= {"select_low_s": one["select_low_s"], "select_high_s": one["select_high_s"]}
-    statistics = {column: frame[column].mean() for column in ("actual_density", "build_up") if count}
+    means = ("iteration_s", *(f"{phase}_s" for phase in PHASES), *INTERVAL, "actual_density", "build_up")
     return {
-        "status": "ended" if one["ended"] else "done",
+        "status": "ended" if one["ended"] else "done" if ranked(one) else "unsettled",
+        "message": "" if one["unsettled"] is None else f"not settled: {one['unsettled']}",
         "wins": winner is not None and name == winner["policy"] and not winner["tied_with"],
         "tied": winner is not None and bool(winner["tied_with"]) and name in (winner["policy"], *winner["tied_with"]),
         "iterations": count,
+        "steady_from": steady_from,
         "simulated_s": one["simulated_s"],
-        **{column: _number(total / count) if count else None for column, total in means.items()},
+        **{column: _number(steady[column].mean()) if count else None for column in means},
         "bytes_sent_B": one["bytes_sent_B"],
-        **{column: _number(value) for column, value in statistics.items()},
         "choice": next(iter(one["choices"]), None),
         "switches": one["switch_count"],
-        "vs_best": _number(one["simulated_s"] / best) if compared else None,
+        "vs_best": _number(one["simulated_s"] / best) if best > 0 and ranked(one) else None,
         "regret_s": None if one["regret"] is None else one["regret"]["seconds"],
         **(spent.columns(one["spent"]) if "spent" in one else {}),
     }

@@ -24,7 +24,7 @@ from simnet.studies.sweeping.cell import COLUMNS
 from simnet.studies.sweeping.grid import Axis, Cell, Column
 
 _TEXTS = ("policy", "device", "computing", "warning", "status", "choice", "message")
-_WHOLE = ("iterations", "bytes_sent_B", "inner_steps", "switches", "iterations_to_target")
+_WHOLE = ("iterations", "steady_from", "bytes_sent_B", "inner_steps", "switches", "iterations_to_target")
 
 FILES = Files(
     "sweep",
