@@ -275,11 +275,7 @@ def test_a_variant_is_compared_as_the_exchange_of_a_scenario_is(tmp_path):
     assert plain != wanted
 
 
-def test_rows_refuse_to_leave_out_everything():
-    run = comparison.sources("compare", [2], ["dense"], overrides=["job.iterations=2"])[2].load().build()
-    result = run_policy(run.job, "dense", run.policies["dense"])
-    with pytest.raises(ValueError, match="skip must be less than the 2 iterations"):
-        comparison.row(2, "dense", result, 2)
+def test_a_scheme_that_there_is_not_is_refused():
     with pytest.raises(InputError):
         comparison.sources("compare", [2], ["nothing"])
 

@@ -37,7 +37,7 @@ def compare(
         str | None, typer.Option(metavar="0.01|1%", help="Density in place of that of the scenario.")
     ] = None,
     skip: Annotated[
-        int | None, typer.Option(min=0, help="First iterations that do not count; default: half of them.")
+        int | None, typer.Option(min=0, help="First iterations that means leave out; default: until all have settled.")
     ] = None,
     compute: Compute = None,
     batch_: Batch = None,
@@ -68,9 +68,8 @@ def compare(
     folder = Path("runs") / f"compare-{largest.name}" if out is None else out
     batch = runs.Batch(scenarios, folder, execution.checkpoint, seeds)
     device = comparison.told(largest, batch.built[f" with {max(sources)} workers"].job.device)
-    skipped = batch.iterations // 2 if skip is None else skip
-    if skipped >= batch.iterations:
-        raise InputError(f"must be less than the {batch.iterations} iterations, got {skipped}", file="--skip")
+    if skip is not None and skip >= batch.iterations:
+        raise InputError(f"must be less than the {batch.iterations} iterations, got {skip}", file="--skip")
 
     held = comparison.Held(elsewhere=execution.elsewhere)
     warnings = {key: sample_warnings(run.job, run.policies.values()) for key, run in batch.built.items()}
@@ -79,7 +78,7 @@ def compare(
         key, name, own = batch.labels[label]
         job = batch.built[key].job
         known = held.of(job, batch.built[key].policies[name])
-        found = comparison.row(job.source.workers, name, result, skipped, known, warnings[key].get(name))
+        found = comparison.row(job.source.workers, name, result, known, warnings[key].get(name))
         return {"seed": own} | found if seeds > 1 else found
 
     def show(table: pd.DataFrame) -> None:
@@ -105,6 +104,6 @@ def compare(
         batch,
         execution,
         row,
-        lambda rows, missing: comparison.write(folder, rows, largest, device, missing, held.sentences()),
+        lambda rows, missing: comparison.write(folder, rows, largest, device, missing, held.sentences(), skip),
         show,
     )

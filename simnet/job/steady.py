@@ -17,7 +17,7 @@ Times take no part: a network has weather, which is no transient.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
@@ -51,6 +51,18 @@ class Steady(NamedTuple):
 
     start: int
     unsettled: str = ""
+
+
+def common_start(found: Iterable[Steady]) -> int:
+    """Return from where means are taken of runs that are compared: until all had settled that do.
+
+    Examples
+    --------
+    >>> common_start([Steady(4), Steady(75), Steady(150, "its density moved")]), common_start([])
+    (75, 0)
+    """
+    each = list(found)
+    return max((one.start for one in [one for one in each if not one.unsettled] or each), default=0)
 
 
 def steady_part(rows: pd.DataFrame) -> Steady:
@@ -114,7 +126,7 @@ def settled_from(columns: Mapping[str, Floats], iterations: int, period: int = 1
     >>> settled_from({"build_up": np.array([1.0, 2.0, 3.0, 4.0, 4.1, 4.0, 4.1, 4.0])}, 8)
     Steady(start=4, unsettled='')
     >>> settled_from({"build_up": np.arange(8.0)}, 8)
-    Steady(start=4, unsettled='its build-up moved from 4.5 to 6.5 in the last half')
+    Steady(start=4, unsettled='its build-up moved by +44 % in the last half')
     >>> settled_from({}, 40, period=32)
     Steady(start=8, unsettled='40 iterations, and its thresholds begin anew after 32')
     """
@@ -130,8 +142,8 @@ def settled_from(columns: Mapping[str, Floats], iterations: int, period: int = 1
     for name, one in known.items():
         before, after = one[last:middle], one[middle:]
         if before.size and _moved(before, after):
-            told = f"{before.mean():.3g} to {after.mean():.3g}"
-            return Steady(last, f"{_WORDS[name]} moved from {told} in the last half")
+            moved = f"{100 * (after.mean() / before.mean() - 1):+.0f} %" if before.mean() else "from nothing"
+            return Steady(last, f"{_WORDS[name]} moved by {moved} in the last half")
     start = last
     while start and not any(_began(name, one, start // 2, last) for name, one in known.items()):
         start //= 2

@@ -109,7 +109,7 @@ def compare(
     density : float or str, optional
         In place of that of the scenario, as ``0.01`` or ``"1 %"``.
     skip : int, optional
-        First iterations that do not count; half of them when omitted.
+        First iterations that means leave out; when omitted, until all have settled that do.
     memory : float or str, optional
         What a worker's device holds, as ``"16 GB"`` or bytes, or ``"device"`` for what its profile says.
     compute, batch, set, stack, seed, jobs, progress
@@ -148,8 +148,7 @@ def compare(
             tasks[key], of[key] = Task(source, loaded, loaded.build()), (count, loaded.config.seed)
     largest = tasks[f"{max(sources)} 0"]
     job = largest.run.job
-    skipped = job.iterations // 2 if skip is None else skip
-    if not 0 <= skipped < job.iterations:
+    if skip is not None and not 0 <= skip < job.iterations:
         raise InputError(f"must be >= 0 and less than the {job.iterations} iterations, got {skip}", file="--skip")
     results = results_of(tasks, jobs, progress)
     rows, held = [], comparison.Held()
@@ -158,8 +157,8 @@ def compare(
         warnings = sample_warnings(task.run.job, task.run.policies.values())
         for name, policy in task.run.policies.items():
             known = held.of(task.run.job, policy)
-            row = comparison.row(count, name, results[key, name], skipped, known, warnings.get(name))
+            row = comparison.row(count, name, results[key, name], known, warnings.get(name))
             rows.append({"seed": own} | row if seeds > 1 else row)
     title = comparison.title(largest.loaded, comparison.told(largest.loaded, job.device), seeds)
-    table = comparison.as_table(rows, largest.loaded)
+    table = comparison.as_table(rows, largest.loaded, skip)
     return Comparison(largest.loaded.name, title, table, tuple(comparison.sentences(largest.loaded, held, table)))

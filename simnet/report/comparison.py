@@ -21,6 +21,9 @@ from simnet.report.tables import empty_table
 COLUMNS = {
     "exchange": "what is compared",
     "workers": "number of workers P",
+    "settled_after": "iterations until it had settled; none if it has not",
+    "unsettled": "why it has not settled, and has no rank; empty if it has",
+    "steady_from": "first iterations that the means leave out",
     "iteration_s": "duration of an iteration [s]",
     "select_s": "selecting, packing, merging and unpacking, mean over the workers [s]",
     "select_low_s": "the least that selecting may take, by the intervals of the device's kernels [s]",
@@ -39,14 +42,15 @@ COLUMNS = {
 
 
 def comparison_table(rows: pd.DataFrame, title: str) -> Table:
-    """Return the comparison as a table, by number of workers and then by time.
+    """Return the comparison as a table, by number of workers and then by time, with what has not settled last.
 
     What a scheme has is left out where there is none, as of sharded steps.
     """
     several = "iteration_more_s" in rows
     versus_best = ["vs best", "paired\ninterval"] if several else []
     headings = [
-        "workers", "exchange", "iteration", *versus_best, "select", "commu-\nnicate", "sent by\na worker",
+        "workers", "exchange", "settled\nafter", "iteration", *versus_best, "select", "commu-\nnicate",
+        "sent by\na worker",
         *(("actual\ndensity", "build-\nup", "imba-\nlance") if _selects(rows) else ()),
         "a worker\nholds",
     ]  # fmt: skip
@@ -57,13 +61,15 @@ def comparison_table(rows: pd.DataFrame, title: str) -> Table:
     for workers, group in rows.groupby("workers"):
         if table.row_count:
             table.add_section()
-        ordered = group.sort_values(["iteration_s", "exchange"], kind="stable")
+        group = group.assign(aside=group["unsettled"] != "")
+        ordered = group.sort_values(["aside", "iteration_s", "exchange"], kind="stable")
         least, tied = float(ordered["iteration_s"].iloc[0]), several and int(ordered["iteration_tied"].sum()) > 1
         numbers = ordered.drop(columns="exchange").to_dict(orient="records")
         for name, one in zip(ordered["exchange"], numbers, strict=True):
             cells = (
                 str(workers),
                 str(name),
+                "not settled" if one["unsettled"] else str(one["settled_after"]),
                 format_seconds(one["iteration_s"]),
                 *(_versus(one, least, tied) if several else ()),
                 format_within(one["select_s"], one["select_low_s"], one["select_high_s"]),
@@ -122,6 +128,7 @@ def draw(rows: pd.DataFrame, title: str) -> Plot:
     counts = sorted(rows["workers"].unique())
     order = rows[rows["workers"] == counts[-1]].sort_values("iteration_s", ascending=False, kind="stable")
     labels = list(dict.fromkeys([*order["exchange"], *rows["exchange"]]))
+    aside = set(rows.loc[rows["unsettled"] != "", "exchange"])
     place = {label: float(position) for position, label in enumerate(labels)}
     thickness = 0.8 / len(counts)
     bytes_name, bytes_factor = unit(float(rows["bytes_sent_B"].max()), BYTES)
@@ -162,7 +169,7 @@ def draw(rows: pd.DataFrame, title: str) -> Plot:
             look = {"color": COLOURS[number % len(COLOURS)], "linestyle": "", "marker": "o", "markersize": 4}
             for axes, (_, values, _) in zip(others, panels, strict=True):
                 axes.plot(values[group.index], y, label=f"P = {count}", **look)
-        times.set_yticks(list(place.values()), labels)
+        times.set_yticks(list(place.values()), [f"{one} (not settled)" if one in aside else one for one in labels])
         times.set_ylim(-0.6, len(labels) - 0.4)
         times.set_title(f"time of an exchange [{name}]")
         for axes, (heading, values, lines) in zip(others, panels, strict=True):

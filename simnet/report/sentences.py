@@ -61,10 +61,12 @@ def what_happened(summary: Summary) -> list[str]:
     """Say which iterations are no part of means; and of every stop who died when, who waited, and how it went on."""
     said = []
     if first := summary["steady_from"]:
-        last = next(name for name, one in summary["policies"].items() if one["settled_after"] == first)
+        last = [
+            f", until {name} had settled" for name, one in summary["policies"].items() if one["settled_after"] == first
+        ]
         said.append(
-            f"Percentiles and densities leave out the first {first} iteration{'s' * (first != 1)}, until {last} and "
-            "all others had settled; times and bytes do not."
+            f"Percentiles and densities leave out the first {first} iteration{'s' * (first != 1)}{''.join(last[:1])}; "
+            "times and bytes do not."
         )
     stops = ((name, stop) for name, one in summary["policies"].items() for stop in one["stops"])
     return said + [failures.told(name, stop, MAIN) for name, stop in stops]

@@ -19,7 +19,7 @@ from typing_extensions import TypedDict
 
 from simnet.costs.computing import Samples
 from simnet.job import EXPLORE, MAIN, Interruption, JobShare
-from simnet.job.steady import Steady, steady_part
+from simnet.job.steady import Steady, common_start, steady_part
 from simnet.network import MAX_MIN, STACKS, Sharing, Stack
 from simnet.report import co_located, devices, failures, learning, memory, sharing, spent, spread, stacks
 from simnet.report.calibrated import CalibrationSummary
@@ -295,7 +295,7 @@ def summarize(
         raise ValueError(f"all policies must run the same number of iterations, at least 1, got {listed}")
     bound = bound if bound in iterations else None
     judged = {name: _steady(frame, stops.get(name, ())) for name, frame in iterations.items() if name not in ended}
-    steady_from = max((one.start for one in judged.values() if not one.unsettled), default=0)
+    steady_from = common_start(judged.values())
     policies = {name: _policy(frame, 0 if name in ended else steady_from) for name, frame in iterations.items()}
     for name, one in policies.items():
         one["ended"] = name in ended

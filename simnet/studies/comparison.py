@@ -1,8 +1,9 @@
 """Schemes side by side: what an exchange of each costs on one trace and network, for several numbers of workers.
 
 A comparison takes a scenario, one exchange after the other and one number of workers after the other, and runs the job
-under each as a fixed policy. The first iterations, in which residuals and thresholds settle, are left out of the means.
-Where the scenario trains a model, the table also tells what each exchange made of it, from the first iteration on.
+under each as a fixed policy. Means leave out the iterations until all exchanges had settled, as `simnet.job.steady`
+has it; one that has not has no rank. Where the scenario trains a model, the table also tells what each exchange made of
+it, from the first iteration on.
 
 =====================  ==================================================================================
 compare.csv            a row per exchange and number of workers; where a model is trained, with what was learnt
@@ -19,6 +20,7 @@ from __future__ import annotations
 import hashlib
 import json
 import math
+from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -30,6 +32,7 @@ from simnet.base.swap import Files, swapped
 from simnet.base.writing import write_files
 from simnet.costs.devices import DeviceProfile
 from simnet.job.memory import WorkerMemory, measurable, of_exchange, with_gradients
+from simnet.job.steady import Steady, common_start, steady_part
 from simnet.report import barriers, devices, learning, memory, paired
 from simnet.report.comparison import COLUMNS, draw
 from simnet.report.results import prepare_folder, versions
@@ -46,8 +49,12 @@ if TYPE_CHECKING:
     from simnet.job import Job, PolicyResult
     from simnet.policies import Policy
 
-# The key of a row under which is what its training is judged by.
-_TRAINING = "training"
+# The keys of a row under which are its iterations, their steady part, and what its training is judged by.
+_ITERATIONS, _STEADY, _TRAINING = "iterations", "steady", "training"
+_AVERAGED = (
+    *("iteration_s", "select_s", *INTERVAL, "communicate_s", "wait_s", "bytes_sent_B", "density"),
+    *("selected", "actual_density", "build_up", "imbalance", "global_error"),
+)
 _JUDGED = ("start_s", "iteration_s", "compute_s", "loss", "accuracy")
 
 
@@ -124,16 +131,9 @@ def each_fixed(
 
 
 def row(
-    workers: int,
-    label: str,
-    result: PolicyResult,
-    skip: int,
-    held: WorkerMemory | None = None,
-    warning: str | None = None,
+    workers: int, label: str, result: PolicyResult, held: WorkerMemory | None = None, warning: str | None = None
 ) -> dict[str, Any]:
-    """Return the means of a run from iteration `skip` on: a row of the comparison, see `COLUMNS`.
-
-    Where a model was trained, there is beside them what `write` needs to tell how that went.
+    """Return what a run has for a row of the comparison, of which `as_table` makes `COLUMNS`.
 
     Parameters
     ----------
@@ -143,42 +143,21 @@ def row(
         The exchange.
     result : PolicyResult
         What the run left.
-    skip : int
-        First iterations that do not count.
     held : WorkerMemory, optional
         What a worker holds.
     warning : str, optional
         Why the sample is too small, as of `simnet.studies.samples.sample_warnings`.
-
-    Raises
-    ------
-    ValueError
-        If no iteration is left.
     """
-    counted = result.iterations[result.iterations["iteration"] >= skip]
-    if not len(counted):
-        raise ValueError(f"skip must be less than the {len(result.iterations)} iterations, got {skip}")
-    means = counted.mean(numeric_only=True)
-    trained = "accuracy" in result.iterations
-    same = (
-        "iteration_s",
-        "select_s",
-        *INTERVAL,
-        "selected",
-        "actual_density",
-        "build_up",
-        "imbalance",
-        "global_error",
-    )
+    steady = steady_part(result.iterations)
     return {
         "exchange": label,
         "workers": workers,
-        "communicate_s": means["communicate_s"] + means["wait_s"],
-        "bytes_sent_B": means["bytes_sent_B"] / workers,
-        "target_density": means["density"],
-        **{name: means[name] for name in same},
+        "settled_after": None if steady.unsettled else steady.start,
+        "unsettled": steady.unsettled,
+        _STEADY: steady,
         **(dict.fromkeys(memory.COLUMNS, math.nan) if held is None else memory.columns(held)),
-        **({_TRAINING: result.iterations[list(_JUDGED)]} if trained else {}),
+        _ITERATIONS: result.iterations[list(_AVERAGED)],
+        **({_TRAINING: result.iterations[list(_JUDGED)]} if "accuracy" in result.iterations else {}),
         **({} if warning is None else {"warning": warning}),
     }
 
@@ -244,6 +223,7 @@ def write(
     device: devices.DeviceSummary,
     missing: Sequence[str] = (),
     held: Sequence[str] = (),
+    skip: int | None = None,
 ) -> pd.DataFrame:
     """Write the comparison into its folder, and return it as a table: with several seeds, the means over them.
 
@@ -264,10 +244,12 @@ def write(
         Labels of runs that are not done.
     held : sequence of str
         What is said of memory: as of `Held.sentences`.
+    skip : int, optional
+        First iterations that means leave out; by default, until all had settled that do.
     """
     folder, rows = prepare_folder(folder), list(done.values())
     several = "seed" in rows[0]
-    table = as_table(rows, loaded)
+    table = as_table(rows, loaded, skip)
     lock = loaded.lock().encode()
     shown = over_seeds(table) if several else table
     drawn = draw(shown, loaded.name)
@@ -298,22 +280,44 @@ def write(
     return shown
 
 
-def as_table(rows: Sequence[Mapping[str, Any]], loaded: Scenario) -> pd.DataFrame:
+def as_table(rows: Sequence[Mapping[str, Any]], loaded: Scenario, skip: int | None = None) -> pd.DataFrame:
     """Return the rows of a comparison as a table: compare.csv; parameters are as of `write`.
 
     Where an exchange has a warning, there is a column of them.
     """
-    table = pd.DataFrame(list(rows), columns=["seed", *COLUMNS] if "seed" in rows[0] else list(COLUMNS))
-    numbers = [name for name in COLUMNS if name not in ("exchange", "workers")]
+    beside: dict[Any, list[Steady]] = defaultdict(list)
+    for one in rows:
+        beside[_group(one)].append(one[_STEADY])
+    skips = {group: common_start(found) if skip is None else skip for group, found in beside.items()}
+    made = [{**one, "steady_from": skips[_group(one)], **_means(one, skips[_group(one)])} for one in rows]
+    table = pd.DataFrame(made, columns=["seed", *COLUMNS] if "seed" in rows[0] else list(COLUMNS))
+    texts = ("exchange", "workers", "unsettled", "settled_after", "steady_from")
+    numbers = [name for name in COLUMNS if name not in texts]
     table[numbers] = table[numbers].apply(lambda column: pd.Series(significant(column), index=column.index))
     if (samples := loaded.samples) is not None:
         each = samples.number / loaded.config.workers
         rates = significant(each * table["workers"] / table["iteration_s"])
         table = table.assign(throughput=rates, throughput_unit=f"{samples.unit}/s")
-    table = table.assign(**_learnt(rows, loaded))
+    table = table.astype({"settled_after": "Int64"}).assign(**_learnt(rows, loaded))
     if any("warning" in one for one in rows):
         table["warning"] = pd.Series([one.get("warning") for one in rows], dtype="object")
     return table
+
+
+def _group(one: Mapping[str, Any]) -> tuple[int, int | None]:
+    """Return what rows have in common that are compared: number of workers, and seed."""
+    return one["workers"], one.get("seed")
+
+
+def _means(one: Mapping[str, Any], skip: int) -> dict[str, float]:
+    """Return the means of a row over its iterations from `skip` on."""
+    means = one[_ITERATIONS].iloc[skip:].mean().to_dict()
+    return {
+        **means,
+        "communicate_s": means["communicate_s"] + means["wait_s"],
+        "bytes_sent_B": means["bytes_sent_B"] / one["workers"],
+        "target_density": means["density"],
+    }
 
 
 def told(loaded: Scenario, device: DeviceProfile) -> devices.DeviceSummary:
@@ -345,7 +349,7 @@ def title(loaded: Scenario, device: devices.DeviceSummary, seeds: int) -> str:
 
 
 def sentences(loaded: Scenario, held: Held, table: pd.DataFrame) -> list[str]:
-    """Return what to say below the table: warnings, what is ignored or assumed, where the time of computing is from.
+    """Return what is to be said below the table: warnings, what has not settled, is left out, ignored or assumed.
 
     Parameters
     ----------
@@ -356,10 +360,18 @@ def sentences(loaded: Scenario, held: Held, table: pd.DataFrame) -> list[str]:
     table : DataFrame
         What `write` returned.
     """
-    warned = table[table["warning"].notna()] if "warning" in table else table[:0]
     count = " with {} workers" if table["workers"].nunique() > 1 else ""
-    warnings = {one["exchange"] + count.format(one["workers"]): one["warning"] for _, one in warned.iterrows()}
+    names = [one["exchange"] + count.format(one["workers"]) for _, one in table.iterrows()]
+    warned = table["warning"] if "warning" in table else [None] * len(table)
+    warnings = {name: one for name, one in zip(names, warned, strict=True) if isinstance(one, str)}
     said = [f"Warning: {one}" for one in (*loaded.warnings, *warning_lines(warnings))]
+    for name, why in zip(names, table["unsettled"], strict=True):
+        if why:
+            said.append(f"{name} has not settled, and has no rank: {why}.")
+    least, most = table["steady_from"].min(), table["steady_from"].max()
+    if most:
+        first = f"{least} to {most}" if least < most else most
+        said.append(f"Means leave out the first {first} of {loaded.config.job.iterations} iterations.")
     ignored = [learning.IGNORED] if loaded.config.job.gradients.train is None else []
     rates: dict[str, Throughput | None] = {}
     if "throughput_unit" in table:
@@ -374,7 +386,8 @@ def sentences(loaded: Scenario, held: Held, table: pd.DataFrame) -> list[str]:
 def over_seeds(table: pd.DataFrame) -> pd.DataFrame:
     """Return the means over seeds of a comparison, with the columns of `simnet.report.paired.comparison`.
 
-    There is no mean time to a target that some seeds did not reach: that of the others would be too short.
+    There is no mean time to a target that some seeds did not reach: that of the others would be too short. An exchange
+    that has not settled with one of the seeds has no rank; ``settled_after`` is the most.
 
     Parameters
     ----------
@@ -383,8 +396,9 @@ def over_seeds(table: pd.DataFrame) -> pd.DataFrame:
     """
     by = ["workers", "exchange"]
     groups = table.groupby(by, sort=False)
-    means = groups.mean(numeric_only=True).drop(columns=["seed", "iteration_s"])
-    means = means.where(groups[list(means)].count().eq(groups.size(), axis=0)).reset_index()
+    most = ["settled_after", "unsettled", "steady_from"]
+    means = groups.mean(numeric_only=True).drop(columns=["seed", "iteration_s", *most], errors="ignore")
+    means = means.where(groups[list(means)].count().eq(groups.size(), axis=0)).join(groups[most].max()).reset_index()
     found = paired.comparison(table, ["workers"], "iteration_s", policy="exchange").merge(means, on=by)
     if "warning" in table:
         found = found.merge(groups["warning"].first().reset_index(), on=by)
@@ -404,13 +418,11 @@ def _learnt(rows: Sequence[Mapping[str, Any]], loaded: Scenario) -> dict[str, pd
         return {}
     reference = next(iter(loaded.config.policies))
     found: dict[tuple[int, int | None, str], dict[str, Any]] = {}
-    for group in dict.fromkeys((row["workers"], row.get("seed")) for row in rows):
-        frames = {row["exchange"]: row[_TRAINING] for row in rows if (row["workers"], row.get("seed")) == group}
+    for group in dict.fromkeys(map(_group, rows)):
+        frames = {row["exchange"]: row[_TRAINING] for row in rows if _group(row) == group}
         for label, one in learning.columns(learnt_by(frames, trained.target, reference)).items():
             found[*group, label] = one
-    table = pd.DataFrame(
-        [found[row["workers"], row.get("seed"), row["exchange"]] for row in rows], columns=list(learning.COLUMNS)
-    )
+    table = pd.DataFrame([found[*_group(row), row["exchange"]] for row in rows], columns=list(learning.COLUMNS))
     kinds = dict.fromkeys(learning.COLUMNS, "float64")
     kinds |= {"iterations_to_target": "Int64", "first_to_target": "boolean"}
     return {str(name): column for name, column in table.astype(kinds).items()}
