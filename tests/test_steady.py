@@ -1,11 +1,13 @@
 """The steady part of a run: by hand, and in the record of jobs."""
 
+import json
 import re
 
 import numpy as np
 import pandas as pd
 import pytest
 
+import commands
 from simnet.job.steady import settled_from, steady_part
 from simnet.scenario import load
 from simnet.scenario.runner import run_here
@@ -93,3 +95,96 @@ def test_the_record_tells_what_was_selected_and_after_how_many_iterations_scheme
     assert rows["exdyna"]["density_ratio"].tolist() == pytest.approx(rows["exdyna"]["build_up"].tolist())
     assert rows["hardthreshold"]["density_ratio"][0] == pytest.approx(1, rel=0.1)
     assert rows["hardthreshold"]["build_up"][0] > 1.5
+
+
+def did(*words):
+    return commands.did(*words).stdout
+
+
+@pytest.fixture(scope="module")
+def compared(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("steady")
+    shown = did("compare", "--schemes", "exdyna,micro,hardthreshold,topk", "--out", folder)
+    return shown, pd.read_csv(folder / "compare.csv", index_col="exchange")
+
+
+def test_a_comparison_on_its_defaults_has_densities_near_what_was_asked_for(compared):
+    shown, table = compared
+    for name in ("exdyna", "micro"):
+        assert table.loc[name, "actual_density"] == pytest.approx(0.01, rel=0.1)
+    assert table["settled_after"].drop("hardthreshold").max() == table["steady_from"].max() <= 150
+    assert "Means leave out the first 75 of 300 iterations." in shown
+
+
+def test_what_has_not_settled_comes_last_in_a_comparison_and_says_why(compared):
+    shown, table = compared
+    why = table.loc["hardthreshold", "unsettled"]
+    assert re.fullmatch(r"[\d.]+ % of the entries, 1 % asked", why)
+    assert f"hardthreshold has not settled, and has no rank: {why}." in shown
+    assert table["unsettled"].drop("hardthreshold").isna().all()
+    order = re.findall(r"^ +8 +(\w+) ", shown, flags=re.MULTILINE)
+    assert sorted(order[:-1]) == ["exdyna", "micro", "topk"]
+    assert order[-1] == "hardthreshold"
+
+
+@pytest.mark.parametrize("start", ["published", "estimated"])
+def test_a_threshold_from_the_published_start_does_not_settle_in_few_iterations(tmp_path, start):
+    words = ("--schemes", f"exdyna:start={start},dense", "--workers", 2, "--set", "job.iterations=80")
+    shown = did("compare", *words, "--set", "job.scale=4000", "--out", tmp_path)
+    row = json.loads((tmp_path / "compare.json").read_text())["rows"][0]
+    if start == "published":
+        assert re.fullmatch(r"\d\d(.\d)? % of the entries, 1 % asked", row["unsettled"])
+        assert row["settled_after"] is None
+        assert shown.index("dense") < shown.index("exdyna") < shown.index("not settled")
+    else:
+        assert not row["unsettled"]
+        assert "not settled" not in shown
+
+
+@pytest.mark.parametrize("trace", ["convolutional", "convolutional-local", "transformer", "transformer-local"])
+def test_densities_on_other_traces_are_near_what_was_asked_for_or_said_not_to_be(tmp_path, trace):
+    fields = (f"job.gradients={{synthetic: {{like: {trace}}}}}", "job.iterations=100", "job.scale=4000")
+    given = [word for field in fields for word in ("--set", field)]
+    shown = did("compare", "--schemes", "exdyna,micro", "--workers", 2, *given, "--out", tmp_path)
+    for row in json.loads((tmp_path / "compare.json").read_text())["rows"]:
+        off = abs(row["density_ratio"] - 1)
+        told = re.search(rf"{row['exchange']} selects [\d.]+ % of the entries, 1 % asked\.", shown)
+        assert row["unsettled"] or (told is not None) == (off > 0.1)
+        assert row["unsettled"] or off < 1
+
+
+def test_who_does_not_settle_is_no_winner_of_a_run_and_of_seeds(tmp_path):
+    # A threshold that nothing reaches: it sends next to nothing, and nobody is faster.
+    exchanges = "{dense: {scheme: dense}, none: {scheme: hardthreshold, threshold: 1.0e+30}}"
+    fields = (f"exchanges={exchanges}", "policies={dense: {fixed: dense}, none: {fixed: none}}", "job.iterations=8")
+    given = [word for field in fields for word in ("--set", field)]
+    shown = did("run", "quickstart", *given, "--out", tmp_path / "run")
+    summary = json.loads((tmp_path / "run" / "summary.json").read_text())
+    assert summary["policies"]["none"]["simulated_s"] < summary["policies"]["dense"]["simulated_s"]
+    assert summary["winner"]["policy"] == "dense"
+    assert "none has not settled, and has no rank: 0 % of the entries, 5 % asked." in shown
+    page = (tmp_path / "run" / "report.html").read_text()
+    assert "none has not settled, and has no rank" in page
+    shown = did("run", "quickstart", *given, "--seeds", 2, "--out", tmp_path / "seeds")
+    assert json.loads((tmp_path / "seeds" / "summary.json").read_text())["winner"]["policy"] == "dense"
+    assert "none has not settled with 2 of 2 seeds, and has no rank: 0 % of the entries, 5 % asked." in shown
+    did("sweep", "quickstart", *given, "--param", "workers=2,4", "--out", tmp_path / "sweep")
+    rows = pd.read_csv(tmp_path / "sweep" / "sweep.csv").set_index(["workers", "policy"])
+    assert rows["status"].tolist() == ["done", "unsettled"] * 2
+    assert rows["wins"].tolist() == [True, False] * 2
+    assert rows.loc[(2, "none"), "message"] == "not settled: 0 % of the entries, 5 % asked"
+    assert np.isnan(rows.loc[(2, "none"), "vs_best"])
+
+
+def test_a_run_says_what_was_exploration(tmp_path):
+    shown = did("run", "moo_wan", "--set", "job.iterations=40", "--set", "job.scale=20000", "--out", tmp_path)
+    one = json.loads((tmp_path / "summary.json").read_text())["policies"]["moo"]
+    rows = pd.read_csv(tmp_path / "iterations.csv").query("policy == 'moo' and purpose == 'explore'")
+    assert one["exploration"]["seconds"] == pytest.approx(rows["iteration_s"].sum())
+    late = rows["iteration"] >= 20
+    assert (one["unsettled"] is not None) == late.any()
+    if late.any():
+        assert "moo has not settled, and has no rank: it explored for" in shown
+    else:
+        assert one["settled_after"] >= rows["iteration"].max()
+    assert re.search(r"moo spent [\d.]+ m?s of its time on \d+ iterations of exploration", shown)

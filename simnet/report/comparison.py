@@ -34,6 +34,7 @@ COLUMNS = {
     "target_density": "density asked for",
     "actual_density": "entries that the workers sent, all different ones together, over n",
     "build_up": "the same over k",
+    "density_ratio": "entries that a worker selected, of MiCRO, ExDyna all workers together, over k; of thresholds",
     "imbalance": "P times the most entries that a worker selected, over those of all",
     "global_error": "norm of a worker's residual, mean over the workers",
     **memory.COLUMNS,

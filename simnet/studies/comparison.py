@@ -32,7 +32,7 @@ from simnet.base.swap import Files, swapped
 from simnet.base.writing import write_files
 from simnet.costs.devices import DeviceProfile
 from simnet.job.memory import WorkerMemory, measurable, of_exchange, with_gradients
-from simnet.job.steady import Steady, common_start, steady_part
+from simnet.job.steady import MOVED, Steady, common_start, steady_part
 from simnet.report import barriers, devices, learning, memory, paired
 from simnet.report.comparison import COLUMNS, draw
 from simnet.report.results import prepare_folder, versions
@@ -53,7 +53,7 @@ if TYPE_CHECKING:
 _ITERATIONS, _STEADY, _TRAINING = "iterations", "steady", "training"
 _AVERAGED = (
     *("iteration_s", "select_s", *INTERVAL, "communicate_s", "wait_s", "bytes_sent_B", "density"),
-    *("selected", "actual_density", "build_up", "imbalance", "global_error"),
+    *("selected", "actual_density", "build_up", "density_ratio", "imbalance", "global_error"),
 )
 _JUDGED = ("start_s", "iteration_s", "compute_s", "loss", "accuracy")
 
@@ -368,6 +368,10 @@ def sentences(loaded: Scenario, held: Held, table: pd.DataFrame) -> list[str]:
     for name, why in zip(names, table["unsettled"], strict=True):
         if why:
             said.append(f"{name} has not settled, and has no rank: {why}.")
+    for name, one in zip(names, table.to_dict(orient="records"), strict=True):
+        if not one["unsettled"] and abs(one["density_ratio"] - 1) > MOVED:
+            asked = 100 * one["target_density"]
+            said.append(f"{name} selects {asked * one['density_ratio']:.3g} % of the entries, {asked:.3g} % asked.")
     least, most = table["steady_from"].min(), table["steady_from"].max()
     if most:
         first = f"{least} to {most}" if least < most else most
