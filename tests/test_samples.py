@@ -144,6 +144,14 @@ def test_every_scheme_with_a_density_is_looked_at():
     assert {"lwtopk", "spardl", "deft", "hardthreshold", "demo", "muloco", "topk"} < set(WITH_DENSITY)
 
 
+@pytest.mark.parametrize("name", WITH_DENSITY)
+def test_the_scale_that_a_warning_names_is_low_enough(name):
+    for density in DENSITIES[:4]:
+        said = density_warning([made(name, 20_000, density)])
+        if said is not None:
+            assert density_warning([made(name, int(said.rpartition(" ")[2]), density)]) is None
+
+
 def few(density, *more, scale=20_000):
     return *(f"--set=job.{one}" for one in (f"scale={scale}", f"density={density}", "iterations=2")), *more
 
