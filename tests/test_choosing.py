@@ -25,7 +25,7 @@ from simnet.studies.choosing.cost_models import beside_backward, selecting
 from simnet.studies.choosing.decision import BUCKET, QUANTITIES
 from simnet.studies.choosing.inputs import Given, from_flags, from_scenario
 from simnet.studies.choosing.maps import axis, draw_map
-from simnet.studies.choosing.rehearsals import sample
+from simnet.studies.choosing.rehearsals import Rehearsals, sample
 from simnet.validate.published import table_vi
 
 IDEAL = load_device("ideal")
@@ -91,10 +91,13 @@ def test_closed_forms_know_that_nodes_share_a_card(which, workers, per_node):
         nic_latency=5e-5 - inner[0],
         nic_bandwidth=1.25e9,
     )
-    estimate = by_simulation([(Network(graph), 0.0)], IDEAL)(choice, point)
+    # By gradients of other seeds other workers broadcast, within a node of others or not.
+    rehearsals = [Rehearsals(seed=seed) for seed in range(8 if "VAR" in choice.label else 1)]
+    found = [by_simulation([(Network(graph), 0.0)], IDEAL, rehearsals=one)(choice, point) for one in rehearsals]
     # Of AR-Topk the closed form is a mean over the workers that broadcast, and a reduction begins before that ends.
     off = 0.35 if "ART" in choice.label else 0.08
-    assert float(choice.communicate(point)) == pytest.approx(float(estimate.communicate), rel=off)
+    simulated = np.mean([float(one.communicate) for one in found])
+    assert float(choice.communicate(point)) == pytest.approx(simulated, rel=off)
 
 
 @pytest.mark.parametrize("choice", choices(), ids=lambda one: one.label)
