@@ -109,7 +109,7 @@ def test_an_estimate_has_its_interval_in_text_and_json():
     text = did(*POINT[:-1], "--model", "gpt2-xl", "--device", "a100-torch2.6").stdout
     line = next(one for one in text.splitlines() if one.startswith("Computing: "))
     assert "78.5 ms (44.6 ms to 149 ms) forward and backward (A100, bf16, 1 sequence of 1,024 tokens: estimate" in line
-    assert "Throughput of all workers: " in text
+    assert "Throughput of all workers, computing and then exchanging: " in text
 
 
 def test_the_interval_is_that_of_published_steps_left_out_with_their_chip():

@@ -30,13 +30,15 @@ def throughput(samples: Samples, seconds: float) -> Throughput:
     return {"throughput": rate, "throughput_unit": f"{samples.unit}/s"}
 
 
-def throughput_sentences(rates: Mapping[str, Throughput | None]) -> list[str]:
+def throughput_sentences(rates: Mapping[str, Throughput | None], how: str = "") -> list[str]:
     """Return the throughput of all workers under each choice, the highest first; nothing where none is known.
 
     Parameters
     ----------
     rates : mapping of str to Throughput or None
         By choice.
+    how : str
+        What is assumed of it.
 
     Examples
     --------
@@ -48,7 +50,8 @@ def throughput_sentences(rates: Mapping[str, Throughput | None]) -> list[str]:
     best = sorted(known, key=lambda name: -(known[name]["throughput"] or 0.0))
     shown = ", ".join(f"{name} {_format(known[name])}" for name in best[:_SHOWN])
     more = f", and {len(best) - _SHOWN} more" if len(best) > _SHOWN else ""
-    return [f"Throughput of all workers: {shown}{more}."] if best else []
+    assumed = f", {how}" if how else ""
+    return [f"Throughput of all workers{assumed}: {shown}{more}."] if best else []
 
 
 def _format(rate: Throughput) -> str:

@@ -147,7 +147,8 @@ def sentences(question: Question, decision: Decision, held: Held = NOTHING) -> l
     if shares:
         parts = ", ".join(f"{label} {100 * share:.0f} %" for label, share in shares.items())
         said.append(f"As the links change, fastest in this share of the moments: {parts}.")
-    said += throughput_sentences({row.choice.label: question.passes.throughput(row.seconds) for row in decision.rows})
+    rates = {row.choice.label: question.passes.throughput(row.seconds) for row in decision.rows}
+    said += throughput_sentences(rates, "computing and then exchanging")
     said += question.passes.notes
     exchanges = [one.candidate for one in question.among]
     said += costs_told(question.device, exchanges, int(question.point.workers))
