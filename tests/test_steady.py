@@ -188,3 +188,11 @@ def test_a_run_says_what_was_exploration(tmp_path):
     else:
         assert one["settled_after"] >= rows["iteration"].max()
     assert re.search(r"moo spent [\d.]+ m?s of its time on \d+ iterations of exploration", shown)
+
+
+def test_what_has_not_settled_in_its_rehearsal_has_no_rank_in_a_choice():
+    words = ("choose", "--parameters", 25_557_032, "--workers", 5, "--density", "0.3%", "--schemes", "redsync,topk")
+    answer = json.loads(did(*words, "--compute", "20 ms", "--json"))
+    assert [one["exchange"] for one in answer["ranking"]] == ["topk"]
+    (why,) = answer["memory"]["unsettled"].values()
+    assert re.fullmatch(r"what it sends moved by \+\d+ % in the last half", why)

@@ -186,6 +186,8 @@ def _at_point(flags: Flags) -> AtPoint:
     elif flags.parameters is None:
         shape = flags.model or "resnet50"
     held = holding.at_point(asked.among, asked.point, limit, optimizer=optimizer, seed=flags.seed or 0, shape=shape)
+    if asked.rehearsals is not None:
+        held = held._replace(unsettled=asked.rehearsals.unsettled(asked.among, asked.point))
     asked = replace(asked, among=held.left(asked.among, lambda one: one.label))
     return AtPoint(asked, asked.answer(), held)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from types import MappingProxyType
 from typing import Any, NamedTuple, TypeVar
 
 from simnet.base import units
@@ -37,11 +38,14 @@ class Held(NamedTuple):
         What a device holds [byte], if that counts.
     assumed : str
         What is left out and assumed.
+    unsettled : mapping of str to str
+        Why choices have no rank that have not settled, by label.
     """
 
     each: Mapping[str, WorkerMemory]
     limit: float | None
     assumed: str
+    unsettled: Mapping[str, str] = MappingProxyType({})
 
     @property
     def ruled_out(self) -> dict[str, str]:
@@ -66,7 +70,7 @@ class Held(NamedTuple):
         InputError
             If none is left.
         """
-        refused = self.ruled_out
+        refused = {**{label: f"has not settled: {why}" for label, why in self.unsettled.items()}, **self.ruled_out}
         found = tuple(one for one in among if label(one) not in refused)
         if among and not found:
             raise InputError(f"no exchange fits; {'; '.join(f'{one} {why}' for one, why in refused.items())}")
@@ -78,13 +82,19 @@ class Held(NamedTuple):
 
     def sentences(self) -> list[str]:
         """Return what is ruled out, and what is assumed."""
+        unsettled = [f"{label} has not settled, and has no rank: {why}." for label, why in self.unsettled.items()]
         told = [f"{label} is ruled out: it {why}." for label, why in self.ruled_out.items()]
-        return [*told, self.assumed] if self.each else []
+        return [*unsettled, *([*told, self.assumed] if self.each else [])]
 
     def figures(self) -> dict[str, Any]:
         """Return the same for programs; names end in units."""
         limit = None if self.limit is None else round(self.limit)
-        return {"limit_B": limit, "assumed": self.assumed, "ruled_out": self.ruled_out}
+        return {
+            "limit_B": limit,
+            "assumed": self.assumed,
+            "ruled_out": self.ruled_out,
+            "unsettled": dict(self.unsettled),
+        }
 
     def of(self, label: str) -> dict[str, Any]:
         """Return what programs are told of a choice."""

@@ -101,6 +101,8 @@ class Question:
         What that source is, for people.
     beside : Beside, optional
         What is left of exchanges after the backward pass; where it is not known, closed forms say it.
+    rehearsals : Rehearsals, optional
+        Of the exchanges that follow gradients.
     """
 
     title: str
@@ -117,6 +119,7 @@ class Question:
     barrier: bool | None = None
     gradients: Callable[[], GradientSource] | None = None
     gradients_name: str = ""
+    rehearsals: Rehearsals | None = None
     beside: Beside | None = None
 
     def answer(self) -> Decision:
@@ -216,6 +219,7 @@ def from_flags(given: Given) -> Question:
             gradients=gradients,
             gradients_name=said,
             beside=beside_backward(passes.backward, device, rehearsals=rehearsals),
+            rehearsals=rehearsals,
         )
     if int(point.workers) > MOST_SIMULATED:
         raise InputError(f"must be at most {MOST_SIMULATED:,} for --simulate, got {point.workers:,}", file="--workers")
@@ -224,7 +228,9 @@ def from_flags(given: Given) -> Question:
     place = "a star" if point.per_node == 1 else "nodes with one network card each"
     method = f"simulated on {given.topology or place}{_by(network)}"
     beside = beside_backward(passes.backward, device, [(network, 0.0)], rehearsals=rehearsals)
-    return Question(title, point, among, cost_model, method, (), passes=passes, device=device, beside=beside)
+    return Question(
+        title, point, among, cost_model, method, (), passes=passes, device=device, beside=beside, rehearsals=rehearsals
+    )
 
 
 def over_networks(given: Given) -> Question:
@@ -332,6 +338,7 @@ def from_scenario(loaded: Scenario, given: Given) -> Question:
         gradients=lambda: outer_steps.gradients(job),
         gradients_name=f"those of {loaded.name}",
         beside=beside_backward(own.backward, device, rehearsals=rehearsals),
+        rehearsals=rehearsals,
     )
 
 

@@ -17,6 +17,7 @@ from __future__ import annotations
 import io
 import math
 from collections.abc import Sequence
+from contextlib import suppress
 from functools import cache
 from importlib.resources import files
 from itertools import pairwise
@@ -30,6 +31,7 @@ from simnet.base.errors import InputError
 from simnet.base.progress import tracked
 from simnet.costs.devices import DeviceOp
 from simnet.costs.models import model
+from simnet.job.steady import settled_from
 from simnet.schedule import Schedule
 from simnet.sparsifier_models.base import Sparsifier
 from simnet.sparsifier_models.samples import sample_size
@@ -170,6 +172,8 @@ class Rehearsals:
         self._among = [one for one in among if one.follows_gradients]
         self._seed, self._shape, self._size = seed, shape, size
         self._known: dict[tuple[int, int, float], dict[str, tuple[Sample, ...] | InputError]] = {}
+        # Why exchanges had not settled in the end, by labels.
+        self._unsettled: dict[tuple[int, int, float], dict[str, str]] = {}
 
     def of(self, choice: Choice, point: OperatingPoint) -> tuple[Sample, ...]:
         """Return exchanges of a settled period, of the whole gradient; of a choice that follows none, one exchange.
@@ -192,7 +196,8 @@ class Rehearsals:
             if choice.follows_gradients:
                 together = [one for one in self._among if one.label != choice.label and one.label not in known]
                 among = [choice, *together]
-                made = _rehearsed(among, point, self._size or _size(point), self._seed, self._shape)
+                made, judged = _rehearsed(among, point, self._size or _size(point), self._seed, self._shape)
+                self._unsettled.setdefault(key, {}).update(judged)
                 known |= {one.label: _corrected(one, made[one.label], self.kept_each(point)) for one in among}
             else:
                 known[choice.label] = (sample(choice, point, self._seed, self._shape),)
@@ -200,6 +205,25 @@ class Rehearsals:
         if isinstance(found, InputError):
             raise found
         return found
+
+    def unsettled(self, among: Sequence[Choice], point: OperatingPoint) -> dict[str, str]:
+        """Return which choices have not settled at the end of their rehearsal, by `simnet.job.steady`, and why.
+
+        Parameters
+        ----------
+        among : sequence of Choice
+            The choices.
+        point : OperatingPoint
+            The job; its fields are numbers.
+        """
+        for one in among:
+            if one.follows_gradients:
+                # Who asks for the time of one that cannot be rehearsed is told why.
+                with suppress(InputError):
+                    self.of(one, point)
+        key = int(point.workers), int(point.parameters), float(point.density)
+        labels = {one.label for one in among}
+        return {label: why for label, why in self._unsettled.get(key, {}).items() if label in labels}
 
     def kept_each(self, point: OperatingPoint) -> float:
         """Return how many entries a worker of a rehearsal keeps for each worker; infinite if they need no correction.
@@ -300,8 +324,8 @@ def first_rows(
 
 def _rehearsed(
     among: Sequence[Choice], point: OperatingPoint, size: tuple[int, int], seed: int, shape: str | None
-) -> dict[str, tuple[Sample, ...] | InputError]:
-    """Return the exchanges of the last third of a rehearsal, or what is wrong, by choice.
+) -> tuple[dict[str, tuple[Sample, ...] | InputError], dict[str, str]]:
+    """Return the exchanges of the last third of a rehearsal, or what is wrong, by choice; and who had not settled why.
 
     Parameters
     ----------
@@ -324,14 +348,24 @@ def _rehearsed(
         except InputError as error:
             found[one.label] = error
     kept: dict[str, list[Sample]] = {label: [] for label in models}
+    sent: dict[str, list[tuple[float, ...]]] = {label: [] for label in models}
     choices = {one.label: one for one in among}
     for iteration in tracked(range(iterations)):
         gradients = source.gradients(iteration)
         for label, made in models.items():
             exchange = made.exchange(gradients)
+            stats = exchange.stats
+            ratio_asked = float(np.mean(stats.get("density_ratio", math.nan)))
+            sent[label].append((float(np.sum(stats["bytes_sent"])), ratio_asked, float(np.mean(stats["build_up"]))))
             if iteration >= iterations - _counted(choices[label], iterations):
                 kept[label].append(Sample(exchange.schedule, tuple(exchange.kernels)))
-    return found | {label: tuple(samples) for label, samples in kept.items()}
+    unsettled = {}
+    for label, rows in sent.items():
+        columns = dict(zip(("bytes_sent_B", "density_ratio", "build_up"), np.array(rows).T, strict=True))
+        judged = settled_from(columns, iterations, choices[label].period, float(point.density))
+        if judged.unsettled:
+            unsettled[label] = judged.unsettled
+    return found | {label: tuple(samples) for label, samples in kept.items()}, unsettled
 
 
 def _corrected(
