@@ -68,6 +68,10 @@ def test_where_a_model_is_trained_the_time_to_its_target_is_the_headline(tmp_pat
     assert page.index(f"{first} reaches 60 % accuracy first: ") < page.index("time to target") < page.index("vs best")
     assert ("not reach it." in console) == (None in learnt.values())
     assert "ccuracy is ignored" not in console
+    said = did("compare", "time_to_accuracy_wan", *overrides[:4], "--out", tmp_path / "compare").stdout
+    assert said.startswith("AG reaches 60 % accuracy first: ")
+    assert f"{first.removesuffix('-Topk')} reaches" in said
+    assert "One seed; " in said
     grid = ("--param", "bandwidth=20,40Mbit/s", "--out", tmp_path / "grid")
     console = did("sweep", "time_to_accuracy_wan", *overrides, *grid).stdout
     found = pd.read_csv(tmp_path / "grid" / "sweep.csv")
@@ -104,6 +108,9 @@ def test_policies_that_take_the_same_time_are_tied_and_none_of_them_wins(tmp_pat
     assert "Take GRC or local" in said
     assert said.count("ccuracy") == 1
     assert json.loads(did("choose", scenario, "--json").stdout)["tied_with"] == ["local"]
+    for seeds in (1, 2):
+        said = did("compare", scenario, "--seeds", seeds, "--out", tmp_path / f"compare-{seeds}").stdout
+        assert said.startswith("GRC and local are tied as fastest: ")
     did("run", scenario, "--seeds", 2, "--no-report", "--out", tmp_path / "seeds")
     assert pd.read_csv(tmp_path / "seeds" / "paired.csv")["simulated_least_with"].tolist() == [0, 0]
 

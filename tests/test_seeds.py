@@ -332,9 +332,7 @@ def test_trainings_over_seeds_have_no_mean_time_to_a_target_that_one_did_not_rea
     rows = seeds.learning_rows(seeds.summarize(reached | {3: learning(1.0, [0.1, 0.2])})[0])
     assert rows[0][1:5] == ("-", "-", "-", "2 of 3")
     told = seeds.sentence(seeds.summarize(reached)[0])
-    assert told.startswith(
-        "a and b are tied as first to reach 50 % accuracy: a takes 2 s on average, with 2 of 2 seeds. "
-    )
+    assert told.startswith("a and b are tied as first to reach 50 % accuracy: 2 s on average, with 2 of 2 seeds. ")
     told = seeds.sentence(seeds.summarize(reached | {3: learning(1.0, [0.1, 0.2])})[0])
     assert told.startswith("No policy reaches 50 % accuracy with all seeds. Seeds that reach it: a 2 of 3, b 2 of 3. ")
 

@@ -191,7 +191,7 @@ def test_ways_are_compared_and_swept(tmp_path: Path) -> None:
     rows = found.rows
     assert rows[["exchange", "workers"]].to_numpy().tolist() == [["F", 2], ["Z", 2], ["F", 4], ["Z", 4]]
     assert (rows[["iteration_s", "bytes_sent_B", "memory_B"]] > 0).all(axis=None)
-    assert "optimisers are those of sharded steps" in found.sentences()[1]
+    assert any("optimisers are those of sharded steps" in one for one in found.sentences())
     # Fields of a way, and the way itself, are swept.
     grid = {"job.sharding.F.reshard_after_forward": [True, False]}
     cells = sweep(path, param=grid).rows

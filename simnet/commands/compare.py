@@ -83,13 +83,15 @@ def compare(
 
     def show(table: pd.DataFrame) -> None:
         from simnet.report import paired
-        from simnet.report.comparison import comparison_table
+        from simnet.report.comparison import comparison_table, headline
         from simnet.report.console import show_calls
         from simnet.report.tables import print_wide, records
 
         if execution.json_:
             typer.echo(records(table))
             return
+        if said := headline(table, seeds):
+            typer.echo(said)
         print_wide(comparison_table(table, comparison.title(largest, device, seeds)))
         if seeds > 1:
             typer.echo(f"Intervals at {100 * paired.LEVEL:.0f} %: {paired.METHOD}.")

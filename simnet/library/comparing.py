@@ -13,7 +13,7 @@ from simnet.base.errors import InputError
 from simnet.library.asking import Fields, Share, overrides, quantity, verb, words
 from simnet.library.running import results_of
 from simnet.report import paired
-from simnet.report.comparison import comparison_table, draw
+from simnet.report.comparison import comparison_table, draw, headline
 from simnet.report.drawing import Plot
 from simnet.report.shown import Shown
 from simnet.scenario.runner import Task
@@ -73,9 +73,14 @@ class Comparison(Shown):
         return comparison_table(self._shown, self.title)
 
     def sentences(self) -> list[str]:
-        """Return how intervals were found, if there are some, and what is said of memory."""
+        """Return who is fastest, how intervals were found, if there are some, and what is said of memory."""
         several = "seed" in self.rows
-        return [*([f"Intervals at {100 * paired.LEVEL:.0f} %: {paired.METHOD}."] if several else []), *self.held]
+        said = headline(self._shown, self.rows["seed"].nunique() if several else 1)
+        return [
+            *([said] if said else []),
+            *([f"Intervals at {100 * paired.LEVEL:.0f} %: {paired.METHOD}."] if several else []),
+            *self.held,
+        ]
 
 
 @verb

@@ -13,9 +13,10 @@ from rich.table import Table
 from rich.text import Text
 
 from simnet.base.units import format_bytes, format_seconds, format_within
-from simnet.report import memory
+from simnet.report import learning, memory
 from simnet.report.drawing import BYTES, COLOURS, HOURS, PHASE_COLOURS, SECONDS, Plot, plot, scale, style, unit
-from simnet.report.seeds import versus
+from simnet.report.paired import fastest
+from simnet.report.seeds import to_target, versus
 from simnet.report.tables import empty_table
 
 COLUMNS = {
@@ -84,6 +85,49 @@ def comparison_table(rows: pd.DataFrame, title: str) -> Table:
     return table
 
 
+def headline(rows: pd.DataFrame, seeds: int = 1) -> str:
+    """Say with each number of workers who is first to the target, where a model is trained, and who is the fastest.
+
+    What has not settled is not among the fastest.
+
+    Parameters
+    ----------
+    rows : DataFrame
+        As of `comparison_table`.
+    seeds : int
+        How many there are.
+    """
+    said = []
+    for workers, group in rows.groupby("workers"):
+        one = [*_first_to_target(group, seeds), *_fastest(group, seeds)]
+        said += [f"With {workers} workers: {one[0]}", *one[1:]] if one and rows["workers"].nunique() > 1 else one
+    return " ".join(said)
+
+
+def _first_to_target(group: pd.DataFrame, seeds: int) -> list[str]:
+    if "time_to_target_s" not in group:
+        return []
+    named = group.astype(object).where(group.notna(), None).rename(columns={"target_accuracy": "target"})
+    each: dict[str, Any] = dict(zip(named["exchange"], named.to_dict(orient="records"), strict=True))
+    if seeds > 1:
+        return [to_target(each, seeds)]
+    said = learning.headline(each)
+    return [said, learning.ONE_SEED] if said else []
+
+
+def _fastest(group: pd.DataFrame, seeds: int) -> list[str]:
+    if "unsettled" in group:
+        group = group[group["unsettled"] == ""]
+    seconds: dict[str, float] = dict(zip(group["exchange"], group["iteration_s"], strict=True))
+    if len(seconds) < 2:
+        return []
+    winners = fastest(seconds)
+    if seeds > 1:
+        winners = group[group["iteration_tied"]].sort_values("iteration_rank")["exchange"].tolist()
+    mean = " an iteration" + " on average" * (seeds > 1)
+    return [learning.standing(seconds, winners, "is fastest", "are tied as fastest", mean)]
+
+
 def _selects(rows: pd.DataFrame) -> bool:
     """Return whether anything is selected: steps of sharded models send whole tensors."""
     return bool(rows["actual_density"].notna().any())
@@ -113,7 +157,7 @@ def _learnt(one: Mapping[Hashable, Any]) -> tuple[str, ...]:
 
     return (
         written("accuracy", share),
-        written("iterations_to_target", str),
+        written("iterations_to_target", lambda count: f"{count:.3g}"),
         written("time_to_target_s", format_seconds),
         written("statistical_efficiency", share),
         written("parallel_efficiency", share),

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 from typing_extensions import TypedDict
 
 from simnet.base.units import format_seconds
-from simnet.report.paired import fastest
+from simnet.report.paired import TIE, fastest
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -39,6 +39,9 @@ COLUMNS = {
     "first_to_target": "whether no other policy that can be run reached the target sooner",
 }
 """Columns of tables that have a row per policy; see `columns`."""
+
+ONE_SEED = "One seed; --seeds 3 says how sure that is."
+"""What an answer says after who is first to a target."""
 
 IGNORED = "Accuracy is ignored."
 """What is said of progress where no model is trained."""
@@ -164,18 +167,42 @@ def headline(trained: Mapping[str, LearningSummary], bound: str | None = None) -
         return ""
     goal = f"{100 * target:.3g} % accuracy"
     times = {policy: one["time_to_target_s"] for policy, one in trained.items()}
-    reached = sorted((time, policy) for policy, time in times.items() if time is not None)
+    reached = {policy: time for policy, time in times.items() if time is not None}
     if not reached:
         return f"No policy reaches {goal}."
-    soonest, winners = reached[0][0], first(trained)
-    alone = len(winners) == 1
-    said = f"{listed(winners)} {'reaches' if alone else 'are tied as first to reach'} {goal}{' first' * alone}"
-    said += f": {format_seconds(soonest)}"
-    if (later := reached[len(winners) :]) and soonest > 0:
-        time, policy = later[0]
-        said += f", {ahead(time / soonest)} before {policy} ({format_seconds(time)})"
+    said = standing(reached, first(trained), f"reaches {goal} first", f"are tied as first to reach {goal}")
     never = [policy for policy, time in times.items() if time is None]
-    return f"{said}." + (f" {listed(never)} {'does' if len(never) == 1 else 'do'} not reach it." if never else "")
+    return said + (f" {listed(never)} {'does' if len(never) == 1 else 'do'} not reach it." if never else "")
+
+
+def standing(seconds: Mapping[str, float], winners: Sequence[str], alone: str, tied: str, each: str = "") -> str:
+    """Say who takes the least time, or who are tied, and how far ahead of the next.
+
+    Parameters
+    ----------
+    seconds : mapping of str to float
+        The time of each [s].
+    winners : sequence of str
+        The one with the least, and those that are tied with it.
+    alone, tied : str
+        What one winner does, and what several do.
+    each : str
+        What follows the time.
+
+    Examples
+    --------
+    >>> standing({"AG": 0.02, "ring": 0.05}, ["AG"], "is fastest", "are tied as fastest", " an iteration")
+    'AG is fastest: 20 ms an iteration, 2.5x before ring (50 ms).'
+    >>> standing({"AG": 1.0, "ring": 1.2, "tree": 1.5}, ["AG", "ring"], "is fastest", "are tied as fastest")
+    'AG and ring are tied as fastest: AG takes 1 s, 50 % before tree (1.5 s).'
+    """
+    least, most = seconds[winners[0]], max(seconds[name] for name in winners)
+    said = f"{listed(winners)} {alone if len(winners) == 1 else tied}: "
+    said += f"{winners[0]} takes " * (most > (1 + TIE) * least) + f"{format_seconds(least)}{each}"
+    later = min(((time, name) for name, time in seconds.items() if name not in winners), default=None)
+    if later is not None and least > 0:
+        said += f", {ahead(later[0] / least)} before {later[1]} ({format_seconds(later[0])})"
+    return f"{said}."
 
 
 def ahead(ratio: float) -> str:

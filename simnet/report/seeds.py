@@ -101,11 +101,7 @@ def policies(table: pd.DataFrame, bound: str | None = None) -> pd.DataFrame:
     """Return a row per policy: its times over seeds, compared, and means of the rest."""
     found = paired.comparison(table, [], "simulated_s", bound=bound)
     if "time_to_target_s" in table:
-        # The mean of those seeds that reached it would be too short.
-        always = table.groupby("policy")["time_to_target_s"].transform("count") == table["seed"].nunique()
-        times = table.assign(time_to_target_s=table["time_to_target_s"].where(always))
-        found = found.merge(paired.comparison(times, [], "time_to_target_s", bound=bound), on="policy")
-        found["reached_with"] = [int(one.notna().sum()) for one in _each(table, "time_to_target_s", found)]
+        found = found.merge(times_to_target(table, [], bound=bound), on="policy")
     found["unsettled_with"] = [int((one != "").sum()) for one in _each(table, "unsettled", found)]
     found["unsettled"] = [next((why for why in one if why), "") for one in _each(table, "unsettled", found)]
     others = [name for name in table.columns if name not in ("seed", "policy", "choice", *found.columns)]
@@ -117,6 +113,27 @@ def policies(table: pd.DataFrame, bound: str | None = None) -> pd.DataFrame:
             found[f"{stem}_low{end}"] = [math.nan if one is None else one.low for one in estimates]
             found[f"{stem}_high{end}"] = [math.nan if one is None else one.high for one in estimates]
     return found
+
+
+def times_to_target(
+    table: pd.DataFrame, by: Sequence[str], *, policy: str = "policy", bound: str | None = None
+) -> pd.DataFrame:
+    """Return `paired.comparison` of the times to a target of those that reach it with every seed, and with how many.
+
+    Parameters
+    ----------
+    table : DataFrame
+        With `seed` and `time_to_target_s`.
+    by, policy, bound
+        As of `simnet.report.paired.comparison`.
+    """
+    groups = table.groupby([*by, policy])["time_to_target_s"]
+    # The mean of those seeds that reached it would be too short.
+    times = table.assign(
+        time_to_target_s=table["time_to_target_s"].where(groups.transform("count") == groups.transform("size"))
+    )
+    found = paired.comparison(times, by, "time_to_target_s", policy=policy, bound=bound)
+    return found.merge(groups.count().rename("reached_with").reset_index(), on=[*by, policy])
 
 
 def _each(table: pd.DataFrame, column: str, found: pd.DataFrame) -> list[pd.Series]:
@@ -236,7 +253,8 @@ def sentence(summary: SeedsSummary) -> str:
     few = f" (compared over the {compared} in which all got to their ends)" if compared < len(seeds) else ""
     said += _outcome(summary["winner"], each, "simulated") + few + "." + _unsettled(summary)
     if any("reached_with" in one for one in each.values()):
-        return f"{_to_target(summary)} {said}"
+        trained = {name: one for name, one in each.items() if name != summary["bound"] and "reached_with" in one}
+        return f"{to_target(trained, len(seeds))} {said}"
     return f"{said} {learning.IGNORED}"
 
 
@@ -250,10 +268,16 @@ def _unsettled(summary: SeedsSummary) -> str:
     return said
 
 
-def _to_target(summary: SeedsSummary) -> str:
-    """Say who reaches the target first in the mean over seeds, and with how many of them who reaches it."""
-    count, bound = len(summary["seeds"]), summary["bound"]
-    each = {name: one for name, one in summary["policies"].items() if name != bound and "reached_with" in one}
+def to_target(each: Mapping[str, Mapping[str, Any]], count: int) -> str:
+    """Say who reaches the target first in the mean over seeds, and with how many of them who reaches it.
+
+    Parameters
+    ----------
+    each : mapping of str to mapping
+        The rivals with `target` and the columns of `times_to_target`; None for what there is not.
+    count : int
+        How many seeds there are.
+    """
     target = next((one["target"] for one in each.values() if one["target"] is not None), None)
     goal = "the target accuracy" if target is None else f"{100 * target:.3g} % accuracy"
     ranked = sorted((one["time_to_target_rank"], name) for name, one in each.items() if one["time_to_target_rank"])
@@ -261,19 +285,11 @@ def _to_target(summary: SeedsSummary) -> str:
     rest = f" Seeds that reach it: {', '.join(missed)}." if missed else ""
     if not ranked:
         return f"No policy reaches {goal} with all seeds.{rest}"
-    name = ranked[0][1]
-    tied = [other for _, other in ranked[1:] if each[other]["time_to_target_tied"]]
-    seconds = each[name]["time_to_target_s"]
-    mean = f"{format_seconds(seconds)} on average, with {count} of {count} seeds"
-    if tied:
-        said = f"{learning.listed([name, *tied])} are tied as first to reach {goal}: {name} takes {mean}"
-    else:
-        said = f"{name} reaches {goal} first: {mean}"
-    later = [other for _, other in ranked[1:] if other not in tied]
-    if later and seconds:
-        other = each[later[0]]["time_to_target_s"]
-        said += f", {learning.ahead(other / seconds)} before {later[0]} ({format_seconds(other)})"
-    return f"{said}.{rest}"
+    winners = [name for rank, name in ranked if rank == 1 or each[name]["time_to_target_tied"]]
+    seconds = {name: each[name]["time_to_target_s"] for _, name in ranked}
+    mean = f" on average, with {count} of {count} seeds"
+    alone, tied = f"reaches {goal} first", f"are tied as first to reach {goal}"
+    return learning.standing(seconds, winners, alone, tied, mean) + rest
 
 
 def _outcome(winner: Winner, each: Mapping[str, Mapping[str, Any]], stem: str) -> str:

@@ -17,8 +17,6 @@ HEADINGS = (
 )
 """Of the summary table; see `rows`."""
 
-_ONE_SEED = "One seed; --seeds 3 says how sure that is."
-
 # A change smaller than this is not offered as what a switch coincided with.
 _NOTABLE = 0.05
 
@@ -43,7 +41,7 @@ def sentence(summary: Summary) -> str:
     """
     trained = learning_of(summary)
     first = learning.headline(trained, summary["bound"])
-    once = _ONE_SEED if first else ""
+    once = learning.ONE_SEED if first else ""
     said = " ".join(one for one in (first, once, _outcome(summary), *_unsettled(summary), *_explored(summary)) if one)
     if not trained:
         said += f" {learning.IGNORED}"

@@ -36,6 +36,7 @@ from simnet.job.steady import MOVED, Steady, common_start, steady_part
 from simnet.report import barriers, devices, learning, memory, paired
 from simnet.report.comparison import COLUMNS, draw
 from simnet.report.results import prepare_folder, versions
+from simnet.report.seeds import times_to_target
 from simnet.report.summary import INTERVAL, learnt_by, significant
 from simnet.report.throughput import Throughput, throughput_sentences
 from simnet.scenario import Scenario, load
@@ -406,6 +407,10 @@ def over_seeds(table: pd.DataFrame) -> pd.DataFrame:
     found = paired.comparison(table, ["workers"], "iteration_s", policy="exchange").merge(means, on=by)
     if "warning" in table:
         found = found.merge(groups["warning"].first().reset_index(), on=by)
+    if "time_to_target_s" in table:
+        found = found.drop(columns="time_to_target_s").merge(
+            times_to_target(table, ["workers"], policy="exchange"), on=by
+        )
     numbers = found.select_dtypes("float64").columns
     found[numbers] = found[numbers].apply(lambda column: pd.Series(significant(column), index=column.index))
     return found
