@@ -130,6 +130,8 @@ class ARTopk(Sparsifier):
     """
 
     name = "artopk"
+    # `simnet.hooks`, measured with several buckets.
+    overlaps = True
     separable = True
     paper = "Tyagi and Swany, IEEE BigData 2023, arXiv 2312.02493"
     costs = (artopk_ring, artopk_tree, var_overhead)

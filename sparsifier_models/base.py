@@ -236,6 +236,10 @@ class Sparsifier(ABC):
     room : (float, float)
         Gradients of all workers and of one worker that memory holds in an exchange, at most, beside the gradients with
         their residuals, if few entries are sent; up to four times those of all workers more if all are.
+    overlaps : bool
+        Whether an implementation is known that exchanges each bucket of PyTorch's DistributedDataParallel as soon as
+        the backward pass has made it, without holding up the backward pass for it; else what is published or released
+        exchanges after the backward pass, or nothing is known.
     fixed_volume : bool
         Whether messages depend on the density, and on whose turn it is, alone: not on the gradients.
     restarts : bool
@@ -280,6 +284,7 @@ class Sparsifier(ABC):
     reads_gradients: bool = True
     separable: ClassVar[bool] = False
     room: ClassVar[tuple[float, float]] = (0.7, 6.0)
+    overlaps: ClassVar[bool] = False
     fixed_volume: bool = False
     period: int = 1
     restarts: ClassVar[bool] = True

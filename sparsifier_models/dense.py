@@ -46,6 +46,8 @@ class Dense(Sparsifier):
     """
 
     name = "dense"
+    # PyTorch's DistributedDataParallel itself.
+    overlaps = True
     paper = "textbook all-reduce"
     fixed_volume = True
     costs: ClassVar[tuple[Cost, ...]] = tuple(

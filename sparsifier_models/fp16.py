@@ -61,6 +61,8 @@ class FP16(Dense):
     """
 
     name = "fp16"
+    # PyTorch's ``fp16_compress_hook`` has no host synchronisation.
+    overlaps = True
     paper = "Micikevicius et al., ICLR 2018, arXiv 1710.03740"
     costs = (fp16,)
     option_type = FP16Options

@@ -46,6 +46,8 @@ class Topk(Gathered):
 
     name = "topk"
     separable = True
+    # `simnet.hooks`, measured with several buckets.
+    overlaps = True
     paper = "Tyagi and Swany, IEEE BigData 2023, arXiv 2312.02493"
     fixed_volume = True
     costs = (topk_allgather,)

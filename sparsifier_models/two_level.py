@@ -467,7 +467,7 @@ def on_two_levels(scheme: type[Sparsifier]) -> type[TwoLevel]:
     if own := [name for name in OWN if name in scheme.option_type.__dataclass_fields__]:
         raise ValueError(f"{scheme.name} cannot be on two levels: it goes over nodes itself, and has its own {own[0]}")
     options = type(f"TwoLevel{scheme.option_type.__name__}", (TwoLevelOptions, scheme.option_type), {})
-    classwide = ("paper", "keeps_residual", "searches_threshold", "disjoint", "rounds_down", "restarts")
+    classwide = ("paper", "keeps_residual", "searches_threshold", "disjoint", "rounds_down", "restarts", "overlaps")
     same = (*classwide, "released_widths", "moments")
     attributes: dict[str, Any] = {name: getattr(scheme, name) for name in same}
     attributes |= {

@@ -131,3 +131,91 @@ def test_several_seeds_say_with_how_many_of_them_a_target_is_reached_and_who_mis
     assert f"Seeds that reach it: {missed[0]} {policies[missed[0]]['reached_with']} of 2" in console
     rows = [line.split() for line in console.splitlines() if line.split() and line.split()[0] in times]
     assert [row[0] for row in rows[1:4]] == sorted(times, key=lambda name: (times[name] is None, times[name] or 0))
+
+
+def job(tmp_path, **fields):
+    """A scenario of a whole-gradient scheme, one that a hook of DDP can have, and the dense exchange."""
+    network = fields.pop("network", "{latency: 50 us, bandwidth: 10 Gbit/s}")
+    more = "".join(f"  {name}: {value}\n" for name, value in fields.items())
+    scenario = tmp_path / "overlapping.yaml"
+    scenario.write_text(
+        "workers: 4\n"
+        f"network: {{topology: {{star: {network}}}}}\n"
+        f"job:\n  iterations: 3\n  model: resnet50\n  scale: 1000\n  density: 1 %\n{more}"
+        "exchanges:\n"
+        "  AG: {scheme: topk}\n"
+        "  dense: {scheme: dense}\n"
+        "  SparDL: {scheme: spardl}\n"
+        "policies: {AG: {fixed: AG}, dense: {fixed: dense}, SparDL: {fixed: SparDL}}\n",
+        encoding="utf-8",
+    )
+    return scenario
+
+
+def iteration(tmp_path, scenario, *arguments):
+    """The time of an iteration under each policy [s], and what the summary says of overlap."""
+    said = json.loads(
+        did("run", scenario, *arguments, "--no-report", "--json", "--out", tmp_path / "out", "--force").stdout
+    )
+    return {name: one["simulated_s"] / one["iterations"] for name, one in said["policies"].items()}, said["overlap"]
+
+
+def test_by_default_exchanges_overlap_as_ddp_does_where_their_implementation_can(tmp_path):
+    scenario = job(tmp_path)
+    default, said = iteration(tmp_path, scenario)
+    none, _ = iteration(tmp_path, scenario, "--set", "job.overlap=none")
+    given, _ = iteration(tmp_path, scenario, "--set", "job.overlap={first: 1 MiB, bucket: 25 MiB}")
+    assert (said["during"], said["after"]) == (["AG", "dense"], ["SparDL"])
+    # The released code of SparDL exchanges after the backward pass, whatever DDP does.
+    assert default["SparDL"] == none["SparDL"] != given["SparDL"]
+    for name in ("AG", "dense"):
+        assert default[name] == given[name] != none[name]
+    # Of 18.7 ms of backward pass a dense exchange hides all but what the first bucket waits for.
+    assert none["dense"] - default["dense"] == pytest.approx(18e-3, rel=0.1)
+
+
+@pytest.mark.parametrize(
+    ("network", "changes"),
+    [("{latency: 50 us, bandwidth: 10 Gbit/s}", True), ("{latency: 50 us, bandwidth: 100 Mbit/s}", False)],
+)
+def test_whether_the_other_overlap_would_change_the_first_place_is_what_a_run_of_it_shows(tmp_path, network, changes):
+    scenario = job(tmp_path, network=network)
+    default, said = iteration(tmp_path, scenario)
+    none, _ = iteration(tmp_path, scenario, "--set", "job.overlap=none")
+    first, otherwise = (min(times, key=times.__getitem__) for times in (default, none))
+    assert (first, otherwise) == (said["first"], said["otherwise"])
+    assert (first != otherwise) == changes
+    console = did("run", scenario, "--no-report", "--out", tmp_path / "again").stdout
+    line = next(one for one in console.splitlines() if one.startswith("Overlap: "))
+    assert (
+        f"{otherwise} would be first" in line
+        if changes
+        else "the first place of the fixed exchanges would be the same" in line
+    )
+
+
+@pytest.mark.parametrize(
+    ("command", "line"),
+    [
+        (("compare",), "Overlap: AG and dense during the backward pass, in DDP's buckets; SparDL after it"),
+        (("compare", "--set", "job.overlap=none"), "Overlap: none; exchanges begin after the backward pass."),
+        (("choose",), "Overlap: AG and dense during the backward pass, in DDP's buckets; SparDL after it"),
+        (("predict", "job", "--scenario"), "Overlap: AG and dense during the backward pass, in DDP's buckets; SparDL"),
+        (
+            ("sweep", "--param", "density=0.01,0.02"),
+            "Overlap: AG and dense during the backward pass, in buckets; others",
+        ),
+    ],
+)
+def test_every_command_says_what_overlaps(tmp_path, command, line):
+    scenario = job(tmp_path)
+    arguments = (*command[:2], scenario) if command[0] == "predict" else (command[0], scenario, *command[1:])
+    if command[0] == "predict":
+        arguments = ("predict", "job", "--scenario", scenario)
+    out = ("--out", tmp_path / "out") if command[0] in ("compare", "sweep") else ()
+    assert line in did(*arguments, *out).stdout
+
+
+def test_choose_says_that_it_ranks_exchanges_after_the_backward_pass():
+    said = did("choose", "--workers", 8, "--model", "resnet50", "--latency", "1 ms", "--bandwidth", "10 Gbit/s").stdout
+    assert "Overlap: none; ranked is an exchange that begins after the backward pass." in said

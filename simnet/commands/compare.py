@@ -67,7 +67,8 @@ def compare(
     largest = scenarios[f" with {max(sources)} workers"][1]
     folder = Path("runs") / f"compare-{largest.name}" if out is None else out
     batch = runs.Batch(scenarios, folder, execution.checkpoint, seeds)
-    device = comparison.told(largest, batch.built[f" with {max(sources)} workers"].job.device)
+    built = batch.built[f" with {max(sources)} workers"]
+    device = comparison.told(largest, built.job.device)
     if skip is not None and skip >= batch.iterations:
         raise InputError(f"must be less than the {batch.iterations} iterations, got {skip}", file="--skip")
 
@@ -95,7 +96,7 @@ def compare(
         print_wide(comparison_table(table, comparison.title(largest, device, seeds)))
         if seeds > 1:
             typer.echo(f"Intervals at {100 * paired.LEVEL:.0f} %: {paired.METHOD}.")
-        for line in comparison.sentences(largest, held, table):
+        for line in comparison.sentences(largest, built, held, table):
             typer.echo(line)
         show_calls(runs.calibration_of(loaded, batch.built[key].job) for key, (_, loaded) in scenarios.items())
         typer.echo(
@@ -106,6 +107,6 @@ def compare(
         batch,
         execution,
         row,
-        lambda rows, missing: comparison.write(folder, rows, largest, device, missing, held.sentences(), skip),
+        lambda rows, missing: comparison.write(folder, rows, largest, built, device, missing, held.sentences(), skip),
         show,
     )

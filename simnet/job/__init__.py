@@ -8,7 +8,7 @@ then the job ends, or the others resume without it.
 
 from simnet.job.checkpoint import EVERY, Checkpoint
 from simnet.job.exchange import check_feedback
-from simnet.job.job import Bucket, Compute, Job, LocalSteps, Overlap, buckets, create_sparsifier
+from simnet.job.job import Bucket, Compute, Job, LocalSteps, Overlap, buckets, buckets_of, create_sparsifier, overlap_of
 from simnet.job.loop import Progress
 from simnet.job.record import EXPLORE, MAIN, TRAIN, BlockedWorker, Interruption, JobShare, PolicyResult
 from simnet.job.running import ColocatedJob, run_in_step, run_policy
@@ -32,8 +32,10 @@ __all__ = [
     "PolicyResult",
     "Progress",
     "buckets",
+    "buckets_of",
     "check_feedback",
     "create_sparsifier",
+    "overlap_of",
     "run_in_step",
     "run_policy",
     "sharded",

@@ -14,7 +14,7 @@ from simnet.base.errors import StalledError
 from simnet.base.rows import zeros_like
 from simnet.costs.devices import DeviceOp, DeviceProfile
 from simnet.job.checkpoint import State
-from simnet.job.job import Job, buckets, create_sparsifier
+from simnet.job.job import Job, buckets, create_sparsifier, overlap_of
 from simnet.job.spans import Span
 from simnet.job.streams import Sent, Work, queued, slows, work_of
 from simnet.network import Network, Timing
@@ -180,7 +180,8 @@ class SparsifierSet:
         self._job = job
         self.training = begun(job.source) if training is None else training
         self._candidates = candidates
-        self._buckets = buckets(job.source, job.overlap)
+        self._overlap = overlap_of(job, candidates)
+        self._buckets = buckets(job.source, self._overlap)
         self._models = {
             candidate.label: [create_sparsifier(candidate, one, job, workers) for one in self._buckets]
             for candidate in candidates
@@ -376,7 +377,7 @@ class SparsifierSet:
 
     def _timed(self, candidate: Candidate, exchanges: list[Exchange], where: Situation) -> Timed:
         job = self._job
-        backward = job.overlap.backward if job.overlap is not None else 0.0
+        backward = self._overlap.backward if self._overlap is not None else 0.0
         sent = [
             Sent(
                 exchange.schedule,

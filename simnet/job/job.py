@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeAlias
@@ -22,6 +22,7 @@ from simnet.costs.devices import DeviceProfile
 from simnet.job.elastic import Absence, Churn
 from simnet.job.levels import fitted
 from simnet.network import Network
+from simnet.parallel.ddp import BUCKET_MIB
 from simnet.policies import Candidate, Ramp
 from simnet.traces.source import tensors
 
@@ -124,6 +125,11 @@ class Overlap:
         Layers whose buckets stay dense, too.
     dense_algorithm : str
         By which all-reduce these are exchanged.
+    first : float, optional
+        The same of the first bucket [byte] (1 MiB in PyTorch unless a size is given); default: as `bucket`.
+    exchanges : {"all", "able"}
+        Whether all exchanges go beside the backward pass, or those whose implementation can, as
+        `simnet.sparsifier_models.Sparsifier.overlaps` says.
 
     Raises
     ------
@@ -131,17 +137,20 @@ class Overlap:
         If one of them is not, or there is no such all-reduce.
     """
 
-    bucket: PositiveSize = 25 * 2.0**20
+    bucket: PositiveSize = BUCKET_MIB * 2.0**20
     backward: Share = 2 / 3
     dense_below: int = 0
     dense: Sequence[str] = ()
     dense_algorithm: str = "ring"
+    first: PositiveSize | None = None
+    exchanges: Literal["all", "able"] = "all"
 
     def __post_init__(self) -> None:
         whole(self.dense_below, "dense_below", 0)
         registry.find("all_reduce", self.dense_algorithm)
-        if not 0 < self.bucket < math.inf:
-            raise ValueError(f"bucket must be a number of bytes > 0, got {self.bucket}")
+        for name, size in (("bucket", self.bucket), ("first", self.first)):
+            if size is not None and not 0 < size < math.inf:
+                raise ValueError(f"{name} must be a number of bytes > 0, got {size}")
         if not 0 <= self.backward <= 1:
             raise ValueError(f"backward is a share within 0..1, got {self.backward}")
 
@@ -368,17 +377,34 @@ class Bucket(NamedTuple):
     dense: bool = False
 
 
+def overlap_of(job: Job, exchanges: Iterable[Candidate]) -> Overlap | None:
+    """Return how exchanges that take turns go beside the backward pass of a job; None if one of them does not.
+
+    A training script has one hook, and a residual that is kept bucket by bucket cannot go to one of the whole gradient.
+    """
+    overlap = job.overlap
+    if overlap is None or overlap.exchanges == "all":
+        return overlap
+    return overlap if all(sparsifier_models.scheme(one.scheme).overlaps for one in exchanges) else None
+
+
+def buckets_of(job: Job, exchanges: Iterable[Candidate]) -> list[Bucket]:
+    """Return the buckets in which exchanges that take turns go; see `overlap_of`."""
+    return buckets(job.source, overlap_of(job, exchanges))
+
+
 def buckets(source: GradientSource, overlap: Overlap | None) -> list[Bucket]:
     """Split a gradient into buckets, from the last layer to the first; one bucket without overlap."""
     sizes = [size for _, size in source.layers]
     if overlap is None:
         return [Bucket(slice(0, source.parameters), slice(0, len(sizes)), 1.0)]
     ends = np.cumsum(sizes)
-    found = []
+    found: list[Bucket] = []
     last = len(sizes)
     for first in reversed(range(len(sizes))):
         entries = int(ends[last - 1] - ends[first] + sizes[first])
-        if entries * source.scale * 4 >= overlap.bucket or first == 0:
+        closes = overlap.bucket if found or overlap.first is None else overlap.first
+        if entries * source.scale * 4 >= closes or first == 0:
             stretch = slice(int(ends[first]) - sizes[first], int(ends[last - 1]))
             named = not set(overlap.dense).isdisjoint(name for name, _ in source.layers[first:last])
             dense = named or entries * source.scale < overlap.dense_below

@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from simnet.base.rng import stream
-from simnet.job.job import Job, buckets, create_sparsifier
+from simnet.job.job import Job, buckets_of, create_sparsifier, overlap_of
 from simnet.job.local_steps import started
 from simnet.job.steps import StepSet
 from simnet.policies import Candidate
@@ -86,7 +86,7 @@ class Taken(NamedTuple):
     received: float
 
 
-def of_exchange(job: Job, candidate: Candidate) -> WorkerMemory:
+def of_exchange(job: Job, candidate: Candidate, exchanges: Sequence[Candidate] = ()) -> WorkerMemory:
     """Return what a worker of a job holds that exchanges in one way.
 
     Parameters
@@ -95,6 +95,8 @@ def of_exchange(job: Job, candidate: Candidate) -> WorkerMemory:
         The job.
     candidate : Candidate
         The exchange.
+    exchanges : sequence of Candidate
+        Those with which it takes turns, itself included; it alone when omitted.
 
     Raises
     ------
@@ -110,7 +112,7 @@ def of_exchange(job: Job, candidate: Candidate) -> WorkerMemory:
     density = max(max(ramp.start, ramp.end) for ramp in job.density)
     workers, taken = job.source.workers, []
     gradients: NDArray[np.float32] | None = None
-    for bucket in buckets(job.source, job.overlap):
+    for bucket in buckets_of(job, exchanges or [candidate]):
         model = create_sparsifier(candidate, bucket, job)
         model.density = density
         if _sends_alike(model):
@@ -219,6 +221,8 @@ def of_candidates(job: Job, candidates: Sequence[Candidate], known: dict[str, Wo
     for one in candidates:
         if one.label not in known:
             known[one.label] = of_exchange(job, one)
+    if any(overlap_of(job, [one]) != overlap_of(job, candidates) for one in candidates):
+        return max((of_exchange(job, one, candidates) for one in candidates), key=lambda found: found.peak)
     return max((known[one.label] for one in candidates), key=lambda found: found.peak)
 
 

@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from simnet.base import plugins
 from simnet.job.checkpoint import State, rows_beside
 from simnet.job.exchange import TimedExchange
-from simnet.job.job import Job, buckets
+from simnet.job.job import Job, buckets_of, overlap_of
 from simnet.job.record import IterationState, gains
 from simnet.job.row_file import RowFile
 from simnet.job.streams import under_way
@@ -82,7 +82,7 @@ class PolicyLog:
         self._hosts = np.arange(job.source.workers) if job.placement is None else np.asarray(job.placement)
         scale = job.source.scale
         self._buckets = [
-            round((one.entries.stop - one.entries.start) * scale) for one in buckets(job.source, job.overlap)
+            round((one.entries.stop - one.entries.start) * scale) for one in buckets_of(job, policy.candidates)
         ]
         self._context: PolicyContext | None = None
         # Nobody asks for the log of a job without checkpoints.
@@ -195,7 +195,7 @@ class PolicyLog:
 
     def _took(self, step: TimedExchange, state: IterationState) -> Took:
         """Return the parts of an iteration, as workers would agree on them."""
-        timing, overlap = step.result, self._job.overlap
+        timing, overlap = step.result, overlap_of(self._job, self._policy.candidates)
         assert isinstance(timing, Timing)
         (complete, select), merge = state.selections[-1], float(timing.rank_compute.max())
         until = timing.left.max() if self._job.barrier else timing.left

@@ -201,7 +201,7 @@ class Recordings(SparsifierSet):
         """Time the exchanges of an iteration with each of the shortlist, and return the fastest."""
         best: TimedExchange | None = None
         for candidate in shortlist:
-            step = yield from self._timed(candidate, self._exchanges(candidate, where), where)
+            step = yield from self._maker(candidate)._timed(candidate, self._exchanges(candidate, where), where)
             if best is None or sooner(step, best):
                 best = step
         assert best is not None, "a policy returned an empty shortlist"

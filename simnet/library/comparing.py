@@ -166,4 +166,5 @@ def compare(
             rows.append({"seed": own} | row if seeds > 1 else row)
     title = comparison.title(largest.loaded, comparison.told(largest.loaded, job.device), seeds)
     table = comparison.as_table(rows, largest.loaded, skip)
-    return Comparison(largest.loaded.name, title, table, tuple(comparison.sentences(largest.loaded, held, table)))
+    said = comparison.sentences(largest.loaded, largest.run, held, table)
+    return Comparison(largest.loaded.name, title, table, tuple(said))

@@ -9,7 +9,19 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from simnet.report import barriers, calibrated, co_located, devices, learning, memory, seeds, sharing, spent, stacks
+from simnet.report import (
+    barriers,
+    calibrated,
+    co_located,
+    devices,
+    learning,
+    memory,
+    overlap,
+    seeds,
+    sharing,
+    spent,
+    stacks,
+)
 from simnet.report.sentences import (
     HEADINGS,
     colocated_rows,
@@ -123,8 +135,9 @@ def ran_on(summary: Mapping[str, Any]) -> list[str]:
     """Return warnings, and the lines that say how messages were sent, what selected, and for how long was computed."""
     device = [f"Device: {devices.told(summary['device'])}"] if "device" in summary else []
     computing = [f"Computing: {summary['computing']}"] if "computing" in summary else []
+    during = [overlap.told(summary["overlap"])] if "overlap" in summary else []
     warnings = [f"Warning: {one}" for one in summary.get("warnings", ())]
-    return [*warnings, f"Stack: {stacks.told(summary['stack'])}", *device, *computing]
+    return [*warnings, f"Stack: {stacks.told(summary['stack'])}", *device, *computing, *during]
 
 
 def _print_lines(bold: str, lines: Iterable[str], console: Console) -> None:

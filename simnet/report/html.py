@@ -18,7 +18,19 @@ import markupsafe
 import pandas as pd
 
 from simnet.base.units import format_bandwidth, format_seconds
-from simnet.report import barriers, calibrated, co_located, devices, learning, memory, sentences, sharing, spent, stacks
+from simnet.report import (
+    barriers,
+    calibrated,
+    co_located,
+    devices,
+    learning,
+    memory,
+    overlap,
+    sentences,
+    sharing,
+    spent,
+    stacks,
+)
 from simnet.report.drawing import Plot
 from simnet.report.kept import Recorded
 from simnet.report.page_data import embedded, keys, page_data
@@ -72,6 +84,7 @@ def report(
             stack_properties=stacks.distinct(summary["stack"]),
             device=devices.told(summary["device"]) if "device" in summary else "",
             barrier=barriers.told(summary["barrier"]) if "barrier" in summary else "",
+            overlap=overlap.told(summary["overlap"]) if "overlap" in summary else "",
             strategy=barriers.trained(**summary["strategy"]) if "strategy" in summary else "",
             calibration=summary.get("calibration"),
             call_headings=calibrated.HEADINGS,

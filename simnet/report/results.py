@@ -45,6 +45,7 @@ from simnet.report.calibrated import CalibrationSummary
 from simnet.report.devices import DeviceSummary
 from simnet.report.kept import Recorded
 from simnet.report.memory import MemoryLimit, MemorySummary
+from simnet.report.overlap import OverlapSummary
 from simnet.report.spent import Prices
 from simnet.report.summary import (
     StrategySummary,
@@ -98,6 +99,7 @@ def write_run(
     warnings: Sequence[str] = (),
     compute_time: Mapping[str, object] | None = None,
     samples: Samples | None = None,
+    overlapped: OverlapSummary | None = None,
     barrier: bool | None = None,
     strategy: StrategySummary | None = None,
     workers: int = 1,
@@ -122,8 +124,8 @@ def write_run(
         The folder; made when it is not there.
     results : mapping of policy name to PolicyResult
         In the order in which the policies stand in the scenario.
-    scenario, seed, stack, device, computing, compute_time, samples, warnings, barrier, strategy, workers, prices, held,
-    calibration, shared_by, bound, missing
+    scenario, seed, stack, device, computing, compute_time, samples, overlapped, warnings, barrier, strategy, workers,
+    prices, held, calibration, shared_by, bound, missing
         As for `simnet.report.summary.summarize`.
     target, reference
         As for `simnet.report.summary.summarize`.
@@ -162,6 +164,7 @@ def write_run(
         warnings=warnings,
         compute_time=compute_time,
         samples=samples,
+        overlapped=overlapped,
         barrier=barrier,
         strategy=strategy,
         workers=workers,

@@ -158,7 +158,7 @@ def summarize(
     bound = next((one["bound"] for one in summaries.values() if one["bound"] is not None), None)
     table = by_seed(summaries)
     each = policies(table, bound)
-    kept = ("stack", "barrier", "device", "computing", "compute_time", "warnings", "calibration", "sharing")
+    kept = ("stack", "barrier", "device", "computing", "compute_time", "overlap", "warnings", "calibration", "sharing")
     made: SeedsSummary = {
         "scenario": {"name": first["scenario"]["name"], "sha256": sha256},
         "seeds": list(summaries),

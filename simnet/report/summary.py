@@ -21,7 +21,7 @@ from simnet.costs.computing import Samples
 from simnet.job import EXPLORE, MAIN, Interruption, JobShare
 from simnet.job.steady import Steady, common_start, steady_part
 from simnet.network import MAX_MIN, STACKS, Sharing, Stack
-from simnet.report import co_located, devices, failures, learning, memory, sharing, spent, spread, stacks
+from simnet.report import co_located, devices, failures, learning, memory, overlap, sharing, spent, spread, stacks
 from simnet.report.calibrated import CalibrationSummary
 from simnet.report.paired import fastest
 from simnet.report.throughput import throughput
@@ -144,6 +144,7 @@ class Summary(TypedDict):
     computing: NotRequired[str]
     warnings: NotRequired[list[str]]
     compute_time: NotRequired[Mapping[str, object]]
+    overlap: NotRequired[overlap.OverlapSummary]
     barrier: NotRequired[bool]
     strategy: NotRequired[StrategySummary]
     prices: NotRequired[spent.Prices]
@@ -199,6 +200,7 @@ def summarize(
     warnings: Sequence[str] = (),
     compute_time: Mapping[str, object] | None = None,
     samples: Samples | None = None,
+    overlapped: overlap.OverlapSummary | None = None,
     barrier: bool | None = None,
     strategy: StrategySummary | None = None,
     workers: int = 1,
@@ -239,6 +241,8 @@ def summarize(
         The same for programs, as of `simnet.costs.computing.Computing.figures`.
     samples : Samples, optional
         What all workers go through in an iteration, or in an inner step of a strategy.
+    overlapped : OverlapSummary, optional
+        Which exchanges went beside the backward pass.
     barrier : bool, optional
         Whether workers began each iteration together.
     strategy : StrategySummary, optional
@@ -349,6 +353,8 @@ def summarize(
         made["warnings"] = list(warnings)
     if compute_time is not None:
         made["compute_time"] = compute_time
+    if overlapped is not None:
+        made["overlap"] = overlapped
     if barrier is not None:
         made["barrier"] = barrier
     if strategy is not None:

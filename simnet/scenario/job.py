@@ -16,7 +16,7 @@ from simnet.base.errors import nearest
 from simnet.base.units import format_bytes
 from simnet.costs import models
 from simnet.costs.devices import DeviceProfile
-from simnet.job import ColocatedJob, Job, LocalSteps, Overlap, buckets, create_sparsifier
+from simnet.job import ColocatedJob, Job, LocalSteps, Overlap, buckets_of, create_sparsifier
 from simnet.job.elastic import Absence, deadline_at
 from simnet.job.job import Optimizer
 from simnet.job.local_steps import StrategySet, check_switching, started
@@ -96,7 +96,7 @@ def build_job(
     )
     built_overlap = None
     with found.at("job", "overlap"):
-        built_overlap = None if overlap is None else _overlap(overlap, source, found)
+        built_overlap = _overlap(overlap, source, found) if isinstance(overlap, schema.Overlap) else None
     local_steps = _local_steps(config, source, found)
     if local_steps is not None and local_steps.steps > 1:
         # Training goes on from inner step to inner step.
@@ -238,7 +238,7 @@ def _searched(config: schema.Config, label: str) -> list[float]:
 def _try_sizes(exchange: Candidate, job: Job, searched: Sequence[float] = ()) -> None:
     """Raise ValueError if a scheme refuses the length of a bucket, or a density of the job, or of a search, there."""
     densities = [*searched, *(density for ramp in job.density for density in (ramp.start, ramp.end))]
-    for bucket in buckets(job.source, job.overlap):
+    for bucket in buckets_of(job, [exchange]):
         model = create_sparsifier(exchange, bucket, job)
         for density in (min(densities), max(densities)):
             model.density = density
@@ -304,7 +304,7 @@ def _rows(config: schema.Config, policy: schema.Policy) -> float:
         # Of several exchanges each has a residual, and where they are tried a state from before it.
         tried = 1 if policy.fixed is not None or policy.flexible is not None else len(labels) + 1
         return float(P * (_COPIES + tried * _TRAINED + len(labels) - 1) + _ROWS)
-    if len(labels) == 1 and policy.moo is None and job.deaths is None and job.overlap is None:
+    if len(labels) == 1 and policy.moo is None and job.deaths is None and _whole(config, labels[0]):
         given = config.exchanges[labels[0]]
         model = None
         # What a scheme refuses is said where exchanges are tried.
@@ -323,6 +323,16 @@ def _rows(config: schema.Config, policy: schema.Policy) -> float:
     # of before.
     copies = _COPIES + len(labels) + (policy.moo is not None) + (job.deaths is not None)
     return float(P * copies + _ROWS)
+
+
+def _whole(config: schema.Config, label: str) -> bool:
+    """Return whether an exchange is of the whole gradient, and not bucket by bucket."""
+    overlap = config.job.overlap
+    if not isinstance(overlap, schema.Overlap):
+        return True
+    with suppress(ValueError):
+        return overlap.exchanges == "able" and not sparsifier_models.scheme(config.exchanges[label].scheme).overlaps
+    return False
 
 
 def fixed_memory(config: schema.Config) -> float:

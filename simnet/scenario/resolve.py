@@ -19,6 +19,7 @@ from simnet.costs import models
 from simnet.costs.devices import DeviceProfile
 from simnet.job import Overlap, check_feedback
 from simnet.parallel import options_of
+from simnet.parallel.ddp import BUCKET_MIB, FIRST_BUCKET_MIB
 from simnet.policies import Candidate, Monitor, closed_form
 from simnet.scenario import network_parts, schema, topology_parts, weather_parts
 from simnet.scenario.colocated import check_colocated
@@ -231,7 +232,10 @@ def _job(given: schema.Job, workers: int, stack: str | None, folder: Path, found
     if compute.mean is None and not given.traced and (device := build_device(given, folder, found)) is not None:
         with found.at("job", "compute", "mean"):
             compute = compute.model_copy(update={"mean": _mean(given, device)})
-    if overlap is not None and overlap.backward is None:
+    if overlap is None and _has_layers(given):
+        first, bucket = (f"{size:g} MiB" for size in (FIRST_BUCKET_MIB, BUCKET_MIB))
+        overlap = schema.Overlap(first=first, bucket=bucket, exchanges="able", backward=None)
+    if isinstance(overlap, schema.Overlap) and overlap.backward is None:
         share = Overlap.backward if profile is None else profile.backward_fraction
         overlap = overlap.model_copy(update={"backward": share})
     return given.model_copy(
@@ -256,6 +260,14 @@ def _mean(given: schema.Job, device: DeviceProfile) -> float | None:
     except ValueError as error:
         raise ValueError(f"is missing: {error}; give it, or --compute, as '120 ms'") from None
     return None if known is None else known.seconds
+
+
+def _has_layers(given: schema.Job) -> bool:
+    """Return whether a job exchanges gradients of several layers, which a backward pass makes one after the other."""
+    if given.strategy is not None or given.sharding is not None:
+        return False
+    drawn = given.gradients.synthetic
+    return given.model is not None or drawn is None
 
 
 def _sharding(given: schema.Job, folder: Path, found: Findings) -> Sharding | dict[str, Sharding] | None:

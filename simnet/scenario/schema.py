@@ -93,11 +93,17 @@ class Compute(Part):
     straggle: Straggle | None = None
 
 
-@configures(simnet.job.Overlap, only=("bucket", "backward"), optional={"backward": "that of the model"})
+@configures(
+    simnet.job.Overlap,
+    only=("bucket", "first", "exchanges", "backward"),
+    optional={"backward": "that of the model"},
+)
 class Overlap(Part):
     """Exchange buckets of layers during back-propagation."""
 
     bucket: Any
+    first: Any
+    exchanges: Any
     backward: Any
     dense_below: Count | None = Field(
         default=None, description="buckets of fewer entries stay dense, whatever the exchange; default: none"
@@ -373,8 +379,10 @@ class Job(Part):
         description="a device profile, or the file of one: what selecting costs, and how long a model computes; "
         f"default: {DEFAULT}, under the stack gloo {OVER_GLOO}",
     )
-    overlap: Overlap | None = Field(
-        default=None, description="default: the whole gradient is exchanged when it is complete"
+    overlap: Overlap | Literal["none"] | None = Field(
+        default=None,
+        description="default: what PyTorch's DistributedDataParallel does, of exchanges whose implementation can; "
+        "none: gradients are exchanged after the backward pass",
     )
     strategy: Strategy | None = Field(
         default=None,
@@ -486,7 +494,7 @@ class Job(Part):
                     "every iteration"
                 )
             return self
-        if self.overlap is not None:
+        if isinstance(self.overlap, Overlap):
             why = "buckets are exchanged while gradients are computed only where each iteration has an exchange"
             raise ValueError(f"takes no overlap beside strategy: {why}")
         if elastic and self.barrier is False:

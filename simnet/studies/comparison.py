@@ -39,8 +39,9 @@ from simnet.report.results import prepare_folder, versions
 from simnet.report.seeds import times_to_target
 from simnet.report.summary import INTERVAL, learnt_by, significant
 from simnet.report.throughput import Throughput, throughput_sentences
-from simnet.scenario import Scenario, load
+from simnet.scenario import Run, Scenario, load
 from simnet.scenario.source import Source
+from simnet.studies import assumptions
 from simnet.studies.codes import computing_told, with_codes
 from simnet.studies.runs import mark
 from simnet.studies.samples import warning_lines
@@ -221,6 +222,7 @@ def write(
     folder: str | Path,
     done: Mapping[str, Mapping[str, Any]],
     loaded: Scenario,
+    built: Run,
     device: devices.DeviceSummary,
     missing: Sequence[str] = (),
     held: Sequence[str] = (),
@@ -237,7 +239,7 @@ def write(
         Made when it is not there.
     done : mapping of str to dict
         What `row` returned, by the labels of runs, at least one; with `seed` if there are several.
-    loaded : Scenario
+    loaded, built : Scenario, Run
         The scenario, with the most workers.
     device : DeviceSummary
         What selected, as of `told`.
@@ -262,6 +264,7 @@ def write(
         "device": device,
         **({} if loaded.computing is None else {"computing": loaded.computing}),
         **({} if loaded.compute_time is None else {"compute_time": loaded.compute_time.figures()}),
+        **({} if (beside := assumptions.overlap_assumed(loaded, built)) is None else {"overlap": beside}),
         "barrier": loaded.config.job.barrier,
         **({"memory": list(held)} if held else {}),
         "versions": versions(),
@@ -349,13 +352,13 @@ def title(loaded: Scenario, device: devices.DeviceSummary, seeds: int) -> str:
     return f"{said}; {seeds} seeds" if seeds > 1 else said
 
 
-def sentences(loaded: Scenario, held: Held, table: pd.DataFrame) -> list[str]:
+def sentences(loaded: Scenario, built: Run, held: Held, table: pd.DataFrame) -> list[str]:
     """Return what is to be said below the table: warnings, what has not settled, is left out, ignored or assumed.
 
     Parameters
     ----------
-    loaded : Scenario
-        As of `write`.
+    loaded, built : Scenario, Run
+        The scenario, with the most workers.
     held : Held
         What workers hold.
     table : DataFrame
@@ -383,9 +386,8 @@ def sentences(loaded: Scenario, held: Held, table: pd.DataFrame) -> list[str]:
         for _, row in table.iterrows():
             rate: Throughput = {"throughput": row["throughput"], "throughput_unit": row["throughput_unit"]}
             rates[row["exchange"] + count.format(row["workers"])] = rate
-    return [
-        *throughput_sentences(rates), *said, *ignored, *held.sentences(), *computing_told([loaded.computing])
-    ]  # fmt: skip
+    assumed = [*computing_told([loaded.computing]), *assumptions.notes(loaded, built)]
+    return [*throughput_sentences(rates), *said, *ignored, *held.sentences(), *assumed]
 
 
 def over_seeds(table: pd.DataFrame) -> pd.DataFrame:

@@ -154,7 +154,7 @@ def exchange(scenario: Scenario, label: str | None, iteration: int, *, compute: 
         If there is no such exchange or iteration, or the scenario cannot be built.
     """
     # Collectives and networks do without all that a job is made of.
-    from simnet.job import buckets, create_sparsifier
+    from simnet.job import buckets_of, create_sparsifier
     from simnet.job.local_steps import syncs_of
     from simnet.policies import density_at
     from simnet.scenario.resolve import candidate
@@ -173,7 +173,7 @@ def exchange(scenario: Scenario, label: str | None, iteration: int, *, compute: 
             f"must be in 0..{job.iterations - 1}, the iterations of {scenario.name}, got {iteration}",
             file="--iteration",
         )
-    workers, parts = job.source.workers, buckets(job.source, job.overlap)
+    workers, parts = job.source.workers, buckets_of(job, [candidate(label, labels[label])])
     missing = []
     if job.strategy is None:
         models = [create_sparsifier(candidate(label, labels[label]), one, job) for one in parts]

@@ -39,7 +39,7 @@ from rich.text import Text
 from simnet.base import units
 from simnet.base.errors import InputError
 from simnet.costs.devices import End
-from simnet.job import Job, buckets, run_policy
+from simnet.job import Job, buckets_of, run_policy
 from simnet.job.record import TRAIN
 from simnet.network.stack import name_of
 from simnet.report import barriers
@@ -48,6 +48,7 @@ from simnet.report.drawing import unit as units_of
 from simnet.report.shown import Shown
 from simnet.report.tables import empty_table
 from simnet.scenario import Run, Scenario
+from simnet.studies import assumptions
 from simnet.studies.choosing.chances import Chances, Part, chances
 from simnet.studies.choosing.likely import messages as messages_of
 from simnet.studies.choosing.output import share
@@ -245,7 +246,7 @@ def predict_job(scenario: Scenario, policies: Sequence[str] | None = None) -> Jo
     job = run.job
     exchanges = {one.label: one for policy in policies for one in run.policies[policy].candidates}
     notes = costs_told(job.device, exchanges.values(), job.source.workers)
-    notes += computing_told([scenario.computing])
+    notes += [*computing_told([scenario.computing]), *assumptions.notes(scenario, run)]
     warnings = sample_warnings(job, [run.policies[policy] for policy in policies])
     notes += [f"Warning: {one}" for one in warning_lines(warnings)]
     head = scenario.name, stack_name(job), job.device.name, job.source.workers, job.barrier, rows
@@ -290,7 +291,7 @@ def _parts(run: Run, policy: str, share: int) -> pd.DataFrame:
     found.insert(0, "exchange", rows["choice"])
     found.insert(1, "began_s", rows["start_s"])
     kernels = {name: (rows[f"select_{name}_s"] / rows["select_s"]).fillna(1.0) for name in get_args(End)}
-    each = len(buckets(job.source, job.overlap)) / job.source.workers
+    each = len(buckets_of(job, run.policies[policy].candidates)) / job.source.workers
     counts = {label: each * count for label, count in run.messages.items()}
     if job.strategy is not None:
         counts = {one.label: messages_of(one, job) for one in run.policies[policy].candidates}

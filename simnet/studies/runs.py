@@ -21,7 +21,7 @@ from simnet.base.errors import SimnetError
 from simnet.base.rng import stream
 from simnet.base.swap import completed, swapped
 from simnet.interchange import kind_of
-from simnet.job import Checkpoint, Job, LocalSteps, PolicyResult, buckets, create_sparsifier
+from simnet.job import Checkpoint, Job, LocalSteps, PolicyResult, buckets, buckets_of, create_sparsifier
 from simnet.job.memory import WorkerMemory, measurable, of_candidates, with_gradients
 from simnet.policies import density_at
 from simnet.report import calibrated, memory, seeds
@@ -34,6 +34,7 @@ from simnet.report.summary import StrategySummary, Summary
 from simnet.scenario import Run, Scenario
 from simnet.scenario.resolve import candidate
 from simnet.scenario.topology import cluster_file
+from simnet.studies.assumptions import overlap_assumed
 from simnet.studies.codes import with_codes
 from simnet.studies.samples import sample_warnings, warning_lines
 
@@ -317,6 +318,7 @@ def _told(loaded: Scenario, built: Run, results: Mapping[str, PolicyResult]) -> 
         "computing": loaded.computing,
         "compute_time": None if loaded.compute_time is None else loaded.compute_time.figures(),
         "samples": loaded.samples,
+        "overlapped": overlap_assumed(loaded, built),
         "warnings": [*loaded.warnings, *warning_lines(sample_warnings(built.job, built.policies.values()))],
         "barrier": built.job.barrier,
         "strategy": None if own is None else _trained(own, built.job.deadline),
@@ -416,8 +418,9 @@ def calibration_of(loaded: Scenario, job: Job) -> CalibrationSummary | None:
     # Under a strategy, and of sharded steps, the calls are others than of a gradient, in pieces of their own.
     of_gradients = loaded.config.exchanges if job.strategy is None else {}
     for label, exchange in of_gradients.items():
-        for bucket in buckets(job.source, job.overlap):
-            sparsifier = create_sparsifier(candidate(label, exchange), bucket, job)
+        one = candidate(label, exchange)
+        for bucket in buckets_of(job, [one]):
+            sparsifier = create_sparsifier(one, bucket, job)
             sparsifier.density = density_at(job.density, 0)
             shape = job.source.workers, bucket.entries.stop - bucket.entries.start
             gradients = stream(job.seed, "calls").standard_normal(shape, dtype=np.float32)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 
-from simnet.job import Job, buckets, create_sparsifier
+from simnet.job import Job, buckets_of, create_sparsifier
 from simnet.job.local_steps import started
 from simnet.policies import Candidate, Policy
 from simnet.policies.moo import Moo
@@ -74,5 +74,5 @@ def _models(job: Job, candidate: Candidate) -> list[Sparsifier]:
     """Return a scheme as each bucket of a job, or each piece of its strategy, has it."""
     own = job.strategy
     if own is None:
-        return [create_sparsifier(candidate, one, job) for one in buckets(job.source, job.overlap) if not one.dense]
+        return [create_sparsifier(candidate, one, job) for one in buckets_of(job, [candidate]) if not one.dense]
     return list(started(job.source, own.name, own.options, candidate, seed=job.seed, bucket=own.bucket).schemes)

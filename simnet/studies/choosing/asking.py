@@ -18,7 +18,7 @@ from simnet.calibration import CalibratedCostModel, load_cost_model
 from simnet.job.levels import nodes_of
 from simnet.policies import Candidate, Fixed, density_at
 from simnet.scenario import load
-from simnet.studies import options
+from simnet.studies import assumptions, options
 from simnet.studies.choosing import holding, inputs, job_output, levels, likely, output, tensors_output, whole_job
 from simnet.studies.choosing.chances import Chances
 from simnet.studies.choosing.decision import Decision
@@ -316,7 +316,7 @@ def _on_job(flags: Flags) -> OnJob:
     found = whole_job.decide_job(run, left, effort=effort)
     density = density_at(run.job.density, run.job.iterations - 1)
     notes += costs_told(run.job.device, [one for one, _ in among], run.job.source.workers)
-    notes += computing_told([loaded.computing])
+    notes += [*computing_told([loaded.computing]), *assumptions.notes(loaded, run)]
     warned = warning_lines(sample_warnings(run.job, [Fixed(one) for one, _ in among]))
     asked = job_output.Asked(
         loaded.name, loaded.config.seed, run.job, density, tuple(notes), (*loaded.warnings, *warned),

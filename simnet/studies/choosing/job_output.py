@@ -12,7 +12,7 @@ from rich.text import Text
 from simnet.base.units import format_bytes, format_seconds, format_within
 from simnet.costs.computing import Computing, Samples
 from simnet.job import Job
-from simnet.job.job import buckets
+from simnet.job.job import buckets_of
 from simnet.job.sampling import Recordings
 from simnet.report import barriers, learning
 from simnet.report.paired import TIE
@@ -175,10 +175,11 @@ def sentences(asked: Asked, found: WholeJob, likely: Chances, held: Held = NOTHI
 def _few_kept(asked: Asked, found: WholeJob) -> list[str]:
     """Return what follows if a job that is scaled down keeps few entries for each pair of workers."""
     source, job = asked.job.source, asked.job
-    each = source.parameters * asked.density / source.workers / len(buckets(source, job.overlap))
+    among = [row.candidate for row in found.rows]
+    most = max(len(buckets_of(job, [one])) for one in among)
+    each = source.parameters * asked.density / source.workers / most
     if source.scale <= 1 or each >= KEPT_EACH:
         return []
-    among = [row.candidate for row in found.rows]
     recordings = Recordings(job, 1)
     return few_kept(each, [one for one in among if recordings.follows_gradients(one)], corrected=False)
 

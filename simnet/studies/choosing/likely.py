@@ -14,7 +14,7 @@ import numpy as np
 from simnet import sparsifier_models
 from simnet.base.arrays import Floats
 from simnet.job import Job
-from simnet.job.job import buckets
+from simnet.job.job import buckets_of
 from simnet.job.local_steps import started
 from simnet.network.stack import name_of
 from simnet.policies import Candidate
@@ -162,7 +162,7 @@ def messages(one: Candidate, job: Job) -> float:
         return sum(sync.schedule.n_messages for sync in syncs) / workers
     model = sparsifier_models.create(one.scheme, workers, _ENTRIES, layers=(_ENTRIES,), **one.options)
     found = model.exchange(np.zeros((workers, _ENTRIES), dtype=np.float32))
-    return found.schedule.n_messages / workers * len(buckets(job.source, job.overlap))
+    return found.schedule.n_messages / workers * len(buckets_of(job, [one]))
 
 
 def _seconds(row: Forecast) -> float:

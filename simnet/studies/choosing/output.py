@@ -9,9 +9,12 @@ from typing import Any
 from rich.table import Table
 from rich.text import Text
 
+from simnet import sparsifier_models
 from simnet.base.units import format_bandwidth, format_bytes, format_seconds, format_within
 from simnet.policies import Candidate
 from simnet.report import barriers, learning
+from simnet.report.learning import ahead
+from simnet.report.paired import fastest
 from simnet.report.tables import empty_table
 from simnet.report.throughput import throughput_sentences
 from simnet.studies.choosing.choices import Choice
@@ -119,6 +122,8 @@ def sentences(question: Question, decision: Decision, held: Held = NOTHING) -> l
             backward = format_seconds(question.passes.backward)
             text += f"; beside {backward} of backward pass, what is left of them is {times}"
         said.append(f"{text}.")
+    if question.passes.backward > 0 and len(decision.rows) > 1:
+        said.append(_overlap(decision))
     if settled := [row.choice.candidate for row in decision.rows if row.choice.follows_gradients]:
         labels = ", ".join(one.label for one in settled)
         said.append(
@@ -153,6 +158,21 @@ def sentences(question: Question, decision: Decision, held: Held = NOTHING) -> l
     exchanges = [one.candidate for one in question.among]
     said += costs_told(question.device, exchanges, int(question.point.workers))
     return [*said, learning.IGNORED, *held.sentences()]
+
+
+def _overlap(decision: Decision) -> str:
+    """Say that exchanges are ranked as after the backward pass, and who would be first if they overlapped it."""
+    left = {row.choice.label: row.left if _overlaps(row.choice.candidate) else row.seconds for row in decision.rows}
+    first, here = fastest(left), decision.best.choice.label
+    said = "Overlap: none; ranked is an exchange that begins after the backward pass. In DDP's buckets during it"
+    if here in first:
+        return f"{said} the first place would be the same."
+    lead = ahead(left[here] / left[first[0]]) if left[first[0]] > 0 else "all of its time"
+    return f"{said} {first[0]} would be first, {lead} before {here}."
+
+
+def _overlaps(exchange: Candidate) -> bool:
+    return bool(sparsifier_models.scheme(exchange.scheme).overlaps)
 
 
 def taken(decision: Decision) -> list[str]:

@@ -141,7 +141,7 @@ class Timeline:
             raise InputError(f"without it the gradient is exchanged as a whole: {way}", field="job.overlap")
         if isinstance(job.source, Trainable):
             raise InputError("has gradients that depend on what was sent before", field="job.gradients.train")
-        overlap = replace(job.overlap, dense=(), dense_below=0)
+        overlap = replace(job.overlap, dense=(), dense_below=0, exchanges="all")
         self.job = replace(job, overlap=overlap, failures={}, patience=None)
         self.candidate = candidate
         self.buckets = buckets(job.source, overlap)

@@ -20,7 +20,8 @@ import pandas as pd
 
 from simnet.base.errors import SimnetError
 from simnet.base.processes import Report
-from simnet.job import PolicyResult
+from simnet.job import Job, PolicyResult, overlap_of
+from simnet.policies import Policy
 from simnet.report import learning, spent
 from simnet.report.results import versions
 from simnet.report.summary import (
@@ -52,6 +53,7 @@ COLUMNS = {
     "device": "what selects",
     "barrier": "whether workers begin each iteration together",
     "warning": "why the sample is too small for what it selects",
+    "overlapped": "whether its exchanges go bucket by bucket during the backward pass",
     "computing": "for how long workers compute, and where that is from, where it is what is known of the model",
     "status": "done; ended: workers died; unsettled, failed: see message; refused: the cell did not run",
     "wins": "whether it was the fastest policy that can be run, alone",
@@ -161,6 +163,11 @@ def _run(loaded: Scenario, expected: str, report: Report) -> bytes:
     return _encoded(expected, loaded, rows(built, results, failed, target, loaded.prices, loaded.computing))
 
 
+def _overlapped(job: Job, policy: Policy) -> bool:
+    exchanges_gradients = job.strategy is None and job.steps is None
+    return exchanges_gradients and overlap_of(job, policy.candidates) is not None
+
+
 def _with_shared_gradients(built: Run) -> Run:
     """Return a cell with the gradients of the last one, if that had the same and all of them are few enough to keep."""
     job, source = built.job, built.job.source
@@ -221,6 +228,7 @@ def rows(
             "policy": name,
             "device": built.job.device.name,
             "barrier": built.job.barrier,
+            "overlapped": _overlapped(built.job, built.policies[name]),
             "computing": computing,
             "warning": " ".join(warning_lines(sample_warnings(built.job, [built.policies[name]]))),
             "status": "failed",

@@ -274,10 +274,14 @@ def _first_of(what: str, winners: pd.DataFrame, count: int) -> str:
 
 
 def notes(table: pd.DataFrame) -> list[str]:
-    """Return what to say below the table: warnings, that accuracy is ignored, where it is, and where times are from."""
+    """Return what to say below the table: warnings, what is ignored or assumed, and where times are from."""
     warnings = [f"Warning: {one}" for one in dict.fromkeys(table["warning"]) if one]
+    during = list(dict.fromkeys(table["policy"][table["overlapped"].fillna(value=False).astype(bool)]))
+    overlap = "Overlap: none; exchanges begin after the backward pass."
+    if during:
+        overlap = f"Overlap: {learning.listed(during)} during the backward pass, in buckets; others after it."
     ignored = [] if table["accuracy"].notna().any() else [learning.IGNORED]
-    return [*warnings, *ignored, *computing_told(table["computing"])]
+    return [*warnings, *ignored, *computing_told(table["computing"]), overlap]
 
 
 def _over_seeds(over_seeds: pd.DataFrame, policy: str) -> tuple[str, str]:

@@ -77,7 +77,7 @@ def as_table(rows: Sequence[Mapping[str, Any]], columns: Sequence[Column]) -> pd
             table[name] = pd.array([row[name] for row in rows], dtype="Int64")
         elif name in ("wins", "tied"):
             table[name] = table[name].astype(bool)
-        elif name in ("first_to_target", "barrier"):
+        elif name in ("first_to_target", "barrier", "overlapped"):
             table[name] = pd.array([row[name] for row in rows], dtype="boolean")
         else:
             table[name] = table[name].astype("float64")

@@ -1,0 +1,57 @@
+"""Which exchanges overlap the backward pass, and whether the other assumption would change the first place."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from typing_extensions import TypedDict
+
+from simnet.report.learning import ahead, listed
+
+
+class OverlapSummary(TypedDict):
+    """What a run assumes of overlap; see `simnet.studies.assumptions`.
+
+    `during` are the exchanges that go bucket by bucket during the backward pass, `after` those that begin after it.
+    `default` is whether the scenario leaves that open. `first` is the exchange that a sample of iterations has first,
+    `otherwise` the one that it has first under the other assumption, and `lead` by which factor that one is then ahead
+    of `first`; None where no sample was timed.
+    """
+
+    during: list[str]
+    after: list[str]
+    default: bool
+    first: str | None
+    otherwise: str | None
+    lead: float | None
+
+
+def told(summary: OverlapSummary) -> str:
+    """Return which exchanges are overlapped, and whether the other assumption would change the first place.
+
+    Examples
+    --------
+    >>> print(told({"during": ["AG"], "after": ["SparDL"], "default": True, "first": "AG", "otherwise": "SparDL",
+    ...     "lead": 1.25}))  # doctest: +NORMALIZE_WHITESPACE
+    Overlap: AG during the backward pass, in DDP's buckets; SparDL after it, as its code does. With none overlapped
+    SparDL would be first, 25 % before AG.
+    """
+    during, after = summary["during"], summary["after"]
+    if not during:
+        what, other = "none; exchanges begin after the backward pass", "In DDP's buckets during it"
+    else:
+        whose = "DDP's buckets" if summary["default"] else "the buckets of job.overlap"
+        what = f"{listed(during)} during the backward pass, in {whose}"
+        what += f"; {listed(after)} after it, as {_code(after)}" if after else ""
+        other = "With none overlapped"
+    said = f"Overlap: {what}."
+    first, otherwise, lead = summary["first"], summary["otherwise"], summary["lead"]
+    if first is None:
+        return said
+    if lead is None:
+        return f"{said} {other} the first place of the fixed exchanges would be the same."
+    return f"{said} {other} {otherwise} would be first, {ahead(lead)} before {first}."
+
+
+def _code(labels: Sequence[str]) -> str:
+    return "its code does" if len(labels) == 1 else "their code does"
