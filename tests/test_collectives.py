@@ -1,5 +1,6 @@
 """Collectives: results on real arrays, the bytes they move, their rounds, and that schedule and execution agree."""
 
+import json
 import tracemalloc
 from math import ceil, log2
 
@@ -8,6 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from commands import did
 from looping import each
 from simnet import collectives
 from simnet.collectives import direct, doubling, registry, ring, tree, two_levels
@@ -656,3 +658,22 @@ def test_bounds_cut_nearly_equally(n, n_chunks):
     lengths = np.diff(Program(1, n_chunks).bounds(n))
     assert lengths.sum() == n
     assert lengths.max() - lengths.min() <= 1
+
+
+@pytest.mark.parametrize(
+    ("scattered", "gathered", "reduced"),
+    [
+        ("reduce_scatter_ring", "allgather_ring", "allreduce_ring"),
+        ("reduce_scatter_recursive_halving", "allgather_recursive_doubling", "allreduce_rabenseifner"),
+    ],
+)
+def test_a_size_on_the_line_is_that_of_the_whole_vector(scattered, gathered, reduced):
+    def seconds(name):
+        on = ("--topology", "star", "--latency", "1 us", "--bandwidth", "50 GB/s")
+        return json.loads(did("time", "--collective", name, "--workers", 8, "--size", "100 MB", *on, "--json").stdout)[
+            "finish_s"
+        ]
+
+    assert seconds(scattered) + seconds(gathered) == pytest.approx(seconds(reduced), rel=1e-9)
+    # Seven eighths of the vector go through each host's link.
+    assert seconds(gathered) == pytest.approx(7 / 8 * 100e6 / 50e9, rel=0.01)

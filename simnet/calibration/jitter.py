@@ -356,8 +356,7 @@ def messages_of(setting: Setting, size: float) -> Schedule | None:
     found = registry.known(setting.collective, algorithm_of(setting))
     if found is None or not found.ranks.among(setting.ranks):
         return None
-    shared = setting.collective in ("all_gather", "alltoall")
-    return found.schedule(setting.ranks, size / setting.ranks if shared else size)
+    return found.schedule_of_vector(setting.ranks, size)
 
 
 def _exchanged(setting: Setting) -> Schedule | None:

@@ -274,8 +274,7 @@ class CalibratedSoftware:
             sizes = call.sizes.reshape(P, P) if call.operation == "alltoall" else call.sizes
             schedule = found.schedule_of_sizes(sizes)
         else:
-            each = call.operation in ("all_gather", "alltoall")
-            schedule = found.schedule(P, call.nbytes / P if each else call.nbytes)
+            schedule = found.schedule_of_vector(P, call.nbytes)
         return list((schedule if n_ranks == P else schedule.embed(ranks, n_ranks)).rounds)
 
     def _others(self, call: Call, n_ranks: int) -> list[str]:

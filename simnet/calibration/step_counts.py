@@ -156,7 +156,7 @@ def _rounds(collective: str, algorithm: str, ranks: int) -> Iterable[Round]:
     """Return the rounds of a schedule for a size of one byte."""
     found = _counted(collective)[algorithm]
     work = {"gamma": 1.0} if "gamma" in found.options else {}
-    return found.schedule(ranks, 1.0 / ranks if collective in ("all_gather", "alltoall") else 1.0, **work).rounds
+    return found.schedule_of_vector(ranks, 1.0, **work).rounds
 
 
 def _neighbours(ranks: int) -> Iterable[Round]:

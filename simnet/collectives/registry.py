@@ -103,6 +103,26 @@ class Collective:
             raise ValueError(f"{self.name} needs a number of ranks among {self.ranks.words}, got {n_ranks}")
         return _schedule(self.function, n_ranks, nbytes, **options)
 
+    def schedule_of_vector(self, n_ranks: int, nbytes: float, **options: Any) -> Schedule:
+        """Return its messages for a vector of so many bytes [byte], of which a rank has a part or all.
+
+        That is what ``--size`` means, and the size column of nccl-tests: in an all-gather a rank contributes, and in an
+        all-to-all it sends to each other, one P-th of it. So a reduce-scatter and an all-gather make an all-reduce.
+
+        Raises
+        ------
+        ValueError
+            As of `schedule`.
+
+        Examples
+        --------
+        >>> [named(name).schedule_of_vector(4, 400.0).bytes_sent()[0] for name in
+        ...     ("reduce_scatter_ring", "allgather_ring", "allreduce_ring")]
+        [300.0, 300.0, 600.0]
+        """
+        parted = self.operation in ("all_gather", "alltoall")
+        return self.schedule(n_ranks, nbytes / n_ranks if parted else nbytes, **options)
+
     def schedule_of_sizes(self, sizes: ArrayLike) -> Schedule:
         """Return its messages for contributions of these sizes [byte], shape (P,).
 

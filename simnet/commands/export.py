@@ -51,7 +51,7 @@ class Collective:
     ] = None
     workers: Annotated[int | None, typer.Option(min=1, metavar="N", help="Ranks of the collective.")] = None
     size: Annotated[
-        str | None, typer.Option(metavar="SIZE", help="Bytes of the vector, such as '64 MiB'; of MSCCL, too.")
+        str | None, typer.Option(metavar="SIZE", help="Bytes of the whole vector, as '64 MiB'; of MSCCL, too.")
     ] = None
     option: Annotated[
         list[str] | None,

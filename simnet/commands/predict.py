@@ -25,7 +25,7 @@ def predict(
     ],
     collective: Annotated[str, typer.Argument(help="As nccl-tests names it, such as all_reduce.")],
     ranks: Annotated[int, typer.Option(min=1, help="Number of ranks.")],
-    size: Annotated[str, typer.Option(metavar="SIZE", help="Total size as nccl-tests counts it, as 25MB.")],
+    size: Annotated[str, typer.Option(metavar="SIZE", help="Bytes of the whole vector, as 25MB.")],
     nodes: Annotated[
         int | None, typer.Option(min=1, help="Nodes that they are on; default: as measured, or full.")
     ] = None,

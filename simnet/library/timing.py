@@ -130,7 +130,7 @@ def time(
     workers : int, optional
         Ranks of the collective.
     size : float or str, optional
-        Bytes of the vector, or ``"64 MiB"``; of an MSCCL algorithm, too.
+        Bytes of the whole vector, or ``"64 MiB"``; of an MSCCL algorithm, too.
     option : mapping of str to float, optional
         Parameters of the collective, as ``{"group_size": 4}``.
     scenario, topology, platform : str, optional

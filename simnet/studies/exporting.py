@@ -97,7 +97,7 @@ def collective(name: str, workers: int, nbytes: float, options: Mapping[str, flo
     workers : int
         Ranks.
     nbytes : float
-        Bytes of the vector, or of the contribution of a rank; see `simnet.collectives`.
+        Bytes of the whole vector, as of `simnet.collectives.registry.Collective.schedule_of_vector`.
     options : mapping of str to float
         Further parameters of the collective.
 
@@ -126,7 +126,7 @@ def collective(name: str, workers: int, nbytes: float, options: Mapping[str, flo
         if needed not in (options or {}):
             raise InputError(f"{name} needs {needed}, as {needed}=4", file="--option")
     try:
-        schedule = found.schedule(workers, nbytes, **(options or {}))
+        schedule = found.schedule_of_vector(workers, nbytes, **(options or {}))
     except ValueError as error:
         raise InputError(str(error), file=f"--collective {name}") from None
     return Sent(schedule, f"{name}_{workers}", [])
@@ -399,7 +399,7 @@ def collective_asked(name: str, workers: int | None, size: str | None, given: Se
     name, workers
         As of `collective`.
     size : str
-        Bytes of the vector, with a unit.
+        Bytes of the whole vector, with a unit.
     given : sequence of str
         Further parameters, as `options_of` reads them.
     """
