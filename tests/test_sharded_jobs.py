@@ -213,7 +213,7 @@ def test_comparisons_show_of_schemes_what_there_is(
     headings = [str(column.header) for column in table.columns]
     figure = comparison.draw(rows, "")
     titles = [axes.get_title(loc="left") for axes in figure.axes]
-    for there in ("build-\nup" in headings, "actual density [%]" in titles, len(titles) == 4):
+    for there in ("build-up" in headings, "actual density [%]" in titles, len(titles) == 4):
         assert there == shown
     assert not any("nan" in str(cell) for column in table.columns for cell in column.cells)
 

@@ -225,6 +225,24 @@ def test_columns_that_do_not_fit_are_said(tmp_path: Path, monkeypatch: pytest.Mo
     assert "--json has them" in said
 
 
+@pytest.mark.parametrize(
+    "command",
+    [
+        ("compare", "--schemes", "topk,spardl", "--workers", "2,3"),
+        ("sweep", "quickstart", "--policies", "AG,ART-ring", "--param", "density=0.01,0.1"),
+    ],
+)
+def test_tables_of_schemes_and_of_cells_fit_the_terminal(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, command: tuple[str, ...]
+) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    said = did(*command, "--set", "job.iterations=2", "--out", tmp_path).stdout.splitlines()
+    table = [line for line in said if line.startswith("  ") or line.startswith(" \u2500")]
+    assert len(table) >= 5
+    assert max(map(len, table)) <= 80
+    assert sum(line.startswith("Too narrow for: ") for line in said) == 1
+
+
 def test_a_terminal_gets_blocks_of_lines(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("COLUMNS", raising=False)
     console = Console(width=30, force_terminal=True, color_system=None)

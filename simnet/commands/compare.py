@@ -84,16 +84,16 @@ def compare(
 
     def show(table: pd.DataFrame) -> None:
         from simnet.report import paired
-        from simnet.report.comparison import comparison_table, headline
+        from simnet.report.comparison import SPARE, comparison_table, headline
         from simnet.report.console import show_calls
-        from simnet.report.tables import print_wide, records
+        from simnet.report.tables import print_fitting, records
 
         if execution.json_:
             typer.echo(records(table))
             return
         if said := headline(table, seeds):
             typer.echo(said)
-        print_wide(comparison_table(table, comparison.title(largest, device, seeds)))
+        print_fitting(comparison_table(table, comparison.title(largest, device, seeds)), SPARE)
         if seeds > 1:
             typer.echo(f"Intervals at {100 * paired.LEVEL:.0f} %: {paired.METHOD}.")
         for line in comparison.sentences(largest, built, held, table):

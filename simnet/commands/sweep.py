@@ -141,15 +141,15 @@ def _tell(todo: Work) -> None:
 
 
 def _show(written: pd.DataFrame, planned: Plan, place: Path, json_: bool) -> None:
-    from simnet.report.tables import print_wide, records
-    from simnet.studies.sweeping.drawing import MEASURES, headline, notes, sweep_table
+    from simnet.report.tables import print_fitting, records
+    from simnet.studies.sweeping.drawing import MEASURES, SPARE, headline, notes, sweep_table
 
     if json_:
         typer.echo(records(written))
         return
     if said := headline(written):
         typer.echo(terminal.printable(said))
-    print_wide(sweep_table(written, planned.base.name, planned.base.bound, planned.columns))
+    print_fitting(sweep_table(written, planned.base.name, planned.base.bound, planned.columns), SPARE)
     for line in notes(written):
         typer.echo(terminal.printable(line))
     figures = (place / "figures" / f"{measure.figure}.png" for measure in MEASURES)

@@ -43,6 +43,14 @@ COLUMNS = {
 """Columns of a comparison, means over iterations; where a model was trained, those of `learning.COLUMNS` follow."""
 
 
+SPARE = (
+    *(("imbalance",), ("a worker holds",), ("parallel eff.",), ("statistical eff.",), ("select",)),
+    *(("iterations to target",), ("build-up",), ("paired interval",), ("communicate",), ("accuracy",)),
+    *(("sent by a worker",), ("actual density",), ("settled after",)),
+)
+"""Columns of `comparison_table` that a narrow terminal does without, first to last."""
+
+
 def comparison_table(rows: pd.DataFrame, title: str) -> Table:
     """Return the comparison as a table, by number of workers and then by time, with what has not settled last.
 
@@ -53,7 +61,7 @@ def comparison_table(rows: pd.DataFrame, title: str) -> Table:
     headings = [
         "workers", "exchange", "settled\nafter", "iteration", *versus_best, "select", "commu-\nnicate",
         "sent by\na worker",
-        *(("actual\ndensity", "build-\nup", "imba-\nlance") if _selects(rows) else ()),
+        *(("actual\ndensity", "build-up", "imba-\nlance") if _selects(rows) else ()),
         "a worker\nholds",
     ]  # fmt: skip
     trained = "time_to_target_s" in rows

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from rich.console import Console
@@ -33,16 +33,16 @@ from simnet.report.sentences import (
     what_happened,
 )
 from simnet.report.summary import PHASES, Summary
-from simnet.report.tables import empty_table, fits, print_wide, show_listing
+from simnet.report.tables import empty_table, print_fitting, show_listing
 from simnet.report.throughput import throughput_sentences
 
 _LEFT = ("policy", "most used choice")
 # What a narrow terminal does without, first to last.
 _PERCENTILES = ("iteration p50, p90, p99", "exchange p50, p90, p99")
-_SPARE = ((), _PERCENTILES, PHASES, ("regret",), ("bytes sent",), ("most used choice",), ("switches",))
+_SPARE = (_PERCENTILES, PHASES, ("regret",), ("bytes sent",), ("most used choice",), ("switches",))
 
-_SPARE_OF_SEEDS = ((), ("bytes sent", "regret"), ("paired interval",), ("fastest with",))
-_SPARE_OF_LEARNING = ((), ("loss",), ("statistical eff.",), ("parallel eff.",), ("paired interval",), ("accuracy",))
+_SPARE_OF_SEEDS = (("bytes sent", "regret"), ("paired interval",), ("fastest with",))
+_SPARE_OF_LEARNING = (("loss",), ("statistical eff.",), ("parallel eff.",), ("paired interval",), ("accuracy",))
 
 
 def show(summary: Summary, console: Console | None = None) -> None:
@@ -55,7 +55,7 @@ def show(summary: Summary, console: Console | None = None) -> None:
     _print_lines(sentence(summary), [], console)
     if learnt := learning_rows(summary):
         _print_learning("what the training came to", learning.HEADINGS, learnt, console)
-    _print_fitting(lambda leave_out: summary_table(summary, leave_out), _SPARE, console)
+    print_fitting(summary_table(summary), _SPARE, console)
     barrier = [barriers.told(summary["barrier"])] if "barrier" in summary else []
     if "strategy" in summary:
         barrier.append(barriers.trained(**summary["strategy"]))
@@ -76,47 +76,26 @@ def show_seeds(summary: seeds.SeedsSummary, console: Console | None = None) -> N
     _print_lines(seeds.sentence(summary), [], console)
     if learnt := seeds.learning_rows(summary):
         _print_learning("what the training came to, means over seeds", seeds.LEARNING_HEADINGS, learnt, console)
-    _print_fitting(lambda leave_out: _seeds_table(summary, leave_out), _SPARE_OF_SEEDS, console)
+    print_fitting(_seeds_table(summary), _SPARE_OF_SEEDS, console)
     told = f"Intervals at {100 * summary['interval']['level']:.0f} %: {summary['interval']['method']}."
     _print_lines("", [*ran_on(summary["run"]), told], console)
 
 
 def _print_learning(title: str, headings: Sequence[str], cells: Sequence[Sequence[str]], console: Console) -> None:
-    def table(leave_out: tuple[str, ...]) -> Table:
-        kept = [name for name in headings if name not in leave_out]
-        made = empty_table(title, [name.replace(" ", "\n", 1) for name in kept], ["policy"])
-        for row in cells:
-            made.add_row(*(Text(cell) for cell, name in zip(row, headings, strict=True) if name in kept))
-        return made
-
-    _print_fitting(table, [names for names in _SPARE_OF_LEARNING if not names or names[0] in headings], console)
+    table = empty_table(title, [name.replace(" ", "\n", 1) for name in headings], ["policy"])
+    for row in cells:
+        table.add_row(*map(Text, row))
+    print_fitting(table, _SPARE_OF_LEARNING, console)
 
 
-def _print_fitting(
-    make: Callable[[tuple[str, ...]], Table], spare: Sequence[tuple[str, ...]], console: Console
-) -> None:
-    """Print a table, where that is narrow without as many of the columns to spare as it takes to fit; say which."""
-    leave_out: tuple[str, ...] = ()
-    for names in spare:
-        leave_out += names
-        table = make(leave_out)
-        if fits(table, console):
-            break
-    print_wide(table, console)
-    if leave_out:
-        _print_lines("", [f"Too narrow for: {', '.join(leave_out)}; --json has them."], console)
-
-
-def _seeds_table(summary: seeds.SeedsSummary, leave_out: tuple[str, ...]) -> Table:
-    kept = [name for name in seeds.HEADINGS if name not in leave_out]
+def _seeds_table(summary: seeds.SeedsSummary) -> Table:
     title = f"{summary['scenario']['name']}; {len(summary['seeds'])} seeds"
     if "barrier" in summary["run"]:
         title += f"; {barriers.titled([summary['run']['barrier']])}"
-    table = empty_table(title, [name.replace(" ", "\n", 1) for name in kept], ["policy"])
+    table = empty_table(title, [name.replace(" ", "\n", 1) for name in seeds.HEADINGS], ["policy"])
     for cells in seeds.rows(summary):
         best = cells[2].startswith("best") or cells[2].endswith("tied")
-        shown = [Text(cell) for cell, name in zip(cells, seeds.HEADINGS, strict=True) if name in kept]
-        table.add_row(*shown, style="bold" if best else "dim" if cells[0] == summary["bound"] else "")
+        table.add_row(*map(Text, cells), style="bold" if best else "dim" if cells[0] == summary["bound"] else "")
     return table
 
 
@@ -155,17 +134,14 @@ def show_calls(calibrations: Iterable[calibrated.CalibrationSummary | None], con
         show_listing(f"calls, by {found[0]['file']}", calibrated.HEADINGS, rows, console)
 
 
-def summary_table(summary: Summary, leave_out: tuple[str, ...] = ()) -> Table:
-    """Return one row per policy, the fastest first, without the columns named in `leave_out`."""
+def summary_table(summary: Summary) -> Table:
+    """Return one row per policy, the fastest first."""
     winner = summary["winner"]
     best = () if winner is None else (winner["policy"], *winner["tied_with"])
-    kept = {name: "\n".join(name.rsplit(" ", 1)) for name in HEADINGS if name not in leave_out}
+    headings = {name: "\n".join(name.rsplit(" ", 1)) for name in HEADINGS}
     device = f"; device {summary['device']['name']}" if "device" in summary else ""
-    table = empty_table(
-        summary["scenario"]["name"] + device, kept.values(), [kept[name] for name in _LEFT if name in kept]
-    )
+    table = empty_table(summary["scenario"]["name"] + device, headings.values(), [headings[name] for name in _LEFT])
     for cells in rows(summary):
         style = "bold" if cells[0] in best else "dim" if cells[0] == summary["bound"] else ""
-        shown = [Text(cell) for cell, name in zip(cells, HEADINGS, strict=True) if name in kept]
-        table.add_row(*shown, style=style)
+        table.add_row(*map(Text, cells), style=style)
     return table

@@ -77,6 +77,45 @@ def print_wide(table: Table, console: Console | None = None) -> None:
     console.print(Segments(lines), crop=False, soft_wrap=True)
 
 
+def print_fitting(table: Table, spare: Iterable[Sequence[str]], console: Console | None = None) -> None:
+    """Print a table; where that is too narrow, without as many columns as it takes to fit, and say without which.
+
+    Parameters
+    ----------
+    table : Table
+        Of `empty_table`.
+    spare : iterable of sequence of str
+        Headings on one line, those that matter least first; columns that are not there do not count.
+    console : Console, optional
+        Where to print it.
+    """
+    console, shown = console or Console(), table
+    left_out: list[str] = []
+    there = {_on_one_line(column.header) for column in table.columns}
+    for names in spare:
+        if fits(shown, console):
+            break
+        left_out += [name for name in names if name in there]
+        shown = _without(table, left_out)
+    print_wide(shown, console)
+    if left_out:
+        text = Text(f"Too narrow for: {', '.join(left_out)}; --json has them.")
+        console.print(text, soft_wrap=not console.is_terminal)
+
+
+def _on_one_line(heading: object) -> str:
+    return str(heading).replace("-\n", "").replace("\n", " ")
+
+
+def _without(table: Table, names: Collection[str]) -> Table:
+    kept = [one for one in table.columns if _on_one_line(one.header) not in names]
+    left = [str(one.header) for one in kept if one.justify == "left"]
+    shown = empty_table(str(table.title), [str(one.header) for one in kept], left)
+    for row, cells in zip(table.rows, zip(*(one.cells for one in kept), strict=True), strict=True):
+        shown.add_row(*cells, style=row.style, end_section=row.end_section)
+    return shown
+
+
 def show_listing(
     title: str, columns: Sequence[str], rows: Sequence[Sequence[str]], console: Console | None = None
 ) -> None:

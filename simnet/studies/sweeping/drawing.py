@@ -169,6 +169,13 @@ def is_seed(column: Column) -> bool:
     return column.name.rpartition(".")[2] == "seed"
 
 
+SPARE = (
+    *(("mean time to select",), ("vs best, geometric mean",), ("mean accuracy",), ("mean iteration",)),
+    *(("tied as first",), ("tied over seeds",), ("vs best, worst",)),
+)
+"""Columns of `sweep_table` that a narrow terminal does without, first to last."""
+
+
 def sweep_table(table: pd.DataFrame, title: str, bound: str | None = None, columns: Sequence[Column] = ()) -> Table:
     """Return, for each policy, in how many cells it was the fastest, alone or tied with others, and its times.
 
