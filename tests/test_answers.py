@@ -5,7 +5,7 @@ import json
 import pandas as pd
 import pytest
 
-from commands import did
+from commands import did, refused
 
 SHORT = ("--set", "job.iterations=4", "--set", "job.scale=2000")
 
@@ -199,7 +199,7 @@ def test_whether_the_other_overlap_would_change_the_first_place_is_what_a_run_of
     [
         (("compare",), "Overlap: AG and dense during the backward pass, in DDP's buckets; SparDL after it"),
         (("compare", "--set", "job.overlap=none"), "Overlap: none; exchanges begin after the backward pass."),
-        (("choose",), "Overlap: AG and dense during the backward pass, in DDP's buckets; SparDL after it"),
+        (("choose", "--schemes", "topk,dense,spardl"), "Overlap: topk and dense during the backward pass, in DDP's"),
         (("predict", "job", "--scenario"), "Overlap: AG and dense during the backward pass, in DDP's buckets; SparDL"),
         (
             ("sweep", "--param", "density=0.01,0.02"),
@@ -219,3 +219,27 @@ def test_every_command_says_what_overlaps(tmp_path, command, line):
 def test_choose_says_that_it_ranks_exchanges_after_the_backward_pass():
     said = did("choose", "--workers", 8, "--model", "resnet50", "--latency", "1 ms", "--bandwidth", "10 Gbit/s").stdout
     assert "Overlap: none; ranked is an exchange that begins after the backward pass." in said
+
+
+@pytest.mark.parametrize("effort", [(), ("--simulate",)])
+def test_a_choice_on_a_job_is_about_the_overlap_of_the_exchanges_that_are_asked_about(tmp_path, effort):
+    """A training has one hook: what switches to an exchange that overlaps from one that does not is no policy."""
+    command = ("choose", job(tmp_path), "--schemes", "topk,artopk,oktopk", *effort)
+    said = json.loads(did(*command, "--json").stdout)
+    assert (said["overlap"]["during"], said["overlap"]["after"]) == (["topk", "artopk"], ["oktopk"])
+    assert "oktopk" not in said["best_of_each_iteration"]["shares_of_iterations"]
+    assert said["best_of_each_iteration"]["saved"] >= 0
+
+
+def test_the_resolved_scenario_has_the_overlap_that_was_assumed_and_is_read_again_as_it(tmp_path):
+    default, _ = iteration(tmp_path, job(tmp_path))
+    lock = tmp_path / "lock.yaml"
+    lock.write_text((tmp_path / "out" / "scenario.lock.yaml").read_text(encoding="utf-8"), encoding="utf-8")
+    assert "overlap: {bucket: 25 MiB, first: 1 MiB, exchanges: able, " in lock.read_text(encoding="utf-8")
+    again, said = iteration(tmp_path, lock)
+    assert again == default
+    assert said["default"]
+
+
+def test_no_overlap_has_one_name(tmp_path):
+    assert "job.overlap" in refused("run", job(tmp_path, overlap="never"))

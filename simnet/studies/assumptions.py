@@ -7,12 +7,14 @@ so that the same scenario has the same answer on every machine.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 
 from simnet.base.errors import SimnetError
 from simnet.costs import models
 from simnet.job import Overlap, overlap_of
 from simnet.parallel.ddp import BUCKET_MIB, FIRST_BUCKET_MIB
+from simnet.policies import Candidate
 from simnet.report import overlap
 from simnet.report.overlap import OverlapSummary
 from simnet.report.paired import TIE
@@ -33,7 +35,9 @@ def notes(loaded: Scenario, built: Run) -> list[str]:
     return [] if found is None else [overlap.told(found)]
 
 
-def overlap_assumed(loaded: Scenario, built: Run, *, sample: bool = True) -> OverlapSummary | None:
+def overlap_assumed(
+    loaded: Scenario, built: Run, among: Sequence[Candidate] | None = None, *, sample: bool = True
+) -> OverlapSummary | None:
     """Return what a run assumes of overlap, with the first place under the other assumption.
 
     None where nothing could overlap: under a strategy, of sharded steps, or of a gradient whose layers are not known.
@@ -42,13 +46,16 @@ def overlap_assumed(loaded: Scenario, built: Run, *, sample: bool = True) -> Ove
     ----------
     loaded, built : Scenario, Run
         The run.
+    among : sequence of Candidate, optional
+        The exchanges that the answer is about; those of the scenario when omitted.
     sample : bool
         Whether to look for that place.
     """
     job = built.job
     if job.strategy is not None or job.steps is not None or len(job.source.layers) < 2:
         return None
-    among = [candidate(label, one) for label, one in loaded.config.exchanges.items()]
+    if among is None:
+        among = [candidate(label, one) for label, one in loaded.config.exchanges.items()]
     during = [one.label for one in among if overlap_of(job, [one]) is not None]
     found: OverlapSummary = {
         "during": during,
@@ -61,8 +68,8 @@ def overlap_assumed(loaded: Scenario, built: Run, *, sample: bool = True) -> Ove
     if not sample:
         return found
     other = None if during else _ddp(loaded)
-    first = ranked(loaded, built)
-    changed = first and ranked(loaded, replace(built, job=replace(job, overlap=other)))
+    first = ranked(loaded, built, among)
+    changed = first and ranked(loaded, replace(built, job=replace(job, overlap=other)), among)
     if not first or not changed:
         return found
     found["first"] = found["otherwise"] = first.best.label
@@ -72,24 +79,22 @@ def overlap_assumed(loaded: Scenario, built: Run, *, sample: bool = True) -> Ove
     return found
 
 
-def ranked(loaded: Scenario, built: Run) -> WholeJob | None:
+def ranked(loaded: Scenario, built: Run, among: Sequence[Candidate]) -> WholeJob | None:
     """Return the exchanges of a run, each by itself, the fastest first, by a sample; None where a sample takes long.
 
     Parameters
     ----------
-    loaded, built : Scenario, Run
-        The run.
+    loaded, built, among
+        As of `overlap_assumed`.
     """
     from simnet.studies.choosing.whole_job import candidates_of, decide_job
 
     job = built.job
     large = job.source.workers > MOST_WORKERS or job.source.workers * job.source.parameters > MOST_ENTRIES
-    if len(loaded.config.exchanges) < 2 or large or loaded.elsewhere or built.colocated:
+    if len(among) < 2 or large or loaded.elsewhere or built.colocated:
         return None
-    labels = loaded.config.exchanges
-    among = [(one, kind) for one, kind in candidates_of(loaded) if one.label in labels]
     try:
-        found = decide_job(built, among, effort=EFFORT, policies=False)
+        found = decide_job(built, candidates_of(loaded, named=among), effort=EFFORT, policies=False)
     except SimnetError:
         return None
     return None if found.refused else found

@@ -15,6 +15,7 @@ from simnet.job import Job
 from simnet.job.job import buckets_of
 from simnet.job.sampling import Recordings
 from simnet.report import barriers, learning
+from simnet.report.overlap import OverlapSummary
 from simnet.report.paired import TIE
 from simnet.report.stacks import name_on
 from simnet.report.tables import empty_table
@@ -54,6 +55,8 @@ class Asked:
         How long its model computes on its device, where nobody gave that.
     samples : Samples, optional
         What all workers go through in an iteration.
+    overlap : OverlapSummary, optional
+        Which exchanges overlap the backward pass, and what that decides.
     """
 
     name: str
@@ -64,6 +67,7 @@ class Asked:
     warnings: tuple[str, ...] = ()
     compute_time: Computing | None = None
     samples: Samples | None = None
+    overlap: OverlapSummary | None = None
 
     def throughput(self, row: Forecast) -> Throughput | None:
         """Return what all workers go through in a second with an exchange; None where it is not known."""
@@ -234,6 +238,7 @@ def figures(asked: Asked, found: WholeJob, likely: Chances, held: Held = NOTHING
         "flexible": {one.policy.label: _gain(one) for one in found.flexible},
         "refused": dict(found.refused),
         "warnings": list(asked.warnings),
+        "overlap": asked.overlap,
         "memory": held.figures(),
     }
 

@@ -23,7 +23,7 @@ from simnet import sparsifier_models
 from simnet.base.arrays import Floats
 from simnet.base.errors import SimnetError
 from simnet.base.progress import tracked
-from simnet.job import ColocatedJob, Job, run_policy
+from simnet.job import ColocatedJob, Job, overlap_of, run_policy
 from simnet.job.levels import fitted
 from simnet.job.pace import pace_on
 from simnet.job.record import TRAIN
@@ -142,7 +142,9 @@ class _Trial:
     def __init__(self, job: Job, colocated: Mapping[str, ColocatedJob], effort: float) -> None:
         self.job, self.left = job, effort
         self._colocated = colocated
-        self._recordings = None if math.isinf(effort) else Recordings(job, 1)
+        self._whole = math.isinf(effort)
+        # Exchanges in buckets, and of the whole gradient.
+        self._recordings: dict[bool, Recordings] = {}
         # Exchanges of fixed volume differ by whose turn it is, and by density.
         ramps = sum(ramp.iterations for ramp in job.density if ramp.start != ramp.end)
         self._densities = min(ramps, job.iterations)
@@ -150,6 +152,15 @@ class _Trial:
         self._links = functools.cache(self._links_at)
         # Latency, bandwidth and time of iterations, by the exchange.
         self._seen: dict[str, Floats] = {}
+
+    def recordings(self, among: Sequence[Candidate]) -> Recordings | None:
+        """Return what makes exchanges that take turns; None where each iteration has its own."""
+        if self._whole:
+            return None
+        overlap = overlap_of(self.job, among)
+        if (overlapped := overlap is not None) not in self._recordings:
+            self._recordings[overlapped] = Recordings(replace(self.job, overlap=overlap), 1)
+        return self._recordings[overlapped]
 
     def _links_at(self, moment: float) -> tuple[float, float]:
         """Return what the slowest pair of neighbours has, as rows of iterations do."""
@@ -162,18 +173,19 @@ class _Trial:
         # Rings are what sends most messages.
         timed = samples * (_ITERATION + _MESSAGE * 2 * workers**2)
         exchange = _EXCHANGE + workers * (_WORKER + _ENTRY * entries)
-        if self._recordings is None:
+        recordings = self.recordings([one])
+        if recordings is None:
             return timed + samples * (exchange + workers * _DRAWN * entries)
-        if self._recordings.follows_gradients(one):
-            more = max(_window(samples, self.job.iterations) - self._recordings.made(one), 0)
+        if recordings.follows_gradients(one):
+            more = max(_window(samples, self.job.iterations) - recordings.made(one), 0)
             return timed + more * (exchange + workers * _DRAWN * entries)
-        turns = self.job.source.workers if self._recordings.takes_turns(one) else 1
-        more = max(min(samples, turns + self._densities) - self._recordings.made(one), 0)
+        turns = self.job.source.workers if recordings.takes_turns(one) else 1
+        more = max(min(samples, turns + self._densities) - recordings.made(one), 0)
         return timed + more * exchange
 
     def settled(self, row: Forecast) -> bool:
         """Return whether a row does not hang on what a scheme has sent in the first iterations."""
-        recordings = self._recordings
+        recordings = self.recordings([row.candidate])
         return row.complete or recordings is None or not recordings.follows_gradients(row.candidate)
 
     def run(
@@ -209,7 +221,7 @@ class _Trial:
             An exchange that has been tried and is slow on the same links; default: the one named.
         """
         self.left -= cost
-        job, recordings = self.job, self._recordings
+        job, recordings = self.job, self.recordings(policy.candidates)
         block = pace = None
         if math.isfinite(fastest):
             block = fastest / samples
@@ -392,7 +404,10 @@ def _may_win(trial: _Trial, row: Forecast, best: Forecast) -> bool:
 
 def _with_policies(trial: _Trial, found: WholeJob, given: Mapping[str, Policy]) -> WholeJob:
     """Return the decision with what it gains to take another exchange as links change."""
-    near = [row for row in found.rows if row.seconds <= _SLOWER * found.best.seconds]
+    # A training has one hook: it does not switch between exchanges that overlap the backward pass and others.
+    overlap = overlap_of(trial.job, [found.best.candidate])
+    alike = [row for row in found.rows if overlap_of(trial.job, [row.candidate]) == overlap]
+    near = [row for row in alike if row.seconds <= _SLOWER * found.best.seconds]
     # One that is slow over the job may be the fastest while links are fast.
     first = ahead(near)
     near[1:] = sorted(near[1:], key=lambda row: -first[row.label])
