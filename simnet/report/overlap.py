@@ -15,7 +15,7 @@ class OverlapSummary(TypedDict):
     `during` are the exchanges that go bucket by bucket during the backward pass, `after` those that begin after it.
     `default` is whether the scenario leaves that open. `first` is the exchange that a sample of iterations has first,
     `otherwise` the one that it has first under the other assumption, and `lead` by which factor that one is then ahead
-    of `first`; None where no sample was timed.
+    of `first`; None where no sample was timed, or it is `undecided`.
     """
 
     during: list[str]
@@ -24,6 +24,7 @@ class OverlapSummary(TypedDict):
     first: str | None
     otherwise: str | None
     lead: float | None
+    undecided: bool
 
 
 def told(summary: OverlapSummary) -> str:
@@ -32,7 +33,7 @@ def told(summary: OverlapSummary) -> str:
     Examples
     --------
     >>> print(told({"during": ["AG"], "after": ["SparDL"], "default": True, "first": "AG", "otherwise": "SparDL",
-    ...     "lead": 1.25}))  # doctest: +NORMALIZE_WHITESPACE
+    ...     "lead": 1.25, "undecided": False}))  # doctest: +NORMALIZE_WHITESPACE
     Overlap: AG during the backward pass, in DDP's buckets; SparDL after it, as its code does. With none overlapped
     SparDL would be first, 25 % before AG.
     """
@@ -46,6 +47,9 @@ def told(summary: OverlapSummary) -> str:
         other = "With none overlapped"
     said = f"Overlap: {what}."
     first, otherwise, lead = summary["first"], summary["otherwise"], summary["lead"]
+    if summary["undecided"]:
+        where = f"{other[0].lower()}{other[1:]}"
+        return f"{said} A sample does not tell whether the first place would be the same {where}."
     if first is None:
         return said
     if lead is None:

@@ -64,6 +64,7 @@ def overlap_assumed(
         "first": None,
         "otherwise": None,
         "lead": None,
+        "undecided": False,
     }
     if not sample:
         return found
@@ -72,11 +73,24 @@ def overlap_assumed(
     changed = first and ranked(loaded, replace(built, job=replace(job, overlap=other)), among)
     if not first or not changed:
         return found
+    if any(_undecided(one) for one in (first, changed)) and _leaders(first) & _leaders(changed):
+        found["undecided"] = True
+        return found
     found["first"] = found["otherwise"] = first.best.label
     lead = next((row.seconds / changed.best.seconds for row in changed.rows if row.label == first.best.label), 1.0)
     if lead > 1 + TIE:
         found["otherwise"], found["lead"] = changed.best.label, lead
     return found
+
+
+def _leaders(found: WholeJob) -> set[str]:
+    return {found.best.label, *found.tied_with}
+
+
+def _undecided(found: WholeJob) -> bool:
+    """Return whether another exchange may be first, for all that a sample tells."""
+    margin = TIE * found.best.seconds
+    return any(found.tied(row) and row.seconds - found.best.seconds > margin for row in found.rows)
 
 
 def ranked(loaded: Scenario, built: Run, among: Sequence[Candidate]) -> WholeJob | None:
