@@ -250,3 +250,27 @@ def test_where_a_sample_does_not_tell_whether_overlap_decides_that_is_said(tmp_p
     settings = ("--set", "job.iterations=40", "--set", "job.overlap=null", "--no-report")
     said = did("run", "fluctuating_wan", *settings, "--policies", "AG", "--out", tmp_path).stdout
     assert "A sample does not tell whether the first place would be the same with none overlapped." in said
+
+
+@pytest.mark.parametrize("command", ["compare", "choose"])
+def test_defaults_that_would_change_the_first_place_are_named_as_runs_with_them_show(tmp_path, command):
+    scenario = job(tmp_path, network="{latency: 1 ms, bandwidth: 10 Gbit/s}")
+    arguments = ("--schemes", "topk,dense,spardl") if command == "choose" else ("--out", tmp_path / "out")
+    console = did(command, scenario, *arguments).stdout
+    line = next(one for one in console.splitlines() if one.startswith("Depends on: "))
+    for field in ("network.stack=tcp", "job.device=h100-torch2.6", "job.barrier=false"):
+        assert field in line
+    if command == "compare":
+        found = json.loads((tmp_path / "out" / "compare.json").read_text())["depends_on"]
+        for one in found:
+            then, _ = iteration(tmp_path, scenario, "--set", f"{one['field']}={one['other']}")
+            here, _ = iteration(tmp_path, scenario)
+            was = min(here, key=here.__getitem__)
+            fastest = min(then, key=then.__getitem__)
+            assert one["first"] == (None if then[was] <= 1.001 * then[fastest] else fastest)
+
+
+def test_a_default_that_is_set_is_not_named(tmp_path):
+    scenario = job(tmp_path)
+    console = did("compare", scenario, "--set", "network.stack=tcp", "--out", tmp_path / "out").stdout
+    assert "network.stack" not in next(one for one in console.splitlines() if one.startswith("Depends on: "))

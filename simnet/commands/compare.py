@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
+from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -17,6 +19,7 @@ from simnet.studies import options
 if TYPE_CHECKING:
     import pandas as pd
 
+    from simnet import scenario as scenarios_
     from simnet.job import PolicyResult
 
 
@@ -54,7 +57,7 @@ def compare(
     execution: Execution,
 ) -> None:
     """Compare schemes on one trace and network: time to select and to communicate, volume, density, build-up."""
-    from simnet.studies import comparison, runs
+    from simnet.studies import assumptions, comparison, runs
     from simnet.studies.samples import sample_warnings
 
     fields = [*(set_ or ()), *options.passes(compute, batch_), *options.stack(stack), *options.memory(memory)]
@@ -73,6 +76,15 @@ def compare(
         raise InputError(f"must be less than the {batch.iterations} iterations, got {skip}", file="--skip")
 
     held = comparison.Held(elsewhere=execution.elsewhere)
+    source = scenarios[f" with {max(sources)} workers"][0]
+
+    @cache
+    def depends() -> list[assumptions.Dependence]:
+        def load(fields: Sequence[str]) -> scenarios_.Scenario:
+            return replace(source, overrides=[*source.overrides, *fields]).load()
+
+        return assumptions.depends_on(load, largest, built)
+
     warnings = {key: sample_warnings(run.job, run.policies.values()) for key, run in batch.built.items()}
 
     def row(label: str, result: PolicyResult) -> dict[str, Any]:
@@ -96,7 +108,7 @@ def compare(
         print_fitting(comparison_table(table, comparison.title(largest, device, seeds)), SPARE)
         if seeds > 1:
             typer.echo(f"Intervals at {100 * paired.LEVEL:.0f} %: {paired.METHOD}.")
-        for line in comparison.sentences(largest, built, held, table):
+        for line in [*comparison.sentences(largest, built, held, table), *assumptions.depends_told(depends())]:
             typer.echo(line)
         show_calls(runs.calibration_of(loaded, batch.built[key].job) for key, (_, loaded) in scenarios.items())
         typer.echo(
@@ -107,6 +119,8 @@ def compare(
         batch,
         execution,
         row,
-        lambda rows, missing: comparison.write(folder, rows, largest, built, device, missing, held.sentences(), skip),
+        lambda rows, missing: comparison.write(
+            folder, rows, largest, built, device, missing, held.sentences(), skip, depends()
+        ),
         show,
     )

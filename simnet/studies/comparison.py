@@ -227,6 +227,7 @@ def write(
     missing: Sequence[str] = (),
     held: Sequence[str] = (),
     skip: int | None = None,
+    depends: Sequence[assumptions.Dependence] = (),
 ) -> pd.DataFrame:
     """Write the comparison into its folder, and return it as a table: with several seeds, the means over them.
 
@@ -249,6 +250,8 @@ def write(
         What is said of memory: as of `Held.sentences`.
     skip : int, optional
         First iterations that means leave out; by default, until all had settled that do.
+    depends : sequence of Dependence
+        On which defaults the first place depends.
     """
     folder, rows = prepare_folder(folder), list(done.values())
     several = "seed" in rows[0]
@@ -265,6 +268,7 @@ def write(
         **({} if loaded.computing is None else {"computing": loaded.computing}),
         **({} if loaded.compute_time is None else {"compute_time": loaded.compute_time.figures()}),
         **({} if (beside := assumptions.overlap_assumed(loaded, built)) is None else {"overlap": beside}),
+        **({"depends_on": list(depends)} if depends else {}),
         "barrier": loaded.config.job.barrier,
         **({"memory": list(held)} if held else {}),
         "versions": versions(),

@@ -20,6 +20,7 @@ from simnet.report.paired import TIE
 from simnet.report.stacks import name_on
 from simnet.report.tables import empty_table
 from simnet.report.throughput import Throughput, throughput, throughput_sentences
+from simnet.studies.assumptions import Dependence
 from simnet.studies.choosing.chances import Chances
 from simnet.studies.choosing.forecast import Forecast, Gain, WholeJob
 from simnet.studies.choosing.holding import HEADING, NOTHING, Held
@@ -57,6 +58,8 @@ class Asked:
         What all workers go through in an iteration.
     overlap : OverlapSummary, optional
         Which exchanges overlap the backward pass, and what that decides.
+    depends : tuple of Dependence
+        The defaults that it has, and what others would do to the first place.
     """
 
     name: str
@@ -68,6 +71,7 @@ class Asked:
     compute_time: Computing | None = None
     samples: Samples | None = None
     overlap: OverlapSummary | None = None
+    depends: tuple[Dependence, ...] = ()
 
     def throughput(self, row: Forecast) -> Throughput | None:
         """Return what all workers go through in a second with an exchange; None where it is not known."""
@@ -239,6 +243,7 @@ def figures(asked: Asked, found: WholeJob, likely: Chances, held: Held = NOTHING
         "refused": dict(found.refused),
         "warnings": list(asked.warnings),
         "overlap": asked.overlap,
+        "depends_on": list(asked.depends),
         "memory": held.figures(),
     }
 
