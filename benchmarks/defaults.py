@@ -50,7 +50,7 @@ def main() -> None:
             told["job.overlap"] = None if overlap["lead"] is None else overlap["otherwise"]
         asked.update(list(told))
         decides.update(field for field, first in told.items() if first is not None)
-        words = " ".join((name, *(one.rpartition(".")[2] for one in fields)))
+        words = " ".join((name, *(one.replace("network.topology.star.", "").replace("job.", "") for one in fields)))
         changed = ", ".join(f"{field}: {first}" for field, first in told.items() if first is not None)
         print(f"{words:<48} {changed or '-'}", flush=True)
     print()
