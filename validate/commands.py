@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import math
+import textwrap
 from collections.abc import Mapping, Sequence
 from enum import StrEnum
 from pathlib import Path
@@ -176,7 +177,9 @@ def reproduce(
     devices: Annotated[
         bool, typer.Option("--devices", help="Headline ratios under each device profile: a few minutes.")
     ] = False,
-    check: Annotated[bool, typer.Option("--check", help="Exit with 1 if a value is outside its tolerance.")] = False,
+    check: Annotated[
+        bool, typer.Option("--check", help="Exit with 1 if a value is outside its tolerance, or has changed.")
+    ] = False,
     json_: Annotated[bool, typer.Option("--json", help="Print the values as JSON.")] = False,
     out: Annotated[Path | None, typer.Option(metavar="FILE.csv", help="Write the values as a table.")] = None,
     markdown: Annotated[Path | None, typer.Option(metavar="FILE.md", help="Write the page docs/papers.md.")] = None,
@@ -219,9 +222,20 @@ def reproduce(
     elif not terminal.quiet():
         _show(found)
     _write(found, out, markdown, force)
+    if check:
+        _check(found)
+
+
+def _check(found: Mapping[str, Sequence[Row] | None]) -> None:
+    """End with 1 if a value is outside its tolerance, and is not said to be, or is another than was frozen."""
+    from simnet.validate.reproduction.table import changed
+
     outside = [f"{name}: {row.what}" for name, rows in found.items() for row in rows or () if row.fails]
-    if check and outside:
-        typer.echo("outside its tolerance: " + "; ".join(outside), err=True)
+    others = [f"{name}: {what}" for name, rows in found.items() if rows for what in changed(name, rows)]
+    for said, values in (("outside its tolerance", outside), ("changed", others)):
+        if values:
+            typer.echo(f"{said}: {'; '.join(values)}", err=True)
+    if outside or others:
         raise typer.Exit(1)
 
 
@@ -246,18 +260,18 @@ def _run(one: Reproduction) -> list[Row] | None:
 
 def _list(every: Sequence[Reproduction], json_: bool) -> None:
     """Show what there is."""
-    from simnet.validate.reproduction import KINDS, MISSING
+    from simnet.validate.reproduction import KINDS, MISSING, page
 
     def status(one: Reproduction) -> str:
         return one.needs() or ("takes longer" if one.slow else "ready")
 
     if json_:
-        shown = ("name", "paper", "place", "title", "values", "kind")
+        shown = ("name", "paper", "place", "title", "values")
         rows = [{key: getattr(one, key) for key in shown} | {"status": status(one)} for one in every]
         typer.echo(json.dumps({"reproductions": rows, "missing": [one._asdict() for one in MISSING]}, indent=2))
         return
-    columns = ("name", "paper", "published", "what", "values", "kind", "status")
-    cells = [(one.name, one.paper, one.place, one.title, str(one.values), one.kind, status(one)) for one in every]
+    columns = ("name", "paper", "published", "what", "values", "status")
+    cells = [(one.name, one.paper, one.place, one.title, page.kinds(one), status(one)) for one in every]
     _show_table("Reproductions", columns, columns, cells)
     for kind, meaning in KINDS.items():
         typer.echo(f"{kind}: {meaning}")
@@ -266,18 +280,19 @@ def _list(every: Sequence[Reproduction], json_: bool) -> None:
 
 def _show(found: Mapping[str, Sequence[Row] | None]) -> None:
     """Print the values of each, and how it came out."""
-    from simnet.validate.reproduction import REPRODUCTIONS, outcome, page
+    from simnet.validate.reproduction import REPRODUCTIONS, page
 
     columns = ("value", "published", "ours", "unit", "error", "tolerance", "")
     for name, rows in found.items():
         if rows is None:
             continue
-        one, result = REPRODUCTIONS[name], outcome(rows)
+        one = REPRODUCTIONS[name]
         left = ("value", "unit", "tolerance", "")
         _show_table(f"{one.paper}, {one.place}: {one.title}", columns, left, [page.cells(row) for row in rows])
         typer.echo(one.note)
-        judged = f"{result.passed} of {result.judged} within tolerance" if result.judged else "no tolerance is stated"
-        typer.echo(f"{name}: {result.rows} values, {judged}; worst {page.worst(rows)}\n")
+        typer.echo(f"{name}: {page.kinds(one)}; worst {page.worst(rows)}\n")
+    for line in page.summary(found):
+        typer.echo(textwrap.fill(line, 80, break_long_words=False, break_on_hyphens=False))
 
 
 def _show_table(title: str, columns: Sequence[str], left: Sequence[str], cells: Sequence[Sequence[str]]) -> None:
@@ -293,17 +308,18 @@ def _show_table(title: str, columns: Sequence[str], left: Sequence[str], cells: 
 
 def _figures(one: Reproduction, rows: Sequence[Row] | None) -> dict[str, Any]:
     """Return a reproduction for JSON."""
-    from simnet.validate.reproduction import outcome
+    from simnet.validate.reproduction.table import counts, figures
 
-    head = {key: getattr(one, key) for key in ("name", "paper", "place", "title", "kind", "note")}
+    head = {key: getattr(one, key) for key in ("name", "paper", "place", "title", "note")}
     if rows is None:
-        return {**head, "status": f"left out: it {one.needs()}", "values": []}
-    values = [{**row._asdict(), "error": row.error, "passes": row.passes} for row in rows]
+        return {**head, "left_out": f"it {one.needs()}", "kinds": {}, "contradictions": 0, "values": []}
+    values = list(map(figures, rows))
     plain = [
         {key: None if isinstance(cell, float) and not math.isfinite(cell) else cell for key, cell in row.items()}
         for row in values
     ]
-    return {**head, "status": outcome(rows).status, "values": plain}
+    against = sum(row.contradicts for row in rows)
+    return {**head, "left_out": None, "kinds": counts(rows), "contradictions": against, "values": plain}
 
 
 def _write(found: Mapping[str, Sequence[Row] | None], out: Path | None, markdown: Path | None, force: bool) -> None:

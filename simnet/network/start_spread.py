@@ -11,6 +11,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 import numpy as np
+from numpy.typing import ArrayLike
 
 from simnet.base.arrays import Ranks
 from simnet.base.quantities import Seconds
@@ -65,6 +66,7 @@ def start_spread(
     hosts: Ranks,
     start: Seconds = 0.0,
     *,
+    ready: ArrayLike = 0.0,
     seed: int = 0,
     name: tuple[str | int, ...] = (),
 ) -> StartSpread:
@@ -79,7 +81,9 @@ def start_spread(
     hosts : ndarray of int, shape (P,)
         The host of each rank.
     start : float
-        When the first rank may enter [s].
+        The moment from which all else counts [s].
+    ready : array_like, shape (P,)
+        When each rank may enter [s after the start].
     seed : int
         Seed of the entries.
     name : tuple of str or int
@@ -95,9 +99,9 @@ def start_spread(
     (0.012, 16, 0.001005)
     """
     skew = SKEW + longest_latency(network, schedule, hosts, start)
-    entries = np.zeros((1 + DRAWS, schedule.n_ranks))
+    entries = np.tile(np.broadcast_to(np.asarray(ready, dtype=np.float64), schedule.n_ranks), (1 + DRAWS, 1))
     for number in range(1, 1 + DRAWS):
-        entries[number] = stream(seed, "start times", number).uniform(0.0, skew, schedule.n_ranks)
+        entries[number] += stream(seed, "start times", number).uniform(0.0, skew, schedule.n_ranks)
     timings = [network.time(schedule, one, placement=hosts, stream=name, origin=start) for one in entries]
     took = np.array(
         [one.lasts_from(start + float(entered.max())) for one, entered in zip(timings, entries, strict=True)]

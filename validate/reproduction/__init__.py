@@ -19,18 +19,17 @@ from simnet.validate.reproduction import (
     published_runs,
     spardl,
 )
-from simnet.validate.reproduction.table import KINDS, Missing, Outcome, Reproduction, Row, as_frame, outcome
+from simnet.validate.reproduction.table import KINDS, Missing, Reproduction, Row, as_frame, counts
 
 __all__ = [
     "KINDS",
     "MISSING",
     "REPRODUCTIONS",
     "Missing",
-    "Outcome",
     "Reproduction",
     "Row",
     "as_frame",
-    "outcome",
+    "counts",
     "reproduction",
 ]
 

@@ -35,14 +35,23 @@ from simnet.validate.reproduction.table import Missing, Reproduction, Row, repro
 
 PAPER = "AR-Topk"
 
-VI, II = 0.122, 0.023
-"""Largest scatter of the printed cells about the formulas: of Table VI, and of the dense ring in Table II."""
-
 COMPUTE = {"ResNet18": 10.0, "ResNet50": 25.0, "AlexNet": 3.5, "ViT": 47.0}
 """Compute time [ms] that Tables III and IV have in common; Fig. 1a of the paper says 15, 28, 5 and 47."""
 
+_CONSTANT = 0.25
+"""What constants of a model that are read off to half a millisecond leave open of a step time [ms]."""
+
 SELECTION = {"ResNet18": 2.0, "ResNet50": 3.0, "AlexNet": 2.0, "ViT": 2.0}
 """What STAR-Topk adds to that at every density [ms]."""
+
+
+_BEYOND = {
+    ("ResNet18", "LWTopk", "AG", 0.01),
+    ("ViT", "DenseSGD", "dense tree", 1),
+    *((model, "VAR-Topk", "ART-tree", density) for model in COMPUTE for density in (0.1, 0.01)),
+    *((model, "VAR-Topk", "ART-tree", 0.001) for model in ("ResNet18", "ViT")),
+}
+"""Step times that are known to be outside: by model, method, collective and density."""
 
 
 def _broadcast_first(reduce: Callable[[int, float], Schedule]) -> Callable[[int, float], Schedule]:
@@ -124,14 +133,13 @@ def dense_over_star(device: DeviceProfile | None = None) -> float:
     return whole / (part + selecting)
 
 
-@reproduces("artopk-table-ii", PAPER, "Table II", "timed", 36)
+@reproduces("artopk-table-ii", PAPER, "Table II", orientation=36)
 def table_ii() -> list[Row]:
     """Return dense ring all-reduce, and compression with all-gather.
 
-    Messages on a simulated star of 8. The ring column lies up to 2.3 % above the formula, which is the tolerance.
-    AG is printed with the time to compress, which is printed nowhere: ours adds the mean that the other five cells
-    of the same size and density imply, and its tolerance is the range of what all six imply (11 and 2 ms for 1e8
-    parameters at densities 0.1 and 0.001, 45 and 20 ms for 1e9).
+    Messages on a simulated star of 8. How far printed times may be from what links allow the paper does not say, so
+    that nothing is judged: the ring column lies up to 2.3 % above ours. AG is printed with the time to compress, which
+    is printed nowhere: ours adds the mean that the other five cells of the same size and density imply.
     """
     frame = tables.table_ii()
     found = [_communication(row, row["parameters"]) for row in _records(frame)]
@@ -140,13 +148,11 @@ def table_ii() -> list[Row]:
     for at, row in enumerate(_records(frame)):
         what = f"{row['parameters']:.0e} parameters, {row['alpha_ms']:g} ms, {_where(row)}"
         if row["collective"] == "dense ring":
-            rows.append(Row(what, row["published_ms"], found[at], "ms", II))
+            rows.append(Row(what, row["published_ms"], found[at], "ms", None))
             continue
         alike = (frame["collective"] == "AG") & (frame["density"] == row["density"])
         others = implied[alike & (frame["parameters"] == row["parameters"]) & (frame.index != at)]
-        spread = {(100_000_000, 0.1): 11, (100_000_000, 0.001): 2, (1_000_000_000, 0.1): 45}
-        tolerance = float(spread.get((row["parameters"], row["density"]), 20))
-        rows.append(Row(what, row["published_ms"], found[at] + float(others.mean()), "ms", tolerance, absolute=True))
+        rows.append(Row(what, row["published_ms"], found[at] + float(others.mean()), "ms", None))
     return rows
 
 
@@ -157,39 +163,35 @@ def _step_times(name: str) -> list[Row]:
     for row in _records(tables.read(name)):
         model, method = row["model"], row["method"]
         ours = COMPUTE[model] + _communication(row, tables.PARAMETERS[model])
-        tolerance = 0.13
         if method in ("LWTopk", "MSTopk"):
             ours += float(compression[method, model, row["density"]])
-            tolerance = {0.01: 1.05, 0.001: 0.25}.get(row["density"], tolerance) if model == "ResNet18" else tolerance
         elif method in ("STAR-Topk", "VAR-Topk"):
             ours += SELECTION[model]
-        elif model == "ViT" and row["collective"] == "dense tree":
-            tolerance = 2.05
         if method == "VAR-Topk":
             network = _network(row["workers"], float(row["alpha_ms"]), float(row["bandwidth_Gbps"]))
             ours += 1e3 * network.time(allgather_auto(row["workers"], 4.0)).finish
-            tolerance = 0.95
         what = f"{model}, {method}" + ("" if row["density"] == 1 else f", density {row['density']:g}")
-        rows.append(Row(what, row["published_ms"], ours, "ms", tolerance, absolute=True))
+        beyond = (model, method, row["collective"], row["density"]) in _BEYOND
+        rows.append(Row(what, row["published_ms"], ours, "ms", _CONSTANT, absolute=True, beyond=beyond, echo=True))
     return rows
 
 
-@reproduces("artopk-table-vi", PAPER, "Table VI", "timed", 108)
+@reproduces("artopk-table-vi", PAPER, "Table VI", orientation=108)
 def table_vi() -> list[Row]:
     """Return communication times of AG, ART-ring, ART-tree.
 
     Messages on a simulated star of 8 at 1 ms: recursive doubling, binomial broadcast, ring and binomial tree, none
-    pipelined. The tolerance, 12.2 %, is the largest distance of a printed cell from the formula. NCCL of that time
-    had neither a logarithmic all-gather nor a broadcast, and pipelines: that these schedules match says how the
-    tables come about, and not how NCCL behaves.
+    pipelined. Printed cells scatter about the formulas by up to 12 %, and why is not stated, so that no time is judged;
+    `artopk-table-vi-best` judges which is the fastest. NCCL of that time had neither a logarithmic all-gather nor a
+    broadcast, and pipelines: that these schedules match says how the tables come about, and not how NCCL behaves.
     """
     return [
-        Row(f"{row['model']}, {_where(row)}", row["published_ms"], _communication(row, row["parameters"]), "ms", VI)
+        Row(f"{row['model']}, {_where(row)}", row["published_ms"], _communication(row, row["parameters"]), "ms", None)
         for row in _records(tables.table_vi())
     ]
 
 
-@reproduces("artopk-table-vi-best", PAPER, "Table VI, bold", "timed", 36)
+@reproduces("artopk-table-vi-best", PAPER, "Table VI, bold", test=36)
 def table_vi_best() -> list[Row]:
     """Return the fastest collective of each cell.
 
@@ -206,7 +208,7 @@ def table_vi_best() -> list[Row]:
     return rows
 
 
-@reproduces("artopk-fig-4", PAPER, "Fig. 4", "exact", 8)
+@reproduces("artopk-fig-4", PAPER, "Fig. 4", test=8)
 def fig_4() -> list[Row]:
     """Return share of the steps that a worker broadcasts in, STAR.
 
@@ -222,29 +224,30 @@ def fig_4() -> list[Row]:
     ]
 
 
-@reproduces("artopk-fig-5", PAPER, "Fig. 5", "timed", 32)
+@reproduces("artopk-fig-5", PAPER, "Fig. 5", orientation=32)
 def fig_5() -> list[Row]:
     """Return communication times of AG and ART-ring on 2, 4, 6, 8 workers.
 
-    Messages on a simulated star at 5 ms and 1 Gbit/s. The tolerance is what the paper scatters by: 1.6 % for AG, 2.45 %
-    for ART-ring; for ART-ring with 6 workers 9 %, since the figure fits a broadcast of log2(6) = 2.585 rounds, and its
-    root sends three messages. Read off a vector graphic.
+    Messages on a simulated star at 5 ms and 1 Gbit/s. Read off a vector graphic, how exactly was not recorded, so
+    that nothing is judged. With 6 workers the figure fits a broadcast of log2(6) = 2.585 rounds, and its root sends
+    three messages.
     """
     rows = []
     for row in _records(tables.fig_5()):
         ours = _communication(row, row["parameters"])
-        limit = 0.016 if row["collective"] == "AG" else 0.09 if row["workers"] == 6 else 0.0245
         what = f"{row['model']}, {row['collective']}, {row['workers']} workers"
-        rows.append(Row(what, row["published_ms"], ours, "ms", limit))
+        rows.append(Row(what, row["published_ms"], ours, "ms", None))
     return rows
 
 
-@reproduces("artopk-fig-7", PAPER, "Fig. 7", "orientation", 8)
+@reproduces("artopk-fig-7", PAPER, "Fig. 7", orientation=8)
 def fig_7() -> list[Row]:
     """Return densities that multi-objective search takes.
 
     Ours: the median, over the states of the schedule, of what the released objective takes. Gains of AR-Topk are
-    not published; those of LWTopk stand in (run means of Fig. 3). So there is no tolerance.
+    not published; those of LWTopk stand in (run means of Fig. 3). So nothing is judged, and half of the published
+    densities are far from ours: that of ResNet-18 under C2 and both of ViT are higher, that of ResNet-50 under C2
+    lower.
     """
     gains = tables.read("fig_3.csv").query("method == 'LWTopk'")
     rows = []
@@ -262,22 +265,22 @@ def fig_7() -> list[Row]:
     return rows
 
 
-@reproduces("artopk-fig-8", PAPER, "Fig. 8", "timed", 6)
+@reproduces("artopk-fig-8", PAPER, "Fig. 8", echo=6)
 def fig_8() -> list[Row]:
     """Return epochs per collective, ResNet-18, by formulas.
 
     The arg-min of the formulas at each of 9,945 steps of the schedule. The paper's curves imply a warm-up of two
-    epochs. Tolerance: 0.1 epoch.
+    epochs. Tolerance: one step, of which an epoch has 195.
     """
-    return _shares(tables.fig_8(), "replayed_epochs")
+    return _shares(tables.fig_8(), "replayed_epochs", echo=True)
 
 
-@reproduces("artopk-fig-8-jobs", PAPER, "Fig. 8", "timed", 6, slow=True)
+@reproduces("artopk-fig-8-jobs", PAPER, "Fig. 8", slow=True, test=6)
 def fig_8_jobs() -> list[Row]:
     """Return epochs per collective, ResNet-18, of simulated jobs.
 
     The scenarios `artopk_fig8_c1` and `artopk_fig8_c2` over all 51 epochs: a job with real selections, on a network
-    that changes, under the flexible policy. Tolerance: 0.1 epoch.
+    that changes, under the flexible policy. Tolerance: one step, of which an epoch has 195.
     """
     frame = tables.read("fig_8.csv")
     chosen: dict[tuple[str, str], float] = {}
@@ -289,12 +292,12 @@ def fig_8_jobs() -> list[Row]:
     return _shares(frame, "found")
 
 
-def _shares(frame: pd.DataFrame, column: str) -> list[Row]:
+def _shares(frame: pd.DataFrame, column: str, echo: bool = False) -> list[Row]:
     """Return the epochs per collective of Fig. 8, ours from a column."""
-    return [
-        Row(f"{row['config']}, {row['collective']}", row["published_epochs"], row[column], "epochs", 0.1, absolute=True)
-        for row in _records(frame)
-    ]
+    step = round(1 / tables.STEPS, 4)
+    names = frame["config"] + ", " + frame["collective"]
+    pairs = zip(names, frame["published_epochs"], frame[column], strict=True)
+    return [Row(name, theirs, ours, "epochs", step, absolute=True, echo=echo) for name, theirs, ours in pairs]
 
 
 _CONSTANTS = (
@@ -302,7 +305,7 @@ _CONSTANTS = (
     "times (10, 25, 3.5, 47 ms) are constants that the tables themselves imply and that Fig. 1a contradicts; "
 )
 _PROVES = (
-    " The published step times are the formula plus a constant per model, to within 0.13 ms. Agreement proves that "
+    " The constants are known to half a millisecond, which leaves 0.25 ms open: the tolerance. Agreement proves that "
     "the same formula was coded. It is no measurement of a network."
 )
 
@@ -313,11 +316,10 @@ REPRODUCTIONS = (
         PAPER,
         "Table III",
         "step times of dense SGD, LWTopk, MSTopk",
-        "formula",
-        28,
+        {"echo": 28},
         _CONSTANTS
-        + "compression is read off Fig. 2. Two cells of ResNet-18 with LWTopk are off by 1.0 and 0.2 ms in the paper,"
-        " and have tolerances of their own." + _PROVES,
+        + "compression is read off Fig. 2. A cell of ResNet-18 with LWTopk is off by 1.0 ms, and outside."
+        + _PROVES,
         partial(_step_times, "table_iii.csv"),
     ),
     Reproduction(
@@ -325,12 +327,12 @@ REPRODUCTIONS = (
         PAPER,
         "Table IV",
         "step times of dense SGD, STAR-Topk, VAR-Topk",
-        "formula",
-        28,
+        {"echo": 28},
         _CONSTANTS
         + "top-k takes 2, 3, 2 and 2 ms at every density, by the same token. AR-Topk is by tree throughout, also "
         "where the paper's own selector would take the ring. VAR adds a simulated all-gather of 4 bytes a worker, "
-        "and the paper scatters by up to 0.95 ms about it; the dense ViT row implies 49 ms in place of 47." + _PROVES,
+        "and ten of twelve printed cells are 0.3 to 0.9 ms above it; the dense ViT row implies 49 ms in place of 47."
+        + _PROVES,
         partial(_step_times, "table_iv.csv"),
     ),
     Reproduction(
@@ -338,8 +340,7 @@ REPRODUCTIONS = (
         PAPER,
         "Table V",
         "step times of STAR-Topk, VAR-Topk, LWTopk",
-        "formula",
-        36,
+        {"echo": 36},
         "Table V repeats cells of Tables III and IV." + _PROVES,
         partial(_step_times, "table_v.csv"),
     ),

@@ -85,7 +85,7 @@ TASKS = {"resnet18_cifar10": resnet18(10), "resnet18_cifar100": resnet18(100), "
 """Tensors of the logged tasks."""
 
 
-@reproduces("exdyna-thresholds", PAPER, "scripts of Sahu et al. and of ExDyna", "formula", 7)
+@reproduces("exdyna-thresholds", PAPER, "scripts of Sahu et al. and of ExDyna", echo=7)
 def thresholds() -> list[Row]:
     """Return first thresholds, 1 / (2 sqrt k).
 
@@ -100,11 +100,11 @@ def thresholds() -> list[Row]:
         digits = len(np.format_float_positional(theirs).split(".")[1])
         what = f"{row['model']}, density {row['density']:g}"
         # Some are cut off, others rounded.
-        rows.append(Row(what, theirs, float(threshold[0]), "", 10.0**-digits, absolute=True))
+        rows.append(Row(what, theirs, float(threshold[0]), "", 10.0**-digits, absolute=True, echo=True))
     return rows
 
 
-@reproduces("exdyna-volume", PAPER, "logs of SAGE", "exact", 3, slow=True)
+@reproduces("exdyna-volume", PAPER, "logs of SAGE", slow=True, test=3)
 def volume() -> list[Row]:
     """Return bits that layer-wise Top-k logged per iteration.
 
@@ -138,7 +138,7 @@ def _logged(scheme: str) -> tuple[float, float]:
     return float(np.mean(unions)), float(np.mean(most) / max(float(np.mean(own)), 1e-9))
 
 
-@reproduces("exdyna-density", PAPER, "its claim; logs of SAGE", "claim", 10, slow=True)
+@reproduces("exdyna-density", PAPER, "its claim; logs of SAGE", slow=True, test=4, orientation=6)
 def density() -> list[Row]:
     """Return actual density.
 
@@ -168,7 +168,7 @@ def density() -> list[Row]:
     return rows
 
 
-@reproduces("exdyna-build-up", PAPER, "its claim; released code", "bound", 24)
+@reproduces("exdyna-build-up", PAPER, "its claim; released code", test=24)
 def build_up() -> list[Row]:
     """Return union of the selections over k.
 
@@ -202,7 +202,7 @@ def build_up() -> list[Row]:
     return rows
 
 
-@reproduces("exdyna-padding", PAPER, "logs of SAGE", "orientation", 6, slow=True)
+@reproduces("exdyna-padding", PAPER, "logs of SAGE", slow=True, orientation=6)
 def padding() -> list[Row]:
     """Return entries padded to the longest selection, over a worker's own.
 
@@ -220,7 +220,7 @@ def _checkout() -> str:
     return "" if golden("exdyna") else "needs the golden runs of tests/golden, which a checkout has"
 
 
-@reproduces("exdyna-golden", PAPER, "released code", "exact", 20, needs=_checkout)
+@reproduces("exdyna-golden", PAPER, "released code", needs=_checkout, test=20)
 def released() -> list[Row]:
     """Return density, build-up, padding, bits of the first iteration.
 

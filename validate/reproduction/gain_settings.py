@@ -83,7 +83,8 @@ STATED = (
         "none), what quantising takes (nothing, to 16 bytes an entry at 804 GB/s). Later: computing takes 1.2 to 1.8 "
         "times as long beside collectives; sequences are of 512 tokens, as in the tutorial. [A card carries 110 GB, or "
         "28: 8.8 and 2.2 s at 100 Gbit/s beside 2.4 to 3.9 of computing: 1.7 to 3.6 times; at 400, 1.0 to 1.6 with "
-        "1,024 tokens, 1.0 to 1.3 with 2,048. Across nodes 4.0 times less]",
+        "1,024 tokens, 1.0 to 1.3 with 2,048. Across nodes 4.0 times less]. Later still: gains at 400 Gbit/s have two "
+        "readings, of the text of the post and of the caption of its figure, and each has its verdict",
     ),
     Stated(
         "SDP4Bit (2410.15526, README, scripts)",

@@ -187,7 +187,7 @@ def _whole(gain: float, warm_up: float) -> float:
     return 1 / (warm_up + (1 - warm_up) / gain)
 
 
-@reproduces("gain-1-bit-adam", ONE_BIT, "abstract and a post", "gain", 6, slow=True)
+@reproduces("gain-1-bit-adam", ONE_BIT, "abstract and a post", slow=True, test=2, orientation=4)
 def one_bit_adam() -> list[Row]:
     """Return throughput over Adam in fp16, and bytes.
 
@@ -212,10 +212,10 @@ def one_bit_adam() -> list[Row]:
             steps.middle.gain(computing.middle),
             (one.gain(seconds) for one in steps[1:] for seconds in (computing.low, computing.high)),
         )
-        rows.append(gain_row(ONE_BIT, f"{case}, compressed steps, best", found))
+        rows.append(gain_row(ONE_BIT, f"{case}, compressed steps, best", found, judged="InfiniBand" in case))
         if warm_up is not None:
             of_whole = [_whole(gain, warm_up) for gain in found if gain is not None]
-            rows.append(gain_row(ONE_BIT, f"{case}, whole training, best", Interval(*of_whole)))
+            rows.append(gain_row(ONE_BIT, f"{case}, whole training, best", Interval(*of_whole), judged=False))
     return rows
 
 
@@ -256,7 +256,7 @@ def _kinds(steps: int, **options: int) -> Steps:
     return Steps(dense, steps - dense - silent, silent)
 
 
-@reproduces("gain-0-1-adam", ZERO_ONE, "abstract", "gain", 3, slow=True)
+@reproduces("gain-0-1-adam", ZERO_ONE, "abstract", slow=True, test=2, orientation=1)
 def zero_one_adam() -> list[Row]:
     """Return bytes, rounds and throughput, over 1-bit Adam.
 
@@ -294,7 +294,7 @@ def zero_one_adam() -> list[Row]:
         for took, seconds in itertools.product(ends, (computing.low, computing.high))
     ]
     own = mean(compared[0], middle, computing.middle) / mean(steps, middle, computing.middle)
-    return [*rows, gain_row(ZERO_ONE, "throughput, best", Interval.around(own, gains))]
+    return [*rows, gain_row(ZERO_ONE, "throughput, best", Interval.around(own, gains), judged=False)]
 
 
 REPRODUCTIONS = (one_bit_adam, zero_one_adam)

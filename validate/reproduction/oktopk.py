@@ -21,7 +21,7 @@ from simnet.scenario import load, runner
 from simnet.schedule import Schedule
 from simnet.sparsifier_models import Exchange, create
 from simnet.validate.published import read
-from simnet.validate.reproduction.table import Missing, Row, reproduces
+from simnet.validate.reproduction.table import Interval, Missing, Row, reproduces
 
 PAPER = "Ok-Topk"
 
@@ -99,8 +99,8 @@ def _exactly_k(workers: int, k: int, uneven: bool) -> Exchange:
     "oktopk-volume",
     PAPER,
     "abstract, Eqns 1-3, Theorem 3.1",
-    "bound",
-    len(_WORKERS) * 3 + len(SETTINGS) * 2 + len(_RULES),
+    test=len(_WORKERS) * 3 + len(SETTINGS) * 2,
+    orientation=len(_RULES),
 )
 def volume() -> list[Row]:
     """Return volume of the sparse all-reduce against its bounds.
@@ -128,7 +128,8 @@ def volume() -> list[Row]:
             Row(f"{of}, lower bound", 2 * share, least, "k words", 0.0, relation=">="),
         ]
     for task, workers, parameters, density in tracked(SETTINGS):
-        entries = 400_000 // workers
+        # Whole entries of the sample make the density.
+        entries = 100 * round(4_000 / workers)
         options: dict[str, Any] = {"scale": parameters / entries}
         gradients = noise(workers, entries, 0)
         k, share = int(parameters * density), (workers - 1) / workers
@@ -152,7 +153,7 @@ def volume() -> list[Row]:
     return rows
 
 
-@reproduces("oktopk-wire", PAPER, "released code", "exact", 6)
+@reproduces("oktopk-wire", PAPER, "released code", test=6)
 def wire() -> list[Row]:
     """Return bytes that an MPI library counted, and sizes that a third party logged.
 
@@ -196,16 +197,18 @@ def _commonest(schedule: Schedule, phase: str) -> float:
     return float(np.median(list(sizes.elements())))
 
 
-@reproduces("oktopk-scaling", PAPER, "abstract", "orientation", 9, slow=True)
+@reproduces("oktopk-scaling", PAPER, "abstract", slow=True, orientation=9)
 def scaling() -> list[Row]:
     """Return throughput of BERT over that of other schemes.
 
     The scenario `oktopk_bert`, its last 48 iterations, on 32 workers, and closed forms on 256. Latency, bandwidth
     and compute time of the machine are not published, and neither are the schemes at the ends of the range: those
-    here are assumed, and the published range is no test.
+    here are assumed, and the published range is no test. Five of nine ratios are below that range: of the job those
+    over dense and Gaussian-k, of the formulas those over dense, TopkDSA and gTopk.
     """
     claimed = claims(PAPER)
-    low, high = (claimed[f"throughput over other schemes, BERT on 256 GPUs, {end}"] for end in ("least", "most"))
+    ends = (claimed[f"throughput over other schemes, BERT on 256 GPUs, {end}"] for end in ("least", "most"))
+    published = Interval(*ends)
     scenario = load("oktopk_bert")
     built = scenario.build()
     means = {
@@ -214,7 +217,7 @@ def scaling() -> list[Row]:
     }
     own = means.pop("Ok-Topk")
     rows = [
-        Row(f"job of 32 workers, over {name}", f"{low:g} to {high:g} on 256", f"{seconds / own:.2f}", "x", None)
+        Row(f"job of 32 workers, over {name}", published, seconds / own, "x", None)
         for name, seconds in sorted(means.items(), key=lambda item: item[1])
     ]
     star = scenario.config.network.topology.choice[1]
@@ -228,7 +231,7 @@ def scaling() -> list[Row]:
     mine = built.job.compute.mean + float(costs.oktopk(star.latency, beta, M, 0.01, workers))
     for name, time in times.items():
         ratio = (built.job.compute.mean + float(time)) / mine
-        rows.append(Row(f"formulas of 256 workers, over {name}", f"{low:g} to {high:g}", f"{ratio:.2f}", "x", None))
+        rows.append(Row(f"formulas of 256 workers, over {name}", published, ratio, "x", None))
     return rows
 
 

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import math
 import textwrap
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 
-from simnet.validate.reproduction import KINDS, MISSING, REPRODUCTIONS, Reproduction, Row, outcome
+from simnet.validate.reproduction import KINDS, MISSING, REPRODUCTIONS, Reproduction, Row, counts
 from simnet.validate.reproduction.gain_settings import STATED as STATED_OF_GAINS
 from simnet.validate.reproduction.published_runs import STATED
-from simnet.validate.reproduction.table import Interval, value
+from simnet.validate.reproduction.table import FAR, Interval, Kind, value
+from simnet.validate.reproduction.table import worst as worst_of
 from simnet.validate.reproduction.under_devices import Column, rows
 
 _HEAD = """\
@@ -21,23 +22,24 @@ Published figures, tables and claims beside what this repository makes of them.
 simnet reproduce                     # what there is
 simnet reproduce artopk-table-vi     # every value of it, beside the published one
 simnet reproduce --devices           # headline ratios under each device profile
-simnet reproduce --fast --check      # exit code 1 if a value is outside its tolerance
+simnet reproduce --fast --check      # exit code 1 if a value is outside its tolerance, or has changed
 simnet reproduce --all --markdown docs/papers.md --force    # this page, in some minutes
 ```
 
 Published values are in `validate/published_data`, code in `validate/reproduction`, jobs in `scenarios/papers`.
 
-What agreement means depends on what was published:
+What agreement means depends on the kind of a value:
 
 """
 
-_SUMMARY = """\
+_SUMMARY = f"""\
 
 ## Summary
 
 The error is by how much the published value exceeds ours. *Worst* is the largest in parts of its tolerance, which
-stands in brackets. Where times were published the tolerance is how far the paper's own values scatter about its
-formulas, so that a pass says that simnet's network does what these formulas say, no more.
+stands in brackets. A published value *contradicts* ours where it is outside the tolerance; where nothing is judged,
+outside a range of the one or the other, or by more than {100 * FAR:.0f} %. Values as they are today are frozen in
+`tests/golden`, so that a change shows, whatever the tolerance.
 
 """
 
@@ -139,13 +141,62 @@ def tolerance(row: Row) -> str:
 
 def worst(rows: Sequence[Row]) -> str:
     """Return the worst error of rows beside its tolerance."""
-    row = outcome(rows).worst
+    row = worst_of(rows)
     if row is None:
         return "-"
     if row.relation != "=":
-        return "bounds hold" if outcome(rows).passed == outcome(rows).judged else f"{error(row)} ({tolerance(row)})"
+        return "bounds hold" if row.passes else f"{error(row)} ({tolerance(row)})"
     limit = tolerance(row)
     return error(row) if limit in ("-", "equal", "inside") or row.error == 0 else f"{error(row)} ({limit})"
+
+
+def contradiction(name: str, rows: Sequence[Row]) -> str:
+    """Say how many values of a reproduction contradict ours, and by how much; an empty string if none does.
+
+    Examples
+    --------
+    >>> contradiction("a", [Row(f"at {theirs}", theirs, 1.0, "s", None) for theirs in (2.0, 1.1, 0.5)])
+    'a (2 of 3 values, off by 50 to 100 %)'
+    """
+    found = [row for row in rows if row.contradicts]
+    if not found:
+        return ""
+    compared = [row for row in rows if row.tolerance is not None or not math.isnan(row.error)]
+    units = {row.unit if row.absolute else "%" for row in found if not isinstance(row.ours, str)}
+    by = ""
+    if len(units) == 1:
+        sizes = [abs(row.error) * (1 if row.absolute else 100) for row in found if not isinstance(row.ours, str)]
+        ends = dict.fromkeys(f"{one:.3g}" for one in (min(sizes), max(sizes)))
+        by = f", off by {' to '.join(ends)} {units.pop()}"
+    return f"{name} ({len(found)} of {len(compared)} values{by})"
+
+
+def summary(found: Mapping[str, Sequence[Row] | None]) -> list[str]:
+    """Return what reproductions come to: what contradicts, by name, and how many values of each kind there are.
+
+    Parameters
+    ----------
+    found : mapping of str to sequence of Row
+        Those that were run, by name; None for those that could not run.
+    """
+    told = [one for name, rows in found.items() if rows and (one := contradiction(name, rows))]
+    rows = [row for one in found.values() for row in one or ()]
+    parts = []
+    for kind, number in counts(rows).items():
+        judged = [row.passes for row in rows if row.kind == kind and row.passes is not None]
+        within = f", {sum(judged)} within tolerance" if judged else ", not judged"
+        parts.append(f"{_plural(kind, number)}{within}")
+    return [f"Contradictions: {'; '.join(told) if told else 'none'}.", f"{'; '.join(parts)}."]
+
+
+def _plural(kind: Kind, number: int) -> str:
+    words = {"test": ("test", "tests"), "echo": ("echo", "echoes"), "orientation": ("for orientation",) * 2}
+    return f"{number} {words[kind][number != 1]}"
+
+
+def kinds(one: Reproduction) -> str:
+    """Return the number of values of a reproduction by kind as text."""
+    return ", ".join(f"{number} {kind}" for kind, number in one.values.items())
 
 
 def section(one: Reproduction, rows: Sequence[Row] | None) -> str:
@@ -153,18 +204,16 @@ def section(one: Reproduction, rows: Sequence[Row] | None) -> str:
     lines = [f"### {one.name}", "", _wrapped(f"{one.paper}, {one.place}: {one.title}. {one.note}"), ""]
     if rows is None:
         return "\n".join([*lines, f"Not run: {one.needs()}.", ""])
-    found = outcome(rows)
     head = ["| value | published | ours | unit | error | tolerance | |", "|---|---|---|---|---|---|---|"]
-    if len(rows) <= _FULL or not found.judged:
-        lines += [*head, *map(_line, rows)]
-    elif found.worst is not None:
-        within = f"{found.rows} values, {found.passed} of {found.judged} within their tolerance; the worst:"
-        others = (row for row in rows if row.beyond or row.tolerance is None)
-        shown = [found.worst, *(row for row in others if row is not found.worst)]
-        lines += [within, "", *head, *map(_line, shown)]
-    else:
-        lines += [f"{found.rows} values, {found.passed} of {found.judged} the same."]
-    return "\n".join([*lines, ""])
+    shown = rows
+    if len(rows) > _FULL:
+        few = one.values.get("orientation", 0) <= _FULL
+        furthest = worst_of(rows)
+        shown = [row for row in rows if row is furthest or row.contradicts or (few and row.tolerance is None)]
+        judged = [row.passes for row in rows if row.passes is not None]
+        within = f", {sum(judged)} of {len(judged)} within their tolerance" if judged else ", none judged"
+        lines += [f"{len(rows)} values{within}{'; the furthest:' if shown else '.'}", ""]
+    return "\n".join([*lines, *([*head, *map(_line, shown), ""] if shown else [])])
 
 
 def _wrapped(text: str, indent: str = "") -> str:
@@ -173,9 +222,10 @@ def _wrapped(text: str, indent: str = "") -> str:
 
 def cells(row: Row) -> tuple[str, ...]:
     """Return what a table says of a row: value, published, ours, unit, error, tolerance, verdict."""
-    passes = {True: "pass", False: "outside" if row.beyond else "FAIL", None: "-"}[row.passes]
+    said = "contradicts" if row.beyond or row.tolerance is None else "FAIL"
+    passes = said if row.contradicts else "pass" if row.passes else "-"
     ours = value(row.ours)
-    if isinstance(row.ours, Interval) and isinstance(row.published, Interval):
+    if isinstance(row.ours, Interval) and isinstance(row.published, Interval) and row.unit in _NO_GAIN:
         sign = row.ours.sign(row.published, _NO_GAIN[row.unit])
         ours += f", sign {sign}" if sign != "none" else ""
     return row.what, value(row.published), ours, row.unit, error(row), tolerance(row), passes
@@ -187,13 +237,10 @@ def _line(row: Row) -> str:
 
 def summary_line(one: Reproduction, rows: Sequence[Row] | None) -> str:
     """Return the row of a reproduction in the summary."""
-    if rows is None:
-        came: Iterable[str] = ("-", "not run", "-")
-    else:
-        found = outcome(rows)
-        came = (f"{found.passed} / {found.judged}" if found.judged else f"- / {found.rows}", found.status, worst(rows))
-    anchor = f"[{one.name}](#{one.name})"
-    return f"| {anchor} | {one.paper}, {one.place} | {one.title} | {one.kind} | {' | '.join(came)} |"
+    against = "not run" if rows is None else str(sum(row.contradicts for row in rows) or "-")
+    furthest = "-" if rows is None else worst(rows)
+    cells_ = (f"[{one.name}](#{one.name})", f"{one.paper}, {one.place}", one.title, kinds(one), against, furthest)
+    return f"| {' | '.join(cells_)} |"
 
 
 def under_devices(columns: Sequence[Column]) -> str:
@@ -225,7 +272,8 @@ def page(found: Mapping[str, Sequence[Row] | None], columns: Sequence[Column]) -
     """
     lines = [_wrapped(f"- *{kind}*: {meaning}.", "  ") for kind, meaning in KINDS.items()]
     text = _HEAD + "\n".join(lines) + "\n" + _SUMMARY
-    text += "| name | published | values | kind | within tolerance | status | worst |\n|---|---|---|---|---|---|---|\n"
+    text += "".join(f"{_wrapped(line)}\n\n" for line in summary(found))
+    text += "| name | published | values | kind | contradictions | worst |\n|---|---|---|---|---|---|\n"
     text += "".join(summary_line(REPRODUCTIONS[name], rows) + "\n" for name, rows in found.items())
     text += runs() + gains()
     text += under_devices(columns) if columns else ""

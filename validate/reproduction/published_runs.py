@@ -19,7 +19,7 @@ from simnet.calibration.measured import load as measured
 from simnet.scenario import load, runner
 from simnet.studies.choosing.asking import Flags, answer
 from simnet.validate.published import read
-from simnet.validate.reproduction.table import Missing, Row, reproduces
+from simnet.validate.reproduction.table import Interval, Missing, Row, reproduces
 
 INTELLECT, COVENANT, OPENDILOCO = "INTELLECT-1", "Covenant-72B", "OpenDiLoCo"
 SOCKETS = "NCCL over sockets"
@@ -101,26 +101,15 @@ STATED = (
 """Runs; what bytes alone say beforehand is in brackets."""
 
 
-class Span(NamedTuple):
-    """What results from one end of what is not stated to the other."""
+def shares_of_computing(computing: float, exchange: Interval) -> Interval:
+    """Return the share of computing [%] beside exchanges that take so long [s].
 
-    low: float
-    high: float
-
-    def beside(self, published: float) -> str:
-        """Return it as text, and where a published value lies.
-
-        Examples
-        --------
-        >>> Span(32.3, 324.4).beside(103.0), Span(32.3, 324.4).beside(382.0)
-        ('32.3 to 324.4: inside', '32.3 to 324.4: above')
-        """
-        where = "below" if published < self.low else "above" if published > self.high else "inside"
-        return f"{self.low:.4g} to {self.high:.4g}: {where}"
-
-    def utilisation(self, computing: float) -> Span:
-        """Return the share of computing [%] beside exchanges that take so long [s]."""
-        return Span(*(100 * computing / (computing + one) for one in (self.high, self.low)))
+    Examples
+    --------
+    >>> shares_of_computing(90.0, Interval(10.0, 30.0))
+    Interval(low=75.0, high=90.0, middle=None)
+    """
+    return Interval(*(100 * computing / (computing + one) for one in (exchange.high, exchange.low)))
 
 
 class Links(NamedTuple):
@@ -191,7 +180,7 @@ def _links(scenario: str, rates: tuple[float, float], *changes: str) -> dict[str
     }
 
 
-@reproduces("intellect-1", INTELLECT, "Table 2", "orientation", 9)
+@reproduces("intellect-1", INTELLECT, "Table 2", orientation=9)
 def intellect() -> list[Row]:
     """Return medians of the all-reduce, utilisations, and the link rates that these medians mean.
 
@@ -206,21 +195,21 @@ def intellect() -> list[Row]:
         _links("intellect_1", rates, f"workers={workers}", f"network.topology.star.latency={latency}")["int8"]
         for workers, latency in ((4, "0 s"), (14, "150 ms"))
     )
-    span = Span(few.seconds(rates[1]), many.seconds(rates[0]))
-    shares = span.utilisation(38 * 60.0)
+    span = Interval(few.seconds(rates[1]), many.seconds(rates[0]))
+    shares = shares_of_computing(38 * 60.0, span)
     rows, means = [], []
     for (setting, quantity), value in _published(INTELLECT).items():
         if quantity == "median all-reduce":
-            rows.append(Row(f"{setting}, {quantity}", value, span.beside(value), "s", None))
-            needed = f"{few.rate(value):.2f} to {many.rate(value):.2f}"
+            rows.append(Row(f"{setting}, {quantity}", value, span, "s", None))
+            needed = Interval(few.rate(value), many.rate(value))
             what = f"{setting}, links at which 4 to 14 nodes take the median"
             means.append(Row(what, "{:g} to {:g}".format(*rates), needed, "Gbit/s", None))
         else:
-            rows.append(Row(f"{setting}, {quantity}", value, shares.beside(value), "%", None))
+            rows.append(Row(f"{setting}, {quantity}", value, shares, "%", None))
     return rows + means
 
 
-@reproduces("covenant-72b", COVENANT, "abstract and a post", "orientation", 9)
+@reproduces("covenant-72b", COVENANT, "abstract and a post", orientation=9)
 def covenant() -> list[Row]:
     """Return time of a round's exchange, utilisation, compression, and the link rates that they mean.
 
@@ -241,22 +230,22 @@ def covenant() -> list[Row]:
     for (setting, quantity), value in published.items():
         of_run, computing = (large, 1200.0) if setting.startswith("72") else (small, 4.5 * 60)
         times = sorted(one.seconds(rate) for one in of_run.values() for rate in rates)
-        span, what = Span(times[0], times[-1]), f"{setting}, {quantity}"
+        span, what = Interval(times[0], times[-1]), f"{setting}, {quantity}"
         if quantity == "compression":
-            rows.append(Row(what, value, "{:.4g} or {:.4g}".format(*factors), "times", None))
+            rows.append(Row(what, value, Interval(*factors), "times", None))
         elif quantity == "compute utilisation":
-            rows.append(Row(what, value, span.utilisation(computing).beside(value), "%", None))
+            rows.append(Row(what, value, shares_of_computing(computing, span), "%", None))
         else:
-            rows.append(Row(what, value, span.beside(value), "s", None))
+            rows.append(Row(what, value, span, "s", None))
     long, short = (published[f"{size} billion parameters", "exchange of a round"] for size in (72, 8))
     for name, one in large.items():
         rate, what = one.rate(long), f"{name}, links at which 72 billion take {long:g} s"
-        rows.append(Row(what, "not published", f"{rate:.3g}", "Gbit/s", None))
-        rows.append(Row(f"{name}, 8 billion over these links", short, f"{small[name].seconds(rate):.3g}", "s", None))
+        rows.append(Row(what, "not published", rate, "Gbit/s", None))
+        rows.append(Row(f"{name}, 8 billion over these links", short, small[name].seconds(rate), "s", None))
     return rows
 
 
-@reproduces("opendiloco-1b", OPENDILOCO, "abstract and quoted by others", "orientation", 2)
+@reproduces("opendiloco-1b", OPENDILOCO, "abstract and quoted by others", orientation=2)
 def opendiloco() -> list[Row]:
     """Return the all-reduce, and the inner step that its share of the time means.
 
@@ -267,12 +256,12 @@ def opendiloco() -> list[Row]:
     low, high = (float(first_round("opendiloco_1b", rate)["half"]["communicate_s"]) for rate in (0.935, 0.127))
     steps = [took * (1 - share) / share / 500 for took in (low, high)]
     return [
-        Row("all-reduce at 935 to 127 Mbit/s", "not published", f"{low:.3g} to {high:.3g}", "s", None),
-        Row("inner step at which that is 6.9 %", "not published", "{:.2g} to {:.2g}".format(*steps), "s", None),
+        Row("all-reduce at 935 to 127 Mbit/s", "not published", Interval(low, high), "s", None),
+        Row("inner step at which that is 6.9 %", "not published", Interval(*steps), "s", None),
     ]
 
 
-@reproduces("nccl-sockets", SOCKETS, "public measurements", "orientation", 8)
+@reproduces("nccl-sockets", SOCKETS, "public measurements", orientation=8)
 def sockets() -> list[Row]:
     """Return a dense exchange of 30.8 million float32, and what was measured of others.
 
@@ -292,14 +281,14 @@ def sockets() -> list[Row]:
         took = _took(name)
         rate = f"{8e-9 * 2**30 / took[2**30]:.4g} Gbit/s"
         ours = _dense(2, 2**27 // _FLOAT, "50 us", rate)
-        rows.append(Row(f"{what}, 128 MiB at the {rate} of 1 GiB", f"{took[2**27]:.3g}", ours, "s", None))
+        rows.append(Row(f"{what}, 128 MiB at the {rate} of 1 GiB", took[2**27], ours, "s", None))
     (((setting, _), value),) = _published(SOCKETS).items()
-    rows.append(Row(setting, f"{value:.3g}", _dense(4, 100 * 2**20 // _FLOAT, "50 us", "10 Gbit/s"), "s", None))
+    rows.append(Row(setting, value, _dense(4, 100 * 2**20 // _FLOAT, "50 us", "10 Gbit/s"), "s", None))
     return rows
 
 
-def _dense(workers: int, parameters: int, latency: str, rate: str) -> str:
-    """Return the time of a dense exchange and its interval as text [s]."""
+def _dense(workers: int, parameters: int, latency: str, rate: str) -> Interval:
+    """Return the time of a dense exchange and its interval [s]."""
     found = answer(
         Flags(
             workers=workers,
@@ -313,7 +302,7 @@ def _dense(workers: int, parameters: int, latency: str, rate: str) -> str:
         )
     )
     ((_, seconds, low, high),) = found.bars()
-    return f"{seconds:.3g} ({low:.3g} to {high:.3g})"
+    return Interval(low, high, seconds)
 
 
 def _took(name: str) -> dict[int, float]:

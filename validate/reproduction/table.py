@@ -8,28 +8,33 @@ from __future__ import annotations
 
 import inspect
 import math
+from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from itertools import starmap
 from pathlib import Path
-from typing import Literal, NamedTuple, TypeAlias
+from typing import Any, Literal, NamedTuple, TypeAlias
 
 import pandas as pd
 
 Relation: TypeAlias = Literal["=", "<=", ">="]
-Kind: TypeAlias = Literal["timed", "formula", "exact", "bound", "claim", "gain", "orientation"]
+Kind: TypeAlias = Literal["test", "echo", "orientation"]
 
 KINDS: dict[Kind, str] = {
-    "timed": "the paper presents the values as measured, or read off its figures",
-    "formula": "the published values are those of a formula, step times with a constant per model added: agreement "
-    "proves that the same formula was coded, and nothing about networks",
-    "exact": "counts and bytes, which are equal or wrong",
-    "bound": "published bounds, which simnet's messages keep or not",
-    "claim": "what a paper promises in words, and its code by its constants; no number was published",
-    "gain": "a published gain, as a rule the best of several settings; ours is an interval, from one end of what is "
-    "not stated to the other, and the published value is inside or not",
-    "orientation": "the setting of the published value is not known well enough for an error to mean something",
+    "test": "it could have failed. Nothing of ours was fitted to the published value, and the tolerance has a reason "
+    "of its own: printed digits, counts and bounds, which hold or not, or what is not stated of the setting",
+    "echo": "the published value is that of a formula that the paper prints, and ours evaluates it. Agreement proves "
+    "that the same formula was coded, and nothing about networks",
+    "orientation": "shown and not judged: too little of the setting is known, or an input was fitted to the published "
+    "values",
 }
 """What agreement means."""
+
+FAR = 0.25
+"""Part by which a published value that is not judged differs from ours where it is called a contradiction."""
+
+# Sums of float32 differ between machines by less than this part.
+_FROZEN = 1e-5
 
 # Bounds hold but for what rounding adds.
 _ROUNDING = 1e-9
@@ -118,13 +123,16 @@ class Row(NamedTuple):
     unit : str
         Of both.
     tolerance : float or None
-        Largest magnitude of the error; None if none is stated, and the row neither passes nor fails.
+        Largest magnitude of the error, of which the reproduction gives the reason; None if there is none, and the row
+        is for orientation.
     absolute : bool
         Whether error and tolerance are amounts in `unit`, not parts.
     relation : {"=", "<=", ">="}
         What ours is to be with respect to the published value.
     beyond : bool
         Whether it is known to be outside its tolerance, which its reproduction says.
+    echo : bool
+        Whether the published value is that of a formula that ours evaluates.
 
     Examples
     --------
@@ -142,21 +150,51 @@ class Row(NamedTuple):
     absolute: bool = False
     relation: Relation = "="
     beyond: bool = False
+    echo: bool = False
+
+    @property
+    def kind(self) -> Kind:
+        """What agreement means: a key of `KINDS`."""
+        if self.tolerance is None:
+            return "orientation"
+        return "echo" if self.echo else "test"
+
+    @property
+    def contradicts(self) -> bool:
+        """Whether the published value and ours contradict each other.
+
+        That is outside the tolerance; without one, outside a range of the one or the other, or by more than `FAR`.
+
+        Examples
+        --------
+        >>> [Row("density", theirs, 0.0151, "", None).contradicts for theirs in (0.0171, 0.0259)]
+        [False, True]
+        >>> Row("speed-up", Interval(3.3, 13.0), 1.8, "x", None).contradicts
+        True
+        """
+        if self.tolerance is not None:
+            return not self.passes
+        ranges = isinstance(self.published, Interval) or isinstance(self.ours, Interval)
+        # Not a number where there is nothing to compare.
+        return abs(self.error) > (_ROUNDING if ranges else FAR)
 
     @property
     def error(self) -> float:
         """By how much the published value exceeds ours; of names 0 if they are the same, else 1, or nan to look at.
 
-        Of intervals it is by how much the published one is outside.
+        Of intervals it is by how much the published one is outside; of a value beside a published range, by how much
+        that lies above the value or, negative, below it.
         """
         if isinstance(self.published, str) or isinstance(self.ours, str):
             if self.tolerance is None:
                 return math.nan
             return float(self.published != self.ours)
-        if isinstance(self.published, Interval) or isinstance(self.ours, Interval):
-            assert isinstance(self.published, Interval)
-            assert isinstance(self.ours, Interval)
-            return self.ours.outside(self.published)
+        if isinstance(self.ours, Interval):
+            theirs = self.published
+            return self.ours.outside(theirs if isinstance(theirs, Interval) else Interval(theirs, theirs))
+        if isinstance(self.published, Interval):
+            low, high, _ = self.published
+            return max(low / self.ours - 1, 0.0) + min(high / self.ours - 1, 0.0)
         published, ours = float(self.published), float(self.ours)
         if self.absolute or published == ours:
             return published - ours
@@ -202,10 +240,8 @@ class Reproduction:
         Figure, table or section.
     title : str
         What the values are.
-    kind : str
-        A key of `KINDS`.
-    values : int
-        Number of rows.
+    values : mapping of str to int
+        Number of rows by kind.
     note : str
         How ours come about, why the tolerances are what they are, and what agreement does not prove.
     rows : callable
@@ -220,8 +256,7 @@ class Reproduction:
     paper: str
     place: str
     title: str
-    kind: Kind
-    values: int
+    values: dict[Kind, int]
     note: str
     rows: Callable[[], list[Row]]
     slow: bool = False
@@ -232,24 +267,27 @@ def reproduces(
     name: str,
     paper: str,
     place: str,
-    kind: Kind,
-    values: int,
     *,
     slow: bool = False,
     needs: Callable[[], str] = lambda: "",
+    **values: int,
 ) -> Callable[[Callable[[], list[Row]]], Reproduction]:
     """Make a reproduction of the function that returns its rows, which tells the title and the note in its docstring.
 
     Parameters
     ----------
-    name, paper, place, kind, values, slow, needs
+    name, paper, place, slow, needs
         As for `Reproduction`.
+    **values : int
+        Number of rows of each kind, as ``test=8``.
     """
+    counts = {kind: values[kind] for kind in KINDS if kind in values}
+    assert len(counts) == len(values), f"no such kind among {sorted(values)}"
 
     def made(rows: Callable[[], list[Row]]) -> Reproduction:
         first, _, rest = inspect.cleandoc(rows.__doc__ or "").partition("\n")
         title, note = first.removeprefix("Return ").removesuffix("."), " ".join(rest.split())
-        return Reproduction(name, paper, place, title, kind, values, note, rows, slow, needs)
+        return Reproduction(name, paper, place, title, counts, note, rows, slow, needs)
 
     return made
 
@@ -262,52 +300,26 @@ class Missing(NamedTuple):
     why: str
 
 
-class Outcome(NamedTuple):
-    """How a reproduction came out.
-
-    Parameters
-    ----------
-    rows : int
-        Number of values.
-    judged : int
-        Those that have a tolerance.
-    passed : int
-        Those of them that are within it.
-    beyond : int
-        Those that are outside, and known to be.
-    worst : Row or None
-        The row of largest error among those that have a tolerance, in parts of it, or among all if none has; None for
-        names alone.
-    """
-
-    rows: int
-    judged: int
-    passed: int
-    beyond: int
-    worst: Row | None
-
-    @property
-    def status(self) -> str:
-        """Say it in a word or two."""
-        if not self.judged:
-            return "no tolerance"
-        outside = self.judged - self.passed
-        return "pass" if not outside else f"{outside} outside{', as said' if outside == self.beyond else ''}"
-
-
-def outcome(rows: Sequence[Row]) -> Outcome:
-    """Return how rows came out.
+def counts(rows: Iterable[Row]) -> dict[Kind, int]:
+    """Return the number of rows by kind.
 
     Examples
     --------
-    >>> outcome([Row("a", 1.0, 1.1, "s", 0.1), Row("b", 2.0, 1.0, "s", 0.1), Row("c", 3.0, 1.0, "s", None)]).status
-    '1 outside'
+    >>> counts([Row("a", 1.0, 1.1, "s", 0.1), Row("b", 2.0, 1.0, "s", None)])
+    {'test': 1, 'orientation': 1}
     """
-    judged = [row for row in rows if row.passes is not None]
-    numbers = [row for row in judged or rows if not isinstance(row.ours, str)]
-    worst = max(numbers, key=lambda row: row.excess / (row.tolerance or 1), default=None)
-    passed, beyond = (sum(one) for one in ([row.passes is True for row in judged], [row.beyond for row in judged]))
-    return Outcome(len(rows), len(judged), passed, beyond, worst)
+    found = Counter(row.kind for row in rows)
+    return {kind: found[kind] for kind in KINDS if found[kind]}
+
+
+def worst(rows: Iterable[Row]) -> Row | None:
+    """Return the row of largest error in parts of its tolerance, or in parts of ours among rows without one.
+
+    Judged rows come first. None for names alone.
+    """
+    numbers = [row for row in rows if not math.isnan(row.error) and not isinstance(row.ours, str)]
+    judged = [row for row in numbers if row.tolerance is not None]
+    return max(judged or numbers, key=lambda row: row.excess / (row.tolerance or 1), default=None)
 
 
 def value(given: float | str | Interval) -> str:
@@ -340,10 +352,52 @@ def value(given: float | str | Interval) -> str:
 
 def as_frame(rows: Sequence[Row]) -> pd.DataFrame:
     """Return rows as a table."""
-    return pd.DataFrame([{**row._asdict(), "error": row.error, "passes": row.passes} for row in rows])
+    return pd.DataFrame([figures(row) for row in rows])
+
+
+def figures(row: Row) -> dict[str, Any]:
+    """Return a row for tables and JSON, with ends of intervals in columns of their own, null where there are none."""
+    found: dict[str, Any] = {"what": row.what, "kind": row.kind}
+    for name, one in (("published", row.published), ("ours", row.ours)):
+        ends = one if isinstance(one, Interval) else Interval(math.nan, math.nan)
+        known = ends.middle if isinstance(one, Interval) else one
+        found |= {name: math.nan if known is None else known, f"{name}_low": ends.low, f"{name}_high": ends.high}
+    others = ("unit", "tolerance", "absolute", "relation", "error", "passes", "contradicts", "beyond")
+    return found | {name: getattr(row, name) for name in others}
 
 
 def golden(name: str) -> Path | None:
     """Return a folder of runs of reference implementations, which a checkout has and an installed package has not."""
     folder = Path(__file__).resolve().parents[2] / "tests" / "golden" / name
     return folder if folder.is_dir() else None
+
+
+def changed(name: str, rows: Sequence[Row]) -> list[str]:
+    """Return which values of a reproduction are not those that a checkout has frozen; none without a checkout.
+
+    Parameters
+    ----------
+    name : str
+        The reproduction.
+    rows : sequence of Row
+        Its rows.
+    """
+    folder = golden("reproductions")
+    if folder is None:
+        return []
+    frozen = pd.read_csv(folder / "values.csv", dtype=str, keep_default_na=False).query("name == @name")
+    now = as_frame(rows)
+    if frozen["what"].tolist() != now["what"].tolist():
+        return ["other values than were frozen"]
+    pairs = [zip(frozen[column], now[column], strict=True) for column in ("ours", "ours_low", "ours_high")]
+    same = [all(starmap(_same, cells)) for cells in zip(*pairs, strict=True)]
+    return [what for what, one in zip(now["what"], same, strict=True) if not one]
+
+
+def _same(frozen: str, now: object) -> bool:
+    if isinstance(now, str):
+        return frozen == now
+    assert isinstance(now, float | int)
+    if math.isnan(now) or not frozen:
+        return math.isnan(now) and not frozen
+    return math.isclose(float(frozen), now, rel_tol=_FROZEN, abs_tol=1e-12)

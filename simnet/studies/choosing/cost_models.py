@@ -19,6 +19,7 @@ from simnet.job.streams import Sent, queued
 from simnet.network import Network, Stack
 from simnet.network.compiled_loop import load_kept_loop
 from simnet.network.stack import name_of
+from simnet.network.start_spread import has_start_spread, start_spread
 from simnet.studies.choosing.chances import GIVEN, UNNAMED, interval, kind_of_stack
 from simnet.studies.choosing.choices import Choice
 from simnet.studies.choosing.extrapolation import KNOWN_CALLS, beyond_links, known_links
@@ -30,6 +31,9 @@ if TYPE_CHECKING:
 
 # The most exchanges of a settled period that are timed, where it has no period of its own.
 _TIMED = 32
+
+# Messages of an exchange that is timed with jittered starts; there are dozens of exchanges.
+_SAMPLED = 1_000
 
 
 _MEASURED = np.zeros((), dtype=bool)
@@ -79,6 +83,8 @@ class Estimate(NamedTuple):
         Whether the time to send goes beyond what errors were learnt from.
     known : str
         What that is, for people.
+    spread : tuple of float
+        By how much sending takes less, and more, as workers enter a little apart; 0 if nobody looked [s].
     """
 
     communicate: Floats
@@ -90,6 +96,7 @@ class Estimate(NamedTuple):
     follows: Follows = Follows()
     beyond: NDArray[np.bool_] = _MEASURED
     known: str = ""
+    spread: tuple[float, float] = (0.0, 0.0)
 
     @property
     def select(self) -> Floats:
@@ -205,6 +212,7 @@ class _Mean(NamedTuple):
     moments: Floats
     follows: Follows
     messages: float
+    spread: tuple[float, float]
 
 
 def _mean(
@@ -214,8 +222,10 @@ def _mean(
     moments: Sequence[tuple[Network, float]],
     device: DeviceProfile,
     placement: Sequence[int] | None = None,
+    *,
+    sampled: bool = True,
 ) -> _Mean:
-    """Return the time of rehearsed exchanges, simulated.
+    """Return the time of rehearsed exchanges, simulated, and how far that of the last depends on when workers enter.
 
     Parameters
     ----------
@@ -225,7 +235,7 @@ def _mean(
         The job.
     rehearsals : Rehearsals
         Exchanges of gradients like those of the job.
-    moments, device, placement
+    moments, device, placement, sampled
         As of `by_simulation`.
     """
     exchanges, workers = rehearsals.of(choice, point), int(point.workers)
@@ -276,7 +286,23 @@ def _mean(
         means,
         follows,
         float(np.mean([one.schedule.n_messages for one in timed])) / workers,
+        _start_spread(timed[-1], *moments[0], device, hosts) if sampled else (0.0, 0.0),
     )
+
+
+def _start_spread(
+    one: Sample, network: Network, start: float, device: DeviceProfile, hosts: Sequence[int] | None
+) -> tuple[float, float]:
+    """Return by how much an exchange takes less and more as workers enter a little apart [s]; 0 if it is too large."""
+    workers = one.schedule.n_ranks
+    first, between = device.work(one.kernels, workers)
+    schedule = one.schedule.with_work(between)
+    if not has_start_spread(network, schedule) or schedule.n_messages > _SAMPLED:
+        return 0.0, 0.0
+    places = np.arange(workers) if hosts is None else np.array(hosts)
+    at_once = network.time(schedule, first, placement=places, origin=start).lasts_from(start + float(first.max()))
+    found = start_spread(network, schedule, places, start, ready=first)
+    return found.low - at_once, found.high - at_once
 
 
 def by_fabric(fabric: CalibratedCostModel, device: DeviceProfile) -> CostModel:
@@ -312,6 +338,8 @@ def by_simulation(
     device: DeviceProfile,
     placement: Sequence[int] | None = None,
     rehearsals: Rehearsals | None = None,
+    *,
+    sampled: bool = True,
 ) -> CostModel:
     """Return the cost model that simulates: messages meet, links change; points have no arrays.
 
@@ -327,11 +355,13 @@ def by_simulation(
         Host of each worker.
     rehearsals : Rehearsals, optional
         Exchanges of gradients like those of the job.
+    sampled : bool
+        Whether to look how far times depend on when exactly workers enter.
     """
     rehearsals = Rehearsals() if rehearsals is None else rehearsals
 
     def cost_model(choice: Choice, point: OperatingPoint) -> Estimate:
-        found = _mean(choice, point, rehearsals, moments, device, placement)
+        found = _mean(choice, point, rehearsals, moments, device, placement, sampled=sampled)
         stack = name_of(moments[0][0].stack)
         low, high = interval(stack, np.asarray(found.messages), found.seconds)
         estimate = Estimate(
@@ -342,6 +372,7 @@ def by_simulation(
             kind_of_stack(stack),
             (float(found.moments.min()), float(found.moments.max())),
             found.follows,
+            spread=found.spread,
         )
         return _from_links(point, estimate)
 
@@ -369,7 +400,7 @@ def by_networks(
     def simulated(choice: Choice, at: OperatingPoint) -> tuple[list[float], str]:
         key = (choice.label, *(getattr(at, name) for name in fields))
         if key not in known:
-            one = by_simulation([(network_at(at), 0.0)], device, rehearsals=rehearsals)(choice, at)
+            one = by_simulation([(network_at(at), 0.0)], device, rehearsals=rehearsals, sampled=False)(choice, at)
             known[key] = [float(part) for part in (one.communicate, *one.selecting, one.least, one.most)], one.kind
         return known[key]
 

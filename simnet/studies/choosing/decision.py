@@ -65,6 +65,8 @@ class Row(NamedTuple):
         The least and the most that it takes as links change, if that was looked at [s]; no part of its interval.
     beyond : str
         What its errors were learnt from, if it goes beyond that; else empty.
+    spread : tuple of float
+        By how much it takes less, and more, as workers enter a little apart; 0 if nobody looked [s].
     """
 
     choice: Choice
@@ -81,6 +83,7 @@ class Row(NamedTuple):
     sure: bool
     weather: tuple[float, float] | None
     beyond: str
+    spread: tuple[float, float] = (0.0, 0.0)
 
 
 class Flip(NamedTuple):
@@ -173,9 +176,13 @@ class Decision(NamedTuple):
 
     @property
     def tied_with(self) -> list[str]:
-        """The choices that take as long as the fastest, by `simnet.report.paired.fastest`."""
-        times = {row.choice.label: row.seconds for row in self.rows}
-        return [label for label in tied_first(times) if label != self.best.choice.label]
+        """The choices that take as long as the fastest: `simnet.report.paired.fastest`, or within their spread."""
+        first = tied_first({row.choice.label: row.seconds for row in self.rows})
+        return [row.choice.label for row in self.rows[1:] if row.choice.label in first or self.within_spread(row)]
+
+    def within_spread(self, row: Row) -> bool:
+        """Return whether a choice may be as fast as the fastest may be slow, by when exactly workers enter."""
+        return row.seconds + row.spread[0] < self.best.seconds + self.best.spread[1]
 
     @property
     def sure(self) -> bool:
@@ -288,7 +295,7 @@ def ranked(choices: Sequence[Choice], found: Sequence[Estimate]) -> tuple[Row, .
         weather = None if one.weather is None else (one.weather[0] + select, one.weather[1] + select)
         seconds, low, high, communicate, _, least, most = map(float, parts)
         times = seconds, low, high, communicate, select, least, most
-        rows.append(Row(choice, *times, seconds, *chances, weather, one.known if one.beyond else ""))
+        rows.append(Row(choice, *times, seconds, *chances, weather, one.known if one.beyond else "", one.spread))
     return tuple(sorted(rows, key=lambda row: row.seconds))
 
 

@@ -105,6 +105,12 @@ def sentences(question: Question, decision: Decision, held: Held = NOTHING) -> l
     if best.weather is not None and best.weather[0] < best.weather[1]:
         ends = " to ".join(map(format_seconds, best.weather))
         said.append(f"As the links change, {best.choice.label} takes {ends}; chances and intervals are of the mean.")
+    if within := [row for row in decision.rows[1:] if decision.within_spread(row)]:
+        ranges = (
+            f"{row.choice.label} takes {' to '.join(format_seconds(row.seconds + end) for end in row.spread)}"
+            for row in (best, *within)
+        )
+        said.append(f"If workers enter a little apart, {learning.listed(list(ranges))}: these are tied.")
     gain = decision.gain_over_dense()
     if not math.isnan(gain):
         sparse, dense = (
@@ -321,6 +327,8 @@ def figures(question: Question, decision: Decision, held: Held = NOTHING) -> dic
                 "low_s": row.low,
                 "high_s": row.high,
                 "communicate_s": row.communicate,
+                "start_low_s": row.seconds + row.spread[0],
+                "start_high_s": row.seconds + row.spread[1],
                 "select_s": row.select,
                 "select_low_s": row.select_low,
                 "select_high_s": row.select_high,
