@@ -29,7 +29,7 @@ def stacks_of(path: str, *overrides: str) -> list[Stack]:
 
 # How far a time depends on microseconds
 
-ALL_GATHER = ("--collective", "allgather_ring", "--workers", 8, "--size", "6 MB")
+ALL_GATHER = ("--collective", "allgather_ring", "--workers", 8, "--size", "48 MB")
 FAT_TREE = ("--topology", "fat_tree", "--set", "k=4", "--bandwidth", "1 Gbit/s")
 
 
@@ -70,6 +70,22 @@ def test_nothing_is_drawn_without_software_and_what_is_too_large_is_said() -> No
     assert ideal["duration_draws"] == 1
     large = ("--collective", "allreduce_ring", "--workers", 72, "--size", "1 MB", *STAR, "--stack", "gloo")
     assert "Spread       not sampled: more than 10,000 messages" in did("time", *large).stdout
+
+
+def test_a_choice_within_the_spread_of_starts_is_tied() -> None:
+    asked = ("choose", "--workers", 8, "--parameters", 6_000_000, "--density", "5 %", "--device", "ideal", *FAT_TREE)
+    given = (*asked, "--latency", "200 us", "--simulate")
+    found = json.loads(did(*given, "--stack", "gloo", "--json").stdout)
+    rows = {row["exchange"]: row for row in found["ranking"]}
+    first, second = found["decision"], "ART-ring"
+    # The second is 5 % behind, which would be no tie, and a little apart both take from 95 to 110 ms.
+    assert rows[second]["seconds_s"] > 1.04 * rows[first]["seconds_s"]
+    assert rows[second]["start_low_s"] < rows[first]["start_high_s"]
+    assert found["tied_with"] == [second]
+    assert f"tied with {second}" in did(*given, "--stack", "gloo").stdout
+    ideal = json.loads(did(*given, "--json").stdout)
+    for row in ideal["ranking"]:
+        assert row["start_low_s"] == row["start_high_s"] == row["seconds_s"]
 
 
 # Scenarios

@@ -177,9 +177,7 @@ def time_schedule(schedule: Schedule, place: Place, start: float = 0.0, *, messa
     """
     hosts, stream = hosts_of(schedule, place), ("iteration", place.iteration)
     timing = place.network.time(schedule, start, placement=hosts, messages=messages, stream=stream)
-    spread = None
-    if has_start_spread(place.network, schedule) and schedule.n_messages <= MOST_MESSAGES:
-        spread = start_spread(place.network, schedule, np.array(hosts), start, seed=place.network.seed, name=stream)
+    spread = start_spread(place.network, schedule, np.array(hosts), start, seed=place.network.seed, name=stream)
     return Timed(schedule, place, timing, spread)
 
 

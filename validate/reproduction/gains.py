@@ -206,7 +206,7 @@ def _reductions(share: float) -> tuple[Schedule, Schedule]:
     return registry.find("all_reduce", "ring").schedule(8, 4.0 * _TENSOR), blocks
 
 
-_BUCKETS = ("job.overlap.bucket=25 MiB", "job.overlap.backward=67 %")
+_BUCKETS = ("job.overlap={bucket: 25 MiB, backward: 67 %}",)
 
 
 @reproduces("gain-thc", THC, "abstract", orientation=1)

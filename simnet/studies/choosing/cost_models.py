@@ -19,7 +19,7 @@ from simnet.job.streams import Sent, queued
 from simnet.network import Network, Stack
 from simnet.network.compiled_loop import load_kept_loop
 from simnet.network.stack import name_of
-from simnet.network.start_spread import has_start_spread, start_spread
+from simnet.network.start_spread import start_spread
 from simnet.studies.choosing.chances import GIVEN, UNNAMED, interval, kind_of_stack
 from simnet.studies.choosing.choices import Choice
 from simnet.studies.choosing.extrapolation import KNOWN_CALLS, beyond_links, known_links
@@ -29,11 +29,9 @@ from simnet.studies.choosing.rehearsals import Part, Rehearsals, Sample, ratio
 if TYPE_CHECKING:
     from simnet.calibration import CalibratedCostModel
 
-# The most exchanges of a settled period that are timed, where it has no period of its own.
-_TIMED = 32
-
-# Messages of an exchange that is timed with jittered starts; there are dozens of exchanges.
-_SAMPLED = 1_000
+# The most exchanges of a settled period that are timed, where it has no period of its own, and the most messages of one
+# that is timed with jittered starts.
+_TIMED, _SAMPLED = 32, 1_000
 
 
 _MEASURED = np.zeros((), dtype=bool)
@@ -297,12 +295,9 @@ def _start_spread(
     workers = one.schedule.n_ranks
     first, between = device.work(one.kernels, workers)
     schedule = one.schedule.with_work(between)
-    if not has_start_spread(network, schedule) or schedule.n_messages > _SAMPLED:
-        return 0.0, 0.0
     places = np.arange(workers) if hosts is None else np.array(hosts)
-    at_once = network.time(schedule, first, placement=places, origin=start).lasts_from(start + float(first.max()))
-    found = start_spread(network, schedule, places, start, ready=first)
-    return found.low - at_once, found.high - at_once
+    found = start_spread(network, schedule, places, start, ready=first, most=_SAMPLED)
+    return (0.0, 0.0) if found is None else (found.low - found.at_once, found.high - found.at_once)
 
 
 def by_fabric(fabric: CalibratedCostModel, device: DeviceProfile) -> CostModel:
