@@ -79,11 +79,11 @@ def compare(
     source = scenarios[f" with {max(sources)} workers"][0]
 
     @cache
-    def depends() -> list[assumptions.Dependence]:
+    def assumed() -> assumptions.Assumed:
         def load(fields: Sequence[str]) -> scenarios_.Scenario:
             return replace(source, overrides=[*source.overrides, *fields]).load()
 
-        return assumptions.depends_on(load, largest, built)
+        return assumptions.assumed(load, largest, built)
 
     warnings = {key: sample_warnings(run.job, run.policies.values()) for key, run in batch.built.items()}
 
@@ -108,7 +108,7 @@ def compare(
         print_fitting(comparison_table(table, comparison.title(largest, device, seeds)), SPARE)
         if seeds > 1:
             typer.echo(f"Intervals at {100 * paired.LEVEL:.0f} %: {paired.METHOD}.")
-        for line in [*comparison.sentences(largest, built, held, table), *assumptions.depends_told(depends())]:
+        for line in [*comparison.sentences(largest, held, table), *assumed().sentences()]:
             typer.echo(line)
         show_calls(runs.calibration_of(loaded, batch.built[key].job) for key, (_, loaded) in scenarios.items())
         typer.echo(
@@ -120,7 +120,7 @@ def compare(
         execution,
         row,
         lambda rows, missing: comparison.write(
-            folder, rows, largest, built, device, missing, held.sentences(), skip, depends()
+            folder, rows, largest, device, missing, held.sentences(), skip, assumed()
         ),
         show,
     )

@@ -17,7 +17,7 @@ from simnet.report.comparison import comparison_table, draw, headline
 from simnet.report.drawing import Plot
 from simnet.report.shown import Shown
 from simnet.scenario.runner import Task
-from simnet.studies import comparison, options
+from simnet.studies import assumptions, comparison, options
 from simnet.studies.samples import sample_warnings
 
 
@@ -166,5 +166,9 @@ def compare(
             rows.append({"seed": own} | row if seeds > 1 else row)
     title = comparison.title(largest.loaded, comparison.told(largest.loaded, job.device), seeds)
     table = comparison.as_table(rows, largest.loaded, skip)
-    said = comparison.sentences(largest.loaded, largest.run, held, table)
+    source = largest.source
+    assumed = assumptions.assumed(
+        lambda fields: replace(source, overrides=[*source.overrides, *fields]).load(), largest.loaded, largest.run
+    )
+    said = [*comparison.sentences(largest.loaded, held, table), *assumed.sentences()]
     return Comparison(largest.loaded.name, title, table, tuple(said))

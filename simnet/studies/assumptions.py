@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from typing import NamedTuple
 
 from typing_extensions import TypedDict
 
@@ -142,6 +143,27 @@ class Dependence(TypedDict):
     other: str
     first: str | None
     lead: float | None
+
+
+class Assumed(NamedTuple):
+    """What an answer rests on besides its scenario; see `overlap_assumed` and `depends_on`."""
+
+    overlap: OverlapSummary | None
+    depends: Sequence[Dependence]
+
+    def sentences(self) -> list[str]:
+        """Return it in words, a line each."""
+        return [*([] if self.overlap is None else [overlap.told(self.overlap)]), *depends_told(self.depends)]
+
+
+def assumed(
+    load: Callable[[Sequence[str]], Scenario],
+    loaded: Scenario,
+    built: Run,
+    among: Sequence[Candidate] | None = None,
+) -> Assumed:
+    """Return what an answer rests on; parameters are as of `depends_on`."""
+    return Assumed(overlap_assumed(loaded, built, among), depends_on(load, loaded, built, among))
 
 
 def depends_on(

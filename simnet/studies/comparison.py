@@ -39,9 +39,9 @@ from simnet.report.results import prepare_folder, versions
 from simnet.report.seeds import times_to_target
 from simnet.report.summary import INTERVAL, learnt_by, significant
 from simnet.report.throughput import Throughput, throughput_sentences
-from simnet.scenario import Run, Scenario, load
+from simnet.scenario import Scenario, load
 from simnet.scenario.source import Source
-from simnet.studies import assumptions
+from simnet.studies.assumptions import Assumed
 from simnet.studies.codes import computing_told, with_codes
 from simnet.studies.runs import mark
 from simnet.studies.samples import warning_lines
@@ -222,12 +222,11 @@ def write(
     folder: str | Path,
     done: Mapping[str, Mapping[str, Any]],
     loaded: Scenario,
-    built: Run,
     device: devices.DeviceSummary,
     missing: Sequence[str] = (),
     held: Sequence[str] = (),
     skip: int | None = None,
-    depends: Sequence[assumptions.Dependence] = (),
+    assumed: Assumed | None = None,
 ) -> pd.DataFrame:
     """Write the comparison into its folder, and return it as a table: with several seeds, the means over them.
 
@@ -240,7 +239,7 @@ def write(
         Made when it is not there.
     done : mapping of str to dict
         What `row` returned, by the labels of runs, at least one; with `seed` if there are several.
-    loaded, built : Scenario, Run
+    loaded : Scenario
         The scenario, with the most workers.
     device : DeviceSummary
         What selected, as of `told`.
@@ -250,8 +249,8 @@ def write(
         What is said of memory: as of `Held.sentences`.
     skip : int, optional
         First iterations that means leave out; by default, until all had settled that do.
-    depends : sequence of Dependence
-        On which defaults the first place depends.
+    assumed : Assumed, optional
+        What it rests on.
     """
     folder, rows = prepare_folder(folder), list(done.values())
     several = "seed" in rows[0]
@@ -267,8 +266,8 @@ def write(
         "device": device,
         **({} if loaded.computing is None else {"computing": loaded.computing}),
         **({} if loaded.compute_time is None else {"compute_time": loaded.compute_time.figures()}),
-        **({} if (beside := assumptions.overlap_assumed(loaded, built)) is None else {"overlap": beside}),
-        **({"depends_on": list(depends)} if depends else {}),
+        **({} if assumed is None or assumed.overlap is None else {"overlap": assumed.overlap}),
+        **({} if assumed is None else {"depends_on": list(assumed.depends)}),
         "barrier": loaded.config.job.barrier,
         **({"memory": list(held)} if held else {}),
         "versions": versions(),
@@ -356,7 +355,7 @@ def title(loaded: Scenario, device: devices.DeviceSummary, seeds: int) -> str:
     return f"{said}; {seeds} seeds" if seeds > 1 else said
 
 
-def sentences(loaded: Scenario, built: Run, held: Held, table: pd.DataFrame) -> list[str]:
+def sentences(loaded: Scenario, held: Held, table: pd.DataFrame) -> list[str]:
     """Return what is to be said below the table: warnings, what has not settled, is left out, ignored or assumed.
 
     Parameters
@@ -390,8 +389,7 @@ def sentences(loaded: Scenario, built: Run, held: Held, table: pd.DataFrame) -> 
         for _, row in table.iterrows():
             rate: Throughput = {"throughput": row["throughput"], "throughput_unit": row["throughput_unit"]}
             rates[row["exchange"] + count.format(row["workers"])] = rate
-    assumed = [*computing_told([loaded.computing]), *assumptions.notes(loaded, built)]
-    return [*throughput_sentences(rates), *said, *ignored, *held.sentences(), *assumed]
+    return [*throughput_sentences(rates), *said, *ignored, *held.sentences(), *computing_told([loaded.computing])]
 
 
 def over_seeds(table: pd.DataFrame) -> pd.DataFrame:

@@ -17,7 +17,6 @@ from simnet.base.processes import Here, Pool
 from simnet.calibration import CalibratedCostModel, load_cost_model
 from simnet.job.levels import nodes_of
 from simnet.policies import Candidate, Fixed, density_at
-from simnet.report import overlap
 from simnet.scenario import Scenario, load
 from simnet.studies import assumptions, options
 from simnet.studies.choosing import holding, inputs, job_output, levels, likely, output, tensors_output, whole_job
@@ -317,19 +316,16 @@ def _on_job(flags: Flags) -> OnJob:
     found = whole_job.decide_job(run, left, effort=effort)
     density = density_at(run.job.density, run.job.iterations - 1)
     notes += costs_told(run.job.device, [one for one, _ in among], run.job.source.workers)
-    asked_about = [one for one, _ in left]
-    beside = assumptions.overlap_assumed(loaded, run, asked_about)
-    notes += [*computing_told([loaded.computing]), *([] if beside is None else [overlap.told(beside)])]
 
     def reload(fields: Sequence[str]) -> Scenario:
         return load(str(flags.scenario), [*_fields_of_job(flags), *fields], flags.seed)
 
-    depends = assumptions.depends_on(reload, loaded, run, asked_about)
-    notes += assumptions.depends_told(depends)
+    assumed = assumptions.assumed(reload, loaded, run, [one for one, _ in left])
+    notes += [*computing_told([loaded.computing]), *assumed.sentences()]
     warned = warning_lines(sample_warnings(run.job, [Fixed(one) for one, _ in among]))
     asked = job_output.Asked(
         loaded.name, loaded.config.seed, run.job, density, tuple(notes), (*loaded.warnings, *warned),
-        loaded.compute_time, loaded.samples, beside, tuple(depends),
+        loaded.compute_time, loaded.samples, assumed.overlap, tuple(assumed.depends),
     )  # fmt: skip
     return OnJob(asked, found, likely.over_job(found.rows, run.job, flags.error), held)
 
