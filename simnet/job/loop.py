@@ -203,7 +203,7 @@ def iterate(
             log.measured(number, now, active, ends.tolist())
         decision = log.decide(number, now, active)
         attempt, trains = decision.attempt, decision.attempt is None
-        batch = min(number + (attempt or 0), job.iterations - 1)
+        batch = number + (attempt or 0)
         named: tuple[str | int, ...] = ("iteration", number) if trains else ("exploration", attempts)
         compute = job.computes(batch, active)
         kept = trains and number < timeline

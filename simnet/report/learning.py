@@ -47,6 +47,9 @@ IGNORED = "Accuracy is ignored."
 """What is said of progress where no model is trained."""
 
 _OF_THE_BEST = 0.99
+NOT_EVALUATED = "The accuracy was not measured: the job is shorter than job.gradients.train.evaluate."
+"""Said in place of the time to the target where no iteration was evaluated."""
+
 _NEEDED = ("start_s", "iteration_s", "loss", "accuracy")
 
 
@@ -156,7 +159,7 @@ def headline(trained: Mapping[str, LearningSummary], bound: str | None = None) -
 
     Examples
     --------
-    >>> one = dict.fromkeys(LearningSummary.__annotations__)
+    >>> one = dict.fromkeys(LearningSummary.__annotations__) | {"accuracy": 0.5}
     >>> print(headline({"AG": {**one, "target": 0.9, "time_to_target_s": 20.0},
     ...     "SparDL": {**one, "target": 0.9, "time_to_target_s": 42.0}, "dense": {**one, "target": 0.9}}))
     AG reaches 90 % accuracy first: 20 s, 2.1x before SparDL (42 s). dense does not reach it.
@@ -168,6 +171,8 @@ def headline(trained: Mapping[str, LearningSummary], bound: str | None = None) -
     goal = f"{100 * target:.3g} % accuracy"
     times = {policy: one["time_to_target_s"] for policy, one in trained.items()}
     reached = {policy: time for policy, time in times.items() if time is not None}
+    if all(one["accuracy"] is None for one in trained.values()):
+        return NOT_EVALUATED
     if not reached:
         return f"No policy reaches {goal}."
     said = standing(reached, first(trained), f"reaches {goal} first", f"are tied as first to reach {goal}")

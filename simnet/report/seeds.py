@@ -283,6 +283,8 @@ def to_target(each: Mapping[str, Mapping[str, Any]], count: int) -> str:
     ranked = sorted((one["time_to_target_rank"], name) for name, one in each.items() if one["time_to_target_rank"])
     missed = [f"{name} {one['reached_with']} of {count}" for name, one in each.items() if one["reached_with"] < count]
     rest = f" Seeds that reach it: {', '.join(missed)}." if missed else ""
+    if all(one["accuracy"] is None for one in each.values()):
+        return learning.NOT_EVALUATED
     if not ranked:
         return f"No policy reaches {goal} with all seeds.{rest}"
     winners = [name for rank, name in ranked if rank == 1 or each[name]["time_to_target_tied"]]

@@ -72,7 +72,7 @@ def build_job(
     source: GradientSource | None = None
     if stages is not None and _fits(config, found, memory_limit(config, elsewhere=elsewhere)):
         with found.at("job", "gradients"):
-            source = _source(config, folder, int(given.iterations))
+            source = _source(config, folder)
     steps = build_steps(config, folder, found)
     # Of what traces say, computing is so many times as long.
     mean = 1.0 if given.traced else given.compute.mean
@@ -98,9 +98,6 @@ def build_job(
     with found.at("job", "overlap"):
         built_overlap = _overlap(overlap, source, found) if isinstance(overlap, schema.Overlap) else None
     local_steps = _local_steps(config, source, found)
-    if local_steps is not None and local_steps.steps > 1:
-        # Training goes on from inner step to inner step.
-        source = _source(config, folder, int(given.iterations) * local_steps.steps)
     churn = None
     if given.churn is not None:
         with found.at("job", "churn"):
@@ -452,11 +449,7 @@ def _live(given: schema.Train, config: schema.Config) -> GradientSource:
         model,
         data,
         workers=config.workers,
-        **given.arguments(live.train)
-        | {
-            "learning_rate": given.build(live.Rate, rate=given.learning_rate),
-            "evaluate": min(given.evaluate, int(config.job.iterations)),
-        },
+        **given.arguments(live.train) | {"learning_rate": given.build(live.Rate, rate=given.learning_rate)},
         dirichlet=given.shards.dirichlet if isinstance(given.shards, schema.Dirichlet) else None,
         **part.model_dump(),
         scale=config.job.scale,
@@ -465,7 +458,7 @@ def _live(given: schema.Train, config: schema.Config) -> GradientSource:
     )
 
 
-def _source(config: schema.Config, folder: Path, steps: int) -> GradientSource:
+def _source(config: schema.Config, folder: Path) -> GradientSource:
     given = config.job
     if given.shardings:
         return Unseen(config.workers, 1 if given.traced else model_of(given).parameters)
@@ -476,7 +469,7 @@ def _source(config: schema.Config, folder: Path, steps: int) -> GradientSource:
         return traces.recorded(
             folder / trace.trace if is_file(trace.trace) else trace.trace,
             workers=config.workers,
-            iterations=trace.training or steps,
+            iterations=trace.training,
             scale=given.scale,
             seed=config.seed,
         )
@@ -486,7 +479,7 @@ def _source(config: schema.Config, folder: Path, steps: int) -> GradientSource:
         given.model if given.model is not None else given.parameters or 0,
         config.workers,
         like=folder / like if is_file(like) else like,
-        iterations=given.gradients.synthetic.training or steps,
+        iterations=given.gradients.synthetic.training,
         scale=given.scale,
         seed=config.seed,
     )

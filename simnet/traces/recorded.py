@@ -8,8 +8,9 @@ worker wrote its own (`per_worker`), worker 3 has ``000020.0003.safetensors``, w
 Of a layer only some entries may be recorded, the same ones at all steps and workers. It then has one axis, and says
 `of` which shape it is.
 
-A trace records a few steps of a run. A job meets the recorded step nearest to its own, so a long job meets the same
-gradients many times over; for fresh ones in every iteration, `simnet.traces.fit` a synthetic source to the trace.
+A trace records a few steps of a run. Iteration i of a job meets the recorded step nearest to i, and the last one after
+the end of the run, so a long job meets the same gradients many times over; for fresh ones in every iteration,
+`simnet.traces.fit` a synthetic source to the trace.
 """
 
 from __future__ import annotations
@@ -168,7 +169,7 @@ class RecordedSource:
     workers : sequence of int
         Which of the recorded workers, distinct.
     iterations : int, optional
-        Length of the job.
+        Over how many iterations the job goes through the run.
     scale : float
         How many times fewer entries to use.
     seed : int
@@ -218,8 +219,8 @@ class RecordedSource:
         workers : sequence of int
             Of whom.
         iteration : int
-            From 0. With a length of the job, the step as far through the run as the iteration is through the job;
-            without it, the step of the same number. After the end, the last step.
+            From 0. With `iterations`, the step as far through the run as the iteration is through these; without, the
+            step of the same number. After the end, the last step.
         out : ndarray of float32, shape (len(workers), n), optional
             Where to put them.
         """
@@ -284,8 +285,8 @@ def recorded(
     workers : int or sequence of int, optional
         How many of the recorded workers to use, or which; all if not given.
     iterations : int, optional
-        Length of the job, for a job that shall go through the whole run: its first iteration meets the first step of
-        the run, its last the last. Without it, iteration i meets step i.
+        Over how many iterations a job goes through the run: the first meets the first step of the run, the last of
+        them, and all later ones, the last step. Without it, iteration i meets step i.
     scale : float
         Use only 1 / `scale` of the entries of each layer, chosen at random, at least one.
     seed : int

@@ -328,7 +328,7 @@ def shrunk(sizes: Sequence[int], scale: float) -> list[int]:
 
 
 def position(iteration: int, iterations: int) -> float:
-    """Return how far through a job an iteration is: from 0 in the first to 1 in the last, and 1 after it.
+    """Return how far through a training an iteration is: from 0 in the first to 1 in the last, and 1 after it.
 
     Raises
     ------

@@ -347,7 +347,7 @@ def train(
     width, blocks : int
         Of a ``transformer``.
     evaluate : int
-        Loss and accuracy are measured after every so many iterations.
+        Loss and accuracy are measured after every so many iterations; in a shorter job, never.
     scale : float
         How many entries of a larger model each entry stands for.
     seed : int
