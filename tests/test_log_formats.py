@@ -559,3 +559,48 @@ class TestFolders:
         put(tmp_path / "empty", "nothing\n", "notes.txt")
         with pytest.raises(InputError, match=r"is a folder without measurements .*notes\.txt: holds no"):
             read_logs(tmp_path / "empty")
+
+
+OF_ONE_RANK = {
+    "nccl.log": (
+        "# nThread 1 nGpus 1 minBytes 4096 maxBytes 65536 step: 16(factor)\n"
+        "# Using devices\n"
+        "#  Rank  0 Group  0 Pid    700 on   host0 device  0 [0x10] GPU\n"
+        "#       size         count      type   redop    root     time   algbw   busbw #wrong\n"
+        "        4096          1024     float     sum      -1      5.00    0.82    0.00      0\n"
+        "       65536         16384     float     sum      -1      5.07   12.94    0.00      0\n"
+    ),
+    "osu.log": "# OSU MPI Allreduce Latency Test v7.5\n# Size       Avg Latency(us)\n4 0.05\n1048576 120.5\n",
+    "imb.log": (
+        "# Benchmarking Allreduce\n# #processes = 1\n"
+        "       #bytes #repetitions  t_min[usec]  t_max[usec]  t_avg[usec]\n"
+        "            4         1000         0.05         0.07         0.06\n"
+        "      1048576           40       120.00       121.00       120.50\n"
+    ),
+    "tidy.csv": "collective,ranks,nodes,nbytes,seconds\nall_reduce,1,1,4096,5e-6\nall_reduce,1,1,65536,6e-6\n",
+}
+"""Logs of benchmarks that ran on one rank."""
+
+
+@pytest.mark.parametrize("name", OF_ONE_RANK)
+def test_tests_of_one_rank_are_no_measurements_of_a_cluster(name, tmp_path):
+    alone, fabric = tmp_path / name, tmp_path / "fabric.yaml"
+    alone.write_text(OF_ONE_RANK[name])
+    facts = ["--fact", f"{name}:ranks=1"] if name.startswith("osu") else []
+    said = refused("calibrate", alone, *facts, "-o", fabric)
+    assert "a test of one rank: nothing went over a link, so they say nothing of several ranks" in said
+    assert not fabric.exists()
+
+    # Beside others they are left out.
+    others = tmp_path / "others.csv"
+    others.write_text("collective,ranks,nodes,nbytes,seconds\n" + "".join(
+        f"all_reduce,4,2,{size},{1e-5 + size * 1e-9}\n" for size in (1024, 4096, 65536, 1048576)
+    ))  # fmt: skip
+    figures = json.loads(did("calibrate", alone, others, *facts, "-o", fabric, "--json").stdout)
+    assert (figures["rows"], figures["curves"]) == (4, 1)
+    assert ["of a test of one rank" in one for one in figures["problems"]] == [True]
+
+
+def test_several_tests_of_one_rank_each_are_told_as_a_missing_mpi(shared, tmp_path):
+    said = refused("calibrate", shared / "cases" / "one_rank_each.log", "-o", tmp_path / "fabric.yaml")
+    assert "4 tests of one rank each (nccl-tests built without MPI; make MPI=1): nothing went over a link" in said

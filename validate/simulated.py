@@ -45,7 +45,7 @@ def simulated(rows: pd.DataFrame, split: str) -> pd.DataFrame:
     """
     found = []
     for name, part in systems(rows).items():
-        curves = [one for one in curves_of(part) if one.setting.ranks > 1 and messages_of(one.setting, 1.0) is not None]
+        curves = [one for one in curves_of(part) if messages_of(one.setting, 1.0) is not None]
         for kept, held in _SPLITS[split](curves):
             found += [
                 table.assign(system=name) for table in _compared(kept, held, stack_measured(part), eager_measured(part))

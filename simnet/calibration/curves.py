@@ -96,8 +96,6 @@ class Curve:
 def curves_of(rows: pd.DataFrame) -> list[Curve]:
     """Return the curves of one system: medians over repetitions, in the order of their settings.
 
-    Rows of 0 bytes, or without a number of ranks, are left out: they have no place on a curve.
-
     Parameters
     ----------
     rows : DataFrame
@@ -110,10 +108,11 @@ def curves_of(rows: pd.DataFrame) -> list[Curve]:
     >>> [str(one.setting) for one in curves]
     ['all_reduce, 8 ranks on 1 node', 'all_reduce, 16 ranks on 2 nodes']
     """
+    rows = rows_on_curves(rows)
     table = pd.DataFrame(
         {
             "collective": rows["collective"].astype(str),
-            "ranks": rows["ranks"].fillna(0).astype(int),
+            "ranks": rows["ranks"].astype(int),
             "nodes": rows["nodes"].fillna(0).astype(int),
             "algorithm": rows["algorithm"].fillna("").astype(str),
             "protocol": rows["protocol"].fillna("").astype(str),
@@ -122,7 +121,6 @@ def curves_of(rows: pd.DataFrame) -> list[Curve]:
             "cards": rows["network_cards"].fillna(0).astype(int) if "network_cards" in rows else 0,
         }
     )
-    table = table[(table["size"] > 0) & (table["ranks"] > 0)]
     keys = ["collective", "ranks", "nodes", "algorithm", "protocol"]
     found = []
     for key, part in table.groupby(keys, sort=True):
@@ -132,6 +130,21 @@ def curves_of(rows: pd.DataFrame) -> list[Curve]:
         sizes, seconds = medians.index.to_numpy(dtype=float), medians.to_numpy(dtype=float)
         found.append(Curve(setting, sizes, seconds, int(part["cards"].max())))
     return found
+
+
+def rows_on_curves(rows: pd.DataFrame) -> pd.DataFrame:
+    """Return the rows that have a place on a curve: not those of 0 bytes, of one rank or of no known number of ranks.
+
+    Among one rank nothing goes over a link.
+
+    Examples
+    --------
+    >>> from simnet.calibration.readers.tables import table
+    >>> rows = [{"collective": "all_reduce", "nbytes": 8, "ranks": ranks, "seconds": 1e-5} for ranks in (1, 2, None)]
+    >>> rows_on_curves(table(rows))["ranks"].tolist()
+    [2]
+    """
+    return rows[(total_bytes(rows) > 0) & (rows["ranks"].fillna(0) > 1)]
 
 
 def systems(rows: pd.DataFrame) -> dict[str, pd.DataFrame]:

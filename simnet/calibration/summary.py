@@ -16,7 +16,7 @@ from simnet.calibration import cards, measured
 from simnet.calibration.cost_model import CalibratedCostModel, calibrate
 from simnet.calibration.cost_model_file import written
 from simnet.calibration.crossval import MIXTURE, HeldOut, ModelChoice, choose
-from simnet.calibration.curves import chosen_rows, curves_of, differing
+from simnet.calibration.curves import chosen_rows, curves_of, differing, rows_on_curves
 from simnet.calibration.jitter import LEAST, fit_links, repeated
 from simnet.calibration.predictor import Basis
 from simnet.calibration.readers.facts import Facts, always
@@ -28,6 +28,8 @@ from simnet.calibration.topology_links import FittedLinks, Placement, links, on_
 
 MAX_CURVES = 1000
 """The most curves that are fitted at once."""
+
+_BUILT_WITH_MPI = ("nccl-tests", "rccl-tests")
 
 MAX_SIZES = 10_000
 """The most sizes of a curve; of all curves together ten times as many."""
@@ -211,18 +213,33 @@ def rows_of(source: str, facts: Facts | Mapping[str, Any]) -> tuple[pd.DataFrame
 
 
 def _without_place(rows: pd.DataFrame) -> list[Problem]:
-    """Return which rows have no place on a curve, by log: those of no known number of ranks, and those of 0 bytes."""
-    unknown = rows["ranks"].isna()
+    """Return which rows have no place on a curve, by log: of no known number of ranks, of one rank, or of 0 bytes."""
+    unknown, one = rows["ranks"].isna(), _of_one_rank(rows)
     found = []
     for missing, why in (
-        (unknown, "no number of ranks; --fact ranks=16 says it, --fact 'NAME:ranks=16' of this log alone"),
-        (~unknown & (rows["nbytes"].fillna(0) == 0), "0 bytes"),
+        (unknown, "have no number of ranks; --fact ranks=16 says it, --fact 'NAME:ranks=16' of this log alone"),
+        (one, None),
+        (~unknown & ~one & (rows["nbytes"].fillna(0) == 0), "have 0 bytes"),
     ):
         for source, part in rows[missing].groupby("source", sort=False):
             line = part["line"].dropna().min()
             at = None if pd.isna(line) else int(line)
-            found.append(Problem(str(source), at, f"{len(part):,} rows from here on have {why}", True))
+            said = f"{len(part):,} rows from here on {why or f'are of {_single_rank(part)}'}"
+            found.append(Problem(str(source), at, said, True))
     return found
+
+
+def _of_one_rank(rows: pd.DataFrame) -> pd.Series[bool]:
+    return (rows["ranks"] == 1).fillna(False).astype(bool)
+
+
+def _single_rank(rows: pd.DataFrame) -> str:
+    """Say that rows are of tests of one rank each, and what may have been meant."""
+    tests = int(rows.groupby(["collective", "nbytes", "in_place", "dtype"], dropna=False).size().max())
+    said = f"{tests:,} tests of one rank each" if tests > 1 else "a test of one rank"
+    if rows["tool"].isin(_BUILT_WITH_MPI).any() and tests > 1:
+        said += " (nccl-tests built without MPI; make MPI=1)"
+    return f"{said}: nothing went over a link, so they say nothing of several ranks"
 
 
 def problem_lines(problems: Sequence[str], most: int = 20) -> list[str]:
@@ -276,12 +293,15 @@ def calibrated(
     known = facts if isinstance(facts, Facts) else always(facts)
     parts = [rows_of(log, known) for log in logs]
     known.refuse_idle()
-    rows = chosen_rows(pd.concat([part for part, _ in parts], ignore_index=True), where, in_place)
+    all_rows = chosen_rows(pd.concat([part for part, _ in parts], ignore_index=True), where, in_place)
+    rows = rows_on_curves(all_rows)
+    if rows.empty and len(all_rows) and _of_one_rank(all_rows).all():
+        raise InputError(f"holds {_single_rank(all_rows)}", file=", ".join(logs))
+    if rows.empty:
+        raise InputError("no row has a size above 0 and a number of ranks; --fact ranks=16 says what the logs do not")
     if topology is not None:
         rows = on_nodes(rows, topology)
     curves = curves_of(rows)
-    if not curves:
-        raise InputError("no row has a size above 0 and a number of ranks; --fact ranks=16 says what the logs do not")
     if len(curves) > MAX_CURVES:
         raise InputError(
             f"{len(curves):,} curves are there; at most {MAX_CURVES:,} are fitted at once, --where takes some"
