@@ -225,7 +225,9 @@ def explained(path: Path, advice: str = "; choose another folder with --out") ->
         yield
     except OSError as error:
         reason = error.strerror or str(error)
-        raise InputError(f"cannot be written: {reason}{advice}", file=str(path)) from error
+        # What is written aside has the name that it is going to have.
+        shown = path.parent.with_name(path.name) if _BEGUN.fullmatch(path.parent.name) else path
+        raise InputError(f"cannot be written: {reason}{advice}", file=str(shown)) from error
 
 
 @contextmanager

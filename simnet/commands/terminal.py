@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import functools
 import inspect
 import os
@@ -14,7 +15,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from contextvars import ContextVar
 from pathlib import Path
-from typing import Annotated, Any, ClassVar, ParamSpec, TypeVar, get_type_hints
+from typing import Annotated, Any, ClassVar, NoReturn, ParamSpec, TypeVar, get_type_hints
 
 import typer
 from typer.core import TyperCommand, TyperGroup
@@ -35,6 +36,9 @@ _FIRST_LINE, _LINES_EVERY = 2.0, 0.25
 
 # What is wrong with the words of a command; typer has no name of its own for it.
 _UsageError: type[Exception] = typer.BadParameter.__mro__[1]
+
+# What the system says against writing: a full disk or quota, a limit of size, a broken device or pipe.
+_OUTPUT_ERRORS = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO, errno.EPIPE)
 
 _Quiet = Annotated[
     bool, typer.Option("--quiet", "-q", help="Say nothing beside what is asked for: no progress, no word on files.")
@@ -78,14 +82,15 @@ class Commands(TyperGroup):
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         """Read the options before the command; what is wrong with them ends it with 2 and one message."""
-        if not args:
-            return super().parse_args(ctx, args)
-        with _usage_told():
-            return super().parse_args(ctx, args)
+        with _output_errors():
+            if not args:
+                return super().parse_args(ctx, args)
+            with _usage_told():
+                return super().parse_args(ctx, args)
 
     def invoke(self, ctx: Any) -> Any:
         """Carry out the command that is named; what is wrong with its words ends it with 2 and one message."""
-        with _usage_told():
+        with _output_errors(), _usage_told():
             return super().invoke(ctx)
 
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
@@ -172,6 +177,40 @@ def _usage_told() -> Iterator[None]:
     except _UsageError as error:
         typer.echo(f"error: {printable(_said(error))}", err=True)
         raise typer.Exit(2) from None
+
+
+@contextmanager
+def _output_errors() -> Iterator[None]:
+    """End with 2 and one message where standard output or a file cannot be written, and by SIGPIPE as Unix tools do."""
+    try:
+        yield
+        sys.stdout.flush()
+    except OSError as error:
+        if error.errno not in _OUTPUT_ERRORS:
+            raise
+        _discard_output()
+        if error.errno == errno.EPIPE:
+            _end_by_broken_pipe()
+        with suppress(OSError):
+            name = printable(str(error.filename or "standard output"))
+            typer.echo(f"error: {name}: cannot be written: {error.strerror}", err=True)
+        raise typer.Exit(2) from None
+
+
+def _discard_output() -> None:
+    """Let what is left in the buffer of standard output go nowhere, so that the interpreter ends in silence."""
+    with suppress(OSError):
+        nowhere = os.open(os.devnull, os.O_WRONLY)
+        os.dup2(nowhere, sys.stdout.fileno())
+        os.close(nowhere)
+
+
+def _end_by_broken_pipe() -> NoReturn:
+    """End as a program ends that writes to a pipe that nobody reads."""
+    if hasattr(signal, "SIGPIPE"):
+        signal.signal(signal.SIGPIPE, signal.SIG_DFL)
+        os.kill(os.getpid(), signal.SIGPIPE)
+    raise typer.Exit(1)
 
 
 def _said(error: Any) -> str:
