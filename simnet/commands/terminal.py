@@ -186,13 +186,15 @@ def _output_errors() -> Iterator[None]:
         yield
         sys.stdout.flush()
     except OSError as error:
-        if error.errno not in _OUTPUT_ERRORS:
+        # Python looks for a folder of temporary files in which it can write, and names none if there is none.
+        temporary = error.errno == errno.ENOENT and error.filename is None
+        if error.errno not in _OUTPUT_ERRORS and not temporary:
             raise
         _discard_output()
         if error.errno == errno.EPIPE:
             _end_by_broken_pipe()
         with suppress(OSError):
-            name = printable(str(error.filename or "standard output"))
+            name = printable(str(error.filename or ("temporary files" if temporary else "standard output")))
             typer.echo(f"error: {name}: cannot be written: {error.strerror}", err=True)
         raise typer.Exit(2) from None
 
