@@ -116,7 +116,7 @@ class Collective:
 
         Examples
         --------
-        >>> [named(name).schedule_of_vector(4, 400.0).bytes_sent()[0] for name in
+        >>> [named(name).schedule_of_vector(4, 400.0).bytes_sent().max().item() for name in
         ...     ("reduce_scatter_ring", "allgather_ring", "allreduce_ring")]
         [300.0, 300.0, 600.0]
         """

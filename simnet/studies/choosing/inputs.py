@@ -414,7 +414,7 @@ def _gradients(given: Given, point: OperatingPoint) -> tuple[Callable[[], Gradie
     """Return what makes synthetic gradients of fewer entries and, of many workers, fewer workers; and what they are."""
     workers = min(int(point.workers), _SAMPLED_WORKERS)
     entries = min(int(point.parameters), _SAMPLED // workers)
-    of: str | int = int(point.parameters) if given.parameters is not None else given.model or "resnet50"
+    of = _shape(given) or int(point.parameters)
 
     def make() -> GradientSource:
         return synthetic(of, workers, scale=int(point.parameters) / entries, seed=given.seed)
@@ -424,8 +424,7 @@ def _gradients(given: Given, point: OperatingPoint) -> tuple[Callable[[], Gradie
 
 
 def _count(value: int | None, default: int, option: str) -> int:
-    found = default if value is None else value
-    if not 1 <= found <= 1_000_000:
+    if not 1 <= (found := default if value is None else value) <= 1_000_000:
         raise InputError(f"must be from 1 to 1,000,000, got {found}", file=option)
     return found
 
@@ -453,8 +452,11 @@ def _nodes(given: Given) -> tuple[int, float, float]:
         raise InputError("is only for --gpus-per-node above 1", file="--inner-latency or --inner-bandwidth")
     if per_node == 1:
         return 1, 0.0, math.inf
-    latency = _link(given.inner_latency, 5e-6, "--inner-latency")
-    return per_node, latency, _link(given.inner_bandwidth, 100e9, "--inner-bandwidth")
+    inside = (
+        _link(given.inner_latency, 5e-6, "--inner-latency"),
+        _link(given.inner_bandwidth, 1e11, "--inner-bandwidth"),
+    )
+    return per_node, *inside
 
 
 def _nodes_of(loaded: Scenario) -> tuple[int, float, float]:
@@ -467,16 +469,13 @@ def _nodes_of(loaded: Scenario) -> tuple[int, float, float]:
 
 
 def _device_and_passes(given: Given, workers: int) -> tuple[DeviceProfile, Passes]:
-    device = _device(given.device, default_device(given.stack))
-    profile = None if given.parameters is not None else model(given.model or "resnet50")
-    return device, passes_of(profile, device, workers, compute=given.compute, batch=given.batch, stack=given.stack)
-
-
-def _device(name: str | None, default: str) -> DeviceProfile:
     try:
-        return load_device(name or default)
+        device = load_device(given.device or default_device(given.stack))
     except ValueError as error:
         raise InputError(str(error), file="--device") from None
+    shape = _shape(given)
+    profile = None if shape is None else model(shape)
+    return device, passes_of(profile, device, workers, compute=given.compute, batch=given.batch, stack=given.stack)
 
 
 def _network(given: Given, point: OperatingPoint) -> Network:
@@ -490,10 +489,8 @@ def _network(given: Given, point: OperatingPoint) -> Network:
         fields = {"latency": f"{latency!r} s", "bandwidth": f"{bandwidth!r} B/s"}
         place = on_topology(given.topology, fields, given.fields, workers, given.seed, stack)
         if place.network.routes.n_hosts < workers:
-            raise InputError(
-                f"has {place.network.routes.n_hosts} hosts, fewer than {workers} workers",
-                file=f"--topology {given.topology}",
-            )
+            said = f"has {place.network.routes.n_hosts} hosts, fewer than {workers} workers"
+            raise InputError(said, file=f"--topology {given.topology}")
         return place.network
     if given.fields:
         raise InputError("is only for --topology", file="--set")
