@@ -452,11 +452,8 @@ def _nodes(given: Given) -> tuple[int, float, float]:
         raise InputError("is only for --gpus-per-node above 1", file="--inner-latency or --inner-bandwidth")
     if per_node == 1:
         return 1, 0.0, math.inf
-    inside = (
-        _link(given.inner_latency, 5e-6, "--inner-latency"),
-        _link(given.inner_bandwidth, 1e11, "--inner-bandwidth"),
-    )
-    return per_node, *inside
+    latency = _link(given.inner_latency, 5e-6, "--inner-latency")
+    return per_node, latency, _link(given.inner_bandwidth, 1e11, "--inner-bandwidth")
 
 
 def _nodes_of(loaded: Scenario) -> tuple[int, float, float]:
@@ -499,5 +496,4 @@ def _network(given: Given, point: OperatingPoint) -> Network:
 
 def _by(network: Network) -> str:
     """Return the words for the stack of a network, none for that of closed forms."""
-    stack = name_on(network)
-    return "" if stack == "ideal" else f" by the stack {stack}"
+    return "" if (stack := name_on(network)) == "ideal" else f" by the stack {stack}"
