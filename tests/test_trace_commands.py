@@ -420,7 +420,7 @@ class TestConvert:
         assert "is object" in refused(
             lambda m: m.update({weight: array(np.full((4, 120, 80), None), allow_pickle=True)})
         )
-        assert "not finite" in refused(lambda m: m.update({weight: array(np.full((4, 120, 80), np.nan))}))
+        assert "index [0, 0] is nan" in refused(lambda m: m.update({weight: array(np.full((4, 120, 80), np.nan))}))
         assert "is no array" in refused(lambda m: m.update({weight: b"nonsense"}))
         assert "is no array" in refused(lambda m: m.update({weight: m[weight][:-8]}))
         assert "is larger than" in refused(lambda m: m.update({weight: m[weight] + bytes(10**6)}))
@@ -434,6 +434,17 @@ class TestConvert:
         (tmp_path / "bad.npz").write_bytes(b"PK\x03\x04nonsense")
         with pytest.raises(InputError, match="is no npz archive"):
             ReadArchive(tmp_path / "bad.npz")
+
+    @pytest.mark.parametrize("to", ["out", "out.npz"])
+    def test_a_value_beyond_single_precision_is_refused_with_its_entry(self, to, tmp_path):
+        values = np.full((2, 3, 4), 1e38)
+        np.savez(tmp_path / "wide.npz", **{"0/fc.weight": values})
+        simnet("trace", "convert", tmp_path / "wide.npz", tmp_path / to)
+        values[1, 2, 0] = -4e38
+        np.savez(tmp_path / "wide.npz", **{"0/fc.weight": values})
+        said = simnet("trace", "convert", tmp_path / "wide.npz", tmp_path / to, "--force", ok=False)
+        where = f"{tmp_path / 'wide.npz'}:0/fc.weight.npy: gradient of worker 1, layer 'fc.weight', index [2, 0]"
+        assert f"{where} is -4e+38, beyond float32, which ends at 3.4e+38" in " ".join(said.split())
 
     def test_values_too_large_for_half_precision(self, tmp_path):
         large = written(tmp_path / "large", {0: {"w": np.full((2, 5), 1e6)}})

@@ -25,7 +25,7 @@ from simnet.base.progress import tracked
 from simnet.base.rng import stream
 from simnet.base.writing import explained
 from simnet.costs.models import Layer
-from simnet.traces.files import TensorFile, encoded, write_text
+from simnet.traces.files import TensorFile, encoded, finite, write_text
 from simnet.traces.metadata import MAX_BYTES, parsed
 from simnet.traces.recorded import DESCRIPTION, RecordedLayer, RecordedPoint, TraceInfo, step_file
 from simnet.traces.source import Values
@@ -287,7 +287,7 @@ class ReadArchive:
     Raises
     ------
     InputError
-        If it is none, or its arrays are not what the description says, or a value is not finite.
+        If it is none, or its arrays are not what the description says, or a value is not finite in float32.
     """
 
     def __init__(self, path: Path) -> None:
@@ -300,10 +300,7 @@ class ReadArchive:
             in_memory(self.info)
             for point in self.info.points:
                 for layer in self.info.layers:
-                    values = self._array(archive, members, point.step, layer)
-                    if not np.isfinite(values).all():
-                        message = f"layer {layer.name!r} at step {point.step} holds values that are not finite"
-                        raise InputError(message, file=str(path))
+                    self._array(archive, members, point.step, layer)
 
     def recorded(self, point: int) -> Values:
         """Return the gradients of one of its points; float32 of shape (P, n)."""
@@ -311,7 +308,7 @@ class ReadArchive:
         with self._opened() as archive:
             members = {one.filename: one for one in archive.infolist()}
             arrays = [self._array(archive, members, info.points[point].step, layer) for layer in info.layers]
-        return np.concatenate([one.reshape(info.workers, -1).astype(np.float32) for one in arrays], axis=1)
+        return np.concatenate([one.reshape(info.workers, -1) for one in arrays], axis=1)
 
     def _opened(self) -> zipfile.ZipFile:
         try:
@@ -388,7 +385,7 @@ class ReadArchive:
 
     def _array(
         self, archive: zipfile.ZipFile, members: dict[str, zipfile.ZipInfo], step: int, layer: RecordedLayer
-    ) -> NDArray[Any]:
+    ) -> Values:
         member = members[self._name(members, step, layer.name)]
         shape, dtype = self._shape(archive, member)
         expected = (self.info.workers, *layer.shape)
@@ -399,9 +396,10 @@ class ReadArchive:
             raise InputError(message, file=str(self._path))
         content = self._read(archive, member, prod(shape) * dtype.itemsize + 65_536)
         try:
-            return np.asarray(npy.read_array(io.BytesIO(content), allow_pickle=False))
+            found = np.asarray(npy.read_array(io.BytesIO(content), allow_pickle=False))
         except (ValueError, EOFError) as error:
             raise InputError(f"{member.filename!r} is no array: {error}", file=str(self._path)) from None
+        return finite(found, layer.name, f"{self._path}:{member.filename}")
 
 
 def _by_layer(info: TraceInfo, gradients: Values) -> list[tuple[RecordedLayer, Values]]:

@@ -19,6 +19,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from simnet.base.errors import InputError
 from simnet.base.writing import temporary, whole
 
 DTYPES = {"fp32": "F32", "fp16": "F16", "bf16": "BF16"}
@@ -58,6 +59,25 @@ def decoded(stored: NDArray[Any], kind: str) -> NDArray[np.float32]:
     if kind == "BF16":
         return (stored.astype("<u4") << 16).view("<f4").astype(np.float32, copy=False)
     return stored.astype(np.float32, copy=False)
+
+
+def finite(gradients: NDArray[Any], layer: str, file: str) -> NDArray[np.float32]:
+    """Return the gradients of a layer as float32, the first axis being the worker.
+
+    Raises
+    ------
+    InputError
+        If an entry is NaN, infinite or beyond float32; with its place and value.
+    """
+    with np.errstate(over="ignore"):
+        found = gradients.astype(np.float32, copy=False)
+    bad = ~np.isfinite(found)
+    if bad.any():
+        place = tuple(np.argwhere(bad)[0].tolist())
+        value, (worker, *index) = gradients[place], place
+        why = f", beyond float32, which ends at {np.finfo(np.float32).max:.3g}" if np.isfinite(value) else ""
+        raise InputError(f"gradient of worker {worker}, layer {layer!r}, index {index} is {value}{why}", file=file)
+    return found
 
 
 class TensorFile:

@@ -24,7 +24,6 @@ from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import numpy as np
-from numpy.typing import NDArray
 from pydantic import Field, field_validator, model_validator
 from safetensors import SafetensorError, safe_open
 
@@ -32,7 +31,7 @@ from simnet.base.errors import InputError, nearest
 from simnet.base.quantities import Count
 from simnet.base.rng import stream
 from simnet.costs.models import Layer
-from simnet.traces.files import decoded, stored_tensor
+from simnet.traces.files import decoded, finite, stored_tensor
 from simnet.traces.metadata import SHIPPED, Description, is_name, read_description
 from simnet.traces.source import Values, as_matrices, buffer, position, shrunk
 
@@ -399,15 +398,7 @@ def _check(path: Path, info: TraceInfo) -> None:
             shape = [1 if info.per_worker else info.workers, *layer.shape]
             if head.get_shape() != shape:
                 raise InputError(f"layer {layer.name!r} has shape {head.get_shape()}, must be {shape}", file=str(path))
-            _check_finite(_tensor(tensors, layer.name, path), layer.name, path)
-
-
-def _check_finite(gradients: NDArray[Any], name: str, path: Path) -> None:
-    bad = ~np.isfinite(gradients)
-    if bad.any():
-        worker, *index = (int(one) for one in np.argwhere(bad)[0])
-        value = gradients[(worker, *index)]
-        raise InputError(f"gradient of worker {worker}, layer {name!r}, index {index} is {value}", file=str(path))
+            finite(_tensor(tensors, layer.name, path), layer.name, str(path))
 
 
 @contextmanager
