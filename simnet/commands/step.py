@@ -149,13 +149,13 @@ def step(
         return
     from simnet.report.tables import show_listing
 
-    answer, *others = found.sentences()
+    answer, *lines = found.sentences()
     typer.echo(answer)
     if steps is None:
         show_listing("collectives of a training step", found.headings(), found.rows())
     else:
         show_listing(f"{steps:,} training steps", *found.spread())
-    for line in others:
+    for line in lines:
         typer.echo(line)
 
 
