@@ -1,6 +1,7 @@
 """Calibration: models recover what made the data, the file comes back as it went, intervals cover, strangers' files."""
 
 import json
+import re
 from dataclasses import replace
 from pathlib import Path
 
@@ -880,3 +881,38 @@ def test_numbers_are_taken_as_numbers(column, value, rows):
 def test_numbers_that_no_row_has_are_refused(value):
     with pytest.raises(InputError, match=f"no row has link_bandwidth = '{value}'; Allowed: 12500000"):
         chosen_rows(load("shaped_gloo").rows, {"link_bandwidth": value})
+
+
+@pytest.fixture
+def cliff(shared, tmp_path):
+    """A fabric file of an all-gather that takes 48 times as long at twice the size."""
+    out = tmp_path / "cliff.yaml"
+    did("calibrate", shared / "cases" / "all_gather_with_a_cliff.csv", "-o", out)
+    return out
+
+
+def test_an_interval_of_days_is_not_determined(cliff):
+    asked = "predict", cliff, "all_gather", "--ranks", 32, "--size"
+    said = did(*asked, "64MB").output
+    assert said.startswith("435 ms, 90 % interval not determined by these data\n")
+    found = json.loads(did(*asked, "64MB", "--json").output)
+    assert (found["low"], found["high"], found["interval"]) == (None, None, "not determined by these data")
+    assert found["seconds"] == pytest.approx(0.435, rel=0.01)
+
+
+def test_no_interval_and_no_regret_of_a_choice_is_beyond_what_is_possible(cliff):
+    words = "choose", "--fabric", cliff, "--workers", 32, "--model", "resnet50"
+    shown = " ".join(did(*words).output.split())
+    assert "e+" not in "".join(re.findall(r"expected regret [^;]*;", shown))
+    assert not re.search(r"\d d\b|\d h\b", shown)
+    assert "are not determined by these data: the ends are more than 100 times apart." in shown
+    rows = json.loads(did(*words, "--json").output)["ranking"]
+    told, open_ = ([row for row in rows if ("interval" in row) == unknown] for unknown in (False, True))
+    assert told
+    assert open_
+    worst = max(row["high_s"] for row in told) / min(row["low_s"] for row in told) - 1
+    assert all(row["high_s"] <= 100 * row["low_s"] for row in told)
+    assert all(0 <= row["expected_regret"] <= worst for row in told)
+    for row in open_:
+        assert row["low_s"] is row["high_s"] is row["expected_regret"] is None
+        assert row["interval"] == "not determined by these data"

@@ -191,6 +191,35 @@ def format_seconds(value: float) -> str:
     return _format(value, (("ns", 1e-9), ("us", 1e-6), ("ms", 1e-3), ("s", 1), ("min", 60), ("h", 3600), ("d", 86400)))
 
 
+WIDEST = 100.0
+"""How many times its lower end the upper end of an interval may be; a wider one tells nothing."""
+
+NOT_DETERMINED = "not determined by these data"
+"""Said in place of an interval wider than that, and of what follows from it."""
+
+
+def determined(low: float, high: float) -> bool:
+    """Return whether an interval of a time tells anything: whether its ends are within a factor of `WIDEST`.
+
+    Examples
+    --------
+    >>> determined(1e-3, 6e-3), determined(0.0, 0.0), determined(0.0341, 265_000)
+    (True, True, False)
+    """
+    return low <= high <= WIDEST * low < math.inf
+
+
+def format_interval(low: float, high: float) -> str:
+    """Return an interval of times in words.
+
+    Examples
+    --------
+    >>> format_interval(1e-3, 6e-3), format_interval(0.0341, 265_000)
+    ('1 ms to 6 ms', 'not determined by these data')
+    """
+    return f"{format_seconds(low)} to {format_seconds(high)}" if determined(low, high) else NOT_DETERMINED
+
+
 def format_within(value: float, low: float, high: float) -> str:
     """Return a time and its interval for a table.
 
@@ -204,9 +233,7 @@ def format_within(value: float, low: float, high: float) -> str:
     >>> format_within(2.4e-3, 1e-3, 6e-3), format_within(0.0, 0.0, 0.0)
     ('2.4 ms (1 ms to 6 ms)', '0 s')
     """
-    if low == value == high:
-        return format_seconds(value)
-    return f"{format_seconds(value)} ({format_seconds(low)} to {format_seconds(high)})"
+    return format_seconds(value) + ("" if low == value == high else f" ({format_interval(low, high)})")
 
 
 def format_bytes(value: float) -> str:

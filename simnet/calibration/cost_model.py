@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 
 from simnet.base.arrays import Floats
 from simnet.base.errors import InputError, nearest
+from simnet.base.units import determined
 from simnet.calibration.crossval import ModelChoice, choose, score
 from simnet.calibration.curves import Curve, Setting
 from simnet.calibration.intervals import bin_of, intervals
@@ -52,6 +53,11 @@ class Prediction(NamedTuple):
     extrapolates: bool
     why: str
     kind: str = "sizes"
+
+    @property
+    def determined(self) -> bool:
+        """Whether the measurements tell anything of its interval; see `simnet.base.units.determined`."""
+        return determined(self.low, self.high)
 
 
 class Predictions(NamedTuple):

@@ -45,10 +45,11 @@ def predict(
         collective, ranks, nbytes, nodes=nodes, algorithm=algorithm, protocol=protocol, strict=strict
     )
     if json_:
-        typer.echo(json.dumps(found._asdict(), indent=2))
+        unknown = {} if found.determined else {"low": None, "high": None, "interval": units.NOT_DETERMINED}
+        typer.echo(json.dumps(found._asdict() | unknown, indent=2))
         return
-    low, high = units.format_seconds(found.low), units.format_seconds(found.high)
-    typer.echo(f"{units.format_seconds(found.seconds)}, {100 * loaded.coverage:.0f} % interval {low} to {high}")
+    interval = f"{100 * loaded.coverage:.0f} % interval {units.format_interval(found.low, found.high)}"
+    typer.echo(f"{units.format_seconds(found.seconds)}, {interval}")
     typer.echo(f"{'extrapolation; ' if found.extrapolates else ''}{found.why}")
     typer.echo("device: none; a collective alone, without selecting")
 

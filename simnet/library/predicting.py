@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -53,8 +54,12 @@ class CollectivePrediction(Shown):
         return f"CollectivePrediction({self.fabric}, {self.collective}, {self.ranks} ranks: {times}{more})"
 
     def to_pandas(self) -> pd.DataFrame:
-        """Return a row per size: ``size_B``, ``seconds``, ``low_s``, ``high_s``, and what they rest on."""
+        """Return a row per size: ``size_B``, ``seconds``, ``low_s``, ``high_s``, and what they rest on.
+
+        Ends of an interval that is not determined by the measurements are missing.
+        """
         rows = pd.DataFrame([one._asdict() for one in self.predictions])
+        rows.loc[[not one.determined for one in self.predictions], ["low", "high"]] = math.nan
         rows.insert(0, "size_B", self.sizes)
         return rows.rename(columns={"low": "low_s", "high": "high_s"})
 
@@ -82,7 +87,9 @@ class CollectivePrediction(Shown):
         """Return a row per size."""
         found = empty_table(self._title, ("size", "time", "from", "to", "rests on"), ["rests on"])
         for size, one in zip(self.sizes, self.predictions, strict=True):
-            times = map(units.format_seconds, (one.seconds, one.low, one.high))
+            known = one.determined
+            ends = map(units.format_seconds, (one.low, one.high)) if known else ("", units.NOT_DETERMINED)
+            times = units.format_seconds(one.seconds), *ends
             found.add_row(units.format_bytes(size), *times, f"{'extrapolation; ' if one.extrapolates else ''}{one.why}")
         return found
 

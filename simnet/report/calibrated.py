@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from typing_extensions import TypedDict
 
-from simnet.base.units import format_bytes
+from simnet.base.units import NOT_DETERMINED, determined, format_bytes
 
 if TYPE_CHECKING:
     from simnet.calibration.software import CalibratedSoftware, Known
@@ -26,8 +26,8 @@ class CallSummary(TypedDict):
     nodes: int
     smallest_B: float
     largest_B: float
-    low: float
-    high: float
+    low: float | None
+    high: float | None
     extrapolates: bool
     why: str
 
@@ -68,6 +68,8 @@ def calls(exchanges: Mapping[str, Sequence[Known]]) -> list[CallSummary]:
 def _row(label: str, same: Sequence[Known]) -> CallSummary:
     found = [one.prediction for one in same if one.prediction is not None]
     # One that extrapolates tells more than one that does not.
+    low = float(f"{min((one.low / one.seconds for one in found), default=1.0):.4g}")
+    high = float(f"{max((one.high / one.seconds for one in found), default=1.0):.4g}")
     worst = max(found, key=lambda one: (one.extrapolates, one.high / one.low), default=None)
     return {
         "exchange": label,
@@ -77,8 +79,8 @@ def _row(label: str, same: Sequence[Known]) -> CallSummary:
         "nodes": same[0].nodes,
         "smallest_B": float(f"{min(one.nbytes for one in same):.6g}"),
         "largest_B": float(f"{max(one.nbytes for one in same):.6g}"),
-        "low": float(f"{min((one.low / one.seconds for one in found), default=1.0):.4g}"),
-        "high": float(f"{max((one.high / one.seconds for one in found), default=1.0):.4g}"),
+        "low": low if determined(low, high) else None,
+        "high": high if determined(low, high) else None,
         "extrapolates": worst is None or worst.extrapolates,
         "why": "nothing is known of it: links alone" if worst is None else worst.why,
     }
@@ -98,6 +100,7 @@ def rows(found: Iterable[CallSummary]) -> list[tuple[str, ...]]:
     made: list[tuple[str, ...]] = []
     for one in found:
         sizes = dict.fromkeys(format_bytes(one[name]) for name in ("smallest_B", "largest_B"))
+        low, high = one["low"], one["high"]
         mark = "extrapolates: " if one["extrapolates"] else ""
         made.append(
             (
@@ -105,7 +108,9 @@ def rows(found: Iterable[CallSummary]) -> list[tuple[str, ...]]:
                 f"{one['collective']} {one['algorithm']}".strip(),
                 str(one["ranks"]) + (f" on {one['nodes']}" if one["nodes"] else ""),
                 " to ".join(sizes),
-                f"{100 * (one['low'] - 1):+.0f} % to {100 * (one['high'] - 1):+.0f} %",
+                NOT_DETERMINED
+                if low is None or high is None
+                else f"{100 * (low - 1):+.0f} % to {100 * (high - 1):+.0f} %",
                 mark + one["why"].removeprefix("rests on "),
             )
         )

@@ -51,7 +51,7 @@ from simnet.scenario import Run, Scenario
 from simnet.studies import assumptions
 from simnet.studies.choosing.chances import Chances, Part, chances
 from simnet.studies.choosing.likely import messages as messages_of
-from simnet.studies.choosing.output import share
+from simnet.studies.choosing.output import finite, share
 from simnet.studies.codes import computing_told, costs_told
 from simnet.studies.iteration_errors import factor_in_job, off_of_calls, stacks
 from simnet.studies.options import of_gradients
@@ -152,7 +152,7 @@ class JobPrediction(Shown):
         likely = self.likely()
         said = zip(likely.fastest.tolist(), likely.regret.tolist(), likely.sure, strict=True)
         for policy, (chance, regret, sure) in zip(policies, said, strict=True):
-            policies[policy] |= {"chance_to_be_fastest": chance, "expected_regret": regret, "sure": sure}
+            policies[policy] |= {"chance_to_be_fastest": chance, "expected_regret": finite(regret), "sure": sure}
         head = {"scenario": self.scenario, "workers": self.workers, "stack": self.stack, "device": self.device}
         trained = {"strategy": self.strategy, "inner_steps": self.steps} if self.strategy else {}
         said_too = {"notes": list(self.notes)} if self.notes else {}
@@ -182,8 +182,8 @@ class JobPrediction(Shown):
         """Return the rows of a table for people."""
         found = []
         for policy, row in self.medians().to_dict("index").items():
-            low, high = (units.format_seconds(row[f"total_{end}_s"]) for end in ("low", "high"))
-            found.append([str(policy), *(units.format_seconds(row[f"{name}_s"]) for name in PARTS), f"{low} to {high}"])
+            interval = units.format_interval(row["total_low_s"], row["total_high_s"])
+            found.append([str(policy), *(units.format_seconds(row[f"{name}_s"]) for name in PARTS), interval])
         if self.several:
             likely = self.likely()
             for cells, *both in zip(found, likely.fastest.tolist(), likely.regret.tolist(), strict=True):

@@ -102,8 +102,12 @@ class AtPoint(NamedTuple):
         return {row.choice.label: row.chance for row in self.decision.rows}
 
     def bars(self) -> list[tuple[str, float, float, float]]:
-        """Return each exchange with its time and the ends of its interval [s], the fastest first."""
-        return [(row.choice.label, row.seconds, row.low, row.high) for row in self.decision.rows]
+        """Return each exchange with its time and the ends of its interval, if determined [s], the fastest first."""
+        found = []
+        for row in self.decision.rows:
+            ends = (row.low, row.high) if units.determined(row.low, row.high) else (row.seconds, row.seconds)
+            found.append((row.choice.label, row.seconds, *ends))
+        return found
 
 
 class OnJob(NamedTuple):

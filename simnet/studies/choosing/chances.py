@@ -30,6 +30,7 @@ References
 from __future__ import annotations
 
 import io
+import math
 from collections.abc import Hashable, Mapping, Sequence
 from functools import cache, lru_cache
 from importlib.resources import files
@@ -44,6 +45,7 @@ from scipy.special import stdtrit
 
 from simnet.base.arrays import Floats
 from simnet.base.rng import stream
+from simnet.base.units import determined
 from simnet.costs.devices import End
 from simnet.studies.iteration_errors import factor_in_job
 
@@ -123,7 +125,8 @@ class Chances(NamedTuple):
     fastest : ndarray, shape (choices,)
         Chance to be the fastest, within 0..1; they add up to 1.
     regret : ndarray, shape (choices,)
-        By which fraction it is expected to take longer than the fastest.
+        By which fraction it is expected to take longer than the fastest; NaN where the interval of its time is not
+        determined.
     at_least : ndarray, shape (choices,)
         What the chance to be the fastest is at least, with `CONFIDENCE`, as it is from few sites.
     """
@@ -300,9 +303,11 @@ def chances(
     (True, 1.0)
     """
     known = error_models() if models is None else models
-    drawn = np.zeros((len(names), DRAWS))
+    drawn, ends = np.zeros((len(names), DRAWS)), np.zeros((2, len(names)))
     picked: dict[tuple[int, str], NDArray[np.intp]] = {}
     for number, part in enumerate(parts):
+        for place, (kind, own, low, high) in enumerate(zip(part.kinds, *part[:3], strict=True)):
+            ends[:, place] += corrected(kind, own, low, high, models)
         for place, (name, kind) in enumerate(zip(names, part.kinds, strict=True)):
             seconds, low, high = (float(one[place]) for one in part[:3])
             by_gradients = _by_gradients(part.spread[place], name) if part.spread else 1.0
@@ -322,9 +327,15 @@ def chances(
     fastest = drawn == least
     with np.errstate(divide="ignore", invalid="ignore"):
         # One at a time, as a processor keeps so many numbers near.
-        lost = [np.where(own, 0.0, one / least - 1).mean() for own, one in zip(fastest, drawn, strict=True)]
+        lost = [np.where(own, 0.0, one / least - 1) for own, one in zip(fastest, drawn, strict=True)]
+    told = [determined(low, high) for low, high in ends.T.tolist()]
+    # No choice is expected to lose more than from the best end of all choices to the worst.
+    least_end, worst = ends[0, told].min(initial=math.inf), math.inf
+    if 0 < least_end < math.inf:
+        worst = ends[1, told].max() / least_end - 1
+    regret = [np.minimum(one, worst).mean() if known else math.nan for one, known in zip(lost, told, strict=True)]
     won = fastest / fastest.sum(axis=0)
-    return Chances(won.mean(axis=1), np.array(lost), _at_least(won, list(picked.values())))
+    return Chances(won.mean(axis=1), np.array(regret), _at_least(won, list(picked.values())))
 
 
 def _by_gradients(spread: tuple[float, float], name: str) -> Floats | float:

@@ -3,14 +3,22 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 from rich.table import Table
 from rich.text import Text
 
 from simnet import sparsifier_models
-from simnet.base.units import format_bandwidth, format_bytes, format_seconds, format_within
+from simnet.base.units import (
+    NOT_DETERMINED,
+    WIDEST,
+    determined,
+    format_bandwidth,
+    format_bytes,
+    format_seconds,
+    format_within,
+)
 from simnet.policies import Candidate
 from simnet.report import barriers, learning
 from simnet.report.learning import ahead
@@ -69,7 +77,8 @@ def cells(decision: Decision, row: Row) -> tuple[str, ...]:
     more, tied = decision.over(row), row.choice.label in decision.tied_with
     return (
         row.choice.label,
-        *(format_seconds(one) for one in (row.seconds, row.low, row.high)),
+        format_seconds(row.seconds),
+        *(map(format_seconds, (row.low, row.high)) if determined(row.low, row.high) else ("-", "-")),
         "tied" if tied else f"+{100 * more:.3g} %" if row is not decision.best and math.isfinite(more) else "",
         share(row.chance),
         share(row.expected_regret),
@@ -111,6 +120,7 @@ def sentences(question: Question, decision: Decision, held: Held = NOTHING) -> l
             for row in (best, *within)
         )
         said.append(f"If workers enter a little apart, {learning.listed(list(ranges))}: these are tied.")
+    said += undetermined((row.choice.label, row.low, row.high) for row in decision.rows)
     gain = decision.gain_over_dense()
     if not math.isnan(gain):
         sparse, dense = (
@@ -279,14 +289,47 @@ def few_kept(each: float, among: Sequence[Candidate], *, corrected: bool) -> lis
     ]
 
 
-def share(value: float) -> str:
-    """Return a chance or a regret in per cent; no chance is certain but 0 and 1.
+def ends(low: float, high: float) -> dict[str, float | str | None]:
+    """Return the ends of an interval for programs [s]; null, and why, where it is not determined."""
+    if determined(low, high):
+        return {"low_s": low, "high_s": high}
+    return {"low_s": None, "high_s": None, "interval": NOT_DETERMINED}
+
+
+def undetermined(intervals: Iterable[tuple[str, float, float]]) -> list[str]:
+    """Say of which choices the interval is not determined, if of any.
+
+    Parameters
+    ----------
+    intervals : iterable of (str, float, float)
+        Choices, with the ends of their intervals [s].
 
     Examples
     --------
-    >>> [share(one) for one in (0.0, 0.0004, 0.062, 0.973, 0.9996, 1.0)]
-    ['0 %', '0.04 %', '6.2 %', '97 %', '> 99.9 %', '100 %']
+    >>> undetermined([("AG", 1.0, 2.0), ("ART", 1e-3, 5e5)])
+    ['Interval and regret of ART are not determined by these data: the ends are more than 100 times apart.']
     """
+    names = [name for name, low, high in intervals if not determined(low, high)]
+    if not names:
+        return []
+    return [
+        f"Interval and regret of {learning.listed(names)} are {NOT_DETERMINED}: the ends are more than {WIDEST:g} "
+        "times apart."
+    ]
+
+
+def share(value: float) -> str:
+    """Return a chance or a regret in per cent, or from 1000 % on as a factor; no chance is certain but 0 and 1.
+
+    Examples
+    --------
+    >>> [share(one) for one in (0.0, 0.0004, 0.062, 0.973, 0.9996, 1.0, 163.2)]
+    ['0 %', '0.04 %', '6.2 %', '97 %', '> 99.9 %', '100 %', '163x']
+    """
+    if math.isnan(value):
+        return "not determined"
+    if 10 <= value < math.inf:
+        return f"{value:.3g}x"
     if 0.999 < value < 1:
         return "> 99.9 %"
     return f"{100 * value:.2g} %" if value < 0.99 else f"{100 * value:.3g} %"
@@ -324,8 +367,7 @@ def figures(question: Question, decision: Decision, held: Held = NOTHING) -> dic
                 "options": dict(row.choice.candidate.options),
                 "kind": row.choice.kind,
                 "seconds_s": row.seconds,
-                "low_s": row.low,
-                "high_s": row.high,
+                **ends(row.low, row.high),
                 "communicate_s": row.communicate,
                 "start_low_s": row.seconds + row.spread[0],
                 "start_high_s": row.seconds + row.spread[1],

@@ -35,7 +35,7 @@ from simnet.scenario.resolve import candidate
 from simnet.studies.choosing import likely
 from simnet.studies.choosing.chances import Chances, chances
 from simnet.studies.choosing.holding import HEADING
-from simnet.studies.choosing.output import advice, finite, lead, share
+from simnet.studies.choosing.output import advice, ends, finite, lead, share, undetermined
 from simnet.studies.codes import computing_told, costs_told
 from simnet.studies.comparison import each_fixed
 from simnet.studies.options import of_gradients
@@ -251,6 +251,8 @@ class SideBySide:
                 f"{learning.IGNORED} With job.gradients.train a model is trained, and jobs are ranked by the time to "
                 "an accuracy."
             )
+        reached = [row for row in self.rows if math.isfinite(row.seconds)]
+        said += undetermined((self.label(row), row.low, row.high) for row in reached)
         warnings = [f"Warning: {one}" for one in self.warnings]
         return [*said, *warnings, *self.refused, *self.notes, memory.assumed_of(self.job)]
 
@@ -278,8 +280,7 @@ class SideBySide:
                     "scheme": row.candidate.scheme,
                     "options": dict(row.candidate.options),
                     "total_s": finite(row.seconds),
-                    "low_s": finite(row.low),
-                    "high_s": finite(row.high),
+                    **(ends(row.low, row.high) if math.isfinite(row.seconds) else {"low_s": None, "high_s": None}),
                     "compute_s": finite(row.compute),
                     "select_s": finite(row.select),
                     "communicate_s": finite(row.communicate),
