@@ -137,6 +137,9 @@ def _iterations(value: object) -> object:
 MAX_ITERATIONS = 10_000_000
 """The longest job."""
 
+MOST_PARAMETERS = 10**13
+"""The largest model."""
+
 TIMES = (("s", 1.0), ("ms", 1e-3), ("us", 1e-6), ("ns", 1e-9), ("min", 60.0), ("h", 3600.0), ("d", 86400.0))
 SIZES = (("B", 1.0), ("KiB", 2.0**10), ("MiB", 2.0**20), ("GiB", 2.0**30), ("kB", 1e3), ("MB", 1e6), ("GB", 1e9))
 RATES = (("B/s", 1.0), ("Gbit/s", 1.25e8), ("Mbit/s", 1.25e5), ("kbit/s", 125.0), ("Tbit/s", 1.25e11))
@@ -146,6 +149,7 @@ RATE = Notation("bandwidth with unit", ("25 Gbit/s", "100 MB/s"), units.bandwidt
 SIZE = Notation("amount of data with unit", ("64 MiB", "1500 B"), units.size, SIZES)
 FACTOR = Notation("factor", ("50 %",), _fraction)
 SHARE = Notation("probability or share", ("2 %",), _fraction)
+PARAMETERS = Notation("number of parameters", (124439808, "7B"), units.count)
 ITERATIONS = Notation("iterations, or epochs", (300, "2 epochs"), _iterations)
 
 # No sum or quotient of what lies within these bounds overflows.
@@ -188,6 +192,8 @@ Slowdown: TypeAlias = Annotated[float, Gt(0), Le(1e6), _LEAST]
 """A factor > 0."""
 Count: TypeAlias = Annotated[int, Ge(1)]
 """How many, at least one."""
+Parameters: TypeAlias = Annotated[int, Ge(1), Le(MOST_PARAMETERS), PARAMETERS]
+"""How many parameters a model has."""
 Iterations: TypeAlias = Annotated[int, Written(Annotated[Annotated[int, Ge(1)] | str, ITERATIONS])]
 """A number of iterations; in a scenario also a text such as ``2 epochs``."""
 Host: TypeAlias = Annotated[int, Ge(0)]

@@ -25,6 +25,8 @@ _LONGEST = 64
 # The exponent has at most three digits, so that no number can be expensive to expand.
 _NUMBER = re.compile(r"[+-]?(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][+-]?[0-9]{1,3})?")
 _UNIT = re.compile(r"[A-Za-z\u00b5\u03bc]+(?: ?/ ?[A-Za-z\u00b5\u03bc]+)?")
+_COUNT = re.compile(r"([0-9]{1,18}(?:\.[0-9]{1,18})?) ?([kKmMbBtT]?)")
+_COUNTS = {"": Decimal(1), "K": Decimal(10**3), "M": Decimal(10**6), "B": Decimal(10**9), "T": Decimal(10**12)}
 _MICRO = {0xB5: "u", 0x3BC: "u"}
 _ARITHMETIC = Context(prec=50)
 
@@ -178,6 +180,38 @@ def fraction(text: str) -> float:
     except ValueError:
         pass
     raise ValueError(f"must be a number or a percentage such as '10 %', got {text!r}")
+
+
+def count(text: Quantity) -> int:
+    """Read a number of things, ``7B``, ``350M`` or ``64k``; return it.
+
+    Raises
+    ------
+    ValueError
+        If it is no whole number above 0.
+
+    Examples
+    --------
+    >>> count("7B"), count("1.5 B"), count("124439808"), count(350)
+    (7000000000, 1500000000, 124439808, 350)
+    >>> count("7 GB")
+    Traceback (most recent call last):
+        ...
+    ValueError: must be a whole number >= 1, such as 124439808, 350M or 7B, got '7 GB'
+    """
+    found = _COUNT.fullmatch(str(text).strip()) if isinstance(text, Quantity) and not isinstance(text, bool) else None
+    value = Decimal(found[1]) * _COUNTS[found[2].upper()] if found is not None else Decimal(0)
+    if value < 1 or value % 1:
+        raise ValueError(f"must be a whole number >= 1, such as 124439808, 350M or 7B, got {reprlib.repr(text)}")
+    return int(value)
+
+
+def is_count(text: str) -> bool:
+    """Return whether a text is what `count` reads."""
+    try:
+        return count(text) > 0
+    except ValueError:
+        return False
 
 
 def format_seconds(value: float) -> str:

@@ -14,7 +14,7 @@ import typer
 
 from simnet.base.errors import InputError, nearest
 from simnet.commands import completion, terminal
-from simnet.commands.options import Batch, Compute, Device, Fields, Force, Json, Memory, Stack
+from simnet.commands.options import Batch, Compute, Device, Fields, Force, Json, Memory, Size, Stack
 from simnet.studies import options
 
 if TYPE_CHECKING:
@@ -35,12 +35,12 @@ class Job:
     model: Annotated[
         str | None,
         typer.Option(
-            metavar="NAME",
-            help="A model of `simnet list models`; default: resnet50.",
+            metavar="NAME|FILE",
+            help="A model of `simnet list models`, or its config.json; default: resnet50.",
             autocompletion=completion.one_of(completion.models),
         ),
     ] = None
-    parameters: Annotated[int | None, typer.Option(min=1, metavar="N", help="Parameters in place of a model.")] = None
+    parameters: Size = None
     density: Annotated[str | None, typer.Option(metavar="0.01|1%", help="Fraction kept; default: 0.01.")] = None
     compute: Compute = None
     batch: Batch = None

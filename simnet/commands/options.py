@@ -53,6 +53,10 @@ Stack: TypeAlias = Annotated[
         autocompletion=completion.one_of(completion.stacks),
     ),
 ]
+Size: TypeAlias = Annotated[
+    str | None,
+    typer.Option("--parameters", metavar="N", help="Parameters in place of a model, as 124439808, 350M or 7B."),
+]
 Compute: TypeAlias = Annotated[
     str | None,
     typer.Option(

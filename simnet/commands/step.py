@@ -56,8 +56,8 @@ class Shared:
     model: Annotated[
         str | None,
         typer.Option(
-            metavar="NAME",
-            help="A model of `simnet list models`.",
+            metavar="NAME|FILE",
+            help="A model of `simnet list models`, or its config.json.",
             autocompletion=completion.one_of(completion.models),
         ),
     ] = None

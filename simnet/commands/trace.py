@@ -13,7 +13,7 @@ import typer
 
 from simnet.base.errors import InputError
 from simnet.commands import completion, terminal
-from simnet.commands.options import Force, Json
+from simnet.commands.options import Force, Json, Size
 from simnet.studies import options
 
 if TYPE_CHECKING:
@@ -108,12 +108,12 @@ def synth(
     model: Annotated[
         str | None,
         typer.Option(
-            metavar="NAME",
-            help="A model of `simnet list models`.",
+            metavar="NAME|FILE",
+            help="A model of `simnet list models`, or its config.json.",
             autocompletion=completion.one_of(completion.models),
         ),
     ] = None,
-    parameters: Annotated[int | None, typer.Option(min=1, metavar="N", help="Parameters in place of a model.")] = None,
+    parameters: Size = None,
     like: Annotated[
         str, typer.Option(metavar="NAME|FILE", help="What they are like: a trace, or a file of `simnet trace fit`.")
     ] = "digits",
@@ -136,8 +136,9 @@ def synth(
     steps = range(0, iterations, every)
     if len(steps) > 100_000:
         raise InputError(f"gives {len(steps):,} steps, more than 100,000; take a larger one", file="--every")
+    size = options.parameters(parameters)
     with _usable("simnet trace synth"):
-        shapes = [Layer("weight", (1, parameters))] if parameters else list(models.model(str(model)).layers)
+        shapes = [Layer("weight", (1, size))] if size else list(models.model(str(model)).layers)
         entries = sum(max(1, round(layer.size / scale)) for layer in shapes)
         _affordable(workers, entries)
         source = synthetic(

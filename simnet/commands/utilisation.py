@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 
 from simnet.commands import completion
-from simnet.commands.options import Json
+from simnet.commands.options import Json, Size
 
 
 @dataclass(frozen=True)
@@ -21,14 +21,12 @@ class Trained:
     model: Annotated[
         str | None,
         typer.Option(
-            metavar="NAME",
-            help="A model of `simnet list models`.",
+            metavar="NAME|FILE",
+            help="A model of `simnet list models`, or its config.json.",
             autocompletion=completion.one_of(completion.models),
         ),
     ] = None
-    parameters: Annotated[
-        int | None, typer.Option(min=1, max=10**13, metavar="N", help="Parameters in place of a model.")
-    ] = None
+    parameters: Size = None
     strategy: Annotated[
         str, typer.Option(metavar="NAME", help="dataparallel, localsgd, diloco, streaming, delayed or eager.")
     ] = "diloco"
@@ -48,8 +46,15 @@ class Trained:
         str | None, typer.Option(metavar="SHARE", help="Share of the backward pass in a step; default: 2/3 of it.")
     ] = None
     buckets: Annotated[
-        int, typer.Option(min=1, max=10**9, help="Pieces in which an exchange leaves, evenly over the backward pass.")
-    ] = 128
+        int | None,
+        typer.Option(
+            min=1,
+            max=10**6,
+            metavar="N",
+            help="Equal pieces in which an exchange leaves, evenly over the backward pass; default: DDP's buckets for "
+            "dataparallel, else one.",
+        ),
+    ] = None
 
 
 def utilisation(

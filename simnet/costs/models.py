@@ -30,9 +30,14 @@ import re
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import cache
+from itertools import islice
+from pathlib import Path
 from typing import Literal, NamedTuple, TypeAlias
 
-from simnet.base.errors import nearest
+from simnet.base import units
+from simnet.base.errors import InputError, nearest
+from simnet.base.quantities import MOST_PARAMETERS
+from simnet.costs.model_config import TransformerShape, read_shape
 
 Precision: TypeAlias = Literal["fp32", "tf32", "fp16", "bf16"]
 """Formats in which matrices are multiplied: fp16 and bf16 with sums in fp32, as mixed precision has it."""
@@ -188,12 +193,15 @@ def model(name: str) -> ModelProfile:
     Parameters
     ----------
     name : str
-        One of `names`, or one of the other names it goes by; case and punctuation do not matter.
+        One of `names`, or one of the other names it goes by; case and punctuation do not matter. Or the path of a
+        ``config.json`` of Hugging Face transformers, whose times are not known.
 
     Raises
     ------
     ValueError
         If there is no such network.
+    InputError
+        If a file cannot be read, is of a kind of model that is not known, or a field of it is missing or wrong.
 
     Examples
     --------
@@ -205,11 +213,21 @@ def model(name: str) -> ModelProfile:
     Traceback (most recent call last):
     ValueError: there is no model 'resnet51': did you mean 'resnet50'? Allowed: alexnet, ...
     """
+    if is_config(name):
+        return _configured(name)
     key = _plain(name)
     found = {_plain(known): known for known in _MODELS} | _ALIASES
     if key not in found:
-        raise ValueError(f"there is no model {name!r}: {nearest(name.lower(), _MODELS)}")
+        told = f"{nearest(name.lower(), _MODELS)}, or a config.json"
+        if units.is_count(name):
+            told = "that is a number of parameters, which `parameters` takes"
+        raise ValueError(f"there is no model {name!r}: {told}")
     return _build(found[key])
+
+
+def is_config(name: str) -> bool:
+    """Return whether a model is named by the path of its ``config.json``."""
+    return name.endswith(".json")
 
 
 def transformer_flops(batch: int, tokens: int, layers: int, width: int, vocabulary: int = 0) -> float:
@@ -244,6 +262,18 @@ def _plain(name: str) -> str:
 @cache
 def _build(name: str) -> ModelProfile:
     return _MODELS[name]()
+
+
+def _configured(path: str) -> ModelProfile:
+    shape = read_shape(path)
+    # The word embeddings are first in all of them.
+    layers = tuple(_LAYERS_OF.get(shape.kind, _gated_layers)(shape))
+    tied = (layers[0].name,) if shape.tied else ()
+    reference = f"{path}, a {shape.kind} of transformers"
+    found = ModelProfile(Path(path).name, layers, (), reference, tied=tied, sample="sequence")
+    if found.parameters > MOST_PARAMETERS:
+        raise InputError(f"has {found.parameters:.3g} parameters, at most {MOST_PARAMETERS:.3g} are allowed", file=path)
+    return found
 
 
 def _weight_and_bias(name: str, *shape: int) -> Iterator[Layer]:
@@ -312,50 +342,86 @@ def _vit(layers: int, width: int, patch: int, image: int) -> Iterator[Layer]:
     yield from _weight_and_bias("heads.head", 1000, width)
 
 
-def _bert(layers: int, width: int) -> Iterator[Layer]:
-    yield Layer("embeddings.word_embeddings.weight", (30522, width))
-    yield Layer("embeddings.position_embeddings.weight", (512, width))
-    yield Layer("embeddings.token_type_embeddings.weight", (2, width))
+def _bert_layers(shape: TransformerShape) -> Iterator[Layer]:
+    width = shape.width
+    for what, rows in (("word", shape.vocabulary), ("position", shape.positions), ("token_type", shape.types)):
+        yield Layer(f"embeddings.{what}_embeddings.weight", (rows, width))
     yield from _weight_and_bias("embeddings.LayerNorm", width)
-    for index in range(layers):
+    for index in range(shape.layers):
         at = f"encoder.layer.{index}"
         for what in ("query", "key", "value"):
             yield from _weight_and_bias(f"{at}.attention.self.{what}", width, width)
         yield from _weight_and_bias(f"{at}.attention.output.dense", width, width)
         yield from _weight_and_bias(f"{at}.attention.output.LayerNorm", width)
-        yield from _weight_and_bias(f"{at}.intermediate.dense", 4 * width, width)
-        yield from _weight_and_bias(f"{at}.output.dense", width, 4 * width)
+        yield from _weight_and_bias(f"{at}.intermediate.dense", shape.inside, width)
+        yield from _weight_and_bias(f"{at}.output.dense", width, shape.inside)
         yield from _weight_and_bias(f"{at}.output.LayerNorm", width)
     yield from _weight_and_bias("pooler.dense", width, width)
 
 
-def _gpt2(layers: int, width: int, positions: int = 1024) -> Iterator[Layer]:
-    # The output layer shares its weights with wte. The weights of a block stand as (inputs, outputs).
-    yield Layer("wte.weight", (50257, width))
-    yield Layer("wpe.weight", (positions, width))
-    block = {"ln_1": (("attn.c_attn", 1, 3), ("attn.c_proj", 1, 1)), "ln_2": (("mlp.c_fc", 1, 4), ("mlp.c_proj", 4, 1))}
-    for index in range(layers):
+def _gpt2_layers(shape: TransformerShape) -> Iterator[Layer]:
+    # The weights of a block stand as (inputs, outputs).
+    width, inside = shape.width, shape.inside
+    yield Layer("wte.weight", (shape.vocabulary, width))
+    yield Layer("wpe.weight", (shape.positions, width))
+    block = {
+        "ln_1": (("attn.c_attn", width, 3 * width), ("attn.c_proj", width, width)),
+        "ln_2": (("mlp.c_fc", width, inside), ("mlp.c_proj", inside, width)),
+    }
+    for index in range(shape.layers):
         for norm, following in block.items():
             yield from _weight_and_bias(f"h.{index}.{norm}", width)
             for what, inputs, outputs in following:
-                yield Layer(f"h.{index}.{what}.weight", (inputs * width, outputs * width))
-                yield Layer(f"h.{index}.{what}.bias", (outputs * width,))
+                yield Layer(f"h.{index}.{what}.weight", (inputs, outputs))
+                yield Layer(f"h.{index}.{what}.bias", (outputs,))
     yield from _weight_and_bias("ln_f", width)
+    if not shape.tied:
+        yield Layer("lm_head.weight", (shape.vocabulary, width))
 
 
-def _llama(layers: int, width: int, inside: int, keys: int, vocabulary: int) -> Iterator[Layer]:
-    # Queries have the model's width, keys and values less; the perceptron is gated; nothing has a bias.
-    yield Layer("model.embed_tokens.weight", (vocabulary, width))
-    for index in range(layers):
+def _gated_layers(shape: TransformerShape) -> Iterator[Layer]:
+    # Llama and what is built like it: queries may have more heads than keys and values, the perceptron is gated.
+    width, inside, (inputs_bias, output_bias, inside_bias) = shape.width, shape.inside, shape.biases
+    projections = (
+        ("self_attn.q", shape.queries, width, inputs_bias),
+        ("self_attn.k", shape.keys, width, inputs_bias),
+        ("self_attn.v", shape.keys, width, inputs_bias),
+        ("self_attn.o", width, shape.queries, output_bias),
+        ("mlp.gate", inside, width, inside_bias),
+        ("mlp.up", inside, width, inside_bias),
+        ("mlp.down", width, inside, inside_bias),
+    )
+    yield Layer("model.embed_tokens.weight", (shape.vocabulary, width))
+    for index in range(shape.layers):
         at = f"model.layers.{index}"
-        for what, outputs in (("q", width), ("k", keys), ("v", keys), ("o", width)):
-            yield Layer(f"{at}.self_attn.{what}_proj.weight", (outputs, width))
-        for what, outputs, inputs in (("gate", inside, width), ("up", inside, width), ("down", width, inside)):
-            yield Layer(f"{at}.mlp.{what}_proj.weight", (outputs, inputs))
+        for what, outputs, inputs, has_bias in projections:
+            both = _weight_and_bias(f"{at}.{what}_proj", outputs, inputs)
+            yield from both if has_bias else islice(both, 1)
         for what in ("input", "post_attention"):
             yield Layer(f"{at}.{what}_layernorm.weight", (width,))
     yield Layer("model.norm.weight", (width,))
-    yield Layer("lm_head.weight", (vocabulary, width))
+    if not shape.tied:
+        yield Layer("lm_head.weight", (shape.vocabulary, width))
+
+
+_LAYERS_OF: dict[str, Callable[[TransformerShape], Iterator[Layer]]] = {"bert": _bert_layers, "gpt2": _gpt2_layers}
+
+
+def _bert(layers: int, width: int) -> Iterator[Layer]:
+    biases = (True, True, True)
+    return _bert_layers(TransformerShape("bert", layers, width, 4 * width, 30522, 512, 2, width, width, biases, False))
+
+
+def _gpt2(layers: int, width: int, positions: int = 1024) -> Iterator[Layer]:
+    shape = TransformerShape(
+        "gpt2", layers, width, 4 * width, 50257, positions, 0, width, width, (True, True, True), True
+    )
+    return _gpt2_layers(shape)
+
+
+def _llama(layers: int, width: int, inside: int, keys: int, vocabulary: int) -> Iterator[Layer]:
+    biases = (False, False, False)
+    return _gated_layers(TransformerShape("llama", layers, width, inside, vocabulary, 0, 0, width, keys, biases, False))
 
 
 def _llama3_8b() -> ModelProfile:

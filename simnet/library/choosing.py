@@ -85,7 +85,7 @@ def choose(
     *,
     workers: int | None = None,
     model: str | None = None,
-    parameters: int | None = None,
+    parameters: int | str | None = None,
     density: float | str | None = None,
     compute: float | str | None = None,
     batch: int | None = None,
@@ -121,7 +121,8 @@ def choose(
     workers : int, optional
         How many; 8 without a scenario.
     model, parameters : str, int, optional
-        A model of `simnet list models`, resnet50 by default, or its number of parameters.
+        A model of `simnet list models` or the path of its ``config.json``, resnet50 by default, or its number of
+        parameters, as ``"7B"``.
     density : float or str, optional
         Fraction kept, as ``0.01``, the default, or ``"1 %"``.
     compute, batch

@@ -197,8 +197,10 @@ def _job(given: schema.Job, workers: int, stack: str | None, folder: Path, found
     if given.device is None:
         given = given.model_copy(update={"device": default_device(stack)})
     if given.model is not None:
+        path = str((folder / given.model).resolve()) if models.is_config(given.model) else None
         with found.at("job", "model"):
-            profile = models.model(given.model)
+            profile = models.model(path or given.model)
+            given = given.model_copy(update={"model": path or profile.name})
     for worker in given.compute.slow:
         if not (worker.isascii() and worker.isdigit() and int(worker) < workers):
             found.add(("job", "compute", "slow", worker), f"there is no worker {worker!r}; allowed: 0 to {workers - 1}")
@@ -240,7 +242,6 @@ def _job(given: schema.Job, workers: int, stack: str | None, folder: Path, found
         overlap = overlap.model_copy(update={"backward": share})
     return given.model_copy(
         update={
-            "model": given.model if profile is None else profile.name,
             "compute": compute,
             "overlap": overlap,
             "strategy": None if given.strategy is None else _strategy(given.strategy, folder, found),

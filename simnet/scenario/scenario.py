@@ -20,6 +20,7 @@ from simnet.base.errors import InputError, nearest
 from simnet.base.plain_yaml import yaml_text
 from simnet.base.units import format_seconds
 from simnet.costs.computing import Computing, Samples
+from simnet.costs.models import is_config
 from simnet.interchange.kinds import companions
 from simnet.job import ColocatedJob, Job
 from simnet.policies import OneStepOracle, Policy
@@ -344,7 +345,7 @@ class Scenario:
         return {f"inputs/{digest.hexdigest()[:12]}-{path.stem}/{name}": one for name, one in files.items()}
 
 
-_FILE_FIELDS = ("file", "path", "device", "like")
+_FILE_FIELDS = ("file", "path", "device", "like", "model")
 
 
 def load(path: str | Path, overrides: Sequence[str] = (), seed: int | None = None) -> Scenario:
@@ -445,6 +446,8 @@ def _files(config: schema.Config) -> list[str]:
     for job in (config.job, *(other.job for other in (config.other_jobs or {}).values())):
         if job.device is not None and is_file(job.device):
             named.append(job.device)
+        if job.model is not None and is_config(job.model):
+            named.append(job.model)
         synthetic = job.gradients.synthetic
         if synthetic is not None and is_file(synthetic.like):
             named.append(synthetic.like)

@@ -26,6 +26,7 @@ from simnet.base.quantities import (
     Density,
     Duration,
     Host,
+    Parameters,
     PositiveShare,
     PositiveSize,
     Seconds,
@@ -308,7 +309,7 @@ class Strategy(Part):
     outer: Optimiser | None = Field(default=None, description="of the global parameters; default: the strategy's")
     bucket: PositiveSize | None = Field(
         default=None,
-        description="up to how many bytes tensors go together; default: dense ones go one by one, else all",
+        description="up to how many bytes tensors go together, as 1 B for one by one; default: all",
     )
 
     @property
@@ -352,8 +353,10 @@ DeviceMemory: TypeAlias = Annotated[
 class Job(Part):
     """What is trained, for how long, and how much of the gradient is sent."""
 
-    model: str | None = Field(default=None, description="a model profile: layers, and time of an iteration")
-    parameters: Count | None = Field(default=None, description="of a model that has no profile")
+    model: File | None = Field(
+        default=None, description="a model profile, or the config.json of one: layers, and time of an iteration"
+    )
+    parameters: Parameters | None = Field(default=None, description="of a model that has no profile")
     gradients: Gradients = Gradients.model_validate({"synthetic": {}})
     scale: Any = Field(
         description="run the logic on a sample, one entry in this many; bytes and times count as for all"

@@ -34,8 +34,8 @@ class Averaging:
     options : mapping
         Its options.
     bucket : float, optional
-        Bytes in float32 up to which tensors are exchanged together; 0 for each by itself, infinite for a fragment as a
-        whole. When omitted, dense exchanges go tensor by tensor, as in torchft and gym, and others take all at once.
+        Bytes in float32 up to which tensors are exchanged together; 0 for each by itself, as torchft and gym send them.
+        A fragment as a whole when omitted.
 
     Raises
     ------
@@ -44,8 +44,8 @@ class Averaging:
 
     Examples
     --------
-    >>> Averaging("topk", density=0.01).bucket_bytes, Averaging().bucket_bytes
-    (inf, 0.0)
+    >>> Averaging().bucket_bytes, Averaging(bucket=0).bucket_bytes
+    (inf, 0)
     """
 
     scheme: str = "dense"
@@ -60,9 +60,7 @@ class Averaging:
     @property
     def bucket_bytes(self) -> float:
         """The bucket in force [byte]."""
-        if self.bucket is not None:
-            return self.bucket
-        return 0.0 if self.scheme == "dense" else np.inf
+        return np.inf if self.bucket is None else self.bucket
 
 
 class Sync(NamedTuple):

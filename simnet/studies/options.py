@@ -9,6 +9,9 @@ from typing import TYPE_CHECKING
 
 from simnet.base import units
 from simnet.base.errors import InputError
+from simnet.base.quantities import Parameters, bounded
+from simnet.costs import models
+from simnet.costs.models import ModelProfile
 
 if TYPE_CHECKING:
     from simnet.scenario import Scenario
@@ -124,6 +127,22 @@ def counts(text: str | None, option: str) -> list[int]:
             raise InputError(f"must be whole numbers from 1 to 1,000,000 such as 2,4,8, got {text!r}", file=option)
         counts.append(int(word))
     return list(dict.fromkeys(counts))
+
+
+def model(name: str) -> ModelProfile:
+    """Return the model that `--model` names, which may be the path of its ``config.json``."""
+    try:
+        return models.model(name)
+    except ValueError as error:
+        raise InputError(str(error), file="--model") from None
+
+
+def parameters(given: str | int | None) -> int | None:
+    """Return the number that `--parameters` gives, as 7B; None if it is not given."""
+    try:
+        return None if given is None else int(bounded(units.count(given), Parameters, "it"))
+    except ValueError as error:
+        raise InputError(str(error), file="--parameters") from None
 
 
 def density(text: str, option: str = "--density") -> float:

@@ -370,7 +370,7 @@ def setting(loaded: Scenario, job: Job) -> dict[str, str]:
     entries, model = f"{job.source.true_parameters:,} parameters", loaded.config.job.model
     if job.steps is not None:
         ways = [one.way or f"trace {one.trace}" for one in loaded.config.job.shardings.values()]
-        trained = {} if model is None else {"model": f"{model}, {entries}"}
+        trained = {} if model is None else {"model": f"{Path(model).name}, {entries}"}
         return {**trained, "workers": str(job.source.workers), "sharding": ", ".join(dict.fromkeys(ways))}
     first, last = (f"{100 * density_at(job.density, at):.3g} %" for at in (0, job.iterations - 1))
     parts = buckets(job.source, job.overlap)
@@ -378,7 +378,7 @@ def setting(loaded: Scenario, job: Job) -> dict[str, str]:
     share = f"{100 * whole / job.source.true_parameters:.2g} %"
     dense = f"{sum(one.dense for one in parts)} of {len(parts)} buckets, {share} of the gradient"
     return {
-        "model": entries if model is None else f"{model}, {entries}",
+        "model": entries if model is None else f"{Path(model).name}, {entries}",
         "workers": str(job.source.workers),
         "density": first if first == last else f"{first} to {last}",
         **({"stays dense": dense} if whole else {}),

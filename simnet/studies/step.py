@@ -12,7 +12,6 @@ from simnet.base.errors import InputError, nearest
 from simnet.costs.computing import Computing, Samples, computing, samples
 from simnet.costs.devices import DeviceProfile, load_device
 from simnet.costs.models import ModelProfile
-from simnet.costs.models import model as profile_of
 from simnet.network.stack import name_of
 from simnet.parallel import (
     SHARDINGS,
@@ -314,10 +313,7 @@ def timed(
     InputError
         If a value is not allowed, or there are fewer hosts than workers.
     """
-    try:
-        profile = profile_of(model)
-    except ValueError as error:
-        raise InputError(str(error), file="--model") from None
+    profile = options.model(model)
     whole = options.quantity(compute, "--compute", quantities.seconds)
     limit = options.quantity(memory, "--memory", quantities.size)
     options_given = options.fields(given, "--option")

@@ -2,10 +2,11 @@
 
 The model is that of a page by an author of streaming DiLoCo (A. Douillard, ``diloco/index.html``), which explains the
 tables of compute utilisation in arXiv 2501.18512. A step computes for a time T, a part of it the backward pass. What is
-exchanged, every H / F steps a fragment of n / F values, leaves in equal buckets, released evenly over the backward pass
-of a step, one after the other through one link. A bucket is an all-reduce round a ring. Workers wait for the last one
-`delay` steps after that step. The utilisation is the share of computing in the time of H steps, once every round takes
-as long as the one before.
+exchanged, every H / F steps a fragment of n / F values, leaves in buckets, one after the other through one link, each
+when the backward pass has made its entries. Data parallelism has the buckets of PyTorch's DistributedDataParallel;
+other strategies exchange a fragment as a whole, as in `simnet.strategies`; the page has 128 equal ones. A bucket is an
+all-reduce round a ring. Workers wait for the last one `delay` steps after that step. The utilisation is the share of
+computing in the time of H steps, once every round takes as long as the one before.
 """
 
 from __future__ import annotations
@@ -13,15 +14,18 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, replace
+from functools import cached_property
 from typing import NamedTuple
 
 import numpy as np
 
 from simnet.base import units
+from simnet.base.arrays import Floats
 from simnet.base.checks import is_number, named, positive, whole
 from simnet.base.errors import InputError
 from simnet.costs.collectives import ring_allreduce
-from simnet.costs.models import model as profile
+from simnet.costs.models import Layer
+from simnet.parallel.ddp import BUCKET_MIB, FIRST_BUCKET_MIB, buckets
 from simnet.strategies import options as options_of
 from simnet.strategies import strategy as class_of
 from simnet.studies import options
@@ -72,8 +76,11 @@ class Training:
         From worker to worker [s], >= 0.
     backward : float
         Share of the backward pass in a step, in (0, 1].
-    buckets : int
-        Pieces in which an exchange leaves, >= 1.
+    buckets : int, optional
+        Equal pieces in which an exchange leaves, >= 1; default: those of PyTorch's DistributedDataParallel for data
+        parallelism, else one.
+    layers : tuple of Layer
+        Tensors of the model, in its order, by which those are cut; without them tensors are taken to be small.
 
     Raises
     ------
@@ -99,12 +106,14 @@ class Training:
     bits: float = 32.0
     latency: float = 0.0
     backward: float = 2 / 3
-    buckets: int = 128
+    buckets: int | None = None
+    layers: tuple[Layer, ...] = ()
 
     def __post_init__(self) -> None:
         whole(self.workers, "workers", 2)
         whole(self.parameters, "parameters", 1)
-        whole(self.buckets, "buckets", 1)
+        if self.buckets is not None:
+            whole(self.buckets, "buckets", 1)
         positive(self.compute, "compute")
         positive(self.bits, "bits")
         if not is_number(self.latency) or not 0 <= self.latency < math.inf:
@@ -137,14 +146,25 @@ class Training:
         """Exchanges F of these steps."""
         return self.fragments or 1
 
+    @cached_property
+    def shares(self) -> Floats:
+        """Which part of an exchange each bucket is, in the order in which they leave."""
+        if self.buckets is not None or self.strategy != "dataparallel":
+            return np.full(self.buckets or 1, 1 / (self.buckets or 1))
+        if self.layers:
+            return np.array(buckets(self.layers)) / self.parameters
+        first, later = FIRST_BUCKET_MIB * 2**18, BUCKET_MIB * 2**18
+        ends = np.append(np.arange(first, self.parameters, later), self.parameters)
+        return np.diff(ends, prepend=0) / self.parameters
+
     @property
     def arrives(self) -> int:
         """Inner steps after which an exchange must have arrived."""
         return self.steps if class_of(self.strategy).delays else self.delay or 0
 
 
-def exchange_time(training: Training, bandwidth: float) -> float:
-    """Return the time that the buckets of an exchange take, one after the other [s].
+def bucket_times(training: Training, bandwidth: float) -> Floats:
+    """Return the time that each bucket of an exchange takes [s].
 
     Parameters
     ----------
@@ -153,9 +173,13 @@ def exchange_time(training: Training, bandwidth: float) -> float:
     bandwidth : float
         Of each worker's link, each way [byte/s], > 0; may be infinite.
     """
-    nbytes = training.bits / 8 * training.parameters / training.pieces
-    one = ring_allreduce(training.latency, 1 / bandwidth, nbytes / training.buckets, training.workers)
-    return training.buckets * float(one)
+    nbytes = training.bits / 8 * training.parameters / training.pieces * training.shares
+    return np.asarray(ring_allreduce(training.latency, 1 / bandwidth, nbytes, training.workers))
+
+
+def exchange_time(training: Training, bandwidth: float) -> float:
+    """Return the time that the buckets of an exchange take, one after the other [s]; parameters are as there."""
+    return float(bucket_times(training, bandwidth).sum())
 
 
 def stall(training: Training, bandwidth: float) -> float:
@@ -164,19 +188,19 @@ def stall(training: Training, bandwidth: float) -> float:
     Parameters
     ----------
     training, bandwidth
-        As of `exchange_time`.
+        As of `bucket_times`.
 
     Examples
     --------
     >>> round(stall(Training(2, 10**9, 0.1, "diloco", period=100, bits=16), 10e9 / 8), 4)
-    1.5339
+    1.6
     """
-    takes = exchange_time(training, bandwidth)
-    pass_, last = training.backward * training.compute, takes / training.buckets
-    # Buckets are alike and released evenly, so that the link is late by the first one's release or the last one's.
-    late = max(takes - pass_ * (1 - 1 / training.buckets), last)
+    takes = bucket_times(training, bandwidth)
+    # From when a bucket is released on, it and those after it keep the link busy.
+    to_come = training.backward * training.compute * (1 - np.cumsum(training.shares))
+    late = float((np.cumsum(takes[::-1])[::-1] - to_come).max())
     # The link sends one exchange after the other, so that none can take longer than it is to the next.
-    behind = takes - training.compute * training.steps / training.pieces
+    behind = float(takes.sum()) - training.compute * training.steps / training.pieces
     return max(0.0, late - training.arrives * training.compute, behind)
 
 
@@ -186,7 +210,7 @@ def utilisation(training: Training, bandwidth: float) -> float:
     Parameters
     ----------
     training, bandwidth
-        As of `exchange_time`.
+        As of `bucket_times`.
 
     Raises
     ------
@@ -291,7 +315,7 @@ def within(
     found : callable
         Takes a training and a bandwidth; rises with both, or falls with both.
     training, bandwidth
-        As of `exchange_time`.
+        As of `bucket_times`.
     off : float
         By which part of itself each may be off, in [0, 1).
 
@@ -366,7 +390,8 @@ class Answer:
             }
             for one in self.targets
         ]
-        asked = asdict(self.training)
+        asked = asdict(replace(self.training, layers=())) | {"buckets": len(self.training.shares)}
+        del asked["layers"]
         at = {"bandwidth_Bps": self.bandwidth, "utilisation": _finite(self.reached()), "off": self.off}
         said = {
             {"compute": "compute_s", "latency": "latency_s"}.get(name, name): value for name, value in asked.items()
@@ -398,6 +423,21 @@ class Answer:
         ]
         if self.bandwidth is not None and reached is not None:
             found.append(f"At {units.format_bandwidth(self.bandwidth)} the utilisation is {_shown(reached, _percent)}.")
+        return [*found, *self.assumed()]
+
+    def assumed(self) -> list[str]:
+        """Return in how many pieces an exchange is taken to leave, and what tensors one by one would give."""
+        one, count = self.training, len(self.training.shares)
+        if one.buckets is not None:
+            return [f"Given: an exchange leaves in {count:,} equal buckets."]
+        if one.strategy == "dataparallel":
+            small = "" if one.layers else "; tensors are taken to be small"
+            return [f"Assumed: {count:,} buckets beside the backward pass, as in PyTorch's DDP{small}."]
+        found = ["Assumed: each exchange is one all-reduce, after the last of its steps."]
+        tensors = len(one.layers) // one.pieces
+        if self.bandwidth is not None and tensors > 1:
+            apart = _percent(utilisation(replace(one, buckets=tensors), self.bandwidth))
+            found.append(f"Tensor by tensor, as torchft and EXO gym send it: {apart} (--buckets {tensors}).")
         return found
 
 
@@ -407,7 +447,7 @@ def answer(
     strategy: str = "diloco",
     workers: int = 2,
     model: str | None = None,
-    parameters: int | None = None,
+    parameters: int | str | None = None,
     latency: str | None = None,
     backward: str | None = None,
     bandwidth: str | None = None,
@@ -418,7 +458,7 @@ def answer(
     fragments: int | None = None,
     delay: int | None = None,
     bits: float = 32.0,
-    buckets: int = 128,
+    buckets: int | None = None,
 ) -> Answer:
     """Return the answer to what the options of ``simnet utilisation`` ask.
 
@@ -451,13 +491,16 @@ def answer(
     seconds = options.quantity(compute, "--compute", units.seconds)
     rate = options.quantity(bandwidth, "--bandwidth", units.bandwidth)
     late = options.quantity(latency, "--latency", units.seconds) or 0.0
-    share = 2 / 3 if backward is None else options.density(backward, "--backward")
+    profile = None if model is None else options.model(model)
+    usual = 2 / 3 if profile is None else profile.backward_fraction
+    share = usual if backward is None else options.density(backward, "--backward")
     targets = tuple(options.density(one, "--target") for one in options.words(target) or ()) or TARGETS
     amiss = 0.0 if off is None else options.density(off, "--off")
     try:
-        n = parameters if model is None else profile(model).parameters
+        n = options.parameters(parameters) if profile is None else profile.parameters
+        layers = () if profile is None else profile.layers
         training = Training(
-            workers, n or 0, seconds or 0.0, strategy, period, fragments, delay, bits, late, share, buckets
+            workers, n or 0, seconds or 0.0, strategy, period, fragments, delay, bits, late, share, buckets, layers
         )
         found = Answer(training, targets, rate, amiss, grid)
         for one in targets:

@@ -42,7 +42,7 @@ class Flags:
     scenario: str | Path | None = None
     workers: int | None = None
     model: str | None = None
-    parameters: int | None = None
+    parameters: int | str | None = None
     density: str | None = None
     compute: str | None = None
     batch: int | None = None
@@ -282,6 +282,7 @@ def question(flags: Flags, *, over: bool = False) -> tuple[Question, CalibratedC
     for name in ("latency", "inner_latency", "bandwidth", "inner_bandwidth"):
         read = units.seconds if name.endswith("latency") else units.bandwidth
         given[name] = options.quantity(getattr(flags, name), f"--{name.replace('_', '-')}", read)
+    given["parameters"] = options.parameters(flags.parameters)
     given["compute"] = options.quantity(flags.compute, "--compute", units.seconds)
     given["density"] = None if flags.density is None else options.density(flags.density)
     given |= {"fields": flags.set_ or (), "stack": flags.stack, "error": flags.error, "seed": flags.seed or 0}

@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 
 from simnet.base.arrays import Floats
-from simnet.base.errors import InputError, nearest
+from simnet.base.errors import InputError
 from simnet.costs.devices import DeviceProfile, load_device
-from simnet.costs.models import model, names
+from simnet.costs.models import model
 from simnet.network import Network
 from simnet.policies import Candidate, density_at, probe_pairs
 from simnet.report.stacks import name_on
@@ -34,6 +34,7 @@ from simnet.studies.choosing.operating_point import OperatingPoint
 from simnet.studies.choosing.passes import Passes, passes_of, passes_of_job
 from simnet.studies.choosing.rehearsals import Rehearsals
 from simnet.studies.choosing.shares import largest_first
+from simnet.studies.options import model as model_of
 from simnet.studies.options import of_gradients
 from simnet.studies.timing import on_topology
 from simnet.traces import GradientSource, synthetic
@@ -399,10 +400,7 @@ def _parameters(given: Given) -> int:
         if not 1 <= given.parameters <= 10**13:
             raise InputError(f"must be from 1 to 1e13, got {given.parameters}", file="--parameters")
         return given.parameters
-    name = given.model or "resnet50"
-    if name not in names():
-        raise InputError(f"there is no model {name!r}; {nearest(name, names())}", file="--model")
-    return model(name).parameters
+    return model_of(given.model or "resnet50").parameters
 
 
 def _shape(given: Given) -> str | None:

@@ -1,0 +1,174 @@
+"""Shapes of transformers as the ``config.json`` of Hugging Face transformers gives them."""
+
+from __future__ import annotations
+
+from functools import lru_cache
+from pathlib import Path
+from typing import Any, NamedTuple, NoReturn
+
+from simnet.base.errors import InputError, nearest
+from simnet.base.plain_yaml import Plain, plain_fields, shown
+from simnet.base.reading import read_text
+
+MAX_BYTES = 2**16
+"""The largest file that is read [byte]."""
+
+MOST_LAYERS, MOST_WIDTH = 10_000, 2**30
+"""The most blocks, and the largest side of a tensor."""
+
+
+class TransformerShape(NamedTuple):
+    """Sizes of a transformer.
+
+    Parameters
+    ----------
+    kind : str
+        Its ``model_type``: one of `KINDS`.
+    layers, width, inside : int
+        Blocks, width of the model, and width of the perceptron.
+    vocabulary, positions, types : int
+        Rows of the embeddings of words, places and token types; 0 where it has none.
+    queries, keys : int
+        Outputs of the projections of queries, and of keys and of values.
+    biases : tuple of bool
+        Whether queries, keys and values have biases, the output of the attention, and the perceptron.
+    tied : bool
+        Whether the output layer uses the embeddings of words; False without an output layer.
+    """
+
+    kind: str
+    layers: int
+    width: int
+    inside: int
+    vocabulary: int
+    positions: int
+    types: int
+    queries: int
+    keys: int
+    biases: tuple[bool, bool, bool]
+    tied: bool
+
+
+def read_shape(path: str | Path) -> TransformerShape:
+    """Return the sizes that a ``config.json`` gives.
+
+    Parameters
+    ----------
+    path : str or Path
+        The file.
+
+    Raises
+    ------
+    InputError
+        If it cannot be read, is of a kind of model that is not known here, or a field is missing or out of range.
+    """
+    return _parsed(read_text(Path(path), MAX_BYTES), str(path))
+
+
+@lru_cache(maxsize=16)
+def _parsed(text: str, file: str) -> TransformerShape:
+    fields = _Fields(plain_fields(text, file, "a config.json of transformers"), file)
+    kind = fields.given.get("model_type")
+    if kind is None:
+        fields.refuse("is missing; it says which model this is", "model_type")
+    if not isinstance(kind, str) or kind not in KINDS:
+        fields.refuse(f"is {shown(kind)}; {nearest(str(kind), KINDS)}", "model_type")
+    if fields.flag("add_cross_attention", default=False):
+        fields.refuse("must be false: cross-attention is not read", "add_cross_attention")
+    return KINDS[kind](fields)
+
+
+class _Fields:
+    """The fields of a file, each checked where it is used."""
+
+    def __init__(self, read: Plain, file: str) -> None:
+        self.given: dict[str, Any] = read.value
+        self._read, self._file = read, file
+
+    def refuse(self, message: str, field: str) -> NoReturn:
+        raise InputError(message, file=self._file, line=self._read.line((field,)), field=field)
+
+    def count(self, name: str, default: int | None = None, most: int = MOST_WIDTH) -> int:
+        """Return a whole number; what is left out, or null, is the default."""
+        value = self.given.get(name)
+        if value is None and default is not None:
+            return default
+        if value is None:
+            self.refuse("is missing", name)
+        if not isinstance(value, int) or isinstance(value, bool) or not 1 <= value <= most:
+            self.refuse(f"must be a whole number from 1 to {most:,}, got {shown(value)}", name)
+        return value
+
+    def flag(self, name: str, *, default: bool) -> bool:
+        value = self.given.get(name)
+        if value is not None and not isinstance(value, bool):
+            self.refuse(f"must be true or false, got {shown(value)}", name)
+        return default if value is None else value
+
+    def head_size(self, width: int, heads: int) -> int:
+        if self.given.get("head_dim") is None and width % heads:
+            self.refuse(f"must divide hidden_size, {width:,}, got {heads:,}", "num_attention_heads")
+        return self.count("head_dim", width // heads)
+
+
+def _bert(fields: _Fields) -> TransformerShape:
+    width = fields.count("hidden_size")
+    return TransformerShape(
+        "bert",
+        fields.count("num_hidden_layers", most=MOST_LAYERS),
+        width,
+        fields.count("intermediate_size"),
+        fields.count("vocab_size"),
+        fields.count("max_position_embeddings"),
+        fields.count("type_vocab_size"),
+        width,
+        width,
+        (True, True, True),
+        tied=False,
+    )
+
+
+def _gpt2(fields: _Fields) -> TransformerShape:
+    width = fields.count("n_embd")
+    return TransformerShape(
+        "gpt2",
+        fields.count("n_layer", most=MOST_LAYERS),
+        width,
+        fields.count("n_inner", 4 * width),
+        fields.count("vocab_size"),
+        fields.count("n_positions"),
+        0,
+        width,
+        width,
+        (True, True, True),
+        fields.flag("tie_word_embeddings", default=True),
+    )
+
+
+def _llama(fields: _Fields) -> TransformerShape:
+    kind = str(fields.given["model_type"])
+    width = fields.count("hidden_size")
+    heads = fields.count("num_attention_heads")
+    # Only Llama's first configurations leave it out: they have as many heads of keys and values as of queries.
+    groups = fields.count("num_key_value_heads", heads if kind == "llama" else None)
+    if heads % groups:
+        fields.refuse(f"must divide num_attention_heads, {heads:,}, got {groups:,}", "num_key_value_heads")
+    size = fields.head_size(width, heads)
+    own = kind == "llama" and fields.flag("attention_bias", default=False)
+    return TransformerShape(
+        kind,
+        fields.count("num_hidden_layers", most=MOST_LAYERS),
+        width,
+        fields.count("intermediate_size"),
+        fields.count("vocab_size"),
+        0,
+        0,
+        heads * size,
+        groups * size,
+        (own or kind == "qwen2", own, kind == "llama" and fields.flag("mlp_bias", default=False)),
+        fields.flag("tie_word_embeddings", default=False),
+    )
+
+
+KINDS = {"bert": _bert, "gpt2": _gpt2, "llama": _llama, "mistral": _llama, "qwen2": _llama}
+"""How the fields of each ``model_type`` are read; defaults are those of its class in transformers."""
