@@ -7,6 +7,7 @@ import functools
 import inspect
 import os
 import re
+import select
 import signal
 import sys
 import time
@@ -188,7 +189,7 @@ def _output_errors() -> Iterator[None]:
     except OSError as error:
         # Python looks for a folder of temporary files in which it can write, and names none if there is none.
         temporary = error.errno == errno.ENOENT and error.filename is None
-        if error.errno not in _OUTPUT_ERRORS and not temporary:
+        if (error.errno not in _OUTPUT_ERRORS and not temporary) or (error.errno == errno.EPIPE and _is_read()):
             raise
         _discard_output()
         if error.errno == errno.EPIPE:
@@ -197,6 +198,17 @@ def _output_errors() -> Iterator[None]:
             name = printable(str(error.filename or ("temporary files" if temporary else "standard output")))
             typer.echo(f"error: {name}: cannot be written: {error.strerror}", err=True)
         raise typer.Exit(2) from None
+
+
+def _is_read() -> bool:
+    """Return whether standard output may still be read, so that another pipe is broken: one to a process, say."""
+    if not hasattr(select, "poll"):
+        return False
+    with suppress(OSError):
+        pipe = select.poll()
+        pipe.register(sys.stdout.fileno(), 0)
+        return not pipe.poll(0)
+    return True
 
 
 def _discard_output() -> None:
