@@ -60,14 +60,14 @@ def test_rows_of_one_setting_are_a_curve_of_medians_and_curves_come_in_order():
     assert found[1].seconds.tolist() == [2, 5]
 
 
-def test_a_curve_has_at_least_a_rank_and_a_byte_and_its_cards_may_not_be_known():
+def test_a_curve_has_at_least_two_ranks_and_a_byte_and_its_cards_may_not_be_known():
     found = curves_of(
         rows(
-            {"ranks": 1, "nbytes": 1}, {"ranks": 0}, {"ranks": None, "nbytes": 32}, {"nbytes": 0},
+            {"ranks": 2, "nbytes": 1}, {"ranks": 1}, {"ranks": 0}, {"ranks": None, "nbytes": 32}, {"nbytes": 0},
             {"ranks": 0, "nbytes": 0},
         ).drop(columns="network_cards")
     )  # fmt: skip
-    assert [(one.setting.ranks, one.sizes.tolist(), one.cards) for one in found] == [(1, [1], 0)]
+    assert [(one.setting.ranks, one.sizes.tolist(), one.cards) for one in found] == [(2, [1], 0)]
     assert Curve(Setting("all_reduce", 4), np.ones(1), np.ones(1)).cards == 0
 
 

@@ -32,9 +32,9 @@ Examples
 ...     result = strategy.step(np.ones((4, 6), dtype=np.float32))
 ...     print(number, [(one.what, one.payload) for one in result.syncs])
 0 []
-1 [('pseudo-gradients', 16.0), ('pseudo-gradients', 8.0)]
+1 [('pseudo-gradients', 24.0)]
 2 []
-3 [('pseudo-gradients', 16.0), ('pseudo-gradients', 8.0)]
+3 [('pseudo-gradients', 24.0)]
 """
 
 from __future__ import annotations

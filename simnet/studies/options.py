@@ -9,11 +9,9 @@ from typing import TYPE_CHECKING
 
 from simnet.base import units
 from simnet.base.errors import InputError
-from simnet.base.quantities import Parameters, bounded
-from simnet.costs import models
-from simnet.costs.models import ModelProfile
 
 if TYPE_CHECKING:
+    from simnet.costs.models import ModelProfile
     from simnet.scenario import Scenario
 
 
@@ -131,6 +129,8 @@ def counts(text: str | None, option: str) -> list[int]:
 
 def model(name: str) -> ModelProfile:
     """Return the model that `--model` names, which may be the path of its ``config.json``."""
+    from simnet.costs import models
+
     try:
         return models.model(name)
     except ValueError as error:
@@ -139,6 +139,8 @@ def model(name: str) -> ModelProfile:
 
 def parameters(given: str | int | None) -> int | None:
     """Return the number that `--parameters` gives, as 7B; None if it is not given."""
+    from simnet.base.quantities import Parameters, bounded
+
     try:
         return None if given is None else int(bounded(units.count(given), Parameters, "it"))
     except ValueError as error:
