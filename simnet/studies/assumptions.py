@@ -114,7 +114,7 @@ def ranked(loaded: Scenario, built: Run, among: Sequence[Candidate]) -> WholeJob
 
     job = built.job
     large = job.source.workers > MOST_WORKERS or job.source.workers * job.source.parameters > MOST_ENTRIES
-    if len(among) < 2 or large or loaded.elsewhere or built.colocated:
+    if len(among) < 2 or large or built.colocated:
         return None
     try:
         found = decide_job(built, candidates_of(loaded, named=among), effort=EFFORT, policies=False)
