@@ -43,9 +43,8 @@ def main() -> None:
 
         loaded = again([])
         built = loaded.build()
-        found = assumptions.depends_on(again, loaded, built)
-        told = {one["field"]: one["first"] for one in found}
-        overlap = assumptions.overlap_assumed(loaded, built)
+        overlap, depends = assumptions.assumed(again, loaded, built)
+        told = {one["field"]: one["first"] for one in depends}
         if overlap is not None and overlap["first"] is not None:
             told["job.overlap"] = None if overlap["lead"] is None else overlap["otherwise"]
         asked.update(list(told))

@@ -274,3 +274,15 @@ def test_a_default_that_is_set_is_not_named(tmp_path):
     scenario = job(tmp_path)
     console = did("compare", scenario, "--set", "network.stack=tcp", "--out", tmp_path / "out").stdout
     assert "network.stack" not in next(one for one in console.splitlines() if one.startswith("Depends on: "))
+
+
+def test_a_lead_that_a_sample_does_not_tell_is_no_first_place():
+    """Without a barrier the two fastest exchanges of this job are closer than its sample of iterations can tell."""
+    said = json.loads(did("choose", "quickstart", "--json").stdout)
+    found = {one["field"]: one for one in said["depends_on"]}
+    assert found["job.barrier"]["undecided"]
+    assert (found["job.barrier"]["first"], found["job.barrier"]["lead"]) == (None, None)
+    assert not found["job.device"]["undecided"]
+    console = did("choose", "quickstart").stdout
+    assert console.startswith(f"Take {said['decision']}, ")
+    assert "job.barrier=false" in console.partition("a sample does not tell of ")[2].partition(";")[0]

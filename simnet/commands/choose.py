@@ -248,14 +248,16 @@ def _refuse_unused(answer: Answer) -> None:
 
 
 def _show(found: AtPoint | OnJob | SideBySide | OnTensors, json_: bool) -> None:
-    """Print the ranking, and what would flip it."""
+    """Print what to take, the ranking, and what would flip it."""
     from simnet.report.tables import print_wide
 
     if json_:
         typer.echo(json.dumps(found.figures(), indent=2, allow_nan=False))
         return
+    answer, *others = found.sentences()
+    typer.echo(answer)
     print_wide(found.ranking())
-    for line in found.sentences():
+    for line in others:
         typer.echo(line)
 
 

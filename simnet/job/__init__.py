@@ -8,13 +8,25 @@ then the job ends, or the others resume without it.
 
 from simnet.job.checkpoint import EVERY, Checkpoint
 from simnet.job.exchange import check_feedback
-from simnet.job.job import Bucket, Compute, Job, LocalSteps, Overlap, buckets, buckets_of, create_sparsifier, overlap_of
+from simnet.job.job import (
+    DDP_OVERLAP,
+    Bucket,
+    Compute,
+    Job,
+    LocalSteps,
+    Overlap,
+    buckets,
+    buckets_of,
+    create_sparsifier,
+    overlap_of,
+)
 from simnet.job.loop import Progress
 from simnet.job.record import EXPLORE, MAIN, TRAIN, BlockedWorker, Interruption, JobShare, PolicyResult
 from simnet.job.running import ColocatedJob, run_in_step, run_policy
 from simnet.job.sharding import sharded
 
 __all__ = [
+    "DDP_OVERLAP",
     "EVERY",
     "EXPLORE",
     "MAIN",

@@ -22,7 +22,7 @@ from simnet.costs.devices import DeviceProfile
 from simnet.job.elastic import Absence, Churn
 from simnet.job.levels import fitted
 from simnet.network import Network
-from simnet.parallel.ddp import BUCKET_MIB
+from simnet.parallel.ddp import BUCKET_MIB, FIRST_BUCKET_MIB
 from simnet.policies import Candidate, Ramp
 from simnet.traces.source import tensors
 
@@ -153,6 +153,10 @@ class Overlap:
                 raise ValueError(f"{name} must be a number of bytes > 0, got {size}")
         if not 0 <= self.backward <= 1:
             raise ValueError(f"backward is a share within 0..1, got {self.backward}")
+
+
+DDP_OVERLAP = Overlap(first=FIRST_BUCKET_MIB * 2.0**20, exchanges="able")
+"""What PyTorch's DistributedDataParallel does unless told otherwise, of exchanges whose implementation can."""
 
 
 @dataclass(frozen=True)

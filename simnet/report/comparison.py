@@ -13,7 +13,7 @@ from rich.table import Table
 from rich.text import Text
 
 from simnet.base.units import format_bytes, format_seconds, format_within
-from simnet.report import learning, memory
+from simnet.report import learning, memory, wording
 from simnet.report.drawing import BYTES, COLOURS, HOURS, PHASE_COLOURS, SECONDS, Plot, plot, scale, style, unit
 from simnet.report.paired import fastest
 from simnet.report.seeds import to_target, versus
@@ -133,7 +133,7 @@ def _fastest(group: pd.DataFrame, seeds: int) -> list[str]:
     if seeds > 1:
         winners = group[group["iteration_tied"]].sort_values("iteration_rank")["exchange"].tolist()
     mean = " an iteration" + " on average" * (seeds > 1)
-    return [learning.standing(seconds, winners, "is fastest", "are tied as fastest", mean)]
+    return [wording.standing(seconds, winners, "is fastest", "are tied as fastest", mean)]
 
 
 def _selects(rows: pd.DataFrame) -> bool:

@@ -9,13 +9,14 @@ in which workers compute gradients to train with: 1 if exchanging took no time a
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from typing_extensions import TypedDict
 
 from simnet.base.units import format_seconds
-from simnet.report.paired import TIE, fastest
+from simnet.report.paired import fastest
+from simnet.report.wording import listed, standing
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -46,10 +47,10 @@ ONE_SEED = "One seed; --seeds 3 says how sure that is."
 IGNORED = "Accuracy is ignored."
 """What is said of progress where no model is trained."""
 
-_OF_THE_BEST = 0.99
 NOT_EVALUATED = "The accuracy was not measured: the job is shorter than job.gradients.train.evaluate."
 """Said in place of the time to the target where no iteration was evaluated."""
 
+_OF_THE_BEST = 0.99
 _NEEDED = ("start_s", "iteration_s", "loss", "accuracy")
 
 
@@ -178,54 +179,6 @@ def headline(trained: Mapping[str, LearningSummary], bound: str | None = None) -
     said = standing(reached, first(trained), f"reaches {goal} first", f"are tied as first to reach {goal}")
     never = [policy for policy, time in times.items() if time is None]
     return said + (f" {listed(never)} {'does' if len(never) == 1 else 'do'} not reach it." if never else "")
-
-
-def standing(seconds: Mapping[str, float], winners: Sequence[str], alone: str, tied: str, each: str = "") -> str:
-    """Say who takes the least time, or who are tied, and how far ahead of the next.
-
-    Parameters
-    ----------
-    seconds : mapping of str to float
-        The time of each [s].
-    winners : sequence of str
-        The one with the least, and those that are tied with it.
-    alone, tied : str
-        What one winner does, and what several do.
-    each : str
-        What follows the time.
-
-    Examples
-    --------
-    >>> standing({"AG": 0.02, "ring": 0.05}, ["AG"], "is fastest", "are tied as fastest", " an iteration")
-    'AG is fastest: 20 ms an iteration, 2.5x before ring (50 ms).'
-    >>> standing({"AG": 1.0, "ring": 1.2, "tree": 1.5}, ["AG", "ring"], "is fastest", "are tied as fastest")
-    'AG and ring are tied as fastest: AG takes 1 s, 50 % before tree (1.5 s).'
-    """
-    least, most = seconds[winners[0]], max(seconds[name] for name in winners)
-    said = f"{listed(winners)} {alone if len(winners) == 1 else tied}: "
-    said += f"{winners[0]} takes " * (most > (1 + TIE) * least) + f"{format_seconds(least)}{each}"
-    later = min(((time, name) for name, time in seconds.items() if name not in winners), default=None)
-    if later is not None and least > 0:
-        said += f", {ahead(later[0] / least)} before {later[1]} ({format_seconds(later[0])})"
-    return f"{said}."
-
-
-def ahead(ratio: float) -> str:
-    """Return by how much something is ahead: a factor from 2 on, else in per cent.
-
-    Examples
-    --------
-    >>> ahead(2.14), ahead(1.084), ahead(1.001)
-    ('2.1x', '8 %', '<1 %')
-    """
-    if ratio >= 2:
-        return f"{ratio:.2g}x"
-    return f"{100 * (ratio - 1):.0f} %" if ratio >= 1.005 else "<1 %"
-
-
-def listed(names: Sequence[str]) -> str:
-    """Return names as an enumeration: ``a, b and c``."""
-    return " and ".join([one for one in (", ".join(names[:-1]), *names[-1:]) if one])
 
 
 def _one(

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from typing_extensions import TypedDict
 
-from simnet.report.learning import ahead, listed
+from simnet.report.wording import ahead, listed
 
 
 class OverlapSummary(TypedDict):

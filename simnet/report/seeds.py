@@ -30,7 +30,7 @@ from typing_extensions import TypedDict
 from simnet.base.spreadsheets import guarded_table
 from simnet.base.units import format_bytes, format_seconds
 from simnet.base.writing import write_files
-from simnet.report import learning, paired
+from simnet.report import learning, paired, wording
 from simnet.report.results import parquet
 from simnet.report.sentences import percent
 from simnet.report.summary import PHASES, Summary, Winner, significant
@@ -291,14 +291,14 @@ def to_target(each: Mapping[str, Mapping[str, Any]], count: int) -> str:
     seconds = {name: each[name]["time_to_target_s"] for _, name in ranked}
     mean = f" on average, with {count} of {count} seeds"
     alone, tied = f"reaches {goal} first", f"are tied as first to reach {goal}"
-    return learning.standing(seconds, winners, alone, tied, mean) + rest
+    return wording.standing(seconds, winners, alone, tied, mean) + rest
 
 
 def _outcome(winner: Winner, each: Mapping[str, Mapping[str, Any]], stem: str) -> str:
     name = winner["policy"]
     seconds = format_seconds(each[name][f"{stem}_s"])
     if winner["tied_with"]:
-        tied = learning.listed([name, *winner["tied_with"]])
+        tied = wording.listed([name, *winner["tied_with"]])
         said = f"{tied} are tied as fastest: {name} took {seconds} on average"
     else:
         often = f"{each[name][f'{stem}_least_with']} of {each[name][f'{stem}_compared']}"

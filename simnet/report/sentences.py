@@ -10,6 +10,7 @@ from simnet.base.units import format_bandwidth, format_bytes, format_seconds, fo
 from simnet.job import MAIN
 from simnet.report import co_located, failures, learning, memory, spent, spread
 from simnet.report.summary import PHASES, PolicySummary, Summary, Switch, learning_of, ranked
+from simnet.report.wording import listed
 
 HEADINGS = (
     *("policy", "simulated time", "vs best", "bytes sent"),
@@ -160,8 +161,8 @@ def _outcome(summary: Summary) -> str:
         return f"{name} took {_duration(one)}; it is the bound, and no policy that can be run was compared with it."
     name = winner["policy"]
     if winner["tied_with"]:
-        *others, last = [name, *winner["tied_with"]]
-        result = f"{', '.join(others)} and {last} are tied as fastest: {_duration(policies[name], each=True)}"
+        tied = listed([name, *winner["tied_with"]])
+        result = f"{tied} are tied as fastest: {_duration(policies[name], each=True)}"
         changed = switching(summary)
         story = "none of them changed its choice" if changed is None else f"{changed} {_changes(policies[changed])}"
     else:

@@ -17,9 +17,8 @@ from simnet.base.plain_yaml import Loc
 from simnet.base.quantities import MAX_ITERATIONS
 from simnet.costs import models
 from simnet.costs.devices import DeviceProfile
-from simnet.job import Overlap, check_feedback
+from simnet.job import DDP_OVERLAP, Overlap, check_feedback
 from simnet.parallel import options_of
-from simnet.parallel.ddp import BUCKET_MIB, FIRST_BUCKET_MIB
 from simnet.policies import Candidate, Monitor, closed_form
 from simnet.scenario import network_parts, schema, topology_parts, weather_parts
 from simnet.scenario.colocated import check_colocated
@@ -235,8 +234,8 @@ def _job(given: schema.Job, workers: int, stack: str | None, folder: Path, found
         with found.at("job", "compute", "mean"):
             compute = compute.model_copy(update={"mean": _mean(given, device)})
     if overlap is None and _has_layers(given):
-        first, bucket = (f"{size:g} MiB" for size in (FIRST_BUCKET_MIB, BUCKET_MIB))
-        overlap = schema.Overlap(first=first, bucket=bucket, exchanges="able", backward=None)
+        first, bucket = (f"{size!r} B" for size in (DDP_OVERLAP.first, DDP_OVERLAP.bucket))
+        overlap = schema.Overlap(first=first, bucket=bucket, exchanges=DDP_OVERLAP.exchanges, backward=None)
     if isinstance(overlap, schema.Overlap) and overlap.backward is None:
         share = Overlap.backward if profile is None else profile.backward_fraction
         overlap = overlap.model_copy(update={"backward": share})

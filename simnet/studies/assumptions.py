@@ -7,7 +7,6 @@ so that the same scenario has the same answer on every machine.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import NamedTuple
@@ -17,10 +16,9 @@ from typing_extensions import TypedDict
 from simnet.base.errors import SimnetError
 from simnet.costs import models
 from simnet.costs.devices import DEFAULT
-from simnet.job import Overlap, overlap_of
-from simnet.parallel.ddp import BUCKET_MIB, FIRST_BUCKET_MIB
+from simnet.job import DDP_OVERLAP, Overlap, overlap_of
 from simnet.policies import Candidate
-from simnet.report import learning, overlap
+from simnet.report import overlap, wording
 from simnet.report.overlap import OverlapSummary
 from simnet.report.paired import TIE
 from simnet.scenario import Run, Scenario
@@ -38,15 +36,40 @@ MOST_WORKERS, MOST_ENTRIES = 64, 2**24
 """The most workers, and entries of gradients of all of them, of a job of which a sample is timed."""
 
 
+class Dependence(TypedDict):
+    """A default of a scenario, and whether another value of it would change the first place of its exchanges.
+
+    `field` and `value` are what was assumed, `other` what was tried. `first` is the exchange that is then first, and
+    `lead` by which factor it is ahead of the one that is first as assumed; both are None if that one stays first, or
+    where a sample does not tell, which `undecided` says.
+    """
+
+    field: str
+    value: str
+    other: str
+    first: str | None
+    lead: float | None
+    undecided: bool
+
+
+class Assumed(NamedTuple):
+    """What an answer rests on besides its scenario: its overlap, and its defaults."""
+
+    overlap: OverlapSummary | None
+    depends: Sequence[Dependence]
+
+    def sentences(self) -> list[str]:
+        """Return it in words, a line each."""
+        return [*([] if self.overlap is None else [overlap.told(self.overlap)]), *depends_told(self.depends)]
+
+
 def notes(loaded: Scenario, built: Run) -> list[str]:
     """Return what a run assumes, a line each, for what prints no summary of it; parameters are as of the others."""
     found = overlap_assumed(loaded, built)
     return [] if found is None else [overlap.told(found)]
 
 
-def overlap_assumed(
-    loaded: Scenario, built: Run, among: Sequence[Candidate] | None = None, *, sample: bool = True
-) -> OverlapSummary | None:
+def overlap_assumed(loaded: Scenario, built: Run) -> OverlapSummary | None:
     """Return what a run assumes of overlap, with the first place under the other assumption.
 
     None where nothing could overlap: under a strategy, of sharded steps, or of a gradient whose layers are not known.
@@ -55,16 +78,46 @@ def overlap_assumed(
     ----------
     loaded, built : Scenario, Run
         The run.
+    """
+    among = _exchanges(loaded)
+    return _overlap(loaded, built, among, ranked(loaded, built, among)) if _may_overlap(built) else None
+
+
+def assumed(
+    load: Callable[[Sequence[str]], Scenario],
+    loaded: Scenario,
+    built: Run,
+    among: Sequence[Candidate] | None = None,
+) -> Assumed:
+    """Return what an answer rests on besides its scenario.
+
+    Parameters
+    ----------
+    load : callable
+        Reads the scenario with further fields set, as ``["network.stack=tcp"]``.
+    loaded, built : Scenario, Run
+        The scenario as it is.
     among : sequence of Candidate, optional
         The exchanges that the answer is about; those of the scenario when omitted.
-    sample : bool
-        Whether to look for that place.
     """
+    among = _exchanges(loaded) if among is None else among
+    first = ranked(loaded, built, among)
+    overlap = _overlap(loaded, built, among, first) if _may_overlap(built) else None
+    return Assumed(overlap, [] if first is None else _dependences(load, loaded, among, first))
+
+
+def _exchanges(loaded: Scenario) -> list[Candidate]:
+    return [candidate(label, one) for label, one in loaded.config.exchanges.items()]
+
+
+def _may_overlap(built: Run) -> bool:
     job = built.job
-    if job.strategy is not None or job.steps is not None or len(job.source.layers) < 2:
-        return None
-    if among is None:
-        among = [candidate(label, one) for label, one in loaded.config.exchanges.items()]
+    return job.strategy is None and job.steps is None and len(job.source.layers) > 1
+
+
+def _overlap(loaded: Scenario, built: Run, among: Sequence[Candidate], first: WholeJob | None) -> OverlapSummary:
+    """Return what a run assumes of overlap, given the exchanges as they are ranked."""
+    job = built.job
     during = [one.label for one in among if overlap_of(job, [one]) is not None]
     found: OverlapSummary = {
         "during": during,
@@ -75,21 +128,33 @@ def overlap_assumed(
         "lead": None,
         "undecided": False,
     }
-    if not sample:
-        return found
     other = None if during else _ddp(loaded)
-    first = ranked(loaded, built, among)
-    changed = first and ranked(loaded, replace(built, job=replace(job, overlap=other)), among)
-    if not first or not changed:
+    then = first and ranked(loaded, replace(built, job=replace(job, overlap=other)), among)
+    if not first or not then:
         return found
-    if any(_undecided(one) for one in (first, changed)) and _leaders(first) & _leaders(changed):
-        found["undecided"] = True
-        return found
-    found["first"] = found["otherwise"] = first.best.label
-    lead = next((row.seconds / changed.best.seconds for row in changed.rows if row.label == first.best.label), 1.0)
-    if lead > 1 + TIE:
-        found["otherwise"], found["lead"] = changed.best.label, lead
-    return found
+    change = _change(first, then)
+    if change.undecided:
+        return {**found, "undecided": True}
+    here = first.best.label
+    return {**found, "first": here, "otherwise": change.first or here, "lead": change.lead}
+
+
+class _Change(NamedTuple):
+    """Who is first under another assumption, and by which factor ahead of who was; or that a sample does not tell."""
+
+    first: str | None = None
+    lead: float | None = None
+    undecided: bool = False
+
+
+def _change(first: WholeJob, then: WholeJob) -> _Change:
+    """Return what another assumption does to the first place; an empty change if nothing."""
+    if (_undecided(first) or _undecided(then)) and _leaders(first) & _leaders(then):
+        return _Change(undecided=True)
+    label = first.best.label
+    row = next(one for one in then.rows if label in (one.label, *then.alike.get(one.label, ())))
+    lead = row.seconds / then.best.seconds
+    return _Change(then.best.label, lead) if lead > 1 + TIE else _Change()
 
 
 def _leaders(found: WholeJob) -> set[str]:
@@ -108,7 +173,7 @@ def ranked(loaded: Scenario, built: Run, among: Sequence[Candidate]) -> WholeJob
     Parameters
     ----------
     loaded, built, among
-        As of `overlap_assumed`.
+        As of `assumed`.
     """
     from simnet.studies.choosing.whole_job import candidates_of, decide_job
 
@@ -124,72 +189,15 @@ def ranked(loaded: Scenario, built: Run, among: Sequence[Candidate]) -> WholeJob
 
 
 def _ddp(loaded: Scenario) -> Overlap:
-    """Return what PyTorch's DistributedDataParallel does, of exchanges whose implementation can."""
+    """Return what PyTorch's DistributedDataParallel does, with the backward pass of the model."""
     model = loaded.config.job.model
-    share = Overlap.backward if model is None else models.model(model).backward_fraction
-    first, bucket = FIRST_BUCKET_MIB * 2**20, BUCKET_MIB * 2**20
-    return Overlap(bucket, first=first, exchanges="able", backward=share)
+    return DDP_OVERLAP if model is None else replace(DDP_OVERLAP, backward=models.model(model).backward_fraction)
 
 
-class Dependence(TypedDict):
-    """A default of a scenario, and whether another value of it would change the first place of its exchanges.
-
-    `field` and `value` are what was assumed, `other` what was tried. `first` is the exchange that is then first, and
-    `lead` by which factor it is ahead of the one that is first as assumed; both are None if that one stays first.
-    """
-
-    field: str
-    value: str
-    other: str
-    first: str | None
-    lead: float | None
-
-
-class Assumed(NamedTuple):
-    """What an answer rests on besides its scenario; see `overlap_assumed` and `depends_on`."""
-
-    overlap: OverlapSummary | None
-    depends: Sequence[Dependence]
-
-    def sentences(self) -> list[str]:
-        """Return it in words, a line each."""
-        return [*([] if self.overlap is None else [overlap.told(self.overlap)]), *depends_told(self.depends)]
-
-
-def assumed(
-    load: Callable[[Sequence[str]], Scenario],
-    loaded: Scenario,
-    built: Run,
-    among: Sequence[Candidate] | None = None,
-) -> Assumed:
-    """Return what an answer rests on; parameters are as of `depends_on`."""
-    return Assumed(overlap_assumed(loaded, built, among), depends_on(load, loaded, built, among))
-
-
-def depends_on(
-    load: Callable[[Sequence[str]], Scenario],
-    loaded: Scenario,
-    built: Run,
-    among: Sequence[Candidate] | None = None,
+def _dependences(
+    load: Callable[[Sequence[str]], Scenario], loaded: Scenario, among: Sequence[Candidate], first: WholeJob
 ) -> list[Dependence]:
-    """Return the defaults that a scenario goes by, each with what another value would do to the first place.
-
-    Of overlap `overlap_assumed` says the same. Empty where exchanges cannot be sampled.
-
-    Parameters
-    ----------
-    load : callable
-        Reads the scenario with further fields set, as ``["network.stack=tcp"]``.
-    loaded, built : Scenario, Run
-        The scenario as it is.
-    among : sequence of Candidate, optional
-        As of `overlap_assumed`.
-    """
-    if among is None:
-        among = [candidate(label, one) for label, one in loaded.config.exchanges.items()]
-    first = ranked(loaded, built, among)
-    if first is None or built.job.strategy is not None or built.job.steps is not None:
-        return []
+    """Return the defaults that a scenario goes by, each with what another value would do to the first place."""
     found: list[Dependence] = []
     for field, (value, other) in _defaults(loaded).items():
         try:
@@ -197,20 +205,11 @@ def depends_on(
             then = ranked(changed, changed.build(), among)
         except SimnetError:
             continue
-        if then is None:
-            continue
-        own = next((row.seconds for row in then.rows if row.label == first.best.label), math.nan)
-        lead = own / then.best.seconds
-        changes = lead > 1 + TIE
-        found.append(
-            {
-                "field": field,
-                "value": value,
-                "other": other,
-                "first": then.best.label if changes else None,
-                "lead": lead if changes else None,
-            }
-        )
+        if then is not None:
+            label, lead, undecided = _change(first, then)
+            found.append(
+                {"field": field, "value": value, "other": other, "first": label, "lead": lead, "undecided": undecided}
+            )
     return found
 
 
@@ -219,30 +218,33 @@ def depends_told(found: Sequence[Dependence]) -> list[str]:
 
     Examples
     --------
-    >>> one = {"field": "network.stack", "value": "ideal", "other": "tcp", "first": "ART-ring", "lead": 1.12}
-    >>> same = {"field": "job.barrier", "value": "true", "other": "false", "first": None, "lead": None}
+    >>> one = {"field": "network.stack", "value": "ideal", "other": "tcp", "first": "AG", "lead": 1.12}
+    >>> one["undecided"] = False
+    >>> same = {**one, "field": "job.barrier", "other": "false", "first": None, "lead": None}
     >>> depends_told([one, same])
-    ['Depends on: network.stack=tcp (not ideal): ART-ring first, 12 % ahead; not on job.barrier=false.']
+    ['Depends on: network.stack=tcp (not ideal): AG first, 12 % ahead; not on job.barrier=false.']
     """
     if not found:
         return []
     changing = [
-        f"{one['field']}={one['other']} (not {one['value']}): {one['first']} first, {learning.ahead(one['lead'])} ahead"
+        f"{one['field']}={one['other']} (not {one['value']}): {one['first']} first, {wording.ahead(one['lead'])} ahead"
         for one in found
         if one["lead"] is not None
     ]
-    same = [f"{one['field']}={one['other']}" for one in found if one["lead"] is None]
-    kept = [f"not on {', '.join(same)}"] if same else []
-    return [f"Depends on: {'; '.join([*changing, *kept])}."]
+    rest = [(f"{one['field']}={one['other']}", one["undecided"]) for one in found if one["lead"] is None]
+    open_, same = ([name for name, undecided in rest if undecided == which] for which in (True, False))
+    parts = [*changing, *([f"a sample does not tell of {', '.join(open_)}"] if open_ else [])]
+    parts += [f"not on {', '.join(same)}"] if same else []
+    return [f"Depends on: {'; '.join(parts)}."]
 
 
 def _defaults(loaded: Scenario) -> dict[str, tuple[str, str]]:
     """Return the fields of a scenario that have their default and may decide, with that and another value."""
     config = loaded.config
     drawn, found = config.job.gradients.synthetic, dict[str, tuple[str, str]]()
-    if config.network.stack in (None, "ideal"):
+    if config.network.stack == "ideal":
         found["network.stack"] = "ideal", "tcp"
-    if config.job.device in (None, DEFAULT):
+    if config.job.device == DEFAULT:
         found["job.device"] = DEFAULT, OTHER_DEVICE
     if config.job.barrier:
         found["job.barrier"] = "true", "false"

@@ -360,7 +360,7 @@ def sentences(loaded: Scenario, held: Held, table: pd.DataFrame) -> list[str]:
 
     Parameters
     ----------
-    loaded, built : Scenario, Run
+    loaded : Scenario
         The scenario, with the most workers.
     held : Held
         What workers hold.

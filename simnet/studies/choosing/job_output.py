@@ -14,7 +14,7 @@ from simnet.costs.computing import Computing, Samples
 from simnet.job import Job
 from simnet.job.job import buckets_of
 from simnet.job.sampling import Recordings
-from simnet.report import barriers, learning
+from simnet.report import barriers, learning, wording
 from simnet.report.overlap import OverlapSummary
 from simnet.report.paired import TIE
 from simnet.report.stacks import name_on
@@ -147,7 +147,7 @@ def sentences(asked: Asked, found: WholeJob, likely: Chances, held: Held = NOTHI
         if tied and not likely.sure[0]:
             said.append(f"What was simulated does not tell {best.label} from {' or '.join(tied)}.")
     for label, alike in found.alike.items():
-        said.append(f"{learning.listed([label, *alike])} are tied: their iterations take the same times.")
+        said.append(f"{wording.listed([label, *alike])} are tied: their iterations take the same times.")
     gain = found.gain_over_dense()
     if not math.isnan(gain):
         sparse, whole = (

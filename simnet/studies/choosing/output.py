@@ -20,11 +20,11 @@ from simnet.base.units import (
     format_within,
 )
 from simnet.policies import Candidate
-from simnet.report import barriers, learning
-from simnet.report.learning import ahead
+from simnet.report import barriers, learning, wording
 from simnet.report.paired import fastest
 from simnet.report.tables import empty_table
 from simnet.report.throughput import throughput_sentences
+from simnet.report.wording import ahead
 from simnet.studies.choosing.choices import Choice
 from simnet.studies.choosing.decision import Decision, Flip, Row
 from simnet.studies.choosing.holding import HEADING, NOTHING, Held
@@ -119,7 +119,7 @@ def sentences(question: Question, decision: Decision, held: Held = NOTHING) -> l
             f"{row.choice.label} takes {' to '.join(format_seconds(row.seconds + end) for end in row.spread)}"
             for row in (best, *within)
         )
-        said.append(f"If workers enter a little apart, {learning.listed(list(ranges))}: these are tied.")
+        said.append(f"If workers enter a little apart, {wording.listed(list(ranges))}: these are tied.")
     said += undetermined((row.choice.label, row.low, row.high) for row in decision.rows)
     gain = decision.gain_over_dense()
     if not math.isnan(gain):
@@ -224,7 +224,7 @@ def lead(tied: Sequence[str], margin: float, second: str) -> str:
     >>> lead([], 0.106, "ART-tree"), lead(["local", "AG"], 0.0, "local")
     ('10.6 % before ART-tree', 'tied with local and AG')
     """
-    return f"tied with {learning.listed(tied)}" if tied else f"{100 * margin:.3g} % before {second}"
+    return f"tied with {wording.listed(tied)}" if tied else f"{100 * margin:.3g} % before {second}"
 
 
 def advice(label: str, chance: float, regret: float, margin: str, others: Mapping[str, float], *, sure: bool) -> str:
@@ -313,7 +313,7 @@ def undetermined(intervals: Iterable[tuple[str, float, float]]) -> list[str]:
     if not names:
         return []
     return [
-        f"Interval and regret of {learning.listed(names)} are {NOT_DETERMINED}: the ends are more than {WIDEST:g} "
+        f"Interval and regret of {wording.listed(names)} are {NOT_DETERMINED}: the ends are more than {WIDEST:g} "
         "times apart."
     ]
 

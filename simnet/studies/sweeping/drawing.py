@@ -22,7 +22,7 @@ from rich.table import Table
 from rich.text import Text
 
 from simnet.base.units import format_bandwidth, format_bytes, format_seconds, format_within
-from simnet.report import barriers, learning, paired
+from simnet.report import barriers, learning, paired, wording
 from simnet.report.drawing import BITS, BYTES, COLOURS, HOURS, SECONDS, Plot, plot, scale, style, unit
 from simnet.report.sentences import percent
 from simnet.report.tables import empty_table
@@ -271,9 +271,7 @@ def headline(table: pd.DataFrame) -> str:
 def _first_of(what: str, winners: pd.DataFrame, count: int) -> str:
     """Say in how many of so many cells which policies are the first, or tied as such."""
     first = Counter(tuple(group) for _, group in winners.groupby("cell")["policy"])
-    told = [
-        f"{learning.listed(names)}{', tied,' * (len(names) > 1)} in {cells}" for names, cells in first.most_common()
-    ]
+    told = [f"{wording.listed(names)}{', tied,' * (len(names) > 1)} in {cells}" for names, cells in first.most_common()]
     if none := count - first.total():
         told.append(f"nobody in {none}")
     head, *rest = told
@@ -286,7 +284,7 @@ def notes(table: pd.DataFrame) -> list[str]:
     during = list(dict.fromkeys(table["policy"][table["overlapped"].fillna(value=False).astype(bool)]))
     overlap = "Overlap: none; exchanges begin after the backward pass."
     if during:
-        overlap = f"Overlap: {learning.listed(during)} during the backward pass, in buckets; others after it."
+        overlap = f"Overlap: {wording.listed(during)} during the backward pass, in buckets; others after it."
     ignored = [] if table["accuracy"].notna().any() else [learning.IGNORED]
     return [*warnings, *ignored, *computing_told(table["computing"]), overlap]
 
