@@ -286,3 +286,13 @@ def test_a_lead_that_a_sample_does_not_tell_is_no_first_place():
     console = did("choose", "quickstart").stdout
     assert console.startswith(f"Take {said['decision']}, ")
     assert "job.barrier=false" in console.partition("a sample does not tell of ")[2].partition(";")[0]
+
+
+def test_a_policy_overlaps_if_all_of_its_exchanges_can(tmp_path):
+    """A training has one hook: a residual that is kept bucket by bucket cannot go to an exchange of the whole."""
+    policies = "policies={mixed: {clairvoyant: {among: [AG, SparDL]}}, both: {clairvoyant: {among: [AG, dense]}}}"
+    scenario = job(tmp_path)
+    default, _ = iteration(tmp_path, scenario, "--set", policies)
+    none, _ = iteration(tmp_path, scenario, "--set", policies, "--set", "job.overlap=none")
+    assert default["mixed"] == none["mixed"]
+    assert default["both"] != none["both"]
