@@ -1,5 +1,7 @@
 """Live training of models in PyTorch: gradients of all workers at once are those of each alone."""
 
+import itertools
+
 import numpy as np
 import pytest
 
@@ -9,7 +11,7 @@ from simnet.base.errors import SimnetError
 from simnet.job import run_policy
 from simnet.network import Network
 from simnet.policies import Candidate, Fixed, Ramp
-from simnet.traces.live import Sizes, classification, create, letters, needs, train, words
+from simnet.traces.live import LiveTraining, Sizes, classification, create, letters, needs, train, words
 from simnet.traces.live.data import shards
 
 TEXT = {"context": 5, "characters": 4000}
@@ -70,22 +72,31 @@ def test_gradients_are_those_of_each_worker_alone(model):
 
 @pytest.mark.extras
 @pytest.mark.parametrize("model", LEARNT)
-def test_dense_training_is_a_plain_loop_of_torch_over_the_batches_of_all(model, trainings):
+def test_dense_training_is_a_plain_loop_of_torch_over_the_batches_of_all(model, monkeypatch):
+    """Step by step from the same weights: over many steps processors that round otherwise drift apart."""
     live = source(model, learning_rate=0.02)
     import torch
 
+    weights, apply = [live.initial()], LiveTraining.apply
+
+    def noted(training, update):
+        apply(training, update)
+        weights.append(training.weights.copy())
+
+    monkeypatch.setattr(LiveTraining, "apply", noted)
     job = job_on(Network(topologies.star(4, 1e-3, 1e6)), 4, 50, source=live, density=[Ramp(1, 0.1, 0.1)])
     frame = run_policy(job, "p", Fixed(Candidate("dense", "dense"))).iterations
     module = module_of(live)
     optimizer = torch.optim.SGD(module.parameters(), 0.02, momentum=0.9)
-    for iteration in range(50):
+    assert len(weights) == 51
+    for iteration, (before, after) in enumerate(itertools.pairwise(weights)):
+        torch.nn.utils.vector_to_parameters(torch.from_numpy(before.copy()), module.parameters())
         inputs, targets = live.batches(iteration, np.arange(4))
         optimizer.zero_grad()
         loss_of(module, inputs.reshape(32, -1), targets.reshape(32, *targets.shape[2:])).backward()
         optimizer.step()
-    expected = torch.nn.utils.parameters_to_vector(module.parameters()).detach().numpy()
-    distance = np.linalg.norm(trainings[0].weights - expected)
-    assert distance < 1e-4 * np.linalg.norm(expected - live.initial())
+        expected = torch.nn.utils.parameters_to_vector(module.parameters()).detach().numpy()
+        assert np.linalg.norm(after - expected) < 1e-4 * np.linalg.norm(expected - before)
     assert frame["loss"].dropna().iloc[-1] < frame["loss"].dropna().iloc[0]
 
 
