@@ -35,7 +35,7 @@ def told(summary: OverlapSummary) -> str:
     >>> print(told({"during": ["AG"], "after": ["SparDL"], "default": True, "first": "AG", "otherwise": "SparDL",
     ...     "lead": 1.25, "undecided": False}))  # doctest: +NORMALIZE_WHITESPACE
     Overlap: AG during the backward pass, in DDP's buckets; SparDL after it, as its code does. With none overlapped
-    SparDL would be first, 25 % before AG.
+    SparDL would be fastest, 25 % before AG.
     """
     during, after = summary["during"], summary["after"]
     if not during:
@@ -53,8 +53,8 @@ def told(summary: OverlapSummary) -> str:
     if first is None:
         return said
     if lead is None:
-        return f"{said} {other} the first place of the fixed exchanges would be the same."
-    return f"{said} {other} {otherwise} would be first, {ahead(lead)} before {first}."
+        return f"{said} {other} the first place would be the same."
+    return f"{said} {other} {otherwise} would be fastest, {ahead(lead)} before {first}."
 
 
 def _code(labels: Sequence[str]) -> str:

@@ -7,7 +7,7 @@ so that the same scenario has the same answer on every machine.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import NamedTuple
 
@@ -17,13 +17,13 @@ from simnet.base.errors import SimnetError
 from simnet.costs import models
 from simnet.costs.devices import DEFAULT
 from simnet.job import DDP_OVERLAP, Overlap, overlap_of
-from simnet.policies import Candidate
+from simnet.policies import Candidate, Fixed, Flexible
 from simnet.report import overlap, wording
 from simnet.report.overlap import OverlapSummary
-from simnet.report.paired import TIE
+from simnet.report.paired import TIE, fastest
 from simnet.scenario import Run, Scenario
 from simnet.scenario.resolve import candidate
-from simnet.studies.choosing.forecast import WholeJob
+from simnet.studies.choosing.forecast import Forecast, WholeJob, error_between
 
 EFFORT = 0.25
 """About how many seconds of one processor a sample of a job takes."""
@@ -69,7 +69,7 @@ def notes(loaded: Scenario, built: Run) -> list[str]:
     return [] if found is None else [overlap.told(found)]
 
 
-def overlap_assumed(loaded: Scenario, built: Run) -> OverlapSummary | None:
+def overlap_assumed(loaded: Scenario, built: Run, took: Mapping[str, float] | None = None) -> OverlapSummary | None:
     """Return what a run assumes of overlap, with the first place under the other assumption.
 
     None where nothing could overlap: under a strategy, of sharded steps, or of a gradient whose layers are not known.
@@ -78,9 +78,17 @@ def overlap_assumed(loaded: Scenario, built: Run) -> OverlapSummary | None:
     ----------
     loaded, built : Scenario, Run
         The run.
+    took : mapping of str to float, optional
+        Seconds of the policies that have a rank; where they are not known, a sample says who is first.
     """
-    among = _exchanges(loaded)
-    return _overlap(loaded, built, among, ranked(loaded, built, among)) if _may_overlap(built) else None
+    if not _may_overlap(built):
+        return None
+    fixed = [replace(one.candidates[0], label=name) for name, one in built.policies.items() if isinstance(one, Fixed)]
+    among = fixed or _exchanges(loaded)
+    here = (
+        _place(ranked(loaded, built, among, policies=True)) if took is None else _Place(fastest(took) if took else ())
+    )
+    return _overlap(loaded, built, among, here, policies=True)
 
 
 def assumed(
@@ -101,9 +109,9 @@ def assumed(
         The exchanges that the answer is about; those of the scenario when omitted.
     """
     among = _exchanges(loaded) if among is None else among
-    first = ranked(loaded, built, among)
-    overlap = _overlap(loaded, built, among, first) if _may_overlap(built) else None
-    return Assumed(overlap, [] if first is None else _dependences(load, loaded, among, first))
+    here = _place(ranked(loaded, built, among))
+    overlap = _overlap(loaded, built, among, here) if _may_overlap(built) else None
+    return Assumed(overlap, _dependences(load, loaded, among, here) if here.first else [])
 
 
 def _exchanges(loaded: Scenario) -> list[Candidate]:
@@ -115,8 +123,10 @@ def _may_overlap(built: Run) -> bool:
     return job.strategy is None and job.steps is None and len(job.source.layers) > 1
 
 
-def _overlap(loaded: Scenario, built: Run, among: Sequence[Candidate], first: WholeJob | None) -> OverlapSummary:
-    """Return what a run assumes of overlap, given the exchanges as they are ranked."""
+def _overlap(
+    loaded: Scenario, built: Run, among: Sequence[Candidate], here: _Place, *, policies: bool = False
+) -> OverlapSummary:
+    """Return what a run assumes of overlap, given who of the exchanges, and perhaps of flexible policies, is first."""
     job = built.job
     during = [one.label for one in among if overlap_of(job, [one]) is not None]
     found: OverlapSummary = {
@@ -128,15 +138,23 @@ def _overlap(loaded: Scenario, built: Run, among: Sequence[Candidate], first: Wh
         "lead": None,
         "undecided": False,
     }
-    other = None if during else _ddp(loaded)
-    then = first and ranked(loaded, replace(built, job=replace(job, overlap=other)), among)
-    if not first or not then:
+    if not here.first:
         return found
-    change = _change(first, then)
+    other = None if during else _ddp(loaded)
+    then = ranked(loaded, replace(built, job=replace(job, overlap=other)), among, policies=policies)
+    if then is None or not _rows(then, here):
+        return found
+    change = _change(here, then)
     if change.undecided:
         return {**found, "undecided": True}
-    here = first.best.label
-    return {**found, "first": here, "otherwise": change.first or here, "lead": change.lead}
+    return {**found, "first": here.first[0], "otherwise": change.first or here.first[0], "lead": change.lead}
+
+
+class _Place(NamedTuple):
+    """Who is first, the label that stands for all before those that are tied; and whether a sample leaves that open."""
+
+    first: Sequence[str] = ()
+    undecided: bool = False
 
 
 class _Change(NamedTuple):
@@ -147,45 +165,58 @@ class _Change(NamedTuple):
     undecided: bool = False
 
 
-def _change(first: WholeJob, then: WholeJob) -> _Change:
+def _place(found: WholeJob | None) -> _Place:
+    """Return who is first by a sample; nobody where there is none."""
+    if found is None:
+        return _Place()
+    # What is within `TIE` in a sample may be further apart in the job, as far as the sample leaves open.
+    margin = TIE * found.best.seconds
+    undecided = any(found.tied(row) and 2 * error_between(row, found.best) > margin for row in found.rows)
+    return _Place([found.best.label, *found.tied_with], undecided)
+
+
+def _rows(found: WholeJob, place: _Place) -> list[Forecast]:
+    """Return the rows of those who are first elsewhere."""
+    return [row for row in found.rows if {row.label, *found.alike.get(row.label, ())} & {*place.first}]
+
+
+def _change(here: _Place, then: WholeJob) -> _Change:
     """Return what another assumption does to the first place; an empty change if nothing."""
-    if (_undecided(first) or _undecided(then)) and _leaders(first) & _leaders(then):
+    there = _place(then)
+    if (here.undecided or there.undecided) and {*here.first} & {*there.first}:
         return _Change(undecided=True)
-    label = first.best.label
-    row = next(one for one in then.rows if label in (one.label, *then.alike.get(one.label, ())))
-    lead = row.seconds / then.best.seconds
+    lead = _rows(then, here)[0].seconds / then.best.seconds
     return _Change(then.best.label, lead) if lead > 1 + TIE else _Change()
 
 
-def _leaders(found: WholeJob) -> set[str]:
-    return {found.best.label, *found.tied_with}
-
-
-def _undecided(found: WholeJob) -> bool:
-    """Return whether another exchange may be first, for all that a sample tells."""
-    margin = TIE * found.best.seconds
-    return any(found.tied(row) and row.seconds - found.best.seconds > margin for row in found.rows)
-
-
-def ranked(loaded: Scenario, built: Run, among: Sequence[Candidate]) -> WholeJob | None:
+def ranked(loaded: Scenario, built: Run, among: Sequence[Candidate], *, policies: bool = False) -> WholeJob | None:
     """Return the exchanges of a run, each by itself, the fastest first, by a sample; None where a sample takes long.
 
     Parameters
     ----------
     loaded, built, among
         As of `assumed`.
+    policies : bool
+        Whether its flexible policies have rows, too.
     """
     from simnet.studies.choosing.whole_job import candidates_of, decide_job
 
     job = built.job
     large = job.source.workers > MOST_WORKERS or job.source.workers * job.source.parameters > MOST_ENTRIES
-    if len(among) < 2 or large or built.colocated:
+    policies = policies and any(isinstance(one, Flexible) for one in built.policies.values())
+    if len(among) + policies < 2 or large or built.colocated:
         return None
     try:
-        found = decide_job(built, candidates_of(loaded, named=among), effort=EFFORT, policies=False)
+        found = decide_job(built, candidates_of(loaded, named=among), effort=EFFORT, policies=policies)
     except SimnetError:
         return None
-    return None if found.refused else found
+    if found.refused:
+        return None
+    # The exchange that a policy is held against went through the same iterations.
+    rows = (
+        [found.flexible[0].fixed, *(one.policy for one in found.flexible), *found.rows[1:]] if policies else found.rows
+    )
+    return replace(found, rows=tuple(sorted(rows, key=lambda row: row.seconds)))
 
 
 def _ddp(loaded: Scenario) -> Overlap:
@@ -195,7 +226,7 @@ def _ddp(loaded: Scenario) -> Overlap:
 
 
 def _dependences(
-    load: Callable[[Sequence[str]], Scenario], loaded: Scenario, among: Sequence[Candidate], first: WholeJob
+    load: Callable[[Sequence[str]], Scenario], loaded: Scenario, among: Sequence[Candidate], here: _Place
 ) -> list[Dependence]:
     """Return the defaults that a scenario goes by, each with what another value would do to the first place."""
     found: list[Dependence] = []
@@ -206,7 +237,7 @@ def _dependences(
         except SimnetError:
             continue
         if then is not None:
-            label, lead, undecided = _change(first, then)
+            label, lead, undecided = _change(here, then)
             found.append(
                 {"field": field, "value": value, "other": other, "first": label, "lead": lead, "undecided": undecided}
             )

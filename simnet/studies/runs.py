@@ -6,6 +6,7 @@ from them after a kill, Ctrl-C or an error; when all is done they go.
 
 from __future__ import annotations
 
+import math
 import re
 import shutil
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -23,6 +24,7 @@ from simnet.base.swap import completed, swapped
 from simnet.interchange import kind_of
 from simnet.job import Checkpoint, Job, LocalSteps, PolicyResult, buckets, buckets_of, create_sparsifier
 from simnet.job.memory import WorkerMemory, measurable, of_candidates, with_gradients
+from simnet.job.steady import steady_part
 from simnet.policies import density_at
 from simnet.report import calibrated, memory, seeds
 from simnet.report.calibrated import CalibrationSummary
@@ -309,6 +311,11 @@ def summary(loaded: Scenario, built: Run, results: Mapping[str, PolicyResult]) -
 def _told(loaded: Scenario, built: Run, results: Mapping[str, PolicyResult]) -> dict[str, Any]:
     """Return what a summary says beside results."""
     trained, own = loaded.config.job.gradients.train, built.job.strategy
+    settled = {
+        name: math.fsum(one.iterations["iteration_s"])
+        for name, one in results.items()
+        if name != built.bound and not steady_part(one.iterations).unsettled
+    }
     return {
         "scenario": loaded.name,
         "scenario_lock": loaded.lock(),
@@ -318,7 +325,7 @@ def _told(loaded: Scenario, built: Run, results: Mapping[str, PolicyResult]) -> 
         "computing": loaded.computing,
         "compute_time": None if loaded.compute_time is None else loaded.compute_time.figures(),
         "samples": loaded.samples,
-        "overlapped": overlap_assumed(loaded, built),
+        "overlapped": overlap_assumed(loaded, built, None if built.job.failures else settled),
         "warnings": [*loaded.warnings, *warning_lines(sample_warnings(built.job, built.policies.values()))],
         "barrier": built.job.barrier,
         "strategy": None if own is None else _trained(own, built.job.deadline),

@@ -184,7 +184,7 @@ def _overlap(decision: Decision) -> str:
     if here in first:
         return f"{said} the first place would be the same."
     lead = ahead(left[here] / left[first[0]]) if left[first[0]] > 0 else "all of its time"
-    return f"{said} {first[0]} would be first, {lead} before {here}."
+    return f"{said} {first[0]} would be fastest, {lead} before {here}."
 
 
 def _overlaps(exchange: Candidate) -> bool:
