@@ -232,6 +232,28 @@ def test_run_compare_and_choose_give_tokens_a_second(scenario):
         assert row["throughput"] == pytest.approx(4 * 8 * 1024 / row["iteration_s"], rel=1e-6)
 
 
+def test_other_tokens_than_the_model_s_take_other_time(scenario):
+    """What was measured at 1,024 tokens is not the time of a sequence of 2,048."""
+
+    def computed(tokens, device):
+        fields = (f"job.tokens={tokens}", "job.batch=2", f"job.device={device}")
+        return ran(scenario, *[part for one in fields for part in ("--set", one)])["compute_time"]
+
+    for device in ("v100-torch2.6", "h100-torch2.6"):
+        usual, twice, more = (computed(tokens, device) for tokens in (1024, 2048, 4096))
+        assert more["seconds_s"] == pytest.approx(2 * twice["seconds_s"], rel=1e-9)
+        assert twice["low_s"] < 2 * usual["seconds_s"] < twice["high_s"]
+
+
+def test_a_sharded_run_gives_tokens_a_second_where_each_worker_has_a_batch():
+    run = ("run", "sharded_nodes", "--json", "--no-report", "--out", "o", "--force")
+    policies = json.loads(did(*run).stdout)["policies"]
+    for policy in policies.values():
+        assert policy["throughput"] == pytest.approx(4 * 4 * 1024 * 8 / policy["simulated_s"], rel=1e-9)
+    split = ("--set", "job.sharding={DDP: {as: ddp, tensor_parallel: 2, tokens: 4096}}")
+    assert "throughput" not in json.loads(did(*run, *split).stdout)["policies"]["DDP"]
+
+
 def test_a_model_that_is_trained_has_its_own_batch(scenario):
     fields = ["job.model=null", "job.scale=1", "job.gradients={train: {model: logistic, batch: 16}}"]
     flags = [part for one in fields for part in ("--set", one)]

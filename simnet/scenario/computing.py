@@ -10,6 +10,9 @@ from simnet.costs.devices import DeviceProfile
 from simnet.costs.models import Layer, ModelProfile
 from simnet.scenario import schema
 
+# Options by which workers share a batch, or have several.
+_WAYS = ("tensor_parallel", "pipeline", "microbatches")
+
 
 def model_profile(given: schema.Job) -> ModelProfile | None:
     """Return the model of a job, with the tokens that it says; None where nothing is known but its size.
@@ -28,7 +31,7 @@ def model_profile(given: schema.Job) -> ModelProfile | None:
         profile = models.model(given.model)
         if given.tokens in (None, profile.tokens):
             return profile
-        return replace(profile, sample="sequence", tokens=given.tokens, operations=0.0)
+        return replace(profile, sample="sequence", tokens=given.tokens, operations=0.0, times=())
     if given.parameters is None or given.tokens is None:
         return None
     name, layers = f"{given.parameters:,} parameters", (Layer("all", (given.parameters,)),)
@@ -60,14 +63,17 @@ def iteration_samples(given: schema.Job, workers: int, known: Computing | None) 
     Parameters
     ----------
     given : Job
-        The job; where workers come and go, or a model is sharded, nothing is said.
+        The job; where workers come and go, or do not each have a batch of their own, nothing is said.
     workers : int
         How many there are.
     known : Computing or None
         What is known of its model on its device, if that is for how long they compute.
     """
-    if given.deaths or given.absences or given.churn or given.deadline or given.shardings:
+    if given.deaths or given.absences or given.churn or given.deadline:
         return None
+    for one in given.shardings.values():
+        if one.way is None or {one.options.get(name, 1) for name in _WAYS} != {1}:
+            return None
     trained = given.gradients.train
     batch = given.batch if trained is None else trained.batch
     batch = batch or (0 if known is None else known.batch)
