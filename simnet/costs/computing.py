@@ -252,7 +252,8 @@ def _published(profile: ModelProfile, chip: Chip, batch: float | None, precision
     own = batch or (usual if time.batch_stated else 0)
     factor = own / time.batch if own else 1.0
     known: Known = "estimated" if not time.measured else "measured" if factor == 1 else "scaled"
-    off = None if time.measured else utilisation(bool(profile.tokens), time.precision)
+    # By the batch it is at least as well known as by operations.
+    off = None if known == "measured" else utilisation(bool(profile.tokens), time.precision)
     low, high = (1.0, 1.0) if off is None else (1 / off.high, 1 / off.low)
     scaled = f", by the batch from {_batch(profile, time.batch)}" if factor != 1 else ""
     size = f", {_batch(profile, own)}" if own else ""
