@@ -70,7 +70,8 @@ def compare(
     largest = scenarios[f" with {max(sources)} workers"][1]
     folder = Path("runs") / f"compare-{largest.name}" if out is None else out
     batch = runs.Batch(scenarios, folder, execution.checkpoint, seeds)
-    built = batch.built[f" with {max(sources)} workers"]
+    by_workers = {count: batch.built[f" with {count} workers"] for count in sources}
+    built = by_workers[max(sources)]
     device = comparison.told(largest, built.job.device)
     if skip is not None and skip >= batch.iterations:
         raise InputError(f"must be less than the {batch.iterations} iterations, got {skip}", file="--skip")
@@ -120,7 +121,7 @@ def compare(
         execution,
         row,
         lambda rows, missing: comparison.write(
-            folder, rows, largest, device, missing, held.sentences(), skip, assumed()
+            folder, rows, largest, device, missing, held.sentences(), skip, assumed(), by_workers
         ),
         show,
     )

@@ -15,7 +15,7 @@ from rich.text import Text
 from simnet.base.units import format_bytes, format_seconds, format_within
 from simnet.report import learning, memory, wording
 from simnet.report.drawing import BYTES, COLOURS, HOURS, PHASE_COLOURS, SECONDS, Plot, plot, scale, style, unit
-from simnet.report.paired import fastest
+from simnet.report.paired import fastest, start_ranges
 from simnet.report.seeds import to_target, versus
 from simnet.report.tables import empty_table
 
@@ -129,11 +129,16 @@ def _fastest(group: pd.DataFrame, seeds: int) -> list[str]:
     seconds: dict[str, float] = dict(zip(group["exchange"], group["iteration_s"], strict=True))
     if len(seconds) < 2:
         return []
-    winners = fastest(seconds)
+    ranges = start_ranges(dict(zip(group["exchange"], group.to_dict(orient="records"), strict=True)))
+    winners = fastest(seconds, ranges)
     if seeds > 1:
         winners = group[group["iteration_tied"]].sort_values("iteration_rank")["exchange"].tolist()
     mean = " an iteration" + " on average" * (seeds > 1)
-    return [wording.standing(seconds, winners, "is fastest", "are tied as fastest", mean)]
+    reasons: dict[str, str] = {}
+    if "starts_not_sampled" in group:
+        reasons = dict(group[["exchange", "starts_not_sampled"]].dropna().itertuples(index=False, name=None))
+    said = wording.standing(seconds, winners, "is fastest", "are tied as fastest", mean)
+    return [said, *wording.entering_apart(ranges, winners, reasons)]
 
 
 def _selects(rows: pd.DataFrame) -> bool:

@@ -29,6 +29,8 @@ import pandas as pd
 from numpy.typing import ArrayLike
 from scipy.special import stdtrit
 
+from simnet.base.arrays import Floats
+
 LEVEL = 0.95
 """How often intervals hold what they are of."""
 
@@ -40,21 +42,64 @@ TIE = 1e-3
 """Relative lead below which times are tied: no clock of simnet was compared with a measurement as closely as that."""
 
 
-def fastest(seconds: Mapping[str, float]) -> list[str]:
+NEAR = 0.3
+"""By which fraction a leader may be slower than the first: an exchange on a fat-tree was found to vary by that much."""
+
+START_COLUMNS = ("start_low_s", "start_high_s")
+"""Columns of the least and the most that a time may be as workers enter a little apart [s]."""
+
+
+class StartRanges(NamedTuple):
+    """What may become of times as workers enter a little apart.
+
+    Parameters
+    ----------
+    offsets : mapping of str to (float, float)
+        By how much a time may be less, and more, by its name [s].
+    not_sampled : mapping of str to str
+        Of which that is not known, and why.
+    """
+
+    offsets: Mapping[str, tuple[float, float]]
+    not_sampled: Mapping[str, str]
+
+    def around(self, seconds: Mapping[str, float]) -> dict[str, tuple[float, float]]:
+        """Return the least and the most of times, where that is known [s]."""
+        known = {name: one for name, one in self.offsets.items() if name in seconds}
+        return {name: (seconds[name] + less, seconds[name] + more) for name, (less, more) in known.items()}
+
+
+def start_ranges(each: Mapping[str, Mapping[Any, Any]]) -> dict[str, tuple[float, float]]:
+    """Return the ranges of rows with `START_COLUMNS` by their names, where they are known [s]."""
+    low, high = START_COLUMNS
+    return {name: (one[low], one[high]) for name, one in each.items() if pd.notna(one.get(low))}
+
+
+NO_RANGES = StartRanges({}, {})
+"""Nothing is known, or to be known."""
+
+
+def fastest(seconds: Mapping[str, float], ranges: Mapping[str, tuple[float, float]] | None = None) -> list[str]:
     """Return the names with the least time and those tied with it, in the order of their times and names.
 
     Parameters
     ----------
     seconds : mapping of str to float
         The time of each [s].
+    ranges : mapping of str to (float, float), optional
+        The least and the most that it may be as workers enter a little apart, where that is known [s].
 
     Examples
     --------
     >>> fastest({"local": 1.0 + 1e-12, "GRC": 1.0, "dense": 1.1})
     ['GRC', 'local']
+    >>> fastest({"local": 1.05, "GRC": 1.0, "dense": 1.1}, {"GRC": (1.0, 1.02), "local": (1.01, 1.3)})
+    ['GRC', 'local']
     """
     order = sorted(seconds, key=lambda name: (seconds[name], name))
-    return [name for name in order if seconds[name] <= (1 + TIE) * seconds[order[0]]]
+    known = ranges or {}
+    most = next((max([(1 + TIE) * seconds[one], *known.get(one, ())]) for one in order), 0.0)
+    return [name for name in order if min([seconds[name], *known.get(name, ())]) <= most]
 
 
 class Estimate(NamedTuple):
@@ -73,7 +118,8 @@ class Contest(NamedTuple):
     policy : str
         The one with the least mean.
     tied_with : list of str
-        Those whose difference from it may be 0, by the interval, or less than `TIE`; in the order of their means.
+        Those whose difference from it may be 0, by the interval or as workers enter a little apart, or less than `TIE`;
+        in the order of their means.
     order : list of str
         All, in the order of their means.
     differences : mapping of str to Estimate
@@ -130,13 +176,15 @@ def estimate(values: ArrayLike, comparisons: int = 1) -> Estimate:
     return Estimate(mean, mean - half, mean + half)
 
 
-def contest(values: Mapping[str, ArrayLike]) -> Contest:
+def contest(values: Mapping[str, ArrayLike], offsets: Mapping[str, ArrayLike] | None = None) -> Contest:
     """Compare policies, of which less is better.
 
     Parameters
     ----------
     values : mapping of str to array_like, shape (N,)
         Of each policy a value per seed, in the same order; at least one policy and one seed.
+    offsets : mapping of str to array_like, shape (2, N), optional
+        By how much values may be less, and more, as workers enter a little apart.
 
     Examples
     --------
@@ -149,10 +197,15 @@ def contest(values: Mapping[str, ArrayLike]) -> Contest:
     order = sorted(given, key=lambda name: (means[name], name))
     first = order[0]
     differences = {name: estimate(given[name] - given[first], len(given) - 1) for name in order[1:]}
-    firsts = [fastest(dict(zip(given, times, strict=True))) for times in zip(*given.values(), strict=True)]
+    ends = {name: given[name] + np.asarray(one) for name, one in (offsets or {}).items()}
+    within = fastest(means, {name: (float(low.mean()), float(high.mean())) for name, (low, high) in ends.items()})
+    firsts = [
+        fastest(dict(zip(given, times, strict=True)), {name: (low[at], high[at]) for name, (low, high) in ends.items()})
+        for at, times in enumerate(zip(*given.values(), strict=True))
+    ]
     return Contest(
         first,
-        [name for name in order[1:] if differences[name].low <= 0 or differences[name].mean <= TIE * means[first]],
+        [name for name in order[1:] if differences[name].low <= 0 or name in within],
         order,
         differences,
         {name: firsts.count([name]) for name in given},
@@ -170,7 +223,8 @@ def comparison(
     Parameters
     ----------
     rows : DataFrame
-        A row per group, `seed` and policy; with `unsettled`, why a policy has not settled, "" if it has.
+        A row per group, `seed` and policy; with `unsettled`, why a policy has not settled, "" if it has; with
+        `START_COLUMNS`, the range of what is compared, NaN where it is not known.
     by : sequence of str
         The columns that make a group.
     column : str
@@ -207,7 +261,12 @@ def comparison(
         aside = {bound, *(group.loc[group["unsettled"] != "", policy] if "unsettled" in group else ())}
         whole = {name: one.to_numpy() for name, one in values_compared.items() if one.notna().all()}
         rivals = {name: one for name, one in whole.items() if name not in aside}
-        won = contest(rivals) if rivals and len(values_compared) else None
+        starts: dict[str, Floats] = {}
+        if START_COLUMNS[0] in group:
+            each = group.set_index([policy, "seed"])
+            off = each[list(START_COLUMNS)].sub(each[column], axis=0).astype(np.float64).fillna(0.0)
+            starts = {name: off.loc[name].loc[values_compared.index].to_numpy().T for name in rivals}
+        won = contest(rivals, starts) if rivals and len(values_compared) else None
         for name in names:
             took_part = won is not None and name in rivals
             there = (values_compared if took_part else values)[name].dropna()

@@ -25,7 +25,7 @@ from __future__ import annotations
 import hashlib
 import importlib.metadata
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -46,6 +46,7 @@ from simnet.report.devices import DeviceSummary
 from simnet.report.kept import Recorded
 from simnet.report.memory import MemoryLimit, MemorySummary
 from simnet.report.overlap import OverlapSummary
+from simnet.report.paired import StartRanges
 from simnet.report.spent import Prices
 from simnet.report.summary import (
     StrategySummary,
@@ -114,6 +115,7 @@ def write_run(
     missing: Sequence[str] = (),
     target: float | None = None,
     reference: str | None = None,
+    starts: Callable[[Iterable[str]], StartRanges] | None = None,
     setting: Mapping[str, str] | None = None,
 ) -> Summary:
     """Write everything that a run leaves behind into an empty folder; see `simnet.base.swap` for one that is not.
@@ -127,7 +129,7 @@ def write_run(
     scenario, seed, stack, device, computing, compute_time, samples, overlapped, warnings, barrier, strategy, workers,
     prices, held, calibration, shared_by, bound, missing
         As for `simnet.report.summary.summarize`.
-    target, reference
+    target, reference, starts
         As for `simnet.report.summary.summarize`.
     scenario_lock : str
         Text of the resolved scenario; its hash goes into the summary.
@@ -176,6 +178,7 @@ def write_run(
         missing=missing,
         target=target,
         reference=reference,
+        starts=starts,
     )
     recorded = Recorded(joined(results, lambda one: one.spans), joined(results, lambda one: one.messages), links)
     files, told = {"scenario.lock.yaml": lock}, json.dumps(summary, indent=2, sort_keys=True, allow_nan=False)

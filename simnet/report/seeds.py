@@ -91,6 +91,7 @@ def by_seed(summaries: Mapping[int, Summary]) -> pd.DataFrame:
                     "unsettled": one["unsettled"] or "",
                     "choice": next(iter(one["choices"]), ""),
                     "switches": one["switch_count"],
+                    **{name: one[name] for name in paired.START_COLUMNS if name in one},  # type: ignore[literal-required]
                 }
             )
     table = pd.DataFrame(found)
@@ -129,7 +130,7 @@ def times_to_target(
     """
     groups = table.groupby([*by, policy])["time_to_target_s"]
     # The mean of those seeds that reached it would be too short.
-    times = table.assign(
+    times = table.drop(columns=list(paired.START_COLUMNS), errors="ignore").assign(
         time_to_target_s=table["time_to_target_s"].where(groups.transform("count") == groups.transform("size"))
     )
     found = paired.comparison(times, by, "time_to_target_s", policy=policy, bound=bound)
@@ -158,7 +159,18 @@ def summarize(
     bound = next((one["bound"] for one in summaries.values() if one["bound"] is not None), None)
     table = by_seed(summaries)
     each = policies(table, bound)
-    kept = ("stack", "barrier", "device", "computing", "compute_time", "overlap", "warnings", "calibration", "sharing")
+    kept = (
+        "starts_not_sampled",
+        "stack",
+        "barrier",
+        "device",
+        "computing",
+        "compute_time",
+        "overlap",
+        "warnings",
+        "calibration",
+        "sharing",
+    )
     made: SeedsSummary = {
         "scenario": {"name": first["scenario"]["name"], "sha256": sha256},
         "seeds": list(summaries),
@@ -252,6 +264,9 @@ def sentence(summary: SeedsSummary) -> str:
     compared = each[summary["winner"]["policy"]]["simulated_compared"]
     few = f" (compared over the {compared} in which all got to their ends)" if compared < len(seeds) else ""
     said += _outcome(summary["winner"], each, "simulated") + few + "." + _unsettled(summary)
+    winners = [summary["winner"]["policy"], *summary["winner"]["tied_with"]]
+    apart = wording.entering_apart(paired.start_ranges(each), winners, summary["run"].get("starts_not_sampled"))
+    said = " ".join([said, *apart])
     if any("reached_with" in one for one in each.values()):
         trained = {name: one for name, one in each.items() if name != summary["bound"] and "reached_with" in one}
         return f"{to_target(trained, len(seeds))} {said}"

@@ -8,7 +8,8 @@ from typing import Any
 
 from simnet.base.units import format_bandwidth, format_bytes, format_seconds, format_within
 from simnet.job import MAIN
-from simnet.report import co_located, failures, learning, memory, spent, spread
+from simnet.report import co_located, failures, learning, memory, spent, spread, wording
+from simnet.report.paired import TIE, start_ranges
 from simnet.report.summary import PHASES, PolicySummary, Summary, Switch, learning_of, ranked
 from simnet.report.wording import listed
 
@@ -43,7 +44,10 @@ def sentence(summary: Summary) -> str:
     trained = learning_of(summary)
     first = learning.headline(trained, summary["bound"])
     once = learning.ONE_SEED if first else ""
-    said = " ".join(one for one in (first, once, _outcome(summary), *_unsettled(summary), *_explored(summary)) if one)
+    winner, ranges = summary["winner"], start_ranges(summary["policies"])
+    winners = [] if winner is None else [winner["policy"], *winner["tied_with"]]
+    outcome = [_outcome(summary), *wording.entering_apart(ranges, winners, summary.get("starts_not_sampled"))]
+    said = " ".join(one for one in (first, once, *outcome, *_unsettled(summary), *_explored(summary)) if one)
     if not trained:
         said += f" {learning.IGNORED}"
     if summary["missing"]:
@@ -162,7 +166,9 @@ def _outcome(summary: Summary) -> str:
     name = winner["policy"]
     if winner["tied_with"]:
         tied = listed([name, *winner["tied_with"]])
-        result = f"{tied} are tied as fastest: {_duration(policies[name], each=True)}"
+        alike = policies[winner["tied_with"][-1]]["simulated_s"] <= (1 + TIE) * policies[name]["simulated_s"]
+        took = _duration(policies[name], each=alike)
+        result = f"{tied} are tied as fastest: {took if alike else f'{name} takes {took}'}"
         changed = switching(summary)
         story = "none of them changed its choice" if changed is None else f"{changed} {_changes(policies[changed])}"
     else:

@@ -9,7 +9,7 @@ show.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, NotRequired
 
 import numpy as np
@@ -23,7 +23,7 @@ from simnet.job.steady import Steady, common_start, steady_part
 from simnet.network import MAX_MIN, STACKS, Sharing, Stack
 from simnet.report import co_located, devices, failures, learning, memory, overlap, sharing, spent, spread, stacks
 from simnet.report.calibrated import CalibrationSummary
-from simnet.report.paired import fastest
+from simnet.report.paired import NO_RANGES, StartRanges, fastest
 from simnet.report.throughput import throughput
 
 PHASES = ("compute", "select", "communicate", "wait")
@@ -78,7 +78,8 @@ class PolicySummary(TypedDict):
     alone. Density and `spread` are of the iterations from `Summary.steady_from` on, spread with what was explored
     before them, None if there are none. `settled_after` is where the policy's own steady part begins, and `unsettled`
     why there is none, by `simnet.job.steady`; both are None if it ended early. There is `learning` where a model was
-    trained, `spent` under a training strategy or with prices, and `memory` where it is known what a worker holds.
+    trained, `spent` under a training strategy or with prices, `memory` where it is known what a worker holds, and
+    `start_low_s` and `start_high_s` where it was sampled how far `simulated_s` depends on when workers enter.
     """
 
     iterations: int
@@ -104,6 +105,8 @@ class PolicySummary(TypedDict):
     memory: NotRequired[memory.MemorySummary]
     throughput: NotRequired[float | None]
     throughput_unit: NotRequired[str]
+    start_low_s: NotRequired[float]
+    start_high_s: NotRequired[float]
 
 
 class Winner(TypedDict):
@@ -134,7 +137,8 @@ class StrategySummary(TypedDict):
 class Summary(TypedDict):
     """What ``summary.json`` holds; there is `sharing` where links are not shared max-min fairly.
 
-    There is `first_to_target` where a model was trained, None if no policy that can be run reached the target.
+    There is `first_to_target` where a model was trained, None if no policy that can be run reached the target, and
+    `starts_not_sampled` where times of leaders may depend on when workers enter, and that was not sampled: why.
     """
 
     scenario: Scenario
@@ -156,6 +160,7 @@ class Summary(TypedDict):
     winner: Winner | None
     first_to_target: NotRequired[Winner | None]
     missing: list[str]
+    starts_not_sampled: NotRequired[dict[str, str]]
     steady_from: int
     policies: dict[str, PolicySummary]
 
@@ -215,6 +220,7 @@ def summarize(
     shares: Mapping[str, Sequence[JobShare]] | None = None,
     target: float | None = None,
     reference: str | None = None,
+    starts: Callable[[Iterable[str]], StartRanges] | None = None,
 ) -> Summary:
     """Condense the iterations of several policies, run on the same network, into a summary.
 
@@ -272,6 +278,8 @@ def summarize(
         Where a model was trained: the accuracy whose time is of interest; see `simnet.report.learning`.
     reference : str, optional
         Where a model was trained: with which policy the others are compared; the first when omitted.
+    starts : callable, optional
+        Returns, of the policies in the contest, how far times depend on when workers enter.
 
     Raises
     ------
@@ -329,6 +337,11 @@ def summarize(
             lost = policies[name]["simulated_s"] - fastest
             fraction = _rounded(lost / fastest) if fastest else 0.0
             policies[name]["regret"] = {"seconds": _rounded(lost), "fraction": fraction}
+    rivals = {name: one["simulated_s"] for name, one in policies.items() if name != bound and ranked(one)}
+    entered = NO_RANGES if starts is None else starts(rivals)
+    ranges = entered.around(rivals)
+    for name, (low, high) in ranges.items():
+        policies[name]["start_low_s"], policies[name]["start_high_s"] = _rounded(low), _rounded(high)
     made: Summary = {
         "scenario": {"name": scenario, "sha256": scenario_sha256},
         "seed": seed,
@@ -337,14 +350,14 @@ def summarize(
         "bound": bound,
         "missing": list(missing),
         "steady_from": steady_from,
-        "winner": _winner(
-            {name: one["simulated_s"] for name, one in policies.items() if name != bound and ranked(one)}
-        ),
+        "winner": _winner(rivals, ranges),
         "policies": policies,
     }
     if learnt:
         times = {name: one["time_to_target_s"] for name, one in learnt.items() if name != bound}
         made["first_to_target"] = _winner({name: time for name, time in times.items() if time is not None})
+    if entered.not_sampled:
+        made["starts_not_sampled"] = dict(entered.not_sampled)
     if device is not None:
         made["device"] = device
     if computing is not None:
@@ -493,10 +506,10 @@ def _switches(frame: pd.DataFrame, switched: NDArray[np.intp]) -> list[Switch]:
     return found
 
 
-def _winner(seconds: Mapping[str, float]) -> Winner | None:
+def _winner(seconds: Mapping[str, float], ranges: Mapping[str, tuple[float, float]] | None = None) -> Winner | None:
     if not seconds:
         return None
-    first, *tied = fastest(seconds)
+    first, *tied = fastest(seconds, ranges)
     runner_up = min(seconds.keys() - {first, *tied}, key=lambda name: (seconds[name], name), default=None)
     margin = None if runner_up is None else seconds[runner_up] - seconds[first]
     return {

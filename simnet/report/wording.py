@@ -51,6 +51,44 @@ def ahead(ratio: float) -> str:
     return f"{100 * (ratio - 1):.0f} %" if ratio >= 1.005 else "<1 %"
 
 
+def entering_apart(
+    ranges: Mapping[str, tuple[float, float]], winners: Sequence[str], not_sampled: Mapping[str, str] | None = None
+) -> list[str]:
+    """Say how long leaders take as workers enter a little apart, whether that makes a tie, and of whom it is not known.
+
+    Where no range is wider than `TIE` there is nothing to say of it.
+
+    Parameters
+    ----------
+    ranges : mapping of str to (float, float)
+        The least and the most of each [s].
+    winners : sequence of str
+        The first, and those that are tied with it.
+    not_sampled : mapping of str to str, optional
+        Of which leaders that is not known, and why.
+
+    Examples
+    --------
+    >>> entering_apart({"AG": (1.0, 1.2), "ring": (1.1, 1.3), "tree": (1.3, 1.4)}, ["AG", "ring"])
+    ['If workers enter a little apart, AG takes 1 s to 1.2 s and ring takes 1.1 s to 1.3 s: these are tied.']
+    >>> entering_apart({"AG": (1.0, 1.2), "tree": (1.3, 1.4)}, ["AG"])
+    ['If workers enter a little apart, AG takes 1 s to 1.2 s and tree takes 1.3 s to 1.4 s: AG stays first.']
+    >>> entering_apart({}, ["AG"], {"AG": "more than 10,000 messages", "ring": "more than 10,000 messages"})
+    ['Spread not sampled of AG and ring (more than 10,000 messages): times may depend on microseconds.']
+    """
+    said, tied = [], [name for name in winners if name in ranges]
+    if any(high - low > TIE * high for low, high in ranges.values()):
+        shown = tied if len(tied) > 1 else sorted(ranges, key=lambda name: (name != winners[0], ranges[name]))
+        each = [f"{name} takes {' to '.join(map(format_seconds, ranges[name]))}" for name in shown]
+        end = "these are tied" if len(tied) > 1 else f"{winners[0]} stays first"
+        said.append(f"If workers enter a little apart, {listed(each)}: {end}.")
+    why = not_sampled or {}
+    for reason in dict.fromkeys(why.values()):
+        names = listed([name for name, one in why.items() if one == reason])
+        said.append(f"Spread not sampled of {names} ({reason}): times may depend on microseconds.")
+    return said
+
+
 def listed(names: Sequence[str]) -> str:
     """Return names as an enumeration: ``a, b and c``."""
     return " and ".join([one for one in (", ".join(names[:-1]), *names[-1:]) if one])

@@ -25,6 +25,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import pandas as pd
 
 from simnet.base.spreadsheets import guarded_table
@@ -39,12 +40,13 @@ from simnet.report.results import prepare_folder, versions
 from simnet.report.seeds import times_to_target
 from simnet.report.summary import INTERVAL, learnt_by, significant
 from simnet.report.throughput import Throughput, throughput_sentences
-from simnet.scenario import Scenario, load
+from simnet.scenario import Run, Scenario, load
 from simnet.scenario.source import Source
 from simnet.studies.assumptions import Assumed
 from simnet.studies.codes import computing_told, with_codes
 from simnet.studies.runs import mark
 from simnet.studies.samples import warning_lines
+from simnet.studies.start_times import Course, start_ranges
 from simnet.studies.variants import variants
 
 if TYPE_CHECKING:
@@ -227,6 +229,7 @@ def write(
     held: Sequence[str] = (),
     skip: int | None = None,
     assumed: Assumed | None = None,
+    built: Mapping[int, Run] | None = None,
 ) -> pd.DataFrame:
     """Write the comparison into its folder, and return it as a table: with several seeds, the means over them.
 
@@ -251,10 +254,12 @@ def write(
         First iterations that means leave out; by default, until all had settled that do.
     assumed : Assumed, optional
         What it rests on.
+    built : mapping of int to Run, optional
+        What ran, by the number of workers: how far times of leaders depend on when workers enter is sampled on it.
     """
     folder, rows = prepare_folder(folder), list(done.values())
     several = "seed" in rows[0]
-    table = as_table(rows, loaded, skip)
+    table = as_table(rows, loaded, skip, built)
     lock = loaded.lock().encode()
     shown = over_seeds(table) if several else table
     drawn = draw(shown, loaded.name)
@@ -287,10 +292,16 @@ def write(
     return shown
 
 
-def as_table(rows: Sequence[Mapping[str, Any]], loaded: Scenario, skip: int | None = None) -> pd.DataFrame:
+def as_table(
+    rows: Sequence[Mapping[str, Any]],
+    loaded: Scenario,
+    skip: int | None = None,
+    built: Mapping[int, Run] | None = None,
+) -> pd.DataFrame:
     """Return the rows of a comparison as a table: compare.csv; parameters are as of `write`.
 
-    Where an exchange has a warning, there is a column of them.
+    Where an exchange has a warning, there is a column of them; where times depend on when workers enter, those of
+    `simnet.report.paired.START_COLUMNS`, and ``starts_not_sampled``, why that is not known.
     """
     beside: dict[Any, list[Steady]] = defaultdict(list)
     for one in rows:
@@ -308,7 +319,35 @@ def as_table(rows: Sequence[Mapping[str, Any]], loaded: Scenario, skip: int | No
     table = table.astype({"settled_after": "Int64"}).assign(**_learnt(rows, loaded))
     if any("warning" in one for one in rows):
         table["warning"] = pd.Series([one.get("warning") for one in rows], dtype="object")
-    return table
+    return table.assign(**_starts(made, built or {}))
+
+
+def _starts(made: Sequence[Mapping[str, Any]], built: Mapping[int, Run]) -> dict[str, pd.Series]:
+    """Return the columns that say how far iterations depend on when workers enter; none where nothing does."""
+    low, high = paired.START_COLUMNS
+    found: list[dict[str, Any]] = [{} for _ in made]
+    for workers, run in built.items():
+        settled = [number for number, one in enumerate(made) if one["workers"] == workers and not one["unsettled"]]
+        lasted = defaultdict[str, list[pd.Series]](list)
+        for one in (made[number] for number in settled):
+            lasted[one["exchange"]].append(one[_ITERATIONS]["iteration_s"].iloc[one["steady_from"] :])
+        seconds = {label: pd.concat(each).to_numpy(dtype=np.float64) for label, each in lasted.items()}
+        courses = {label: Course(each, [label] * each.size, np.ones(each.size)) for label, each in seconds.items()}
+        exchanges = [one for policy in run.policies.values() for one in policy.candidates]
+        ranges = start_ranges(run, courses, exchanges)
+        for number in settled:
+            label, mean = made[number]["exchange"], made[number]["iteration_s"]
+            if label in ranges.offsets:
+                less, more = np.array(ranges.offsets[label]) / seconds[label].size
+                found[number] |= {low: float(significant(mean + less)), high: float(significant(mean + more))}
+            elif label in ranges.not_sampled:
+                found[number]["starts_not_sampled"] = ranges.not_sampled[label]
+    columns = {low: "float64", high: "float64", "starts_not_sampled": "object"}
+    return {
+        name: pd.Series([one.get(name) for one in found], dtype=kind)
+        for name, kind in columns.items()
+        if any(name in one for one in found)
+    }
 
 
 def _group(one: Mapping[str, Any]) -> tuple[int, int | None]:
@@ -409,8 +448,8 @@ def over_seeds(table: pd.DataFrame) -> pd.DataFrame:
     means = groups.mean(numeric_only=True).drop(columns=["seed", "iteration_s", *most], errors="ignore")
     means = means.where(groups[list(means)].count().eq(groups.size(), axis=0)).join(groups[most].max()).reset_index()
     found = paired.comparison(table, ["workers"], "iteration_s", policy="exchange").merge(means, on=by)
-    if "warning" in table:
-        found = found.merge(groups["warning"].first().reset_index(), on=by)
+    for name in {"warning", "starts_not_sampled"} & set(table):
+        found = found.merge(groups[name].first().reset_index(), on=by)
     if "time_to_target_s" in table:
         found = found.drop(columns="time_to_target_s").merge(
             times_to_target(table, ["workers"], policy="exchange"), on=by

@@ -39,6 +39,7 @@ from simnet.scenario.topology import cluster_file
 from simnet.studies.assumptions import overlap_assumed
 from simnet.studies.codes import with_codes
 from simnet.studies.samples import sample_warnings, warning_lines
+from simnet.studies.start_times import ranges_of
 
 if TYPE_CHECKING:
     from simnet.calibration.software import Known
@@ -338,6 +339,7 @@ def _told(loaded: Scenario, built: Run, results: Mapping[str, PolicyResult]) -> 
         "missing": [name for name in built.policies if name not in results],
         "target": None if trained is None else trained.target,
         "reference": next(iter(built.policies)),
+        "starts": ranges_of(built, results),
     }
 
 

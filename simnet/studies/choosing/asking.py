@@ -29,6 +29,7 @@ from simnet.studies.choosing.side_by_side import SideBySide, side_by_side
 from simnet.studies.choosing.tensors_output import OnTensors
 from simnet.studies.codes import computing_told, costs_told
 from simnet.studies.samples import sample_warnings, warning_lines
+from simnet.studies.start_times import Course, start_ranges
 from simnet.studies.variants import ALL, variants
 
 _OF_NODES = ("multi_gpu_nodes", "wan_of_clusters")
@@ -319,6 +320,8 @@ def _on_job(flags: Flags) -> OnJob:
     held = holding.on_job(run.job, [one for one, _ in among])
     left = held.left(among, lambda one: one[0].label)
     found = whole_job.decide_job(run, left, effort=effort)
+    courses = {row.label: Course(row.points.seconds, row.chosen, row.points.stands_for) for row in found.rows}
+    found = replace(found, starts=start_ranges(run, courses, [one for one, _ in left]))
     density = density_at(run.job.density, run.job.iterations - 1)
     notes += costs_told(run.job.device, [one for one, _ in among], run.job.source.workers)
 

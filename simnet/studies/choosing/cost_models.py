@@ -19,7 +19,7 @@ from simnet.job.streams import Sent, queued
 from simnet.network import Network, Stack
 from simnet.network.compiled_loop import load_kept_loop
 from simnet.network.stack import name_of
-from simnet.network.start_spread import start_spread
+from simnet.network.start_spread import has_start_spread, start_spread
 from simnet.studies.choosing.chances import GIVEN, UNNAMED, interval, kind_of_stack
 from simnet.studies.choosing.choices import Choice
 from simnet.studies.choosing.extrapolation import KNOWN_CALLS, beyond_links, known_links
@@ -29,12 +29,11 @@ from simnet.studies.choosing.rehearsals import Part, Rehearsals, Sample, ratio
 if TYPE_CHECKING:
     from simnet.calibration import CalibratedCostModel
 
-# The most exchanges of a settled period that are timed, where it has no period of its own, and the most messages of one
-# that is timed with jittered starts.
-_TIMED, _SAMPLED = 32, 1_000
+SAMPLED = 1_000
+"""The most messages of an exchange that is timed with workers that enter a little apart."""
 
-
-_MEASURED = np.zeros((), dtype=bool)
+# The most exchanges of a settled period that are timed, where it has no period of its own.
+_TIMED, _MEASURED = 32, np.zeros((), dtype=bool)
 
 
 class Selecting(NamedTuple):
@@ -82,7 +81,7 @@ class Estimate(NamedTuple):
     known : str
         What that is, for people.
     spread : tuple of float
-        By how much sending takes less, and more, as workers enter a little apart; 0 if nobody looked [s].
+        By how much sending takes less, and more, as workers enter a little apart [s]; None if too much is sent to look.
     """
 
     communicate: Floats
@@ -94,7 +93,7 @@ class Estimate(NamedTuple):
     follows: Follows = Follows()
     beyond: NDArray[np.bool_] = _MEASURED
     known: str = ""
-    spread: tuple[float, float] = (0.0, 0.0)
+    spread: tuple[float, float] | None = (0.0, 0.0)
 
     @property
     def select(self) -> Floats:
@@ -210,7 +209,7 @@ class _Mean(NamedTuple):
     moments: Floats
     follows: Follows
     messages: float
-    spread: tuple[float, float]
+    spread: tuple[float, float] | None
 
 
 def _mean(
@@ -290,14 +289,15 @@ def _mean(
 
 def _start_spread(
     one: Sample, network: Network, start: float, device: DeviceProfile, hosts: Sequence[int] | None
-) -> tuple[float, float]:
-    """Return by how much an exchange takes less and more as workers enter a little apart [s]; 0 if it is too large."""
-    workers = one.schedule.n_ranks
-    first, between = device.work(one.kernels, workers)
+) -> tuple[float, float] | None:
+    """Return by how much an exchange takes less and more as workers enter a little apart [s]; None if too large."""
+    first, between = device.work(one.kernels, one.schedule.n_ranks)
     schedule = one.schedule.with_work(between)
-    places = np.arange(workers) if hosts is None else np.array(hosts)
-    found = start_spread(network, schedule, places, start, ready=first, most=_SAMPLED)
-    return (0.0, 0.0) if found is None else (found.low - found.at_once, found.high - found.at_once)
+    places = np.array(range(schedule.n_ranks) if hosts is None else hosts)
+    if not has_start_spread(network, schedule):
+        return 0.0, 0.0
+    found = start_spread(network, schedule, places, start, ready=first, most=SAMPLED)
+    return found and (found.low - found.at_once, found.high - found.at_once)
 
 
 def by_fabric(fabric: CalibratedCostModel, device: DeviceProfile) -> CostModel:

@@ -13,9 +13,10 @@ from simnet.base.arrays import Floats
 from simnet.base.progress import tracked
 from simnet.job.job import Overlap
 from simnet.job.streams import left_after
+from simnet.report.paired import NEAR, NO_RANGES, StartRanges
 from simnet.report.paired import fastest as tied_first
 from simnet.studies.choosing.choices import Choice
-from simnet.studies.choosing.cost_models import Beside, CostModel, Estimate
+from simnet.studies.choosing.cost_models import SAMPLED, Beside, CostModel, Estimate
 from simnet.studies.choosing.likely import at_point, within
 from simnet.studies.choosing.operating_point import OperatingPoint
 
@@ -66,7 +67,7 @@ class Row(NamedTuple):
     beyond : str
         What its errors were learnt from, if it goes beyond that; else empty.
     spread : tuple of float
-        By how much it takes less, and more, as workers enter a little apart; 0 if nobody looked [s].
+        By how much it takes less, and more, as workers enter a little apart [s]; None if too much is sent to look.
     """
 
     choice: Choice
@@ -83,7 +84,7 @@ class Row(NamedTuple):
     sure: bool
     weather: tuple[float, float] | None
     beyond: str
-    spread: tuple[float, float] = (0.0, 0.0)
+    spread: tuple[float, float] | None = (0.0, 0.0)
 
 
 class Flip(NamedTuple):
@@ -177,12 +178,20 @@ class Decision(NamedTuple):
     @property
     def tied_with(self) -> list[str]:
         """The choices that take as long as the fastest: `simnet.report.paired.fastest`, or within their spread."""
-        first = tied_first({row.choice.label: row.seconds for row in self.rows})
-        return [row.choice.label for row in self.rows[1:] if row.choice.label in first or self.within_spread(row)]
+        seconds = {row.choice.label: row.seconds for row in self.rows}
+        first = tied_first(seconds, self.starts.around(seconds))
+        return [row.choice.label for row in self.rows[1:] if row.choice.label in first]
 
-    def within_spread(self, row: Row) -> bool:
-        """Return whether a choice may be as fast as the fastest may be slow, by when exactly workers enter."""
-        return row.seconds + row.spread[0] < self.best.seconds + self.best.spread[1]
+    @property
+    def starts(self) -> StartRanges:
+        """How far times of leaders depend on when workers enter; nothing if there is but one."""
+        leaders = {row.choice.label: row.spread for row in self.rows if self.over(row) <= NEAR}
+        if len(leaders) < 2:
+            return NO_RANGES
+        return StartRanges(
+            {label: spread for label, spread in leaders.items() if spread is not None and any(spread)},
+            {label: f"more than {SAMPLED:,} messages" for label, spread in leaders.items() if spread is None},
+        )
 
     @property
     def sure(self) -> bool:

@@ -12,7 +12,7 @@ import numpy as np
 from simnet.base.arrays import Floats
 from simnet.job.sampling import total
 from simnet.policies import Candidate
-from simnet.report.paired import TIE
+from simnet.report.paired import NO_RANGES, StartRanges, fastest
 from simnet.studies.choosing.choices import Kind
 
 PAIRED = 32
@@ -162,6 +162,8 @@ class WholeJob:
         The flexible policies of the scenario, or the usual one.
     alike : mapping of str to sequence of str
         By the label of a row, exchanges without one whose iterations take the same times and send as much.
+    starts : StartRanges
+        How far times of leaders depend on when workers enter.
     """
 
     rows: tuple[Forecast, ...]
@@ -169,6 +171,7 @@ class WholeJob:
     per_stretch: Gain | None = None
     flexible: tuple[Gain, ...] = ()
     alike: Mapping[str, Sequence[str]] = field(default_factory=dict)
+    starts: StartRanges = NO_RANGES
 
     @property
     def best(self) -> Forecast:
@@ -185,9 +188,14 @@ class WholeJob:
         return self.over(self.rows[1]) if len(self.rows) > 1 else math.inf
 
     def tied(self, row: Forecast) -> bool:
-        """Return whether a row is slower than the fastest by no more than samples leave open, or `TIE` of its time."""
-        least = max(2 * error_between(row, self.best), TIE * self.best.seconds)
-        return row is not self.best and row.seconds - self.best.seconds <= least
+        """Return whether a row is slower than the fastest by no more than samples leave open, or takes as long."""
+        left_open = row.seconds - self.best.seconds <= 2 * error_between(row, self.best)
+        return row is not self.best and (left_open or self.takes_as_long(row))
+
+    def takes_as_long(self, row: Forecast) -> bool:
+        """Return whether a row takes as long as the fastest: `simnet.report.paired.fastest`."""
+        seconds = {one.label: one.seconds for one in self.rows}
+        return row.label in fastest(seconds, self.starts.around(seconds))
 
     @property
     def tied_with(self) -> list[str]:

@@ -16,7 +16,7 @@ from simnet.job.job import buckets_of
 from simnet.job.sampling import Recordings
 from simnet.report import barriers, learning, wording
 from simnet.report.overlap import OverlapSummary
-from simnet.report.paired import TIE
+from simnet.report.paired import START_COLUMNS
 from simnet.report.stacks import name_on
 from simnet.report.tables import empty_table
 from simnet.report.throughput import Throughput, throughput, throughput_sentences
@@ -111,7 +111,7 @@ def ranking(asked: Asked, found: WholeJob, likely: Chances, held: Held = NOTHING
         cells = (
             row.label,
             _whole(row),
-            "" if not place else "tied" if found.over(row) <= TIE else f"+{100 * found.over(row):.3g} %",
+            "" if not place else "tied" if found.takes_as_long(row) else f"+{100 * found.over(row):.3g} %",
             share(float(likely.fastest[place])),
             share(float(likely.regret[place])),
             format_within(row.seconds / row.iterations, low, high),
@@ -137,12 +137,14 @@ def sentences(asked: Asked, found: WholeJob, likely: Chances, held: Held = NOTHI
     best = found.best
     said = []
     if len(found.rows) > 1:
-        tied = [row.label for row in found.rows[1:] if found.over(row) <= TIE]
+        tied = [row.label for row in found.rows[1:] if found.takes_as_long(row)]
         margin = lead(tied, found.margin, found.rows[1].label)
         chances = [float(one) for one in likely.fastest]
         others = {row.label: chance for row, chance in zip(found.rows[1:], chances[1:], strict=True)}
         named = " or ".join([best.label, *found.alike.get(best.label, ())])
         said.append(advice(named, chances[0], float(likely.regret[0]), margin, others, sure=likely.sure[0]))
+        ranges = found.starts.around({row.label: row.seconds for row in found.rows})
+        said += wording.entering_apart(ranges, [best.label, *tied], found.starts.not_sampled)
         tied = [row.label for row in found.rows if found.tied(row)]
         if tied and not likely.sure[0]:
             said.append(f"What was simulated does not tell {best.label} from {' or '.join(tied)}.")
@@ -240,6 +242,7 @@ def figures(asked: Asked, found: WholeJob, likely: Chances, held: Held = NOTHING
         "compression_pays": bool(gain > 1),
         "best_of_each_iteration": None if found.per_stretch is None else _gain(found.per_stretch),
         "flexible": {one.policy.label: _gain(one) for one in found.flexible},
+        **({"starts_not_sampled": dict(found.starts.not_sampled)} if found.starts.not_sampled else {}),
         "refused": dict(found.refused),
         "warnings": list(asked.warnings),
         "overlap": asked.overlap,
@@ -256,6 +259,7 @@ def _row(row: Forecast, found: WholeJob) -> dict[str, Any]:
         "options": dict(row.candidate.options),
         "kind": row.kind,
         "total_s": row.seconds,
+        **dict(zip(START_COLUMNS, found.starts.around({row.label: row.seconds}).get(row.label, ()), strict=False)),
         "sampling_error_s": finite(row.error),
         "iterations_simulated": row.simulated,
         "over_the_fastest": found.over(row),

@@ -114,12 +114,9 @@ def sentences(question: Question, decision: Decision, held: Held = NOTHING) -> l
     if best.weather is not None and best.weather[0] < best.weather[1]:
         ends = " to ".join(map(format_seconds, best.weather))
         said.append(f"As the links change, {best.choice.label} takes {ends}; chances and intervals are of the mean.")
-    if within := [row for row in decision.rows[1:] if decision.within_spread(row)]:
-        ranges = (
-            f"{row.choice.label} takes {' to '.join(format_seconds(row.seconds + end) for end in row.spread)}"
-            for row in (best, *within)
-        )
-        said.append(f"If workers enter a little apart, {wording.listed(list(ranges))}: these are tied.")
+    ranges = decision.starts.around({row.choice.label: row.seconds for row in decision.rows})
+    winners = [best.choice.label, *decision.tied_with]
+    said += wording.entering_apart(ranges, winners, decision.starts.not_sampled)
     said += undetermined((row.choice.label, row.low, row.high) for row in decision.rows)
     gain = decision.gain_over_dense()
     if not math.isnan(gain):
@@ -369,8 +366,8 @@ def figures(question: Question, decision: Decision, held: Held = NOTHING) -> dic
                 "seconds_s": row.seconds,
                 **ends(row.low, row.high),
                 "communicate_s": row.communicate,
-                "start_low_s": row.seconds + row.spread[0],
-                "start_high_s": row.seconds + row.spread[1],
+                "start_low_s": None if row.spread is None else row.seconds + row.spread[0],
+                "start_high_s": None if row.spread is None else row.seconds + row.spread[1],
                 "select_s": row.select,
                 "select_low_s": row.select_low,
                 "select_high_s": row.select_high,

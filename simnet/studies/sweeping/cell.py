@@ -22,7 +22,8 @@ from simnet.base.errors import SimnetError
 from simnet.base.processes import Report
 from simnet.job import Job, PolicyResult, overlap_of
 from simnet.policies import Policy
-from simnet.report import learning, spent
+from simnet.report import learning, spent, wording
+from simnet.report.paired import START_COLUMNS, start_ranges
 from simnet.report.results import versions
 from simnet.report.summary import (
     INTERVAL,
@@ -39,10 +40,11 @@ from simnet.scenario.identity import identity
 from simnet.scenario.runner import run_here
 from simnet.scenario.source import Source
 from simnet.studies.samples import sample_warnings, warning_lines
+from simnet.studies.start_times import ranges_of
 from simnet.traces.source import Shared
 from simnet.traces.synthetic import SyntheticSource
 
-FORMAT = "simnet sweep cell 8"
+FORMAT = "simnet sweep cell 9"
 """What the files of cells say that they are; with other columns, or another meaning of one, they say another."""
 
 MAX_BYTES = 64 * 2**20
@@ -57,7 +59,7 @@ COLUMNS = {
     "computing": "for how long workers compute, and where that is from, where it is what is known of the model",
     "status": "done; ended: workers died; unsettled, failed: see message; refused: the cell did not run",
     "wins": "whether it was the fastest policy that can be run, alone",
-    "tied": "whether it was as fast as that one, to 0.1 %, or it was itself and another was as fast",
+    "tied": "whether it was as fast as that one, to 0.1 % or as workers enter a little apart, or another as it was",
     "iterations": "complete iterations",
     "steady_from": "iterations that the next means leave out, until all policies of the cell had settled that do",
     "simulated_s": "time of all iterations [s]",
@@ -80,6 +82,15 @@ COLUMNS = {
     "message": "why there is no result, or no rank",
 }
 """Columns of the results of a sweep, after those of its parameters."""
+
+STARTS = dict(
+    zip(
+        START_COLUMNS,
+        ("the least that iteration_s may be as workers enter a little apart [s]", "the most that it may be [s]"),
+        strict=True,
+    )
+)
+"""Further columns, where times of leaders depend on that."""
 
 # Of which the last cell of this process had its gradients, and these.
 _made: list[tuple[object, Shared]] = []
@@ -219,8 +230,10 @@ def rows(
             strategy={"name": "", "steps": 1 if built.job.strategy is None else built.job.strategy.steps},
             workers=built.job.source.workers,
             prices=prices,
+            starts=ranges_of(built, results),
         )
     learnt = {} if summary is None else learning_columns(summary)
+    not_sampled = [] if summary is None else wording.entering_apart({}, [], summary.get("starts_not_sampled"))
     found = []
     for name in built.policies:
         row: dict[str, Any] = dict.fromkeys(COLUMNS)
@@ -230,7 +243,7 @@ def rows(
             "barrier": built.job.barrier,
             "overlapped": _overlapped(built.job, built.policies[name]),
             "computing": computing,
-            "warning": " ".join(warning_lines(sample_warnings(built.job, [built.policies[name]]))),
+            "warning": " ".join([*warning_lines(sample_warnings(built.job, [built.policies[name]])), *not_sampled]),
             "status": "failed",
             "wins": False,
             "tied": False,
@@ -265,7 +278,7 @@ def decoded(data: bytes, name: str) -> list[dict[str, Any]] | None:
         if written["sha256"] != _sha256(content) or (content["format"], content["identity"]) != (FORMAT, name):
             return None
         found = content["rows"]
-        return found if found and all(row.keys() == COLUMNS.keys() for row in found) else None
+        return found if found and all(row.keys() - STARTS == COLUMNS.keys() for row in found) else None
     except (ValueError, TypeError, KeyError, AttributeError, RecursionError):
         return None
 
@@ -291,6 +304,11 @@ def _row(summary: Summary, name: str, frame: pd.DataFrame) -> dict[str, Any]:
         "vs_best": _number(one["simulated_s"] / best) if best > 0 and ranked(one) else None,
         "regret_s": None if one["regret"] is None else one["regret"]["seconds"],
         **(spent.columns(one["spent"]) if "spent" in one else {}),
+        **{
+            column: _number(steady["iteration_s"].mean() * end / one["simulated_s"])
+            for ends in start_ranges({name: one}).values()
+            for column, end in zip(START_COLUMNS, ends, strict=True)
+        },
     }
 
 

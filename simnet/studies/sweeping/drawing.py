@@ -24,6 +24,7 @@ from rich.text import Text
 from simnet.base.units import format_bandwidth, format_bytes, format_seconds, format_within
 from simnet.report import barriers, learning, paired, wording
 from simnet.report.drawing import BITS, BYTES, COLOURS, HOURS, SECONDS, Plot, plot, scale, style, unit
+from simnet.report.paired import START_COLUMNS
 from simnet.report.sentences import percent
 from simnet.report.tables import empty_table
 from simnet.studies.codes import computing_told
@@ -286,7 +287,12 @@ def notes(table: pd.DataFrame) -> list[str]:
     if during:
         overlap = f"Overlap: {wording.listed(during)} during the backward pass, in buckets; others after it."
     ignored = [] if table["accuracy"].notna().any() else [learning.IGNORED]
-    return [*warnings, *ignored, *computing_told(table["computing"]), overlap]
+    apart = []
+    if START_COLUMNS[0] in table:
+        cells = table.loc[table[START_COLUMNS[0]].notna(), "cell"].nunique()
+        leaders = f"leaders of {cells} cell{'s' * (cells != 1)} take {' to '.join(START_COLUMNS)} of sweep.csv"
+        apart = [f"If workers enter a little apart, {leaders}; where these overlap, they are tied."]
+    return [*warnings, *apart, *ignored, *computing_told(table["computing"]), overlap]
 
 
 def _over_seeds(over_seeds: pd.DataFrame, policy: str) -> tuple[str, str]:

@@ -20,7 +20,7 @@ from simnet.report.results import parquet, versions
 from simnet.report.summary import significant
 from simnet.scenario import Scenario
 from simnet.studies.sweeping import drawing
-from simnet.studies.sweeping.cell import COLUMNS
+from simnet.studies.sweeping.cell import COLUMNS, STARTS
 from simnet.studies.sweeping.grid import Axis, Cell, Column
 
 _TEXTS = ("policy", "device", "computing", "warning", "status", "choice", "message")
@@ -69,7 +69,8 @@ def rows_of(
 
 def as_table(rows: Sequence[Mapping[str, Any]], columns: Sequence[Column]) -> pd.DataFrame:
     """Return rows as a table; what is not there is blank in texts, and missing in numbers."""
-    table = pd.DataFrame(list(rows), columns=["cell", *(column.name for column in columns), *COLUMNS])
+    starts = [name for name in STARTS if any(name in row for row in rows)]
+    table = pd.DataFrame(list(rows), columns=["cell", *(column.name for column in columns), *COLUMNS, *starts])
     for name in COLUMNS:
         if name in _TEXTS:
             table[name] = table[name].fillna("").astype(str)

@@ -1,0 +1,103 @@
+"""How far the first place of a job's exchanges depends on when exactly workers enter: its leaders with jittered starts.
+
+Where computing varies from iteration to iteration, so do the entries, and times are draws of their own. Where it does
+not, the same exchange recurs with all workers entering at once, and its time is one draw that counts as often as there
+are iterations. Then the first exchange of each leader is timed with jittered entries.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import NamedTuple
+
+import numpy as np
+
+from simnet.base.arrays import Floats
+from simnet.job import PolicyResult
+from simnet.job.job import Job
+from simnet.job.loop import iterate
+from simnet.job.record import Record
+from simnet.network.start_spread import MOST_MESSAGES, StartSpread, offsets_of_sum, start_spread
+from simnet.policies import Candidate, Fixed
+from simnet.report.paired import NEAR, NO_RANGES, StartRanges
+from simnet.scenario import Run
+
+
+class Course(NamedTuple):
+    """The iterations of a job: how long each lasted [s], what was exchanged, and how often it counts."""
+
+    seconds: Floats
+    choices: Sequence[str]
+    times: Floats
+
+
+def ranges_of(built: Run, results: Mapping[str, PolicyResult]) -> Callable[[Iterable[str]], StartRanges]:
+    """Return what finds the ranges of policies that are compared, of whole runs, by their names; as `start_ranges`."""
+
+    def found(names: Iterable[str]) -> StartRanges:
+        frames = {name: results[name].iterations for name in names}
+        courses = {
+            name: Course(one["iteration_s"].to_numpy(dtype=np.float64), one["choice"].tolist(), np.ones(len(one)))
+            for name, one in frames.items()
+        }
+        exchanges = {one.label: one for name in frames for one in built.policies[name].candidates}
+        return start_ranges(built, courses, exchanges.values())
+
+    return found
+
+
+def start_ranges(built: Run, courses: Mapping[str, Course], exchanges: Iterable[Candidate]) -> StartRanges:
+    """Return how far the times of a job's leaders depend on when workers enter; nothing where that decides nothing.
+
+    Parameters
+    ----------
+    built : Run
+        The job.
+    courses : mapping of str to Course
+        What ran, of those that are compared.
+    exchanges : iterable of Candidate
+        All that they may have exchanged.
+    """
+    job = built.job
+    varies = job.compute.spread > 0 or job.compute.straggle > 0
+    if varies or not job.network(0).stack.has_software:
+        return NO_RANGES
+    sums = {name: float((one.seconds * one.times).sum()) for name, one in courses.items()}
+    leaders = [name for name, total in sums.items() if total <= (1 + NEAR) * min(sums.values())]
+    if len(leaders) < 2:
+        return NO_RANGES
+    labels = {label for name in leaders for label in courses[name].choices}
+    why = "jobs share its network" if built.colocated else "its steps are sharded" if job.steps is not None else ""
+    spreads, large = dict[str, StartSpread](), dict[str, str]()
+    for one in exchanges:
+        if one.label in labels and not why:
+            found = _of_exchange(job, one)
+            if isinstance(found, StartSpread):
+                spreads[one.label] = found
+            elif found > MOST_MESSAGES:
+                large[one.label] = f"an exchange has more than {MOST_MESSAGES:,} messages"
+    offsets, not_sampled = dict[str, tuple[float, float]](), dict[str, str]()
+    for name in leaders:
+        if reason := why or next((large[label] for label in courses[name].choices if label in large), ""):
+            not_sampled[name] = reason
+        else:
+            offsets[name] = offsets_of_sum(*courses[name], spreads)
+    return StartRanges(offsets, not_sampled)
+
+
+def _of_exchange(job: Job, candidate: Candidate) -> StartSpread | int:
+    """Return how the first exchange of a job varies; the number of its messages where it is not sampled."""
+    requests = iterate(job, Fixed(candidate), Record(candidate.label))
+    one = next(requests)
+    requests.close()
+    found = start_spread(
+        one.network,
+        one.parts,
+        np.asarray(one.placement),
+        one.origin,
+        ready=one.start,
+        computing=one.computing,
+        seed=job.seed,
+        name=one.stream,
+    )
+    return sum(schedule.n_messages for schedule, _ in one.parts) if found is None else found

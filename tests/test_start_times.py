@@ -1,0 +1,180 @@
+"""Under software microseconds decide the order of messages: a lead that other start times take away is a tie."""
+
+import json
+import math
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from commands import contents, did
+from simnet.network.start_spread import StartSpread, offsets_of_sum
+
+LATENCY = "network.topology.fat_tree.latency"
+
+
+@pytest.fixture(scope="module")
+def all_gather(tmp_path_factory):
+    """An all-gather of 6 MB each, and a dense all-reduce of as many bytes, on a fat-tree over gloo."""
+    scenario = tmp_path_factory.mktemp("start-times") / "all_gather.yaml"
+    scenario.write_text(
+        "workers: 8\n"
+        "network: {topology: {fat_tree: {k: 4, latency: 2 us, bandwidth: 1 Gbit/s}}, stack: gloo}\n"
+        "job:\n"
+        "  {iterations: 3, parameters: 6000000, scale: 10000, density: 12.5 %, device: ideal, overlap: none,\n"
+        "   compute: {mean: 10 ms}}\n"
+        "exchanges: {AG: {scheme: topk, allgather: ring}, dense: {scheme: dense, algorithm: ring}}\n"
+        "policies: {AG: {fixed: AG}, dense: {fixed: dense}}\n"
+        "output: {report: false, timeline: 0}\n",
+        encoding="utf-8",
+    )
+    return scenario
+
+
+TIED = "dense and AG are tied as fastest: dense takes "
+REASON = ": these are tied."
+
+
+def test_a_run_whose_lead_is_within_the_spread_of_start_times_ends_in_a_tie(all_gather, tmp_path):
+    console = did("run", all_gather, "--out", tmp_path).stdout
+    assert console.startswith(f"{TIED}1.11 s for 3 iterations; ")
+    assert (
+        "If workers enter a little apart, dense takes 1.11 s to 1.12 s and AG takes 1.11 s to 1.34 s" + REASON
+        in console
+    )
+    found = json.loads((tmp_path / "summary.json").read_text())
+    assert found["winner"]["tied_with"] == ["AG"]
+    assert found["winner"]["runner_up"] is None
+    gather, dense = found["policies"]["AG"], found["policies"]["dense"]
+    # As a single timing has it, the all-gather is 15 % behind.
+    assert gather["simulated_s"] > 1.14 * dense["simulated_s"]
+    assert gather["start_low_s"] < dense["start_high_s"] < gather["simulated_s"] < gather["start_high_s"]
+    # The exchange alone, three times, is what `simnet time` says of it: from 360 to 438 ms.
+    times = ("time", "--collective", "allgather_ring", "--workers", 8, "--size", "48 MB", "--stack", "gloo")
+    links = ("--topology", "fat_tree", "--set", "k=4", "--bandwidth", "1 Gbit/s", "--latency", "2 us")
+    alone = json.loads(did(*times, *links, "--json").stdout)
+    for end in ("low", "high"):
+        assert gather[f"start_{end}_s"] == pytest.approx(3 * (0.01 + alone[f"duration_{end}_s"]), rel=1e-6)
+
+
+def test_a_lead_beyond_the_spread_stays_one_and_the_spread_is_said(all_gather, tmp_path):
+    console = did("run", all_gather, "--set", f"{LATENCY}=500us", "--out", tmp_path).stdout
+    assert console.startswith("dense was fastest: ")
+    assert "If workers enter a little apart, dense takes 1.15 s to 1.17 s and AG takes 1.27 s to 1.42 s" in console
+    assert ": dense stays first." in console
+
+
+def test_a_comparison_says_the_tie_with_one_seed_and_with_several(all_gather, tmp_path):
+    for seeds, file in ((1, "compare.csv"), (2, "paired.csv")):
+        console = did("compare", all_gather, "--seeds", seeds, "--out", tmp_path / str(seeds)).stdout
+        assert console.startswith(f"{TIED}371 ms an iteration")
+        assert REASON in console.splitlines()[0]
+        found = pd.read_csv(tmp_path / str(seeds) / file).set_index("exchange")
+        assert found.loc["AG", "start_high_s"] == pytest.approx(0.448, rel=2e-3)
+        assert found.loc["AG", "start_low_s"] < found.loc["dense", "start_high_s"] < found.loc["AG", "iteration_s"]
+    assert found["iteration_tied"].all()
+    assert found["iteration_least_with"].tolist() == [0, 0]
+    did("run", all_gather, "--seeds", 2, "--out", tmp_path / "run")
+    summary = json.loads((tmp_path / "run" / "summary.json").read_text())
+    assert summary["winner"]["tied_with"] == ["AG"]
+    assert summary["policies"]["AG"]["simulated_least_with"] == 0
+
+
+def test_a_sweep_counts_ties_cell_by_cell(all_gather, tmp_path):
+    command = ("sweep", all_gather, "--param", f"{LATENCY}=1us,2us,5us,200us,500us,1ms", "--out", tmp_path)
+    console = did(*command).stdout
+    # At 500 us and 1 ms the all-gather is behind even at its best, at the others it is not.
+    assert "If workers enter a little apart, leaders of 6 cells take start_low_s to start_high_s" in console
+    found = pd.read_csv(tmp_path / "sweep.csv")
+    for _, cell in found.groupby("cell"):
+        first, second = cell.sort_values("iteration_s").itertuples()
+        overlaps = second.start_low_s <= first.start_high_s
+        assert [first.tied, second.tied, first.wins] == [overlaps, overlaps, not overlaps]
+    assert not found.loc[found["cell"] == 1, "wins"].any()
+    assert found.loc[(found["cell"] == 4) & (found["policy"] == "dense"), "wins"].all()
+
+
+def test_a_choice_on_a_whole_job_says_the_tie(all_gather):
+    command = ("choose", all_gather, "--schemes", "topk:allgather=ring,dense:algorithm=ring")
+    found = json.loads(did(*command, "--json").stdout)
+    first, second = found["ranking"]
+    assert first["start_high_s"] > second["start_low_s"]
+    assert second["total_s"] > 1.14 * first["total_s"]
+    assert found["tied_with"] == ["topk:allgather=ring"]
+    console = did(*command).stdout
+    assert "tied with topk:allgather=ring" in console.splitlines()[0]
+    assert REASON in console
+
+
+@pytest.mark.parametrize("fields", [("network.stack=ideal",), ("job.compute.spread=0.01",)])
+def test_nothing_is_drawn_where_no_software_waits_or_workers_enter_apart_anyway(all_gather, tmp_path, fields):
+    more = [word for field in fields for word in ("--set", field)]
+    for command in (("run", all_gather), ("compare", all_gather), ("sweep", all_gather, "--param", "seed=0,1")):
+        console = did(*command, *more, "--out", tmp_path / command[0]).stdout
+        assert "a little apart" not in console
+        assert "not sampled" not in console
+    assert "a little apart" not in did("choose", all_gather, *more).stdout
+    for name, content in contents(tmp_path).items():
+        if not name.endswith((".png", ".svg", ".parquet", ".yaml")):
+            assert b"start_low_s" not in content, name
+
+
+def test_the_same_is_drawn_however_many_processes_there_are(all_gather, tmp_path):
+    for jobs in (1, 2):
+        did("run", all_gather, "--jobs", jobs, "--out", tmp_path / str(jobs))
+    assert contents(tmp_path / "1") == contents(tmp_path / "2")
+
+
+def test_what_is_too_large_to_sample_is_said(tmp_path):
+    scenario = tmp_path / "large.yaml"
+    scenario.write_text(
+        "workers: 72\n"
+        "network: {topology: {star: {latency: 10 us, bandwidth: 10 Gbit/s}}, stack: gloo}\n"
+        "job: {iterations: 1, parameters: 100000, density: 1 %, device: ideal, overlap: none, compute: {mean: 1 ms}}\n"
+        "exchanges: {ring: {scheme: dense, algorithm: ring}, half: {scheme: fp16, algorithm: ring}}\n"
+        "policies: {ring: {fixed: ring}, half: {fixed: half}}\n",
+        encoding="utf-8",
+    )
+    line = "Spread not sampled of ring and half (an exchange has more than 10,000 messages): times may depend on"
+    assert line in did("run", scenario, "--no-report", "--out", tmp_path / "run").stdout
+    assert line in did("compare", scenario, "--out", tmp_path / "compare").stdout.replace(
+        "half and ring", "ring and half"
+    )
+    assert "starts_not_sampled" in json.loads((tmp_path / "run" / "summary.json").read_text())
+    swept = did("sweep", scenario, "--param", "density=0.01,0.02", "--out", tmp_path / "sweep").stdout
+    assert swept.count("Spread not sampled") == 1
+
+
+def test_a_choice_at_a_point_says_what_is_too_large_to_sample():
+    point = ("choose", "--simulate", "--stack", "gloo", "--workers", 32, "--parameters", 100_000, "--latency", "100 us")
+    among = ("--schemes", "dense:algorithm=ring,fp16:algorithm=ring")
+    console = did(*point, *among).stdout
+    assert "(more than 1,000 messages): times may depend on microseconds." in console
+    found = json.loads(did(*point, *among, "--json").stdout)["ranking"]
+    assert [row["start_low_s"] for row in found] == [None, None]
+
+
+# Of an exchange that takes 9 to 13 s, and 10 s with all ranks at once.
+SPREADS = {"AG": StartSpread(11.0, 9.0, 13.0, 10.0, 5e-6, 16)}
+
+
+class TestSums:
+    """How far a sum of exchanges is off."""
+
+    def test_exchanges_that_are_the_same_are_one_draw_that_counts_often(self):
+        found = offsets_of_sum(np.full(100, 10.0), ["AG"] * 100, np.ones(100), SPREADS)
+        assert found == pytest.approx((-100.0, 300.0))
+
+    def test_of_exchanges_that_differ_less_is_left(self):
+        seconds = np.linspace(9.0, 13.0, 100)
+        found = offsets_of_sum(seconds, ["AG"] * 100, np.ones(100), SPREADS)
+        # The median is 1 s above the timings at once, and of a hundred draws a tenth of the range is left.
+        assert found == pytest.approx((0.0, 100.0 + 2.0 * math.sqrt(100)))
+
+    def test_what_stands_for_several_counts_as_often(self):
+        found = offsets_of_sum(np.array([9.0, 12.0]), ["AG", "AG"], np.array([3.0, 4.0]), SPREADS)
+        assert found == pytest.approx((7.0 - 2.0 * 5.0, 7.0 + 2.0 * 5.0))
+
+    def test_of_others_nothing_is_known(self):
+        found = offsets_of_sum(np.array([9.0, 12.0]), ["AG", "dense"], np.ones(2), SPREADS)
+        assert found == pytest.approx((-1.0, 3.0))
