@@ -254,6 +254,26 @@ def format_interval(low: float, high: float) -> str:
     return f"{format_seconds(low)} to {format_seconds(high)}" if determined(low, high) else NOT_DETERMINED
 
 
+def interval_figures(low: float, high: float, unit: str = "") -> dict[str, float | str | None]:
+    """Return an interval for programs: its ends, or null and why where it is not determined.
+
+    Parameters
+    ----------
+    low, high : float
+        The ends.
+    unit : str
+        What follows the names of the ends.
+
+    Examples
+    --------
+    >>> interval_figures(1e-3, 6e-3, "_s"), interval_figures(0.0341, 265_000)["interval"]
+    ({'low_s': 0.001, 'high_s': 0.006}, 'not determined by these data')
+    """
+    if determined(low, high):
+        return {f"low{unit}": low, f"high{unit}": high}
+    return {f"low{unit}": None, f"high{unit}": None, "interval": NOT_DETERMINED}
+
+
 def format_within(value: float, low: float, high: float) -> str:
     """Return a time and its interval for a table.
 

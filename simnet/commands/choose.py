@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import math
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -297,8 +297,7 @@ def _map(question: Question, answer: Answer, *, simulated: bool) -> None:
     page = map_report(question.title, title(question), image, shown)
     content: dict[str, bytes | str] = {".png": image.png, ".svg": image.svg, ".csv": made.csv(), ".html": page}
     write_new({files[ending]: data for ending, data in content.items()}, answer.force)
-    for label, share in made.shares().items():
-        terminal.say(f"{label:18} {100 * share:5.1f} % of the map")
+    _say_shares(made.shares(), "map")
     terminal.say(f"Written: {', '.join(map(str, files.values()))}")
 
 
@@ -360,8 +359,7 @@ def _write_table(table: PolicyTable, path: Path, force: bool) -> None:
     from simnet.base.writing import write_new
 
     write_new({path: table.text()}, force)
-    for label, share in table.shares().items():
-        terminal.say(f"{label:24} {100 * share:5.1f} % of the table")
+    _say_shares(table.shares(), "table")
     lost = table.regret
     assert lost is not None, "a table that was just made says what it loses"
     density = "" if "density" in table.axes else f", the density at {100 * lost.same_density:.1f} %"
@@ -371,6 +369,16 @@ def _write_table(table: PolicyTable, path: Path, force: bool) -> None:
         f"{density}."
     )
     terminal.say(f"Written: {path}, by {', '.join(table.axes)}")
+
+
+def _say_shares(shares: Mapping[str, float], where: str) -> None:
+    """Say what is the fastest most often in a map or a table, and all shares."""
+    from simnet.report.learning import IGNORED
+
+    first, most = next(iter(shares.items()))
+    terminal.say(f"Fastest most often: {first}, {100 * most:.3g} % of the {where}. {IGNORED}")
+    for label, share in shares.items():
+        terminal.say(f"{label:24} {100 * share:5.1f} % of the {where}")
 
 
 def _ranges(answer: Answer, axes: Sequence[str], what: str) -> dict[str, str]:

@@ -45,8 +45,7 @@ def predict(
         collective, ranks, nbytes, nodes=nodes, algorithm=algorithm, protocol=protocol, strict=strict
     )
     if json_:
-        unknown = {} if found.determined else {"low": None, "high": None, "interval": units.NOT_DETERMINED}
-        typer.echo(json.dumps(found._asdict() | unknown, indent=2))
+        typer.echo(json.dumps(found._asdict() | units.interval_figures(found.low, found.high), indent=2))
         return
     interval = f"{100 * loaded.coverage:.0f} % interval {units.format_interval(found.low, found.high)}"
     typer.echo(f"{units.format_seconds(found.seconds)}, {interval}")
@@ -93,8 +92,9 @@ def predict_job(
     if out is not None:
         write_new({out: guarded_table(found.iterations).to_csv(index=False)}, force)
     if json_:
-        typer.echo(json.dumps(found.figures(), indent=2))
+        typer.echo(json.dumps(found.figures(), indent=2, allow_nan=False))
         return
+    typer.echo(found.headline())
     show_listing(f"an iteration of {found.scenario}", found.headings(), found.rows())
     for line in found.sentences():
         typer.echo(line)

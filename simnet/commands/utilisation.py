@@ -9,14 +9,21 @@ from typing import Annotated
 import typer
 
 from simnet.commands import completion
-from simnet.commands.options import Json, Size
+from simnet.commands.options import Batch, Device, Json, Size
 
 
 @dataclass(frozen=True)
 class Trained:
     """What is trained, and how."""
 
-    compute: Annotated[str, typer.Option(metavar="TIME", help="Of an inner step, forward and backward.")]
+    compute: Annotated[
+        str | None,
+        typer.Option(
+            metavar="TIME", help="Of an inner step, forward and backward; default: the model's on the device."
+        ),
+    ] = None
+    device: Device = None
+    batch: Batch = None
     workers: Annotated[int, typer.Option(min=2, metavar="P", help="Workers, or sites.")] = 2
     model: Annotated[
         str | None,
@@ -85,6 +92,8 @@ def utilisation(
         return
     from simnet.report.tables import show_listing
 
+    first, *others = found.sentences()
+    typer.echo(first)
     show_listing("bandwidth for a utilisation", found.headings(), found.rows())
-    for line in found.sentences():
+    for line in others:
         typer.echo(line)

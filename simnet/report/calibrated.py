@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NotRequired
 
 from typing_extensions import TypedDict
 
@@ -17,7 +17,10 @@ HEADINGS = ("exchange", "call", "ranks", "size", "interval", "rests on")
 
 
 class CallSummary(TypedDict):
-    """Calls of one kind in an exchange: their sizes, and the widest interval over the predicted time."""
+    """Calls of one kind in an exchange: their sizes, and the widest interval over the predicted time.
+
+    Where data do not determine that its ends are None, and `interval` says so.
+    """
 
     exchange: str
     collective: str
@@ -28,6 +31,7 @@ class CallSummary(TypedDict):
     largest_B: float
     low: float | None
     high: float | None
+    interval: NotRequired[str]
     extrapolates: bool
     why: str
 
@@ -71,7 +75,8 @@ def _row(label: str, same: Sequence[Known]) -> CallSummary:
     low = float(f"{min((one.low / one.seconds for one in found), default=1.0):.4g}")
     high = float(f"{max((one.high / one.seconds for one in found), default=1.0):.4g}")
     worst = max(found, key=lambda one: (one.extrapolates, one.high / one.low), default=None)
-    return {
+    known = determined(low, high)
+    made: CallSummary = {
         "exchange": label,
         "collective": same[0].operation,
         "algorithm": same[0].algorithm,
@@ -79,11 +84,14 @@ def _row(label: str, same: Sequence[Known]) -> CallSummary:
         "nodes": same[0].nodes,
         "smallest_B": float(f"{min(one.nbytes for one in same):.6g}"),
         "largest_B": float(f"{max(one.nbytes for one in same):.6g}"),
-        "low": low if determined(low, high) else None,
-        "high": high if determined(low, high) else None,
+        "low": low if known else None,
+        "high": high if known else None,
         "extrapolates": worst is None or worst.extrapolates,
         "why": "nothing is known of it: links alone" if worst is None else worst.why,
     }
+    if not known:
+        made["interval"] = NOT_DETERMINED
+    return made
 
 
 def rows(found: Iterable[CallSummary]) -> list[tuple[str, ...]]:

@@ -137,6 +137,7 @@ def map_report(title: str, asked: str, plot: Plot, data: Mapping[str, Any]) -> s
         .render(
             title=title,
             asked=asked,
+            ignored=learning.IGNORED,
             points=f"{len(data['cells']):,}",
             ranges=" and ".join(ranges),
             own_inside=own is not None,

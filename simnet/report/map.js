@@ -25,7 +25,8 @@
   }
   const along = { x: scale(x), y: scale(y) };
   const cell = (column, row) => cells[row * x.values.length + column];
-  const winner = (one) => one[HEAD];
+  // The last of the choices stands for cells in which some are tied.
+  const winner = (one) => (one[2] === 0 ? data.choices.length - 1 : one[HEAD]);
   const strength = (margin) => 0.2 + 0.7 * Math.sqrt(margin < 0 ? 1 : Math.min(1, margin / data.shaded));
   const left = (share) => room.left + share * room.width;
   const top = (share) => room.top + (1 - share) * room.height;

@@ -270,7 +270,7 @@ def depends_told(found: Sequence[Dependence]) -> list[str]:
 
 
 def _defaults(loaded: Scenario) -> dict[str, tuple[str, str]]:
-    """Return the fields of a scenario that have their default and may decide, with that and another value."""
+    """Return the fields that nobody set and that may decide, with their default and another value."""
     config = loaded.config
     drawn, found = config.job.gradients.synthetic, dict[str, tuple[str, str]]()
     if config.network.stack == "ideal":
@@ -281,4 +281,4 @@ def _defaults(loaded: Scenario) -> dict[str, tuple[str, str]]:
         found["job.barrier"] = "true", "false"
     if drawn is not None and str(drawn.like) in OTHER_GRADIENTS:
         found["job.gradients.synthetic.like"] = str(drawn.like), OTHER_GRADIENTS[str(drawn.like)]
-    return found
+    return {field: both for field, both in found.items() if loaded.document.found(field.split(".")) is None}

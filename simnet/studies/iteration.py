@@ -15,7 +15,8 @@ later. So `compute`, `select`, `merge` and `update` are those of one worker that
 An interval joins what is known of each part; `simnet.studies.iteration_errors` has what was measured. That of
 computing and of what a worker does for the exchange is the wider of two: of its spread in the scenario, or of the
 device's profile, and of what processes in jobs differed by from a process by itself. That of `communicate` is the wider
-of what calls of collectives on links of known latency and bandwidth were off by, and exchanges in jobs.
+of what calls of collectives on links of known latency and bandwidth were off by, and exchanges in jobs. Where links
+stay as they are, it begins no lower than what the bytes of a worker take on its links.
 
 What a worker computes, selects, merges and updates is taken to be off alike, as the cause is one, and so is what those
 do whose turns it waits for: that adds up. Links are independent of it: the whole has the root of the sum of both
@@ -27,7 +28,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, get_args
 
 import numpy as np
@@ -41,12 +42,16 @@ from simnet.base.errors import InputError
 from simnet.costs.devices import End
 from simnet.job import Job, buckets_of, run_policy
 from simnet.job.record import TRAIN
+from simnet.job.steady import Steady, common_start, steady_part
 from simnet.network.stack import name_of
 from simnet.report import barriers
 from simnet.report.drawing import COLOURS, SECONDS, Plot, plot, style
 from simnet.report.drawing import unit as units_of
+from simnet.report.learning import IGNORED
+from simnet.report.paired import fastest
 from simnet.report.shown import Shown
 from simnet.report.tables import empty_table
+from simnet.report.wording import standing
 from simnet.scenario import Run, Scenario
 from simnet.studies import assumptions
 from simnet.studies.choosing.chances import Chances, Part, chances
@@ -92,6 +97,8 @@ class JobPrediction(Shown):
         By which training strategy they train, if there is one, and inner steps of an iteration.
     notes : tuple of str
         How costs of codes are known, and where the time of computing is from.
+    steady : mapping of str to Steady
+        The steady part of the run under each policy; one that has none has no rank.
     iterations : DataFrame
         A row per policy and iteration: ``policy``, ``iteration``, ``exchange``, ``began_s``, and for each of `PARTS`
         the mean over workers, as ``total_s``, and its interval, as ``total_low_s`` and ``total_high_s``.
@@ -106,6 +113,7 @@ class JobPrediction(Shown):
     strategy: str = ""
     steps: int = 1
     notes: tuple[str, ...] = ()
+    steady: Mapping[str, Steady] = field(default_factory=dict)
 
     def __repr__(self) -> str:
         count, iterations = (self.iterations[name].nunique() for name in ("policy", "iteration"))
@@ -136,36 +144,62 @@ class JobPrediction(Shown):
         return found
 
     def medians(self) -> pd.DataFrame:
-        """Return the medians over iterations, a row per policy in the order of the scenario."""
+        """Return the medians over the steady iterations, a row per policy in the order of the scenario."""
         numbers = [f"{name}_{end}{'_' if end else ''}s" for name in PARTS for end in _ENDS]
-        return self.iterations.groupby("policy", sort=False)[numbers].median()
+        steady = self.iterations[self.iterations["iteration"] >= common_start(self.steady.values())]
+        return steady.groupby("policy", sort=False)[numbers].median()
 
     def figures(self) -> dict[str, Any]:
-        """Return the prediction for JSON: medians over iterations, in seconds."""
-        medians = self.medians()
+        """Return the prediction for JSON: medians over the steady iterations, in seconds."""
         policies: dict[str, dict[str, Any]] = {
             str(policy): {
-                name: {end or "seconds": row[f"{name}_{end}{'_' if end else ''}s"] for end in _ENDS} for name in PARTS
+                name: {
+                    "seconds": row[f"{name}_s"],
+                    **units.interval_figures(row[f"{name}_low_s"], row[f"{name}_high_s"]),
+                }
+                for name in PARTS
             }
-            for policy, row in medians.to_dict("index").items()
+            for policy, row in self.medians().to_dict("index").items()
         }
         likely = self.likely()
         said = zip(likely.fastest.tolist(), likely.regret.tolist(), likely.sure, strict=True)
-        for policy, (chance, regret, sure) in zip(policies, said, strict=True):
+        for policy, (chance, regret, sure) in zip(self.ranked, said, strict=True):
             policies[policy] |= {"chance_to_be_fastest": chance, "expected_regret": finite(regret), "sure": sure}
+        for policy, why in self.unsettled.items():
+            policies[policy]["unsettled"] = why
+        first = self.fastest
         head = {"scenario": self.scenario, "workers": self.workers, "stack": self.stack, "device": self.device}
         trained = {"strategy": self.strategy, "inner_steps": self.steps} if self.strategy else {}
         said_too = {"notes": list(self.notes)} if self.notes else {}
-        return {**head, "barrier": self.barrier, **trained, "coverage": COVERAGE, **said_too, "policies": policies}
+        steady = {"steady_from": common_start(self.steady.values())}
+        won = {"fastest": first[0] if first else None, "tied_with": first[1:]}
+        told = {**head, "barrier": self.barrier, **trained, "coverage": COVERAGE, **steady, **won, **said_too}
+        return {**told, "policies": policies}
+
+    @property
+    def unsettled(self) -> dict[str, str]:
+        """Why policies have no rank that have not settled."""
+        return {policy: one.unsettled for policy, one in self.steady.items() if one.unsettled}
+
+    @property
+    def ranked(self) -> list[str]:
+        """The policies that have settled, in the order of the scenario."""
+        return [str(one) for one in self.iterations["policy"].unique() if one not in self.unsettled]
+
+    @property
+    def fastest(self) -> list[str]:
+        """The policy with the fastest iterations and those tied with it, of those that have settled."""
+        seconds = self.medians()["total_s"]
+        return fastest({policy: float(seconds[policy]) for policy in self.ranked}) if self.ranked else []
 
     def likely(self) -> Chances:
-        """Return how likely each policy has the fastest iterations, by what such predictions were off by.
+        """Return how likely each policy that has settled has the fastest iterations, by errors of such predictions.
 
         Policies with the same exchange throughout are off alike.
         """
-        medians = self.medians()
+        medians = self.medians().loc[self.ranked]
         seconds, low, high = (medians[f"total_{end}s"].to_numpy(dtype=float) for end in ("", "low_", "high_"))
-        exchanges = self.iterations.groupby("policy", sort=False)["exchange"].unique()
+        exchanges = self.iterations.groupby("policy", sort=False)["exchange"].unique()[self.ranked]
         names = [one[0] if len(one) == 1 else str(policy) for policy, one in exchanges.items()]
         return chances(names, [Part(seconds, low, high, ["iteration"] * len(names))])
 
@@ -180,23 +214,38 @@ class JobPrediction(Shown):
 
     def rows(self) -> list[list[str]]:
         """Return the rows of a table for people."""
-        found = []
+        found = {}
         for policy, row in self.medians().to_dict("index").items():
             interval = units.format_interval(row["total_low_s"], row["total_high_s"])
-            found.append([str(policy), *(units.format_seconds(row[f"{name}_s"]) for name in PARTS), interval])
+            found[str(policy)] = [str(policy), *(units.format_seconds(row[f"{name}_s"]) for name in PARTS), interval]
         if self.several:
             likely = self.likely()
-            for cells, *both in zip(found, likely.fastest.tolist(), likely.regret.tolist(), strict=True):
-                cells += map(share, both)
-        return found
+            for policy, *both in zip(self.ranked, likely.fastest.tolist(), likely.regret.tolist(), strict=True):
+                found[policy] += map(share, both)
+            for policy in self.unsettled:
+                found[policy] += ["not settled", "-"]
+        return list(found.values())
+
+    def headline(self) -> str:
+        """Return the answer in a line: who has the fastest iterations, or how long one takes."""
+        seconds = self.medians()["total_s"].to_dict()
+        if self.several and self.fastest:
+            settled = {policy: seconds[policy] for policy in self.ranked}
+            said = standing(settled, self.fastest, "is fastest", "are tied as fastest", " an iteration")
+        else:
+            each = [f"{policy}: an iteration takes {units.format_seconds(one)}." for policy, one in seconds.items()]
+            said = "No policy has settled." if self.several else each[0]
+        aside = (f"{name} has not settled, and has no rank: {why}." for name, why in self.unsettled.items())
+        return " ".join([said, *aside, *([IGNORED] if self.several else [])])
 
     def sentences(self) -> list[str]:
         """Return what is to be said beside the table."""
-        known = stacks()
+        known, start = stacks(), common_start(self.steady.values())
+        over = f"iterations from {start} on, where the run is steady" if start else "iterations"
         wider = "" if self.stack in known else f", of which the wider stands for {self.stack}, which was not measured"
         return [
-            "Medians over iterations, means over workers. A whole iteration is compute, select, wait and update; wait "
-            "has what communicate and merge take after the backward pass.",
+            f"Medians over {over}, means over workers. A whole iteration is compute, select, wait and update; wait has "
+            "what communicate and merge take after the backward pass.",
             f"Intervals are meant to hold {100 * COVERAGE:.0f} % of iterations. Stack: {self.stack}; device: "
             f"{self.device}.",
             f"Their widths, also on {self.device}, are those of jobs of DDP over gloo on two processors, up to "
@@ -235,10 +284,10 @@ def predict_job(scenario: Scenario, policies: Sequence[str] | None = None) -> Jo
     if policies is None:
         policies = [name for name, one in config.policies.items() if one.clairvoyant is None]
     run = scenario.only(policies).build()
-    found = []
+    found, steady = [], {}
     for policy in policies:
         share = config.job.workers_per_device
-        parts = _parts(run, policy, share)
+        parts, steady[policy] = _parts(run, policy, share)
         own = _with_intervals(parts, _computes_within(scenario, spread_of(run.job)), stack_name(run.job), share)
         changes = parts[["latency_s", "bandwidth_Bps"]].nunique().max() > 1
         found.append((_with_other_times(own) if changes else own).assign(policy=policy))
@@ -251,7 +300,7 @@ def predict_job(scenario: Scenario, policies: Sequence[str] | None = None) -> Jo
     notes += [f"Warning: {one}" for one in warning_lines(warnings)]
     head = scenario.name, stack_name(job), job.device.name, job.source.workers, job.barrier, rows
     trained = ("", 1) if job.strategy is None else (job.strategy.name, job.strategy.steps)
-    return JobPrediction(*head, *trained, tuple(notes))
+    return JobPrediction(*head, *trained, tuple(notes), steady)
 
 
 def stack_name(job: Job) -> str:
@@ -268,8 +317,8 @@ def spread_of(job: Job) -> float:
     return spread if steps == 1 else math.sqrt(math.log1p(math.expm1(spread**2) / steps))
 
 
-def _parts(run: Run, policy: str, share: int) -> pd.DataFrame:
-    """Return the parts of each iteration under a policy, means over workers, and what its intervals go by."""
+def _parts(run: Run, policy: str, share: int) -> tuple[pd.DataFrame, Steady]:
+    """Return the parts of each iteration of a policy, means over workers, what intervals go by, and what is steady."""
     job, beside = run.job, run.job.overlap is not None or run.job.strategy is not None
     result = run_policy(job, policy, run.policies[policy], timeline=job.iterations if beside else 0)
     rows = result.iterations[result.iterations["purpose"] == TRAIN].set_index("iteration")
@@ -297,7 +346,21 @@ def _parts(run: Run, policy: str, share: int) -> pd.DataFrame:
         counts = {one.label: messages_of(one, job) for one in run.policies[policy].candidates}
     messages = rows["choice"].map(counts)
     links = {name: rows[name] for name in ("latency_s", "bandwidth_Bps")}
-    return found.assign(messages=messages, **links, **kernels).reset_index()
+    least = _least_on_links(job, result.workers[result.workers["purpose"] == TRAIN])
+    found = found.assign(messages=messages, least_s=least, **links, **kernels).reset_index()
+    return found, steady_part(result.iterations)
+
+
+def _least_on_links(job: Job, workers: pd.DataFrame) -> pd.Series[float] | float:
+    """Return what the bytes of a worker take at least, by iteration, in the mean [s]; 0 where links change."""
+    links = job.network(0).links
+    if len(job.stages) > 1 or not links.constant:
+        return 0.0
+    sources = [source for source, _ in links.routes.links]
+    leaving = pd.Series(links.routes.bandwidth).groupby(sources).sum()
+    hosts = range(job.source.workers) if job.placement is None else job.placement
+    rates = workers["worker"].map(dict(enumerate(leaving[host] for host in hosts)))
+    return (workers["bytes_sent_B"] / rates).groupby(workers["iteration"]).mean()
 
 
 def _computes_within(scenario: Scenario, spread: float) -> dict[str, float]:
@@ -310,7 +373,7 @@ def _computes_within(scenario: Scenario, spread: float) -> dict[str, float]:
 def _with_intervals(parts: pd.DataFrame, varies: Mapping[str, float], stack: str, share: int) -> pd.DataFrame:
     """Return parts with an interval for each, those of the whole from those of all."""
     device = {name: parts[list(get_args(End))] for name in ("select", "merge")}
-    found = parts.drop(columns=["messages", "latency_s", "bandwidth_Bps", "low", "high"])
+    found = parts.drop(columns=["messages", "least_s", "latency_s", "bandwidth_Bps", "low", "high"])
     turns = (share - 1) * sum(parts[f"{name}_s"] for name in _OWN)
     on_links = (parts["communicate_s"] - turns).clip(lower=0.0).to_numpy()
     for sign, end in zip((-1, 1), get_args(End), strict=True):
@@ -323,6 +386,8 @@ def _with_intervals(parts: pd.DataFrame, varies: Mapping[str, float], stack: str
             off_of_calls(end, stack, share, parts["messages"].to_numpy(), on_links),
             sign * (factor_in_job(end, "communicate") - 1) * parts["communicate_s"],
         )
+        if end == "low":
+            calls = np.minimum(calls, (parts["communicate_s"] - parts["least_s"]).clip(lower=0.0))
         off["communicate"] = np.hypot(calls, (share - 1) * own)
         off["wait"] = np.hypot(calls, (share - 1) * own + off["merge"])
         off["total"] = np.hypot(calls, share * own)

@@ -24,11 +24,15 @@ from simnet.base.arrays import Floats
 from simnet.base.checks import is_number, named, positive, whole
 from simnet.base.errors import InputError
 from simnet.costs.collectives import ring_allreduce
+from simnet.costs.computing import Computing, computing
+from simnet.costs.devices import DEFAULT, load_device
 from simnet.costs.models import Layer
 from simnet.parallel.ddp import BUCKET_MIB, FIRST_BUCKET_MIB, buckets
+from simnet.report import learning
 from simnet.strategies import options as options_of
 from simnet.strategies import strategy as class_of
 from simnet.studies import options
+from simnet.studies.codes import computing_told
 
 STRATEGIES = ("dataparallel", "localsgd", "diloco", "streaming", "delayed", "eager")
 """Strategies of `simnet.strategies` that are known here: those that exchange all n values, or fragments of them."""
@@ -358,6 +362,8 @@ class Answer:
         See `within`.
     grid : bool
         See `bandwidth_for`.
+    known : Computing, optional
+        How long a step computes on a device, where nobody gave that.
     """
 
     training: Training
@@ -365,6 +371,7 @@ class Answer:
     bandwidth: float | None = None
     off: float = 0.0
     grid: bool = False
+    known: Computing | None = None
 
     def needed(self, target: float) -> Within:
         """Return the least bandwidth that reaches a target [byte/s]."""
@@ -396,7 +403,8 @@ class Answer:
         said = {
             {"compute": "compute_s", "latency": "latency_s"}.get(name, name): value for name, value in asked.items()
         }
-        return {**said, **at, "targets": targets}
+        known = {} if self.known is None else {"compute_time": self.known.figures()}
+        return {**said, **known, **at, "targets": targets}
 
     def headings(self) -> list[str]:
         """Return the headings of `rows`."""
@@ -413,17 +421,22 @@ class Answer:
         return found
 
     def sentences(self) -> list[str]:
-        """Return who trains how, and the utilisation at the bandwidth of the links."""
+        """Return the utilisation at the bandwidth of the links, or what targets need; who trains how, and on what."""
         one, reached = self.training, self.reached()
+        if self.bandwidth is not None and reached is not None:
+            first = f"At {units.format_bandwidth(self.bandwidth)} the utilisation is {_shown(reached, _percent)}."
+        else:
+            ends = dict.fromkeys((self.targets[0], self.targets[-1]))
+            needs = (f"of {_percent(end)}: {_shown(self.needed(end), units.format_bandwidth)}" for end in ends)
+            first = f"Bandwidth for a utilisation {', '.join(needs)}."
         often = "" if one.period is None else f", H {one.period:,}"
         cut = "" if one.fragments is None else f", {one.fragments:,} fragments, delay {one.delay:,}"
         found = [
+            f"{first} {learning.IGNORED}",
             f"{one.strategy}, {one.workers:,} workers, {one.parameters:,} values of {one.bits:g} bits, "
-            f"steps of {units.format_seconds(one.compute)}{often}{cut}."
+            f"steps of {units.format_seconds(one.compute)}{often}{cut}.",
         ]
-        if self.bandwidth is not None and reached is not None:
-            found.append(f"At {units.format_bandwidth(self.bandwidth)} the utilisation is {_shown(reached, _percent)}.")
-        return [*found, *self.assumed()]
+        return [*found, *self.assumed(), *computing_told([None if self.known is None else self.known.describe()])]
 
     def assumed(self) -> list[str]:
         """Return in how many pieces an exchange is taken to leave, and what tensors one by one would give."""
@@ -443,7 +456,9 @@ class Answer:
 
 def answer(
     *,
-    compute: str,
+    compute: str | None = None,
+    device: str | None = None,
+    batch: int | None = None,
     strategy: str = "diloco",
     workers: int = 2,
     model: str | None = None,
@@ -466,6 +481,8 @@ def answer(
     ----------
     compute, latency, bandwidth : str
         Quantities with their units.
+    device, batch : str, int, optional
+        On what the model computes, in place of `compute`, and samples of a worker in a step.
     model : str, optional
         A profile of `simnet.costs.models`, or `parameters` in its place.
     backward, off : str, optional
@@ -488,7 +505,8 @@ def answer(
     """
     if (model is None) == (parameters is None):
         raise InputError("needs either --model or --parameters", file="simnet utilisation")
-    seconds = options.quantity(compute, "--compute", units.seconds)
+    seconds, known = options.quantity(compute, "--compute", units.seconds), None
+    options.only("what a model computes, not beside --compute", compute is None, {"--device": device, "--batch": batch})
     rate = options.quantity(bandwidth, "--bandwidth", units.bandwidth)
     late = options.quantity(latency, "--latency", units.seconds) or 0.0
     profile = None if model is None else options.model(model)
@@ -499,10 +517,15 @@ def answer(
     try:
         n = options.parameters(parameters) if profile is None else profile.parameters
         layers = () if profile is None else profile.layers
+        if seconds is None:
+            if profile is None:
+                raise InputError("is missing: how long a step takes is known of a --model alone", file="--compute")
+            known = computing(profile, load_device(device or DEFAULT), batch)
+            seconds = known.seconds
         training = Training(
             workers, n or 0, seconds or 0.0, strategy, period, fragments, delay, bits, late, share, buckets, layers
         )
-        found = Answer(training, targets, rate, amiss, grid)
+        found = Answer(training, targets, rate, amiss, grid, known)
         for one in targets:
             _refuse_target(one)
         found.reached(), found.needed(targets[0])
@@ -521,8 +544,11 @@ def _shown(found: Within, form: Callable[[float], str]) -> str:
     return value if found.low == found.high else f"{value} ({low} to {high})"
 
 
-def _finite(found: Within | None) -> dict[str, float | None] | None:
-    """Return a value and its interval for JSON."""
+def _finite(found: Within | None) -> dict[str, float | str | None] | None:
+    """Return a value and its interval for JSON; null, and why, where nothing reaches it."""
     if found is None:
         return None
-    return {name: None if math.isinf(one) else one for name, one in found._asdict().items()}
+    ends: dict[str, float | str | None] = {
+        name: None if math.isinf(one) else one for name, one in found._asdict().items()
+    }
+    return ends | ({"reason": "out of reach"} if None in ends.values() else {})

@@ -305,9 +305,10 @@ def chances(
     known = error_models() if models is None else models
     drawn, ends = np.zeros((len(names), DRAWS)), np.zeros((2, len(names)))
     picked: dict[tuple[int, str], NDArray[np.intp]] = {}
+    spreads = [(1.0, 1.0)] * len(names)
     for number, part in enumerate(parts):
         for place, (kind, own, low, high) in enumerate(zip(part.kinds, *part[:3], strict=True)):
-            ends[:, place] += corrected(kind, own, low, high, models)
+            ends[:, place] += np.multiply(corrected(kind, own, low, high, models), (part.spread or spreads)[place])
         for place, (name, kind) in enumerate(zip(names, part.kinds, strict=True)):
             seconds, low, high = (float(one[place]) for one in part[:3])
             by_gradients = _by_gradients(part.spread[place], name) if part.spread else 1.0
@@ -323,19 +324,25 @@ def chances(
             drawn[place] += seconds * by_gradients * off
     for place, (name, error) in enumerate(zip(names, [] if left_open is None else left_open.tolist(), strict=False)):
         drawn[place] *= np.exp(error * _normal(0, "sample", name))
+        ends[:, place] *= np.exp(error * _SCORE_95 * np.array([-1.0, 1.0]))
     least = drawn.min(axis=0)
     fastest = drawn == least
     with np.errstate(divide="ignore", invalid="ignore"):
         # One at a time, as a processor keeps so many numbers near.
         lost = [np.where(own, 0.0, one / least - 1) for own, one in zip(fastest, drawn, strict=True)]
     told = [determined(low, high) for low, high in ends.T.tolist()]
-    # No choice is expected to lose more than from the best end of all choices to the worst.
-    least_end, worst = ends[0, told].min(initial=math.inf), math.inf
-    if 0 < least_end < math.inf:
-        worst = ends[1, told].max() / least_end - 1
-    regret = [np.minimum(one, worst).mean() if known else math.nan for one, known in zip(lost, told, strict=True)]
+    worst = [_worst(place, ends, told) for place in range(len(names))]
+    regret = [
+        np.minimum(one, most).mean() if known else math.nan for one, most, known in zip(lost, worst, told, strict=True)
+    ]
     won = fastest / fastest.sum(axis=0)
     return Chances(won.mean(axis=1), np.array(regret), _at_least(won, list(picked.values())))
+
+
+def _worst(place: int, ends: Floats, told: Sequence[bool]) -> float:
+    """Return what a choice may lose, from the best end of the others to its own worst."""
+    rival = min((low for other, low in enumerate(ends[0].tolist()) if other != place and told[other]), default=0.0)
+    return max(float(ends[1, place]) / rival - 1, 0.0) if rival > 0 else math.inf
 
 
 def _by_gradients(spread: tuple[float, float], name: str) -> Floats | float:

@@ -19,7 +19,7 @@ from simnet.studies.choosing import output
 from simnet.studies.choosing.cost_models import Estimate, Selecting
 from simnet.studies.choosing.decision import Decision, ranked
 from simnet.studies.choosing.inputs import Question
-from simnet.studies.choosing.maps import Axis, colours, over
+from simnet.studies.choosing.maps import TIED, TIED_COLOUR, Axis, colours, over
 
 CELLS = 32
 """The most points along each axis, besides that of the question; chances take most of the time."""
@@ -105,11 +105,11 @@ def page_data(question: Question, x: Axis, y: Axis, found: Sequence[Estimate]) -
     -------
     dict
         `x` and `y`, each with `name`, `label`, `values` and `texts` of the points, and `marks`, pairs of value and
-        text. `choices`, pairs of label and colour. `texts`, all different texts. `cells`, row by row of `y`, each a
-        list: places among `texts` of what to take and of a warning (-1 for none), the margin of the runner-up (-1
-        if it is infinite), and choice by choice, the fastest first, its place among `choices` and those of its texts
-        under `headings`. `own`, the place among the cells of what is asked, None if it is none of them. `links`, the
-        links of a scenario over time on these axes.
+        text. `choices`, pairs of label and colour, the last for cells in which some are tied. `texts`, all different
+        texts. `cells`, row by row of `y`, each a list: places among `texts` of what to take and of a warning (-1 for
+        none), the margin of the runner-up (-1 if it is infinite, 0 if it is tied), and choice by choice, the fastest
+        first, its place among `choices` and those of its texts under `headings`. `own`, the place among the cells of
+        what is asked, None if it is none of them. `links`, the links of a scenario over time on these axes.
     """
     shape = len(y.values), len(x.values)
     each = [_spread(one, shape) for one in found]
@@ -120,6 +120,7 @@ def page_data(question: Question, x: Axis, y: Axis, found: Sequence[Estimate]) -
         decision = Decision(question.point, ranked(question.among, [one(cell) for one in each]), (), (), {}, None)
         take, *warning = output.taken(decision)
         margin = float(f"{decision.margin:.3g}") if math.isfinite(decision.margin) else -1
+        margin = 0.0 if decision.tied_with else margin
         said = [_place(take, texts), _place(warning[0], texts) if warning else -1, margin]
         for row in decision.rows:
             label, *rest = output.cells(decision, row)
@@ -129,7 +130,7 @@ def page_data(question: Question, x: Axis, y: Axis, found: Sequence[Estimate]) -
     return {
         "x": _axis(x),
         "y": _axis(y),
-        "choices": list(zip(places, colours(question), strict=True)),
+        "choices": [*zip(places, colours(question), strict=True), (TIED, TIED_COLOUR)],
         "headings": [one.replace("-\n", "").replace("\n", " ") for one in output.HEADINGS[1:-1]],
         "texts": list(texts),
         "cells": cells,

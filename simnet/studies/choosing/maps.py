@@ -28,10 +28,11 @@ from simnet.base.progress import tracked
 from simnet.base.spreadsheets import guarded_table
 from simnet.network.compiled_loop import load_kept_loop
 from simnet.report.drawing import COLOURS, Plot, plot, style
+from simnet.report.paired import TIE
+from simnet.report.wording import listed
 from simnet.studies.choosing.inputs import Question
 from simnet.studies.choosing.operating_point import VALUE, OperatingPoint
 from simnet.studies.choosing.rehearsals import sample
-from simnet.studies.choosing.shares import largest_first
 
 MOST_CELLS = 4_000_000
 """The most cells of a map."""
@@ -41,6 +42,9 @@ MOST_SECONDS, USUAL_SECONDS, USUAL_CELLS = 600.0, 30.0, 24
 
 # About what an exchange of a cell takes to be simulated [s], and each of its messages, compiled or not.
 _EXCHANGE, _MESSAGE = 3e-3, 1e-5
+
+TIED, TIED_COLOUR = "tied", "#9A9A9A"
+"""What a legend says of cells in which several choices are the fastest, and their colour."""
 
 _FURTHER = ("#F0E442", "#999933", "#882255", "#44AA99", "#332288", "#DDCC77", "#AA4499", "#117733")
 
@@ -129,6 +133,8 @@ class Map:
         Its time [s].
     runner_up : ndarray, shape (len(y), len(x))
         Time of the second [s].
+    tied : ndarray of bool, shape (choices, len(y), len(x))
+        Which choices are tied as the fastest, by `simnet.report.paired.TIE`; none where one of them is it alone.
     """
 
     question: Question
@@ -137,25 +143,40 @@ class Map:
     which: NDArray[np.intp]
     seconds: Floats
     runner_up: Floats
+    tied: NDArray[np.bool_]
+
+    @property
+    def places(self) -> NDArray[np.intp]:
+        """The place of the fastest among the choices, cell by cell; one past the last where some are tied."""
+        return np.where(self.tied.any(axis=0), len(self.question.among), self.which)
+
+    @property
+    def names(self) -> NDArray[np.object_]:
+        """The fastest, cell by cell, shape (len(y), len(x)); all that are tied where some are, and that they are."""
+        labels, close = [one.label for one in self.question.among], self.tied.any(axis=0)
+        found: NDArray[np.object_] = np.array(labels, dtype=object)[self.which]
+        groups, group = np.unique(self.tied[:, close].T, axis=0, return_inverse=True)
+        each = [f"{listed([labels[one] for one in np.flatnonzero(own)])}, tied" for own in groups]
+        found[close] = np.array(each, dtype=object)[group.ravel()]
+        return found
 
     def table(self) -> pd.DataFrame:
         """Return a row per cell: both quantities, the fastest exchange, its time, and the margin of the runner-up."""
-        names = np.array([one.label for one in self.question.among])
         rows, columns = np.indices(self.which.shape)
         return pd.DataFrame(
             {
                 self.x.quantity.heading: self.x.shown[columns.ravel()],
                 self.y.quantity.heading: self.y.shown[rows.ravel()],
-                "exchange": names[self.which.ravel()],
+                "exchange": self.names.ravel(),
                 "seconds_s": self.seconds.ravel(),
                 "margin": (self.runner_up / self.seconds - 1).ravel(),
             }
         )
 
     def shares(self) -> dict[str, float]:
-        """Return the share of the cells in which each exchange is the fastest, the largest first."""
-        found = largest_first(self.which, [one.label for one in self.question.among])
-        return {label: share for label, share in found.items() if share > 0}
+        """Return the share of the cells in which each exchange is the fastest, or some are tied, the largest first."""
+        counted = pd.Series(self.names.ravel()).value_counts(normalize=True)
+        return {str(name): float(share) for name, share in counted.items()}
 
     def csv(self) -> bytes:
         """Return the table as CSV, six significant digits."""
@@ -276,30 +297,35 @@ def draw_map(question: Question, x: Axis, y: Axis) -> Map:
         np.minimum(least, found, out=least)
         np.copyto(best, place, where=better)
     assert best is not None, "there is nothing to choose from"
-    return Map(question, x, y, best, least, second)
+    tied = np.zeros((len(question.among), *best.shape), dtype=bool)
+    if (close := second <= (1 + TIE) * least).any():
+        for place, choice in enumerate(question.among):
+            tied[place] = close & (question.cost_model(choice, where).seconds <= (1 + TIE) * least)
+    return Map(question, x, y, best, least, second, tied)
 
 
 def drawn(made: Map) -> Plot:
     """Draw a map: an area per exchange, lines where the fastest changes, the operating point and its trajectory."""
     question, x, y = made.question, made.x, made.y
-    present = np.unique(made.which).tolist()
-    own = colours(question)
+    places, own = made.places, [*colours(question), TIED_COLOUR]
+    present = np.unique(places).tolist()
+    labels = [*(one.label for one in question.among), TIED]
     with style():
         figure = Figure(figsize=(7.6, 5.6), layout="constrained")
         axes = figure.subplots()
-        norm = BoundaryNorm(np.arange(len(question.among) + 1) - 0.5, len(question.among))
+        norm = BoundaryNorm(np.arange(len(own) + 1) - 0.5, len(own))
         palette = ListedColormap(own)
         look: dict[str, Any] = {"cmap": palette, "norm": norm, "alpha": 0.55, "shading": "nearest", "rasterized": True}
-        axes.pcolormesh(x.shown, y.shown, made.which, **look)
+        axes.pcolormesh(x.shown, y.shown, places, **look)
         for one in present[:-1]:
-            area = (made.which == one).astype(float)
+            area = (places == one).astype(float)
             axes.contour(x.shown, y.shown, area, levels=[0.5], colors="#222222", linewidths=0.9)
         axes.set(xscale="log", yscale="log", xlabel=_label(x), ylabel=_label(y))
         axes.grid(visible=False)
         for one in (axes.xaxis, axes.yaxis):
             one.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
             one.set_minor_formatter(NullFormatter())
-        handles: list[Artist] = [Patch(color=own[one], alpha=0.55, label=question.among[one].label) for one in present]
+        handles: list[Artist] = [Patch(color=own[one], alpha=0.55, label=labels[one]) for one in present]
         handles += _place(axes, question, x, y)
         axes.set_xlim(x.shown[0], x.shown[-1])
         axes.set_ylim(y.shown[0], y.shown[-1])

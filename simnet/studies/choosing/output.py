@@ -18,6 +18,7 @@ from simnet.base.units import (
     format_bytes,
     format_seconds,
     format_within,
+    interval_figures,
 )
 from simnet.policies import Candidate
 from simnet.report import barriers, learning, wording
@@ -286,13 +287,6 @@ def few_kept(each: float, among: Sequence[Candidate], *, corrected: bool) -> lis
     ]
 
 
-def ends(low: float, high: float) -> dict[str, float | str | None]:
-    """Return the ends of an interval for programs [s]; null, and why, where it is not determined."""
-    if determined(low, high):
-        return {"low_s": low, "high_s": high}
-    return {"low_s": None, "high_s": None, "interval": NOT_DETERMINED}
-
-
 def undetermined(intervals: Iterable[tuple[str, float, float]]) -> list[str]:
     """Say of which choices the interval is not determined, if of any.
 
@@ -364,7 +358,7 @@ def figures(question: Question, decision: Decision, held: Held = NOTHING) -> dic
                 "options": dict(row.choice.candidate.options),
                 "kind": row.choice.kind,
                 "seconds_s": row.seconds,
-                **ends(row.low, row.high),
+                **interval_figures(row.low, row.high, "_s"),
                 "communicate_s": row.communicate,
                 "start_low_s": None if row.spread is None else row.seconds + row.spread[0],
                 "start_high_s": None if row.spread is None else row.seconds + row.spread[1],

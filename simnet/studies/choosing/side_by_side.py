@@ -22,7 +22,7 @@ from rich.text import Text
 
 from simnet.base.errors import InputError, SimnetError
 from simnet.base.processes import Pool
-from simnet.base.units import format_bytes, format_seconds, format_within
+from simnet.base.units import format_bytes, format_seconds, format_within, interval_figures
 from simnet.job import Job
 from simnet.job.memory import WorkerMemory, of_exchange
 from simnet.network.stack import name_of
@@ -35,7 +35,7 @@ from simnet.scenario.resolve import candidate
 from simnet.studies.choosing import likely
 from simnet.studies.choosing.chances import Chances, chances
 from simnet.studies.choosing.holding import HEADING
-from simnet.studies.choosing.output import advice, ends, finite, lead, share, undetermined
+from simnet.studies.choosing.output import advice, finite, lead, share, undetermined
 from simnet.studies.codes import computing_told, costs_told
 from simnet.studies.comparison import each_fixed
 from simnet.studies.options import of_gradients
@@ -280,7 +280,11 @@ class SideBySide:
                     "scheme": row.candidate.scheme,
                     "options": dict(row.candidate.options),
                     "total_s": finite(row.seconds),
-                    **(ends(row.low, row.high) if math.isfinite(row.seconds) else {"low_s": None, "high_s": None}),
+                    **(
+                        interval_figures(row.low, row.high, "_s")
+                        if math.isfinite(row.seconds)
+                        else {"low_s": None, "high_s": None, "interval": "the target is not reached"}
+                    ),
                     "compute_s": finite(row.compute),
                     "select_s": finite(row.select),
                     "communicate_s": finite(row.communicate),

@@ -12,7 +12,10 @@ from rich.text import Text
 from simnet.base.errors import InputError
 from simnet.base.units import format_bytes, format_seconds
 from simnet.policies import Candidate
+from simnet.report.learning import IGNORED
+from simnet.report.paired import fastest
 from simnet.report.tables import empty_table
+from simnet.report.wording import standing
 from simnet.scenario import Scenario
 from simnet.scenario.resolve import candidate
 from simnet.studies.choosing.tensors import Tensors, choose_tensors
@@ -66,6 +69,9 @@ class OnTensors(NamedTuple):
     def sentences(self) -> list[str]:
         """Return what an iteration takes as decided, all dense and all compressed, and how to run it."""
         said = []
+        if len(self.found) > 1:
+            seconds = {one.candidate.label: one.chosen for one in self.found}
+            said.append(standing(seconds, self.first, "is fastest", "are tied as fastest", " an iteration"))
         for one in self.found:
             stay = [row for row in one.rows if not row.compress]
             better = min(one.all_dense, one.all_compressed)
@@ -90,7 +96,12 @@ class OnTensors(NamedTuple):
             f"Times are means of the first {best.iterations} iterations, simulated in full; dense buckets go by "
             f"{self.dense_algorithm}. Buckets were decided one after another: some other choice may be better still."
         )
-        return said
+        return [*said, IGNORED]
+
+    @property
+    def first(self) -> list[str]:
+        """The fastest exchange, and those that are tied with it."""
+        return fastest({one.candidate.label: one.chosen for one in self.found})
 
     @staticmethod
     def fields(one: Tensors) -> list[str]:
@@ -139,11 +150,13 @@ class OnTensors(NamedTuple):
                 for one in self.found
             ],
             "decision": best.candidate.label,
+            "tied_with": [label for label in self.first if label != best.candidate.label],
         }
 
     def chances(self) -> dict[str, float]:
-        """Return 1 for the fastest exchange and 0 for the others: nothing is said of errors."""
-        return {one.candidate.label: float(place == 0) for place, one in enumerate(self.found)}
+        """Return 1 for the fastest exchange, shared by those tied, and 0 for others: nothing is said of errors."""
+        labels = [one.candidate.label for one in self.found]
+        return {label: float(label in self.first) / len(self.first) for label in labels}
 
     def bars(self) -> list[tuple[str, float, float, float]]:
         """Return each exchange with an iteration as decided, and the slower end beside it [s], the fastest first."""
