@@ -43,7 +43,7 @@ TIE = 1e-3
 
 
 NEAR = 0.3
-"""By which fraction a leader may be slower than the first: an exchange on a fat-tree was found to vary by that much."""
+"""By which fraction exchanges of a leader may take longer than those of the first: one was found to vary so much."""
 
 START_COLUMNS = ("start_low_s", "start_high_s")
 """Columns of the least and the most that a time may be as workers enter a little apart [s]."""

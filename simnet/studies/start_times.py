@@ -21,6 +21,8 @@ from simnet.network.start_spread import MOST_MESSAGES, StartSpread, offsets_of_s
 from simnet.policies import Candidate, Fixed
 from simnet.report.paired import NEAR, NO_RANGES, StartRanges
 from simnet.scenario import Run
+from simnet.strategies import options as strategy_options
+from simnet.strategies import strategy
 
 
 class Course(NamedTuple):
@@ -62,8 +64,8 @@ def start_ranges(built: Run, courses: Mapping[str, Course], exchanges: Iterable[
     varies = job.compute.spread > 0 or job.compute.straggle > 0
     if varies or not job.network(0).stack.has_software:
         return NO_RANGES
-    sums = {name: float((one.seconds * one.times).sum()) for name, one in courses.items()}
-    leaders = [name for name, total in sums.items() if total <= (1 + NEAR) * min(sums.values())]
+    exchanging = {name: float(((one.seconds - _computed(job)) * one.times).sum()) for name, one in courses.items()}
+    leaders = [name for name, total in exchanging.items() if total <= (1 + NEAR) * min(exchanging.values())]
     if len(leaders) < 2:
         return NO_RANGES
     labels = {label for name in leaders for label in courses[name].choices}
@@ -83,6 +85,15 @@ def start_ranges(built: Run, courses: Mapping[str, Course], exchanges: Iterable[
         else:
             offsets[name] = offsets_of_sum(*courses[name], spreads)
     return StartRanges(offsets, not_sampled)
+
+
+def _computed(job: Job) -> float:
+    """Return for how long all iterations compute with nothing sent meanwhile [s], where computing does not vary."""
+    own = None if job.strategy is None else strategy(job.strategy.name)
+    delayed = own is not None and (own.delays or "delay" in strategy_options(own))
+    if job.overlap is not None or job.steps is not None or delayed:
+        return 0.0
+    return float(job.computes(0, np.arange(job.source.workers)).max()) + job.update
 
 
 def _of_exchange(job: Job, candidate: Candidate) -> StartSpread | int:
