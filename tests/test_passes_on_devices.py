@@ -247,8 +247,8 @@ def test_other_tokens_than_the_model_s_take_other_time(scenario):
         assert twice["low_s"] < 2 * usual["seconds_s"] < twice["high_s"]
 
 
-def test_a_sharded_run_gives_tokens_a_second_where_each_worker_has_a_batch():
-    run = ("run", "sharded_nodes", "--json", "--no-report", "--out", "o", "--force")
+def test_a_sharded_run_gives_tokens_a_second_where_each_worker_has_a_batch(tmp_path):
+    run = ("run", "sharded_nodes", "--json", "--no-report", "--out", tmp_path, "--force")
     policies = json.loads(did(*run).stdout)["policies"]
     for policy in policies.values():
         assert policy["throughput"] == pytest.approx(4 * 4 * 1024 * 8 / policy["simulated_s"], rel=1e-9)
