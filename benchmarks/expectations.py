@@ -5,12 +5,12 @@
 
 Jobs are on equal idle links, their stack is `ideal`, and the error of links is left out (``--error 0``), so that only
 expectations are held against them. Their gradients have other seeds and numbers of entries than those of rehearsals. Of
-schemes that follow gradients all iterations are compared, and the last third; jobs of others have a few.
+schemes that follow gradients all iterations are compared, and the last half in whole periods; jobs of others have a few.
 
 With ``--volumes`` exchanges of further gradients are made to learn how far what they send, and what their kernels take,
 is from rehearsals, scheme by scheme: synthetic ones with the layers of other models, half as many entries and eight
 times as many, and those of perceptrons that are trained meanwhile on digits, on points of made-up classes, and on text.
-Each job counts three times: its first third, its last third, and all of it. Kernels count on all shipped devices. Then
+Each job counts three times: its first third, its last half, and all of it. Kernels count on all shipped devices. Then
 rehearsals of few entries are held against one of more.
 """
 
@@ -32,6 +32,7 @@ from simnet.base.errors import SimnetError
 from simnet.costs.devices import DEFAULT, DeviceOp, DeviceProfile, device_names, load_device
 from simnet.costs.models import model
 from simnet.job import Compute, Job, run_in_step
+from simnet.job.steady import last_half
 from simnet.network.compiled_loop import load_kept_loop
 from simnet.policies import Fixed, Ramp
 from simnet.schedule import Schedule
@@ -97,14 +98,15 @@ def compared(
         # Regions of fewer entries are less even than those of the model.
         enough = max(entries, math.ceil(KEPT_EACH * workers / density))
         scale = max(model(name).parameters / enough, 1.0)
-        source = synthetic(name, workers, iterations=iterations, scale=scale, seed=1000 + workers)
+        source = synthetic(name, workers, scale=scale, seed=1000 + workers)
         for label, seconds in job_seconds(source, among, question.point, iterations, device).items():
             choice = next(one for one in among if one.label == label)
             one = question.cost_model(choice, question.point)
             # Without the interval of the device.
             ran = one.follows.ran
             ends = {"least": float(one.least + ran[0] * one.select), "most": float(one.most + ran[1] * one.select)}
-            took = {"job": seconds.mean(), "settled": seconds[-len(seconds) // 3 :].mean() if settled else math.nan}
+            last = seconds[last_half(len(seconds), choice.period) :]
+            took = {"job": seconds.mean(), "settled": last.mean() if settled else math.nan}
             row = {"model": name, "workers": workers, "density": density, "latency": latency, "exchange": label}
             row |= {"expected": float(one.seconds), **ends, **took}
             rows.append(row)
@@ -174,6 +176,7 @@ def volumes(workers: int, density: float, number: int) -> list[dict[str, Any]]:
     load_kept_loop()
     point = OperatingPoint(workers, model(_REHEARSED).parameters, density, 0.0, _BANDWIDTH)
     among = [one for one in choices(every=True) if one.follows_gradients]
+    periods = {one.label: one.period for one in among}
     timing, rows = _Timing(point), []
 
     def rehearsed(kept_each: float, least: int, seed: int) -> dict[str, Floats]:
@@ -205,10 +208,10 @@ def volumes(workers: int, density: float, number: int) -> list[dict[str, Any]]:
                 found = one.exchange(given)
                 if iteration % _STEP == 0:
                     took[label].append(timing(found.schedule, found.kernels))
-        third = len(range(0, ITERATIONS, _STEP)) // 3
-        for stretch in (slice(None), slice(third), slice(-third, None)):
-            means = {label: np.mean(times[stretch], axis=0) for label, times in took.items()}
-            add(means, expected, job, str(stretch), KEPT_EACH)
+        for label, times in took.items():
+            last = -(-last_half(ITERATIONS, periods[label]) // _STEP)
+            for name, part in {"all": times, "first": times[: len(times) // 3], "last": times[last:]}.items():
+                add({label: np.mean(part, axis=0)}, expected, job, name, KEPT_EACH)
     more = rehearsed(_MANY, 0, seed=1 + number)
     for kept_each in _FEW:
         if kept_each * workers >= _LEAST_KEPT:
@@ -224,7 +227,7 @@ def _jobs(point: OperatingPoint, number: int) -> Iterator[tuple[str, GradientSou
     for place, together in enumerate((_FEWER, _MORE)):
         name = MODELS[(number + place) % len(MODELS)]
         scale = model(name).parameters / max(together // workers, enough)
-        drawn = synthetic(name, workers, iterations=ITERATIONS, scale=scale, seed=1 + number)
+        drawn = synthetic(name, workers, scale=scale, seed=1 + number)
         yield f"{name}, {drawn.parameters} entries", drawn, drawn.gradients
     for data in {_TRAINED[number % 3], _TRAINED[(number + 1) % 3]}:
         hidden = max(_HIDDEN, math.ceil(enough / _INPUTS))

@@ -107,6 +107,22 @@ def steady_part(rows: pd.DataFrame) -> Steady:
     return found._replace(start=max(found.start, first))
 
 
+def last_half(iterations: int, period: int = 1) -> int:
+    """Return where the last half of some iterations begins, by which it is judged whether they have settled.
+
+    Parameters
+    ----------
+    iterations, period : int
+        As of `settled_from`.
+
+    Examples
+    --------
+    >>> last_half(15), last_half(192, 64), last_half(200, 48), last_half(40, 64)
+    (8, 128, 104, 0)
+    """
+    return max(iterations - max(iterations // 2 // period, 1) * period, 0)
+
+
 def settled_from(columns: Mapping[str, Floats], iterations: int, period: int = 1, asked: float = 1.0) -> Steady:
     """Return the steady part of what one exchange did, iteration by iteration.
 
@@ -130,15 +146,14 @@ def settled_from(columns: Mapping[str, Floats], iterations: int, period: int = 1
     >>> settled_from({}, 40, period=32)
     Steady(start=8, unsettled='40 iterations, and its thresholds begin anew after 32')
     """
-    periods = max(iterations // 2 // period, 1)
-    last = iterations - min(periods * period, iterations)
+    last = last_half(iterations, period)
     if period > 1 and last < period // 2:
         return Steady(last, f"{iterations} iterations, and its thresholds begin anew after {period}")
     known = {name: one for name, one in columns.items() if np.isfinite(one[last:]).all()}
     ratio = float(known["density_ratio"][last:].mean()) if "density_ratio" in known else 1.0
     if not FEWEST <= ratio <= MOST:
         return Steady(last, f"{100 * ratio * asked:.3g} % of the entries, {100 * asked:.3g} % asked")
-    middle = last + periods // 2 * period
+    middle = last + (iterations - last) // period // 2 * period
     for name, one in known.items():
         before, after = one[last:middle], one[middle:]
         if before.size and _moved(before, after):

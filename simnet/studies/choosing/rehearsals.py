@@ -2,8 +2,8 @@
 
 Thresholds, unions and fill-in follow the gradients, those before as much as those of the moment, by the residual. So a
 job is rehearsed: synthetic gradients with the layers of the model, on a sample of its entries, are drawn once, and all
-schemes that follow them exchange them side by side, iteration after iteration, with their own options. The last third
-counts: residuals settle in about as many exchanges as it takes to send every entry once.
+schemes that follow them exchange them side by side, iteration after iteration, with their own options. What counts is
+the last half, in whole periods: by then all have settled that do, by the rule of `simnet.job.steady`, which judges it.
 
 How far a job is from that whose gradients nobody knows was measured: `volumes.csv` has, scheme by scheme, what messages
 and kernels of jobs of other gradients and other numbers of entries took, also at their beginning, over what those of
@@ -31,7 +31,7 @@ from simnet.base.errors import InputError
 from simnet.base.progress import tracked
 from simnet.costs.devices import DeviceOp
 from simnet.costs.models import model
-from simnet.job.steady import settled_from
+from simnet.job.steady import last_half, settled_from
 from simnet.schedule import Schedule
 from simnet.sparsifier_models.base import Sparsifier
 from simnet.sparsifier_models.samples import sample_size
@@ -314,7 +314,7 @@ def first_rows(
     while True:
         if entries < parameters:
             entries = min(sample_size(entries / ranks, density) * ranks, parameters)
-        source = synthetic(**_gradients(point, entries, seed, *layers), iterations=1)
+        source = synthetic(**_gradients(point, entries, seed, *layers))
         made = _created(choice, source, density, seed)
         enough = choice.follows_gradients or abs(made.selected_share - 1) <= _ROUNDED or entries == parameters
         if enough or 2 * int(point.workers) * entries > _LARGEST_SAMPLE:
@@ -325,7 +325,7 @@ def first_rows(
 def _rehearsed(
     among: Sequence[Choice], point: OperatingPoint, size: tuple[int, int], seed: int, shape: str | None
 ) -> tuple[dict[str, tuple[Sample, ...] | InputError], dict[str, str]]:
-    """Return the exchanges of the last third of a rehearsal, or what is wrong, by choice; and who had not settled why.
+    """Return the exchanges of the last half of a rehearsal, or what is wrong, by choice; and who had not settled why.
 
     Parameters
     ----------
@@ -339,7 +339,7 @@ def _rehearsed(
         As of `Rehearsals`.
     """
     entries, iterations = size
-    source = synthetic(**_gradients(point, entries, seed, shape), iterations=iterations)
+    source = synthetic(**_gradients(point, entries, seed, shape))
     models: dict[str, Sparsifier] = {}
     found: dict[str, tuple[Sample, ...] | InputError] = {}
     for one in among:
@@ -357,7 +357,7 @@ def _rehearsed(
             stats = exchange.stats
             ratio_asked = float(np.mean(stats.get("density_ratio", math.nan)))
             sent[label].append((float(np.sum(stats["bytes_sent"])), ratio_asked, float(np.mean(stats["build_up"]))))
-            if iteration >= iterations - _counted(choices[label], iterations):
+            if iteration >= last_half(iterations, choices[label].period):
                 kept[label].append(Sample(exchange.schedule, tuple(exchange.kernels)))
     unsettled = {}
     for label, rows in sent.items():
@@ -376,11 +376,6 @@ def _corrected(
         return made
     middle = ratio(choice.candidate.scheme, "messages", kept_each).middle
     return tuple(one._replace(schedule=one.schedule.scaled(middle)) for one in made)
-
-
-def _counted(choice: Choice, iterations: int) -> int:
-    """Return how many exchanges count: the last third, in whole periods."""
-    return max(iterations // 3 // choice.period, 1) * choice.period
 
 
 def _size(point: OperatingPoint) -> tuple[int, int]:
