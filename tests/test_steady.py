@@ -192,9 +192,67 @@ def test_a_run_says_what_was_exploration(tmp_path):
     assert re.search(r"moo spent [\d.]+ m?s of its time on \d+ iterations of exploration", shown)
 
 
-def test_what_has_not_settled_in_its_rehearsal_has_no_rank_in_a_choice():
-    words = ("choose", "--parameters", 25_557_032, "--workers", 5, "--density", "0.3%", "--schemes", "redsync,topk")
-    answer = json.loads(did(*words, "--compute", "20 ms", "--json"))
-    assert [one["exchange"] for one in answer["ranking"]] == ["topk"]
-    (why,) = answer["memory"]["unsettled"].values()
-    assert re.fullmatch(r"what it sends moved by \+\d+ % in the last half", why)
+POINT = ("--parameters", 25_557_032, "--workers", 5, "--density", "0.3%", "--compute", "20 ms")
+
+
+@pytest.mark.parametrize("words", [POINT, (*POINT, "--simulate"), ("quickstart", "--latency", "1 ms"), ("quickstart",)])
+def test_what_has_not_settled_has_no_rank_in_a_choice(words):
+    asked = ("choose", *words, "--schemes", "hardthreshold,topk,uniontopk")
+    answer = json.loads(did(*asked, "--json"))
+    ranked = [one["exchange"] for one in answer["ranking"]]
+    assert sorted(ranked) == ["topk", "uniontopk"]
+    assert answer["decision"] == ranked[0]
+    assert sum(one["chance_to_be_fastest"] for one in answer["ranking"]) == pytest.approx(1)
+    why = answer["memory"]["unsettled"]["hardthreshold"]
+    assert re.fullmatch(r"[\d.]+ % of the entries, (5|0.3) % asked", why)
+    shown = did(*asked)
+    assert shown.startswith(f"Take {ranked[0]}")
+    last = shown[: shown.index("not settled")].splitlines()
+    assert [one.split()[0] for one in last[-3:]] == [*ranked, "hardthreshold"]
+    assert f"hardthreshold has not settled, and has no rank: {why}." in shown
+
+
+def test_a_choice_for_a_job_judges_as_a_comparison_does(tmp_path):
+    schemes = ("--schemes", "exdyna,micro,hardthreshold,topk")
+    did("compare", "quickstart", *schemes, "--out", tmp_path)
+    compared = {
+        one["exchange"]: one["unsettled"] for one in json.loads((tmp_path / "compare.json").read_text())["rows"]
+    }
+    for more in ((), ("--simulate",)):
+        told = json.loads(did("choose", "quickstart", *schemes, *more, "--json"))["memory"]["unsettled"]
+        assert told == {name: why for name, why in compared.items() if why}
+        assert told
+
+
+def test_where_one_exchange_alone_has_settled_the_answer_says_so():
+    assert did("choose", *POINT, "--schemes", "hardthreshold,topk").startswith(
+        "Take topk: no other exchange has settled."
+    )
+    shown = did("choose", "quickstart", "--schemes", "hardthreshold,topk")
+    assert shown.startswith("Take topk: no other exchange has settled.")
+
+
+@pytest.mark.parametrize("words", [POINT, ("quickstart",)])
+def test_where_nothing_has_settled_there_is_no_choice(words):
+    found = commands.invoke("choose", *words, "--schemes", "hardthreshold")
+    assert (found.exit_code, found.stdout) == (2, "")
+    said = r"^error: no exchange is left; hardthreshold has not settled: [\d.]+ % of the entries, [\d.]+ % asked$"
+    assert re.search(said, found.stderr, flags=re.MULTILINE)
+
+
+def test_a_sample_judges_by_what_it_exchanged():
+    # Of 3,000 iterations some dozens are simulated.
+    job = ("fluctuating_wan", "--set", "job.iterations=3000", "--set", "job.scale=100000", "--density", "1%")
+    answer = json.loads(did("choose", *job, "--schemes", "hardthreshold,oktopk,topk", "--json"))
+    assert all(one["iterations_simulated"] < 3000 for one in answer["ranking"])
+    # Ok-Topk has not been through half a period more than one.
+    assert {one["exchange"] for one in answer["ranking"]} >= {"oktopk", "topk"}
+    assert re.fullmatch(r"[\d.]+ % of the entries, 1 % asked", answer["memory"]["unsettled"]["hardthreshold"])
+    short = json.loads(did("choose", *job, "--set", "job.iterations=80", "--schemes", "oktopk,topk", "--json"))
+    assert short["memory"]["unsettled"] == {"oktopk": "80 iterations, and its thresholds begin anew after 64"}
+
+
+def test_maps_refuse_what_follows_the_gradients():
+    found = commands.invoke("choose", "--map", "latency,bandwidth", "--schemes", "exdyna,hardthreshold,topk")
+    assert (found.exit_code, found.stdout) == (2, "")
+    assert "what is selected by exdyna, hardthreshold is found by sampling" in found.stderr

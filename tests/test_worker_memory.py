@@ -315,7 +315,7 @@ def test_a_choice_that_does_not_fit_is_no_choice():
 
 
 def test_nothing_is_chosen_where_nothing_fits():
-    assert "no exchange fits" in refused("choose", "--parameters", "1000000", "--memory", "1 MB")
+    assert "no exchange is left" in refused("choose", "--parameters", "1000000", "--memory", "1 MB")
 
 
 def test_a_job_is_not_tried_with_what_does_not_fit():

@@ -362,7 +362,7 @@ class Record:
                 "choice": choice,
                 # A policy may say 1, or what numpy has.
                 "density": float(at.density),
-                **_statistics(exchanges),
+                **statistics(exchanges),
                 "latency_s": at.latency,
                 "bandwidth_Bps": at.bandwidth,
                 **({} if score is None else score._asdict()),
@@ -499,7 +499,7 @@ def _density_ratio(exchanges: Sequence[Exchange]) -> float:
     return float(np.average(ratios, weights=entries)) if any(entries) else math.nan
 
 
-def _statistics(exchanges: Sequence[Exchange]) -> dict[str, float]:
+def statistics(exchanges: Sequence[Exchange]) -> dict[str, float]:
     """Return the statistics of an iteration over all its buckets; see `simnet.sparsifier_models.Exchange`."""
     union = sum(exchange.union for exchange in exchanges)
     entries = sum(exchange.update.size for exchange in exchanges)

@@ -20,12 +20,16 @@ from simnet.base.arrays import Floats
 from simnet.job.exchange import Situation, SparsifierSet, Timed, TimedExchange, sooner
 from simnet.job.job import Job
 from simnet.job.pace import Pace
-from simnet.policies import Candidate
+from simnet.job.record import statistics
+from simnet.job.steady import settled_from
+from simnet.policies import Candidate, density_at
 from simnet.sparsifier_models import Exchange
 from simnet.traces.source import Given, begun
 
 # The golden section: its multiples are spread evenly, however many there are.
 _TURN = (math.sqrt(5) - 1) / 2
+# Exchanges one after the other that tell whether what is sent still moves.
+_TELLING = 32
 
 
 class Sampling:
@@ -196,6 +200,26 @@ class Recordings(SparsifierSet):
         """Return whether what a candidate of fixed volume has sent so far depended on whose turn it was, or may."""
         turns = [turn for label, _, turn in self._once if label == candidate.label]
         return not turns or max(turns) >= 0
+
+    def unsettled(self, candidate: Candidate) -> str:
+        """Return why a candidate that follows the gradients has not settled, by `simnet.job.steady`; empty if it has.
+
+        Judged are the exchanges that were made one after the other; where they are few, only how much they select.
+        """
+        first = max((first for label, first in self._rows if label == candidate.label), default=None)
+        if first is None:
+            return ""
+        rows = self._rows[candidate.label, first]
+        made, count = [statistics(one) for one in rows], len(rows)
+        period, asked = int(made[-1]["period"]), density_at(self._job.density, first)
+        if 2 * count < 3 * period:
+            return settled_from({}, self._job.iterations, period).unsettled
+        columns = {name: np.array([one[name] for one in made]) for name in ("density_ratio", "build_up")}
+        if count < _TELLING:
+            ratio = columns["density_ratio"][count // 2 :].mean(keepdims=True)
+            return settled_from({"density_ratio": ratio}, 1, asked=asked).unsettled
+        columns["bytes_sent_B"] = np.array([sum(float(np.sum(one.stats["bytes_sent"])) for one in row) for row in rows])
+        return settled_from(columns, count, period, asked).unsettled
 
     def step(self, where: Situation, shortlist: Sequence[Candidate]) -> Timed:
         """Time the exchanges of an iteration with each of the shortlist, and return the fastest."""

@@ -110,7 +110,10 @@ def condensed(
 
 
 def first(trained: Mapping[str, LearningSummary], bound: str | None = None) -> list[str]:
-    """Return the policies that can be run, all but the bound, the first to reach the target, or tied as such."""
+    """Return the policies that can be run, all but the bound, the first to reach the target, or tied as such.
+
+    What has not settled takes part: a time to a target is that of the whole run, its first iterations among them.
+    """
     times = {policy: one["time_to_target_s"] for policy, one in trained.items() if policy != bound}
     reached = {policy: time for policy, time in times.items() if time is not None}
     return fastest(reached) if reached else []

@@ -182,10 +182,11 @@ def _rows(found: WholeJob, place: _Place) -> list[Forecast]:
 
 def _change(here: _Place, then: WholeJob) -> _Change:
     """Return what another assumption does to the first place; an empty change if nothing."""
-    there = _place(then)
-    if (here.undecided or there.undecided) and {*here.first} & {*there.first}:
+    there, rows = _place(then), _rows(then, here)
+    # Who has no row there has not settled.
+    if not rows or ((here.undecided or there.undecided) and {*here.first} & {*there.first}):
         return _Change(undecided=True)
-    lead = _rows(then, here)[0].seconds / then.best.seconds
+    lead = rows[0].seconds / then.best.seconds
     return _Change(then.best.label, lead) if lead > 1 + TIE else _Change()
 
 

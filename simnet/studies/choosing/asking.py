@@ -322,13 +322,14 @@ def _on_job(flags: Flags) -> OnJob:
     found = whole_job.decide_job(run, left, effort=effort)
     courses = {row.label: Course(row.points.seconds, row.chosen, row.points.stands_for) for row in found.rows}
     found = replace(found, starts=start_ranges(run, courses, [one for one, _ in left]))
+    held = held._replace(unsettled={row.label: row.unsettled for row in found.aside})
     density = density_at(run.job.density, run.job.iterations - 1)
     notes += costs_told(run.job.device, [one for one, _ in among], run.job.source.workers)
 
     def reload(fields: Sequence[str]) -> Scenario:
         return load(str(flags.scenario), [*_fields_of_job(flags), *fields], flags.seed)
 
-    assumed = assumptions.assumed(reload, loaded, run, [one for one, _ in left])
+    assumed = assumptions.assumed(reload, loaded, run, [one for one, _ in left if one.label not in held.unsettled])
     notes += [*computing_told([loaded.computing]), *assumed.sentences()]
     warned = warning_lines(sample_warnings(run.job, [Fixed(one) for one, _ in among]))
     asked = job_output.Asked(

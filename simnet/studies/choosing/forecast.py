@@ -73,6 +73,8 @@ class Forecast:
         What exchanged in each of the points.
     sent : float
         Bytes that a worker sends in an iteration, mean over workers and job.
+    unsettled : str
+        Why it has not settled, by `simnet.job.steady`, as far as it was simulated; empty if it has.
     """
 
     candidate: Candidate
@@ -81,6 +83,7 @@ class Forecast:
     iterations: int
     chosen: tuple[str, ...]
     sent: float
+    unsettled: str = ""
 
     @property
     def label(self) -> str:
@@ -153,7 +156,7 @@ class WholeJob:
     Parameters
     ----------
     rows : tuple of Forecast
-        A row per exchange.
+        A row per exchange that has settled.
     refused : mapping of str to str
         Exchanges that cannot do the job, and why.
     per_stretch : Gain or None
@@ -164,6 +167,8 @@ class WholeJob:
         By the label of a row, exchanges without one whose iterations take the same times and send as much.
     starts : StartRanges
         How far times of leaders depend on when workers enter.
+    aside : tuple of Forecast
+        Those that have not settled, and have no rank.
     """
 
     rows: tuple[Forecast, ...]
@@ -172,6 +177,7 @@ class WholeJob:
     flexible: tuple[Gain, ...] = ()
     alike: Mapping[str, Sequence[str]] = field(default_factory=dict)
     starts: StartRanges = NO_RANGES
+    aside: tuple[Forecast, ...] = ()
 
     @property
     def best(self) -> Forecast:

@@ -73,7 +73,7 @@ class Held(NamedTuple):
         refused = {**{label: f"has not settled: {why}" for label, why in self.unsettled.items()}, **self.ruled_out}
         found = tuple(one for one in among if label(one) not in refused)
         if among and not found:
-            raise InputError(f"no exchange fits; {'; '.join(f'{one} {why}' for one, why in refused.items())}")
+            raise InputError(f"no exchange is left; {'; '.join(f'{one} {why}' for one, why in refused.items())}")
         return found
 
     def cell(self, label: str) -> str:

@@ -24,7 +24,7 @@ from simnet.studies.assumptions import Dependence
 from simnet.studies.choosing.chances import Chances
 from simnet.studies.choosing.forecast import Forecast, Gain, WholeJob
 from simnet.studies.choosing.holding import HEADING, NOTHING, Held
-from simnet.studies.choosing.output import advice, few_kept, finite, lead, share
+from simnet.studies.choosing.output import advice, alone, few_kept, finite, lead, share
 from simnet.studies.choosing.rehearsals import KEPT_EACH
 
 _HEADINGS = (
@@ -90,7 +90,7 @@ def title(asked: Asked) -> str:
 
 
 def ranking(asked: Asked, found: WholeJob, likely: Chances, held: Held = NOTHING) -> Table:
-    """Return the exchanges as a table, the fastest first; parts are means over iterations and workers.
+    """Return the exchanges as a table, the fastest first, with what has not settled last; parts are means.
 
     Parameters
     ----------
@@ -104,16 +104,15 @@ def ranking(asked: Asked, found: WholeJob, likely: Chances, held: Held = NOTHING
         What a worker holds with each of them.
     """
     table = empty_table(title(asked), _HEADINGS, ["exchange"])
-    for place, row in enumerate(found.rows):
+    ranked = len(found.rows)
+    for place, row in enumerate([*found.rows, *found.aside]):
         low, high = row.spread()
         each = {name: row.part(name) / row.iterations for name in ("compute", "select", "communicate")}
         selects = (row.part(name) / row.iterations for name in ("select_low", "select_high"))
         cells = (
             row.label,
             _whole(row),
-            "" if not place else "tied" if found.takes_as_long(row) else f"+{100 * found.over(row):.3g} %",
-            share(float(likely.fastest[place])),
-            share(float(likely.regret[place])),
+            *(_standing(found, likely, place) if place < ranked else ("not settled", "", "")),
             format_within(row.seconds / row.iterations, low, high),
             format_seconds(each["compute"]),
             format_within(each["select"], *selects),
@@ -122,8 +121,16 @@ def ranking(asked: Asked, found: WholeJob, likely: Chances, held: Held = NOTHING
             "all" if row.complete else f"{row.simulated:,}",
             held.cell(row.label),
         )
-        table.add_row(*map(Text, cells), style="bold" if place == 0 or found.tied(row) else "")
+        tied = place < ranked and found.tied(row)
+        table.add_row(*map(Text, cells), style="bold" if place == 0 or tied else "")
     return table
+
+
+def _standing(found: WholeJob, likely: Chances, place: int) -> tuple[str, str, str]:
+    """Return how far a row is behind the fastest, how likely it is the fastest, and what it costs if not."""
+    row = found.rows[place]
+    behind = "" if not place else "tied" if found.takes_as_long(row) else f"+{100 * found.over(row):.3g} %"
+    return behind, share(float(likely.fastest[place])), share(float(likely.regret[place]))
 
 
 def sentences(asked: Asked, found: WholeJob, likely: Chances, held: Held = NOTHING) -> list[str]:
@@ -148,6 +155,8 @@ def sentences(asked: Asked, found: WholeJob, likely: Chances, held: Held = NOTHI
         tied = [row.label for row in found.rows if found.tied(row)]
         if tied and not likely.sure[0]:
             said.append(f"What was simulated does not tell {best.label} from {' or '.join(tied)}.")
+    elif found.aside:
+        said.append(alone(best.label))
     for label, alike in found.alike.items():
         said.append(f"{wording.listed([label, *alike])} are tied: their iterations take the same times.")
     gain = found.gain_over_dense()

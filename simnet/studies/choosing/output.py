@@ -53,7 +53,7 @@ _FORMATS: dict[str, Callable[[float], str]] = {
 
 
 def ranking(question: Question, decision: Decision, held: Held = NOTHING) -> Table:
-    """Return the choices as a table, the fastest first; with what a worker holds, if somebody looked.
+    """Return the choices as a table, the fastest first, with what has not settled last, and what a worker holds.
 
     Parameters
     ----------
@@ -70,6 +70,9 @@ def ranking(question: Question, decision: Decision, held: Held = NOTHING) -> Tab
         label = row.choice.label
         own = [format_bytes(sent[label]) if label in sent else "", *([held.cell(label)] if held.each else [])]
         table.add_row(*map(Text, (*cells(decision, row), *own)), style="bold" if place == 0 else "")
+    for label in held.unsettled:
+        own = [held.cell(label)] if held.each else []
+        table.add_row(*map(Text, (label, "", "", "", "not settled", "", "", "", "", "", *own)))
     return table
 
 
@@ -110,6 +113,8 @@ def sentences(question: Question, decision: Decision, held: Held = NOTHING) -> l
     """
     best = decision.best
     said = taken(decision)
+    if len(decision.rows) == 1 and held.unsettled:
+        said.insert(0, alone(best.choice.label))
     if best.seconds == 0:
         return said + held.sentences()
     if best.weather is not None and best.weather[0] < best.weather[1]:
@@ -254,6 +259,11 @@ def advice(label: str, chance: float, regret: float, margin: str, others: Mappin
         other = max(others, key=lambda one: others[one])
         said += f" {other} with {share(others[other])}."
     return said
+
+
+def alone(label: str) -> str:
+    """Return what to take where nothing else has settled."""
+    return f"Take {label}: no other exchange has settled."
 
 
 def few_kept(each: float, among: Sequence[Candidate], *, corrected: bool) -> list[str]:

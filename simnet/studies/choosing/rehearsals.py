@@ -48,7 +48,7 @@ KEPT_EACH = 10
 # twice as many where a worker does not keep `KEPT_EACH`.
 _SMALL, _LEAST, _TOGETHER = 64, 4096, 2**18
 # Iterations of a rehearsal, and entries of all workers and iterations.
-_MOST_ITERATIONS, _LEAST_ITERATIONS, _ENTRIES = 192, 48, 2**18 * 288
+_MOST_ITERATIONS, _LEAST_ITERATIONS, _ENTRIES = 192, 96, 2**18 * 288
 # How far the share that a sample keeps may be from the density where nothing but that matters.
 _ROUNDED = 0.01
 _LAYERS = 8

@@ -377,12 +377,14 @@ def side_by_side(
         rounds = math.ceil(wanted / _steps(built[number]))
         tasks.append(replace(task, overrides=(*task.overrides, f"job.iterations={rounds}")))
     done = _simulated(replace(planned, tasks=tasks), pool, progress)
+    # A time to a target is that of the whole run, settled or not.
+    counts = ["done"] if planned.base.config.job.gradients.train is None else ["done", "unsettled"]
     rows: list[Row] = []
     refused: list[str] = []
     warnings: dict[str, None] = {}
     for number, cell in enumerate(planned.cells):
         for result in done[number]:
-            if result["status"] == "done":
+            if result["status"] in counts:
                 warnings |= {result["warning"]: None} if result["warning"] else {}
                 row = _row(cell.values, result, loaded[number], built[number], wanted)
                 limit = built[number].device_memory

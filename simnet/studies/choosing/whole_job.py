@@ -21,13 +21,14 @@ import numpy as np
 
 from simnet import sparsifier_models
 from simnet.base.arrays import Floats
-from simnet.base.errors import SimnetError
+from simnet.base.errors import InputError, SimnetError
 from simnet.base.progress import tracked
 from simnet.job import ColocatedJob, Job, overlap_of, run_policy
 from simnet.job.levels import fitted
 from simnet.job.pace import pace_on
 from simnet.job.record import TRAIN
 from simnet.job.sampling import Recordings, Sampling
+from simnet.job.steady import steady_part
 from simnet.network.compiled_loop import load_kept_loop
 from simnet.policies import (
     Candidate,
@@ -130,7 +131,12 @@ def decide_job(
     rows, refused, alike = _race(trial, among, effort * (1 - _KEPT if policies else 1))
     if not rows:
         raise SimnetError("; ".join(f"{label}: {why}" for label, why in refused.items()))
-    found = WholeJob(tuple(sorted(rows, key=lambda row: row.seconds)), refused, alike=alike)
+    rows.sort(key=lambda row: row.seconds)
+    aside = tuple(row for row in rows if row.unsettled)
+    if len(aside) == len(rows):
+        why = "; ".join(f"{one.label} has not settled: {one.unsettled}" for one in aside)
+        raise InputError(f"no exchange is left; {why}")
+    found = WholeJob(tuple(row for row in rows if not row.unsettled), refused, alike=alike, aside=aside)
     if not policies or run.colocated:
         return found
     return _with_policies(trial, found, run.policies)
@@ -283,7 +289,12 @@ class _Trial:
         )
         sent = float((columns["bytes_sent_B"] * points.stands_for).sum()) / points.stands_for.sum()
         workers = self.job.source.workers
-        return Forecast(named, kind, points, self.job.iterations, tuple(rows["choice"]), sent / workers)
+        unsettled = ""
+        if whole:
+            unsettled = steady_part(result.iterations).unsettled
+        elif recordings is not None and isinstance(policy, Fixed):
+            unsettled = recordings.unsettled(named)
+        return Forecast(named, kind, points, self.job.iterations, tuple(rows["choice"]), sent / workers, unsettled)
 
 
 def _window(samples: int, iterations: int) -> int:
@@ -341,8 +352,10 @@ def _race(
     run([label for label, row in rows.items() if row.seconds <= _FAR * shortest], _FIRST, 0.2)
     samples = _SECOND
     while rows:
-        best = min(rows.values(), key=lambda row: row.seconds)
-        behind = sorted((row for row in rows.values() if _may_win(trial, row, best)), key=lambda row: row.seconds)
+        # What has not settled by now is no rival of the others.
+        known = [row for row in rows.values() if row.simulated < _SECOND or not row.unsettled] or [*rows.values()]
+        best = min(known, key=lambda row: row.seconds)
+        behind = sorted((row for row in known if _may_win(trial, row, best)), key=lambda row: row.seconds)
         open_ = [row.label for row in behind if not row.complete]
         if not open_ or len(behind) == 1:
             break
