@@ -5,7 +5,7 @@
 
 Jobs are on equal idle links, their stack is `ideal`, and the error of links is left out (``--error 0``), so that only
 expectations are held against them. Their gradients have other seeds and numbers of entries than those of rehearsals. Of
-schemes that follow gradients all iterations are compared, and the last half in whole periods; jobs of others have a few.
+schemes that follow gradients all iterations count, and the last half in whole periods; jobs of others have a few.
 
 With ``--volumes`` exchanges of further gradients are made to learn how far what they send, and what their kernels take,
 is from rehearsals, scheme by scheme: synthetic ones with the layers of other models, half as many entries and eight

@@ -329,7 +329,7 @@ def _on_job(flags: Flags) -> OnJob:
     def reload(fields: Sequence[str]) -> Scenario:
         return load(str(flags.scenario), [*_fields_of_job(flags), *fields], flags.seed)
 
-    assumed = assumptions.assumed(reload, loaded, run, [one for one, _ in left if one.label not in held.unsettled])
+    assumed = assumptions.assumed(reload, loaded, run, [one for one, _ in left])
     notes += [*computing_told([loaded.computing]), *assumed.sentences()]
     warned = warning_lines(sample_warnings(run.job, [Fixed(one) for one, _ in among]))
     asked = job_output.Asked(
