@@ -46,13 +46,17 @@ def table(folder, name):
 
 
 def test_a_sweep_is_not_resumed_with_figures_of_another_recorded_trace(tmp_path):
-    """Only the content of the trace differs: its place, its name and its size are the same."""
+    """Only the content of the trace differs: its place, its name and its size are the same.
+
+    Cells may be in a folder that somebody copied without its lock.
+    """
     scenario = tmp_path / "recorded.yaml"
     scenario.write_text(SCENARIO, encoding="utf-8")
     found = {}
     for seed, out in ((1, "one"), (2, "one"), (2, "other")):
         shutil.rmtree(tmp_path / "trace", ignore_errors=True)
         record(tmp_path / "trace", seed)
+        (tmp_path / out / "scenario.lock.yaml").unlink(missing_ok=True)
         did("sweep", scenario, "--param", "density=0.05,0.1", "--out", tmp_path / out, "-q")
         found[seed, out] = pd.read_csv(tmp_path / out / "sweep.csv")
     pd.testing.assert_frame_equal(found[2, "one"], found[2, "other"])

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from simnet.commands.options import Batch, Compute, Fields, Policies, Scenario, Seed, Seeds, Stack
-from simnet.commands.resumable import Execution, carry_out
+from simnet.commands.resumable import Execution, carry_out, folder_of, say_where
 from simnet.studies import options
 
 if TYPE_CHECKING:
@@ -39,6 +39,7 @@ def run(
     execution: Execution,
 ) -> None:
     """Run the policies of a scenario side by side, and write figures, tables and a report; resumes after a kill."""
+    from simnet.scenario.identity import request
     from simnet.scenario.source import Source
 
     fields = [
@@ -52,8 +53,10 @@ def run(
     # What is wrong with a scenario is told before all that a run takes is loaded.
     from simnet.studies import runs
 
-    folder = Path("runs") / loaded.name if out is None else out
+    asked = request(loaded, "run", *([seeds] if seeds > 1 else []))
+    folder = folder_of(out, loaded.name, asked, force=execution.force)
     batch = runs.Batch({"": (source, loaded)}, folder, execution.checkpoint, seeds)
+    say_where(out, loaded.name, folder)
     report = folder / ("report.html" if loaded.config.output.report else "summary.json")
 
     def show(summary: Summary) -> None:
@@ -86,7 +89,7 @@ def run(
             show,
         )
         return
-    kept = runs.Seeds(folder, loaded)
+    kept = runs.Seeds(folder, loaded, asked.lock)
 
     def keep(label: str, result: PolicyResult) -> None:
         _, name, own = batch.labels[label]

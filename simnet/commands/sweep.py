@@ -12,6 +12,7 @@ import typer
 
 from simnet.commands import terminal
 from simnet.commands.options import Fields, Json, Policies, Scenario, Seed, Seeds, Stack
+from simnet.commands.resumable import folder_of, say_where
 from simnet.studies import options
 
 if TYPE_CHECKING:
@@ -44,7 +45,12 @@ def sweep(
         Path | None,
         typer.Option(help="Folder for the results; default: runs/sweep-NAME. Cells that are there do not run again."),
     ] = None,
-    force: Annotated[bool, typer.Option("--force", help="Run also the cells that are there already.")] = False,
+    force: Annotated[
+        bool,
+        typer.Option(
+            "--force", help="Run also the cells that are there already, and replace results of another request."
+        ),
+    ] = False,
     jobs: Annotated[
         int | None, typer.Option(min=1, help="Cells at a time; default: one per processor. Never alters results.")
     ] = None,
@@ -62,13 +68,14 @@ def sweep(
 ) -> None:
     """Run a scenario over a grid of values, on all processors or a cluster; resumes where it was killed."""
     from simnet.base.processes import Pool
-    from simnet.studies.sweeping import folder, work
+    from simnet.studies.sweeping import folder, table, work
 
     fields = [*(set_ or ()), *options.stack(stack)]
     planned = work.plan(
         scenario, param or (), fields, seed, options.words(policies), zipped=zip_, most=max_cells, seeds=seeds
     )
-    place = Path("runs") / f"sweep-{planned.base.name}" if out is None else out
+    asked = table.request_of(planned.base, planned.axes)
+    place = folder_of(out, f"sweep-{planned.base.name}", asked, force=force)
 
     def check(pool: Pool) -> Checks:
         with _progress(len(planned.cells), "cells checked") as progress:
@@ -82,6 +89,7 @@ def sweep(
             checks = check(pool)
             work.refuse_all(planned, checks)
             todo = work.Work(planned, checks, place, again=force)
+            say_where(out, f"sweep-{planned.base.name}", place)
             _tell(todo)
             _carry_out(todo, pool, scheduler, json_)
 

@@ -98,22 +98,26 @@ class RunResult(Shown):
             *sentences.what_happened(self.summary),
         ]
 
-    def write(self, folder: str | Path) -> Path:
+    def write(self, folder: str | Path, *, force: bool = False) -> Path:
         """Write the folder that `simnet run` writes, with the report; return where that is.
 
         Parameters
         ----------
         folder : path
-            Made when it is not there; files of an earlier run in it are replaced.
+            Made when it is not there; earlier results of the same request in it are replaced.
+        force : bool
+            Whether those of another request go.
 
         Raises
         ------
         InputError
-            If something cannot be written.
+            If the folder has results of another request, or something cannot be written.
         """
         from simnet.report.results import prepare_folder
+        from simnet.scenario.identity import place_of, request
 
-        place = prepare_folder(folder)
+        asked = request(self.scenario, "run")
+        place = prepare_folder(place_of(Path(folder), Path(folder), asked, force=force))
         runs.write(place, self.scenario, self.built, self.policies)
         return place / ("report.html" if self.scenario.config.output.report else "summary.json")
 

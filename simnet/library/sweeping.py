@@ -17,7 +17,8 @@ from simnet.base.processes import Here, Pool
 from simnet.library.asking import Fields, Share, overrides, verb, written
 from simnet.report.drawing import Plot
 from simnet.report.shown import Shown
-from simnet.studies.sweeping import drawing, folder, work
+from simnet.scenario.identity import place_of
+from simnet.studies.sweeping import drawing, folder, table, work
 from simnet.studies.sweeping.grid import Column
 
 _MEASURES = {"iteration": drawing.ITERATION, "target": drawing.TARGET}
@@ -147,6 +148,7 @@ def sweep(
     planned = work.plan(str(scenario), given, fields, seed, wanted, zipped=zip, most=max_cells, seeds=seeds)
     with ExitStack() as within:
         place = Path(within.enter_context(TemporaryDirectory()) if out is None else out)
+        place_of(place, place, table.request_of(planned.base, planned.axes), force=force)
         pool = within.enter_context(Here() if jobs == 1 else Pool(jobs or os.cpu_count() or 1))
         within.enter_context(folder.alone(place))
         checks = work.check(planned, place, pool, lambda number, share: None)

@@ -65,25 +65,20 @@ if TYPE_CHECKING:
 PAGE = Files("report", ("report.html", "figures/*.png", "figures/*.svg"), "report.html")
 """The page of a run, or of several, and its figures."""
 
-_OF_ONE = Files(
-    "run",
-    (
-        *("summary.json", "scenario.lock.yaml", "iterations.csv", "timeline.json", *PAGE.names),
-        *(f"{name}.parquet" for name in ("iterations", "workers", "spans", "messages")),
-        *(f"{name}.{kind}" for name in ("deaths", "company") for kind in ("csv", "parquet")),
-    ),
-    "summary.json",
-)
-SEEDS = "seeds"
-"""Folder of the folders of the seeds in that of a run with several."""
+LOCK, SEEDS = "scenario.lock.yaml", "seeds"
+"""The resolved scenario; and the folder of those of single seeds."""
 
-RUN = _OF_ONE._replace(
-    names=(
-        *_OF_ONE.names,
-        *(f"{name}.{kind}" for name in ("seeds", "paired") for kind in ("csv", "parquet")),
-        *_OF_ONE.inside(f"{SEEDS}/*"),
-    )
+_OF_ONE = (
+    *("summary.json", LOCK, "iterations.csv", "timeline.json", *PAGE.names),
+    *(f"{name}.parquet" for name in ("iterations", "workers", "spans", "messages")),
+    *(f"{name}.{kind}" for name in ("deaths", "company") for kind in ("csv", "parquet")),
 )
+_OF_SEVERAL = tuple(f"{name}.{kind}" for name in ("seeds", "paired") for kind in ("csv", "parquet"))
+_TABLES = tuple(f"{name}.{kind}" for name in ("compare", "sweep") for kind in ("csv", "json", "parquet"))
+RESULTS = (*_OF_ONE, *_OF_SEVERAL, *_TABLES, *(f"{SEEDS}/*/{name}" for name in _OF_ONE))
+"""The files of a folder of results, whichever command wrote them: those of a request replace those of another."""
+
+RUN = Files("run", RESULTS, "summary.json")
 """The files of a run, with one seed or several."""
 
 
@@ -181,7 +176,7 @@ def write_run(
         starts=starts,
     )
     recorded = Recorded(joined(results, lambda one: one.spans), joined(results, lambda one: one.messages), links)
-    files, told = {"scenario.lock.yaml": lock}, json.dumps(summary, indent=2, sort_keys=True, allow_nan=False)
+    files, told = {LOCK: lock}, json.dumps(summary, indent=2, sort_keys=True, allow_nan=False)
     if report:
         # Of what the files are going to hold, so that who draws it again from these gets the same.
         iterations = rounded(joined(results, lambda result: result.iterations))

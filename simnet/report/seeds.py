@@ -31,7 +31,7 @@ from simnet.base.spreadsheets import guarded_table
 from simnet.base.units import format_bytes, format_seconds
 from simnet.base.writing import write_files
 from simnet.report import learning, paired, wording
-from simnet.report.results import parquet
+from simnet.report.results import LOCK, parquet
 from simnet.report.sentences import percent
 from simnet.report.summary import PHASES, Summary, Winner, significant
 
@@ -232,7 +232,7 @@ def write(
         Whether to draw the figures and write the report.
     """
     summary, table, each = summarize(summaries, hashlib.sha256(lock.encode()).hexdigest(), missing)
-    files = {"scenario.lock.yaml": lock.encode()}
+    files = {LOCK: lock.encode()}
     for name, frame in (("seeds", table), ("paired", each)):
         rounded = frame.apply(lambda one: pd.Series(significant(one)) if one.dtype == np.float64 else one)
         files[f"{name}.csv"] = guarded_table(rounded).to_csv(index=False, lineterminator="\n").encode()

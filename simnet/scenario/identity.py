@@ -1,22 +1,29 @@
-"""Which scenario it is that results belong to: a hash of all that they depend on."""
+"""Which scenario results belong to, a hash of all that they depend on; and which request a folder answers."""
 
 from __future__ import annotations
 
 import hashlib
 import json
 import platform
+import re
 from collections.abc import Iterator
+from dataclasses import replace
 from functools import lru_cache
 from importlib.metadata import PackageNotFoundError, version
+from itertools import count
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from simnet.base import plugins
+from simnet.base.errors import InputError
 from simnet.interchange.chakra import trace_paths
 from simnet.interchange.kinds import trace_prefix
-from simnet.report.results import versions
+from simnet.report.results import LOCK, versions
 from simnet.scenario import Scenario
 from simnet.scenario.device import is_file
+from simnet.scenario.schema import Output
+
+_HEADING = re.compile(r"# (.+); request ([0-9a-f]{32})")
 
 
 def identity(loaded: Scenario, what: str) -> str:
@@ -44,6 +51,96 @@ def identity(loaded: Scenario, what: str) -> str:
         # The hash of each, so that no two lists of parts run together to the same text.
         digest.update(hashlib.sha256(part.encode()).digest())
     return digest.hexdigest()[:32]
+
+
+class Request(NamedTuple):
+    """What a folder of results answers.
+
+    Parameters
+    ----------
+    title : str
+        The command, the scenario and the seed, for people.
+    digest : str
+        A hash of all that was asked for; whether a page is drawn is no part of it, nor are versions.
+    lock : str
+        The resolved scenario below a heading that names the request and what was recorded, by content.
+    """
+
+    title: str
+    digest: str
+    lock: str
+
+
+def request(loaded: Scenario, command: str, *options: object) -> Request:
+    """Return the request of a command.
+
+    Parameters
+    ----------
+    loaded : Scenario
+        Its scenario; overrides and the seed count.
+    command : {"run", "compare", "sweep"}
+        Its name.
+    options : object
+        What else decides the results.
+
+    Examples
+    --------
+    >>> from simnet.scenario import load
+    >>> one, page, other = (load("quickstart", [field]) for field in ("seed=2026", "output.report=false", "workers=3"))
+    >>> request(one, "run").title, request(one, "run").digest == request(page, "run").digest
+    ('simnet run quickstart, seed 2026', True)
+    >>> request(one, "run").digest == request(other, "run").digest
+    False
+    """
+    alike = replace(loaded, config=loaded.config.model_copy(update={"output": Output()}))
+    recorded = list(_recorded(loaded))
+    digest = hashlib.sha256()
+    for part in (command, alike.lock(), *recorded, *map(repr, options)):
+        digest.update(hashlib.sha256(part.encode()).digest())
+    title, found = f"simnet {command} {loaded.name}, seed {loaded.config.seed}", digest.hexdigest()[:32]
+    heading = "".join(f"# {line}\n" for line in (f"{title}; request {found}", *(f"input {one}" for one in recorded)))
+    return Request(title, found, heading + loaded.lock())
+
+
+def place_of(out: Path | None, usual: Path, asked: Request, *, force: bool) -> Path:
+    """Return the folder of the results of a request, which has none of another one.
+
+    Parameters
+    ----------
+    out : Path or None
+        The folder that was asked for.
+    usual : Path
+        The folder where nobody asked for one; if that has results of another request, the first free one of
+        ``usual-2``, ``usual-3`` and so on.
+    asked : Request
+        The request.
+    force : bool
+        Whether results of another request go.
+
+    Raises
+    ------
+    InputError
+        If the folder that was asked for has the results of another request.
+    """
+    folder = usual if out is None else out
+    there = _answered(folder)
+    if force or there is None or there.digest == asked.digest:
+        return folder
+    if out is None:
+        later = (usual.with_name(f"{usual.name}-{number}") for number in count(2))
+        return next(one for one in later if (found := _answered(one)) is None or found.digest == asked.digest)
+    raise InputError(f"has the results of another request, {there.title}; --force replaces them", file=f"--out {out}")
+
+
+def _answered(folder: Path) -> Request | None:
+    """Return the request whose results a folder has; None if it has none."""
+    try:
+        with (folder / LOCK).open(encoding="utf-8", errors="replace") as stream:
+            heading = stream.readline(1000)
+    except OSError:
+        return None
+    found = _HEADING.fullmatch(heading.rstrip("\n"))
+    return Request("which is not named", "", "") if found is None else Request(found[1], found[2], "")
 
 
 def _recorded(loaded: Scenario) -> Iterator[str]:

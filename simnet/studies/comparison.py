@@ -36,7 +36,7 @@ from simnet.job.memory import WorkerMemory, measurable, of_exchange, with_gradie
 from simnet.job.steady import MOVED, Steady, common_start, steady_part
 from simnet.report import barriers, devices, learning, memory, paired
 from simnet.report.comparison import COLUMNS, draw
-from simnet.report.results import prepare_folder, versions
+from simnet.report.results import LOCK, RESULTS, prepare_folder, versions
 from simnet.report.seeds import times_to_target
 from simnet.report.summary import INTERVAL, learnt_by, significant
 from simnet.report.throughput import Throughput, throughput_sentences
@@ -212,11 +212,7 @@ class Held:
         return [*([self._assumed] if self._assumed else []), *self._too_much]
 
 
-FILES = Files(
-    "comparison",
-    ("scenario.lock.yaml", "figures/compare.png", "figures/compare.svg", "compare.csv", "paired.csv", "compare.json"),
-    "compare.json",
-)
+FILES = Files("comparison", RESULTS, "compare.json")
 """The files of a comparison."""
 
 
@@ -224,6 +220,7 @@ def write(
     folder: str | Path,
     done: Mapping[str, Mapping[str, Any]],
     loaded: Scenario,
+    lock: str,
     device: devices.DeviceSummary,
     missing: Sequence[str] = (),
     held: Sequence[str] = (),
@@ -244,6 +241,8 @@ def write(
         What `row` returned, by the labels of runs, at least one; with `seed` if there are several.
     loaded : Scenario
         The scenario, with the most workers.
+    lock : str
+        What the folder keeps of the request; see `simnet.scenario.identity.request`.
     device : DeviceSummary
         What selected, as of `told`.
     missing : sequence of str
@@ -260,12 +259,11 @@ def write(
     folder, rows = prepare_folder(folder), list(done.values())
     several = "seed" in rows[0]
     table = as_table(rows, loaded, skip, built)
-    lock = loaded.lock().encode()
     shown = over_seeds(table) if several else table
     drawn = draw(shown, loaded.name)
     content = {
         "scenario": loaded.name,
-        "scenario_sha256": hashlib.sha256(lock).hexdigest(),
+        "scenario_sha256": hashlib.sha256(lock.encode()).hexdigest(),
         "seed": loaded.config.seed,
         **({"seeds": table["seed"].unique().tolist()} if several else {}),
         "device": device,
@@ -279,7 +277,7 @@ def write(
         "rows": table.astype(object).where(table.notna(), None).to_dict(orient="records"),
     }
     written = {
-        "scenario.lock.yaml": lock,
+        LOCK: lock.encode(),
         "figures/compare.png": drawn.png,
         "figures/compare.svg": drawn.svg,
         "compare.csv": _csv(table),

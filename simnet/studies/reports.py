@@ -21,14 +21,14 @@ from simnet.base.swap import completed, refuse_halfway, swapped
 from simnet.base.writing import INCOMPLETE, write_files
 from simnet.report import html
 from simnet.report.kept import Recorded
-from simnet.report.results import PAGE, RUN, drawn, prepare_folder
+from simnet.report.results import LOCK, PAGE, RUN, drawn, prepare_folder
 from simnet.report.summary import Summary, learning_columns, summarize, with_exploration
 from simnet.scenario import Run, Scenario
 from simnet.scenario.loader import MAX_BYTES
 from simnet.scenario.source import Source
 from simnet.studies import runs
 
-LOCK, SUMMARY = "scenario.lock.yaml", "summary.json"
+SUMMARY = "summary.json"
 
 # Bytes of a summary, and numbers of a table, that a folder may have: 64 policies of a million iterations have fewer.
 _LARGEST, _MOST_NUMBERS = 1 << 28, 1 << 31

@@ -34,6 +34,7 @@ from simnet.report.results import PAGE, RUN, SEEDS, prepare_folder, summary_of, 
 from simnet.report.seeds import SeedsSummary
 from simnet.report.summary import StrategySummary, Summary
 from simnet.scenario import Run, Scenario
+from simnet.scenario.identity import request
 from simnet.scenario.resolve import candidate
 from simnet.scenario.topology import cluster_file
 from simnet.studies.assumptions import overlap_assumed
@@ -184,10 +185,12 @@ class Seeds:
         The folder of the run.
     loaded : Scenario
         The scenario with its own seed.
+    lock : str
+        What the folder keeps of the request; see `simnet.scenario.identity.request`.
     """
 
-    def __init__(self, folder: Path, loaded: Scenario) -> None:
-        self._folder, self._loaded = folder, loaded
+    def __init__(self, folder: Path, loaded: Scenario, lock: str) -> None:
+        self._folder, self._loaded, self._lock = folder, loaded, lock
         self._begun = ExitStack()
         self._stage: Path | None = None
         self._waiting: dict[int, dict[str, PolicyResult]] = {}
@@ -224,7 +227,7 @@ class Seeds:
             ordered = {seed: self._summaries[seed] for seed in sorted(self._summaries)}
             report = self._loaded.config.output.report
             mark(self._stage, done, missing)
-            return seeds.write(self._stage, ordered, self._loaded.lock(), missing, report=report)
+            return seeds.write(self._stage, ordered, self._lock, missing, report=report)
 
     def _write(self, seed: int) -> None:
         one = self._loaded.with_seed(seed)
@@ -319,7 +322,7 @@ def _told(loaded: Scenario, built: Run, results: Mapping[str, PolicyResult]) -> 
     }
     return {
         "scenario": loaded.name,
-        "scenario_lock": loaded.lock(),
+        "scenario_lock": request(loaded, "run").lock,
         "seed": loaded.config.seed,
         "stack": built.job.network(0).stack,
         "device": _device(loaded, built.job),

@@ -16,9 +16,10 @@ import pandas as pd
 from simnet.base.spreadsheets import guarded_table
 from simnet.base.swap import Files, swapped
 from simnet.base.writing import mark_incomplete, write_files
-from simnet.report.results import parquet, versions
+from simnet.report.results import LOCK, RESULTS, parquet, versions
 from simnet.report.summary import significant
 from simnet.scenario import Scenario
+from simnet.scenario.identity import Request, request
 from simnet.studies.sweeping import drawing
 from simnet.studies.sweeping.cell import COLUMNS, STARTS
 from simnet.studies.sweeping.grid import Axis, Cell, Column
@@ -26,15 +27,13 @@ from simnet.studies.sweeping.grid import Axis, Cell, Column
 _TEXTS = ("policy", "device", "computing", "warning", "status", "choice", "message")
 _WHOLE = ("iterations", "steady_from", "bytes_sent_B", "inner_steps", "switches", "iterations_to_target")
 
-FILES = Files(
-    "sweep",
-    (
-        *("scenario.lock.yaml", "sweep.csv", "sweep.parquet", "sweep.json", "paired.csv"),
-        *(f"figures/{measure.figure}.{kind}" for measure in drawing.MEASURES for kind in ("png", "svg")),
-    ),
-    "sweep.json",
-)
+FILES = Files("sweep", RESULTS, "sweep.json")
 """The files of a sweep, but for those of its cells and what the scenario names."""
+
+
+def request_of(loaded: Scenario, axes: Sequence[Axis]) -> Request:
+    """Return the request of a sweep: its parameters count, and not their values, so that a grid may grow."""
+    return request(loaded, "sweep", *sorted(axis.name for axis in axes))
 
 
 def without_result(status: str, message: str) -> list[dict[str, Any]]:
@@ -119,7 +118,7 @@ def write(
     """
     rows = rows_of(cells, columns, results)
     table = as_table(rows, columns)
-    lock = loaded.lock().encode()
+    lock = request_of(loaded, axes).lock.encode()
     content = {
         "scenario": loaded.name,
         "scenario_sha256": hashlib.sha256(lock).hexdigest(),
@@ -134,7 +133,7 @@ def write(
         "missing": [cell.number for cell in cells if cell.number not in results],
         "rows": rows,
     }
-    written = {"scenario.lock.yaml": lock}
+    written = {LOCK: lock}
     for name, path in loaded.inputs().items():
         written[name] = path.read_bytes()
     for measure in drawing.MEASURES:
