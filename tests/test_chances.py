@@ -12,10 +12,8 @@ from hypothesis import strategies as st
 
 import needs
 from simnet.calibration import measured
-from simnet.policies import Candidate
-from simnet.scenario import load
-from simnet.studies.choosing import extrapolation, likely
-from simnet.studies.choosing.chances import (
+from simnet.evidence import conditions
+from simnet.evidence.chances import (
     CROSS_VALIDATED,
     DRAWS,
     GIVEN,
@@ -30,6 +28,10 @@ from simnet.studies.choosing.chances import (
     error_models,
     interval,
 )
+from simnet.policies import Candidate
+from simnet.scenario import load
+from simnet.studies import job_totals
+from simnet.studies.choosing import likely
 from simnet.studies.choosing.forecast import Points
 from simnet.studies.choosing.output import advice, share
 from simnet.studies.choosing.whole_job import candidates_of, decide_job
@@ -231,7 +233,7 @@ def test_errors_of_links_were_learnt_where_it_is_said():
     ranks = [one[0] for one in seen]
     latency, bandwidth = np.concatenate([one[1:] for one in seen]).T
     found = [(min(one), max(one)) for one in (latency, bandwidth, ranks)]
-    assert found == [extrapolation.LATENCY, extrapolation.BANDWIDTH, extrapolation.WORKERS]
+    assert found == [conditions.LATENCY, conditions.BANDWIDTH, conditions.WORKERS]
 
 
 def test_intervals_of_links_are_wider_the_more_of_a_time_is_software():
@@ -339,7 +341,7 @@ def _tenth(row):
 def test_messages_of_an_exchange_are_those_of_a_worker_in_an_iteration(small_job):
     job, _ = small_job
     workers = job.source.workers
-    assert likely.messages(Candidate("ring", "dense", {"algorithm": "ring"}), job) == 2 * (workers - 1)
+    assert job_totals.messages(Candidate("ring", "dense", {"algorithm": "ring"}), job) == 2 * (workers - 1)
 
 
 def test_a_sentence_says_how_likely_it_is_right():

@@ -17,13 +17,13 @@ from simnet.base.errors import InputError
 from simnet.calibration import measured
 from simnet.calibration.device import profile_yaml
 from simnet.costs.devices import load_device
+from simnet.evidence import iteration_errors
 from simnet.hooks.log import COLUMNS
 from simnet.job import Overlap, buckets, create_sparsifier, run_policy
 from simnet.network import STACKS
 from simnet.report.stacks import condensed
 from simnet.scenario import load
 from simnet.sparsifier_models import create
-from simnet.studies import iteration_errors
 from simnet.studies.iteration import PARTS, predict_job
 from simnet.validate.jobs import errors, report, scenarios
 from simnet.validate.jobs.comparing import compared
@@ -335,7 +335,8 @@ def test_logs_beside_the_prediction(tmp_path, scenario, monkeypatch):
 def test_policies_with_the_same_exchange_are_equally_likely_the_fastest_and_lose_nothing_to_each_other(scenario):
     found = predict_job(load(scenario), ["AG"])
     twice = found.iterations.assign(policy="again")
-    both = replace(found, iterations=pd.concat([found.iterations, twice])).likely()
+    totals = dict.fromkeys(("AG", "again"), found.totals["AG"])
+    both = replace(found, iterations=pd.concat([found.iterations, twice]), totals=totals).likely()
     assert both.fastest.tolist() == [0.5, 0.5]
     assert both.regret.tolist() == [0.0, 0.0]
 
@@ -352,7 +353,7 @@ def test_a_wrong_winner_is_told(tmp_path, scenario):
 
 def test_commands(tmp_path, scenario, monkeypatch):
     told = json.loads(did("predict", "job", "--scenario", scenario, "--json").stdout)
-    chance = {"chance_to_be_fastest", "expected_regret", "sure"}
+    chance = {"chance_to_be_fastest", "regret_of_job", "sure", "job"}
     assert set(told["policies"]["AG"]) == {*PARTS, *chance}
     assert sum(one["chance_to_be_fastest"] for one in told["policies"].values()) == pytest.approx(1)
     assert "fastest with" in did("predict", "job", "--scenario", scenario).output

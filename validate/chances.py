@@ -22,7 +22,7 @@ from simnet.base.arrays import Floats
 from simnet.base.progress import tracked
 from simnet.base.rng import stream
 from simnet.report.drawing import COLOURS, Plot, plot, style
-from simnet.studies.choosing.chances import CONFIDENCE, NAMED, SURE, UNNAMED, ErrorModel, Part, chances, corrected
+from simnet.evidence.chances import CONFIDENCE, NAMED, SURE, UNNAMED, ErrorModel, Part, chances, corrected
 from simnet.validate import residuals
 
 DENSITIES = (0.1, 0.01, 0.001)
@@ -43,7 +43,7 @@ Sizes: TypeAlias = Literal["same size", "choice"]
 _SHARES = ", ".join(f"{100 * one:g} %" for one in DENSITIES)
 _WORDS = f"""
 `simnet choose` says how likely each exchange is the fastest, from the errors that predictions had where they could be
-held against measurements: `simnet.studies.choosing.chances` has how, `simnet.validate.residuals` from what. Here that
+held against measurements: `simnet.evidence.chances` has how, `simnet.validate.residuals` from what. Here that
 is held against pairs that were measured: two collectives on the same ranks of the same cluster, or links, or two
 exchanges of the same job. Neither time was seen by what predicts it, and nothing of its *site* by the errors that the
 chance and the interval are from: no cluster whose name begins with the same word, none of the measurements on known

@@ -1,4 +1,4 @@
-"""What predictions of times are off by, learnt from what was left out: the table of `simnet.studies.choosing.chances`.
+"""What predictions of times are off by, learnt from what was left out: the table of `simnet.evidence.chances`.
 
 An error is compared in half-widths of the 90 % interval that the prediction carries. Of calibrated clusters that is the
 interval of the calibration; of iterations of jobs that of `simnet predict job`. Of times that follow from links the
@@ -27,8 +27,8 @@ from simnet.base.arrays import Floats
 from simnet.calibration.measured import load
 from simnet.network import STACKS
 from simnet.network.stack import IDEAL, Stack
-from simnet.studies.choosing.chances import COLUMNS, NAMED, SCORES, UNNAMED, ErrorModel
-from simnet.studies.iteration_errors import factor_in_job
+from simnet.evidence.chances import COLUMNS, NAMED, SCORES, UNNAMED, ErrorModel
+from simnet.evidence.iteration_errors import factor_in_job
 from simnet.validate.evaluation import FROM_BASE
 from simnet.validate.jobs import report
 from simnet.validate.jobs.errors import FASTEST, bound, weighted_quantile

@@ -254,6 +254,17 @@ def format_interval(low: float, high: float) -> str:
     return f"{format_seconds(low)} to {format_seconds(high)}" if determined(low, high) else NOT_DETERMINED
 
 
+def finite(value: float) -> float | None:
+    """Return a number; None if it is infinite or NaN, which JSON has no word for.
+
+    Examples
+    --------
+    >>> finite(0.5), finite(math.inf)
+    (0.5, None)
+    """
+    return value if math.isfinite(value) else None
+
+
 def interval_figures(low: float, high: float, unit: str = "") -> dict[str, float | str | None]:
     """Return an interval for programs: its ends, or null and why where it is not determined.
 

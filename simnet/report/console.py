@@ -9,6 +9,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from simnet.evidence.conditions import Evidence
 from simnet.report import (
     barriers,
     calibrated,
@@ -116,7 +117,8 @@ def ran_on(summary: Mapping[str, Any]) -> list[str]:
     computing = [f"Computing: {summary['computing']}"] if "computing" in summary else []
     during = [overlap.told(summary["overlap"])] if "overlap" in summary else []
     warnings = [f"Warning: {one}" for one in summary.get("warnings", ())]
-    return [*warnings, f"Stack: {stacks.told(summary['stack'])}", *device, *computing, *during]
+    known = [Evidence(**summary["evidence"]).sentence()] if "evidence" in summary else []
+    return [*warnings, *known, f"Stack: {stacks.told(summary['stack'])}", *device, *computing, *during]
 
 
 def _print_lines(bold: str, lines: Iterable[str], console: Console) -> None:

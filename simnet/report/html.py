@@ -18,6 +18,7 @@ import markupsafe
 import pandas as pd
 
 from simnet.base.units import format_bandwidth, format_seconds
+from simnet.evidence.conditions import Evidence
 from simnet.report import (
     barriers,
     calibrated,
@@ -85,6 +86,7 @@ def report(
             device=devices.told(summary["device"]) if "device" in summary else "",
             barrier=barriers.told(summary["barrier"]) if "barrier" in summary else "",
             overlap=overlap.told(summary["overlap"]) if "overlap" in summary else "",
+            evidence=Evidence(**summary["evidence"]).sentence() if "evidence" in summary else "",
             strategy=barriers.trained(**summary["strategy"]) if "strategy" in summary else "",
             calibration=summary.get("calibration"),
             call_headings=calibrated.HEADINGS,
@@ -238,6 +240,7 @@ TERMS = {
     "policy": "how the exchange of each iteration is chosen: always the same, or anew as the network changes",
     "simulated time": "from the start of the run to the end of its last iteration, exploration included",
     "vs best": "how much longer than the fastest policy that can be run",
+    "fastest with": "how likely it is that the job takes the least time with it, by what such predictions were off by",
     "bytes sent": "by all workers over the run",
     "compute": "forward and backward pass, mean over workers",
     "select": "selecting and merging entries, mean over workers",

@@ -102,6 +102,7 @@ def _keys(summary: Summary, name: str) -> tuple[Key, ...]:
     choice = max(one["choices"], key=one["choices"].__getitem__, default=None)
     return (
         *(name, one["simulated_s"], one["simulated_s"]),
+        one["judgement"]["chance_to_be_fastest"] if "judgement" in one else None,
         one["bytes_sent_B"],
         *(one["breakdown_s"][phase] for phase in PHASES),
         *(None if spread is None else spread[what]["p99"] for what in ("iteration_s", "exchange_s")),

@@ -49,6 +49,8 @@ from simnet.report.overlap import OverlapSummary
 from simnet.report.paired import StartRanges
 from simnet.report.spent import Prices
 from simnet.report.summary import (
+    EvidenceSummary,
+    Judgement,
     StrategySummary,
     Summary,
     learning_columns,
@@ -96,6 +98,8 @@ def write_run(
     compute_time: Mapping[str, object] | None = None,
     samples: Samples | None = None,
     overlapped: OverlapSummary | None = None,
+    judgements: Mapping[str, Judgement] | None = None,
+    evidence: EvidenceSummary | None = None,
     barrier: bool | None = None,
     strategy: StrategySummary | None = None,
     workers: int = 1,
@@ -121,7 +125,8 @@ def write_run(
         The folder; made when it is not there.
     results : mapping of policy name to PolicyResult
         In the order in which the policies stand in the scenario.
-    scenario, seed, stack, device, computing, compute_time, samples, overlapped, warnings, barrier, strategy, workers,
+    scenario, seed, stack, device, computing, compute_time, samples, overlapped, judgements, evidence, warnings,
+    barrier, strategy, workers,
     prices, held, calibration, shared_by, bound, missing
         As for `simnet.report.summary.summarize`.
     target, reference, starts
@@ -162,6 +167,8 @@ def write_run(
         compute_time=compute_time,
         samples=samples,
         overlapped=overlapped,
+        judgements=judgements,
+        evidence=evidence,
         barrier=barrier,
         strategy=strategy,
         workers=workers,

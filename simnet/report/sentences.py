@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from simnet.base.units import format_bandwidth, format_bytes, format_seconds, format_within
+from simnet.evidence.chances import SURE
 from simnet.job import MAIN
 from simnet.report import co_located, failures, learning, memory, spent, spread, wording
 from simnet.report.paired import TIE, start_ranges
@@ -14,7 +15,7 @@ from simnet.report.summary import PHASES, PolicySummary, Summary, Switch, learni
 from simnet.report.wording import listed
 
 HEADINGS = (
-    *("policy", "simulated time", "vs best", "bytes sent"),
+    *("policy", "simulated time", "vs best", "fastest with", "bytes sent"),
     *(*PHASES, "iteration p50, p90, p99", "exchange p50, p90, p99", "regret", "most used choice", "switches"),
 )
 """Of the summary table; see `rows`."""
@@ -172,11 +173,21 @@ def _outcome(summary: Summary) -> str:
         changed = switching(summary)
         story = "none of them changed its choice" if changed is None else f"{changed} {_changes(policies[changed])}"
     else:
-        result = f"{name} {'took' if winner['runner_up'] is None else 'was fastest:'} {_duration(policies[name])}"
+        first = "took" if winner["runner_up"] is None else f"was fastest{_within_error(summary, name)}:"
+        result = f"{name} {first} {_duration(policies[name])}"
         story = f"it {_changes(policies[name])}"
     if winner["runner_up"] is not None and winner["margin_fraction"] is not None:
         result += f", {percent(winner['margin_fraction'])} less than {winner['runner_up']}, the runner-up"
     return f"{result}; {story}."
+
+
+def _within_error(summary: Summary, name: str) -> str:
+    """Say with whom a policy is tied within the error of predictions; empty with nobody."""
+    known = {one: policy["judgement"] for one, policy in summary["policies"].items() if "judgement" in policy}
+    near = [one for one, own in known.items() if one != name and own["chance_to_be_fastest"] >= 1 - SURE]
+    if name not in known or not near:
+        return ""
+    return f", tied with {listed(near)} within the error ({percent(known[name]['chance_to_be_fastest'])} likely)"
 
 
 def _row(summary: Summary, name: str) -> tuple[str, ...]:
@@ -199,8 +210,9 @@ def _row(summary: Summary, name: str) -> tuple[str, ...]:
     choice, count = max(one["choices"].items(), key=lambda item: item[1], default=("-", one["iterations"]))
     return (
         name,
-        format_seconds(one["simulated_s"]),
+        _within(one),
         versus,
+        percent(one["judgement"]["chance_to_be_fastest"]) if "judgement" in one else "-",
         format_bytes(one["bytes_sent_B"]),
         *(_phase(one, phase) for phase in PHASES),
         *("-" if one["spread"] is None else spread.told(one["spread"][what]) for what in ("iteration_s", "exchange_s")),
@@ -217,9 +229,17 @@ def _phase(one: PolicySummary, phase: str) -> str:
     return format_seconds(seconds)
 
 
+def _within(one: PolicySummary) -> str:
+    """Return the time of a policy with its interval."""
+    if "judgement" not in one:
+        return format_seconds(one["simulated_s"])
+    low, high = (math.nan if end is None else end for end in (one["judgement"]["low_s"], one["judgement"]["high_s"]))
+    return format_within(one["simulated_s"], low, high)
+
+
 def _duration(one: PolicySummary, each: bool = False) -> str:
     plural = "" if one["iterations"] == 1 else "s"
-    return f"{format_seconds(one['simulated_s'])} {'each ' if each else ''}for {one['iterations']} iteration{plural}"
+    return f"{_within(one)} {'each ' if each else ''}for {one['iterations']} iteration{plural}"
 
 
 def _changes(one: PolicySummary) -> str:

@@ -18,6 +18,7 @@ from numpy.typing import ArrayLike, NDArray
 from typing_extensions import TypedDict
 
 from simnet.costs.computing import Samples
+from simnet.evidence.conditions import Level
 from simnet.job import EXPLORE, MAIN, Interruption, JobShare
 from simnet.job.steady import Steady, common_start, steady_part
 from simnet.network import MAX_MIN, STACKS, Sharing, Stack
@@ -105,8 +106,28 @@ class PolicySummary(TypedDict):
     memory: NotRequired[memory.MemorySummary]
     throughput: NotRequired[float | None]
     throughput_unit: NotRequired[str]
+    judgement: NotRequired[Judgement]
     start_low_s: NotRequired[float]
     start_high_s: NotRequired[float]
+
+
+class Judgement(TypedDict):
+    """The 90 % interval of the time of a whole job, null where it is not determined, and the chance to be the fastest.
+
+    `regret_of_job` is by which fraction the job is expected to take longer than with the fastest.
+    """
+
+    low_s: float | None
+    high_s: float | None
+    chance_to_be_fastest: float
+    regret_of_job: float | None
+
+
+class EvidenceSummary(TypedDict):
+    """How well intervals and chances are known; see `simnet.evidence`."""
+
+    level: Level
+    because: str
 
 
 class Winner(TypedDict):
@@ -149,6 +170,7 @@ class Summary(TypedDict):
     warnings: NotRequired[list[str]]
     compute_time: NotRequired[Mapping[str, object]]
     overlap: NotRequired[overlap.OverlapSummary]
+    evidence: NotRequired[EvidenceSummary]
     barrier: NotRequired[bool]
     strategy: NotRequired[StrategySummary]
     prices: NotRequired[spent.Prices]
@@ -206,6 +228,8 @@ def summarize(
     compute_time: Mapping[str, object] | None = None,
     samples: Samples | None = None,
     overlapped: overlap.OverlapSummary | None = None,
+    judgements: Mapping[str, Judgement] | None = None,
+    evidence: EvidenceSummary | None = None,
     barrier: bool | None = None,
     strategy: StrategySummary | None = None,
     workers: int = 1,
@@ -249,6 +273,10 @@ def summarize(
         What all workers go through in an iteration, or in an inner step of a strategy.
     overlapped : OverlapSummary, optional
         Which exchanges went beside the backward pass.
+    judgements : mapping of policy name to Judgement, optional
+        Intervals of the times of those that have a rank.
+    evidence : EvidenceSummary, optional
+        How well these are known.
     barrier : bool, optional
         Whether workers began each iteration together.
     strategy : StrategySummary, optional
@@ -368,6 +396,10 @@ def summarize(
         made["compute_time"] = compute_time
     if overlapped is not None:
         made["overlap"] = overlapped
+    for name, judgement in (judgements or {}).items():
+        policies[name]["judgement"] = judgement
+    if evidence is not None:
+        made["evidence"] = evidence
     if barrier is not None:
         made["barrier"] = barrier
     if strategy is not None:

@@ -12,7 +12,7 @@ does, so that it has what the worker waits for others, and for their words that 
 Workers that take turns on a device do so in `communicate`: who has finished waits there for those whose turn comes
 later. So `compute`, `select`, `merge` and `update` are those of one worker that has the device for itself.
 
-An interval joins what is known of each part; `simnet.studies.iteration_errors` has what was measured. That of
+An interval joins what is known of each part; `simnet.evidence.iteration_errors` has what was measured. That of
 computing and of what a worker does for the exchange is the wider of two: of its spread in the scenario, or of the
 device's profile, and of what processes in jobs differed by from a process by itself. That of `communicate` is the wider
 of what calls of collectives on links of known latency and bandwidth were off by, and exchanges in jobs. Where links
@@ -39,8 +39,12 @@ from rich.text import Text
 
 from simnet.base import units
 from simnet.base.errors import InputError
+from simnet.base.units import finite
 from simnet.costs.devices import End
-from simnet.job import Job, buckets_of, run_policy
+from simnet.evidence.chances import Chances
+from simnet.evidence.conditions import NEVER_COMPARED, Evidence
+from simnet.evidence.iteration_errors import factor_in_job, off_of_calls, stacks
+from simnet.job import Job, PolicyResult, run_policy
 from simnet.job.record import TRAIN
 from simnet.job.steady import Steady, common_start, steady_part
 from simnet.network.stack import name_of
@@ -54,11 +58,9 @@ from simnet.report.tables import empty_table
 from simnet.report.wording import standing
 from simnet.scenario import Run, Scenario
 from simnet.studies import assumptions
-from simnet.studies.choosing.chances import Chances, Part, chances
-from simnet.studies.choosing.likely import messages as messages_of
-from simnet.studies.choosing.output import finite, share
+from simnet.studies.choosing.output import share
 from simnet.studies.codes import computing_told, costs_told
-from simnet.studies.iteration_errors import factor_in_job, off_of_calls, stacks
+from simnet.studies.job_totals import JobTotal, computing_factors, evidence_of_job, judged, messages_of, total_of
 from simnet.studies.options import of_gradients
 from simnet.studies.samples import sample_warnings, warning_lines
 
@@ -69,8 +71,8 @@ COVERAGE = 0.9
 """Share of iterations that intervals are meant to hold."""
 
 _CHANCES = (
-    "Fastest with: the chance, by what such predictions were off by in measured jobs. Regret: by which share an "
-    "iteration is expected to take longer than with the fastest."
+    "Fastest with: the chance that the job takes the least time, by what such predictions were off by. Regret: by "
+    "which share the job is expected to take longer than with the fastest."
 )
 _OF_ROUNDS = (
     "What goes on beside inner steps is in communicate, and only what workers wait for in wait; intervals take inner "
@@ -99,6 +101,12 @@ class JobPrediction(Shown):
         How costs of codes are known, and where the time of computing is from.
     steady : mapping of str to Steady
         The steady part of the run under each policy; one that has none has no rank.
+    totals : mapping of str to JobTotal
+        What the job takes in all under each policy.
+    computes : (float, float)
+        By which factors computing may be off; see `simnet.studies.job_totals.computing_factors`.
+    evidence : Evidence
+        How well times are known.
     iterations : DataFrame
         A row per policy and iteration: ``policy``, ``iteration``, ``exchange``, ``began_s``, and for each of `PARTS`
         the mean over workers, as ``total_s``, and its interval, as ``total_low_s`` and ``total_high_s``.
@@ -114,6 +122,9 @@ class JobPrediction(Shown):
     steps: int = 1
     notes: tuple[str, ...] = ()
     steady: Mapping[str, Steady] = field(default_factory=dict)
+    totals: Mapping[str, JobTotal] = field(default_factory=dict)
+    computes: tuple[float, float] = (1.0, 1.0)
+    evidence: Evidence = NEVER_COMPARED
 
     def __repr__(self) -> str:
         count, iterations = (self.iterations[name].nunique() for name in ("policy", "iteration"))
@@ -164,7 +175,10 @@ class JobPrediction(Shown):
         likely = self.likely()
         said = zip(likely.fastest.tolist(), likely.regret.tolist(), likely.sure, strict=True)
         for policy, (chance, regret, sure) in zip(self.ranked, said, strict=True):
-            policies[policy] |= {"chance_to_be_fastest": chance, "expected_regret": finite(regret), "sure": sure}
+            policies[policy] |= {"chance_to_be_fastest": chance, "regret_of_job": finite(regret), "sure": sure}
+        for policy, low, high in zip(self.ranked, likely.low.tolist(), likely.high.tolist(), strict=True):
+            seconds = self.totals[policy].seconds
+            policies[policy]["job"] = {"seconds": seconds, **units.interval_figures(low, high)}
         for policy, why in self.unsettled.items():
             policies[policy]["unsettled"] = why
         first = self.fastest
@@ -173,6 +187,7 @@ class JobPrediction(Shown):
         said_too = {"notes": list(self.notes)} if self.notes else {}
         steady = {"steady_from": common_start(self.steady.values())}
         won = {"fastest": first[0] if first else None, "tied_with": first[1:]}
+        won |= {"evidence": self.evidence.level, "because": self.evidence.because}
         told = {**head, "barrier": self.barrier, **trained, "coverage": COVERAGE, **steady, **won, **said_too}
         return {**told, "policies": policies}
 
@@ -188,24 +203,17 @@ class JobPrediction(Shown):
 
     @property
     def fastest(self) -> list[str]:
-        """The policy with the fastest iterations and those tied with it, of those that have settled."""
-        seconds = self.medians()["total_s"]
-        return fastest({policy: float(seconds[policy]) for policy in self.ranked}) if self.ranked else []
+        """The policy with which the job takes the least time and those tied with it, of those that have settled."""
+        return fastest({policy: self.totals[policy].seconds for policy in self.ranked}) if self.ranked else []
 
     def likely(self) -> Chances:
-        """Return how likely each policy that has settled has the fastest iterations, by errors of such predictions.
-
-        Policies with the same exchange throughout are off alike.
-        """
-        medians = self.medians().loc[self.ranked]
-        seconds, low, high = (medians[f"total_{end}s"].to_numpy(dtype=float) for end in ("", "low_", "high_"))
-        exchanges = self.iterations.groupby("policy", sort=False)["exchange"].unique()[self.ranked]
-        names = [one[0] if len(one) == 1 else str(policy) for policy, one in exchanges.items()]
-        return chances(names, [Part(seconds, low, high, ["iteration"] * len(names))])
+        """Return how likely the job takes the least time with each policy that has settled, and intervals of that."""
+        return judged([self.totals[policy] for policy in self.ranked], self.computes)
 
     def headings(self) -> tuple[str, ...]:
         """Return the headings of `rows`."""
-        return ("policy", *PARTS, "interval of the total", *(("fastest with", "regret") if self.several else ()))
+        chances = ("whole job", "fastest with", "regret") if self.several else ("whole job",)
+        return ("policy", *PARTS, "interval of the total", *chances)
 
     @property
     def several(self) -> bool:
@@ -218,23 +226,29 @@ class JobPrediction(Shown):
         for policy, row in self.medians().to_dict("index").items():
             interval = units.format_interval(row["total_low_s"], row["total_high_s"])
             found[str(policy)] = [str(policy), *(units.format_seconds(row[f"{name}_s"]) for name in PARTS), interval]
-        if self.several:
-            likely = self.likely()
-            for policy, *both in zip(self.ranked, likely.fastest.tolist(), likely.regret.tolist(), strict=True):
-                found[policy] += map(share, both)
-            for policy in self.unsettled:
-                found[policy] += ["not settled", "-"]
+        likely = self.likely()
+        for place, policy in enumerate(self.ranked):
+            ends = float(likely.low[place]), float(likely.high[place])
+            found[policy].append(units.format_within(self.totals[policy].seconds, *ends))
+            if self.several:
+                found[policy] += [share(float(likely.fastest[place])), share(float(likely.regret[place]))]
+        for policy in self.unsettled:
+            found[policy].append(units.format_seconds(self.totals[policy].seconds))
+            found[policy] += ["not settled", "-"] if self.several else []
         return list(found.values())
 
     def headline(self) -> str:
-        """Return the answer in a line: who has the fastest iterations, or how long one takes."""
-        seconds = self.medians()["total_s"].to_dict()
-        if self.several and self.fastest:
-            settled = {policy: seconds[policy] for policy in self.ranked}
-            said = standing(settled, self.fastest, "is fastest", "are tied as fastest", " an iteration")
+        """Return the answer in a line: with whom the job takes the least time, or how long it takes."""
+        count = self.iterations["iteration"].nunique()
+        each = f" for {count:,} iteration{'' if count == 1 else 's'}"
+        seconds = {policy: self.totals[policy].seconds for policy in self.ranked}
+        if self.several and seconds:
+            said = standing(seconds, self.fastest, "is fastest", "are tied as fastest", each)
         else:
-            each = [f"{policy}: an iteration takes {units.format_seconds(one)}." for policy, one in seconds.items()]
-            said = "No policy has settled." if self.several else each[0]
+            lines = [
+                f"{policy} takes {units.format_seconds(one.seconds)}{each}." for policy, one in self.totals.items()
+            ]
+            said = "No policy has settled." if self.several else lines[0]
         aside = (f"{name} has not settled, and has no rank: {why}." for name, why in self.unsettled.items())
         return " ".join([said, *aside, *([IGNORED] if self.several else [])])
 
@@ -246,8 +260,9 @@ class JobPrediction(Shown):
         return [
             f"Medians over {over}, means over workers. A whole iteration is compute, select, wait and update; wait has "
             "what communicate and merge take after the backward pass.",
-            f"Intervals are meant to hold {100 * COVERAGE:.0f} % of iterations. Stack: {self.stack}; device: "
-            f"{self.device}.",
+            f"Intervals of parts are meant to hold {100 * COVERAGE:.0f} % of single iterations, that of the whole job "
+            f"its time. Stack: {self.stack}; device: {self.device}.",
+            self.evidence.sentence(),
             f"Their widths, also on {self.device}, are those of jobs of DDP over gloo on two processors, up to "
             f"100 Mbit/s, and of collectives of {' and '.join(known)} there{wider}.",
             *self.notes,
@@ -284,10 +299,14 @@ def predict_job(scenario: Scenario, policies: Sequence[str] | None = None) -> Jo
     if policies is None:
         policies = [name for name, one in config.policies.items() if one.clairvoyant is None]
     run = scenario.only(policies).build()
-    found, steady = [], {}
+    found, steady, totals, met = [], {}, {}, []
     for policy in policies:
         share = config.job.workers_per_device
-        parts, steady[policy] = _parts(run, policy, share)
+        parts, result = _parts(run, policy, share)
+        among = run.policies[policy].candidates
+        steady[policy] = steady_part(result.iterations)
+        totals[policy] = total_of(policy, result.iterations, run.job, messages_of(run, among), among)
+        met.append(result.iterations[["latency_s", "bandwidth_Bps"]])
         own = _with_intervals(parts, _computes_within(scenario, spread_of(run.job)), stack_name(run.job), share)
         changes = parts[["latency_s", "bandwidth_Bps"]].nunique().max() > 1
         found.append((_with_other_times(own) if changes else own).assign(policy=policy))
@@ -300,7 +319,8 @@ def predict_job(scenario: Scenario, policies: Sequence[str] | None = None) -> Jo
     notes += [f"Warning: {one}" for one in warning_lines(warnings)]
     head = scenario.name, stack_name(job), job.device.name, job.source.workers, job.barrier, rows
     trained = ("", 1) if job.strategy is None else (job.strategy.name, job.strategy.steps)
-    return JobPrediction(*head, *trained, tuple(notes), steady)
+    evidence = evidence_of_job(job, pd.concat(met))
+    return JobPrediction(*head, *trained, tuple(notes), steady, totals, computing_factors(scenario), evidence)
 
 
 def stack_name(job: Job) -> str:
@@ -317,7 +337,7 @@ def spread_of(job: Job) -> float:
     return spread if steps == 1 else math.sqrt(math.log1p(math.expm1(spread**2) / steps))
 
 
-def _parts(run: Run, policy: str, share: int) -> tuple[pd.DataFrame, Steady]:
+def _parts(run: Run, policy: str, share: int) -> tuple[pd.DataFrame, PolicyResult]:
     """Return the parts of each iteration of a policy, means over workers, what intervals go by, and what is steady."""
     job, beside = run.job, run.job.overlap is not None or run.job.strategy is not None
     result = run_policy(job, policy, run.policies[policy], timeline=job.iterations if beside else 0)
@@ -340,15 +360,12 @@ def _parts(run: Run, policy: str, share: int) -> tuple[pd.DataFrame, Steady]:
     found.insert(0, "exchange", rows["choice"])
     found.insert(1, "began_s", rows["start_s"])
     kernels = {name: (rows[f"select_{name}_s"] / rows["select_s"]).fillna(1.0) for name in get_args(End)}
-    each = len(buckets_of(job, run.policies[policy].candidates)) / job.source.workers
-    counts = {label: each * count for label, count in run.messages.items()}
-    if job.strategy is not None:
-        counts = {one.label: messages_of(one, job) for one in run.policies[policy].candidates}
+    counts = messages_of(run, run.policies[policy].candidates)
     messages = rows["choice"].map(counts)
     links = {name: rows[name] for name in ("latency_s", "bandwidth_Bps")}
     least = _least_on_links(job, result.workers[result.workers["purpose"] == TRAIN])
     found = found.assign(messages=messages, least_s=least, **links, **kernels).reset_index()
-    return found, steady_part(result.iterations)
+    return found, result
 
 
 def _least_on_links(job: Job, workers: pd.DataFrame) -> pd.Series[float] | float:

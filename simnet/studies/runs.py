@@ -39,6 +39,7 @@ from simnet.scenario.resolve import candidate
 from simnet.scenario.topology import cluster_file
 from simnet.studies.assumptions import overlap_assumed
 from simnet.studies.codes import with_codes
+from simnet.studies.job_totals import judgement
 from simnet.studies.samples import sample_warnings, warning_lines
 from simnet.studies.start_times import ranges_of
 
@@ -320,6 +321,7 @@ def _told(loaded: Scenario, built: Run, results: Mapping[str, PolicyResult]) -> 
         for name, one in results.items()
         if name != built.bound and not steady_part(one.iterations).unsettled
     }
+    judgements, evidence = judgement(loaded, built, results)
     return {
         "scenario": loaded.name,
         "scenario_lock": request(loaded, "run").lock,
@@ -331,6 +333,8 @@ def _told(loaded: Scenario, built: Run, results: Mapping[str, PolicyResult]) -> 
         "samples": loaded.samples,
         "overlapped": overlap_assumed(loaded, built, None if built.job.failures else settled),
         "warnings": [*loaded.warnings, *warning_lines(sample_warnings(built.job, built.policies.values()))],
+        "judgements": judgements,
+        "evidence": evidence._asdict(),
         "barrier": built.job.barrier,
         "strategy": None if own is None else _trained(own, built.job.deadline),
         "workers": built.job.source.workers,

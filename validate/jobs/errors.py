@@ -1,4 +1,4 @@
-"""What predictions are off by: the table `simnet.studies.iteration_errors` has its bounds from.
+"""What predictions are off by: the table `simnet.evidence.iteration_errors` has its bounds from.
 
     python -m simnet.validate.jobs.errors > simnet/calibration/measured/jobs/errors.csv
 
@@ -30,7 +30,7 @@ from simnet.base.arrays import Floats
 from simnet.calibration.measured import load
 from simnet.costs.devices import End
 from simnet.network import STACKS
-from simnet.studies.iteration_errors import COLUMNS
+from simnet.evidence.iteration_errors import COLUMNS
 from simnet.validate.jobs import report
 from simnet.validate.jobs.settings import CORES, TELLING
 from simnet.validate.shapednet.libraries import Case, bare, cases, library, repetitions

@@ -15,12 +15,12 @@ from simnet.base import units
 from simnet.base.errors import InputError
 from simnet.base.processes import Here, Pool
 from simnet.calibration import CalibratedCostModel, load_cost_model
+from simnet.evidence.chances import Chances
 from simnet.job.levels import nodes_of
 from simnet.policies import Candidate, Fixed, density_at
 from simnet.scenario import Scenario, load
 from simnet.studies import assumptions, options
 from simnet.studies.choosing import holding, inputs, job_output, levels, likely, output, tensors_output, whole_job
-from simnet.studies.choosing.chances import Chances
 from simnet.studies.choosing.decision import Decision
 from simnet.studies.choosing.forecast import WholeJob
 from simnet.studies.choosing.holding import Held
@@ -28,6 +28,7 @@ from simnet.studies.choosing.inputs import Question
 from simnet.studies.choosing.side_by_side import SideBySide, side_by_side
 from simnet.studies.choosing.tensors_output import OnTensors
 from simnet.studies.codes import computing_told, costs_told
+from simnet.studies.job_totals import computing_factors
 from simnet.studies.samples import sample_warnings, warning_lines
 from simnet.studies.start_times import Course, start_ranges
 from simnet.studies.variants import ALL, variants
@@ -336,7 +337,7 @@ def _on_job(flags: Flags) -> OnJob:
         loaded.name, loaded.config.seed, run.job, density, tuple(notes), (*loaded.warnings, *warned),
         loaded.compute_time, loaded.samples, assumed.overlap, tuple(assumed.depends),
     )  # fmt: skip
-    return OnJob(asked, found, likely.over_job(found.rows, run.job, flags.error), held)
+    return OnJob(asked, found, likely.over_job(found.rows, run.job, flags.error, computing_factors(loaded)), held)
 
 
 def _fields_of_job(flags: Flags) -> list[str]:

@@ -15,14 +15,14 @@ from simnet.base.arrays import Floats
 from simnet.base.errors import InputError
 from simnet.base.progress import tracked
 from simnet.costs.devices import DeviceProfile, End
+from simnet.evidence.chances import GIVEN, UNNAMED, interval, kind_of_stack
+from simnet.evidence.conditions import KNOWN_CALLS, beyond_links, known_links
 from simnet.job.streams import Sent, queued
 from simnet.network import Network, Stack
 from simnet.network.compiled_loop import load_kept_loop
 from simnet.network.stack import name_of
 from simnet.network.start_spread import has_start_spread, start_spread
-from simnet.studies.choosing.chances import GIVEN, UNNAMED, interval, kind_of_stack
 from simnet.studies.choosing.choices import Choice
-from simnet.studies.choosing.extrapolation import KNOWN_CALLS, beyond_links, known_links
 from simnet.studies.choosing.operating_point import OperatingPoint
 from simnet.studies.choosing.rehearsals import Part, Rehearsals, Sample, ratio
 
@@ -71,7 +71,7 @@ class Estimate(NamedTuple):
     least, most : ndarray
         Interval of the time to send [s].
     kind : str
-        What that interval is from, a name of `simnet.studies.choosing.chances.error_models`.
+        What that interval is from, a name of `simnet.evidence.chances.error_models`.
     weather : tuple of float, optional
         The least and the most that sending takes as links change, if that was looked at [s].
     follows : Follows
@@ -184,7 +184,7 @@ def by_closed_form(
 
 def _from_links(point: OperatingPoint, estimate: Estimate) -> Estimate:
     """Return an estimate whose errors are those that were learnt on links."""
-    return estimate._replace(beyond=beyond_links(point), known=known_links())
+    return estimate._replace(beyond=beyond_links(*point.links), known=known_links())
 
 
 class _Mean(NamedTuple):

@@ -61,7 +61,7 @@ class Row(NamedTuple):
     expected_regret : float
         By which fraction it is expected to take longer than the fastest.
     sure : bool
-        Whether it is sure to be the fastest; see `simnet.studies.choosing.chances.Chances`.
+        Whether it is sure to be the fastest; see `simnet.evidence.chances.Chances`.
     weather : tuple of float, optional
         The least and the most that it takes as links change, if that was looked at [s]; no part of its interval.
     beyond : str

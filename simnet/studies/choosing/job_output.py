@@ -9,8 +9,9 @@ from typing import Any
 from rich.table import Table
 from rich.text import Text
 
-from simnet.base.units import format_bytes, format_seconds, format_within
+from simnet.base.units import finite, format_bytes, format_seconds, format_within
 from simnet.costs.computing import Computing, Samples
+from simnet.evidence.chances import Chances
 from simnet.job import Job
 from simnet.job.job import buckets_of
 from simnet.job.sampling import Recordings
@@ -21,10 +22,9 @@ from simnet.report.stacks import name_on
 from simnet.report.tables import empty_table
 from simnet.report.throughput import Throughput, throughput, throughput_sentences
 from simnet.studies.assumptions import Dependence
-from simnet.studies.choosing.chances import Chances
 from simnet.studies.choosing.forecast import Forecast, Gain, WholeJob
 from simnet.studies.choosing.holding import HEADING, NOTHING, Held
-from simnet.studies.choosing.output import advice, alone, few_kept, finite, lead, share
+from simnet.studies.choosing.output import advice, alone, few_kept, lead, share
 from simnet.studies.choosing.rehearsals import KEPT_EACH
 
 _HEADINGS = (

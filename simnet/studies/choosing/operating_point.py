@@ -57,6 +57,11 @@ class OperatingPoint:
     inner_bandwidth: float = math.inf
 
     @property
+    def links(self) -> tuple[Number, Number, Number, int]:
+        """Latency, bandwidth, workers, and workers of a node."""
+        return self.latency, self.bandwidth, self.workers, self.per_node
+
+    @property
     def beta(self) -> Floats:
         """Seconds per byte between nodes."""
         return np.asarray(1.0 / np.asarray(self.bandwidth, dtype=np.float64))

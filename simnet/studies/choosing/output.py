@@ -14,6 +14,7 @@ from simnet.base.units import (
     NOT_DETERMINED,
     WIDEST,
     determined,
+    finite,
     format_bandwidth,
     format_bytes,
     format_seconds,
@@ -464,14 +465,3 @@ def _selection(question: Question, decision: Decision) -> str:
     if not parts:
         return f"Whatever selecting costs, {decision.best.choice.label} stays fastest."
     return f"If selecting cost other than {question.device.name} says, others would be faster: {', '.join(parts)}."
-
-
-def finite(value: float) -> float | None:
-    """Return a number; None if it is infinite or NaN, which JSON has no word for.
-
-    Examples
-    --------
-    >>> finite(0.5), finite(math.inf)
-    (0.5, None)
-    """
-    return value if math.isfinite(value) else None

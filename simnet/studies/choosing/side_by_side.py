@@ -22,7 +22,8 @@ from rich.text import Text
 
 from simnet.base.errors import InputError, SimnetError
 from simnet.base.processes import Pool
-from simnet.base.units import format_bytes, format_seconds, format_within, interval_figures
+from simnet.base.units import finite, format_bytes, format_seconds, format_within, interval_figures
+from simnet.evidence.chances import Chances
 from simnet.job import Job
 from simnet.job.memory import WorkerMemory, of_exchange
 from simnet.network.stack import name_of
@@ -32,12 +33,11 @@ from simnet.report.paired import fastest
 from simnet.report.tables import empty_table
 from simnet.scenario import Scenario
 from simnet.scenario.resolve import candidate
-from simnet.studies.choosing import likely
-from simnet.studies.choosing.chances import Chances, chances
 from simnet.studies.choosing.holding import HEADING
-from simnet.studies.choosing.output import advice, finite, lead, share, undetermined
+from simnet.studies.choosing.output import advice, lead, share, undetermined
 from simnet.studies.codes import computing_told, costs_told
 from simnet.studies.comparison import each_fixed
+from simnet.studies.job_totals import JobTotal, Spent, judged, messages, off_alike
 from simnet.studies.options import of_gradients
 from simnet.studies.sweeping import work
 
@@ -455,7 +455,7 @@ def _row(values: tuple[str, ...], result: dict[str, Any], loaded: Scenario, job:
         seconds,
         **parts,
         communicate=max(seconds - parts["compute"] - parts["select"], 0.0) if math.isfinite(seconds) else math.inf,
-        messages=iterations * likely.messages(one, job),
+        messages=iterations * messages(one, job),
         step_s=result["step_s"],
         utilisation=result["utilisation"],
         sent=result["bytes_sent_B"] / workers / result["inner_steps"],
@@ -481,23 +481,17 @@ def _weighed(rows: Sequence[Row], error: float | None) -> tuple[list[Row], Chanc
     """Return the rows with their intervals, and how likely each is the fastest; those that get nowhere are not."""
     there = [row for row in rows if math.isfinite(row.seconds)]
     if not there:
-        return list(rows), Chances(np.zeros(len(rows)), np.full(len(rows), math.inf), np.zeros(len(rows)))
-    parts = likely.of_jobs(
-        np.array([row.communicate for row in there]),
-        [row.messages for row in there],
-        [(row.select, row.select_low, row.select_high) for row in there],
-        np.array([row.compute for row in there]),
-        [row.stack for row in there],
-        error,
-    )
-    low, high = (np.sum([getattr(part, end) for part in parts], axis=0) for end in ("low", "high"))
-    found = chances([likely.off_alike(row.candidate) for row in there], parts)
-    shown = [
-        row._replace(low=least, high=most) for row, least, most in zip(there, low.tolist(), high.tolist(), strict=True)
-    ]
+        nothing, never = np.zeros(len(rows)), np.full(len(rows), math.inf)
+        return list(rows), Chances(nothing, never, nothing, never, never)
+    totals = []
+    for row in there:
+        spent = Spent(row.communicate, row.select, row.select_low, row.select_high, row.messages)
+        exchange = off_alike(row.candidate)
+        totals.append(JobTotal(exchange, row.compute, {exchange: spent}, row.stack))
+    found = judged(totals, error=error)
+    ends = zip(there, found.low.tolist(), found.high.tolist(), strict=True)
+    shown = [row._replace(low=least, high=most) for row, least, most in ends]
     left = len(rows) - len(there)
-    return [*shown, *rows[len(there) :]], Chances(
-        np.append(found.fastest, np.zeros(left)),
-        np.append(found.regret, np.full(left, math.inf)),
-        np.append(found.at_least, np.zeros(left)),
-    )
+    nowhere = (0.0, math.inf, 0.0, math.inf, math.inf)
+    padded = [np.append(one, np.full(left, fill)) for one, fill in zip(found, nowhere, strict=True)]
+    return [*shown, *rows[len(there) :]], Chances(*padded)

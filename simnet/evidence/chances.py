@@ -47,7 +47,7 @@ from simnet.base.arrays import Floats
 from simnet.base.rng import stream
 from simnet.base.units import determined
 from simnet.costs.devices import End
-from simnet.studies.iteration_errors import factor_in_job
+from simnet.evidence.iteration_errors import factor_in_job
 
 DRAWS = 2**14
 """Joint draws; a chance is off by at most 0.4 points for it, as a standard deviation, and by less near 0 and 1."""
@@ -108,6 +108,10 @@ class Part(NamedTuple):
     spread : sequence of (float, float)
         How far each may be off besides, for the gradients of the job: 5 and 95 % quantiles, in parts of it, 1 between
         them. Empty if that is not so.
+    name : str
+        What is off alike in all choices, if the part is of one thing, such as one exchange or computing.
+    source : int
+        Parts of one source are off as the same site is; by default each for itself.
     """
 
     seconds: Floats
@@ -115,6 +119,8 @@ class Part(NamedTuple):
     high: Floats
     kinds: Sequence[str]
     spread: Sequence[tuple[float, float]] = ()
+    name: str = ""
+    source: int = -1
 
 
 class Chances(NamedTuple):
@@ -129,11 +135,15 @@ class Chances(NamedTuple):
         determined.
     at_least : ndarray, shape (choices,)
         What the chance to be the fastest is at least, with `CONFIDENCE`, as it is from few sites.
+    low, high : ndarray, shape (choices,)
+        The 90 % interval of its time [s]; NaN where it is not determined.
     """
 
     fastest: Floats
     regret: Floats
     at_least: Floats
+    low: Floats
+    high: Floats
 
     @property
     def sure(self) -> list[bool]:
@@ -176,6 +186,17 @@ def _sides() -> dict[str, dict[Hashable, Any]]:
     """Return the half-widths of intervals of times that follow from links, by stack."""
     rows = _rows()
     return {str(row["kind"]): row for row in rows[rows["above_share"].notna()].to_dict("records")}
+
+
+def stacks() -> list[str]:
+    """Return the names of the transport stacks on which predictions from links were held against measurements.
+
+    Examples
+    --------
+    >>> stacks()
+    ['gloo', 'mpich', 'openmpi']
+    """
+    return sorted(set(_sides()) - {UNNAMED})
 
 
 def kind_of_stack(stack: str) -> str:
@@ -306,10 +327,12 @@ def chances(
     drawn, ends = np.zeros((len(names), DRAWS)), np.zeros((2, len(names)))
     picked: dict[tuple[int, str], NDArray[np.intp]] = {}
     spreads = [(1.0, 1.0)] * len(names)
-    for number, part in enumerate(parts):
+    for position, part in enumerate(parts):
+        number = part.source if part.source >= 0 else position
         for place, (kind, own, low, high) in enumerate(zip(part.kinds, *part[:3], strict=True)):
             ends[:, place] += np.multiply(corrected(kind, own, low, high, models), (part.spread or spreads)[place])
-        for place, (name, kind) in enumerate(zip(names, part.kinds, strict=True)):
+        alike = [part.name] * len(names) if part.name else names
+        for place, (name, kind) in enumerate(zip(alike, part.kinds, strict=True)):
             seconds, low, high = (float(one[place]) for one in part[:3])
             by_gradients = _by_gradients(part.spread[place], name) if part.spread else 1.0
             if seconds <= 0 or low == high:
@@ -336,7 +359,10 @@ def chances(
         np.minimum(one, most).mean() if known else math.nan for one, most, known in zip(lost, worst, told, strict=True)
     ]
     won = fastest / fastest.sum(axis=0)
-    return Chances(won.mean(axis=1), np.array(regret), _at_least(won, list(picked.values())))
+    seconds = np.sum([part.seconds for part in parts], axis=0)
+    low, high = np.where(told, np.quantile(drawn, [0.05, 0.95], axis=1), math.nan)
+    low, high = np.minimum(low, seconds), np.maximum(high, seconds)
+    return Chances(won.mean(axis=1), np.array(regret), _at_least(won, list(picked.values())), low, high)
 
 
 def _worst(place: int, ends: Floats, told: Sequence[bool]) -> float:

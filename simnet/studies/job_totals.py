@@ -1,0 +1,264 @@
+"""What jobs take in all, each with an interval and the chance to be the fastest: one judgement for every command.
+
+A job is its computing and, for each of its exchanges, messages and kernels. Each of these is off alike in all of its
+iterations, as the cause is one, and off alike in all jobs that have it: two policies that use an exchange share its
+error, and what decides between them is what they do not share. Computing is off for all jobs alike.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple
+
+import numpy as np
+import pandas as pd
+
+from simnet import sparsifier_models
+from simnet.base.units import finite
+from simnet.evidence.chances import GIVEN, Chances, Part, chances, in_job, interval, kind_of_stack
+from simnet.evidence.conditions import NEVER_COMPARED, Evidence, evidence_of
+from simnet.evidence.iteration_errors import factor_in_job
+from simnet.job import Job, PolicyResult
+from simnet.job.job import buckets_of
+from simnet.job.local_steps import started
+from simnet.job.steady import steady_part
+from simnet.network.stack import name_of
+from simnet.policies import Candidate
+from simnet.report.summary import Judgement, significant
+from simnet.scenario import Run, Scenario
+
+_ENTRIES = 64
+
+
+class Spent(NamedTuple):
+    """What a job spends on one of its exchanges, means over workers.
+
+    Parameters
+    ----------
+    communicate : float
+        Messages, and waiting for others [s].
+    select, select_low, select_high : float
+        Kernels, with their interval by the device's profile [s].
+    messages : float
+        Messages of a worker, one after another.
+    """
+
+    communicate: float
+    select: float
+    select_low: float
+    select_high: float
+    messages: float
+
+
+class JobTotal(NamedTuple):
+    """What a job takes in all.
+
+    Parameters
+    ----------
+    name : str
+        Of the random stream of what a sample of iterations leaves open.
+    compute : float
+        Forward and backward passes and updates, mean over workers [s].
+    exchanges : mapping of str to Spent
+        By names of `off_alike`.
+    stack : str
+        Name of its transport stack.
+    left_open : float
+        Relative standard error for the iterations that were not simulated.
+    """
+
+    name: str
+    compute: float
+    exchanges: Mapping[str, Spent]
+    stack: str
+    left_open: float = 0.0
+
+    @property
+    def seconds(self) -> float:
+        """All of it [s]."""
+        return self.compute + math.fsum(one.communicate + one.select for one in self.exchanges.values())
+
+
+def judged(
+    totals: Sequence[JobTotal], computes: tuple[float, float] = (1.0, 1.0), error: float | None = None
+) -> Chances:
+    """Return the interval of each job's time, and how likely each is the fastest.
+
+    Parameters
+    ----------
+    totals : sequence of JobTotal
+        At least one.
+    computes : (float, float)
+        By which factors computing may be off, as of `computing_factors`.
+    error : float, optional
+        Relative error of the time to communicate, in place of what was measured.
+
+    Examples
+    --------
+    >>> ring, all_gather = Spent(1.0, 0.0, 0.0, 0.0, 6.0), Spent(1.4, 0.0, 0.0, 0.0, 3.0)
+    >>> jobs = [JobTotal("a", 2.0, {"ring": ring}, "gloo"), JobTotal("b", 2.0, {"all-gather": all_gather}, "gloo")]
+    >>> found = judged(jobs)
+    >>> bool(found.fastest[0] > 0.9), bool(found.low[0] < 3 < found.high[0])
+    (True, True)
+    """
+    nothing = Spent(0.0, 0.0, 0.0, 0.0, 0.0)
+    parts = []
+    for name in sorted({one for total in totals for one in total.exchanges}):
+        each = [total.exchanges.get(name, nothing) for total in totals]
+        sending = np.array([one.communicate for one in each])
+        kinds, low, high = [GIVEN] * len(each), sending / (1 + (error or 0.0)), sending * (1 + (error or 0.0))
+        if error is None:
+            kinds = [kind_of_stack(total.stack) for total in totals]
+            ends = [
+                interval(total.stack, np.array(one.messages), np.array(one.communicate))
+                for total, one in zip(totals, each, strict=True)
+            ]
+            low, high = np.array(ends).T
+        parts.append(Part(sending, low, high, kinds, name=name, source=0))
+        select, low, high = np.array([one[1:4] for one in each]).T
+        parts.append(in_job(Part(select, low, high, ["select"] * len(each), name=name, source=1)))
+    computing = np.array([total.compute for total in totals])
+    low, high = (computing * factor for factor in computes)
+    parts.append(Part(computing, low, high, [GIVEN] * len(totals), name="computing", source=2))
+    return chances([one.name for one in totals], parts, left_open=np.array([one.left_open for one in totals]))
+
+
+def computing_factors(scenario: Scenario) -> tuple[float, float]:
+    """Return by which factors computing may be off: as an estimate is known, and as jobs differ from a process."""
+    known = scenario.compute_time
+    low, high = (1.0, 1.0) if known is None else (known.low / known.seconds, known.high / known.seconds)
+    return min(low, factor_in_job("low", "compute")), max(high, factor_in_job("high", "compute"))
+
+
+def total_of(
+    name: str, iterations: pd.DataFrame, job: Job, counts: Mapping[str, float], among: Sequence[Candidate]
+) -> JobTotal:
+    """Return what a policy took in all, what it explored included.
+
+    Parameters
+    ----------
+    name : str
+        Of the policy.
+    iterations : DataFrame
+        As of `simnet.job.PolicyResult`.
+    job : Job
+        The job.
+    counts : mapping of str to float
+        Messages of a worker in an iteration by labels of exchanges; see `messages_of`.
+    among : sequence of Candidate
+        The exchanges that the policy chooses among.
+    """
+    own, compute = iterations["iteration_s"], iterations["compute_s"]
+    low, high = ("select_low_s", "select_high_s") if "select_low_s" in iterations else ("select_s", "select_s")
+    parts = pd.DataFrame(
+        {
+            "communicate": (own - compute - iterations["select_s"]).clip(lower=0.0),
+            "select": iterations["select_s"],
+            "select_low": iterations[low],
+            "select_high": iterations[high],
+            "messages": iterations["choice"].map(counts).astype(float),
+        }
+    )
+    alike = {one.label: off_alike(one) for one in among}
+    sums = parts.groupby(iterations["choice"].map(alike)).sum()
+    spent = {str(exchange): Spent(*row) for exchange, row in zip(sums.index, sums.to_numpy().tolist(), strict=True)}
+    return JobTotal(name, math.fsum(compute), spent, name_of(job.network(0).stack))
+
+
+def judgement(loaded: Scenario, run: Run, results: Mapping[str, PolicyResult]) -> tuple[dict[str, Judgement], Evidence]:
+    """Return intervals and chances of the policies that have a rank, and how well they are known.
+
+    Parameters
+    ----------
+    loaded, run : Scenario, Run
+        The run.
+    results : mapping of str to PolicyResult
+        Of its policies that are done.
+    """
+    job = run.job
+    if job.steps is not None or run.colocated or job.failures:
+        return {}, NEVER_COMPARED
+    rivals = {
+        name: one.iterations
+        for name, one in results.items()
+        if name != run.bound and not steady_part(one.iterations).unsettled
+    }
+    if not rivals:
+        return {}, NEVER_COMPARED
+    totals = []
+    for name, iterations in rivals.items():
+        among = run.policies[name].candidates
+        totals.append(total_of(name, iterations, job, messages_of(run, among), among))
+    found = judged(totals, computing_factors(loaded))
+    rows: dict[str, Judgement] = {}
+    for place, name in enumerate(rivals):
+        low, high, regret, chance = (
+            float(significant(one[place])) for one in (found.low, found.high, found.regret, found.fastest)
+        )
+        rows[name] = {
+            "low_s": finite(low),
+            "high_s": finite(high),
+            "chance_to_be_fastest": chance,
+            "regret_of_job": finite(regret),
+        }
+    return rows, evidence_of_job(job, pd.concat(list(rivals.values())))
+
+
+def evidence_of_job(job: Job, iterations: pd.DataFrame) -> Evidence:
+    """Return how well the time of a job is known, by its stack, its workers and the links that it met.
+
+    Parameters
+    ----------
+    job : Job
+        The job.
+    iterations : DataFrame
+        All of its iterations, with ``latency_s`` and ``bandwidth_Bps``.
+    """
+    met = (iterations["latency_s"], iterations["bandwidth_Bps"])
+    latency, bandwidth = ((float(one.min()), float(one.max())) for one in met)
+    per_node = 1 if job.placement is None else int(np.bincount(list(job.placement)).max())
+    return evidence_of(name_of(job.network(0).stack), latency, bandwidth, job.source.workers, per_node)
+
+
+def off_alike(one: Candidate) -> str:
+    """Return a name that exchanges share which send the same messages, but for small ones, and so are off alike.
+
+    Examples
+    --------
+    >>> star, var = (Candidate(one, "artopk", {"collective": "ring", "selection": one}) for one in ("star", "var"))
+    >>> off_alike(star) == off_alike(var) != off_alike(Candidate("", "artopk", {"collective": "tree"}))
+    True
+    """
+    kept = {name: value for name, value in one.options.items() if name != "selection"}
+    return f"{one.scheme} {sorted(kept.items())!r}"
+
+
+def messages_of(run: Run, among: Sequence[Candidate]) -> dict[str, float]:
+    """Return how many messages a worker sends in an iteration, one after another, by labels of exchanges.
+
+    Parameters
+    ----------
+    run : Run
+        The run, whose exchanges have been tried.
+    among : sequence of Candidate
+        Those that take turns.
+    """
+    if run.job.strategy is not None:
+        return {one.label: messages(one, run.job) for one in among}
+    each = len(buckets_of(run.job, among)) / run.job.source.workers
+    return {one.label: each * run.messages[one.label] for one in among}
+
+
+def messages(one: Candidate, job: Job) -> float:
+    """Return how many messages a worker sends in an iteration, one after another, as exchanges of zeros have them."""
+    workers = job.source.workers
+    if job.strategy is not None:
+        own = job.strategy
+        strategy = started(job.source, own.name, own.options, one, seed=job.seed, bucket=own.bucket)
+        zeros = np.zeros((workers, job.source.parameters), dtype=np.float32)
+        syncs = [sync for _ in range(own.steps) for sync in strategy.step(zeros).syncs]
+        return sum(sync.schedule.n_messages for sync in syncs) / workers
+    model = sparsifier_models.create(one.scheme, workers, _ENTRIES, layers=(_ENTRIES,), **one.options)
+    found = model.exchange(np.zeros((workers, _ENTRIES), dtype=np.float32))
+    return found.schedule.n_messages / workers * len(buckets_of(job, [one]))
