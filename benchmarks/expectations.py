@@ -50,6 +50,9 @@ MODELS = ("resnet50", "bert-base", "resnet18", "vgg16")
 DEVICES = tuple(sorted(set(device_names()) - {"ideal"}))
 """On which kernels are timed."""
 
+BY_LAYERS = {"arctopk", "loco", "qgz"}
+"""Schemes whose messages go by the layers, of which jobs of other models have others: nothing is learnt of them."""
+
 LINKS = ((1e-4, 1.25e9), (1e-3, 1.25e8))
 ITERATIONS = 192
 """Of jobs from which volumes are learnt."""
@@ -175,7 +178,7 @@ def volumes(workers: int, density: float, number: int) -> list[dict[str, Any]]:
     """
     load_kept_loop()
     point = OperatingPoint(workers, model(_REHEARSED).parameters, density, 0.0, _BANDWIDTH)
-    among = [one for one in choices(every=True) if one.follows_gradients]
+    among = [one for one in choices(every=True) if one.follows_gradients and one.label not in BY_LAYERS]
     periods = {one.label: one.period for one in among}
     timing, rows = _Timing(point), []
 
