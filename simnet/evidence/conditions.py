@@ -39,6 +39,16 @@ class Evidence(NamedTuple):
     level: Level
     because: str = ""
 
+    def figures(self) -> dict[str, str]:
+        """Return it for programs.
+
+        Examples
+        --------
+        >>> Evidence("measured").figures()
+        {'evidence': 'measured', 'because': ''}
+        """
+        return {"evidence": self.level, "because": self.because}
+
     def sentence(self) -> str:
         """Return it in words.
 

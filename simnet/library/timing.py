@@ -23,6 +23,7 @@ from simnet.report.tables import empty_table
 from simnet.schedule import Schedule
 from simnet.studies import exporting, options, timing
 from simnet.studies.target import Target
+from simnet.studies.timing import Figures
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -55,7 +56,7 @@ class TimedSchedule(Shown):
     def __repr__(self) -> str:
         return f"TimedSchedule({self.schedule.n_ranks:,} ranks, {format_seconds(self.seconds)})"
 
-    def figures(self) -> dict[str, float | int | str]:
+    def figures(self) -> Figures:
         """Return what ``simnet time --json`` prints; names end in their units."""
         return timing.figures(self.timed)
 

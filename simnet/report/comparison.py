@@ -26,6 +26,10 @@ COLUMNS = {
     "unsettled": "why it has not settled, and has no rank; empty if it has",
     "steady_from": "first iterations that the means leave out",
     "iteration_s": "duration of an iteration [s]",
+    "prediction_low_s": "the lower end of the 90 % prediction interval of that mean [s]",
+    "prediction_high_s": "the upper end [s]",
+    "chance_to_be_fastest": "of its mean iteration, by what such predictions were off by",
+    "evidence": "whether such predictions were measured, or are extrapolated or assumed",
     "select_s": "selecting, packing, merging and unpacking, mean over the workers [s]",
     "select_low_s": "the least that selecting may take, by the intervals of the device's kernels [s]",
     "select_high_s": "the most that it may take [s]",
@@ -80,7 +84,7 @@ def comparison_table(rows: pd.DataFrame, title: str) -> Table:
                 str(workers),
                 str(name),
                 "not settled" if one["unsettled"] else str(one["settled_after"]),
-                format_seconds(one["iteration_s"]),
+                format_within(one["iteration_s"], one["prediction_low_s"], one["prediction_high_s"]),
                 *(_versus(one, least, tied) if several else ()),
                 format_within(one["select_s"], one["select_low_s"], one["select_high_s"]),
                 format_seconds(one["communicate_s"]),
@@ -137,7 +141,9 @@ def _fastest(group: pd.DataFrame, seeds: int) -> list[str]:
     reasons: dict[str, str] = {}
     if "starts_not_sampled" in group:
         reasons = dict(group[["exchange", "starts_not_sampled"]].dropna().itertuples(index=False, name=None))
-    said = wording.standing(seconds, winners, "is fastest", "are tied as fastest", mean)
+    chances = dict(zip(group["exchange"], group["chance_to_be_fastest"].fillna(0.0), strict=True))
+    alone = f"is fastest{wording.within_error(winners[0], chances)}"
+    said = wording.standing(seconds, winners, alone, "are tied as fastest", mean)
     return [said, *wording.entering_apart(ranges, winners, reasons)]
 
 

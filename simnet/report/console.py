@@ -117,7 +117,7 @@ def ran_on(summary: Mapping[str, Any]) -> list[str]:
     computing = [f"Computing: {summary['computing']}"] if "computing" in summary else []
     during = [overlap.told(summary["overlap"])] if "overlap" in summary else []
     warnings = [f"Warning: {one}" for one in summary.get("warnings", ())]
-    known = [Evidence(**summary["evidence"]).sentence()] if "evidence" in summary else []
+    known = [Evidence(summary["evidence"], summary["because"]).sentence()] if "evidence" in summary else []
     return [*warnings, *known, f"Stack: {stacks.told(summary['stack'])}", *device, *computing, *during]
 
 

@@ -86,7 +86,7 @@ def report(
             device=devices.told(summary["device"]) if "device" in summary else "",
             barrier=barriers.told(summary["barrier"]) if "barrier" in summary else "",
             overlap=overlap.told(summary["overlap"]) if "overlap" in summary else "",
-            evidence=Evidence(**summary["evidence"]).sentence() if "evidence" in summary else "",
+            evidence=Evidence(summary["evidence"], summary["because"]).sentence() if "evidence" in summary else "",
             strategy=barriers.trained(**summary["strategy"]) if "strategy" in summary else "",
             calibration=summary.get("calibration"),
             call_headings=calibrated.HEADINGS,

@@ -39,6 +39,7 @@ from simnet.base.spreadsheets import guarded_table
 from simnet.base.swap import Files
 from simnet.base.writing import atomic_write, explained, temporary, write_files
 from simnet.costs.computing import Samples
+from simnet.evidence.conditions import Evidence
 from simnet.network import MAX_MIN, STACKS, Sharing, Stack
 from simnet.report import co_located, failures, run_tables
 from simnet.report.calibrated import CalibrationSummary
@@ -49,7 +50,6 @@ from simnet.report.overlap import OverlapSummary
 from simnet.report.paired import StartRanges
 from simnet.report.spent import Prices
 from simnet.report.summary import (
-    EvidenceSummary,
     Judgement,
     StrategySummary,
     Summary,
@@ -99,7 +99,7 @@ def write_run(
     samples: Samples | None = None,
     overlapped: OverlapSummary | None = None,
     judgements: Mapping[str, Judgement] | None = None,
-    evidence: EvidenceSummary | None = None,
+    evidence: Evidence | None = None,
     barrier: bool | None = None,
     strategy: StrategySummary | None = None,
     workers: int = 1,

@@ -28,12 +28,12 @@ import pandas as pd
 from typing_extensions import TypedDict
 
 from simnet.base.spreadsheets import guarded_table
-from simnet.base.units import format_bytes, format_seconds
+from simnet.base.units import format_bytes, format_seconds, format_within
 from simnet.base.writing import write_files
 from simnet.report import learning, paired, wording
 from simnet.report.results import LOCK, parquet
 from simnet.report.sentences import percent
-from simnet.report.summary import PHASES, Summary, Winner, significant
+from simnet.report.summary import PHASES, Judgement, Summary, Winner, significant
 
 HEADINGS = (
     *("policy", "mean time", "vs best", "paired interval", "fastest with"),
@@ -91,11 +91,23 @@ def by_seed(summaries: Mapping[int, Summary]) -> pd.DataFrame:
                     "unsettled": one["unsettled"] or "",
                     "choice": next(iter(one["choices"]), ""),
                     "switches": one["switch_count"],
+                    **_predicted(one.get("judgement")),
                     **{name: one[name] for name in paired.START_COLUMNS if name in one},  # type: ignore[literal-required]
                 }
             )
     table = pd.DataFrame(found)
     return table.astype({name: "float64" for name in table if name not in _NO_FLOATS})
+
+
+def _predicted(judgement: Judgement | None) -> dict[str, float | None]:
+    """Return the columns of the prediction interval of a seed's run, and of the chance to be the fastest."""
+    if judgement is None:
+        return dict.fromkeys(("prediction_low_s", "prediction_high_s", "chance_to_be_fastest"))
+    return {
+        "prediction_low_s": judgement["low_s"],
+        "prediction_high_s": judgement["high_s"],
+        "chance_to_be_fastest": judgement["chance_to_be_fastest"],
+    }
 
 
 def policies(table: pd.DataFrame, bound: str | None = None) -> pd.DataFrame:
@@ -161,6 +173,8 @@ def summarize(
     each = policies(table, bound)
     kept = (
         "starts_not_sampled",
+        "evidence",
+        "because",
         "stack",
         "barrier",
         "device",
@@ -342,11 +356,11 @@ def versus(one: Mapping[Any, Any], best: float | None, stem: str, sign: str = ""
     mean, low, high = (math.nan if one[f"{stem}_{end}_s"] is None else one[f"{stem}_{end}_s"] for end in MORE)
     if not best or not math.isfinite(mean):
         return "-", "-"
-    bounded = math.isfinite(low) and math.isfinite(high)
-    return (
-        percent(mean / best, sign),
-        f"{percent(low / best, sign)} to {percent(high / best, sign)}" if bounded else "-",
-    )
+    more, bounded = percent(mean / best, sign), math.isfinite(low) and math.isfinite(high)
+    least, most = percent(low / best, sign), percent(high / best, sign)
+    if bounded and least == most:
+        return more, "the same with all seeds"
+    return more, f"{least} to {most}" if bounded else "-"
 
 
 def ranking(summary: SeedsSummary) -> list[str]:
@@ -392,12 +406,19 @@ def _row(summary: SeedsSummary, name: str) -> tuple[str, ...]:
     regret = one["regret_s"]
     return (
         name,
-        "-" if one["simulated_s"] is None else format_seconds(one["simulated_s"]),
+        "-" if one["simulated_s"] is None else _within(one),
         *_versus_best(each, name, "simulated", summary["bound"]),
         "-" if one["simulated_least_with"] is None else f"{one['simulated_least_with']} of {one['simulated_compared']}",
         format_bytes(one["bytes_sent_B"]),
         "-" if regret is None or name == summary["bound"] else format_seconds(regret),
     )
+
+
+def _within(one: Mapping[str, Any]) -> str:
+    """Return the mean time of a policy with its prediction interval, which has the error of the model."""
+    low, high = one["prediction_low_s"], one["prediction_high_s"]
+    seconds = float(one["simulated_s"])
+    return format_seconds(seconds) if low is None else format_within(seconds, low, math.nan if high is None else high)
 
 
 def _versus_best(each: Mapping[str, Mapping[str, Any]], name: str, stem: str, bound: str | None) -> tuple[str, str]:

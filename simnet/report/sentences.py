@@ -7,7 +7,6 @@ from collections.abc import Iterator
 from typing import Any
 
 from simnet.base.units import format_bandwidth, format_bytes, format_seconds, format_within
-from simnet.evidence.chances import SURE
 from simnet.job import MAIN
 from simnet.report import co_located, failures, learning, memory, spent, spread, wording
 from simnet.report.paired import TIE, start_ranges
@@ -173,21 +172,15 @@ def _outcome(summary: Summary) -> str:
         changed = switching(summary)
         story = "none of them changed its choice" if changed is None else f"{changed} {_changes(policies[changed])}"
     else:
-        first = "took" if winner["runner_up"] is None else f"was fastest{_within_error(summary, name)}:"
+        chances = {
+            one: each["judgement"]["chance_to_be_fastest"] for one, each in policies.items() if "judgement" in each
+        }
+        first = "took" if winner["runner_up"] is None else f"was fastest{wording.within_error(name, chances)}:"
         result = f"{name} {first} {_duration(policies[name])}"
         story = f"it {_changes(policies[name])}"
     if winner["runner_up"] is not None and winner["margin_fraction"] is not None:
         result += f", {percent(winner['margin_fraction'])} less than {winner['runner_up']}, the runner-up"
     return f"{result}; {story}."
-
-
-def _within_error(summary: Summary, name: str) -> str:
-    """Say with whom a policy is tied within the error of predictions; empty with nobody."""
-    known = {one: policy["judgement"] for one, policy in summary["policies"].items() if "judgement" in policy}
-    near = [one for one, own in known.items() if one != name and own["chance_to_be_fastest"] >= 1 - SURE]
-    if name not in known or not near:
-        return ""
-    return f", tied with {listed(near)} within the error ({percent(known[name]['chance_to_be_fastest'])} likely)"
 
 
 def _row(summary: Summary, name: str) -> tuple[str, ...]:

@@ -18,7 +18,7 @@ from numpy.typing import ArrayLike, NDArray
 from typing_extensions import TypedDict
 
 from simnet.costs.computing import Samples
-from simnet.evidence.conditions import Level
+from simnet.evidence.conditions import Evidence, Level
 from simnet.job import EXPLORE, MAIN, Interruption, JobShare
 from simnet.job.steady import Steady, common_start, steady_part
 from simnet.network import MAX_MIN, STACKS, Sharing, Stack
@@ -123,13 +123,6 @@ class Judgement(TypedDict):
     regret_of_job: float | None
 
 
-class EvidenceSummary(TypedDict):
-    """How well intervals and chances are known; see `simnet.evidence`."""
-
-    level: Level
-    because: str
-
-
 class Winner(TypedDict):
     """The fastest policy that can be run, those tied with it, and the next, by `simnet.report.paired.fastest`."""
 
@@ -170,7 +163,8 @@ class Summary(TypedDict):
     warnings: NotRequired[list[str]]
     compute_time: NotRequired[Mapping[str, object]]
     overlap: NotRequired[overlap.OverlapSummary]
-    evidence: NotRequired[EvidenceSummary]
+    evidence: NotRequired[Level]
+    because: NotRequired[str]
     barrier: NotRequired[bool]
     strategy: NotRequired[StrategySummary]
     prices: NotRequired[spent.Prices]
@@ -229,7 +223,7 @@ def summarize(
     samples: Samples | None = None,
     overlapped: overlap.OverlapSummary | None = None,
     judgements: Mapping[str, Judgement] | None = None,
-    evidence: EvidenceSummary | None = None,
+    evidence: Evidence | None = None,
     barrier: bool | None = None,
     strategy: StrategySummary | None = None,
     workers: int = 1,
@@ -275,7 +269,7 @@ def summarize(
         Which exchanges went beside the backward pass.
     judgements : mapping of policy name to Judgement, optional
         Intervals of the times of those that have a rank.
-    evidence : EvidenceSummary, optional
+    evidence : Evidence, optional
         How well these are known.
     barrier : bool, optional
         Whether workers began each iteration together.
@@ -399,7 +393,7 @@ def summarize(
     for name, judgement in (judgements or {}).items():
         policies[name]["judgement"] = judgement
     if evidence is not None:
-        made["evidence"] = evidence
+        made["evidence"], made["because"] = evidence
     if barrier is not None:
         made["barrier"] = barrier
     if strategy is not None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from simnet.base.units import format_seconds
+from simnet.evidence.chances import SURE
 from simnet.report.paired import TIE
 
 
@@ -87,6 +88,25 @@ def entering_apart(
         names = listed([name for name, one in why.items() if one == reason])
         said.append(f"Spread not sampled of {names} ({reason}): times may depend on microseconds.")
     return said
+
+
+def within_error(name: str, chances: Mapping[str, float]) -> str:
+    """Say with whom one is tied within the error of predictions; empty with nobody.
+
+    Parameters
+    ----------
+    name : str
+        The one.
+    chances : mapping of str to float
+        The chance of each to be the fastest, where it is known.
+
+    Examples
+    --------
+    >>> within_error("AG", {"AG": 0.7, "ring": 0.28, "tree": 0.02}), within_error("AG", {"AG": 0.99, "ring": 0.01})
+    (', tied with ring within the error (70 % likely)', '')
+    """
+    near = [one for one, chance in chances.items() if one != name and chance >= 1 - SURE]
+    return f", tied with {listed(near)} within the error ({100 * chances[name]:.2g} % likely)" if near else ""
 
 
 def listed(names: Sequence[str]) -> str:

@@ -13,6 +13,8 @@ paired.csv             with several seeds, of which compare.csv has a row each: 
                        and how much more than the fastest with as many workers each took
 figures/compare.*      time split into select and communicate, volume, density, build-up, time to target
 =====================  ==================================================================================
+
+It is long, as rows, their means, their judgement and their files belong together.
 """
 
 from __future__ import annotations
@@ -32,6 +34,7 @@ from simnet.base.spreadsheets import guarded_table
 from simnet.base.swap import Files, swapped
 from simnet.base.writing import write_files
 from simnet.costs.devices import DeviceProfile
+from simnet.evidence.conditions import NEVER_COMPARED
 from simnet.job.memory import WorkerMemory, measurable, of_exchange, with_gradients
 from simnet.job.steady import MOVED, Steady, common_start, steady_part
 from simnet.report import barriers, devices, learning, memory, paired
@@ -44,6 +47,7 @@ from simnet.scenario import Run, Scenario, load
 from simnet.scenario.source import Source
 from simnet.studies.assumptions import Assumed
 from simnet.studies.codes import computing_told, with_codes
+from simnet.studies.job_totals import judgement
 from simnet.studies.runs import mark
 from simnet.studies.samples import warning_lines
 from simnet.studies.start_times import Course, start_ranges
@@ -54,11 +58,13 @@ if TYPE_CHECKING:
     from simnet.policies import Policy
 
 # The keys of a row under which are its iterations, their steady part, and what its training is judged by.
-_ITERATIONS, _STEADY, _TRAINING = "iterations", "steady", "training"
+_ITERATIONS, _STEADY, _TRAINING, _TIMED = "iterations", "steady", "training", "timed"
+_BECAUSE = "because"
 _AVERAGED = (
     *("iteration_s", "select_s", *INTERVAL, "communicate_s", "wait_s", "bytes_sent_B", "density"),
     *("selected", "actual_density", "build_up", "density_ratio", "imbalance", "global_error"),
 )
+_PARTS = ("iteration_s", "compute_s", "select_s", *INTERVAL, "choice", "latency_s", "bandwidth_Bps")
 _JUDGED = ("start_s", "iteration_s", "compute_s", "loss", "accuracy")
 
 
@@ -161,6 +167,7 @@ def row(
         _STEADY: steady,
         **(dict.fromkeys(memory.COLUMNS, math.nan) if held is None else memory.columns(held)),
         _ITERATIONS: result.iterations[list(_AVERAGED)],
+        _TIMED: result.iterations[list(_PARTS)],
         **({_TRAINING: result.iterations[list(_JUDGED)]} if "accuracy" in result.iterations else {}),
         **({} if warning is None else {"warning": warning}),
     }
@@ -306,8 +313,9 @@ def as_table(
         beside[_group(one)].append(one[_STEADY])
     skips = {group: common_start(found) if skip is None else skip for group, found in beside.items()}
     made = [{**one, "steady_from": skips[_group(one)], **_means(one, skips[_group(one)])} for one in rows]
+    _judge(made, loaded, built or {})
     table = pd.DataFrame(made, columns=["seed", *COLUMNS] if "seed" in rows[0] else list(COLUMNS))
-    texts = ("exchange", "workers", "unsettled", "settled_after", "steady_from")
+    texts = ("exchange", "workers", "unsettled", "settled_after", "steady_from", "evidence")
     numbers = [name for name in COLUMNS if name not in texts]
     table[numbers] = table[numbers].apply(lambda column: pd.Series(significant(column), index=column.index))
     if (samples := loaded.samples) is not None:
@@ -317,7 +325,27 @@ def as_table(
     table = table.astype({"settled_after": "Int64"}).assign(**_learnt(rows, loaded))
     if any("warning" in one for one in rows):
         table["warning"] = pd.Series([one.get("warning") for one in rows], dtype="object")
+    table.attrs["known"] = list(dict.fromkeys(one[_BECAUSE] for one in made if _BECAUSE in one))
     return table.assign(**_starts(made, built or {}))
+
+
+def _judge(made: Sequence[dict[str, Any]], loaded: Scenario, built: Mapping[int, Run]) -> None:
+    """Give rows that have settled the interval of their mean iteration, and the chance to be the fastest."""
+    groups = defaultdict[Any, list[dict[str, Any]]](list)
+    for one in made:
+        one |= {"prediction_low_s": math.nan, "prediction_high_s": math.nan, "chance_to_be_fastest": math.nan}
+        one["evidence"] = NEVER_COMPARED.level
+        if one["workers"] in built and not one["unsettled"]:
+            groups[_group(one)].append(one)
+    for group in groups.values():
+        frames = {one["exchange"]: one[_TIMED].iloc[one["steady_from"] :] for one in group}
+        found, known = judgement(loaded, built[group[0]["workers"]], frames)
+        for one in group if found else ():
+            own, count = found[one["exchange"]], len(frames[one["exchange"]])
+            low, high = (math.nan if end is None else end / count for end in (own["low_s"], own["high_s"]))
+            one |= {"prediction_low_s": low, "prediction_high_s": high}
+            one |= {"chance_to_be_fastest": own["chance_to_be_fastest"], "evidence": known.level}
+            one[_BECAUSE] = known.sentence()
 
 
 def _starts(made: Sequence[Mapping[str, Any]], built: Mapping[int, Run]) -> dict[str, pd.Series]:
@@ -426,7 +454,14 @@ def sentences(loaded: Scenario, held: Held, table: pd.DataFrame) -> list[str]:
         for _, row in table.iterrows():
             rate: Throughput = {"throughput": row["throughput"], "throughput_unit": row["throughput_unit"]}
             rates[row["exchange"] + count.format(row["workers"])] = rate
-    return [*throughput_sentences(rates), *said, *ignored, *held.sentences(), *computing_told([loaded.computing])]
+    return [
+        *throughput_sentences(rates),
+        *said,
+        *ignored,
+        *table.attrs.get("known", ()),
+        *held.sentences(),
+        *computing_told([loaded.computing]),
+    ]
 
 
 def over_seeds(table: pd.DataFrame) -> pd.DataFrame:
@@ -446,12 +481,13 @@ def over_seeds(table: pd.DataFrame) -> pd.DataFrame:
     means = groups.mean(numeric_only=True).drop(columns=["seed", "iteration_s", *most], errors="ignore")
     means = means.where(groups[list(means)].count().eq(groups.size(), axis=0)).join(groups[most].max()).reset_index()
     found = paired.comparison(table, ["workers"], "iteration_s", policy="exchange").merge(means, on=by)
-    for name in {"warning", "starts_not_sampled"} & set(table):
+    for name in [one for one in ("evidence", "warning", "starts_not_sampled") if one in table]:
         found = found.merge(groups[name].first().reset_index(), on=by)
     if "time_to_target_s" in table:
         found = found.drop(columns="time_to_target_s").merge(
             times_to_target(table, ["workers"], policy="exchange"), on=by
         )
+    found.attrs |= table.attrs
     numbers = found.select_dtypes("float64").columns
     found[numbers] = found[numbers].apply(lambda column: pd.Series(significant(column), index=column.index))
     return found

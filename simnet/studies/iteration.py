@@ -187,7 +187,7 @@ class JobPrediction(Shown):
         said_too = {"notes": list(self.notes)} if self.notes else {}
         steady = {"steady_from": common_start(self.steady.values())}
         won = {"fastest": first[0] if first else None, "tied_with": first[1:]}
-        won |= {"evidence": self.evidence.level, "because": self.evidence.because}
+        won |= self.evidence.figures()
         told = {**head, "barrier": self.barrier, **trained, "coverage": COVERAGE, **steady, **won, **said_too}
         return {**told, "policies": policies}
 

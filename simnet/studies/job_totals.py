@@ -166,33 +166,34 @@ def total_of(
     return JobTotal(name, math.fsum(compute), spent, name_of(job.network(0).stack))
 
 
-def judgement(loaded: Scenario, run: Run, results: Mapping[str, PolicyResult]) -> tuple[dict[str, Judgement], Evidence]:
-    """Return intervals and chances of the policies that have a rank, and how well they are known.
+def rivals(run: Run, results: Mapping[str, PolicyResult]) -> dict[str, pd.DataFrame]:
+    """Return the iterations of the policies of a run that can be run and have settled."""
+    settled = {name: one.iterations for name, one in results.items() if name != run.bound}
+    return {name: frame for name, frame in settled.items() if not steady_part(frame).unsettled}
+
+
+def judgement(
+    loaded: Scenario, run: Run, iterations: Mapping[str, pd.DataFrame]
+) -> tuple[dict[str, Judgement], Evidence]:
+    """Return the interval of what iterations take in all, who is how likely the fastest, and how well that is known.
 
     Parameters
     ----------
     loaded, run : Scenario, Run
         The run.
-    results : mapping of str to PolicyResult
-        Of its policies that are done.
+    iterations : mapping of str to DataFrame
+        Of the policies that are compared, as of `simnet.job.PolicyResult`.
     """
     job = run.job
-    if job.steps is not None or run.colocated or job.failures:
-        return {}, NEVER_COMPARED
-    rivals = {
-        name: one.iterations
-        for name, one in results.items()
-        if name != run.bound and not steady_part(one.iterations).unsettled
-    }
-    if not rivals:
+    if not iterations or job.steps is not None or run.colocated or job.failures:
         return {}, NEVER_COMPARED
     totals = []
-    for name, iterations in rivals.items():
+    for name, frame in iterations.items():
         among = run.policies[name].candidates
-        totals.append(total_of(name, iterations, job, messages_of(run, among), among))
+        totals.append(total_of(name, frame, job, messages_of(run, among), among))
     found = judged(totals, computing_factors(loaded))
     rows: dict[str, Judgement] = {}
-    for place, name in enumerate(rivals):
+    for place, name in enumerate(iterations):
         low, high, regret, chance = (
             float(significant(one[place])) for one in (found.low, found.high, found.regret, found.fastest)
         )
@@ -202,7 +203,7 @@ def judgement(loaded: Scenario, run: Run, results: Mapping[str, PolicyResult]) -
             "chance_to_be_fastest": chance,
             "regret_of_job": finite(regret),
         }
-    return rows, evidence_of_job(job, pd.concat(list(rivals.values())))
+    return rows, evidence_of_job(job, pd.concat(list(iterations.values())))
 
 
 def evidence_of_job(job: Job, iterations: pd.DataFrame) -> Evidence:

@@ -24,7 +24,6 @@ from simnet.base.swap import completed, swapped
 from simnet.interchange import kind_of
 from simnet.job import Checkpoint, Job, LocalSteps, PolicyResult, buckets, buckets_of, create_sparsifier
 from simnet.job.memory import WorkerMemory, measurable, of_candidates, with_gradients
-from simnet.job.steady import steady_part
 from simnet.policies import density_at
 from simnet.report import calibrated, memory, seeds
 from simnet.report.calibrated import CalibrationSummary
@@ -39,7 +38,7 @@ from simnet.scenario.resolve import candidate
 from simnet.scenario.topology import cluster_file
 from simnet.studies.assumptions import overlap_assumed
 from simnet.studies.codes import with_codes
-from simnet.studies.job_totals import judgement
+from simnet.studies.job_totals import judgement, rivals
 from simnet.studies.samples import sample_warnings, warning_lines
 from simnet.studies.start_times import ranges_of
 
@@ -316,12 +315,9 @@ def summary(loaded: Scenario, built: Run, results: Mapping[str, PolicyResult]) -
 def _told(loaded: Scenario, built: Run, results: Mapping[str, PolicyResult]) -> dict[str, Any]:
     """Return what a summary says beside results."""
     trained, own = loaded.config.job.gradients.train, built.job.strategy
-    settled = {
-        name: math.fsum(one.iterations["iteration_s"])
-        for name, one in results.items()
-        if name != built.bound and not steady_part(one.iterations).unsettled
-    }
-    judgements, evidence = judgement(loaded, built, results)
+    settled = rivals(built, results)
+    took = {name: math.fsum(frame["iteration_s"]) for name, frame in settled.items()}
+    judgements, evidence = judgement(loaded, built, settled)
     return {
         "scenario": loaded.name,
         "scenario_lock": request(loaded, "run").lock,
@@ -331,10 +327,10 @@ def _told(loaded: Scenario, built: Run, results: Mapping[str, PolicyResult]) -> 
         "computing": loaded.computing,
         "compute_time": None if loaded.compute_time is None else loaded.compute_time.figures(),
         "samples": loaded.samples,
-        "overlapped": overlap_assumed(loaded, built, None if built.job.failures else settled),
+        "overlapped": overlap_assumed(loaded, built, None if built.job.failures else took),
         "warnings": [*loaded.warnings, *warning_lines(sample_warnings(built.job, built.policies.values()))],
         "judgements": judgements,
-        "evidence": evidence._asdict(),
+        "evidence": evidence,
         "barrier": built.job.barrier,
         "strategy": None if own is None else _trained(own, built.job.deadline),
         "workers": built.job.source.workers,

@@ -12,6 +12,7 @@ from simnet.base.errors import InputError, nearest
 from simnet.costs.computing import Computing, Samples, computing, samples
 from simnet.costs.devices import DeviceProfile, load_device
 from simnet.costs.models import ModelProfile
+from simnet.evidence.conditions import NEVER_COMPARED
 from simnet.network.stack import name_of
 from simnet.parallel import (
     SHARDINGS,
@@ -199,6 +200,7 @@ class Step(TimedSteps):
             **(self.throughput() or {}),
             **({} if self.doubt is None else {"warnings": [self.doubt]}),
             "memory_B": self.timing.memory()._asdict(),
+            **NEVER_COMPARED.figures(),
         }
         if self.limit is not None:
             own |= {"memory_limit_B": self.limit, "fits": self.timing.memory().peak <= self.limit}
@@ -228,10 +230,11 @@ class Step(TimedSteps):
             f"A worker needs {size(memory.peak)} at most, activations apart: parameters {size(memory.parameters)}, "
             f"gradients {size(memory.gradients)}, optimiser {size(memory.optimizer)}, and for a while gathered "
             f"parameters {size(memory.gathered)}, gradients to be reduced {size(memory.reduced)}.{fits}",
+            NEVER_COMPARED.sentence(),
             f"Assumed: a microbatch computes for {computes}{parts} {100 * self.backward:.3g} % of it "
             f"backward, split between units by their entries ({self.source}); computing takes "
             f"{slowdown_told(self.slowdown)}; {codes}messages go by the stack "
-            f"{self.stack}. How far such steps are off was not measured.",
+            f"{self.stack}.",
         ]
 
 

@@ -13,8 +13,11 @@ from pydantic import ValidationError
 
 from simnet import topologies
 from simnet.base.errors import InputError, nearest
-from simnet.base.units import format_bytes, format_seconds
+from simnet.base.units import finite, format_bytes, format_interval, format_seconds
+from simnet.evidence.chances import interval
+from simnet.evidence.conditions import Evidence, evidence_of
 from simnet.network import MAX_MIN, Network, Timing
+from simnet.network.stack import name_of
 from simnet.network.start_spread import MOST_MESSAGES, StartSpread, has_start_spread, start_spread
 from simnet.report import calibrated, sharing, stacks
 from simnet.report.calibrated import CalibrationSummary
@@ -34,8 +37,12 @@ if TYPE_CHECKING:
 
 R = TypeVar("R", bound=Part)
 
-Figures: TypeAlias = dict[str, float | int | str]
+Figures: TypeAlias = dict[str, float | int | str | None]
 """Figures by name; the names end in the unit."""
+
+
+# Pairs of hosts whose links are looked at, about.
+_PAIRS = 1000
 
 
 class Place(NamedTuple):
@@ -215,11 +222,34 @@ def least_time(timed: Timed) -> Bound:
     return found
 
 
+def predicted(timed: Timed) -> tuple[float, float, Evidence]:
+    """Return the 90 % interval of the time [s], and how well it is known; NaN where calls have intervals of their own.
+
+    No end is below what the bytes of the busiest host take on its links.
+    """
+    schedule, place, timing, _ = timed
+    if place.network.software is not None:
+        return math.nan, math.nan, Evidence("measured")
+    hosts = hosts_of(schedule, place)
+    pairs = {(int(src), int(dst)) for one in schedule.rounds for src, dst in zip(one.src, one.dst, strict=True)}
+    some = sorted(pairs)[:: max(len(pairs) // _PAIRS, 1)]
+    paths = [place.network.path(hosts[src], hosts[dst], timing.start) for src, dst in some if hosts[src] != hosts[dst]]
+    if not paths:
+        return timing.duration, timing.duration, Evidence("measured")
+    latency, bandwidth = ((min(one), max(one)) for one in zip(*paths, strict=True))
+    stack = name_of(place.network.stack)
+    each = np.array(schedule.n_messages / schedule.n_ranks)
+    low, high = (float(end) for end in interval(stack, each, np.array(timing.duration)))
+    known = evidence_of(stack, latency, bandwidth, schedule.n_ranks)
+    return max(low, min(least_time(timed).seconds, timing.duration)), high, known
+
+
 def figures(timed: Timed) -> Figures:
     """Return what `simnet time` says, for programs: names end in their units."""
     schedule, place, timing, spread = timed
     bound = least_time(timed)
     sent = schedule.bytes_sent()
+    low, high, known = predicted(timed)
     return {
         "stack": stacks.condensed(place.network.stack, _calibration(timed))["name"],
         "sharing": place.network.sharing.law,
@@ -230,6 +260,9 @@ def figures(timed: Timed) -> Figures:
         "start_s": timing.start,
         "finish_s": timing.finish,
         "duration_s": timing.duration,
+        "prediction_low_s": finite(low),
+        "prediction_high_s": finite(high),
+        **known.figures(),
         "duration_median_s": timing.duration if spread is None else spread.median,
         "duration_low_s": timing.duration if spread is None else spread.low,
         "duration_high_s": timing.duration if spread is None else spread.high,
@@ -255,8 +288,11 @@ def sentences(timed: Timed) -> list[str]:
     by = f" after its start at {format_seconds(timing.start)}" if timing.start else ""
     calibration = _calibration(timed)
     stack = stacks.told(stacks.condensed(place.network.stack, calibration))
+    low, high, known = predicted(timed)
     lines = [
         f"Finish       {format_seconds(timing.duration)} ({timing.duration:.9g} s){by}",
+        *([] if math.isnan(low) else [f"Interval     {format_interval(low, high)} with 90 %: {known.level}"]),
+        *([f"             {known.because}"] if known.because else []),
         *_spread_lines(timed),
         f"Ranks        {schedule.n_ranks:,}, done {format_seconds(first)} to "
         f"{format_seconds(timing.duration)}, {format_seconds(timing.duration - first)} apart",
@@ -266,8 +302,8 @@ def sentences(timed: Timed) -> list[str]:
         f"at its bandwidth{share}",
         f"Stack        {stack}",
     ]
-    for _, call, ranks, size, interval, basis in calibrated.rows([] if calibration is None else calibration["calls"]):
-        lines.append(f"Calibrated   {call}, {ranks} ranks, {size}: {interval}, {basis}")
+    for _, call, ranks, size, within, basis in calibrated.rows([] if calibration is None else calibration["calls"]):
+        lines.append(f"Calibrated   {call}, {ranks} ranks, {size}: {within}, {basis}")
     if place.network.sharing != MAX_MIN:
         lines.append(f"Sharing      {sharing.told(sharing.condensed(place.network.sharing))}")
     return [*lines, f"Left out     {place.left_out} of the scenario"] if place.left_out else lines

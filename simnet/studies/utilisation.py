@@ -27,6 +27,7 @@ from simnet.costs.collectives import ring_allreduce
 from simnet.costs.computing import Computing, computing
 from simnet.costs.devices import DEFAULT, load_device
 from simnet.costs.models import Layer
+from simnet.evidence.conditions import NEVER_COMPARED
 from simnet.parallel.ddp import BUCKET_MIB, FIRST_BUCKET_MIB, buckets
 from simnet.report import learning
 from simnet.strategies import options as options_of
@@ -404,7 +405,7 @@ class Answer:
             {"compute": "compute_s", "latency": "latency_s"}.get(name, name): value for name, value in asked.items()
         }
         known = {} if self.known is None else {"compute_time": self.known.figures()}
-        return {**said, **known, **at, "targets": targets}
+        return {**said, **known, **at, "targets": targets, **NEVER_COMPARED.figures()}
 
     def headings(self) -> list[str]:
         """Return the headings of `rows`."""
@@ -436,7 +437,8 @@ class Answer:
             f"{one.strategy}, {one.workers:,} workers, {one.parameters:,} values of {one.bits:g} bits, "
             f"steps of {units.format_seconds(one.compute)}{often}{cut}.",
         ]
-        return [*found, *self.assumed(), *computing_told([None if self.known is None else self.known.describe()])]
+        found += [*self.assumed(), NEVER_COMPARED.sentence()]
+        return [*found, *computing_told([None if self.known is None else self.known.describe()])]
 
     def assumed(self) -> list[str]:
         """Return in how many pieces an exchange is taken to leave, and what tensors one by one would give."""

@@ -20,6 +20,7 @@ import pandas as pd
 
 from simnet.base.errors import SimnetError
 from simnet.base.processes import Report
+from simnet.evidence.conditions import NEVER_COMPARED, Evidence
 from simnet.job import Job, PolicyResult, overlap_of
 from simnet.policies import Policy
 from simnet.report import learning, spent, wording
@@ -28,6 +29,7 @@ from simnet.report.results import versions
 from simnet.report.summary import (
     INTERVAL,
     PHASES,
+    Judgement,
     Summary,
     learning_columns,
     ranked,
@@ -39,12 +41,13 @@ from simnet.scenario import Run, Scenario
 from simnet.scenario.identity import identity
 from simnet.scenario.runner import run_here
 from simnet.scenario.source import Source
+from simnet.studies.job_totals import judgement, rivals
 from simnet.studies.samples import sample_warnings, warning_lines
 from simnet.studies.start_times import ranges_of
 from simnet.traces.source import Shared
 from simnet.traces.synthetic import SyntheticSource
 
-FORMAT = "simnet sweep cell 9"
+FORMAT = "simnet sweep cell 10"
 """What the files of cells say that they are; with other columns, or another meaning of one, they say another."""
 
 MAX_BYTES = 64 * 2**20
@@ -63,6 +66,10 @@ COLUMNS = {
     "iterations": "complete iterations",
     "steady_from": "iterations that the next means leave out, until all policies of the cell had settled that do",
     "simulated_s": "time of all iterations [s]",
+    "simulated_low_s": "the lower end of the 90 % prediction interval of that, where it is known [s]",
+    "simulated_high_s": "the upper end [s]",
+    "chance_to_be_fastest": "that the job takes the least time with this policy, by what predictions were off by",
+    "evidence": "whether such predictions were measured, or are extrapolated or assumed",
     "iteration_s": "mean time of an iteration [s], the sum of the next four",
     "compute_s": "computing, mean over iterations and workers [s]",
     "select_s": "selecting, packing and unpacking, mean over iterations and workers [s]",
@@ -171,7 +178,8 @@ def _run(loaded: Scenario, expected: str, report: Report) -> bytes:
     results = {name: results[name] for name in built.policies if name in results}
     trained = loaded.config.job.gradients.train
     target = None if trained is None else trained.target
-    return _encoded(expected, loaded, rows(built, results, failed, target, loaded.prices, loaded.computing))
+    known = judgement(loaded, built, rivals(built, results))
+    return _encoded(expected, loaded, rows(built, results, failed, target, loaded.prices, loaded.computing, known))
 
 
 def _overlapped(job: Job, policy: Policy) -> bool:
@@ -198,6 +206,7 @@ def rows(
     target: float | None = None,
     prices: spent.Prices | None = None,
     computing: str | None = None,
+    known: tuple[Mapping[str, Judgement], Evidence] = ({}, NEVER_COMPARED),
 ) -> list[dict[str, Any]]:
     """Return a row for each policy; see `COLUMNS`. What there is not is None.
 
@@ -216,7 +225,10 @@ def rows(
         What is paid.
     computing : str, optional
         As of `simnet.scenario.Scenario.computing`.
+    known : (mapping of str to Judgement, Evidence)
+        As of `simnet.studies.job_totals.judgement`.
     """
+    judgements, evidence = known
     summary: Summary | None = None
     if results:
         summary = summarize(
@@ -251,6 +263,10 @@ def rows(
         }
         if summary is not None and name in results:
             row |= _row(summary, name, results[name].iterations) | learnt.get(name, {})
+            row["evidence"] = evidence.level
+            if name in judgements:
+                low, high, chance, _ = judgements[name].values()
+                row |= {"simulated_low_s": low, "simulated_high_s": high, "chance_to_be_fastest": chance}
         found.append(row)
     return found
 

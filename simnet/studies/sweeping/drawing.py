@@ -22,6 +22,7 @@ from rich.table import Table
 from rich.text import Text
 
 from simnet.base.units import format_bandwidth, format_bytes, format_seconds, format_within
+from simnet.evidence.chances import SURE
 from simnet.report import barriers, learning, paired, wording
 from simnet.report.drawing import BITS, BYTES, COLOURS, HOURS, SECONDS, Plot, plot, scale, style, unit
 from simnet.report.paired import START_COLUMNS
@@ -266,6 +267,11 @@ def headline(table: pd.DataFrame) -> str:
         goal = f"{100 * goals[0]:.3g} % accuracy" if len(goals) == 1 else "the target accuracy"
         reached = table["first_to_target"].astype("boolean").fillna(value=False)
         said.insert(0, _first_of(f"First to {goal}", table[reached], count))
+    if "chance_to_be_fastest" in table and len(said):
+        chances = table[table["wins"] & table["chance_to_be_fastest"].notna()]["chance_to_be_fastest"]
+        if unsure := int((chances < SURE).sum()):
+            below = f"less than {100 * SURE:.0f} % likely"
+            said.append(f"In {unsure} of {count} cells the first place is within the error: {below}.")
     return " ".join(said)
 
 

@@ -24,7 +24,7 @@ from simnet.studies.sweeping import drawing
 from simnet.studies.sweeping.cell import COLUMNS, STARTS
 from simnet.studies.sweeping.grid import Axis, Cell, Column
 
-_TEXTS = ("policy", "device", "computing", "warning", "status", "choice", "message")
+_TEXTS = ("policy", "device", "evidence", "computing", "warning", "status", "choice", "message")
 _WHOLE = ("iterations", "steady_from", "bytes_sent_B", "inner_steps", "switches", "iterations_to_target")
 
 FILES = Files("sweep", RESULTS, "sweep.json")

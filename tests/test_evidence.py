@@ -1,0 +1,130 @@
+"""Intervals, chances and evidence of whole jobs, as the commands give them."""
+
+import json
+
+import pandas as pd
+import pytest
+
+from commands import did
+
+SCENARIO = """
+workers: 4
+network:
+  stack: STACK
+  topology: {star: {latency: 1 ms, bandwidth: RATE}}
+job: {parameters: 200000, scale: 20, iterations: 12, density: 2 %, compute: {mean: 20 ms, spread: 5 %}}
+exchanges: {AG: {scheme: topk}, ART-ring: {scheme: artopk}, dense: {scheme: dense}}
+policies: {AG: {fixed: AG}, ART-ring: {fixed: ART-ring}, dense: {fixed: dense}, again: {fixed: AG}}
+"""
+
+
+def scenario(tmp_path, stack="gloo", rate="50 Mbit/s"):
+    path = tmp_path / "own.yaml"
+    path.write_text(SCENARIO.replace("STACK", stack).replace("RATE", rate), encoding="utf-8")
+    return path
+
+
+def ran(tmp_path, path, *arguments):
+    return json.loads(
+        did("run", path, "--no-report", "--json", "--out", tmp_path / "run", "--force", *arguments).stdout
+    )
+
+
+def test_run_and_predict_job_name_the_same_first_place_chances_and_intervals(tmp_path):
+    path = scenario(tmp_path)
+    run, job = ran(tmp_path, path), json.loads(did("predict", "job", "--scenario", path, "--json").stdout)
+    assert run["winner"]["policy"] == job["fastest"]
+    for name, one in run["policies"].items():
+        own, other = one["judgement"], job["policies"][name]
+        assert other["job"]["seconds"] == pytest.approx(one["simulated_s"], rel=1e-9)
+        assert (other["job"]["low"], other["job"]["high"]) == pytest.approx((own["low_s"], own["high_s"]), rel=1e-9)
+        assert other["chance_to_be_fastest"] == pytest.approx(own["chance_to_be_fastest"], rel=1e-9)
+        assert other["regret_of_job"] == pytest.approx(own["regret_of_job"], rel=1e-9)
+        assert own["low_s"] <= one["simulated_s"] <= own["high_s"]
+    assert (run["evidence"], run["because"]) == (job["evidence"], job["because"]) == ("measured", "")
+
+
+def test_policies_that_share_their_exchange_share_its_error(tmp_path):
+    """Two names of one exchange are as likely, and lose nothing to each other, whatever it is off by."""
+    policies = ran(tmp_path, scenario(tmp_path))["policies"]
+    one, same = (policies[name]["judgement"] for name in ("AG", "again"))
+    assert one == same
+    alone = ran(tmp_path, scenario(tmp_path), "--policies", "AG,again")["policies"]["AG"]["judgement"]
+    assert alone["chance_to_be_fastest"] == 0.5
+    assert alone["regret_of_job"] == 0
+
+
+def test_what_all_jobs_share_does_not_decide(tmp_path):
+    """Computing ten times as long widens all intervals by as much, and leaves the order as sure as it was."""
+    path = scenario(tmp_path)
+    fields = (f"job.compute={{mean: {mean}}}" for mean in ("20 ms", "2 s"))
+    first, slow = (ran(tmp_path, path, "--set", field)["policies"] for field in fields)
+    for name in ("AG", "ART-ring", "dense"):
+        before, after = (one[name]["judgement"] for one in (first, slow))
+        assert after["chance_to_be_fastest"] == pytest.approx(before["chance_to_be_fastest"], abs=0.01)
+        assert after["high_s"] - after["low_s"] > 10 * (before["high_s"] - before["low_s"])
+    assert slow["dense"]["judgement"]["regret_of_job"] < first["dense"]["judgement"]["regret_of_job"]
+
+
+@pytest.mark.parametrize(
+    ("stack", "rate", "level", "beyond"),
+    [
+        ("gloo", "50 Mbit/s", "measured", ""),
+        ("gloo", "10 Gbit/s", "extrapolated", "here 10 Gbit/s"),
+        ("nccl", "50 Mbit/s", "extrapolated", "here nccl"),
+    ],
+)
+def test_every_answer_names_its_evidence(tmp_path, stack, rate, level, beyond):
+    path = scenario(tmp_path, stack, rate)
+    run = did("run", path, "--no-report", "--out", tmp_path / "run").stdout
+    compare = did("compare", path, "--out", tmp_path / "compare").stdout
+    job = did("predict", "job", "--scenario", path).stdout
+    did("sweep", path, "--param", "density=0.02", "--out", tmp_path / "sweep")
+    for said in (run, compare, job):
+        line = next(one for one in said.splitlines() if one.startswith("Intervals: "))
+        assert line.startswith(f"Intervals: {level}")
+        assert beyond in line
+    assert set(pd.read_csv(tmp_path / "compare" / "compare.csv")["evidence"]) == {level}
+    assert set(pd.read_csv(tmp_path / "sweep" / "sweep.csv")["evidence"]) == {level}
+    ring = ("time", "--collective", "allreduce_ring", "--workers", 4, "--size", "1 MB", "--topology", "star")
+    links = ("--latency", "1 ms", "--bandwidth", rate, "--stack", stack)
+    assert json.loads(did(*ring, *links, "--json").stdout)["evidence"] == level
+
+
+def test_sharded_steps_have_no_interval(tmp_path):
+    run = ran(tmp_path, "sharded_nodes", "--set", "job.iterations=2")
+    assert run["evidence"] == "assumed"
+    assert all("judgement" not in one for one in run["policies"].values())
+    step = ("step", "--model", "gpt2", "--sharding", "ddp", "--workers", 4, "--topology", "star", "--latency", "1 ms")
+    assert json.loads(did(*step, "--bandwidth", "1 Gbit/s", "--json").stdout)["evidence"] == "assumed"
+
+
+def test_no_interval_of_a_collective_is_below_what_its_bytes_take(tmp_path):
+    for stack in ("ideal", "gloo", "tcp", "mpich", "openmpi"):
+        ring = ("time", "--collective", "allreduce_ring", "--workers", 4, "--size", "8 MB", "--topology", "star")
+        found = json.loads(
+            did(*ring, "--latency", "10 us", "--bandwidth", "1 Gbit/s", "--stack", stack, "--json").stdout
+        )
+        assert found["prediction_low_s"] >= found["lower_bound_s"] >= 2 * 3 / 4 * 8e6 / 125e6
+        assert found["prediction_low_s"] <= found["duration_s"] <= found["prediction_high_s"]
+
+
+def test_several_seeds_have_the_error_of_the_model_in_their_interval(tmp_path):
+    path = scenario(tmp_path)
+    one = ran(tmp_path, path)["policies"]
+    several = json.loads(did("run", path, "--seeds", 2, "--json", "--out", tmp_path / "seeds").stdout)
+    for name in ("AG", "ART-ring", "dense"):
+        own, judged = several["policies"][name], one[name]["judgement"]
+        width = own["prediction_high_s"] - own["prediction_low_s"]
+        assert width == pytest.approx(judged["high_s"] - judged["low_s"], rel=0.1)
+        assert own["prediction_low_s"] < own["simulated_s"] < own["prediction_high_s"]
+    assert several["run"]["evidence"] == "measured"
+
+
+def test_no_interval_over_seeds_has_no_width(tmp_path):
+    """Without anything random all seeds take the same time, which is no interval of 95 %."""
+    fixed = ("--set", "job.compute={mean: 20 ms}", "--set", "exchanges.AG.scheme=dense")
+    said = did(
+        "run", scenario(tmp_path), *fixed, "--policies", "AG,dense,ART-ring", "--seeds", 2, "--out", tmp_path / "o"
+    )
+    assert "the same with all seeds" in said.stdout
