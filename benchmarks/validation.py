@@ -26,7 +26,7 @@ from validating.running import load, run, save, sets
 
 import simnet
 from simnet.base.errors import InputError
-from simnet.validate import chances, residuals
+from simnet.validate import chances, held_out, residuals
 
 
 def machine() -> dict[str, str]:
@@ -93,7 +93,7 @@ def main() -> None:
             path.write_bytes(one.svg)
             drawn[name] = os.path.relpath(path, given.markdown.parent) if given.markdown else str(path)
     if given.markdown is not None:
-        given.markdown.write_text(page(results, drawn, judged), encoding="utf-8")
+        given.markdown.write_text(page(results, drawn, judged, held_out.everything(clusters)), encoding="utf-8")
 
 
 if __name__ == "__main__":

@@ -21,8 +21,8 @@ from numpy.typing import NDArray
 from simnet.base.arrays import Floats
 from simnet.base.progress import tracked
 from simnet.base.rng import stream
+from simnet.evidence.chances import CONFIDENCE, NAMED, SURE, UNNAMED, ErrorModel, Part, chances
 from simnet.report.drawing import COLOURS, Plot, plot, style
-from simnet.evidence.chances import CONFIDENCE, NAMED, SURE, UNNAMED, ErrorModel, Part, chances, corrected
 from simnet.validate import residuals
 
 DENSITIES = (0.1, 0.01, 0.001)
@@ -55,20 +55,17 @@ The *Brier score* is the mean square of chance less outcome: 0 is right and cert
 chance of {100 * SURE:g} % and more, even as it is at least with {100 * CONFIDENCE:g} %, by Student's t over the sites
 that it is from. Were chances exact, as many of these would be right as their mean chance says. Errors of a site are
 alike: in brackets are 95 % intervals by a bootstrap over sites. They say how few sites there are, but nothing where all
-of them were right. Intervals of times are as `simnet choose` has them: those of a calibration are corrected by how far
-they went on other sites, those from links learnt from these; of a stack that no other set has, they are the widest of
-those known. Jobs are those of settings that tell nothing of the interval of an iteration; their times are medians over
-iterations.
+of them were right. Jobs are those of settings that tell nothing of the interval of an iteration; their times are
+medians over iterations.
 
 What was sure and wrong is mostly MPI in host memory on 32 nodes and more: single sizes at which a collective of Open
-MPI took a third of the time of its neighbours, or three times as long. Where no stack is named, most pairs are of Open
-MPI, which has the lightest software, so that more of their times are inside than of a stack drawn at random.
+MPI took a third of the time of its neighbours, or three times as long.
 """
 _OCTAVE = 0.5
 _SIDE = ("measured", "ours", "low", "high", "kind")
 _PAIRED = ["site", "set", "place", "at", "name", "collective", *_SIDE]
 _AT = ["site", "set", "place", "at"]
-_JUDGED = ["site", "chance", "first", "sure", "inside_a", "inside_b"]
+_JUDGED = ["site", "chance", "first", "sure"]
 _RESAMPLED = 4000
 
 
@@ -175,21 +172,15 @@ def judged(both: pd.DataFrame, models: Mapping[str, ErrorModel]) -> pd.DataFrame
     Returns
     -------
     DataFrame
-        Columns ``site``, ``chance`` that the first is faster, whether it is, ``first``, whether one of them was called
-        ``sure``, and whether each of the times is inside its interval, as `simnet choose` has it, ``inside_a``,
-        ``inside_b``.
+        Columns ``site``, ``chance`` that the first is faster, whether it is, ``first``, and whether one of them was
+        called ``sure``.
     """
-    inside = {}
-    for side in "ab":
-        measured, *times = (both[f"{name}_{side}"].to_numpy(dtype=float) for name in _SIDE[:-1])
-        low, high = corrected(both[f"kind_{side}"].iloc[0], times[0], times[1], times[2], models)
-        inside[f"inside_{side}"] = (low <= measured) & (measured <= high)
     found = []
     for row in both.to_dict("records"):
         seconds, low, high = (np.array([row[f"{name}_{side}"] for side in "ab"]) for name in ("ours", "low", "high"))
         said = chances(("a", "b"), [Part(seconds, low, high, (row["kind_a"], row["kind_b"]))], models)
         found.append((row["site"], said.fastest[0], row["measured_a"] < row["measured_b"], any(said.sure)))
-    return pd.DataFrame(found, columns=_JUDGED[:4]).assign(**inside)
+    return pd.DataFrame(found, columns=_JUDGED)
 
 
 def left_out(
@@ -287,23 +278,20 @@ def figures(rows: pd.DataFrame) -> dict[str, float]:
     dict
         ``pairs``, ``sites``, ``brier`` score (0 is right and certain, 0.25 knows nothing), ``right``, the share in
         which the likelier was the faster, ``sure``, the share called sure, ``sure_said``, their mean chance,
-        ``sure_right``, the share of them which was right, and ``inside``, that of times inside their interval. The
-        last two have 95 % intervals, ``_low`` and ``_high``: quantiles over sites drawn again.
+        and ``sure_right``, the share of them which was right, with a 95 % interval, ``_low`` and ``_high``: quantiles
+        over sites drawn again.
 
     Examples
     --------
     >>> said = {"site": ["x", "y"], "chance": [0.97, 0.6], "first": [True, False], "sure": [True, False]}
-    >>> found = figures(pd.DataFrame(said | {"inside_a": True, "inside_b": [True, False]}))
-    >>> found["right"], found["sure_right"], found["inside"], round(found["brier"], 3)
-    (0.5, 1.0, 0.75, 0.18)
-    >>> found["inside_low"], found["inside_high"]
-    (0.5, 1.0)
+    >>> found = figures(pd.DataFrame(said))
+    >>> found["right"], found["sure_right"], round(found["brier"], 3)
+    (0.5, 1.0, 0.18)
     """
     chance, first = rows["chance"].to_numpy(dtype=float), rows["first"].to_numpy(dtype=bool)
     likelier = np.maximum(chance, 1 - chance)
     right = (chance > 0.5) == first
     sure = rows["sure"].to_numpy(dtype=bool)
-    inside = rows[["inside_a", "inside_b"]].to_numpy(dtype=float).mean(axis=1)
     sites = rows["site"].to_numpy()
     return {
         "pairs": len(rows),
@@ -312,12 +300,11 @@ def figures(rows: pd.DataFrame) -> dict[str, float]:
         "right": float(right.mean()),
         "sure": float(sure.mean()),
         "sure_said": float(likelier[sure].mean()) if sure.any() else 1.0,
-        **_mean_over("sure_right", right[sure], sites[sure]),
-        **_mean_over("inside", inside, sites),
+        **mean_over("sure_right", right[sure], sites[sure]),
     }
 
 
-def _mean_over(name: str, values: NDArray[Any], sites: NDArray[Any]) -> dict[str, float]:
+def mean_over(name: str, values: NDArray[Any], sites: NDArray[Any]) -> dict[str, float]:
     """Return the mean of values, and its 95 % interval by a bootstrap over sites, as values of a site are alike."""
     if not len(values):
         return {name: 1.0, f"{name}_low": 0.0, f"{name}_high": 1.0}
@@ -402,13 +389,13 @@ def section(by_title: Mapping[str, pd.DataFrame], figure: str | None = None) -> 
         lines += [f"![Reliability diagram]({figure})", ""]
     lines += [
         "| Two exchanges | Pairs | Sites | Brier score | The likelier is the faster | Called sure | their mean chance "
-        "| of these right | Times inside their 90 % interval |",
-        "|---|---|---|---|---|---|---|---|---|",
+        "| of these right |",
+        "|---|---|---|---|---|---|---|---|",
     ]
     for title, own in by_title.items():
         found = figures(own)
         shares = [f"{found[name]:.1%}" for name in ("right", "sure", "sure_said")]
-        shares += [_between(found, name) for name in ("sure_right", "inside")]
+        shares.append(_between(found, "sure_right"))
         row = f"{title} | {found['pairs']:,} | {found['sites']} | {found['brier']:.3f} | {' | '.join(shares)}"
         lines.append(f"| {row} |")
     heads = [f"{100 * low:g} to {100 * high:g} %" for low, high in pairwise(BINS)]

@@ -25,10 +25,10 @@ import pandas as pd
 
 from simnet.base.arrays import Floats
 from simnet.calibration.measured import load
-from simnet.network import STACKS
-from simnet.network.stack import IDEAL, Stack
 from simnet.evidence.chances import COLUMNS, NAMED, SCORES, UNNAMED, ErrorModel
 from simnet.evidence.iteration_errors import factor_in_job
+from simnet.network import STACKS
+from simnet.network.stack import IDEAL, Stack
 from simnet.validate.evaluation import FROM_BASE
 from simnet.validate.jobs import report
 from simnet.validate.jobs.errors import FASTEST, bound, weighted_quantile

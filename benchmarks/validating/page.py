@@ -16,7 +16,7 @@ import pandas as pd
 from simnet.calibration import measured
 from simnet.calibration.cost_model import COVERAGE
 from simnet.calibration.intervals import BIN_NAMES, bin_of
-from simnet.validate import chances
+from simnet.validate import chances, held_out
 from simnet.validate.evaluation import FROM_BASE, HALVES
 from simnet.validate.evaluation_figures import PLACES, TITLES
 from simnet.validate.jobs import report as jobs
@@ -170,7 +170,10 @@ def errors(part: pd.DataFrame, model: str) -> np.ndarray:
 
 
 def page(
-    results: Mapping[str, Any], figures: Mapping[str, str], judged: Mapping[str, pd.DataFrame] | None = None
+    results: Mapping[str, Any],
+    figures: Mapping[str, str],
+    judged: Mapping[str, pd.DataFrame] | None = None,
+    inside: Sequence[held_out.Coverage] = (),
 ) -> str:
     """Return the page.
 
@@ -182,6 +185,8 @@ def page(
         Paths of figures by the heading below which they stand.
     judged : mapping of str to DataFrame, optional
         Pairs of which one is faster, as `simnet.validate.chances.everything` gives them.
+    inside : sequence of Coverage
+        How many times are inside their interval, as `simnet.validate.held_out.everything` gives it.
     """
     table = frame(results)
     known = {name: one for name, one in results["sets"].items() if "figures" in one}
@@ -196,6 +201,7 @@ def page(
         part = table[table["split"] == split]
         if len(part):
             parts.append(_split(split, part, results, figures.get(split)))
+    parts += [held_out.section(inside)] if inside else []
     parts += [chances.section(judged, figures.get("chances"))] if judged else []
     parts += [constants.section(table, CONSTANTS)] if CONSTANTS.is_file() else []
     parts += [likeness.section(likeness.EVERY_STEP, likeness.TABLE)] if likeness.TABLE.is_file() else []

@@ -15,16 +15,19 @@ share of `DRAWS` in which it is the fastest. Each choice has its own stream of r
 order of choices nor a further choice changes its draws, and choices of one name are off alike.
 
 Sites are few, and a chance is a mean over them. Beside it stands what it is at least, with `CONFIDENCE`, by Student's t
-over the chances at single sites; a choice is called sure by that.
+over the chances at single sites; a choice is called sure by that. For the same reason intervals are wider than errors
+over the sites go, by `factor_for_another`.
 
 `python benchmarks/validation.py --residuals FILE` makes the file, and `docs/validation.md` says how often chances come
-true.
+true and times are inside their intervals.
 
 References
 ----------
 .. [1] A. C. Davison, D. V. Hinkley, "Bootstrap Methods and their Application", Cambridge 1997, section 3.8: of
    hierarchical data.
 .. [2] R. B. Nelsen, "An Introduction to Copulas", 2nd ed., Springer 2006, section 2.
+.. [3] G. J. Hahn, W. Q. Meeker, "Statistical Intervals", Wiley 1991, chapter 4: prediction intervals for a further
+   observation of a normal distribution.
 """
 
 from __future__ import annotations
@@ -75,7 +78,6 @@ GIVEN = "given"
 
 CROSS_VALIDATED = ("sizes", "ranks", "beyond", "collectives")
 """Kinds whose intervals are from what a cluster's own calibration left out; see `corrected`."""
-
 _SCORE_95 = NormalDist().inv_cdf(0.95)
 # Between the normal scores of two sites in one table of all sites.
 _APART = 2 * float(SCORES[-1]) + 1
@@ -257,7 +259,7 @@ def corrected(
     A calibration makes intervals from what it leaves out of its own cluster, which may be harder or easier than what is
     asked: between known numbers of ranks, the gap is twice as wide where one of them is left out. So those of
     `CROSS_VALIDATED` end where one error in twenty of the sites that were measured was below, and one above. Others are
-    learnt over sites already, and stay as they are.
+    learnt over sites already. All are wider by `factor_for_another`, as sites are few.
 
     Parameters
     ----------
@@ -274,9 +276,7 @@ def corrected(
     >>> bool(0.5 < low < 1 < high < 2)
     True
     """
-    if kind not in CROSS_VALIDATED:
-        return low, high
-    below, above = _shipped_outermost(kind) if models is None else _outermost(models[kind])
+    below, above = _shipped_reach(kind) if models is None else reach(kind, models[kind])
     seconds = np.asarray(seconds, dtype=float)
     with np.errstate(divide="ignore", invalid="ignore"):
         ends = seconds * (low / seconds) ** below, seconds * (high / seconds) ** above
@@ -284,16 +284,34 @@ def corrected(
     return found[0], found[1]
 
 
+def factor_for_another(sites: int) -> float:
+    """Return how many times as far as the errors of so many sites the 90 % interval of a further one goes.
+
+    It is ``t sqrt(1 + 1/sites) / z`` by the 95 % quantiles ``t`` of Student's distribution, with one degree of freedom
+    less than there are sites, and ``z`` of the normal one [3]_. One site is no sample: what it stands for is taken to
+    be known, as an error that is given.
+
+    Examples
+    --------
+    >>> [round(factor_for_another(sites), 2) for sites in (1, 2, 7, 40)]
+    [1.0, 4.7, 1.26, 1.04]
+    """
+    return 1.0 if sites < 2 else float(stdtrit(sites - 1, 0.95)) * math.sqrt(1 + 1 / sites) / _SCORE_95
+
+
 @cache
-def _shipped_outermost(kind: str) -> tuple[float, float]:
-    return _outermost(error_models()[kind])
+def _shipped_reach(kind: str) -> tuple[float, float]:
+    return reach(kind, error_models()[kind])
 
 
-def _outermost(model: ErrorModel) -> tuple[float, float]:
-    """Return the half-widths below and above between which nine in ten errors are, sites alike."""
+def reach(kind: str, model: ErrorModel) -> tuple[float, float]:
+    """Return how many half-widths intervals of a kind go below and above, sites alike."""
+    wider = factor_for_another(len(model.quantiles))
+    if kind not in CROSS_VALIDATED:
+        return wider, wider
     errors = np.sort([np.interp(_strata(), SCORES, each) for each in model.quantiles], axis=None)
     low, high = np.quantile(errors, [0.05, 0.95]).tolist()
-    return max(-low, 0.0), max(high, 0.0)
+    return max(-low, 0.0) * wider, max(high, 0.0) * wider
 
 
 def chances(
@@ -361,7 +379,13 @@ def chances(
     won = fastest / fastest.sum(axis=0)
     seconds = np.sum([part.seconds for part in parts], axis=0)
     low, high = np.where(told, np.quantile(drawn, [0.05, 0.95], axis=1), math.nan)
-    low, high = np.minimum(low, seconds), np.maximum(high, seconds)
+    counts = [count for _, kind in picked if (count := len(known[kind].quantiles)) > 1]
+    wider = factor_for_another(min(counts, default=1))
+    with np.errstate(divide="ignore", invalid="ignore"):
+        low, high = (
+            np.where(seconds > 0, seconds * (end / seconds) ** wider, end)
+            for end in (np.minimum(low, seconds), np.maximum(high, seconds))
+        )
     return Chances(won.mean(axis=1), np.array(regret), _at_least(won, list(picked.values())), low, high)
 
 

@@ -67,7 +67,12 @@ NEVER_COMPARED = Evidence("assumed", "no prediction of this kind was held agains
 
 
 def evidence_of(
-    stack: str, latency: tuple[float, float], bandwidth: tuple[float, float], workers: int, per_node: int = 1
+    stack: str,
+    latency: tuple[float, float],
+    bandwidth: tuple[float, float],
+    workers: int,
+    per_node: int = 1,
+    rounds: str = "",
 ) -> Evidence:
     """Return how well times that follow from links are known.
 
@@ -79,6 +84,8 @@ def evidence_of(
         The least and the most that links have [s], [byte/s].
     workers, per_node : int
         How many there are, and on one node.
+    rounds : str
+        The training strategy in whose rounds of several steps they take part, if they do: none was measured.
 
     Examples
     --------
@@ -99,6 +106,8 @@ def evidence_of(
             here.append(f"up to {shown(high)}" if low < high else shown(high))
     if per_node > 1:
         here.append(f"{per_node} workers of a node")
+    if rounds:
+        here.append(f"rounds of {rounds}")
     if not here:
         return Evidence("measured")
     return Evidence("extrapolated", f"errors are of {', '.join(stacks())}, {known_links()}; here {', '.join(here)}")

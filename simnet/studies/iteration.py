@@ -41,7 +41,7 @@ from simnet.base import units
 from simnet.base.errors import InputError
 from simnet.base.units import finite
 from simnet.costs.devices import End
-from simnet.evidence.chances import Chances
+from simnet.evidence.chances import NAMED, Chances, error_models, factor_for_another
 from simnet.evidence.conditions import NEVER_COMPARED, Evidence
 from simnet.evidence.iteration_errors import factor_in_job, off_of_calls, stacks
 from simnet.job import Job, PolicyResult, run_policy
@@ -307,7 +307,11 @@ def predict_job(scenario: Scenario, policies: Sequence[str] | None = None) -> Jo
         steady[policy] = steady_part(result.iterations)
         totals[policy] = total_of(policy, result.iterations, run.job, messages_of(run, among), among)
         met.append(result.iterations[["latency_s", "bandwidth_Bps"]])
-        own = _with_intervals(parts, _computes_within(scenario, spread_of(run.job)), stack_name(run.job), share)
+        varies, wider = _computes_within(scenario, spread_of(run.job)), 1.0
+        if run.job.strategy is not None and run.job.strategy.steps > 1:
+            # No such round was measured: what calls were off by is all that is known, and that of few sets.
+            wider = factor_for_another(len(error_models()[NAMED].quantiles))
+        own = _with_intervals(parts, varies, stack_name(run.job), share, wider)
         changes = parts[["latency_s", "bandwidth_Bps"]].nunique().max() > 1
         found.append((_with_other_times(own) if changes else own).assign(policy=policy))
     rows = pd.concat(found, ignore_index=True)
@@ -387,8 +391,10 @@ def _computes_within(scenario: Scenario, spread: float) -> dict[str, float]:
     return {"low": low * math.exp(-_SIGMAS * spread), "high": high * math.exp(_SIGMAS * spread)}
 
 
-def _with_intervals(parts: pd.DataFrame, varies: Mapping[str, float], stack: str, share: int) -> pd.DataFrame:
-    """Return parts with an interval for each, those of the whole from those of all."""
+def _with_intervals(
+    parts: pd.DataFrame, varies: Mapping[str, float], stack: str, share: int, wider: float = 1.0
+) -> pd.DataFrame:
+    """Return parts with an interval for each, those of the whole from those of all, what messages are off by wider."""
     device = {name: parts[list(get_args(End))] for name in ("select", "merge")}
     found = parts.drop(columns=["messages", "least_s", "latency_s", "bandwidth_Bps", "low", "high"])
     turns = (share - 1) * sum(parts[f"{name}_s"] for name in _OWN)
@@ -399,7 +405,7 @@ def _with_intervals(parts: pd.DataFrame, varies: Mapping[str, float], stack: str
             known = device[name][end] if name in device else varies[end] if name == "compute" else 1.0
             off[name] = parts[f"{name}_s"] * np.maximum(sign * (known - 1), sign * (factor_in_job(end, name) - 1))
         own = sum(off.values())
-        calls = np.maximum(
+        calls = wider * np.maximum(
             off_of_calls(end, stack, share, parts["messages"].to_numpy(), on_links),
             sign * (factor_in_job(end, "communicate") - 1) * parts["communicate_s"],
         )

@@ -115,6 +115,9 @@ def judged(
                 for total, one in zip(totals, each, strict=True)
             ]
             low, high = np.array(ends).T
+            # Exchanges of jobs differ from calls that follow each other.
+            low = np.minimum(low, sending * factor_in_job("low", "communicate"))
+            high = np.maximum(high, sending * factor_in_job("high", "communicate"))
         parts.append(Part(sending, low, high, kinds, name=name, source=0))
         select, low, high = np.array([one[1:4] for one in each]).T
         parts.append(in_job(Part(select, low, high, ["select"] * len(each), name=name, source=1)))
@@ -219,7 +222,8 @@ def evidence_of_job(job: Job, iterations: pd.DataFrame) -> Evidence:
     met = (iterations["latency_s"], iterations["bandwidth_Bps"])
     latency, bandwidth = ((float(one.min()), float(one.max())) for one in met)
     per_node = 1 if job.placement is None else int(np.bincount(list(job.placement)).max())
-    return evidence_of(name_of(job.network(0).stack), latency, bandwidth, job.source.workers, per_node)
+    rounds = "" if job.strategy is None or job.strategy.steps == 1 else job.strategy.name
+    return evidence_of(name_of(job.network(0).stack), latency, bandwidth, job.source.workers, per_node, rounds)
 
 
 def off_alike(one: Candidate) -> str:

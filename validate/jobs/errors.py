@@ -29,8 +29,8 @@ import pandas as pd
 from simnet.base.arrays import Floats
 from simnet.calibration.measured import load
 from simnet.costs.devices import End
-from simnet.network import STACKS
 from simnet.evidence.iteration_errors import COLUMNS
+from simnet.network import STACKS
 from simnet.validate.jobs import report
 from simnet.validate.jobs.settings import CORES, TELLING
 from simnet.validate.shapednet.libraries import Case, bare, cases, library, repetitions
