@@ -31,7 +31,7 @@ def predicted(path, *more):
 
 def test_a_predicted_job_begins_with_who_is_fastest_and_ties_are_no_wins(tmp_path):
     console, found = predicted(scenario(tmp_path, {**ALIKE, "dense": "{scheme: dense}"}))
-    seconds = {name: one["total"]["seconds"] for name, one in found["policies"].items()}
+    seconds = {name: one["median_iteration"]["seconds"] for name, one in found["policies"].items()}
     assert seconds["GRC"] == pytest.approx(seconds["local"], rel=1e-3)
     assert console.startswith("GRC and local are tied as fastest: ")
     assert "before dense (" in console.splitlines()[0]
@@ -61,11 +61,11 @@ def test_no_exchange_is_predicted_to_take_less_than_its_bytes_on_the_links(tmp_p
     _, found = predicted(
         scenario(tmp_path, {"dense": "{scheme: dense, algorithm: ring}"}, network=links, overlap="none")
     )
-    part = found["policies"]["dense"]["communicate"]
+    part = found["policies"]["dense"]["messages"]
     least = 2 * 3 / 4 * 4 * 11_689_512 / 1.25e9
     assert least <= part["low"] <= part["seconds"] <= part["high"]
     assert part["low"] == pytest.approx(least, rel=1e-6)
-    total = found["policies"]["dense"]["total"]
+    total = found["policies"]["dense"]["median_iteration"]
     assert total["low"] > least
     assert total["low"] <= total["seconds"] <= total["high"]
 
@@ -170,8 +170,8 @@ def test_what_a_scenario_sets_to_its_default_is_no_default(tmp_path, where):
 def test_a_utilisation_takes_the_time_of_a_model_on_a_device():
     asked = ("utilisation", "--model", "gpt2", "--bandwidth", "1 Gbit/s")
     found = json.loads(did(*asked, "--device", "h100-torch2.6", "--json").stdout)
-    assert found["compute_s"] == pytest.approx(found["compute_time"]["seconds_s"], rel=1e-12)
-    given = json.loads(did(*asked, "--compute", f"{found['compute_s']!r} s", "--json").stdout)
+    assert found["passes_s"] == pytest.approx(found["compute_time"]["seconds_s"], rel=1e-12)
+    given = json.loads(did(*asked, "--compute", f"{found['passes_s']!r} s", "--json").stdout)
     assert found["targets"] == given["targets"]
     console = did(*asked, "--device", "h100-torch2.6").stdout
     assert console.startswith(f"At 1 Gbit/s the utilisation is {100 * found['utilisation']['value']:.3g} %.")

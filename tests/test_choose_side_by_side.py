@@ -42,7 +42,7 @@ def test_each_job_is_that_of_a_run_for_as_many_inner_steps(found):
         times = found.inner_steps / (rounds * int(period))
         assert row.seconds == pytest.approx(policy["simulated_s"] * times, rel=1e-9)
         assert row.step_s == pytest.approx(policy["simulated_s"] / (rounds * int(period)), rel=1e-9)
-        assert row.sent == pytest.approx(policy["bytes_sent_B"] / 4 / (rounds * int(period)), rel=1e-9)
+        assert row.sent == pytest.approx(policy["total_bytes_sent_B"] / 4 / (rounds * int(period)), rel=1e-9)
         assert row.utilisation == pytest.approx(policy["breakdown_s"]["compute"] / policy["simulated_s"], rel=1e-9)
         devices = 2.5 * 4 * row.seconds / 3600
         assert row.money == pytest.approx(devices + 0.08 * row.sent * 4 * found.inner_steps / 1e9, rel=1e-9)

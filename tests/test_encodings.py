@@ -477,7 +477,7 @@ def test_a_sweep_goes_over_codes(tmp_path):
     commands.did("sweep", path, "--param", "exchanges.dense.indices=int32,delta,bitmap", "--out", tmp_path / "out")
     with (tmp_path / "out" / "sweep.csv").open() as table:
         rows = list(csv.DictReader(table))
-    found = {row["exchanges.dense.indices"]: float(row["bytes_sent_B"]) for row in rows}
+    found = {row["exchanges.dense.indices"]: float(row["total_bytes_sent_B"]) for row in rows}
     # Two iterations of four workers, each of whose 200 entries reach three others.
     assert found["int32"] == 2 * 4 * 3 * 200 * 8
     assert found["bitmap"] == 2 * 4 * 3 * (4000 / 8 + 200 * 4)

@@ -102,7 +102,7 @@ def test_an_installed_scheme_is_compared_like_a_built_in_one(installed, tmp_path
     assert [(row["exchange"], row["workers"]) for row in rows] == [
         (name, workers) for workers in (2, 4) for name in ("topk", "blocktopk", "rotating")
     ]
-    assert rows[1]["bytes_sent_B"] < rows[0]["bytes_sent_B"]
+    assert rows[1]["bytes_sent_per_worker_B"] < rows[0]["bytes_sent_per_worker_B"]
 
 
 def test_an_installed_collective_is_as_good_as_a_built_in_one(installed, tmp_path):

@@ -64,7 +64,7 @@ def test_waits_of_rounds_are_extrapolated_and_wider_than_those_of_the_same_job_w
     assert every["evidence"] == "measured"
     assert rounds["evidence"] == "extrapolated"
     assert "rounds of diloco" in rounds["because"]
-    wide, own = (one["policies"]["dense"]["communicate"] for one in (rounds, every))
+    wide, own = (one["policies"]["dense"]["messages"] for one in (rounds, every))
     ratios = [(one["high"] - one["seconds"]) / one["seconds"] for one in (wide, own)]
     assert ratios[0] > 1.1 * ratios[1]
 

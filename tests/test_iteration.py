@@ -67,9 +67,9 @@ def scenario(tmp_path):
 def test_parts_add_up_to_the_iteration(scenario):
     rows = predict_job(load(scenario)).iterations
     assert set(rows["policy"]) == {"dense", "AG"}
-    whole = rows["compute_s"] + rows["select_s"] + rows["wait_s"] + rows["update_s"]
+    whole = rows["compute_s"] + rows["select_s"] + rows["exposed_s"] + rows["update_s"]
     assert np.allclose(whole, rows["total_s"], rtol=1e-12)
-    assert np.allclose(rows["wait_s"], rows["communicate_s"] + rows["merge_s"], rtol=1e-9)
+    assert np.allclose(rows["exposed_s"], rows["messages_s"] + rows["merge_s"], rtol=1e-9)
     assert np.allclose(rows["compute_s"], 10e-3)
     assert np.allclose(rows["update_s"], 2e-3)
     own = rows[rows["policy"] == "AG"]
@@ -87,7 +87,7 @@ def test_workers_that_take_turns_on_a_device_wait_for_each_other(scenario):
         assert shared[f"{name}_s"] == pytest.approx(alone[f"{name}_s"], rel=1e-9)
     work = 10e-3 + 4e-3 + 1e-3 + 2e-3
     assert shared["total_s"] == pytest.approx(alone["total_s"] + 2 * work, rel=1e-6)
-    assert shared["communicate_s"] == pytest.approx(alone["communicate_s"] + 2 * work, rel=1e-6)
+    assert shared["messages_s"] == pytest.approx(alone["messages_s"] + 2 * work, rel=1e-6)
 
 
 def made_up():
@@ -162,19 +162,19 @@ def test_intervals_join_those_of_device_links_and_computing(scenario, monkeypatc
     assert (row["compute_low_s"], row["compute_high_s"]) == pytest.approx((9e-3, 13e-3))
     assert (row["update_low_s"], row["update_high_s"]) == pytest.approx((2e-3, 3e-3))
     # Three rounds of one message each.
-    links = 3 * 2e-3 + 0.5 * row["communicate_s"]
-    assert row["communicate_high_s"] == pytest.approx(row["communicate_s"] + links)
-    assert row["communicate_low_s"] == pytest.approx(row["communicate_s"] * 0.9)
-    assert row["wait_high_s"] == pytest.approx(row["wait_s"] + np.hypot(links, 1e-3))
+    links = 3 * 2e-3 + 0.5 * row["messages_s"]
+    assert row["messages_high_s"] == pytest.approx(row["messages_s"] + links)
+    assert row["messages_low_s"] == pytest.approx(row["messages_s"] * 0.9)
+    assert row["exposed_high_s"] == pytest.approx(row["exposed_s"] + np.hypot(links, 1e-3))
     own = 3e-3 + 4e-3 + 1e-3 + 1e-3
     assert row["total_high_s"] == pytest.approx(row["total_s"] + np.hypot(links, own))
     spread = predict_job(load(scenario, ["job.compute.spread=0.2"])).medians().loc["AG"]
     assert spread["compute_high_s"] > 1.35 * spread["compute_s"]
     # Whose turn comes later waits for others, and what those are off by.
     shared = predict_job(load(scenario, ["job.workers_per_device=3"])).medians().loc["AG"]
-    links = 3 * 6e-3 + 0.5 * (shared["communicate_s"] - 2 * (10e-3 + 4e-3 + 1e-3 + 2e-3))
+    links = 3 * 6e-3 + 0.5 * (shared["messages_s"] - 2 * (10e-3 + 4e-3 + 1e-3 + 2e-3))
     assert shared["total_high_s"] == pytest.approx(shared["total_s"] + np.hypot(links, 3 * own))
-    assert shared["communicate_high_s"] == pytest.approx(shared["communicate_s"] + np.hypot(links, 2 * own))
+    assert shared["messages_high_s"] == pytest.approx(shared["messages_s"] + np.hypot(links, 2 * own))
 
 
 def test_an_iteration_that_may_meet_other_links_has_the_interval_of_both(scenario, monkeypatch):
@@ -203,7 +203,7 @@ def test_messages_beside_the_backward_pass_are_under_way_before_it_ends(tmp_path
     scenario.write_text(text.replace("mean: 10 ms", "mean: 900 ms"))
     found = predict_job(load(scenario))
     row = found.medians().loc["dense"]
-    assert row["communicate_s"] > 1.5 * row["wait_s"]
+    assert row["messages_s"] > 1.5 * row["exposed_s"]
     assert found.iterations["iteration"].tolist() == [0, 1, 2, 3] * 2
 
 
@@ -242,7 +242,7 @@ def test_two_buckets_are_communicated_from_when_a_worker_is_ready_for_each(scena
     seconds = [2 * 5e-3 + own["nbytes_B"].iloc[0] / 1e6 for _, own in messages.groupby("round")]
     assert len(seconds) == 2
     # One merge of the first bucket and one selection of the second, of a millisecond each, are of the device.
-    assert row["communicate_s"] == pytest.approx(sum(seconds), rel=1e-9)
+    assert row["messages_s"] == pytest.approx(sum(seconds), rel=1e-9)
 
 
 def test_two_buckets_of_workers_that_take_turns_are_communicated_beside_the_turns_of_others(scenario):
@@ -250,7 +250,7 @@ def test_two_buckets_of_workers_that_take_turns_are_communicated_beside_the_turn
     # waits anyway; 3 s to compute, 4 ms to select and 1 ms to merge each bucket.
     row, messages = two_buckets(scenario, "job.compute.mean=3 s", "job.workers_per_device=2")
     first, second = (2 * 5e-3 + own["nbytes_B"].iloc[0] / 1e6 for _, own in messages.groupby("round"))
-    assert row["communicate_s"] == pytest.approx(3 + 2 * 5e-3 + first / 2 + second, rel=1e-9)
+    assert row["messages_s"] == pytest.approx(3 + 2 * 5e-3 + first / 2 + second, rel=1e-9)
 
 
 def test_a_bucket_is_not_communicated_while_it_is_merged(scenario):
@@ -262,10 +262,10 @@ def test_a_bucket_is_not_communicated_while_it_is_merged(scenario):
         for device in ("device.yaml", "ideal")
     )
     assert with_sums["merge_s"] > 0
-    assert with_sums["communicate_s"] == pytest.approx(without["communicate_s"], rel=1e-6)
+    assert with_sums["messages_s"] == pytest.approx(without["messages_s"], rel=1e-6)
 
 
-def test_buckets_on_gloo_communicate_as_long_as_their_exchanges_take_alone(scenario):
+def test_buckets_on_gloo_messages_as_long_as_their_exchanges_take_alone(scenario):
     # All of gloo, but that words go before messages or behind by the number of the round, which counts across buckets.
     properties = {**condensed(STACKS["gloo"])["properties"], "by_turns": False}
     own = f"network.stack={json.dumps(properties)}", "network.engine=fluid"
@@ -279,7 +279,7 @@ def test_buckets_on_gloo_communicate_as_long_as_their_exchanges_take_alone(scena
         model.density = 0.01
         exchange = model.exchange(gradients[:, part.entries])
         alone += run.job.network(0).time(exchange.schedule).duration
-    assert row["communicate_s"] == pytest.approx(alone, rel=1e-9)
+    assert row["messages_s"] == pytest.approx(alone, rel=1e-9)
 
 
 @settings(max_examples=10, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
@@ -460,7 +460,7 @@ def test_figures_of_jobs_count_what_is_right():
     ]
     columns = ["setting", "policy", "total_s", "total_s_ours", "total_low_s", "total_high_s"]
     both = pd.DataFrame(rows, columns=columns).assign(
-        communicate_s=1.0, communicate_s_ours=1.5, before_s=1.0, exchange="", exchange_ours=""
+        messages_s=1.0, messages_s_ours=1.5, before_s=1.0, exchange="", exchange_ours=""
     )
     found = report.figures(both.replace({"setting": {"a": "two_near", "b": "two_far"}}))
     # The two of the second setting are too close to be judged.
@@ -468,7 +468,7 @@ def test_figures_of_jobs_count_what_is_right():
     assert (found["in_order"], found["pairs"]) == (0, 1)
     # The second setting is the one that tells nothing of intervals.
     assert (found["inside"], found["inside_other"]) == (0.75, 1.0)
-    assert found["communicate"]["median"] == pytest.approx(0.5)
+    assert found["messages"]["median"] == pytest.approx(0.5)
 
 
 def test_the_first_measured_job_is_predicted_from_links_stack_and_device():

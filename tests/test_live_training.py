@@ -432,6 +432,6 @@ def test_a_target_that_nobody_reaches_is_said_to_be_so():
     assert learning.headline(found) == "No policy reaches 101 % accuracy."
     assert learning.rows(found)[0][1:3] == ("not reached", "-")
     default = learning.condensed({"p": frame}, {"p": 0.2}, None, float)["p"]
-    assert default["target"] == pytest.approx(0.99 * frame["accuracy"].max())
+    assert default["target_accuracy"] == pytest.approx(0.99 * frame["accuracy"].max())
     assert default["statistical_efficiency"] == 1.0
     assert learning.condensed({"p": frame.drop(columns=["loss", "accuracy"])}, {"p": 0.2}, None, float) == {}

@@ -166,7 +166,7 @@ def test_a_job_of_7b_sends_28_gb(tmp_path):
     did("run", tmp_path / "job.yaml", "--no-report", "--out", tmp_path / "run")
     found = json.loads((tmp_path / "run" / "summary.json").read_text())["policies"]["dense"]
     # A ring of four sends 2 x 3/4 of 28 GB from each worker, in each of 2 iterations.
-    assert found["bytes_sent_B"] == pytest.approx(2 * 4 * 1.5 * 28e9, rel=0.01)
+    assert found["total_bytes_sent_B"] == pytest.approx(2 * 4 * 1.5 * 28e9, rel=0.01)
     assert "28 GB" in did("choose", "--parameters", "7B").stdout
 
 

@@ -49,7 +49,7 @@ def test_a_new_scenario_runs_and_is_what_its_schema_asks_for(written: Path, tmp_
     summary = json.loads(did("run", written / "own_scenario.yaml", "--json", "-q", "--out", tmp_path).stdout)
     assert set(summary["policies"]) == {"dense", "topk", "flexible"}
     # A hundredth of the entries, each with an index, from four workers.
-    sent = {name: one["bytes_sent_B"] for name, one in summary["policies"].items()}
+    sent = {name: one["total_bytes_sent_B"] for name, one in summary["policies"].items()}
     assert 0.02 < sent["topk"] / sent["dense"] < 0.05
     assert json.loads((written / "scenario.schema.json").read_text()) == json.loads(did("schema").stdout)
 
@@ -63,7 +63,7 @@ def test_a_new_scheme_is_compared_and_sends_what_topk_sends(
         *("--out", tmp_path, "-q"),
     )
     rows = pd.read_csv(tmp_path / "compare.csv").set_index(["exchange", "workers"])
-    figures = ["bytes_sent_B", "iteration_s", "actual_density", "build_up"]
+    figures = ["bytes_sent_per_worker_B", "iteration_s", "actual_density", "build_up"]
     assert rows.loc["own_scheme", figures].equals(rows.loc["topk", figures])
 
 

@@ -168,7 +168,7 @@ def test_summary_agrees_with_sums_over_the_frames(run):
         one, frame = summary["policies"][name], result.iterations
         total = math.fsum(frame["iteration_s"])
         assert one["simulated_s"] == pytest.approx(total, rel=1e-8)
-        assert one["bytes_sent_B"] == 40 * 4 * 10**7
+        assert one["total_bytes_sent_B"] == 40 * 4 * 10**7
         assert math.fsum(one["breakdown_s"].values()) == pytest.approx(one["simulated_s"], rel=1e-8)
         for phase in PHASES:
             per_worker = result.workers.groupby("worker")[f"{phase}_s"].sum().mean()

@@ -220,7 +220,7 @@ def test_entries_that_a_hard_threshold_selects_cost_what_they_are(tmp_path):
         schemes = "--schemes=hardthreshold:threshold=0.01:form=original"
         out = "--json", "--out", tmp_path / str(number)
         (row,) = json.loads(did("compare", "quickstart", *few(density, schemes, *out)).stdout)
-        sent.append(row["bytes_sent_B"])
+        sent.append(row["bytes_sent_per_worker_B"])
         # Of four workers each sends its entries, on average, to three.
-        assert row["bytes_sent_B"] == pytest.approx(3 * 8 * row["selected"] * 11_689_512 / 626, rel=1e-9)
+        assert row["bytes_sent_per_worker_B"] == pytest.approx(3 * 8 * row["selected"] * 11_689_512 / 626, rel=1e-9)
     assert len(set(sent)) == 1

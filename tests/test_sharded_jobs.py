@@ -190,12 +190,12 @@ def test_ways_are_compared_and_swept(tmp_path: Path) -> None:
     found = compare(path, workers=[2, 4])
     rows = found.rows
     assert rows[["exchange", "workers"]].to_numpy().tolist() == [["F", 2], ["Z", 2], ["F", 4], ["Z", 4]]
-    assert (rows[["iteration_s", "bytes_sent_B", "memory_B"]] > 0).all(axis=None)
+    assert (rows[["iteration_s", "bytes_sent_per_worker_B", "memory_B"]] > 0).all(axis=None)
     assert any("optimisers are those of sharded steps" in one for one in found.sentences())
     # Fields of a way, and the way itself, are swept.
     grid = {"job.sharding.F.reshard_after_forward": [True, False]}
     cells = sweep(path, param=grid).rows
-    sent = cells[cells["policy"] == "F"]["bytes_sent_B"].tolist()
+    sent = cells[cells["policy"] == "F"]["total_bytes_sent_B"].tolist()
     assert sent[0] > sent[1]
     ways = sweep(scenario(tmp_path, {"as": "fsdp2"}), param={"job.sharding.as": ["fsdp2", "zero3"]}).rows
     assert ways["policy"].tolist() == ["fsdp2", "zero3"]

@@ -43,7 +43,7 @@ def test_figures_are_those_of_the_library() -> None:
         backward=profile.compute * 2 / 3,
         slowdown=1.2,
     )
-    assert figures["slowdown"] == 1.2
+    assert figures["compute_slowdown"] == 1.2
     assert figures["slowed_s"] == pytest.approx(timing.slowed.max(), rel=1e-9)
     assert figures["step_s"] == pytest.approx(timing.duration, rel=1e-12)
     assert figures["exposed_s"] == pytest.approx(timing.exposed.max(), rel=1e-9)
@@ -51,7 +51,7 @@ def test_figures_are_those_of_the_library() -> None:
     assert [(call["operation"], call["in_bytes"]) for call in figures["calls"]] == [
         (call.operation, call.in_bytes) for call in graph.calls
     ]
-    assert figures["memory_B"] == timing.memory()._asdict()
+    assert figures["memory"] == {f"{name}_B": size for name, size in timing.memory()._asdict().items()}
 
 
 def test_the_table_has_a_line_for_each_call() -> None:
@@ -128,7 +128,7 @@ def test_parallelism_around_a_step_has_options_of_its_own() -> None:
     figures = json.loads(told(*words, "--json"))
     assert [call["unit"] for call in figures["calls"]] == ["activations", "gradients", "wte.weight"]
     # What each computes is its share of the whole.
-    assert figures["compute_s"] < model("gpt2").compute
+    assert figures["most_compute_s"] < model("gpt2").compute
     assert "each stage by its entries" in told(*words)
 
 
@@ -138,7 +138,7 @@ def test_it_is_told_whether_a_step_fits_a_device() -> None:
     needed = 5 * 4 * model("gpt2").parameters
     for limit, fits in ((needed, True), (needed - 1, False)):
         figures = json.loads(told(*words, "--memory", f"{limit} B", "--json"))
-        assert (figures["memory_B"]["peak"], figures["memory_limit_B"], figures["fits"]) == (needed, limit, fits)
+        assert (figures["memory"]["peak_B"], figures["memory_limit_B"], figures["fits"]) == (needed, limit, fits)
     assert "It does not fit the 1 GB of a device." in told(*words, "--memory", "1 GB")
     assert "It fits the 16 GB of a device." in told(*words, "--memory", "16 GB")
 

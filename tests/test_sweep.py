@@ -309,7 +309,7 @@ def test_there_is_a_row_for_each_cell_and_policy(swept):
     assert (found[list(learning.COLUMNS)] == "").all(axis=None), "nothing is trained"
     assert not (out / "figures" / "sweep-target.png").exists()
     parquet = pd.read_parquet(out / "sweep.parquet")
-    assert list(parquet["bytes_sent_B"]) == list(found["bytes_sent_B"])
+    assert list(parquet["total_bytes_sent_B"]) == list(found["total_bytes_sent_B"])
     assert not (out / INCOMPLETE).exists()
     assert "sweep.csv" in result.stdout
     for kind in ("png", "svg"):
@@ -325,7 +325,7 @@ def test_the_figures_are_those_of_the_job(swept, tiny):
         row = found[(found["cell"] == 3) & (found["policy"] == name)].iloc[0]
         assert row["iterations"] == len(frame)
         assert row["simulated_s"] == pytest.approx(frame["iteration_s"].sum())
-        assert row["bytes_sent_B"] == frame["bytes_sent_B"].sum()
+        assert row["total_bytes_sent_B"] == frame["bytes_sent_B"].sum()
         for phase in ("compute_s", "select_s", "communicate_s", "wait_s", "actual_density"):
             assert row[phase] == pytest.approx(frame[phase].mean(), rel=1e-9, abs=1e-12)
 

@@ -262,8 +262,9 @@ def test_the_command_says_what_the_functions_do():
         assert one["bandwidth_Bps"]["value"] == bandwidth_for(ONE, one["utilisation"])
         longer = bandwidth_for(replace(ONE, compute=1.1 * 0.1), one["utilisation"])
         assert one["bandwidth_Bps"]["low"] == longer < one["bandwidth_Bps"]["value"] < one["bandwidth_Bps"]["high"]
-        assert one["period"]["value"] == period_for(ONE, one["utilisation"], 10 * GIGABIT)
-        assert one["period"]["low"] < one["period"]["value"] < one["period"]["high"]
+        assert one["steps_between_exchanges"]["value"] == period_for(ONE, one["utilisation"], 10 * GIGABIT)
+        steps = one["steps_between_exchanges"]
+        assert steps["low"] < steps["value"] < steps["high"]
 
 
 def test_the_command_prints_a_table():

@@ -311,7 +311,7 @@ def test_a_choice_that_does_not_fit_is_no_choice():
     assert {row["exchange"] for row in free["ranking"]} == {"topk", "artopk"}
     assert [row["exchange"] for row in bound["ranking"]] == ["artopk"]
     assert "needs 25.1 MB of the 20.5 MB" in bound["memory"]["ruled_out"]["topk"]
-    assert bound["ranking"][0]["memory_B"]["peak_B"] <= bound["memory"]["limit_B"] == 20_500_000
+    assert bound["ranking"][0]["memory"]["peak_B"] <= bound["memory"]["limit_B"] == 20_500_000
 
 
 def test_nothing_is_chosen_where_nothing_fits():
@@ -329,7 +329,7 @@ def test_jobs_of_a_grid_that_do_not_fit_are_refused():
     fields = ("--set", "job.iterations=1", "--set", "job.scale=200000", "--memory", "3.6 GB")
     found = json.loads(did("choose", "local_steps_wan", "--param", "job.strategy.period=5", *fields, "--json").stdout)
     assert found["ranking"]
-    assert all(row["memory_B"]["fits"] for row in found["ranking"])
+    assert all(row["memory"]["fits"] for row in found["ranking"])
     assert any("of the 3.6 GB of a device" in line for line in found["refused"])
 
 

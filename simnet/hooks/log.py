@@ -30,9 +30,9 @@ COLUMNS = (
     "began_s",
     "compute_s",
     "select_s",
-    "communicate_s",
+    "messages_s",
     "merge_s",
-    "wait_s",
+    "exposed_s",
     "update_s",
     "total_s",
 )
@@ -43,9 +43,9 @@ COLUMNS = (
 ``began_s``        when the iteration began, since the first one did
 ``compute_s``      forward and backward pass, without what the hook does between
 ``select_s``       what the hook does before the first message of each bucket, summed over the buckets
-``communicate_s``  time in which a message is under way, waiting for other ranks included
+``messages_s``     time in which a message is under way, waiting for other ranks included
 ``merge_s``        what is done between messages and after the last one of a bucket, summed over the buckets
-``wait_s``         from when the last bucket was handed over until all exchanges were done
+``exposed_s``      from when the last bucket was handed over until all exchanges were done
 ``update_s``       the optimizer
 ``total_s``        all of it
 =================  ====================================================================================================

@@ -113,7 +113,7 @@ class JobShare(NamedTuple):
         How many it began with.
     iterations, planned : int
         Iterations done by the end of the main job, and those that it was to do.
-    iteration_s : float
+    mean_iteration_s : float
         Mean seconds of an iteration, those of exploration before it included; NaN if none was done.
     alone_s : float
         The same if every exchange, starting when it did, had had the network to itself.
@@ -125,7 +125,7 @@ class JobShare(NamedTuple):
     workers: int
     iterations: int
     planned: int
-    iteration_s: float
+    mean_iteration_s: float
     alone_s: float
     slowdown: float
 
@@ -162,8 +162,8 @@ class PolicyResult:
     def workers(self) -> pd.DataFrame:
         """A row per iteration and worker: the split of the iteration, which adds up to it, its bytes, and more.
 
-        What of ``select_s`` came after the last selection is ``merge_s``. Exploration has rows of its own, which
-        `purpose` tells, too.
+        What of ``select_s`` came after the last selection is ``merge_in_select_s``. Exploration has rows of its own,
+        which `purpose` tells, too.
         """
         return self.worker_rows.table()
 

@@ -14,7 +14,7 @@ from simnet.job.row_file import KeptRows
 if TYPE_CHECKING:
     import pandas as pd
 
-SPLIT = ("compute_s", "select_s", "communicate_s", "wait_s", "bytes_sent_B", "bytes_received_B", "merge_s")
+SPLIT = ("compute_s", "select_s", "communicate_s", "wait_s", "bytes_sent_B", "bytes_received_B", "merge_in_select_s")
 """What is held of a worker in an iteration."""
 
 

@@ -13,7 +13,7 @@ from simnet.base.units import format_seconds
 if TYPE_CHECKING:
     from simnet.job import JobShare
 
-COLUMNS = ("policy", "job", "workers", "iterations", "planned", "iteration_s", "alone_s", "slowdown")
+COLUMNS = ("policy", "job", "workers", "iterations", "planned", "mean_iteration_s", "alone_s", "slowdown")
 """Of the table of jobs: a row per policy and job."""
 
 HEADINGS = ("policy", "job", "workers", "iterations", "mean iteration", "alone", "slow-down")
@@ -27,7 +27,7 @@ class ShareSummary(TypedDict):
     workers: int
     iterations: int
     planned: int
-    iteration_s: float | None
+    mean_iteration_s: float | None
     alone_s: float | None
     slowdown: float | None
 
@@ -43,7 +43,7 @@ def condensed(share: JobShare, rounded: Callable[[float], float]) -> ShareSummar
         "workers": share.workers,
         "iterations": share.iterations,
         "planned": share.planned,
-        "iteration_s": known(share.iteration_s),
+        "mean_iteration_s": known(share.mean_iteration_s),
         "alone_s": known(share.alone_s),
         "slowdown": known(share.slowdown),
     }
@@ -66,7 +66,7 @@ def rows(shares: Mapping[str, Sequence[ShareSummary]]) -> list[tuple[str, ...]]:
             one["job"],
             str(one["workers"]),
             f"{one['iterations']} of {one['planned']}",
-            time(one["iteration_s"]),
+            time(one["mean_iteration_s"]),
             time(one["alone_s"]),
             "-" if one["slowdown"] is None else f"{one['slowdown']:.3g}x",
         )

@@ -33,10 +33,10 @@ COLUMNS = {
     "select_s": "selecting, packing, merging and unpacking, mean over the workers [s]",
     "select_low_s": "the least that selecting may take, by the intervals of the device's kernels [s]",
     "select_high_s": "the most that it may take [s]",
-    "communicate_s": "communicating and waiting for others to do so, mean over the workers [s]",
-    "bytes_sent_B": "sent by a worker, mean over the workers [byte]",
+    "communicate_and_wait_s": "communicating and waiting for others to do so, mean over the workers [s]",
+    "bytes_sent_per_worker_B": "sent by a worker, mean over the workers [byte]",
     "selected": "entries that a worker selected itself, mean over the workers",
-    "target_density": "density asked for",
+    "density": "density asked for",
     "actual_density": "entries that the workers sent, all different ones together, over n",
     "build_up": "the same over k",
     "density_ratio": "entries that a worker selected, of MiCRO, ExDyna all workers together, over k; of thresholds",
@@ -87,8 +87,8 @@ def comparison_table(rows: pd.DataFrame, title: str) -> Table:
                 format_within(one["iteration_s"], one["prediction_low_s"], one["prediction_high_s"]),
                 *(_versus(one, least, tied) if several else ()),
                 format_within(one["select_s"], one["select_low_s"], one["select_high_s"]),
-                format_seconds(one["communicate_s"]),
-                format_bytes(one["bytes_sent_B"]),
+                format_seconds(one["communicate_and_wait_s"]),
+                format_bytes(one["bytes_sent_per_worker_B"]),
                 *(_selected(one) if _selects(rows) else ()),
                 "-" if pd.isna(one["memory_B"]) else format_bytes(one["memory_B"]),
                 *(_learnt(one) if trained else ()),
@@ -119,7 +119,7 @@ def headline(rows: pd.DataFrame, seeds: int = 1) -> str:
 def _first_to_target(group: pd.DataFrame, seeds: int) -> list[str]:
     if "time_to_target_s" not in group:
         return []
-    named = group.astype(object).where(group.notna(), None).rename(columns={"target_accuracy": "target"})
+    named = group.astype(object).where(group.notna(), None)
     each: dict[str, Any] = dict(zip(named["exchange"], named.to_dict(orient="records"), strict=True))
     if seeds > 1:
         return [to_target(each, seeds)]
@@ -195,14 +195,14 @@ def draw(rows: pd.DataFrame, title: str) -> Plot:
     aside = set(rows.loc[rows["unsettled"] != "", "exchange"])
     place = {label: float(position) for position, label in enumerate(labels)}
     thickness = 0.8 / len(counts)
-    bytes_name, bytes_factor = unit(float(rows["bytes_sent_B"].max()), BYTES)
+    bytes_name, bytes_factor = unit(float(rows["bytes_sent_per_worker_B"].max()), BYTES)
     # Beside the times: title, values, and where dashed lines are.
     panels: list[tuple[str, pd.Series, Collection[float]]] = [
-        (f"sent by a worker [{bytes_name}]", rows["bytes_sent_B"] / bytes_factor, ())
+        (f"sent by a worker [{bytes_name}]", rows["bytes_sent_per_worker_B"] / bytes_factor, ())
     ]
     if _selects(rows):
         panels += [
-            ("actual density [%]", 100 * rows["actual_density"], 100 * rows["target_density"].unique()),
+            ("actual density [%]", 100 * rows["actual_density"], 100 * rows["density"].unique()),
             ("build-up (union / k)", rows["build_up"], (1,)),
         ]
     if "time_to_target_s" in rows and bool(rows["time_to_target_s"].notna().any()):
@@ -213,11 +213,11 @@ def draw(rows: pd.DataFrame, title: str) -> Plot:
             figsize=(3.0 + 2.5 * len(panels), 1.6 + (0.16 + 0.13 * len(counts)) * len(labels)), layout="constrained"
         )
         times, *others = figure.subplots(1, 1 + len(panels), sharey=True, width_ratios=(2.2, *[1] * len(panels)))
-        name, factor = unit(float((rows["select_s"] + rows["communicate_s"]).max()), SECONDS)
+        name, factor = unit(float((rows["select_s"] + rows["communicate_and_wait_s"]).max()), SECONDS)
         for number, count in enumerate(counts):
             group = rows[rows["workers"] == count]
             y = np.array([place[one] for one in group["exchange"]]) + ((len(counts) - 1) / 2 - number) * thickness
-            select, communicate = (group[one].to_numpy() / factor for one in ("select_s", "communicate_s"))
+            select, communicate = (group[one].to_numpy() / factor for one in ("select_s", "communicate_and_wait_s"))
             bar = {"height": 0.9 * thickness, "linewidth": 0}
             times.barh(y, select, color=PHASE_COLOURS["select"], **bar)
             times.barh(y, communicate, left=select, color=PHASE_COLOURS["communicate"], **bar)

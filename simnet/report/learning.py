@@ -66,7 +66,7 @@ class LearningSummary(TypedDict):
     accuracy: float | None
     best_loss: float | None
     best_accuracy: float | None
-    target: float | None
+    target_accuracy: float | None
     iterations_to_target: int | None
     time_to_target_s: float | None
     statistical_efficiency: float | None
@@ -124,11 +124,8 @@ def columns(trained: Mapping[str, LearningSummary], bound: str | None = None) ->
     soonest = first(trained, bound)
     found: dict[str, dict[str, Any]] = {}
     for policy, one in trained.items():
-        of_target = {
-            "target_accuracy": one["target"],
-            "first_to_target": None if one["target"] is None else policy in soonest,
-        }
-        found[policy] = {name: of_target[name] if name in of_target else one[name] for name in COLUMNS}  # type: ignore[literal-required]
+        won = None if one["target_accuracy"] is None else policy in soonest
+        found[policy] = {name: won if name == "first_to_target" else one[name] for name in COLUMNS}  # type: ignore[literal-required]
     return found
 
 
@@ -164,12 +161,13 @@ def headline(trained: Mapping[str, LearningSummary], bound: str | None = None) -
     Examples
     --------
     >>> one = dict.fromkeys(LearningSummary.__annotations__) | {"accuracy": 0.5}
-    >>> print(headline({"AG": {**one, "target": 0.9, "time_to_target_s": 20.0},
-    ...     "SparDL": {**one, "target": 0.9, "time_to_target_s": 42.0}, "dense": {**one, "target": 0.9}}))
+    >>> print(headline({"AG": {**one, "target_accuracy": 0.9, "time_to_target_s": 20.0},
+    ...     "SparDL": {**one, "target_accuracy": 0.9, "time_to_target_s": 42.0},
+    ...     "dense": {**one, "target_accuracy": 0.9}}))
     AG reaches 90 % accuracy first: 20 s, 2.1x before SparDL (42 s). dense does not reach it.
     """
     trained = {policy: one for policy, one in trained.items() if policy != bound} or dict(trained)
-    target = next((one["target"] for one in trained.values()), None)
+    target = next((one["target_accuracy"] for one in trained.values()), None)
     if target is None:
         return ""
     goal = f"{100 * target:.3g} % accuracy"
@@ -201,7 +199,7 @@ def _one(
         "accuracy": rounded(accuracies[-1]) if accuracies else None,
         "best_loss": rounded(min(finite)) if finite else None,
         "best_accuracy": rounded(max(accuracies)) if accuracies else None,
-        "target": None if target is None else rounded(target),
+        "target_accuracy": None if target is None else rounded(target),
         "iterations_to_target": count,
         "time_to_target_s": None if seconds is None else rounded(seconds),
         "statistical_efficiency": None if not count or needed is None else rounded(needed / count),

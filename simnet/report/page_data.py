@@ -103,7 +103,7 @@ def _keys(summary: Summary, name: str) -> tuple[Key, ...]:
     return (
         *(name, one["simulated_s"], one["simulated_s"]),
         one["judgement"]["chance_to_be_fastest"] if "judgement" in one else None,
-        one["bytes_sent_B"],
+        one["total_bytes_sent_B"],
         *(one["breakdown_s"][phase] for phase in PHASES),
         *(None if spread is None else spread[what]["p99"] for what in ("iteration_s", "exchange_s")),
         *(None if regret is None else regret["seconds"], choice, one["switch_count"]),

@@ -47,7 +47,9 @@ LEARNING_HEADINGS = (
 )
 """Of the table of trainings over seeds; see `learning_rows`. There is no mean time where a seed did not reach it."""
 
-_NO_FLOATS = ("seed", "policy", "iterations", "bytes_sent_B", "unsettled", "choice", "switches")
+_NO_FLOATS = ("seed", "policy", "iterations", "total_bytes_sent_B", "unsettled", "choice", "switch_count")
+
+_LEARNT = ("target_accuracy", "accuracy", "time_to_target_s")
 
 MORE = ("more", "more_low", "more_high")
 """Of columns of differences: their mean and their interval."""
@@ -84,13 +86,13 @@ def by_seed(summaries: Mapping[int, Summary]) -> pd.DataFrame:
                     "policy": name,
                     "iterations": one["iterations"],
                     "simulated_s": one["simulated_s"] if done else math.nan,
-                    "bytes_sent_B": one["bytes_sent_B"],
-                    **{f"{phase}_s": one["breakdown_s"][phase] for phase in PHASES},
+                    "total_bytes_sent_B": one["total_bytes_sent_B"],
+                    **{f"total_{phase}_s": one["breakdown_s"][phase] for phase in PHASES},
                     "regret_s": one["regret"]["seconds"] if one["regret"] else math.nan,
-                    **({} if learnt is None else {k: learnt[k] for k in ("target", "accuracy", "time_to_target_s")}),
+                    **({} if learnt is None else {k: learnt[k] for k in _LEARNT}),  # type: ignore[literal-required]
                     "unsettled": one["unsettled"] or "",
                     "choice": next(iter(one["choices"]), ""),
-                    "switches": one["switch_count"],
+                    "switch_count": one["switch_count"],
                     **_predicted(one.get("judgement")),
                     **{name: one[name] for name in paired.START_COLUMNS if name in one},  # type: ignore[literal-required]
                 }
@@ -307,7 +309,7 @@ def to_target(each: Mapping[str, Mapping[str, Any]], count: int) -> str:
     count : int
         How many seeds there are.
     """
-    target = next((one["target"] for one in each.values() if one["target"] is not None), None)
+    target = next((one["target_accuracy"] for one in each.values() if one["target_accuracy"] is not None), None)
     goal = "the target accuracy" if target is None else f"{100 * target:.3g} % accuracy"
     ranked = sorted((one["time_to_target_rank"], name) for name, one in each.items() if one["time_to_target_rank"])
     missed = [f"{name} {one['reached_with']} of {count}" for name, one in each.items() if one["reached_with"] < count]
@@ -409,7 +411,7 @@ def _row(summary: SeedsSummary, name: str) -> tuple[str, ...]:
         "-" if one["simulated_s"] is None else _within(one),
         *_versus_best(each, name, "simulated", summary["bound"]),
         "-" if one["simulated_least_with"] is None else f"{one['simulated_least_with']} of {one['simulated_compared']}",
-        format_bytes(one["bytes_sent_B"]),
+        format_bytes(one["total_bytes_sent_B"]),
         "-" if regret is None or name == summary["bound"] else format_seconds(regret),
     )
 

@@ -206,7 +206,7 @@ def _row(summary: Summary, name: str) -> tuple[str, ...]:
         _within(one),
         versus,
         percent(one["judgement"]["chance_to_be_fastest"]) if "judgement" in one else "-",
-        format_bytes(one["bytes_sent_B"]),
+        format_bytes(one["total_bytes_sent_B"]),
         *(_phase(one, phase) for phase in PHASES),
         *("-" if one["spread"] is None else spread.told(one["spread"][what]) for what in ("iteration_s", "exchange_s")),
         lost,
@@ -218,7 +218,7 @@ def _row(summary: Summary, name: str) -> tuple[str, ...]:
 def _phase(one: PolicySummary, phase: str) -> str:
     seconds = one["breakdown_s"][phase]
     if phase == "select":
-        return format_within(seconds, one["select_low_s"], one["select_high_s"])
+        return format_within(seconds, one["total_select_low_s"], one["total_select_high_s"])
     return format_seconds(seconds)
 
 

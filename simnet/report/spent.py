@@ -52,7 +52,7 @@ class SpentSummary(TypedDict):
     inner_steps: int
     step_s: float
     utilisation: float
-    sent_by_worker_B: float
+    bytes_sent_per_worker_step_B: float
     money: Money | None
 
 
@@ -111,7 +111,7 @@ def condensed(
         "inner_steps": inner_steps,
         "step_s": rounded(seconds / inner_steps),
         "utilisation": rounded(computed / seconds) if seconds else 1.0,
-        "sent_by_worker_B": rounded(nbytes / workers / inner_steps),
+        "bytes_sent_per_worker_step_B": rounded(nbytes / workers / inner_steps),
         "money": None if money is None else _rounded(money, rounded),
     }
 
@@ -172,7 +172,7 @@ def rows(spent: Mapping[str, SpentSummary], prices: Prices | None) -> list[tuple
             f"{one['inner_steps']:,}",
             format_seconds(one["step_s"]),
             f"{100 * one['utilisation']:.3g} %",
-            format_bytes(one["sent_by_worker_B"]),
+            format_bytes(one["bytes_sent_per_worker_step_B"]),
             *(
                 ()
                 if prices is None or one["money"] is None

@@ -89,10 +89,10 @@ class PolicySummary(TypedDict):
     settled_after: int | None
     unsettled: str | None
     density: float
-    bytes_sent_B: int
+    total_bytes_sent_B: int
     breakdown_s: dict[str, float]
-    select_low_s: float
-    select_high_s: float
+    total_select_low_s: float
+    total_select_high_s: float
     spread: spread.SpreadSummary | None
     regret: Regret | None
     choices: dict[str, int]
@@ -351,7 +351,7 @@ def summarize(
         if (strategy is not None or prices is not None) and one["iterations"]:
             steps = one["iterations"] * (1 if strategy is None else strategy["steps"])
             computed = one["breakdown_s"]["compute"]
-            took = one["simulated_s"], computed, one["bytes_sent_B"]
+            took = one["simulated_s"], computed, one["total_bytes_sent_B"]
             one["spent"] = spent.condensed(*took, steps, workers, prices, _rounded)
     if bound is not None and bound not in ended:
         fastest = policies[bound]["simulated_s"]
@@ -494,10 +494,10 @@ def _policy(every: pd.DataFrame, steady_from: int) -> PolicySummary:
         "settled_after": None,
         "unsettled": None,
         "density": _rounded(steady["density"].mean()) if len(frame) else 0.0,
-        "bytes_sent_B": int(frame["bytes_sent_B"].astype(np.float64).round().sum()),
+        "total_bytes_sent_B": int(frame["bytes_sent_B"].astype(np.float64).round().sum()),
         "breakdown_s": {phase: _rounded(math.fsum(frame[f"{phase}_s"])) for phase in PHASES},
-        "select_low_s": _rounded(math.fsum(frame["select_low_s" if "select_low_s" in frame else "select_s"])),
-        "select_high_s": _rounded(math.fsum(frame["select_high_s" if "select_high_s" in frame else "select_s"])),
+        "total_select_low_s": _rounded(math.fsum(frame["select_low_s" if "select_low_s" in frame else "select_s"])),
+        "total_select_high_s": _rounded(math.fsum(frame["select_high_s" if "select_high_s" in frame else "select_s"])),
         "spread": spread.condensed(steady, _rounded),
         "regret": None,
         "choices": {str(labels[index]): int(counts[index]) for index in order},

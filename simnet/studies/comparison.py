@@ -386,9 +386,8 @@ def _means(one: Mapping[str, Any], skip: int) -> dict[str, float]:
     means = one[_ITERATIONS].iloc[skip:].mean().to_dict()
     return {
         **means,
-        "communicate_s": means["communicate_s"] + means["wait_s"],
-        "bytes_sent_B": means["bytes_sent_B"] / one["workers"],
-        "target_density": means["density"],
+        "communicate_and_wait_s": means["communicate_s"] + means["wait_s"],
+        "bytes_sent_per_worker_B": means["bytes_sent_B"] / one["workers"],
     }
 
 
@@ -442,7 +441,7 @@ def sentences(loaded: Scenario, held: Held, table: pd.DataFrame) -> list[str]:
             said.append(f"{name} has not settled, and has no rank: {why}.")
     for name, one in zip(names, table.to_dict(orient="records"), strict=True):
         if not one["unsettled"] and abs(one["density_ratio"] - 1) > MOVED:
-            asked = 100 * one["target_density"]
+            asked = 100 * one["density"]
             said.append(f"{name} selects {asked * one['density_ratio']:.3g} % of the entries, {asked:.3g} % asked.")
     least, most = table["steady_from"].min(), table["steady_from"].max()
     if most:

@@ -2,19 +2,19 @@
 
 The parts are those that a real job logs (`simnet.hooks.log`). With `T` the whole iteration of a worker,
 
-    T = compute + select + wait + update
+    T = compute + select + exposed + update
 
-where `wait` is what the end of the backward pass waits for the exchange: messages that are under way (`communicate`)
+where `exposed` is what the end of the backward pass waits for the exchange: messages that are under way (`messages`)
 and what is done between them and after the last one (`merge`). Where buckets are exchanged beside the backward pass,
-part of that is over before: `communicate` counts from when a worker is ready for a bucket, as a call of the library
+part of that is over before: `messages` counts from when a worker is ready for a bucket, as a call of the library
 does, so that it has what the worker waits for others, and for their words that they are ready.
 
-Workers that take turns on a device do so in `communicate`: who has finished waits there for those whose turn comes
+Workers that take turns on a device do so in `messages`: who has finished waits there for those whose turn comes
 later. So `compute`, `select`, `merge` and `update` are those of one worker that has the device for itself.
 
 An interval joins what is known of each part; `simnet.evidence.iteration_errors` has what was measured. That of
 computing and of what a worker does for the exchange is the wider of two: of its spread in the scenario, or of the
-device's profile, and of what processes in jobs differed by from a process by itself. That of `communicate` is the wider
+device's profile, and of what processes in jobs differed by from a process by itself. That of `messages` is the wider
 of what calls of collectives on links of known latency and bandwidth were off by, and exchanges in jobs. Where links
 stay as they are, it begins no lower than what the bytes of a worker take on its links.
 
@@ -64,7 +64,7 @@ from simnet.studies.job_totals import JobTotal, computing_factors, evidence_of_j
 from simnet.studies.options import of_gradients
 from simnet.studies.samples import sample_warnings, warning_lines
 
-PARTS = ("compute", "select", "communicate", "merge", "wait", "update", "total")
+PARTS = ("compute", "select", "messages", "merge", "exposed", "update", "total")
 """What is predicted, in the order of a log's columns, which are called ``compute_s`` and so on."""
 
 COVERAGE = 0.9
@@ -75,7 +75,7 @@ _CHANCES = (
     "which share the job is expected to take longer than with the fastest."
 )
 _OF_ROUNDS = (
-    "What goes on beside inner steps is in communicate, and only what workers wait for in wait; intervals take inner "
+    "What goes on beside inner steps is in messages, and only what workers wait for in exposed; intervals take inner "
     "steps to vary each for itself."
 )
 _OWN = ("compute", "select", "merge", "update")
@@ -164,7 +164,7 @@ class JobPrediction(Shown):
         """Return the prediction for JSON: medians over the steady iterations, in seconds."""
         policies: dict[str, dict[str, Any]] = {
             str(policy): {
-                name: {
+                "median_iteration" if name == "total" else name: {
                     "seconds": row[f"{name}_s"],
                     **units.interval_figures(row[f"{name}_low_s"], row[f"{name}_high_s"]),
                 }
@@ -183,7 +183,7 @@ class JobPrediction(Shown):
             policies[policy]["unsettled"] = why
         first = self.fastest
         head = {"scenario": self.scenario, "workers": self.workers, "stack": self.stack, "device": self.device}
-        trained = {"strategy": self.strategy, "inner_steps": self.steps} if self.strategy else {}
+        trained = {"strategy": {"name": self.strategy, "steps": self.steps}} if self.strategy else {}
         said_too = {"notes": list(self.notes)} if self.notes else {}
         steady = {"steady_from": common_start(self.steady.values())}
         won = {"fastest": first[0] if first else None, "tied_with": first[1:]}
@@ -258,8 +258,8 @@ class JobPrediction(Shown):
         over = f"iterations from {start} on, where the run is steady" if start else "iterations"
         wider = "" if self.stack in known else f", of which the wider stands for {self.stack}, which was not measured"
         return [
-            f"Medians over {over}, means over workers. A whole iteration is compute, select, wait and update; wait has "
-            "what communicate and merge take after the backward pass.",
+            f"Medians over {over}, means over workers. A whole iteration is compute, select, exposed and update; "
+            "exposed has what messages and merge take after the backward pass.",
             f"Intervals of parts are meant to hold {100 * COVERAGE:.0f} % of single iterations, that of the whole job "
             f"its time. Stack: {self.stack}; device: {self.device}.",
             self.evidence.sentence(),
@@ -349,7 +349,7 @@ def _parts(run: Run, policy: str, share: int) -> tuple[pd.DataFrame, PolicyResul
     workers = result.workers[result.workers["purpose"] == TRAIN].groupby("iteration").mean(numeric_only=True)
     # An inner step ends with an update as well.
     update = job.update / share * (1 if job.strategy is None else job.strategy.steps)
-    merge = workers["merge_s"] / share
+    merge = workers["merge_in_select_s"] / share
     select = workers["select_s"] / share - merge
     compute = workers["compute_s"] / share - update
     total = rows["iteration_s"]
@@ -398,7 +398,7 @@ def _with_intervals(
     device = {name: parts[list(get_args(End))] for name in ("select", "merge")}
     found = parts.drop(columns=["messages", "least_s", "latency_s", "bandwidth_Bps", "low", "high"])
     turns = (share - 1) * sum(parts[f"{name}_s"] for name in _OWN)
-    on_links = (parts["communicate_s"] - turns).clip(lower=0.0).to_numpy()
+    on_links = (parts["messages_s"] - turns).clip(lower=0.0).to_numpy()
     for sign, end in zip((-1, 1), get_args(End), strict=True):
         off: dict[str, Any] = {}
         for name in _OWN:
@@ -407,12 +407,12 @@ def _with_intervals(
         own = sum(off.values())
         calls = wider * np.maximum(
             off_of_calls(end, stack, share, parts["messages"].to_numpy(), on_links),
-            sign * (factor_in_job(end, "communicate") - 1) * parts["communicate_s"],
+            sign * (factor_in_job(end, "messages") - 1) * parts["messages_s"],
         )
         if end == "low":
-            calls = np.minimum(calls, (parts["communicate_s"] - parts["least_s"]).clip(lower=0.0))
-        off["communicate"] = np.hypot(calls, (share - 1) * own)
-        off["wait"] = np.hypot(calls, (share - 1) * own + off["merge"])
+            calls = np.minimum(calls, (parts["messages_s"] - parts["least_s"]).clip(lower=0.0))
+        off["messages"] = np.hypot(calls, (share - 1) * own)
+        off["exposed"] = np.hypot(calls, (share - 1) * own + off["merge"])
         off["total"] = np.hypot(calls, share * own)
         for name in PARTS:
             found[f"{name}_{end}_s"] = np.maximum(parts[f"{name}_s"] + sign * off[name], 0.0)
@@ -432,7 +432,7 @@ def _with_other_times(found: pd.DataFrame) -> pd.DataFrame:
     own = np.arange(len(began))
     ranges = list(zip(np.minimum(first, own).tolist(), np.maximum(last, own + 1).tolist(), strict=True))
     wider = found.copy()
-    for name in ("communicate", "wait", "total"):
+    for name in ("messages", "exposed", "total"):
         for end, outermost in zip(get_args(End), (np.min, np.max), strict=True):
             column = f"{name}_{end}_s"
             values = found[column].to_numpy()

@@ -60,7 +60,7 @@ class TimedSteps:
         return {
             "workers": timing.graph.workers,
             "step_s": timing.duration,
-            "compute_s": float(timing.computing.max()),
+            "most_compute_s": float(timing.computing.max()),
             "slowed_s": float(timing.slowed.max()),
             "stack": self.stack,
             "exposed_s": float(timing.exposed.max()),
@@ -194,12 +194,12 @@ class Step(TimedSteps):
             "parameters": self.parameters,
             "microbatch_s": self.compute,
             "backward_fraction": self.backward,
-            "slowdown": self.slowdown,
+            "compute_slowdown": self.slowdown,
             "source": self.source,
             "compute_time": None if self.known is None else self.known.figures(),
             **(self.throughput() or {}),
             **({} if self.doubt is None else {"warnings": [self.doubt]}),
-            "memory_B": self.timing.memory()._asdict(),
+            "memory": {f"{name}_B": size for name, size in self.timing.memory()._asdict().items()},
             **NEVER_COMPARED.figures(),
         }
         if self.limit is not None:

@@ -44,6 +44,8 @@ TARGETS = (0.5, 0.8, 0.9, 0.95, 0.99)
 GRID: tuple[float, ...] = tuple((np.logspace(-1, 3, 50) * 1e9 / 8).tolist())
 """Bandwidths of the published tables [byte/s]: 50 from 0.1 to 1000 Gbit/s, each 1.207 times the one before."""
 
+_NAMES = {"compute": "passes_s", "latency": "latency_s", "period": "steps_between_exchanges"}
+
 
 class Within(NamedTuple):
     """A value, and its interval; infinite where nothing reaches it."""
@@ -394,16 +396,14 @@ class Answer:
             {
                 "utilisation": one,
                 "bandwidth_Bps": _finite(self.needed(one)),
-                "period": _finite(self.rarest(one)),
+                "steps_between_exchanges": _finite(self.rarest(one)),
             }
             for one in self.targets
         ]
         asked = asdict(replace(self.training, layers=())) | {"buckets": len(self.training.shares)}
         del asked["layers"]
         at = {"bandwidth_Bps": self.bandwidth, "utilisation": _finite(self.reached()), "off": self.off}
-        said = {
-            {"compute": "compute_s", "latency": "latency_s"}.get(name, name): value for name, value in asked.items()
-        }
+        said = {_NAMES.get(name, name): value for name, value in asked.items()}
         known = {} if self.known is None else {"compute_time": self.known.figures()}
         return {**said, **known, **at, "targets": targets, **NEVER_COMPARED.figures()}
 

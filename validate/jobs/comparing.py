@@ -121,7 +121,7 @@ class Comparison:
 
     def drawn(self) -> Plot:
         """Return a figure: whole iterations, measured and predicted, and what they consist of."""
-        names, kinds = list(self.totals.index), ("compute", "select", "wait", "update")
+        names, kinds = list(self.totals.index), ("compute", "select", "exposed", "update")
         by_part = self.parts.pivot(index="policy", columns="part", values=["measured", "predicted"]).fillna(0.0) * 1e3
         with style():
             figure = Figure(figsize=(7.2, 0.55 * len(names) + 1.4), layout="constrained")

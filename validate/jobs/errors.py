@@ -50,7 +50,7 @@ COLLECTIVES = ("shaped_gloo", "shaped_gloo_ranks", "shaped_gloo_again", "shaped_
 FASTEST = 12.5e6
 """Bytes per second of the fastest links that count: on faster ones the switch, which is software, is at its limits."""
 
-PARTS = ("compute", "select", "communicate", "merge", "update")
+PARTS = ("compute", "select", "messages", "merge", "update")
 
 _ABOVE = np.arange(1, 10) / 100
 _SHARES = np.append(0.0, np.geomspace(1e-3, 1.0, 121))

@@ -43,7 +43,7 @@ def typical(both: pd.DataFrame) -> pd.DataFrame:
     rows = fixed.median(numeric_only=True).reset_index()
     changing = rows["setting"].isin({one.name for one in SETTINGS if len(one.links) > 1})
     rows[changing] = fixed.mean(numeric_only=True).reset_index()[changing]
-    for name in ("total", "communicate"):
+    for name in ("total", "messages"):
         rows[f"{name}_error"] = rows[f"{name}_s_ours"] / rows[f"{name}_s"] - 1
     rows["before_error"] = rows["before_s"] / rows["total_s"] - 1
     return rows
@@ -65,7 +65,7 @@ def figures(both: pd.DataFrame) -> dict[str, Any]:
     inside = (fixed["total_s"] >= fixed["total_low_s"]) & (fixed["total_s"] <= fixed["total_high_s"])
     judges = ~fixed["setting"].isin(TELLING)
     found: dict[str, Any] = {"jobs": len(rows), "settings": int(rows["setting"].nunique())}
-    for name in ("total", "communicate"):
+    for name in ("total", "messages"):
         found[name] = _spread_of(rows[f"{name}_error"])
     for name, settings in (("seen", SEEN), ("unseen", UNSEEN)):
         own = rows[rows["setting"].isin({one.name for one in settings})]
@@ -105,7 +105,7 @@ def section() -> str:
         "|---|---|---|",
         f"| Whole iteration, per setting and exchange (median; on changing links mean) "
         f"| median 4 %, p90 12 % | {_pair(found['total'])} |",
-        f"| Messages alone | median 3 % | {_pair(found['communicate'])} |",
+        f"| Messages alone | median 3 % | {_pair(found['messages'])} |",
         *(
             f"| Whole iteration as written before measuring, {found[name]['jobs']} jobs {what} | median 4 %, p90 12 % "
             f"| {_pair(found[name])} |"

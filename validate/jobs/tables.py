@@ -71,7 +71,7 @@ def over_ranks(rows: pd.DataFrame) -> pd.DataFrame:
     keys = ["policy", "iteration"]
     first = rows.groupby(keys, sort=False)[["exchange", "began_s"]].first()
     means = rows.groupby(keys, sort=False)[list(PARTS)].mean()
-    least = rows.groupby(keys, sort=False)["communicate_s"].min().rename("communicate_least_s")
+    least = rows.groupby(keys, sort=False)["messages_s"].min().rename("messages_least_s")
     return pd.concat([first, means, least], axis=1).reset_index()
 
 
@@ -101,7 +101,7 @@ def write(folder: Path) -> None:
         keys = ["policy", "iteration"]
         before = (pd.read_csv(first) if first.exists() else own)[[*keys, "total_s"]]
         predicted.append(own.merge(before.rename(columns={"total_s": "before_s"}), on=keys, how="left"))
-    ends = [f"{part}_{end}_s" for part in ("communicate", "total") for end in ("low", "high")]
+    ends = [f"{part}_{end}_s" for part in ("messages", "total") for end in ("low", "high")]
     columns = ["setting", "policy", "iteration", "exchange", *(one for one in PARTS), *ends, "before_s"]
     rows = pd.concat(measured, ignore_index=True)
     rows.insert(0, "setting", rows.pop("setting"))

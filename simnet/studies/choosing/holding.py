@@ -98,7 +98,7 @@ class Held(NamedTuple):
 
     def of(self, label: str) -> dict[str, Any]:
         """Return what programs are told of a choice."""
-        return {"memory_B": memory.condensed(self.each[label])} if label in self.each else {}
+        return {"memory": memory.condensed(self.each[label])} if label in self.each else {}
 
 
 NOTHING = Held({}, None, "")

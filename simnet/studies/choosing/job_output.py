@@ -231,7 +231,7 @@ def figures(asked: Asked, found: WholeJob, likely: Chances, held: Held = NOTHING
             "stack": name_on(job.network(0)),
             "device": job.device.name,
             "barrier": job.barrier,
-            "compute_s": job.compute.mean,
+            "passes_s": job.compute.mean,
             "compute_time": None if asked.compute_time is None else asked.compute_time.figures(),
         },
         "ranking": [
@@ -267,24 +267,25 @@ def _row(row: Forecast, found: WholeJob) -> dict[str, Any]:
         "scheme": row.candidate.scheme,
         "options": dict(row.candidate.options),
         "kind": row.kind,
-        "total_s": row.seconds,
+        "job_s": row.seconds,
         **dict(zip(START_COLUMNS, found.starts.around({row.label: row.seconds}).get(row.label, ()), strict=False)),
         "sampling_error_s": finite(row.error),
         "iterations_simulated": row.simulated,
         "over_the_fastest": found.over(row),
-        "iteration_s": row.seconds / row.iterations,
+        "mean_iteration_s": row.seconds / row.iterations,
         "iteration_5_percent_s": low,
         "iteration_95_percent_s": high,
-        **{f"{name}_s": row.part(name) / row.iterations
-           for name in ("compute", "select", "communicate", "select_low", "select_high")},
-        "sent_B": row.sent,
+        **{f"mean_{name}_s": row.part(name) / row.iterations
+           for name in ("compute", "select", "select_low", "select_high")},
+        "mean_communicate_and_wait_s": row.part("communicate") / row.iterations,
+        "mean_bytes_sent_per_worker_B": row.sent,
     }  # fmt: skip
 
 
 def _gain(one: Gain) -> dict[str, Any]:
     return {
-        "total_s": one.policy.seconds,
-        "fixed_total_s": one.fixed.seconds,
+        "job_s": one.policy.seconds,
+        "fixed_job_s": one.fixed.seconds,
         "saved": one.saved,
         "iterations_simulated": one.policy.simulated,
         "shares_of_iterations": one.policy.shares(),

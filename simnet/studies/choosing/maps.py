@@ -168,7 +168,7 @@ class Map:
                 self.x.quantity.heading: self.x.shown[columns.ravel()],
                 self.y.quantity.heading: self.y.shown[rows.ravel()],
                 "exchange": self.names.ravel(),
-                "seconds_s": self.seconds.ravel(),
+                "exchange_s": self.seconds.ravel(),
                 "margin": (self.runner_up / self.seconds - 1).ravel(),
             }
         )

@@ -279,19 +279,19 @@ class SideBySide:
                     "exchange": row.candidate.label,
                     "scheme": row.candidate.scheme,
                     "options": dict(row.candidate.options),
-                    "total_s": finite(row.seconds),
+                    "job_s": finite(row.seconds),
                     **(
                         interval_figures(row.low, row.high, "_s")
                         if math.isfinite(row.seconds)
                         else {"low_s": None, "high_s": None, "interval": "the target is not reached"}
                     ),
-                    "compute_s": finite(row.compute),
-                    "select_s": finite(row.select),
-                    "communicate_s": finite(row.communicate),
+                    "total_compute_s": finite(row.compute),
+                    "total_select_s": finite(row.select),
+                    "total_communicate_and_wait_s": finite(row.communicate),
                     "step_s": row.step_s,
                     "utilisation": row.utilisation,
-                    "sent_in_a_step_B": row.sent,
-                    "memory_B": memory.condensed(row.memory, self.job.device_memory),
+                    "bytes_sent_per_worker_step_B": row.sent,
+                    "memory": memory.condensed(row.memory, self.job.device_memory),
                     "money": None if row.money is None else finite(row.money),
                     "chance_to_be_fastest": float(chance),
                     "expected_regret": finite(float(regret)),
@@ -446,7 +446,7 @@ def _row(values: tuple[str, ...], result: dict[str, Any], loaded: Scenario, job:
         reached = result["time_to_target_s"]
         times = math.inf if reached is None else reached / result["simulated_s"]
     iterations, workers = result["iterations"] * times, job.source.workers
-    seconds, nbytes = result["simulated_s"] * times, result["bytes_sent_B"] * times
+    seconds, nbytes = result["simulated_s"] * times, result["total_bytes_sent_B"] * times
     money = None if loaded.prices is None else spent.paid(loaded.prices, workers, seconds, nbytes)["together"]
     parts = {name: iterations * result[f"{name}_s"] for name in ("compute", "select", "select_low", "select_high")}
     return Row(
@@ -458,7 +458,7 @@ def _row(values: tuple[str, ...], result: dict[str, Any], loaded: Scenario, job:
         messages=iterations * messages(one, job),
         step_s=result["step_s"],
         utilisation=result["utilisation"],
-        sent=result["bytes_sent_B"] / workers / result["inner_steps"],
+        sent=result["total_bytes_sent_B"] / workers / result["inner_steps"],
         money=money,
         workers=workers,
         stack=name_of(job.network(0).stack),

@@ -47,7 +47,7 @@ from simnet.studies.start_times import ranges_of
 from simnet.traces.source import Shared
 from simnet.traces.synthetic import SyntheticSource
 
-FORMAT = "simnet sweep cell 10"
+FORMAT = "simnet sweep cell 11"
 """What the files of cells say that they are; with other columns, or another meaning of one, they say another."""
 
 MAX_BYTES = 64 * 2**20
@@ -77,11 +77,11 @@ COLUMNS = {
     "select_high_s": "the most that it may take [s]",
     "communicate_s": "communicating, mean over iterations and workers [s]",
     "wait_s": "waiting for others, mean over iterations and workers [s]",
-    "bytes_sent_B": "sent in all iterations by all workers [byte]",
+    "total_bytes_sent_B": "sent in all iterations by all workers [byte]",
     "actual_density": "entries that the workers sent, all different ones together, over n; mean over iterations",
     "build_up": "the same over k",
     "choice": "the exchange chosen most often",
-    "switches": "changes of choice",
+    "switch_count": "changes of choice",
     "vs_best": "its time over that of the fastest policy that can be run",
     "regret_s": "time lost against the one-step oracle [s]",
     **spent.COLUMNS,
@@ -314,9 +314,9 @@ def _row(summary: Summary, name: str, frame: pd.DataFrame) -> dict[str, Any]:
         "steady_from": steady_from,
         "simulated_s": one["simulated_s"],
         **{column: _number(steady[column].mean()) if count else None for column in means},
-        "bytes_sent_B": one["bytes_sent_B"],
+        "total_bytes_sent_B": one["total_bytes_sent_B"],
         "choice": next(iter(one["choices"]), None),
-        "switches": one["switch_count"],
+        "switch_count": one["switch_count"],
         "vs_best": _number(one["simulated_s"] / best) if best > 0 and ranked(one) else None,
         "regret_s": None if one["regret"] is None else one["regret"]["seconds"],
         **(spent.columns(one["spent"]) if "spent" in one else {}),

@@ -25,7 +25,7 @@ from simnet.studies.sweeping.cell import COLUMNS, STARTS
 from simnet.studies.sweeping.grid import Axis, Cell, Column
 
 _TEXTS = ("policy", "device", "evidence", "computing", "warning", "status", "choice", "message")
-_WHOLE = ("iterations", "steady_from", "bytes_sent_B", "inner_steps", "switches", "iterations_to_target")
+_WHOLE = ("iterations", "steady_from", "total_bytes_sent_B", "inner_steps", "switch_count", "iterations_to_target")
 
 FILES = Files("sweep", RESULTS, "sweep.json")
 """The files of a sweep, but for those of its cells and what the scenario names."""
