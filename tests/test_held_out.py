@@ -1,6 +1,7 @@
 """Intervals hold what they say at sets that they were not learnt from, kind by kind, and widen where sets are few."""
 
 import json
+import math
 from pathlib import Path
 
 import numpy as np
@@ -8,7 +9,7 @@ import pandas as pd
 import pytest
 
 from commands import did
-from simnet.evidence.chances import factor_for_another
+from simnet.evidence.chances import factor_for_another, interval
 from simnet.validate import held_out
 
 PAGE = Path(__file__).parents[1] / "docs" / "validation.md"
@@ -67,6 +68,15 @@ def test_waits_of_rounds_are_extrapolated_and_wider_than_those_of_the_same_job_w
     wide, own = (one["policies"]["dense"]["messages"] for one in (rounds, every))
     ratios = [(one["high"] - one["seconds"]) / one["seconds"] for one in (wide, own)]
     assert ratios[0] > 1.1 * ratios[1]
+
+
+def test_the_interval_of_a_collective_is_wider_than_errors_of_the_sets_that_tell_of_it():
+    ring = ("time", "--collective", "allreduce_ring", "--workers", 4, "--size", "1 MB", "--topology", "star")
+    found = json.loads(did(*ring, "--latency", "5 ms", "--bandwidth", "50 Mbit/s", "--stack", "gloo", "--json").stdout)
+    seconds, each = found["duration_s"], np.array(found["messages"] / 4)
+    ends = zip(interval("gloo", each, np.array(seconds)), ("prediction_low_s", "prediction_high_s"), strict=True)
+    for end, name in ends:
+        assert math.log(found[name] / seconds) == pytest.approx(1.263 * math.log(end / seconds), rel=1e-3)
 
 
 @pytest.fixture

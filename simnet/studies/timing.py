@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import textwrap
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -14,7 +15,7 @@ from pydantic import ValidationError
 from simnet import topologies
 from simnet.base.errors import InputError, nearest
 from simnet.base.units import finite, format_bytes, format_interval, format_seconds
-from simnet.evidence.chances import interval
+from simnet.evidence.chances import corrected, interval, kind_of_stack
 from simnet.evidence.conditions import Evidence, evidence_of
 from simnet.network import MAX_MIN, Network, Timing
 from simnet.network.stack import name_of
@@ -239,7 +240,8 @@ def predicted(timed: Timed) -> tuple[float, float, Evidence]:
     latency, bandwidth = ((min(one), max(one)) for one in zip(*paths, strict=True))
     stack = name_of(place.network.stack)
     each = np.array(schedule.n_messages / schedule.n_ranks)
-    low, high = (float(end) for end in interval(stack, each, np.array(timing.duration)))
+    seconds = np.array(timing.duration)
+    low, high = map(float, corrected(kind_of_stack(stack), seconds, *interval(stack, each, seconds)))
     known = evidence_of(stack, latency, bandwidth, schedule.n_ranks)
     return max(low, min(least_time(timed).seconds, timing.duration)), high, known
 
@@ -292,7 +294,7 @@ def sentences(timed: Timed) -> list[str]:
     lines = [
         f"Finish       {format_seconds(timing.duration)} ({timing.duration:.9g} s){by}",
         *([] if math.isnan(low) else [f"Interval     {format_interval(low, high)} with 90 %: {known.level}"]),
-        *([f"             {known.because}"] if known.because else []),
+        *(f"             {one}" for one in textwrap.wrap(known.because, 67)),
         *_spread_lines(timed),
         f"Ranks        {schedule.n_ranks:,}, done {format_seconds(first)} to "
         f"{format_seconds(timing.duration)}, {format_seconds(timing.duration - first)} apart",
