@@ -126,7 +126,7 @@ def of_iterations() -> pd.DataFrame:
     rows = rows[(rows["policy"] != "flexible") & ~rows["setting"].isin(TELLING)]
     low, high = (rows["select_s_ours"] * factor_in_job(end, "select") for end in get_args(End))
     found = {"select": rows["select_s"].between(low, high)}
-    for part in ("communicate", "total"):
+    for part in ("messages", "total"):
         found[part] = rows[f"{part}_s"].between(rows[f"{part}_low_s"], rows[f"{part}_high_s"])
     return rows[["setting", "policy"]].assign(**found)
 
@@ -202,7 +202,7 @@ def everything(clusters: pd.DataFrame) -> list[Coverage]:
     groups["From links, no stack named"] = links[links["kind"] == UNNAMED]
     found += [coverage(words, own.groupby("site")["inside"].mean(), len(own)) for words, own in groups.items()]
     rows = of_iterations()
-    parts = (("select", "Kernels of an exchange"), ("communicate", "Exchange"), ("total", "Iteration"))
+    parts = (("select", "Kernels of an exchange"), ("messages", "Exchange"), ("total", "Iteration"))
     found += [coverage(f"{words} in a job", rows.groupby("setting")[part].mean(), len(rows)) for part, words in parts]
     whole = whole_jobs()
     inside = [(one.said.low <= one.measured) & (one.measured <= one.said.high) for one in whole]

@@ -17,12 +17,16 @@ from __future__ import annotations
 import io
 from functools import cache
 from importlib.resources import files
+from typing import Literal, TypeAlias
 
 import numpy as np
 import pandas as pd
 
 from simnet.base.arrays import Floats
 from simnet.costs.devices import End
+
+PartOfIteration: TypeAlias = Literal["compute", "select", "messages", "merge", "update"]
+"""What was measured of iterations in jobs, by the columns of their logs."""
 
 COLUMNS = ("kind", "name", "workers_per_device", "end", "message_s", "share", "most")
 """Of the table: ``message_s`` [s] and ``share`` of links, up to the factor ``most``, which is all that parts have."""
@@ -82,7 +86,7 @@ def off_of_calls(end: End, stack: str, workers_per_device: int, messages: Floats
     return off
 
 
-def factor_in_job(end: End, part: str) -> float:
+def factor_in_job(end: End, part: PartOfIteration) -> float:
     """Return by which factor a part differs in a job from that of a process by itself; 1 if nothing is known of it.
 
     Examples

@@ -43,7 +43,7 @@ from simnet.base.units import finite
 from simnet.costs.devices import End
 from simnet.evidence.chances import NAMED, Chances, error_models, factor_for_another
 from simnet.evidence.conditions import NEVER_COMPARED, Evidence
-from simnet.evidence.iteration_errors import factor_in_job, off_of_calls, stacks
+from simnet.evidence.iteration_errors import PartOfIteration, factor_in_job, off_of_calls, stacks
 from simnet.job import Job, PolicyResult, run_policy
 from simnet.job.record import TRAIN
 from simnet.job.steady import Steady, common_start, steady_part
@@ -78,7 +78,7 @@ _OF_ROUNDS = (
     "What goes on beside inner steps is in messages, and only what workers wait for in exposed; intervals take inner "
     "steps to vary each for itself."
 )
-_OWN = ("compute", "select", "merge", "update")
+_OWN: tuple[PartOfIteration, ...] = ("compute", "select", "merge", "update")
 _ENDS = ("", "low", "high")
 _SIGMAS = 1.645  # of a normal distribution on each side of 90 %
 
@@ -414,8 +414,8 @@ def _with_intervals(
         off["messages"] = np.hypot(calls, (share - 1) * own)
         off["exposed"] = np.hypot(calls, (share - 1) * own + off["merge"])
         off["total"] = np.hypot(calls, share * own)
-        for name in PARTS:
-            found[f"{name}_{end}_s"] = np.maximum(parts[f"{name}_s"] + sign * off[name], 0.0)
+        for part in PARTS:
+            found[f"{part}_{end}_s"] = np.maximum(parts[f"{part}_s"] + sign * off[part], 0.0)
     return found
 
 

@@ -116,8 +116,8 @@ def judged(
             ]
             low, high = np.array(ends).T
             # Exchanges of jobs differ from calls that follow each other.
-            low = np.minimum(low, sending * factor_in_job("low", "communicate"))
-            high = np.maximum(high, sending * factor_in_job("high", "communicate"))
+            low = np.minimum(low, sending * factor_in_job("low", "messages"))
+            high = np.maximum(high, sending * factor_in_job("high", "messages"))
         parts.append(Part(sending, low, high, kinds, name=name, source=0))
         select, low, high = np.array([one[1:4] for one in each]).T
         parts.append(in_job(Part(select, low, high, ["select"] * len(each), name=name, source=1)))
