@@ -16,6 +16,7 @@ import sys
 from pathlib import Path
 
 import api_pages
+import columns_page
 import command_page
 import scenario_page
 
@@ -31,6 +32,7 @@ def changelog() -> str:
 PAGES = {
     "changelog.md": changelog,
     "reference/commands.md": command_page.page,
+    "reference/columns.md": columns_page.page,
     "reference/scenario.md": scenario_page.page,
     **{f"reference/{name}.md": page for name, page in api_pages.PAGES.items()},
 }

@@ -1,0 +1,169 @@
+"""The columns of all tables and JSON: each has one definition, which the commands that write it keep."""
+
+import json
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+import pyarrow.parquet as pq
+import pytest
+
+from commands import did
+from simnet.hooks import COLUMNS as LOGGED
+from simnet.report.columns import COLUMNS
+
+JOB = """
+workers: 4
+network: {topology: {star: {latency: 1 ms, bandwidth: 1 Gbit/s}}}
+job: {iterations: 6, model: resnet18, batch: 8, scale: 2000, density: 1 %}
+exchanges: {AG: {scheme: topk}, dense: {scheme: dense}}
+policies: {AG: {fixed: AG}, dense: {fixed: dense}}
+"""
+POINT = ("--workers", 4, "--model", "resnet18", "--latency", "1ms", "--bandwidth", "1Gbit/s", "--density", "1%")
+STAR = ("--topology", "star", "--latency", "1ms", "--bandwidth", "1Gbit/s")
+
+ROWS = r"(policies\.[^.]+|ranking\[\]|rows\[\])\.(shares\[\]\.|learning\.|spent\.|judgement\.)?"
+"""What stands before the names of columns in JSON that has rows."""
+
+NAMED = ("choices", "elasticities", "exchanges", "flexible", "known", "options", "properties", "refused",
+         "shares_of_iterations", "starts_not_sampled", "versions")  # fmt: skip
+"""Objects in JSON whose keys are no columns."""
+
+
+def paths(found: Any, before: str = "") -> Iterator[str]:
+    """Yield the paths of all values of JSON, with NAME for keys that are no columns."""
+    last = before.rpartition(".")[2]
+    if isinstance(found, dict) and last in ("stops[]", "switches[]"):
+        yield f"{before}.NAME"
+    elif isinstance(found, dict):
+        named = (last in NAMED and not before.startswith("policies.")) or last in ("choices", "parameters")
+        for key, one in found.items():
+            yield from paths(one, f"{before}.{'NAME' if named else key}" if before else key)
+    elif isinstance(found, list) and any(isinstance(one, (dict, list)) for one in found):
+        for one in found:
+            yield from paths(one, f"{before}[]")
+    else:
+        yield before
+
+
+def columns_of_json(found: Any) -> set[str]:
+    """Return the names of columns in JSON: of rows those in a row, of objects the path to a value."""
+    found = {"rows": found} if isinstance(found, list) else found
+    each = (re.sub(f"^{ROWS}", "", one) for one in paths(found))
+    return {re.sub(r"\[\]", "", re.sub(r"^(run|question(?=\.compute_time))\.", "", one)) for one in each}
+
+
+@pytest.fixture(scope="module")
+def written(tmp_path_factory: pytest.TempPathFactory) -> dict[str, set[str]]:
+    """The names of columns that commands write, by file or command."""
+    place = tmp_path_factory.mktemp("columns")
+    job = place / "job.yaml"
+    job.write_text(JOB)
+    trained = ("time_to_accuracy_wan", "--set", "job.iterations=4")
+    seeds = ("--seeds", 2)
+    ran = [
+        ("run", job, "--no-report"),
+        ("run", job, "--no-report", *seeds),
+        ("run", *trained, "--policies", "dense,AG-Topk", "--no-report"),
+        ("run", *trained, "--policies", "dense,AG-Topk", "--no-report", *seeds),
+        ("run", "shared_fat_tree", "--set", "job.iterations=2", "--no-report"),
+        ("run", "local_steps_wan", "--set", "job.iterations=2", "--no-report"),
+        ("run", job, "--no-report", "--set", "job.deaths=[{worker: 1, at: 0.3 s}]"),
+        ("compare", job),
+        ("compare", job, *seeds),
+        ("compare", *trained, "--schemes", "topk,dense"),
+        ("sweep", job, "--param", "density=0.01,0.1"),
+        ("sweep", job, "--param", "density=0.01", *seeds),
+    ]
+    found: dict[str, set[str]] = {}
+
+    for number, words in enumerate(ran):
+        did(*words, "--out", out := place / f"{words[0]}{number}", "-q")
+        for path in sorted(out.rglob("*")):
+            where = f"{words[0]}: {path.name}"
+            if path.suffix == ".csv" and path.parent.name != "inputs":
+                found.setdefault(where, set()).update(pd.read_csv(path, nrows=0).columns)
+            if path.suffix == ".parquet":
+                found.setdefault(where.replace(".parquet", ".csv"), set()).update(pq.read_schema(path).names)
+            if path.suffix == ".json" and path.name != "timeline.json" and path.parent.name != "cells":
+                found.setdefault(where, set()).update(columns_of_json(json.loads(path.read_text())))
+    asked = {
+        "choose": [
+            ("choose", *POINT),
+            ("choose", *POINT, "--simulate"),
+            ("choose", job),
+            ("choose", "quickstart", "--set", "job.iterations=4"),
+            ("choose", job, "--param", "density=0.01,0.1"),
+            ("choose", "quickstart", "--set", "job.iterations=2", "--set", "job.overlap={}", "--tensors"),
+        ],
+        "predict job": [("predict", "job", "--scenario", job, "--out", place / "predict.csv")],
+        "time": [("time", "--collective", "allreduce_ring", "--workers", 4, "--size", "1MB", *STAR)],
+        "step": [
+            ("step", "--model", "gpt2", "--sharding", "fsdp2", "--workers", 4, *STAR, "--memory", "16 GB"),
+            ("step", "--model", "gpt2", "--sharding", "ddp", "--workers", 4, "--batch", "8", *STAR),
+        ],
+        "utilisation": [("utilisation", "--model", "gpt2", "--bandwidth", "1Gbit/s", "--off", "10%")],
+    }
+    for command, each in asked.items():
+        for words in each:
+            found.setdefault(f"{command} --json", set()).update(
+                columns_of_json(json.loads(did(*words, "--json").stdout))
+            )
+    found["predict job --out"] = set(pd.read_csv(place / "predict.csv", nrows=0).columns)
+    did("choose", *POINT[:4], "--map", "latency,bandwidth", "--cells", 3, "--out", place / "map")
+    found["choose --out"] = set(pd.read_csv(place / "map.csv", nrows=0).columns)
+    return found
+
+
+EMPTY = {"question.compute_time", "shares", "spread", "stops", "switches", "first_to_target.NAME"}
+"""Objects and lists of rows, which may be empty."""
+
+
+def test_every_column_that_a_command_writes_is_defined_and_no_other(written: dict[str, set[str]]) -> None:
+    found: dict[str, set[str]] = {"hooks": set(LOGGED)}
+    for where, names in written.items():
+        found.setdefault(re.sub(r":.*| --.*", "", where), set()).update(names)
+    for command, names in found.items():
+        defined = {name for name, one in COLUMNS.items() if command in one.commands.split(", ")}
+        assert names - EMPTY == defined, command
+
+
+def test_a_name_ends_in_its_unit_and_has_one_definition() -> None:
+    ends = {"s": "_s", "B": "_B", "B/s": "_Bps"}
+    for name, one in COLUMNS.items():
+        assert one.meaning, name
+        if one.unit in ends and "." not in name:
+            assert name.endswith(ends[one.unit]), name
+
+
+def test_columns_of_the_same_name_have_the_same_value(tmp_path: Path) -> None:
+    job = tmp_path / "job.yaml"
+    job.write_text(JOB)
+    did("run", job, "--no-report", "--out", tmp_path / "run", "-q")
+    did("compare", job, "--skip", 0, "--out", tmp_path / "compare", "-q")
+    did("sweep", job, "--param", "density=0.01", "--out", tmp_path / "sweep", "-q")
+    did("predict", "job", "--scenario", job, "--out", tmp_path / "predict.csv")
+    each = pd.read_csv(tmp_path / "run" / "iterations.csv")
+    summary = json.loads((tmp_path / "run" / "summary.json").read_text())["policies"]
+    compared = pd.read_csv(tmp_path / "compare" / "compare.csv").set_index("exchange")
+    swept = pd.read_csv(tmp_path / "sweep" / "sweep.csv").set_index("policy")
+    predicted = pd.read_csv(tmp_path / "predict.csv").groupby("policy").mean(numeric_only=True)
+    for name, rows in each.groupby("policy"):
+        mean, one, total = rows.mean(numeric_only=True), compared.loc[name], swept.loc[name]
+        steady = rows[rows["iteration"] >= total["steady_from"]].mean(numeric_only=True)
+        for column in ("iteration_s", "select_s", "actual_density", "density"):
+            assert mean[column] == pytest.approx(one[column], rel=1e-9), column
+            assert steady[column] == pytest.approx(total[column], rel=1e-9), column
+        for column in ("compute_s", "communicate_s", "wait_s"):
+            assert steady[column] == pytest.approx(total[column], rel=1e-9, abs=1e-12), column
+        waited = mean["communicate_s"] + mean["wait_s"]
+        assert one["communicate_and_wait_s"] == pytest.approx(waited, rel=1e-9)
+        # Bytes of iterations.csv are whole.
+        assert one["bytes_sent_per_worker_B"] == pytest.approx(mean["bytes_sent_B"] / 4, abs=0.5)
+        sent = rows["bytes_sent_B"].sum()
+        assert (total["total_bytes_sent_B"], summary[name]["total_bytes_sent_B"]) == (sent, sent)
+        assert total["simulated_s"] == pytest.approx(summary[name]["simulated_s"], rel=1e-9)
+        assert total["simulated_s"] == pytest.approx(rows["iteration_s"].sum(), rel=1e-9)
+        assert predicted.loc[name, "total_s"] == pytest.approx(mean["iteration_s"], rel=1e-9)
