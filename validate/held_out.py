@@ -204,7 +204,7 @@ def everything(clusters: pd.DataFrame) -> list[Coverage]:
     rows = of_iterations()
     parts = (("select", "Kernels of an exchange"), ("messages", "Exchange"), ("total", "Iteration"))
     found += [coverage(f"{words} in a job", rows.groupby("setting")[part].mean(), len(rows)) for part, words in parts]
-    whole = whole_jobs()
+    whole = [one for one in whole_jobs() if one.setting not in TELLING]
     inside = [(one.said.low <= one.measured) & (one.measured <= one.said.high) for one in whole]
     each = pd.Series([one.mean() for one in inside])
     return [*found, coverage("Whole job", each, sum(map(len, inside)))]
