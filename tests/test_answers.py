@@ -42,7 +42,7 @@ def test_a_choice_at_a_point_says_who_is_tied_and_that_accuracy_is_ignored():
     point = ("--workers", 2, "--model", "resnet18", "--latency", "1ms", "--bandwidth", "1Gbit/s", "--density", "1%")
     command = ("choose", *point, "--schemes", "dense:algorithm=ring,fp16:algorithm=tree")
     console, found = did(*command).stdout, json.loads(did(*command, "--json").stdout)
-    assert 0 < found["margin"] < 1e-3
+    assert 0 < found["margin_of_exchange"] < 1e-3
     assert found["tied_with"] == ["fp16:algorithm=tree"]
     assert "tied with fp16:algorithm=tree" in console
     assert console.count("ccuracy") == 1
@@ -289,7 +289,7 @@ def test_a_lead_that_a_sample_does_not_tell_is_no_first_place():
     assert (found["job.barrier"]["first"], found["job.barrier"]["lead"]) == (None, None)
     assert not found["job.device"]["undecided"]
     console = did("choose", "quickstart").stdout
-    assert console.startswith(f"Take {said['decision']}, ")
+    assert console.startswith(f"Take {said['decision']} of the fixed exchanges, ")
     assert "job.barrier=false" in console.partition("a sample does not tell of ")[2].partition(";")[0]
 
 

@@ -912,7 +912,7 @@ def test_no_interval_and_no_regret_of_a_choice_is_beyond_what_is_possible(cliff)
     assert open_
     worst = max(row["high_s"] for row in told) / min(row["low_s"] for row in told) - 1
     assert all(row["high_s"] <= 100 * row["low_s"] for row in told)
-    assert all(0 <= row["expected_regret"] <= worst for row in told)
+    assert all(0 <= row["regret_of_exchange"] <= worst for row in told)
     for row in open_:
-        assert row["low_s"] is row["high_s"] is row["expected_regret"] is None
+        assert row["low_s"] is row["high_s"] is row["regret_of_exchange"] is None
         assert row["interval"] == "not determined by these data"

@@ -379,7 +379,7 @@ def test_json_says_all_that_the_table_says():
     assert {one["quantity"] for one in found["flips"]} <= set(QUANTITIES)
     assert all(one["low_s"] <= one["exchange_s"] <= one["high_s"] for one in found["ranking"])
     assert all(one["bytes_sent_by_busiest_B"] > 0 for one in found["ranking"])
-    assert found["compression_pays"] == (found["gain_over_dense"] > 1)
+    assert found["compression_pays"] == (found["gain_over_dense_of_exchange"] > 1)
     assert found["question"]["device"] == "v100-torch2.6"
     for one in found["ranking"]:
         assert one["select_low_s"] <= one["select_s"] <= one["select_high_s"]
@@ -491,4 +491,4 @@ def test_a_fabric_answers_for_its_cluster(tmp_path):
     assert all(0 < one["low_s"] <= one["exchange_s"] <= one["high_s"] for one in found["ranking"])
     # On 100 Mbit/s nothing beats sending a hundredth.
     assert found["compression_pays"]
-    assert math.isfinite(found["gain_over_dense"])
+    assert math.isfinite(found["gain_over_dense_of_exchange"])

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
+from dataclasses import fields
 from typing import NamedTuple
 
 import numpy as np
@@ -234,9 +235,13 @@ def off_alike(one: Candidate) -> str:
     >>> star, var = (Candidate(one, "artopk", {"collective": "ring", "selection": one}) for one in ("star", "var"))
     >>> off_alike(star) == off_alike(var) != off_alike(Candidate("", "artopk", {"collective": "tree"}))
     True
+    >>> off_alike(Candidate("AG", "topk", {"wire": "paper"})) == off_alike(Candidate("topk", "topk"))
+    True
     """
-    kept = {name: value for name, value in one.options.items() if name != "selection"}
-    return f"{one.scheme} {sorted(kept.items())!r}"
+    scheme = sparsifier_models.scheme(one.scheme)
+    usual = {option.name: option.default for option in fields(scheme.option_type)}
+    given = ((name, value) for name, value in one.options.items() if name != "selection")
+    return f"{scheme.name} {sorted((name, value) for name, value in given if value != usual.get(name))!r}"
 
 
 def messages_of(run: Run, among: Sequence[Candidate]) -> dict[str, float]:

@@ -9,6 +9,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import numpy as np
+import pandas as pd
 from rich.table import Table
 
 from simnet.base import units
@@ -16,6 +18,7 @@ from simnet.base.errors import InputError
 from simnet.base.processes import Here, Pool
 from simnet.calibration import CalibratedCostModel, load_cost_model
 from simnet.evidence.chances import Chances
+from simnet.evidence.conditions import NEVER_COMPARED
 from simnet.job.levels import nodes_of
 from simnet.policies import Candidate, Fixed, density_at
 from simnet.scenario import Scenario, load
@@ -28,7 +31,7 @@ from simnet.studies.choosing.inputs import Question
 from simnet.studies.choosing.side_by_side import SideBySide, side_by_side
 from simnet.studies.choosing.tensors_output import OnTensors
 from simnet.studies.codes import computing_told, costs_told
-from simnet.studies.job_totals import computing_factors
+from simnet.studies.job_totals import computing_factors, evidence_of_job
 from simnet.studies.samples import sample_warnings, warning_lines
 from simnet.studies.start_times import Course, start_ranges
 from simnet.studies.variants import ALL, variants
@@ -333,9 +336,12 @@ def _on_job(flags: Flags) -> OnJob:
     assumed = assumptions.assumed(reload, loaded, run, [one for one, _ in left])
     notes += [*computing_told([loaded.computing]), *assumed.sentences()]
     warned = warning_lines(sample_warnings(run.job, [Fixed(one) for one, _ in among]))
+    met = {"latency_s": "latency", "bandwidth_Bps": "bandwidth"}
+    links = {name: np.concatenate([getattr(row.points, own) for row in found.rows]) for name, own in met.items()}
+    evidence = NEVER_COMPARED if run.colocated else evidence_of_job(run.job, pd.DataFrame(links))
     asked = job_output.Asked(
         loaded.name, loaded.config.seed, run.job, density, tuple(notes), (*loaded.warnings, *warned),
-        loaded.compute_time, loaded.samples, assumed.overlap, tuple(assumed.depends),
+        loaded.compute_time, loaded.samples, evidence, assumed.overlap, tuple(assumed.depends),
     )  # fmt: skip
     return OnJob(asked, found, likely.over_job(found.rows, run.job, flags.error, computing_factors(loaded)), held)
 

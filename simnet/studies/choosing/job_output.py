@@ -9,9 +9,10 @@ from typing import Any
 from rich.table import Table
 from rich.text import Text
 
-from simnet.base.units import finite, format_bytes, format_seconds, format_within
+from simnet.base.units import finite, format_bytes, format_seconds, format_within, interval_figures
 from simnet.costs.computing import Computing, Samples
 from simnet.evidence.chances import Chances
+from simnet.evidence.conditions import NEVER_COMPARED, Evidence
 from simnet.job import Job
 from simnet.job.job import buckets_of
 from simnet.job.sampling import Recordings
@@ -28,7 +29,7 @@ from simnet.studies.choosing.output import advice, alone, few_kept, lead, share
 from simnet.studies.choosing.rehearsals import KEPT_EACH
 
 _HEADINGS = (
-    "exchange", "whole job", "over the\nfastest", "chance to\nbe fastest", "expected\nregret",
+    "exchange", "whole job", "over the\nfastest", "chance to\nbe fastest", "regret\nof job",
     "an iteration\n(5 % to 95 %)", "compute", "select", "communicate",
     "sent by\na worker", "iterations\nsimulated", HEADING,
 )  # fmt: skip
@@ -56,6 +57,8 @@ class Asked:
         How long its model computes on its device, where nobody gave that.
     samples : Samples, optional
         What all workers go through in an iteration.
+    evidence : Evidence
+        How well the times of the job are known.
     overlap : OverlapSummary, optional
         Which exchanges overlap the backward pass, and what that decides.
     depends : tuple of Dependence
@@ -70,6 +73,7 @@ class Asked:
     warnings: tuple[str, ...] = ()
     compute_time: Computing | None = None
     samples: Samples | None = None
+    evidence: Evidence = NEVER_COMPARED
     overlap: OverlapSummary | None = None
     depends: tuple[Dependence, ...] = ()
 
@@ -149,6 +153,8 @@ def sentences(asked: Asked, found: WholeJob, likely: Chances, held: Held = NOTHI
         chances = [float(one) for one in likely.fastest]
         others = {row.label: chance for row, chance in zip(found.rows[1:], chances[1:], strict=True)}
         named = " or ".join([best.label, *found.alike.get(best.label, ())])
+        # Chances are among exchanges; the policies that beat them all are named below.
+        named += " of the fixed exchanges" if any(one.saved > 0 for one in found.flexible) else ""
         said.append(advice(named, chances[0], float(likely.regret[0]), margin, others, sure=likely.sure[0]))
         ranges = found.starts.around({row.label: row.seconds for row in found.rows})
         said += wording.entering_apart(ranges, [best.label, *tied], found.starts.not_sampled)
@@ -188,7 +194,8 @@ def sentences(asked: Asked, found: WholeJob, likely: Chances, held: Held = NOTHI
         )
     warnings = [f"Warning: {one}" for one in asked.warnings]
     rates = throughput_sentences({row.label: asked.throughput(row) for row in found.rows})
-    return [*said, learning.IGNORED, *rates, *warnings, *asked.notes, *_few_kept(asked, found), *held.sentences()]
+    said += [learning.IGNORED, *rates, asked.evidence.sentence()]
+    return [*said, *warnings, *asked.notes, *_few_kept(asked, found), *held.sentences()]
 
 
 def _few_kept(asked: Asked, found: WholeJob) -> list[str]:
@@ -219,6 +226,7 @@ def figures(asked: Asked, found: WholeJob, likely: Chances, held: Held = NOTHING
     """
     job = asked.job
     gain = found.gain_over_dense()
+    chances = [one.tolist() for one in (likely.fastest, likely.regret, likely.low, likely.high)]
     return {
         "question": {
             "title": f"{asked.name}, {job.source.workers} workers",
@@ -237,17 +245,20 @@ def figures(asked: Asked, found: WholeJob, likely: Chances, held: Held = NOTHING
         "ranking": [
             _row(row, found)
             | (asked.throughput(row) or {})
-            | {"chance_to_be_fastest": float(chance), "expected_regret": finite(float(regret)), **held.of(row.label)}
-            for row, chance, regret in zip(found.rows, likely.fastest, likely.regret, strict=True)
+            | interval_figures(low, high, "_s")
+            | {"chance_to_be_fastest": chance, "regret_of_job": finite(regret), **held.of(row.label)}
+            for row, chance, regret, low, high in zip(found.rows, *chances, strict=True)
         ],
         "decision": found.best.label,
         "margin": finite(found.margin),
         "chance_to_be_fastest": float(likely.fastest[0]),
-        "expected_regret": finite(float(likely.regret[0])),
+        "regret_of_job": finite(float(likely.regret[0])),
         "sure": likely.sure[0],
         "too_close_to_call": not likely.sure[0],
         "tied_with": found.tied_with,
         "gain_over_dense": finite(gain),
+        "gain_over": next((row.label for row in found.rows if row.kind != "sparse"), None),
+        **asked.evidence.figures(),
         "compression_pays": bool(gain > 1),
         "best_of_each_iteration": None if found.per_stretch is None else _gain(found.per_stretch),
         "flexible": {one.policy.label: _gain(one) for one in found.flexible},

@@ -36,7 +36,7 @@ from simnet.studies.choosing.rehearsals import KEPT_EACH, kept_each, ratio, samp
 from simnet.studies.codes import costs_told
 
 HEADINGS = (
-    "exchange", "time", "from", "to", "over the\nfastest", "chance to\nbe fastest", "expected\nregret",
+    "exchange", "time", "from", "to", "over the\nfastest", "chance to\nbe fastest", "regret of\nexchange",
     "commu-\nnicate", "select", "sent by\na worker",
 )  # fmt: skip
 """Of the table."""
@@ -379,7 +379,7 @@ def figures(question: Question, decision: Decision, held: Held = NOTHING) -> dic
                 "bytes_sent_by_busiest_B": sent.get(row.choice.label),
                 "settled": row.choice.follows_gradients,
                 "chance_to_be_fastest": row.chance,
-                "expected_regret": finite(row.expected_regret),
+                "regret_of_exchange": finite(row.expected_regret),
                 **({"over_rehearsed": _over_rehearsed(row.choice, point)} if row.choice.follows_gradients else {}),
                 **({} if row.weather is None else {"weather_low_s": row.weather[0], "weather_high_s": row.weather[1]}),
                 **(question.passes.throughput(row.seconds) or {}),
@@ -389,13 +389,14 @@ def figures(question: Question, decision: Decision, held: Held = NOTHING) -> dic
         ],
         "decision": decision.best.choice.label,
         "tied_with": decision.tied_with,
-        "margin": finite(decision.margin),
+        "margin_of_exchange": finite(decision.margin),
         "chance_to_be_fastest": decision.best.chance,
-        "expected_regret": finite(decision.best.expected_regret),
+        "regret_of_exchange": finite(decision.best.expected_regret),
         "sure": decision.sure,
         "extrapolated": [row.choice.label for row in decision.rows if row.beyond],
         "too_close_to_call": not decision.sure,
-        "gain_over_dense": finite(decision.gain_over_dense()),
+        "gain_over_dense_of_exchange": finite(decision.gain_over_dense()),
+        "gain_over": next((row.choice.label for row in decision.rows if row.choice.kind != "sparse"), None),
         "gain_over_overlapped_dense": finite(decision.gain_over_dense(overlapped=True)),
         "backward_s": question.passes.backward,
         "compression_pays": bool(decision.gain_over_dense() > 1),

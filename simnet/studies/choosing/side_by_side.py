@@ -37,7 +37,7 @@ from simnet.studies.choosing.holding import HEADING
 from simnet.studies.choosing.output import advice, lead, share, undetermined
 from simnet.studies.codes import computing_told, costs_told
 from simnet.studies.comparison import each_fixed
-from simnet.studies.job_totals import JobTotal, Spent, judged, messages, off_alike
+from simnet.studies.job_totals import JobTotal, Spent, computing_factors, judged, messages, off_alike
 from simnet.studies.options import of_gradients
 from simnet.studies.sweeping import work
 
@@ -185,7 +185,7 @@ class SideBySide:
         """Return the jobs as a table, the fastest first."""
         headings = [
             *self._names, "exchange", "to the target" if self.target is not None else "all steps", "over the\nfastest",
-            "chance to\nbe fastest", "expected\nregret", "an inner\nstep", "utili-\nsation",
+            "chance to\nbe fastest", "regret\nof job", "an inner\nstep", "utili-\nsation",
             "sent by a worker\nin a step", HEADING,
         ]  # fmt: skip
         if self.prices is not None:
@@ -294,7 +294,7 @@ class SideBySide:
                     "memory": memory.condensed(row.memory, self.job.device_memory),
                     "money": None if row.money is None else finite(row.money),
                     "chance_to_be_fastest": float(chance),
-                    "expected_regret": finite(float(regret)),
+                    "regret_of_job": finite(float(regret)),
                 }
                 for row, chance, regret in zip(self.rows, self.likely.fastest, self.likely.regret, strict=True)
             ],
@@ -399,7 +399,8 @@ def side_by_side(
     rows = sorted(_alike(rows), key=lambda row: row.seconds)
     config, prices = planned.base.config, planned.base.prices
     target = None if config.job.gradients.train is None else config.job.gradients.train.target
-    rows, odds = _weighed(rows, error)
+    low, high = zip(*map(computing_factors, loaded.values()), strict=True)
+    rows, odds = _weighed(rows, (min(low), max(high)), error)
     names = tuple(one.name for one in planned.axes)
     notes = costs_told(base.device, [row.candidate for row in rows], base.source.workers)
     notes += computing_told(one.computing for one in loaded.values())
@@ -477,7 +478,7 @@ def _alike(rows: Sequence[Row]) -> list[Row]:
     return list(found.values())
 
 
-def _weighed(rows: Sequence[Row], error: float | None) -> tuple[list[Row], Chances]:
+def _weighed(rows: Sequence[Row], computes: tuple[float, float], error: float | None) -> tuple[list[Row], Chances]:
     """Return the rows with their intervals, and how likely each is the fastest; those that get nowhere are not."""
     there = [row for row in rows if math.isfinite(row.seconds)]
     if not there:
@@ -488,7 +489,7 @@ def _weighed(rows: Sequence[Row], error: float | None) -> tuple[list[Row], Chanc
         spent = Spent(row.communicate, row.select, row.select_low, row.select_high, row.messages)
         exchange = off_alike(row.candidate)
         totals.append(JobTotal(exchange, row.compute, {exchange: spent}, row.stack))
-    found = judged(totals, error=error)
+    found = judged(totals, computes, error)
     ends = zip(there, found.low.tolist(), found.high.tolist(), strict=True)
     shown = [row._replace(low=least, high=most) for row, least, most in ends]
     left = len(rows) - len(there)
