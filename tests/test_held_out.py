@@ -74,7 +74,11 @@ def test_the_interval_of_a_collective_is_wider_than_errors_of_the_sets_that_tell
     ring = ("time", "--collective", "allreduce_ring", "--workers", 4, "--size", "1 MB", "--topology", "star")
     found = json.loads(did(*ring, "--latency", "5 ms", "--bandwidth", "50 Mbit/s", "--stack", "gloo", "--json").stdout)
     seconds, each = found["duration_s"], np.array(found["messages"] / 4)
-    ends = zip(interval("gloo", each, np.array(seconds)), ("prediction_low_s", "prediction_high_s"), strict=True)
+    ends = zip(
+        interval("gloo", each, np.array(seconds)),
+        ("duration_prediction_low_s", "duration_prediction_high_s"),
+        strict=True,
+    )
     for end, name in ends:
         assert math.log(found[name] / seconds) == pytest.approx(1.263 * math.log(end / seconds), rel=1e-3)
 

@@ -317,6 +317,16 @@ def logs(folder, prediction, factor):
             table.to_csv(place / f"rank_{rank}.csv", index=False)
 
 
+def test_logs_with_earlier_names_of_columns_are_read_as_ever(tmp_path, scenario):
+    logs(tmp_path / "logs", predict_job(load(scenario)), 1.5)
+    found = read_logs(tmp_path / "logs")
+    for path in (tmp_path / "logs").rglob("rank_*.csv"):
+        head, _, rows = path.read_text(encoding="utf-8").partition("\n")
+        head = head.replace("messages_s", "communicate_s").replace("exposed_s", "wait_s")
+        path.write_text(f"{head}\n{rows}", encoding="utf-8")
+    pd.testing.assert_frame_equal(read_logs(tmp_path / "logs"), found)
+
+
 def test_logs_beside_the_prediction(tmp_path, scenario, monkeypatch):
     monkeypatch.setattr(iteration_errors, "errors", made_up)
     prediction = predict_job(load(scenario))

@@ -1,7 +1,7 @@
 """The columns of all tables and JSON that commands write: a name means one quantity, wherever it is written.
 
 Names end in their units. In JSON a name is that in a row, or the path to the value in an object, as ``memory.peak_B``;
-NAME stands for what a user named, such as a policy, or for one of several options.
+NAME stands for what a user named, such as a policy, or for one of several options. The module is long, as it is a table.
 """
 
 from __future__ import annotations
@@ -480,12 +480,11 @@ COLUMNS = {
     "regret_high_s": Column("s", "upper end of the interval of its mean over seeds", "run"),
     "sure": Column("", "whether the chance to be fastest is enough to rely on", "choose, predict job"),
     "too_close_to_call": Column("", "whether it is not", "choose"),
-    "prediction_low_s": Column(
-        "s",
-        "lower end of the 90 % prediction interval of `iteration_s`, or where runs are compared of `simulated_s`",
-        "run, compare, time",
-    ),
-    "prediction_high_s": Column("s", "upper end of that interval", "run, compare, time"),
+    **{
+        f"{stem}_prediction_{end}_s": Column("s", f"{word} end of the 90 % prediction interval of `{stem}_s`", commands)
+        for stem, commands in (("simulated", "run, sweep"), ("iteration", "compare"), ("duration", "time"))
+        for end, word in (("low", "lower"), ("high", "upper"))
+    },
     "extrapolated": Column("", "exchanges whose conditions were never measured", "choose"),
     "evidence": Column(
         "",
@@ -507,12 +506,8 @@ COLUMNS = {
     "iteration_tied": Column("", "whether it is the first by `iteration_s`, or tied with it", "compare, sweep"),
     "iteration_least_with": Column("", "number of seeds with which its `iteration_s` is the least", "compare, sweep"),
     "iteration_compared": Column("", "number of seeds that are compared", "compare, sweep"),
-    "simulated_low_s": Column(
-        "s",
-        "lower end of the interval of `simulated_s`: of its mean over seeds; of a sweep for predictions",
-        "run, sweep",
-    ),
-    "simulated_high_s": Column("s", "upper end of that interval", "run, sweep"),
+    "simulated_low_s": Column("s", "lower end of the interval of the mean `simulated_s` over seeds", "run"),
+    "simulated_high_s": Column("s", "upper end of the interval of the mean `simulated_s` over seeds", "run"),
     "simulated_more_s": Column(
         "s",
         "how much more the mean `simulated_s` is than that of the first, over the same seeds",

@@ -26,8 +26,8 @@ COLUMNS = {
     "unsettled": "why it has not settled, and has no rank; empty if it has",
     "steady_from": "first iterations that the means leave out",
     "iteration_s": "duration of an iteration [s]",
-    "prediction_low_s": "the lower end of the 90 % prediction interval of that mean [s]",
-    "prediction_high_s": "the upper end [s]",
+    "iteration_prediction_low_s": "the lower end of the 90 % prediction interval of that mean [s]",
+    "iteration_prediction_high_s": "the upper end [s]",
     "chance_to_be_fastest": "of its mean iteration, by what such predictions were off by",
     "evidence": "whether such predictions were measured, or are extrapolated or assumed",
     "select_s": "selecting, packing, merging and unpacking, mean over the workers [s]",
@@ -84,7 +84,9 @@ def comparison_table(rows: pd.DataFrame, title: str) -> Table:
                 str(workers),
                 str(name),
                 "not settled" if one["unsettled"] else str(one["settled_after"]),
-                format_within(one["iteration_s"], one["prediction_low_s"], one["prediction_high_s"]),
+                format_within(
+                    one["iteration_s"], one["iteration_prediction_low_s"], one["iteration_prediction_high_s"]
+                ),
                 *(_versus(one, least, tied) if several else ()),
                 format_within(one["select_s"], one["select_low_s"], one["select_high_s"]),
                 format_seconds(one["communicate_and_wait_s"]),

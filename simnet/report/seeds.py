@@ -104,10 +104,10 @@ def by_seed(summaries: Mapping[int, Summary]) -> pd.DataFrame:
 def _predicted(judgement: Judgement | None) -> dict[str, float | None]:
     """Return the columns of the prediction interval of a seed's run, and of the chance to be the fastest."""
     if judgement is None:
-        return dict.fromkeys(("prediction_low_s", "prediction_high_s", "chance_to_be_fastest"))
+        return dict.fromkeys(("simulated_prediction_low_s", "simulated_prediction_high_s", "chance_to_be_fastest"))
     return {
-        "prediction_low_s": judgement["low_s"],
-        "prediction_high_s": judgement["high_s"],
+        "simulated_prediction_low_s": judgement["low_s"],
+        "simulated_prediction_high_s": judgement["high_s"],
         "chance_to_be_fastest": judgement["chance_to_be_fastest"],
     }
 
@@ -418,7 +418,7 @@ def _row(summary: SeedsSummary, name: str) -> tuple[str, ...]:
 
 def _within(one: Mapping[str, Any]) -> str:
     """Return the mean time of a policy with its prediction interval, which has the error of the model."""
-    low, high = one["prediction_low_s"], one["prediction_high_s"]
+    low, high = one["simulated_prediction_low_s"], one["simulated_prediction_high_s"]
     seconds = float(one["simulated_s"])
     return format_seconds(seconds) if low is None else format_within(seconds, low, math.nan if high is None else high)
 

@@ -333,7 +333,11 @@ def _judge(made: Sequence[dict[str, Any]], loaded: Scenario, built: Mapping[int,
     """Give rows that have settled the interval of their mean iteration, and the chance to be the fastest."""
     groups = defaultdict[Any, list[dict[str, Any]]](list)
     for one in made:
-        one |= {"prediction_low_s": math.nan, "prediction_high_s": math.nan, "chance_to_be_fastest": math.nan}
+        one |= {
+            "iteration_prediction_low_s": math.nan,
+            "iteration_prediction_high_s": math.nan,
+            "chance_to_be_fastest": math.nan,
+        }
         one["evidence"] = NEVER_COMPARED.level
         if one["workers"] in built and not one["unsettled"]:
             groups[_group(one)].append(one)
@@ -343,7 +347,7 @@ def _judge(made: Sequence[dict[str, Any]], loaded: Scenario, built: Mapping[int,
         for one in group if found else ():
             own, count = found[one["exchange"]], len(frames[one["exchange"]])
             low, high = (math.nan if end is None else end / count for end in (own["low_s"], own["high_s"]))
-            one |= {"prediction_low_s": low, "prediction_high_s": high}
+            one |= {"iteration_prediction_low_s": low, "iteration_prediction_high_s": high}
             one |= {"chance_to_be_fastest": own["chance_to_be_fastest"], "evidence": known.level}
             one[_BECAUSE] = known.sentence()
 

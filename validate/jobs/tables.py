@@ -14,6 +14,10 @@ from simnet.validate.jobs.settings import SETTINGS
 PARTS = tuple(one for one in COLUMNS if one.endswith("_s") and one != "began_s")
 
 
+# Columns by earlier names, which logs of people have.
+_EARLIER = {"communicate_s": "messages_s", "wait_s": "exposed_s"}
+
+
 def read_logs(folder: Path) -> pd.DataFrame:
     """Return the logs of a job: a row per rank and iteration.
 
@@ -50,6 +54,8 @@ def _read(path: Path) -> pd.DataFrame:
         rows = pd.read_csv(path, dtype={"exchange": str})
     except (OSError, ValueError) as error:
         raise InputError(f"cannot be read: {error}", file=str(path)) from None
+    if not {*_EARLIER.values()} & set(rows):
+        rows = rows.rename(columns=_EARLIER)
     for name in COLUMNS:
         if name not in rows:
             raise InputError("is missing", file=str(path), field=name)

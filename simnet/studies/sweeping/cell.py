@@ -47,7 +47,7 @@ from simnet.studies.start_times import ranges_of
 from simnet.traces.source import Shared
 from simnet.traces.synthetic import SyntheticSource
 
-FORMAT = "simnet sweep cell 11"
+FORMAT = "simnet sweep cell 12"
 """What the files of cells say that they are; with other columns, or another meaning of one, they say another."""
 
 MAX_BYTES = 64 * 2**20
@@ -66,8 +66,8 @@ COLUMNS = {
     "iterations": "complete iterations",
     "steady_from": "iterations that the next means leave out, until all policies of the cell had settled that do",
     "simulated_s": "time of all iterations [s]",
-    "simulated_low_s": "the lower end of the 90 % prediction interval of that, where it is known [s]",
-    "simulated_high_s": "the upper end [s]",
+    "simulated_prediction_low_s": "the lower end of the 90 % prediction interval of that, where it is known [s]",
+    "simulated_prediction_high_s": "the upper end [s]",
     "chance_to_be_fastest": "that the job takes the least time with this policy, by what predictions were off by",
     "evidence": "whether such predictions were measured, or are extrapolated or assumed",
     "iteration_s": "mean time of an iteration [s], the sum of the next four",
@@ -266,7 +266,11 @@ def rows(
             row["evidence"] = evidence.level
             if name in judgements:
                 low, high, chance, _ = judgements[name].values()
-                row |= {"simulated_low_s": low, "simulated_high_s": high, "chance_to_be_fastest": chance}
+                row |= {
+                    "simulated_prediction_low_s": low,
+                    "simulated_prediction_high_s": high,
+                    "chance_to_be_fastest": chance,
+                }
         found.append(row)
     return found
 
