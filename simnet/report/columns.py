@@ -1,7 +1,7 @@
 """The columns of all tables and JSON that commands write: a name means one quantity, wherever it is written.
 
 Names end in their units. In JSON a name is that in a row, or the path to the value in an object, as ``memory.peak_B``;
-NAME stands for what a user named, such as a policy, or for one of several options. The module is long, as it is a table.
+NAME stands for what a user named, such as a policy, or for one of several options. The module is long: it is a table.
 """
 
 from __future__ import annotations
