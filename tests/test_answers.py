@@ -289,7 +289,9 @@ def test_a_lead_that_a_sample_does_not_tell_is_no_first_place():
     assert (found["job.barrier"]["first"], found["job.barrier"]["lead"]) == (None, None)
     assert not found["job.device"]["undecided"]
     console = did("choose", "quickstart").stdout
-    assert console.startswith(f"Take {said['decision']} of the fixed exchanges, ")
+    assert console.startswith(
+        f"The policy flexible is fastest, 4.3 % before {said['decision']}. Take {said['decision']} of "
+    )
     assert "job.barrier=false" in console.partition("a sample does not tell of ")[2].partition(";")[0]
 
 

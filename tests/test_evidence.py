@@ -128,3 +128,16 @@ def test_no_interval_over_seeds_has_no_width(tmp_path):
         "run", scenario(tmp_path), *fixed, "--policies", "AG,dense,ART-ring", "--seeds", 2, "--out", tmp_path / "o"
     )
     assert "the same with all seeds" in said.stdout
+
+
+@pytest.mark.parametrize("name", ["quickstart", "fluctuating_wan"])
+def test_every_command_names_the_same_first_place(tmp_path, name):
+    """A flexible policy, which is first in run; choose ranks exchanges, and says who is ahead of them all."""
+    run = ran(tmp_path, name, "--quiet")
+    job = json.loads(did("predict", "job", "--scenario", name, "--json", "--quiet").stdout)
+    assert run["winner"]["policy"] == job["fastest"] == "flexible"
+    fixed = {label: one["simulated_s"] for label, one in run["policies"].items() if len(one["choices"]) == 1}
+    best = min(fixed, key=fixed.__getitem__)
+    said = did("choose", name, "--quiet").stdout
+    assert said.startswith("The policy flexible is fastest, ")
+    assert f" before {best}. Take {best} of the fixed exchanges" in said.splitlines()[0]

@@ -163,6 +163,8 @@ class WholeJob:
         The fastest exchange of each iteration, among the best; None if there is but one.
     flexible : tuple of Gain
         The flexible policies of the scenario, or the usual one.
+    usual : bool
+        Whether it is the usual one, of which the scenario has none.
     alike : mapping of str to sequence of str
         By the label of a row, exchanges without one whose iterations take the same times and send as much.
     starts : StartRanges
@@ -175,6 +177,7 @@ class WholeJob:
     refused: Mapping[str, str] = field(default_factory=dict)
     per_stretch: Gain | None = None
     flexible: tuple[Gain, ...] = ()
+    usual: bool = False
     alike: Mapping[str, Sequence[str]] = field(default_factory=dict)
     starts: StartRanges = NO_RANGES
     aside: tuple[Forecast, ...] = ()

@@ -18,7 +18,7 @@ from simnet.job.job import buckets_of
 from simnet.job.sampling import Recordings
 from simnet.report import barriers, learning, wording
 from simnet.report.overlap import OverlapSummary
-from simnet.report.paired import START_COLUMNS
+from simnet.report.paired import START_COLUMNS, TIE
 from simnet.report.stacks import name_on
 from simnet.report.tables import empty_table
 from simnet.report.throughput import Throughput, throughput, throughput_sentences
@@ -147,15 +147,21 @@ def sentences(asked: Asked, found: WholeJob, likely: Chances, held: Held = NOTHI
     """
     best = found.best
     said = []
+    # Chances are among exchanges; a policy of the scenario that beats them all is the first place.
+    ahead = [one for one in found.flexible if not found.usual and one.saved > TIE]
+    first = max(ahead, key=lambda one: one.saved, default=None)
     if len(found.rows) > 1:
         tied = [row.label for row in found.rows[1:] if found.takes_as_long(row)]
         margin = lead(tied, found.margin, found.rows[1].label)
         chances = [float(one) for one in likely.fastest]
         others = {row.label: chance for row, chance in zip(found.rows[1:], chances[1:], strict=True)}
         named = " or ".join([best.label, *found.alike.get(best.label, ())])
-        # Chances are among exchanges; the policies that beat them all are named below.
-        named += " of the fixed exchanges" if any(one.saved > 0 for one in found.flexible) else ""
-        said.append(advice(named, chances[0], float(likely.regret[0]), margin, others, sure=likely.sure[0]))
+        policy = ""
+        if first is not None:
+            policy = f"The policy {first.policy.label} is fastest, {_saved(first)} before {best.label}. "
+            named += " of the fixed exchanges"
+        advised = advice(named, chances[0], float(likely.regret[0]), margin, others, sure=likely.sure[0])
+        said.append(f"{policy}{advised}")
         ranges = found.starts.around({row.label: row.seconds for row in found.rows})
         said += wording.entering_apart(ranges, [best.label, *tied], found.starts.not_sampled)
         tied = [row.label for row in found.rows if found.tied(row)]

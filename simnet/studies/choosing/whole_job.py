@@ -426,8 +426,8 @@ def _with_policies(trial: _Trial, found: WholeJob, given: Mapping[str, Policy]) 
     near[1:] = sorted(near[1:], key=lambda row: -first[row.label])
     among = [row.candidate for row in near[:_AMONG]]
     policies = {name: one for name, one in given.items() if isinstance(one, Flexible)}
-    known = [one for one in among if _has_closed_form(one)]
-    if not policies and len(known) > 1:
+    known, usual = [one for one in among if _has_closed_form(one)], not policies
+    if usual and len(known) > 1:
         policies = {"flexible": Flexible(known)}
     iterations = samples = trial.job.iterations
     # The fixed exchange and each policy go through the job with one exchange an iteration.
@@ -450,7 +450,7 @@ def _with_policies(trial: _Trial, found: WholeJob, given: Mapping[str, Policy]) 
         # Decisions that are taken every so many iterations are not those of a sample.
         if policy.decide_every == 1 or samples == iterations:
             flexible.append(Gain(run(Candidate(name, ""), "sparse", policy), fixed))
-    return replace(found, per_stretch=per_stretch, flexible=tuple(flexible))
+    return replace(found, per_stretch=per_stretch, flexible=tuple(flexible), usual=usual)
 
 
 def _has_closed_form(one: Candidate) -> bool:
