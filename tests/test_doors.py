@@ -1,0 +1,375 @@
+"""The same question through every door: what two of them tell by one name has one value.
+
+A question is a scenario, a door is a way to ask it. A door returns named quantities, so that another door or question
+is one entry more. `Sampled` has what a sample of the iterations leaves open.
+"""
+
+import json
+import re
+from pathlib import Path
+from typing import NamedTuple
+
+import pandas as pd
+import pytest
+
+import simnet
+from commands import did
+from simnet.base import units
+from simnet.scenario import load
+
+
+class Sampled(NamedTuple):
+    """A value, and by how much it may be off."""
+
+    value: float
+    error: float
+
+
+SCHEMES = {"AG": "topk", "ART-ring": "artopk:collective=ring", "dense": "dense:algorithm=ring"}
+LABELS = {text: label for label, text in SCHEMES.items()}
+
+EXCHANGES = """
+exchanges:
+  AG: {scheme: topk}
+  ART-ring: {scheme: artopk, collective: ring}
+  dense: {scheme: dense, algorithm: ring}
+"""
+FIXED = """policies:
+  AG: {fixed: AG}
+  ART-ring: {fixed: ART-ring}
+  dense: {fixed: dense}
+"""
+FLEXIBLE = "  flexible: {flexible: {among: [AG, ART-ring], probe_every: 50 ms}}\n"
+
+STAR, TREE = "star: {latency: 1 ms, bandwidth: 1 Gbit/s}", "fat_tree: {k: 4, latency: 50 us, bandwidth: 1 Gbit/s}"
+STEPS = "{links: all, bandwidth: {steps: {at: [0 s, 200 ms, 500 ms], factors: [100 %, 20 %, 100 %]}}}"
+NOISE = "{links: all, bandwidth: {noise: {sigma: 20 %, tau: 100 ms, every: 20 ms}}}"
+AFTER = "parameters: 1000000, scale: 250, overlap: none, compute: {mean: 5 ms, spread: 5 %}"
+EVEN = AFTER.replace(", spread: 5 %", "")
+BESIDE = "model: resnet18, scale: 4000, overlap: {bucket: 4 MiB}, compute: {mean: 15 ms}"
+
+
+def scenario(topology=STAR, stack="tcp", weather="", job=AFTER, more="", workers=4, iterations=12, policies=FIXED):
+    """Return a scenario, in which nothing is left to a default that `choose` would hold against others."""
+    device = "cpu-torch2.13" if stack == "gloo" else "v100-torch2.6"
+    gradients = "" if "gradients" in more else ", gradients: {synthetic: {like: digits}}"
+    density = "" if "density" in more else ", density: 1 %"
+    return (
+        f"workers: {workers}\nseed: 3\nnetwork:\n  topology: {{{topology}}}\n  stack: {stack}\n  weather: [{weather}]\n"
+        f"job: {{{job}, iterations: {iterations}, device: {device}, barrier: true{density}{gradients}{more}}}"
+        f"{EXCHANGES}{policies}"
+    )
+
+
+RAMP = ", density: [{iterations: 4, from: 10 %, to: 1 %}, {iterations: 8, from: 1 %, to: 1 %}]"
+TRAIN = "gradients: {train: {data: digits, model: mlp, batch: 16}}"
+
+QUESTIONS = {
+    "flexible": scenario(weather=STEPS, policies=FIXED + FLEXIBLE),
+    "constant_tcp": scenario(job=EVEN),
+    "constant_ideal": scenario(stack="ideal", job=EVEN),
+    "constant_gloo": scenario(stack="gloo", job=EVEN),
+    "uneven_workers": scenario(),
+    "varying": scenario(weather=STEPS),
+    "noisy": scenario(weather=NOISE, workers=5),
+    "fat_tree": scenario(TREE, workers=8),
+    "varying_fat_tree": scenario(TREE, weather=STEPS, workers=8, stack="ideal"),
+    "overlap": scenario(job=BESIDE, stack="ideal", iterations=6),
+    "varying_overlap": scenario(job=BESIDE, weather=STEPS, iterations=8),
+    "strategy": scenario(more=", strategy: {name: diloco, period: 4}"),
+    "density_ramp": scenario(more=RAMP),
+    "trained": scenario(job="overlap: none, compute: {mean: 5 ms}", more=f", {TRAIN}", iterations=6),
+    "fluctuating_wan": ("fluctuating_wan", "job.iterations=24", "job.scale=8192"),
+    "quickstart": ("quickstart", "job.iterations=40", "job.scale=4000"),
+}
+"""By what is particular to each; a scenario that comes with simnet is shortened."""
+
+
+SIDE_BY_SIDE = {"varying": "workers=4", "strategy": "workers=4", "overlap": "workers=4"}
+"""Questions that are also one cell of a grid, by the field that is given the value it has."""
+
+PAGES = ("quickstart",)
+"""Questions whose page is drawn, which takes a while."""
+
+PAGE_ROW = r'<tr data-policy="([^"]+)"[^>]*><th[^>]*>[^<]*</th><td data-key="([^"]+)">([^<]+)</td>'
+
+
+class Asked:
+    """A question as doors take it."""
+
+    def __init__(self, name, folder):
+        given = QUESTIONS[name]
+        self.name, self.folder = name, folder
+        self.shipped = isinstance(given, tuple)
+        self.path = given[0] if self.shipped else str(folder / f"{name}.yaml")
+        self.fields = list(given[1:]) if self.shipped else []
+        if not self.shipped:
+            Path(self.path).write_text(given, encoding="utf-8")
+        self.loaded = load(self.path, self.fields)
+        self.job = self.loaded.build().job
+        self.set = [word for one in self.fields for word in ("--set", one)]
+        self.fixed = None if self.shipped or self.job.strategy else ",".join(SCHEMES.values())
+
+    def json(self, *command):
+        return json.loads(did(*command, *self.set, "--json", "--quiet").stdout)
+
+    def sent(self, total, iterations):
+        """Return the bytes of a worker in an iteration."""
+        return total / iterations / self.job.source.workers
+
+
+def ranked(first, tied, rivals):
+    return {f"first place among {', '.join(sorted(rivals))}": tuple(sorted([first, *tied]))}
+
+
+def chances(found):
+    """Return chances and regrets, which are among rivals, by their labels."""
+    among = "among " + ", ".join(sorted(found))
+    return {
+        f"{what} of {label} {among}": value
+        for label, own in found.items()
+        for what, value in zip(("chance", "regret of the job"), own, strict=False)
+    }
+
+
+def of_summary(asked, summary):
+    """Return what a summary of a run tells."""
+    found, judged, first = {}, {}, summary["winner"]
+    for label, one in summary["policies"].items():
+        found |= {
+            f"job {label}": one["simulated_s"],
+            f"select {label}": one["breakdown_s"]["select"] / one["iterations"],
+            f"sent {label}": asked.sent(one["total_bytes_sent_B"], one["iterations"]),
+            f"memory {label}": one["memory"]["peak_B"],
+            f"p50 of iterations {label} from {summary['steady_from']}": one["spread"]["iteration_s"]["p50"],
+        }
+        if "judgement" in one:
+            own = one["judgement"]
+            found |= {f"least of the job {label}": own["low_s"], f"most of the job {label}": own["high_s"]}
+            judged[label] = own["chance_to_be_fastest"], own["regret_of_job"]
+    return {
+        **found,
+        **chances(judged),
+        **ranked(first["policy"], first["tied_with"], judged),
+        "evidence": summary["evidence"],
+    }
+
+
+def run(asked):
+    return of_summary(asked, asked.json("run", asked.path, "--no-report", "--out", asked.folder / "run"))
+
+
+def run_in_python(asked):
+    return of_summary(asked, simnet.run(asked.path, set=asked.fields).summary)
+
+
+def tables_of_a_run(asked):
+    """Return what follows from the iterations and the workers that a run leaves as tables."""
+    folder = asked.folder / "run"
+    steady = json.loads((folder / "summary.json").read_text(encoding="utf-8"))["steady_from"]
+    rows, found = pd.read_csv(folder / "iterations.csv"), {}
+    for label, own in rows.groupby("policy"):
+        count = own["iteration"].nunique()
+        settled = own[own["iteration"] >= steady]
+        found |= {
+            f"job {label}": own["iteration_s"].sum(),
+            f"sent {label}": asked.sent(own["bytes_sent_B"].sum(), count),
+            f"select {label}": own["select_s"].sum() / count,
+            f"iteration {label} from {steady}": settled["iteration_s"].mean(),
+            f"median iteration {label} from {steady}": settled["iteration_s"].median(),
+            f"p50 of iterations {label} from {steady}": settled["iteration_s"].quantile(0.5, interpolation="lower"),
+            f"sent {label} from {steady}": asked.sent(settled["bytes_sent_B"].mean(), 1),
+            f"communicate and wait {label} from {steady}": (settled["communicate_s"] + settled["wait_s"]).mean(),
+        }
+    return found
+
+
+def of_job_prediction(figures):
+    found, judged = {}, {}
+    for label, one in figures["policies"].items():
+        found[f"median iteration {label} from {figures['steady_from']}"] = one["median_iteration"]["seconds"]
+        if "job" in one:
+            judged[label] = one["chance_to_be_fastest"], one["regret_of_job"]
+            ends = zip(("job", "least of the job", "most of the job"), ("seconds", "low", "high"), strict=True)
+            found |= {f"{what} {label}": one["job"][end] for what, end in ends}
+    found |= ranked(figures["fastest"], figures["tied_with"], judged)
+    return {**found, **chances(judged), "evidence": figures["evidence"]}
+
+
+def predict_job(asked):
+    return of_job_prediction(asked.json("predict", "job", "--scenario", asked.path))
+
+
+def predict_job_in_python(asked):
+    return of_job_prediction(simnet.predict_job(asked.path, set=asked.fields).figures())
+
+
+def of_choice(figures):
+    """Return what a choice over a whole job tells; of a sample, the times and what it leaves open of them."""
+    rows = {LABELS.get(one["exchange"], one["exchange"]): one for one in figures["ranking"]}
+    whole = all(one["iterations_simulated"] == figures["question"]["iterations"] for one in rows.values())
+    found, judged = {}, {}
+    for label, one in rows.items():
+        error = 4 * (one["sampling_error_s"] or 0.0)
+        found[f"job {label}"] = Sampled(one["job_s"], error)
+        found[f"memory {label}"] = one["memory"]["peak_B"]
+        if one["iterations_simulated"] == figures["question"]["iterations"]:
+            found |= {f"select {label}": one["mean_select_s"], f"sent {label}": one["mean_bytes_sent_per_worker_B"]}
+            found |= {f"least of the job {label}": one["low_s"], f"most of the job {label}": one["high_s"]}
+        judged[label] = one["chance_to_be_fastest"], one["regret_of_job"]
+    if not whole:
+        return found
+    named = [LABELS.get(one, one) for one in (figures["decision"], *figures["tied_with"])]
+    first = ranked(named[0], named[1:], rows)
+    return {**found, **chances(judged), **first, "evidence": figures["evidence"]}
+
+
+def choose(asked):
+    return of_choice(asked.json("choose", asked.path, "--schemes", asked.fixed)) if asked.fixed else {}
+
+
+def choose_simulated(asked):
+    own = ("--schemes", asked.fixed) if asked.fixed else ()
+    return {} if asked.job.strategy else of_choice(asked.json("choose", asked.path, *own, "--simulate"))
+
+
+def choose_in_python(asked):
+    return of_choice(simnet.choose(asked.path, schemes=asked.fixed, simulate=True).figures()) if asked.fixed else {}
+
+
+def jobs_side_by_side(asked):
+    """Return what a grid of one cell tells of its job under each exchange."""
+    if asked.name not in SIDE_BY_SIDE:
+        return {}
+    figures, found = asked.json("choose", asked.path, "--param", SIDE_BY_SIDE[asked.name]), {}
+    judged = {one["exchange"]: (one["chance_to_be_fastest"], one["regret_of_job"]) for one in figures["ranking"]}
+    for one in figures["ranking"]:
+        label = one["exchange"]
+        found |= {f"job {label}": one["job_s"], f"memory {label}": one["memory"]["peak_B"]}
+        found |= {f"least of the job {label}": one["low_s"], f"most of the job {label}": one["high_s"]}
+    return {**found, **chances(judged)}
+
+
+def at_a_point(asked):
+    """Return what flags that say the same problem tell: an exchange takes what is left of an iteration."""
+    if not asked.name.startswith("constant"):
+        return {}
+    link = ("--latency", "1 ms", "--bandwidth", "1 Gbit/s", "--stack", asked.loaded.config.network.stack, "--simulate")
+    job = ("--workers", 4, "--parameters", 1_000_000, "--density", "1 %", "--compute", "5 ms")
+    device = ("--device", asked.job.device.name, "--schemes", ",".join(SCHEMES.values()))
+    rows = asked.json("choose", *job, *link, *device)["ranking"]
+    return {f"iteration {LABELS[one['exchange']]} from 0": 0.005 + one["exchange_s"] for one in rows}
+
+
+def time(asked):
+    """Return what the dense exchange takes as a collective on the network of the scenario."""
+    if not asked.name.startswith("constant"):
+        return {}
+    whole = ("--collective", "allreduce_ring", "--workers", 4, "--size", "4 MB", "--scenario", asked.path)
+    one = asked.json("time", *whole)
+    return {"iteration dense from 0": 0.005 + one["duration_s"], "sent dense": one["most_sent_B"]}
+
+
+def report(asked):
+    """Return what the page of a run shows, in the cells and behind them."""
+    if asked.name not in PAGES:
+        return {}
+    did("report", asked.folder / "run")
+    page = (asked.folder / "run" / "report.html").read_text(encoding="utf-8")
+    found = {}
+    for label, seconds, shown in re.findall(PAGE_ROW, page):
+        found[f"job {label}"] = float(seconds)
+        assert units.format_seconds(float(seconds)) == shown.partition(" (")[0]
+    return found
+
+
+def compare(asked):
+    if asked.job.strategy:
+        return {}
+    return of_comparison(asked.json("compare", asked.path, "--out", asked.folder / "compared"))
+
+
+def of_comparison(rows):
+    found = {}
+    for one in rows:
+        label, steady = one["exchange"], one["steady_from"]
+        found |= {
+            f"iteration {label} from {steady}": one["iteration_s"],
+            f"communicate and wait {label} from {steady}": one["communicate_and_wait_s"],
+            f"sent {label} from {steady}": one["bytes_sent_per_worker_B"],
+            f"memory {label}": one["memory_B"],
+            # Of the part in which all have settled, where a run judges the whole job.
+            f"chance of {label} in iterations from {steady}": one["chance_to_be_fastest"],
+        }
+    return found
+
+
+def tables_of_a_comparison(asked):
+    table = asked.folder / "compared" / "compare.csv"
+    return of_comparison(pd.read_csv(table).to_dict("records")) if table.exists() else {}
+
+
+def sweep(asked):
+    grid = ("--param", f"seed={asked.loaded.config.seed}", "--jobs", 1)
+    return of_sweep(asked, asked.json("sweep", asked.path, *grid, "--out", asked.folder / "swept"))
+
+
+def tables_of_a_sweep(asked):
+    return of_sweep(asked, pd.read_csv(asked.folder / "swept" / "sweep.csv").to_dict("records"))
+
+
+def of_sweep(asked, rows):
+    found = {}
+    for one in rows:
+        label, steady = one["policy"], int(one["steady_from"])
+        found |= {
+            f"job {label}": one["simulated_s"],
+            f"sent {label}": asked.sent(one["total_bytes_sent_B"], one["iterations"]),
+            f"iteration {label} from {steady}": one["iteration_s"],
+            f"communicate and wait {label} from {steady}": one["communicate_s"] + one["wait_s"],
+            f"least of the job {label}": one["simulated_prediction_low_s"],
+            f"most of the job {label}": one["simulated_prediction_high_s"],
+        }
+    first = [one["policy"] for one in rows if one["wins"] or one["tied"]]
+    judged = {one["policy"]: (one["chance_to_be_fastest"],) for one in rows if pd.notna(one["chance_to_be_fastest"])}
+    return {**found, **chances(judged), **ranked(first[0], first[1:], judged)}
+
+
+DOORS = [
+    run, run_in_python, tables_of_a_run, report, predict_job, predict_job_in_python, choose, choose_simulated,
+    choose_in_python, at_a_point, jobs_side_by_side, compare, tables_of_a_comparison, sweep, tables_of_a_sweep, time,
+]  # fmt: skip
+
+
+def differ(one, other):
+    """Return whether two values of one name contradict each other."""
+    if isinstance(one, str | tuple) and not isinstance(one, Sampled):
+        return one != other
+    (one, error), (other, more) = (own if isinstance(own, Sampled) else Sampled(own, 0.0) for own in (one, other))
+    return abs(one - other) > 1e-6 * max(abs(one), abs(other)) + error + more
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("name", [name for name, given in QUESTIONS.items() if isinstance(given, str)])
+def test_what_two_doors_tell_by_one_name_has_one_value(name, tmp_path):
+    agree(Asked(name, tmp_path))
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("name", [name for name, given in QUESTIONS.items() if not isinstance(given, str)])
+def test_doors_agree_on_scenarios_that_come_with_simnet(name, tmp_path):
+    agree(Asked(name, tmp_path))
+
+
+def agree(asked):
+    """Check that no two doors contradict each other on a question."""
+    known, contradictions = {}, []
+    for door in DOORS:
+        for what, value in door(asked).items():
+            # JSON has null, and CSV nothing, where there is no figure.
+            if isinstance(value, tuple | str) or pd.notna(value):
+                known.setdefault(what, []).append((door.__name__, value))
+    for what, told in known.items():
+        contradictions += [f"{what}: {told[0]}, {one}" for one in told[1:] if differ(told[0][1], one[1])]
+    assert not contradictions
+    assert sum(len(told) > 1 for told in known.values()) >= 30
