@@ -11,9 +11,10 @@ import pytest
 
 import commands
 from simnet.base.units import seconds
+from simnet.evidence import conditions
 from simnet.report.drawing import Plot
 from simnet.report.html import map_report
-from simnet.studies.choosing import cost_models, extrapolation, map_page, output
+from simnet.studies.choosing import cost_models, map_page, output
 from simnet.studies.choosing.inputs import Given, from_flags, over_networks
 from simnet.studies.choosing.maps import axis, draw_map
 from test_report import HOSTILE, Page
@@ -136,7 +137,7 @@ def test_points_beyond_what_was_measured_are_called_extrapolated_and_no_others()
     told = np.array([cell[1] >= 0 for cell in shown["cells"]]).reshape(len(y.values), len(x.values))
     inside_x, inside_y = (
         (low <= one.values) & (one.values <= high)
-        for one, (low, high) in ((x, extrapolation.LATENCY), (y, extrapolation.BANDWIDTH))
+        for one, (low, high) in ((x, conditions.LATENCY), (y, conditions.BANDWIDTH))
     )
     assert inside_x.any()
     assert inside_y.any()

@@ -299,7 +299,7 @@ def of_comparison(rows):
             f"sent {label} from {steady}": one["bytes_sent_per_worker_B"],
             f"memory {label}": one["memory_B"],
             # Of the part in which all have settled, where a run judges the whole job.
-            f"chance of {label} in iterations from {steady}": one["chance_to_be_fastest"],
+            f"chance of {label} in iterations from {steady}": one["chance_of_fastest_iteration"],
         }
     return found
 

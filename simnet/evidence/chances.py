@@ -196,7 +196,7 @@ def stacks() -> list[str]:
     Examples
     --------
     >>> stacks()
-    ['gloo', 'mpich', 'openmpi']
+    ['gloo', 'mpich', 'openmpi', 'tcp']
     """
     return sorted(set(_sides()) - {UNNAMED})
 

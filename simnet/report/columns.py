@@ -467,8 +467,9 @@ COLUMNS = {
     "chance_to_be_fastest": Column(
         "",
         "chance to take the least time, by what such predictions were off by",
-        "run, compare, sweep, choose, predict job",
+        "run, sweep, choose, predict job",
     ),
+    "chance_of_fastest_iteration": Column("", "chance that its mean iteration takes the least time", "compare"),
     "regret_of_job": Column(
         "",
         "expected share by which the job takes longer than with the fastest",

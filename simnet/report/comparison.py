@@ -28,7 +28,7 @@ COLUMNS = {
     "iteration_s": "duration of an iteration [s]",
     "iteration_prediction_low_s": "the lower end of the 90 % prediction interval of that mean [s]",
     "iteration_prediction_high_s": "the upper end [s]",
-    "chance_to_be_fastest": "of its mean iteration, by what such predictions were off by",
+    "chance_of_fastest_iteration": "that its mean iteration is the fastest, by what such predictions were off by",
     "evidence": "whether such predictions were measured, or are extrapolated or assumed",
     "select_s": "selecting, packing, merging and unpacking, mean over the workers [s]",
     "select_low_s": "the least that selecting may take, by the intervals of the device's kernels [s]",
@@ -143,7 +143,7 @@ def _fastest(group: pd.DataFrame, seeds: int) -> list[str]:
     reasons: dict[str, str] = {}
     if "starts_not_sampled" in group:
         reasons = dict(group[["exchange", "starts_not_sampled"]].dropna().itertuples(index=False, name=None))
-    chances = dict(zip(group["exchange"], group["chance_to_be_fastest"].fillna(0.0), strict=True))
+    chances = dict(zip(group["exchange"], group["chance_of_fastest_iteration"].fillna(0.0), strict=True))
     alone = f"is fastest{wording.within_error(winners[0], chances)}"
     said = wording.standing(seconds, winners, alone, "are tied as fastest", mean)
     return [said, *wording.entering_apart(ranges, winners, reasons)]

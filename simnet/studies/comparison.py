@@ -336,7 +336,7 @@ def _judge(made: Sequence[dict[str, Any]], loaded: Scenario, built: Mapping[int,
         one |= {
             "iteration_prediction_low_s": math.nan,
             "iteration_prediction_high_s": math.nan,
-            "chance_to_be_fastest": math.nan,
+            "chance_of_fastest_iteration": math.nan,
         }
         one["evidence"] = NEVER_COMPARED.level
         if one["workers"] in built and not one["unsettled"]:
@@ -348,7 +348,7 @@ def _judge(made: Sequence[dict[str, Any]], loaded: Scenario, built: Mapping[int,
             own, count = found[one["exchange"]], len(frames[one["exchange"]])
             low, high = (math.nan if end is None else end / count for end in (own["low_s"], own["high_s"]))
             one |= {"iteration_prediction_low_s": low, "iteration_prediction_high_s": high}
-            one |= {"chance_to_be_fastest": own["chance_to_be_fastest"], "evidence": known.level}
+            one |= {"chance_of_fastest_iteration": own["chance_to_be_fastest"], "evidence": known.level}
             one[_BECAUSE] = known.sentence()
 
 

@@ -437,7 +437,7 @@ class Answer:
             f"{one.strategy}, {one.workers:,} workers, {one.parameters:,} values of {one.bits:g} bits, "
             f"steps of {units.format_seconds(one.compute)}{often}{cut}.",
         ]
-        found += [*self.assumed(), NEVER_COMPARED.sentence()]
+        found += [NEVER_COMPARED.sentence(), *self.assumed()]
         return [*found, *computing_told([None if self.known is None else self.known.describe()])]
 
     def assumed(self) -> list[str]:
