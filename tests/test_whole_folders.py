@@ -17,6 +17,7 @@ from simnet.base.swap import Files, completed, refuse_halfway, swapped
 from simnet.base.writing import INCOMPLETE, mark_incomplete, staged
 
 OLD, NEW = ("--set", "job.iterations=2"), ("--set", "job.iterations=3")
+ANEW = (*NEW, "--force")
 SMALL = """
 workers: 3
 network: {topology: {star: {latency: 1 ms, bandwidth: 1 Gbit/s}}}
@@ -76,12 +77,12 @@ def laid(folder, held):
 
 
 COMMANDS = {
-    "run": (["run", "SMALL", "--jobs", 1], OLD, NEW),
-    "run without a report after one with": (["run", "SMALL", "--jobs", 1], OLD, [*NEW, "--no-report"]),
-    "run with seeds after one without": (["run", "SMALL", "--jobs", 1, "--no-report"], OLD, [*NEW, "--seeds", 2]),
-    "run without seeds after one with": (["run", "SMALL", "--jobs", 1, "--no-report"], [*OLD, "--seeds", 2], NEW),
-    "compare": (["compare", "SMALL", "--schemes", "topk,randomk", "--jobs", 1], OLD, [*NEW, "--seeds", 2]),
-    "sweep": (["sweep", "SMALL", "--jobs", 1, "--param", "workers=2,3"], OLD, NEW),
+    "run": (["run", "SMALL", "--jobs", 1], OLD, ANEW),
+    "run without a report after one with": (["run", "SMALL", "--jobs", 1], OLD, [*ANEW, "--no-report"]),
+    "run with seeds after one without": (["run", "SMALL", "--jobs", 1, "--no-report"], OLD, [*ANEW, "--seeds", 2]),
+    "run without seeds after one with": (["run", "SMALL", "--jobs", 1, "--no-report"], [*OLD, "--seeds", 2], ANEW),
+    "compare": (["compare", "SMALL", "--schemes", "topk,randomk", "--jobs", 1], OLD, [*ANEW, "--seeds", 2]),
+    "sweep": (["sweep", "SMALL", "--jobs", 1, "--param", "workers=2,3"], OLD, [*ANEW, "--set", "job.density=9 %"]),
 }
 
 
@@ -200,7 +201,7 @@ def test_a_disk_that_is_full_leaves_the_old_run_as_it_was(small, tmp_path, monke
 
         with monkeypatch.context() as patch:
             patch.setattr(io, "open", full)
-            result = invoke(*command, *NEW)
+            result = invoke(*command, *NEW, "--force")
         if count <= full_after:
             break
         assert result.exit_code == 2
