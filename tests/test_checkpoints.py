@@ -338,11 +338,13 @@ def test_files_of_others_stay(linked, scenario, tmp_path):
     assert contents(place).keys() == {"model.pt", "epoch1/model.pt"}
 
 
-def test_another_seed_or_fewer_policies_cost_nothing_that_was_done(scenario, tmp_path, monkeypatch):
+@pytest.mark.parametrize("other", [("--seed", 8), ("--policies", "moo")])
+def test_another_seed_or_fewer_policies_cost_nothing_that_was_done(scenario, tmp_path, monkeypatch, other):
     arguments = interrupted_run(scenario, tmp_path / "out", monkeypatch)
-    assert "goes on" not in invoke(*arguments, "--seed", 8).stderr
-    assert "goes on where it had stopped: moo after 3 of 6 iterations" in invoke(*arguments, "--policies", "moo").stderr
-    assert "goes on where it had stopped: AG done" in invoke(*arguments).stderr
+    before = contents(tmp_path / "out")
+    assert "has the results of another request" in refused(*arguments, *other)
+    assert contents(tmp_path / "out") == before
+    assert "goes on where it had stopped: AG done, moo after 3 of 6 iterations" in invoke(*arguments).stderr
 
 
 def test_force_begins_anew(scenario, tmp_path, monkeypatch):

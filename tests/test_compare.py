@@ -1,7 +1,6 @@
 """`simnet compare`: what its table says against runs of the job, and what it refuses."""
 
 import json
-import math
 from functools import partial
 
 import numpy as np
@@ -68,12 +67,12 @@ def test_several_seeds_are_compared_seed_by_seed(tmp_path):
 
 def test_there_is_a_row_for_each_exchange_and_number_of_workers(compared):
     folder, shown = compared
-    table = pd.read_csv(folder / "compare.csv")
+    table = pd.read_csv(folder / "compare.csv", dtype={"unsettled": str}).fillna({"unsettled": ""})
     assert list(table.columns) == list(COLUMNS)
     wanted = [(name, count) for count in (1, 2, 5) for name in ("dense", "topk", "artopk")]
     assert list(zip(table["exchange"], table["workers"], strict=True)) == wanted
     content = json.loads((folder / "compare.json").read_text())
-    assert content["rows"] == table.to_dict(orient="records")
+    assert content["rows"] == table.astype(object).where(table.notna(), None).to_dict(orient="records")
     assert content["seed"] == 2026
     for name in ("figures/compare.png", "figures/compare.svg", "scenario.lock.yaml"):
         assert (folder / name).stat().st_size > 500
@@ -92,8 +91,9 @@ def test_the_figures_are_those_of_the_job(compared):
     assert row["communicate_and_wait_s"] == pytest.approx((frame["communicate_s"] + frame["wait_s"]).mean())
     assert row["bytes_sent_per_worker_B"] == pytest.approx(frame["bytes_sent_B"].mean() / 5)
     # All that a worker of top-k receives is 4 times what one selected, at 8 bytes per entry of the whole model.
-    k = math.ceil(0.01 * run.job.source.true_parameters)
-    assert row["bytes_sent_per_worker_B"] == pytest.approx(4 * 8 * k, rel=1e-3)
+    selected = row["selected"] * run.job.source.scale
+    assert row["bytes_sent_per_worker_B"] == pytest.approx(4 * 8 * selected, rel=1e-9)
+    assert selected == pytest.approx(0.01 * run.job.source.true_parameters, rel=2e-3)
 
 
 def test_deaths_are_left_out():
@@ -184,7 +184,7 @@ def test_what_is_learnt_stands_beside_what_exchanges_cost(tmp_path):
     path.write_text(TRAINING.replace("TARGET", "50 %"))
     result = did(path, "--workers", "2,3", "--jobs", 1, "--out", tmp_path / "out")
     table = pd.read_csv(tmp_path / "out" / "compare.csv")
-    assert list(table.columns) == [*COLUMNS, *learning.COLUMNS]
+    assert list(table.columns) == [*COLUMNS, "throughput", "throughput_unit", *learning.COLUMNS]
     for count, group in table.groupby("workers"):
         run = comparison.sources(path, [count])[count].load().build()
         frames = {name: run_policy(run.job, name, policy).iterations for name, policy in run.policies.items()}
@@ -199,16 +199,16 @@ def test_a_target_that_nobody_reaches_and_a_reference_that_is_missing_are_blank(
     loaded = load(path, ["policies={dense: {fixed: dense}, AG: {fixed: AG}}"])
     run = loaded.build()
     held = comparison.Held().of(run.job, run.policies["AG"])
-    row = comparison.row(2, "AG", run_policy(run.job, "AG", run.policies["AG"]), 5, held)
-    found = comparison.write(tmp_path / "out", {"a": row}, loaded, condensed(run.job.device))
+    row = comparison.row(2, "AG", run_policy(run.job, "AG", run.policies["AG"]), held)
+    found = comparison.write(tmp_path / "out", {"a": row}, loaded, "", condensed(run.job.device), built={2: run})
     assert found["iterations_to_target"].isna().all()
     (told,) = json.loads((tmp_path / "out" / "compare.json").read_text())["rows"]
     blank = {name for name, value in told.items() if value is None}
-    assert blank == {"iterations_to_target", "time_to_target_s", "statistical_efficiency"}
+    assert blank == {"density_ratio", "iterations_to_target", "time_to_target_s", "statistical_efficiency"}
     assert (told["target_accuracy"], told["first_to_target"]) == (1.0, False)
     path.write_text(TRAINING.replace("TARGET", "null"))
     again = load(path, ["policies={dense: {fixed: dense}, AG: {fixed: AG}}"])
-    told = comparison.write(tmp_path / "out", {"a": row}, again, condensed(run.job.device))
+    told = comparison.write(tmp_path / "out", {"a": row}, again, "", condensed(run.job.device))
     assert told[["target_accuracy", "time_to_target_s", "first_to_target"]].isna().all(axis=None)
 
 
