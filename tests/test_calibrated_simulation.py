@@ -345,6 +345,7 @@ class TestScenarios:
         many = json.loads(did("time", "--platform", "cluster.yaml", "--set", "nodes=16", "--collective",
                               "allreduce_ring", "--workers", 16, "--size", "1 MB", "--json").stdout)  # fmt: skip
         assert many["duration_s"] == pytest.approx(model.predict("all_reduce", 16, 1e6, nodes=16).seconds, rel=1e-9)
+        assert (many["evidence"], "ranks or nodes" in many["because"]) == ("extrapolated", True)
 
     def test_the_lock_gives_the_same(self, model):
         Path("lock.yaml").write_text(load("s.yaml").lock().replace("inputs/", "cluster.yaml#").split("#")[0] + "")
@@ -398,6 +399,7 @@ class TestScenarios:
         )
         found = json.loads(did(*time, "--json").stdout)
         assert (found["stack"], found["duration_s"]) == ("gloo", pytest.approx(predicted, rel=1e-9))
+        assert (found["evidence"], found["because"]) == ("measured", "")
         assert "Calibrated   all_reduce ring, 8 ranks" in did(*time).stdout
         assert json.loads(did(*time, "--stack", "tcp", "--json").stdout)["stack"] == "tcp"
 

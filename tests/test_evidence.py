@@ -121,6 +121,18 @@ def test_several_seeds_have_the_error_of_the_model_in_their_interval(tmp_path):
     assert several["run"]["evidence"] == "measured"
 
 
+def test_a_lead_within_the_error_is_said_to_be_a_tie_over_seeds_too(tmp_path):
+    own = scenario(tmp_path)
+    said = did("run", own, "--policies", "AG,ART-ring,dense", "--seeds", 3, "--out", tmp_path / "o").stdout
+    several = json.loads((tmp_path / "o" / "summary.json").read_text())["policies"]
+    chance = several["ART-ring"]["chance_to_be_fastest"]
+    assert 0.5 < chance < 0.95
+    assert not several["AG"]["simulated_tied"]
+    assert f"ART-ring was fastest, tied with AG within the error ({100 * chance:.2g} % likely):" in " ".join(
+        said.split()
+    )
+
+
 def test_no_interval_over_seeds_has_no_width(tmp_path):
     """Without anything random all seeds take the same time, which is no interval of 95 %."""
     fixed = ("--set", "job.compute={mean: 20 ms}", "--set", "exchanges.AG.scheme=dense")

@@ -13,7 +13,7 @@ import typer
 from simnet.base.errors import InputError
 from simnet.commands import completion
 from simnet.commands.options import Batch, Compute, Fields, Memory, Scenario, Seed, Seeds, Stack
-from simnet.commands.resumable import Execution, carry_out, folder_of, say_where
+from simnet.commands.resumable import Execution, carry_out, say_where
 from simnet.studies import options
 
 if TYPE_CHECKING:
@@ -57,7 +57,7 @@ def compare(
     execution: Execution,
 ) -> None:
     """Compare schemes on one trace and network: time to select and to communicate, volume, density, build-up."""
-    from simnet.scenario.identity import request
+    from simnet.scenario.identity import place_of, request
     from simnet.studies import assumptions, comparison, runs
     from simnet.studies.samples import sample_warnings
 
@@ -71,7 +71,8 @@ def compare(
     largest = scenarios[f" with {max(sources)} workers"][1]
     several = [seeds] if seeds > 1 else []
     asked = request(largest, "compare", sorted(sources), skip, *several)
-    folder = folder_of(out, f"compare-{largest.name}", asked, force=execution.force)
+    usual = Path("runs") / f"compare-{largest.name}"
+    folder = place_of(out, usual, asked, force=execution.force)
     batch = runs.Batch(scenarios, folder, execution.checkpoint, seeds)
     by_workers = {count: batch.built[f" with {count} workers"] for count in sources}
     built = by_workers[max(sources)]
@@ -79,7 +80,7 @@ def compare(
     if skip is not None and skip >= batch.iterations:
         raise InputError(f"must be less than the {batch.iterations} iterations, got {skip}", file="--skip")
 
-    say_where(out, f"compare-{largest.name}", folder)
+    say_where(out, usual, folder)
     held = comparison.Held(elsewhere=execution.elsewhere)
     source = scenarios[f" with {max(sources)} workers"][0]
 

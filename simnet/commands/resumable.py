@@ -16,7 +16,6 @@ from simnet.commands.options import Force, Json
 
 if TYPE_CHECKING:
     from simnet.job import PolicyResult
-    from simnet.scenario.identity import Request
     from simnet.scenario.runner import Progress
     from simnet.studies.runs import Batch
 
@@ -24,26 +23,8 @@ T = TypeVar("T")
 S = TypeVar("S")
 
 
-def folder_of(out: Path | None, name: str, asked: Request, *, force: bool) -> Path:
-    """Return the folder of the results of a request.
-
-    Parameters
-    ----------
-    out : Path or None
-        The folder that was asked for.
-    name : str
-        Of the usual one, in ``runs``.
-    asked, force
-        As of `simnet.scenario.identity.place_of`.
-    """
-    from simnet.scenario.identity import place_of
-
-    return place_of(out, Path("runs") / name, asked, force=force)
-
-
-def say_where(out: Path | None, name: str, folder: Path) -> None:
-    """Say so if results go beside those of another request; parameters are as of `folder_of`."""
-    usual = Path("runs") / name
+def say_where(out: Path | None, usual: Path, folder: Path) -> None:
+    """Say so if results go to another folder than the usual one, where nobody asked for one."""
     if out is None and folder != usual:
         terminal.say(f"{usual} has the results of another request: those of this one go to {folder}", err=True)
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from simnet.commands.options import Batch, Compute, Fields, Policies, Scenario, Seed, Seeds, Stack
-from simnet.commands.resumable import Execution, carry_out, folder_of, say_where
+from simnet.commands.resumable import Execution, carry_out, say_where
 from simnet.studies import options
 
 if TYPE_CHECKING:
@@ -39,7 +39,7 @@ def run(
     execution: Execution,
 ) -> None:
     """Run the policies of a scenario side by side, and write figures, tables and a report; resumes after a kill."""
-    from simnet.scenario.identity import request
+    from simnet.scenario.identity import place_of, request
     from simnet.scenario.source import Source
 
     fields = [
@@ -54,9 +54,10 @@ def run(
     from simnet.studies import runs
 
     asked = request(loaded, "run", *([seeds] if seeds > 1 else []))
-    folder = folder_of(out, loaded.name, asked, force=execution.force)
+    usual = Path("runs") / loaded.name
+    folder = place_of(out, usual, asked, force=execution.force)
     batch = runs.Batch({"": (source, loaded)}, folder, execution.checkpoint, seeds)
-    say_where(out, loaded.name, folder)
+    say_where(out, usual, folder)
     report = folder / ("report.html" if loaded.config.output.report else "summary.json")
 
     def show(summary: Summary) -> None:

@@ -12,7 +12,7 @@ import typer
 
 from simnet.commands import terminal
 from simnet.commands.options import Fields, Json, Policies, Scenario, Seed, Seeds, Stack
-from simnet.commands.resumable import folder_of, say_where
+from simnet.commands.resumable import say_where
 from simnet.studies import options
 
 if TYPE_CHECKING:
@@ -68,6 +68,7 @@ def sweep(
 ) -> None:
     """Run a scenario over a grid of values, on all processors or a cluster; resumes where it was killed."""
     from simnet.base.processes import Pool
+    from simnet.scenario.identity import place_of
     from simnet.studies.sweeping import folder, table, work
 
     fields = [*(set_ or ()), *options.stack(stack)]
@@ -75,7 +76,8 @@ def sweep(
         scenario, param or (), fields, seed, options.words(policies), zipped=zip_, most=max_cells, seeds=seeds
     )
     asked = table.request_of(planned.base, planned.axes)
-    place = folder_of(out, f"sweep-{planned.base.name}", asked, force=force)
+    usual = Path("runs") / f"sweep-{planned.base.name}"
+    place = place_of(out, usual, asked, force=force)
 
     def check(pool: Pool) -> Checks:
         with _progress(len(planned.cells), "cells checked") as progress:
@@ -89,7 +91,7 @@ def sweep(
             checks = check(pool)
             work.refuse_all(planned, checks)
             todo = work.Work(planned, checks, place, again=force)
-            say_where(out, f"sweep-{planned.base.name}", place)
+            say_where(out, usual, place)
             _tell(todo)
             _carry_out(todo, pool, scheduler, json_)
 

@@ -326,7 +326,7 @@ def chances(
     ----------
     names : sequence of str
         The choices, as streams of random numbers are named; see
-        `simnet.studies.choosing.likely.off_alike`.
+        `simnet.studies.job_totals.off_alike`.
     parts : sequence of Part
         Their times are the sum of these, whose errors are independent of each other.
     models : mapping of str to ErrorModel, optional

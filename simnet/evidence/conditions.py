@@ -1,4 +1,4 @@
-"""Where times go beyond what their errors were learnt from.
+"""How well a figure is known: measured, extrapolated to conditions beyond those measured, or assumed.
 
 Errors of times that follow from links were learnt on shaped links of one machine; `tests/test_chances.py` holds the
 ranges here against the shipped measurements. A calibrated cluster knows itself which sizes and ranks were measured.

@@ -8,12 +8,17 @@ from typing import TYPE_CHECKING, NotRequired
 from typing_extensions import TypedDict
 
 from simnet.base.units import NOT_DETERMINED, determined, format_bytes
+from simnet.evidence.conditions import Evidence
 
 if TYPE_CHECKING:
     from simnet.calibration.software import CalibratedSoftware, Known
 
 HEADINGS = ("exchange", "call", "ranks", "size", "interval", "rests on")
 """What stands above the rows."""
+
+
+UNKNOWN = "nothing is known of it: links alone"
+"""Why a call has no interval."""
 
 
 class CallSummary(TypedDict):
@@ -87,11 +92,26 @@ def _row(label: str, same: Sequence[Known]) -> CallSummary:
         "low": low if known else None,
         "high": high if known else None,
         "extrapolates": worst is None or worst.extrapolates,
-        "why": "nothing is known of it: links alone" if worst is None else worst.why,
+        "why": UNKNOWN if worst is None else worst.why,
     }
     if not known:
         made["interval"] = NOT_DETERMINED
     return made
+
+
+def evidence(found: Sequence[CallSummary]) -> Evidence:
+    """Return how well the calls of a schedule are known: as well as the worst of them.
+
+    Examples
+    --------
+    >>> from simnet.calibration.software import Known
+    >>> evidence(calls({"": [Known("sendrecv", "", 2, 0, 4e6, None)]})).level
+    'assumed'
+    """
+    beyond = dict.fromkeys(one["why"] for one in found if one["extrapolates"])
+    if not found or UNKNOWN in beyond:
+        return Evidence("assumed", UNKNOWN if found else "no call of this schedule was calibrated")
+    return Evidence("extrapolated", "; ".join(beyond)) if beyond else Evidence("measured")
 
 
 def rows(found: Iterable[CallSummary]) -> list[tuple[str, ...]]:

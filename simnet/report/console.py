@@ -9,7 +9,6 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from simnet.evidence.conditions import Evidence
 from simnet.report import (
     barriers,
     calibrated,
@@ -26,6 +25,7 @@ from simnet.report import (
 from simnet.report.sentences import (
     HEADINGS,
     colocated_rows,
+    evidence,
     learning_rows,
     memory_of,
     rows,
@@ -117,7 +117,7 @@ def ran_on(summary: Mapping[str, Any]) -> list[str]:
     computing = [f"Computing: {summary['computing']}"] if "computing" in summary else []
     during = [overlap.told(summary["overlap"])] if "overlap" in summary else []
     warnings = [f"Warning: {one}" for one in summary.get("warnings", ())]
-    known = [Evidence(summary["evidence"], summary["because"]).sentence()] if "evidence" in summary else []
+    known = [one] if (one := evidence(summary)) else []
     return [*warnings, *known, f"Stack: {stacks.told(summary['stack'])}", *device, *computing, *during]
 
 

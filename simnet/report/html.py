@@ -18,7 +18,6 @@ import markupsafe
 import pandas as pd
 
 from simnet.base.units import format_bandwidth, format_seconds
-from simnet.evidence.conditions import Evidence
 from simnet.report import (
     barriers,
     calibrated,
@@ -86,7 +85,7 @@ def report(
             device=devices.told(summary["device"]) if "device" in summary else "",
             barrier=barriers.told(summary["barrier"]) if "barrier" in summary else "",
             overlap=overlap.told(summary["overlap"]) if "overlap" in summary else "",
-            evidence=Evidence(summary["evidence"], summary["because"]).sentence() if "evidence" in summary else "",
+            evidence=sentences.evidence(summary),
             strategy=barriers.trained(**summary["strategy"]) if "strategy" in summary else "",
             calibration=summary.get("calibration"),
             call_headings=calibrated.HEADINGS,

@@ -333,7 +333,9 @@ def _outcome(winner: Winner, each: Mapping[str, Mapping[str, Any]], stem: str) -
         said = f"{tied} are tied as fastest: {name} took {seconds} on average"
     else:
         often = f"{each[name][f'{stem}_least_with']} of {each[name][f'{stem}_compared']}"
-        said = f"{name} was fastest: {seconds} on average, the least with {often} seeds"
+        chances = {one: row["chance_to_be_fastest"] for one, row in each.items() if row["chance_to_be_fastest"]}
+        near = wording.within_error(name, chances)
+        said = f"{name} was fastest{near}: {seconds} on average, the least with {often} seeds"
     other = winner["runner_up"]
     if other is not None:
         mean, within = versus(each[other], each[name][f"{stem}_s"], stem)

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 from simnet.base.units import format_bandwidth, format_bytes, format_seconds, format_within
+from simnet.evidence.conditions import Evidence
 from simnet.job import MAIN
 from simnet.report import co_located, failures, learning, memory, spent, spread, wording
 from simnet.report.paired import TIE, start_ranges
@@ -73,6 +74,11 @@ def what_happened(summary: Summary) -> list[str]:
         )
     stops = ((name, stop) for name, one in summary["policies"].items() for stop in one["stops"])
     return said + [failures.told(name, stop, MAIN) for name, stop in stops]
+
+
+def evidence(summary: Mapping[str, Any]) -> str:
+    """Say how well the times of a run are known; empty if it does not say."""
+    return Evidence(summary["evidence"], summary["because"]).sentence() if "evidence" in summary else ""
 
 
 def colocated_rows(summary: Summary) -> list[tuple[str, ...]]:

@@ -16,7 +16,7 @@ from simnet import topologies
 from simnet.base.errors import InputError, nearest
 from simnet.base.units import finite, format_bytes, format_interval, format_seconds
 from simnet.evidence.chances import corrected, interval, kind_of_stack
-from simnet.evidence.conditions import Evidence, evidence_of
+from simnet.evidence.conditions import NEVER_COMPARED, Evidence, evidence_of
 from simnet.network import MAX_MIN, Network, Timing
 from simnet.network.stack import name_of
 from simnet.network.start_spread import MOST_MESSAGES, StartSpread, has_start_spread, start_spread
@@ -224,19 +224,19 @@ def least_time(timed: Timed) -> Bound:
 
 
 def predicted(timed: Timed) -> tuple[float, float, Evidence]:
-    """Return the 90 % interval of the time [s], and how well it is known; NaN where calls have intervals of their own.
+    """Return the 90 % interval of the time [s], and how well it is known; NaN if not known, or calls have one each.
 
     No end is below what the bytes of the busiest host take on its links.
     """
     schedule, place, timing, _ = timed
-    if place.network.software is not None:
-        return math.nan, math.nan, Evidence("measured")
+    if (calibration := _calibration(timed)) is not None:
+        return math.nan, math.nan, calibrated.evidence(calibration["calls"])
     hosts = hosts_of(schedule, place)
     pairs = {(int(src), int(dst)) for one in schedule.rounds for src, dst in zip(one.src, one.dst, strict=True)}
     some = sorted(pairs)[:: max(len(pairs) // _PAIRS, 1)]
     paths = [place.network.path(hosts[src], hosts[dst], timing.start) for src, dst in some if hosts[src] != hosts[dst]]
     if not paths:
-        return timing.duration, timing.duration, Evidence("measured")
+        return math.nan, math.nan, NEVER_COMPARED
     latency, bandwidth = ((min(one), max(one)) for one in zip(*paths, strict=True))
     stack = name_of(place.network.stack)
     each = np.array(schedule.n_messages / schedule.n_ranks)
