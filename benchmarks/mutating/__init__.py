@@ -1,1 +1,1 @@
-"""The parts of `benchmarks/mutation.py`: mutants, which tests run which lines, trying mutants, survivors explained."""
+"""The parts of `benchmarks/mutation.py`: mutants, which tests run which lines, trying mutants."""
