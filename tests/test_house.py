@@ -1,0 +1,20 @@
+"""The source keeps its budgets of lines."""
+
+from collections import Counter
+
+import house
+
+ABOVE = {
+    "base", "topologies", "schedule, collectives", "cost models", "network", "traces", "sparsifier_models",
+    "interchange", "training, strategies, policies", "scenario", "report", "studies", "verbs", "cluster", "validate",
+    "other",
+}  # fmt: skip
+"""Groups that have not come down to their budgets yet; one that has leaves this list for good."""
+
+
+def test_groups_keep_their_budgets_of_code():
+    counted = Counter()
+    for module in house.modules():
+        counted[module.group] += len(module.code)
+    above = {name: counted[name] for name, (_, most) in house.BUDGETS.items() if counted[name] > most}
+    assert above.keys() == ABOVE, above
