@@ -10,7 +10,7 @@ from simnet.scenario.network import Stages
 
 
 def check_colocated(config: schema.Config, found: Findings) -> None:
-    """Note what a scenario with other jobs cannot have."""
+    """Report what a scenario with other jobs cannot have."""
     for label in config.other_jobs or ():
         if label == MAIN:
             found.add(("other_jobs", label), f"{MAIN} is what results call the scenario's own job; take another name")
@@ -53,17 +53,7 @@ def alone(config: schema.Config, label: str) -> schema.Config:
 
 
 def placements(config: schema.Config, stages: Stages, found: Findings) -> dict[str, list[int]]:
-    """Return the hosts of the workers of all other jobs: those listed, or the first that no job has taken.
-
-    Parameters
-    ----------
-    config : Config
-        The scenario, resolved.
-    stages : Stages
-        Its networks, and where its own workers are.
-    found : Findings
-        Takes what is wrong.
-    """
+    """Return the hosts of the workers of all other jobs: those listed, or the first free ones."""
     others = config.other_jobs or {}
     hosts = stages.networks[0][1].routes.n_hosts
     taken = {*stages.placement, *(host for one in others.values() for host in one.placement or ())}

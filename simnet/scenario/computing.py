@@ -1,4 +1,4 @@
-"""How long the workers of a scenario's job compute, and what they go through meanwhile."""
+"""Compute time and samples of an iteration of a scenario's job."""
 
 from __future__ import annotations
 
@@ -15,18 +15,7 @@ _WAYS = ("tensor_parallel", "pipeline", "microbatches")
 
 
 def model_profile(given: schema.Job) -> ModelProfile | None:
-    """Return the model of a job, with the tokens that it says; None where nothing is known but its size.
-
-    Parameters
-    ----------
-    given : Job
-        The job.
-
-    Raises
-    ------
-    ValueError
-        If there is no such model.
-    """
+    """Return the model of a job, with its tokens; None where only its size is known. ValueError: no such model."""
     if given.model is not None:
         profile = models.model(given.model)
         if given.tokens in (None, profile.tokens):
@@ -39,35 +28,18 @@ def model_profile(given: schema.Job) -> ModelProfile | None:
 
 
 def model_computing(given: schema.Job, device: DeviceProfile) -> Computing | None:
-    """Return how long the model of a job computes on a device; None where only its size is known.
+    """Return the compute time of the model on a device; None where only its size is known.
 
-    Parameters
-    ----------
-    given : Job
-        The job.
-    device : DeviceProfile
-        What it runs on.
-
-    Raises
-    ------
-    ValueError
-        If there is no such model, or nothing says how long it computes there.
+    Raises ValueError if there is no such model, or nothing says how long it computes there.
     """
     profile = model_profile(given)
     return None if profile is None else computing(profile, device, given.batch, given.precision)
 
 
 def iteration_samples(given: schema.Job, workers: int, known: Computing | None) -> Samples | None:
-    """Return what all workers go through in an iteration, or in an inner step; None where that is not known.
+    """Return the samples of all workers in an iteration, or in an inner step; None if not known.
 
-    Parameters
-    ----------
-    given : Job
-        The job; where workers come and go, or do not each have a batch of their own, nothing is said.
-    workers : int
-        How many there are.
-    known : Computing or None
-        What is known of its model on its device, if that is for how long they compute.
+    It is not known where workers come and go, or share a batch.
     """
     if given.deaths or given.absences or given.churn or given.deadline:
         return None

@@ -18,22 +18,14 @@ def is_file(name: str) -> bool:
 
 
 def sending_stack(network: network_parts.Network, folder: Path) -> str | None:
-    """Return the name of the stack that sends, or of that which it is like; None if a file does not name it.
-
-    Parameters
-    ----------
-    network : Network
-        The network of a scenario.
-    folder : Path
-        Where file names in it start from.
-    """
+    """Return the name of the transport stack, or of the one it is like; None if a file does not name it."""
     given = network.stack
     name = given.like if isinstance(given, network_parts.Stack) else given
     return name or calibrated_stack(network.topology, folder)
 
 
 def default_device(stack: str | None) -> str:
-    """Return the device profile where none is named, by the name of the stack that sends.
+    """Return the default device profile for a transport stack.
 
     Examples
     --------
@@ -44,14 +36,7 @@ def default_device(stack: str | None) -> str:
 
 
 def stack_doubt(device: DeviceProfile, stack: str | None) -> str | None:
-    """Return what does not fit between a device and the stack that sends; None if nothing is known against it.
-
-    Parameters
-    ----------
-    device : DeviceProfile
-        The device.
-    stack : str or None
-        The name of the stack, or of that which it is like.
+    """Return why a device and a transport stack do not belong together; None if they may.
 
     Examples
     --------
@@ -67,17 +52,7 @@ def stack_doubt(device: DeviceProfile, stack: str | None) -> str | None:
 
 
 def build_device(given: schema.Job, folder: Path, found: Findings) -> DeviceProfile | None:
-    """Return the device profile of a job; None if it is no good.
-
-    Parameters
-    ----------
-    given : Job
-        The job.
-    folder : Path
-        Where file names in it start from.
-    found : Findings
-        Takes what is wrong with it.
-    """
+    """Return the device profile of a job; None if it is wrong."""
     with found.at("job", "device"):
         name = given.device or DEFAULT
         return load_device(folder / name if is_file(name) else name)
@@ -85,27 +60,13 @@ def build_device(given: schema.Job, folder: Path, found: Findings) -> DeviceProf
 
 
 def slowdown_of(device: DeviceProfile | None) -> float:
-    """Return how many times as long computing of sharded steps takes beside collectives, of which 1 is the least.
-
-    Parameters
-    ----------
-    device : DeviceProfile or None
-        What the job runs on, if that is known.
-    """
+    """Return the slowdown of computing while collectives run, at least 1."""
     beside = None if device is None else device.beside_collectives
     return 1.0 if beside is None else max(beside.compute, 1.0)
 
 
 def slowdown_told_of(device: DeviceProfile | None, slowdown: float) -> str:
-    """Return in words how much slower computing is beside collectives, and the source where a device profile says so.
-
-    Parameters
-    ----------
-    device : DeviceProfile or None
-        What the job runs on, where its profile has a say.
-    slowdown : float
-        As of `simnet.parallel.time_step`.
-    """
+    """Describe the slowdown of computing while collectives run, with its source."""
     beside = None if device is None else device.beside_collectives
     if beside is None or slowdown != slowdown_of(device):
         return slowdown_told(slowdown)

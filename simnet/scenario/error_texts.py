@@ -35,17 +35,7 @@ _FORMS: dict[str | int, bool] = {"<one>": False, "<several>": True}
 
 
 def problems(document: Document, error: ValidationError, root: type[BaseModel]) -> list[InputError]:
-    """Return every error that the validation of a document as `root` found, with its place.
-
-    Parameters
-    ----------
-    document : Document
-        The text and its places.
-    error : ValidationError
-        What was found.
-    root : type
-        The model that was expected.
-    """
+    """Return validation errors as errors with file, line, field, the value found and what is allowed."""
     found = error.errors(include_url=False)
     return [document.problem(_place(one["loc"]), _message(document, one, root)) for one in found]
 

@@ -1,4 +1,4 @@
-"""Where scenarios are: files, and those that come with simnet."""
+"""Look-up of scenario files, including those that ship with simnet."""
 
 from __future__ import annotations
 
@@ -8,13 +8,7 @@ from simnet.base.errors import InputError, nearest
 
 
 def shipped() -> dict[str, Path]:
-    """Return the scenarios that come with simnet, by name.
-
-    Examples
-    --------
-    >>> "quickstart" in shipped()
-    True
-    """
+    """Return the shipped scenarios by name."""
     # Loaded here, as a file that is named needs none of it.
     from importlib.resources import files
 
@@ -23,13 +17,7 @@ def shipped() -> dict[str, Path]:
 
 
 def find(path: str | Path) -> Path:
-    """Return the file of a scenario: `path` itself, or the one of that name that comes with simnet.
-
-    Raises
-    ------
-    InputError
-        If there is neither.
-    """
+    """Return the file of a scenario: the path itself, or the shipped one of that name. InputError: there is neither."""
     file, known = Path(path), shipped()
     if file.is_file() or str(path) not in known:
         if not file.exists() and len(file.parts) == 1 and not file.suffix:

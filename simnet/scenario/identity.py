@@ -1,4 +1,4 @@
-"""Which scenario results belong to, a hash of all that they depend on; and which request a folder answers."""
+"""Identity of results: a hash of all that they depend on, and the request that a folder answers."""
 
 from __future__ import annotations
 
@@ -27,14 +27,7 @@ _HEADING = re.compile(r"# (.+); request ([0-9a-f]{32})")
 
 
 def identity(loaded: Scenario, what: str) -> str:
-    """Return a hash of a scenario, the files that it names, and the versions of what computes its results.
-
-    Parameters
-    ----------
-    loaded : Scenario
-        The scenario; its overrides and its seed count.
-    what : str
-        Whose results they are, and in which form they are kept.
+    """Return a hash of a scenario, its files, and the versions of the software; `what` names the kind of results.
 
     Examples
     --------
@@ -54,16 +47,10 @@ def identity(loaded: Scenario, what: str) -> str:
 
 
 class Request(NamedTuple):
-    """What a folder of results answers.
+    """The request that a folder of results answers.
 
-    Parameters
-    ----------
-    title : str
-        The command, the scenario and the seed, for people.
-    digest : str
-        A hash of all that was asked for; whether a page is drawn is no part of it, nor are versions.
-    lock : str
-        The resolved scenario below a heading that names the request and what was recorded, by content.
+    `title` is for people; `digest` is a hash of the request, without page and versions; `lock` is the resolved scenario
+    below a heading with the request and the recorded inputs by content.
     """
 
     title: str
@@ -72,16 +59,7 @@ class Request(NamedTuple):
 
 
 def request(loaded: Scenario, command: str, *options: object) -> Request:
-    """Return the request of a command.
-
-    Parameters
-    ----------
-    loaded : Scenario
-        Its scenario; overrides and the seed count.
-    command : {"run", "compare", "sweep"}
-        Its name.
-    options : object
-        What else decides the results.
+    """Return the request of a command: its scenario, and the options that decide the results.
 
     Examples
     --------
@@ -103,24 +81,10 @@ def request(loaded: Scenario, command: str, *options: object) -> Request:
 
 
 def place_of(out: Path | None, usual: Path, asked: Request, *, force: bool) -> Path:
-    """Return the folder of the results of a request, which has none of another one.
+    """Return the folder for the results of a request.
 
-    Parameters
-    ----------
-    out : Path or None
-        The folder that was asked for.
-    usual : Path
-        The folder where nobody asked for one; if that has results of another request, the first free one of
-        ``usual-2``, ``usual-3`` and so on.
-    asked : Request
-        The request.
-    force : bool
-        Whether results of another request go.
-
-    Raises
-    ------
-    InputError
-        If the folder that was asked for has the results of another request.
+    If nobody asked for one and the usual one has results of another request, it is the first free one of ``usual-2``,
+    ``usual-3`` and so on. InputError: `out` has results of another request, and `force` is false.
     """
     folder = usual if out is None else out
     there = _answered(folder)
@@ -133,7 +97,7 @@ def place_of(out: Path | None, usual: Path, asked: Request, *, force: bool) -> P
 
 
 def _answered(folder: Path) -> Request | None:
-    """Return the request whose results a folder has; None if it has none."""
+    """Return the request that a folder answers; None if it has no results."""
     try:
         with (folder / LOCK).open(encoding="utf-8", errors="replace") as stream:
             heading = stream.readline(1000)

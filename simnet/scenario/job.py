@@ -52,20 +52,16 @@ _TRIAL_ENTRIES = 16
 def build_job(
     config: schema.Config, stages: Stages | None, folder: Path, found: Findings, *, elsewhere: bool = False
 ) -> Job | None:
-    """Build the job of a resolved scenario; None if something is wrong.
+    """Build the job of a resolved scenario; None if something is wrong, which `found` collects.
 
     Parameters
     ----------
-    config : Config
-        The resolved scenario.
     stages : Stages or None
-        Its networks, if they could be built.
+        Its networks; None if these are wrong.
     folder : Path
-        Where file names in it start from.
-    found : Findings
-        Takes what is wrong with it.
+        Base folder of file names.
     elsewhere : bool
-        As of `memory_limit`.
+        Whether the workers live on other machines: their memory is not counted.
     """
     given = config.job
     device = build_device(given, folder, found)
@@ -200,13 +196,7 @@ def _local_steps(config: schema.Config, source: GradientSource, found: Findings)
 def build_colocated(
     config: schema.Config, stages: Stages | None, folder: Path, found: Findings
 ) -> tuple[dict[str, ColocatedJob], dict[str, int]]:
-    """Build the other jobs of a resolved scenario that are sound; return them, and the messages of an exchange of each.
-
-    Parameters
-    ----------
-    config, stages, folder, found
-        As for `build_job`.
-    """
+    """Build the other jobs of a scenario; return them, and the messages of an exchange of each."""
     colocated: dict[str, ColocatedJob] = {}
     messages: dict[str, int] = {}
     if stages is None or not config.other_jobs:
@@ -243,13 +233,7 @@ def _try_sizes(exchange: Candidate, job: Job, searched: Sequence[float] = ()) ->
 
 
 def try_exchanges(config: schema.Config, folder: Path, found: Findings) -> dict[str, int]:
-    """Exchange zeros once with each scheme, so that what it refuses is said before the run; return how many messages.
-
-    Parameters
-    ----------
-    config, folder, found
-        As for `build_job`.
-    """
+    """Exchange zeros once with each scheme, so that its errors come before the run; return the message counts."""
     device = build_device(config.job, folder, found)
     messages: dict[str, int] = {}
     for label, exchange in config.exchanges.items():
@@ -340,15 +324,7 @@ def fixed_memory(config: schema.Config) -> float:
 
 
 def in_step_memory(job: Job, policies: Sequence[Policy]) -> float:
-    """Return the bytes that the arrays of policies take at most that run in step.
-
-    Parameters
-    ----------
-    job : Job
-        The job.
-    policies : sequence of Policy
-        The policies.
-    """
+    """Return the most bytes that the arrays of policies take that share their gradients."""
     # Two iterations have gradients at once. A policy that waits keeps its update, and beside the residuals of its
     # candidates that of exploration and that of before.
     copies = _COPIES + 1 + sum(len(policy.candidates) + 2 for policy in policies)
@@ -358,15 +334,7 @@ def in_step_memory(job: Job, policies: Sequence[Policy]) -> float:
 
 
 def memory_limit(config: schema.Config, *, elsewhere: bool = False) -> float:
-    """Return the bytes that a run may take: the scenario's limit, or what the machine has if that is less.
-
-    Parameters
-    ----------
-    config : Config
-        The scenario.
-    elsewhere : bool
-        Whether the workers live on other machines, and what this one has is no limit.
-    """
+    """Return the bytes that a run may take: the limit of the scenario or the memory of the machine, the smaller one."""
     if elsewhere:
         return config.memory
     try:

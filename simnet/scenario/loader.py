@@ -1,7 +1,4 @@
-"""A YAML file as plain values that still know their lines, and overrides on top of it.
-
-The file is read as data from a stranger: its size is checked before it is read, the rest by `simnet.base.plain_yaml`.
-"""
+"""A YAML file as plain values with their lines, and overrides on top of it."""
 
 from __future__ import annotations
 
@@ -67,13 +64,7 @@ class Document:
         self._places = {loc: Place(file, line) for loc, line in lines.items()}
 
     def set(self, assignment: str) -> None:
-        """Override a value: ``a.b.0.c=value``, the value in YAML.
-
-        Raises
-        ------
-        InputError
-            If there is no '=', or the way leads through something that has no fields or no such position.
-        """
+        """Override a value: ``a.b.0.c=value``, the value in YAML. InputError: no "=", or no such position."""
         option = f"--set {assignment}"
         way, equals, text = assignment.partition("=")
         parts = [part.strip() for part in way.split(".")]
@@ -95,13 +86,7 @@ class Document:
         self._places[loc] = Place(option, None)
 
     def set_seed(self, seed: int) -> None:
-        """Override the seed.
-
-        Raises
-        ------
-        InputError
-            If another option has set it already.
-        """
+        """Override the seed. InputError: another option has set it already."""
         other = self._places.get(("seed",))
         if other is not None and other.line is None:
             raise InputError(f"the seed is set by {other.file} too; give one of them", file=f"--seed {seed}")
@@ -109,9 +94,9 @@ class Document:
         self._places[("seed",)] = Place(f"--seed {seed}", None)
 
     def problem(self, loc: Sequence[str | int], message: str) -> InputError:
-        """Return the error that the value at `loc` is wrong, or missing, with file, line and field.
+        """Return an error for the value at `loc`, with file, line and field.
 
-        Where the way to it leads through what is not written, the error is at the last part that is.
+        If it is not in the file, the error is at the last part of `loc` that is.
         """
         known, node, beyond = self._follow(loc)
         field = (*known, *beyond[:1]) if isinstance(node, dict) else known
@@ -126,7 +111,7 @@ class Document:
         return default if beyond else node
 
     def _follow(self, loc: Sequence[str | int]) -> tuple[Loc, Any, Loc]:
-        """Return how far `loc` leads, what is there, and the rest of it; tags such as ``<list>`` are passed over."""
+        """Return how far `loc` leads, the value there, and the rest of it; tags such as ``<list>`` are skipped."""
         node: Any = self.data
         known: Loc = ()
         beyond: Loc = ()
@@ -142,7 +127,7 @@ class Document:
 
 
 class Findings:
-    """What is wrong with a document, collected so that all of it can be said at once."""
+    """Errors in a document, collected to be reported together."""
 
     def __init__(self, document: Document) -> None:
         self._document = document
@@ -150,7 +135,7 @@ class Findings:
         self._job: Loc = ()
 
     def of_job(self, label: str) -> Findings:
-        """Return findings about another job: places in a scenario of its own are those where it stands in the file."""
+        """Return findings about another job, whose places in a scenario of its own become those in the file."""
         found = Findings(self._document)
         found._found, found._job = self._found, ("other_jobs", label)
         return found
@@ -159,26 +144,26 @@ class Findings:
         return len(self._found)
 
     def add(self, loc: Loc, message: str) -> None:
-        """Note that the value at `loc` is wrong."""
+        """Report an error at `loc`."""
         self.take(self.problem(loc, message))
 
     def problem(self, loc: Loc, message: str) -> InputError:
-        """Return the error that the value at `loc` is wrong."""
+        """Return an error for the value at `loc`."""
         if self._job and loc[0] != "memory":
             loc = (*self._job, "exchange", *loc[2:]) if loc[0] == "exchanges" else (*self._job, *loc)
         return self._document.problem(loc, message)
 
     def take(self, error: InputError) -> None:
-        """Note an error; the same one a second time is dropped."""
+        """Report an error, once."""
         if str(error) not in map(str, self._found):
             self._found.append(error)
 
     def at(self, *loc: str | int) -> _At:
-        """Return a context that notes a refusal by what is called within as a refusal of the value at `loc`."""
+        """Return a context that reports an error raised within as one of the value at `loc`."""
         return _At(self, loc)
 
     def refuse(self) -> None:
-        """Raise what was found as one error, a line each, in the order of the file; nothing if there is nothing."""
+        """Raise the collected errors as one, a line each, in the order of the file."""
         found = sorted(self._found, key=lambda one: (one.file or "", one.line or 0))
         if len(found) == 1:
             raise found[0]
@@ -192,13 +177,7 @@ class Findings:
 
 
 def read(path: str | Path) -> Document:
-    """Read a scenario file.
-
-    Raises
-    ------
-    InputError
-        If it cannot be read, is too large, or is not one YAML mapping of plain values.
-    """
+    """Read a scenario file. InputError: unreadable, too large, or not one YAML mapping of plain values."""
     return Document(read_text(Path(path), MAX_BYTES), str(path))
 
 
@@ -224,7 +203,7 @@ class _At:
 
 
 def _step(node: Any, parts: list[str], loc: Loc, option: str) -> tuple[str | int, int]:
-    """Return the next key on the way of an override, and of how many parts it is made: names may contain dots."""
+    """Return the next key of an override, and its number of parts: names may contain dots."""
     if isinstance(node, list):
         if not (parts[0].isascii() and parts[0].isdigit() and int(parts[0]) < len(node)):
             allowed = f"a position from 0 to {len(node) - 1}" if node else "nothing: it is empty"

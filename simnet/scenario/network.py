@@ -1,4 +1,4 @@
-"""From the network part of a scenario to networks that time messages: links, their weather, and who else is on them."""
+"""Networks of a scenario: links, weather, faults and background traffic."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ _Name: TypeAlias = tuple[str | int, ...]
 
 
 class Stages(NamedTuple):
-    """The network from each iteration on, the host of each worker, and the weather of each of the networks."""
+    """The network from each iteration on, the host of each worker, and the weather of each network."""
 
     networks: list[tuple[int, Network]]
     placement: list[int]
@@ -39,11 +39,9 @@ class Stages(NamedTuple):
 
 
 class _Variation(NamedTuple):
-    """One of the things that move the bandwidth or the latency of a link.
+    """A signal that changes the bandwidth or latency of a link: absolute, or a factor.
 
-    An absolute one takes the place of the link's own value, the others multiply it. `make` gives the signal for the
-    name of a random stream, from an iteration of the job on; `starts` are the iterations at which it changes. The
-    random stream `name` is a link's own, or shared.
+    `make(name, start)` returns it for a random stream, from iteration `start` on; it changes at `starts`.
     """
 
     quantity: str
@@ -55,21 +53,14 @@ class _Variation(NamedTuple):
 
 
 def build_network(config: schema.Config, folder: Path, found: Findings) -> Stages | None:
-    """Build the networks of a job: one, or one for each stretch of iterations with weather of its own.
+    """Build the networks of a job, one for each stretch of iterations with weather of its own; None on errors.
 
     Parameters
     ----------
-    config : Config
-        The scenario.
     folder : Path
-        Where file names in it start from.
+        Base folder of file names.
     found : Findings
-        Takes what is wrong with it.
-
-    Returns
-    -------
-    Stages or None
-        None if something is wrong.
+        Collects the errors.
     """
     given, before = config.network, len(found)
     read: NetworkRead | None = None
@@ -151,7 +142,7 @@ def _in_turn(graph: nx.DiGraph[Any]) -> list[int]:
 def _moved_links(
     config: schema.Config, read: NetworkRead, folder: Path, found: Findings
 ) -> dict[Link, list[_Variation]]:
-    """Return the links that have weather, and what moves each."""
+    """Return the variations of each link with weather."""
     graph = read.graph
     in_file: Loc = ("network", "topology", "file")
     moved: dict[Link, list[_Variation]] = {link: list(_given_pair(own, in_file)) for link, own in read.weather.items()}
@@ -180,7 +171,7 @@ def _moved_links(
 def _add_faults(
     config: schema.Config, graph: nx.DiGraph[Any], moved: dict[Link, list[_Variation]], found: Findings
 ) -> None:
-    """Add the faults of links to what moves each: a factor 0 while it is down, or what is left while it is slow."""
+    """Add link faults as factors: 0 while a link is down, the rest of its bandwidth while it is slow."""
     for index, entry in enumerate(config.network.faults):
         loc: Loc = ("network", "faults", index)
         with found.at(*loc, "links"):

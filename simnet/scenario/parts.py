@@ -1,9 +1,7 @@
 """Parts of a scenario, derived from the signatures of the functions and classes that they configure.
 
-``configures`` gives a part a field for each parameter: its default, its unit and bounds, which stand in its annotation
-(`simnet.base.quantities`), and as help what the docstring says of it. What a part says itself goes before, so that it
-holds what only a scenario has: other words, forms that people write, and checks across fields. What other packages
-register is a kind of a part like those that come with simnet.
+`configures` gives a part a field for each parameter, with its default, unit, bounds and help. Fields that a part has
+itself go first: other words, forms that people write, checks across fields. Kinds of other packages are kinds as well.
 """
 
 from __future__ import annotations
@@ -57,12 +55,12 @@ class Part(BaseModel):
 
     @classmethod
     def names(cls) -> list[str]:
-        """Return the fields as people write them."""
+        """Return the field names as they are written in a file."""
         return field_names(cls)
 
     @property
     def function(self) -> Target:
-        """What the part configures, the first if there are several."""
+        """The target; the first if there are several."""
         return next(iter(self.configured))
 
     files: ClassVar[frozenset[str]] = frozenset()
@@ -75,18 +73,18 @@ class Part(BaseModel):
         return Absolute in get_args(hints.get("return"))
 
     def takes(self, parameter: str) -> bool:
-        """Return whether what it configures has a parameter."""
+        """Return whether the target has a parameter."""
         return parameter in inspect.signature(self.function).parameters
 
     def arguments(self, target: Target | None = None) -> dict[str, Any]:
-        """Return the arguments for what the part configures, without those that are left open."""
+        """Return the arguments for the target, without those that are left out."""
         fields = next(iter(self.configured.values()), {}) if target is None else self.configured[target]
         given = {name: getattr(self, field) for name, field in fields.items()}
         given |= {name: _read(name, value) for name, value in (self.model_extra or {}).items()}
         return {name: _argument(value) for name, value in given.items() if value is not None}
 
     def build(self, target: Target | None = None, **more: Any) -> Any:
-        """Call what the part configures, the first if there are several, with its fields and further arguments."""
+        """Call the target, the first if there are several, with the fields and further arguments."""
         target = target or self.function
         return target(**{**self.arguments(target), **more})
 
@@ -116,12 +114,9 @@ class Kinds(Part):
 
     @classmethod
     def with_registered(cls, given: Collection[str] | None = None) -> type[Self]:
-        """Return the class with those of some kinds that other packages register, or else all that can be used.
+        """Return the class with kinds of other packages: the given ones, or all that can be used.
 
-        Raises
-        ------
-        PluginError
-            If one of the given cannot be imported, or its parameters are none that people can write.
+        Raises PluginError if one cannot be imported, or has parameters that people cannot write.
         """
         if cls.registry is None:
             return cls
@@ -197,17 +192,15 @@ def configures(
     Parameters
     ----------
     target : callable
-        A function or class. A part may configure several: the innermost decorator comes first.
-    only : collection of str, optional
-        The parameters that become fields; all if not given.
-    omit : collection of str
-        Parameters that become none.
+        A function or class. A part may configure several; the innermost decorator comes first.
+    only, omit : collection of str
+        Parameters that become fields (default: all), and those that do not.
     required : collection of str
         Parameters that must be given, though they have a default.
     optional : mapping of str to str, optional
-        Parameters that may be left open here, and what stands in for them, for the help.
+        Parameters that may be left out, and the help for what happens then.
     **renamed : str
-        Fields of parameters that have another name in a scenario.
+        Field names of parameters that have another name in a scenario.
 
     Examples
     --------
@@ -273,21 +266,7 @@ def part_of(
     optional: tuple[tuple[str, str], ...] = (),
     base: type[Part] = Part,
 ) -> type[Part]:
-    """Return a part with nothing but the fields of what it configures.
-
-    Parameters
-    ----------
-    target : callable or type
-        What it configures.
-    name : str, optional
-        Of the part; made of that of the target when omitted.
-    omit : tuple of str
-        As of `configures`.
-    optional : tuple of (str, str)
-        As of `configures`, in pairs.
-    base : type
-        A part with further fields.
-    """
+    """Return a part with the fields of a target, and those of a base; parameters are as of `configures`."""
     title = "".join(word.title() for word in (name or target.__name__).split("_"))
     return configures(target, omit=omit, optional=dict(optional))(create_model(title, __base__=base))
 
@@ -306,7 +285,7 @@ def kinds(**given: Any) -> Callable[[type[P]], type[P]]:
 
 
 def alternatives(annotation: Any) -> list[Any]:
-    """Return what an annotation may stand for, without Optional, Annotated and Union.
+    """Return the types that an annotation allows, without Optional, Annotated and Union.
 
     >>> alternatives(Annotated[Part, "x"] | list[int] | None)
     [<class 'simnet.scenario.parts.Part'>, list[int], <class 'NoneType'>]
@@ -319,15 +298,12 @@ def alternatives(annotation: Any) -> list[Any]:
 
 
 def field_names(part: type[BaseModel]) -> list[str]:
-    """Return the fields of a part as people write them."""
+    """Return the field names of a part as they are written in a file."""
     return [field.alias or name for name, field in part.model_fields.items()]
 
 
 def either(**tags: str) -> Discriminator:
-    """Choose between kinds of values by the type of what is given: `scalar`, `list` or `mapping` to a tag.
-
-    Tags are written in angle brackets, so that no error takes them for fields.
-    """
+    """Choose between kinds of values by type: `scalar`, `list` or `mapping` to a tag in angle brackets."""
 
     def tag(value: object) -> str:
         kind = "list" if isinstance(value, list) else "mapping" if isinstance(value, dict | BaseModel) else "scalar"
@@ -351,21 +327,14 @@ def exactly_one(part: BaseModel, names: Sequence[str]) -> None:
 
 
 def summary(documented: object) -> str:
-    """Return the first line of a docstring; of a function what it returns.
-
-    Examples
-    --------
-    >>> from simnet.topologies import fat_tree
-    >>> summary(fat_tree)
-    'The k-ary fat-tree of k**3 / 4 hosts.'
-    """
+    """Return the first line of a docstring, without "Return"."""
     first = (inspect.getdoc(documented) or "").split("\n\n")[0].replace("\n", " ")
     text = first.removeprefix("Return ").removeprefix("Read ").replace("``", "`")
     return text[:1].upper() + text[1:]
 
 
 def parameter_help(target: Target) -> dict[str, str]:
-    """Return what the section Parameters of a docstring says of each parameter, without the units it has in Python.
+    """Return the text of each parameter in the section Parameters of a docstring, without the units of Python.
 
     Examples
     --------
@@ -386,7 +355,7 @@ def _is_target(one: Any) -> bool:
 
 
 def _default(target: Target, parameter: inspect.Parameter) -> Any:
-    """Return a default as a field has it, ... for none."""
+    """Return the default of a parameter as a field has it, ... for none."""
     if dataclasses.is_dataclass(target):
         field = next(one for one in dataclasses.fields(target) if one.name == parameter.name)
         if field.default_factory is not dataclasses.MISSING:
@@ -396,7 +365,7 @@ def _default(target: Target, parameter: inspect.Parameter) -> Any:
 
 
 def _with_unit(name: str, annotation: Any) -> Any:
-    """Return the annotation of a parameter; a bare number that is called a latency or bandwidth has its unit."""
+    """Return the annotation of a parameter; a bare number called latency or bandwidth gets its unit."""
     quantity = {"latency": Seconds, "bandwidth": Bandwidth}.get(name.rpartition("_")[2])
     if quantity is not None and annotation in (Any, float):
         return quantity
@@ -404,14 +373,14 @@ def _with_unit(name: str, annotation: Any) -> Any:
 
 
 def _argument(value: Any) -> Any:
-    """Return the value of a field as what is configured takes it: nothing that can be changed, and no part."""
+    """Return the value of a field as its target takes it: immutable, and parts built."""
     if isinstance(value, Part) and value.configured:
         return value.build()
     return tuple(value) if isinstance(value, list) else value
 
 
 def _read(name: str, value: Any) -> Any:
-    """Read what is given beyond the parameters that a signature names."""
+    """Parse a value of a parameter that no signature names."""
     notations = (one for one in get_args(_with_unit(name, Any)) if isinstance(one, Notation))
     return next((one.read(value) for one in notations), value)
 
@@ -427,7 +396,7 @@ def _union(choices: Sequence[Any]) -> Any:
 
 
 def _written(annotation: Any) -> Any:
-    """Return as what people write that which a function takes under an annotation."""
+    """Return the annotation of a field, as people write it, for the annotation of a parameter."""
     origin, inside = get_origin(annotation), get_args(annotation)
     if origin is Annotated:
         form = next((one.form for one in inside[1:] if isinstance(one, Written)), None)
@@ -444,7 +413,7 @@ def _written(annotation: Any) -> Any:
 
 
 def _written_union(choices: Sequence[Any]) -> Any:
-    """Return a union as people write it: the name of a file, or a scalar or a list, or nothing."""
+    """Return a union as people write it: a file name, a scalar, a list, or nothing."""
     none = [None] if NoneType in choices else []
     if Path in choices:
         return _union([File, *none])

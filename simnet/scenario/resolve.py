@@ -35,18 +35,16 @@ FROM_JOB = ("layers", "scale", "seed", "shapes", "true_shapes")
 
 
 def resolve(config: schema.Config, stem: str, folder: Path, found: Findings) -> schema.Config:
-    """Return a scenario in which every default is spelled out.
+    """Return a scenario with every default filled in.
 
     Parameters
     ----------
-    config : Config
-        What the file says.
     stem : str
         Name of a scenario that has none.
     folder : Path
-        Where file names in it start from.
+        Base folder of file names.
     found : Findings
-        Takes names that stand for nothing, and options that a scheme does not have.
+        Collects unknown names and options.
     """
     _check_choices(config, found)
     exchanges, sound = {}, set()

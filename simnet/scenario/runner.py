@@ -1,7 +1,4 @@
-"""Runs the policies of a scenario, in this process or side by side in processes of their own.
-
-Each process reads the scenario itself, so the results do not depend on how many there are.
-"""
+"""Runs of the policies of a scenario, in this process or in several; results do not depend on how many."""
 
 from __future__ import annotations
 
@@ -36,17 +33,7 @@ _WORTH_PROCESSES = 3.0
 
 @dataclass(frozen=True)
 class Checkpoints:
-    """Where the policies of a scenario leave their checkpoints.
-
-    Parameters
-    ----------
-    folder : Path
-        The folder, which is there when they are written.
-    identities : mapping of str to str
-        What the result of each policy depends on; see `simnet.scenario.identity`.
-    every : float
-        Seconds between two of a policy.
-    """
+    """Where policies keep their checkpoints: a folder, an identity per policy, and the interval [s]."""
 
     folder: Path
     identities: Mapping[str, str]
@@ -65,32 +52,14 @@ class Checkpoints:
 
 
 def checkpoints(loaded: Scenario, folder: Path, every: float = EVERY) -> Checkpoints:
-    """Return where the policies of a scenario have their checkpoints, of which each is for itself.
-
-    Parameters
-    ----------
-    loaded, folder, every
-        The scenario, and as of `Checkpoints`.
-    """
+    """Return the checkpoints of the policies of a scenario, each with an identity of its own."""
     identities = {name: identity(loaded.only([name]), f"rows of policy {name}") for name in loaded.config.policies}
     return Checkpoints(folder, identities, every)
 
 
 @dataclass(frozen=True)
 class Task:
-    """A scenario whose policies are to be run.
-
-    Parameters
-    ----------
-    source : Source
-        The scenario, for processes.
-    loaded : Scenario
-        The same, read.
-    run : Run
-        The same, built; or with another seed, by which is planned.
-    checkpoints : Checkpoints, optional
-        From where policies resume, and where they leave what they have done.
-    """
+    """A scenario to run: its source for other processes, the scenario, the built run, and its checkpoints."""
 
     source: Source
     loaded: Scenario
@@ -101,26 +70,21 @@ class Task:
 def run_policies(
     tasks: Mapping[K, Task], jobs: int | None, progress: Callable[[K, str, int], None], workers_on: str | None = None
 ) -> Iterator[tuple[K, str, Outcome]]:
-    """Run the policies of scenarios, side by side where that is worth it; yield the outcome of each when it ends.
+    """Run the policies of scenarios, in several processes where that is faster; yield each outcome when it ends.
 
-    Policies of a scenario run in step as far as that leaves no processor idle, so that gradients are made once for all
-    of them. Neither that nor the number of processes alters a result.
+    Policies of a scenario share their gradients as far as no processor is idle. Results depend neither on that nor on
+    the number of processes.
 
     Parameters
     ----------
     tasks : mapping of any key to Task
         The scenarios.
     jobs : int, optional
-        How many processes; one per processor when omitted. Fewer if all would not fit the memory.
+        Number of processes; default: one per processor, fewer if memory is short.
     progress : callable
-        Called now and then with the key of a scenario, the name of a policy, and its iterations that are done.
+        Called with the key of a scenario, the name of a policy, and the number of its finished iterations.
     workers_on : str, optional
-        Where the workers live that are simulated, as of `simnet.job.sharded`: one policy runs after the other then.
-
-    Yields
-    ------
-    tuple of (key, str, Outcome)
-        The key of the scenario, the name of the policy, and what became of it.
+        Where simulated workers live, as of `simnet.job.sharded`; policies then run one by one.
     """
     efforts = {key: sum(map(task.run.effort, task.run.policies)) for key, task in tasks.items()}
     total = sum(efforts.values())
@@ -149,19 +113,7 @@ def run_policies(
 def run_here(
     run: Run, progress: Progress, checkpoints: Checkpoints | None = None, policies: Sequence[str] | None = None
 ) -> Iterator[tuple[str, Outcome]]:
-    """Run policies in this process, in step as far as the memory allows; yield each with its outcome.
-
-    Parameters
-    ----------
-    run : Run
-        The scenario.
-    progress : callable
-        Called with the name of a policy and the number of its iterations that are done.
-    checkpoints : Checkpoints, optional
-        As of `Task`.
-    policies : sequence of str, optional
-        Which of its policies; default: all.
-    """
+    """Run policies in this process; yield the outcome of each."""
     for names in run.in_step(1) if policies is None else [policies]:
         kept = {} if checkpoints is None else {name: checkpoints.of(name, len(names)) for name in names}
         yield from run_in_step(
@@ -189,28 +141,7 @@ def run_apart(
     jobs: int,
     progress: Callable[[int, str, int], None],
 ) -> Iterator[tuple[int, str, Outcome]]:
-    """Run policies in other processes, at most `jobs` at a time; yield each, when it ends, with its outcome.
-
-    Parameters
-    ----------
-    parts : sequence of (Source, sequence of str, Checkpoints or None)
-        Scenarios, which of the policies of each run in step in one process, and their checkpoints; the parts that take
-        longest first.
-    jobs : int
-        How many processes.
-    progress : callable
-        Called now and then with the number of a part, the name of a policy, and its iterations that are done.
-
-    Yields
-    ------
-    tuple of (int, str, Outcome)
-        The number of the part, the name of the policy, and what became of it.
-
-    Raises
-    ------
-    RuntimeError
-        If a policy failed otherwise than with a `SimnetError`; the message holds the traceback.
-    """
+    """Run policies in several processes; yield the outcome of each."""
 
     def told(number: int, done: Mapping[str, int]) -> None:
         for name, count in done.items():

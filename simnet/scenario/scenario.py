@@ -1,4 +1,4 @@
-"""What a scenario is once it is read: its fields, where they stand, and the job and policies that it comes to."""
+"""A scenario that was read: its fields, their places in the file, and the job and policies that they describe."""
 
 from __future__ import annotations
 
@@ -83,7 +83,7 @@ class Run:
     colocated: Mapping[str, ColocatedJob] = field(default_factory=dict)
 
     def effort(self, policy: str) -> float:
-        """Return about how many seconds a policy takes to simulate."""
+        """Return the estimated seconds to simulate a policy."""
         steps = 1 if self.job.strategy is None else self.job.strategy.steps
         entries = 3e-8 * self.job.source.workers * self.job.source.parameters * steps
         candidates = self.policies[policy].candidates
@@ -93,18 +93,10 @@ class Run:
         return self.job.iterations * tried * sum(once) / len(once) + beside
 
     def in_step(self, parts: int, processes: int = 1) -> list[list[str]]:
-        """Return the policies in lists of those that shall run in step: about as many lists as asked for.
+        """Return the policies in lists that share their gradients: about `parts` lists of equal effort.
 
-        There are more if policies of one would not fit the memory together. Policies that have no gradients in common,
-        since these depend on updates, or that run beside other jobs, whose exchanges are under way between two
-        iterations, are alone.
-
-        Parameters
-        ----------
-        parts : int
-            How many lists, of about equal effort.
-        processes : int
-            How many of them run at once, and share the memory.
+        There are more lists if one would not fit the memory that `processes` share. Policies whose gradients depend on
+        their updates, or that run next to other jobs, are alone.
         """
         if self.colocated or isinstance(self.job.source, Trainable):
             return [[name] for name in self.policies]
@@ -133,15 +125,7 @@ class Run:
         return tuple("->".join(map(label, routes.links[link])) for link in routes.route(*ends))
 
     def bandwidths(self, link: str, start: float, end: float) -> tuple[Floats, Floats]:
-        """Return from when on [s] a link, by its name, leaves how many bytes per second to messages of the job.
-
-        Parameters
-        ----------
-        link : str
-            One of the names that `links` returns.
-        start, end : float
-            From when to before when [s].
-        """
+        """Return the change points [s] of the bandwidth [byte/s] that a link leaves to the job, and its values."""
         return self.job.stages[0][1].links.capacities(self._numbers[link], start, end)
 
     @cached_property
@@ -187,11 +171,7 @@ class Scenario:
 
     @property
     def computing(self) -> str | None:
-        """For how long workers compute, and where that comes from, if it is what is known of the model.
-
-        Of sharded steps it is told what share of it is backward, and how much longer it takes beside collectives, too:
-        of each way of sharding, where ways have others.
-        """
+        """Compute time and its source, in words, if it follows from the model; of sharded steps with their slowdown."""
         job, mean, known = self.config.job, self.config.job.compute.mean, self.compute_time
         device = build_device(job, self.folder, Findings(self.document)) if job.shardings else None
         told = [] if known is None else [known.describe()]
@@ -233,13 +213,7 @@ class Scenario:
         return [doubt] if doubt else []
 
     def only(self, names: Sequence[str]) -> Scenario:
-        """Return the scenario with some of its policies.
-
-        Raises
-        ------
-        InputError
-            If there is no policy of a name.
-        """
+        """Return the scenario with some of its policies. InputError: no policy of that name."""
         policies = self.config.policies
         for name in names:
             if name not in policies:
@@ -254,11 +228,7 @@ class Scenario:
     def build(self) -> Run:
         """Build the job and its policies.
 
-        Raises
-        ------
-        InputError
-            If parts of the scenario do not fit each other, a file it names is not there or no good, or the arrays
-            would need more memory than allowed.
+        Raises InputError if parts do not fit each other, a file is wrong, or memory is too small.
         """
         found = Findings(self.document)
         stages = build_network(self.config, self.folder, found)
@@ -290,10 +260,9 @@ class Scenario:
         return None if given is None else cast("Prices", given.model_dump())
 
     def lock(self) -> str:
-        """Return the scenario as YAML in which every default and override is written out.
+        """Return the scenario as YAML with every default written out.
 
-        Loaded again it gives the same job. The files that it names stand under the names of `inputs`; a folder of
-        recorded gradients, which may be large, stands under its full path.
+        Loaded again, it gives the same job. Files have the names of `inputs`; recorded gradients have their full path.
         """
         return self._written
 
@@ -349,21 +318,21 @@ _FILE_FIELDS = ("file", "path", "device", "like", "model")
 
 
 def load(path: str | Path, overrides: Sequence[str] = (), seed: int | None = None) -> Scenario:
-    """Read a scenario.
+    """Read and check a scenario.
 
     Parameters
     ----------
     path : str or Path
-        A YAML file, or the name of a scenario that comes with simnet.
+        A YAML file, or the name of a shipped scenario.
     overrides : sequence of str
         Fields to set, as ``job.iterations=50``; the value is YAML, so units work.
     seed : int, optional
-        The seed in place of that of the file.
+        Replaces the seed of the file.
 
     Raises
     ------
     InputError
-        If something is wrong with it. If several things are, the message has a line for each.
+        If something is wrong with it, a line for each problem.
 
     Examples
     --------
@@ -392,13 +361,7 @@ def load(path: str | Path, overrides: Sequence[str] = (), seed: int | None = Non
 
 
 def json_schema() -> dict[str, Any]:
-    """Return the JSON Schema of a scenario file, for editors and other programs.
-
-    Examples
-    --------
-    >>> json_schema()["required"]
-    ['workers', 'network', 'job']
-    """
+    """Return the JSON schema of scenario files."""
     found = schema.Config.model_json_schema(by_alias=True)
     schemes = []
     for name, scheme in sparsifier_models.usable().items():

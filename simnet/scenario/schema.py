@@ -1,7 +1,7 @@
-"""What a scenario may say: one class per part, in the order in which people read it.
+"""The fields of a scenario: one class per part, in the order of the file.
 
-Where there is a choice of kinds, the kind is the key: ``topology: {star: {...}}``. Written out again, every default is
-spelled out. It is long so that all that a scenario may say stands on one page.
+Where there is a choice of kinds, the kind is the key: ``topology: {star: {...}}``. It is long, so that all fields stand
+on one page.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What a process needs to read a scenario for itself."""
+"""What a process needs to read a scenario."""
 
 from __future__ import annotations
 
@@ -15,17 +15,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Source:
-    """What a process needs to read a scenario for itself.
-
-    Parameters
-    ----------
-    path, overrides, seed
-        As for `simnet.scenario.load`.
-    policies : sequence of str, optional
-        Only these of its policies.
-    later : int
-        What is added to its seed.
-    """
+    """A scenario by its path and overrides, as of `load`; some of its policies; `later` is added to the seed."""
 
     path: str | Path
     overrides: Sequence[str] = ()

@@ -1,4 +1,4 @@
-"""From the sharding of a scenario's job to the steps of its iterations."""
+"""Steps of a sharded job."""
 
 from __future__ import annotations
 
@@ -13,35 +13,14 @@ from simnet.scenario.sharding_parts import Sharding
 
 
 def model_of(job: schema.Job) -> ModelProfile:
-    """Return the model that the steps of a job share between workers: a known one, or one of units.
-
-    Parameters
-    ----------
-    job : Job
-        A job of sharded steps, not of traces.
-
-    Raises
-    ------
-    ValueError
-        If there is no such model.
-    """
+    """Return the model whose steps are sharded: a known one, or one of units. ValueError: there is no such model."""
     if job.model is not None:
         return model(job.model)
     return listed(next(iter(job.shardings.values())).told)
 
 
 def build_steps(config: schema.Config, folder: Path, found: Findings) -> dict[str, TrainingSteps] | None:
-    """Build the steps of a job in each of its ways of sharding; None where it has none, or one is wrong.
-
-    Parameters
-    ----------
-    config : Config
-        The resolved scenario.
-    folder : Path
-        Where file names in it start from.
-    found : Findings
-        Takes what is wrong with it.
-    """
+    """Build the steps of each way of sharding; None without sharding, or on errors."""
     built: dict[str, TrainingSteps] = {}
     for label, one in config.job.shardings.items():
         with found.at(*config.job.sharding_at(label)):

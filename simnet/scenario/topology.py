@@ -27,22 +27,7 @@ _MOST_BYTES = 2 * 2**20
 
 
 def build_topology(given: Topology, folder: Path) -> NetworkRead:
-    """Build the graph of a topology; one from a file may have weather there, too.
-
-    Parameters
-    ----------
-    given : Topology
-        Which one; numbers of hosts must be there.
-    folder : Path
-        Where the name of a file starts from.
-
-    Raises
-    ------
-    InputError
-        If a file is no good.
-    ValueError
-        If parameters do not fit each other.
-    """
+    """Build the topology of a scenario. ValueError or InputError: wrong options, or a wrong file."""
     part = given.choice[1]
     if isinstance(part, str):
         part = topology_parts.TopologyFile.model_validate({"path": part})
@@ -62,27 +47,9 @@ def build_topology(given: Topology, folder: Path) -> NetworkRead:
 def sending(
     given: Topology, read: NetworkRead, folder: Path, stack: str | Stack | None, *, jitter: bool = False
 ) -> tuple[nx.DiGraph[Any], dict[str, Any]]:
-    """Return the links of a topology, and the options of `Network` that say how messages are sent on them.
+    """Return the links of a topology, and the options of `Network` for its transport stack.
 
-    Those of a calibrated cluster carry its software, unless another stack is given: its curves are of its own.
-
-    Parameters
-    ----------
-    given : Topology
-        The topology.
-    read : NetworkRead
-        What `build_topology` returned.
-    folder : Path
-        Where the name of a file starts from.
-    stack : str or Stack, optional
-        The stack, if one is given.
-    jitter : bool
-        Whether messages have the extra latencies of `calibrated_jitter`.
-
-    Raises
-    ------
-    InputError
-        If the file of a calibrated cluster is no good.
+    A calibrated cluster brings its software, unless another stack is given. InputError: its file is wrong.
     """
     if stack is not None:
         return read.graph, {"stack": stack}
@@ -101,25 +68,9 @@ def sending(
 def calibrated_jitter(
     given: Topology, read: NetworkRead, folder: Path, software: CalibratedSoftware | None = None
 ) -> Jitter:
-    """Return the extra latency of messages that the file of a calibrated cluster has.
+    """Return the jitter that the file of a calibrated cluster has; `software` saves reading it again.
 
-    Parameters
-    ----------
-    given : Topology
-        The topology.
-    read : NetworkRead
-        What `build_topology` returned.
-    folder : Path
-        Where the name of a file starts from.
-    software : CalibratedSoftware, optional
-        What `sending` made of that file, if it did: then it is not read again.
-
-    Raises
-    ------
-    InputError
-        If the file is no good.
-    ValueError
-        If the topology is not from such a file, or its measurements do not tell how messages scatter.
+    Raises InputError if the file is wrong, ValueError if there is none or its measurements do not determine the jitter.
     """
     file = cluster_file(given)
     if read.kind != "fabric" or file is None:
@@ -144,15 +95,7 @@ def cluster_file(given: Topology) -> str | None:
 
 
 def calibrated_stack(given: Topology, folder: Path) -> str | None:
-    """Return the name of the stack that the file of a calibrated cluster says, whose curves carry its software.
-
-    Parameters
-    ----------
-    given : Topology
-        The topology; None is returned where it is of no such file, or the file cannot be read.
-    folder : Path
-        Where the name of a file starts from.
-    """
+    """Return the stack that the file of a topology names; None if it names none."""
     file = cluster_file(given)
     if file is None or Path(file).suffix not in (".yaml", ".yml"):
         return None
