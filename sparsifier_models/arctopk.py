@@ -160,15 +160,7 @@ class ARCTopk(Tracking):
         return self._entries(max(1, round(whole.rows)))
 
     def projection(self, index: int, columns: int) -> Floats:
-        """Return V, which all workers draw alike: standard normal, float64 of shape (r, columns), a row for a column.
-
-        Parameters
-        ----------
-        index : int
-            Which tensor.
-        columns : int
-            Columns of the tensor.
-        """
+        """Return V of tensor `index`, shape (r, columns), which all workers draw alike: standard normal."""
         draws = stream(self.options.seed, "arctopk", self.iteration, index)
         return draws.standard_normal((self.options.rank, columns))
 

@@ -40,21 +40,9 @@ GAIN_WINDOW, GAIN_DECAY = 5, 0.01
 
 
 def windowed_mean(window: NDArray[np.float64], size: int, decay: float) -> NDArray[np.float64]:
-    """Return the smoothed value of the reference implementation: 0 until the window is full.
+    """Return the smoothed value of the reference implementation: a mean with the weights (1 - a)^age.
 
-    Parameters
-    ----------
-    window : ndarray of float64, shape (w, ...)
-        The last values, oldest first.
-    size : int
-        Values that make the window full, >= 1.
-    decay : float
-        Value a of the weights (1 - a)^age; the newest value has age 1.
-
-    Returns
-    -------
-    ndarray of float64, shape (...)
-        Weighted mean of the last `size` values.
+    `window`, shape (w, ...), has the oldest value first; the newest has age 1. It is 0 until the window is full.
 
     Examples
     --------
@@ -279,10 +267,7 @@ class ARTopk(Sparsifier):
         return np.vstack([self._window, np.sqrt(squared_norms(gradients))])[-WINDOW:]
 
     def _steps(self, broadcaster: int, selected: NDArray[np.int64], indices: float) -> Iterator[Step]:
-        """Yield what workers do: select, agree on who broadcasts, take their values at its indices, reduce them.
-
-        The indices are so many bytes.
-        """
+        """Yield the steps of workers: select, agree on the broadcaster, take the values at its indices, reduce them."""
 
         def broadcast(nbytes: float) -> Schedule:
             return collectives.broadcast_binomial(self.workers, nbytes, broadcaster)

@@ -77,23 +77,10 @@ def checked_part(
     least: float = -math.inf,
     most: float = math.inf,
 ) -> NDArray[Any]:
-    """Return a copy of an array of a state, if it fits.
+    """Return a copy of an array of a saved state, converted to `dtype` without loss.
 
-    Parameters
-    ----------
-    state, name : Mapping, str
-        The state, and which array of it.
-    dtype : type
-        Type of the copy, to which that of the array must convert without loss.
-    shape : tuple of int or range
-        Length of each axis, or the lengths it may have.
-    least, most : float
-        What all numbers must lie between, besides being finite.
-
-    Raises
-    ------
-    ValueError
-        If it does not fit.
+    `shape` has the length of each axis, or the range that it may lie in. ValueError: it has another type or shape, or a
+    number is not finite or not in [least, most].
 
     Examples
     --------
@@ -368,7 +355,7 @@ class Sparsifier(ABC):
 
     @property
     def selected_share(self) -> float:
-        """Entries that a worker selects, times `scale`, over those of the rule: 1 but for the rounding of a sample.
+        """Selected entries of a worker times `scale`, over those of the rule: 1 but for the rounding of a sample.
 
         Messages that are those of whole tensors carry as many times the entries of these.
         """
@@ -376,9 +363,9 @@ class Sparsifier(ABC):
 
     @property
     def enough(self) -> float:
-        """Entries to select of a sample from which on the scheme does as with the whole model, but for rounding.
+        """Selected entries of a sample from which on the scheme behaves as with the whole model, but for rounding.
 
-        A threshold is found by ten or more; 0 if k selects nothing, or exactly k are selected.
+        It is ten or more for a threshold; 0 if k selects nothing, or exactly k are selected.
         """
         return 10.0 if self.searches_threshold else 0.0
 
@@ -415,11 +402,10 @@ class Sparsifier(ABC):
 
     @property
     def weights(self) -> tuple[float, float]:
-        """Decay and gain: g_e is decay times the residual plus gain times the gradient, 1 and 1 unless a scheme says.
+        """Decay and gain: g_e = decay * residual + gain * gradient, by default 1 and 1.
 
-        What is conserved, or lost, is what g_e holds: decay * residual before + gain * gradient = sent + residual
-        after. What decay takes from the residual counts as neither kept nor lost. A scheme whose gain is not 1 has
-        `reads_gradients`.
+        Conserved, or lost, is what g_e holds: decay * residual before + gain * gradient = sent + residual after. What
+        decay takes counts as neither. A scheme whose gain is not 1 has `reads_gradients`.
         """
         return 1.0, 1.0
 
@@ -435,9 +421,9 @@ class Sparsifier(ABC):
 
     @property
     def residual(self) -> Values:
-        """What each worker has kept back; ndarray of float32, shape (P, n), read-only.
+        """Residual of each worker: float32, shape (P, n), read-only.
 
-        An exchange puts a new array in its place. Settable: one scheme can continue with the residual of another.
+        An exchange replaces the array. It is settable: one scheme can continue with the residual of another.
         """
         if self._residual is None:
             self._residual = _frozen(np.zeros((self.workers, self.parameters), dtype=np.float32))
@@ -614,10 +600,7 @@ class Sparsifier(ABC):
         return corrected.each(MethodType(work.__func__, there), range(self.workers))  # type: ignore[attr-defined]
 
     def spare(self) -> Any:
-        """Return the memory that an exchange has left over, float32 of shape (P, n), if there is any.
-
-        It is the caller's then, for the next gradients.
-        """
+        """Return the array, shape (P, n), that an exchange left for the next gradients; None if none."""
         left = self._spare is not None and sys.getrefcount(self._spare) == 2
         spare, self._spare = self._spare, None
         return spare if left else None
@@ -632,19 +615,10 @@ class Sparsifier(ABC):
 
     @abstractmethod
     def _communicate(self, corrected: Values, gradients: Values) -> Exchange:
-        """Carry out one exchange.
+        """Carry out one exchange, without the statistics that all schemes have.
 
-        Parameters
-        ----------
-        corrected : ndarray of float32, shape (P, n)
-            Gradients plus residuals, all finite. To be turned into what each worker keeps.
-        gradients : ndarray of float32, shape (P, n)
-            The gradients alone. Not to be modified.
-
-        Returns
-        -------
-        Exchange
-            Without the statistics that all schemes have.
+        `corrected` (P, n) is gradients plus residuals, all finite; it becomes the new residuals. `gradients` are not
+        modified.
         """
 
     def _statistics(self, exchange: Exchange, given: Floats, kept: Floats) -> Stats:
@@ -680,7 +654,7 @@ class Sparsifier(ABC):
         return together / self.k if self.k else 1.0
 
     def save(self) -> State:
-        """Return all that the next exchange depends on, besides the options: arrays that ``numpy.savez`` can store.
+        """Return the state that the next exchange depends on, as arrays for ``numpy.savez``.
 
         Examples
         --------
@@ -703,13 +677,9 @@ class Sparsifier(ABC):
         return state if self._residual is None else {**state, "residual": self._residual}
 
     def restore(self, state: Mapping[str, NDArray[Any]]) -> None:
-        """Resume from what `save` returned.
+        """Resume from a saved state.
 
-        Raises
-        ------
-        ValueError
-            If the state is of another scheme or of other sizes, or lacks something or has something else, or a value
-            is not allowed. The state in force is then what it was.
+        Raises ValueError if it does not fit this scheme and these sizes; the state in force then stays.
         """
         if not isinstance(state, Mapping):
             raise ValueError(f"a state must be a mapping of names to arrays, got {type(state).__name__}")

@@ -27,7 +27,7 @@ SAMPLED = 256
 
 
 def bounded(threshold: Floats) -> Floats:
-    """Return thresholds within the range of float32, so that those that are scaled step by step can come back.
+    """Return thresholds within the range of float32, so that scaling can bring them back.
 
     Examples
     --------
@@ -39,12 +39,7 @@ def bounded(threshold: Floats) -> Floats:
 
 
 def checked_thresholds(value: NDArray[np.generic], workers: int) -> Floats:
-    """Return the thresholds of a saved state: one for each worker, or none before the first exchange.
-
-    Raises
-    ------
-    ValueError
-        If there are neither none nor `workers`, or one is not finite or not above 0.
+    """Return the thresholds of a saved state, one per worker or none; ValueError if they are not, or not > 0.
 
     Examples
     --------
@@ -61,16 +56,7 @@ def checked_thresholds(value: NDArray[np.generic], workers: int) -> Floats:
 
 
 def sampled_places(parameters: int, density: float, seed: int, iteration: int, worker: int) -> NDArray[np.int64] | None:
-    """Return the places of a worker's sample, drawn with replacement; None where it takes all entries.
-
-    Parameters
-    ----------
-    parameters : int
-        Entries n of the gradient.
-    density : float
-        Target d: a sample has `SAMPLED` / d entries.
-    seed, iteration, worker : int
-        What the places follow from.
+    """Return the places of a worker's sample, `SAMPLED` / density entries with replacement; None for all entries.
 
     Examples
     --------
@@ -138,10 +124,7 @@ class CarriedThreshold(UnionReduced):
 
     @property
     def _formula_threshold(self) -> float:
-        """Threshold 1 / (2 sqrt(k)) that is to keep k entries, whatever the gradient: Sahu et al., arXiv 2108.00951.
-
-        The k is that of the whole model, of which the gradient may be a sample.
-        """
+        """Return 1 / (2 sqrt(k)), of the k of the whole model: Sahu et al., arXiv 2108.00951."""
         return 1.0 / (2.0 * math.sqrt(self.k_of_model))
 
     def _first_threshold(self) -> Floats:

@@ -173,17 +173,7 @@ class Chunked(Sparsifier):
         return round(sum(one.number * self._top(one.whole) for one in self.tensors))
 
     def contribution(self, values: Values, blocks: Blocks, k: int) -> Contribution:
-        """Return what a worker sends of a tensor, or of a part of it.
-
-        Parameters
-        ----------
-        values : ndarray of float32, shape (entries,)
-            The worker's error buffer, the gradient in it.
-        blocks : Blocks
-            How they are cut.
-        k : int
-            Entries to keep of each block.
-        """
+        """Return what a worker sends of a tensor, or a part of it: k entries of each block of its error buffer."""
         cut = blocks.cut(values)
         # Narrow, as those of all workers take more memory than anything else here.
         indices = np.empty((blocks.number, k), dtype=np.min_scalar_type(blocks.size))
@@ -213,10 +203,7 @@ class Chunked(Sparsifier):
         return np.ones_like(norms)
 
     def _parts_at_hand(self) -> Iterator[tuple[slice, Blocks, int]]:
-        """Yield where in the gradient each part lies, how it is cut, and what is kept of a block.
-
-        That is as large a share of all as of the tensors, none of some where the blocks of a sample are short.
-        """
+        """Yield the place of each part in the gradient, its blocks, and the entries kept of a block."""
         shares: list[float] = []
         parts: list[tuple[slice, Blocks]] = []
         for one in self.tensors:

@@ -25,12 +25,7 @@ _ENTRIES = 4096
 
 
 def largest_divisor(size: int, most: int) -> int:
-    """Return the largest divisor of a size that is at most so large.
-
-    Parameters
-    ----------
-    size, most : int
-        At least 1.
+    """Return the largest divisor of `size` that is at most `most`.
 
     Examples
     --------
@@ -65,16 +60,7 @@ class Blocks(NamedTuple):
         return prod(self.tile)
 
     def cut(self, values: Values) -> Values:
-        """Return the blocks, row by row, each of them flat; a copy.
-
-        Parameters
-        ----------
-        values : ndarray, shape (entries,)
-            The tensor, row by row.
-
-        Returns
-        -------
-        ndarray, shape (number, size)
+        """Return the blocks of a tensor, shape (number, size), as a copy; `values` is the tensor row by row.
 
         Examples
         --------
@@ -87,16 +73,7 @@ class Blocks(NamedTuple):
         return tiled.transpose(0, 2, 1, 3).reshape(self.number, self.size).copy()
 
     def joined(self, blocks: Values) -> Values:
-        """Return the tensor, row by row, from its blocks: the inverse of `cut`.
-
-        Parameters
-        ----------
-        blocks : ndarray, shape (number, size)
-
-        Returns
-        -------
-        ndarray, shape (entries,)
-        """
+        """Return the tensor, row by row, from its blocks: the inverse of `cut`."""
         (rows, columns), (height, width) = self.shape, self.tile
         tiled = blocks.reshape(rows // height, columns // width, height, width)
         return tiled.transpose(0, 2, 1, 3).reshape(-1)
@@ -108,15 +85,7 @@ class Blocks(NamedTuple):
             yield slice(first, min(first + step, self.number))
 
     def coefficients(self, blocks: Values) -> Floats:
-        """Return the orthonormal cosine transform (DCT-II) of blocks, along each of their axes.
-
-        Parameters
-        ----------
-        blocks : ndarray, shape (some, size)
-
-        Returns
-        -------
-        ndarray of float64, shape (some, size)
+        """Return the orthonormal cosine transform (DCT-II) of blocks, shape (some, size), along each axis.
 
         Examples
         --------
@@ -130,16 +99,7 @@ class Blocks(NamedTuple):
         return found.reshape(-1, self.size)
 
     def entries(self, coefficients: Values | Floats) -> Floats:
-        """Return the blocks that have these coefficients: the inverse of `coefficients`.
-
-        Parameters
-        ----------
-        coefficients : ndarray, shape (some, size)
-
-        Returns
-        -------
-        ndarray of float64, shape (some, size)
-        """
+        """Return the blocks with these coefficients: the inverse of `coefficients`."""
         from scipy.fft import idctn
 
         found: Floats = idctn(coefficients.astype(np.float64).reshape(-1, *self.tile), axes=(1, 2), norm="ortho")
@@ -147,14 +107,7 @@ class Blocks(NamedTuple):
 
 
 def tiles(shape: Sequence[int], most: int) -> Blocks:
-    """Return a matrix in blocks of at most `most` rows and columns, or a vector in pieces of at most so many entries.
-
-    Parameters
-    ----------
-    shape : sequence of int
-        Rows and columns, or one length.
-    most : int
-        C, the chunk length asked for, >= 1.
+    """Return a matrix as blocks of at most `most` rows and columns, or a vector as pieces of at most `most` entries.
 
     Examples
     --------
@@ -166,14 +119,7 @@ def tiles(shape: Sequence[int], most: int) -> Blocks:
 
 
 def whole_rows(shape: Sequence[int], most: int) -> Blocks:
-    """Return a matrix in full rows, however long, and a vector in pieces as `tiles` does: CCLoco as released.
-
-    Parameters
-    ----------
-    shape : sequence of int
-        Rows and columns, or one length.
-    most : int
-        C, of vectors.
+    """Return a matrix as full rows, however long, and a vector as pieces: CCLoco as released.
 
     Examples
     --------
@@ -184,14 +130,7 @@ def whole_rows(shape: Sequence[int], most: int) -> Blocks:
 
 
 def alike(place: slice, size: int) -> Iterator[tuple[slice, Blocks]]:
-    """Yield a stretch of a sample in pieces of about so many entries: the longer ones, then those one entry shorter.
-
-    Parameters
-    ----------
-    place : slice
-        The stretch.
-    size : int
-        Entries that a piece should have; a shorter stretch is one piece.
+    """Yield a stretch of a sample in pieces of about `size` entries; longer pieces come first.
 
     Examples
     --------
@@ -208,12 +147,7 @@ def alike(place: slice, size: int) -> Iterator[tuple[slice, Blocks]]:
 
 
 def places(shapes: Sequence[tuple[int, ...]]) -> Iterator[tuple[slice, tuple[int, ...]]]:
-    """Yield where in the gradient each tensor lies, and its shape.
-
-    Parameters
-    ----------
-    shapes : sequence of tuple of int
-        In the order of the gradient.
+    """Yield the place of each tensor in the gradient, and its shape.
 
     Examples
     --------
@@ -226,17 +160,7 @@ def places(shapes: Sequence[tuple[int, ...]]) -> Iterator[tuple[slice, tuple[int
 
 
 def largest_of_each(blocks: Values | Floats, k: int) -> Indices:
-    """Return the indices of the k largest magnitudes of each block, ascending; of equal ones the first.
-
-    Parameters
-    ----------
-    blocks : ndarray, shape (some, size)
-    k : int
-        In 1 .. size.
-
-    Returns
-    -------
-    ndarray of int64, shape (some, k)
+    """Return the indices, shape (some, k), of the k largest magnitudes of each block, ascending; of ties the first.
 
     Examples
     --------
@@ -261,23 +185,10 @@ def largest_of_each(blocks: Values | Floats, k: int) -> Indices:
 def mean_of_sent(
     indices: Sequence[Positions], values: Sequence[Values], size: int, contributors: bool
 ) -> tuple[Values, int]:
-    """Return the mean of what workers sent of each entry, and how many entries any of them sent.
+    """Return the mean of the values sent for each entry, shape (some, size), and the number of entries sent.
 
-    Parameters
-    ----------
-    indices : sequence of ndarray of int, shape (some, k)
-        Those of each worker, distinct in each block.
-    values : sequence of ndarray of float32, shape (some, k)
-    size : int
-        Entries of a block.
-    contributors : bool
-        Whether the sum is divided by the workers that sent the entry, else by all.
-
-    Returns
-    -------
-    mean : ndarray of float32, shape (some, size)
-        Zero where nobody sent anything.
-    union : int
+    There is one array of indices and of values, shape (some, k), per worker. The sum is divided by the workers that
+    sent an entry (`contributors`), or by all.
 
     Examples
     --------

@@ -20,19 +20,7 @@ _INT32 = 4.0
 
 
 def cut_layers(sizes: Sequence[int], workers: int) -> list[int]:
-    """Cut layers that exceed the P-th part of the gradient into P near-equal pieces, the first ones being longer.
-
-    Parameters
-    ----------
-    sizes : sequence of int
-        Entries of each layer.
-    workers : int
-        Number of workers P.
-
-    Returns
-    -------
-    list of int
-        Entries of each of the L pieces, >= 1.
+    """Cut layers longer than a P-th of the gradient into P near-equal pieces, the longer ones first.
 
     Examples
     --------
@@ -53,21 +41,9 @@ def cut_layers(sizes: Sequence[int], workers: int) -> list[int]:
 
 
 def assign_k(norms: Sequence[float], sizes: Sequence[int], k: int) -> list[int]:
-    """Assign the k entries to the layers in proportion to their norms, in descending order of these.
+    """Assign k entries to layers in proportion to their norms, in descending order of these.
 
-    Parameters
-    ----------
-    norms : sequence of float
-        Norm of each layer; of equal ones, the last comes first.
-    sizes : sequence of int
-        Entries of each layer.
-    k : int
-        Entries to assign.
-
-    Returns
-    -------
-    list of int
-        From 1 to the size of each layer; they add up to about k.
+    Each layer gets from 1 to its size; they add up to about k. Of equal norms, the last layer comes first.
 
     Examples
     --------
@@ -87,21 +63,9 @@ def assign_k(norms: Sequence[float], sizes: Sequence[int], k: int) -> list[int]:
 
 
 def pack(sizes: Sequence[int], k_l: Sequence[int], bins: int) -> tuple[list[list[int]], list[int]]:
-    """Pack the layers into bins, the costliest first, each into the bin of least cost.
+    """Pack layers into bins, the costliest first, each into the bin of least cost; a top-k costs size log2 k_l.
 
-    Parameters
-    ----------
-    sizes, k_l : sequence of int
-        Entries of each layer, and how many of them are to be selected. A top-k costs size log2 k_l.
-    bins : int
-        Number of bins, one for each worker.
-
-    Returns
-    -------
-    packed : list of list of int
-        Layers in each bin.
-    common : list of int
-        Layers to be sent whole, which need no selection.
+    Returns the layers of each bin, and the common ones, which are sent whole.
 
     Examples
     --------

@@ -51,9 +51,9 @@ VARIANTS = {
 
 
 def sample_stride(parameters: int, density: float) -> int:
-    """Return the distance between samples: 1 more than a multiple of 8, such that there are enough.
+    """Return the distance between samples: 1 more than a multiple of 8.
 
-    Enough are one in a hundred, and two for each entry in 1 / density.
+    One entry in a hundred is sampled, and at least two for each entry in 1 / density.
 
     Examples
     --------
@@ -217,10 +217,7 @@ class DGC(Thresholded):
         return Found(indices[:k] if variant.truncated else indices, float(threshold), tries, kernels)
 
     def _sample(self, values: Values, worker: int) -> tuple[Values, int, float]:
-        """Return a sample, how many of it the threshold is to keep, and how many entries its kernels go through.
-
-        It has as many entries as one of the whole model, if there are so many: its threshold is off by no more.
-        """
+        """Return a sample, the entries of it that the threshold keeps, and the entries that its kernels pass."""
         n, generator = values.size, stream(self.options.seed, "dgc", self.iteration, worker)
         scale = self.options.scale
         whole = max(1, round(n * scale))

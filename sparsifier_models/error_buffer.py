@@ -33,22 +33,7 @@ class BufferOptions(Options):
 
 
 def add_weighted(rows: Values, others: Values | None, out: Values, decay: float, gain: float) -> NDArray[np.float64]:
-    """Put decay times the residuals plus gain times the gradients into an array, and return the sums of squares of it.
-
-    Parameters
-    ----------
-    rows : ndarray of float32, shape (P, n)
-        Gradients.
-    others : ndarray of float32, shape (P, n), optional
-        Residuals; zeros if not given.
-    out : ndarray of float32, shape (P, n)
-        May be either of the two.
-    decay, gain : float
-        The weights.
-
-    Returns
-    -------
-    ndarray of float64, shape (P,)
+    """Put decay * residuals + gain * gradients into `out`, and return its sums of squares, shape (P,).
 
     Examples
     --------

@@ -21,17 +21,10 @@ from simnet.sparsifier_models.selection import Indices, Values
 
 
 def block_layout(parameters: int, workers: int, blocks: int = 1024) -> tuple[int, int]:
-    """Return number and size of the blocks; what is left over belongs to the last partition.
+    """Return the number and size of the blocks; the rest belongs to the last partition.
 
-    Sizes are rounded down to a multiple of 32. A gradient too short for that, which the reference implementation does
-    not support, has as many blocks as fit of ``parameters // blocks`` entries, one entry at least.
-
-    Parameters
-    ----------
-    parameters, workers : int
-        Length n of the gradient and number of workers P, >= 1.
-    blocks : int
-        Blocks to make, >= 1; at least one for each worker.
+    Sizes are multiples of 32. A gradient too short for that, which the reference implementation does not support, has
+    blocks of ``parameters // blocks`` entries, at least one.
 
     Examples
     --------

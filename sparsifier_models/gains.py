@@ -22,12 +22,7 @@ from simnet.sparsifier_models.selection import Indices, Values, squared_norm, to
 
 
 def counts_at(model: Sparsifier, densities: Sequence[float]) -> list[int]:
-    """Return k of the model at each density, without changing it.
-
-    Raises
-    ------
-    ValueError
-        If there is no density, or one is not in (0, 1].
+    """Return k of the model at each density, without changing it. ValueError: no density, or one outside (0, 1].
 
     Examples
     --------
@@ -45,13 +40,7 @@ def counts_at(model: Sparsifier, densities: Sequence[float]) -> list[int]:
 
 
 def corrected_rows(gradients: Values, residual: Values | None) -> Iterator[Values]:
-    """Yield the gradient with its residual of each worker.
-
-    Raises
-    ------
-    ValueError
-        If an entry is not finite.
-    """
+    """Yield the gradient plus the residual of each worker. ValueError: an entry is not finite."""
     for worker, fresh in enumerate(gradients):
         with np.errstate(over="ignore", invalid="ignore"):
             row = fresh + (0 if residual is None else residual[worker])
@@ -61,7 +50,7 @@ def corrected_rows(gradients: Values, residual: Values | None) -> Iterator[Value
 
 
 def nested_top_k(values: Values, counts: Sequence[int]) -> list[Indices]:
-    """Return the `simnet.sparsifier_models.selection.top_k` of each count, going through all `values` once.
+    """Return the `selection.top_k` of each count, in one pass over `values`.
 
     Examples
     --------

@@ -156,10 +156,7 @@ class Gathered(Sparsifier):
         yield DeviceOp("scatter", total)
 
     def _allgather(self, entries: NDArray[np.int64], nbytes: Floats) -> Schedule:
-        """Return the messages by which all workers get the `entries`, shape (P,), of each, and the bytes of these.
-
-        On the wire of the reference implementation values and indices are gathered one after the other.
-        """
+        """Return the all-gather of `entries`, shape (P,), and its bytes; two all-gathers on the released wire."""
         gather, counts, wire = self.options.gather, entries.astype(np.float64), self.wire
         if not wire.released:
             return gather(nbytes).in_phase("entries")

@@ -41,10 +41,7 @@ class Rule(NamedTuple):
     magnitudes: bool = False
 
     def bounds(self, k: int) -> tuple[int, float]:
-        """Return the fewest and the most entries that are left alone.
-
-        Both are rounded down, as the reference implementation has it; the original compares with real numbers.
-        """
+        """Return the fewest and most entries that are not adapted, rounded down as in the reference implementation."""
         low = math.ceil(self.low * k) if self.turns else math.floor(self.low * k)
         return low, math.inf if self.high is None else math.floor(self.high * k)
 

@@ -44,16 +44,10 @@ class GroupCodes(NamedTuple):
 
 
 def nearest(groups: NDArray[np.floating], bits: int) -> GroupCodes:
-    """Return the nearest codes, of two equally near the even one: the rule of DeepSpeed.
+    """Return the nearest codes, ties to even: the rule of DeepSpeed.
 
-    The largest magnitude of a group stands for 8 of four bits, or 128 of eight. As there is no code above 7, or 127, a
+    The largest magnitude of a group stands for 8 of four bits, or 128 of eight. There is no code above 7, or 127, so a
     largest entry that is positive loses an eighth of itself, or a 128th. A group of zeros has the scale 1.
-
-    Parameters
-    ----------
-    groups : ndarray of float16 or float32, shape (groups, size)
-        Finite.
-    bits : {4, 8}
 
     Examples
     --------
@@ -69,19 +63,10 @@ def nearest(groups: NDArray[np.floating], bits: int) -> GroupCodes:
 
 
 def stochastic(groups: NDArray[np.floating], bits: int, uniforms: Values) -> GroupCodes:
-    """Return codes that are right in the mean: the rule of SDP4Bit.
+    """Return codes that are unbiased: the rule of SDP4Bit.
 
-    The largest magnitude of a group stands for 7 of four bits, or 127 of eight, and codes are symmetric. An entry is
-    rounded up if its uniform is less than what it exceeds the whole number below it by. A group of zeros has the scale
-    1.
-
-    Parameters
-    ----------
-    groups : ndarray of float32, shape (groups, size)
-        Finite.
-    bits : {4, 8}
-    uniforms : ndarray of float32, shape (groups, size)
-        In (0, 1].
+    The largest magnitude of a group stands for 7 of four bits, or 127 of eight. An entry is rounded up if its uniform,
+    in (0, 1], is below its fraction. A group of zeros has the scale 1.
 
     Examples
     --------
@@ -109,12 +94,7 @@ def _scaled(groups: NDArray[np.floating], most: int) -> tuple[Values, Values]:
 
 
 def nibbles(codes: NDArray[np.int8]) -> Bytes:
-    """Return codes of four bits as they travel, two in a byte, the first in the high half.
-
-    Parameters
-    ----------
-    codes : ndarray of int8
-        In -8 .. 7; an even number.
+    """Return codes of four bits, in -8 .. 7 and even in number, two in a byte, the first in the high half.
 
     Examples
     --------
@@ -128,10 +108,6 @@ def nibbles(codes: NDArray[np.int8]) -> Bytes:
 def from_nibbles(packed: Bytes) -> NDArray[np.int8]:
     """Return the codes that `nibbles` packed.
 
-    Parameters
-    ----------
-    packed : ndarray of uint8, shape (bytes,)
-
     Examples
     --------
     >>> from_nibbles(np.array([0x1F, 0x78], dtype=np.uint8))
@@ -142,12 +118,7 @@ def from_nibbles(packed: Bytes) -> NDArray[np.int8]:
 
 
 def halves(values: Values) -> NDArray[np.float16]:
-    """Return the nearest numbers of half precision; what is too large becomes the largest.
-
-    Parameters
-    ----------
-    values : ndarray of float32
-        Finite.
+    """Return the nearest numbers of half precision; overflow becomes the largest.
 
     Examples
     --------
@@ -159,19 +130,10 @@ def halves(values: Values) -> NDArray[np.float16]:
 
 
 def weight_groups(entries: int) -> int:
-    """Return the groups in which DeepSpeed quantises so many weights for an all-gather (qwZ).
+    """Return the number of groups in which DeepSpeed quantises weights for an all-gather (qwZ).
 
-    They have a multiple of 8 weights each, near to 8000 where that divides them, and less than 16,000.
-
-    Parameters
-    ----------
-    entries : int
-        Weights of a worker in one all-gather, >= 1.
-
-    Raises
-    ------
-    ValueError
-        If they are no multiple of 8, which DeepSpeed refuses.
+    Groups have a multiple of 8 weights, near to 8000 where that divides them, below 16,000. ValueError: `entries` is
+    not a multiple of 8, which DeepSpeed refuses.
 
     Examples
     --------
@@ -189,17 +151,7 @@ def weight_groups(entries: int) -> int:
 
 
 def quantised_weights(weights: Values) -> GroupCodes:
-    """Return weights of a worker as qwZ of ZeRO++ gathers them: half precision, in eight bits.
-
-    Parameters
-    ----------
-    weights : ndarray of float32 or float16, shape (n,)
-        A multiple of 8.
-
-    Raises
-    ------
-    ValueError
-        As of `weight_groups`.
+    """Return the weights of a worker as qwZ of ZeRO++ gathers them: half precision, in eight bits.
 
     Examples
     --------

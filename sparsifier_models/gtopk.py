@@ -41,14 +41,7 @@ class Sparse(NamedTuple):
 
 
 def merge(one: Sparse, other: Sparse, k: int) -> tuple[Sparse, Sparse]:
-    """Add two sparse vectors and return the `k` largest sums, and the rest, which is cut.
-
-    Parameters
-    ----------
-    one, other : Sparse
-        The vectors.
-    k : int
-        How many sums are kept.
+    """Return the `k` largest sums of two sparse vectors, and the rest.
 
     Examples
     --------
@@ -203,10 +196,7 @@ class GTopk(Sparsifier):
         )
 
     def _steps(self, k: int, nbytes: Floats) -> Iterator[Step]:
-        """Yield what workers do: select, merge what has come up the tree before sending it on, and apply the result.
-
-        Each sends on so many bytes, shape (P,); worker 0, the result.
-        """
+        """Yield the steps of workers: select, merge up the tree, apply; each sends `nbytes`, shape (P,)."""
         P, n, wire = self.workers, self.parameters, self.wire
         yield from (DeviceOp("topk", n), DeviceOp("gather", k))
         # Lists are ascending, as merges have them.

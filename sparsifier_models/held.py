@@ -23,15 +23,10 @@ _NOT_HELD = frozenset({"scheme", "shape", "density", "iteration", "has_residual"
 
 
 def held_of(model: Sparsifier) -> dict[str, float]:
-    """Return the bytes that a worker holds of the arrays of a scheme's state, by their names, of the whole model.
+    """Return the bytes that a worker holds of each array of the state of a scheme, of the whole model.
 
-    Of an array with a row for each worker that is a row; all workers hold any other. An array as long as the gradient
-    stands for one as long as the model's, real numbers for single precision.
-
-    Parameters
-    ----------
-    model : Sparsifier
-        The scheme, after an exchange.
+    Of an array with a row per worker it is a row; all workers hold any other. An array as long as the gradient stands
+    for one as long as that of the model, in single precision.
     """
     found: dict[str, float] = {}
     for name, array in model.save().items():
@@ -45,20 +40,10 @@ def held_of(model: Sparsifier) -> dict[str, float]:
 
 
 def under_way(schedule: Schedule, kernels: Sequence[DeviceOp], gradient: float) -> Floats:
-    """Return the most bytes that each worker holds of messages at once, shape (P,).
+    """Return the most bytes of messages that each worker holds at once, shape (P,).
 
-    What has come stays until a kernel adds it up or decodes it, and what a worker gives to an all-gather, or to a
-    reduction that does not take place in the gradient itself, is there beside it. Of a reduction only what comes in a
-    round is there, and what came in the round before, which is being added.
-
-    Parameters
-    ----------
-    schedule : Schedule
-        The messages of an exchange.
-    kernels : sequence of DeviceOp
-        What workers run, with the rounds that they enter after it.
-    gradient : float
-        Bytes of the gradient, which a reduction of as many takes place in.
+    Received bytes stay until a kernel adds or decodes them; contributions to an all-gather, or to a reduction outside
+    the gradient (of `gradient` bytes), count too. A reduction holds the messages of this round and of the one before.
 
     Examples
     --------

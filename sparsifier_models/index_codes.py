@@ -27,20 +27,10 @@ _COUNTS: dict[int, type[np.integer[Any]]] = {2: np.uint16, 4: np.uint32}
 
 
 def difference_bytes(indices: Places, cuts: Indices, entries: float = 1.0) -> Floats:
-    """Return the bytes of the differences of the indices in each region; see `encoded_index_bytes`, ``delta``.
+    """Return the bytes of the index differences in each region, shape (regions,), as of ``delta``.
 
-    Parameters
-    ----------
-    indices : ndarray of int64, shape (k,)
-        Ascending, each in a region.
-    cuts : ndarray of int64, shape (regions + 1,)
-        Where regions start, and where the last one ends. A first difference is that to the start.
-    entries : float
-        Entries that each index stands for.
-
-    Returns
-    -------
-    ndarray of float64, shape (regions,)
+    `indices` ascend; `cuts` are the starts of regions and the end of the last; a first difference is to the start. Each
+    index stands for `entries`.
 
     Examples
     --------
@@ -55,28 +45,14 @@ def difference_bytes(indices: Places, cuts: Indices, entries: float = 1.0) -> Fl
 
 
 def encode_indices(indices: Indices, n: int, code: IndexCode) -> Bytes:
-    """Return indices as they travel.
-
-    Parameters
-    ----------
-    indices : ndarray of int64, shape (k,)
-        Ascending and distinct, below n.
-    n : int
-        Entries that there are.
-    code : IndexCode
-        As of `encoded_index_bytes`.
-
-    Returns
-    -------
-    ndarray of uint8, shape (`encoded_index_bytes` of them,)
+    """Return ascending, distinct indices below `n` as they travel.
 
     Examples
     --------
     >>> indices = np.array([3, 7, 200])
     >>> encode_indices(indices, 300, "delta"), encode_indices(indices, 300, "int16")
-    (array([  3,   0,   0,   0,   3,   4, 193,   1], dtype=uint8), array([  3,   0,   0,   0,   3,   0,   7,   0, 200,\
-   0], dtype=uint8))
-    """
+    (array([  3,   0,   0,   0,   3,   4, 193,   1], dtype=uint8), array([  3,   0,   0,   0,   3,   0,   7,   0, 200,   0], dtype=uint8))
+    """  # noqa: E501
     if code == "auto":
         chosen = _shortest(indices, n)
         return np.concatenate([np.array([INDEX_CODES.index(chosen)], np.uint8), encode_indices(indices, n, chosen)])
@@ -95,22 +71,9 @@ def encode_indices(indices: Indices, n: int, code: IndexCode) -> Bytes:
 
 
 def decode_indices(data: Bytes, n: int, code: IndexCode, k: int | None = None) -> tuple[Indices, int]:
-    """Return the indices that `encode_indices` has encoded, and how many bytes these were.
+    """Return the indices that `encode_indices` encoded, and their bytes; `data` may be longer.
 
-    Parameters
-    ----------
-    data : ndarray of uint8
-        Other bytes may follow.
-    n : int
-        Entries that there are.
-    code : IndexCode
-    k : int, optional
-        How many, for ``int64`` and ``int32``, also where ``auto`` chose them; all bytes are indices if not given.
-
-    Returns
-    -------
-    indices : ndarray of int64, shape (k,)
-    nbytes : int
+    `k` says how many there are, for ``int64`` and ``int32``; without it all bytes are indices.
 
     Examples
     --------

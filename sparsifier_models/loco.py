@@ -99,16 +99,7 @@ class LoCo(QGZ):
         self._begun = False
 
     def memory(self, hop: int, number: int, rank: int) -> GroupCodes:
-        """Return the memory of a rank, in the order and the groups in which it sends a tensor.
-
-        Parameters
-        ----------
-        hop : {1, 2}
-            Of which hop.
-        number : int
-            Which of `tensors`; one that is quantised.
-        rank : int
-        """
+        """Return the memory of a rank for a quantised tensor, in the order in which it sends it in hop 1 or 2."""
         codes, inverses = (self._memory[name][rank, place] for name, place in self._places(hop, number))
         return GroupCodes(codes.reshape(inverses.size, -1), inverses)
 

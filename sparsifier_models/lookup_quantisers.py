@@ -35,7 +35,7 @@ class Coded(NamedTuple):
     table: Values
 
     def values(self) -> Values:
-        """Return what a receiver makes of it; ndarray of float32, shape (rows, entries).
+        """Return the values that a receiver reads, float32 of shape (rows, entries).
 
         Examples
         --------
@@ -50,18 +50,10 @@ class Coded(NamedTuple):
 
 
 def statistical(values: Values, bins: int, sigmas: float) -> Coded:
-    """Quantise rows about their means, in bins of equal width; a code stands for the mean of what is in its bin.
+    """Quantise rows about their means, in `bins` of equal width; a code stands for the mean of its bin.
 
-    Bins are R sigma / b wide. Code b // 2 is that of the mean; those at the ends have all beyond them as well. At four
-    bins and R = 6 the edges are lopsided: -2.25, -0.75 and 0.75 sigma.
-
-    Parameters
-    ----------
-    values : ndarray of float32, shape (rows, entries)
-    bins : int
-        b, in 2 .. 256.
-    sigmas : float
-        R, standard deviations that all bins together span.
+    Bins are R sigma / b wide. Code b // 2 is that of the mean; the outer ones have all values beyond them. At four bins
+    and R = 6 the edges are lopsided: -2.25, -0.75 and 0.75 sigma.
 
     Examples
     --------
@@ -77,13 +69,7 @@ def statistical(values: Values, bins: int, sigmas: float) -> Coded:
 def uncentred(values: Values, bins: int = 256, sigmas: float = 6.0) -> Coded:
     """Quantise rows about zero, as the ring of prime does: sigma is that of a mean of zero, halves round away from it.
 
-    Parameters
-    ----------
-    values : ndarray of float32, shape (rows, entries)
-    bins : int
-        b, in 2 .. 256.
-    sigmas : float
-        Standard deviations that all bins together span: what exceeds half of that counts as the mean of the last bin.
+    Values beyond half of `sigmas` have the last bin.
 
     Examples
     --------
@@ -103,13 +89,7 @@ def uncentred(values: Values, bins: int = 256, sigmas: float = 6.0) -> Coded:
 
 
 def linear(values: Values, bins: int) -> Coded:
-    """Quantise rows to levels at equal distances from the smallest value to the largest.
-
-    Parameters
-    ----------
-    values : ndarray of float32, shape (rows, entries)
-    bins : int
-        b, the levels, in 2 .. 256.
+    """Quantise rows to `bins` levels at equal distances from the smallest value to the largest.
 
     Examples
     --------
@@ -152,10 +132,7 @@ def _usable(scale: Floats) -> Floats:
 
 
 def _coded(values: Values, shift: Floats, bins: int, codes_of: Callable[[Floats, slice], Values | Floats]) -> Coded:
-    """Return codes, clipped to those there are, and a table of the means of what is in each bin; 0 in empty ones.
-
-    What makes codes is given entries less the shift, and which rows they are of.
-    """
+    """Return codes, clipped, and a table of the mean of each bin; 0 for empty bins."""
     codes = np.empty(values.shape, dtype=np.uint8)
     counts, sums = np.zeros(len(values) * bins), np.zeros(len(values) * bins)
     for rows, columns in _pieces(values.shape):

@@ -17,26 +17,9 @@ from simnet.sparsifier_models.wire import Encoding
 
 
 def encode(indices: Indices, values: Values, n: int, encoding: Encoding) -> Bytes:
-    """Return a message.
+    """Return a message of ascending, distinct indices below `n` and their finite values.
 
-    Parameters
-    ----------
-    indices : ndarray of int64, shape (k,)
-        Ascending and distinct, below n.
-    values : ndarray of float32, shape (k,)
-        Finite.
-    n : int
-        Entries that there are, below 2^31 for indices of four bytes.
-    encoding : Encoding
-
-    Returns
-    -------
-    ndarray of uint8
-
-    Raises
-    ------
-    ValueError
-        If indices do not ascend or exceed what there is, or there are more of them than values, or less.
+    Raises ValueError if indices do not ascend or exceed `n`, or there are more or fewer of them than values.
 
     Examples
     --------
@@ -52,20 +35,7 @@ def encode(indices: Indices, values: Values, n: int, encoding: Encoding) -> Byte
 
 
 def decode(message: Bytes, n: int, encoding: Encoding) -> tuple[Indices, Values]:
-    """Return the indices of a message, and what everybody reads of its values.
-
-    Parameters
-    ----------
-    message : ndarray of uint8
-        As `encode` returns it.
-    n : int
-        Entries that there are.
-    encoding : Encoding
-
-    Raises
-    ------
-    ValueError
-        If the message is longer or shorter than what its indices call for.
+    """Return the indices of a message, and the values that everybody reads. ValueError: the message has a wrong length.
 
     Examples
     --------

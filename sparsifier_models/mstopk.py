@@ -21,14 +21,8 @@ ROUNDS = 25
 def bracket(magnitude: Values, k: int) -> tuple[float, float]:
     """Return the tightest thresholds found that keep more than k entries, and at most k.
 
-    Bisection in `ROUNDS` rounds between mean and maximum of the magnitudes. If every threshold tried keeps at most k
-    entries the lower one is 0, which keeps all; if every one keeps more the upper one is infinite, which keeps none.
-
-    Parameters
-    ----------
-    magnitude : ndarray of float32, shape (n,)
-    k : int
-        In 0 .. n-1.
+    Bisection in `ROUNDS` rounds between mean and maximum of the magnitudes. The lower one is 0 if every threshold tried
+    keeps at most k entries; the upper one is infinite if every one keeps more.
 
     Examples
     --------

@@ -146,15 +146,7 @@ class MuLoCo(Sparsifier):
         return apportion(shares, [place.stop - place.start for place, _ in self.tensors])
 
     def coded(self, values: Values, shape: tuple[int, ...]) -> Coded:
-        """Return the codes of a tensor, those of each row apart if the compressor works on rows.
-
-        Parameters
-        ----------
-        values : ndarray of float32, shape (entries,)
-            Row by row.
-        shape : tuple of int
-            Rows and columns, or one length.
-        """
+        """Return the codes of a tensor, given row by row; per row if the compressor works on rows."""
         bins = self.options.bins
         rows = values.reshape(self._rows(shape), -1)
         if self.options.compressor in ("linear", "row_wise_linear"):

@@ -289,18 +289,9 @@ class Oktopk(SplitReduce):
         return exact, anew or t % self._rules.tau == 0
 
     def find(self, values: Any, worker: int, exact: bool, kernels: Any = selection) -> tuple[float, Any, int]:
-        """Return a worker's threshold, where its entries are above, and how often it counted them: not if exact.
+        """Return the threshold of a worker, the entries above it, and the counting passes (0 if exact).
 
-        Parameters
-        ----------
-        values : ndarray of float32, shape (n,)
-            Its gradient with its residual.
-        worker : int
-            Which.
-        exact : bool
-            Whether thresholds are computed exactly.
-        kernels : module
-            As of `raised`.
+        `kernels` is as of `raised`.
         """
         threshold = float(self._local[worker])
         if exact or threshold == 0:
@@ -325,10 +316,9 @@ class Oktopk(SplitReduce):
         return kept, float(np.abs(reduced[kept]).min()) if kept.size else 0.0
 
     def _take(self, corrected: Values, local: Floats, kept: Indices, unsorted: Indices | None) -> Floats:
-        """Clear what is in a worker's own and in the global selection; return the sum of squares of each one's.
+        """Clear the entries that are in both a worker's own and the global selection; return their sums of squares.
 
-        With the bug of the reference implementation, what a binary search of all its own finds in the `unsorted`
-        selection.
+        With the bug of the reference implementation, a binary search looks them up in the `unsorted` selection.
         """
         sent = np.zeros(self.workers)
         for worker, row in enumerate(corrected):
@@ -345,18 +335,10 @@ class Oktopk(SplitReduce):
         return sent
 
     def drift(self, local: Floats, nnz: Indices, threshold: float, count: int, exact: bool) -> None:
-        """Set the thresholds that the next iteration starts from.
+        """Set the thresholds of the next iteration.
 
-        Parameters
-        ----------
-        local : ndarray of float64, shape (P,)
-            Each worker's threshold; of those that are not known, 0.
-        nnz : ndarray of int64, shape (P,)
-            Entries that it selected.
-        threshold, count : float, int
-            The global one, and what it selected.
-        exact : bool
-            Whether they were computed exactly.
+        `local`, shape (P,), has a threshold per worker, 0 if unknown, and `nnz` its selected entries; `threshold` and
+        `count` are the global ones.
         """
         rules, k = self._rules, self.k
         low, high, step = rules.local_low * k, rules.local_high * k, rules.local_step
@@ -369,14 +351,9 @@ class Oktopk(SplitReduce):
         self._known_for = k
 
     def moved(self, pieces: Indices, exact: bool) -> Indices:
-        """Return how many entries of the global selection each worker sends to each; shape (P, P).
+        """Return the entries of the global selection that each worker sends to each, shape (P, P).
 
-        Parameters
-        ----------
-        pieces : ndarray of int64, shape (P,)
-            Those that each worker has.
-        exact : bool
-            Whether thresholds are computed exactly; nothing is balanced then.
+        Nothing is balanced if thresholds are exact.
         """
         return balancing(pieces) if not exact and self._is_to_balance(pieces) else np.diag(pieces)
 
@@ -401,24 +378,12 @@ class Oktopk(SplitReduce):
         moved_bytes: Floats | None = None,
         piece_bytes: Floats | None = None,
     ) -> Iterator[Step]:
-        """Yield what workers do.
+        """Yield the steps of workers.
 
-        Parameters
-        ----------
-        passes : ndarray of int64, shape (P,)
-            Scans by which a worker selected; 0 for an exact top-k.
-        recut : bool
-            Whether the regions are cut anew.
-        entries : ndarray of int64, shape (P, P)
-            ``entries[r, q]``: entries that worker r sends to worker q.
-        moved : ndarray of int64, shape (P, P)
-            The same where pieces are balanced; on the diagonal what stays.
-        gathered : int
-            Entries all-gathered from which the largest are selected; 0 if all of them are kept.
-        kept : int
-            Entries of the update.
-        split_bytes, moved_bytes, piece_bytes : ndarray of float64, shape (P, P) or (P,), optional
-            Bytes of `entries`, of `moved`, and of the pieces that are gathered, where messages are encoded.
+        `passes`, shape (P,), are the scans of the selection, 0 for an exact top-k; `recut` says whether regions change.
+        `entries[r, q]` go from worker r to q in the split, `moved[r, q]` in the balancing. `gathered` entries are all-
+        gathered for a top-k, 0 if all are kept, and `kept` are in the update. The bytes are given where messages are
+        encoded.
         """
         wire, P, n = self.wire, self.workers, float(self.parameters)
         yield DeviceOp("topk", np.where(passes == 0, n, 0.0))

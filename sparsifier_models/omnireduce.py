@@ -42,17 +42,10 @@ class Turns(NamedTuple):
 
 
 def turns(filled: NDArray[np.bool_], slots: int) -> Turns:
-    """Return which blocks travel, and when.
+    """Return which blocks travel, and when, given the `filled` blocks of each worker, shape (P, blocks).
 
-    All workers send the first block of each slot. Then an aggregator asks for the next block that any of them has, and
-    those send it.
-
-    Parameters
-    ----------
-    filled : ndarray of bool, shape (P, blocks)
-        Which blocks each worker has.
-    slots : int
-        Blocks that are on their way at the same time, dealt round robin.
+    All workers send the first block of each of the `slots`, dealt round robin. Then an aggregator asks for the next
+    block that any of them has, and those send it.
 
     Examples
     --------

@@ -28,14 +28,7 @@ Beta = Annotated[float, Ge(0), Lt(1)]
 
 
 def padded(entries: int, workers: int) -> int:
-    """Return N, the least multiple of P 8 P / gcd(P, 8) that is no less than n: whole bytes for each server.
-
-    Parameters
-    ----------
-    entries : int
-        n, >= 1.
-    workers : int
-        P, >= 1.
+    """Return N, the least multiple of P 8 P / gcd(P, 8) that is >= n: whole bytes for each server.
 
     Examples
     --------
@@ -47,13 +40,7 @@ def padded(entries: int, workers: int) -> int:
 
 
 def signs_of(values: Values) -> tuple[np.float32, Values]:
-    """Return the scale of a vector, its norm over the root of its length, and the vector that receivers make of it.
-
-    Zero counts as plus.
-
-    Parameters
-    ----------
-    values : ndarray of float32, shape (n,)
+    """Return the scale of a vector, its norm over the root of n, and the vector that receivers read; 0 is plus.
 
     Examples
     --------

@@ -159,7 +159,7 @@ def _hints(option_type: type[Options]) -> dict[str, Any]:
 
 
 def words(hint: Any) -> Sequence[str]:
-    """Return the words that an option with this annotation is chosen from; none if it is no such choice.
+    """Return the words that an option is chosen from; none if its annotation is no choice.
 
     Examples
     --------
@@ -206,20 +206,14 @@ def _checked(hint: Any, value: Any, name: str) -> Any:
 
 
 def option_values(option_type: type[T], given: Mapping[str, Any]) -> T:
-    """Return the options of a scheme with the values given.
-
-    Raises
-    ------
-    ValueError
-        If there is no option of a name, or it does not allow the value.
+    """Return the options of a scheme with the given values. ValueError: no such option, or a value is not allowed.
 
     Examples
     --------
     >>> option_values(Options, {"sead": 1})
     Traceback (most recent call last):
-    ValueError: there is no option 'sead': did you mean 'seed'? Allowed: compat, error_feedback, index_bytes, indices, \
-layers, scale, seed, true_shapes, value_bytes, values, wire
-    """
+    ValueError: there is no option 'sead': did you mean 'seed'? Allowed: compat, error_feedback, index_bytes, indices, layers, scale, seed, true_shapes, value_bytes, values, wire
+    """  # noqa: E501
     known = [one.name for one in dataclasses.fields(option_type)]
     for name in given:
         if name not in known:
@@ -228,20 +222,10 @@ layers, scale, seed, true_shapes, value_bytes, values, wire
 
 
 def named_shapes(layers: Layers, parameters: int) -> tuple[tuple[str, tuple[int, ...]], ...]:
-    """Return names and shapes of the layers; those without a name are called ``layer 0``, ``layer 1``, ...
+    """Return names and shapes of the layers; those without a name are ``layer 0``, ``layer 1``, ...
 
-    Parameters
-    ----------
-    layers : sequence
-        As of `Options`. A layer of which only the size is given is a vector.
-    parameters : int
-        What the sizes add up to.
-
-    Raises
-    ------
-    ValueError
-        If a size or a length is not a whole number >= 1, a shape has not one or two lengths, or the sizes do not add up
-        to `parameters`.
+    A layer with only a size is a vector. ValueError: a length is not a whole number >= 1, a shape has not one or two
+    lengths, or the sizes do not add up to `parameters`.
 
     Examples
     --------
@@ -271,19 +255,9 @@ def _shape(given: int | Sequence[int], name: str) -> tuple[int, ...]:
 
 
 def checked_shapes(true_shapes: Sequence[int | Sequence[int]], layers: int) -> tuple[tuple[int, ...], ...]:
-    """Return the shapes of the tensors that so many layers are samples of; none if none are given.
+    """Return the shapes of the tensors that layers are samples of; none if none are given.
 
-    Parameters
-    ----------
-    true_shapes : sequence of int or of (int, int)
-        As of `Options`.
-    layers : int
-        How many layers there are.
-
-    Raises
-    ------
-    ValueError
-        If there are more shapes, or fewer, than layers, or a shape has not one or two lengths >= 1.
+    Raises ValueError if there are not as many as `layers`, or a shape has not one or two lengths >= 1.
 
     Examples
     --------
@@ -298,7 +272,7 @@ def checked_shapes(true_shapes: Sequence[int | Sequence[int]], layers: int) -> t
 
 
 def named_layers(layers: Layers, parameters: int) -> tuple[tuple[str, int], ...]:
-    """Return names and sizes of the layers, as `named_shapes` returns names and shapes.
+    """Return names and sizes of the layers, as `named_shapes`.
 
     Examples
     --------

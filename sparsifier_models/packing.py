@@ -13,12 +13,7 @@ Bytes: TypeAlias = NDArray[np.uint8]
 
 
 def packed_bytes(entries: float, bits: float) -> float:
-    """Return the bytes that entries of so many bits take together.
-
-    Parameters
-    ----------
-    entries, bits : float
-        At least 0.
+    """Return the bytes of entries of `bits` bits each.
 
     Examples
     --------
@@ -30,17 +25,7 @@ def packed_bytes(entries: float, bits: float) -> float:
 
 
 def pack_bits(codes: NDArray[np.uint8], bits: int) -> Bytes:
-    """Pack codes into bytes, the first one in the lowest bits; the last byte is filled up with zeros.
-
-    Parameters
-    ----------
-    codes : ndarray of uint8, shape (m,)
-        Below 2^bits.
-    bits : {1, 2, 4, 8}
-
-    Returns
-    -------
-    ndarray of uint8, shape (ceil(m * bits / 8),)
+    """Pack codes below 2^bits into bytes, the first in the lowest bits; `bits` is 1, 2, 4 or 8.
 
     Examples
     --------
@@ -56,18 +41,7 @@ def pack_bits(codes: NDArray[np.uint8], bits: int) -> Bytes:
 
 
 def unpack_bits(packed: Bytes, bits: int, count: int) -> NDArray[np.uint8]:
-    """Return the first codes that `pack_bits` packed.
-
-    Parameters
-    ----------
-    packed : ndarray of uint8
-    bits : {1, 2, 4, 8}
-    count : int
-        How many.
-
-    Returns
-    -------
-    ndarray of uint8, shape (count,)
+    """Return the first `count` codes that `pack_bits` packed.
 
     Examples
     --------
@@ -80,18 +54,9 @@ def unpack_bits(packed: Bytes, bits: int, count: int) -> NDArray[np.uint8]:
 
 
 def pack_12(indices: Indices) -> Bytes:
-    """Pack indices of 12 bits, two in three bytes; a last one without a partner is followed by zeros.
+    """Pack indices of 12 bits, two in three bytes; the last one is paired with zeros.
 
     Of i and j: the low eight bits of i; its high four with the low four of j above them; the high eight of j.
-
-    Parameters
-    ----------
-    indices : ndarray of int, shape (m,)
-        Below 4096.
-
-    Returns
-    -------
-    ndarray of uint8, shape (3 * ceil(m / 2),)
 
     Examples
     --------
@@ -105,17 +70,7 @@ def pack_12(indices: Indices) -> Bytes:
 
 
 def unpack_12(packed: Bytes, count: int) -> Indices:
-    """Return the first indices that `pack_12` packed.
-
-    Parameters
-    ----------
-    packed : ndarray of uint8
-    count : int
-        How many.
-
-    Returns
-    -------
-    ndarray of int64, shape (count,)
+    """Return the first `count` indices that `pack_12` packed.
 
     Examples
     --------

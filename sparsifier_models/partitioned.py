@@ -28,17 +28,10 @@ from simnet.sparsifier_models.selection import Indices, Values, above
 
 
 def start_factor(ratio: float, exchange: int) -> float:
-    """Return what the threshold is multiplied with beside the published factor, in an exchange after an estimate.
+    """Return a factor on the threshold in addition to the published one, t exchanges after an estimate.
 
-    While residuals fill, the magnitude that k entries reach grows, by 1 / t in exchange t at most. So the threshold may
-    follow by that, which soon is less than the published step.
-
-    Parameters
-    ----------
-    ratio : float
-        Entries selected in the exchange before over k.
-    exchange : int
-        Exchanges t since the estimate, >= 1.
+    While residuals fill, the magnitude that k entries reach grows by at most 1 / t in exchange t. The threshold may
+    follow by that, which soon is less than the published step. `ratio` is the selected entries over k.
 
     Examples
     --------
@@ -81,7 +74,7 @@ class PartitionedOptions(CarriedThresholdOptions):
             raise ValueError(f"raise_above must be >= lower_below {self.lower_below}, got {self.raise_above}")
 
     def threshold_factor(self, selected: int, k: int) -> float:
-        """Return what the threshold is to be multiplied with if `selected` entries were selected instead of `k`.
+        """Return the factor on the threshold if `selected` entries were selected instead of `k`.
 
         Examples
         --------
@@ -127,12 +120,9 @@ class Partitioned(CarriedThreshold):
         return self.options.initial_threshold
 
     def advance(self, estimate: Callable[[], Floats]) -> None:
-        """Cut the partitions of an exchange, and scale the thresholds after the numbers of the one before.
+        """Cut the partitions of an exchange, and scale the thresholds by the counts of the previous one.
 
-        Parameters
-        ----------
-        estimate : callable
-            Returns each worker's own estimate of the threshold, shape (P,); asked where a threshold begins with it.
+        `estimate` returns an estimate of each threshold, shape (P,), for those that start.
         """
         self._edges = self._partitions()
         self._first = self._begins and self._estimates

@@ -13,17 +13,7 @@ from simnet.costs.devices import DeviceOp
 def kernels_beside(
     parts: Sequence[tuple[tuple[DeviceOp, ...], NDArray[np.int64]]], workers: int, behind: int
 ) -> list[DeviceOp]:
-    """Return the kernels of all parts, so many rounds later; those that all parts have alike are one.
-
-    Parameters
-    ----------
-    parts : sequence of (tuple of DeviceOp, ndarray of int)
-        The kernels of each part, and its ranks.
-    workers : int
-        Ranks of all.
-    behind : int
-        Rounds before those of the parts.
-    """
+    """Return the kernels of all parts, `behind` rounds later; equal kernels of all parts become one."""
     kinds = [[(one.method, one.launches, one.before, one.segments) for one in kernels] for kernels, _ in parts]
     alike = all(one == kinds[0] for one in kinds)
     found = []

@@ -73,17 +73,7 @@ class Matrix(NamedTuple):
         return Q
 
     def product(self, P: Floats, Q: Values, size: int) -> Values:
-        """Return the first `size` entries of P Q^T, given the columns of both.
-
-        Parameters
-        ----------
-        P : ndarray, shape (rank, rows)
-            Columns of P.
-        Q : ndarray, shape (rank, columns)
-            Columns of Q.
-        size : int
-            Entries of the layer.
-        """
+        """Return the first `size` entries of P Q^T, given the columns of P (rank, rows) and Q (rank, columns)."""
         entries = np.empty(self.rows * self.columns, dtype=np.float32)
         step = max(1, _BLOCK // self.columns)
         for first in range(0, self.rows, step):
@@ -96,7 +86,7 @@ class Matrix(NamedTuple):
 
 
 def near_square(size: int) -> tuple[int, int]:
-    """Return rows and columns of the matrix a layer is taken for: b = ceil(sqrt(size)) and a = ceil(size / b).
+    """Return rows and columns of the matrix of a vector: b = ceil(sqrt(size)) and a = ceil(size / b).
 
     Examples
     --------
@@ -108,16 +98,7 @@ def near_square(size: int) -> tuple[int, int]:
 
 
 def orthonormal(columns: Floats) -> Floats:
-    """Return the columns made orthonormal, one after the other; those that depend on earlier ones are zero.
-
-    Parameters
-    ----------
-    columns : ndarray of float64, shape (r, a)
-        Vectors of length a.
-
-    Returns
-    -------
-    ndarray of float64, shape (r, a)
+    """Return orthonormal `columns`, shape (r, a), one after the other; dependent ones are zero.
 
     Examples
     --------
@@ -298,8 +279,7 @@ class PowerSGD(Dense):
     def _power_step(self, one: Matrix, corrected: Values, basis: Floats, query: Values, update: Values) -> Floats:
         """Carry out Algorithm 1 for a layer; return the squared norms of the contributions.
 
-        The new Q is put into `query`. What the contributions sum up to is added to the `update`; they are taken away
-        from the rows of `corrected`.
+        The new Q goes into `query`, the sum into `update`; contributions are subtracted from the rows of `corrected`.
         """
         size, sent = one.place.stop - one.place.start, np.zeros(self.workers)
         total = np.zeros((one.rank, one.rows), dtype=np.float32)

@@ -25,20 +25,11 @@ HALF = 2
 
 
 def groups_of(shape: Sequence[int], nodes: Nodes) -> int:
-    """Return in how many groups the first hop quantises a tensor; 0 if it is not quantised but reduced in float16.
+    """Return the number of groups in which the first hop quantises a tensor; 0 if it stays in float16.
 
-    That are as many as the tensor has rows or columns, or P, whichever is most: n / G entries share a scale. Vectors
-    are not quantised, nor tensors whose entries are no multiple of 2 P, nor anything on a single node.
-
-    Where G is no multiple of P, the released kernel leaves entries out. Here each partition then has as many groups as
-    divide it, G / P at most.
-
-    Parameters
-    ----------
-    shape : sequence of int
-        Lengths of the tensor.
-    nodes : Nodes
-        Where the ranks are.
+    It is the number of rows, of columns, or P, whichever is largest: n / G entries share a scale. Vectors are not
+    quantised, nor tensors whose size is no multiple of 2 P, nor anything on a single node. Where G is no multiple of P,
+    the released kernel leaves entries out; here each partition then has as many groups as divide it, G / P at most.
 
     Examples
     --------

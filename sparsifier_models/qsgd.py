@@ -29,19 +29,10 @@ _BLOCK = 32768
 
 
 def elias_length(numbers: NDArray[np.int64]) -> NDArray[np.int64]:
-    """Return the bits of Elias's recursive (omega) code of positive integers.
+    """Return the bits of Elias's recursive (omega) code of integers in 1 .. 2^53.
 
     A zero ends the code; before it stands the number in binary, before that the length of the number less one, and so
-    on until that is one.
-
-    Parameters
-    ----------
-    numbers : ndarray of int64
-        In 1 .. 2^53.
-
-    References
-    ----------
-    P. Elias, "Universal codeword sets and representations of the integers", IEEE Trans. Inf. Theory 21, 1975.
+    on until that is one (P. Elias, IEEE Trans. Inf. Theory 21, 1975).
 
     Examples
     --------
@@ -57,16 +48,7 @@ def elias_length(numbers: NDArray[np.int64]) -> NDArray[np.int64]:
 
 
 def norms_of(buckets: Values, norm: str) -> Values:
-    """Return the norm of each bucket, as the float32 that travels; no entry exceeds it.
-
-    Parameters
-    ----------
-    buckets : ndarray of float32, shape (m, d)
-    norm : {"l2", "max"}
-
-    Returns
-    -------
-    ndarray of float32, shape (m,)
+    """Return the norm of each bucket as the float32 that travels, shape (m,); no entry exceeds it.
 
     Examples
     --------
@@ -85,22 +67,9 @@ def norms_of(buckets: Values, norm: str) -> Values:
 
 
 def levels_of(buckets: Values, norms: Values, s: int, uniform: Floats) -> Floats:
-    """Round each entry to the level below or above, so that the level is right on average; section 3.1.
+    """Round each entry to the level below or above, without bias; section 3.1.
 
-    Parameters
-    ----------
-    buckets : ndarray of float32, shape (m, d)
-    norms : ndarray of float32, shape (m,)
-        Not exceeded by any entry of the bucket.
-    s : int
-        Levels above zero.
-    uniform : ndarray of float64, shape (m, d)
-        Uniform draws from [0, 1).
-
-    Returns
-    -------
-    ndarray of float64, shape (m, d)
-        Whole numbers in -s .. s, with the sign of the entry.
+    `buckets` and the draws `uniform`, in [0, 1), have shape (m, d), `norms` (m,). The levels are -s .. s.
 
     Examples
     --------
@@ -118,21 +87,9 @@ def levels_of(buckets: Values, norms: Values, s: int, uniform: Floats) -> Floats
 
 
 def code_counts(levels: Floats, s: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Count what the code of the buckets spells out: levels, and distances between entries other than zero.
+    """Count the entries at each level, shape (s + 1,), and the distances, shape (d + 1,), of the code of buckets.
 
-    Parameters
-    ----------
-    levels : ndarray of float64, shape (m, d)
-        From `levels_of`.
-    s : int
-        Levels above zero.
-
-    Returns
-    -------
-    levels : ndarray of int64, shape (s + 1,)
-        Entries at each level; zeros are not coded.
-    distances : ndarray of int64, shape (d + 1,)
-        Of the first entry of a bucket that is not zero: its position, from 1.
+    A distance is that between nonzero entries; of the first one, its position from 1. Zeros are not coded.
 
     Examples
     --------

@@ -38,24 +38,8 @@ RULES = {
 def raised(values: Any, threshold: float, most: float, kernels: Any = selection) -> tuple[float, Any, int]:
     """Raise a re-used threshold while it selects more than `most` entries.
 
-    Parameters
-    ----------
-    values : ndarray of float32, shape (n,)
-        The gradient.
-    threshold : float
-        The threshold of before.
-    most : float
-        Entries that it may select.
-    kernels : module
-        `simnet.sparsifier_models.selection`, or what has its functions for other arrays.
-
-    Returns
-    -------
-    threshold : float
-    indices : ndarray of int64
-        Where magnitudes exceed it, ascending.
-    passes : int
-        Times that the entries above a threshold were counted.
+    Returns the threshold, the ascending indices above it, and the counting passes. `kernels` is `selection`, or a
+    module with its functions for other arrays.
 
     Examples
     --------
@@ -71,18 +55,9 @@ def raised(values: Any, threshold: float, most: float, kernels: Any = selection)
 
 
 def drifted(threshold: float, count: int, low: float, high: float, up: float, down: float) -> float:
-    """Return the threshold for the next iteration, after one that selected `count` entries.
+    """Return the next threshold after one that selected `count` entries: it stays between `low` and `high`.
 
-    Parameters
-    ----------
-    threshold : float
-        The threshold of this iteration.
-    count : int
-        Entries that it selected.
-    low, high : float
-        Counts between which it stays.
-    up, down : float
-        Factors by which it rises, and by which it falls.
+    `up` and `down` are the factors by which it rises and falls.
 
     Examples
     --------

@@ -21,7 +21,7 @@ MARGIN = 0.05
 
 
 def sample_size(parameters: int) -> int:
-    """Return how many entries are sampled: n / (1 + n e^2), Slovin's formula, with the margin of error e = 0.05.
+    """Return the size of a sample: n / (1 + n e^2), Slovin's formula, with the margin of error e = 0.05.
 
     Examples
     --------
@@ -32,16 +32,10 @@ def sample_size(parameters: int) -> int:
 
 
 def scaling(alpha: float, examined: float, density: float) -> float:
-    """Return what a threshold is multiplied with: alpha beta gamma.
+    """Return the factor on a threshold: alpha beta gamma.
 
-    Parameters
-    ----------
-    alpha : float
-        Sampled mean magnitude over that of the iteration before.
-    examined : float
-        Fraction of the entries that are as large as the old threshold times alpha.
-    density : float
-        Target d.
+    `alpha` is the sampled mean magnitude over the previous one, `examined` the fraction of entries above the old
+    threshold times alpha, `density` the target.
 
     Examples
     --------

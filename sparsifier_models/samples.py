@@ -13,24 +13,10 @@ TENTH = 0.1
 
 
 def apportion(shares: Sequence[float], room: Sequence[int], units: Iterable[int] = repeat(1)) -> list[int]:
-    """Return whole numbers of what parts are to keep, which add up to the sum of the shares but for the last rounding.
+    """Return whole numbers for parts, which add up to the sum of their shares but for the last rounding.
 
-    What rounding takes from a part, or gives it, the next ones make good. If all would keep nothing, that with the
-    largest share keeps one.
-
-    Parameters
-    ----------
-    shares : sequence of float
-        Entries that each part is to keep.
-    room : sequence of int
-        Units that it has.
-    units : iterable of int
-        Entries of each unit.
-
-    Returns
-    -------
-    list of int
-        Units of each part, from 0 to `room`.
+    Rounding errors carry over to the next parts. If all parts got nothing, the largest share gets one. Part i has
+    `room[i]` units of `units[i]` entries.
 
     Examples
     --------
@@ -48,14 +34,7 @@ def apportion(shares: Sequence[float], room: Sequence[int], units: Iterable[int]
 
 
 def sample_size(entries: float, density: float) -> int:
-    """Return a number of entries, about so many or more, of which the density is nearly a whole number.
-
-    Parameters
-    ----------
-    entries : float
-        How many.
-    density : float
-        In (0, 1].
+    """Return a size of about `entries` or more, of which the density is nearly a whole number.
 
     Examples
     --------
@@ -68,15 +47,10 @@ def sample_size(entries: float, density: float) -> int:
 
 
 def density_warning(models: Sequence[Sparsifier]) -> str | None:
-    """Return in words that a sample is too small for the density, and to which `scale` to go down; None if it is not.
+    """Return a warning that a sample is too small for the density, with the `scale` that would do; None if it is not.
 
-    It is if whole entries are a share of it that is over a tenth off that of the whole model, or if the scheme needs
-    more of them to work as it does with that: `Sparsifier.enough`.
-
-    Parameters
-    ----------
-    models : sequence of Sparsifier
-        The scheme, at the density in question, as each bucket of the gradient has it.
+    It is too small if whole entries differ from the density by over a tenth, or if the scheme needs more:
+    `Sparsifier.enough`. `models` has the scheme as each bucket of the gradient has it.
 
     Examples
     --------

@@ -26,21 +26,10 @@ HADAMARD = 1 << _STAGES
 
 
 def weight_difference(main: Values, model: Values, group: int, uniforms: Values) -> GroupCodes:
-    """Return what the owner of weights sends of them: codes of how they differ from what all ranks hold.
+    """Return what the owner of weights sends: codes of the difference to the weights that all ranks hold.
 
-    Every rank then adds what the codes stand for to what it holds. The next difference is taken to that, so that errors
-    do not add up.
-
-    Parameters
-    ----------
-    main : ndarray of float32, shape (m,)
-        The owner's weights after its step.
-    model : ndarray of float32, shape (m,)
-        Those that all ranks hold.
-    group : int
-        Entries that share a scale; the last group may have less.
-    uniforms : ndarray of float32, shape (m,)
-        As of `simnet.sparsifier_models.group_codes.stochastic`.
+    Every rank adds what the codes stand for. The next difference is to that, so that errors do not add up. `group`
+    entries share a scale; `uniforms` are as of `group_codes.stochastic`.
 
     Examples
     --------
@@ -132,16 +121,7 @@ class SDP4Bit(TwoHop):
         return -(-entries // (self.workers * multiple)) * multiple
 
     def _uniforms(self, what: str, rank: int, shape: tuple[int, int]) -> Values:
-        """Return what decides about rounding, in (0, 1]; rows are partitions in the order of the ranks that get them.
-
-        Parameters
-        ----------
-        what : {"first", "second", "weights"}
-            Which codes of an exchange.
-        rank : int
-            Whose.
-        shape : (int, int)
-        """
+        """Return the draws for rounding, in (0, 1]; rows are partitions in the order of the ranks that get them."""
         draws = stream(self.options.seed, "sdp4bit", what, self.iteration, rank)
         return 1 - draws.random(shape, dtype=np.float32)
 

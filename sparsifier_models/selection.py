@@ -45,10 +45,6 @@ def entries_kept(density: float, parameters: int) -> int:
 
     In binary floating point 0.07 * 100 exceeds 7, and its ceiling would be 8.
 
-    References
-    ----------
-    S. Tyagi, M. Swany, "Flexible Communication ...", IEEE BigData 2023, section 2-C1.
-
     Examples
     --------
     >>> entries_kept(0.07, 100), entries_kept(0.071, 100), entries_kept(1e-9, 100)
@@ -58,17 +54,7 @@ def entries_kept(density: float, parameters: int) -> int:
 
 
 def top_k(values: Values, k: int) -> Indices:
-    """Return where the `k` entries of largest magnitude stand, in ascending order; of equal ones, the first.
-
-    Parameters
-    ----------
-    values : ndarray of float32, shape (n,)
-    k : int
-        Entries to select, >= 0; all if `k` >= n.
-
-    Returns
-    -------
-    ndarray of int64, shape (min(k, n),)
+    """Return the places of the `k` entries of largest magnitude, ascending; of equal ones, the first; all if `k` >= n.
 
     Examples
     --------
@@ -108,18 +94,7 @@ def largest(values: Values, k: int) -> tuple[Indices, Values]:
 
 
 def kth_magnitude(values: Values, k: int) -> float:
-    """Return the `k`-th largest magnitude.
-
-    Parameters
-    ----------
-    values : ndarray of float32, shape (n,)
-    k : int
-        In 1 .. n.
-
-    Raises
-    ------
-    ValueError
-        If `k` lies elsewhere.
+    """Return the `k`-th largest magnitude; ValueError unless 1 <= `k` <= n.
 
     Examples
     --------
@@ -135,19 +110,9 @@ def kth_magnitude(values: Values, k: int) -> float:
 
 
 def above(values: Values, threshold: float, *, strict: bool = True) -> Indices:
-    """Return where magnitudes exceed the threshold, in ascending order.
+    """Return the places where magnitudes exceed the threshold (or reach it, if not `strict`), ascending.
 
-    Parameters
-    ----------
-    values : ndarray of float32, shape (n,)
-    threshold : float
-        Compared in float32, as codes on a device do.
-    strict : bool
-        Whether an entry as large as the threshold stays out.
-
-    Returns
-    -------
-    ndarray of int64
+    They are compared in float32, as on a device.
 
     Examples
     --------
@@ -161,12 +126,7 @@ def above(values: Values, threshold: float, *, strict: bool = True) -> Indices:
 
 
 def entries_above(values: Values, threshold: float, *, strict: bool = True) -> tuple[Indices, Values]:
-    """Return where magnitudes exceed the threshold, as `above` does, and the entries there.
-
-    Parameters
-    ----------
-    values, threshold, strict
-        As of `above`.
+    """Return the places of `above`, and the entries there.
 
     Examples
     --------
@@ -181,12 +141,7 @@ def entries_above(values: Values, threshold: float, *, strict: bool = True) -> t
 
 
 def count_above(values: Values, threshold: float, *, strict: bool = True) -> int:
-    """Return how many magnitudes exceed the threshold, compared as by `above`.
-
-    Parameters
-    ----------
-    values, threshold, strict
-        As of `above`.
+    """Return the number of places of `above`.
 
     Examples
     --------
@@ -201,7 +156,7 @@ def count_above(values: Values, threshold: float, *, strict: bool = True) -> int
 
 
 def squared_norm(values: Values | NDArray[np.float64]) -> float:
-    """Return the sum of squares, added up in double precision; NaN or Inf if an entry is.
+    """Return the sum of squares in double precision; NaN or Inf if an entry is.
 
     Examples
     --------
@@ -233,13 +188,7 @@ def squared_norms(rows: Values | Rows) -> NDArray[np.float64]:
 
 
 def add_rows(rows: Values | Rows, others: Values | Rows | None, out: Values | Rows) -> NDArray[np.float64]:
-    """Put the sum of two arrays of rows into a third, or one alone, and return `squared_norms` of it.
-
-    Parameters
-    ----------
-    rows, others : ndarray of float32, shape (P, n), or Rows
-    out : ndarray of float32, shape (P, n), or Rows
-        May be `rows`.
+    """Put the sum of two arrays of rows, or one alone, into `out`, and return `squared_norms` of it.
 
     Examples
     --------
@@ -272,27 +221,12 @@ def take_mean(
     left: NDArray[np.float64] | None = None,
     read: Callable[[Values], Values] | None = None,
 ) -> tuple[Values, NDArray[np.float64]]:
-    """Take the entries at common `indices` out of every row: their mean, as an all-reduce of values yields it.
+    """Take the entries at common `indices` out of every row; return their mean, as an all-reduce of values does.
 
-    Parameters
-    ----------
-    rows : ndarray of float32, shape (P, n), or Rows
-        Set to zero at `indices`.
-    indices : ndarray of int64, shape (k,)
-        Distinct.
-    mean : ndarray of float32, shape (n,), optional
-        Zeros, where the mean is put.
-    left : ndarray of float64, shape (P,), optional
-        Where `squared_norms` of the rows afterwards is put; `indices` ascend then.
-    read : callable, optional
-        What receivers read of the values of a row, whose rest stays in it.
-
-    Returns
-    -------
-    mean : ndarray of float32, shape (n,)
-        Sum over the rows, in order, over P; zero elsewhere.
-    sent : ndarray of float64, shape (P,)
-        Sum of squares taken from each row.
+    `rows`, shape (P, n), are set to zero at the distinct `indices`. Returns the mean, shape (n,): the sum over the
+    rows, in order, over P, zero elsewhere; and the sum of squares taken from each row, shape (P,). `mean` is where to
+    put it; `left` gets `squared_norms` of the rows afterwards, and `indices` ascend then. `read` returns what receivers
+    read of the values of a row, whose rest stays.
 
     Examples
     --------
@@ -318,7 +252,7 @@ def take_mean(
 
 
 def taken(row: Values, indices: Indices) -> Values:
-    """Return the entries of a row at `indices`, which are 0 from then on.
+    """Return the entries of a row at `indices`, and set them to 0.
 
     Examples
     --------
@@ -332,15 +266,7 @@ def taken(row: Values, indices: Indices) -> Values:
 
 
 def taken_as_read(row: Values, indices: Indices, read: Callable[[Values], Values]) -> Values:
-    """Return what receivers read of the entries of a row at `indices`, which keep the rest.
-
-    Parameters
-    ----------
-    row : ndarray of float32, shape (n,)
-    indices : ndarray of int64, shape (k,)
-        Distinct.
-    read : callable
-        Returns what is read of values.
+    """Return what receivers read of the entries of a row at `indices`; the row keeps the rest.
 
     Examples
     --------
@@ -443,8 +369,8 @@ def _spread(expected: float) -> float:
 def _kth(loops: ModuleType, bits: Bits, k: int) -> tuple[int, int]:
     """Return the k-th largest magnitude, and how many are larger.
 
-    Between which two magnitudes it lies is taken from a sample. One pass collects those in between, among which it is
-    looked up; if the sample was misleading, a second pass collects all on the side where it is.
+    A sample gives two magnitudes around it. One pass collects those in between; if the sample was misleading, a second
+    pass collects all on the other side.
     """
     n = bits.size
     sample = _sample(loops, bits)

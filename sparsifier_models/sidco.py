@@ -31,11 +31,6 @@ CALLS, TOO_MANY, TOO_FEW = 5, 1.2, 0.8
 def exponential(mean: float, variance: float, delta: float) -> float:
     """Return the magnitude that a fraction delta of an exponential distribution exceeds: -mean ln delta.
 
-    Parameters
-    ----------
-    mean, variance, delta : float
-        As of `generalised_pareto`; the variance does not matter.
-
     Examples
     --------
     >>> round(exponential(2.0, 4.0, 0.01), 6)
@@ -49,13 +44,6 @@ def generalised_pareto(mean: float, variance: float, delta: float) -> float:
 
     With r = mean^2 / variance: alpha = mean (r + 1) / 2, kappa = (r - 1) / 2, alpha (1 - delta^kappa) / kappa. It is
     exponential for kappa = 0, and one point for variance 0.
-
-    Parameters
-    ----------
-    mean, variance : float
-        Moments of the magnitudes.
-    delta : float
-        The fraction.
 
     Examples
     --------
@@ -74,18 +62,9 @@ def generalised_pareto(mean: float, variance: float, delta: float) -> float:
 def gamma(magnitude: Values, mean: float, delta: float, *, exact: bool) -> float:
     """Return the magnitude that a fraction delta of a gamma distribution exceeds, by the mean and that of the logs.
 
-    With s = ln mean - mean ln: shape = (3 - s + sqrt((s - 3)^2 + 24 s)) / (12 s), scale = mean / shape. Logs are those
-    of the magnitudes over their norm, plus the spacing of double precision at 1, which zeros need.
-
-    Parameters
-    ----------
-    magnitude : ndarray of float32, shape (n,)
-        Not all zero.
-    mean : float
-    delta : float
-        In (0, 1].
-    exact : bool
-        Whether to invert the incomplete gamma function, else -scale (ln delta + ln Gamma(shape)).
+    With s = ln mean - mean ln: shape = (3 - s + sqrt((s - 3)^2 + 24 s)) / (12 s), scale = mean / shape. Logs are of the
+    magnitudes over their norm plus the spacing of double precision at 1, which zeros need. `exact` inverts the
+    incomplete gamma function; else it is -scale (ln delta + ln Gamma(shape)).
 
     Examples
     --------
@@ -110,15 +89,9 @@ def gamma(magnitude: Values, mean: float, delta: float, *, exact: bool) -> float
 
 
 def stage_targets(density: float, stages: int, ratio: float = FIRST) -> list[float]:
-    """Return the fraction that each stage is to leave of what the one before left; their product is the density.
+    """Return the fraction that each stage leaves of the previous one; their product is the density.
 
-    Parameters
-    ----------
-    density : float
-    stages : int
-        Number M of stages, >= 1, which share what is left after the first; 0: as many as it takes to divide by `ratio`.
-    ratio : float
-        In (0, 1).
+    The first of `stages` leaves `ratio`, the others share the rest; 0 stages: as many as it takes to divide by `ratio`.
 
     Examples
     --------

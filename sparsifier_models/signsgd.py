@@ -35,21 +35,7 @@ def scale_of(values: Values) -> np.float32:
 
 
 def vote(positive: NDArray[np.integer[Any]], voters: int, draws: np.random.Generator) -> Values:
-    """Return the sign of the majority; ties are drawn.
-
-    Parameters
-    ----------
-    positive : ndarray of int, shape (n,)
-        Votes for plus, in 0 .. `voters`.
-    voters : int
-        Number of workers P.
-    draws : numpy.random.Generator
-        What decides where as many are for plus as for minus.
-
-    Returns
-    -------
-    ndarray of float32, shape (n,)
-        Plus or minus one.
+    """Return the sign of the majority, from the votes for plus of `voters` workers; `draws` decides ties.
 
     Examples
     --------

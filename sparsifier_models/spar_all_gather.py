@@ -23,7 +23,7 @@ from simnet.sparsifier_models.spar_reduce_scatter import Entries, add
 
 
 def merged(messages: Sequence[Entries], c: int) -> Entries:
-    """Return the sum of sparse blocks of length `c`: all their entries, added up from zero in the order given.
+    """Return the sum of sparse blocks of length `c`, added up from zero in the order given.
 
     Examples
     --------
@@ -62,17 +62,8 @@ class Outcome(NamedTuple):
 def bruck_all_gather(teams: Sequence[Entries], k_b: int, c: int) -> Outcome:
     """B-SAG: add up the entries of all teams and keep the k_b largest sums, or all if there are no more.
 
-    Each team would add them up in an order of its own, starting with its own entries, so that for d >= 3 results
-    differed between teams in the last bit. Here all have the order of team 0.
-
-    Parameters
-    ----------
-    teams : sequence of Entries, length d
-        What the owner of the block has in each team.
-    k_b : int
-        Entries to keep.
-    c : int
-        Length of the block.
+    Each team would add in an order of its own, starting with its own entries, so that for d >= 3 results differed in
+    the last bit. Here all have the order of team 0.
     """
     union = merged(teams, c)
     return Outcome(union.cut(k_b)[0], union.indices.size, [])
@@ -81,14 +72,9 @@ def bruck_all_gather(teams: Sequence[Entries], k_b: int, c: int) -> Outcome:
 def recursive_all_gather(teams: Sequence[Entries], k_b: int, c: int) -> Outcome:
     """R-SAG: at distance d/2, d/4, ..., 1 partners add up what they have and keep the k_b largest sums.
 
-    At distance D the teams t, t + D, t + 2D, ... have come to hold the same sum. What is cut off it is kept in equal
-    shares by these d/D: halves in the first step. What the last step cuts off is not selected anywhere, so that
-    everybody takes its own value back.
-
-    Parameters
-    ----------
-    teams, k_b, c
-        As of `bruck_all_gather`; d must be a power of two.
+    At distance D the teams t, t + D, t + 2D, ... hold the same sum. What is cut off it is kept in equal shares by these
+    d/D. What the last step cuts off is selected nowhere, so everybody takes its own value back. d must be a power of
+    two.
 
     Examples
     --------
@@ -98,9 +84,8 @@ def recursive_all_gather(teams: Sequence[Entries], k_b: int, c: int) -> Outcome:
     >>> alone = Entries(np.array([0]), np.array([1], dtype=np.float32))
     >>> result = recursive_all_gather([both, alone, both, alone], 1, 2)
     >>> result.final, result.dropped[0]
-    (Entries(indices=array([1]), values=array([6.], dtype=float32)), \
-(range(0, 4, 2), Entries(indices=array([0]), values=array([1.], dtype=float32))))
-    """
+    (Entries(indices=array([1]), values=array([6.], dtype=float32)), (range(0, 4, 2), Entries(indices=array([0]), values=array([1.], dtype=float32))))
+    """  # noqa: E501
     d, held = len(teams), list(teams)
     union, dropped = held[0].indices.size, []
     while len(held) > 1:
@@ -134,18 +119,10 @@ class Adaptive(NamedTuple):
 
 
 def started(T: int, entries: float, d: int, *, least_step: int) -> Adaptive:
-    """Return the state at the start: h = floor(c rho / d), and a hundredth of what is missing as the step.
+    """Return the initial state: h = floor(c rho / d), and a hundredth of the missing entries as the step.
 
-    Parameters
-    ----------
-    T : int
-        Number of blocks.
-    entries : float
-        c rho, c being the length of a block and rho the density.
-    d : int
-        Number of teams.
-    least_step : int
-        1, or 0 as in the reference implementation, where h never changes if c rho - h < 100.
+    `entries` is c rho for `T` blocks; `least_step` is 1, or 0 as in the reference implementation, where h stays if c
+    rho - h < 100.
 
     Examples
     --------
@@ -158,18 +135,9 @@ def started(T: int, entries: float, d: int, *, least_step: int) -> Adaptive:
 
 
 def adapted(state: Adaptive, u: Indices, k_b: int, d: int) -> Adaptive:
-    """Return the state after an exchange in which the union of block b had ``u[b]`` entries before it was cut.
+    """Return the state after an exchange in which the union of block b had ``u[b]`` entries before it was cut to k_b.
 
     Towards k_b the step doubles every other time; past it the step turns round, half as long.
-
-    Parameters
-    ----------
-    state : Adaptive
-    u : ndarray of int64, shape (T,)
-    k_b : int
-        Entries that a block is to have.
-    d : int
-        Number of teams.
 
     Examples
     --------

@@ -51,13 +51,8 @@ class Entries(NamedTuple):
 def srs_rounds(T: int) -> list[tuple[int, int]]:
     """Return the distance g_i and the blocks m_i in a bag, for each of the L = ceil(log2 T) rounds.
 
-    In round i worker w sends blocks w + g_i, ..., w + g_i + m_i - 1 (mod T) to worker w + g_i. From then on it answers
-    for blocks w, ..., w + g_i - 1 alone.
-
-    Parameters
-    ----------
-    T : int
-        Workers of a team, which is also the number of blocks, >= 1.
+    In round i worker w sends blocks w + g_i, ..., w + g_i + m_i - 1 (mod T) to worker w + g_i. From then on it is
+    responsible for blocks w, ..., w + g_i - 1 alone.
 
     Examples
     --------
@@ -95,23 +90,9 @@ class Reduced(NamedTuple):
 
 
 def spar_reduce_scatter(rows: Values, b: int, k_b: int, h: int) -> Reduced:
-    """Reduce block `b`.
+    """Reduce block `b`, given the `rows`, shape (T, c), of all workers of a team, which are not modified.
 
-    Parameters
-    ----------
-    rows : ndarray of float32, shape (T, c)
-        The block at each worker of the team. Not modified.
-    b : int
-        Number of the block, in 0 .. T-1, and of the worker that owns it.
-    k_b : int
-        Entries that a worker passes on.
-    h : int
-        Entries that the owner keeps in the end.
-
-    Raises
-    ------
-    ValueError
-        If a sum overflows float32.
+    Workers pass on `k_b` entries; the owner keeps `h`. ValueError: a sum overflows float32.
 
     Examples
     --------

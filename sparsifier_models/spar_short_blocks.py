@@ -27,28 +27,12 @@ _HELD = 1 << 22
 
 
 def pays(T: int, length: int, kept: int) -> bool:
-    """Return whether to deal with blocks together.
-
-    Parameters
-    ----------
-    T : int
-        Workers of a team.
-    length, kept : int
-        Entries of a block, and of those the ones that are passed on.
-    """
+    """Return whether dealing with blocks together is faster, for `kept` of the `length` entries of a block."""
     return T >= _TEAM and length <= _LENGTH and kept <= _KEPT
 
 
 def batches(T: int, workers: int, kept: int) -> list[Indices]:
-    """Return which blocks are dealt with together, in order.
-
-    Parameters
-    ----------
-    T, workers : int
-        Number of blocks, and of workers.
-    kept : int
-        Entries of a block that are passed on.
-    """
+    """Return the batches of blocks, in order, for `T` blocks of which `kept` entries are passed on."""
     size = max(1, _HELD // (workers * kept))
     return [np.arange(first, min(first + size, T)) for first in range(0, T, size)]
 
@@ -106,13 +90,7 @@ class ShortBlocks:
         return (np.arange(self._d)[:, None] * self._T + workers).ravel()
 
     def reduce(self, k_b: int, h: Indices) -> None:
-        """Reduce every block to its owner; `h`, shape (B,), are the entries that the owner of each keeps.
-
-        Raises
-        ------
-        ValueError
-            If a sum overflows float32.
-        """
+        """Reduce every block to its owner, which keeps ``h[b]`` entries. ValueError: a sum overflows float32."""
         self._received: list[list[Messages]] = [[] for _ in range(self._T)]
         nothing = np.zeros(0, dtype=np.int64)
         self._sent = [Messages(nothing, nothing, np.zeros(0, dtype=np.float32))] * self._T
@@ -137,20 +115,10 @@ class ShortBlocks:
         return [lanes[i :: self._blocks.size] for i in range(self._blocks.size)]
 
     def collect(self, outcomes: Sequence[Outcome], *, local: bool) -> tuple[Floats, Floats]:
-        """Turn the blocks at every worker into what it keeps of them, as `simnet.sparsifier_models.spardl` says.
+        """Turn the blocks at every worker into its residuals; `local` loses what is dropped on the way.
 
-        Parameters
-        ----------
-        outcomes : sequence of Outcome, length B
-            What became of each block.
-        local : bool
-            Whether what is dropped on the way is lost.
-
-        Returns
-        -------
-        gave, keeps : ndarray of float64, shape (B, P)
-            Sum of squares of each worker's own at entries finally selected that it passed on, and of what it keeps at
-            entries finally selected.
+        Returns sums of squares, shape (B, P), of own entries that were passed on and finally selected, and of what is
+        kept at entries finally selected.
         """
         B, P = len(outcomes), len(self._rows)
         gave, keeps = np.zeros((B, P)), np.zeros((B, P))

@@ -73,15 +73,7 @@ class Stream:
 
 
 def added(one: Stream, other: Stream, length: int, form: Format) -> Stream:
-    """Return the sum of two streams: dense if one is, or if the indices of both together would take as many bytes.
-
-    Parameters
-    ----------
-    one, other : Stream
-        Used up: a dense one may become the sum.
-    length : int
-        Length of a dense vector.
-    form : Format
+    """Return the sum of two streams: dense if one is, or if sparse it would take as many bytes; both may be modified.
 
     Examples
     --------
@@ -112,21 +104,8 @@ def recursive_doubling(rows: Values, chosen: Sequence[Places], form: Format) -> 
     """SSAR_Recursive_double: in log2 P rounds partners exchange all they have summed so far.
 
     If P is no power of two, the first workers pair up: before, the even one sends all to the odd one, and after, it
-    gets the sum.
-
-    Parameters
-    ----------
-    rows : ndarray of float32, shape (P, n)
-        What each worker has. Not modified.
-    chosen : sequence of ndarray of int, length P
-        Ascending indices that each worker selected.
-    form : Format
-
-    Returns
-    -------
-    total : Stream
-    steps : tuple of Schedule and DeviceOp
-        Messages in phases ``fold``, ``doubling`` and ``unfold``; after each round its receivers add what has come.
+    gets the sum. `rows`, shape (P, n), are not modified; `chosen` has the ascending indices of each worker. Phases are
+    ``fold``, ``doubling`` and ``unfold``; after each round its receivers add.
 
     Examples
     --------
@@ -182,13 +161,7 @@ def recursive_doubling(rows: Values, chosen: Sequence[Places], form: Format) -> 
 def direct_split(entries: Indices, lengths: Indices, form: Format) -> Schedule:
     """Return the messages by which everyone sends each its split, all at once.
 
-    Parameters
-    ----------
-    entries : ndarray of int64, shape (P, P)
-        ``entries[r, q]``: entries that worker r sends to worker q.
-    lengths : ndarray of int64, shape (P,)
-        Lengths of the splits: a message is dense where that is shorter.
-    form : Format
+    ``entries[r, q]`` go from worker r to q; a message is dense where that is shorter than its split of ``lengths[q]``.
 
     Examples
     --------
@@ -204,7 +177,7 @@ def direct_split(entries: Indices, lengths: Indices, form: Format) -> Schedule:
 
 
 def concatenated(pieces: NDArray[np.int64], form: Format) -> Schedule:
-    """Return recursive doubling of streams that share no index: of `pieces`, shape (P,), entries.
+    """Return recursive doubling of streams of `pieces`, shape (P,), entries that share no index.
 
     Examples
     --------

@@ -248,16 +248,11 @@ class SparDL(Sparsifier):
                 yield _Block([one.indices.size for one in own], outcome, gave, keeps)
 
     def _collect(self, rows: Values, b: int, teams: list[Reduced], gathered: Outcome) -> tuple[Floats, Floats]:
-        """Turn block `b` at every worker, `rows` of shape (P, c), into what the worker keeps of it.
+        """Turn block `b` at every worker, `rows` of shape (P, c), into its residual.
 
-        Global residual collection: at entries that were not selected in the end every worker takes its own value back,
-        whatever became of it; at those that were it keeps what it dropped, of its own and of what it received.
-
-        Returns
-        -------
-        gave, keeps : ndarray of float64, shape (P,)
-            Sum of squares of each worker's own at entries finally selected that it passed on, and of what it keeps at
-            entries finally selected.
+        Global residual collection: every worker takes its own value back at entries that were not finally selected; at
+        those that were it keeps what it dropped. Returns sums of squares, shape (P,), of own entries that were passed
+        on and finally selected, and of what is kept at entries finally selected.
         """
         gave, keeps = np.zeros(self.workers), np.zeros(self.workers)
         final = np.zeros(rows.shape[1], dtype=np.bool_)
@@ -280,18 +275,10 @@ class SparDL(Sparsifier):
         return gave, keeps
 
     def _steps(self, k_b: int, h: Indices, u: Indices, union: int) -> Iterator[Step]:
-        """Yield what workers do: every block is cut once, right before it is sent, and again where teams meet.
+        """Yield the steps of workers: every block is cut once, right before it is sent, and again where teams meet.
 
-        Parameters
-        ----------
-        k_b : int
-            Entries of a block that is passed on.
-        h : ndarray of int64, shape (T,)
-            Entries that go between teams, by block.
-        u : ndarray of int64, shape (T,)
-            Entries of a block over all teams.
-        union : int
-            Entries finally selected.
+        `k_b` entries of a block are passed on, ``h[b]`` go between teams, ``u[b]`` is its union, `union` the entries
+        selected.
         """
         P, d, T, c = self.workers, self._d, self._T, self._block_length()
         ranks = np.arange(P).reshape(d, T)
@@ -338,11 +325,10 @@ class SparDL(Sparsifier):
         return rounds
 
     def _messages(self, src: Indices, dst: Indices, entries: Indices, phase: str) -> Schedule:
-        """Return the round in which everyone sends blocks of so many `entries`, shape (P, blocks).
+        """Return the round in which everyone sends blocks of `entries`, shape (P, blocks).
 
-        Encoded blocks, whose entries are not known here, take what is expected of as many independent ones. On the wire
-        of the reference implementation every block is two messages, indices and values, and a third with their number
-        except between teams.
+        Encoded blocks take the bytes expected of as many independent entries. On the released wire every block is two
+        messages, indices and values, and a third with their number except between teams.
         """
         wire = self.wire
         if not wire.released:

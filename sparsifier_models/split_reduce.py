@@ -32,9 +32,7 @@ _SHORT_PARTS = 1 << 8
 
 
 def rotation(n_workers: int, step: int) -> Indices:
-    """Return the region, and by that the worker, that each worker sends to in step j: (r + j) mod P at r; shape (P,).
-
-    In step 0 of 0 .. P-1 everyone deals with its own.
+    """Return the region, and worker, that each worker sends to in step j: (r + j) mod P at r; shape (P,).
 
     Examples
     --------
@@ -45,7 +43,7 @@ def rotation(n_workers: int, step: int) -> Indices:
 
 
 def equal_cuts(parameters: int, n_workers: int) -> Indices:
-    """Return where regions of n // P entries start, the last one with the rest, and n; shape (P + 1,).
+    """Return the starts of regions of n // P entries, the last one with the rest, and n; shape (P + 1,).
 
     Examples
     --------
@@ -56,22 +54,11 @@ def equal_cuts(parameters: int, n_workers: int) -> Indices:
 
 
 def region_cuts(chosen: Sequence[Places], parameters: int, *, spread: bool = True) -> Indices:
-    """Return where the regions start, and n: means of what each worker proposes to have as many entries in each.
+    """Return the starts of the regions, and n, shape (P + 1,): means of the cuts that workers propose.
 
-    Parameters
-    ----------
-    chosen : sequence of ndarray of int, length P
-        Ascending indices that each worker selected.
-    parameters : int
-        Length n of the gradient.
-    spread : bool
-        Whether a worker with fewer than P entries spreads them over the regions; in the reference implementation all
-        its cuts are its first entry. A worker with none proposes equal regions.
-
-    Returns
-    -------
-    ndarray of int64, shape (P + 1,)
-        Region r is ``cuts[r] .. cuts[r + 1] - 1``, and may be empty.
+    `chosen` has the ascending indices of each worker. One with fewer than P entries spreads them over the regions; if
+    not `spread`, as in the reference implementation, all its cuts are its first entry. One with none proposes equal
+    regions. A region may be empty.
 
     Examples
     --------
@@ -86,16 +73,7 @@ def region_cuts(chosen: Sequence[Places], parameters: int, *, spread: bool = Tru
 
 
 def proposed_cuts(indices: Places, workers: int, parameters: int, *, spread: bool = True) -> Indices:
-    """Return where a worker that selected `indices` would cut the regions; shape (P - 1,).
-
-    Parameters
-    ----------
-    indices : ndarray of int
-        Ascending.
-    workers : int
-        Number of regions P.
-    parameters, spread
-        As of `region_cuts`.
+    """Return the cuts that a worker with ascending `indices` proposes, shape (P - 1,); see `region_cuts`.
 
     Examples
     --------
@@ -110,7 +88,7 @@ def proposed_cuts(indices: Places, workers: int, parameters: int, *, spread: boo
 
 
 def mean_cuts(total: Indices, parameters: int) -> Indices:
-    """Return where the regions start, and n, from the sum of what all workers propose, shape (P - 1,).
+    """Return the starts of the regions, and n, from the sum of all proposals, shape (P - 1,).
 
     Examples
     --------
@@ -121,18 +99,9 @@ def mean_cuts(total: Indices, parameters: int) -> Indices:
 
 
 def balancing(pieces: Indices) -> Indices:
-    """Return how many entries each worker sends to each when pieces are re-cut to differ by one entry at most.
+    """Return the entries that each worker sends to each, shape (P, P), to re-cut `pieces` to equal sizes, within one.
 
-    Parameters
-    ----------
-    pieces : ndarray of int64, shape (P,)
-        Entries of each worker. Put one after the other, they are cut into blocks of T // P entries, the first T mod P
-        of them one longer.
-
-    Returns
-    -------
-    ndarray of int64, shape (P, P)
-        ``[q, b]``: entries of piece q that lie in block b. The diagonal stays where it is.
+    The pieces, one after the other, are cut into blocks of T // P entries, the first T mod P of them one longer.
 
     Examples
     --------
@@ -160,7 +129,7 @@ def unevenness(sizes: Indices) -> float:
 
 
 def compact(indices: Indices) -> Places:
-    """Return ascending indices in four bytes each, if they fit: those of all workers are held at a time.
+    """Return ascending indices in four bytes each, if they fit, to save memory.
 
     Examples
     --------
@@ -172,7 +141,7 @@ def compact(indices: Indices) -> Places:
 
 
 def by_region(indices: Indices, cuts: Indices) -> Indices:
-    """Return how many of the ascending `indices` lie in each region; shape (P,).
+    """Return the number of ascending `indices` in each region; shape (P,).
 
     Examples
     --------
@@ -183,25 +152,11 @@ def by_region(indices: Indices, cuts: Indices) -> Indices:
 
 
 def split_and_reduce(rows: Values, chosen: Sequence[Places], cuts: Indices) -> tuple[Values, Indices]:
-    """Sum what the workers selected, region by region, in the order in which it arrives at the owner.
+    """Sum the selections of workers, region by region, in the order in which they arrive at the owner.
 
-    Region r is summed in float32 in the order own, r - 1, r - 2, ...: that of the steps j = 0, 1, 2, ...
-
-    Parameters
-    ----------
-    rows : ndarray of float32, shape (P, n)
-        What each worker has. Not modified.
-    chosen : sequence of ndarray of int, length P
-        Ascending indices that each worker selected.
-    cuts : ndarray of int64, shape (P + 1,)
-        Region r is ``cuts[r] .. cuts[r + 1] - 1``.
-
-    Returns
-    -------
-    reduced : ndarray of float32, shape (n,)
-        The sums; zero where nobody selected.
-    entries : ndarray of int64, shape (P, P)
-        ``entries[r, q]``: entries that worker r sends to worker q.
+    Region r is summed in float32 in the order own, r - 1, r - 2, ...: that of the steps j = 0, 1, 2, ... `rows`, shape
+    (P, n), are not modified. Returns the sums, shape (n,), and the entries that worker r sends to worker q, shape (P,
+    P).
 
     Examples
     --------
@@ -254,17 +209,9 @@ def all_pairs(workers: int, steps: Sequence[int]) -> tuple[Indices, Indices]:
 def entry_messages(
     src: Indices, dst: Indices, entries: Indices, wire: Wire, phase: str, encoded: Floats | None = None
 ) -> Round:
-    """Return messages of so many entries from `src` to `dst`, that may start together.
+    """Return a round of messages of `entries` from `src` to `dst`, each of shape (m,), or of `encoded` bytes.
 
-    Parameters
-    ----------
-    src, dst, entries : ndarray of int64, shape (m,)
-    wire : Wire
-        On that of the reference implementation indices and values are two messages, one right after the other.
-    phase : str
-        Phase of the round.
-    encoded : ndarray of float64, shape (m,), optional
-        Bytes of the messages, where they are encoded.
+    On the released wire indices and values are two messages, one right after the other.
 
     Examples
     --------
@@ -281,20 +228,9 @@ def entry_messages(
 def split_schedule(
     entries: Indices, bucket: int, wire: Wire, encoded: Floats | None = None, *, empty: bool = True
 ) -> Schedule:
-    """Return the messages of split and reduce, `bucket` steps to a round.
+    """Return the messages of split and reduce, `bucket` steps to a round; `empty` ones are sent, too.
 
-    Parameters
-    ----------
-    entries : ndarray of int64, shape (P, P)
-        ``entries[r, q]``: entries that worker r sends to worker q.
-    bucket : int
-        Steps posted together, >= 1; the first bucket holds step 0, in which nothing travels.
-    wire : Wire
-        As of `entry_messages`.
-    encoded : ndarray of float64, shape (P, P), optional
-        The same in bytes, where messages are encoded.
-    empty : bool
-        Whether a message without entries is sent, too.
+    ``entries[r, q]``, or `encoded` bytes, go from worker r to q. Step 0, in the first bucket, sends nothing.
 
     Examples
     --------
@@ -316,21 +252,10 @@ def split_schedule(
 
 
 def around_split(parameters: int, entries: Indices, *messages: Step, through_host: bool = False) -> tuple[Step, ...]:
-    """Return split and reduce: a worker takes its selection apart, region by region, sends, and adds up what comes.
+    """Return split and reduce: a worker splits its selection by region, sends, and adds up what it has received.
 
-    It adds up when all has come. Reference implementations add what one bucket has brought while the next one is under
-    way, so that this is the most that it may take.
-
-    Parameters
-    ----------
-    parameters : int
-        Length n of the gradient.
-    entries : ndarray of int64, shape (P, P)
-        ``entries[r, q]``: entries that worker r sends to worker q.
-    *messages : Schedule or DeviceOp
-        Those of the split, and what encodes and decodes them.
-    through_host : bool
-        Whether values and indices are copied to the host to be sent, and back to be added up.
+    It adds when all has arrived, an upper bound: reference implementations add one bucket while the next is on its way.
+    `through_host` copies values and indices to the host to be sent, and back to be added.
     """
     P, sent, received = len(entries), entries.sum(axis=1).astype(np.float64), entries.sum(axis=0).astype(np.float64)
     return (
@@ -375,14 +300,7 @@ class Rest(NamedTuple):
     values: Values
 
     def into(self, rows: Values, where: NDArray[np.bool_]) -> None:
-        """Add it to the worker's row.
-
-        Parameters
-        ----------
-        rows : ndarray of float32, shape (P, n)
-        where : ndarray of bool, shape (n,)
-            Only at these entries.
-        """
+        """Add it to the row of its worker, only at the entries `where`."""
         inside = where[self.indices]
         rows[self.worker, self.indices[inside]] += self.values[inside]
 
@@ -420,9 +338,9 @@ class SplitReduce(Sparsifier):
         return None if self.wire.encoding is None else np.array([self.wire.entries(one, cuts) for one in chosen])
 
     def _encoded_pieces(self, indices: Indices, pieces: Indices, cuts: Indices | None = None) -> Floats | None:
-        """Return the bytes of pieces of ascending indices, of so many each, if they are encoded.
+        """Return the bytes of encoded pieces of ascending indices, of so many each.
 
-        They count from where their regions start, or from the start of the gradient if they are not those of regions.
+        Indices count from the start of their region, or of the gradient if there are no `cuts`.
         """
         if self.wire.encoding is None:
             return None
@@ -432,9 +350,9 @@ class SplitReduce(Sparsifier):
         return np.array([self.wire.entries(one, (0, self.parameters))[0] for one in parts]).reshape(pieces.shape)
 
     def _read_split(self, rows: Values, chosen: Sequence[Places], cuts: Indices) -> tuple[list[Rest], list[Values]]:
-        """Put what is read into the rows, where each sends something to another.
+        """Put what receivers read into the rows.
 
-        Return what each keeps of it, and what was there; nothing of either if nothing is lost.
+        Returns what senders keep, and the original values, if anything is lost.
         """
         rests: list[Rest] = []
         before: list[Values] = []
@@ -452,9 +370,9 @@ class SplitReduce(Sparsifier):
         return rests, before
 
     def _read_pieces(self, sums: Values, indices: Indices, sizes: Indices, senders: Indices) -> list[Rest]:
-        """Put what is read into the sums at the indices, a message after the other; return what senders keep of it.
+        """Put what receivers read into the sums at the indices, message by message; return what senders keep.
 
-        Messages have so many indices each, shape (m,). One that stays with its worker has a sender below 0.
+        A message that stays with its worker has a sender below 0.
         """
         if (read := reader(self.options.values)) is None:
             return []
@@ -467,10 +385,7 @@ class SplitReduce(Sparsifier):
         return rests
 
     def _pieces(self, entries: NDArray[np.int64], encoded: Floats | None = None) -> Schedule:
-        """Return the all-gather of `entries`, shape (P,), of each worker: of values and indices, or packed.
-
-        In bytes where they are `encoded`.
-        """
+        """Return the all-gather of `entries`, shape (P,), of values and indices, packed, or of `encoded` bytes."""
         counts, wire, gather = entries.astype(np.float64), self.wire, self.options.gather
         if encoded is not None:
             return gather(encoded).in_phase("entries")

@@ -18,19 +18,7 @@ Step: TypeAlias = DeviceOp | Schedule
 def in_order(workers: int, *steps: Step) -> tuple[Schedule, tuple[DeviceOp, ...]]:
     """Return the messages of an exchange, and its kernels, each with the round that a worker enters after it.
 
-    Parameters
-    ----------
-    workers : int
-        Number of workers P, >= 1.
-    *steps : DeviceOp or Schedule
-        What they do, one after another.
-
-    Returns
-    -------
-    schedule : Schedule
-        All messages.
-    kernels : tuple of DeviceOp
-        All kernels.
+    `steps` are the schedules and kernels of an exchange, one after another.
 
     Examples
     --------

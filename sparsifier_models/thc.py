@@ -39,12 +39,7 @@ _PIECE = 1 << 16
 
 
 def sender_table() -> tuple[NDArray[np.int64], Floats]:
-    """Return the code X below each point of the grid, and the chance of X + 1, so that the mean is the point.
-
-    Returns
-    -------
-    codes : ndarray of int64, shape (1001,)
-    chances : ndarray of float64, shape (1001,)
+    """Return the code X below each of 1001 grid points, and the chance of X + 1 for which the mean is the point.
 
     Examples
     --------
@@ -59,13 +54,7 @@ def sender_table() -> tuple[NDArray[np.int64], Floats]:
 
 
 def butterflies(values: NDArray[F], stages: int) -> NDArray[F]:
-    """Return the Hadamard transform of each block of 2^stages entries, not normalised: twice makes 2^stages times.
-
-    Parameters
-    ----------
-    values : ndarray of float, shape (n,)
-        Whole blocks.
-    stages : int
+    """Return the unnormalised Hadamard transform of each block of 2^stages entries; twice multiplies by 2^stages.
 
     Examples
     --------
@@ -81,12 +70,6 @@ def butterflies(values: NDArray[F], stages: int) -> NDArray[F]:
 
 def hadamard(values: Floats, stages: int) -> Floats:
     """Return the orthonormal Hadamard transform of each block of 2^stages entries; it is its own inverse.
-
-    Parameters
-    ----------
-    values : ndarray of float64, shape (n,)
-        Whole blocks.
-    stages : int
 
     Examples
     --------
@@ -169,12 +152,7 @@ class THC(Sparsifier):
         return full * _power(min(self.options.chunk, entries)) + (_power(rest) if rest else 0)
 
     def diagonal(self, entries: int) -> Floats:
-        """Return the signs that all have drawn alike, the same in every exchange; float64 of shape (entries,).
-
-        Parameters
-        ----------
-        entries : int
-        """
+        """Return the random signs that all workers share in every exchange; float64 of shape (entries,)."""
         signs: Floats = np.array([1.0, -1.0])[stream(self.options.seed, "thc").integers(0, 2, entries)]
         return signs
 
@@ -198,9 +176,9 @@ class THC(Sparsifier):
         return self._exchanged("thc", update, self._steps, sent=sent, stats=stats)
 
     def _reduce(self, rows: Values, padding: Values, sent: Floats, start: int) -> tuple[Values, Floats]:
-        """Return the mean of a chunk, and how many entries of each worker lie beyond T.
+        """Return the mean of a chunk, and the number of entries of each worker beyond T.
 
-        Rows, and their padding, are turned into what own codes leave of them; what these stand for is added to `sent`.
+        Rows and padding become their quantisation errors; what the codes stand for is added to `sent`.
         """
         P, size = rows.shape
         d = size + padding.shape[1]

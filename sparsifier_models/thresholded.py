@@ -56,12 +56,7 @@ def in_double(values: Values) -> Iterator[NDArray[np.float64]]:
 
 
 def moments(values: Values) -> tuple[float, float]:
-    """Return mean and unbiased variance, in double precision; the variance of a single value is 0.
-
-    Raises
-    ------
-    ValueError
-        If there is no value.
+    """Return mean and unbiased variance in double precision; of a single value it is 0. ValueError: no value.
 
     Examples
     --------
@@ -77,7 +72,7 @@ def moments(values: Values) -> tuple[float, float]:
 
 
 def side_by_side(runs: Sequence[Sequence[DeviceOp]]) -> tuple[DeviceOp, ...]:
-    """Return the kernels that the P workers run each on its own, entries one number each, as kernels of all of them.
+    """Return the kernels that P workers run each on its own as kernels of all of them, with entries per worker.
 
     Examples
     --------

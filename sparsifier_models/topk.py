@@ -53,9 +53,7 @@ class Topk(Gathered):
     costs = (topk_allgather,)
 
     def gains(self, gradients: Values, densities: Sequence[float]) -> NDArray[np.float64]:
-        """Return the compression gain that an exchange of `gradients` would have at each density.
-
-        Parameters, result and refusals as of `simnet.sparsifier_models.artopk.ARTopk.gains`.
+        """Return the compression gain of an exchange of `gradients` at each density, as `ARTopk.gains`.
 
         Examples
         --------

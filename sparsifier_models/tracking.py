@@ -129,10 +129,7 @@ class Tracking(Sparsifier):
             rows -= self.tracked
 
     def held_bytes(self) -> dict[str, float]:
-        """Return the bytes that a worker holds between exchanges: with trackers also their mean, for what is not sent.
-
-        Here that follows from the trackers of all workers.
-        """
+        """Return the bytes of the state of a worker: with trackers also their mean, for what is not sent."""
         found = super().held_bytes()
         return found | {"mean": found["tracked"]} if self.tracks else found
 

@@ -39,19 +39,9 @@ class Nodes(NamedTuple):
 
     @classmethod
     def of(cls, workers: int, each: int, name: str = "ranks_per_node") -> Nodes:
-        """Return the nodes of so many workers.
+        """Return the nodes of P workers, L = `each` to a node.
 
-        Parameters
-        ----------
-        workers, each : int
-            P, and L.
-        name : str
-            Of L, for the message.
-
-        Raises
-        ------
-        ValueError
-            If L does not divide P.
+        Raises ValueError, with the `name` of the option, if L does not divide P.
         """
         if workers % each:
             raise ValueError(f"{name} must divide the {workers} workers, got {each}")
@@ -63,12 +53,7 @@ class Nodes(NamedTuple):
         return self.nodes * self.each
 
     def swizzled(self, partitions: NDArray[Any]) -> NDArray[Any]:
-        """Return partitions in the order in which they are sent: partition z at place (z mod L) N + z // L.
-
-        Parameters
-        ----------
-        partitions : ndarray, shape (P, ...)
-            In the order of the ranks that get them.
+        """Return partitions, shape (P, ...), in the order in which they are sent: z at place (z mod L) N + z // L.
 
         Examples
         --------
@@ -78,11 +63,7 @@ class Nodes(NamedTuple):
         return self._turned(partitions, self.nodes, self.each)
 
     def unswizzled(self, placed: NDArray[Any]) -> NDArray[Any]:
-        """Return partitions in the order of the ranks that get them, given them as `swizzled` returns them.
-
-        Parameters
-        ----------
-        placed : ndarray, shape (P, ...)
+        """Return partitions in the order of the ranks that get them: the inverse of `swizzled`.
 
         Examples
         --------
@@ -111,19 +92,9 @@ def sum_in_two_hops(
 ) -> NDArray[Any]:
     """Return the sum of the vectors of all ranks, as the second hop leaves it; shape (P, m), a row for each rank.
 
-    Sums are made in the order of the ranks, and have the type of what is added. In half precision, what is too large
-    becomes the largest number.
-
-    Parameters
-    ----------
-    nodes : Nodes
-        Where the ranks are.
-    first : callable
-        Given a rank, returns what others make of its message of the first hop: its partitions in the order of
-        `Nodes.swizzled`, shape (P, m).
-    second : callable
-        Given a rank and the sum over its node of the partitions that it has then, one for each node, shape (N, m),
-        returns what others make of its message of the second hop.
+    Sums are in the order of the ranks and in their dtype; half precision saturates. `first(rank)` returns what others
+    read of its first message: its partitions in the order of `Nodes.swizzled`, shape (P, m). `second(rank, sums)`
+    returns what others read of its second message, given the sums over its node, shape (N, m).
 
     Examples
     --------
@@ -167,14 +138,7 @@ class Hop(NamedTuple):
 
     @classmethod
     def of(cls, entries: float, bits: int, groups: float) -> Hop:
-        """Return the hop of entries in so many bits and groups.
-
-        Parameters
-        ----------
-        entries, groups : float
-            How many a rank sends.
-        bits : int
-            Bits of a code.
+        """Return the hop of `entries` with codes of `bits` bits in `groups`.
 
         Examples
         --------

@@ -90,15 +90,7 @@ def _wholes(values: Sequence[object], name: str, least: int) -> list[int]:
 def sizes_of(ranks_per_node: object) -> tuple[int, ...]:
     """Return the groups of each level, from inside out: ranks of a node, nodes of a site, and so on.
 
-    Parameters
-    ----------
-    ranks_per_node : int or sequence of int
-        As of `TwoLevelOptions`.
-
-    Raises
-    ------
-    ValueError
-        If it is neither, or a number is < 1.
+    Raises ValueError unless it is one number >= 1 or several.
 
     Examples
     --------
@@ -113,14 +105,9 @@ def sizes_of(ranks_per_node: object) -> tuple[int, ...]:
 
 
 def without_network(scheme: str, options: Mapping[str, Any]) -> tuple[dict[str, Any], int]:
-    """Return options of a scheme as far as no network is needed, and how many ranks then share a gradient.
+    """Return the options of a scheme that need no network, and how many ranks then share a gradient.
 
-    Parameters
-    ----------
-    scheme : str
-        Its name.
-    options : mapping
-        Its options. What they take from a network is one rank a node, in the order of their numbers.
+    What options take from a network becomes one rank a node, in the order of their numbers.
 
     Examples
     --------
@@ -283,9 +270,9 @@ class TwoLevel(Sparsifier):
 
     @property
     def residual(self) -> Values:
-        """What each rank has kept back of its part, of the sum of its node; float32, shape (P, n), read-only.
+        """Residual of each rank, of its part of the sum of its node; float32, shape (P, n), read-only.
 
-        Settable: what ranks of a node have kept of a part goes to its owner.
+        It is settable: the residuals of a part on a node go to its owner.
         """
         kept = np.zeros((self.workers, self.parameters), dtype=np.float32)
         for model, owners, shard in zip(self._models, self._owners, self._shards, strict=True):
@@ -434,17 +421,9 @@ class TwoLevel(Sparsifier):
 
 @cache
 def on_two_levels(scheme: type[Sparsifier]) -> type[TwoLevel]:
-    """Return a scheme on two levels, as a class.
+    """Return the class of a scheme on two levels, which `scheme` exchanges between nodes.
 
-    Parameters
-    ----------
-    scheme : type of Sparsifier
-        What exchanges between nodes.
-
-    Raises
-    ------
-    ValueError
-        If it works on tensors by their shape, or goes over nodes itself.
+    Raises ValueError if the scheme works on tensors by their shape, or uses nodes itself.
 
     Examples
     --------

@@ -76,16 +76,8 @@ class UnionReduced(Gathered):
     def _gather(self, corrected: Values) -> tuple[NDArray[np.int64], Floats, Floats, NDArray[np.bool_]]:
         """Let every worker select.
 
-        Returns
-        -------
-        counts : ndarray of int64, shape (P,)
-            Entries each worker selected.
-        smallest : ndarray of float64, shape (P,)
-            Smallest magnitude of them, inf if none.
-        nbytes : ndarray of float64, shape (P,)
-            Bytes of their indices.
-        union : ndarray of bool, shape (n,)
-            Which entries somebody selected.
+        Returns the count, smallest magnitude (inf if none) and index bytes of each worker, shape (P,), and the union
+        (n,).
         """
         counts = np.zeros(self.workers, dtype=np.int64)
         smallest, nbytes = np.zeros(self.workers), np.zeros(self.workers)

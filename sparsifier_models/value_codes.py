@@ -24,18 +24,9 @@ LARGEST = {"fp16": 65504.0, "bf16": (2 - 2**-7) * 2.0**127}
 
 
 def rounded(values: Values, form: str) -> Values:
-    """Return the nearest numbers of a format, of two equally near the even one; what is too large becomes the largest.
+    """Return the nearest numbers of a format, ties to even; overflow becomes the largest finite number.
 
-    Parameters
-    ----------
-    values : ndarray of float32, shape (n,)
-        Finite.
-    form : {"fp16", "bf16"}
-        IEEE binary16, or the upper half of a float32.
-
-    Returns
-    -------
-    ndarray of float32, shape (n,)
+    `form` is ``fp16``, IEEE binary16, or ``bf16``, the upper half of a float32.
 
     Examples
     --------
@@ -56,20 +47,11 @@ def rounded(values: Values, form: str) -> Values:
 
 
 def read_back(values: Values, code: ValueCode) -> Values:
-    """Return what is read of values that were sent; those themselves if nothing is lost.
+    """Return what is read of values that were sent.
 
-    Parameters
-    ----------
-    values : ndarray of float32, shape (k,)
-        Those of one message. Finite.
-    code : ValueCode
-        ``float16`` and ``bfloat16`` round as `rounded`. ``8bit``, ``4bit`` and ``2bit`` are bins of
-        `simnet.sparsifier_models.lookup_quantisers.statistical`, 6 sigma wide together; with ``_linear``, the levels of
-        `linear`. ``1bit`` is the sign of each, and the mean of all magnitudes; a zero counts as positive.
-
-    Returns
-    -------
-    ndarray of float32, shape (k,)
+    ``float16`` and ``bfloat16`` round as `rounded`. ``8bit``, ``4bit`` and ``2bit`` are bins of
+    `lookup_quantisers.statistical`, 6 sigma wide together; with ``_linear``, the levels of `linear`. ``1bit`` is the
+    sign of each, and the mean of all magnitudes; a zero counts as positive.
 
     Examples
     --------
@@ -87,12 +69,7 @@ def read_back(values: Values, code: ValueCode) -> Values:
 
 
 def reader(code: ValueCode | None) -> Callable[[Values], Values] | None:
-    """Return `read_back` with a code; None where nothing is lost.
-
-    Parameters
-    ----------
-    code : ValueCode, optional
-        None for float32.
+    """Return `read_back` with a code; None if nothing is lost, as with float32.
 
     Examples
     --------
@@ -104,17 +81,6 @@ def reader(code: ValueCode | None) -> Callable[[Values], Values] | None:
 
 def encode_values(values: Values, code: ValueCode) -> Bytes:
     """Return values as they travel: the table, if codes need one, and then the codes, the first in the lowest bits.
-
-    Parameters
-    ----------
-    values : ndarray of float32, shape (k,)
-        Finite.
-    code : ValueCode
-        As of `read_back`.
-
-    Returns
-    -------
-    ndarray of uint8, shape (`encoded_value_bytes` of k,)
 
     Examples
     --------
@@ -138,20 +104,7 @@ def encode_values(values: Values, code: ValueCode) -> Bytes:
 
 
 def decode_values(data: Bytes, k: int, code: ValueCode) -> Values:
-    """Return the values that `encode_values` has encoded, as `read_back` has them.
-
-    Parameters
-    ----------
-    data : ndarray of uint8
-    k : int
-        How many values.
-    code : ValueCode
-        As of `read_back`.
-
-    Raises
-    ------
-    ValueError
-        If there are more bytes than k values take, or less.
+    """Return the `k` values that `encode_values` encoded, as `read_back`. ValueError: a wrong number of bytes.
 
     Examples
     --------

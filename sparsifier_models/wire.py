@@ -120,14 +120,7 @@ class Wire:
 
     @classmethod
     def of(cls, options: Options, released_widths: tuple[int, int]) -> Wire:
-        """Return the wire that options ask for.
-
-        Parameters
-        ----------
-        options : Options
-        released_widths : (int, int)
-            Bytes of a value and of an index on the wire ``released``.
-        """
+        """Return the wire of some options, with the bytes of a value and an index on the ``released`` one."""
         released = options.wire == "released"
         value: float
         value, index = released_widths if released else (4, 4)
@@ -145,18 +138,9 @@ class Wire:
         return self.value_bytes + self.index_bytes
 
     def indices(self, indices: Places, cuts: ArrayLike) -> Floats:
-        """Return the bytes of the indices in each region: of as many messages.
+        """Return the bytes of the distinct `indices` in each region, shape (regions,): as many messages.
 
-        Parameters
-        ----------
-        indices : ndarray of int, shape (k,)
-            Distinct.
-        cuts : array_like of int, shape (regions + 1,)
-            Where regions start, and where the last one ends; the indices of a region count from its start.
-
-        Returns
-        -------
-        ndarray of float64, shape (regions,)
+        `cuts` has the starts of regions and the end of the last; indices of a region count from its start.
 
         Examples
         --------
@@ -182,17 +166,7 @@ class Wire:
         return self.indices(indices, cuts) + self._values(counts)
 
     def expected(self, counts: ArrayLike, spans: ArrayLike) -> Floats:
-        """Return the bytes that messages of so many entries take: an estimate where they hang on the gaps between them.
-
-        Parameters
-        ----------
-        counts, spans : array_like of float
-            Entries of each message, and of the region that they are from.
-
-        Returns
-        -------
-        ndarray of float64
-            In the shape that both broadcast to.
+        """Return the expected bytes of messages of `counts` entries from regions of `spans`, broadcast together.
 
         Examples
         --------
@@ -207,23 +181,12 @@ class Wire:
         return self._indices(number, np.asarray(spans), None) + self._values(number)
 
     def encoding_kernels(self, entries: ArrayLike, n: float, *, ascending: bool, values: bool = True) -> list[DeviceOp]:
-        """Return what a worker runs to encode entries that it has selected; nothing without an encoding.
+        """Return the kernels by which a worker encodes selected entries, of `n`; none without an encoding.
 
-        A method of `simnet.costs.encodings.CODE_METHODS` for indices and one for values, with the passes that stand for
-        it where a device profile has not measured it: codes are a `cast` of every entry, what a table needs a `norm`
-        before it, as are the lengths of differences; a bitmap is a `scatter` to bits that a `cast` has cleared; indices
-        that a top-k leaves in another order are sorted, as by a `topk_layer`.
-
-        Parameters
-        ----------
-        entries : array_like of float
-            Entries, of all workers or of each.
-        n : float
-            Entries that they are from.
-        ascending : bool
-            Whether the selection leaves indices in ascending order.
-        values : bool
-            Whether values are encoded as well.
+        There is a method of `simnet.costs.encodings.CODE_METHODS` for indices and one for values, with equivalent
+        passes for device profiles that have not measured it: codes are a `cast` of every entry; a table needs a `norm`
+        before it, as do the lengths of differences; a bitmap is a `scatter` to bits that a `cast` cleared; indices that
+        are not `ascending` are sorted, as by a `topk_layer`.
         """
         found: list[DeviceOp] = []
         if self.encoding is None:
@@ -240,21 +203,10 @@ class Wire:
         return found + (self.value_kernels(own) if values else [])
 
     def decoding_kernels(self, entries: ArrayLike, n: float, messages: int, *, values: bool = True) -> list[DeviceOp]:
-        """Return what a worker runs to decode the messages that it has got; nothing without an encoding.
+        """Return the kernels by which a worker decodes `messages` of `entries` together; none without an encoding.
 
-        As of `encoding_kernels`, each message by itself: passes are a `cast` of every entry, differences are added up
-        as by a `norm` before, and the bits of each bitmap are gone through by a `scan` of as many words.
-
-        Parameters
-        ----------
-        entries : array_like of float
-            Entries of all messages together.
-        n : float
-            Entries that those of a message are from.
-        messages : int
-            How many.
-        values : bool
-            Whether values are decoded as well.
+        They are as of `encoding_kernels`, for each message: a `cast` of every entry, a `norm` for sums of differences,
+        and a `scan` of the words of each bitmap.
         """
         found: list[DeviceOp] = []
         if self.encoding is None or not messages:
@@ -271,13 +223,7 @@ class Wire:
         return found + (self.reading_kernels(all_of_them, messages) if values else [])
 
     def value_kernels(self, entries: ArrayLike) -> list[DeviceOp]:
-        """Return what a worker runs to encode values, as of `encoding_kernels`.
-
-        Parameters
-        ----------
-        entries : array_like of float
-            Entries, of all workers or of each.
-        """
+        """Return the kernels by which a worker encodes values, as of `encoding_kernels`."""
         if self.encoding is None or self.encoding.values == "float32":
             return []
         own, code = np.asarray(entries, dtype=np.float64), self.encoding.values
@@ -285,15 +231,7 @@ class Wire:
         return [DeviceOp(f"encode_{code}", own, instead=(*table, DeviceOp("cast", own)))]
 
     def reading_kernels(self, entries: ArrayLike, messages: int = 1) -> list[DeviceOp]:
-        """Return what a worker runs to read values of so many messages, as of `decoding_kernels`.
-
-        Parameters
-        ----------
-        entries : array_like of float
-            Entries of all messages together.
-        messages : int
-            How many, >= 1.
-        """
+        """Return the kernels by which a worker reads the values of `messages`, as of `decoding_kernels`."""
         if self.encoding is None or self.encoding.values == "float32":
             return []
         all_of_them = np.asarray(entries, dtype=np.float64)
