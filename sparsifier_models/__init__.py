@@ -169,7 +169,7 @@ def scheme(name: str) -> type[Sparsifier]:
 
 
 def usable() -> dict[str, type[Sparsifier]]:
-    """Return the schemes by name, sorted; a warning tells which of others cannot be used."""
+    """Return the schemes by name, sorted; a warning names those of other packages that cannot be used."""
     return dict(sorted({**plugins.usable("sparsifiers", scheme), **SCHEMES}.items()))
 
 

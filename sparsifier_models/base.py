@@ -325,7 +325,7 @@ class Sparsifier(ABC):
 
     @property
     def true_parameters(self) -> int:
-        """Entries of the whole model, of which the gradient may be a sample."""
+        """Number of entries of the whole model; the gradient may be a sample of them."""
         return max(1, round(self.parameters * self.options.scale))
 
     @property
@@ -348,7 +348,7 @@ class Sparsifier(ABC):
 
     @property
     def true_sizes(self) -> list[int]:
-        """Entries of the layers of the model, of which those of the gradient may be samples."""
+        """Number of entries of each layer of the model; those of the gradient may be samples."""
         if self.true_shapes:
             return [math.prod(shape) for shape in self.true_shapes]
         return [max(1, round(self.options.scale * size)) for _, size in self.layers]
@@ -411,7 +411,7 @@ class Sparsifier(ABC):
 
     @property
     def transforms(self) -> bool:
-        """Whether coefficients of a transform are sent, one of which reaches several entries of the update."""
+        """Whether coefficients of a transform are sent, each of which changes several entries of the update."""
         return False
 
     @property
@@ -606,7 +606,7 @@ class Sparsifier(ABC):
         return spare if left else None
 
     def _row_of_zeros(self) -> Values:
-        """Return zeros for the update, float32 of shape (n,): those of the last exchange again, if nobody has them."""
+        """Return zeros for the update, float32 of shape (n,); the array of the last exchange if it is free."""
         if self._row is None or sys.getrefcount(self._row) > 2:
             self._row = np.zeros(self.parameters, dtype=np.float32)
         else:

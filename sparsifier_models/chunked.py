@@ -249,7 +249,7 @@ class Chunked(Sparsifier):
     # Messages
 
     def _index_bits(self, blocks: Blocks) -> float:
-        """Return the width of an index: as many bits as tell the entries of a block apart, or as released."""
+        """Return the width of an index [bit]: enough for the entries of a block, or as released."""
         if self.options.index_bytes is not None:
             return 8 * self.options.index_bytes
         return 64.0 if self.wire.released else float((blocks.size - 1).bit_length())

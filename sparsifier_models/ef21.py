@@ -195,7 +195,7 @@ class EF21(Tracking, Gathered):
         return self.options.variant == "ef21plus"
 
     def _send(self, row: Values, indices: Indices) -> Sent:
-        """Take entries out of a row; blocks are told by one index each, and the released code counts no indices."""
+        """Take entries out of a row; a block has one index, and the released code counts no indices."""
         one, wire = super()._send(row, indices), self.wire
         if wire.released:
             return one._replace(nbytes=indices.size * wire.value_bytes)

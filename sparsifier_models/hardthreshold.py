@@ -77,7 +77,7 @@ class HardThreshold(CarriedThreshold):
 
     @property
     def wire(self) -> Wire:
-        """What an entry takes on the wire; the original form as released has int32 positions beside int64 counts."""
+        """The wire of an entry; the original form as released has int32 positions and int64 counts."""
         wire = super().wire
         if self.options.form == "fused" or self.options.index_bytes is not None or not wire.released:
             return wire

@@ -122,7 +122,7 @@ class MuLoCo(Sparsifier):
 
     @property
     def conserves(self) -> bool:
-        """Whether the mean is applied as it is."""
+        """Whether the mean is applied without a transform."""
         return self._selects or not self.options.requantised
 
     @property
@@ -201,7 +201,7 @@ class MuLoCo(Sparsifier):
         return self._entries(max(1, round(whole.entries)))
 
     def _bytes(self, whole: Whole) -> tuple[float, float]:
-        """Return the bytes of the values of a tensor, and of what tells what they mean."""
+        """Return the bytes of the values of a tensor, and of their scales."""
         entries, bins = whole.entries, self.options.bins
         number, released = self.wire.scalar_bytes, self.wire.released
         # A released code sends the lengths of the axes, how many there are, and two numbers more.

@@ -60,7 +60,7 @@ class AlgorithmOf:
         return f"needs {', '.join(needs)}" if needs else ""
 
     def __get_pydantic_json_schema__(self, core: Any, handler: Any) -> dict[str, Any]:
-        """Tell editors the names."""
+        """Add the names to the JSON schema."""
         return {**handler(core), "enum": self.names()}
 
 

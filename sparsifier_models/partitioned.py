@@ -151,7 +151,7 @@ class Partitioned(CarriedThreshold):
 
     @property
     def enough(self) -> float:
-        """Three entries of each partition, so that few are empty, of which one is selected all the same."""
+        """Three entries per partition: then few are empty and have to send one all the same."""
         return max(super().enough, 3.0 * self.workers)
 
     def _communicate(self, corrected: Values, gradients: Values) -> Exchange:

@@ -224,7 +224,7 @@ class PowerSGD(Dense):
 
     @property
     def lengths(self) -> tuple[float, float, float]:
-        """Entries of all P, of all Q, and of what is sent as it is, of layers `scale` times as long."""
+        """Entries of all P, of all Q, and of the uncompressed layers, each `scale` times as long."""
         left, right, plain = np.sum([self._lengths_of(*one) for one in self._sizes], axis=0).tolist()
         return left, right, plain
 

@@ -34,7 +34,7 @@ def apportion(shares: Sequence[float], room: Sequence[int], units: Iterable[int]
 
 
 def sample_size(entries: float, density: float) -> int:
-    """Return a size of about `entries` or more, of which the density is nearly a whole number.
+    """Return a size of about `entries` or more for which k is nearly a whole number.
 
     Examples
     --------

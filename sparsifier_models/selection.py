@@ -41,7 +41,7 @@ _INFINITY, _LARGEST = 0x7F800000, 0x7FFFFFFF
 
 @lru_cache(maxsize=1024)
 def entries_kept(density: float, parameters: int) -> int:
-    """Return k = ceil(c n) for the density c as it is written in decimal.
+    """Return k = ceil(c n) for the density c in decimal notation.
 
     In binary floating point 0.07 * 100 exceeds 7, and its ceiling would be 8.
 

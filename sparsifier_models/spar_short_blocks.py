@@ -32,7 +32,7 @@ def pays(T: int, length: int, kept: int) -> bool:
 
 
 def batches(T: int, workers: int, kept: int) -> list[Indices]:
-    """Return the batches of blocks, in order, for `T` blocks of which `kept` entries are passed on."""
+    """Return the batches of blocks, in order, for `T` blocks with `kept` entries each."""
     size = max(1, _HELD // (workers * kept))
     return [np.arange(first, min(first + size, T)) for first in range(0, T, size)]
 

@@ -157,7 +157,7 @@ class SparDL(Sparsifier):
 
     @property
     def unit(self) -> int:
-        """Blocks, of each of which as many entries are kept."""
+        """Number of blocks; each keeps as many entries."""
         return self._T
 
     def _block_length(self) -> int:

@@ -285,7 +285,7 @@ class SplitOptions(GatheredOptions):
 
 
 class Rest(NamedTuple):
-    """What a worker keeps of entries that it has sent, as it is not read.
+    """The quantisation error of entries that a worker sent.
 
     Parameters
     ----------

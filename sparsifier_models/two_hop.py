@@ -192,7 +192,7 @@ class TwoHop(Sparsifier):
         """Yield what workers do, in order."""
 
     def _all_to_all(self, hop: int, what: str, nbytes: float) -> Schedule:
-        """Return the messages of a hop, 1 or 2, of which each rank has so many bytes in all."""
+        """Return the messages of hop 1 or 2, in which each rank sends so many bytes in all."""
         groups = self.nodes.within() if hop == 1 else self.nodes.across()
         size = groups.shape[1]
         call = collectives.alltoall_pairwise(size, nbytes / size)

@@ -48,7 +48,7 @@ _OF_SHARD = re.compile(r"shard(\d+)\.(.+)")
 
 @dataclass(frozen=True, kw_only=True)
 class TwoLevelOptions(Options):
-    """Options of schemes on two levels, beside those of the scheme.
+    """Options of schemes on two levels, in addition to those of the scheme.
 
     Parameters
     ----------

@@ -166,5 +166,5 @@ def drawn(graph: Deferred | nx.DiGraph[Any]) -> nx.DiGraph[Any]:
 
 
 def _told(graph: nx.DiGraph[Any]) -> list[tuple[_Node, _Node | None, _Attributes]] | None:
-    """Return what was told of a graph that is not made yet; None of one that is."""
+    """Return the recorded parts of a graph that is not built yet; None if it is built."""
     return vars(graph)["_told"] if isinstance(graph, Deferred) else None

@@ -39,7 +39,7 @@ Link: TypeAlias = tuple[Node, Node]
 
 
 def empty(name: str, hosts: int, **facts: Any) -> nx.DiGraph[Node]:
-    """Return the graph of `hosts` hosts without links; `facts` stand beside `name` and `hosts` in ``graph.graph``."""
+    """Return the graph of `hosts` hosts without links; `facts` go into ``graph.graph``."""
     return deferred(range(hosts), name=name, hosts=hosts, **facts)
 
 

@@ -9,7 +9,7 @@ _MASK = 2**64 - 1
 
 
 def mix(value: int) -> int:
-    """Return one step of SplitMix64: 64 bits each of which depends on every bit of `value`.
+    """Return one step of SplitMix64: 64 bits that each depend on every bit of `value`.
 
     References
     ----------

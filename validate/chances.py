@@ -117,13 +117,6 @@ JOBS = Case("Iterations of jobs", ("iteration", "iteration"), "")
 def pairs(rows: pd.DataFrame, case: Case) -> pd.DataFrame:
     """Return the pairs of a case, at most `MOST` of each set.
 
-    Parameters
-    ----------
-    rows : DataFrame
-        As of `simnet.validate.residuals`, with intervals.
-    case : Case
-        Which.
-
     Returns
     -------
     DataFrame
@@ -147,7 +140,7 @@ def pairs(rows: pd.DataFrame, case: Case) -> pd.DataFrame:
 
 
 def _choices(one: pd.DataFrame, other: pd.DataFrame, *, alike: bool) -> Iterable[pd.DataFrame]:
-    """Yield dense all-reduces beside all-gathers of what is sent of them, where such a size was measured."""
+    """Yield dense all-reduces and all-gathers of their selections, where such a size was measured."""
     for density in DENSITIES:
         for dense, sparse, swapped in ((one, other, False), (other, one, True))[: 1 if alike else 2]:
             reduce = dense[dense["collective"] == "all_reduce"]
@@ -161,13 +154,6 @@ def _choices(one: pd.DataFrame, other: pd.DataFrame, *, alike: bool) -> Iterable
 
 def judged(both: pd.DataFrame, models: Mapping[str, ErrorModel]) -> pd.DataFrame:
     """Return what was said of pairs, and what came of it.
-
-    Parameters
-    ----------
-    both : DataFrame
-        As `pairs` gives them.
-    models : mapping of str to ErrorModel
-        By kind.
 
     Returns
     -------
@@ -186,22 +172,7 @@ def judged(both: pd.DataFrame, models: Mapping[str, ErrorModel]) -> pd.DataFrame
 def left_out(
     rows: pd.DataFrame, case: Case, models: Callable[[str], tuple[pd.DataFrame, Mapping[str, ErrorModel]]]
 ) -> pd.DataFrame:
-    """Return the judged pairs of a case, each site by models of errors that have not seen it.
-
-    Parameters
-    ----------
-    rows : DataFrame
-        As of `simnet.validate.residuals`.
-    case : Case
-        Which pairs.
-    models : callable
-        Given the name of the site that is left out: its rows with intervals, and the models by kind.
-
-    Returns
-    -------
-    DataFrame
-        As `judged` gives them; empty where a kind was seen at one site alone.
-    """
+    """Return the judged pairs of a case, each site by models of errors that have not seen it."""
     found = [pd.DataFrame(columns=_JUDGED)]
     if any(rows.loc[rows["kind"] == kind, "site"].nunique() < 2 for kind in case.kinds):
         return found[0]
@@ -214,15 +185,7 @@ def left_out(
 
 
 def on_clusters(clusters: pd.DataFrame, case: Case) -> pd.DataFrame:
-    """Return the judged pairs of calibrated clusters, one site left out at a time.
-
-    Parameters
-    ----------
-    clusters : DataFrame
-        As `simnet.validate.residuals.of_clusters` gives them.
-    case : Case
-        One of `CLUSTERS`.
-    """
+    """Return the judged pairs of calibrated clusters, one site left out at a time."""
 
     def models(name: str) -> tuple[pd.DataFrame, Mapping[str, ErrorModel]]:
         rest = clusters[clusters["site"] != name]
@@ -233,15 +196,7 @@ def on_clusters(clusters: pd.DataFrame, case: Case) -> pd.DataFrame:
 
 
 def on_links(links: pd.DataFrame, case: Case) -> pd.DataFrame:
-    """Return the judged pairs of known links, one set left out at a time; see `simnet.validate.residuals.of_links`.
-
-    Parameters
-    ----------
-    links : DataFrame
-        The errors.
-    case : Case
-        One of `LINKS`.
-    """
+    """Return the judged pairs of known links, one set left out at a time; see `simnet.validate.residuals.of_links`."""
 
     def models(name: str) -> tuple[pd.DataFrame, Mapping[str, ErrorModel]]:
         kind = case.kinds[0]
@@ -255,13 +210,7 @@ def on_links(links: pd.DataFrame, case: Case) -> pd.DataFrame:
 
 
 def on_jobs(jobs: pd.DataFrame) -> pd.DataFrame:
-    """Return the judged pairs of jobs, one setting left out at a time; only of settings that tell no interval.
-
-    Parameters
-    ----------
-    jobs : DataFrame
-        As `simnet.validate.residuals.of_jobs` gives them.
-    """
+    """Return the judged pairs of jobs, leaving out one setting at a time, without those that widths come from."""
     whole = jobs[jobs["kind"] == "iteration"]
 
     def models(name: str) -> tuple[pd.DataFrame, Mapping[str, ErrorModel]]:
@@ -329,13 +278,7 @@ def reliability(rows: pd.DataFrame) -> list[tuple[float, float, int]]:
 
 
 def everything(clusters: pd.DataFrame) -> dict[str, pd.DataFrame]:
-    """Return the judged pairs of all cases that have some, by title.
-
-    Parameters
-    ----------
-    clusters : DataFrame
-        As `simnet.validate.residuals.of_clusters` gives them; may be empty.
-    """
+    """Return the judged pairs of all cases that have some, by title."""
     found = {case.title: on_clusters(clusters, case) for case in tracked(CLUSTERS)}
     links = residuals.of_links()
     found |= {case.title: on_links(links, case) for case in LINKS}
@@ -375,15 +318,7 @@ def summary(by_title: Mapping[str, pd.DataFrame]) -> list[str]:
 
 
 def section(by_title: Mapping[str, pd.DataFrame], figure: str | None = None) -> str:
-    """Return the section of docs/validation.md, in Markdown.
-
-    Parameters
-    ----------
-    by_title : mapping of str to DataFrame
-        As `everything` gives it.
-    figure : str, optional
-        Path of the reliability diagram.
-    """
+    """Return the section of docs/validation.md, in Markdown."""
     lines = ["## How often chances come true", "", _WORDS.strip(), ""]
     if figure:
         lines += [f"![Reliability diagram]({figure})", ""]

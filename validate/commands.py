@@ -71,7 +71,7 @@ def validate(
     json_: Json = False,
     force: Force = False,
 ) -> None:
-    """Say how well measured times are predicted that were left out, beside what simpler models make of them."""
+    """Evaluate predictions on held-out measurements, next to baseline models."""
     from simnet.calibration.measured import datasets
     from simnet.calibration.readers.facts import facts_of
     from simnet.validate import evaluation, evaluation_figures
@@ -136,7 +136,7 @@ def validate_job(
     json_: Json = False,
     force: Force = False,
 ) -> None:
-    """Put the logs of a real job beside the prediction of its scenario, exchange by exchange and part by part."""
+    """Compare the logs of a real job with the prediction of its scenario, by exchange and part."""
     from simnet.report.tables import show_listing
     from simnet.scenario import load
     from simnet.studies.iteration import predict_job

@@ -74,24 +74,6 @@ def evaluate(
 ) -> Evaluation:
     """Evaluate a shipped dataset or a log.
 
-    Parameters
-    ----------
-    source : str
-        A name of `simnet.calibration.measured.datasets`, a file, or a folder.
-    facts : Facts or mapping, optional
-        What a log does not say.
-    splits : sequence of str
-        Which of `SPLITS`, or `HALVES`.
-    learned : bool
-        Also a Gaussian process and gradient boosting; see `simnet.validate.rivals`.
-
-    Raises
-    ------
-    InputError
-        If it cannot be read.
-    SimnetError
-        With `learned`, if scikit-learn is not installed.
-
     Examples
     --------
     >>> found = evaluate("shaped_gloo", splits=["sizes"])
@@ -116,22 +98,7 @@ def evaluate(
 def compare(
     cost_model: str | Path, source: str, facts: Facts | Mapping[str, Any] | None = None, *, strict: bool = False
 ) -> Evaluation:
-    """Compare measurements with what a fabric file predicts; nothing is fitted to them.
-
-    Parameters
-    ----------
-    cost_model : str or path
-        The fabric file, or a platform by its name or file.
-    source, facts
-        As for `evaluate`.
-    strict : bool
-        Refuse to extrapolate.
-
-    Raises
-    ------
-    InputError
-        If one of them cannot be read, nothing is known of a collective, or `strict` and it would extrapolate.
-    """
+    """Compare measurements with what a fabric file predicts; nothing is fitted to them."""
     loaded = cost_model_of(str(cost_model))
     rows, problems = rows_of(source, facts or {})
     found = []
@@ -169,7 +136,7 @@ def _sizes(curves: Sequence[Curve], learned: bool) -> list[pd.DataFrame]:
 
 
 def _halves(curves: Sequence[Curve], learned: bool) -> list[pd.DataFrame]:
-    """Leave every second size out, of all curves of which enough is left to choose models by."""
+    """Leave every second size out of all curves that keep enough to choose models by."""
     usable = [one for one in curves if len(one.sizes) >= 2 * MIN_SIZES]
     return _at_sizes(HALVES, [(one, np.arange(len(one.sizes)) % 2 == 1) for one in usable], learned)
 
@@ -209,7 +176,7 @@ def _ranks(curves: Sequence[Curve], learned: bool) -> list[pd.DataFrame]:
 
 
 def place_of(ranks: int, measured: Sequence[int]) -> str:
-    """Return which of `PLACES` a number of ranks is in, beside those measured.
+    """Return which of `PLACES` a number of ranks is in, relative to the measured ones.
 
     Examples
     --------

@@ -111,13 +111,6 @@ class Evaluation:
 def worse(figures: Mapping[str, Any], recorded: Mapping[str, Any]) -> list[str]:
     """Return where a dataset got worse than recorded: in the median or 90 % quantile of a split, or in what is covered.
 
-    Parameters
-    ----------
-    figures : mapping
-        As `Evaluation.figures` gives them.
-    recorded : mapping
-        An entry of `recorded_figures`.
-
     Examples
     --------
     >>> one = {"count": 9, "median": 0.02, "p90": 0.1, "worst": 0.2}

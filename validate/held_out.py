@@ -121,7 +121,7 @@ def of_links() -> pd.DataFrame:
 
 
 def of_iterations() -> pd.DataFrame:
-    """Return iterations of settings that tell nothing of intervals, with whether parts are inside, by their names."""
+    """Return iterations of settings without a say in interval widths, with whether each part is inside."""
     rows = report.shipped()
     rows = rows[(rows["policy"] != "flexible") & ~rows["setting"].isin(TELLING)]
     low, high = (rows["select_s_ours"] * factor_in_job(end, "select") for end in get_args(End))
@@ -150,13 +150,7 @@ class Whole(NamedTuple):
 
 
 def whole_jobs(among: tuple[str, ...] = tuple(EXCHANGES)) -> list[Whole]:
-    """Return the jobs with one exchange and one bucket, judged as commands do; errors of links are of no job.
-
-    Parameters
-    ----------
-    among : tuple of str
-        Exchanges; settings that lack one of several that are asked for are left out, but for all.
-    """
+    """Return the jobs with one exchange and one bucket, judged as commands do; errors of links are of no job."""
     rows, found = report.shipped(), []
     least, most = (factor_in_job(end, "compute") for end in get_args(End))
     for one in SETTINGS:
@@ -187,13 +181,7 @@ def _total(name: str, job: pd.DataFrame, ranks: int) -> JobTotal:
 
 
 def everything(clusters: pd.DataFrame) -> list[Coverage]:
-    """Return how much of each kind was inside.
-
-    Parameters
-    ----------
-    clusters : DataFrame
-        As `simnet.validate.residuals.of_clusters` gives them, to count predictions; may be empty.
-    """
+    """Return how much of each kind was inside."""
     kinds = clusters["kind"].tolist() if len(clusters) else []
     found = [coverage(words, of_sites(kind), kinds.count(kind)) for kind, words in OF_CLUSTERS.items()]
     links = of_links()
@@ -211,7 +199,7 @@ def everything(clusters: pd.DataFrame) -> list[Coverage]:
 
 
 def of_four() -> dict[str, float]:
-    """Return what was said of which of `FOUR` a job is fastest with.
+    """Return how well predictions say which of `FOUR` is fastest in a job.
 
     Returns
     -------

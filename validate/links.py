@@ -50,12 +50,6 @@ that were held out, each in this measure."""
 def held_by_links(rows: pd.DataFrame) -> pd.DataFrame:
     """Return what was predicted from links alone, one row per setting, or per iteration where links change.
 
-    Parameters
-    ----------
-    rows : DataFrame
-        As `simnet.calibration.readers` has them. Nothing is predicted without latency and bandwidth of
-        the links, of all hosts or of each, nor of a tool that was measured on no links that are alike.
-
     Returns
     -------
     DataFrame
@@ -94,7 +88,7 @@ def held_by_links(rows: pd.DataFrame) -> pd.DataFrame:
 
 
 def repeated(first: pd.DataFrame, again: pd.DataFrame) -> pd.DataFrame:
-    """Return settings that were measured twice: how far such times can be told at all.
+    """Return settings that were measured twice: the repeatability of such times.
 
     Returns
     -------
@@ -147,14 +141,6 @@ def _intervals(found: pd.DataFrame, parts: np.ndarray) -> tuple[np.ndarray, np.n
 
 def winners(held: pd.DataFrame, best: bool = False) -> Mapping[str, int] | None:
     """Count how often the faster of AG-Topk and AR-Topk is the predicted one, where they differ by more than `MARGIN`.
-
-    Parameters
-    ----------
-    held : DataFrame
-        As `held_by_links` gives it, of one part of the split.
-    best : bool
-        Compare each with the algorithm that is fastest for it, as measured and as predicted, in place of both with
-        the same algorithm.
 
     Returns
     -------

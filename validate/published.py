@@ -122,18 +122,6 @@ def schedule_shares(config: str, warmup_epochs: int = 2) -> dict[str, int]:
     In the warm-up the density falls linearly from 1 to 0.1, both included; it stays at 0.1 until the network next
     changes, and is 0.01 thereafter. Every step takes the arg-min of the three formulas on the network as it is.
 
-    Parameters
-    ----------
-    config : str
-        A name in `simnet.network.weather.PROFILES`.
-    warmup_epochs : int
-        Epochs of warm-up, >= 0. The published curves imply 2.
-
-    Returns
-    -------
-    dict
-        Steps for each of `simnet.costs.SPARSE_COLLECTIVES`.
-
     References
     ----------
     Sections 3-E and 3-E1, Figs. 6 and 8.

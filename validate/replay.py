@@ -150,33 +150,6 @@ def measure(
 
     All ranks pass a barrier before each repetition and start at a moment agreed on, by clocks compared beforehand: a
     barrier alone lets them go as far apart as its last message takes.
-
-    Parameters
-    ----------
-    schedule : Schedule
-        What is sent. Ranks of the schedule are ranks of the job.
-    communicator : Communicator
-        The job.
-    repetitions, warmup : int
-        Runs that count, >= 1, and runs before them that do not, >= 0.
-    compute : bool
-        Whether ranks wait for the ``compute`` of a round before they enter it.
-    check : bool
-        Whether to see beforehand, in a run apart, that every message arrives where it should.
-    one_clock : bool
-        Whether all ranks have the same clock, being on one machine.
-
-    Returns
-    -------
-    list of Repetition
-        At every rank, the times of all ranks.
-
-    Raises
-    ------
-    InputError
-        If the job has too few ranks, the ranks do not have the same schedule, or their buffers would be too large.
-    RuntimeError
-        If a message did not arrive as it was sent.
     """
     if repetitions < 1 or warmup < 0:
         raise ValueError(f"repetitions must be >= 1 and warmup >= 0, got {repetitions} and {warmup}")
@@ -297,17 +270,6 @@ def _wait_until(moment: float) -> None:
 def table(workload: Workload, done: Sequence[Repetition], tool: str, *, per_rank: bool = False) -> pd.DataFrame:
     """Return repetitions as rows of measurements.
 
-    Parameters
-    ----------
-    workload : Workload
-        What was replayed.
-    done : sequence of Repetition
-        As `measure` returns them.
-    tool : str
-        What carried the messages.
-    per_rank : bool
-        A row for each rank of each repetition, in place of the slowest rank with the fastest beside it.
-
     Examples
     --------
     >>> done = [Repetition(np.array([0.25, 0.5]), np.array([10.0, 10.125]))]
@@ -342,20 +304,6 @@ def table(workload: Workload, done: Sequence[Repetition], tool: str, *, per_rank
 def of_collective(name: str, ranks: int, nbytes: float) -> Workload:
     """Return a collective of simnet by name; its size as `simnet.collectives` counts it.
 
-    Parameters
-    ----------
-    name : str
-        A function of `simnet.collectives`.
-    ranks : int
-        P.
-    nbytes : float
-        Its size [byte].
-
-    Raises
-    ------
-    InputError
-        If there is no such collective that a number of ranks and a size describe.
-
     Examples
     --------
     >>> of_collective("allgather_bruck", 4, 1000).facts
@@ -377,20 +325,7 @@ def of_collective(name: str, ranks: int, nbytes: float) -> Workload:
 
 
 def of_file(path: str, ranks: int) -> Workload:
-    """Return the schedule in a file of any kind that simnet reads; its size is the most that a rank sends.
-
-    Parameters
-    ----------
-    path : str
-        The file.
-    ranks : int
-        P, which a table of messages does not tell.
-
-    Raises
-    ------
-    InputError
-        If the file cannot be read.
-    """
+    """Return the schedule in a file of any kind that simnet reads; its size is the most that a rank sends."""
     _, schedule = read_schedule(path, n_ranks=ranks if path.endswith(".csv") else None)
     sent = schedule.bytes_sent()
     facts: dict[str, object] = {

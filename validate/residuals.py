@@ -75,18 +75,12 @@ class Sides(NamedTuple):
 
 
 def site_of(name: str) -> str:
-    """Return the site of a set: those of the same people are told by the first word of their names."""
+    """Return the site of a set, the first word of its name: sets of the same people."""
     return name.partition("_")[0]
 
 
 def of_clusters(frame: pd.DataFrame) -> pd.DataFrame:
     """Return the errors of calibrated clusters.
-
-    Parameters
-    ----------
-    frame : DataFrame
-        Predictions of `simnet.validate.evaluation`, with ``set``; those on shaped links are left out, as their links
-        are known.
 
     Returns
     -------
@@ -148,7 +142,7 @@ def _links(name: str) -> Iterator[dict[str, object]]:
 
 
 def _stack(one: Case, name: str) -> Stack:
-    """Return the stack as it is named; that of Open MPI was measured with every message below its eager limit."""
+    """Return the name of the stack; Open MPI was measured with every message below its eager limit."""
     found = STACKS[name] if name == one.tool else bare(name)
     return dataclasses.replace(found, eager_limit=math.inf) if name == "openmpi" else found
 
@@ -269,13 +263,7 @@ def model(rows: pd.DataFrame) -> ErrorModel:
 
 
 def table(clusters: pd.DataFrame) -> str:
-    """Return the table, as CSV.
-
-    Parameters
-    ----------
-    clusters : DataFrame
-        As `of_clusters` gives them. Without any, the table has what follows from shipped measurements alone.
-    """
+    """Return the table, as CSV."""
     links, jobs = of_links(), of_jobs()
     known = sides(links)
     whole = pd.concat([clusters, with_intervals(links, known), jobs])

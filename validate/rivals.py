@@ -69,17 +69,6 @@ def beside(
 ) -> list[dict[str, Floats]]:
     """Return what each rival says of the curves that are left out, by its name, for each of them.
 
-    Parameters
-    ----------
-    split : str
-        What is left out: a key of `RULES`.
-    kept : sequence of Curve
-        What predictions may use, of one system.
-    held : sequence of Curve
-        What is left out; the measured times are not looked at. Of sizes, the kept ones of the same setting are needed.
-    learned : bool
-        Also `LEARNED`, which takes time.
-
     Returns
     -------
     list of dict of str to ndarray of float, shape (n,)

@@ -31,13 +31,6 @@ SIMULATED = ("predicted", "simulated", "links")
 def simulated(rows: pd.DataFrame, split: str) -> pd.DataFrame:
     """Return what is predicted, and simulated, of what a split leaves out; a row for each measurement.
 
-    Parameters
-    ----------
-    rows : DataFrame
-        Measurements, as `simnet.calibration.readers.read` gives them.
-    split : {"sizes", "ranks", "collectives"}
-        What is left out at a time: every fourth size, a number of ranks, a collective.
-
     Returns
     -------
     DataFrame

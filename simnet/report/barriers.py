@@ -23,15 +23,6 @@ def told(barrier: bool) -> str:
 def trained(name: str, steps: int, deadline_s: float | None = None) -> str:
     """Return the line that says by which training strategy workers trained, and what an iteration is.
 
-    Parameters
-    ----------
-    name : str
-        The strategy.
-    steps : int
-        Inner steps of an iteration.
-    deadline_s : float, optional
-        How long after the first worker an exchange waits for the others [s]; for all when omitted.
-
     Examples
     --------
     >>> trained("diloco", 100)

@@ -21,7 +21,7 @@ HEADINGS = ("policy", "job", "workers", "iterations", "mean iteration", "alone",
 
 
 class ShareSummary(TypedDict):
-    """A job beside others: iterations done of those planned, mean seconds of one, and what it would take alone."""
+    """A job that shares the network: its iterations, their mean time [s], and the time that it takes alone."""
 
     job: str
     workers: int

@@ -103,13 +103,6 @@ def headline(rows: pd.DataFrame, seeds: int = 1) -> str:
     """Say with each number of workers who is first to the target, where a model is trained, and who is the fastest.
 
     What has not settled is not among the fastest.
-
-    Parameters
-    ----------
-    rows : DataFrame
-        As of `comparison_table`.
-    seeds : int
-        How many there are.
     """
     said = []
     for workers, group in rows.groupby("workers"):

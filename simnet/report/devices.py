@@ -27,13 +27,6 @@ class DeviceSummary(TypedDict):
 def condensed(device: DeviceProfile, kernels: Iterable[DeviceOp] = ()) -> DeviceSummary:
     """Return what a summary holds of a device.
 
-    Parameters
-    ----------
-    device : DeviceProfile
-        The device.
-    kernels : iterable of DeviceOp
-        What runs on it; those that have passes in their place count as codes.
-
     Examples
     --------
     >>> from simnet.costs.devices import load_device

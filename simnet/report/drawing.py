@@ -72,13 +72,7 @@ class Plot(NamedTuple):
         return self.png
 
     def save(self, path: Path | str, force: bool = False) -> None:
-        """Write the figure to a new file, as PNG or SVG, as it ends.
-
-        Raises
-        ------
-        InputError
-            If it is there already and `force` is not set, or cannot be written.
-        """
+        """Write the figure to a new file, as PNG or SVG, as it ends."""
         path = Path(path)
         if path.suffix not in (".png", ".svg"):
             raise InputError("must end with .png or .svg", file=str(path))
@@ -86,17 +80,7 @@ class Plot(NamedTuple):
 
 
 def plot(name: str, title: str, explanation: str, figure: Figure) -> Plot:
-    """Return a figure, laid out for good, as PNG and SVG.
-
-    Parameters
-    ----------
-    name : str
-        Name of its files.
-    title, explanation : str
-        What stands beside it in the report.
-    figure : Figure
-        What was drawn.
-    """
+    """Return a figure, laid out for good, as PNG and SVG."""
     _settle(figure)
     return Plot(name, title, explanation, _saved(figure, "png"), _saved(figure, "svg"))
 

@@ -84,15 +84,6 @@ def table(policy: str, stops: Iterable[Interruption]) -> list[dict[str, Any]]:
 def told(policy: str, stop: StopSummary, main: str) -> str:
     r"""Say what happened.
 
-    Parameters
-    ----------
-    policy : str
-        The policy under which it happened.
-    stop : StopSummary
-        The interruption, as the summary holds it.
-    main : str
-        Name of the job that the policy is for; others are beside it.
-
     Examples
     --------
     >>> stop: StopSummary = {"job": "job", "iteration": 12, "stopped_s": 10.2, "resumed_s": None, "workers_left": 7,

@@ -54,22 +54,7 @@ def render(
     bound: str | None = None,
     learnt: Mapping[str, Mapping[str, Any]] | None = None,
 ) -> list[Plot]:
-    """Draw all figures.
-
-    Parameters
-    ----------
-    iterations : DataFrame
-        The iterations of all policies, one after the other, what they explored included.
-    bound : str, optional
-        The policy that the others are measured against.
-    learnt : mapping of str to mapping, optional
-        Where a model was trained: `simnet.report.learning.COLUMNS` of each policy.
-
-    Returns
-    -------
-    list of Plot
-        In the order in which a reader wants them.
-    """
+    """Draw all figures."""
     plots = [plot(draw.__name__, title, said, draw(iterations, bound)) for draw, title, said in _FIGURES]
     plots.append(plot("spread", TITLE, TOLD, draw_spread(with_exploration(iterations), bound)))
     if "accuracy" not in iterations:
@@ -254,13 +239,7 @@ def learning(iterations: pd.DataFrame, bound: str | None = None) -> Figure:
 def efficiency(
     iterations: pd.DataFrame, bound: str | None = None, learnt: Mapping[str, Mapping[str, Any]] | None = None
 ) -> Figure:
-    """Draw what was kept back over the iterations, and what updates are worth against what iterations cost.
-
-    Parameters
-    ----------
-    iterations, bound, learnt
-        As for `render`.
-    """
+    """Draw what was kept back over the iterations, and what updates are worth against what iterations cost."""
     trained = iterations[iterations["purpose"] == TRAIN]
     with style():
         figure = Figure(figsize=(9.2, 3.6), layout="constrained")
@@ -348,17 +327,7 @@ def _by_policy(iterations: pd.DataFrame) -> dict[str, pd.DataFrame]:
 def choice_colours(
     frames: Mapping[str, pd.DataFrame], labels: Sequence[str], looks: Mapping[str, Mapping[str, Any]]
 ) -> dict[str, str]:
-    """Give a choice the colour of the policy that keeps to it, and to the others colours that are left.
-
-    Parameters
-    ----------
-    frames : mapping of str to DataFrame
-        The iterations of each policy.
-    labels : sequence of str
-        The choices.
-    looks : mapping of str to mapping
-        What `simnet.report.drawing.policy_looks` returns.
-    """
+    """Give a choice the colour of the policy that keeps to it, and to the others colours that are left."""
     colours: dict[str, str] = {}
     for policy, frame in frames.items():
         kept = set(frame["choice"])
@@ -406,7 +375,7 @@ def _stretches(frame: pd.DataFrame, position: Callable[[pd.DataFrame], Floats]) 
 
 
 def _note(axes: Axes, cut: Sequence[str], frames: Mapping[str, pd.DataFrame]) -> None:
-    """Say which policies go on after the end of the axis, and for how long."""
+    """Say which policies run past the end of the axis, and for how long."""
     if cut:
         ends = (f"{short(policy)} until {format_seconds(float(_elapsed(frames[policy])[-1]))}" for policy in cut)
         axes.annotate(

@@ -49,23 +49,7 @@ def report(
     setting: Mapping[str, str] | None = None,
     recorded: Recorded | None = None,
 ) -> str:
-    """Return the page.
-
-    Parameters
-    ----------
-    summary : Summary
-        See `simnet.report.summary.summarize`.
-    plots : sequence of Plot
-        The figures, in the order of the page.
-    scenario : str
-        Text of the resolved scenario.
-    iterations : DataFrame
-        The iterations of all policies, one after the other, what they explored included.
-    setting : mapping of str to str, optional
-        What stands above, beside device, stack, seed and version: model, workers, density.
-    recorded : Recorded, optional
-        What was kept message by message.
-    """
+    """Return the page."""
     changed = sentences.switching(summary)
     inside = _inside(plots)
     return (
@@ -114,19 +98,7 @@ def report(
 
 
 def map_report(title: str, asked: str, plot: Plot, data: Mapping[str, Any]) -> str:
-    """Return the page of a map of decisions.
-
-    Parameters
-    ----------
-    title : str
-        What is decided.
-    asked : str
-        The question in one line.
-    plot : Plot
-        The map, for those without scripts.
-    data : mapping
-        What the page shows, as of `simnet.studies.choosing.map_page.page_data`.
-    """
+    """Return the page of a map of decisions."""
     x, y, own = data["x"], data["y"], data["own"]
     across = len(x["values"])
     (row, column), cell = (0, 0) if own is None else divmod(own, across), [] if own is None else data["cells"][own]
@@ -157,7 +129,7 @@ def map_report(title: str, asked: str, plot: Plot, data: Mapping[str, Any]) -> s
 
 
 def _rows(data: Mapping[str, Any], cell: Sequence[int]) -> list[list[str]]:
-    """Return the table of a cell of a map as it is shown: label and texts of each choice."""
+    """Return the table of a map cell: label and texts of each choice."""
     width = 1 + len(data["headings"])
     each = (cell[start : start + width] for start in range(3, len(cell), width))
     return [[data["choices"][label][0], *(data["texts"][one] for one in texts)] for label, *texts in each]
@@ -170,21 +142,7 @@ def seeds_report(
     tables: Sequence[tuple[Sequence[str], Sequence[Sequence[str]]]],
     scenario: str,
 ) -> str:
-    """Return the page of a run with several seeds.
-
-    Parameters
-    ----------
-    summary : mapping
-        See `simnet.report.seeds.summarize`.
-    plots : sequence of Plot
-        The figures, in the order of the page.
-    sentence : str
-        Who won.
-    tables : sequence of (headings, rows)
-        The cells of the table of the policies, and of that of how trainings went.
-    scenario : str
-        Text of the resolved scenario, with its own seed.
-    """
+    """Return the page of a run with several seeds."""
     return (
         _environment()
         .get_template("seeds.html.j2")
@@ -197,19 +155,7 @@ def seeds_report(
 def compared_report(
     summary: Summary, plots: Sequence[Plot], runs: Sequence[str], differences: Mapping[str, Mapping[str, str]]
 ) -> str:
-    """Return the page of several runs.
-
-    Parameters
-    ----------
-    summary : Summary
-        Of the policies of all runs.
-    plots : sequence of Plot
-        The figures, in the order of the page.
-    runs : sequence of str
-        What they are called.
-    differences : mapping of str to (mapping of str to str)
-        Fields in which the runs differ, with the value in each.
-    """
+    """Return the page of several runs."""
     return (
         _environment()
         .get_template("compared.html.j2")

@@ -24,21 +24,6 @@ class Recorded(NamedTuple):
 def kept(recorded: Recorded, events: int = EVENTS) -> dict[str, Any]:
     """Return the first iterations of each policy that fit, or the beginning of the first one.
 
-    Parameters
-    ----------
-    recorded : Recorded
-        All that there is.
-    events : int
-        How much of it.
-
-    Returns
-    -------
-    dict
-        `policies`: by policy and iteration, `spans` as rows of worker, resource, what, start [s] and finish [s], and
-        `messages` as rows of sender, receiver, bytes, start [s], finish [s] and phase, in time since the first of
-        them; `whole`, whether that is all of the iteration. `routes`: by sender and receiver, the numbers of the links
-        in `links`, each from one node to another.
-
     Examples
     --------
     >>> spans = pd.DataFrame([("AG", 0, 0, "compute", "select", 1.0, 1.5)],

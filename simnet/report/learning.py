@@ -80,23 +80,7 @@ def condensed(
     rounded: Callable[[float], float],
     reference: str | None = None,
 ) -> dict[str, LearningSummary]:
-    """Return how the training of each policy went; empty where nothing was trained.
-
-    Parameters
-    ----------
-    iterations : mapping of policy name to DataFrame
-        A row per iteration of training, exploration included, with `loss` and `accuracy`, NaN where they were not
-        measured.
-    computed : mapping of policy name to float
-        Seconds that workers computed gradients to train with, in the mean over workers.
-    target : float, optional
-        The accuracy to reach; 99 % of the highest that the reference had when omitted.
-    rounded : callable
-        Rounds a number.
-    reference : str, optional
-        With which policy the others are compared; the first when omitted. If it is not among them, there is no
-        statistical efficiency, and no target but a given one.
-    """
+    """Return how the training of each policy went; empty where nothing was trained."""
     if not any("accuracy" in frame for frame in iterations.values()):
         return {}
     # Where workers die in the first iteration nothing is measured.
@@ -120,7 +104,7 @@ def first(trained: Mapping[str, LearningSummary], bound: str | None = None) -> l
 
 
 def columns(trained: Mapping[str, LearningSummary], bound: str | None = None) -> dict[str, dict[str, Any]]:
-    """Return `COLUMNS` for each policy, None for what there is not; the bound, which nobody can run, is no rival."""
+    """Return `COLUMNS` for each policy, None where missing; the bound does not compete."""
     soonest = first(trained, bound)
     found: dict[str, dict[str, Any]] = {}
     for policy, one in trained.items():

@@ -66,13 +66,6 @@ class MemoryLimit(TypedDict):
 def condensed(memory: WorkerMemory, limit: float | None = None) -> MemorySummary:
     """Return what a worker holds in whole bytes.
 
-    Parameters
-    ----------
-    memory : WorkerMemory
-        What it holds.
-    limit : float, optional
-        What its device holds [byte].
-
     Examples
     --------
     >>> found = condensed(WorkerMemory(4e9, 4e9, 8e9, received=1e9), limit=16e9)
@@ -94,13 +87,6 @@ def columns(memory: WorkerMemory) -> dict[str, float]:
 def assumed(optimizer: str | None, strategy: str | None = None) -> str:
     """Return what is left out of memory, and which optimiser is counted.
 
-    Parameters
-    ----------
-    optimizer : str, optional
-        One of `simnet.job.memory.MOMENTS`; Adam is assumed when omitted.
-    strategy : str, optional
-        The training strategy, if there is one.
-
     Examples
     --------
     >>> print(assumed("sgd"))
@@ -113,26 +99,13 @@ def assumed(optimizer: str | None, strategy: str | None = None) -> str:
 
 
 def assumed_of(job: Job) -> str:
-    """Return what is left out of a job's memory, and which optimisers are counted.
-
-    Parameters
-    ----------
-    job : Job
-        The job.
-    """
+    """Return what is left out of a job's memory, and which optimisers are counted."""
     own = "sharded steps" if job.steps is not None else None if job.strategy is None else job.strategy.name
     return assumed(job.optimizer, own)
 
 
 def refused(memory: WorkerMemory, limit: float) -> str:
     """Return why what a worker holds does not fit its device: how much that is, and its largest parts.
-
-    Parameters
-    ----------
-    memory : WorkerMemory
-        What it holds.
-    limit : float
-        What its device holds [byte].
 
     Examples
     --------
@@ -149,15 +122,7 @@ def _parts(memory: WorkerMemory) -> str:
 
 
 def told(memory: Mapping[str, MemorySummary], said: MemoryLimit | None) -> list[str]:
-    """Return who needs how much, who needs more than there is, and what is assumed; nothing where nothing is known.
-
-    Parameters
-    ----------
-    memory : mapping of str to MemorySummary
-        What a worker holds, by policy.
-    said : MemoryLimit, optional
-        What is assumed.
-    """
+    """Return who needs how much, who needs more than there is, and what is assumed; nothing where nothing is known."""
     if not memory or said is None:
         return []
     each = ", ".join(f"{format_bytes(one['peak_B'])} ({name})" for name, one in memory.items())
@@ -177,13 +142,7 @@ def _as_memory(one: MemorySummary) -> WorkerMemory:
 
 
 def rows(memory: Mapping[str, MemorySummary]) -> list[tuple[str, ...]]:
-    """Return the cells of the table of what workers hold; empty where nothing is known.
-
-    Parameters
-    ----------
-    memory : mapping of str to MemorySummary
-        What a worker holds, by policy.
-    """
+    """Return the cells of the table of what workers hold; empty where nothing is known."""
     return [
         (name, *(format_bytes(value) for value in (float(one["peak_B"]), *_as_memory(one))))
         for name, one in memory.items()

@@ -30,15 +30,6 @@ _ESCAPES = {"<": "\\u003c", ">": "\\u003e", "&": "\\u0026", "\u2028": "\\u2028",
 def page_data(summary: Summary, iterations: pd.DataFrame, recorded: Recorded | None = None) -> dict[str, Any]:
     """Return what the charts of the page are drawn from.
 
-    Parameters
-    ----------
-    summary : Summary
-        Of the run.
-    iterations : DataFrame
-        The iterations of all policies, one after the other, what they explored included.
-    recorded : Recorded, optional
-        What was kept message by message.
-
     Returns
     -------
     dict
@@ -74,11 +65,6 @@ def page_data(summary: Summary, iterations: pd.DataFrame, recorded: Recorded | N
 
 def embedded(data: Any) -> str:
     r"""Return data as JSON that may stand in a script element of HTML, with floats to seven digits.
-
-    Raises
-    ------
-    ValueError
-        If a number is not finite.
 
     Examples
     --------

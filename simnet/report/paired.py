@@ -82,13 +82,6 @@ NO_RANGES = StartRanges({}, {})
 def fastest(seconds: Mapping[str, float], ranges: Mapping[str, tuple[float, float]] | None = None) -> list[str]:
     """Return the names with the least time and those tied with it, in the order of their times and names.
 
-    Parameters
-    ----------
-    seconds : mapping of str to float
-        The time of each [s].
-    ranges : mapping of str to (float, float), optional
-        The least and the most that it may be as workers enter a little apart, where that is known [s].
-
     Examples
     --------
     >>> fastest({"local": 1.0 + 1e-12, "GRC": 1.0, "dense": 1.1})
@@ -151,13 +144,6 @@ def exactly(value: float) -> Estimate:
 def estimate(values: ArrayLike, comparisons: int = 1) -> Estimate:
     """Return the mean of values, one per seed, and its interval by Student's t; of a single value it is infinite.
 
-    Parameters
-    ----------
-    values : array_like, shape (N,)
-        The values, at least one.
-    comparisons : int
-        How many intervals shall hold together.
-
     Examples
     --------
     >>> [round(one, 3) for one in estimate([1.0, 2.0, 3.0])]
@@ -177,14 +163,7 @@ def estimate(values: ArrayLike, comparisons: int = 1) -> Estimate:
 
 
 def contest(values: Mapping[str, ArrayLike], offsets: Mapping[str, ArrayLike] | None = None) -> Contest:
-    """Compare policies, of which less is better.
-
-    Parameters
-    ----------
-    values : mapping of str to array_like, shape (N,)
-        Of each policy a value per seed, in the same order; at least one policy and one seed.
-    offsets : mapping of str to array_like, shape (2, N), optional
-        By how much values may be less, and more, as workers enter a little apart.
+    """Compare policies by a quantity of which less is better.
 
     Examples
     --------
@@ -219,20 +198,6 @@ def comparison(
 
     Only seeds are compared with which as many policies of the group have a value as with any, and policies that have
     one with all of these, and have settled.
-
-    Parameters
-    ----------
-    rows : DataFrame
-        A row per group, `seed` and policy; with `unsettled`, why a policy has not settled, "" if it has; with
-        `START_COLUMNS`, the range of what is compared, NaN where it is not known.
-    by : sequence of str
-        The columns that make a group.
-    column : str
-        What is compared, such as ``iteration_s``; less is better, NaN where there is none.
-    policy : str
-        The column that names the policies.
-    bound : str, optional
-        A policy that nobody can run, which takes no part.
 
     Returns
     -------

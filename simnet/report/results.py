@@ -117,42 +117,7 @@ def write_run(
     starts: Callable[[Iterable[str]], StartRanges] | None = None,
     setting: Mapping[str, str] | None = None,
 ) -> Summary:
-    """Write everything that a run leaves behind into an empty folder; see `simnet.base.swap` for one that is not.
-
-    Parameters
-    ----------
-    folder : path
-        The folder; made when it is not there.
-    results : mapping of policy name to PolicyResult
-        In the order in which the policies stand in the scenario.
-    scenario, seed, stack, device, computing, compute_time, samples, overlapped, judgements, evidence, warnings,
-    barrier, strategy, workers,
-    prices, held, calibration, shared_by, bound, missing
-        As for `simnet.report.summary.summarize`.
-    target, reference, starts
-        As for `simnet.report.summary.summarize`.
-    scenario_lock : str
-        Text of the resolved scenario; its hash goes into the summary.
-    links, bandwidths : callable, optional
-        Name the links between two ranks, and tell their bandwidths, for the timeline; see
-        `simnet.report.timeline.write_timeline`.
-    report : bool
-        Whether to draw the figures and write the report.
-    setting : mapping of str to str, optional
-        As for `simnet.report.html.report`.
-
-    Returns
-    -------
-    Summary
-        What summary.json holds.
-
-    Raises
-    ------
-    InputError
-        If something cannot be written.
-    ValueError
-        If the policies did not all run the same number of iterations, at least one, but for those that ended early.
-    """
+    """Write everything that a run leaves behind into an empty folder; see `simnet.base.swap` for one that is not."""
     folder = prepare_folder(folder)
     lock = scenario_lock.encode()
     summary = summary_of(
@@ -211,20 +176,7 @@ def write_run(
 
 
 def summary_of(results: Mapping[str, PolicyResult], *, scenario_lock: str, **said: Any) -> Summary:
-    """Return what summary.json holds.
-
-    Parameters
-    ----------
-    results, scenario_lock
-        As for `write_run`.
-    said
-        Those that are for `simnet.report.summary.summarize`.
-
-    Raises
-    ------
-    ValueError
-        As `write_run` does.
-    """
+    """Return what summary.json holds."""
     return summarize(
         {name: result.iterations for name, result in results.items()},
         scenario_sha256=hashlib.sha256(scenario_lock.encode()).hexdigest(),
@@ -236,13 +188,7 @@ def summary_of(results: Mapping[str, PolicyResult], *, scenario_lock: str, **sai
 
 
 def prepare_folder(folder: str | Path) -> Path:
-    """Make the run folder and prove that it can be written to, which is better known before a long run than after.
-
-    Raises
-    ------
-    InputError
-        If it cannot be made, or is no folder, or cannot be written to.
-    """
+    """Make the run folder and prove that it can be written to, which is better known before a long run than after."""
     folder = Path(folder)
     with explained(folder):
         folder.mkdir(parents=True, exist_ok=True)
@@ -291,19 +237,7 @@ def _significant(column: pd.Series) -> pd.Series:
 def drawn(
     summary: Summary, iterations: pd.DataFrame, scenario_lock: str, setting: Mapping[str, str], recorded: Recorded
 ) -> dict[str, bytes]:
-    """Return the figures and the page of a run, by the names of their files.
-
-    Parameters
-    ----------
-    summary : Summary
-        What summary.json holds. Policies come in the order of the iterations.
-    iterations : DataFrame
-        What iterations.parquet holds.
-    scenario_lock : str
-        Text of the resolved scenario.
-    setting, recorded
-        As for `simnet.report.html.report`.
-    """
+    """Return the figures and the page of a run, by the names of their files."""
     policies = {
         name: summary["policies"][name] for name in dict.fromkeys([*iterations["policy"], *summary["policies"]])
     }

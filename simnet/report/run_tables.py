@@ -21,7 +21,7 @@ _GROUP, _PIECE = 1 << 16, 1 << 14
 
 
 class Rows(NamedTuple):
-    """The rows of a policy, of which as many are made as are asked for: how many there are, and those of a stretch."""
+    """The rows of a policy, made on demand: their number, and those of a range."""
 
     total: int
     between: Callable[[int, int], pd.DataFrame]
@@ -52,21 +52,7 @@ def joined(rows: Mapping[str, Rows]) -> pd.DataFrame:
 def write_table(
     folder: Path, name: str, rows: Mapping[str, Rows], told: Callable[[pd.DataFrame], pd.DataFrame], *, csv: bool = True
 ) -> None:
-    """Write the rows of all policies as Parquet, and as CSV, with the bytes of the table of all of them.
-
-    Parameters
-    ----------
-    folder : Path
-        Where.
-    name : str
-        Of the files, without what tells their kinds.
-    rows : mapping of policy name to Rows
-        The rows.
-    told : callable
-        Returns columns as they are to be written; it is asked for pieces.
-    csv : bool
-        Whether to write CSV, too.
-    """
+    """Write the rows of all policies as Parquet, and as CSV, with the bytes of the table of all of them."""
     rows = _alike(rows)
     if csv:
         with atomic_write(folder / f"{name}.csv") as stream:
@@ -94,7 +80,7 @@ def _alike(rows: Mapping[str, Rows]) -> Mapping[str, Rows]:
 
 
 def _groups(rows: Mapping[str, Rows], most: int) -> Iterator[list[tuple[str, int, int]]]:
-    """Yield stretches, of which policy and from which row until which, that have `most` rows, and at last the rest."""
+    """Yield ranges of `most` rows, with their policy, and a last shorter one."""
     stretches: list[tuple[str, int, int]] = []
     room = most
     for name, one in rows.items():

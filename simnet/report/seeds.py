@@ -133,15 +133,7 @@ def policies(table: pd.DataFrame, bound: str | None = None) -> pd.DataFrame:
 def times_to_target(
     table: pd.DataFrame, by: Sequence[str], *, policy: str = "policy", bound: str | None = None
 ) -> pd.DataFrame:
-    """Return `paired.comparison` of the times to a target of those that reach it with every seed, and with how many.
-
-    Parameters
-    ----------
-    table : DataFrame
-        With `seed` and `time_to_target_s`.
-    by, policy, bound
-        As of `simnet.report.paired.comparison`.
-    """
+    """Return `paired.comparison` of the times to a target of those that reach it with every seed, and with how many."""
     groups = table.groupby([*by, policy])["time_to_target_s"]
     # The mean of those seeds that reached it would be too short.
     times = table.drop(columns=list(paired.START_COLUMNS), errors="ignore").assign(
@@ -158,17 +150,7 @@ def _each(table: pd.DataFrame, column: str, found: pd.DataFrame) -> list[pd.Seri
 def summarize(
     summaries: Mapping[int, Summary], sha256: str = "", missing: Sequence[str] = ()
 ) -> tuple[SeedsSummary, pd.DataFrame, pd.DataFrame]:
-    """Return what the summaries of seeds come to together, and the tables by seed and by policy.
-
-    Parameters
-    ----------
-    summaries : mapping of int to Summary
-        By seed, at least one.
-    sha256 : str
-        Hash of the scenario with its own seed.
-    missing : sequence of str
-        Policies with seeds that were not done.
-    """
+    """Return what the summaries of seeds come to together, and the tables by seed and by policy."""
     first = next(iter(summaries.values()))
     bound = next((one["bound"] for one in summaries.values() if one["bound"] is not None), None)
     table = by_seed(summaries)
@@ -232,21 +214,7 @@ def _plain(value: Any) -> Any:
 def write(
     folder: Path, summaries: Mapping[int, Summary], lock: str, missing: Sequence[str] = (), *, report: bool = True
 ) -> SeedsSummary:
-    """Write what several seeds come to together into an empty folder, and return the summary.
-
-    Parameters
-    ----------
-    folder : Path
-        The folder, which is there.
-    summaries : mapping of int to Summary
-        By seed, at least one.
-    lock : str
-        Text of the scenario with its own seed.
-    missing : sequence of str
-        Policies with seeds that were not done.
-    report : bool
-        Whether to draw the figures and write the report.
-    """
+    """Write what several seeds come to together into an empty folder, and return the summary."""
     summary, table, each = summarize(summaries, hashlib.sha256(lock.encode()).hexdigest(), missing)
     files = {LOCK: lock.encode()}
     for name, frame in (("seeds", table), ("paired", each)):
@@ -300,15 +268,7 @@ def _unsettled(summary: SeedsSummary) -> str:
 
 
 def to_target(each: Mapping[str, Mapping[str, Any]], count: int) -> str:
-    """Say who reaches the target first in the mean over seeds, and with how many of them who reaches it.
-
-    Parameters
-    ----------
-    each : mapping of str to mapping
-        The rivals with `target` and the columns of `times_to_target`; None for what there is not.
-    count : int
-        How many seeds there are.
-    """
+    """Say who reaches the target first in the mean over seeds, and with how many of them who reaches it."""
     target = next((one["target_accuracy"] for one in each.values() if one["target_accuracy"] is not None), None)
     goal = "the target accuracy" if target is None else f"{100 * target:.3g} % accuracy"
     ranked = sorted((one["time_to_target_rank"], name) for name, one in each.items() if one["time_to_target_rank"])
@@ -344,19 +304,7 @@ def _outcome(winner: Winner, each: Mapping[str, Mapping[str, Any]], stem: str) -
 
 
 def versus(one: Mapping[Any, Any], best: float | None, stem: str, sign: str = "") -> tuple[str, str]:
-    """Return how much more than the fastest a policy took, in per cent of the mean of that one, and its interval.
-
-    Parameters
-    ----------
-    one : mapping
-        A row of `simnet.report.paired.comparison`.
-    best : float
-        The mean of the fastest.
-    stem : str
-        What was compared, without the unit.
-    sign : str
-        As in a format specification.
-    """
+    """Return how much more than the fastest a policy took, in per cent of the mean of that one, and its interval."""
     mean, low, high = (math.nan if one[f"{stem}_{end}_s"] is None else one[f"{stem}_{end}_s"] for end in MORE)
     if not best or not math.isfinite(mean):
         return "-", "-"

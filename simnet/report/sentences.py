@@ -87,13 +87,13 @@ def colocated_rows(summary: Summary) -> list[tuple[str, ...]]:
 
 
 def spent_rows(summary: Summary) -> list[tuple[str, ...]]:
-    """Return what each policy spent on its inner steps, where that is told."""
+    """Return the inner-step costs of each policy, if known."""
     told = {name: one["spent"] for name, one in summary["policies"].items() if "spent" in one}
     return spent.rows(told, summary.get("prices"))
 
 
 def memory_of(summary: Summary) -> dict[str, memory.MemorySummary]:
-    """Return what a worker holds under each policy of which that is known."""
+    """Return the memory of a worker under each policy, if known."""
     return {name: one["memory"] for name, one in summary["policies"].items() if "memory" in one}
 
 
@@ -144,7 +144,7 @@ def switching(summary: Summary) -> str | None:
 
 
 def _explored(summary: Summary) -> Iterator[str]:
-    """Say what exploration took, and how much of the gradient those who explored sent; nothing if nobody did."""
+    """Describe the cost of exploration, and the share of the gradient that exploring policies sent."""
     for name, one in summary["policies"].items():
         count, seconds = one["exploration"]["iterations"], one["exploration"]["seconds"]
         if count:

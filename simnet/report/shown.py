@@ -32,7 +32,7 @@ class Shown(ABC):
 
     @abstractmethod
     def sentences(self) -> list[str]:
-        """Return what is to be said beside the table."""
+        """Return the sentences that accompany the table."""
 
     def _repr_html_(self) -> str:
         return html(self.table(), self.sentences())

@@ -59,17 +59,6 @@ class SpentSummary(TypedDict):
 def paid(prices: Prices, workers: int, seconds: float, nbytes: float) -> Money:
     """Return what so many workers cost for so long, and so many bytes that they send together.
 
-    Parameters
-    ----------
-    prices : Prices
-        What is paid.
-    workers : int
-        How many.
-    seconds : float
-        How long they are there [s].
-    nbytes : float
-        What they send together [byte].
-
     Examples
     --------
     >>> paid({"device_hour": 2.5, "gigabyte": 0.08, "currency": "USD"}, 4, 1800.0, 250e9)
@@ -89,23 +78,7 @@ def condensed(
     prices: Prices | None,
     rounded: Callable[[float], float],
 ) -> SpentSummary:
-    """Return what a policy spent.
-
-    Parameters
-    ----------
-    seconds, computed : float
-        Simulated time, and the part of it in which workers compute, mean over them [s].
-    nbytes : float
-        Sent by all workers [byte].
-    inner_steps : int
-        Inner steps of each worker, at least one.
-    workers : int
-        How many there are.
-    prices : Prices, optional
-        What is paid.
-    rounded : callable
-        Rounds a number.
-    """
+    """Return what a policy spent."""
     money = None if prices is None else paid(prices, workers, seconds, nbytes)
     return {
         "inner_steps": inner_steps,
@@ -135,13 +108,6 @@ def columns(one: SpentSummary) -> dict[str, Any]:
 def amount(money: float, currency: str) -> str:
     """Return an amount of money with its currency.
 
-    Parameters
-    ----------
-    money : float
-        How much.
-    currency : str
-        Of what.
-
     Examples
     --------
     >>> amount(1234.5, "USD"), amount(0.01234, "EUR"), amount(0, "EUR")
@@ -157,15 +123,7 @@ def headings(prices: Prices | None) -> tuple[str, ...]:
 
 
 def rows(spent: Mapping[str, SpentSummary], prices: Prices | None) -> list[tuple[str, ...]]:
-    """Return what policies spent, for people.
-
-    Parameters
-    ----------
-    spent : mapping of policy name to SpentSummary
-        Those that ran.
-    prices : Prices, optional
-        What is paid.
-    """
+    """Return what policies spent, for people."""
     return [
         (
             name,

@@ -44,13 +44,7 @@ class SpreadSummary(TypedDict):
 
 
 def exchange_seconds(iterations: pd.DataFrame) -> Floats:
-    """Return what each iteration takes beside computing [s], mean over workers.
-
-    Parameters
-    ----------
-    iterations : DataFrame
-        With the columns `select_s`, `communicate_s` and `wait_s`.
-    """
+    """Return the time of each iteration without computing [s], mean over workers."""
     parts = iterations[["select_s", "communicate_s", "wait_s"]].to_numpy(dtype=np.float64)
     return np.asarray(parts.sum(axis=1))
 
@@ -59,13 +53,6 @@ def condensed(iterations: pd.DataFrame, rounded: Callable[[float], float]) -> Sp
     """Return the percentiles of the times of iterations; None where there are none.
 
     A percentile is the least of the times within which so many of 100 iterations are: one that occurred.
-
-    Parameters
-    ----------
-    iterations : DataFrame
-        A row per iteration, `simnet.report.summary.with_exploration`.
-    rounded : callable
-        Rounds a number.
 
     Examples
     --------
@@ -90,11 +77,6 @@ def condensed(iterations: pd.DataFrame, rounded: Callable[[float], float]) -> Sp
 def told(one: Percentiles) -> str:
     """Return percentiles as a cell of a table.
 
-    Parameters
-    ----------
-    one : Percentiles
-        They.
-
     Examples
     --------
     >>> told({"p50": 0.012, "p90": 0.02, "p99": 1.5})
@@ -104,15 +86,7 @@ def told(one: Percentiles) -> str:
 
 
 def draw_spread(iterations: pd.DataFrame, bound: str | None = None) -> Figure:
-    """Draw the share of the iterations of each policy that take no longer than a time.
-
-    Parameters
-    ----------
-    iterations : DataFrame
-        Those of all policies, a row per iteration.
-    bound : str, optional
-        The policy that the others are measured against.
-    """
+    """Draw the share of the iterations of each policy that take no longer than a time."""
     frames = {str(name): frame for name, frame in iterations.groupby("policy", sort=False)}
     looks = policy_looks(iterations["policy"], bound)
     with style():

@@ -184,16 +184,6 @@ class Summary(TypedDict):
 def significant(values: ArrayLike) -> NDArray[np.float64]:
     """Round to twelve significant digits, and not below 1e-22.
 
-    Parameters
-    ----------
-    values : array_like
-        Numbers; infinities and NaN pass through.
-
-    Returns
-    -------
-    ndarray of float64
-        The floats nearest to the rounded decimals, so that they print with at most twelve digits.
-
     Examples
     --------
     >>> significant([0.1 + 0.2, 123456789012.87, 0.0]).tolist()
@@ -241,73 +231,6 @@ def summarize(
     starts: Callable[[Iterable[str]], StartRanges] | None = None,
 ) -> Summary:
     """Condense the iterations of several policies, run on the same network, into a summary.
-
-    Parameters
-    ----------
-    iterations : mapping of policy name to DataFrame
-        Columns `iteration`, `start_s`, `iteration_s`, `compute_s`, `select_s`, `communicate_s`, `wait_s` (means over
-        workers), `bytes_sent_B` (all workers), `choice`, `density`, `latency_s`, `bandwidth_Bps`; in order of time.
-        `select_low_s` and `select_high_s` are the interval of `select_s`, which is exact without them. If there is
-        `purpose`, rows that say ``explore`` are no iterations.
-    scenario, scenario_sha256 : str
-        Name of the scenario, and hash of its resolved text.
-    seed : int
-        The run's seed.
-    stack : Stack
-        How the network sent messages.
-    device : DeviceSummary, optional
-        What selected.
-    computing : str, optional
-        For how long workers compute, and where that comes from, where it was not given.
-    warnings : sequence of str
-        What makes results less than they seem, a line each.
-    compute_time : mapping of str to object, optional
-        The same for programs, as of `simnet.costs.computing.Computing.figures`.
-    samples : Samples, optional
-        What all workers go through in an iteration, or in an inner step of a strategy.
-    overlapped : OverlapSummary, optional
-        Which exchanges went beside the backward pass.
-    judgements : mapping of policy name to Judgement, optional
-        Intervals of the times of those that have a rank.
-    evidence : Evidence, optional
-        How well these are known.
-    barrier : bool, optional
-        Whether workers began each iteration together.
-    strategy : StrategySummary, optional
-        By which training strategy workers trained; none where each iteration exchanged gradients.
-    workers : int
-        How many there are; needed under a strategy, and with prices.
-    prices : Prices, optional
-        What is paid for devices and traffic.
-    held : (MemoryLimit, mapping of policy name to MemorySummary), optional
-        What workers hold of memory, and what is assumed of it.
-    calibration : CalibrationSummary, optional
-        What the run took of a calibrated cluster; none where the network was of none.
-    shared_by : Sharing
-        How they shared links.
-    versions : mapping of str to str
-        Packages whose versions the result may depend on.
-    bound : str, optional
-        The one-step oracle, against which regret is measured, and which takes no part in the contest; none where it
-        did not run.
-    missing : sequence of str
-        Policies of the scenario that were interrupted before they were done.
-    stops : mapping of policy name to sequence of Interruption, optional
-        Where workers died. A policy that ended there takes no part in the contest.
-    shares : mapping of policy name to sequence of JobShare, optional
-        How the job and those beside it fared.
-    target : float, optional
-        Where a model was trained: the accuracy whose time is of interest; see `simnet.report.learning`.
-    reference : str, optional
-        Where a model was trained: with which policy the others are compared; the first when omitted.
-    starts : callable, optional
-        Returns, of the policies in the contest, how far times depend on when workers enter.
-
-    Raises
-    ------
-    ValueError
-        If there is no policy, or one that did not end early ran no iteration, or another number of iterations than the
-        others.
 
     Examples
     --------
@@ -414,12 +337,6 @@ def learnt_by(
 ) -> dict[str, learning.LearningSummary]:
     """Return how the training of each policy went; empty where nothing was trained.
 
-    Parameters
-    ----------
-    iterations, target, reference
-        As for `summarize`; of the columns, `start_s`, `iteration_s`, `compute_s`, `loss` and `accuracy` are needed,
-        and where a policy explored, `iteration` and `purpose`.
-
     Examples
     --------
     >>> frame = pd.DataFrame({"start_s": [0.0, 1.0], "iteration_s": 1.0, "compute_s": 0.5, "loss": [0.9, 0.4],
@@ -471,7 +388,7 @@ def learning_of(summary: Summary) -> dict[str, learning.LearningSummary]:
 
 
 def _steady(every: pd.DataFrame, stops: Sequence[Interruption]) -> Steady:
-    """Return the steady part of a run, of which that counts which came after the last death."""
+    """Return the steady part of a run, after the last death of a worker."""
     since = max((stop.iteration for stop in stops if stop.job == MAIN), default=0)
     found = steady_part(every[every["iteration"] >= since] if since else every)
     return found._replace(start=found.start + since)

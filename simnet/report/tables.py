@@ -37,17 +37,7 @@ def records(table: pd.DataFrame) -> str:
 
 
 def empty_table(title: str, headings: Iterable[str], left: Collection[str] = ()) -> Table:
-    """Return a table without rows.
-
-    Parameters
-    ----------
-    title : str
-        What stands above it.
-    headings : iterable of str
-        Names of the columns.
-    left : collection of str
-        Those with words; numbers are flush right.
-    """
+    """Return a table without rows."""
     # Text, not str, here and in the cells: a name such as "[red]" is a name, no markup.
     table = Table(title=Text(title), title_justify="left", box=SIMPLE_HEAD)
     for heading in headings:
@@ -56,15 +46,7 @@ def empty_table(title: str, headings: Iterable[str], left: Collection[str] = ())
 
 
 def fits(table: Table, console: Console) -> bool:
-    """Return whether a table fits the console: any fits a file or pipe, unless the variable COLUMNS gives it a width.
-
-    Parameters
-    ----------
-    table : Table
-        The table.
-    console : Console
-        Where it is to be printed.
-    """
+    """Return whether a table fits the console; any fits a file or pipe, unless COLUMNS sets a width."""
     bounded = console.is_terminal or "COLUMNS" in os.environ
     return not bounded or console.measure(table, options=console.options.update(width=10_000)).maximum <= console.width
 
@@ -78,17 +60,7 @@ def print_wide(table: Table, console: Console | None = None) -> None:
 
 
 def print_fitting(table: Table, spare: Iterable[Sequence[str]], console: Console | None = None) -> None:
-    """Print a table; where that is too narrow, without as many columns as it takes to fit, and say without which.
-
-    Parameters
-    ----------
-    table : Table
-        Of `empty_table`.
-    spare : iterable of sequence of str
-        Headings on one line, those that matter least first; columns that are not there do not count.
-    console : Console, optional
-        Where to print it.
-    """
+    """Print a table; where that is too narrow, without as many columns as it takes to fit, and say without which."""
     console, shown = console or Console(), table
     left_out: list[str] = []
     there = {_on_one_line(column.header) for column in table.columns}
@@ -122,17 +94,6 @@ def show_listing(
     """Print rows of text: as a table if it fits the terminal, else a block of lines for each.
 
     A file or pipe gets one line for each row, as long as it needs to be, unless the variable COLUMNS gives it a width.
-
-    Parameters
-    ----------
-    title : str
-        Heading.
-    columns : sequence of str
-        Names of the columns; of two or more.
-    rows : sequence of sequence of str
-        The cells.
-    console : Console, optional
-        Where to print them.
     """
     console = console or Console()
     table = empty_table(title, columns, columns)

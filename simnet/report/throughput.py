@@ -33,13 +33,6 @@ def throughput(samples: Samples, seconds: float) -> Throughput:
 def throughput_sentences(rates: Mapping[str, Throughput | None], how: str = "") -> list[str]:
     """Return the throughput of all workers under each choice, the highest first; nothing where none is known.
 
-    Parameters
-    ----------
-    rates : mapping of str to Throughput or None
-        By choice.
-    how : str
-        What is assumed of it.
-
     Examples
     --------
     >>> batch = Samples(512, "images")

@@ -41,7 +41,7 @@ class Kept(NamedTuple):
 
     @property
     def iterations(self) -> list[int]:
-        """The iterations of which there is something."""
+        """The iterations in the timeline."""
         return sorted({*self.spans["iteration"].tolist(), *self.messages["iteration"].tolist()})
 
 
@@ -66,26 +66,6 @@ def write_timeline(
     max_events: int = 50_000,
 ) -> int:
     """Write a timeline; return the number of events in it, names of tracks not counted.
-
-    Parameters
-    ----------
-    stream : binary file
-        Where the JSON goes.
-    spans : DataFrame
-        Columns `policy`, `iteration`, `worker`, `resource`, `what`, `start_s`, `finish_s`.
-    messages : DataFrame
-        Columns `policy`, `iteration`, `round`, `phase`, `src`, `dst`, `nbytes_B`, `start_s`, `finish_s`.
-    links : callable, optional
-        ``links(src, dst)`` names the links that a message occupies; one link per pair of ranks when omitted.
-    bandwidths : callable, optional
-        ``bandwidths(link, start, end)`` says from when on a link of these has which bandwidth; none is drawn when
-        omitted.
-    iterations : mapping of str to int, optional
-        How many iterations each policy has run, for the names of the processes, which say what of it is here.
-    max_events : int
-        No more events than this, shared equally between the policies; each policy gets as many of its first
-        iterations as fit, or the beginning of the first one. Of bandwidths that change more often than a tenth of
-        this, changes are left out evenly, and ``otherData`` of the file says so.
 
     Examples
     --------
@@ -238,7 +218,7 @@ def _link_events(
 def _arrows(
     messages: pd.DataFrame, slices: Sequence[_Slice], pid: int, numbers: Iterator[int]
 ) -> Iterator[dict[str, Any]]:
-    """Yield an arrow for each message, from what its sender does as it is sent to what its receiver does as it arrives.
+    """Yield an arrow for each message, from the slice of its sender to the slice of its receiver.
 
     A rank that does nothing then, as far as that is drawn, has no place for an arrow, and that message has none.
     """
@@ -311,17 +291,7 @@ def _bandwidth_events(
 
 
 def within(own: Kept, costs: NDArray[np.int64], budget: int) -> Kept:
-    """Return the first iterations that fit into the budget of events, or the beginning of the first one.
-
-    Parameters
-    ----------
-    own : Kept
-        Of one policy.
-    costs : ndarray of int
-        Events that each message is; a span is one.
-    budget : int
-        Events that there may be.
-    """
+    """Return the first iterations that fit into the budget of events, or the beginning of the first one."""
     per_iteration = pd.concat(
         [
             pd.Series(1, index=own.spans["iteration"].to_numpy()),

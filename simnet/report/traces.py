@@ -15,7 +15,7 @@ _REAL, _SYNTHETIC = "#333333", COLOURS[0]
 
 
 def closeness_plot(figures: Mapping[str, Any]) -> Plot:
-    """Return gain, build-up, overlap and threshold of a trace beside those of synthetic gradients.
+    """Plot gain, build-up, overlap and threshold of a trace next to those of synthetic gradients.
 
     The figures are what `simnet.traces.comparing.closeness` returns.
     """

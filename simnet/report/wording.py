@@ -12,17 +12,6 @@ from simnet.report.paired import TIE
 def standing(seconds: Mapping[str, float], winners: Sequence[str], alone: str, tied: str, each: str = "") -> str:
     """Say who takes the least time, or who are tied, and how far ahead of the next.
 
-    Parameters
-    ----------
-    seconds : mapping of str to float
-        The time of each [s].
-    winners : sequence of str
-        The one with the least, and those that are tied with it.
-    alone, tied : str
-        What one winner does, and what several do.
-    each : str
-        What follows the time.
-
     Examples
     --------
     >>> standing({"AG": 0.02, "ring": 0.05}, ["AG"], "is fastest", "are tied as fastest", " an iteration")
@@ -59,15 +48,6 @@ def entering_apart(
 
     Where no range is wider than `TIE` there is nothing to say of it.
 
-    Parameters
-    ----------
-    ranges : mapping of str to (float, float)
-        The least and the most of each [s].
-    winners : sequence of str
-        The first, and those that are tied with it.
-    not_sampled : mapping of str to str, optional
-        Of which leaders that is not known, and why.
-
     Examples
     --------
     >>> entering_apart({"AG": (1.0, 1.2), "ring": (1.1, 1.3), "tree": (1.3, 1.4)}, ["AG", "ring"])
@@ -91,14 +71,7 @@ def entering_apart(
 
 
 def within_error(name: str, chances: Mapping[str, float]) -> str:
-    """Say with whom one is tied within the error of predictions; empty with nobody.
-
-    Parameters
-    ----------
-    name : str
-        The one.
-    chances : mapping of str to float
-        The chance of each to be the fastest, where it is known.
+    """Return the names that are tied within the prediction error, in words; empty if there are none.
 
     Examples
     --------

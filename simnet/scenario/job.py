@@ -248,7 +248,7 @@ def try_exchanges(config: schema.Config, folder: Path, found: Findings) -> dict[
 
 
 def _numbers_of_workers(config: schema.Config) -> range:
-    """Return with how many workers a job may have to exchange: fewer, if it goes on after deaths."""
+    """Return the numbers of workers that may exchange: fewer after deaths."""
     goes_on = isinstance(config.job.on_death, schema.OnDeath)
     least = config.workers - len(config.job.deaths or ()) if goes_on else config.workers
     if config.job.absences or config.job.churn or config.job.deadline:
@@ -317,7 +317,7 @@ def _whole(config: schema.Config, label: str) -> bool:
 
 
 def fixed_memory(config: schema.Config) -> float:
-    """Return the bytes that a process takes at most beside the arrays of the job's policies."""
+    """Return the most bytes that a process takes besides the arrays of its policies."""
     others = sum(memory(alone(config, label)) - _PROCESS for label in config.other_jobs or ())
     trained = config.job.gradients.train
     return _PROCESS + others + (0.0 if trained is None else _trained(trained, config.workers)[1])
@@ -345,7 +345,7 @@ def memory_limit(config: schema.Config, *, elsewhere: bool = False) -> float:
 
 
 def _in_turns(device: DeviceProfile, workers: int) -> DeviceProfile:
-    """Return a profile as it is for each of several workers that take turns on the device."""
+    """Return the profile of a device for each of several workers that share it."""
     slower = {
         name: replace(one, launch=workers * one.launch, seconds_per_entry=workers * one.seconds_per_entry)
         for name, one in device.methods.items()

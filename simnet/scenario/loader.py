@@ -106,7 +106,7 @@ class Document:
         return InputError(message, file=file, line=line, field=dotted(field) or None)
 
     def found(self, loc: Sequence[str | int], default: object = None) -> object:
-        """Return the value as it is written at `loc`, or `default` if none is."""
+        """Return the value at `loc` in the file, or `default`."""
         _, node, beyond = self._follow(loc)
         return default if beyond else node
 

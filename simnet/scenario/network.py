@@ -234,7 +234,7 @@ def _given_pair(pair: Weather, loc: Loc) -> Iterator[_Variation]:
 
 
 def _profile(given: weather_parts.Profile, loc: Loc) -> Iterator[_Variation]:
-    """Yield bandwidth and latency of a published schedule on a star, each link of which has half the latency."""
+    """Yield bandwidth and latency of a published schedule on a star; each link has half the latency."""
     assert given.epoch is not None
     epoch = given.epoch.iterations
     if epoch is None:

@@ -90,7 +90,7 @@ class Part(BaseModel):
 
 
 class Kinds(Part):
-    """A mapping whose keys are kinds, of which other packages may register more."""
+    """A mapping whose keys are kinds; other packages may register more."""
 
     registry: ClassVar[plugins.Kind | None] = None
     """Where other packages register kinds."""

@@ -46,7 +46,7 @@ class Checkpoints:
         return replace(self, identities=hashed)
 
     def of(self, policy: str, beside: int = 1) -> Checkpoint:
-        """Return the checkpoint of a policy, which runs in step with others, `beside` of them together."""
+        """Return the checkpoint of a policy that shares its gradients with others, `beside` of them in all."""
         identity = self.identities[policy]
         return Checkpoint(self.folder / f"{identity}.safetensors", identity, self.every, beside)
 

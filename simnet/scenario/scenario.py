@@ -290,7 +290,7 @@ class Scenario:
         return yaml_text(renamed(written), width=1000)
 
     def inputs(self) -> dict[str, Path]:
-        """Return the files that the scenario names, by names that tell their content: ``inputs/HASH-NAME``."""
+        """Return the files of the scenario by content: ``inputs/HASH-NAME``."""
         found = {}
         for name in _files(self.config):
             path = self.folder / name

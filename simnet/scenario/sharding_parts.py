@@ -79,12 +79,12 @@ class Sharding(Part):
 
     @property
     def options(self) -> dict[str, Any]:
-        """What is given beside these fields."""
+        """The options in addition to these fields."""
         return self.__pydantic_extra__
 
     @property
     def told(self) -> list[ListedUnit]:
-        """The units of the model, as they are told."""
+        """The units of the model."""
         return [
             ListedUnit(one.name, one.parameters, (one.flops if one.seconds is None else one.seconds) or 0.0, one.times)
             for one in self.units or ()

@@ -87,7 +87,7 @@ def calibrated_jitter(
 
 
 def cluster_file(given: Topology) -> str | None:
-    """Return the file of a topology as it is named; None if it has none."""
+    """Return the file name of a topology; None if it has no file."""
     part = given.choice[1]
     if isinstance(part, str):
         return part

@@ -24,7 +24,7 @@ class Wan(Part):
 
 
 class OnHosts(OneOf):
-    """A topology, with one host per worker where nobody says how many."""
+    """A topology; without a number of hosts it has one per worker."""
 
     registry = "topologies"
 

@@ -28,7 +28,7 @@ HEADINGS = ("policy", "part", "measured", "predicted", "error", "interval", "ins
 
 @dataclass(frozen=True)
 class Comparison:
-    """Measured iterations beside predicted ones.
+    """Measured iterations next to predicted ones.
 
     Parameters
     ----------
@@ -165,22 +165,7 @@ def pairs_in_order(measured: Sequence[float], predicted: Sequence[float]) -> tup
 
 
 def compared(measured: pd.DataFrame, prediction: JobPrediction, skip: int = SKIPPED) -> Comparison:
-    """Put measured iterations beside predicted ones.
-
-    Parameters
-    ----------
-    measured : DataFrame
-        As `simnet.validate.jobs.tables.over_ranks` gives it. Parts that it lacks are left out.
-    prediction : JobPrediction
-        Of the same policies, or more.
-    skip : int
-        Iterations at the beginning that do not count.
-
-    Raises
-    ------
-    InputError
-        If a policy was not predicted, or no iteration counts.
-    """
+    """Compare measured iterations with predicted ones."""
     parts, policies = [], []
     for policy, own in measured.groupby("policy", sort=False):
         predicted = prediction.iterations[prediction.iterations["policy"] == policy]

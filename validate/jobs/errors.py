@@ -58,7 +58,7 @@ _DIGITS = 3
 
 
 def calls() -> pd.DataFrame:
-    """Return each measured call beside its prediction.
+    """Return each measured call with its prediction.
 
     Returns
     -------
@@ -95,13 +95,6 @@ def _calls(name: str) -> Iterator[dict[str, float | str]]:
 def bound(messages: Floats, seconds: Floats, errors: Floats, weights: Floats, quantile: float) -> tuple[float, float]:
     """Return seconds a message and a share, >= 0, that together bound errors of calls; see the module.
 
-    Parameters
-    ----------
-    messages, seconds, errors, weights : ndarray, shape (n,)
-        Of each call: messages of a rank, seconds predicted, by how many it is off to this side, and how much it counts.
-    quantile : float
-        Part of the errors that the bound is to hold.
-
     Examples
     --------
     >>> seconds = np.geomspace(1e-3, 1, 50)
@@ -122,13 +115,6 @@ def bound(messages: Floats, seconds: Floats, errors: Floats, weights: Floats, qu
 
 def weighted_quantile(values: Floats, weights: Floats, quantile: float) -> float:
     """Return the least of the values up to which there is this part of the weights.
-
-    Parameters
-    ----------
-    values, weights : ndarray, shape (n,)
-        In any order; weights > 0.
-    quantile : float
-        Part of all weights, within 0..1.
 
     Examples
     --------
@@ -160,7 +146,7 @@ def of_links(measured: pd.DataFrame) -> Iterator[tuple[object, ...]]:
 
 
 def of_parts(both: pd.DataFrame) -> Iterator[tuple[object, ...]]:
-    """Yield the rows of parts, given measured jobs beside their predictions, as `report.shipped` has them."""
+    """Yield the rows of parts of measured jobs with their predictions, as in `report.shipped`."""
     own = both[both["setting"].isin(TELLING) & (both["policy"] != "flexible")]
     weights = 1 / own.groupby(["setting", "policy"])["iteration"].transform("size").to_numpy(dtype=float)
     for part in PARTS:

@@ -20,13 +20,6 @@ def record(setting: Setting, folder: Path) -> None:
     """Train the model of a setting, and leave the gradients of all workers as a trace.
 
     Its layers stand as in the buckets that DDP makes after the first iteration: as they became ready in that.
-
-    Parameters
-    ----------
-    setting : Setting
-        The job.
-    folder : Path
-        Where the trace shall lie. One that is there is replaced: it may lack iterations if recording it was ended.
     """
     import torch
 

@@ -24,7 +24,7 @@ _HEAD = (
 
 
 def shipped() -> pd.DataFrame:
-    """Return the shipped jobs: a row per setting, policy and iteration, measured beside predicted (``_ours``)."""
+    """Return the shipped jobs: a row per setting, policy and iteration, measured and predicted (``_ours``)."""
     measured, predicted = (
         pd.read_csv(io.StringIO(_SHIPPED.joinpath(f"{name}.csv").read_text(encoding="utf-8")))
         for name in ("measured", "predicted")

@@ -39,11 +39,6 @@ def run(jobs: Sequence[tuple[Setting, str, Path]]) -> None:
     """Run jobs one after another, all with the same number of ranks.
 
     A job is its setting, the label of the exchange or the file of a policy, and the folder of the log.
-
-    Raises
-    ------
-    InputError
-        If the machine does not let a shaped network be made, or a rank fails or takes too long.
     """
     listed = [(setting, exchange, str(folder)) for setting, exchange, folder in jobs]
     ranks = jobs[0][0].ranks
@@ -69,7 +64,7 @@ def _pass(gate: Barrier, check: Callable[[], None]) -> None:
 
 
 def _change(net: Star, changes: Sequence[Change], gate: Barrier) -> None:
-    """Change the links when it is time, as long as the job runs: nobody waits at the gate."""
+    """Change the links on time while the job runs; no rank waits at the gate."""
     origin = time.perf_counter()
     for one in changes:
         while (ahead := origin + one.at - time.perf_counter()) > 0 and not gate.n_waiting:

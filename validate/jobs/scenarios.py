@@ -64,17 +64,7 @@ class Computing(NamedTuple):
 
 
 def scenario(setting: Setting, computing: Computing, device: str) -> dict[str, Any]:
-    """Return the scenario of a setting, as its file has it.
-
-    Parameters
-    ----------
-    setting : Setting
-        The job.
-    computing : Computing
-        What its model computes.
-    device : str
-        Name or file of the device profile.
-    """
+    """Return the scenario of a setting, as its file has it."""
     first, hidden = setting.links[0], MODELS[setting.model]
     hosts = first.of_hosts(setting.ranks)
     compute = computing.forward + computing.backward
@@ -120,7 +110,7 @@ def scenario(setting: Setting, computing: Computing, device: str) -> dict[str, A
 
 
 def trace_of(setting: Setting) -> Path:
-    """Return where the recorded gradients of a setting lie, beside its scenario, if no scenario can train its model."""
+    """Return the recorded gradients of a setting whose model no scenario can train."""
     return Path("gradients", setting.name)
 
 
@@ -147,7 +137,7 @@ def computing_of(folder: Path) -> dict[str, Computing]:
 
 
 def device_of(folder: Path) -> DeviceProfile:
-    """Return the device profile of the first process, with what a hook does beside the kernels of its schemes."""
+    """Return the device profile of the first process, with the costs of a hook besides its kernels."""
     profile = load_device(folder / "0" / "device.yaml")
     rows = _worked(folder)
     found: dict[str, list[tuple[tuple[float, ...], tuple[float, ...], pd.DataFrame]]] = {}
@@ -181,7 +171,7 @@ def device_of(folder: Path) -> DeviceProfile:
 def _fitted(
     beside: Sequence[pd.Series[float]], whole: Sequence[float], size: Floats, place: str
 ) -> tuple[Method, Method]:
-    """Return methods over two sizes whose sum is the seconds beside the kernels, none of them negative.
+    """Return non-negative costs over two sizes whose sum is the time without kernels.
 
     Squares of what is off, over the seconds of the whole, are the least. The interval is that of 90 % of all.
     """
@@ -214,17 +204,7 @@ def _worked(folder: Path) -> pd.DataFrame:
 
 
 def write(setting: Setting, computing: Mapping[str, Computing], folder: Path) -> Path:
-    """Write the scenario of a setting, in JSON, which is YAML, and return its file.
-
-    Parameters
-    ----------
-    setting : Setting
-        The job.
-    computing : mapping of str to Computing
-        What models compute, by name.
-    folder : Path
-        Where ``device.yaml`` is.
-    """
+    """Write the scenario of a setting, in JSON, which is YAML, and return its file."""
     path = folder / f"{setting.name}.yaml"
     text = json.dumps(scenario(setting, computing[setting.model], "device.yaml"), indent=2)
     path.write_text(text + "\n", encoding="utf-8")

@@ -97,15 +97,7 @@ class Setting:
 
 
 def links(latency: float | tuple[float, ...], bandwidth: float | tuple[float, ...], at: float = 0.0) -> Change:
-    """Return links.
-
-    Parameters
-    ----------
-    latency, bandwidth : float or tuple of float
-        Milliseconds and Mbit/s, of all hosts or of each.
-    at : float
-        From when on [s].
-    """
+    """Return links."""
     scaled = (
         tuple(factor * one for one in given) if isinstance(given, tuple) else factor * given
         for given, factor in ((latency, MS), (bandwidth, MBIT))

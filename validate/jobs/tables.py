@@ -21,21 +21,11 @@ _EARLIER = {"communicate_s": "messages_s", "wait_s": "exposed_s"}
 def read_logs(folder: Path) -> pd.DataFrame:
     """Return the logs of a job: a row per rank and iteration.
 
-    Parameters
-    ----------
-    folder : Path
-        With ``rank_<r>.csv`` of one job, or with a folder of such files for each of several, by the names of policies.
-
     Returns
     -------
     DataFrame
         The columns of `simnet.hooks.COLUMNS`, ``rank``, and ``policy``: the name of the folder; of the exchange where
         there is one folder alone.
-
-    Raises
-    ------
-    InputError
-        If there is no log, or a column of one is missing or no number.
     """
     folders = sorted({path.parent for path in folder.glob("**/rank_*.csv")})
     if not folders:

@@ -83,32 +83,12 @@ class Place(NamedTuple):
 
 
 def train(place: Place, gate: Barrier, jobs: list[tuple[Setting, str, str]]) -> None:
-    """Run jobs, each with one exchange, and leave their logs in folders.
-
-    Parameters
-    ----------
-    place : Place
-        Where the rank is.
-    gate : Barrier
-        Where ranks, and the process that sets the links, wait for each other before each job and in the end.
-    jobs : list of (Setting, str, str)
-        The setting, the label of the exchange or the file of a policy, and the folder of the log.
-    """
+    """Run jobs, each with one exchange, and leave their logs in folders."""
     _as_rank(place, lambda: _train(place, gate, jobs))
 
 
 def work(place: Place, gate: Barrier, models: list[str], folder: str) -> None:
-    """Measure what ranks do between messages: computing and updating of models, and the kernels of the schemes.
-
-    Parameters
-    ----------
-    place, gate
-        As of `train`.
-    models : list of str
-        Of `simnet.validate.jobs.settings.MODELS`.
-    folder : str
-        Where each rank leaves a folder with what it measured.
-    """
+    """Measure what ranks do between messages: computing and updating of models, and the kernels of the schemes."""
     _as_rank(place, lambda: _work(place, gate, models, Path(folder) / f"{place.rank}"))
 
 
@@ -222,17 +202,7 @@ def worked(models: Sequence[str]) -> list[tuple[str, str, float]]:
 
 
 def distributed(name: str, place: Place, bucket: float | None) -> tuple[Any, Any, Callable[[int], Any]]:
-    """Return a model in DDP, its optimizer, and its loss in an iteration.
-
-    Parameters
-    ----------
-    name : str
-        One of `simnet.validate.jobs.settings.MODELS`.
-    place : Place
-        Where the rank is.
-    bucket : float or None
-        Bytes of a bucket; one bucket when None.
-    """
+    """Return a model in DDP, its optimizer, and its loss in an iteration."""
     from torch.nn.parallel import DistributedDataParallel
 
     module, optimizer, loss = made(name, place.ranks)

@@ -43,13 +43,7 @@ MISSING: tuple[Missing, ...] = tuple(one for module in _MODULES for one in modul
 
 
 def reproduction(name: str) -> Reproduction:
-    """Return a reproduction by its name.
-
-    Raises
-    ------
-    InputError
-        If there is none of this name.
-    """
+    """Return a reproduction by its name."""
     if name not in REPRODUCTIONS:
         raise InputError(f"there is no reproduction {name!r}; {nearest(name, REPRODUCTIONS)}")
     return REPRODUCTIONS[name]

@@ -79,17 +79,6 @@ def _network(workers: int, alpha_ms: float, gbps: float) -> Network:
 def simulated_ms(collective: str, workers: int, alpha_ms: float, gbps: float, nbytes: float) -> float:
     """Return how long the messages of a collective take on an idle star [ms].
 
-    Parameters
-    ----------
-    collective : str
-        A key of `SCHEDULES`.
-    workers : int
-        N.
-    alpha_ms, gbps : float
-        Latency [ms] and bandwidth [Gbit/s] from worker to worker.
-    nbytes : float
-        Values that a worker contributes [byte]; indices come on top.
-
     Examples
     --------
     >>> round(simulated_ms("ART-ring", 8, 1, 10, 4675804.8), 3)
@@ -113,13 +102,7 @@ def _where(row: dict[Hashable, Any]) -> str:
 
 
 def dense_over_star(device: DeviceProfile | None = None) -> float:
-    """Return the step time of dense SGD over that of STAR-Topk, ResNet50 at 1 %: of Table IV, or selected by a device.
-
-    Parameters
-    ----------
-    device : DeviceProfile, optional
-        What selects; the published ratio when omitted.
-    """
+    """Return the step time of dense SGD over STAR-Topk, ResNet50 at 1 %: Table IV, or with the costs of a device."""
     frame = tables.read("table_iv.csv")
     chosen = frame[(frame["model"] == "ResNet50") & frame["method"].isin(["DenseSGD", "STAR-Topk"])]
     dense, star = _records(chosen[chosen["density"].isin([1, 0.01])])

@@ -35,13 +35,7 @@ _BEYOND = {
 
 
 def published(scheme: str, what: str) -> tuple[Interval, str]:
-    """Return a published gain and its unit.
-
-    Parameters
-    ----------
-    scheme, what : str
-        As in ``gains.csv``.
-    """
+    """Return a published gain and its unit."""
     ((least, most, unit),) = (
         (float(row["least"]), float(row["most"]), str(row["unit"]))
         for row in read("gains.csv").to_dict("records")
@@ -51,31 +45,13 @@ def published(scheme: str, what: str) -> tuple[Interval, str]:
 
 
 def gain_row(scheme: str, what: str, ours: Interval, *, judged: bool = True) -> Row:
-    """Return the row of a published gain.
-
-    Parameters
-    ----------
-    scheme, what : str
-        As of `published`.
-    ours : Interval
-        What simnet finds.
-    judged : bool
-        Whether so much of the setting is stated that the published gain could have been outside.
-    """
+    """Return the row of a published gain."""
     theirs, unit = published(scheme, what)
     return Row(what, theirs, ours, unit, 0.0 if judged else None, beyond=(scheme, what) in _BEYOND)
 
 
 def bytes_row(scheme: str, what: str, ours: float) -> Row:
-    """Return the row of how many times fewer bytes there are; the tolerance is what the printed digit leaves open.
-
-    Parameters
-    ----------
-    scheme, what : str
-        As of `published`.
-    ours : float
-        What simnet finds.
-    """
+    """Return the row of how many times fewer bytes there are; the tolerance is what the printed digit leaves open."""
     theirs, unit = published(scheme, what)
     return Row(what, theirs.low, ours, unit, 0.5, absolute=True)
 
@@ -84,28 +60,12 @@ def bytes_row(scheme: str, what: str, ours: float) -> Row:
 
 
 def iterations_of(scenario: str, *changes: str) -> dict[str, Any]:
-    """Return the iterations of a scenario by policy.
-
-    Parameters
-    ----------
-    scenario : str
-        Its name.
-    changes : str
-        As of ``--set``.
-    """
+    """Return the iterations of a scenario by policy."""
     return {name: one.iterations for name, one in runner.results_of(load(scenario, list(changes)).build()).items()}
 
 
 def computing_range(operations: float, flops: Range) -> Range:
-    """Return seconds of so many operations, the fastest first.
-
-    Parameters
-    ----------
-    operations : float
-        How many.
-    flops : Range
-        Operations per second.
-    """
+    """Return seconds of so many operations, the fastest first."""
     return Range(operations / flops.high, operations / flops.middle, operations / flops.low)
 
 
@@ -182,15 +142,7 @@ def omnireduce() -> list[Row]:
 
 
 def blocks_gain(bandwidth: float, latency: float, share: float) -> float:
-    """Return how many times sooner than by a ring 8 workers reduce a tensor of which few blocks are not empty.
-
-    Parameters
-    ----------
-    bandwidth, latency : float
-        Of the links [byte/s, s].
-    share : float
-        Of the blocks of each worker that are not empty, drawn for each.
-    """
+    """Return the speed-up over a ring of 8 workers that reduce a tensor with few nonempty blocks."""
     network = Network(star(8, latency=latency, bandwidth=bandwidth))
     dense, blocks = (network.time(one).duration for one in _reductions(share))
     return dense / blocks

@@ -40,40 +40,20 @@ _FEWER_GPUS, _FEW = 64, 400_000
 
 
 class Adam(NamedTuple):
-    """What a dense step and one of signs take beside computing [s], and how many times fewer bytes signs are."""
+    """Time of a dense step and of one of signs without computing [s], and the ratio of their bytes."""
 
     dense: float
     signs: float
     fewer: float
 
     def gain(self, computing: float) -> float:
-        """Return how many times faster steps of signs are.
-
-        Parameters
-        ----------
-        computing : float
-            Of a step [s].
-        """
+        """Return how many times faster steps of signs are."""
         return (self.dense + computing) / (self.signs + computing)
 
 
 @cache
 def adam(gpus: int, each: int, gigabits: float, latency: float, inside: float, device: str) -> Adam:
-    """Return the steps of 1-bit Adam of BERT-Large in fp16.
-
-    Parameters
-    ----------
-    gpus, each : int
-        How many, and how many of a node.
-    gigabits : float
-        Of each node's card [Gbit/s].
-    latency : float
-        From card to card [s].
-    inside : float
-        Of a GPU in its node [byte/s].
-    device : str
-        The profile of its kernels.
-    """
+    """Return the steps of 1-bit Adam of BERT-Large in fp16."""
     topology = {
         "nodes": gpus // each,
         "gpus_per_node": each,
@@ -112,13 +92,7 @@ class Profile(NamedTuple):
 
 
 def profiles(network: str) -> list[Profile]:
-    """Return what was measured on a network, with the most GPUs first.
-
-    Parameters
-    ----------
-    network : str
-        Ethernet or InfiniBand.
-    """
+    """Return what was measured on a network, with the most GPUs first."""
     rows = read("profiles.csv").query("network == @network").sort_values("gpus", ascending=False).to_dict("records")
     parts = ("forward", "allreduce", "backward", "step")
     return [Profile(int(row["gpus"]), *(row[f"{part}_ms"] / 1e3 for part in parts)) for row in rows]
@@ -177,7 +151,7 @@ def _of_squad() -> Range:
 
 
 def _whole(gain: float, warm_up: float) -> float:
-    """Return the gain of a training of which a part is dense.
+    """Return the gain of a training with a dense warm-up.
 
     Examples
     --------

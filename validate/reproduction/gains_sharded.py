@@ -69,21 +69,7 @@ _QUANTISING, _V100_MEMORY = 16, 804e9
 
 @cache
 def zero_seconds(plus: bool, gigabits: float, computing: float, latency: float, slowdown: float | None) -> float:
-    """Return a step of GPT of 18 billion parameters by ZeRO-3, or by ZeRO++ [s].
-
-    Parameters
-    ----------
-    plus : bool
-        Whether by ZeRO++.
-    gigabits : float
-        Of each node's card [Gbit/s].
-    computing : float
-        What a step computes [s], three quarters of it backward, as activations are computed again.
-    latency : float
-        From card to card [s].
-    slowdown : float or None
-        How many times as long computing takes beside collectives; None if these do not go beside it.
-    """
+    """Return a step of GPT of 18 billion parameters by ZeRO-3, or by ZeRO++ [s]."""
     given = (*_PLUS, f"zero_hpz_partition_size={_EACH}") if plus else _ZERO_3
     carried = card_bytes(plus, _NODES, _EACH) / card_bytes(plus, *_ALL)
     place = partial(_nodes, _NODES, _EACH, NODE_BANDWIDTH["V100"].high, gigabits * carried, latency)
@@ -101,17 +87,7 @@ def zero_seconds(plus: bool, gigabits: float, computing: float, latency: float, 
 
 
 def zero_gain(tokens: int, gigabits: float, other: float | None = None) -> Interval:
-    """Return how many times faster ZeRO++ is than ZeRO-3.
-
-    Parameters
-    ----------
-    tokens : int
-        Of a GPU.
-    gigabits : float
-        Of each node's card [Gbit/s].
-    other : float, optional
-        Of each node's card with ZeRO-3 [Gbit/s]; default: the same.
-    """
+    """Return how many times faster ZeRO++ is than ZeRO-3."""
     computing = computing_range(_gpt_operations(_GPT_18B, _SEQUENCE, 4, tokens // _SEQUENCE), V100_FLOPS)
     quantising = _QUANTISING * model(_GPT_18B).parameters / _V100_MEMORY
     least = (computing.high, quantising, FAST_LATENCY.high)
@@ -132,15 +108,7 @@ def _zero_gain(
 
 @cache
 def card_bytes(plus: bool, nodes: int, each: int) -> float:
-    """Return what a node's card sends in a step of GPT of 18 billion parameters [byte].
-
-    Parameters
-    ----------
-    plus : bool
-        Whether by ZeRO++, not by ZeRO-3.
-    nodes, each : int
-        Nodes, and GPUs of each.
-    """
+    """Return what a node's card sends in a step of GPT of 18 billion parameters [byte]."""
     own = ZeroPlusPlus(
         zero_quantized_weights=plus, zero_quantized_gradients=plus, zero_hpz_partition_size=each if plus else 1
     )
@@ -183,7 +151,7 @@ def zero_pp() -> list[Row]:
 
 @cache
 def _sdp_seconds(size: str, quantised: bool, gigabits: float, latency: float) -> float:
-    """Return what a step takes beside computing on 128 A100 [s]."""
+    """Return the time of a step without computing on 128 A100 [s]."""
     each, place = {
         "gpt-24x2048": (4, partial(_nodes, 32, 4, NODE_BANDWIDTH["A100"].middle, gigabits, latency)),
         "gpt-32x4096": (1, partial(_star, 32, gigabits, latency)),

@@ -89,11 +89,6 @@ def cells() -> Iterator[Cell]:
 def on_grid(printed: float) -> float:
     """Return the bandwidth of the grid that is printed so, to one decimal [Gbit/s].
 
-    Parameters
-    ----------
-    printed : float
-        What is printed [Gbit/s].
-
     Examples
     --------
     >>> round(on_grid(86.8), 2)

@@ -54,15 +54,6 @@ def claims(paper: str) -> dict[str, float]:
 def noise(workers: int, entries: int, iteration: int, common: float = 0.8) -> NDArray[np.float32]:
     """Return gradients whose workers share a part.
 
-    Parameters
-    ----------
-    workers, entries : int
-        P and n.
-    iteration : int
-        Which gradients.
-    common : float
-        Weight of the part that all share, in 0..1; what is a worker's own has the rest of the variance.
-
     Returns
     -------
     ndarray of float32, shape (P, n)
@@ -76,7 +67,7 @@ def noise(workers: int, entries: int, iteration: int, common: float = 0.8) -> ND
 
 
 def _exactly_k(workers: int, k: int, uneven: bool) -> Exchange:
-    """Exchange gradients of which every worker selects k entries, as the bound presumes, and k survive.
+    """Exchange gradients from which every worker selects k entries, as the bound presumes, and k survive.
 
     Even: all workers select the same ones. Uneven, the worst case: in the first region no two select the same, and
     elsewhere all cancel, so that one worker holds what all others are to get.

@@ -140,7 +140,7 @@ def tolerance(row: Row) -> str:
 
 
 def worst(rows: Sequence[Row]) -> str:
-    """Return the worst error of rows beside its tolerance."""
+    """Return the worst error of rows with its tolerance."""
     row = worst_of(rows)
     if row is None:
         return "-"
@@ -172,13 +172,7 @@ def contradiction(name: str, rows: Sequence[Row]) -> str:
 
 
 def summary(found: Mapping[str, Sequence[Row] | None]) -> list[str]:
-    """Return what reproductions come to: what contradicts, by name, and how many values of each kind there are.
-
-    Parameters
-    ----------
-    found : mapping of str to sequence of Row
-        Those that were run, by name; None for those that could not run.
-    """
+    """Return what reproductions come to: what contradicts, by name, and how many values of each kind there are."""
     told = [one for name, rows in found.items() if rows and (one := contradiction(name, rows))]
     rows = [row for one in found.values() for row in one or ()]
     parts = []
@@ -261,15 +255,7 @@ def gains() -> str:
 
 
 def page(found: Mapping[str, Sequence[Row] | None], columns: Sequence[Column]) -> str:
-    """Return the page of reproductions.
-
-    Parameters
-    ----------
-    found : mapping of str to sequence of Row
-        Those that were run, by name; None for those that could not run.
-    columns : sequence of Column
-        Headline ratios under each device profile; without any the page has no section of them.
-    """
+    """Return the page of reproductions."""
     lines = [_wrapped(f"- *{kind}*: {meaning}.", "  ") for kind, meaning in KINDS.items()]
     text = _HEAD + "\n".join(lines) + "\n" + _SUMMARY
     text += "".join(f"{_wrapped(line)}\n\n" for line in summary(found))

@@ -102,7 +102,7 @@ STATED = (
 
 
 def shares_of_computing(computing: float, exchange: Interval) -> Interval:
-    """Return the share of computing [%] beside exchanges that take so long [s].
+    """Return the share of computing in a round [%], for exchanges of so many seconds.
 
     Examples
     --------
@@ -149,17 +149,7 @@ class Links(NamedTuple):
 
 
 def first_round(scenario: str, rate: float, *changes: str) -> dict[str, pd.Series]:
-    """Return the first round of a run by policy; all rounds are alike.
-
-    Parameters
-    ----------
-    scenario : str
-        The run.
-    rate : float
-        Of its links [Gbit/s].
-    changes : str
-        FIELD=VALUE as of ``simnet run --set``.
-    """
+    """Return the first round of a run by policy; all rounds are alike."""
     told = ["job.iterations=1", f"network.topology.star.bandwidth={rate:g} Gbit/s", *changes]
     return {name: one.iterations.iloc[0] for name, one in runner.results_of(load(scenario, told).build()).items()}
 

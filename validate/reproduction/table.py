@@ -57,25 +57,12 @@ class Interval(NamedTuple):
 
     @classmethod
     def around(cls, middle: float, others: Iterable[float]) -> Interval:
-        """Return the interval of a value under what is assumed in between, and of others at the ends.
-
-        Parameters
-        ----------
-        middle : float
-            The value in between.
-        others : iterable of float
-            The others.
-        """
+        """Return the interval of a value under what is assumed in between, and of others at the ends."""
         found = [middle, *others]
         return cls(min(found), max(found), middle)
 
     def outside(self, published: Interval) -> float:
         """Return the part by which a published range lies above the interval, or, negative, below it; 0 inside.
-
-        Parameters
-        ----------
-        published : Interval
-            The range.
 
         Examples
         --------
@@ -88,13 +75,6 @@ class Interval(NamedTuple):
 
     def sign(self, published: Interval, none: float) -> str:
         """Say whether the sign of a published gain is right: right, wrong, or open; none if none was published.
-
-        Parameters
-        ----------
-        published : Interval
-            The gain.
-        none : float
-            What is no gain.
 
         Examples
         --------
@@ -272,15 +252,7 @@ def reproduces(
     needs: Callable[[], str] = lambda: "",
     **values: int,
 ) -> Callable[[Callable[[], list[Row]]], Reproduction]:
-    """Make a reproduction of the function that returns its rows, which tells the title and the note in its docstring.
-
-    Parameters
-    ----------
-    name, paper, place, slow, needs
-        As for `Reproduction`.
-    **values : int
-        Number of rows of each kind, as ``test=8``.
-    """
+    """Make a reproduction of the function that returns its rows; its docstring has the title and the note."""
     counts = {kind: values[kind] for kind in KINDS if kind in values}
     assert len(counts) == len(values), f"no such kind among {sorted(values)}"
 
@@ -325,11 +297,6 @@ def worst(rows: Iterable[Row]) -> Row | None:
 def value(given: float | str | Interval) -> str:
     """Return a value as text, to five digits, of intervals to three.
 
-    Parameters
-    ----------
-    given : float, str or Interval
-        The value.
-
     Examples
     --------
     >>> value(1234567.0), value(0.0123456), value(3.0), value("AG")
@@ -373,15 +340,7 @@ def golden(name: str) -> Path | None:
 
 
 def changed(name: str, rows: Sequence[Row]) -> list[str]:
-    """Return which values of a reproduction are not those that a checkout has frozen; none without a checkout.
-
-    Parameters
-    ----------
-    name : str
-        The reproduction.
-    rows : sequence of Row
-        Its rows.
-    """
+    """Return which values of a reproduction are not those that a checkout has frozen; none without a checkout."""
     folder = golden("reproductions")
     if folder is None:
         return []

@@ -53,15 +53,7 @@ class Column(NamedTuple):
 
 
 def columns(headlines: Sequence[Headline] = HEADLINES, names: Sequence[str] = ()) -> list[Column]:
-    """Return the ratio of Table IV of the AR-Topk paper and those of headlines.
-
-    Parameters
-    ----------
-    headlines : sequence of Headline
-        Which.
-    names : sequence of str
-        Names of profiles; all that there are when empty.
-    """
+    """Return the ratio of Table IV of the AR-Topk paper and those of headlines."""
     devices = [load_device(name) for name in names or device_names()]
     own = {one.faster for one in headlines}
     wanted = dict.fromkeys((one.scenario, label) for one in headlines for label in (one.slower, one.faster))

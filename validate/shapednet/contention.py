@@ -54,19 +54,7 @@ class Bottleneck:
 
 
 def rates(net: Star, link: Bottleneck, starts: Sequence[float], ends: Sequence[float]) -> Floats:
-    """Return the goodput of flows that never end [byte/s], shape (windows, flows).
-
-    Parameters
-    ----------
-    net : Star
-        With a host for each flow, and the receiver as host 0.
-    link : Bottleneck
-        Where they meet.
-    starts : sequence of float
-        When each flow starts [s].
-    ends : sequence of float
-        The end of the warm-up, and of each window after it [s].
-    """
+    """Return the goodput of flows that never end [byte/s], shape (windows, flows)."""
     with _connections(net, link) as pairs:
         counts = np.zeros(len(pairs))
         marks, told, origin = list(ends), [], time.perf_counter()
@@ -84,22 +72,7 @@ def rates(net: Star, link: Bottleneck, starts: Sequence[float], ends: Sequence[f
 
 
 def durations(net: Star, link: Bottleneck, nbytes: Sequence[int], rounds: int) -> Floats:
-    """Return how long each of transfers takes that start together, over and over [s], shape (rounds, flows).
-
-    Parameters
-    ----------
-    net, link
-        As of `rates`.
-    nbytes : sequence of int
-        What each flow sends in each round.
-    rounds : int
-        How often they start; connections stay open in between.
-
-    Raises
-    ------
-    InputError
-        If they are not done after a minute.
-    """
+    """Return how long each of transfers takes that start together, over and over [s], shape (rounds, flows)."""
     taken = np.zeros((rounds, len(nbytes)))
     with _connections(net, link) as pairs:
         for row in range(rounds):

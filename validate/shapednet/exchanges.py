@@ -33,18 +33,6 @@ def schedule_of(
 ) -> Schedule | None:
     """Return what a collective sends; None where that is not known.
 
-    Parameters
-    ----------
-    collective, algorithm : str
-        As in tables of measurements; ``ag_topk`` and ``ar_topk`` among them, and the algorithm ``direct``.
-    ranks : int
-        P.
-    nbytes : float or tuple of float
-        As simnet counts: the vector, or what a rank contributes to a gather; for ``ag_topk`` and ``ar_topk`` the values
-        of a rank. For ``all_gatherv`` perhaps that of each rank.
-    longest : float
-        Bytes of a piece in which all-gathers of varying sizes go round a ring.
-
     Examples
     --------
     >>> schedule_of("ar_topk", "tree", 4, 1000)
@@ -82,16 +70,6 @@ def schedule_of(
 
 def of_exchange(collective: str, algorithm: str, ranks: int, nbytes: Sizes) -> Workload:
     """Return an exchange to replay, as tables of measurements have it.
-
-    Parameters
-    ----------
-    collective, algorithm, ranks, nbytes
-        As of `schedule_of`.
-
-    Raises
-    ------
-    ValueError
-        If it is not known what it sends.
 
     Examples
     --------

@@ -97,19 +97,6 @@ def experiment(
 ) -> pd.DataFrame:
     """Predict, then measure.
 
-    Parameters
-    ----------
-    settings : sequence of Setting
-        What to measure; all with the same number of ranks.
-    backend : {"tcp", "gloo", "mpich"}
-        What carries the messages: plain sockets, torch.distributed, or mpi4py on MPICH over UCX's TCP.
-    overhead : float, optional
-        Seconds per message; measured when omitted.
-    repetitions, warmup : int
-        Runs of each workload that count, and runs before them.
-    predicted_to : str or Path, optional
-        A file for the predictions, written before anything of them is measured.
-
     Returns
     -------
     DataFrame
@@ -118,12 +105,6 @@ def experiment(
         of the moment when the repetition began; it is the one thing that the prediction takes from the run. ``began``
         is that moment since the links were first set, ``since_change`` since they last changed; ``overhead`` is the
         time per message, ``drops`` and ``switch_lateness`` what the switch says of itself.
-
-    Raises
-    ------
-    InputError
-        If the machine does not let a shaped network be made, a link cannot be had on it, links are given of another
-        number of hosts than there are ranks, or the experiment would be too long or too large.
     """
     ranks = {work.schedule.n_ranks for setting in settings for work in setting.work}
     if len(ranks) != 1:

@@ -154,12 +154,6 @@ def library(tool: str) -> Library:
 def predictable(rows: pd.DataFrame) -> pd.DataFrame:
     """Return the settings of a table that can be predicted, one per row, with the median of their times.
 
-    Parameters
-    ----------
-    rows : DataFrame
-        As `simnet.calibration.readers` has them, with ``link_latency`` and ``link_bandwidth``, of all hosts or of each;
-        see `simnet.validate.shapednet.links.of_each`.
-
     Returns
     -------
     DataFrame
@@ -190,12 +184,6 @@ def repetitions(rows: pd.DataFrame) -> pd.DataFrame:
 
 def from_links(rows: pd.DataFrame) -> pd.DataFrame:
     """Predict measured times from the settings of the links.
-
-    Parameters
-    ----------
-    rows : DataFrame
-        As of `predictable`. Where links change while it runs, and rows have ``since_change``, each is predicted, with
-        the links of its beginning, or, where it has ``began`` [s], with those that come while it lasts.
 
     Returns
     -------
@@ -235,23 +223,7 @@ def from_links(rows: pd.DataFrame) -> pd.DataFrame:
 def calibrated(
     settings: pd.DataFrame, tool: str, profile: str = ""
 ) -> tuple[Mapping[tuple[str, str], Stack], list[int]]:
-    """Return how a library sends, with its software as measured on an idle link, and the settings that told it.
-
-    Parameters
-    ----------
-    settings : DataFrame
-        As `predictable` gives them, of one tool.
-    tool, profile : str
-        Its name, and what the table says of its limits.
-
-    Returns
-    -------
-    mapping of (str, str) to Stack
-        By collective and algorithm, as measured on the idle link; by two empty texts the medians over these, for what
-        was not.
-    list of int
-        Labels of rows of `settings`.
-    """
+    """Return the transport stack of a library, with software as measured on an idle link."""
     known = library(tool)
     idle = _corner(settings, far=False)
     idle = idle.assign(seconds=idle["undisturbed"])
@@ -371,7 +343,7 @@ def _across_changes(
 
 
 def _keyed(rows: pd.DataFrame) -> pd.DataFrame:
-    """Return the rows that say on which links they were measured, with the columns that tell settings apart."""
+    """Return the rows with known links, and their setting columns."""
     ranks = rows["ranks"].astype("Float64").to_numpy(dtype=float, na_value=float("nan"))
     rows = rows[(ranks >= 2) & (ranks <= MAX_RANKS)]
     empty = pd.Series("", index=rows.index)

@@ -61,13 +61,7 @@ class Change(NamedTuple):
         return any(isinstance(one, tuple) and len(set(one)) > 1 for one in self[1:])
 
     def of_hosts(self, hosts: int) -> list[tuple[float, float]]:
-        """Return latency [s] and bandwidth [byte/s] of each host.
-
-        Raises
-        ------
-        InputError
-            If there are links of another number of hosts.
-        """
+        """Return latency [s] and bandwidth [byte/s] of each host."""
         return list(
             zip(*(_each(given, hosts, name) for given, name in zip(self[1:], COLUMNS, strict=True)), strict=True)
         )
@@ -89,22 +83,6 @@ def predict(schedule: Schedule, links: Sequence[Change], stack: Stack, starts: S
 
     Connections are taken to be warm: their windows have grown to what a message needs. Windows that still grow, losses,
     and processors that are short are not in it.
-
-    Parameters
-    ----------
-    schedule : Schedule
-        What is sent.
-    links : sequence of Change
-        What the links are like, from when on; the first at 0. One for links that do not change.
-    stack : Stack
-        How it is sent.
-    starts : sequence of float
-        Seconds, >= 0.
-
-    Raises
-    ------
-    InputError
-        If links are given of another number of hosts than the schedule has ranks.
 
     Examples
     --------
@@ -136,24 +114,6 @@ def predict(schedule: Schedule, links: Sequence[Change], stack: Stack, starts: S
 
 def of_each(rows: pd.DataFrame, name: str) -> list[OfHosts]:
     """Return what measurements say of each host or rank: one number where all are alike, else a number for each.
-
-    Parameters
-    ----------
-    rows : DataFrame
-        With ``ranks``. The column `name` holds for all hosts of a row; the columns ``name_0``, ``name_1``, ..., where
-        they are not empty, each for one host.
-    name : str
-        One of `COLUMNS`, or another that has a value for each rank.
-
-    Returns
-    -------
-    list of float or tuple of float
-        NaN where a row does not say it of all its ranks.
-
-    Raises
-    ------
-    InputError
-        If a value is no number of a magnitude that there may be, or the row has no such rank.
 
     Examples
     --------

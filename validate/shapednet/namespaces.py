@@ -93,19 +93,7 @@ class Star:
         self._switch = switch
 
     def set(self, latency: float, bandwidth: float, host: int | None = None, buffer: int = BUFFER) -> None:
-        """Change links while traffic flows.
-
-        Parameters
-        ----------
-        latency : float
-            One-way latency from host to host [s]; half of it on each of the two links.
-        bandwidth : float
-            Rate of both directions of a host's link, Ethernet framing included [byte/s].
-        host : int, optional
-            Whose link; all when omitted.
-        buffer : int
-            What waits before each of the two links at most; more is lost [byte of IP packets].
-        """
+        """Change links while traffic flows."""
         check_link(latency, bandwidth)
         if not 1500 <= buffer <= BUFFER:
             raise ValueError(f"buffer must be 1500..{BUFFER} byte, got {buffer}")
@@ -126,17 +114,7 @@ class Star:
     def start(
         self, host: int, command: Sequence[str], environment: Mapping[str, str] | None = None
     ) -> subprocess.Popen[bytes]:
-        """Start a process on a host, which ends with this one.
-
-        Parameters
-        ----------
-        host : int
-            The host.
-        command : sequence of str
-            Program and arguments.
-        environment : mapping, optional
-            Its environment; default: that of this process.
-        """
+        """Start a process on a host, which ends with this one."""
         inside = ["ip", "netns", "exec", self.namespaces[host], *command]
         quiet = subprocess.DEVNULL
         return subprocess.Popen(inside, env=environment, stdin=quiet, stdout=quiet, preexec_fn=end_with_parent)
@@ -154,20 +132,7 @@ class Star:
 
 @contextmanager
 def star(hosts: int, latency: float, bandwidth: float) -> Iterator[Star]:
-    """Make a star of hosts, and take it away in the end, whatever happens.
-
-    Parameters
-    ----------
-    hosts : int
-        How many, 2 .. 32.
-    latency, bandwidth : float
-        As of `Star.set`.
-
-    Raises
-    ------
-    InputError
-        If this machine does not let it be made; `unavailable` says so beforehand.
-    """
+    """Make a star of hosts, and take it away in the end, whatever happens."""
     whole(hosts, "hosts", 2)
     if hosts > MAX_HOSTS:
         raise InputError(f"must be at most {MAX_HOSTS}, got {hosts}", file="hosts")

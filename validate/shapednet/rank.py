@@ -19,20 +19,7 @@ PRIORITY = 5
 
 
 def begin(owner: int, limit: float) -> None:
-    """Make this process a rank of an experiment.
-
-    Parameters
-    ----------
-    owner : int
-        The process that the experiment is run by. Without it this process ends.
-    limit : float
-        Seconds of processor time after which Linux ends this process.
-
-    Raises
-    ------
-    SystemExit
-        If the owner has ended already.
-    """
+    """Make this process a rank of an experiment."""
     import resource  # Systems without shaped networks lack it.
 
     end_with_parent()

@@ -83,17 +83,7 @@ def unequal(rows: pd.DataFrame) -> pd.DataFrame:
 
 
 def predicted(found: pd.DataFrame, known: bool, exponent: float | None = None) -> Floats:
-    """Return the shares that weights by round trips give to flows; shape (flows,).
-
-    Parameters
-    ----------
-    found : DataFrame
-        As of `shares`.
-    known : bool
-        Whether the buffer is known.
-    exponent : float, optional
-        That of `Sharing` when omitted.
-    """
+    """Return the shares that weights by round trips give to flows; shape (flows,)."""
     weights = np.empty(len(found))
     for _, flows in found.groupby("run"):
         weights[flows.index] = _law(flows, known, exponent).weights(flows["round_trip"])
@@ -118,17 +108,7 @@ def fitted(congestion: Congestion, known: bool) -> Fit:
 
 
 def errors(part: str = "held_out", after: float = 0.0, deep: bool | None = None) -> Errors:
-    """Return how far shares are off, of max-min, and weighted with and without knowledge of the buffer.
-
-    Parameters
-    ----------
-    part : {"held_out", "fit", "long"}
-        Which runs.
-    after : float
-        Windows that end before this time are left out [s].
-    deep : bool, optional
-        Only runs whose full buffer takes longer to empty than the longest round trip, or only the others.
-    """
+    """Return how far shares are off, of max-min, and weighted with and without knowledge of the buffer."""
     rows = measured("shared_rates")
     found = unequal(shares(rows[(rows["part"] == part) & (rows["until"] >= after)]))
     if deep is not None:
