@@ -1,1 +1,1 @@
-"""What the verbs of the command line compute: choosing, sweeping, comparing, exporting, timing, listing."""
+"""What the commands compute: choosing, sweeping, comparing, exporting, timing, listing."""

@@ -1,4 +1,4 @@
-"""What a run assumes where its scenario leaves it open, and whether assuming otherwise would change the first place.
+"""Defaults that a run rests on, and whether other values would change the first place.
 
 The exchanges of a scenario are timed in a sample of iterations, as it is and with one assumption changed. The sample is
 that of `simnet.studies.choosing.whole_job`: it is spread over the job, and bounded by a count of messages and entries,
@@ -64,7 +64,7 @@ class Assumed(NamedTuple):
 
 
 def notes(loaded: Scenario, built: Run) -> list[str]:
-    """Return what a run assumes, a line each, for what prints no summary of it; parameters are as of the others."""
+    """Return what a run assumes, a line each, for commands without a summary."""
     found = overlap_assumed(loaded, built)
     return [] if found is None else [overlap.told(found)]
 
@@ -73,13 +73,6 @@ def overlap_assumed(loaded: Scenario, built: Run, took: Mapping[str, float] | No
     """Return what a run assumes of overlap, with the first place under the other assumption.
 
     None where nothing could overlap: under a strategy, of sharded steps, or of a gradient whose layers are not known.
-
-    Parameters
-    ----------
-    loaded, built : Scenario, Run
-        The run.
-    took : mapping of str to float, optional
-        Seconds of the policies that have a rank; where they are not known, a sample says who is first.
     """
     if not _may_overlap(built):
         return None
@@ -97,17 +90,7 @@ def assumed(
     built: Run,
     among: Sequence[Candidate] | None = None,
 ) -> Assumed:
-    """Return what an answer rests on besides its scenario.
-
-    Parameters
-    ----------
-    load : callable
-        Reads the scenario with further fields set, as ``["network.stack=tcp"]``.
-    loaded, built : Scenario, Run
-        The scenario as it is.
-    among : sequence of Candidate, optional
-        The exchanges that the answer is about; those of the scenario when omitted.
-    """
+    """Return what an answer rests on besides its scenario."""
     among = _exchanges(loaded) if among is None else among
     here = _place(ranked(loaded, built, among))
     overlap = _overlap(loaded, built, among, here) if _may_overlap(built) else None
@@ -126,7 +109,7 @@ def _may_overlap(built: Run) -> bool:
 def _overlap(
     loaded: Scenario, built: Run, among: Sequence[Candidate], here: _Place, *, policies: bool = False
 ) -> OverlapSummary:
-    """Return what a run assumes of overlap, given who of the exchanges, and perhaps of flexible policies, is first."""
+    """Return the overlap that a run assumes, given the first place among exchanges and flexible policies."""
     job = built.job
     during = [one.label for one in among if overlap_of(job, [one]) is not None]
     found: OverlapSummary = {
@@ -151,14 +134,14 @@ def _overlap(
 
 
 class _Place(NamedTuple):
-    """Who is first, the label that stands for all before those that are tied; and whether a sample leaves that open."""
+    """The first place: a label, standing for all that are tied, and whether the sample leaves it open."""
 
     first: Sequence[str] = ()
     undecided: bool = False
 
 
 class _Change(NamedTuple):
-    """Who is first under another assumption, and by which factor ahead of who was; or that a sample does not tell."""
+    """The first place under another assumption, and its lead; or that the sample leaves it open."""
 
     first: str | None = None
     lead: float | None = None
@@ -166,7 +149,7 @@ class _Change(NamedTuple):
 
 
 def _place(found: WholeJob | None) -> _Place:
-    """Return who is first by a sample; nobody where there is none."""
+    """Return the first place by a sample; none without one."""
     if found is None:
         return _Place()
     # What is within `TIE` in a sample may be further apart in the job, as far as the sample leaves open.
@@ -181,7 +164,7 @@ def _rows(found: WholeJob, place: _Place) -> list[Forecast]:
 
 
 def _change(here: _Place, then: WholeJob) -> _Change:
-    """Return what another assumption does to the first place; an empty change if nothing."""
+    """Return how another assumption changes the first place; empty if it does not."""
     there, rows = _place(then), _rows(then, here)
     # Who has no row there has not settled.
     if not rows or ((here.undecided or there.undecided) and {*here.first} & {*there.first}):
@@ -191,15 +174,7 @@ def _change(here: _Place, then: WholeJob) -> _Change:
 
 
 def ranked(loaded: Scenario, built: Run, among: Sequence[Candidate], *, policies: bool = False) -> WholeJob | None:
-    """Return the exchanges of a run, each by itself, the fastest first, by a sample; None where a sample takes long.
-
-    Parameters
-    ----------
-    loaded, built, among
-        As of `assumed`.
-    policies : bool
-        Whether its flexible policies have rows, too.
-    """
+    """Return the exchanges of a run, the fastest first, by a sample; None if sampling takes long."""
     from simnet.studies.choosing.whole_job import candidates_of, decide_job
 
     job = built.job
@@ -221,7 +196,7 @@ def ranked(loaded: Scenario, built: Run, among: Sequence[Candidate], *, policies
 
 
 def _ddp(loaded: Scenario) -> Overlap:
-    """Return what PyTorch's DistributedDataParallel does, with the backward pass of the model."""
+    """Return the overlap of PyTorch's DistributedDataParallel, with the backward pass of the model."""
     model = loaded.config.job.model
     return DDP_OVERLAP if model is None else replace(DDP_OVERLAP, backward=models.model(model).backward_fraction)
 
@@ -229,7 +204,7 @@ def _ddp(loaded: Scenario) -> Overlap:
 def _dependences(
     load: Callable[[Sequence[str]], Scenario], loaded: Scenario, among: Sequence[Candidate], here: _Place
 ) -> list[Dependence]:
-    """Return the defaults that a scenario goes by, each with what another value would do to the first place."""
+    """Return the defaults of a scenario, each with its effect on the first place."""
     found: list[Dependence] = []
     for field, (value, other) in _defaults(loaded).items():
         try:
@@ -271,7 +246,7 @@ def depends_told(found: Sequence[Dependence]) -> list[str]:
 
 
 def _defaults(loaded: Scenario) -> dict[str, tuple[str, str]]:
-    """Return the fields that nobody set and that may decide, with their default and another value."""
+    """Return the fields left at their defaults that may decide, with another value for each."""
     config = loaded.config
     drawn, found = config.job.gradients.synthetic, dict[str, tuple[str, str]]()
     if config.network.stack == "ideal":

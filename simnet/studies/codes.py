@@ -1,4 +1,4 @@
-"""Where costs are from that nobody gave: of codes, measured on the device or estimated by passes, and of computing."""
+"""Sources of costs that nobody gave: of codes, measured or estimated by passes, and of computing."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _WORKERS = 64
 
 
 class Exchanging(Protocol):
-    """An exchange as a scenario or a policy has it: a scheme and its options."""
+    """An exchange of a scenario or policy: a scheme and its options."""
 
     @property
     def scheme(self) -> str:
@@ -29,16 +29,7 @@ class Exchanging(Protocol):
 
 
 def with_codes(device: DeviceProfile, exchanges: Iterable[Exchanging], workers: int) -> devices.DeviceSummary:
-    """Return what a summary holds of a device, with the codes that exchanges make and read there.
-
-    Parameters
-    ----------
-    device : DeviceProfile
-        The device.
-    exchanges : iterable
-        What is exchanged.
-    workers : int
-        Among how many.
+    """Return the summary of a device, with the codes of the exchanges.
 
     Examples
     --------
@@ -51,12 +42,7 @@ def with_codes(device: DeviceProfile, exchanges: Iterable[Exchanging], workers: 
 
 
 def costs_told(device: DeviceProfile, exchanges: Iterable[Exchanging], workers: int) -> list[str]:
-    """Return in words how costs of the codes are known that exchanges make and read; nothing where there are none.
-
-    Parameters
-    ----------
-    device, exchanges, workers
-        As of `with_codes`.
+    """Return the sources of the costs of codes, in words; empty without codes.
 
     Examples
     --------
@@ -70,12 +56,7 @@ def costs_told(device: DeviceProfile, exchanges: Iterable[Exchanging], workers: 
 
 
 def computing_told(found: Iterable[str | None]) -> list[str]:
-    """Return in words for how long workers compute, and where that is from, where it is what is known of a model.
-
-    Parameters
-    ----------
-    found : iterable of str or None
-        `simnet.scenario.Scenario.computing` of what is simulated; what several have in common is told once.
+    """Return the compute time and its source, in words, where it follows from a model.
 
     Examples
     --------
@@ -86,7 +67,7 @@ def computing_told(found: Iterable[str | None]) -> list[str]:
 
 
 def _kernels(exchange: Exchanging, workers: int) -> Iterator[DeviceOp]:
-    """Yield what runs in an exchange that has codes."""
+    """Yield the kernels of exchanges with codes."""
     if any(exchange.options.get(one) is not None for one in ("indices", "values")):
         options, ranks = without_network(exchange.scheme, exchange.options)
         entries = ranks * _ENTRIES

@@ -1,4 +1,4 @@
-"""``simnet export``: schedules and networks as files for other simulators, whole or not at all.
+"""``simnet export``: schedules and networks as files for other simulators.
 
 What a format cannot carry is said with what was written.
 """
@@ -72,7 +72,7 @@ _FILES_OF_FOLDERS = (".et", ".profile")
 
 
 class Exported(NamedTuple):
-    """What was written: a sentence, the paths, and a sentence for each thing that the format does not carry."""
+    """A sentence on what was written, the paths, and a sentence for each thing the format cannot carry."""
 
     what: str
     paths: list[Path]
@@ -80,7 +80,7 @@ class Exported(NamedTuple):
 
 
 class Sent(NamedTuple):
-    """A schedule, a name for it, and what it leaves out of where it comes from."""
+    """A schedule, its name, and what it leaves out of its source."""
 
     schedule: Schedule
     name: str
@@ -89,22 +89,6 @@ class Sent(NamedTuple):
 
 def collective(name: str, workers: int, nbytes: float, options: Mapping[str, float] | None = None) -> Sent:
     """Return the schedule of a collective by name.
-
-    Parameters
-    ----------
-    name : str
-        One of `simnet.collectives.registry`.
-    workers : int
-        Ranks.
-    nbytes : float
-        Bytes of the whole vector, as of `simnet.collectives.registry.Collective.schedule_of_vector`.
-    options : mapping of str to float
-        Further parameters of the collective.
-
-    Raises
-    ------
-    InputError
-        If there is no such collective or option, it refuses a value, or there are too many workers.
 
     Examples
     --------
@@ -133,25 +117,9 @@ def collective(name: str, workers: int, nbytes: float, options: Mapping[str, flo
 
 
 def exchange(scenario: Scenario, label: str | None, iteration: int, *, compute: bool = False) -> Sent:
-    """Return what the workers of a scenario send in one iteration, if all of its iterations use the same exchange.
+    """Return the schedule of an iteration of a scenario whose iterations all use the same exchange.
 
     Under a training strategy that is every exchange that begins in it, one after the other.
-
-    Parameters
-    ----------
-    scenario : Scenario
-        The scenario.
-    label : str, optional
-        Which of its exchanges; may be left out if there is only one.
-    iteration : int
-        Which iteration, from 0. Those before are gone through, as the residuals come from them.
-    compute : bool
-        Whether to have the time that each worker computes, selects and merges on the rounds.
-
-    Raises
-    ------
-    InputError
-        If there is no such exchange or iteration, or the scenario cannot be built.
     """
     # Collectives and networks do without all that a job is made of.
     from simnet.job import buckets_of, create_sparsifier
@@ -212,27 +180,7 @@ def exchange(scenario: Scenario, label: str | None, iteration: int, *, compute: 
 def write_schedule(
     sent: Sent, to: ScheduleFormat, out: Path | None = None, *, largest: int | None = None, force: bool = False
 ) -> Exported:
-    """Write a schedule.
-
-    Parameters
-    ----------
-    sent : Sent
-        What is sent.
-    to : {"goal", "goal-binary", "chakra", "csv"}
-        The format.
-    out : Path, optional
-        The file, for Chakra the folder; by default in the working directory, named after what is sent.
-    largest : int, optional
-        How many bytes the file, or the trace of a rank, may have; by default as `MAX_BYTES` says.
-    force : bool
-        Whether to replace what is there; a folder only if it holds traces and nothing else.
-
-    Raises
-    ------
-    InputError
-        If there is something already and `force` is not set, it cannot be written, or becomes too large, also for the
-        disk.
-    """
+    """Write a schedule."""
     schedule = sent.schedule
     most = MAX_BYTES[to] if largest is None else largest
 
@@ -288,33 +236,7 @@ def write_network(
     largest: int | None = None,
     force: bool = False,
 ) -> Exported:
-    """Write the network of a scenario.
-
-    Parameters
-    ----------
-    scenario : Scenario
-        The scenario.
-    to : {"simgrid", "nodelink"}
-        The format. SimGrid carries the weather as profiles, node-link JSON carries the graph alone.
-    out : Path, optional
-        The file; by default in the working directory, named after the scenario. Profiles lie beside it.
-    iteration : int
-        Of which iteration, where the network changes by iteration.
-    duration : float, optional
-        Seconds of the weather that are written, for SimGrid.
-    routing : {"Full", "Dijkstra"}
-        See `simnet.interchange.write_platform`.
-    largest : int, optional
-        How many bytes of routes a SimGrid platform may have; by default as `MAX_BYTES` says.
-    force : bool
-        Whether to replace what is there; profiles only if their folder holds nothing else.
-
-    Raises
-    ------
-    InputError
-        If there is something already and `force` is not set, it cannot be written, the scenario cannot be built, or it
-        has weather and no `duration` is given, or its routes take too many bytes to be written one by one.
-    """
+    """Write the network of a scenario."""
     # Links without the curves of a calibrated cluster are those of its file.
     given = scenario.config.network.model_copy(update={"stack": "ideal"})
     links = replace(scenario, config=scenario.config.model_copy(update={"network": given}))
@@ -376,7 +298,7 @@ def network_of(scenario: Scenario) -> Stages:
 
 
 def left_out(scenario: Scenario) -> str:
-    """Say what of a scenario a schedule by itself does not meet: other jobs, deaths and the like; "" if nothing."""
+    """Return what a schedule alone leaves out of a scenario: other jobs, deaths and the like."""
     job = scenario.config.job
     names = {
         "the other jobs": scenario.config.other_jobs,
@@ -387,22 +309,12 @@ def left_out(scenario: Scenario) -> str:
 
 
 def stage_at(stages: Stages, iteration: int) -> int:
-    """Return the position of the network in force in an iteration."""
+    """Return the position of the network of an iteration."""
     return max(place for place, (first, _) in enumerate(stages.networks) if first <= iteration)
 
 
 def collective_asked(name: str, workers: int | None, size: str | None, given: Sequence[str] = ()) -> Sent:
-    """Return the schedule of a collective, as options say it.
-
-    Parameters
-    ----------
-    name, workers
-        As of `collective`.
-    size : str
-        Bytes of the whole vector, with a unit.
-    given : sequence of str
-        Further parameters, as `options_of` reads them.
-    """
+    """Return the schedule of a collective, as options say it."""
     nbytes = options.quantity(size, "--size", units.size)
     if workers is None or nbytes is None:
         missing = "--workers" if workers is None else "--size"
@@ -438,7 +350,7 @@ def _target(out: Path | None, name: str, to: str) -> Path:
 
 
 def _lost_of_schedule(schedule: Schedule, to: ScheduleFormat) -> list[str]:
-    """Say what of a schedule a format does not carry."""
+    """Return what a format cannot carry of a schedule."""
     rounds = {id(one): one for one in schedule.rounds}.values()
     works = any(np.any(one.compute) for one in rounds)
     lost = []
@@ -461,7 +373,7 @@ def _lost_of_schedule(schedule: Schedule, to: ScheduleFormat) -> list[str]:
 
 
 def _lost_of_network(scenario: Scenario, stages: Stages) -> list[str]:
-    """Say what of the network of a scenario neither format carries: whatever is not links, their weather and routes."""
+    """Return what no format carries of the network of a scenario: all but links, weather and routes."""
     given = scenario.config.network
     carried = ["topology", "weather", "faults", "engine", "placement"]
     if given.stack in (None, "ideal"):

@@ -1,4 +1,4 @@
-"""What jobs take in all, each with an interval and the chance to be the fastest: one judgement for every command.
+"""Total times of jobs, each with an interval and the chance to be the fastest: one judgement for every command.
 
 A job is its computing and, for each of its exchanges, messages and kernels. Each of these is off alike in all of its
 iterations, as the cause is one, and off alike in all jobs that have it: two policies that use an exchange share its
@@ -33,7 +33,7 @@ _ENTRIES = 64
 
 
 class Spent(NamedTuple):
-    """What a job spends on one of its exchanges, means over workers.
+    """Seconds of a job on one of its exchanges, means over workers.
 
     Parameters
     ----------
@@ -53,7 +53,7 @@ class Spent(NamedTuple):
 
 
 class JobTotal(NamedTuple):
-    """What a job takes in all.
+    """The total time of a job.
 
     Parameters
     ----------
@@ -77,23 +77,14 @@ class JobTotal(NamedTuple):
 
     @property
     def seconds(self) -> float:
-        """All of it [s]."""
+        """Their sum [s]."""
         return self.compute + math.fsum(one.communicate + one.select for one in self.exchanges.values())
 
 
 def judged(
     totals: Sequence[JobTotal], computes: tuple[float, float] = (1.0, 1.0), error: float | None = None
 ) -> Chances:
-    """Return the interval of each job's time, and how likely each is the fastest.
-
-    Parameters
-    ----------
-    totals : sequence of JobTotal
-        At least one.
-    computes : (float, float)
-        By which factors computing may be off, as of `computing_factors`.
-    error : float, optional
-        Relative error of the time to communicate, in place of what was measured.
+    """Return the interval of each job's time, and the chance of each to be the fastest.
 
     Examples
     --------
@@ -129,7 +120,7 @@ def judged(
 
 
 def computing_factors(scenario: Scenario) -> tuple[float, float]:
-    """Return by which factors computing may be off: as an estimate is known, and as jobs differ from a process."""
+    """Return the factors by which computing may be off: of the estimate, and of jobs over processes."""
     known = scenario.compute_time
     low, high = (1.0, 1.0) if known is None else (known.low / known.seconds, known.high / known.seconds)
     return min(low, factor_in_job("low", "compute")), max(high, factor_in_job("high", "compute"))
@@ -138,21 +129,7 @@ def computing_factors(scenario: Scenario) -> tuple[float, float]:
 def total_of(
     name: str, iterations: pd.DataFrame, job: Job, counts: Mapping[str, float], among: Sequence[Candidate]
 ) -> JobTotal:
-    """Return what a policy took in all, what it explored included.
-
-    Parameters
-    ----------
-    name : str
-        Of the policy.
-    iterations : DataFrame
-        As of `simnet.job.PolicyResult`.
-    job : Job
-        The job.
-    counts : mapping of str to float
-        Messages of a worker in an iteration by labels of exchanges; see `messages_of`.
-    among : sequence of Candidate
-        The exchanges that the policy chooses among.
-    """
+    """Return the total time of a policy, with its exploration."""
     own, compute = iterations["iteration_s"], iterations["compute_s"]
     low, high = ("select_low_s", "select_high_s") if "select_low_s" in iterations else ("select_s", "select_s")
     parts = pd.DataFrame(
@@ -171,7 +148,7 @@ def total_of(
 
 
 def rivals(run: Run, results: Mapping[str, PolicyResult]) -> dict[str, pd.DataFrame]:
-    """Return the iterations of the policies of a run that can be run and have settled."""
+    """Return the iterations of the policies of a run that compete: not the bound, and settled."""
     settled = {name: one.iterations for name, one in results.items() if name != run.bound}
     return {name: frame for name, frame in settled.items() if not steady_part(frame).unsettled}
 
@@ -179,15 +156,7 @@ def rivals(run: Run, results: Mapping[str, PolicyResult]) -> dict[str, pd.DataFr
 def judgement(
     loaded: Scenario, run: Run, iterations: Mapping[str, pd.DataFrame]
 ) -> tuple[dict[str, Judgement], Evidence]:
-    """Return the interval of what iterations take in all, who is how likely the fastest, and how well that is known.
-
-    Parameters
-    ----------
-    loaded, run : Scenario, Run
-        The run.
-    iterations : mapping of str to DataFrame
-        Of the policies that are compared, as of `simnet.job.PolicyResult`.
-    """
+    """Return the interval of each total, the chances to be the fastest, and the evidence."""
     job = run.job
     if not iterations or job.steps is not None or run.colocated or job.failures:
         return {}, NEVER_COMPARED
@@ -211,15 +180,7 @@ def judgement(
 
 
 def evidence_of_job(job: Job, iterations: pd.DataFrame) -> Evidence:
-    """Return how well the time of a job is known, by its stack, its workers and the links that it met.
-
-    Parameters
-    ----------
-    job : Job
-        The job.
-    iterations : DataFrame
-        All of its iterations, with ``latency_s`` and ``bandwidth_Bps``.
-    """
+    """Return the evidence for the time of a job, by its stack, workers and links."""
     met = (iterations["latency_s"], iterations["bandwidth_Bps"])
     latency, bandwidth = ((float(one.min()), float(one.max())) for one in met)
     per_node = 1 if job.placement is None else int(np.bincount(list(job.placement)).max())
@@ -228,7 +189,7 @@ def evidence_of_job(job: Job, iterations: pd.DataFrame) -> Evidence:
 
 
 def off_alike(one: Candidate) -> str:
-    """Return a name that exchanges share which send the same messages, but for small ones, and so are off alike.
+    """Return a name shared by exchanges with the same messages, but for small ones, and so the same errors.
 
     Examples
     --------
@@ -245,15 +206,7 @@ def off_alike(one: Candidate) -> str:
 
 
 def messages_of(run: Run, among: Sequence[Candidate]) -> dict[str, float]:
-    """Return how many messages a worker sends in an iteration, one after another, by labels of exchanges.
-
-    Parameters
-    ----------
-    run : Run
-        The run, whose exchanges have been tried.
-    among : sequence of Candidate
-        Those that take turns.
-    """
+    """Return the messages that a worker sends in an iteration, one after another, by exchange."""
     if run.job.strategy is not None:
         return {one.label: messages(one, run.job) for one in among}
     each = len(buckets_of(run.job, among)) / run.job.source.workers
@@ -261,7 +214,7 @@ def messages_of(run: Run, among: Sequence[Candidate]) -> dict[str, float]:
 
 
 def messages(one: Candidate, job: Job) -> float:
-    """Return how many messages a worker sends in an iteration, one after another, as exchanges of zeros have them."""
+    """Return the messages that a worker sends in an iteration, one after another, from exchanges of zeros."""
     workers = job.source.workers
     if job.strategy is not None:
         own = job.strategy

@@ -1,4 +1,4 @@
-"""What comes with simnet, as tables of names and what they stand for.
+"""Tables of what ships with simnet.
 
 Each list loads what it lists, as most people ask for one of them.
 """
@@ -72,7 +72,7 @@ def scenarios() -> Listing:
 
 
 def scenario_text(name: str) -> str:
-    """Return a scenario that comes with simnet as it is written; InputError if there is none of that name."""
+    """Return the text of a shipped scenario; InputError if there is none of that name."""
     from simnet.scenario.finding import find
     from simnet.scenario.loader import MAX_BYTES
 
@@ -280,7 +280,7 @@ LISTS: Mapping[str, Callable[[], Listing]] = {
 
 
 def _options(option_type: type[sparsifier_models.Options], names: Collection[str]) -> str:
-    """Return options and their defaults, or their names alone if there is none; of several words, the default first."""
+    """Return options with their defaults, or their names alone; of several words, the default first."""
     from simnet.scenario.resolve import FROM_JOB
     from simnet.sparsifier_models.options import words
 

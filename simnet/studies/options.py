@@ -1,4 +1,4 @@
-"""How the values of options of the commands are read, and those of the library's functions by the same names."""
+"""Parsing of command-line options, and of library arguments of the same names."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 def stack(name: str | None) -> list[str]:
-    """Return the field of a scenario that `--stack` sets, as ``--set`` does; none if it is not given."""
+    """Return the scenario field that `--stack` sets; none if it is not given."""
     if name is None:
         return []
     from simnet.network.stack import stack_of
@@ -29,7 +29,7 @@ def stack(name: str | None) -> list[str]:
 
 
 def memory(size: str | None) -> list[str]:
-    """Return the field of a scenario that `--memory` sets, as ``--set`` does; none if it is not given."""
+    """Return the scenario field that `--memory` sets; none if it is not given."""
     if size is None:
         return []
     if size != "device":
@@ -38,51 +38,26 @@ def memory(size: str | None) -> list[str]:
 
 
 def passes(compute: str | None, batch: int | None) -> list[str]:
-    """Return the fields of a scenario that `--compute` and `--batch` set, as ``--set`` does; none if not given."""
+    """Return the scenario fields that `--compute` and `--batch` set; none if not given."""
     quantity(compute, "--compute", units.seconds)
     given = {"job.compute.mean": compute, "job.batch": batch}
     return [f"{field}={value}" for field, value in given.items() if value is not None]
 
 
 def of_gradients(scenario: Scenario, instead: str, others: Sequence[str] = ("strategy", "sharding")) -> None:
-    """Refuse a scenario whose iterations are not each an exchange of gradients.
-
-    Parameters
-    ----------
-    scenario : Scenario
-        The scenario.
-    instead : str
-        What is done instead of it, for the message.
-    others : sequence of str
-        Fields of the job that say otherwise.
-
-    Raises
-    ------
-    InputError
-        If so.
-    """
+    """Refuse a scenario whose iterations are not exchanges of gradients."""
     for name in others:
         if getattr(scenario.config.job, name) is not None:
             raise InputError(f"must be left out: {instead}; `simnet run` and `compare` follow it", field=f"job.{name}")
 
 
 def words(text: str | None) -> list[str] | None:
-    """Return the words of an option, which commas separate; None if it is not given."""
+    """Return the comma-separated words of an option; None if it is not given."""
     return None if text is None else [word.strip() for word in text.split(",")]
 
 
 def only(what: str, given: bool, options: Mapping[str, object]) -> None:
-    """Refuse options that are given, which None, False and 0 are not, and mean nothing without something else.
-
-    Parameters
-    ----------
-    what : str
-        What they are for.
-    given : bool
-        Whether that is asked for.
-    options : mapping of str to object
-        Their values by name.
-    """
+    """Refuse options that are given, other than None, False and 0, where they have no effect."""
     for name, value in options.items():
         if not given and value not in (None, False, 0):
             raise InputError(f"is only for {what}", file=name)
@@ -100,17 +75,7 @@ def fields(given: Sequence[str] | None, option: str) -> dict[str, str]:
 
 
 def quantity(text: str | None, option: str, read: Callable[[str], float]) -> float | None:
-    """Return a number with a unit that an option gives, read by a function of `simnet.base.units`.
-
-    Parameters
-    ----------
-    text : str, optional
-        What is given.
-    option : str
-        Its name.
-    read : callable
-        The function.
-    """
+    """Return a number with a unit that an option gives, read by a function of `simnet.base.units`."""
     try:
         return None if text is None else read(text)
     except ValueError as error:
@@ -166,17 +131,7 @@ FACT = (
 
 
 def figure(path: Path | None, force: bool, option: str = "--figure") -> None:
-    """Refuse a file for a figure that is neither PNG nor SVG, or that is there already: before work that takes long.
-
-    Parameters
-    ----------
-    path : Path, optional
-        The file.
-    force : bool
-        Whether it may be there.
-    option : str
-        The option that names it.
-    """
+    """Refuse a file for a figure that is neither PNG nor SVG, or exists already."""
     from simnet.base.writing import refuse_existing
 
     if path is not None:

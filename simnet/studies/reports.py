@@ -1,4 +1,4 @@
-"""Reports of runs that are done: the page of a folder drawn again, and the policies of several folders side by side."""
+"""Reports of finished runs: the page of a folder drawn again, and several runs on one page."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ _MESSAGES = ("policy", "iteration", "round", "phase", "src", "dst", "nbytes_B", 
 
 @cache
 def _summaries() -> TypeAdapter[Summary]:
-    """Return what reads a summary, which takes longer to make than a summary to read."""
+    """Return a parser of summaries, which takes longer to make than to use."""
     return TypeAdapter(Summary)
 
 
@@ -71,13 +71,7 @@ class RunFolder:
 
     @classmethod
     def read(cls, folder: Path) -> RunFolder:
-        """Read the summary and the scenario of a run.
-
-        Raises
-        ------
-        InputError
-            If the folder is none of a run with one seed, or its files are not of one run.
-        """
+        """Read the summary and the scenario of a run."""
         if not folder.is_dir():
             raise InputError("there is no such folder", file=str(folder))
         refuse_halfway(folder, (RUN, PAGE))
@@ -119,25 +113,7 @@ class RunFolder:
 
 
 def redraw(folder: Path, out: Path | None = None) -> Path:
-    """Draw figures and page of a run again, to the bytes of those that the same version of simnet drew.
-
-    Parameters
-    ----------
-    folder : Path
-        Which `simnet run` wrote.
-    out : Path, optional
-        Where they go; the same folder when omitted.
-
-    Returns
-    -------
-    Path
-        Of the page.
-
-    Raises
-    ------
-    InputError
-        If the folder is none of a run, its files do not belong together, or something cannot be written.
-    """
+    """Draw figures and page of a run again, to the same bytes for the same version of simnet."""
     place = folder if out is None else out
     completed(place, PAGE)
     run = RunFolder.read(folder)
@@ -154,27 +130,10 @@ def redraw(folder: Path, out: Path | None = None) -> Path:
 
 
 def compare(folders: Sequence[Path], out: Path) -> tuple[Summary, Path]:
-    """Write a page on which the policies of several runs stand side by side, with what their scenarios differ in.
+    """Write a page that compares the policies of several runs, with the differences of their scenarios.
 
     Bounds are left out: each is that of its own run. Times of runs of other seeds or other weather differ by these,
     too.
-
-    Parameters
-    ----------
-    folders : sequence of Path
-        Which `simnet run` wrote, two or more.
-    out : Path
-        Where page and figures go.
-
-    Returns
-    -------
-    (Summary, Path)
-        Of all policies, named after run and policy; and the page.
-
-    Raises
-    ------
-    InputError
-        As `redraw` does; also if runs have other numbers of iterations, or a policy of one ended early.
     """
     completed(out, PAGE)
     found = dict(zip(_labels(folders), map(RunFolder.read, folders), strict=True))
@@ -205,7 +164,7 @@ def _written(folder: Path, files: Mapping[str, bytes]) -> Path:
 
 
 def _labels(folders: Sequence[Path]) -> list[str]:
-    """Return short names of folders, each its own: the last parts of their paths, as many as it takes."""
+    """Return short unique names of folders: the last parts of their paths."""
     parts = [path.resolve().parts for path in folders]
     for length in range(1, max(map(len, parts)) + 1):
         names = ["/".join(one[-length:]) for one in parts]

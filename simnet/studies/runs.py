@@ -1,4 +1,4 @@
-"""Policies of one or several scenarios that run into one folder of results, and resume there after a kill.
+"""Policies of scenarios that run into one folder of results, and resume there.
 
 While they run, the folder has checkpoints, of policies that are done and of those under way. The same command resumes
 from them after a kill, Ctrl-C or an error; when all is done they go.
@@ -98,7 +98,7 @@ class Batch:
         return kept.of(name)
 
     def resumed(self) -> Iterator[str]:
-        """Yield sentences: where runs resume, and that there are checkpoints of others."""
+        """Yield sentences on where runs resume, and on checkpoints of other runs."""
         done = {label: one.done() for label, one in self.own.items()}
         parts = [
             f"{label} {'done' if found[1] else f'after {found[0]:,} of {self.iterations:,} iterations'}"
@@ -114,17 +114,7 @@ class Batch:
     def outcomes(
         self, jobs: int | None, progress: Progress, workers_on: str | None = None
     ) -> Iterator[tuple[str, Outcome]]:
-        """Run all; yield the label of each, when it ends, with its outcome.
-
-        Parameters
-        ----------
-        jobs : int, optional
-            How many at a time; one per processor when omitted.
-        progress : callable
-            Called now and then with a label and the iterations that are done.
-        workers_on : str, optional
-            As of `simnet.scenario.runner.run_policies`.
-        """
+        """Run all; yield each label with its outcome when it ends."""
         for (key, seed), name, outcome in run_policies(
             self._tasks,
             jobs,
@@ -137,7 +127,7 @@ class Batch:
             yield label, SimnetError(said + str(outcome)) if isinstance(outcome, SimnetError) else outcome
 
     def mark_begun(self) -> None:
-        """Leave a file in the folder that says that somebody is at work there, or was killed."""
+        """Write a file that says that a run is at work in the folder, or was killed."""
         file = self.folder / writing.INCOMPLETE
         self._before = file.read_text(encoding="utf-8", errors="replace").rstrip() if file.is_file() else ""
         writing.mark_incomplete(
@@ -146,18 +136,18 @@ class Batch:
         )
 
     def mark_nothing(self) -> None:
-        """Say again what was said before, if nothing was done from which the command could go on."""
+        """Restore the file of the previous run, if nothing was done."""
         if not any(self.place.iterdir()):
             writing.mark_incomplete(self.folder, self._before)
 
     def remove_checkpoints(self) -> None:
-        """Take away the checkpoints of these runs; those of others stay."""
+        """Remove the checkpoints of these runs."""
         own = {one.path.stem for one in self.own.values()}
         _unlink(one for one in self.place.iterdir() if _A_CHECKPOINT.fullmatch(one.name) and one.name[:32] in own)
 
     @contextmanager
     def alone(self, force: bool) -> Iterator[None]:
-        """Make the folder, keep other runs out of it, and have a folder of checkpoints, which goes when it is empty.
+        """Make and lock the folder and its checkpoints, which are removed when empty.
 
         By `force` all checkpoints that are there are taken away. Raises InputError if another run is at work there.
         """
@@ -177,7 +167,7 @@ class Batch:
 
 
 class Seeds:
-    """The results of a run with several seeds: each in a folder of its own, and what they come to together.
+    """The results of a run with several seeds: a folder for each, and their summary.
 
     Parameters
     ----------
@@ -197,13 +187,7 @@ class Seeds:
         self._summaries: dict[int, Summary] = {}
 
     def take(self, seed: int, name: str, result: PolicyResult) -> None:
-        """Take the result of a policy; that of the last one of a seed has the folder of the seed written.
-
-        Parameters
-        ----------
-        seed, name, result
-            The seed, the policy, and what came of it.
-        """
+        """Take the result of a policy; with the last one of a seed, write the folder of the seed."""
         if self._stage is None:
             self._stage = self._begun.enter_context(swapped(self._folder, RUN))
         results = self._waiting.setdefault(seed, {})
@@ -212,13 +196,7 @@ class Seeds:
             self._write(seed)
 
     def write(self, done: Sequence[str], missing: Sequence[str]) -> SeedsSummary:
-        """Write what is left, and what the seeds come to together; return the summary. All gets its place then.
-
-        Parameters
-        ----------
-        done, missing : sequence of str
-            Labels of runs that are done, at least one, and that are not.
-        """
+        """Write what is left, and what the seeds come to together; return the summary. All gets its place then."""
         assert self._stage is not None
         with self._begun:
             for seed in list(self._waiting):
@@ -255,15 +233,7 @@ def write(
     done: Sequence[str] = (),
     missing: Sequence[str] = (),
 ) -> Summary:
-    """Write what `fill` does in the place of what an earlier run left in a folder.
-
-    Parameters
-    ----------
-    folder, loaded, built, results
-        As of `fill`.
-    done, missing : sequence of str
-        Labels of runs that are done, and that are not.
-    """
+    """Write the files of `fill` in the place of an earlier run."""
     with swapped(folder, RUN) as stage:
         mark(stage, done, missing)
         return fill(stage, loaded, built, results)
@@ -272,21 +242,7 @@ def write(
 def fill(
     folder: Path, loaded: Scenario, built: Run, results: Mapping[str, PolicyResult], *, report: bool | None = None
 ) -> Summary:
-    """Write the files of a run, with those that the scenario names, into an empty folder.
-
-    Parameters
-    ----------
-    folder : Path
-        The folder; made when it is not there.
-    loaded : Scenario
-        The scenario.
-    built : Run
-        The same, built.
-    results : mapping of str to PolicyResult
-        Of those policies that are done, at least one.
-    report : bool, optional
-        Whether to draw the figures and write the report; as the scenario says when omitted.
-    """
+    """Write the files of a run, with those that the scenario names, into an empty folder."""
     _with_inputs(folder, loaded)
     done = {name: results[name] for name in built.policies if name in results}
     report = loaded.config.output.report if report is None else report
@@ -302,18 +258,12 @@ def fill(
 
 
 def summary(loaded: Scenario, built: Run, results: Mapping[str, PolicyResult]) -> Summary:
-    """Return what the summary of a run holds.
-
-    Parameters
-    ----------
-    loaded, built, results
-        As of `fill`.
-    """
+    """Return what the summary of a run holds."""
     return summary_of(results, **_told(loaded, built, results))
 
 
 def _told(loaded: Scenario, built: Run, results: Mapping[str, PolicyResult]) -> dict[str, Any]:
-    """Return what a summary says beside results."""
+    """Return the parts of a summary that are not results."""
     trained, own = loaded.config.job.gradients.train, built.job.strategy
     settled = rivals(built, results)
     took = {name: math.fsum(frame["iteration_s"]) for name, frame in settled.items()}
@@ -347,7 +297,7 @@ def _told(loaded: Scenario, built: Run, results: Mapping[str, PolicyResult]) -> 
 
 
 def _device(loaded: Scenario, job: Job) -> DeviceSummary | None:
-    """Return the device whose kernels take time in a job, or whose memory limits it; None if it has no part in it."""
+    """Return the device of a job if its kernels take time or its memory is a limit; else None."""
     given = loaded.config.job
     if given.shardings and given.device_memory != "device" and job.device.beside_collectives is None:
         return None
@@ -355,15 +305,7 @@ def _device(loaded: Scenario, job: Job) -> DeviceSummary | None:
 
 
 def held(built: Run, policies: Iterable[str]) -> tuple[MemoryLimit, dict[str, MemorySummary]]:
-    """Return what a worker holds under policies of a run, and what is assumed of that.
-
-    Parameters
-    ----------
-    built : Run
-        The run.
-    policies : iterable of str
-        Which of its policies.
-    """
+    """Return the memory of a worker under each policy, and the assumptions."""
     job, known = with_gradients(built.job), dict[str, WorkerMemory]()
     limit = job.device_memory
     said: MemoryLimit = {"assumed": memory.assumed_of(job), "limit_B": None if limit is None else round(limit)}
@@ -372,13 +314,13 @@ def held(built: Run, policies: Iterable[str]) -> tuple[MemoryLimit, dict[str, Me
 
 
 def _trained(own: LocalSteps, deadline: float | None) -> StrategySummary:
-    """Return what a summary says of a strategy."""
+    """Return the summary of a strategy."""
     found: StrategySummary = {"name": own.name, "steps": own.steps}
     return found if deadline is None else {**found, "deadline_s": deadline}
 
 
 def setting(loaded: Scenario, job: Job) -> dict[str, str]:
-    """Return what is trained, by how many, and how much of it is sent, for the report."""
+    """Return the model, workers and density, for the report."""
     entries, model = f"{job.source.true_parameters:,} parameters", loaded.config.job.model
     if job.steps is not None:
         ways = [one.way or f"trace {one.trace}" for one in loaded.config.job.shardings.values()]
@@ -398,16 +340,9 @@ def setting(loaded: Scenario, job: Job) -> dict[str, str]:
 
 
 def calibration_of(loaded: Scenario, job: Job) -> CalibrationSummary | None:
-    """Return what a run takes of a calibrated cluster; None if its network is of none.
+    """Return the summary of a calibrated cluster; None if the network is of none.
 
     Calls are those of an exchange of random gradients at the first density of the job.
-
-    Parameters
-    ----------
-    loaded : Scenario
-        The scenario.
-    job : Job
-        Its job.
     """
     network, file = job.network(0), cluster_file(loaded.config.network.topology)
     if file is None or kind_of(path := loaded.folder / file) != "fabric":
@@ -443,13 +378,7 @@ def calibration_of(loaded: Scenario, job: Job) -> CalibrationSummary | None:
 
 
 def mark(folder: Path, done: Sequence[str], missing: Sequence[str]) -> None:
-    """Leave a file that says which runs are done and which are missing; take it away if none is.
-
-    Parameters
-    ----------
-    folder, done, missing
-        The folder of the results, and the labels of runs.
-    """
+    """Write a file with the finished and missing runs; remove it if none is missing."""
     writing.mark_incomplete(folder, f"done: {', '.join(done)}\nmissing: {', '.join(missing)}" if missing else "")
 
 

@@ -1,4 +1,4 @@
-"""Whether the sample that a job runs on is large enough for what its exchanges are to select, in words."""
+"""Warnings that the sample of a job is too small for its exchanges."""
 
 from __future__ import annotations
 
@@ -13,16 +13,9 @@ from simnet.sparsifier_models.samples import density_warning
 
 
 def sample_warnings(job: Job, policies: Iterable[Policy]) -> dict[str, str]:
-    """Return why a sample is too small, by the labels of the exchanges for which it is; empty if it suffices for all.
+    """Return why a sample is too small, by label of the exchange; empty if it suffices.
 
     Of several densities, those of ramps or of a search, it is said of the lowest.
-
-    Parameters
-    ----------
-    job : Job
-        The job.
-    policies : iterable of Policy
-        Whose exchanges.
 
     Examples
     --------
@@ -52,12 +45,7 @@ def sample_warnings(job: Job, policies: Iterable[Policy]) -> dict[str, str]:
 
 
 def warning_lines(found: Mapping[str, str]) -> list[str]:
-    """Return a line for each of the warnings, with the labels of all exchanges that have it.
-
-    Parameters
-    ----------
-    found : mapping of str to str
-        As of `sample_warnings`.
+    """Return a line for each warning, with the labels of its exchanges.
 
     Examples
     --------
@@ -71,7 +59,7 @@ def warning_lines(found: Mapping[str, str]) -> list[str]:
 
 
 def _models(job: Job, candidate: Candidate) -> list[Sparsifier]:
-    """Return a scheme as each bucket of a job, or each piece of its strategy, has it."""
+    """Return a scheme for each bucket of a job, or each piece of its strategy."""
     own = job.strategy
     if own is None:
         return [create_sparsifier(candidate, one, job) for one in buckets_of(job, [candidate]) if not one.dense]

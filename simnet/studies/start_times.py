@@ -1,4 +1,4 @@
-"""How far the first place of a job's exchanges depends on when exactly workers enter: its leaders with jittered starts.
+"""Dependence of the first place on start times: a job's leading exchanges with jittered starts.
 
 Where computing varies from iteration to iteration, so do the entries, and times are draws of their own. Where it does
 not, the same exchange recurs with all workers entering at once, and its time is one draw that counts as often as there
@@ -26,7 +26,7 @@ from simnet.strategies import strategy
 
 
 class Course(NamedTuple):
-    """The iterations of a job: how long each lasted [s], what was exchanged, and how often it counts."""
+    """The iterations of a job: their seconds, exchanges and weights."""
 
     seconds: Floats
     choices: Sequence[str]
@@ -34,7 +34,7 @@ class Course(NamedTuple):
 
 
 def ranges_of(built: Run, results: Mapping[str, PolicyResult]) -> Callable[[Iterable[str]], StartRanges]:
-    """Return what finds the ranges of policies that are compared, of whole runs, by their names; as `start_ranges`."""
+    """Return a function that finds the ranges of compared policies by name, as `start_ranges`."""
 
     def found(names: Iterable[str]) -> StartRanges:
         frames = {name: results[name].iterations for name in names}
@@ -49,17 +49,7 @@ def ranges_of(built: Run, results: Mapping[str, PolicyResult]) -> Callable[[Iter
 
 
 def start_ranges(built: Run, courses: Mapping[str, Course], exchanges: Iterable[Candidate]) -> StartRanges:
-    """Return how far the times of a job's leaders depend on when workers enter; nothing where that decides nothing.
-
-    Parameters
-    ----------
-    built : Run
-        The job.
-    courses : mapping of str to Course
-        What ran, of those that are compared.
-    exchanges : iterable of Candidate
-        All that they may have exchanged.
-    """
+    """Return how far the times of a job's leaders depend on start times; empty where that decides nothing."""
     job = built.job
     varies = job.compute.spread > 0 or job.compute.straggle > 0
     if varies or not job.network(0).stack.has_software:
@@ -88,7 +78,7 @@ def start_ranges(built: Run, courses: Mapping[str, Course], exchanges: Iterable[
 
 
 def _computed(job: Job) -> float:
-    """Return for how long all iterations compute with nothing sent meanwhile [s], where computing does not vary."""
+    """Return the time that all iterations compute without messages [s], where computing is constant."""
     own = None if job.strategy is None else strategy(job.strategy.name)
     delayed = own is not None and (own.delays or "delay" in strategy_options(own))
     if job.overlap is not None or job.steps is not None or delayed:
@@ -97,7 +87,7 @@ def _computed(job: Job) -> float:
 
 
 def _of_exchange(job: Job, candidate: Candidate) -> StartSpread | int:
-    """Return how the first exchange of a job varies; the number of its messages where it is not sampled."""
+    """Return the spread of the first exchange of a job; the number of its messages if not sampled."""
     requests = iterate(job, Fixed(candidate), Record(candidate.label))
     one = next(requests)
     requests.close()

@@ -1,4 +1,4 @@
-"""Which network times a schedule, as options say it; what reads networks is loaded by who builds one."""
+"""The network of `simnet time`, from its options."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from simnet.studies import options
 
 @dataclass(frozen=True)
 class Target:
-    """The network that times a schedule, as options of `simnet time` say it; None where they say nothing."""
+    """The network that times a schedule, by option of `simnet time`; None where not given."""
 
     scenario: str | Path | None = None
     topology: str | None = None
@@ -26,7 +26,7 @@ class Target:
     iteration: int = 0
 
     def refuse_unused(self, command: str = "simnet time") -> None:
-        """Raise InputError of a command unless one network is named, and what else is given is for it."""
+        """Raise InputError unless one network is named and all other options apply to it."""
         if sum(one is not None for one in (self.scenario, self.topology, self.platform)) != 1:
             raise InputError("needs a network: one of --scenario, --topology, --platform", file=command)
         options.only("--scenario", self.scenario is not None, {"--iteration": self.iteration})

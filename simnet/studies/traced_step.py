@@ -1,4 +1,4 @@
-"""How long a training step takes on a network whose computing and collectives Chakra execution traces tell."""
+"""Time of a training step whose computing and collectives are in Chakra execution traces."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class TracedSteps(TimedSteps):
         return {"trace": self.trace} | super().figures()
 
     def sentences(self) -> list[str]:
-        """Return how long the step takes, and what is assumed."""
+        """Return the time of the step, and the assumptions."""
         return [
             f"{self.trace}, {self.timing.graph.workers:,} ranks: {self.takes()}",
             f"Assumed: what is no collective and no message takes what the traces say, on each rank one after another; "
@@ -46,22 +46,7 @@ class TracedSteps(TimedSteps):
 def timed_trace(
     trace: str, place: Callable[[int], Place], *, algorithms: Sequence[str] = (), steps: int = 1
 ) -> TracedSteps:
-    """Return the step of traces on a network, as options say it.
-
-    Parameters
-    ----------
-    trace : str
-        A folder of traces of one run, or their path without ``.RANK.et``.
-    place : callable
-        Returns the network for so many ranks; asked when the traces are right.
-    algorithms, steps
-        As of `simnet.studies.step.timed`.
-
-    Raises
-    ------
-    InputError
-        If the traces are none of a step, an algorithm is not allowed, or there are fewer hosts than ranks.
-    """
+    """Time the step of traces on a network."""
     step = traced(trace_prefix(trace))
     ranks = step.graph.workers
     found = place(ranks)

@@ -1,4 +1,4 @@
-"""Exchanges as an option names them: a scheme, or a scheme with options of its own, as ``artopk:collective=tree``."""
+"""Exchanges in options: a scheme, or one with options, as ``artopk:collective=tree``."""
 
 from __future__ import annotations
 
@@ -23,20 +23,7 @@ _OPTION = re.compile(r":(?=[A-Za-z_]\w*=)")
 
 
 def variants(names: Sequence[str], option: str = "--schemes") -> tuple[Candidate, ...]:
-    """Return the exchanges that are named, once each, with their names as labels.
-
-    Parameters
-    ----------
-    names : sequence of str
-        Each a scheme, or a scheme with options, as ``artopk:collective=tree:selection=var``; `ALL` for every scheme. A
-        class in a file, as ``./my_scheme.py:Rotating``, is called as it calls itself.
-    option : str
-        Of the command, for errors.
-
-    Raises
-    ------
-    InputError
-        If there is no such scheme, option or value, or two exchanges have the same name.
+    """Return the named exchanges, once each, with their names as labels.
 
     Examples
     --------
@@ -44,9 +31,7 @@ def variants(names: Sequence[str], option: str = "--schemes") -> tuple[Candidate
     {'collective': 'tree', 'selection': 'var'}
     >>> variants(["artopk:colective=tree"])
     Traceback (most recent call last):
-    simnet.base.errors.InputError: --schemes: artopk:colective=tree: there is no option 'colective' of artopk; did you \
-mean 'collective'? Allowed: allgather, collective, compat, error_feedback, index_bytes, indices, monitored, \
-selection, value_bytes, values, wire
+    simnet.base.errors.InputError: --schemes: artopk:colective=tree: there is no option 'colective' of artopk; did you mean 'collective'? Allowed: allgather, collective, compat, error_feedback, index_bytes, indices, monitored, selection, value_bytes, values, wire
     """
     found: dict[str, Candidate] = {}
     for name in sparsifier_models.names() if ALL in names else dict.fromkeys(names):
@@ -87,7 +72,7 @@ def _variant(name: str, option: str) -> Candidate:
 
 
 def _value(text: str) -> object:
-    """Return a number, true, false or null where a text is one, else the text."""
+    """Return a number, true, false or null if a text is one, else the text."""
     try:
         return json.loads(text)
     except ValueError:

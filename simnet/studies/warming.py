@@ -1,4 +1,4 @@
-"""Compiling beforehand: everything that simnet runs compiled is needed once, so that no later process compiles it.
+"""Ahead-of-time compilation of everything that simnet compiles.
 
 Numba compiles a function when it first meets arguments of some types. So the loops over gradients are imported, which
 compiles them, and the start of some shipped scenarios is run with the compiled event loop at hand: on links that are
@@ -21,20 +21,14 @@ SCENARIOS = ("fluctuating_wan", "quickstart", "incast", "link_faults", "shared_f
 
 
 class Warmed(NamedTuple):
-    """What was compiled: names of functions, and the folders in which compiled code is kept; none if it is not."""
+    """The compiled functions by name, and the cache folders; none if nothing is kept."""
 
     functions: tuple[str, ...]
     folders: tuple[Path, ...]
 
 
 def warm() -> Warmed:
-    """Compile what is not kept yet.
-
-    Raises
-    ------
-    InputError
-        If numba is not there, or is told not to compile.
-    """
+    """Compile what is not in the cache."""
     if compiled_loop() is None:
         raise InputError("is missing, or told not to compile (NUMBA_DISABLE_JIT); loops are interpreted", field="numba")
     from simnet.base import compiled_cache

@@ -1,4 +1,4 @@
-"""A cell of a sweep: one scenario under all its policies, and what is kept of that.
+"""A cell of a sweep: one scenario under all its policies, and its results.
 
 `run` is what runs elsewhere, in another process or on another machine. It returns bytes and writes nothing, and they
 depend on nothing but the scenario, the files that it names and the versions of what computes; `identity` is a hash of
@@ -107,26 +107,14 @@ _TURN = threading.Lock()
 
 
 class Checked(NamedTuple):
-    """A cell that was found to make sense: its identity, and how many like it fit the memory at once."""
+    """A valid cell: its identity, and how many such cells fit the memory at once."""
 
     identity: str
     at_once: int
 
 
 def check(source: Source, folder: str, wanted: int, report: Report = lambda done: None) -> Checked:
-    """Read a cell, and build it unless its file is in the folder already; raise InputError if something is wrong.
-
-    Parameters
-    ----------
-    source : Source
-        The cell.
-    folder : str
-        The folder of the cells' files.
-    wanted : int
-        How many cells shall run at once, if they fit the memory.
-    report : callable
-        Never called.
-    """
+    """Read a cell, and build it unless its file exists; InputError if something is wrong."""
     loaded = source.load()
     found = identity(loaded, FORMAT)
     if not (Path(folder) / f"{found}.json").exists():
@@ -135,22 +123,7 @@ def check(source: Source, folder: str, wanted: int, report: Report = lambda done
 
 
 def run(source: Source, expected: str, report: Report = lambda done: None) -> bytes:
-    """Run a cell and return its bytes.
-
-    Parameters
-    ----------
-    source : Source
-        The cell.
-    expected : str
-        Its identity where it was asked for.
-    report : callable
-        Called now and then with the share that is done.
-
-    Raises
-    ------
-    SimnetError
-        If something is wrong with the scenario, or it is not the same here as where it was asked for.
-    """
+    """Run a cell and return its bytes."""
     with _TURN:
         return _run(source.load(), expected, report)
 
@@ -188,7 +161,7 @@ def _overlapped(job: Job, policy: Policy) -> bool:
 
 
 def _with_shared_gradients(built: Run) -> Run:
-    """Return a cell with the gradients of the last one, if that had the same and all of them are few enough to keep."""
+    """Return a cell with the gradients of the last one, if they are the same and small."""
     job, source = built.job, built.job.source
     if not isinstance(source, SyntheticSource):
         return built
@@ -208,26 +181,7 @@ def rows(
     computing: str | None = None,
     known: tuple[Mapping[str, Judgement], Evidence] = ({}, NEVER_COMPARED),
 ) -> list[dict[str, Any]]:
-    """Return a row for each policy; see `COLUMNS`. What there is not is None.
-
-    Parameters
-    ----------
-    built : Run
-        The cell.
-    results : mapping of policy name to PolicyResult
-        Those of policies that ran.
-    failed : mapping of policy name to str
-        Why the others did not get to the end.
-    target : float, optional
-        Where a model was trained: the accuracy whose time is of interest; 99 % of the best of the first policy when
-        omitted.
-    prices : Prices, optional
-        What is paid.
-    computing : str, optional
-        As of `simnet.scenario.Scenario.computing`.
-    known : (mapping of str to Judgement, Evidence)
-        As of `simnet.studies.job_totals.judgement`.
-    """
+    """Return a row for each policy; see `COLUMNS`. Missing values are None."""
     judgements, evidence = known
     summary: Summary | None = None
     if results:
@@ -289,7 +243,7 @@ def _encoded(name: str, loaded: Scenario, found: list[dict[str, Any]]) -> bytes:
 
 
 def decoded(data: bytes, name: str) -> list[dict[str, Any]] | None:
-    """Return the rows in the file of a cell; None if it is not whole, or not that of this cell."""
+    """Return the rows of a cell file; None if it is incomplete or of another cell."""
     if len(data) > MAX_BYTES:
         return None
     try:

@@ -1,4 +1,4 @@
-"""Cells on a Dask cluster: the same function as on the processors of this machine, sent to the workers of a scheduler.
+"""Cells on a Dask cluster: the same function as on this machine, sent to the workers of a scheduler.
 
 The files that the scenario names, and the scenario itself, must be where the workers find them under the same path.
 """
@@ -17,20 +17,7 @@ from simnet.studies.sweeping import cell
 
 
 def answered(tasks: Sequence[tuple[Source, str]], scheduler: str) -> Iterator[tuple[int, Outcome]]:
-    """Run cells with their identities on a cluster; yield the number of each with its bytes, in any order.
-
-    Parameters
-    ----------
-    tasks : sequence of (Source, str)
-        The cells.
-    scheduler : str
-        Address of the scheduler, such as ``tcp://10.0.0.1:8786``.
-
-    Raises
-    ------
-    InputError
-        If Dask is not installed, or there is no scheduler.
-    """
+    """Run cells with their identities on a cluster; yield the number of each with its bytes, in any order."""
     with connected(scheduler, f"--scheduler {scheduler}") as client:
         from distributed import as_completed
 

@@ -1,4 +1,4 @@
-"""A sweep on the console and as figures: of one parameter the policies' times, of two who wins where.
+"""A sweep on the console and as figures: times over one parameter, winners over two.
 
 Where a model is trained there are two times, that of an iteration and that until a target accuracy is reached. Seeds
 are repetitions, not a parameter: means over them are drawn, and as a band the range; and policies are compared seed by
@@ -39,7 +39,7 @@ _NAMED = 14
 
 
 class Measure(NamedTuple):
-    """By which time policies are compared.
+    """The time by which policies are compared.
 
     Parameters
     ----------
@@ -84,19 +84,7 @@ MEASURES = (ITERATION, TARGET)
 def compared(
     table: pd.DataFrame, columns: Sequence[Column], seconds: str, bound: str | None = None
 ) -> pd.DataFrame | None:
-    """Return how policies compare over seeds, for each value of the parameters; None where seeds are no parameter.
-
-    Parameters
-    ----------
-    table : DataFrame
-        The table of the sweep.
-    columns : sequence of Column
-        Its parameters.
-    seconds : str
-        The column with the times; those of policies that did not get to the end do not count.
-    bound : str, optional
-        The policy that nobody can run.
-    """
+    """Return how policies compare over seeds, for each value of the parameters; None without seeds."""
     seeds = [one.name for one in columns if is_seed(one) and len(set(one.values)) > 1]
     named = table[table["policy"] != ""]
     if len(seeds) != 1 or named.empty:
@@ -117,23 +105,7 @@ def draw(
     measure: Measure = ITERATION,
     bound: str | None = None,
 ) -> Plot | None:
-    """Draw a sweep of one or two numeric parameters; None if it has others, or if nothing was done.
-
-    Parameters
-    ----------
-    table : DataFrame
-        The table of the sweep.
-    columns : sequence of Column
-        Its parameters.
-    title : str
-        Heading.
-    zipped : bool
-        Whether the parameters change side by side, so that one tells the others.
-    measure : Measure
-        By which time the policies are compared.
-    bound : str, optional
-        The policy that nobody can run.
-    """
+    """Draw a sweep of one or two numeric parameters; None if it has others, or if nothing was done."""
     moving = [one for one in columns if not is_seed(one) and len(set(one.values)) > 1]
     counted = table[table["status"].isin(measure.statuses) & (table["policy"] != "")]
     if not 1 <= len(moving) <= 2 or not all(one.numeric for one in moving) or counted[measure.seconds].isna().all():
@@ -160,7 +132,7 @@ def draw(
 
 
 def _tied(over_seeds: pd.DataFrame, by: list[str], seconds: str) -> set[tuple[Any, ...]]:
-    """Return values of parameters, each with a policy that is tied there with another as the fastest."""
+    """Return parameter values with a policy that is tied there as the fastest."""
     first = over_seeds[over_seeds[f"{seconds.removesuffix('_s')}_tied"]]
     several = first[first.groupby(by)["policy"].transform("size") > 1]
     return set(several[[*by, "policy"]].itertuples(index=False, name=None))
@@ -179,22 +151,10 @@ SPARE = (
 
 
 def sweep_table(table: pd.DataFrame, title: str, bound: str | None = None, columns: Sequence[Column] = ()) -> Table:
-    """Return, for each policy, in how many cells it was the fastest, alone or tied with others, and its times.
+    """Return, for each policy, the cells in which it was the fastest, alone or tied, and its times.
 
     Where a model was trained also in how many cells it was the first to the target, alone or tied, in how many it did,
     its mean time to it if it did so in all, and its mean accuracy at the end.
-
-    Parameters
-    ----------
-    table : DataFrame
-        The table of the sweep.
-    title : str
-        Heading.
-    bound : str, optional
-        The policy that nobody can run.
-    columns : sequence of Column
-        The parameters. If seeds are among them, it is also told for how many values of the others a policy was alone
-        as the fastest over seeds, and for how many it was tied with another.
     """
     over_seeds = compared(table, columns, "iteration_s", bound)
     headings = [
@@ -245,12 +205,7 @@ def sweep_table(table: pd.DataFrame, title: str, bound: str | None = None, colum
 
 
 def headline(table: pd.DataFrame) -> str:
-    """Say in how many cells who is the first to the target, where a model is trained, and which of several is fastest.
-
-    Parameters
-    ----------
-    table : DataFrame
-        The table of the sweep.
+    """Say in how many cells which policy is first to the target, or fastest.
 
     Examples
     --------
@@ -276,7 +231,7 @@ def headline(table: pd.DataFrame) -> str:
 
 
 def _first_of(what: str, winners: pd.DataFrame, count: int) -> str:
-    """Say in how many of so many cells which policies are the first, or tied as such."""
+    """Say in how many cells which policies are first, or tied."""
     first = Counter(tuple(group) for _, group in winners.groupby("cell")["policy"])
     told = [f"{wording.listed(names)}{', tied,' * (len(names) > 1)} in {cells}" for names, cells in first.most_common()]
     if none := count - first.total():
@@ -286,7 +241,7 @@ def _first_of(what: str, winners: pd.DataFrame, count: int) -> str:
 
 
 def notes(table: pd.DataFrame) -> list[str]:
-    """Return what to say below the table: warnings, what is ignored or assumed, and where times are from."""
+    """Return the notes below the table: warnings, assumptions, and sources of times."""
     warnings = [f"Warning: {one}" for one in dict.fromkeys(table["warning"]) if one]
     during = list(dict.fromkeys(table["policy"][table["overlapped"].fillna(value=False).astype(bool)]))
     overlap = "Overlap: none; exchanges begin after the backward pass."

@@ -20,7 +20,7 @@ CELLS = "cells"
 
 @contextmanager
 def alone(folder: Path) -> Iterator[None]:
-    """Make the folder, and keep other sweeps out of it; raise InputError if one is at work there."""
+    """Make and lock the folder; InputError if another sweep is at work there."""
     prepare_folder(folder)
     with writing.explained(folder / CELLS):
         (folder / CELLS).mkdir(exist_ok=True)
@@ -29,7 +29,7 @@ def alone(folder: Path) -> Iterator[None]:
 
 
 def stored(folder: Path, identity: str) -> list[dict[str, Any]] | None:
-    """Return the rows of a cell whose file is there and whole, else None."""
+    """Return the rows of a cell whose file is complete, else None."""
     path = folder / CELLS / f"{identity}.json"
     try:
         if not path.is_file() or path.stat().st_size > cell.MAX_BYTES:

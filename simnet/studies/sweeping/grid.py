@@ -1,4 +1,4 @@
-"""The grid: parameters as people write them, the fields of the scenario that they stand for, and the cells.
+"""The grid of a sweep: its parameters, the scenario fields that they set, and the cells.
 
 A parameter is ``FIELD=VALUES``: values in YAML with commas between, or ranges ``lo:hi:n`` and ``lo:hi:n:log``. A number
 without a unit takes that of the next value that has one, so ``1,5,10 Gbit/s`` are three bandwidths.
@@ -39,7 +39,7 @@ _DIGITS = 12
 
 
 class Axis(NamedTuple):
-    """A parameter: its field, in short or in full as it was given, and its values as YAML."""
+    """A parameter: its field, as given, and its values as YAML."""
 
     name: str
     values: tuple[str, ...]
@@ -71,18 +71,6 @@ class Column(NamedTuple):
 def axis(text: str, limit: int = MOST_CELLS) -> Axis:
     """Read a parameter.
 
-    Parameters
-    ----------
-    text : str
-        ``FIELD=VALUES``.
-    limit : int
-        No more values than this.
-
-    Raises
-    ------
-    InputError
-        If it has no field or no values, or too many of them.
-
     Examples
     --------
     >>> axis("network.bandwidth=1,5,10Gbit/s").values
@@ -111,26 +99,7 @@ def axis(text: str, limit: int = MOST_CELLS) -> Axis:
 def cells(
     source: str, base: Scenario, axes: Sequence[Axis], overrides: Sequence[str], *, zipped: bool = False
 ) -> list[Cell]:
-    """Return the cells: every combination of values, the last parameter changing fastest; or the values side by side.
-
-    Parameters
-    ----------
-    source : str
-        The scenario, as `simnet.scenario.load` takes it.
-    base : Scenario
-        The same, loaded with `overrides`.
-    axes : sequence of Axis
-        The parameters, at least one.
-    overrides : sequence of str
-        Fields that are set in every cell.
-    zipped : bool
-        Whether the first cell has the first value of each parameter, the second the second, and so on.
-
-    Raises
-    ------
-    InputError
-        If a parameter is none of the scenario, or given twice.
-    """
+    """Return the cells: every combination of values, the last parameter changing fastest; or the values side by side."""
     # A value that is a mapping may make the fields that other parameters are about.
     first = sorted(range(len(axes)), key=lambda one: not any(value.startswith("{") for value in axes[one].values))
 
@@ -165,13 +134,7 @@ def cells(
 
 
 def size(axes: Sequence[Axis], *, zipped: bool = False) -> int:
-    """Return how many cells there are.
-
-    Raises
-    ------
-    InputError
-        If there is no parameter, or `zipped` ones differ in length.
-    """
+    """Return the number of cells."""
     if not axes:
         raise InputError("is missing, e.g. --param network.bandwidth=1,5,10Gbit/s", file="--param")
     lengths = {one.name: len(one.values) for one in axes}
@@ -182,14 +145,9 @@ def size(axes: Sequence[Axis], *, zipped: bool = False) -> int:
 
 
 def field(name: str, scenario: Scenario) -> str:
-    """Return the field of a scenario that a parameter means, dotted as ``--set`` takes it.
+    """Return the scenario field of a parameter, dotted as ``--set`` takes it.
 
     A name that leaves parts out means the one field that fits: first of the topology and the job, then anywhere.
-
-    Raises
-    ------
-    InputError
-        If no field fits, or several do.
 
     Examples
     --------
@@ -199,10 +157,7 @@ def field(name: str, scenario: Scenario) -> str:
     >>> field("bandwith", scenario)
     Traceback (most recent call last):
         ...
-    simnet.base.errors.InputError: --param bandwith: there is no such field in scenario 'quickstart'; did you mean \
-'bandwidth'? Allowed: any field in full, as --set takes it, or in short absences, bandwidth, barrier, batch, churn, \
-compression_ratio, deadline, density, device, device_memory, epoch, hosts, iterations, latency, memory, model, \
-optimizer, parameters, precision, prices, scale, seed, sharding, strategy, tokens, update, workers, workers_per_device
+    simnet.base.errors.InputError: --param bandwith: there is no such field in scenario 'quickstart'; did you mean 'bandwidth'? Allowed: any field in full, as --set takes it, or in short absences, bandwidth, barrier, batch, churn, compression_ratio, deadline, density, device, device_memory, epoch, hosts, iterations, latency, memory, model, optimizer, parameters, precision, prices, scale, seed, sharding, strategy, tokens, update, workers, workers_per_device
     """
     option = f"--param {name}"
     parts = name.split(".")
@@ -241,16 +196,7 @@ optimizer, parameters, precision, prices, scale, seed, sharding, strategy, token
 
 
 def columns(axes: Sequence[Axis], listed: Sequence[Cell], taken: Mapping[str, str]) -> list[Column]:
-    """Return the parameters as columns of a table whose other columns are `taken`.
-
-    Parameters
-    ----------
-    axes : sequence of Axis
-        The parameters.
-    listed : sequence of Cell
-        The grid.
-    taken : mapping of str to str
-        Names that others have.
+    """Return the parameters as columns of a table; `taken` are its other columns.
 
     Examples
     --------
@@ -268,7 +214,7 @@ def columns(axes: Sequence[Axis], listed: Sequence[Cell], taken: Mapping[str, st
 
 
 def numbers(texts: Sequence[str]) -> tuple[str | None, list[int | float] | list[str]]:
-    """Return values in SI units with the ending for their name; the texts themselves if one of them is no number.
+    """Return values in SI units with the ending for their name; the texts if one of them is no number.
 
     Examples
     --------
@@ -295,7 +241,7 @@ def numbers(texts: Sequence[str]) -> tuple[str | None, list[int | float] | list[
 
 
 def _fits(parts: Sequence[str], path: str) -> bool:
-    """Whether a field is meant by some of the parts of its path, the last one among them."""
+    """Whether some parts of the path of a field, with the last, name it."""
     whole = path.split(".")
     if parts[-1] != whole[-1]:
         return False
@@ -304,7 +250,7 @@ def _fits(parts: Sequence[str], path: str) -> bool:
 
 
 def _free(parts: Sequence[str]) -> bool:
-    """Whether a field is below one whose fields have any names, as options of schemes and of sharding have."""
+    """Whether a field is below one with free names, as options of schemes."""
     named = {"registered", "slow", "sharding"}
     return parts[0] not in ("network", "job") or parts[-1].isdigit() or bool(named & set(parts))
 
@@ -317,7 +263,7 @@ def _names() -> frozenset[str]:
 
 
 def _fields(node: Any, path: str = "") -> dict[str, Any]:
-    """Return all fields, those that hold others included, by the way to them."""
+    """Return all fields by their path, with those that hold others."""
     found = {}
     items = node.items() if isinstance(node, dict) else enumerate(node)
     for key, value in items:
@@ -330,7 +276,7 @@ def _fields(node: Any, path: str = "") -> dict[str, Any]:
 
 
 def _pieces(text: str, option: str) -> list[str]:
-    """Split at the commas that stand in no brackets and no quotes."""
+    """Split at commas outside brackets and quotes."""
     pieces, depth, quote = [""], 0, ""
     for letter in text:
         if quote:
@@ -353,7 +299,7 @@ def _pieces(text: str, option: str) -> list[str]:
 
 
 def _with_units(pieces: Sequence[str], option: str) -> list[str]:
-    """Give numbers without a unit that of the next value that has one."""
+    """Give numbers without a unit that of the next value."""
     found: list[str] = []
     unit = ""
     bare = [match[1] for match in map(_VALUE.fullmatch, pieces) if match is not None and match[2] is None]

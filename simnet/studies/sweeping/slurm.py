@@ -1,4 +1,4 @@
-"""Cells on a Slurm cluster: an array of jobs, each of which runs a share of them, through submitit.
+"""Cells on a Slurm cluster: an array of jobs through submitit, each with a share of the cells.
 
 The folder of the results must be one that the nodes share, as must the files that the scenario names and the
 environment that simnet is installed in. Jobs leave what they return there, and the command waits for it: when it is
@@ -42,19 +42,14 @@ _LOOK = 1.0
 
 
 class Asked(NamedTuple):
-    """How many jobs, and what submitit is told of each."""
+    """The number of jobs, and the parameters of submitit."""
 
     jobs: int
     parameters: dict[str, Any]
 
 
 def asked(scheduler: str) -> Asked:
-    """Return what the name of a scheduler asks for.
-
-    Raises
-    ------
-    InputError
-        If it cannot be understood.
+    """Return the request in the name of a scheduler.
 
     Examples
     --------
@@ -83,24 +78,7 @@ def run_share(tasks: Sequence[tuple[Source, str]]) -> list[Outcome]:
 def answered(
     tasks: Sequence[tuple[Source, str]], scheduler: str, folder: Path, cluster: str = "slurm"
 ) -> Iterator[tuple[int, Outcome]]:
-    """Run cells with their identities in Slurm jobs; yield the number of each with its bytes, as shares are done.
-
-    Parameters
-    ----------
-    tasks : sequence of (Source, str)
-        The cells.
-    scheduler : str
-        ``slurm``, or ``slurm:FIELD=VALUE,...``; see `FIELDS`.
-    folder : Path
-        Where jobs leave what they return and print, on a file system that the nodes share; taken away at the end.
-    cluster : str
-        What submitit runs jobs on: ``slurm``, or ``local``, processes of this machine.
-
-    Raises
-    ------
-    InputError
-        If submitit is not installed, or jobs cannot be submitted.
-    """
+    """Run cells with their identities in Slurm jobs; yield the number of each with its bytes, as shares are done."""
     option = f"--scheduler {scheduler}"
     wanted = asked(scheduler)
     try:
@@ -133,7 +111,7 @@ def answered(
 
 
 def _outcomes(job: Any, count: int) -> list[Outcome]:
-    """Return what a job that is done has come to; if it ended without, all of its cells are lost."""
+    """Return the outcomes of a finished job; without any, all of its cells are lost."""
     failure = job.exception()
     if failure is None:
         outcomes: list[Outcome] = job.result()

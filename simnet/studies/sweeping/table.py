@@ -32,12 +32,12 @@ FILES = Files("sweep", RESULTS, "sweep.json")
 
 
 def request_of(loaded: Scenario, axes: Sequence[Axis]) -> Request:
-    """Return the request of a sweep: its parameters count, and not their values, so that a grid may grow."""
+    """Return the request of a sweep: its parameters, not their values, so that a grid may grow."""
     return request(loaded, "sweep", *sorted(axis.name for axis in axes))
 
 
 def without_result(status: str, message: str) -> list[dict[str, Any]]:
-    """Return what stands for the rows of a cell that has none.
+    """Return the rows of a cell without a result.
 
     Examples
     --------
@@ -52,13 +52,7 @@ def without_result(status: str, message: str) -> list[dict[str, Any]]:
 def rows_of(
     cells: Sequence[Cell], columns: Sequence[Column], results: Mapping[int, Sequence[Mapping[str, Any]]]
 ) -> list[dict[str, Any]]:
-    """Return the rows of all cells that have a result, in the order of the grid.
-
-    Parameters
-    ----------
-    cells, columns, results
-        As of `write`.
-    """
+    """Return the rows of all cells that have a result, in the order of the grid."""
     return [
         {"cell": cell.number, **{column.name: column.values[cell.number] for column in columns}, **row}
         for cell in cells
@@ -67,7 +61,7 @@ def rows_of(
 
 
 def as_table(rows: Sequence[Mapping[str, Any]], columns: Sequence[Column]) -> pd.DataFrame:
-    """Return rows as a table; what is not there is blank in texts, and missing in numbers."""
+    """Return rows as a table; missing values are blank in texts, NaN in numbers."""
     starts = [name for name in STARTS if any(name in row for row in rows)]
     table = pd.DataFrame(list(rows), columns=["cell", *(column.name for column in columns), *COLUMNS, *starts])
     for name in COLUMNS:
@@ -95,27 +89,7 @@ def write(
     zipped: bool,
     incomplete: str = "",
 ) -> pd.DataFrame:
-    """Write all but the cells into the folder, in the place of what was there before, and return the table.
-
-    Parameters
-    ----------
-    folder : Path
-        The folder, which exists.
-    loaded : Scenario
-        The scenario without the parameters.
-    axes : sequence of Axis
-        The parameters.
-    cells : sequence of Cell
-        The grid.
-    columns : sequence of Column
-        The parameters as columns of the table.
-    results : mapping of int to rows
-        By the number of the cell; cells that are not there are left out.
-    zipped : bool
-        Whether the parameters change side by side.
-    incomplete : str
-        Why some cells are missing, for people; empty if none is.
-    """
+    """Write the files of a sweep but its cells, in the place of earlier ones, and return the table."""
     rows = rows_of(cells, columns, results)
     table = as_table(rows, columns)
     lock = request_of(loaded, axes).lock.encode()

@@ -1,4 +1,4 @@
-"""What a sweep has to do: the cells that it plans, what checking them found, which are there already, which to run."""
+"""The work of a sweep: planned cells, their checks, and which are left to run."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ class Plan:
 
 @dataclass
 class Checks:
-    """What checking the cells found: identities of those that make sense, why the others do not, by number."""
+    """Results of checking the cells: identities of valid ones, errors of others, by number."""
 
     identities: dict[int, str] = field(default_factory=dict)
     refused: dict[int, str] = field(default_factory=dict)
@@ -71,34 +71,11 @@ def plan(
 ) -> Plan:
     """Lay out a sweep.
 
-    Parameters
-    ----------
-    scenario : str
-        A YAML file, or the name of a scenario that comes with simnet.
-    parameters : sequence of str
-        As ``FIELD=VALUES``; see `simnet.studies.sweeping.grid.axis`.
-    overrides, seed
-        As for `simnet.scenario.load`.
-    policies : sequence of str, optional
-        The policies to run; default: all.
-    zipped : bool
-        Whether the first values go together, the second ones together, and so on, in place of every combination.
-    most : int
-        Refuse more cells.
-    seeds : int
-        Have each cell with so many seeds: that of the scenario, and those that follow it.
-
-    Raises
-    ------
-    InputError
-        If something is wrong with the scenario or a parameter, or there are too many cells.
-
     Examples
     --------
     >>> found = plan("quickstart", ["bandwidth=1,10 Gbit/s", "density=1,5%"])
     >>> [str(one) for one in found.cells][:2]
-    ['network.topology.star.bandwidth=1 Gbit/s, job.density=1 %', 'network.topology.star.bandwidth=1 Gbit/s, \
-job.density=5%']
+    ['network.topology.star.bandwidth=1 Gbit/s, job.density=1 %', 'network.topology.star.bandwidth=1 Gbit/s, job.density=5%']
     """
     axes = [grid.axis(one) for one in parameters]
     asked = grid.size(axes, zipped=zipped) * seeds
@@ -134,24 +111,7 @@ job.density=5%']
 
 
 def check(planned: Plan, place: Path, workers: Pool, progress: Progress) -> Checks:
-    """Read and build every cell before the first one runs, but for those whose files are in `place`.
-
-    Parameters
-    ----------
-    planned : Plan
-        The cells.
-    place : Path
-        The folder of the sweep.
-    workers : Pool
-        Where they are read.
-    progress : callable
-        Called with the number of each that is done.
-
-    Raises
-    ------
-    RuntimeError
-        If that failed, other than for what is wrong with a cell.
-    """
+    """Read and build every cell before the first one runs, without those whose files exist."""
     found = Checks()
     cells = str((place / folder.CELLS).resolve())
     tasks = [(source, cells, workers.jobs) for source in planned.tasks]
@@ -174,7 +134,7 @@ def check(planned: Plan, place: Path, workers: Pool, progress: Progress) -> Chec
 
 
 def refuse_all(planned: Plan, checks: Checks) -> None:
-    """Raise InputError if no cell makes sense."""
+    """Raise InputError if no cell is valid."""
     if len(checks.refused) < len(planned.cells):
         return
     said = list(dict.fromkeys(checks.refused[number] for number in sorted(checks.refused)))
@@ -185,14 +145,7 @@ def refuse_all(planned: Plan, checks: Checks) -> None:
 
 
 def overall(total: int, progress: Callable[[float], None]) -> Progress:
-    """Return what tells the share of all cells that is done, where the share of each is told.
-
-    Parameters
-    ----------
-    total : int
-        How many cells there are.
-    progress : callable
-        Called with the share.
+    """Return a function for the share of all cells that is done, given the share of each.
 
     Examples
     --------
@@ -212,7 +165,7 @@ def overall(total: int, progress: Callable[[float], None]) -> Progress:
 
 
 class Work:
-    """The cells of a sweep that are there, and those that are still to run.
+    """The finished cells of a sweep, and those that are left.
 
     Parameters
     ----------
@@ -244,26 +197,11 @@ class Work:
 
     @property
     def missing(self) -> int:
-        """How many cells have not been dealt with."""
+        """Number of unfinished cells."""
         return len(self.planned.cells) - len(self.results)
 
     def run(self, workers: Pool, scheduler: str | None, progress: Progress) -> None:
-        """Run what is waiting and write the file of each cell as soon as it is done.
-
-        Parameters
-        ----------
-        workers : Pool
-            Where to run it if there is no scheduler; on fewer of its processes if all would not fit the memory.
-        scheduler : str, optional
-            Address of a Dask scheduler, or ``slurm``; see `simnet.studies.sweeping.slurm`.
-        progress : callable
-            Called now and then.
-
-        Raises
-        ------
-        InputError
-            If a file cannot be written, or there is no such scheduler.
-        """
+        """Run the remaining cells, and write the file of each when it is done."""
         if not self.waiting:
             return
         tasks = [(self.planned.tasks[self._numbers[one][0]], one) for one in self.waiting]
@@ -278,7 +216,7 @@ class Work:
             progress(number, 1.0)
 
     def mark(self, why: str) -> None:
-        """Leave a file that says why cells are missing, and how many; take it away if there is no reason."""
+        """Write a file with the number of missing cells and the reason; remove it if there is none."""
         mark_incomplete(self.place, self._missing(why))
 
     def _missing(self, why: str) -> str:
@@ -291,13 +229,7 @@ class Work:
         return table.as_table(table.rows_of(self.planned.cells, columns, self.results), columns)
 
     def write(self, why: str = "") -> pd.DataFrame:
-        """Write the table of the cells that are done, and return it; see `simnet.studies.sweeping.table.write`.
-
-        Parameters
-        ----------
-        why : str
-            Why cells are missing, if some are.
-        """
+        """Write the table of the cells that are done, and return it; see `simnet.studies.sweeping.table.write`."""
         planned = self.planned
         return table.write(
             self.place,
