@@ -25,6 +25,9 @@ _OPTION = re.compile(r":(?=[A-Za-z_]\w*=)")
 def variants(names: Sequence[str], option: str = "--schemes") -> tuple[Candidate, ...]:
     """Return the named exchanges, once each, with their names as labels.
 
+    A name is a scheme, as ``topk``; one with options, as ``artopk:collective=tree:selection=var``; a class in a file,
+    as ``./my_scheme.py:Rotating``; or `ALL`. InputError: unknown scheme, option or value, or two of one name.
+
     Examples
     --------
     >>> variants(["dense", "artopk:collective=tree:selection=var"])[1].options
@@ -32,7 +35,7 @@ def variants(names: Sequence[str], option: str = "--schemes") -> tuple[Candidate
     >>> variants(["artopk:colective=tree"])
     Traceback (most recent call last):
     simnet.base.errors.InputError: --schemes: artopk:colective=tree: there is no option 'colective' of artopk; did you mean 'collective'? Allowed: allgather, collective, compat, error_feedback, index_bytes, indices, monitored, selection, value_bytes, values, wire
-    """
+    """  # noqa: E501
     found: dict[str, Candidate] = {}
     for name in sparsifier_models.names() if ALL in names else dict.fromkeys(names):
         one = _variant(name, option)

@@ -99,7 +99,7 @@ def axis(text: str, limit: int = MOST_CELLS) -> Axis:
 def cells(
     source: str, base: Scenario, axes: Sequence[Axis], overrides: Sequence[str], *, zipped: bool = False
 ) -> list[Cell]:
-    """Return the cells: every combination of values, the last parameter changing fastest; or the values side by side."""
+    """Return the cells: every combination of values, the last parameter changing fastest, or the zipped values."""
     # A value that is a mapping may make the fields that other parameters are about.
     first = sorted(range(len(axes)), key=lambda one: not any(value.startswith("{") for value in axes[one].values))
 
@@ -158,7 +158,7 @@ def field(name: str, scenario: Scenario) -> str:
     Traceback (most recent call last):
         ...
     simnet.base.errors.InputError: --param bandwith: there is no such field in scenario 'quickstart'; did you mean 'bandwidth'? Allowed: any field in full, as --set takes it, or in short absences, bandwidth, barrier, batch, churn, compression_ratio, deadline, density, device, device_memory, epoch, hosts, iterations, latency, memory, model, optimizer, parameters, precision, prices, scale, seed, sharding, strategy, tokens, update, workers, workers_per_device
-    """
+    """  # noqa: E501
     option = f"--param {name}"
     parts = name.split(".")
     if parts[0] in _IDLE:

@@ -76,7 +76,7 @@ def plan(
     >>> found = plan("quickstart", ["bandwidth=1,10 Gbit/s", "density=1,5%"])
     >>> [str(one) for one in found.cells][:2]
     ['network.topology.star.bandwidth=1 Gbit/s, job.density=1 %', 'network.topology.star.bandwidth=1 Gbit/s, job.density=5%']
-    """
+    """  # noqa: E501
     axes = [grid.axis(one) for one in parameters]
     asked = grid.size(axes, zipped=zipped) * seeds
     if asked > most:
