@@ -12,7 +12,7 @@ _COUNTS = ("N", "P", "aggregators", "bucket", "d", "group_size", "levels", "rank
 
 
 def checked(*, fewest: int = 1, **arguments: ArrayLike) -> list[Floats]:
-    """Return the arguments as float64 in their order, refusing what lies outside the ranges of the package.
+    """Return the arguments as float64 in their order; raise ValueError for one outside the range of its name.
 
     Examples
     --------
@@ -23,16 +23,7 @@ def checked(*, fewest: int = 1, **arguments: ArrayLike) -> list[Floats]:
 
 
 def selected_entries(name: str, given: ArrayLike | None, default: Floats) -> Floats:
-    """Return the number of entries that is given as the argument `name`, or the `default` if it is None.
-
-    Parameters
-    ----------
-    name : str
-        The argument, for errors.
-    given : array_like, optional
-        What was given for it.
-    default : ndarray
-        What counts when nothing was.
+    """Return the entries given as the argument `name` (in errors), or the `default` if they are None.
 
     Examples
     --------

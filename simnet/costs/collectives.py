@@ -40,25 +40,13 @@ class Nodes(NamedTuple):
 
 
 def parameter_server(alpha: ArrayLike, beta: ArrayLike, M: ArrayLike, N: ArrayLike) -> Floats:
-    """Parameter server among the N workers: 2 alpha + 2 (N - 1) M beta; [1] Table I.
-
-    Examples
-    --------
-    >>> float(parameter_server(1.0, 0.5, 10.0, 3))
-    22.0
-    """
+    """Parameter server among the N workers: 2 alpha + 2 (N - 1) M beta; [1] Table I."""
     alpha, beta, M, N = checked(alpha=alpha, beta=beta, M=M, N=N)
     return np.where(N > 1, 2 * alpha, 0.0) + 2 * (N - 1) * M * beta
 
 
 def ring_allreduce(alpha: ArrayLike, beta: ArrayLike, M: ArrayLike, N: ArrayLike, nodes: Nodes | None = None) -> Floats:
-    """Ring all-reduce: 2 (N - 1) alpha + 2 (N - 1) / N M beta; [1] Table I.
-
-    Examples
-    --------
-    >>> float(ring_allreduce(1.0, 0.5, 10.0, 5))
-    16.0
-    """
+    """Ring all-reduce: 2 (N - 1) alpha + 2 (N - 1) / N M beta; [1] Table I."""
     alpha, beta, M, N = checked(alpha=alpha, beta=beta, M=M, N=N)
     return _round_the_ring(2 * (N - 1), alpha, M / N * beta, M / N, N, nodes)
 
@@ -75,25 +63,13 @@ def tree_allreduce(alpha: ArrayLike, beta: ArrayLike, M: ArrayLike, N: ArrayLike
 
 
 def recursive_doubling_allreduce(alpha: ArrayLike, beta: ArrayLike, M: ArrayLike, N: ArrayLike) -> Floats:
-    """All-reduce by recursive doubling: log N (alpha + M beta); [2] section 4.5.
-
-    Examples
-    --------
-    >>> float(recursive_doubling_allreduce(1.0, 0.5, 10.0, 4))
-    12.0
-    """
+    """All-reduce by recursive doubling: log N (alpha + M beta); [2] section 4.5."""
     alpha, beta, M, N = checked(alpha=alpha, beta=beta, M=M, N=N)
     return (np.floor(np.log2(N)) + 2 * _folds(N)) * (alpha + M * beta)
 
 
 def rabenseifner_allreduce(alpha: ArrayLike, beta: ArrayLike, M: ArrayLike, N: ArrayLike) -> Floats:
-    """All-reduce by recursive halving and doubling: 2 alpha log N + 2 (N - 1) / N M beta; [2] section 4.5.
-
-    Examples
-    --------
-    >>> float(rabenseifner_allreduce(1.0, 0.5, 10.0, 4))
-    11.5
-    """
+    """All-reduce by recursive halving and doubling: 2 alpha log N + 2 (N - 1) / N M beta; [2] section 4.5."""
     alpha, beta, M, N = checked(alpha=alpha, beta=beta, M=M, N=N)
     rounds = np.floor(np.log2(N))
     paired = 2.0**rounds
@@ -105,19 +81,8 @@ def hierarchical_allreduce(
 ) -> Floats:
     """Trees in groups, a ring of leaders: 2 log(g) (alpha + M beta) + 2 (N / g - 1) (alpha + g / N M beta); derived.
 
-    Groups have g workers; the first alpha and beta are those inside a group.
-
-    Parameters
-    ----------
-    nodes : Nodes, optional
-        Whose links groups have inside; those between groups if not given.
-    group_size : array_like of float
-        g, workers of a group; it divides N. All N where it exceeds N.
-
-    Examples
-    --------
-    >>> float(hierarchical_allreduce(1.0, 0.5, 10.0, 8, group_size=2))
-    25.5
+    `group_size` is g, the workers of a group; it divides N. All N where it exceeds N. `nodes` has the links inside
+    groups; those between groups if not given.
     """
     alpha, beta, M, N, group_size = checked(alpha=alpha, beta=beta, M=M, N=N, group_size=group_size)
     size = np.minimum(group_size, N)
@@ -130,18 +95,8 @@ def broadcast(
 ) -> Floats:
     """Binomial broadcast: alpha log N + log(N) M beta; [1] Table I.
 
-    If the last level of the tree is not full, its messages follow the others but go through a rank less.
-
-    Parameters
-    ----------
-    any_root : bool
-        Whether any worker of a node is as often the root as another, and not the first of it alone: then it crosses
-        between nodes once more.
-
-    Examples
-    --------
-    >>> float(broadcast(1.0, 0.5, 10.0, 4)), float(broadcast(1.0, 0.5, 10.0, 5))
-    (12.0, 17.0)
+    If the last level of the tree is not full, its messages follow the others but pass one rank less. With `any_root`,
+    every worker of a node is equally often the root, so the message crosses between nodes once more.
     """
     alpha, beta, M, N = checked(alpha=alpha, beta=beta, M=M, N=N)
     if nodes is None:
@@ -165,11 +120,6 @@ def binomial_reduce(
     """Binomial reduction: alpha log N + log(N) M beta; the mirror image of `broadcast` on links that are all alike.
 
     Where N is no power of two, messages meet at the root, and it takes less.
-
-    Examples
-    --------
-    >>> float(binomial_reduce(1.0, 0.5, 10.0, 4)), float(binomial_reduce(1.0, 0.5, 10.0, 5))
-    (12.0, 17.0)
     """
     alpha, beta, M, N = checked(alpha=alpha, beta=beta, M=M, N=N)
     g, near_alpha, near_beta = _inside(N, nodes)
@@ -183,13 +133,7 @@ def binomial_reduce(
 def ring_reduce_scatter(
     alpha: ArrayLike, beta: ArrayLike, M: ArrayLike, N: ArrayLike, nodes: Nodes | None = None
 ) -> Floats:
-    """Ring reduce-scatter of a vector of M bytes: (N - 1) alpha + (N - 1) / N M beta; half of the ring all-reduce.
-
-    Examples
-    --------
-    >>> float(ring_reduce_scatter(1.0, 0.5, 10.0, 5))
-    8.0
-    """
+    """Ring reduce-scatter of a vector of M bytes: (N - 1) alpha + (N - 1) / N M beta; half of the ring all-reduce."""
     return ring_allreduce(alpha, beta, M, N, nodes) / 2
 
 
@@ -214,11 +158,6 @@ def recursive_doubling_allgather(
     """All-gather by recursive doubling of M bytes from each worker: alpha log N + (N - 1) M beta; [2] section 4.1.
 
     Where N is no power of two, the workers that sit out get all the rest at the end, in one message.
-
-    Examples
-    --------
-    >>> float(recursive_doubling_allgather(1.0, 0.5, 10.0, 5))
-    54.0
     """
     alpha, beta, M, N = checked(alpha=alpha, beta=beta, M=M, N=N)
     g, near_alpha, near_beta = _inside(N, nodes)
@@ -232,13 +171,7 @@ def recursive_doubling_allgather(
 
 
 def ring_allgather(alpha: ArrayLike, beta: ArrayLike, M: ArrayLike, N: ArrayLike, nodes: Nodes | None = None) -> Floats:
-    """Ring all-gather of M bytes from each worker: (N - 1) (alpha + M beta); [2] section 4.1.
-
-    Examples
-    --------
-    >>> float(ring_allgather(1.0, 0.5, 10.0, 4))
-    18.0
-    """
+    """Ring all-gather of M bytes from each worker: (N - 1) (alpha + M beta); [2] section 4.1."""
     alpha, beta, M, N = checked(alpha=alpha, beta=beta, M=M, N=N)
     return _round_the_ring(N - 1, alpha, M * beta, M, N, nodes)
 
@@ -246,13 +179,7 @@ def ring_allgather(alpha: ArrayLike, beta: ArrayLike, M: ArrayLike, N: ArrayLike
 def bruck_allgather(
     alpha: ArrayLike, beta: ArrayLike, M: ArrayLike, N: ArrayLike, nodes: Nodes | None = None
 ) -> Floats:
-    """Bruck's all-gather of M bytes from each worker: ceil(log N) alpha + (N - 1) M beta; [2] section 4.1.
-
-    Examples
-    --------
-    >>> float(bruck_allgather(1.0, 0.5, 10.0, 5))
-    23.0
-    """
+    """Bruck's all-gather of M bytes from each worker: ceil(log N) alpha + (N - 1) M beta; [2] section 4.1."""
     alpha, beta, M, N = checked(alpha=alpha, beta=beta, M=M, N=N)
     g, near_alpha, near_beta = _inside(N, nodes)
     # What goes less than a node's distance in all its rounds together crosses to another node once.
@@ -264,36 +191,18 @@ def bruck_allgather(
 
 
 def halving_reduce_scatter(alpha: ArrayLike, beta: ArrayLike, M: ArrayLike, N: ArrayLike) -> Floats:
-    """Reduce-scatter of M bytes by recursive halving: alpha log N + (N - 1) / N M beta; [2] section 4.2.
-
-    Examples
-    --------
-    >>> float(halving_reduce_scatter(1.0, 0.5, 40.0, 4))
-    17.0
-    """
+    """Reduce-scatter of M bytes by recursive halving: alpha log N + (N - 1) / N M beta; [2] section 4.2."""
     M, N = checked(M=M, N=N)
     return recursive_doubling_allgather(alpha, beta, M / N, N)
 
 
 def pairwise_alltoall(alpha: ArrayLike, beta: ArrayLike, M: ArrayLike, N: ArrayLike) -> Floats:
-    """Pairwise all-to-all of M bytes from each worker to each other: (N - 1) (alpha + M beta); [2] section 4.3.
-
-    Examples
-    --------
-    >>> float(pairwise_alltoall(1.0, 0.5, 10.0, 4))
-    18.0
-    """
+    """Pairwise all-to-all of M bytes from each worker to each other: (N - 1) (alpha + M beta); [2] section 4.3."""
     return ring_allgather(alpha, beta, M, N)
 
 
 def bruck_alltoall(alpha: ArrayLike, beta: ArrayLike, M: ArrayLike, N: ArrayLike) -> Floats:
-    """Bruck's all-to-all of M bytes from each worker to each other: alpha log N + N / 2 log(N) M beta; [2] section 4.3.
-
-    Examples
-    --------
-    >>> float(bruck_alltoall(1.0, 0.5, 10.0, 4)), float(bruck_alltoall(1.0, 0.5, 10.0, 6))
-    (22.0, 38.0)
-    """
+    """Bruck's all-to-all of M bytes from each to each other: alpha log N + N / 2 log(N) M beta; [2] section 4.3."""
     alpha, beta, M, N = checked(alpha=alpha, beta=beta, M=M, N=N)
     rounds = np.ceil(np.log2(N))
     # Of the distances below N, those that have a bit.
@@ -303,7 +212,7 @@ def bruck_alltoall(alpha: ArrayLike, beta: ArrayLike, M: ArrayLike, N: ArrayLike
 
 
 def _doubling_gather(N: Floats) -> tuple[Floats, Floats]:
-    """Return the rounds, and the contributions on the longest path, of an all-gather by recursive doubling."""
+    """Return the rounds and the contributions on the longest path of an all-gather by recursive doubling."""
     rounds, folds = np.floor(np.log2(N)), _folds(N)
     extra = N - 2.0**rounds
     # Of the pairs that hold two contributions, a group of d ranks has min(d, extra) at most.
@@ -313,12 +222,12 @@ def _doubling_gather(N: Floats) -> tuple[Floats, Floats]:
 
 
 def _folds(N: Floats) -> Floats:
-    """Whether ranks sit out because N is no power of two; 1 or 0."""
+    """Return 1 where ranks sit out because N is no power of two, else 0."""
     return np.where(np.log2(N) % 1 > 0, 1.0, 0.0)
 
 
 def _inside(N: Floats, nodes: Nodes | None) -> tuple[Floats, Floats, Floats]:
-    """Workers of a node, and latency and seconds per byte inside it; without nodes, each worker is one."""
+    """Return the workers of a node, its latency and seconds per byte; without nodes, each worker is one."""
     size, alpha, beta = checked(size=1.0, alpha=0.0, beta=0.0) if nodes is None else checked(**nodes._asdict())
     return np.minimum(size, N), alpha, beta
 
@@ -326,7 +235,7 @@ def _inside(N: Floats, nodes: Nodes | None) -> tuple[Floats, Floats, Floats]:
 def _round_the_ring(
     rounds: Floats, alpha: Floats, far: Floats, nbytes: Floats, N: Floats, nodes: Nodes | None
 ) -> Floats:
-    """Return the seconds of rounds of a ring whose messages take `far` [s] over a link between nodes, without alpha."""
+    """Return the seconds of rounds of a ring whose messages take `far` [s] between nodes, without alpha."""
     if nodes is None:
         return rounds * (alpha + far)
     g, near_alpha, near_beta = _inside(N, nodes)
@@ -339,11 +248,7 @@ def _round_the_ring(
 
 
 def _down_nodes(far: Floats, near: Floats, nodes: Floats) -> Floats:
-    """Return the seconds of a message, latency not counted, down a binomial tree of nodes.
-
-    A node's messages share its link. They begin as fast as they leave their worker, in `near` [s] each; alone each has
-    the link for `far` [s].
-    """
+    """Return the seconds of a message, without latency, down a binomial tree of nodes with one link each."""
     seconds, left = np.zeros(()), nodes
     while (left > 1).any():
         children = np.ceil(np.log2(left))

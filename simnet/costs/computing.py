@@ -1,19 +1,15 @@
-"""How long a forward and backward pass takes: a model on a device.
+"""Time of a forward and backward pass of a model on a device.
 
-Where somebody measured steps of the model on the device's chip, those are taken, by the batch. Else it is the model's
-operations at the peak of the chip, in the precision that people train in there, times a utilisation: the median of the
-published steps of its kind, images or transformers, in formats of as many bits. The interval is by which factors that
-rule misses published steps when the steps of their own chip are left out, all of them; where fewer than three chips
-have steps in such a format, those in other formats count, too.
+Published steps of the model on the chip count first, scaled by the batch. Else the time is the model's operations at
+the peak of the chip, in the precision that is usual there, times a utilisation: the median of the published steps of
+its kind (images or transformers) in formats of as many bits. The interval holds the factors by which that rule misses
+published steps when those of their own chip are left out; where fewer than three chips have steps in a format, all
+formats count.
 
-=====================  =======================================================================================
-data/step_times.csv    published steps: seconds of a batch on a chip; without a batch, seconds of a sample
-data/chips.csv         peaks by the vendors' data sheets, in operations per second, none of them measured, and the
-                       precision that people train in
-=====================  =======================================================================================
-
-A published 19 sequences/s of BERT-large at 512 tokens in FP32 on a V100 is above its peak, and left out. Convolutions
-can be above it, as those of VGG-16 in FP32 are: by Winograd's algorithm they take fewer operations than are counted.
+`data/step_times.csv` has published steps: seconds of a batch on a chip; without a batch, seconds of a sample.
+`data/chips.csv` has peaks by the vendors' data sheets [operations per second] and the usual precision. A published 19
+sequences/s of BERT-large at 512 tokens in FP32 on a V100 exceeds its peak and is left out. Convolutions can exceed it,
+as those of VGG-16 in FP32 do: Winograd's algorithm needs fewer operations than are counted.
 """
 
 from __future__ import annotations
@@ -40,16 +36,12 @@ class Chip(NamedTuple):
 
     Parameters
     ----------
-    name : str
-        As device profiles name it.
-    kind : {"gpu", "cpu"}
-        What it is.
     precision : {"fp32", "tf32", "fp16", "bf16"}
-        In which people train on it.
+        The usual one in training.
     peaks : dict of str to float
         Operations per second by precision.
     source : str
-        Where these come from.
+        Where the peaks come from.
     """
 
     name: str
@@ -60,22 +52,18 @@ class Chip(NamedTuple):
 
 
 class Computing(NamedTuple):
-    """How long a forward and backward pass of a batch takes, and how that is known.
+    """Time of a forward and backward pass of a batch, and how it is known.
 
     Parameters
     ----------
-    model : str
-        Of which model.
     seconds, low, high : float
-        The time, and the ends of its interval [s]; the same where there is none.
+        The time and the ends of its interval [s]; all equal where there is none.
     batch : float
         Samples; 0 where the source does not state it.
-    precision : {"fp32", "tf32", "fp16", "bf16"}
-        In what is computed.
     known : {"measured", "scaled", "estimated"}
-        Measured at this batch, by the batch from another one, or estimated by operations.
+        Measured at this batch, scaled from another batch, or estimated from operations.
     source : str
-        Of what, where it comes from, and what was assumed.
+        Where the time comes from, and what was assumed.
     """
 
     model: str
@@ -93,7 +81,7 @@ class Computing(NamedTuple):
         return f"that of {self.model}, {format_seconds(self.seconds)}{ends} forward and backward ({self.source})"
 
     def figures(self) -> dict[str, object]:
-        """Return it for programs."""
+        """Return the fields of the JSON output."""
         return {
             "seconds_s": self.seconds,
             "low_s": self.low,
@@ -106,14 +94,14 @@ class Computing(NamedTuple):
 
 
 class Samples(NamedTuple):
-    """What all workers go through in an iteration: so many images, tokens or samples."""
+    """Samples of all workers in an iteration: a number of images, tokens or samples."""
 
     number: float
     unit: Literal["images", "tokens", "samples"]
 
 
 class Utilisation(NamedTuple):
-    """The share of the peak that published steps reach, by which factors that misses steps, and how many there are."""
+    """Share of the peak that published steps reach, the factors by which it misses single steps, and their number."""
 
     share: float
     low: float
@@ -132,13 +120,7 @@ class PublishedStep(NamedTuple):
 
 @cache
 def chips() -> dict[str, Chip]:
-    """Return the chips whose peaks are known, by name.
-
-    Examples
-    --------
-    >>> chips()["H100 SXM"].peaks["bf16"]
-    989400000000000.0
-    """
+    """Return the chips whose peaks are known, by name."""
     found = {}
     for row in _rows("chips.csv"):
         peaks = {name: float(row[name]) for name in ("fp32", "tf32", "fp16", "bf16") if row[name]}
@@ -150,18 +132,14 @@ def chips() -> dict[str, Chip]:
 def computing(
     profile: ModelProfile, device: DeviceProfile, batch: float | None = None, precision: Precision | None = None
 ) -> Computing:
-    """Return how long a forward and backward pass of a model takes on a device.
+    """Return the time of a forward and backward pass of a model on a device.
 
     Parameters
     ----------
-    profile : ModelProfile
-        The model.
-    device : DeviceProfile
-        What it runs on.
     batch : float, optional
-        Samples of a worker in an iteration; when omitted that of the source.
+        Samples of a worker in an iteration; default: that of the source.
     precision : {"fp32", "tf32", "fp16", "bf16"}, optional
-        In what is computed; when omitted that in which people train on the chip.
+        Default: the usual one on the chip.
 
     Raises
     ------
@@ -189,21 +167,7 @@ def computing(
 
 
 def utilisation(transformer: bool, precision: Precision) -> Utilisation:
-    """Return the share of the peak that published steps of a kind reach, and by which factors that misses them.
-
-    Parameters
-    ----------
-    transformer : bool
-        Whether it is a transformer; else a network of convolutions.
-    precision : {"fp32", "tf32", "fp16", "bf16"}
-        In what is computed.
-
-    Examples
-    --------
-    >>> found = utilisation(transformer=True, precision="bf16")
-    >>> 0.3 < found.share < 0.6, found.low < 1 < found.high
-    (True, True)
-    """
+    """Return the share of the peak that published steps of transformers, or of convolutional networks, reach."""
     family = [one for one in _steps() if bool(one.tokens) == transformer and one.operations]
     own = [one for one in family if _bits(one.time.precision) == _bits(precision)] or family
     counted = own if len({one.time.chip for one in own}) >= _CHIPS else family
@@ -212,7 +176,7 @@ def utilisation(transformer: bool, precision: Precision) -> Utilisation:
 
 
 def _foretold(step: PublishedStep, family: list[PublishedStep]) -> float:
-    """Return the share of the peak by the steps of other chips, in formats of as many bits if there are any."""
+    """Return the share of the peak that steps of other chips predict, in formats of as many bits if any."""
     others = [one for one in family if one.time.chip != step.time.chip]
     alike = [one for one in others if _bits(one.time.precision) == _bits(step.time.precision)]
     return median(map(_share, alike or others))
@@ -229,7 +193,7 @@ def _bits(precision: Precision) -> str:
 
 
 def _published(profile: ModelProfile, chip: Chip, batch: float | None, precision: Precision | None) -> Computing | None:
-    """Return what somebody published of the model on a chip; None if nobody did."""
+    """Return the published time of a model on a chip; None without one."""
     wanted = _bits(precision or chip.precision)
     times = [one for one in profile.times if one.chip == chip.name]
     times += [
@@ -263,7 +227,7 @@ def _published(profile: ModelProfile, chip: Chip, batch: float | None, precision
 
 
 def _estimated(profile: ModelProfile, chip: Chip, batch: float | None, precision: Precision) -> Computing:
-    """Return an estimate by operations."""
+    """Return an estimate from operations."""
     operations, samples = model_operations(profile), batch or profile.batch
     if precision not in chip.peaks:
         told = nearest(precision, chip.peaks)
@@ -290,14 +254,7 @@ def _batch(profile: ModelProfile, samples: float) -> str:
 
 
 def samples(profile: ModelProfile | None, batch: float) -> Samples:
-    """Return what a batch of a model holds, in the unit in which its throughput is told.
-
-    Parameters
-    ----------
-    profile : ModelProfile or None
-        The model, if one is known.
-    batch : float
-        Samples.
+    """Return the size of a batch of samples of a model (None: not known) in the unit of its throughput.
 
     Examples
     --------
@@ -313,7 +270,7 @@ def samples(profile: ModelProfile | None, batch: float) -> Samples:
 
 @cache
 def _steps() -> tuple[PublishedStep, ...]:
-    """Return the published steps, those that models have as their own among them."""
+    """Return all published steps, those in model profiles included."""
     found = []
     for row in _rows("step_times.csv"):
         known = model(row["model"]) if row["model"] in names() else None

@@ -1,4 +1,4 @@
-"""Files of device profiles: YAML in which every field is checked, as `simnet.costs.devices` describes it."""
+"""Reader of device profile files: YAML in which every field is checked; `simnet.costs.devices` describes the fields."""
 
 from __future__ import annotations
 
@@ -17,13 +17,7 @@ _STREAMS: dict[str, type] = {"side_stream": SideStream, "beside_collectives": Be
 
 
 def read_profile(text: str, file: str) -> DeviceProfile:
-    """Return the profile that the YAML `text` of `file` describes.
-
-    Raises
-    ------
-    InputError
-        If it is not YAML, or a field of it is missing, unknown or out of range.
-    """
+    """Return the profile that the YAML `text` of `file` describes; raise InputError for a wrong field."""
     given, lines = plain_fields(text, file, "a device profile")
     line_of = {dotted(loc): line for loc, line in lines.items()}
 
@@ -34,7 +28,7 @@ def read_profile(text: str, file: str) -> DeviceProfile:
         raise InputError(message, file=file, line=line_of[known], field=field)
 
     def checked(kind: type, given: object, at: str) -> dict[str, Any]:
-        """Return the fields of a profile or a method: texts, numbers >= 0, and what is left to check."""
+        """Return the checked fields of a profile or a method: texts and numbers >= 0."""
         types = parameter_hints(kind, [one.name for one in fields(kind)])
         needed = {one.name for one in fields(kind) if one.default is MISSING}
         if not isinstance(given, dict):

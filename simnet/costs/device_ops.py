@@ -1,4 +1,4 @@
-"""What workers run on their devices, as schemes report it."""
+"""Kernels that workers run on their devices, as schemes report them."""
 
 from __future__ import annotations
 
@@ -14,19 +14,18 @@ class DeviceOp(NamedTuple):
     Parameters
     ----------
     method : str
-        What it does; a method of the device profile.
+        A method of the device profile.
     entries : float or ndarray, shape (P,)
-        Entries one launch goes through: the same at every worker, or one number each. A worker with no entries does
-        not launch it.
+        Entries of one launch, the same at every worker or one number each. A worker with no entries launches nothing.
     launches : int
         Number of equal launches.
     before : int
-        Number of the round of the exchange's schedule that a worker enters after it: 0 for what it runs before the
-        first message, the number of rounds for what it runs after the last one.
+        Round of the exchange's schedule that a worker enters afterwards: 0 for work before the first message, the
+        number of rounds for work after the last one.
     segments : int
-        Number of segments of so many entries that one launch goes through.
+        Segments of so many entries in one launch.
     instead : tuple of DeviceOp
-        Passes that stand for it where a device profile has no such method, in order; they run before the same round.
+        Passes that replace it where a device profile lacks the method, before the same round.
 
     Examples
     --------
@@ -43,7 +42,7 @@ class DeviceOp(NamedTuple):
 
     @property
     def passes(self) -> tuple[DeviceOp, ...]:
-        """What stands for it, or itself.
+        """The passes that replace it, or itself.
 
         Examples
         --------
@@ -54,13 +53,7 @@ class DeviceOp(NamedTuple):
         return tuple(one._replace(before=self.before) for one in self.instead) or (self,)
 
     def scaled(self, factor: float) -> DeviceOp:
-        """Return the operation over `factor` times as many entries.
-
-        Examples
-        --------
-        >>> DeviceOp("topk", 100).scaled(4).entries
-        400
-        """
+        """Return the operation over `factor` times as many entries."""
         return self._replace(entries=self.entries * factor, instead=tuple(one.scaled(factor) for one in self.instead))
 
 

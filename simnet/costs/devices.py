@@ -133,25 +133,25 @@ _STREAMS_WITHIN, _COPIES_WITHIN = 2.0, 100.0
 
 @dataclass(frozen=True)
 class Method:
-    """What one kernel costs.
+    """Cost of one kernel.
 
     Parameters
     ----------
     launch : float
         Seconds of each launch, whatever its length, >= 0.
     bytes_per_entry : float
-        Bytes streamed for each entry, >= 0; for methods with several passes, of all passes together.
+        Bytes streamed for each entry by all passes, >= 0.
     source : str
         Where the figures come from.
     seconds_per_entry : float
-        Seconds for each entry beside that, >= 0: of a kernel that memory does not bind.
+        Seconds for each entry in addition, >= 0: of a kernel that memory does not bind.
     low, high : float
-        By which factors the time may differ, 0 < low <= 1 <= high.
+        Factors of the interval of the time, 0 < low <= 1 <= high.
     known : {"measured", "scaled", "estimated", "not stated"}
         How the figures are known.
     corrections : tuple of (float, float)
-        Entries, ascending, and by which factor launches that go through as many take longer than that, as caches have
-        it; between them as between their logarithms, beyond them as at the ends.
+        Entries, ascending, and the factor on the time of launches over as many, as caches cause it; interpolated over
+        the logarithm of entries, constant beyond the ends.
 
     Raises
     ------
@@ -178,12 +178,12 @@ class Method:
 
 @dataclass(frozen=True)
 class SideStream:
-    """Kernels of the exchange run beside the backward pass, on a stream of their own; both are slower meanwhile.
+    """Slow-down of the backward pass and of exchange kernels that run at the same time on a stream of their own.
 
     Parameters
     ----------
     compute, kernels : float
-        By which factor the backward pass and the kernels of the exchange are slower while both run, > 0.
+        Factors on the times of the backward pass and of the kernels while both run, > 0.
     source : str
         Where the two figures come from.
     """
@@ -195,12 +195,12 @@ class SideStream:
 
 @dataclass(frozen=True)
 class BesideCollectives:
-    """A dense collective of NCCL takes a share of the device from the backward pass; in sharded steps any, from both.
+    """Slow-down of passes while a collective of NCCL runs: the backward pass, and in sharded steps both passes.
 
     Parameters
     ----------
     compute : float
-        By which factor passes are slower while one is under way, > 0; sharded steps take less than 1 as 1.
+        Factor on the time of passes meanwhile, > 0; sharded steps take less than 1 as 1.
     source : str
         Where the figure comes from.
     """
@@ -211,25 +211,24 @@ class BesideCollectives:
 
 @dataclass(frozen=True)
 class DeviceProfile:
-    """The kernels of a device and what they cost.
+    """The kernels of a device and their costs.
 
     Parameters
     ----------
     name, device, source : str
-        What to call it, what it is, and where the figures come from.
+        Its name, the device, and where the figures come from.
     memory_bandwidth : float
         Bytes per second, > 0.
     methods : mapping of str to Method
         By name; ``"*"`` stands for every method that is not listed.
     side_stream : SideStream, optional
-        How kernels of the exchange run beside the backward pass; without it they wait for the one stream there is.
+        How exchange kernels run during the backward pass; without it they wait for the only stream.
     beside_collectives : BesideCollectives, optional
-        What dense collectives of NCCL cost the backward pass, and any collective both passes of a sharded step;
-        nothing when omitted.
+        What collectives of NCCL cost the passes; nothing when omitted.
     memory : float
-        Bytes that it holds; 0 if that is not known.
+        Bytes of memory; 0 if not known.
     chip : str
-        As `simnet.costs.computing` names it, which says how long models compute there; empty if that is not known.
+        As `simnet.costs.computing` names it, for times of passes; empty if not known.
 
     Examples
     --------
@@ -249,32 +248,15 @@ class DeviceProfile:
     chip: str = ""
 
     def seconds(self, kernels: Iterable[DeviceOp], workers: int, end: End | None = None) -> NDArray[np.float64]:
-        """Return how long each worker takes for the kernels, one after the other.
+        """Return the time of the kernels, one after the other, at each worker [s], shape (P,).
 
-        Parameters
-        ----------
-        kernels : iterable of DeviceOp
-            What each worker runs.
-        workers : int
-            Number of workers P, >= 1.
-        end : {"low", "high"}, optional
-            An end of the interval in place of the time itself.
-
-        Returns
-        -------
-        ndarray of float64, shape (P,)
-            Seconds.
+        `end` asks for an end of the interval in place of the time itself.
 
         Raises
         ------
         ValueError
             If the profile lacks a method, `workers` is < 1, or a kernel's entries, launches or segments are negative,
             not finite, or not one or P numbers.
-
-        Examples
-        --------
-        >>> load_device("ideal").seconds([DeviceOp("topk", 10**9)], workers=3)
-        array([0., 0., 0.])
         """
         if workers < 1:
             raise ValueError(f"workers must be >= 1, got {workers}")
@@ -291,19 +273,7 @@ class DeviceProfile:
         return total
 
     def resolved(self, kernels: Iterable[DeviceOp]) -> Iterator[DeviceOp]:
-        """Yield kernels, in place of those that the profile lacks the passes that stand for them, if there are any.
-
-        Parameters
-        ----------
-        kernels : iterable of DeviceOp
-            What each worker runs.
-
-        Examples
-        --------
-        >>> one = DeviceOp("encode_delta", 9, instead=(DeviceOp("norm", 9), DeviceOp("cast", 9)))
-        >>> [kernel.method for kernel in load_device("cpu").resolved([one])]
-        ['norm', 'cast']
-        """
+        """Yield the kernels, with the passes of `DeviceOp.instead` for those that the profile lacks."""
         for kernel in kernels:
             if kernel.method in self.methods:
                 yield kernel
@@ -311,12 +281,7 @@ class DeviceProfile:
                 yield from kernel.passes
 
     def once(self, kernel: DeviceOp, end: End | None = None) -> NDArray[np.float64]:
-        """Return how long a kernel takes [s], in the shape of its entries; an end of the interval where one is named.
-
-        Raises
-        ------
-        ValueError
-            If the profile lacks the method.
+        """Return the time of one kernel [s], in the shape of its entries; raise ValueError for an unknown one.
 
         Examples
         --------
@@ -340,19 +305,7 @@ class DeviceProfile:
         return np.where(entries > 0, one, 0.0)
 
     def within(self, kernels: Iterable[DeviceOp], workers: int) -> tuple[float, float]:
-        """Return by which factors the time of the kernels may differ, of all workers together; 1 where it is none.
-
-        Parameters
-        ----------
-        kernels : iterable of DeviceOp
-            What each worker runs.
-        workers : int
-            Number of workers P, >= 1.
-
-        Raises
-        ------
-        ValueError
-            As `seconds`.
+        """Return the factors of the interval of the time of the kernels at all workers together; 1 where it is 0.
 
         Examples
         --------
@@ -371,28 +324,9 @@ class DeviceProfile:
     def work(
         self, kernels: Iterable[DeviceOp], workers: int, end: End | None = None
     ) -> tuple[NDArray[np.float64], dict[int, NDArray[np.float64]]]:
-        """Return how long each worker works before the first message, and then before which rounds.
+        """Return each worker's time before the first message, shape (P,), and before later rounds [s].
 
-        Parameters
-        ----------
-        kernels : iterable of DeviceOp
-            What each worker runs, and before which rounds.
-        workers : int
-            Number of workers P, >= 1.
-        end : {"low", "high"}, optional
-            An end of the interval in place of the time itself.
-
-        Returns
-        -------
-        selecting : ndarray of float64, shape (P,)
-            Seconds before the first message.
-        between : dict of int to ndarray of float64, shape (P,)
-            Seconds before later rounds, by their numbers; `simnet.schedule.Schedule.with_work` takes them.
-
-        Raises
-        ------
-        ValueError
-            As `seconds`.
+        `simnet.schedule.Schedule.with_work` takes the latter, by numbers of rounds.
 
         Examples
         --------
@@ -407,18 +341,7 @@ class DeviceProfile:
         return found.pop(0), found
 
     def method(self, name: str) -> Method:
-        """Return what a kernel costs, also one that the profile lacks and that can be made of what it has.
-
-        Raises
-        ------
-        ValueError
-            If it cannot.
-
-        Examples
-        --------
-        >>> load_device("v100-torch1.5").method("topk").seconds_per_entry > 1e-9
-        True
-        """
+        """Return the cost of a kernel, derived from other methods if missing; raise ValueError if it cannot be."""
         found = self.methods.get(name) or self.methods.get(_MADE_OF.get(name, ""))
         found = found or self.methods.get(_ANY) or self._streamed(name)
         if found is None:
@@ -426,7 +349,7 @@ class DeviceProfile:
         return found
 
     def _streamed(self, name: str) -> Method | None:
-        """Return a method that streams its bytes, estimated; None if it does not, or launches are not known."""
+        """Return an estimated method of a kernel that streams its bytes; None for other kernels."""
         norm, moved = self.methods.get("norm"), _STREAMED.get(name)
         if norm is None or moved is None:
             return None
@@ -437,18 +360,12 @@ class DeviceProfile:
 
 
 def device_names() -> list[str]:
-    """Return the names of the profiles that come with simnet or are registered by others, sorted.
-
-    Examples
-    --------
-    >>> set(device_names()) >= {"artopk-tables", "cpu", "ideal", "v100-torch2.6"}
-    True
-    """
+    """Return the names of the profiles that come with simnet or are registered by packages, sorted."""
     return sorted({*_shipped(), *plugins.names("devices")})
 
 
 def usable() -> dict[str, DeviceProfile]:
-    """Return the profiles by name, sorted; a warning tells which of others cannot be used."""
+    """Return the profiles by name, sorted; warn about registered ones that cannot be used."""
     shipped = {name: _shipped_profile(name) for name in _shipped()}
     return dict(sorted({**plugins.usable("devices", load_device), **shipped}.items()))
 

@@ -1,7 +1,7 @@
 """Bytes of sparse messages whose indices and values are encoded. Symbols: `simnet.costs`.
 
-All but the differences take as many bytes as follow from n and k alone. Those of differences hang on the gaps between
-the indices: what is expected is for indices drawn independently, and `encoded_index_bounds` holds for any.
+Bytes follow from n and k alone, except those of differences, which depend on the gaps between the indices: the expected
+value is for indices drawn independently, and `encoded_index_bounds` holds for any.
 """
 
 from __future__ import annotations
@@ -66,18 +66,9 @@ VALUE_BITS: dict[ValueCode, int] = {
 
 
 def table_bytes(values: ValueCode) -> int:
-    """Return the bytes of the float32 numbers by which codes of a message are read; 0 where there are none.
+    """Return the bytes of the float32 numbers that decode the values of a message; 0 where there are none.
 
     A shift and a mean for each bin, the smallest value and the distance of levels, or the scale of signs.
-
-    Parameters
-    ----------
-    values : ValueCode
-
-    Examples
-    --------
-    >>> [table_bytes(one) for one in ("float16", "4bit", "4bit_linear", "1bit")]
-    [0, 68, 8, 4]
     """
     if VALUE_BITS[values] > 8:
         return 0
@@ -87,27 +78,14 @@ def table_bytes(values: ValueCode) -> int:
 
 
 def encoded_value_bytes(values: ValueCode, k: ArrayLike) -> Floats:
-    """Bytes of k values and of what they are read by: ceil(k b / 8), and the table if there is any value.
-
-    Parameters
-    ----------
-    values : ValueCode
-        float32; IEEE binary16; bfloat16; codes of 8, 4 or 2 bits, of a statistical or of a linear quantiser; signs.
-    k : array_like of float
-        Values.
-
-    Examples
-    --------
-    >>> encoded_value_bytes("4bit", [0, 1, 101])
-    array([  0.,  69., 119.])
-    """
+    """Bytes of k values and of the table that decodes them: ceil(k b / 8), and the table if there is any value."""
     (k,) = checked(k=k)
     found: Floats = np.where(k > 0, _whole(k * VALUE_BITS[values] / 8) + table_bytes(values), 0.0)[()]
     return found
 
 
 def encoded_index_bytes(indices: IndexCode, n: ArrayLike, k: ArrayLike, differences: ArrayLike | None = None) -> Floats:
-    """Bytes of k indices below n, with all that they are read by.
+    """Bytes of k indices below n, with all that decodes them.
 
     =============  ==========================================================================================
     ``int64``      8 k
@@ -119,13 +97,9 @@ def encoded_index_bytes(indices: IndexCode, n: ArrayLike, k: ArrayLike, differen
     ``auto``       the shortest of these, after a byte that says which
     =============  ==========================================================================================
 
-    Parameters
-    ----------
-    indices : IndexCode
-    n, k : array_like of float
-    differences : array_like of float, optional
-        Bytes of the differences; if not given, what is expected of k of n drawn independently: a byte, and one more
-        with the probability (1 - k / n)^(2^7 - 1) that none of so many entries is drawn, and so on for 2^14, ...
+    `differences` are the bytes of the differences; by default the expected ones of k of n drawn independently: a byte,
+    and one more with the probability (1 - k / n)^(2^7 - 1) that none of so many entries is drawn, and so on for 2^14,
+    ...
 
     Examples
     --------
@@ -150,18 +124,7 @@ def encoded_index_bytes(indices: IndexCode, n: ArrayLike, k: ArrayLike, differen
 
 
 def encoded_index_bounds(indices: IndexCode, n: ArrayLike, k: ArrayLike) -> Bounds:
-    """Between which `encoded_index_bytes` lie, whatever k of n are sent.
-
-    Parameters
-    ----------
-    indices : IndexCode
-    n, k : array_like of float
-
-    Examples
-    --------
-    >>> [float(one) for one in encoded_index_bounds("delta", 100_000, 1000)]
-    [1004.0, 1791.0]
-    """
+    """Return bounds of `encoded_index_bytes` for any k of n indices."""
     n, k = checked(n=n, k=k)
     # Of gaps that add up to n, no more than n / d are as long as d.
     longest = k + sum(np.minimum(k, np.floor(n / (1 << bits))) for bits in (7, 14, 21, 28))

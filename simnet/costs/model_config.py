@@ -50,18 +50,7 @@ class TransformerShape(NamedTuple):
 
 
 def read_shape(path: str | Path) -> TransformerShape:
-    """Return the sizes that a ``config.json`` gives.
-
-    Parameters
-    ----------
-    path : str or Path
-        The file.
-
-    Raises
-    ------
-    InputError
-        If it cannot be read, is of a kind of model that is not known here, or a field is missing or out of range.
-    """
+    """Return the sizes in a ``config.json``; raise InputError for an unknown kind of model or a wrong field."""
     return _parsed(read_text(Path(path), MAX_BYTES), str(path))
 
 
@@ -79,7 +68,7 @@ def _parsed(text: str, file: str) -> TransformerShape:
 
 
 class _Fields:
-    """The fields of a file, each checked where it is used."""
+    """Fields of a file, each checked where it is used."""
 
     def __init__(self, read: Plain, file: str) -> None:
         self.given: dict[str, Any] = read.value
@@ -89,7 +78,7 @@ class _Fields:
         raise InputError(message, file=self._file, line=self._read.line((field,)), field=field)
 
     def count(self, name: str, default: int | None = None, most: int = MOST_WIDTH) -> int:
-        """Return a whole number; what is left out, or null, is the default."""
+        """Return a whole number; the default if it is missing or null."""
         value = self.given.get(name)
         if value is None and default is not None:
             return default

@@ -47,13 +47,7 @@ SampleKind: TypeAlias = Literal["image", "sequence", "sample"]
 
 
 class Layer(NamedTuple):
-    """A tensor of parameters.
-
-    Examples
-    --------
-    >>> Layer("fc.weight", (1000, 512)).size
-    512000
-    """
+    """A tensor of parameters."""
 
     name: str
     shape: tuple[int, ...]
@@ -65,24 +59,24 @@ class Layer(NamedTuple):
 
 
 class ComputeTime(NamedTuple):
-    """Seconds of one forward and backward pass.
+    """Seconds of one forward and backward pass of one worker.
 
     Parameters
     ----------
     seconds : float
-        Of one iteration of one worker.
+        Of one iteration.
     batch : int
         Samples per worker and iteration.
     source : str
         Where the figure comes from, or how it was estimated.
     measured : bool
-        Whether somebody measured it on the device; otherwise it is inferred or estimated.
+        Whether it was measured on the device; else it is inferred or estimated.
     batch_stated : bool
-        Whether the source says the batch of the time; otherwise `batch` is that of other runs there.
+        Whether the source states the batch of the time; else `batch` is that of other runs there.
     chip : str
-        Which, as `simnet.costs.computing.CHIPS` names it.
+        As `simnet.costs.computing.chips` names it.
     precision : {"fp32", "tf32", "fp16", "bf16"}
-        In what it was computed.
+        Format of the products.
     """
 
     seconds: float
@@ -103,23 +97,22 @@ class ModelProfile:
     name : str
         As `names` lists it.
     layers : tuple of Layer
-        Its tensors, in the order of the reference implementation: the first is the last to get its gradient.
+        Its tensors in the order of the reference implementation: the first gets its gradient last.
     times : tuple of ComputeTime
-        Compute times known for it, the one to use first.
-    backward_fraction : float
-        Share of the compute time that is back-propagation. As a rule 2/3, as back-propagation does the matrix products
-        of the forward pass twice: once for the inputs, once for the weights.
+        Known compute times, the one to use first.
     reference : str
         Where names and shapes come from.
+    backward_fraction : float
+        Share of the compute time that is back-propagation. As a rule 2/3: it does the matrix products of the forward
+        pass twice, once for the inputs, once for the weights.
     tied : tuple of str
         Tensors of the input whose values the output layer uses, too.
     work : tuple of float
-        What the passes of each tensor take, in proportion; as much as it has entries when empty.
+        Work of the passes of each tensor, in proportion; its entries when empty.
     sample : {"image", "sequence", "sample"}
         What a batch consists of.
     tokens : int
-        Places of a sample that each go through all matrices: tokens of a sequence, patches of an image; 0 if there are
-        none, or it is not known.
+        Places of a sample that pass all matrices: tokens of a sequence, patches of an image; 0 if none or not known.
     operations : float
         Floating-point operations of a sample, forward and backward; 0 where they follow from parameters and tokens.
     """
@@ -147,25 +140,19 @@ class ModelProfile:
 
     @property
     def batch(self) -> int:
-        """Samples per worker and iteration where nobody says otherwise; 0 if that is not known."""
+        """Default samples per worker and iteration; 0 if not known."""
         return self.times[0].batch if self.times else 0
 
     @property
     def source(self) -> str:
-        """Where `compute` comes from."""
+        """Source of `compute`."""
         return self.times[0].source
 
 
 def model_operations(profile: ModelProfile) -> float:
-    """Return the floating-point operations of a forward and backward pass of one sample of a model.
+    """Return the floating-point operations of a forward and backward pass of one sample.
 
-    Those that are known; else 6 for each parameter and token, 2 of them forward, with attention left out; 0 where
-    tokens are not known either.
-
-    Parameters
-    ----------
-    profile : ModelProfile
-        The model.
+    Those of the profile; else 6 for each parameter and token, 2 of them forward, without attention; 0 without tokens.
 
     Examples
     --------
@@ -193,15 +180,15 @@ def model(name: str) -> ModelProfile:
     Parameters
     ----------
     name : str
-        One of `names`, or one of the other names it goes by; case and punctuation do not matter. Or the path of a
-        ``config.json`` of Hugging Face transformers, whose times are not known.
+        One of `names` or their aliases; case and punctuation do not matter. Or the path of a ``config.json`` of Hugging
+        Face transformers, whose times are not known.
 
     Raises
     ------
     ValueError
         If there is no such network.
     InputError
-        If a file cannot be read, is of a kind of model that is not known, or a field of it is missing or wrong.
+        If a file cannot be read, is of an unknown kind of model, or a field of it is missing or wrong.
 
     Examples
     --------
@@ -236,15 +223,6 @@ def transformer_flops(batch: int, tokens: int, layers: int, width: int, vocabula
     Every weight of a matrix takes 2 operations per token forward and 4 backward. A block has 12 width^2 weights (4 for
     queries, keys, values and output, 8 for the perceptron), an output layer has width x vocabulary. Scores and weighted
     values of the attention take another 4 x tokens x width per token and block forward, and twice that backward.
-
-    Parameters
-    ----------
-    batch, tokens : int
-        Sequences per iteration, and their length.
-    layers, width : int
-        Blocks, and the width of the model.
-    vocabulary : int
-        Rows of the output layer; 0 for none.
 
     Examples
     --------
@@ -495,10 +473,7 @@ def _published(figure_1a: float, implied: float, batch: int) -> tuple[ComputeTim
 
 
 def _estimate(batch: int, tokens: int, layers: int, width: int, vocabulary: int = 0) -> tuple[ComputeTime]:
-    """Operations over the operations per second that a V100 achieved on BERT-large, at about as many tokens at a time.
-
-    With NVIDIA's figures [nvidia]_ these are 9.3e12 and 11.1e12, which is 59 % and 71 % of the V100's peak.
-    """
+    """Return operations over the rate that a V100 achieved on BERT-large [nvidia]_ at about as many tokens."""
     bert_large = 39.43 if batch * tokens <= 8 * 128 else 46.78
     rate = bert_large * transformer_flops(1, 128, 24, 1024)
     seconds = transformer_flops(batch, tokens, layers, width, vocabulary) / rate

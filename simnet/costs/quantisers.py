@@ -17,13 +17,7 @@ from simnet.costs.collectives import (
 
 
 def fp16(alpha: ArrayLike, beta: ArrayLike, M: ArrayLike, N: ArrayLike) -> Floats:
-    """Half precision on a ring: 2 (N - 1) alpha + (N - 1) / N M beta; derived.
-
-    Examples
-    --------
-    >>> float(fp16(1.0, 0.5, 10.0, 5))
-    12.0
-    """
+    """Half precision on a ring: 2 (N - 1) alpha + (N - 1) / N M beta; derived."""
     (M,) = checked(M=M)
     return ring_allreduce(alpha, beta, M / 2, N)
 
@@ -43,19 +37,10 @@ def qsgd(
 
     Parameters
     ----------
-    levels : array_like of float
-        s, the levels above zero.
-    bucket : array_like of float
-        d, the entries that share a norm.
+    levels, bucket : array_like of float
+        s, the levels above zero, and d, the entries that share a norm.
     bits : array_like of float, optional
         b, mean bits of an entry without the norms, as measured of a variable-length code.
-
-    Examples
-    --------
-    Eight-bit QSGD of 1024 entries, two buckets:
-
-    >>> float(qsgd(1.0, 0.5, 4096, 4))
-    1550.0
     """
     M, levels, bucket = checked(M=M, levels=levels, bucket=bucket)
     n = M / 4
@@ -67,11 +52,6 @@ def signsgd(alpha: ArrayLike, beta: ArrayLike, M: ArrayLike, N: ArrayLike, scale
     """Majority vote (signSGD) by a server: 2 alpha + 2 (N - 1) (n / 8 + scale) beta; derived from [10] Algorithm 3.
 
     One bit an entry to the server and back, with a scale of `scale_bytes`, 0 for signs alone.
-
-    Examples
-    --------
-    >>> float(signsgd(1.0, 0.5, 320.0, 4, scale_bytes=0))
-    32.0
     """
     return parameter_server(alpha, beta, _signs(M, scale_bytes), N)
 
@@ -79,15 +59,7 @@ def signsgd(alpha: ArrayLike, beta: ArrayLike, M: ArrayLike, N: ArrayLike, scale
 def signsgd_allgather(
     alpha: ArrayLike, beta: ArrayLike, M: ArrayLike, N: ArrayLike, scale_bytes: ArrayLike = 4.0
 ) -> Floats:
-    """Signs (signSGD) by all-gather: log N alpha + (N - 1) (n / 8 + scale) beta; derived.
-
-    `scale_bytes` as of `signsgd`.
-
-    Examples
-    --------
-    >>> float(signsgd_allgather(1.0, 0.5, 320.0, 4))
-    23.0
-    """
+    """Signs (signSGD) by all-gather: log N alpha + (N - 1) (n / 8 + scale) beta; derived."""
     return allgather(alpha, beta, _signs(M, scale_bytes), N)
 
 
@@ -115,16 +87,9 @@ def powersgd(
     rank : array_like of float
         r.
     left, right : array_like of float, optional
-        Entries of the factors P and Q of all layers; r sqrt(M / 4), those of one square matrix, if not given.
+        |P| and |Q| of all layers; r sqrt(M / 4), those of one square matrix, if not given.
     vectors : array_like of float
-        Entries that are sent as they are.
-
-    Examples
-    --------
-    A matrix of 100 x 100, rank 2: two all-reduces of 800 bytes.
-
-    >>> float(powersgd(1.0, 0.5, 40_000, 4, rank=2))
-    1212.0
+        v.
     """
     M, rank, vectors = checked(M=M, rank=rank, vectors=vectors)
     square = rank * np.sqrt(M / 4)
@@ -139,18 +104,7 @@ def onebit_allreduce(
     """1-bit Adam's all-reduce of signs: 2 (N - 1) (n / 8 / N + 4) beta + (N - 1 + 3 log N) alpha; derived from [17].
 
     A pairwise all-to-all of signs, all-gathers of scales, of the signs of each server's chunk, and of their scales.
-
-    Parameters
-    ----------
-    alpha, beta, M, N : array_like of float
-        As of `simnet.costs`.
-    padded : array_like of float, optional
-        n, the entries with those that make whole bytes for each server; M / 4 if not given.
-
-    Examples
-    --------
-    >>> float(onebit_allreduce(1.0, 0.5, 4 * 320, 4))
-    51.0
+    `padded` is n, the entries padded to whole bytes for each server; M / 4 if not given.
     """
     M, N = checked(M=M, N=N)
     signs = selected_entries("padded", padded, M / 4) / 8 / N
@@ -176,20 +130,11 @@ def thc(
 
     Parameters
     ----------
-    alpha, beta, M, N : array_like of float
-        As of `simnet.costs`.
     up, down : array_like of float, optional
         u and d; half a byte of each of n entries, and ceil(log(16 N + 1)) bits, if not given, of chunks of 2^23 entries
         of which the last is padded to a power of two.
     norms : array_like of float
         Norms, one for a chunk.
-
-    Examples
-    --------
-    512 bytes to the server, 7 bits an entry back:
-
-    >>> float(thc(1.0, 0.5, 4 * 1024, 4))
-    2120.0
     """
     alpha, beta, M, N, norms = checked(alpha=alpha, beta=beta, M=M, N=N, norms=norms)
     rest = M / 4 % _THC_CHUNK
@@ -216,19 +161,13 @@ def two_hop_reduce(
 
     Parameters
     ----------
-    alpha, beta, M, N : array_like of float
-        As of `simnet.costs`.
     ranks_per_node : array_like of float
         L, a divisor of N.
     first, second : array_like of float, optional
-        h and g, what a rank has in each hop, with what it keeps; four bits of n and of n / L entries if not given.
+        h and g, bytes of a rank in each hop, with those that it keeps; four bits of n and of n / L entries if not
+        given.
     calls : array_like of float
         c; codes and their scales are two.
-
-    Examples
-    --------
-    >>> float(two_hop_reduce(1.0, 0.5, 4 * 1024, 8, ranks_per_node=4, first=512, second=128))
-    232.0
     """
     alpha, M, N, L, calls = checked(alpha=alpha, M=M, N=N, ranks_per_node=ranks_per_node, calls=calls)
     h = selected_entries("first", first, M / 8)

@@ -20,7 +20,7 @@ ENTRY = 8.0
 
 
 class Bounds(NamedTuple):
-    """Between which a cost lies, whatever is selected."""
+    """Bounds of a cost, whatever is selected."""
 
     lower: Floats
     upper: Floats
@@ -68,13 +68,7 @@ topka = topk_allgather
 
 
 def artopk_ring(alpha: ArrayLike, beta: ArrayLike, M: ArrayLike, c: ArrayLike, N: ArrayLike) -> Floats:
-    """AR-Topk by broadcast and ring: alpha [2 (N - 1) + log N] + M c beta [2 (N - 1) / N + log N]; [1] Eqn 4a.
-
-    Examples
-    --------
-    >>> round(1e3 * float(artopk_ring(1e-3, 0.8e-9, 46_758_048, 0.1, 8)), 3)
-    34.768
-    """
+    """AR-Topk by broadcast and ring: alpha [2 (N - 1) + log N] + M c beta [2 (N - 1) / N + log N]; [1] Eqn 4a."""
     alpha, beta, M, c, N = checked(alpha=alpha, beta=beta, M=M, c=c, N=N)
     return alpha * (2 * (N - 1) + np.log2(N)) + M * c * beta * (2 * (N - 1) / N + np.log2(N))
 
@@ -84,24 +78,13 @@ def artopk_tree(alpha: ArrayLike, beta: ArrayLike, M: ArrayLike, c: ArrayLike, N
 
     Workers begin to reduce as soon as they have passed the indices on, which saves up to one alpha for each binary 1 in
     the number of the worker that broadcasts.
-
-    Examples
-    --------
-    >>> round(1e3 * float(artopk_tree(1e-3, 0.8e-9, 46_758_048, 0.1, 8)), 3)
-    42.666
     """
     alpha, beta, M, c, N = checked(alpha=alpha, beta=beta, M=M, c=c, N=N)
     return 3 * np.log2(N) * (alpha + M * c * beta)
 
 
 def var_overhead(alpha: ArrayLike, beta: ArrayLike, N: ArrayLike) -> Floats:
-    """Extra cost of VAR selection, an all-gather of 4 bytes a worker: alpha log N + 4 (N - 1) beta; from [1] s3-B.
-
-    Examples
-    --------
-    >>> float(var_overhead(1.0, 0.5, 4))
-    8.0
-    """
+    """Extra cost of VAR selection, an all-gather of 4 bytes a worker: alpha log N + 4 (N - 1) beta; from [1] s3-B."""
     return allgather(alpha, beta, 4.0, N)
 
 
@@ -123,12 +106,7 @@ def threshold_allgather(
     selected : array_like of float, optional
         k', the mean over the workers of the entries selected; c M / 4 if not given.
     gathers : array_like of float
-        All-gathers: 1 for the entries alone, 2 if sizes go before, 3 if indices and values also go apart.
-
-    Examples
-    --------
-    >>> float(threshold_allgather(1.0, 0.5, 4000, 0.01, 4, selected=15))
-    182.0
+        All-gathers: 1 for the entries alone, 2 with sizes before them, 3 with indices and values apart.
     """
     alpha, beta, M, c, N, gathers = checked(alpha=alpha, beta=beta, M=M, c=c, N=N, gathers=gathers)
     found = selected_entries("selected", selected, c * M / VALUE)
@@ -140,12 +118,7 @@ def gaussiank(
 ) -> Floats:
     """Gaussian-k, all-gather of sizes and of k' entries: 2 log N alpha + 8 k' (N - 1) beta; derived, code of [3].
 
-    `selected` is k', as of `threshold_allgather`, which see for the three all-gathers of the code.
-
-    Examples
-    --------
-    >>> float(gaussiank(1.0, 0.5, 4000, 0.01, 4))
-    124.0
+    `selected` is k', as of `threshold_allgather`.
     """
     return threshold_allgather(alpha, beta, M, c, N, selected, gathers=2)
 
@@ -155,19 +128,9 @@ def topkdsa(
 ) -> Floats:
     """TopkDSA: (N - 1 + log N) alpha + [8 k + min(8 |U|, M)] (N - 1) / N beta; derived from the messages, [3] and [4].
 
-    Every worker sends the owners of the regions what it selected there (k entries in balanced regions); then the
-    reduced regions are all-gathered, as entries or dense, whichever is shorter. Sizes, all-gathered before,
-    cost `allgather` of 4 bytes more.
-
-    Parameters
-    ----------
-    union : array_like of float, optional
-        |U|, entries of the union of what the workers selected; c M / 4, equal supports, if not given.
-
-    Examples
-    --------
-    >>> float(topkdsa(1.0, 0.5, 4000, 0.01, 4)), float(topkdsa(1.0, 0.5, 4000, 0.01, 4, union=1000))
-    (65.0, 1535.0)
+    Every worker sends the owners of the regions its selection there (k entries in balanced regions); then the reduced
+    regions are all-gathered, as entries or dense, whichever is shorter. `union` is |U|, the entries of the union of all
+    selections; c M / 4, equal supports, if not given. Sizes, all-gathered before, cost `allgather` of 4 bytes more.
     """
     alpha, beta, M, c, N = checked(alpha=alpha, beta=beta, M=M, c=c, N=N)
     reduced = selected_entries("union", union, c * M / VALUE)
@@ -179,11 +142,6 @@ def topkdsa_bounds(alpha: ArrayLike, beta: ArrayLike, M: ArrayLike, c: ArrayLike
     """TopkDSA: 4 k (N - 1) / N (equal supports) to (2 k + n) (N - 1) / N words (dense in the end); derived.
 
     Latency is that of `topkdsa`.
-
-    Examples
-    --------
-    >>> [float(one) for one in topkdsa_bounds(1.0, 0.5, 4000, 0.01, 4)]
-    [65.0, 1535.0]
     """
     dense = np.asarray(M, dtype=np.float64) / VALUE
     return Bounds(topkdsa(alpha, beta, M, c, N), topkdsa(alpha, beta, M, c, N, union=dense))
@@ -216,11 +174,6 @@ def gtopk_reduce(
     """gTopk, reduction only: log N alpha + 2 k log N words; published, [5], which leaves the broadcast out.
 
     `entry_bytes` are the bytes of an entry, 16 in the released code.
-
-    Examples
-    --------
-    >>> float(gtopk_reduce(1.0, 0.5, 4000, 0.01, 4))
-    82.0
     """
     alpha, beta, M, c, N, entry_bytes = checked(alpha=alpha, beta=beta, M=M, c=c, N=N, entry_bytes=entry_bytes)
     return binomial_reduce(alpha, beta, entry_bytes * c * M / VALUE, N)
@@ -229,15 +182,7 @@ def gtopk_reduce(
 def gtopk(
     alpha: ArrayLike, beta: ArrayLike, M: ArrayLike, c: ArrayLike, N: ArrayLike, entry_bytes: ArrayLike = ENTRY
 ) -> Floats:
-    """gTopk, binomial reduction and broadcast: 2 log N alpha + 4 k log N words; derived from the algorithm of [5].
-
-    `entry_bytes` as of `gtopk_reduce`.
-
-    Examples
-    --------
-    >>> float(gtopk(1.0, 0.5, 4000, 0.01, 4))
-    164.0
-    """
+    """gTopk, binomial reduction and broadcast: 2 log N alpha + 4 k log N words; derived from the algorithm of [5]."""
     alpha, beta, M, c, N, entry_bytes = checked(alpha=alpha, beta=beta, M=M, c=c, N=N, entry_bytes=entry_bytes)
     return gtopk_reduce(alpha, beta, M, c, N, entry_bytes) + broadcast(alpha, beta, entry_bytes * c * M / VALUE, N)
 
@@ -249,11 +194,6 @@ def oktopk_split_and_reduce(
 
     Regions are balanced. `selected` are the entries a worker selected, c M / 4 if not given: between recomputations of
     the thresholds there can be more.
-
-    Examples
-    --------
-    >>> float(oktopk_split_and_reduce(1.0, 0.5, 4000, 0.01, 4))
-    33.0
     """
     alpha, beta, M, c, N = checked(alpha=alpha, beta=beta, M=M, c=c, N=N)
     own = selected_entries("selected", selected, c * M / VALUE)
@@ -267,11 +207,6 @@ def oktopk_balance_and_allgatherv(
 
     Half of the words balance, if one worker holds all. `kept` are the entries above the global threshold, c M / 4 if
     not given.
-
-    Examples
-    --------
-    >>> float(oktopk_balance_and_allgatherv(1.0, 0.5, 4000, 0.01, 4))
-    68.0
     """
     alpha, beta, M, c, N = checked(alpha=alpha, beta=beta, M=M, c=c, N=N)
     total = selected_entries("kept", kept, c * M / VALUE)
@@ -292,11 +227,6 @@ def oktopk(
 
     The printed sum of Eqns 1 and 2 is one alpha larger than its parts. The bound holds for no more than k entries, or
     for those given: `selected` as of `oktopk_split_and_reduce`, `kept` as of `oktopk_balance_and_allgatherv`.
-
-    Examples
-    --------
-    >>> float(oktopk(1.0, 0.5, 4000, 0.01, 4))
-    102.0
     """
     split = oktopk_split_and_reduce(alpha, beta, M, c, N, selected)
     gather = oktopk_balance_and_allgatherv(alpha, beta, M, c, N, kept)
@@ -304,15 +234,7 @@ def oktopk(
 
 
 def sparse_allreduce_bound(beta: ArrayLike, M: ArrayLike, c: ArrayLike, N: ArrayLike) -> Floats:
-    """Least that a sparse all-reduce of k entries moves: 2 k (N - 1) / N words; published, [3] Theorem 3.1.
-
-    It bounds the bytes and says nothing of latency.
-
-    Examples
-    --------
-    >>> float(sparse_allreduce_bound(0.5, 4000, 0.01, 4))
-    30.0
-    """
+    """Least bytes of a sparse all-reduce of k entries: 2 k (N - 1) / N words; published, [3] Theorem 3.1."""
     beta, M, c, N = checked(beta=beta, M=M, c=c, N=N)
     return ENTRY * c * M / VALUE * (N - 1) / N * beta
 
@@ -321,11 +243,6 @@ def spardl(alpha: ArrayLike, beta: ArrayLike, M: ArrayLike, c: ArrayLike, N: Arr
     """SparDL in one team: 2 ceil(log N) alpha + 4 k (N - 1) / N words; derived from [6].
 
     Half of the words are the Spar-Reduce-Scatter, half the all-gather.
-
-    Examples
-    --------
-    >>> float(spardl(1.0, 0.5, 4000, 0.01, 6))
-    72.66666666666667
     """
     return spardl_rsag(alpha, beta, M, c, N, 1.0)
 
@@ -341,20 +258,9 @@ def spardl_bsag(
 ) -> Floats:
     """SparDL, B-SAG: (2 ceil(log(N / d)) + ceil(log d)) alpha + 4 k (N - d) / N + 2 h (d - 1) words at most; derived.
 
-    From the algorithm of [6], with d teams. The all-gather in a team carries no more than k d / N entries of a block.
-
-    Parameters
-    ----------
-    d : array_like of float
-        Number of teams, a divisor of N.
-    h : array_like of float, optional
-        Entries of a worker that enter the exchange between teams. SparDL adapts it, from k / N up; k d / N, all
-        that a worker has, if not given.
-
-    Examples
-    --------
-    >>> float(spardl_bsag(1.0, 0.5, 4000, 0.01, 8, 2)), float(spardl_bsag(1.0, 0.5, 4000, 0.01, 8, 2, h=1.25))
-    (75.0, 70.0)
+    From the algorithm of [6], with d teams, a divisor of N. The all-gather in a team carries no more than k d / N
+    entries of a block. `h` are a worker's entries in the exchange between teams, which SparDL adapts from k / N up; k d
+    / N, all that it has, if not given.
     """
     alpha, beta, M, c, N = checked(alpha=alpha, beta=beta, M=M, c=c, N=N)
     d, k = _teams(N, d), c * M / VALUE
@@ -367,11 +273,6 @@ def spardl_rsag(alpha: ArrayLike, beta: ArrayLike, M: ArrayLike, c: ArrayLike, N
     """SparDL, R-SAG: (2 ceil(log(N / d)) + log d) alpha + 2 k (2 N - 2 d + d log d) / N words; derived.
 
     From the algorithm of [6], with d = 2^x teams. Two move as much as one, in a round less if N is a power of two.
-
-    Examples
-    --------
-    >>> float(spardl_rsag(1.0, 0.5, 4000, 0.01, 8, 2)), float(spardl(1.0, 0.5, 4000, 0.01, 8))
-    (75.0, 76.0)
     """
     alpha, beta, M, c, N = checked(alpha=alpha, beta=beta, M=M, c=c, N=N)
     d, k = _teams(N, d), c * M / VALUE

@@ -24,12 +24,10 @@ def arctopk(
 ) -> Floats:
     """ARC-Top-K on rings: 2 (N - 1) [(t + 1) alpha + 4 (|S| + k) / N beta]; derived from the code of [15].
 
-    An all-reduce of the sketch of each tensor, and one of the kept rows of all.
+    An all-reduce of the sketch of each of t tensors, and one of the kept rows of all.
 
     Parameters
     ----------
-    alpha, beta, M, c, N : array_like of float
-        As of `simnet.costs`.
     rank : array_like of float
         r.
     sketch : array_like of float, optional
@@ -39,13 +37,6 @@ def arctopk(
         Entries in the rows kept; c M / 4 if not given.
     tensors : array_like of float
         t.
-
-    Examples
-    --------
-    A matrix of 100 x 100, rank 4, a tenth of its rows: all-reduces of 1600 and of 4000 bytes.
-
-    >>> float(arctopk(1.0, 0.5, 40_000, 0.1, 4))
-    4212.0
     """
     alpha, beta, M, c, N, rank, tensors = checked(alpha=alpha, beta=beta, M=M, c=c, N=N, rank=rank, tensors=tensors)
     sketches = selected_entries("sketch", sketch, rank * np.sqrt(M / VALUE))
@@ -65,21 +56,8 @@ def ef21(
 ) -> Floats:
     """EF21, all-gather of what is new: log N alpha + (N - 1) (8 k + flag) beta; derived from [16].
 
-    The dense exchange before all others costs `ring_allreduce` once.
-
-    Parameters
-    ----------
-    alpha, beta, M, c, N : array_like of float
-        As of `simnet.costs`.
-    contributed : array_like of float, optional
-        Bytes of a worker's message without a flag; those of k values with indices if not given.
-    flag_bytes : array_like of float
-        Bytes that tell what a message is, in EF21+: 1.
-
-    Examples
-    --------
-    >>> float(ef21(1.0, 0.5, 4000, 0.01, 4)), float(ef21(1.0, 0.5, 4000, 0.01, 4, flag_bytes=1))
-    (122.0, 123.5)
+    The dense exchange before all others costs `ring_allreduce` once. `contributed` are the bytes of a worker's message
+    without a flag, those of k values with indices if not given; `flag_bytes` tell the kind of a message, in EF21+: 1.
     """
     alpha, beta, M, c, N, flag_bytes = checked(alpha=alpha, beta=beta, M=M, c=c, N=N, flag_bytes=flag_bytes)
     nbytes = selected_entries("contributed", contributed, ENTRY * c * M / VALUE)
@@ -104,8 +82,6 @@ def omnireduce(
 
     Parameters
     ----------
-    alpha, beta, M, N : array_like of float
-        As of `simnet.costs`.
     blocks, union : array_like of float, optional
         z, blocks that a worker sends, and u, blocks that come back; all M / 1024, of a dense gradient, if not given.
     turns : array_like of float, optional
@@ -116,13 +92,6 @@ def omnireduce(
         b, with the offset of the next block.
     slots : array_like of float
         Blocks on their way at the same time.
-
-    Examples
-    --------
-    16 blocks in two turns of 8 slots, two at each of four aggregators:
-
-    >>> float(omnireduce(1.0, 0.5, 16 * 1024, 4))
-    12340.0
     """
     alpha, beta, M, N, block_bytes, slots = checked(
         alpha=alpha, beta=beta, M=M, N=N, block_bytes=block_bytes, slots=slots

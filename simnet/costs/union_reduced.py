@@ -36,11 +36,6 @@ def exdyna(
         |U|, entries selected by all workers together; c M / 4 if not given.
     index_bytes : array_like of float
         Bytes of an index, and of a count.
-
-    Examples
-    --------
-    >>> float(exdyna(1.0, 0.5, 4000, 0.01, 4))
-    84.0
     """
     alpha, beta, M, c, N, width = checked(alpha=alpha, beta=beta, M=M, c=c, N=N, index_bytes=index_bytes)
     padded = selected_entries("longest", longest, c * M / VALUE / N)
@@ -61,16 +56,8 @@ def hardthreshold(
 ) -> Floats:
     """Hard threshold, SAGE, on rings: (N - 1) (4 alpha + [8 + 8 kmax + 8 |U| / N] beta); derived from the code of [7].
 
-    Parameters
-    ----------
-    longest, union, index_bytes
-        As of `exdyna`, but every worker selects from the whole gradient: `longest` is c M / 4 if not given, and `union`
-        the `fill_in` of independent selections.
-
-    Examples
-    --------
-    >>> float(hardthreshold(1.0, 0.5, 4000, 1.0, 4)) == float(exdyna(1.0, 0.5, 4000, 1.0, 4, longest=1000))
-    True
+    Arguments as of `exdyna`, but every worker selects from the whole gradient: `longest` is c M / 4 if not given, and
+    `union` the `fill_in` of independent selections.
     """
     M, c, N = checked(M=M, c=c, N=N)
     k = c * M / VALUE
@@ -91,11 +78,6 @@ def uniontopk(
 
     An all-gather of each worker's k indices, without counts, then an all-reduce of all values at their union. `union`
     is |U|, k to N k; the `fill_in` of independent selections if not given. `index_bytes` as of `exdyna`.
-
-    Examples
-    --------
-    >>> float(uniontopk(1.0, 0.5, 4000, 0.01, 4, union=10))
-    159.0
     """
     alpha, beta, M, c, N, width = checked(alpha=alpha, beta=beta, M=M, c=c, N=N, index_bytes=index_bytes)
     k = c * M / VALUE
@@ -109,11 +91,6 @@ def cltk(
     """CLT-k: log N (alpha + 8 k beta) + 2 (N - 1) (alpha + 4 k / N beta); derived from [8] and the code of [7].
 
     A broadcast of one worker's indices, then a ring all-reduce of the values at them: AR-Topk with `index_bytes` of 4.
-
-    Examples
-    --------
-    >>> float(cltk(1.0, 0.5, 4000, 0.01, 4)), float(cltk(1.0, 0.5, 4000, 0.01, 4, index_bytes=4))
-    (118.0, 78.0)
     """
     alpha, beta, M, c, N, width = checked(alpha=alpha, beta=beta, M=M, c=c, N=N, index_bytes=index_bytes)
     k = c * M / VALUE
@@ -133,19 +110,8 @@ def deft(
 ) -> Floats:
     """DEFT: log N (alpha + 4 (N + L) beta) + (N - 1) (4 alpha + [8 + 8 kmax + 8 |U| / N] beta); derived, code of [7].
 
-    Two broadcasts, the second right behind the first, tell the bins of the L layers; then as `exdyna`.
-
-    Parameters
-    ----------
-    layers : array_like of float
-        L, after long layers are cut.
-    longest, union, index_bytes
-        As of `exdyna`.
-
-    Examples
-    --------
-    >>> float(deft(1.0, 0.5, 4000, 0.01, 4, layers=12)) - float(exdyna(1.0, 0.5, 4000, 0.01, 4))
-    66.0
+    Two broadcasts, the second right behind the first, tell the bins of the L layers, counted after long ones are cut;
+    then as `exdyna`.
     """
     layers, N = checked(layers=layers, N=N)
     bins = broadcast(alpha, beta, 4 * (N + layers), N)
