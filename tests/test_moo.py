@@ -32,7 +32,7 @@ from simnet.policies import (
 from simnet.policies.moo import DENSITIES, Moo, Search, Weights, choose, choose_as_published
 from simnet.policies.pareto import knee, normalised, pareto_front, weighted
 from simnet.report.results import write_run
-from simnet.report.summary import summarize, with_exploration
+from simnet.report.summary import RunFacts, summarize, with_exploration
 from simnet.scenario import load
 from simnet.sparsifier_models.artopk import windowed_mean
 
@@ -541,7 +541,7 @@ def test_explored_gains_are_those_that_the_scheme_says_beforehand(candidate):
 def test_a_job_that_ends_while_it_explores_leaves_a_run(tmp_path):
     result = run_policy(job(failures={2: 0.05}), "p", small())
     assert set(result.iterations["purpose"]) == {EXPLORE}
-    summary = write_run(tmp_path, {"p": result}, scenario="s", scenario_lock="", seed=0)
+    summary = write_run(tmp_path, {"p": result}, RunFacts(scenario="s"), "")
     assert (summary["policies"]["p"]["iterations"], summary["policies"]["p"]["ended"]) == (0, True)
     assert summary["policies"]["p"]["exploration"]["iterations"] == len(result.iterations)
 

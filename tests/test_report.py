@@ -27,7 +27,7 @@ from simnet.report.kept import Recorded, kept
 from simnet.report.learning import IGNORED
 from simnet.report.page_data import POINTS, embedded, keys, page_data
 from simnet.report.sentences import HEADINGS, percent, ranking, rows, sentence
-from simnet.report.summary import MAX_SWITCHES, summarize
+from simnet.report.summary import MAX_SWITCHES, RunFacts, summarize
 from simnet.report.timeline import write_timeline
 
 HOSTILE = ["<script>alert(1)</script>", "$\\frac{a$_{", "[red]x[/red]", "_hidden", "a,\"b\"\n'c'", "名前", "x" * 200]
@@ -55,7 +55,7 @@ def frame(seconds, choice="AG", bandwidth=1.25e9, latency=0.01, density=0.01):
 
 
 def summary_of(**frames):
-    return summarize(frames, scenario="demo", scenario_sha256="ab", seed=1, versions={"simnet": "0"})
+    return summarize(frames, RunFacts(scenario="demo", scenario_sha256="ab", seed=1, versions={"simnet": "0"}))
 
 
 def joined(frames):
@@ -123,15 +123,15 @@ def test_where_a_model_was_trained_who_reaches_the_target_comes_first():
     quick = frame([1, 1, 1]).assign(loss=[nan, 2.0, 1.5], accuracy=[nan, 0.3, 0.4])
     sure = frame([2, 2, 2]).assign(loss=[nan, 1.0, 0.5], accuracy=[nan, 0.5, 0.9])
     late = frame([2, 3, 2]).assign(loss=[nan, 1.0, 0.5], accuracy=[nan, 0.1, 0.9])
-    told = sentence(summarize({"quick": quick, "sure": sure, "late": late, "clairvoyant": sure}, target=0.5))
+    told = sentence(summarize({"quick": quick, "sure": sure, "late": late, "clairvoyant": sure}, RunFacts(target=0.5)))
     assert told.startswith(
         "sure reaches 50 % accuracy first: 4 s, 75 % before late (7 s). quick does not reach it. "
         "One seed; --seeds 3 says how sure that is. quick was fastest: 3 s"
     )
     assert IGNORED not in told
-    told = sentence(summarize({"quick": quick, "again": quick, "sure": sure}, target=0.4))
+    told = sentence(summarize({"quick": quick, "again": quick, "sure": sure}, RunFacts(target=0.4)))
     assert told.startswith("again and quick are tied as first to reach 40 % accuracy: 3 s, 33 % before sure (4 s). ")
-    assert sentence(summarize({"quick": quick}, target=0.99)).startswith("No policy reaches 99 % accuracy. ")
+    assert sentence(summarize({"quick": quick}, RunFacts(target=0.99))).startswith("No policy reaches 99 % accuracy. ")
 
 
 def test_the_bound_never_wins_and_regret_may_be_negative():

@@ -27,7 +27,7 @@ from simnet.base.errors import InputError
 from simnet.base.swap import swapped
 from simnet.base.writing import atomic_write
 from simnet.report import results, sentences
-from simnet.report.summary import significant
+from simnet.report.summary import RunFacts, significant
 
 PHASES = ("compute", "select", "communicate", "wait")
 LOCK = "name: made up\nseed: 7\n"
@@ -91,7 +91,9 @@ def made_up_run(iterations=40, workers=4):
 
 
 def write(folder, made=None, **options):
-    return results.write_run(folder, made or made_up_run(), scenario="made up", scenario_lock=LOCK, seed=7, **options)
+    kept = {name: options.pop(name) for name in ("links", "bandwidths", "report", "setting") if name in options}
+    facts = RunFacts(scenario="made up", seed=7, **options)
+    return results.write_run(folder, made or made_up_run(), facts, LOCK, **kept)
 
 
 def replaced(folder, **options):
@@ -252,7 +254,7 @@ def test_policies_must_have_run_the_same_iterations(tmp_path, lengths):
     with pytest.raises(ValueError, match=rf"AG: {lengths[0]}, ART-Ring: {lengths[1]}"):
         write(tmp_path, made)
     with pytest.raises(ValueError, match="at least one policy"):
-        results.write_run(tmp_path, {}, scenario="", scenario_lock="", seed=0)
+        results.write_run(tmp_path, {}, RunFacts(), "")
 
 
 @given(st.floats(min_value=1e-12, max_value=1e15), st.sampled_from([1.0, -1.0]))

@@ -19,7 +19,7 @@ from commands import contents, did, invoke
 from simnet.job import Checkpoint, Interruption
 from simnet.report import paired, seeds
 from simnet.report.console import show_seeds
-from simnet.report.summary import summarize
+from simnet.report.summary import RunFacts, summarize
 from test_report import Page, frame
 
 SMALL = """\
@@ -157,7 +157,7 @@ def summaries(times, **options):
     """Return a summary per seed, of policies that took so long with each."""
     count = len(next(iter(times.values())))
     return {
-        7 + at: summarize({name: frame([one[at]]) for name, one in times.items()}, seed=7 + at, **options)
+        7 + at: summarize({name: frame([one[at]]) for name, one in times.items()}, RunFacts(seed=7 + at, **options))
         for at in range(count)
     }
 
@@ -323,7 +323,7 @@ def test_the_console_shows_every_policy_and_the_sentence_at_any_width(width):
 def test_trainings_over_seeds_have_no_mean_time_to_a_target_that_one_did_not_reach():
     def learning(seconds, accuracy):
         frames = frame([seconds, seconds]).assign(loss=[1.0, 0.5], accuracy=accuracy)
-        return summarize({"a": frames, "b": frames}, target=0.5)
+        return summarize({"a": frames, "b": frames}, RunFacts(target=0.5))
 
     reached = {1: learning(1.0, [0.4, 0.6]), 2: learning(2.0, [0.5, 0.7])}
     rows = seeds.learning_rows(seeds.summarize(reached)[0])
@@ -344,7 +344,7 @@ def test_times_to_a_target_are_compared_seed_by_seed_among_policies_that_always_
             name: frame([each, each]).assign(loss=[1.0, 0.5], accuracy=[0.4, best])
             for name, (each, best) in times.items()
         }
-        return summarize(frames, target=0.5)
+        return summarize(frames, RunFacts(target=0.5))
 
     # Seeds differ by more than policies do, which pairs see through; c is the soonest, but not with every seed.
     given = {1: learning(1.0, 0.6), 2: learning(1.5, 0.6), 3: learning(2.0, 0.3), 4: learning(1.2, 0.6)}
@@ -367,13 +367,16 @@ def test_times_to_a_target_are_compared_seed_by_seed_among_policies_that_always_
 
 def test_policies_that_end_early_with_every_seed_take_no_part():
     ended = Interruption("job", 1, 1.0, {0: 1.0}, (), None, 3)
+    facts = RunFacts(stops={"dead": [ended]})
     found = {
-        seed: summarize({"a": frame([1.0]), "b": frame([2.0 + seed]), "dead": frame([0.1])}, stops={"dead": [ended]})
+        seed: summarize(
+            {"a": frame([1.0]), "b": frame([2.0 + seed]), "dead": frame([0.1])}, RunFacts(stops={"dead": [ended]})
+        )
         for seed in (1, 2)
     }
     summary, table, _ = seeds.summarize(found)
     assert table[table["policy"] == "dead"]["simulated_s"].isna().all()
     assert summary["policies"]["dead"]["simulated_rank"] is None
     assert (summary["winner"]["policy"], summary["policies"]["b"]["simulated_compared"]) == ("a", 2)
-    nobody = {1: summarize({"dead": frame([0.1])}, stops={"dead": [ended]})}
+    nobody = {1: summarize({"dead": frame([0.1])}, facts)}
     assert seeds.sentence(seeds.summarize(nobody)[0]).endswith("no policy that can be run got to its end.")

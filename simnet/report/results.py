@@ -25,9 +25,10 @@ from __future__ import annotations
 import hashlib
 import importlib.metadata
 import json
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping
+from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 import pandas as pd
@@ -38,20 +39,10 @@ import simnet
 from simnet.base.spreadsheets import guarded_table
 from simnet.base.swap import Files
 from simnet.base.writing import atomic_write, explained, temporary, write_files
-from simnet.costs.computing import Samples
-from simnet.evidence.conditions import Evidence
-from simnet.network import MAX_MIN, STACKS, Sharing, Stack
 from simnet.report import co_located, failures, run_tables
-from simnet.report.calibrated import CalibrationSummary
-from simnet.report.devices import DeviceSummary
 from simnet.report.kept import Recorded
-from simnet.report.memory import MemoryLimit, MemorySummary
-from simnet.report.overlap import OverlapSummary
-from simnet.report.paired import StartRanges
-from simnet.report.spent import Prices
 from simnet.report.summary import (
-    Judgement,
-    StrategySummary,
+    RunFacts,
     Summary,
     learning_columns,
     significant,
@@ -87,66 +78,18 @@ RUN = Files("run", RESULTS, "summary.json")
 def write_run(
     folder: str | Path,
     results: Mapping[str, PolicyResult],
-    *,
-    scenario: str,
+    facts: RunFacts,
     scenario_lock: str,
-    seed: int,
-    stack: Stack = STACKS["ideal"],
-    device: DeviceSummary | None = None,
-    computing: str | None = None,
-    warnings: Sequence[str] = (),
-    compute_time: Mapping[str, object] | None = None,
-    samples: Samples | None = None,
-    overlapped: OverlapSummary | None = None,
-    judgements: Mapping[str, Judgement] | None = None,
-    evidence: Evidence | None = None,
-    barrier: bool | None = None,
-    strategy: StrategySummary | None = None,
-    workers: int = 1,
-    prices: Prices | None = None,
-    held: tuple[MemoryLimit, Mapping[str, MemorySummary]] | None = None,
-    calibration: CalibrationSummary | None = None,
-    shared_by: Sharing = MAX_MIN,
-    bound: str | None = "clairvoyant",
+    *,
     links: LinkNames | None = None,
     bandwidths: Bandwidths | None = None,
     report: bool = True,
-    missing: Sequence[str] = (),
-    target: float | None = None,
-    reference: str | None = None,
-    starts: Callable[[Iterable[str]], StartRanges] | None = None,
     setting: Mapping[str, str] | None = None,
 ) -> Summary:
-    """Write everything that a run leaves behind into an empty folder; see `simnet.base.swap` for one that is not."""
+    """Write the files of a run into an empty folder; see `simnet.base.swap` for one that is not."""
     folder = prepare_folder(folder)
     lock = scenario_lock.encode()
-    summary = summary_of(
-        results,
-        scenario=scenario,
-        scenario_lock=scenario_lock,
-        seed=seed,
-        stack=stack,
-        device=device,
-        computing=computing,
-        warnings=warnings,
-        compute_time=compute_time,
-        samples=samples,
-        overlapped=overlapped,
-        judgements=judgements,
-        evidence=evidence,
-        barrier=barrier,
-        strategy=strategy,
-        workers=workers,
-        prices=prices,
-        held=held,
-        calibration=calibration,
-        shared_by=shared_by,
-        bound=bound,
-        missing=missing,
-        target=target,
-        reference=reference,
-        starts=starts,
-    )
+    summary = summary_of(results, facts, scenario_lock)
     recorded = Recorded(joined(results, lambda one: one.spans), joined(results, lambda one: one.messages), links)
     files, told = {LOCK: lock}, json.dumps(summary, indent=2, sort_keys=True, allow_nan=False)
     if report:
@@ -175,16 +118,16 @@ def write_run(
     return summary
 
 
-def summary_of(results: Mapping[str, PolicyResult], *, scenario_lock: str, **said: Any) -> Summary:
-    """Return what summary.json holds."""
-    return summarize(
-        {name: result.iterations for name, result in results.items()},
+def summary_of(results: Mapping[str, PolicyResult], facts: RunFacts, scenario_lock: str) -> Summary:
+    """Return the content of summary.json."""
+    whole = replace(
+        facts,
         scenario_sha256=hashlib.sha256(scenario_lock.encode()).hexdigest(),
         versions=versions(),
         stops={name: result.interruptions for name, result in results.items()},
         shares={name: result.job_shares for name, result in results.items()},
-        **said,
     )
+    return summarize({name: result.iterations for name, result in results.items()}, whole)
 
 
 def prepare_folder(folder: str | Path) -> Path:

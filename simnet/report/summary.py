@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any, NotRequired
 
 import numpy as np
@@ -199,38 +200,57 @@ def significant(values: ArrayLike) -> NDArray[np.float64]:
         return np.where(finite, np.rint(given * small / large) / small * large, given)
 
 
-def summarize(
-    iterations: Mapping[str, pd.DataFrame],
-    *,
-    scenario: str = "",
-    scenario_sha256: str = "",
-    seed: int = 0,
-    stack: Stack = STACKS["ideal"],
-    device: devices.DeviceSummary | None = None,
-    computing: str | None = None,
-    warnings: Sequence[str] = (),
-    compute_time: Mapping[str, object] | None = None,
-    samples: Samples | None = None,
-    overlapped: overlap.OverlapSummary | None = None,
-    judgements: Mapping[str, Judgement] | None = None,
-    evidence: Evidence | None = None,
-    barrier: bool | None = None,
-    strategy: StrategySummary | None = None,
-    workers: int = 1,
-    prices: spent.Prices | None = None,
-    held: tuple[memory.MemoryLimit, Mapping[str, memory.MemorySummary]] | None = None,
-    calibration: CalibrationSummary | None = None,
-    shared_by: Sharing = MAX_MIN,
-    versions: Mapping[str, str] | None = None,
-    bound: str | None = "clairvoyant",
-    missing: Sequence[str] = (),
-    stops: Mapping[str, Sequence[Interruption]] | None = None,
-    shares: Mapping[str, Sequence[JobShare]] | None = None,
-    target: float | None = None,
-    reference: str | None = None,
-    starts: Callable[[Iterable[str]], StartRanges] | None = None,
-) -> Summary:
-    """Condense the iterations of several policies, run on the same network, into a summary.
+@dataclass(frozen=True, kw_only=True)
+class RunFacts:
+    """What a summary says of a run besides its iterations; None or empty where nothing is known.
+
+    `bound` is the policy that regret is measured against, `missing` the policies without a result, `target` the
+    accuracy whose time is reported, by default 99 % of the best of policy `reference`. `starts` returns how far the
+    times of given policies depend on start times.
+    """
+
+    scenario: str = ""
+    scenario_sha256: str = ""
+    seed: int = 0
+    versions: Mapping[str, str] = field(default_factory=dict)
+    workers: int = 1
+    stack: Stack = STACKS["ideal"]
+    sharing: Sharing = MAX_MIN
+    calibration: CalibrationSummary | None = None
+    device: devices.DeviceSummary | None = None
+    computing: str | None = None
+    compute_time: Mapping[str, object] | None = None
+    samples: Samples | None = None
+    overlap: overlap.OverlapSummary | None = None
+    barrier: bool | None = None
+    strategy: StrategySummary | None = None
+    prices: spent.Prices | None = None
+    memory: tuple[memory.MemoryLimit, Mapping[str, memory.MemorySummary]] | None = None
+    warnings: Sequence[str] = ()
+    judgements: Mapping[str, Judgement] = field(default_factory=dict)
+    evidence: Evidence | None = None
+    bound: str | None = "clairvoyant"
+    missing: Sequence[str] = ()
+    stops: Mapping[str, Sequence[Interruption]] = field(default_factory=dict)
+    shares: Mapping[str, Sequence[JobShare]] = field(default_factory=dict)
+    target: float | None = None
+    reference: str | None = None
+    starts: Callable[[Iterable[str]], StartRanges] | None = None
+
+    @property
+    def entries(self) -> dict[str, Any]:
+        """The entries of a summary that are there only if something is known."""
+        known = {name: getattr(self, name) for name in ("device", "computing", "compute_time", "overlap", "barrier")}
+        known |= {name: getattr(self, name) for name in ("strategy", "prices", "calibration")}
+        known["warnings"] = list(self.warnings) or None
+        known["memory"] = None if self.memory is None else self.memory[0]
+        known["sharing"] = None if self.sharing == MAX_MIN else sharing.condensed(self.sharing)
+        known |= {} if self.evidence is None else self.evidence.figures()
+        return {name: one for name, one in known.items() if one is not None}
+
+
+def summarize(iterations: Mapping[str, pd.DataFrame], facts: RunFacts = RunFacts()) -> Summary:
+    """Summarize the iterations of several policies, run on the same network.
 
     Examples
     --------
@@ -242,40 +262,21 @@ def summarize(
     >>> summary["winner"]["policy"], summary["winner"]["margin_s"], summary["policies"]["flexible"]["switch_count"]
     ('flexible', 0.5, 1)
     """
-    if not iterations:
-        raise ValueError("a run needs at least one policy, got none")
-    stops = stops or {}
-    ended = {name for name in iterations if any(one.job == MAIN and one.resumed is None for one in stops.get(name, ()))}
-    counts = {name: len(with_exploration(frame)) for name, frame in iterations.items() if name not in ended}
-    if counts and (min(counts.values()) < 1 or len(set(counts.values())) > 1):
-        listed = ", ".join(f"{name}: {count}" for name, count in counts.items())
-        raise ValueError(f"all policies must run the same number of iterations, at least 1, got {listed}")
-    bound = bound if bound in iterations else None
-    judged = {name: _steady(frame, stops.get(name, ())) for name, frame in iterations.items() if name not in ended}
-    steady_from = common_start(judged.values())
+    ended = _ended_early(iterations, facts)
+    bound = facts.bound if facts.bound in iterations else None
+    steady = {name: _steady(one, facts.stops.get(name, ())) for name, one in iterations.items() if name not in ended}
+    steady_from = common_start(steady.values())
     policies = {name: _policy(frame, 0 if name in ended else steady_from) for name, frame in iterations.items()}
     for name, one in policies.items():
         one["ended"] = name in ended
-        if name in judged:
-            start, unsettled = judged[name]
+        if name in steady:
+            start, unsettled = steady[name]
             one["settled_after"], one["unsettled"] = (None, unsettled) if unsettled else (start, None)
-        one["stops"] = [failures.condensed(stop, _rounded) for stop in stops.get(name, ())]
-        one["shares"] = [co_located.condensed(share, _rounded) for share in (shares or {}).get(name, ())]
-    learnt = learnt_by(iterations, target, reference)
+    learnt = learnt_by(iterations, facts.target, facts.reference)
     for name, one in policies.items():
-        if held is not None and name in held[1]:
-            one["memory"] = held[1][name]
         if name in learnt:
             one["learning"] = learnt[name]
-        if samples is not None and one["iterations"]:
-            inner = one["iterations"] * (1 if strategy is None else strategy["steps"])
-            rate = throughput(samples, one["simulated_s"] / inner)
-            one["throughput"], one["throughput_unit"] = rate["throughput"], rate["throughput_unit"]
-        if (strategy is not None or prices is not None) and one["iterations"]:
-            steps = one["iterations"] * (1 if strategy is None else strategy["steps"])
-            computed = one["breakdown_s"]["compute"]
-            took = one["simulated_s"], computed, one["total_bytes_sent_B"]
-            one["spent"] = spent.condensed(*took, steps, workers, prices, _rounded)
+        _add_facts(name, one, facts)
     if bound is not None and bound not in ended:
         fastest = policies[bound]["simulated_s"]
         for name in policies.keys() - ended:
@@ -283,53 +284,58 @@ def summarize(
             fraction = _rounded(lost / fastest) if fastest else 0.0
             policies[name]["regret"] = {"seconds": _rounded(lost), "fraction": fraction}
     rivals = {name: one["simulated_s"] for name, one in policies.items() if name != bound and ranked(one)}
-    entered = NO_RANGES if starts is None else starts(rivals)
+    entered = NO_RANGES if facts.starts is None else facts.starts(rivals)
     ranges = entered.around(rivals)
     for name, (low, high) in ranges.items():
         policies[name]["start_low_s"], policies[name]["start_high_s"] = _rounded(low), _rounded(high)
     made: Summary = {
-        "scenario": {"name": scenario, "sha256": scenario_sha256},
-        "seed": seed,
-        "stack": stacks.condensed(stack, calibration),
-        "versions": dict(versions or {}),
+        "scenario": {"name": facts.scenario, "sha256": facts.scenario_sha256},
+        "seed": facts.seed,
+        "stack": stacks.condensed(facts.stack, facts.calibration),
+        "versions": dict(facts.versions),
         "bound": bound,
-        "missing": list(missing),
+        "missing": list(facts.missing),
         "steady_from": steady_from,
         "winner": _winner(rivals, ranges),
         "policies": policies,
+        **facts.entries,  # type: ignore[typeddict-item]
     }
     if learnt:
         times = {name: one["time_to_target_s"] for name, one in learnt.items() if name != bound}
         made["first_to_target"] = _winner({name: time for name, time in times.items() if time is not None})
     if entered.not_sampled:
         made["starts_not_sampled"] = dict(entered.not_sampled)
-    if device is not None:
-        made["device"] = device
-    if computing is not None:
-        made["computing"] = computing
-    if warnings:
-        made["warnings"] = list(warnings)
-    if compute_time is not None:
-        made["compute_time"] = compute_time
-    if overlapped is not None:
-        made["overlap"] = overlapped
-    for name, judgement in (judgements or {}).items():
-        policies[name]["judgement"] = judgement
-    if evidence is not None:
-        made["evidence"], made["because"] = evidence
-    if barrier is not None:
-        made["barrier"] = barrier
-    if strategy is not None:
-        made["strategy"] = strategy
-    if prices is not None:
-        made["prices"] = prices
-    if held is not None:
-        made["memory"] = held[0]
-    if calibration is not None:
-        made["calibration"] = calibration
-    if shared_by != MAX_MIN:
-        made["sharing"] = sharing.condensed(shared_by)
     return made
+
+
+def _ended_early(iterations: Mapping[str, pd.DataFrame], facts: RunFacts) -> set[str]:
+    """Return the policies that deaths ended; ValueError unless all others have as many iterations."""
+    if not iterations:
+        raise ValueError("a run needs at least one policy, got none")
+    stops = facts.stops
+    ended = {name for name in iterations if any(one.job == MAIN and one.resumed is None for one in stops.get(name, ()))}
+    counts = {name: len(with_exploration(frame)) for name, frame in iterations.items() if name not in ended}
+    if counts and (min(counts.values()) < 1 or len(set(counts.values())) > 1):
+        listed = ", ".join(f"{name}: {count}" for name, count in counts.items())
+        raise ValueError(f"all policies must run the same number of iterations, at least 1, got {listed}")
+    return ended
+
+
+def _add_facts(name: str, one: PolicySummary, facts: RunFacts) -> None:
+    """Add to the summary of a policy what is known of it besides its iterations."""
+    one["stops"] = [failures.condensed(stop, _rounded) for stop in facts.stops.get(name, ())]
+    one["shares"] = [co_located.condensed(share, _rounded) for share in facts.shares.get(name, ())]
+    if facts.memory is not None and name in facts.memory[1]:
+        one["memory"] = facts.memory[1][name]
+    if name in facts.judgements:
+        one["judgement"] = facts.judgements[name]
+    steps = one["iterations"] * (1 if facts.strategy is None else facts.strategy["steps"])
+    if facts.samples is not None and steps:
+        rate = throughput(facts.samples, one["simulated_s"] / steps)
+        one["throughput"], one["throughput_unit"] = rate["throughput"], rate["throughput_unit"]
+    if (facts.strategy is not None or facts.prices is not None) and steps:
+        took = one["simulated_s"], one["breakdown_s"]["compute"], one["total_bytes_sent_B"]
+        one["spent"] = spent.condensed(*took, steps, facts.workers, facts.prices, _rounded)
 
 
 def learnt_by(

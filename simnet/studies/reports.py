@@ -22,7 +22,7 @@ from simnet.base.writing import INCOMPLETE, write_files
 from simnet.report import html
 from simnet.report.kept import Recorded
 from simnet.report.results import LOCK, PAGE, RUN, drawn, prepare_folder
-from simnet.report.summary import Summary, learning_columns, summarize, with_exploration
+from simnet.report.summary import RunFacts, Summary, learning_columns, summarize, with_exploration
 from simnet.scenario import Run, Scenario
 from simnet.scenario.loader import MAX_BYTES
 from simnet.scenario.source import Source
@@ -142,7 +142,7 @@ def compare(folders: Sequence[Path], out: Path) -> tuple[Summary, Path]:
     if len(set(lengths.values())) > 1:
         told = "; ".join(f"{label} has {count:,}" for label, count in lengths.items())
         raise InputError(f"runs of as many iterations each can be compared; {told}")
-    summary = summarize(frames, scenario=", ".join(found), bound=None)
+    summary = summarize(frames, RunFacts(scenario=", ".join(found), bound=None))
     joined = pd.concat([frame.assign(policy=label) for label, frame in frames.items()], ignore_index=True)
     from simnet.report import figures
 

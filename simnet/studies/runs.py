@@ -13,7 +13,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -31,7 +31,7 @@ from simnet.report.devices import DeviceSummary
 from simnet.report.memory import MemoryLimit, MemorySummary
 from simnet.report.results import PAGE, RUN, SEEDS, prepare_folder, summary_of, write_run
 from simnet.report.seeds import SeedsSummary
-from simnet.report.summary import StrategySummary, Summary
+from simnet.report.summary import RunFacts, StrategySummary, Summary
 from simnet.scenario import Run, Scenario
 from simnet.scenario.identity import request
 from simnet.scenario.resolve import candidate
@@ -249,51 +249,51 @@ def fill(
     return write_run(
         folder,
         done,
+        _facts(loaded, built, done),
+        request(loaded, "run").lock,
         links=built.links,
         bandwidths=built.bandwidths,
         report=report,
         setting=setting(loaded, built.job),
-        **_told(loaded, built, done),
     )
 
 
 def summary(loaded: Scenario, built: Run, results: Mapping[str, PolicyResult]) -> Summary:
     """Return what the summary of a run holds."""
-    return summary_of(results, **_told(loaded, built, results))
+    return summary_of(results, _facts(loaded, built, results), request(loaded, "run").lock)
 
 
-def _told(loaded: Scenario, built: Run, results: Mapping[str, PolicyResult]) -> dict[str, Any]:
-    """Return the parts of a summary that are not results."""
+def _facts(loaded: Scenario, built: Run, results: Mapping[str, PolicyResult]) -> RunFacts:
+    """Return what a summary says besides its results."""
     trained, own = loaded.config.job.gradients.train, built.job.strategy
     settled = rivals(built, results)
     took = {name: math.fsum(frame["iteration_s"]) for name, frame in settled.items()}
     judgements, evidence = judgement(loaded, built, settled)
-    return {
-        "scenario": loaded.name,
-        "scenario_lock": request(loaded, "run").lock,
-        "seed": loaded.config.seed,
-        "stack": built.job.network(0).stack,
-        "device": _device(loaded, built.job),
-        "computing": loaded.computing,
-        "compute_time": None if loaded.compute_time is None else loaded.compute_time.figures(),
-        "samples": loaded.samples,
-        "overlapped": overlap_assumed(loaded, built, None if built.job.failures else took),
-        "warnings": [*loaded.warnings, *warning_lines(sample_warnings(built.job, built.policies.values()))],
-        "judgements": judgements,
-        "evidence": evidence,
-        "barrier": built.job.barrier,
-        "strategy": None if own is None else _trained(own, built.job.deadline),
-        "workers": built.job.source.workers,
-        "prices": loaded.prices,
-        "held": held(built, results) if measurable(built.job, elsewhere=loaded.elsewhere) else None,
-        "calibration": calibration_of(loaded, built.job),
-        "shared_by": built.job.network(0).sharing,
-        "bound": built.bound,
-        "missing": [name for name in built.policies if name not in results],
-        "target": None if trained is None else trained.target,
-        "reference": next(iter(built.policies)),
-        "starts": ranges_of(built, results),
-    }
+    return RunFacts(
+        scenario=loaded.name,
+        seed=loaded.config.seed,
+        workers=built.job.source.workers,
+        stack=built.job.network(0).stack,
+        sharing=built.job.network(0).sharing,
+        calibration=calibration_of(loaded, built.job),
+        device=_device(loaded, built.job),
+        computing=loaded.computing,
+        compute_time=None if loaded.compute_time is None else loaded.compute_time.figures(),
+        samples=loaded.samples,
+        overlap=overlap_assumed(loaded, built, None if built.job.failures else took),
+        barrier=built.job.barrier,
+        strategy=None if own is None else _trained(own, built.job.deadline),
+        prices=loaded.prices,
+        memory=held(built, results) if measurable(built.job, elsewhere=loaded.elsewhere) else None,
+        warnings=[*loaded.warnings, *warning_lines(sample_warnings(built.job, built.policies.values()))],
+        judgements=judgements,
+        evidence=evidence,
+        bound=built.bound,
+        missing=[name for name in built.policies if name not in results],
+        target=None if trained is None else trained.target,
+        reference=next(iter(built.policies)),
+        starts=ranges_of(built, results),
+    )
 
 
 def _device(loaded: Scenario, job: Job) -> DeviceSummary | None:

@@ -30,6 +30,7 @@ from simnet.report.summary import (
     INTERVAL,
     PHASES,
     Judgement,
+    RunFacts,
     Summary,
     learning_columns,
     ranked,
@@ -187,16 +188,18 @@ def rows(
     if results:
         summary = summarize(
             {name: result.iterations for name, result in results.items()},
-            bound=built.bound,
-            stops={name: result.interruptions for name, result in results.items()},
-            target=target,
-            # In every cell the same one, be it that it failed.
-            reference=next(iter(built.policies)),
-            # Data parallelism has inner steps as well, one an iteration.
-            strategy={"name": "", "steps": 1 if built.job.strategy is None else built.job.strategy.steps},
-            workers=built.job.source.workers,
-            prices=prices,
-            starts=ranges_of(built, results),
+            RunFacts(
+                bound=built.bound,
+                stops={name: result.interruptions for name, result in results.items()},
+                target=target,
+                # In every cell the same one, be it that it failed.
+                reference=next(iter(built.policies)),
+                # Data parallelism has inner steps as well, one an iteration.
+                strategy={"name": "", "steps": 1 if built.job.strategy is None else built.job.strategy.steps},
+                workers=built.job.source.workers,
+                prices=prices,
+                starts=ranges_of(built, results),
+            ),
         )
     learnt = {} if summary is None else learning_columns(summary)
     not_sampled = [] if summary is None else wording.entering_apart({}, [], summary.get("starts_not_sampled"))
