@@ -1,10 +1,9 @@
-"""Calibrated cost models: measured times of collectives in, predictions of others out, with prediction intervals.
+"""Calibrated cost models: measured times of collectives in, predictions of others with prediction intervals out.
 
 `readers` reads logs, `curves` makes curves of their rows, `curve_models` fits a single curve, `step_counts` and
-`step_model` go through the schedules of algorithms, `rank_scaling` goes over numbers of ranks, `predictor` puts them
-together, `crossval` judges them by what they were not fitted to, `intervals` says how far to believe them, `cost_model`
-is all of it, `cost_model_file` its file. `platform` and `specification` do without measurements; `summary` is what
-`simnet calibrate` shows; `software` carries it into simulations. See ``docs/calibration.md``.
+`step_model` count schedules of algorithms, `rank_scaling` extrapolates over numbers of ranks, `predictor` combines
+them, `crossval` judges them by held-out data, `intervals` makes prediction intervals of that. `cost_model` is the
+whole, `cost_model_file` its file. `platform` and `specification` need no measurements. See ``docs/calibration.md``.
 """
 
 from importlib import import_module

@@ -1,10 +1,10 @@
-"""Network cards of a node, where nobody says how many there are.
+"""Number of network cards of a node, estimated where nothing states it.
 
-NCCL sends rings over all cards of a node at once, so that bytes count over the cards that its ranks use: *rails*, if
-each rank has one of its own, a single card that all share, or something between. Curves of one number of ranks a node
-do not tell which. What is likely then follows from the bandwidth that a node was seen to reach: the more a shipped
-platform of so many cards would reach as much, the likelier that number is, and one card alone reaches what a card of
-400 Gbit/s does. Curves of several numbers of ranks a node tell: the number that fits them best.
+NCCL sends rings over all cards of a node at once, so bytes count per card that its ranks use: one card for each rank
+(*rails*), one for all, or something between. Curves of one number of ranks per node do not determine it. A number of
+cards is then the likelier, the more shipped platforms with as many cards reach the bandwidth that a node was seen to
+reach; one card alone reaches what a card of 400 Gbit/s does. Curves of several numbers of ranks per node determine it:
+the number that fits them best.
 """
 
 from __future__ import annotations
@@ -31,15 +31,7 @@ _ONE_CARD = 50e9
 
 
 class Cards(NamedTuple):
-    """A number of network cards of a node, and its chance.
-
-    Parameters
-    ----------
-    number : float
-        Of cards, >= 1; `OWN` for rails.
-    chance : float
-        Within 0..1.
-    """
+    """A number of network cards of a node (>= 1, or `OWN` for one per rank), and its probability."""
 
     number: float
     chance: float
@@ -50,18 +42,13 @@ RAILS: tuple[Cards, ...] = (Cards(OWN, 1.0),)
 
 
 def likely(curves: Sequence[Curve], least: float = LEAST) -> tuple[Cards, ...]:
-    """Return how many cards a node may have, the likeliest first, with chances that add up to 1; one if it is known.
+    """Return the possible numbers of cards of a node, the likeliest first, with probabilities that add up to 1.
 
-    Parameters
-    ----------
-    curves : sequence of Curve
-        Of one system.
-    least : float
-        The least chance that counts.
+    Those below the probability `least` are left out.
 
     Examples
     --------
-    Four ranks a node that reach 3 GB/s together share a card; those of 160 GB/s do not.
+    Four ranks of a node that reach 3 GB/s together share a card; those that reach 160 GB/s do not.
 
     >>> import numpy as np
     >>> from simnet.calibration.curves import Setting
@@ -86,20 +73,7 @@ def likely(curves: Sequence[Curve], least: float = LEAST) -> tuple[Cards, ...]:
 
 
 def normalised(chances: dict[float, float], least: float = LEAST) -> tuple[Cards, ...]:
-    """Return numbers of cards whose chance is not below the least, the likeliest first, with chances that add to 1.
-
-    Parameters
-    ----------
-    chances : dict of float to float
-        By number of cards, in any unit.
-    least : float
-        As of `likely`.
-
-    Examples
-    --------
-    >>> [one.number for one in normalised({OWN: 1.0, 1.0: 1.0, 2.0: 0.01})]
-    [1.0, inf]
-    """
+    """Return the numbers of cards, the likeliest first, with probabilities that are at least `least` and add to 1."""
     total = sum(chances.values())
     kept = {count: chance for count, chance in chances.items() if chance >= least * total}
     found = [Cards(count, chance / sum(kept.values())) for count, chance in kept.items()]
@@ -111,13 +85,7 @@ def _most_on_a_node(curves: Sequence[Curve]) -> float:
 
 
 def node_rate(curves: Sequence[Curve]) -> tuple[float, float]:
-    """Return the most bytes per second that were seen to leave a node, and of how many ranks on it; 0 if none left it.
-
-    Parameters
-    ----------
-    curves : sequence of Curve
-        Of one system.
-    """
+    """Return the highest observed rate out of a node [byte/s], 0 if none, and the ranks on that node."""
     found = (0.0, 1.0)
     for curve in curves:
         one = curve.setting
@@ -129,22 +97,7 @@ def node_rate(curves: Sequence[Curve]) -> tuple[float, float]:
 
 
 def said(cards: Sequence[Cards], each: float) -> str:
-    """Return how many cards a node may have, in words, and what measurement would tell.
-
-    Parameters
-    ----------
-    cards : sequence of Cards
-        As `likely` returns them.
-    each : float
-        Ranks on a node, of the measurements.
-
-    Examples
-    --------
-    >>> said(likely([]), 1)
-    ''
-    >>> said([Cards(1.0, 0.8), Cards(OWN, 0.2)], 4).partition(", which")[0]
-    'network cards of a node: one (80 %) or one for each rank (20 %)'
-    """
+    """Return the possible numbers of cards of a node in words, and the measurement that would determine it."""
     if len(cards) < 2:
         return ""
     words = [
@@ -158,7 +111,7 @@ def said(cards: Sequence[Cards], each: float) -> str:
 
 
 def _likeliness(ratio: float) -> float:
-    """Return how likely it is to be off by so much: with heavy tails, as no two clusters are alike."""
+    """Return the likelihood of a ratio of rates, with heavy tails, as no two clusters are alike."""
     return 1 / (1 + (math.log(ratio) / _SPREAD) ** 2)
 
 

@@ -1,8 +1,8 @@
-"""How long workers compute, fitted to logs of a training: what `simnet.job.Compute` draws from.
+"""Compute times of workers, fitted to logs of a training job: the distribution that `simnet.job.Compute` draws from.
 
-The logarithm of a worker's time is normal about the median of that worker. In an iteration now and then, with some
-probability, it is a straggler, and takes a factor longer. Mean, spread, slow workers and stragglers are fitted to every
-other iteration, and held against the iterations between.
+The logarithm of a worker's time is normal about the median of that worker. With some probability an iteration is a
+straggler and takes a factor longer. Mean, spread, slow workers and stragglers are fitted to every other iteration and
+checked against the iterations between.
 """
 
 from __future__ import annotations
@@ -34,19 +34,18 @@ _DRAWN = 100_000
 
 @dataclass(frozen=True)
 class Computing:
-    """How long workers compute in an iteration, as `simnet.job.Compute` has it.
+    """Fitted distribution of compute times, with the fields of `simnet.job.Compute`.
 
     Parameters
     ----------
     mean, spread, straggle, slowdown : float
         As of `simnet.job.Compute`; the mean in seconds.
     slow : mapping of int to float
-        Workers that are slower, or faster, than the median of all, and by which factor.
+        Workers that are slower or faster than the median of all, and their factors.
     iterations, workers : int
-        How many there were; it was fitted to every other iteration.
+        Size of the log; every other iteration was fitted.
     measured, fitted : tuple of float
-        Percentiles of the iterations that it was not fitted to, all workers together, and of as many draws [s]; see
-        `PERCENTS`.
+        `PERCENTS` percentiles of the iterations not fitted, over all workers, and of as many draws [s].
     """
 
     mean: float
@@ -60,7 +59,7 @@ class Computing:
     fitted: tuple[float, ...]
 
     def fields(self) -> dict[str, Any]:
-        """Return it as ``job.compute`` of a scenario."""
+        """Return the fields of ``job.compute`` of a scenario."""
         found: dict[str, Any] = {"mean": f"{self.mean:.6g} s", "spread": float(f"{self.spread:.4g}")}
         if self.slow:
             found["slow"] = {str(worker): float(f"{factor:.4g}") for worker, factor in self.slow.items()}
@@ -70,7 +69,7 @@ class Computing:
         return found
 
     def text(self) -> str:
-        """Return a scenario's lines, with what they were fitted to and how far they are off as comments."""
+        """Return the lines of a scenario, with the errors of the fit as comments."""
         told = ", ".join(
             f"p{percent} {1e3 * one:.4g} ms (measured {1e3 * other:.4g} ms)"
             for percent, one, other in zip(PERCENTS, self.fitted, self.measured, strict=True)
@@ -82,13 +81,10 @@ class Computing:
 
 
 def read_logs(folder: Path) -> Floats:
-    """Return how long each worker computed in each iteration [s]; shape (iterations, workers).
+    """Return the compute time of each worker in each iteration [s], shape (iterations, workers).
 
-    Parameters
-    ----------
-    folder : Path
-        Logs of `simnet.hooks`, ``rank_<r>.csv``, or such files of one's own with the columns ``iteration`` and
-        ``compute_s``. Iterations that not all workers have are left out.
+    The folder holds logs of `simnet.hooks`, ``rank_<r>.csv``, or similar files with the columns ``iteration`` and
+    ``compute_s``. Iterations that not all workers have are left out.
 
     Raises
     ------
@@ -107,7 +103,7 @@ def read_logs(folder: Path) -> Floats:
 
 
 def _rows(path: Path) -> Iterator[tuple[int, float]]:
-    """Yield the iterations of a log, and how long its worker computed."""
+    """Yield the iterations and compute times of a log."""
     try:
         if path.stat().st_size > _MOST_BYTES:
             raise InputError(f"is larger than {_MOST_BYTES:,} bytes", file=str(path))
@@ -129,17 +125,9 @@ def _rows(path: Path) -> Iterator[tuple[int, float]]:
 
 
 def fit(seconds: Floats) -> Computing:
-    """Fit how long workers compute.
+    """Fit the distribution of compute times [s], shape (iterations, workers).
 
-    Parameters
-    ----------
-    seconds : ndarray, shape (iterations, workers)
-        How long each computed [s], > 0.
-
-    Raises
-    ------
-    InputError
-        If there are fewer than `LEAST` iterations.
+    Raises InputError for fewer than `LEAST` iterations.
 
     Examples
     --------
@@ -171,11 +159,7 @@ def fit(seconds: Floats) -> Computing:
 
 
 def _straggling(rest: Floats) -> tuple[float, float, float, float]:
-    """Return middle and spread of normal logarithms, and the share of those that are further on by how much.
-
-    A mixture of two normals of one spread, by expectation and maximisation; one normal where two do not make up for
-    their two parameters (by the Bayesian information criterion).
-    """
+    """Return mean and spread of logarithms, share and shift of a second normal (EM; 0, 0 unless the BIC favours it)."""
     middle, spread = float(rest.mean()), max(float(rest.std()), 1e-12)
     alone = _likelihood(_density(rest, middle, spread))
     robust = max(1.4826 * float(np.median(np.abs(rest - np.median(rest)))), 1e-12)

@@ -1,7 +1,4 @@
-"""The calibrated cost model of a system: times of collectives with prediction intervals, and where it extrapolates.
-
-`calibrate` fits one to measured curves; `specified` makes one of a specification alone.
-"""
+"""The calibrated cost model of a system: times of collectives with prediction intervals, and where it extrapolates."""
 
 from __future__ import annotations
 
@@ -41,10 +38,10 @@ class Prediction(NamedTuple):
     extrapolates : bool
         Whether it is outside the sizes, ranks or collectives that were measured.
     why : str
-        What it rests on and, if it extrapolates, what was not measured.
+        The basis of the prediction and, if it extrapolates, what was not measured.
     kind : str
-        What its interval is from: ``sizes``, ``ranks``, ``beyond`` or ``collectives``, of what was held out, or
-        ``specified``, of a platform of which nothing was measured.
+        Which errors the interval comes from: held-out ``sizes``, ``ranks``, ``beyond`` or ``collectives``, or
+        ``specified``, of a platform without measurements.
     """
 
     seconds: float
@@ -56,7 +53,7 @@ class Prediction(NamedTuple):
 
     @property
     def determined(self) -> bool:
-        """Whether the measurements tell anything of its interval; see `simnet.base.units.determined`."""
+        """Whether the measurements determine its interval; see `simnet.base.units.determined`."""
         return determined(self.low, self.high)
 
 
@@ -68,9 +65,9 @@ class Predictions(NamedTuple):
     seconds, low, high : ndarray, shape (sizes,)
         The times and the ends of their prediction intervals [s].
     extrapolates : ndarray of bool, shape (sizes,)
-        Whether they are outside the sizes, ranks or collectives that were measured.
+        Whether they are outside what was measured.
     kinds : tuple of str
-        What each interval is from, as of `Prediction`.
+        Kind of each interval, as of `Prediction`.
     """
 
     seconds: Floats
@@ -87,26 +84,25 @@ class CalibratedCostModel:
     Parameters
     ----------
     model : Predictor
-        What is known of it.
+        The fitted models.
     intervals : mapping of str to sequence of (float, float)
         Half-widths by basis of a prediction and bin of sizes; see `simnet.calibration.intervals.half_widths`.
     held_out : mapping of str to int
-        How many held-out predictions each comes from.
+        Number of held-out predictions behind each.
     scores : mapping of str to float
         Mean error of held-out sizes by model.
     coverage : float
         Share of measurements that the prediction intervals shall hold.
     sources, system, topology : sequence of str, str, str
-        Where the measurements are from, which of the systems in them, and on which topology.
+        Sources of the measurements, which system in them, and its topology.
     network : dict, optional
-        The topology with the latencies [s] and bandwidths [byte/s] of its links; see
-        `simnet.calibration.topology_links`.
+        The topology with latencies [s] and bandwidths [byte/s] of its links; see `simnet.calibration.topology_links`.
     stack : str
-        The transport stack of the library that was measured, of `simnet.network.STACKS`; empty if not known.
+        The transport stack of the measured library, of `simnet.network.STACKS`; empty if not known.
     eager : bool
         Whether its eager limit was raised above every message.
     jitter : FittedJitter, optional
-        How its messages scatter; None if the measurements do not tell.
+        Jitter of its messages; None if not known.
     """
 
     model: Predictor
@@ -124,7 +120,7 @@ class CalibratedCostModel:
 
     @property
     def platform(self) -> Platform | None:
-        """The platform of which nothing was measured, if it is one."""
+        """The platform, if nothing was measured."""
         return self.model.steps.platform if isinstance(self.model.steps, SpecifiedStepModel) else None
 
     def predict(
@@ -149,9 +145,9 @@ class CalibratedCostModel:
         nbytes : float
             Total size as nccl-tests counts it [byte], > 0.
         nodes : int, optional
-            Nodes that the ranks are on; where omitted, as in the measurements.
+            Nodes of the ranks; default: as in the measurements.
         algorithm, protocol : str, optional
-            Pinned ones; where omitted, those that were measured, if there is one choice only.
+            Pinned ones; default: those that were measured, if there is one choice only.
         strict : bool
             Refuse to extrapolate.
 
@@ -189,15 +185,7 @@ class CalibratedCostModel:
         return Prediction(seconds, low, high, bool(reasons), why, self._kind(basis, unlike=unlike))
 
     def times(self, setting: Setting, sizes: Floats) -> Within | None:
-        """Return the predicted times of a setting with their prediction intervals; None where nothing is known.
-
-        Parameters
-        ----------
-        setting : Setting
-            A collective on a number of ranks.
-        sizes : ndarray, shape (sizes,)
-            Total sizes as nccl-tests counts them [byte], > 0.
-        """
+        """Return the predicted times of total sizes [byte] with prediction intervals; None where nothing is known."""
         found, basis = self.model.within(setting, sizes), self.model.basis(setting)
         if found is None:
             return None
@@ -210,20 +198,8 @@ class CalibratedCostModel:
     ) -> Prediction:
         """Return the predicted time of a call: by its own algorithm where that was measured, else by the fastest.
 
-        Of a collective that was not measured, it is that by its own algorithm where others were measured by theirs,
-        else what the library would choose.
-
-        Parameters
-        ----------
-        collective, algorithm : str
-            As nccl-tests and `simnet.collectives.registry` name them.
-        ranks, nbytes, nodes
-            As for `predict`.
-
-        Raises
-        ------
-        InputError
-            As `predict` does.
+        A collective that was not measured counts by its own algorithm where others were measured by theirs, else by
+        what the library would choose. Arguments and errors as of `predict`.
         """
         found = [
             self.predict(collective, ranks, nbytes, nodes=nodes, algorithm=one, protocol=protocol)
@@ -232,20 +208,7 @@ class CalibratedCostModel:
         return min(found, key=lambda one: one.seconds)
 
     def fastest_of(self, collective: str, algorithm: str, ranks: int, sizes: Floats) -> Predictions:
-        """Return what `fastest` predicts of several sizes, of each of them.
-
-        Parameters
-        ----------
-        collective, algorithm, ranks
-            As for `fastest`.
-        sizes : ndarray, shape (sizes,)
-            Total sizes as nccl-tests counts them [byte], > 0.
-
-        Raises
-        ------
-        InputError
-            As `predict` does.
-        """
+        """Return the predictions of `fastest` for several sizes [byte], > 0, shape (sizes,)."""
         found, kinds = [], []
         for one, protocol in self._ways(collective, algorithm):
             setting = self._setting(collective, ranks, None, one, protocol)
@@ -267,11 +230,11 @@ class CalibratedCostModel:
         return Predictions(seconds, low_, high_, outside > 0, tuple(kinds[one] for one in fastest.tolist()))
 
     def _kind(self, basis: Basis, *, unlike: bool) -> str:
-        """Return what an interval is from, where ranks may be on unlike many nodes."""
+        """Return the kind of an interval."""
         return "specified" if self.platform is not None else "beyond" if unlike else basis
 
     def _ways(self, collective: str, algorithm: str) -> list[tuple[str | None, str | None]]:
-        """Return algorithms and protocols of which the fastest counts for a call; None where the library chooses."""
+        """Return the algorithms and protocols of which the fastest counts for a call; None: the library's choice."""
         families = {one.setting.family[1:] for one in self.model.known if one.setting.collective == collective}
         own = {one for one in families if one[0].casefold() == algorithm}
         if not families and algorithm in known_algorithms() and any(one.setting.algorithm for one in self.model.known):
@@ -279,17 +242,17 @@ class CalibratedCostModel:
         return [(one or None, protocol or None) for one, protocol in sorted(own or families or {("", "")})]
 
     def _half_widths(self, setting: Setting, basis: Basis, sizes: Floats) -> Floats:
-        """Return how far times may be below and above their predictions, as logarithms, shape (sizes, 2)."""
+        """Return the half-widths below and above the predictions, as logarithms, shape (sizes, 2)."""
         bounds = np.array(self.intervals[basis])[bin_of(sizes)] * self.model.widening(setting)
         return np.asarray(bounds * self._size_widening(setting, sizes)[:, np.newaxis])
 
     def pinned(self, name: str) -> list[str]:
-        """Return the known values of ``algorithm`` or ``protocol``: measured ones and those of the step model."""
+        """Return the known values of ``algorithm`` or ``protocol``, measured or of the step model."""
         known = known_algorithms() if name == "algorithm" else PROTOCOLS
         return sorted({*known, *(getattr(one.setting, name) for one in self.model.known)} - {""})
 
     def refuse_unknown(self, algorithm: str | None, protocol: str | None) -> None:
-        """Raise InputError unless a pinned algorithm and a pinned protocol, where given, are known."""
+        """Raise InputError for an unknown algorithm or protocol."""
         for name, value in (("algorithm", algorithm), ("protocol", protocol)):
             known = self.pinned(name)
             if value is not None and value.casefold() not in map(str.casefold, known):
@@ -298,7 +261,7 @@ class CalibratedCostModel:
     def _setting(
         self, collective: str, ranks: int, nodes: int | None, algorithm: str | None, protocol: str | None
     ) -> Setting:
-        """Return the setting that is meant; what was left open is taken from the curves."""
+        """Return the setting of a question, with its gaps filled from the curves."""
         given = {"algorithm": algorithm, "protocol": protocol}
         matching = [
             one.setting
@@ -339,7 +302,7 @@ class CalibratedCostModel:
         return InputError(f"{name} was not measured; without, {some} are allowed, got {setting.ranks}", field="ranks")
 
     def _unlike_nodes(self, setting: Setting) -> bool:
-        """Return whether nodes are fewer or more than were measured of the family, or hold fewer or more ranks each."""
+        """Return whether the number of nodes, or of ranks on each, is outside what was measured of the family."""
         if not setting.nodes:
             return False
         known = [one.setting for one in self.model.family(setting) if one.setting.nodes]
@@ -350,7 +313,7 @@ class CalibratedCostModel:
         return not min(filled) <= setting.nodes <= max(filled)
 
     def _extrapolated(self, setting: Setting, basis: Basis, nbytes: float) -> list[str]:
-        """Return in which respects a prediction is outside what was measured."""
+        """Return the respects in which a prediction is outside what was measured."""
         if self.platform is not None:
             return ["nothing was measured"]
         family = self.model.family(setting)
@@ -395,21 +358,8 @@ def calibrate(
 ) -> CalibratedCostModel:
     """Fit a cost model to the curves of one system: models chosen by cross-validation, intervals from its errors.
 
-    Parameters
-    ----------
-    curves : sequence of Curve
-        What was measured.
-    coverage : float
-        Share of measurements that prediction intervals shall hold, in (0, 1).
-    sources, system, topology : sequence of str, str, str
-        Kept with it; see `CalibratedCostModel`.
-    chosen : ModelChoice, optional
-        The choice, if it is made already.
-
-    Raises
-    ------
-    InputError
-        If there are no curves.
+    `coverage` is the share of measurements that intervals shall hold, in (0, 1); `chosen` the choice, if made already.
+    Raises InputError if there are no curves.
 
     Examples
     --------
@@ -431,14 +381,7 @@ def calibrate(
 
 
 def specified(platform: Platform, coverage: float = COVERAGE) -> CalibratedCostModel:
-    """Return a cost model from a specification alone; all that it predicts is an extrapolation.
-
-    Parameters
-    ----------
-    platform : Platform
-        The specification.
-    coverage : float
-        Share of measurements that the prediction intervals shall hold, in (0, 1).
+    """Return a cost model from a specification alone; all its predictions are extrapolations.
 
     Examples
     --------
@@ -455,7 +398,7 @@ def specified(platform: Platform, coverage: float = COVERAGE) -> CalibratedCostM
 
 
 def _nodes(like: Setting, ranks: int) -> int:
-    """Return on how many nodes ranks are if a node holds as many of them as in another setting; 0 if not known."""
+    """Return the nodes of ranks if a node holds as many as in another setting; 0 if not known."""
     return -(-ranks * like.nodes // like.ranks)
 
 
@@ -464,7 +407,7 @@ def _counted_of(count: int, what: str) -> str:
 
 
 def _on(family: Sequence[FittedCurve]) -> str:
-    """Return on how many nodes curves were measured, and how many ranks are on each."""
+    """Return the measured numbers of nodes, and of ranks on each, in words."""
     known = [one.setting for one in family if one.setting.nodes]
     if not known:
         return "on how many was measured is not known"
@@ -473,5 +416,5 @@ def _on(family: Sequence[FittedCurve]) -> str:
 
 
 def _range(counts: Sequence[int]) -> str:
-    """Return how numbers in ascending order are said."""
+    """Return ascending numbers as a range in words."""
     return str(counts[0]) if len(counts) == 1 else f"{counts[0]} to {counts[-1]}"

@@ -1,7 +1,6 @@
-"""The fabric file: a calibrated cost model as YAML, written once and read for predictions ever after.
+"""The fabric file: a calibrated cost model as YAML; ``docs/calibration.md`` explains its fields.
 
-Its fields are explained in ``docs/calibration.md``. A file is data from a stranger: its size is checked before it is
-read, tags are refused, and every field is checked.
+A file is untrusted data: its size is checked before it is read, tags are refused, and every field is checked.
 """
 
 from __future__ import annotations
@@ -192,13 +191,7 @@ class CostModelFile(_Part):
 
 
 def written(cost_model: CalibratedCostModel) -> str:
-    """Return a cost model as a fabric file.
-
-    Raises
-    ------
-    InputError
-        If it could not be read again: a name is too long, say, or the file too large.
-    """
+    """Return a cost model as a fabric file; raise InputError if it could not be read again, as it is too large, say."""
     try:
         file = _file_of(cost_model)
     except pydantic.ValidationError as error:
@@ -262,11 +255,6 @@ def cost_model_of(source: str) -> CalibratedCostModel:
     ------
     InputError
         As `load_cost_model` and `load_platform` do.
-
-    Examples
-    --------
-    >>> cost_model_of("dgx-h100").platform.devices_per_node
-    8
     """
     path = Path(source)
     if source in platform_names():
@@ -277,13 +265,7 @@ def cost_model_of(source: str) -> CalibratedCostModel:
 
 
 def has_curves(path: str | Path) -> bool:
-    """Return whether a fabric file has measured curves, and is no network alone.
-
-    Raises
-    ------
-    InputError
-        If it cannot be read.
-    """
+    """Return whether a fabric file has measured curves; raise InputError if it cannot be read."""
     lines = read_text(Path(path), MAX_BYTES).splitlines()
     return any(line.startswith("curves:") and line.partition(":")[2].strip() != "[]" for line in lines)
 
@@ -294,7 +276,7 @@ def load_cost_model(path: str | Path) -> CalibratedCostModel:
     Raises
     ------
     InputError
-        If it cannot be read, is too large, not YAML, or a field of it is not as it must be.
+        If it cannot be read, is too large, not YAML, or a field of it is wrong.
     """
     name = str(path)
     read = plain_fields(read_text(Path(path), MAX_BYTES), name, "a fabric file")

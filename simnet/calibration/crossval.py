@@ -1,10 +1,9 @@
-"""Cross-validation: every model is judged by what it was not fitted to.
+"""Cross-validation: every model is judged by data that it was not fitted to.
 
-Sizes are left out in folds of every fourth size of a curve; numbers of ranks and collectives one at a time. The score
-of a model is the mean of absolute errors of the logarithm of the time, each counted up to a factor of 1.5, so that a
-few wild measurements do not decide. Models of a curve are averaged, each with the more weight the smaller the mean of
-the roots of its errors, as what is usual at a size counts there; of the ways to predict other numbers of ranks and
-collectives one is taken.
+Every fourth size of a curve is held out in turn; numbers of ranks and collectives one at a time. The score of a model
+is the mean absolute error of the logarithm of the time, each capped at a factor of 1.5, so that outliers do not decide.
+Models of a curve are averaged, with weights that fall with their typical error (the mean of the roots of errors); of
+the ways to predict other ranks and collectives one is chosen.
 
 References
 ----------
@@ -51,18 +50,16 @@ _FASTEST_STEP = 2e-6
 
 
 class HeldOut(NamedTuple):
-    """Predictions of what was held out.
+    """Predictions of held-out measurements of a curve.
 
     Parameters
     ----------
-    setting : Setting
-        The curve.
     sizes, predicted, measured : ndarray of float, shape (n,)
         Sizes [byte] and times [s].
     outside : bool
-        Whether its ranks are outside those from which it was predicted.
+        Whether its ranks are outside those that it was predicted from.
     widening : float
-        How much wider the interval is than one doubling outside; see `Predictor.widening`.
+        Factor of its interval over that one doubling outside; see `Predictor.widening`.
     """
 
     setting: Setting
@@ -79,7 +76,7 @@ class HeldOut(NamedTuple):
 
 
 def folds(curve: Curve) -> list[np.ndarray]:
-    """Return which sizes are held out at a time; the smallest is always kept, as nothing is said of what is below.
+    """Return masks of the sizes held out at a time; the smallest is never held out, as nothing below it is known.
 
     Examples
     --------
@@ -95,14 +92,7 @@ def folds(curve: Curve) -> list[np.ndarray]:
 
 
 def leave_sizes_out(curves: Sequence[Curve], curve_model: str) -> list[HeldOut]:
-    """Predict every fourth size of a curve from its others, with a model of single curves.
-
-    Examples
-    --------
-    >>> one = Curve(Setting("all_reduce", 2), np.arange(1.0, 9.0), 1e-5 * np.arange(1.0, 9.0))
-    >>> bool(max(np.abs(held.log_errors).max() for held in leave_sizes_out([one], "line")) < 1e-3)
-    True
-    """
+    """Predict every fourth size of each curve from its others, with a model of single curves."""
     found = []
     for curve in curves:
         for mask in folds(curve):
@@ -115,24 +105,11 @@ def leave_sizes_out(curves: Sequence[Curve], curve_model: str) -> list[HeldOut]:
 def mixtures(
     curves: Sequence[Curve], by_curve_model: Mapping[str, Sequence[HeldOut]]
 ) -> dict[Setting, dict[str, float]]:
-    """Weigh the models of each curve by how well they predict sizes of it that were held out.
+    """Return the weights of the models of each curve; empty if nothing was held out.
 
-    A weight is the inverse fourth power of the typical error, the square of the mean of the roots of errors; those
-    below a tenth are left out. Few sizes say little, so the errors on all curves of the system together count as much
-    as eight sizes of the curve. Errors below 0.2 % are no better than 0.2 %, as measurements are not; the plainest
-    model with less than 0.05 % is taken alone.
-
-    Parameters
-    ----------
-    curves : sequence of Curve
-        Of one system.
-    by_curve_model : mapping of str to sequence of HeldOut
-        What was held out, by model; see `leave_sizes_out`.
-
-    Returns
-    -------
-    dict of Setting to dict of str to float
-        By curve and model; empty if nothing was held out.
+    A weight is the inverse fourth power of the typical error; weights below a tenth are dropped. Few sizes say little,
+    so the errors on all curves together count as much as eight sizes of the curve. Errors count as 0.2 % at least, the
+    noise of measurements; the plainest model with less than 0.05 % is taken alone.
 
     Examples
     --------
@@ -160,7 +137,7 @@ def mixtures(
 def mixture_held(
     by_curve_model: Mapping[str, Sequence[HeldOut]], weights: Mapping[Setting, Mapping[str, float]]
 ) -> list[HeldOut]:
-    """Return what the models of each curve together say of the sizes that were held out."""
+    """Return the held-out predictions of the weighted models of each curve."""
     found = []
     for place, held in enumerate(next(iter(by_curve_model.values()))):
         named = weights[held.setting].items()
@@ -177,17 +154,7 @@ def without_ranks(curves: Sequence[Curve], ranks: int) -> tuple[list[Curve], lis
 
 
 def leave_ranks_out(curves: Sequence[Curve], curve_model: str, nccl: bool) -> dict[Interpolation, list[HeldOut]]:
-    """Predict every number of ranks from the others, by each interpolation.
-
-    Parameters
-    ----------
-    curves : sequence of Curve
-        Of one system.
-    curve_model : str
-        The model of single curves.
-    nccl : bool
-        Whether steps are counted as NCCL does.
-    """
+    """Predict every number of ranks from the others, by each interpolation; `nccl` as of `fit`."""
     found: dict[Interpolation, list[HeldOut]] = {name: [] for name in get_args(Interpolation)}
     for ranks in tracked(sorted({curve.setting.ranks for curve in curves}), 0.5):
         kept, held = without_ranks(curves, ranks)
@@ -199,13 +166,7 @@ def leave_ranks_out(curves: Sequence[Curve], curve_model: str, nccl: bool) -> di
 
 
 def leave_collectives_out(curves: Sequence[Curve], curve_model: str, nccl: bool) -> dict[Transfer, list[HeldOut]]:
-    """Predict every collective from the others, by each transfer; the parameters are those of `leave_ranks_out`.
-
-    Parameters
-    ----------
-    curves, curve_model, nccl
-        As for `leave_ranks_out`.
-    """
+    """Predict every collective from the others, by each transfer."""
     found: dict[Transfer, list[HeldOut]] = {name: [] for name in get_args(Transfer)}
     for collective in tracked(sorted({curve.setting.collective for curve in curves})):
         kept = [one for one in curves if one.setting.collective != collective]
@@ -218,7 +179,7 @@ def leave_collectives_out(curves: Sequence[Curve], curve_model: str, nccl: bool)
 
 
 def score(held: Sequence[HeldOut]) -> float:
-    """Return the mean absolute logarithm of predicted over measured, each capped; infinite if there is nothing."""
+    """Return the mean absolute logarithm of predicted over measured, each capped; infinite without predictions."""
     if not held:
         return float("inf")
     return float(np.minimum(np.abs(np.concatenate([one.log_errors for one in held])), _CAP).mean())
@@ -232,7 +193,7 @@ class ModelChoice(NamedTuple):
     curve_model, interpolation, extrapolation, transfer, nccl, weights
         The choices; see `simnet.calibration.predictor.fit`.
     by_curve_model : dict of str to list of HeldOut
-        Held-out sizes by model of single curves, those of others and the mixture included.
+        Held-out sizes by model of single curves, comparison models and the mixture included.
     held : dict of str to list of HeldOut
         Held-out predictions of the chosen models by basis.
     """
@@ -253,22 +214,9 @@ class ModelChoice(NamedTuple):
 
 
 def choose(curves: Sequence[Curve], *, plain: bool = True, wide: bool = True) -> ModelChoice:
-    """Choose models by cross-validation.
+    """Choose the models of the curves of one system by cross-validation.
 
-    Parameters
-    ----------
-    curves : sequence of Curve
-        Of one system.
-    plain : bool
-        Also judge the models of others, for comparison.
-    wide : bool
-        Also judge predictions of other numbers of ranks and collectives.
-
-    Examples
-    --------
-    >>> sizes = 2.0 ** np.arange(10, 20)
-    >>> choose([Curve(Setting("gather", 4), sizes, 1e-5 + sizes * 1e-9)]).curve_model
-    'line'
+    With `plain`, models for comparison are judged too; with `wide`, predictions of other ranks and collectives.
     """
     names = tuple(FITS) if plain else OURS
     by_curve_model = {name: leave_sizes_out(curves, name) for name in tracked(names, 0.3 if wide else 1.0)}
@@ -292,10 +240,10 @@ def choose(curves: Sequence[Curve], *, plain: bool = True, wide: bool = True) ->
 
 
 def could_be_nccl(curves: Sequence[Curve]) -> bool:
-    """Return whether no curve is faster than a collective of GPUs can be, or of an algorithm that NCCL has not.
+    """Return whether no curve is too fast for collectives of GPUs, or of an algorithm that NCCL lacks.
 
     Starting a kernel takes some 6 us, a message between GPUs of two nodes 2 us or more; MPI in host memory has neither
-    cost. The steps of a tree are the fewest. NCCL has no recursive doubling, to name one.
+    cost. The steps of a tree are the fewest.
 
     Examples
     --------
@@ -314,7 +262,7 @@ def could_be_nccl(curves: Sequence[Curve]) -> bool:
 
 
 def _weights(typical: Mapping[str, float]) -> dict[str, float]:
-    """Return weights by model, which add to 1, of typical errors, plainest models first."""
+    """Return weights by model, which add to 1, from typical errors, plainest models first."""
     exact = [name for name, value in typical.items() if value < _EXACT]
     if exact:
         return {exact[0]: 1.0}
@@ -327,10 +275,7 @@ def _weights(typical: Mapping[str, float]) -> dict[str, float]:
 def _wide(
     curves: Sequence[Curve], curve_model: str, nccl: bool
 ) -> tuple[float, Interpolation, Interpolation, Transfer, list[HeldOut], list[HeldOut], list[HeldOut]]:
-    """Return for one way to count steps a score, the best choices, and their predictions of what was held out.
-
-    That is numbers of ranks inside those kept, outside them, and collectives.
-    """
+    """Return for one way to count steps a score, the best choices, and their held-out predictions."""
     by_interpolation = leave_ranks_out(curves, curve_model, nccl)
     interpolation, inside = _best(by_interpolation, "scaled", outside=False)
     extrapolation, outside = _best(by_interpolation, "blended", outside=True)
@@ -350,7 +295,7 @@ def _wide(
 def _best(
     by_interpolation: Mapping[Interpolation, Sequence[HeldOut]], usual: Interpolation, outside: bool
 ) -> tuple[Interpolation, list[HeldOut]]:
-    """Return the best interpolation inside or outside and its predictions; the usual one if none is clearly better."""
+    """Return the best interpolation inside or outside and its predictions; the usual one unless clearly worse."""
     chosen = {name: [one for one in held if one.outside == outside] for name, held in by_interpolation.items()}
     best = min(chosen, key=lambda name: score(chosen[name]))
     if not score(chosen[best]) < _CLEARLY * score(chosen[usual]):

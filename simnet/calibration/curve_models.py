@@ -10,12 +10,8 @@ adjacent        alpha-beta from each measured size to the next
 interpolated    the line, corrected at every measured size, with a monotone cubic between them
 =============== ==================================================================================================
 
-All are fitted to relative errors: to the logarithm of the time where that is possible. `line`, `three_segments`,
-`five_anchors` and `log_log` are what others do: `five_anchors` is for comparison alone.
-
-Between two measured sizes of which one is in another protocol than the other, `piecewise` and `adjacent` take the
-faster of the two: a library that chooses well changes over where the lines cross, and where they do not cross, nothing
-says where it does.
+All are fitted to relative errors. `five_anchors` is for comparison alone. Between two sizes in different protocols,
+`piecewise` and `adjacent` take the faster of the two: a library that chooses well switches where the lines cross.
 
 References
 ----------
@@ -57,17 +53,12 @@ class CurveModel:
     Parameters
     ----------
     segments : tuple of (float, float, float)
-        From which size [byte], latency [s], seconds per byte; ascending, the first from 0.
+        Start [byte], latency [s], seconds per byte; ascending, the first from 0.
     points : tuple of (float, float)
         Size [byte] and time [s], ascending; straight lines in log-log between them and beyond. In place of segments.
     corrections : tuple of (float, float)
         Size [byte], and the logarithm of the measured time over that of the segments or points, ascending. A monotone
         cubic over the logarithm of the size between them, constant beyond.
-
-    Examples
-    --------
-    >>> CurveModel(segments=((0.0, 1e-3, 1e-9),)).at([0.0, 1e6])
-    array([0.001, 0.002])
     """
 
     segments: tuple[tuple[float, float, float], ...] = ()
@@ -89,17 +80,7 @@ class CurveModel:
 
 
 class Component(NamedTuple):
-    """One of the models that together describe a curve.
-
-    Parameters
-    ----------
-    model : str
-        A name of `FITS`.
-    weight : float
-        Its share, in [0, 1]; those of a mixture add to 1.
-    shape : CurveModel
-        The model itself.
-    """
+    """A model of a mixture: its name in `FITS`, its weight in [0, 1], and the model."""
 
     model: str
     weight: float
@@ -108,12 +89,7 @@ class Component(NamedTuple):
 
 @dataclass(frozen=True)
 class Mixture:
-    """The geometric mean of models of a curve, by weight.
-
-    Parameters
-    ----------
-    parts : tuple of Component
-        At least one.
+    """The weighted geometric mean of models of a curve.
 
     Examples
     --------
@@ -131,13 +107,7 @@ class Mixture:
 
 
 def corrected(corrections: tuple[tuple[float, float], ...], sizes: Floats) -> Floats:
-    """Return the logarithm of the correction at sizes [byte], held constant beyond the first and last of them.
-
-    Examples
-    --------
-    >>> corrected(((10.0, 0.1), (1000.0, 0.3)), np.array([1.0, 100.0, 1e6])).round(3).tolist()
-    [0.1, 0.2, 0.3]
-    """
+    """Return the logarithm of the correction at sizes [byte], constant beyond the first and last of them."""
     known, values = np.array(corrections).T
     if len(known) == 1:
         return np.full(len(sizes), values[0])
@@ -147,15 +117,7 @@ def corrected(corrections: tuple[tuple[float, float], ...], sizes: Floats) -> Fl
 
 
 def line(sizes: Floats, seconds: Floats) -> CurveModel:
-    """Fit latency plus size over bandwidth to relative errors, with little weight on outliers.
-
-    Examples
-    --------
-    >>> sizes = np.array([1e3, 1e4, 1e5, 1e6])
-    >>> fitted = line(sizes, 1e-3 + 1e-9 * sizes).segments[0]
-    >>> bool(np.allclose(fitted, (0.0, 1e-3, 1e-9), rtol=1e-3))
-    True
-    """
+    """Fit latency plus size over bandwidth to relative errors, robustly."""
     if len(sizes) == 1:
         return CurveModel(segments=((0.0, 0.0, (seconds / sizes).item()),))
     start = np.log([seconds.min(), seconds[-1] / sizes[-1]])
@@ -172,15 +134,7 @@ def line(sizes: Floats, seconds: Floats) -> CurveModel:
 
 
 def three_segments(sizes: Floats, seconds: Floats) -> CurveModel:
-    """Fit three segments, straight in log-log and joined, by least squares over all pairs of joints.
-
-    Examples
-    --------
-    >>> sizes = 2.0 ** np.arange(10, 20)
-    >>> fitted = three_segments(sizes, np.maximum(1e-5, 1e-9 * sizes))
-    >>> len(fitted.points)
-    4
-    """
+    """Fit three segments, straight in log-log and joined, by least squares over all pairs of joints."""
     count = len(sizes)
     if count < 5:
         return five_anchors(sizes, seconds)
@@ -199,25 +153,13 @@ def three_segments(sizes: Floats, seconds: Floats) -> CurveModel:
 
 
 def five_anchors(sizes: Floats, seconds: Floats) -> CurveModel:
-    """Interpolate between five of the measured sizes, evenly spread, the first and last among them.
-
-    Examples
-    --------
-    >>> five_anchors(np.arange(1.0, 10.0), np.ones(9)).points
-    ((1.0, 1.0), (3.0, 1.0), (5.0, 1.0), (7.0, 1.0), (9.0, 1.0))
-    """
+    """Interpolate between five of the measured sizes, evenly spread, the first and last among them."""
     chosen = np.unique(np.linspace(0, len(sizes) - 1, 5).round().astype(int))
     return CurveModel(points=_pairs(sizes[chosen], seconds[chosen]))
 
 
 def log_log(sizes: Floats, seconds: Floats) -> CurveModel:
-    """Return straight lines in logarithms through all measured sizes.
-
-    Examples
-    --------
-    >>> log_log(np.array([1.0, 4.0, 16.0]), np.array([1.0, 16.0, 16.0])).at([2.0, 8.0]).round(6).tolist()
-    [4.0, 16.0]
-    """
+    """Interpolate straight in log-log between all measured sizes."""
     return CurveModel(points=_pairs(sizes, seconds))
 
 
@@ -310,14 +252,7 @@ def adjacent(sizes: Floats, seconds: Floats) -> CurveModel:
 
 
 def interpolated(sizes: Floats, seconds: Floats) -> CurveModel:
-    """Return the line, corrected so that it goes through every measured point.
-
-    Examples
-    --------
-    >>> sizes, seconds = np.array([1e3, 1e5, 1e6]), np.array([1e-5, 3e-5, 9e-5])
-    >>> bool(np.allclose(interpolated(sizes, seconds).at(sizes), seconds))
-    True
-    """
+    """Return the line, corrected so that it passes every measured point."""
     base = line(sizes, seconds)
     return CurveModel(base.segments, corrections=_pairs(sizes, np.log(seconds / base.at(sizes))))
 
@@ -340,14 +275,7 @@ OURS = ("line", "three_segments", "piecewise", "adjacent", "interpolated", "log_
 
 
 def mixed(sizes: Floats, seconds: Floats, weights: Mapping[str, float]) -> Mixture:
-    """Fit several models to a curve.
-
-    Parameters
-    ----------
-    sizes, seconds : ndarray of float, shape (n,)
-        Sizes [byte], ascending, and times [s].
-    weights : mapping of str to float
-        By name of `FITS`, each >= 0, not all 0.
+    """Fit several models of `FITS` to a curve, with weights >= 0 by name, not all 0.
 
     Examples
     --------
@@ -366,14 +294,7 @@ def _pairs(first: Floats, second: Floats) -> tuple[tuple[float, float], ...]:
 
 
 def _stretches(sizes: Floats, seconds: Floats, places: NDArray[np.int_]) -> tuple[Floats, Floats, Floats]:
-    """Fit the best alpha-beta line, with latency and slope >= 0, to the relative errors of every stretch of sizes.
-
-    Returns
-    -------
-    tuple of three ndarray of float, shape (p, p)
-        Sum of squared relative errors, latency and slope, by where the stretch begins and where the next one does,
-        both among the p places; the sum is infinite where there is no stretch.
-    """
+    """Return error, latency and slope >= 0 of the best line of each stretch, by first and next place, (p, p)."""
     weight = 1 / seconds
     columns = (weight**2, weight**2 * sizes, (weight * sizes) ** 2, weight, weight * sizes, np.ones(len(sizes)))
     upto = [np.concatenate([[0.0], np.cumsum(column)])[places] for column in columns]
@@ -397,10 +318,7 @@ def _stretches(sizes: Floats, seconds: Floats, places: NDArray[np.int_]) -> tupl
 
 
 def _crossover(before: tuple[float, float], after: tuple[float, float], low: float, high: float) -> float:
-    """Return from which size on, above `low` and at most at `high`, one line (latency, slope) holds after another.
-
-    That is where they cross; else at the end of the gap that leaves most of it to the faster one.
-    """
+    """Return the size in (low, high] from which one line (latency, slope) replaces another."""
     if before[1] != after[1]:
         crossing = (after[0] - before[0]) / (before[1] - after[1])
         if low < crossing < high:

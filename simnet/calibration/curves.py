@@ -1,7 +1,7 @@
-"""Curves of time over size: what calibration works on.
+"""Curves of time over size, the input of calibration.
 
-A *curve* has the time of one collective for several sizes, with all else the same: algorithm, protocol, ranks, nodes. A
-*system* is what one calibrated cost model describes: curves measured on the same hardware, with the same configuration.
+A *curve* has the times of one collective for several sizes, with algorithm, protocol, ranks and nodes fixed. A *system*
+is what one calibrated cost model describes: curves measured on the same hardware, with the same configuration.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _OF_HOST = re.compile(r"(link_latency|link_bandwidth|contribution)_\d+")
 
 @dataclass(frozen=True, order=True)
 class Setting:
-    """What a curve is the time of.
+    """The setting of a curve.
 
     Parameters
     ----------
@@ -40,7 +40,7 @@ class Setting:
     ranks : int
         Number of ranks P, >= 1.
     nodes : int
-        Number of nodes that they are on; 0 if not known.
+        Number of their nodes; 0 if not known.
     algorithm, protocol : str
         Where they were pinned, else empty.
 
@@ -63,7 +63,7 @@ class Setting:
 
     @property
     def family(self) -> tuple[str, str, str]:
-        """Collective, algorithm and protocol: curves that differ in ranks and nodes alone are of one family."""
+        """Collective, algorithm and protocol: curves of one family differ in ranks and nodes alone."""
         return self.collective, self.algorithm, self.protocol
 
 
@@ -73,8 +73,6 @@ class Curve:
 
     Parameters
     ----------
-    setting : Setting
-        What was measured.
     sizes : ndarray of float, shape (n,)
         Total sizes as nccl-tests counts them [byte], > 0, ascending, without repetition.
     seconds : ndarray of float, shape (n,)
@@ -89,17 +87,12 @@ class Curve:
     cards: int = 0
 
     def at(self, chosen: NDArray[np.bool_]) -> Curve:
-        """Return the curve with some of its sizes alone."""
+        """Return the curve of the chosen sizes alone."""
         return Curve(self.setting, self.sizes[chosen], self.seconds[chosen], self.cards)
 
 
 def curves_of(rows: pd.DataFrame) -> list[Curve]:
-    """Return the curves of one system: medians over repetitions, in the order of their settings.
-
-    Parameters
-    ----------
-    rows : DataFrame
-        As `simnet.calibration.readers.read` gives them.
+    """Return the curves of one system, medians over repetitions, in the order of their settings.
 
     Examples
     --------
@@ -133,27 +126,12 @@ def curves_of(rows: pd.DataFrame) -> list[Curve]:
 
 
 def rows_on_curves(rows: pd.DataFrame) -> pd.DataFrame:
-    """Return the rows that have a place on a curve: not those of 0 bytes, of one rank or of no known number of ranks.
-
-    Among one rank nothing goes over a link.
-
-    Examples
-    --------
-    >>> from simnet.calibration.readers.tables import table
-    >>> rows = [{"collective": "all_reduce", "nbytes": 8, "ranks": ranks, "seconds": 1e-5} for ranks in (1, 2, None)]
-    >>> rows_on_curves(table(rows))["ranks"].tolist()
-    [2]
-    """
+    """Return the rows of more than 0 bytes among more than one rank, which have a place on a curve."""
     return rows[(total_bytes(rows) > 0) & (rows["ranks"].fillna(0) > 1)]
 
 
 def systems(rows: pd.DataFrame) -> dict[str, pd.DataFrame]:
-    """Tell apart the systems in a table; each has the rows of one configuration, in place or out of place.
-
-    Returns
-    -------
-    dict of str to DataFrame
-        By a name of what differs between them; the empty name if nothing does.
+    """Return the rows of each system in a table, by a name of what differs between them; "" if nothing does.
 
     Examples
     --------
@@ -183,16 +161,8 @@ def _conditions(rows: pd.DataFrame) -> dict[str, pd.Series[str]]:
 def chosen_rows(rows: pd.DataFrame, where: Mapping[str, str], in_place: bool = False) -> pd.DataFrame:
     """Return the rows of one side, in place or out of place, whose columns have given values.
 
-    Where only one side was measured, that side is taken.
-
-    Parameters
-    ----------
-    rows : DataFrame
-        As `simnet.calibration.readers.read` gives them.
-    where : mapping of str to str
-        Values by column, as text: that of a column of numbers as a number, or a quantity with a unit.
-    in_place : bool
-        Which side is wanted.
+    Where only one side was measured, that side is taken. Values of columns of numbers are numbers or quantities with a
+    unit.
 
     Raises
     ------
@@ -224,7 +194,7 @@ def chosen_rows(rows: pd.DataFrame, where: Mapping[str, str], in_place: bool = F
 
 
 def _number(text: str) -> float:
-    """Return the number that a text is, in SI units if it has a unit; NaN if it is none."""
+    """Return the number in a text, in SI units; NaN without one."""
     for read in (read_number, units.seconds, units.bandwidth, units.size):
         with suppress(ValueError):
             if not math.isnan(number := read(text)):
@@ -233,13 +203,6 @@ def _number(text: str) -> float:
 
 
 def differing(rows: pd.DataFrame) -> dict[str, list[str]]:
-    """Return the columns that tell systems apart and have several values, with these.
-
-    Examples
-    --------
-    >>> from simnet.calibration.measured import load
-    >>> sorted(differing(load("shaped_gloo").rows))
-    ['link_bandwidth', 'link_latency']
-    """
+    """Return the columns that tell systems apart and have several values, with these."""
     values = {name: sorted(one.unique()) for name, one in _conditions(rows).items()}
     return {name: found for name, found in values.items() if len(found) > 1}

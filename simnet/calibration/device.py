@@ -1,14 +1,12 @@
-"""The device profile of a processor or GPU: what the kernels of the sparsifiers cost there, measured.
+"""Measured device profile of a processor or GPU: the costs of the kernels of the sparsifiers.
 
-For each kernel, times on gradients of growing length are fitted by the model of `simnet.costs.devices`: a launch, and
-seconds per entry, the pair with the least sum of squared relative errors, and corrections by what that is off at each
-length, as caches make short gradients faster. The interval is made of what was left out: every second length is
-predicted from the others, and the factors by which that was too much or too little are its ends. What takes unlike long
-with how many entries are selected is timed at several densities, and the interval holds those too. A time is the median
-of several repetitions.
+For each kernel, times on gradients of growing length are fitted by the model of `simnet.costs.devices`: a launch and
+seconds per entry, by least squares of relative errors, and corrections at each length, as caches make short gradients
+faster. The interval comes from predictions of every second length from the others, and, for kernels whose time depends
+on the number of selected entries, from other densities. A time is the median of several repetitions.
 
-The kernels are those of torch or CuPy on a GPU, of torch on the processor, or simnet's own. Those that make and read
-codes of indices and values, which are simnet's own, are timed on the processor, at every second length.
+The kernels are those of torch or CuPy on a GPU, of torch on the processor, or simnet's own. Kernels of codes of indices
+and values are simnet's own, timed on the processor at every second length.
 """
 
 from __future__ import annotations
@@ -59,10 +57,8 @@ def measure_device(
 
     Parameters
     ----------
-    name : str
-        What to call it.
     library : {"numpy", "torch", "cuda", "cupy"}, optional
-        Whose kernels; by default the best that is there, see `simnet.calibration.device_kernels.kernels_of`.
+        Whose kernels; by default the best available, see `simnet.calibration.device_kernels.kernels_of`.
     density : float
         Share of the entries that is selected, in (0, 1).
     largest : int
@@ -74,7 +70,7 @@ def measure_device(
     Raises
     ------
     InputError
-        If the library is not there, or a parameter is out of range.
+        If the library is not available, or a parameter is out of range.
     """
     if not 0 < density < 1:
         raise InputError(f"must be between 0 and 1, got {density}", file="--density")
@@ -86,20 +82,7 @@ def measure_device(
 
 
 def profile_of(kernels: Kernels, name: str, density: float, largest: int, budget: float) -> DeviceProfile:
-    """Time kernels and return what they cost.
-
-    Parameters
-    ----------
-    kernels : Kernels
-        Which.
-    name, density, largest, budget
-        As of `measure_device`.
-
-    Raises
-    ------
-    InputError
-        If too few lengths of a method are there to fit it.
-    """
+    """Return the measured profile of kernels; raise InputError if a method has too few lengths."""
     entries: dict[str, list[int]] = {}
     seconds: dict[str, list[float]] = {}
     for n in tracked([n for n in LENGTHS if n <= largest and n * _BYTES_PER_ENTRY <= kernels.memory]):
@@ -146,14 +129,7 @@ def profile_of(kernels: Kernels, name: str, density: float, largest: int, budget
 
 
 def fitted(entries: Sequence[int], seconds: Sequence[float]) -> tuple[float, float, float]:
-    """Return launch and seconds per entry whose relative errors have the least squares, and the largest of them.
-
-    Parameters
-    ----------
-    entries : sequence of int
-        Lengths that were measured.
-    seconds : sequence of float
-        Their times [s].
+    """Return launch and seconds per entry with the least squares of relative errors, and the largest error.
 
     Examples
     --------
@@ -175,12 +151,7 @@ def fitted(entries: Sequence[int], seconds: Sequence[float]) -> tuple[float, flo
 
 
 def corrected(entries: Sequence[int], seconds: Sequence[float]) -> Method:
-    """Return the method that takes as long as was measured: the best fit, and what it is off by at each length.
-
-    Parameters
-    ----------
-    entries, seconds
-        As of `fitted`.
+    """Return the method that takes the measured times: the best fit, and its corrections at each length.
 
     Examples
     --------
@@ -197,14 +168,7 @@ def corrected(entries: Sequence[int], seconds: Sequence[float]) -> Method:
 
 
 def held_out(entries: Sequence[int], seconds: Sequence[float]) -> tuple[float, float]:
-    """Return by which factors every second length took less, and more, than its prediction from the others.
-
-    The first is at most 1, the second at least 1.
-
-    Parameters
-    ----------
-    entries, seconds
-        As of `fitted`; three at least. The longest is not left out: of it the others know nothing.
+    """Return the extreme factors (<= 1, >= 1) of every second length but the last over its prediction from others.
 
     Examples
     --------
@@ -223,17 +187,7 @@ def held_out(entries: Sequence[int], seconds: Sequence[float]) -> tuple[float, f
 def by_density(
     kernels: Kernels, timed: Mapping[str, Mapping[int, float]], density: float, budget: float
 ) -> dict[str, list[float]]:
-    """Return how many times as long kernels that select take at other densities, at some lengths that were timed.
-
-    Parameters
-    ----------
-    kernels : Kernels
-        Which.
-    timed : mapping of str to mapping of int to float
-        Seconds of each method by entries, at the density.
-    density, budget
-        As of `measure_device`.
-    """
+    """Return factors of the times of kernels that select, at other densities than the measured one."""
     found: dict[str, list[float]] = {name: [] for name in _BY_DENSITY}
     for n in [n for n in _LENGTHS_BY_DENSITY if n in timed["topk"]]:
         for other in [other for other in DENSITIES if other != density]:

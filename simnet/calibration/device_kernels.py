@@ -1,4 +1,4 @@
-"""The kernels of a sparsifier as a library has them, to be timed: simnet's own, torch's and CuPy's."""
+"""Kernels of a sparsifier in a library, to be timed: simnet's own, torch's and CuPy's."""
 
 from __future__ import annotations
 
@@ -32,18 +32,16 @@ class Kernels:
 
     Parameters
     ----------
-    device, library : str
-        What runs them, and which version of what.
     memory : float
         Bytes that may be used.
     make : callable
-        Given entries and density, returns for each method the entries that it goes through, and the call.
+        Returns, given entries and density, for each method the entries that it processes, and the call.
     seconds : callable
-        How long `count` calls one after the other take [s].
+        Returns the time of `count` calls one after the other [s].
     sources : mapping of str
-        For each method, what is called.
+        Description of the call of each method.
     on_host : bool
-        Whether the device is the host itself, so that nothing is copied from one to the other.
+        Whether the device is the host itself, so that nothing is copied between them.
     """
 
     device: str
@@ -56,7 +54,7 @@ class Kernels:
 
 
 def kernels_of(library: str | None = None) -> Kernels:
-    """Return the kernels of a library; without a name those of torch on a GPU, of CuPy, of torch, or simnet's own.
+    """Return the kernels of a library; by default the first available of torch on a GPU, CuPy, torch, and simnet's own.
 
     Raises
     ------
@@ -123,15 +121,7 @@ def numpy_kernels() -> Kernels:
 
 
 def torch_kernels(torch: Any, where: str) -> Kernels:
-    """Return the kernels of torch, on the processor (``cpu``) or a GPU (``cuda``).
-
-    Parameters
-    ----------
-    torch : module
-        It is given, so that nobody needs it who does not measure it.
-    where : {"cpu", "cuda"}
-        The device.
-    """
+    """Return the kernels of the module torch, on ``cpu`` or ``cuda``."""
     on_gpu = where == "cuda"
 
     def make(n: int, density: float) -> dict[str, tuple[int, Call]]:
@@ -194,13 +184,7 @@ def torch_kernels(torch: Any, where: str) -> Kernels:
 
 
 def cupy_kernels(cupy: Any) -> Kernels:
-    """Return the kernels of CuPy, on a GPU.
-
-    Parameters
-    ----------
-    cupy : module
-        It is given, so that nobody needs it who does not measure it.
-    """
+    """Return the kernels of the module CuPy, on a GPU."""
 
     def make(n: int, density: float) -> dict[str, tuple[int, Call]]:
         values = cupy.asarray(stream(0, "device", n).standard_t(3, n).astype(np.float32))
@@ -264,21 +248,13 @@ def cupy_kernels(cupy: Any) -> Kernels:
 
 
 def _counts(n: int, density: float) -> tuple[int, int, int]:
-    """Return how many of n entries are selected, entries of a segment, and how many of these are; each one at least."""
+    """Return the selected ones of n entries, the entries of a segment, and its selected ones; each one at least."""
     row = max(1, n // SEGMENTS)
     return max(1, round(density * n)), row, max(1, round(density * row))
 
 
 def by_events(event: Callable[[], Any], elapsed: Callable[[Any, Any], float]) -> Callable[[Call, int], float]:
-    """Return what times calls by events that a GPU records on its stream, before the first and after the last of them.
-
-    Parameters
-    ----------
-    event : callable
-        Makes an event.
-    elapsed : callable
-        Milliseconds from one event to the other.
-    """
+    """Return a timer of calls by events on a GPU's stream; `elapsed` returns the milliseconds between two events."""
 
     def seconds(call: Call, count: int) -> float:
         begin, end = event(), event()
@@ -333,7 +309,7 @@ def _counted(count: int, what: str) -> str:
 
 
 def _free_memory() -> float:
-    """Return half of the memory that is free [byte]; others may want the rest."""
+    """Return half of the free memory [byte]."""
     try:
         return os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") / 2
     except (ValueError, OSError, AttributeError):

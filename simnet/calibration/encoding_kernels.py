@@ -1,7 +1,4 @@
-"""The kernels that make and read codes of indices and values, to be timed: those that schemes and messages run.
-
-They are numpy's, on the processor. No library for GPUs is known that has them.
-"""
+"""Kernels of codes of indices and values, to be timed: numpy's, on the processor, as schemes run them."""
 
 from __future__ import annotations
 
@@ -30,18 +27,9 @@ SOURCES = {
 
 
 def encoding_calls(n: int, chosen: Indices, sent: Values) -> dict[str, tuple[int, Call]]:
-    """Return for each method of `CODE_METHODS` the entries that it goes through, and the call.
+    """Return for each method of `CODE_METHODS` the entries that it processes, and the call.
 
-    What a call needs is made when it is first called.
-
-    Parameters
-    ----------
-    n : int
-        Entries of the gradient.
-    chosen : ndarray of int64, shape (k,)
-        Indices that are sent, ascending.
-    sent : ndarray of float32, shape (k,)
-        Their values.
+    `chosen` are the indices sent of n entries, ascending int64, shape (k,); `sent` their float32 values.
 
     Examples
     --------

@@ -1,13 +1,10 @@
-"""How messages of a calibrated system scatter, fitted to calls that were measured several times, each for itself.
+"""Jitter of messages of a calibrated system, fitted to repeated single calls.
 
-Every message has an extra latency of its own, log-normal, as `simnet.network.jitter.lognormal` draws it; which other
-forms were held against the same data is in ``docs/calibration.md``. The time of a call without any is not known, and a
-few repetitions tell their median badly. So what is fitted are the distances of repetitions from the median of their own
-setting, and they are held against distances that were drawn in the same way: as many repetitions, around the median of
-these. That median errs in both alike.
-
-Where repetitions scatter in proportion to how long calls take, no latency of messages is what delays them, and none is
-fitted: it would be far too long for short calls (`fit_links`).
+Every message has an extra latency, log-normal, as `simnet.network.jitter.lognormal` draws it; ``docs/calibration.md``
+compares other forms. The time of a call without jitter is not known, and a few repetitions tell their median badly. So
+the fit matches distances of repetitions from the median of their own setting with distances drawn in the same way: as
+many repetitions, about their own median. Where repetitions scatter in proportion to the time of calls, no latency of
+messages causes it, and none is fitted: it would be far too long for short calls (`fit_links`).
 """
 
 from __future__ import annotations
@@ -46,17 +43,7 @@ _ROUNDING = 1e-9
 
 
 class FittedJitter(NamedTuple):
-    """The extra latency of each message, and what it was fitted to.
-
-    Parameters
-    ----------
-    median : float
-        Its median [s].
-    sigma : float
-        Standard deviation of its logarithm.
-    settings, repetitions : int
-        How many settings (collective, algorithm, ranks, size) there were, and how many repetitions in all.
-    """
+    """The extra latency of each message: median [s] and sigma of its logarithm, settings and repetitions of the fit."""
 
     median: float
     sigma: float
@@ -65,17 +52,7 @@ class FittedJitter(NamedTuple):
 
 
 class Repeated(NamedTuple):
-    """A setting that was measured several times.
-
-    Parameters
-    ----------
-    setting : Setting
-        What was measured.
-    size : float
-        Total size as nccl-tests counts it [byte].
-    seconds : ndarray, shape (n,)
-        The time of each repetition [s]; two at least.
-    """
+    """Repeated times [s], shape (n >= 2,), of a setting and a total size [byte] as nccl-tests counts it."""
 
     setting: Setting
     size: float
@@ -83,15 +60,10 @@ class Repeated(NamedTuple):
 
 
 def repeated(rows: pd.DataFrame) -> list[Repeated]:
-    """Return what was measured several times, one call at a time, under the same conditions.
+    """Return the settings that were measured several times, one call at a time, under the same conditions.
 
-    Means over several calls, and rows that do not say which repetition they are (column ``iteration``), are left out: a
-    mean scatters less than what it is of, by how much depends on what the calls have in common.
-
-    Parameters
-    ----------
-    rows : DataFrame
-        Measurements, as `simnet.calibration.readers.read` gives them.
+    Means over several calls, and rows without a repetition (column ``iteration``), are left out: a mean scatters less
+    than single calls, by an unknown factor.
 
     Examples
     --------
@@ -122,18 +94,7 @@ def repeated(rows: pd.DataFrame) -> list[Repeated]:
 
 
 def fit_links(measured: Sequence[Repeated], stack: Stack) -> FittedJitter | None:
-    """Fit the extra latency of messages, where these describe repetitions better than factors on calls would.
-
-    Parameters
-    ----------
-    measured, stack
-        As of `fit`.
-
-    Returns
-    -------
-    FittedJitter or None
-        None as of `fit`, or unless `holds`.
-    """
+    """Fit the extra latency of messages; None as of `fit`, or unless it `holds` against factors on calls."""
     fitted = fit(measured, stack)
     return fitted if fitted is not None and holds(fitted, measured, stack) else None
 
@@ -141,14 +102,7 @@ def fit_links(measured: Sequence[Repeated], stack: Stack) -> FittedJitter | None
 def holds(fitted: FittedJitter, measured: Sequence[Repeated], stack: Stack) -> bool:
     """Return whether extra latencies describe repetitions at least as well as a factor on the time of each call.
 
-    Both forms have two parameters, and are held against the distances that they were fitted to, by `unevenness`.
-
-    Parameters
-    ----------
-    fitted : FittedJitter
-        What `fit` returned.
-    measured, stack
-        As of `fit`.
+    Both forms have two parameters and are compared by `unevenness` on the distances that they were fitted to.
     """
     factors = [in_proportion(one) for one in measured]
     factor = fit(factors, _IDEAL)
@@ -164,28 +118,12 @@ def holds(fitted: FittedJitter, measured: Sequence[Repeated], stack: Stack) -> b
 
 
 def in_proportion(one: Repeated) -> Repeated:
-    """Return repetitions over their median, as of a call of one message: a factor on the time of a call scatters them.
-
-    Parameters
-    ----------
-    one : Repeated
-        Repetitions of a setting.
-    """
+    """Return repetitions over their median, as of a call of one message that a factor scatters."""
     return Repeated(_ALONE, one.size, one.seconds / np.median(one.seconds))
 
 
 def below(one: Repeated, fitted: FittedJitter, stack: Stack) -> Floats:
-    """Return which share of the distances that a fit predicts lies below each that was seen, shape (n,).
-
-    Parameters
-    ----------
-    one : Repeated
-        Repetitions of a setting.
-    fitted : FittedJitter
-        What may scatter them.
-    stack : Stack
-        How its library sends messages.
-    """
+    """Return the share of the predicted distances below each observed one, shape (n,)."""
     sent = _exchanged(one.setting)
     assert sent is not None
     schedule, count = stack.cut(sent), one.seconds.size
@@ -198,24 +136,9 @@ def below(one: Repeated, fitted: FittedJitter, stack: Stack) -> Floats:
 
 
 def unevenness(shares: Floats, seconds: Floats) -> float:
-    """Return how far shares are from being spread evenly, as those of a form that holds are; 0 is right, 1 wrong.
+    """Return the Kolmogorov-Smirnov distance of shares from uniform ones, the mean over thirds of the calls by time.
 
-    It is the largest difference between their distribution and the even one (Kolmogorov and Smirnov), the mean over
-    thirds of the calls by their time. A form that is wrong about short or about long calls is seen there.
-
-    Parameters
-    ----------
-    shares : ndarray, shape (n,)
-        As of `below`.
-    seconds : ndarray, shape (n,)
-        What the calls take [s].
-
-    Examples
-    --------
-    >>> even = (np.arange(300) % 100 + 0.5) / 100
-    >>> time = np.arange(300.0)
-    >>> round(unevenness(even, time), 3), round(unevenness(even / 2, time), 3)
-    (0.005, 0.502)
+    A form that is wrong for short or for long calls shows there. 0 is right, 1 wrong.
     """
     parts = np.array_split(shares[np.argsort(seconds, kind="stable")], 3)
     found = []
@@ -226,19 +149,7 @@ def unevenness(shares: Floats, seconds: Floats) -> float:
 
 
 def fit(measured: Sequence[Repeated], stack: Stack) -> FittedJitter | None:
-    """Fit the extra latency of messages, whether that is what scatters calls or not.
-
-    Parameters
-    ----------
-    measured : sequence of Repeated
-        Repetitions of one system.
-    stack : Stack
-        How its library sends messages; see `simnet.calibration.software.stack_of`.
-
-    Returns
-    -------
-    FittedJitter or None
-        None if there are fewer than `LEAST` repetitions, or if they do not scatter.
+    """Fit the extra latency of messages; None for fewer than `LEAST` repetitions, or if they do not scatter.
 
     Examples
     --------
@@ -291,18 +202,10 @@ def fit(measured: Sequence[Repeated], stack: Stack) -> FittedJitter | None:
 
 
 def extra(schedule: Schedule, sigma: float, count: int) -> Floats:
-    """Draw by how much longer a schedule takes if every message has an extra latency, of median 1.
+    """Draw the extra time of a schedule whose messages have extra latencies of median 1 and this sigma, shape (count,).
 
     The latencies are taken as short against a message, so that the longest chain of messages stays among the longest.
-
-    Parameters
-    ----------
-    schedule : Schedule
-        What is sent.
-    sigma : float
-        Standard deviation of the logarithm of an extra latency.
-    count : int
-        How many times; equal schedules get equal draws, whatever `sigma`.
+    Equal schedules get equal draws, whatever `sigma`.
     """
     draws = stream(0, "extra latency", schedule.n_ranks, schedule.n_messages)
     steps, late = np.zeros(schedule.n_ranks, dtype=int), np.zeros((schedule.n_ranks, count))
@@ -319,40 +222,18 @@ def extra(schedule: Schedule, sigma: float, count: int) -> Floats:
 
 
 def typical(jitter: FittedJitter, schedule: Schedule) -> float:
-    """Return by how much longer a schedule takes in the median for its extra latencies [s].
-
-    Parameters
-    ----------
-    jitter : FittedJitter
-        The extra latency of each message.
-    schedule : Schedule
-        What is sent, in the pieces that the stack sends.
-    """
+    """Return the median extra time of a schedule [s], in the pieces that the stack sends."""
     return jitter.median * float(np.median(extra(schedule, jitter.sigma, _drawn(schedule, 1))))
 
 
 def algorithm_of(setting: Setting) -> str:
-    """Return the algorithm that a setting names, else the first that is known; empty if there is none.
-
-    Parameters
-    ----------
-    setting : Setting
-        What was measured.
-    """
+    """Return the algorithm that a setting names, else the first that is known; empty without one."""
     known = [one.algorithm for one in registry.every() if one.operation == setting.collective and one.calibrated]
     return next((name for name in (setting.algorithm.casefold(), "ring", *known) if name in known), "")
 
 
 def messages_of(setting: Setting, size: float) -> Schedule | None:
-    """Return the messages of a setting; None if there is no such collective.
-
-    Parameters
-    ----------
-    setting : Setting
-        What was measured.
-    size : float
-        Total size as nccl-tests counts it [byte].
-    """
+    """Return the messages of a setting of a total size [byte]; None for an unknown collective."""
     found = registry.known(setting.collective, algorithm_of(setting))
     if found is None or not found.ranks.among(setting.ranks):
         return None
@@ -370,7 +251,7 @@ def _exchanged(setting: Setting) -> Schedule | None:
 
 
 def _drawn(schedule: Schedule, each: int) -> int:
-    """Return how many repetitions are drawn of a schedule, a multiple of `each`; more where it has few messages."""
+    """Return the number of drawn repetitions of a schedule, a multiple of `each`."""
     wanted = min(_DRAWN, max(_NUMBERS // max(schedule.n_messages, 1), _FEWEST))
     return max(wanted // each, 1) * each
 
@@ -382,7 +263,7 @@ def _distances(seconds: Floats) -> Floats:
 
 
 def _percentiles(values: Floats, weights: Floats) -> Floats:
-    """Return the percentiles `MATCHED` of values that count unequally."""
+    """Return the percentiles `MATCHED` of weighted values."""
     order = np.argsort(values)
     reached = np.cumsum(weights[order]) - weights[order] / 2
     return np.asarray(np.interp(np.array(MATCHED) / 100 * weights.sum(), reached, values[order]))

@@ -1,12 +1,11 @@
-"""Which algorithm an MPI library takes when none is named, by number of ranks and size.
+"""The algorithm that Open MPI chooses when none is named, by number of ranks and size.
 
-The component ``tuned`` of Open MPI decides by tables since version 4.1: results of several clusters were averaged into
-them, so that what is taken is often not the fastest on a given one. `OPEN_MPI` restates those of three collectives, for
-a communicator alone and commutative reductions, as 5.0 has them; a fork of 4.1 has the same all-gathers, and the same
-all-reduces up to 4,095 ranks. What they name was held against measurements of the library's own choice beside named
-algorithms, of 4.1.5 and 4.1.6 (``benchmarks/own_choice.py``, figures in ``docs/calibration.md``). All-to-all and
-broadcast are not here: measurements contradict the table of one, and of what the other names there is no schedule.
-Neither are versions before 4.1 and limits of MPICH, as nothing measured tells whether they hold.
+The component ``tuned`` of Open MPI decides by tables since version 4.1, averaged over several clusters. `OPEN_MPI`
+restates those of three collectives, for a single communicator and commutative reductions, as 5.0 has them; a fork of
+4.1 has the same all-gathers, and the same all-reduces up to 4,095 ranks. ``benchmarks/own_choice.py`` compares them
+with measurements of 4.1.5 and 4.1.6 (figures in ``docs/calibration.md``). All-to-all and broadcast are missing:
+measurements contradict the table of one, and the other names algorithms without a schedule here. So are versions before
+4.1 and limits of MPICH, which nothing measured confirms.
 
 References
 ----------
@@ -71,16 +70,7 @@ _PER_RANK = ("all_gather",)
 
 
 def own_choice(collective: str, ranks: int, nbytes: float) -> str:
-    """Return the algorithm that Open MPI takes when none is named; empty where that is not known.
-
-    Parameters
-    ----------
-    collective : str
-        As nccl-tests names it.
-    ranks : int
-        How many take part, >= 1.
-    nbytes : float
-        Total size as nccl-tests counts it [byte].
+    """Return the algorithm that Open MPI chooses for a total size [byte] of nccl-tests; empty where not known.
 
     Examples
     --------

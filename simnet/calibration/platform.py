@@ -1,7 +1,7 @@
 """Platforms as their vendors describe them: devices, links, network cards, library.
 
-A platform is a YAML file; those that come with simnet lie in ``platforms/``. `simnet.calibration.specification`
-predicts times of collectives from it. What a transport makes of the line rate stands in `TRANSPORTS`.
+A platform is a YAML file; those of simnet are in ``platforms/``. `simnet.calibration.specification` predicts times of
+collectives from it.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ class Transport(NamedTuple):
     efficiency : float
         Goodput of large messages over the line rate.
     most : float
-        Goodput that one card cannot exceed, whatever its line rate [byte/s].
+        Maximum goodput of one card [byte/s].
     latency : float
         One way, beyond that of InfiniBand, for which NCCL's latencies stand [s].
     """
@@ -71,15 +71,7 @@ Counted: TypeAlias = Literal["as NCCL does", "through the schedule"]
 
 
 class Generation(NamedTuple):
-    """What NCCL knows of a generation of devices.
-
-    Parameters
-    ----------
-    ll : float
-        Most bandwidth of the LL protocol on one node [byte/s].
-    switch : float
-        Efficiency of in-switch reduction; 0 where there is none.
-    """
+    """NCCL's limit of LL on one node [byte/s] and efficiency of in-switch reduction (0: none), by generation."""
 
     ll: float
     switch: float
@@ -100,7 +92,7 @@ GENERATIONS: MappingProxyType[str, Generation] = MappingProxyType(
 
 
 def among(what: str, names: Iterable[str]) -> BeforeValidator:
-    """Return what refuses a field that is none of some names, with the nearest."""
+    """Return a validator that refuses names other than these, with the nearest."""
 
     def known(name: object) -> object:
         if not isinstance(name, str) or name not in names:
@@ -126,7 +118,7 @@ class NodeLink(_Part):
     Parameters
     ----------
     link : str
-        Its kind; `memory` for processes that meet in the memory of a host.
+        Its kind; `memory` for processes that exchange through the memory of a host.
     rate : float
         Line rate of one device, in one direction [byte/s].
     switch_reduction : bool
@@ -152,7 +144,7 @@ class NodeNetwork(_Part):
     device_direct : bool
         Whether they reach the memory of the devices (GPUDirect RDMA and its like).
     switch_reduction : bool
-        Whether switches of the network reduce, and the library is set to let them (SHARP, CollNet).
+        Whether switches of the network reduce, and the library lets them (SHARP, CollNet).
     """
 
     transport: Annotated[str, among("transport", TRANSPORTS)]
@@ -163,7 +155,7 @@ class NodeNetwork(_Part):
 
     @property
     def ordered(self) -> bool:
-        """Whether messages of the LL128 protocol may go over it: it needs 128 bytes to arrive as one, and in order."""
+        """Whether it carries the LL128 protocol, which needs 128 bytes to arrive as one, and in order."""
         return self.device_direct and self.transport in ("infiniband", "roce")
 
 
@@ -172,8 +164,6 @@ class Platform(_Part):
 
     Parameters
     ----------
-    name, description : str
-        What it is.
     sources : tuple of str
         Where its figures are from.
     devices_per_node : int
@@ -181,18 +171,12 @@ class Platform(_Part):
     generation : str
         A name of `GENERATIONS`.
     library : str
-        What runs the collectives. `rccl` counts as `nccl`; the others go through the schedules, of which `openmpi`
-        (from 4.1 on) takes those of its own tables, see `simnet.calibration.own_choice`, and `mpi` and `gloo` the
-        fastest.
+        The library of the collectives. `rccl` counts as `nccl`; the others count schedules: `openmpi` (from 4.1 on)
+        those of its own tables, `mpi` and `gloo` the fastest.
     inner : NodeLink
         The link inside a node.
     outer : NodeNetwork or None
         The network between nodes; without it, all ranks are on one node.
-
-    Examples
-    --------
-    >>> load_platform("dgx-h100").devices_per_node
-    8
     """
 
     name: _Name
@@ -210,13 +194,7 @@ class Platform(_Part):
         return "as NCCL does" if self.library in ("nccl", "rccl") else "through the schedule"
 
     def nodes(self, ranks: int) -> int:
-        """Return the fewest nodes that hold so many ranks.
-
-        Examples
-        --------
-        >>> load_platform("dgx-h100").nodes(20)
-        3
-        """
+        """Return the fewest nodes that hold so many ranks."""
         return math.ceil(ranks / self.devices_per_node) if self.outer is not None else 1
 
     def inner_rate(self) -> float:
@@ -224,14 +202,7 @@ class Platform(_Part):
         return self.inner.rate * LINKS[self.inner.link]
 
     def outer_rate(self, per_node: float) -> float:
-        """Return the goodput of a node of which so many devices take part [byte/s]: each has its share of the cards.
-
-        Examples
-        --------
-        >>> one = load_platform("dgx-h100")
-        >>> one.outer_rate(1) * 8 == one.outer_rate(8)
-        True
-        """
+        """Return the goodput of a node with so many active devices [byte/s]: each has its share of the cards."""
         if self.outer is None:
             return math.inf
         transport = TRANSPORTS[self.outer.transport]
@@ -244,13 +215,7 @@ class Platform(_Part):
 
 @cache
 def platform_names() -> tuple[str, ...]:
-    """Return the names of the platforms that come with simnet.
-
-    Examples
-    --------
-    >>> "dgx-h100" in platform_names()
-    True
-    """
+    """Return the names of the platforms that come with simnet."""
     folder = files("simnet.calibration") / "platforms"
     return tuple(sorted(one.name.removesuffix(".yaml") for one in folder.iterdir() if one.name.endswith(".yaml")))
 
@@ -261,7 +226,7 @@ def load_platform(source: str | Path) -> Platform:
     Raises
     ------
     InputError
-        If there is none, or a field of it is not as it must be.
+        If there is none, or a field of it is wrong.
     """
     name = str(source)
     if name in platform_names():
@@ -273,7 +238,7 @@ def load_platform(source: str | Path) -> Platform:
 
 
 def is_platform(path: Path) -> bool:
-    """Return whether a file is of a platform: `devices_per_node` is at the start of a line."""
+    """Return whether a file describes a platform: `devices_per_node` is at the start of a line."""
     try:
         with path.open("rb") as file:
             return b"\ndevices_per_node:" in b"\n" + file.read(MAX_BYTES)
@@ -290,17 +255,7 @@ def _read(path: Path, name: str) -> Platform:
 
 
 def refusal(error: pydantic.ValidationError, file: str | None = None, read: Plain | None = None) -> InputError:
-    """Return the first of the things that are wrong with fields.
-
-    Parameters
-    ----------
-    error : ValidationError
-        What was found.
-    file : str, optional
-        The file as the user named it.
-    read : Plain, optional
-        What stands in it, to tell the line.
-    """
+    """Return the first error of validation; `file` is the name that the user gave, `read` its content with lines."""
     first = error.errors(include_url=False)[0]
     message = first["msg"].removeprefix("Value error, ")
     if first["type"] != "value_error" and not isinstance(first["input"], dict):
@@ -311,6 +266,6 @@ def refusal(error: pydantic.ValidationError, file: str | None = None, read: Plai
 
 
 def _rate(value: float) -> str:
-    """Return a bandwidth [byte/s] as text that reads back as exactly the same number."""
+    """Return a bandwidth [byte/s] as text that reads back as the same number."""
     text = f"{value / 1e9:.12g} GB/s"
     return text if units.bandwidth(text) == value else f"{value!r} B/s"

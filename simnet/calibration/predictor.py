@@ -1,9 +1,9 @@
-"""Predictions from all curves of a system: known curves, other numbers of ranks, other collectives.
+"""Predictions from all curves of a system: measured curves, other numbers of ranks, other collectives.
 
-A curve that was measured is predicted by models of single curves, which cross-validation weighs. Another number of
-ranks of a measured collective comes from its curves on others: scaled size by size (`simnet.calibration.rank_scaling`),
-interpolated over the logarithm of the ranks, or by the step model, corrected as it has to be at the neighbours;
-cross-validation chooses again. A collective that was not measured comes from the step model alone.
+A measured curve is predicted by models of single curves, weighted by cross-validation. Another number of ranks of a
+measured collective follows from its curves on others: scaled size by size (`simnet.calibration.rank_scaling`),
+interpolated over the logarithm of the ranks, or by the step model, corrected at the neighbours; cross-validation
+chooses. A collective that was not measured follows from the step model alone.
 """
 
 from __future__ import annotations
@@ -41,8 +41,6 @@ class FittedCurve:
 
     Parameters
     ----------
-    setting : Setting
-        What was measured.
     shape : Mixture
         Its time over size.
     smallest, largest : float
@@ -59,15 +57,15 @@ class FittedCurve:
 
     @property
     def through(self) -> CurveModel | Mixture:
-        """The model that goes through every measured size, if it is among those of the curve, else all together.
+        """The model through every measured size, if the curve has it, else the mixture.
 
-        Other numbers of ranks are compared with what was measured: libraries change protocol at alike sizes there.
+        Other numbers of ranks compare with measured times: libraries change protocol at similar sizes there.
         """
         return next((one.shape for one in self.shape.parts if one.model == "interpolated"), self.shape)
 
 
 class Within(NamedTuple):
-    """Times, and within which they are whatever measurements do not tell; all [s], shape (sizes,)."""
+    """Times and their bounds over everything that measurements leave open; all [s], shape (sizes,)."""
 
     seconds: Floats
     least: Floats
@@ -75,19 +73,18 @@ class Within(NamedTuple):
 
 
 class Growth(NamedTuple):
-    """How times grow at the largest size that was measured.
+    """Growth of times at the largest size that was measured.
 
     Parameters
     ----------
     largest : float
         That size [byte].
     power : float
-        With which power of the size, within 0..1.
+        Power of the size with which times grow, within 0..1.
     by_power : float
-        How far bandwidth was seen in that, within 0..1: not where times hardly grow, wholly from a power of 0.4 on.
+        How far that shows bandwidth, within 0..1: not where times hardly grow, fully from a power of 0.4 on.
     by_bytes : float
-        How far they grow as latency and bytes do, within 0..1: by as many times more as the size does, or of a curve
-        whose own models were chosen by that. That goes on for a while, until a library changes protocol.
+        How far times grow as latency plus bytes do, within 0..1. That continues until a library changes protocol.
     """
 
     largest: float
@@ -96,13 +93,13 @@ class Growth(NamedTuple):
     by_bytes: float
 
     def told(self, ratio: Floats) -> Floats:
-        """Return how far a model is believed at sizes that are so many times the largest, within 0..1."""
+        """Return the trust in a model at sizes that are so many times the largest, within 0..1."""
         fading = np.minimum(2 - np.log(ratio) / np.log(_GOES_ON), 1.0)
         return np.asarray(np.maximum(self.by_power, self.by_bytes * fading))
 
 
 def _growth(one: FittedCurve) -> Growth:
-    """Return how the times of a curve grow at its largest size."""
+    """Return the growth of the times of a curve at its largest size."""
     sizes = np.maximum(one.largest / np.array([_SPAN**2, _SPAN, 1.0]), one.smallest)
     seconds = one.through.at(sizes)
     if sizes[1] == sizes[2]:
@@ -132,9 +129,9 @@ class Predictor:
     steps : StepModel or None
         The step model, if an algorithm is known for any of the curves.
     cards : tuple of Cards
-        Numbers of network cards that a node may have, the likeliest, which the step model has, first.
+        Possible numbers of network cards of a node, the likeliest, which the step model has, first.
     each : float
-        Ranks on a node, of the measurements that tell most of what leaves one.
+        Ranks on a node, of the measurements that tell most of the rate out of one.
     """
 
     curve_model: str
@@ -168,17 +165,17 @@ class Predictor:
     def at(self, setting: Setting, sizes: ArrayLike) -> Floats | None:
         """Return times [s] of sizes [byte]; None where nothing is known.
 
-        Far above the sizes that were measured, times grow as the models have it where `growth` says that bandwidth was
-        seen. Where it was not, they grow with the power of the size in the middle of what is possible.
+        Far above the measured sizes, times grow by the models where `growth` shows bandwidth. Where it does not, they
+        grow with the power of the size in the middle of the possible ones.
         """
         found = self.within(setting, sizes)
         return None if found is None else found.seconds
 
     def within(self, setting: Setting, sizes: ArrayLike) -> Within | None:
-        """Return times [s] of sizes [byte] as `at` does, and within which they are whatever these data do not tell.
+        """Return times [s] of sizes [byte] as `at` does, with bounds over what the data leave open.
 
-        That is how many cards a node has, and above the sizes that were measured, what bandwidth does: times grow no
-        slower than they were seen to, and no faster than the size.
+        That is the number of cards of a node, and the bandwidth above the measured sizes: times grow no slower than
+        they did, and no faster than the size.
         """
         asked = np.atleast_1d(np.asarray(sizes, dtype=np.float64))
         seen = self.growth(setting)
@@ -197,7 +194,7 @@ class Predictor:
         return Within(seconds, np.minimum(seconds, least), np.maximum(seconds, most))
 
     def growth(self, setting: Setting) -> Growth:
-        """Return how times grow at the largest size measured of what predicts a setting.
+        """Return the growth of times at the largest measured size of the curves that predict a setting.
 
         Examples
         --------
@@ -216,7 +213,7 @@ class Predictor:
         return found._replace(by_bytes=1.0) if near[0].setting == setting else found
 
     def _within(self, setting: Setting, asked: Floats) -> Within | None:
-        """Return the times [s] that the models have, over all numbers of cards that a node may have."""
+        """Return the times [s] of the models, over all possible numbers of cards of a node."""
         family = self.family(setting)
         known = next((one for one in family if one.setting == setting), None)
         found = [] if known is not None else self.by_cards(setting, asked)
@@ -231,9 +228,9 @@ class Predictor:
         return Within(median, times.min(axis=0), times.max(axis=0))
 
     def by_cards(self, setting: Setting, sizes: ArrayLike) -> list[tuple[Cards, Floats]]:
-        """Return times [s] of sizes [byte] by how many cards a node may have, of which `at` returns the median.
+        """Return times [s] of sizes [byte] by possible number of cards of a node; `at` returns their median.
 
-        Nothing, where nothing is known, or where the setting has as many ranks on a node as all that was measured.
+        Nothing, where nothing is known, or where the setting has as many ranks on a node as all measurements.
         """
         family = self.family(setting)
         if self.steps is None or len(self.cards) == 1 or any(one.setting == setting for one in family):
@@ -255,7 +252,7 @@ class Predictor:
     def _elsewhere(
         self, family: Sequence[FittedCurve], setting: Setting, asked: Floats, steps: StepModel | None
     ) -> Floats | None:
-        """Return times [s] of what was not measured itself, with the cards that a step model has."""
+        """Return times [s] of a setting that was not measured, with the cards of a step model."""
         model = self if steps is self.steps else replace(self, steps=steps)
         stepped = None if steps is None else steps.at(setting, asked)
         if family:
@@ -270,7 +267,7 @@ class Predictor:
         return np.asarray(found ** (1 - share) * ruled**share)
 
     def _by_rule(self, setting: Setting, asked: Floats) -> Floats | None:
-        """Return times [s] by the rule of the bus factor, from other collectives on the same ranks, if there are."""
+        """Return times [s] by the rule of the bus factor, from other collectives on the same ranks, if any."""
         wanted = bus_factor(setting.collective, setting.ranks)
         logs = []
         for one in self.known:
@@ -283,7 +280,7 @@ class Predictor:
 
     @cached_property
     def _misfit(self) -> float:
-        """The mean absolute logarithm of measured times over those of the step model."""
+        """Mean absolute logarithm of measured times over those of the step model."""
         off = []
         for one in self.known:
             sizes = np.geomspace(one.smallest, one.largest, _SIZES)
@@ -295,7 +292,7 @@ class Predictor:
     def _over_ranks(
         self, family: Sequence[FittedCurve], setting: Setting, asked: Floats, stepped: Floats | None
     ) -> Floats:
-        """Return times [s] on a number of ranks that was not measured, in the way that was chosen."""
+        """Return times [s] on a number of ranks that was not measured, in the chosen way."""
         chosen = self.interpolation if self.between(family, setting) else self.extrapolation
         corrected = None
         if stepped is not None and chosen != "interpolated":
@@ -317,7 +314,7 @@ class Predictor:
         return found ** (1 - share) * corrected**share
 
     def _chunked(self, setting: Setting) -> bool:
-        """Return whether curves of a collective are alike at the same size per rank: along rings they are."""
+        """Return whether curves of a collective compare at the same size per rank, as along rings."""
         rings = setting.algorithm.casefold().startswith("ring") or (self.steps is not None and self.steps.nccl)
         return rings and setting.collective in CHUNKED
 
@@ -328,9 +325,9 @@ class Predictor:
         return min(ranks) <= setting.ranks <= max(ranks)
 
     def widening(self, setting: Setting) -> float:
-        """Return the widening of intervals beyond the measured ranks over those one doubling beyond.
+        """Return the factor of intervals beyond the measured ranks over those one doubling beyond; at least 1.
 
-        Errors add up like those of a random walk over the doublings, so it is the root of their number; at least 1.
+        Errors add up like those of a random walk over the doublings, so it is the root of their number.
         """
         family = self.family(setting)
         if not family or self.between(family, setting):
@@ -338,7 +335,7 @@ class Predictor:
         return math.sqrt(max(min(abs(math.log2(setting.ranks / one.setting.ranks)) for one in family), 1.0))
 
     def _log_errors(self, family: Sequence[FittedCurve], asked: Floats) -> list[Floats] | None:
-        """Return logarithms of curves over what the step model says of them; None if it says nothing."""
+        """Return logarithms of curves over times of the step model; None where it has none."""
         if self.steps is None:
             return None
         bases = [self.steps.at(one.setting, asked) for one in family]
@@ -348,7 +345,7 @@ class Predictor:
         return found if len(found) == len(family) else None
 
     def _factor_at_others(self, setting: Setting, asked: Floats) -> Floats:
-        """Return by which factor other collectives are slower than the step model says, in their mean."""
+        """Return the mean factor by which other collectives are slower than the step model."""
         found = []
         for name in sorted({one.setting.family for one in self.known}):
             family = [one for one in self.known if one.setting.family == name]
@@ -389,16 +386,14 @@ def fit(
 
     Parameters
     ----------
-    curves : sequence of Curve
-        What was measured.
     curve_model, interpolation, transfer, extrapolation : str
-        The choices to be made; see `Predictor`.
+        The choices; see `Predictor`.
     nccl : bool
         Whether steps are counted as NCCL does.
     weights : mapping of Setting to mapping of str to float, optional
-        Models of each curve, with their weights; where omitted, `curve_model` alone.
+        Models of each curve, with their weights; default: `curve_model` alone.
     with_steps : bool
-        Without, other collectives are not predicted; saves time where they are not asked for.
+        Without, other collectives are not predicted, which saves time.
 
     Examples
     --------
@@ -425,10 +420,7 @@ def fit(
 
 
 def _with_cards(curves: Sequence[Curve]) -> tuple[tuple[Cards, ...], StepModel | None]:
-    """Return how many cards a node may have, and the step model of NCCL with the likeliest number of them.
-
-    Where several numbers of ranks a node were measured, a number of cards is the likelier the better it fits.
-    """
+    """Return the possible numbers of cards of a node, and the step model of NCCL with the likeliest of them."""
     each = {one.setting.ranks / one.setting.nodes for one in curves if 1 < one.setting.nodes <= one.setting.ranks}
     cards = likely(curves, LEAST if len(each) < 2 else 0.0)
     if len(each) < 2:
@@ -449,13 +441,7 @@ def _misfit(steps: StepModel, curves: Sequence[Curve]) -> float:
 
 
 def _share_of_steps(known: Sequence[int], ranks: int) -> float:
-    """Return the weight of the step model where ways are blended: half, but less where the ranks are just outside.
-
-    Examples
-    --------
-    >>> [_share_of_steps((4, 16), ranks) for ranks in (8, 32, 64, 1024)]
-    [0.5, 0.25, 0.5, 0.5]
-    """
+    """Return the weight of the step model in a blend: half, but less where the ranks are just outside."""
     if min(known) <= ranks <= max(known):
         return 0.5
     return min(0.25 * min(abs(math.log2(ranks / one)) for one in known), 0.5)
@@ -464,11 +450,7 @@ def _share_of_steps(known: Sequence[int], ranks: int) -> float:
 def _over_ranks(
     family: Sequence[FittedCurve], values: Sequence[Floats], setting: Setting, extrapolation: bool
 ) -> Floats:
-    """Interpolate values over the logarithm of ranks.
-
-    Beyond them they go along the last line with `extrapolation`, and are held constant without. Where a number of ranks
-    was measured on several numbers of nodes, their mean stands for it.
-    """
+    """Interpolate values over the logarithm of ranks; beyond, extend the last line (`extrapolation`) or hold it."""
     by_ranks: dict[int, list[Floats]] = {}
     for one, value in zip(family, values, strict=True):
         by_ranks.setdefault(one.setting.ranks, []).append(value)

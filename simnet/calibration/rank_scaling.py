@@ -1,15 +1,14 @@
-"""Time over the number of ranks, size by size: what the curves of some numbers of ranks say of another.
+"""Time over the number of ranks, size by size: curves on some numbers of ranks predict another.
 
-At one size, the time of a collective is taken to be a sum of terms, each >= 0, that grow with the ranks in the ways in
-which algorithms do: not at all (launch), with the logarithm of the nodes (trees), with the messages between nodes that
-follow on one another (rings, and the peers of an all-to-all), with the bytes that a rank sends out of its node, and, on
-one node alone, with those that it sends there: with more, they are hidden behind the network. What the terms cost is
-fitted to the curves that there are, the near ones first, with a little ridge, and what remains is interpolated over
-the logarithm of the ranks. Where a time is too short for all messages of a ring, it is no ring. Where ranks with more
-to do take less time, that and a tenth is the time.
+At one size, the time of a collective is a sum of terms, each >= 0, that grow with the ranks as algorithms do: constant
+(launch), with the logarithm of the nodes (trees), with the messages between nodes in sequence (rings, and the peers of
+an all-to-all), with the bytes out of a node, and, on one node alone, with the bytes inside it: with more nodes, the
+network hides them. Their costs are fitted to the curves, near ones first, with a little ridge; the rest is interpolated
+over the logarithm of the ranks. A time too short for all messages of a ring is no ring's. Where ranks with more to do
+take less time, that time and a tenth counts.
 
-The switch points of an algorithm whose messages are parts of the vector, as in an all-gather along a ring, are at the
-same size of the parts: there the curves are compared at the same size per rank, in place of the same size.
+An algorithm whose messages are parts of the vector, as an all-gather along a ring, switches at the same size of the
+parts: there curves compare at the same size per rank.
 
 References
 ----------
@@ -55,19 +54,10 @@ _OF_RING = 0.46  # As NCCL counts: half, for both ways along the tree, less 8 %.
 
 
 def terms(setting: Setting, by_tree: float = np.inf, cards: float = np.inf) -> Floats:
-    """Return how often a setting pays each term, shape (5,).
+    """Return the number of times that a setting pays each term, shape (5,).
 
     They are launch, a step of a tree, a step of a ring or a peer, a byte out of the node, and a byte inside the only
-    node. Steps inside a node count little beside those between nodes.
-
-    Parameters
-    ----------
-    setting : Setting
-        The setting.
-    by_tree : float
-        Bytes that a node of two sends along a double tree, for a vector of one byte.
-    cards : float
-        Network cards of a node over which bytes count; see `simnet.calibration.cards`.
+    node. `by_tree` are the bytes that a node of two sends along a double tree, for a vector of one byte.
 
     Examples
     --------
@@ -98,27 +88,22 @@ def over_ranks(
     nccl: bool = False,
     cards: float = np.inf,
 ) -> Floats:
-    """Predict the time of a collective on a number of ranks from its curves on others.
+    """Return times [s], shape (n,), of a collective on a number of ranks, from its curves on others.
 
     Parameters
     ----------
     settings, shapes : sequence of Setting, of CurveModel
-        The curves that there are, at least 1.
+        The curves, at least 1.
     asked : Setting
-        What is asked for.
+        The wanted setting.
     sizes : ndarray of float, shape (n,)
         Total sizes [byte].
     chunked : bool
-        Whether curves are compared at the same size per rank.
+        Whether curves compare at the same size per rank.
     nccl : bool
         Whether the library is NCCL, which has double trees.
     cards : float
-        As of `terms`.
-
-    Returns
-    -------
-    ndarray of float, shape (n,)
-        Times [s].
+        Network cards of a node over which bytes count; see `simnet.calibration.cards`.
 
     Examples
     --------
@@ -170,19 +155,7 @@ def over_ranks(
 
 
 def _share(moved: Floats, known: Floats, large: Floats, sizes: Floats) -> Floats:
-    """Return the most of the time that bytes can be, shape (sizes,), by what they cost at a large size.
-
-    Parameters
-    ----------
-    moved : ndarray of float, shape (curves,)
-        Bytes that each curve moves, for a size of one.
-    known : ndarray of float, shape (curves, sizes)
-        Times [s].
-    large : ndarray of float, shape (curves,)
-        Times of the large size [s].
-    sizes : ndarray of float, shape (sizes,)
-        Sizes [byte].
-    """
+    """Return the largest share of the time that bytes can have, shape (sizes,), by their cost at a large size."""
     paying = moved > 0
     if not paying.any():
         return np.ones(len(sizes))
@@ -191,19 +164,7 @@ def _share(moved: Floats, known: Floats, large: Floats, sizes: Floats) -> Floats
 
 
 def _sent_by_tree(settings: Sequence[Setting], large: Floats) -> float:
-    """Return how much longer a vector takes between two nodes along a double tree than its bytes alone, at least 1.
-
-    Along the tree each byte crosses the network once in each direction, if the nodes keep up with that: there it has
-    less than half of the bandwidth of a ring. Curves of one node, and of more than two, at whose large sizes a ring is
-    the fastest way, tell both bandwidths; without them it is infinite, and what a ring sends counts.
-
-    Parameters
-    ----------
-    settings : sequence of Setting
-        All-reduces.
-    large : ndarray of float, shape (curves,)
-        Their times of the large size [s].
-    """
+    """Return the time of a double tree between two nodes over that of its bytes alone, >= 1; inf if unknown."""
     inside, between = 0.0, 0.0
     for one, seconds in zip(settings, large, strict=True):
         # Only ratios count, so that 2 * _LARGE is left out.

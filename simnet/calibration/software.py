@@ -1,17 +1,15 @@
-"""Software of a calibrated system in simulations: what a collective takes beyond its messages on idle links.
+"""Software of a calibrated system in simulations: the time of a collective beyond its messages on idle links.
 
-A call whose time the cost model knows keeps its messages. On the idle links of the calibration they take some time;
-what the call takes beyond that is software, spread evenly over its rounds. So alone on an idle network a call takes as
-long as it is predicted to, and everywhere else its messages meet others, weather and stragglers. Three cases need more:
+A call that the cost model knows keeps its messages. What it takes beyond their time on the idle links of the
+calibration is software, spread evenly over its rounds. So alone on an idle network a call takes its predicted time, and
+everywhere else its messages meet others, weather and stragglers. Three cases need more:
 
-- Messages that take longer than the call: they are shortened, so that links are busy no longer than measured.
-- Messages that would take longer even without bytes: the library went along another algorithm, and the messages are
-  those of the one with the least latency. Latencies of links are drawn down beforehand, so that there is one.
-- Chunks of unequal size: the software, and by how much messages are shortened, are those of equal chunks with the same
-  total.
+- Messages that take longer than the call are shortened, so that links are busy no longer than measured.
+- Messages that take longer even without bytes: the library used another algorithm, and the messages are those of the
+  one with the least latency. Latencies of links are drawn down beforehand, so that there is one.
+- Chunks of unequal size get the software, and the share of bytes, of equal chunks with the same total.
 
-A round that belongs to no call is a send-receive of its largest message. All of it is derived once for each collective,
-algorithm, size, and set of hosts.
+A round outside all calls is a send-receive of its largest message.
 """
 
 from __future__ import annotations
@@ -49,18 +47,18 @@ _TRIPS = {"ready": 2, "request": 3}
 
 
 class Known(NamedTuple):
-    """A call in a simulation and what the cost model says of it.
+    """A call in a simulation and its prediction.
 
     Parameters
     ----------
     operation, algorithm : str
-        As of `simnet.schedule.Call`; ``sendrecv`` for messages that belong to none.
+        As of `simnet.schedule.Call`; ``sendrecv`` for messages outside all calls.
     ranks, nodes : int
-        How many take part, on how many nodes; 0 nodes where that is not told.
+        Participants and their nodes; 0 nodes where not known.
     nbytes : float
         Total size [byte].
     prediction : Prediction or None
-        None if nothing is known of it: then links alone decide.
+        None if nothing is known: then links alone decide.
     """
 
     operation: str
@@ -72,7 +70,7 @@ class Known(NamedTuple):
 
 
 class _Fit(NamedTuple):
-    """How messages become as long as a call: other messages, if any, their share of bytes, seconds before rounds."""
+    """Fit of messages to the time of a call: algorithm, if another, share of bytes, seconds before rounds."""
 
     algorithm: str | None
     share: float
@@ -81,7 +79,7 @@ class _Fit(NamedTuple):
 
 
 class CalibratedSoftware:
-    """What the software of a calibrated system adds to schedules; see `simnet.network.Network`.
+    """Software of a calibrated system, added to schedules; see `simnet.network.Network`.
 
     Parameters
     ----------
@@ -90,10 +88,10 @@ class CalibratedSoftware:
     graph : networkx.DiGraph
         Its links, of as many nodes as are simulated.
     file : str
-        What its file is called.
+        Name of its file.
     jitter : bool
-        Whether messages have the extra latencies that were fitted, which `simnet.network.jitter` draws: then calls are
-        shorter without, so that they take as long as predicted in the median.
+        Whether messages have the fitted extra latencies, which `simnet.network.jitter` draws: then calls are shorter
+        without them, so that they take the predicted time in the median.
 
     Examples
     --------
@@ -127,7 +125,7 @@ class CalibratedSoftware:
         self._extra: dict[tuple[object, ...], float] = {}
 
     def __call__(self, schedule: Schedule, hosts: Ranks) -> Schedule:
-        """Return a schedule with the software of its calls, and of messages that belong to none, on its rounds."""
+        """Return a schedule with the software of its calls, and of messages outside all calls, on its rounds."""
         rounds: list[Round] = []
         calls: list[Call] = []
         at = 0
@@ -143,15 +141,7 @@ class CalibratedSoftware:
         return Schedule(schedule.n_ranks, rounds, calls)
 
     def known(self, schedule: Schedule, hosts: Ranks) -> list[Known]:
-        """Return what the cost model says of the calls of a schedule, and of its messages that belong to none.
-
-        Parameters
-        ----------
-        schedule : Schedule
-            What is sent.
-        hosts : ndarray of int, shape (P,)
-            The host of each rank.
-        """
+        """Return the predictions of the calls of a schedule, and of other messages; `hosts` by rank, shape (P,)."""
         found, at = [], 0
         for call in (*schedule.calls, None):
             until = len(schedule.rounds) if call is None else call.first
@@ -182,7 +172,7 @@ class CalibratedSoftware:
         return self._idle.time(schedule, placement=hosts).duration
 
     def _typical(self, schedule: Schedule) -> float:
-        """Return by how much longer a schedule takes in the median for extra latencies of its messages [s]."""
+        """Return the median extra time of a schedule by extra latencies of its messages [s]."""
         return 0.0 if self._jitter is None else typical(self._jitter, self.stack.cut(schedule))
 
     def _called(self, call: Call, rounds: Sequence[Round], n_ranks: int, hosts: Ranks) -> list[Round]:
@@ -202,7 +192,7 @@ class CalibratedSoftware:
         return _spread(rounds, n_ranks, ranks, fit)
 
     def _fitted(self, call: Call, rounds: Sequence[Round], ranks: Ranks, n_ranks: int, hosts: Ranks) -> _Fit:
-        """Find what makes the messages of a call take as long as it is predicted to, on idle links."""
+        """Fit the messages of a call to its predicted time on idle links."""
         prediction = self._known(call.operation, call.algorithm, hosts[ranks], call.nbytes).prediction
         if prediction is None:
             return _Fit(None, 1.0, 0.0, 0.0)
@@ -235,7 +225,7 @@ class CalibratedSoftware:
         return _Fit(other, share, each, rest if rest > _ROUNDING * target else 0.0)
 
     def _share(self, rounds: Sequence[Round], n_ranks: int, hosts: Ranks, target: float) -> float:
-        """Return the largest share of their bytes, up to 1, with which messages take no longer than a time [s]."""
+        """Return the largest share of bytes, up to 1, with which messages take at most a time [s]."""
 
         def takes(share: float) -> float:
             scaled = _spread(rounds, n_ranks, np.arange(n_ranks), _Fit(None, share, 0.0, 0.0))
@@ -278,7 +268,7 @@ class CalibratedSoftware:
         return list((schedule if n_ranks == P else schedule.embed(ranks, n_ranks)).rounds)
 
     def _others(self, call: Call, n_ranks: int) -> list[str]:
-        """Return the algorithms whose messages may stand for those of a call; none where it has a root."""
+        """Return the algorithms whose messages may replace those of a call; none where it has a root."""
         if call.operation in ("broadcast", "reduce"):
             return []
         return [
@@ -292,7 +282,7 @@ class CalibratedSoftware:
         ]
 
     def _alone(self, one: Round, n_ranks: int, hosts: Ranks, changed: dict[int, Round]) -> Round:
-        """Return a round that belongs to no call with its software: that of a send-receive of its largest message."""
+        """Return a round outside all calls with its software: that of a send-receive of its largest message."""
         if not len(one):
             return one
         if id(one) not in changed:
@@ -310,7 +300,7 @@ class CalibratedSoftware:
         return changed[id(one)]
 
     def _drawn_down(self, graph: nx.DiGraph[Any]) -> nx.DiGraph[Any]:
-        """Return links with latencies that leave no measured call shorter than the messages of every algorithm."""
+        """Return links with latencies at which some algorithm's messages fit into every measured call."""
         share = 1.0
         bare = Network(graph)
         hosts = int(graph.graph["hosts"])
@@ -349,15 +339,9 @@ class CalibratedSoftware:
 
 
 def stack_measured(rows: pd.DataFrame) -> str:
-    """Return the stack of the library that rows were measured with; empty where they do not tell, or tell of several.
+    """Return the stack of the measured library; empty where rows do not tell it, or tell several.
 
-    Benchmarks of NCCL and RCCL tell it, and so do measurements of simnet's own; those of MPI do not say of which one.
-
-    Examples
-    --------
-    >>> from simnet.calibration.measured import load
-    >>> stack_measured(load("shaped_gloo").rows)
-    'gloo'
+    Benchmarks of NCCL, RCCL and simnet tell it; those of MPI do not.
     """
     tools = set(rows["tool"].fillna("").astype(str))
     found = {_LIBRARIES.get(tool, tool) for tool in tools}
@@ -365,30 +349,12 @@ def stack_measured(rows: pd.DataFrame) -> str:
 
 
 def raised(profile: str) -> bool:
-    """Return whether measurements on links of known latency raised the eager limit of MPI above every message.
-
-    Parameters
-    ----------
-    profile : str
-        What their column ``profile`` says; empty where there is none, as they raise it by default.
-
-    Examples
-    --------
-    >>> raised("ideal_eager"), raised(""), raised("default")
-    (True, True, False)
-    """
+    """Return whether the column ``profile`` ("": default) says that MPI's eager limit was above every message."""
     return not profile or "eager" in profile
 
 
 def eager_measured(rows: pd.DataFrame) -> bool:
-    """Return whether rows tell their library, and that its eager limit was raised above every message.
-
-    Examples
-    --------
-    >>> from simnet.calibration.measured import load
-    >>> eager_measured(load("shaped_openmpi").rows), eager_measured(load("shaped_gloo").rows)
-    (True, False)
-    """
+    """Return whether rows tell their library, and that its eager limit was above every message."""
     named = STACKS[stack_measured(rows) or "ideal"]
     profiles = set(rows["profile"].fillna("")) if "profile" in rows else {""}
     return bool(named.eager_limit) and all(map(raised, profiles))
@@ -397,8 +363,7 @@ def eager_measured(rows: pd.DataFrame) -> bool:
 def stack_of(model: CalibratedCostModel) -> Stack:
     """Return the stack of a calibrated system: when its library lets go of a send; the rest is in links and curves.
 
-    Framing is in the bandwidth of the links, software in the curves. Where it is not known which library was measured,
-    the stack is `ideal`.
+    Framing is in the bandwidth of the links, software in the curves. The stack of an unknown library is `ideal`.
     """
     named = STACKS[model.stack or "ideal"]
     if named == STACKS["ideal"]:
@@ -417,7 +382,7 @@ def _taking_part(rounds: Sequence[Round]) -> Ranks:
 
 
 def _pattern(rounds: Sequence[Round]) -> bytes:
-    """Return what tells apart calls that differ in their root alone."""
+    """Return a key of calls that differ in their root alone."""
     return rounds[0].src.tobytes() + rounds[0].dst.tobytes()
 
 
@@ -433,7 +398,7 @@ def _spread(rounds: Sequence[Round], n_ranks: int, ranks: Ranks, fit: _Fit) -> l
 
 
 def _changed(one: Round, n_ranks: int, ranks: Ranks, share: float, seconds: float, work: Floats | None = None) -> Round:
-    """Return a round with a share of its bytes, and so many seconds more before it at the ranks that take part."""
+    """Return a round with a share of its bytes, and more seconds before it at the ranks that take part."""
     compute: float | Floats = one.compute
     if seconds and ranks.size == n_ranks:
         compute = compute + seconds

@@ -1,14 +1,13 @@
-"""A platform from its specification alone: what devices, links, network cards and library make of a collective.
+"""Times of collectives from the specification of a platform alone: devices, links, network cards and library.
 
-Nothing is measured. For NCCL and RCCL every algorithm takes, in each of its protocols,
+For NCCL and RCCL every algorithm takes, in each of its protocols,
 
     base latency + steps inside nodes * latency + steps between nodes * latency + size * seconds per byte,
 
-as NCCL's own tuning model has it, with its latencies by link and the bandwidth that it takes a link for; bytes are
-those that leave the busiest device or node. For MPI and gloo, steps and bytes come from the schedules of
-`simnet.collectives`, for Open MPI of the one that it takes (`simnet.calibration.own_choice`). Which of ring and tree
-runs on two nodes, where a tree sends half as much, a specification does not say: the middle is predicted, in
-logarithms.
+as in NCCL's own tuning model, with its latencies by link and its bandwidths of links; bytes are those out of the
+busiest device or node. For MPI and gloo, steps and bytes come from the schedules of `simnet.collectives`, for Open MPI
+of the algorithm that it chooses (`simnet.calibration.own_choice`). Whether a ring or a tree runs on two nodes, where a
+tree sends half as much, a specification does not tell: the geometric mean is predicted.
 
 References
 ----------
@@ -111,13 +110,7 @@ _RECEIVED = MappingProxyType({"all_reduce": 2.0, "all_gather": 1.0, "reduce_scat
 
 @dataclass(frozen=True)
 class SpecifiedStepModel(StepModel):
-    """The step model of a platform that was never measured.
-
-    Parameters
-    ----------
-    platform : Platform or None
-        Its specification.
-    """
+    """The step model of a platform that was never measured."""
 
     platform: Platform | None = None
 
@@ -148,22 +141,9 @@ def specified(platform: Platform) -> SpecifiedStepModel:
 
 
 def parameters(platform: Platform) -> dict[str, tuple[float, float]]:
-    """Return what a specification says of the parameters of the step model, on full nodes.
+    """Return value and standard error of the logarithm of each of `PARAMETERS`, from the specification, on full nodes.
 
-    `times` goes further where links, protocols and algorithms differ by more than one factor for all; these values are
-    what a fit to the first measurements of a platform can begin from.
-
-    Returns
-    -------
-    dict of str to (float, float)
-        By the names of `PARAMETERS`, in their order: value, and standard error of its logarithm.
-
-    Examples
-    --------
-    >>> from simnet.calibration.platform import load_platform
-    >>> value, error = parameters(load_platform("dgx-h100"))["outer_seconds_per_byte"]
-    >>> round(1e-9 / value), error < 0.5
-    (45, True)
+    `times` distinguishes links, protocols and algorithms further; a fit to the first measurements can start from these.
     """
     nccl = platform.counted == "as NCCL does"
     link, far = _link(platform), _far(platform)
@@ -193,14 +173,7 @@ def parameters(platform: Platform) -> dict[str, tuple[float, float]]:
 
 
 def sentences(platform: Platform) -> list[str]:
-    """Return what a specification says of the parameters of the step model, as lines for people.
-
-    Examples
-    --------
-    >>> from simnet.calibration.platform import load_platform
-    >>> print(sentences(load_platform("dgx-h100"))[0])
-    NVIDIA DGX H100, 8 H100 with 18 NVLinks of 25 GB/s each way on NVSwitches, 8 InfiniBand NDR cards
-    """
+    """Return the parameters of the step model from a specification, as lines for people."""
     lines = [platform.description or platform.name, "nothing was measured: whatever is predicted is an extrapolation"]
     lines.append("parameters of a step, from the specification:")
     for name, (value, error) in parameters(platform).items():
@@ -210,18 +183,10 @@ def sentences(platform: Platform) -> list[str]:
 
 
 def half_widths(platform: Platform, coverage: float) -> list[tuple[float, float]]:
-    """Return how far the logarithm of a measured time may be below and above a prediction, by bin of sizes.
+    """Return the half-widths of the logarithm of a measured time below and above a prediction, by bin of sizes.
 
-    The widths are quantiles of what was left out of public measurements, each platform counting alike, with what
-    is fitted of transports fitted to the other platforms; see ``docs/calibration.md``.
-
-    Parameters
-    ----------
-    platform : Platform
-        The specification.
-    coverage : float
-        Share of measurements that an interval shall hold, in (0, 1). Widths grow with it as those of a normal
-        distribution.
+    They are quantiles of held-out public measurements, each platform counting alike; see ``docs/calibration.md``. With
+    the `coverage`, in (0, 1), they grow as those of a normal distribution.
     """
     scale = NormalDist().inv_cdf(0.5 + coverage / 2) / NormalDist().inv_cdf(0.5 + _HALF_WIDTHS_HOLD / 2)
     widths = _HALF_WIDTHS[platform.counted]
@@ -233,21 +198,9 @@ def half_widths(platform: Platform, coverage: float) -> list[tuple[float, float]
 
 
 def times(platform: Platform, setting: Setting, sizes: ArrayLike) -> Floats | None:
-    """Return predicted times of a collective.
+    """Return predicted times [s] of total sizes [byte] of a setting; None for a collective without a known algorithm.
 
-    Parameters
-    ----------
-    platform : Platform
-        The specification.
-    setting : Setting
-        What is asked for; with 0 nodes, the ranks fill as few nodes as will hold them.
-    sizes : array_like of float, shape (n,)
-        Total sizes as nccl-tests counts them [byte].
-
-    Returns
-    -------
-    ndarray of float, shape (n,), or None
-        Times [s]; None for a collective without a known algorithm.
+    With 0 nodes, the ranks fill as few nodes as possible.
     """
     asked = np.atleast_1d(np.asarray(sizes, dtype=np.float64))
     if setting.ranks < 2:
@@ -313,7 +266,7 @@ def _like_nccl(platform: Platform, setting: Setting, nodes: int) -> dict[str, li
 
 
 def _protocols(platform: Platform, setting: Setting, nodes: int) -> list[tuple[_Protocol, float]]:
-    """Return the protocols that NCCL may use, each with its most bandwidth [byte/s]; a pinned one alone."""
+    """Return the protocols that NCCL may use, each with its maximum bandwidth [byte/s]; a pinned one alone."""
     most = {"ll": GENERATIONS[platform.generation].ll if nodes == 1 else _LL_BETWEEN[0 if nodes == 2 else 1]}
     reaches = nodes == 1 or (platform.outer is not None and platform.outer.ordered)
     names = [name for name in _PROTOCOLS if name != "ll128" or (_link(platform) == "nvlink" and reaches)]
@@ -367,7 +320,7 @@ def _through_schedules(platform: Platform, setting: Setting, nodes: int, sizes: 
 
 
 def _as_taken(platform: Platform, setting: Setting, nodes: int, sizes: Floats) -> Floats | None:
-    """Return times [s] of the algorithms that Open MPI takes by itself, each at its sizes."""
+    """Return times [s] of the algorithms that Open MPI chooses, each at its sizes."""
     names = [own_choice(setting.collective, setting.ranks, size) for size in sizes.tolist()]
     found = np.empty(len(sizes))
     for name in sorted(set(names)):

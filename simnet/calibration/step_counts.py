@@ -1,14 +1,13 @@
-"""What a collective costs in steps and bytes, read from the schedule of its algorithm.
+"""Steps and bytes of a collective, counted from the schedule of its algorithm.
 
 A step model has a few parameters of the machine (latency of a step, seconds per byte, seconds per byte reduced) and
-takes how often each is paid from the schedule. So parameters fitted on an all-reduce of 8 ranks say something of an
-all-gather of 16. Steps between nodes and steps inside a node are counted apart.
+counts each in the schedule. So parameters fitted on an all-reduce of 8 ranks predict an all-gather of 16. Steps between
+nodes and inside a node count apart.
 
-Of NCCL, these kinds of algorithms are counted. A *ring* passes chunks around. A *tree*, for all-reduce, is a chain
-inside each node and a double binary tree between nodes. *Peers*, for all-to-all, are messages from each rank to each
-other, of which those to other nodes count where there are any; a *pair*, for send-receive, is one from each rank to the
-next. The *switch* reduces and copies all-reduces inside
-an NVLink domain (NVLink SHARP).
+Of NCCL: a *ring* passes chunks around. A *tree*, for all-reduce, is a chain inside each node and a double binary tree
+between nodes. *Peers*, for all-to-all, are messages from each rank to each other, of which those to other nodes count
+where there are any; a *pair*, for send-receive, is one from each rank to the next. The *switch* reduces and copies
+all-reduces inside an NVLink domain (NVLink SHARP).
 
 References
 ----------
@@ -44,7 +43,7 @@ Kind: TypeAlias = Literal["ring", "tree", "peers", "pair", "switch"]
 
 
 class Cost(NamedTuple):
-    """How often an algorithm pays what, for a size of one byte.
+    """Counts of an algorithm for a size of one byte.
 
     Parameters
     ----------
@@ -56,9 +55,9 @@ class Cost(NamedTuple):
     reduced : float
         Bytes that a rank reduces.
     peers : float
-        Ranks to which each rank opens a connection of its own: those on other nodes, or, on one node, all others.
+        Ranks to which each rank opens a connection: those on other nodes, or, on one node, all others.
     kind : str
-        What it goes along: a schedule of `simnet.collectives` counts as ``ring``.
+        Shape of the algorithm: a schedule of `simnet.collectives` counts as ``ring``.
     """
 
     inner: float
@@ -81,19 +80,13 @@ _LIKE: MappingProxyType[tuple[str, str], tuple[tuple[str, str], ...]] = MappingP
 
 
 def known_algorithms() -> tuple[str, ...]:
-    """Return the algorithms that are told apart: NCCL's, and those whose schedules are looked at.
-
-    Examples
-    --------
-    >>> known_algorithms()
-    ('ring', 'tree', 'binomial', 'bruck', 'pairwise', 'rabenseifner', 'recursive_doubling', 'recursive_halving')
-    """
+    """Return the distinguished algorithms: NCCL's, and those with a schedule to count."""
     names = {one.algorithm for one in registry.every() if one.calibrated}
     return ("ring", "tree", *sorted(names - {"ring", "tree"}))
 
 
 def _counted(collective: str) -> dict[str, registry.Collective]:
-    """Return the algorithms of a collective whose schedules are looked at, by name."""
+    """Return the algorithms of a collective whose schedules are counted, by name."""
     return _found(collective, plugins.allowed())
 
 
@@ -104,7 +97,7 @@ def _found(collective: str, _allowed: bool) -> dict[str, registry.Collective]:
 
 
 def algorithms(collective: str, algorithm: str) -> tuple[str, ...]:
-    """Return the algorithms whose schedules are looked at: the one that is named, or all of the collective.
+    """Return the algorithms whose schedules are counted: the named one, or all of the collective.
 
     Examples
     --------
@@ -122,16 +115,10 @@ def algorithms(collective: str, algorithm: str) -> tuple[str, ...]:
 
 @cache
 def through_schedule(collective: str, algorithm: str, ranks: int, nodes: int) -> Cost:
-    """Return what an algorithm pays, read from its schedule.
+    """Return the counts of an algorithm, from its schedule.
 
-    Ranks are placed on nodes in blocks. A round with a message between nodes is a step between nodes.
-
-    Parameters
-    ----------
-    collective, algorithm : str
-        As `algorithms` has them.
-    ranks, nodes : int
-        Ranks, 2 .. `MAX_RANKS`, and nodes; 0 nodes if not known, which counts as a node for each rank.
+    Ranks (2 .. `MAX_RANKS`) fill nodes in blocks; 0 nodes means one for each rank. A round with a message between nodes
+    is a step between nodes.
 
     Examples
     --------
@@ -160,16 +147,7 @@ def _rounds(collective: str, algorithm: str, ranks: int) -> Iterable[Round]:
 
 
 def _neighbours(ranks: int) -> Iterable[Round]:
-    """Return the rounds of an all-gather by neighbour exchange; of an odd number of ranks, of a ring.
-
-    Pairs of neighbours exchange what they came by last: at first their own share, then in turns with the neighbour on
-    the other side two shares at a time. It is a ring's bytes in half of its rounds.
-
-    References
-    ----------
-    J. Chen, L. Zhang, Y. Zhang, W. Yuan, "Performance evaluation of allgather algorithms on terascale Linux cluster
-    with fast Ethernet", HPC Asia 2005.
-    """
+    """Return the rounds of an all-gather by neighbour exchange (Chen et al., HPC Asia 2005); odd: a ring."""
     if ranks % 2:
         return _rounds("all_gather", "ring", ranks)
     rank = np.arange(ranks)
@@ -183,22 +161,22 @@ def _neighbours(ranks: int) -> Iterable[Round]:
 def like_nccl(
     collective: str, algorithm: str, ranks: int, nodes: int, switch: bool = False, cards: float = math.inf
 ) -> tuple[Cost, ...]:
-    """Return what NCCL counts for the algorithms that it may choose.
+    """Return NCCL's own counts for the algorithms that it may choose.
 
-    A chunk crosses the network as often as there are nodes on its way; all other steps are inside nodes. Trees are
-    pipelined: their bytes do not grow with their depth. With two nodes, each half of the vector crosses the network
-    once each way along the double tree; with more, an inner node of a tree sends up and down.
+    A chunk crosses the network once per node on its way; all other steps are inside nodes. Trees are pipelined: their
+    bytes do not grow with their depth. With two nodes, each half of the vector crosses the network once each way along
+    the double tree; with more, an inner node of a tree sends up and down.
 
     Parameters
     ----------
     collective, algorithm : str
         The collective, and the pinned algorithm, if any.
     ranks, nodes : int
-        Ranks and nodes; 0 nodes if not known, which counts as a node for each rank.
+        0 nodes, not known, count as a node for each rank.
     switch : bool
         Whether switches inside a node reduce.
     cards : float
-        Network cards of a node, >= 1, over which rings go, each over one of its own; infinite if each rank has one.
+        Network cards of a node, >= 1, each with a ring of its own; infinite if each rank has one.
 
     Examples
     --------
@@ -240,24 +218,7 @@ def like_nccl(
 
 
 def costs(setting: Setting, nccl: bool, switch: bool = False, cards: float = math.inf) -> tuple[Cost, ...]:
-    """Return what each algorithm that a setting may use pays; nothing if none is known.
-
-    Parameters
-    ----------
-    setting : Setting
-        Collective, ranks and nodes.
-    nccl : bool
-        Whether NCCL's algorithms are counted, as it counts them.
-    switch : bool
-        Whether switches inside a node reduce.
-    cards : float
-        As of `like_nccl`.
-
-    Examples
-    --------
-    >>> len(costs(Setting("all_reduce", 8), nccl=False)), costs(Setting("gather", 8), nccl=False)
-    (3, ())
-    """
+    """Return the counts of each algorithm that a setting may use, as NCCL or by schedules; nothing if none is known."""
     if setting.ranks < 2:
         return ()
     if setting.collective != "sendrecv" and not _counted(setting.collective):

@@ -4,13 +4,12 @@ For every algorithm that a collective may use, and for each protocol, the time i
 
     launch + steps * latency + peers * peer latency + bytes * seconds per byte + reduced * gamma,
 
-steps and bytes counted inside nodes and between nodes, and the library takes the fastest; the minimum is a smooth one,
-so that it can be fitted. Protocols are those of NCCL: *LL* sends a flag with every 4 bytes, so that nobody waits for a
-fence, at a fraction of the bandwidth; *LL128* a flag with every 120 bytes; *Simple* has the bandwidth whole and waits
-at each step. Where a setting pins a protocol that an algorithm has, that one alone counts. The messages of an
-all-to-all do not follow on one another, so it has the latency of one step, whatever the protocol, and that of each
-peer. MPI's eager messages and rendezvous stand in the places of LL and Simple, with no third one. With `nccl`, steps
-are counted as NCCL does; without, through the schedules of its algorithms.
+steps and bytes counted inside nodes and between nodes, and the library takes the fastest; the minimum is smooth, so
+that it can be fitted. Protocols are those of NCCL: *LL* sends a flag with every 4 bytes and needs no fence, at a
+fraction of the bandwidth; *LL128* a flag with every 120 bytes; *Simple* has the full bandwidth and waits at each step.
+A pinned protocol counts alone. Messages of an all-to-all do not depend on each other, so it has the latency of one step
+and that of each peer. MPI's eager and rendezvous messages stand for LL and Simple. With `nccl`, steps are counted as
+NCCL does; without, through the schedules of its algorithms.
 
 References
 ----------
@@ -147,14 +146,7 @@ class StepModel:
         return None if found is None else _softly(np.stack(list(found.values()), axis=1))[0]
 
     def by_algorithm(self, setting: Setting, sizes: ArrayLike) -> dict[str, Floats] | None:
-        """Return times [s] of sizes [byte] by algorithm and protocol; None for a collective without any.
-
-        Examples
-        --------
-        >>> model = StepModel(True, (1e-5, 1e-6, 5e-6, 1e-11, 1e-10, 1e-12, 2, 3, 3, 1.1, 1, 1, 1e-5, 1, 1, 1.2))
-        >>> list(model.by_algorithm(Setting("all_reduce", 16, 2, protocol="Simple"), [1e6]))
-        ['ring, Simple', 'tree, Simple']
-        """
+        """Return times [s] of sizes [byte] by algorithm and protocol; None for a collective without any."""
         ways = costs(setting, self.nccl, self.switch, self.cards)
         asked = np.atleast_1d(np.asarray(sizes, dtype=np.float64))
         if not ways:
@@ -164,22 +156,7 @@ class StepModel:
         return dict(zip(self._names(ways, setting), times.T, strict=True))
 
     def weights(self, setting: Setting, nbytes: float) -> dict[str, dict[str, float]]:
-        """Return by how many per cent each way's time changes for one per cent of each parameter, by way and name.
-
-        Parameters
-        ----------
-        setting : Setting
-            A collective; of one without a known algorithm there is no way.
-        nbytes : float
-            Its size [byte].
-
-        Examples
-        --------
-        >>> model = StepModel(True, (1e-5, 1e-6, 5e-6, 1e-11, 1e-10, 1e-12, 2, 3, 3, 1.1, 1, 1, 1e-5, 1, 1, 1.2))
-        >>> found = model.weights(Setting("broadcast", 16, 2), 1.0)["ring, LL"]
-        >>> round(sum(found[name] for name in ("launch", "inner_latency", "outer_latency")), 3)
-        1.0
-        """
+        """Return the elasticity (% per %) of each algorithm's time to each parameter, by algorithm and parameter."""
         ways = costs(setting, self.nccl, self.switch, self.cards)
         if not ways:
             return {}
@@ -190,16 +167,7 @@ class StepModel:
         return {one: dict(zip(_NAMES, row, strict=True)) for one, row in zip(names, shares.tolist(), strict=True)}
 
     def as_if(self, cards: float, each: float) -> StepModel:
-        """Return what would be known of nodes of so many cards, from the same measurements of `each` ranks on a node.
-
-        Examples
-        --------
-        >>> known = StepModel(True, (1e-5, 1e-6, 5e-6, 1e-11, 1e-10, 1e-12, 2, 3, 3, 1.1, 1, 1, 1e-5, 1, 1, 1.2))
-        >>> here, there = (Setting("all_reduce", 32, nodes, "ring", "Simple") for nodes in (8, 32))
-        >>> found = [one.at(where, [1e9])[0] for where in (here, there) for one in (known, known.as_if(1, 4))]
-        >>> round(float(found[1] / found[0]), 3), round(float(found[3] / found[2]), 3)
-        (1.0, 0.257)
-        """
+        """Return the model for nodes of so many cards, from the same measurements of `each` ranks on a node."""
         place = _NAMES.index("outer_seconds_per_byte")
         values = list(self.values)
         values[place] *= min(each, cards) / min(each, self.cards)
@@ -214,23 +182,9 @@ class StepModel:
 
 
 def fit_step_model(curves: Sequence[Curve], nccl: bool, cards: float = OWN) -> StepModel | None:
-    """Fit a step model to all curves of a system at once.
+    """Fit a step model to all curves of a system at once; None if no algorithm is known for any of them.
 
     Relative errors count, large ones less (soft L1); what the data do not determine stays near typical values.
-
-    Parameters
-    ----------
-    curves : sequence of Curve
-        Of one system.
-    nccl : bool
-        Whether steps are counted as NCCL does.
-    cards : float
-        Network cards of a node.
-
-    Returns
-    -------
-    StepModel or None
-        None if no algorithm is known for any of the curves.
 
     Examples
     --------
@@ -287,16 +241,9 @@ def fit_step_model(curves: Sequence[Curve], nccl: bool, cards: float = OWN) -> S
 
 
 def undetermined(steps: StepModel) -> tuple[str, ...]:
-    """Return the parameters that the data say little of, so that typical values stand for them.
+    """Return the parameters that the data hardly determine, so that typical values stand for them.
 
-    They are those whose standard error is more than 0.7 of how far typical values spread.
-
-    Examples
-    --------
-    >>> sizes = 2.0 ** np.arange(10, 27, 2)
-    >>> fitted = fit_step_model([Curve(Setting("all_reduce", 8, 8), sizes, 1e-4 + sizes * 1e-9)], nccl=True)
-    >>> [name in undetermined(fitted) for name in ("peer_latency", "outer_seconds_per_byte")]
-    [True, False]
+    They are those whose standard error is more than 0.7 of the spread of typical values.
     """
     if not steps.errors:
         return ()
@@ -308,17 +255,8 @@ def switched(curves: Sequence[Curve]) -> bool:
     """Return whether the data show in-switch reduction inside nodes.
 
     They do if the bus bandwidth of an all-reduce on one node is 0.9 to 1.2 times that of the NVLink of a GPU of the
-    generations whose switches reduce: a ring reaches some 0.8 of it, and cannot exceed it.
-
-    References
-    ----------
-    NVIDIA H100 and B200 data sheets: NVLink of 900 and 1,800 GB/s, both directions together.
-
-    Examples
-    --------
-    >>> sizes = np.array([1e6, 1e9])
-    >>> [switched([Curve(Setting("all_reduce", 8, 1), sizes, sizes / speed)]) for speed in (270e9, 210e9)]
-    [True, False]
+    generations whose switches reduce: a ring reaches some 0.8 of it, and cannot exceed it. NVIDIA's H100 and B200 data
+    sheets give NVLinks of 900 and 1,800 GB/s, both directions together.
     """
     for one in curves:
         ranks = one.setting.ranks
@@ -330,7 +268,7 @@ def switched(curves: Sequence[Curve]) -> bool:
 
 
 def _protocols(cost: Cost, nccl: bool, pinned: str) -> tuple[str, ...]:
-    """Return the protocols that an algorithm may use: the pinned one where it has it, else all that it has."""
+    """Return the protocols of an algorithm: the pinned one where it has it, else all that it has."""
     if not nccl:
         return "LL", "Simple"
     if cost.kind == "switch":
@@ -341,7 +279,7 @@ def _protocols(cost: Cost, nccl: bool, pinned: str) -> tuple[str, ...]:
 
 
 def _table(ways: Sequence[Cost], nccl: bool, pinned: str) -> _Ways:
-    """Return how often each way pays each term, (ways, terms), and which parameters a term has, (ways, terms, all)."""
+    """Return the counts of each way by term, (ways, terms), and the parameters of each term, (ways, terms, all)."""
     counts, powers = [], []
     for one in ways:
         for protocol in _protocols(one, nccl, pinned):
@@ -351,7 +289,7 @@ def _table(ways: Sequence[Cost], nccl: bool, pinned: str) -> _Ways:
 
 
 def _powers(kind: str, protocol: str) -> Floats:
-    """Return which parameters each term is a product of, shape (terms, parameters)."""
+    """Return the parameters that each term multiplies, shape (terms, parameters)."""
     of = {
         "launch": ["launch"],
         "inner": ["inner_latency"],
@@ -382,7 +320,7 @@ def _powers(kind: str, protocol: str) -> Floats:
 
 
 def _terms(logs: Floats, counts: Floats, powers: Floats, sizes: Floats) -> Floats:
-    """Return every term of the time [s], shape (sizes, ways, terms); bytes grow with the size, steps do not."""
+    """Return every term of the time [s], shape (sizes, ways, terms)."""
     grows = np.array([term in ("inner_bytes", "outer_bytes", "reduced") for term in _TERMS])
     each = counts * np.exp(powers @ logs)
     return np.asarray(each[None] * np.where(grows, sizes[:, None, None], 1.0), dtype=np.float64)
@@ -405,12 +343,7 @@ def _slopes(logs: Floats, counts: Floats, powers: Floats, sizes: Floats) -> Floa
 
 
 def _start(parts: Sequence[tuple[Floats, Floats, Floats]], seconds: Floats, nccl: bool) -> tuple[Floats, Floats]:
-    """Return the logarithms of typical parameters and how far they spread.
-
-    Seconds per byte are scaled to the least that there are. Of NCCL, so is the launch cost, to the least time; of MPI,
-    the latency of a step to the time of the smallest sizes by step of the algorithm with the fewest, and a call counts
-    as half a step.
-    """
+    """Return the logarithms of typical parameters, scaled to the data, and their spreads."""
     known = _NCCL if nccl else _MPI
     moved = [counts[:, 3:5].sum(axis=1).min() * sizes for counts, _, sizes in parts]
     per_byte = float(np.quantile(seconds / np.concatenate(moved), 0.1))
@@ -431,6 +364,6 @@ def _start(parts: Sequence[tuple[Floats, Floats, Floats]], seconds: Floats, nccl
 
 
 def _spread(nccl: bool) -> Floats:
-    """Return how far typical parameters spread: standard deviations of their logarithms."""
+    """Return the standard deviations of the logarithms of typical parameters."""
     known = _NCCL if nccl else _MPI
     return np.array([known[name][1] for name in _NAMES])

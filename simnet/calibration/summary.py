@@ -44,19 +44,19 @@ class Calibration:
     cost_model : CalibratedCostModel
         The result.
     chosen : ModelChoice
-        What cross-validation saw.
+        The results of cross-validation.
     rows : int
         Rows of the logs that were used.
     problems : tuple of str
-        What is wrong in the logs or was left out of them, each with file and line.
+        Problems of the logs, and rows left out, each with file and line.
     mixed : mapping of str to list of str
         Columns that tell systems apart, but of which several values were put together.
     links : FittedLinks, optional
-        The network that is in the file.
+        The network in the file.
     told : str
         The stack of the library that the logs name; empty if they do not.
     repetitions : int
-        Repetitions in the logs, each of a single call, that jitter could be fitted to.
+        Repetitions of single calls in the logs, for the fit of jitter.
     """
 
     cost_model: CalibratedCostModel
@@ -74,7 +74,7 @@ class Calibration:
         return written(self.cost_model)
 
     def figures(self) -> dict[str, Any]:
-        """Return what is shown, as plain values."""
+        """Return the fields of the JSON output."""
         steps = self.cost_model.model.steps
         return {
             "rows": self.rows,
@@ -100,7 +100,7 @@ class Calibration:
         }
 
     def _jitter_said(self) -> str:
-        """Say how messages scatter, or why that is not known."""
+        """Return a sentence about the jitter of messages, or why it is not known."""
         found = self.cost_model.jitter
         if found is not None:
             return (
@@ -170,14 +170,14 @@ class Calibration:
 
 
 def errors(held: Sequence[HeldOut]) -> dict[str, float] | None:
-    """Return number, median, 90 % quantile and worst of absolute relative errors; None if nothing was held out."""
+    """Return number, median, 90 % quantile and worst of absolute relative errors; None without held-out predictions."""
     if not held:
         return None
     return quantiles(np.abs(np.expm1(np.concatenate([one.log_errors for one in held]))))
 
 
 def quantiles(values: Floats) -> dict[str, float]:
-    """Return number, median, 90 % quantile and worst of errors, of which there is one at least."""
+    """Return number, median, 90 % quantile and worst of one or more errors."""
     return {
         "count": len(values),
         "median": float(np.median(values)),
@@ -187,20 +187,7 @@ def quantiles(values: Floats) -> dict[str, float]:
 
 
 def rows_of(source: str, facts: Facts | Mapping[str, Any]) -> tuple[pd.DataFrame, tuple[str, ...]]:
-    """Return the rows of shipped measurements, of a log or of all logs of a folder, and what is wrong or left out.
-
-    Parameters
-    ----------
-    source : str
-        A name of `simnet.calibration.measured.datasets`, a file or a folder.
-    facts : Facts or mapping
-        What logs do not say.
-
-    Examples
-    --------
-    >>> len(rows_of("shaped_gloo", {})[0])
-    300
-    """
+    """Return the rows of shipped measurements, of a log or of all logs of a folder, and their problems."""
     shipped = measured.datasets()
     if source in shipped:
         found = measured.load(source)
@@ -213,7 +200,7 @@ def rows_of(source: str, facts: Facts | Mapping[str, Any]) -> tuple[pd.DataFrame
 
 
 def _without_place(rows: pd.DataFrame) -> list[Problem]:
-    """Return which rows have no place on a curve, by log: of no known number of ranks, of one rank, or of 0 bytes."""
+    """Return the rows without a place on a curve, by log: of unknown ranks, of one rank, or of 0 bytes."""
     unknown, one = rows["ranks"].isna(), _of_one_rank(rows)
     found = []
     for missing, why in (
@@ -234,7 +221,7 @@ def _of_one_rank(rows: pd.DataFrame) -> pd.Series[bool]:
 
 
 def _single_rank(rows: pd.DataFrame) -> str:
-    """Say that rows are of tests of one rank each, and what may have been meant."""
+    """Return a sentence on tests of one rank each, and what was probably meant."""
     tests = int(rows.groupby(["collective", "nbytes", "in_place", "dtype"], dropna=False).size().max())
     said = f"{tests:,} tests of one rank each" if tests > 1 else "a test of one rank"
     if rows["tool"].isin(_BUILT_WITH_MPI).any() and tests > 1:
@@ -243,13 +230,7 @@ def _single_rank(rows: pd.DataFrame) -> str:
 
 
 def problem_lines(problems: Sequence[str], most: int = 20) -> list[str]:
-    """Return lines that say what is wrong in logs, or left out of them, and how many more there are.
-
-    Examples
-    --------
-    >>> problem_lines(["a.log:1: is cut (left out)"] * 3, most=2)[1:]
-    ['  a.log:1: is cut (left out)', '  a.log:1: is cut (left out)', '  and 1 more, which --json lists']
-    """
+    """Return lines on the problems of logs, `most` at most, and the number of others."""
     if not problems:
         return []
     shown = [f"  {one}" for one in problems[:most]]
@@ -275,15 +256,15 @@ def calibrated(
     where : mapping of str to str
         Values by column that rows must have.
     facts : Facts or mapping
-        What the logs do not say.
+        Facts that the logs lack.
     in_place : bool
         Whether times in place are taken rather than those out of place.
     topology : Placement, optional
-        What the ranks are on.
+        The topology of the ranks.
     coverage : float
         Share of measurements that intervals shall hold.
     stack : str, optional
-        The transport stack of the library; default: what the logs tell.
+        The transport stack of the library; default: that of the logs.
 
     Raises
     ------

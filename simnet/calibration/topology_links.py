@@ -1,9 +1,9 @@
-"""The network under a calibration: on which nodes ranks are, and the links that a simulation of the same system takes.
+"""The network of a calibration: nodes of the ranks, and the links that a simulation of the same system takes.
 
-A topology says what many logs do not: how many ranks share a node. Given by its name, it gets its latencies and
-bandwidths from the step model: the latency is what one more step of a ring costs at the smallest size measured, the
-bandwidth that of the protocol for large messages. Between these sizes real protocols are slower than either. The cost
-of a call (launch) and of reducing are no property of links, and are not in it.
+A topology says what many logs do not: how many ranks share a node. Given by name, it gets latencies and bandwidths from
+the step model: the latency is the cost of one more step of a ring at the smallest size measured, the bandwidth that of
+the protocol for large messages. Between these sizes real protocols are slower than either. The cost of a call (launch)
+and of reducing are no properties of links, and are not in it.
 """
 
 from __future__ import annotations
@@ -33,27 +33,19 @@ _INSIDE = frozenset({"intra", "nvlink", "pci", "sys"})
 
 
 class Placement(NamedTuple):
-    """A topology as it was given.
-
-    Parameters
-    ----------
-    name : str
-        One of `FAMILIES`, or a file.
-    each : int or None
-        Ranks per node; None if it does not say.
-    """
+    """A topology as given: one of `FAMILIES` or a file, and the ranks per node, None if it does not say."""
 
     name: str
     each: int | None
 
 
 class FittedLinks(NamedTuple):
-    """A topology with latencies [s] and bandwidths [byte/s].
+    """Links with latencies [s] and bandwidths [byte/s].
 
     Parameters
     ----------
     parameters : dict
-        By the name of the family, what its builder in `simnet.topologies` takes.
+        By the name of the family, the arguments of its builder in `simnet.topologies`.
     undetermined : tuple of str
         Parameters of steps that the data do not determine, so that a typical value stands for them.
     """
@@ -63,7 +55,7 @@ class FittedLinks(NamedTuple):
 
 
 def placed(given: str, overrides: Sequence[str] = ()) -> Placement:
-    """Return a topology given by name, with ``gpus_per_node=N`` where that is wanted, or by a file.
+    """Return a topology given by name, with ``gpus_per_node=N`` where wanted, or by a file.
 
     In a file, ranks that links of a node (NVLink, PCIe, ``intra``) join are on one node; all others are alone.
 
@@ -71,11 +63,6 @@ def placed(given: str, overrides: Sequence[str] = ()) -> Placement:
     ------
     InputError
         If there is no such topology or parameter, the file cannot be read, or its nodes differ in size.
-
-    Examples
-    --------
-    >>> placed("multi_gpu_nodes", ["gpus_per_node=8"]), placed("star")
-    (Placement(name='multi_gpu_nodes', each=8), Placement(name='star', each=1))
     """
     each: int | None = None
     for one in overrides:
@@ -103,14 +90,7 @@ def placed(given: str, overrides: Sequence[str] = ()) -> Placement:
 
 
 def on_nodes(rows: pd.DataFrame, place: Placement) -> pd.DataFrame:
-    """Return rows with the nodes that a topology gives their ranks, where the logs do not say them.
-
-    Examples
-    --------
-    >>> rows = pd.DataFrame({"ranks": [16, 16], "nodes": [None, 4], "ranks_per_node": [None, 4]}, dtype="Int64")
-    >>> on_nodes(rows, Placement("multi_gpu_nodes", 8))["nodes"].tolist()
-    [2, 4]
-    """
+    """Return rows with the nodes that a topology gives their ranks, where the logs do not say them."""
     if place.each is None:
         return rows
     counted = -(-rows["ranks"] // place.each)
@@ -123,15 +103,6 @@ def on_nodes(rows: pd.DataFrame, place: Placement) -> pd.DataFrame:
 
 def links(place: Placement, steps: StepModel | None, curves: Sequence[Curve]) -> FittedLinks | None:
     """Return the links of a topology given by its name; None for one from a file, which has its own.
-
-    Parameters
-    ----------
-    place : Placement
-        The topology.
-    steps : StepModel or None
-        The step model.
-    curves : sequence of Curve
-        What was measured; the network has as many hosts as the curve with the most ranks.
 
     Raises
     ------
@@ -176,7 +147,7 @@ def links(place: Placement, steps: StepModel | None, curves: Sequence[Curve]) ->
 
 
 def _latency(steps: StepModel, size: float, alone: bool) -> float:
-    """Return what one more step of a ring inside a node (`alone`) or between nodes costs beside its bytes [s]."""
+    """Return the cost of one more step of a ring inside a node (`alone`) or between nodes, without its bytes [s]."""
     few, many = (Setting("all_reduce", ranks, 1 if alone else ranks, "ring") for ranks in (4, 8))
     seconds, counted, moved = [], [], []
     per_byte = dict(zip(PARAMETERS, steps.values, strict=True))
@@ -192,7 +163,7 @@ def _latency(steps: StepModel, size: float, alone: bool) -> float:
 
 
 def _out_of_a_node(steps: StepModel, setting: Setting) -> float:
-    """Return how many times the bytes that are counted leave a node in a ring: once, or for each of its cards."""
+    """Return the bytes out of a node in a ring over those that are counted: 1, or its number of cards."""
     if setting.nodes < 2:
         return 1.0
     (ring,) = costs(Setting("all_reduce", setting.ranks, setting.nodes, "ring"), steps.nccl, cards=steps.cards)
@@ -200,7 +171,7 @@ def _out_of_a_node(steps: StepModel, setting: Setting) -> float:
 
 
 def _each(file: str) -> int:
-    """Return how many hosts a node has in a topology from a file."""
+    """Return the hosts of a node in a topology from a file."""
     try:
         latency = 0.0 if kind_of(file) == "nccl" else None
         graph: nx.DiGraph[Any] = read_network(file, latency=latency).graph

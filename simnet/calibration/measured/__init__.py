@@ -1,8 +1,8 @@
-"""Measurements that come with simnet, and what each is: source, hardware, date, licence.
+"""Measurements that come with simnet, with source, hardware, date and licence.
 
-`registry.toml` describes them; each is a tidy CSV beside it, in the format of `simnet.calibration.readers.tidy`. They
-are curves of GPU clusters that others published on terms that let us pass them on (``public``, with their licences),
-what simnet's own tools measured on networks of known latency and bandwidth, and single published numbers with citation.
+`registry.toml` describes them; each is a tidy CSV in the format of `simnet.calibration.readers.tidy`: curves of GPU
+clusters that others published (``public``, with licences), measurements of simnet's own tools on shaped networks, and
+single published numbers with citation.
 """
 
 from __future__ import annotations
@@ -21,26 +21,18 @@ from simnet.calibration.readers.tidy import read_tidy
 
 @dataclass(frozen=True, eq=False)
 class Dataset:
-    """What is known of measurements that come with simnet.
+    """Description of measurements that come with simnet.
 
     Parameters
     ----------
-    name : str
-        What it is called.
     file : str
-        Its table, from the folder of the registry.
-    title, source, hardware, interconnect, date, licence, citation, notes : str
-        What was measured, by whom, on what, when, on which terms, how to cite it, and what to know.
-    collectives : tuple of str
-        The collectives that its rows have.
-    ranks : tuple of int
-        The numbers of ranks that its rows have.
+        Its table, relative to the folder of the registry.
     rows : int
-        How many measurements there are.
+        Number of measurements.
     facts : mapping
         Values by column that hold for all rows.
     columns : mapping of str
-        Columns beyond those of every table, and what they hold.
+        Columns beyond those of every table, and their meanings.
     """
 
     name: str
@@ -83,14 +75,7 @@ def datasets() -> MappingProxyType[str, Dataset]:
 
 
 def load(name: str, *, inconsistent: Inconsistent = "drop") -> Measurements:
-    """Return the measurements of a dataset.
-
-    Parameters
-    ----------
-    name : str
-        A name of `datasets`.
-    inconsistent : {"keep", "drop"}
-        As for `simnet.calibration.readers.read`.
+    """Return the measurements of a dataset; `inconsistent` as of `simnet.calibration.readers.read`.
 
     Raises
     ------

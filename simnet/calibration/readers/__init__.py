@@ -1,13 +1,10 @@
-"""Measured times of collectives, read from what benchmarks print.
+"""Measured times of collectives, read from the output of benchmarks: a module per format.
 
-One module per format: `nccl_text` and `nccl_json` (nccl-tests, rccl-tests), `rccl_records` (records of rccl-tests),
-`osu` (OSU micro-benchmarks), `imb` (Intel MPI benchmarks), `perftest` (RDMA benchmarks), `kineto`, `chakra` and
-`inspector` (traces of jobs), `tidy` (tidy CSV, which simnet writes itself), `wide` (CSV with both sides in a row),
-`shaped` (CSV of measurements on shaped links). `kinds` tells by the content of which format a file is, and knows those
-that others register; `folders` reads all files of a folder, and `facts` says what single files do not. All give the
-same table, described in `tables`; `conventions` says what a size means. What is read is data from strangers: sizes
-are checked before parsing, secrets are not kept, and a refusal names the file, the line and the
-reason.
+`nccl_text` and `nccl_json` (nccl-tests, rccl-tests), `rccl_records` (records of rccl-tests), `osu`, `imb`, `perftest`,
+`kineto`, `chakra` and `inspector` (traces of jobs), `tidy` (simnet's own CSV), `wide` (CSV with both sides in a row),
+`shaped` (CSV of shaped links). `kinds` recognises formats, those of packages included; `folders` reads folders, `facts`
+adds what files lack. All return the table of `tables`; `conventions` defines sizes. Files are untrusted data: sizes are
+checked before parsing, secrets are not kept, and errors name the file, the line and the reason.
 """
 
 from simnet.calibration.readers.conventions import bus_factor, total_bytes

@@ -25,7 +25,7 @@ _RANK = re.compile(r"\.(\d{1,8})\.et(?:\.gz)?$")
 
 
 def is_chakra(head: bytes) -> bool:
-    r"""Whether a file begins as a Chakra trace does: with metadata whose first field is a version, as 1.0.0.
+    r"""Return whether a file begins as a Chakra trace: with metadata whose first field is a version, as 1.0.0.
 
     Examples
     --------
@@ -46,13 +46,7 @@ def is_chakra(head: bytes) -> bool:
 
 @reader("chakra")
 def read_chakra_collectives(path: Path, out: Collector) -> Mapping[str, bool]:
-    """Read the collectives of a Chakra execution trace.
-
-    Raises
-    ------
-    InputError
-        If the file cannot be read, is no such trace, or has no collective with a size and a time.
-    """
+    """Read the collectives of a Chakra execution trace; raise InputError if there are none with a size and a time."""
     rank = _RANK.search(path.name)
     for one in read_collectives(path):
         name = collective(one.kind)

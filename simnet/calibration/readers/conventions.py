@@ -1,6 +1,4 @@
-"""What benchmarks mean by the size of a collective, and which bus bandwidth follows from it.
-
-A benchmark's *size* is not the same quantity for every tool and every collective. Five conventions are told apart:
+"""Meanings of the size of a collective in benchmarks, and the bus bandwidth that follows.
 
 ==========  ============================================================================================
 convention  the size is
@@ -12,8 +10,8 @@ per_pair    what one rank sends to one other in an all-to-all
 message     one message between two ranks
 ==========  ============================================================================================
 
-*Algorithm bandwidth* is size over time, in the convention of nccl-tests; *bus bandwidth* is that times a factor which
-depends on the collective and the number of ranks, so that it can be compared with the speed of a link.
+*Algorithm bandwidth* is size over time, in the convention of nccl-tests; *bus bandwidth* is that times a factor of the
+collective and the number of ranks, comparable with the speed of a link.
 
 References
 ----------
@@ -85,7 +83,7 @@ def collective(name: str) -> str | None:
 
 @cache
 def meant_by(name: str) -> str:
-    """Return the collective that a name misspells; "" of one that is spelt right, or that is like none.
+    """Return the collective that a name misspells; "" for a correct name, or one like none.
 
     Examples
     --------
@@ -111,65 +109,26 @@ def collective_in(text: str) -> str | None:
 
 
 def nccl_convention(name: str) -> str:
-    """Return what nccl-tests means by the size of a collective; empty for one that it does not have.
-
-    Examples
-    --------
-    >>> nccl_convention("all_reduce"), nccl_convention("all_gather"), nccl_convention("sendrecv")
-    ('vector', 'total', 'message')
-    """
+    """Return the convention of nccl-tests for the size of a collective; empty for one that it lacks."""
     return "vector" if name in _VECTOR else "total" if name in _SCATTERED else "message" if name in _MESSAGE else ""
 
 
 def mpi_convention(name: str) -> str:
-    """Return what OSU and Intel MPI benchmarks mean by the size of a collective.
-
-    Examples
-    --------
-    >>> mpi_convention("all_gather"), mpi_convention("alltoall"), mpi_convention("reduce_scatter")
-    ('per_rank', 'per_pair', 'total')
-    """
+    """Return the convention of OSU and Intel MPI benchmarks for the size of a collective."""
     if name in ("alltoall", "alltoallv"):
         return "per_pair"
     return "per_rank" if name in _SHARED and name != "reduce_scatter" else nccl_convention(name)
 
 
 def total_size(nbytes: float, convention: str, ranks: int | None) -> float | None:
-    """Return a size [bytes] as nccl-tests counts it, or None where it takes a number of ranks that is not known.
-
-    Parameters
-    ----------
-    nbytes : float
-        The size as the benchmark counts it.
-    convention : str
-        One of `CONVENTIONS`.
-    ranks : int or None
-        P, if it is known.
-
-    Examples
-    --------
-    >>> total_size(1024, "per_rank", 8), total_size(1024, "vector", None)
-    (8192, 1024)
-    """
+    """Return a size [bytes] as nccl-tests counts it, or None where that needs an unknown number of ranks."""
     if convention in ("per_rank", "per_pair"):
         return None if ranks is None else nbytes * ranks
     return nbytes
 
 
 def total_bytes(rows: pd.DataFrame) -> pd.Series[float]:
-    """Return the sizes [bytes] of all rows as nccl-tests counts them; NaN where the number of ranks is not known.
-
-    Parameters
-    ----------
-    rows : DataFrame
-        With columns ``nbytes``, ``size_convention``, ``ranks``.
-
-    Examples
-    --------
-    >>> rows = pd.DataFrame({"nbytes": [64, 64], "size_convention": ["total", "per_pair"], "ranks": [4, 4]})
-    >>> total_bytes(rows).tolist()
-    [64.0, 256.0]
-    """
+    """Return the sizes [bytes] of all rows as nccl-tests counts them; NaN where the number of ranks is not known."""
     size = rows["nbytes"].astype("Float64").to_numpy(dtype=float, na_value=float("nan"))
     ranks = rows["ranks"].astype("Float64").to_numpy(dtype=float, na_value=float("nan"))
     shared = rows["size_convention"].isin(["per_rank", "per_pair"]).to_numpy()
@@ -195,11 +154,6 @@ def bandwidth_factors(name: str, ranks: int | None) -> tuple[tuple[float, float 
     """Return pairs of algorithm bandwidth over size / time, and bus over algorithm bandwidth, that versions print.
 
     The gather of older rccl-tests, and hypercube everywhere, count only what crosses between ranks.
-
-    Examples
-    --------
-    >>> bandwidth_factors("gather", 4)
-    ((1.0, 0.75), (0.75, 1.0))
     """
     if ranks is None or ranks < 1:
         return ((1.0, None),)
@@ -211,13 +165,7 @@ def bandwidth_factors(name: str, ranks: int | None) -> tuple[tuple[float, float 
 
 
 def fill_nodes(facts: Mapping[str, object]) -> dict[str, object]:
-    """Return ``nodes`` and ``ranks_per_node`` that follow from each other and ``ranks``, where they divide evenly.
-
-    Examples
-    --------
-    >>> fill_nodes({"ranks": 16, "nodes": 2})
-    {'ranks_per_node': 8}
-    """
+    """Return ``nodes`` or ``ranks_per_node`` from the other and ``ranks``, where they divide evenly."""
     ranks, nodes, each = (facts.get(name) for name in ("ranks", "nodes", "ranks_per_node"))
     if isinstance(ranks, int) and isinstance(nodes, int) and each is None and nodes > 0 and ranks % nodes == 0:
         return {"ranks_per_node": ranks // nodes}

@@ -1,9 +1,8 @@
-"""What logs do not say: facts of all of them, of those whose name fits a pattern, or that their names tell.
+"""Facts that logs lack: of all logs, of those whose name fits a pattern, or in their names.
 
 ``ranks=16`` holds for every log. ``osu_*_n8.log:ranks=32`` holds for files so named, ``n8/*:ranks=32`` for those in a
 folder of that name, where ``*`` stands for any characters and ``?`` for one. ``*_n{ranks}.log`` takes the number of
-ranks from the name itself: all digits that stand together. Facts are given to a log in their order, so that the later
-of two counts; what a log says itself counts more than any.
+ranks from the name itself: all digits that stand together. Later facts override earlier ones; the log overrides both.
 """
 
 from __future__ import annotations
@@ -42,26 +41,13 @@ class Rule(NamedTuple):
 
 @dataclass
 class Facts:
-    """Facts about logs.
-
-    Parameters
-    ----------
-    rules : tuple of Rule
-        In the order in which they count.
-    fitted : set of int
-        Numbers of the rules that fitted a log so far.
-    """
+    """Facts about logs: rules in the order in which they count, and the numbers of those that fitted a log so far."""
 
     rules: tuple[Rule, ...] = ()
     fitted: set[int] = field(default_factory=set)
 
     def of(self, path: str | Path) -> dict[str, Any]:
-        """Return the facts about a log by column.
-
-        Raises
-        ------
-        InputError
-            If what a name tells is not what its column holds.
+        """Return the facts about a log by column; raise InputError for a wrong value in its name.
 
         Examples
         --------
@@ -80,36 +66,19 @@ class Facts:
         return found
 
     def refuse_idle(self) -> None:
-        """Refuse patterns that fitted no log so far: they are misspelt, or say of one log what another is.
-
-        Raises
-        ------
-        InputError
-            If there is one.
-        """
+        """Raise InputError for a pattern that fitted no log so far."""
         for number, rule in enumerate(self.rules):
             if number not in self.fitted and rule.pattern is not _ANY:
                 raise InputError(f"{rule.text[:120]!r} fits the name of no log", file="--fact")
 
 
 def always(values: Mapping[str, Any]) -> Facts:
-    """Return facts that hold for every log, by column.
-
-    Examples
-    --------
-    >>> always({"ranks": 16}).of("any.log")
-    {'ranks': 16}
-    """
+    """Return facts that hold for every log, by column."""
     return Facts((Rule("", _ANY, dict(values)),))
 
 
 def facts_of(texts: Iterable[str]) -> Facts:
     """Return facts from texts as ``ranks=16``, ``osu_*_n8.log:ranks=32`` or ``*_n{ranks}.log``.
-
-    Raises
-    ------
-    InputError
-        If a text is none of these, or there is no such column or value.
 
     Examples
     --------
@@ -137,18 +106,7 @@ def facts_of(texts: Iterable[str]) -> Facts:
 
 
 def typed(name: str, value: str) -> Any:
-    """Return the value of a fact, a number where its column has numbers.
-
-    Raises
-    ------
-    InputError
-        If there is no such column, or a number is none.
-
-    Examples
-    --------
-    >>> typed("ranks", "16"), typed("collective", "all_reduce")
-    (16, 'all_reduce')
-    """
+    """Return the value of a fact, a number where its column has numbers; raise InputError for a wrong one."""
     if name not in COLUMNS:
         raise InputError(f"there is no column {name!r}; {nearest(name, COLUMNS)}", file="--fact")
     form = COLUMNS[name]
@@ -160,7 +118,7 @@ def typed(name: str, value: str) -> Any:
 
 
 def _pattern(text: str, groups: Mapping[str, Any]) -> re.Pattern[str]:
-    """Return what fits names, or ends of names behind a slash, that are as a text with stars says."""
+    """Return the regular expression of names, or ends of names behind a slash, that fit a text with stars."""
     if len(text) > MAX_PATTERN or text.count("*") + len(groups) > 8:
         message = f"a pattern has at most {MAX_PATTERN} characters and eight stars or columns, got {text[:60]!r}"
         raise InputError(message, file="--fact")

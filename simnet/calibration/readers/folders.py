@@ -1,8 +1,7 @@
-"""All logs of a folder as one table: what is a log is read, and what is none is said.
+"""All logs of a folder as one table, with a problem for each file that is no log.
 
-A folder with a ``data.csv`` stands for that file. Of any other, all files are looked at, those of folders inside
-included; names that begin with a dot are passed over. Traces of the ranks of one job, which stand in one folder,
-count once per call.
+A folder with a ``data.csv`` stands for that file. Of any other, all files are read, those of folders inside included,
+except names that begin with a dot. Traces of the ranks of one job, in one folder, count once per call.
 """
 
 from __future__ import annotations
@@ -25,19 +24,7 @@ MAX_FILES = 10_000
 
 
 def read_logs(path: str | Path, facts: Facts | None = None) -> Measurements:
-    r"""Read a log, or all logs of a folder.
-
-    Parameters
-    ----------
-    path : str or Path
-        A log, a CSV, a trace, or a folder.
-    facts : Facts, optional
-        What logs do not say.
-
-    Returns
-    -------
-    Measurements
-        The rows of all, and what was left out and why.
+    r"""Read a log, or all logs of a folder, with the problems of rows and files left out.
 
     Raises
     ------

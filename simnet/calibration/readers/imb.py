@@ -1,9 +1,9 @@
-"""What the Intel MPI benchmarks print.
+"""Output of the Intel MPI benchmarks.
 
 ``# Benchmarking Allreduce`` and ``# #processes = 16`` head a table whose columns its last header line names. Times are
 per call: of the fastest and the slowest process, and the mean over processes. Of non-blocking collectives ``t_pure`` is
-the time: that of a call and its wait, with nothing computed between. A megabyte is 10^6 bytes since version 2018, and
-was 2^20 bytes before. A table whose heading was cut off is of the collective that the name of the file names.
+the time of a call and its wait, with nothing computed between. A megabyte is 10^6 bytes since version 2018, 2^20 bytes
+before. A table without heading is of the collective in the name of the file.
 
 References
 ----------
@@ -50,13 +50,7 @@ _UNNAMED: Mapping[int, Sequence[str]] = {
 
 @reader("imb")
 def read_imb(path: Path, out: Collector) -> Mapping[str, bool]:
-    """Read what Intel MPI benchmarks printed.
-
-    Raises
-    ------
-    InputError
-        If the file cannot be read or holds no row.
-    """
+    """Read the output of Intel MPI benchmarks; raise InputError if the file cannot be read or holds no row."""
     given = out.facts.get("collective")
     name = _named(path.name)[0] or collective_in(path.name) or (given if isinstance(given, str) else None)
     told = False
@@ -119,13 +113,7 @@ def read_imb(path: Path, out: Collector) -> Mapping[str, bool]:
 
 
 def _named(title: str) -> tuple[str | None, str]:
-    """Return the collective of a benchmark's name, and whether it is non-blocking.
-
-    Examples
-    --------
-    >>> _named("Alltoallv"), _named("Ialltoall_pure"), _named("Unirandom")
-    (('alltoallv', ''), ('alltoall', 'non-blocking'), (None, ''))
-    """
+    """Return the collective of a benchmark's name, and whether it is non-blocking."""
     word = title.strip().removesuffix("_pure")
     if found := collective(word):
         return found, ""
@@ -134,13 +122,13 @@ def _named(title: str) -> tuple[str | None, str]:
 
 
 def _unnamed(words: Sequence[str]) -> Sequence[str]:
-    """Return the columns of a row where nothing names them; none if it is no row of a table."""
+    """Return the columns of a row in a table without names; none if it is no such row."""
     numbers = whole(words[0]) is not None and whole(words[1] if len(words) > 1 else "") is not None
     return _UNNAMED.get(len(words), ()) if numbers and all(printed(word) for word in words) else ()
 
 
 def _row(cells: Mapping[str, str], name: str) -> Row | None:
-    """Return a row from cells by column, or None if it has no size or no time."""
+    """Return a row from cells by column, or None without a size or a time."""
     size = whole(cells.get("#bytes", "0"))
     if size is None:
         return None
@@ -149,10 +137,7 @@ def _row(cells: Mapping[str, str], name: str) -> Row | None:
 
 
 def _throughput(cells: Mapping[str, str], name: str) -> str | None:
-    """Return what is wrong with the throughput of a row, or None.
-
-    Where messages per second are printed too (IMB-P2P), the throughput is that of all pairs together.
-    """
+    """Return the error of the throughput of a row, or None; with messages per second (IMB-P2P) it is of all pairs."""
     rate = printed(cells.get("Mbytes/sec", ""))
     time = printed(cells.get("t_max[usec]", cells.get("t[usec]", "")), -6)
     size = whole(cells.get("#bytes", ""))

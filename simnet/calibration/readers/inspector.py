@@ -1,9 +1,8 @@
-"""What the NCCL inspector writes: a JSON object for each collective that one rank of a job did.
+"""Output of the NCCL inspector: a JSON object for each collective of one rank of a job.
 
 ``header`` names communicator, rank, and numbers of ranks and nodes; ``coll_perf`` the collective, its number in the
 communicator, its size and its time; ``p2p_perf`` the same of a message. Sizes of all-gathers and reduce-scatters are
-what one rank contributes or gets. The time is that of the kernel on this rank, so it holds what the rank waited for
-others. The name of the host is dropped.
+per rank. The time is that of the kernel on this rank, with its wait for others. The name of the host is dropped.
 
 References
 ----------
@@ -30,13 +29,7 @@ _DIGITS = 5e-7
 
 @reader("inspector")
 def read_inspector(path: Path, out: Collector) -> Mapping[str, bool]:
-    """Read what the NCCL inspector wrote.
-
-    Raises
-    ------
-    InputError
-        If the file cannot be read, is not JSON, or holds no collective.
-    """
+    """Read the output of the NCCL inspector; raise InputError if the file is not JSON, or holds no collective."""
     for line, entry in objects(read_trace(path), out.file):
         header, perf, what = entry.get("header"), entry.get("coll_perf"), "coll"
         if not isinstance(perf, dict):

@@ -1,9 +1,8 @@
-"""Collectives of real jobs, call by call: what readers of traces have in common, and calls of several ranks as one.
+"""Calls of collectives in traces of jobs: common parts of their readers, and calls of several ranks as one.
 
-A trace is that of one rank; those of a job stand in one folder, and those of another job in another. A collective is
-done on all ranks at nearly the same time, but begins on each when that rank gets there, so that its kernel on one rank
-also waits for the others. The rank that came last did not wait: where traces of several ranks are there, the shortest
-time of a call is its own.
+A trace is of one rank; traces of a job are in one folder. A collective ends on all ranks at nearly the same time, but
+begins on each when that rank gets there, so its kernel on one rank also waits for the others. The last rank did not
+wait: the shortest time of a call over ranks is its own.
 """
 
 from __future__ import annotations
@@ -28,7 +27,7 @@ LONGEST = 120
 
 
 def positive(value: object) -> int | None:
-    """Return a whole number >= 0 that a trace holds, as a number or as text; None if it is none.
+    """Return a whole number >= 0 of a trace, a number or a text; None for others.
 
     Examples
     --------
@@ -45,24 +44,18 @@ def positive(value: object) -> int | None:
 
 
 def count(value: object) -> int | None:
-    """Return how many ranks or nodes a trace says, as `positive`; None if it is none that there may be.
-
-    Examples
-    --------
-    >>> count("16"), count(0), count(10**9)
-    (16, None, None)
-    """
+    """Return a number of ranks or nodes of a trace; None if it is impossible."""
     found = positive(value)
     return None if found is None or found > MAX_RANKS else found or None
 
 
 def short(value: object) -> str:
-    """Return a text that a trace holds, cut; empty if it is none."""
+    """Return a text of a trace, cut; empty for others."""
     return value[:LONGEST] if isinstance(value, str) else ""
 
 
 def done(out: Collector) -> Mapping[str, bool]:
-    """Say what times of single ranks hold, where any were read, and return the columns of calls."""
+    """Report the meaning of times of single ranks, if any were read, and return the columns of calls."""
     if out.rows:
         out.report(None, WAITING, dropped=False)
     return OF_CALLS
@@ -71,14 +64,9 @@ def done(out: Collector) -> Mapping[str, bool]:
 def over_ranks(rows: pd.DataFrame) -> pd.DataFrame:
     """Return rows in which the same call of several ranks stands once, with the shortest time of all ranks.
 
-    Rows that are no calls of a job, or do not say which call they are, stay as they are. Calls are of one job if their
-    traces stand in one folder and say the same number of nodes. Where a rank has a number twice, as in collectives
-    that are launched together, its first call is the first of the others, and so on.
-
-    Parameters
-    ----------
-    rows : DataFrame
-        As `simnet.calibration.readers.read` gives them, of one trace or of several.
+    Rows that are no calls of a job, or do not say which call they are, stay. Calls are of one job if their traces are
+    in one folder and say the same number of nodes. Where a rank has a number twice, as in collectives launched
+    together, its n-th call matches the n-th of the others.
 
     Examples
     --------

@@ -1,7 +1,6 @@
-"""JSON objects of a text one after another: those of a list, those of lines, or those that just follow each other.
+"""JSON objects of a text one after another: of a list, of lines, or in sequence.
 
-One object is in memory at a time beside the text, so that a trace of a hundred megabytes is read in the memory of its
-text.
+One object is in memory at a time besides the text, so that traces of a hundred megabytes fit.
 """
 
 from __future__ import annotations
@@ -20,18 +19,7 @@ _BETWEEN = re.compile(r"[\s,]*")
 
 
 def objects(text: str, file: str, at: int = 0) -> Iterator[tuple[int, dict[str, Any]]]:
-    r"""Yield the objects of a text, each with its line, from a place in it to the end of the list that is there.
-
-    Values that are no objects are passed over.
-
-    Parameters
-    ----------
-    text : str
-        JSON.
-    file : str
-        Where it is from, for errors.
-    at : int
-        Where to begin; behind the bracket of a list, that list alone is read.
+    r"""Yield the objects of a text, each with its line, from position `at` to the end of the list.
 
     Raises
     ------
@@ -71,6 +59,6 @@ def _number(text: str) -> int | float:
 
 
 def _after(text: str, at: int) -> int:
-    """Return where the next value begins."""
+    """Return the position of the next value."""
     found = _BETWEEN.match(text, at)
     return at if found is None else found.end()

@@ -1,7 +1,6 @@
-"""Formats of measurements: how the content of a file tells its format, and who reads it.
+"""Formats of measurements: recognition of a file by its content, and its reader.
 
-A package may register a `Format` as an entry point ``simnet.log_readers``. It is asked when none of simnet's own is
-recognised.
+A package may register a `Format` as an entry point ``simnet.log_readers``; it is asked after simnet's own.
 """
 
 from __future__ import annotations
@@ -45,13 +44,13 @@ class Format(NamedTuple):
     read : callable
         Returns the `Measurements` of a path; takes ``inconsistent`` and ``facts``, as `read` describes them.
     first : callable
-        Says of the first line that is neither empty nor a comment whether this format begins so.
+        Whether the format begins with this line, the first that is neither empty nor a comment.
     line : callable
-        Says of any line, without colours and labels of launchers, whether only this format has such a line.
+        Whether only this format has such a line, without colours and labels of launchers.
     head : callable
-        Says of the first 64 KiB of a file, unpacked, whether this format begins so; asked before the file is read.
+        Whether the format begins with these 64 KiB of a file, unpacked; asked before the file is read.
     name : callable
-        Says of the name of a file whether it is one of this format, where its content says nothing.
+        Whether a file of this name is of this format, where its content does not tell.
     """
 
     read: Callable[..., Measurements]
@@ -88,7 +87,7 @@ def _is_json(head: bytes) -> bool:
 
 
 def _is_kineto(head: bytes) -> bool:
-    """Whether a file begins as a trace of the PyTorch profiler, whose events may come far behind what is about it."""
+    """Return whether a file begins as a trace of the PyTorch profiler."""
     return _is_json(head) and any(b'"%s"' % word in head for word in kineto.WORDS)
 
 
@@ -129,31 +128,15 @@ TOOLS: Mapping[str, str] = {"nccl-tests": "nccl", "rccl-tests": "nccl", "osu": "
 
 
 def kind_of(path: str | Path, tool: str = "") -> str | None:
-    r"""Return the format of a file by its content; None if it is none that is read.
+    r"""Return the format of a file (or of the ``data.csv`` of a folder) by its content; None for an unknown one.
 
-    Where the content says nothing, as in a table that lost its heading, it is that of the tool, which the caller or
-    the name of the file tells.
-
-    Parameters
-    ----------
-    path : str or Path
-        A file, or a folder with a ``data.csv``.
-    tool : str
-        One of `TOOLS`, if it is known.
+    Where the content does not tell, as in a table without heading, the tool (one of `TOOLS`) or the name of the file
+    does.
 
     Raises
     ------
     InputError
         If it cannot be read, is too large, or no text.
-
-    Examples
-    --------
-    >>> from tempfile import TemporaryDirectory
-    >>> with TemporaryDirectory() as folder:
-    ...     file = Path(folder, "job.out")
-    ...     _ = file.write_text("mpirun -np 4 osu_allreduce\n# OSU MPI Allreduce Latency Test v7.5\n")
-    ...     kind_of(file)
-    'osu'
     """
     path = file_of(path)
     head = read_head(path)
@@ -180,7 +163,7 @@ def _recognised(lines: Sequence[str], formats: Mapping[str, Format]) -> str | No
 
 
 def registered(name: str) -> Format | None:
-    """Return the format that others register under a name; None if nobody does."""
+    """Return the format that a package registers under a name; None without one."""
     return plugins.load("log_readers", name, lambda found: plugins.instance(found, Format))
 
 
@@ -199,24 +182,19 @@ def read(
     path : str or Path
         A log, a CSV, a trace, or a folder with a ``data.csv``.
     kind : str, optional
-        One of `FORMATS`, or registered by others; by default what the content of the file says.
+        One of `FORMATS`, or registered by a package; default: by the content of the file.
     inconsistent : {"keep", "drop"}
-        What becomes of rows that do not agree with themselves: algorithm bandwidth that is not size over time, bus
-        bandwidth that does not fit the collective and its ranks, wrong results. They are reported in either case.
+        What becomes of rows that contradict themselves: algorithm bandwidth that is not size over time, bus bandwidth
+        that does not fit the collective and its ranks, wrong results. They are reported in either case.
     facts : mapping, optional
-        Values by column for what the file does not say, as ``{"ranks": 16}``. What the file says, counts.
+        Values by column that the file lacks, as ``{"ranks": 16}``.
     iterations : bool
         A row per iteration where the file has them (JSON of nccl-tests).
-
-    Returns
-    -------
-    Measurements
-        The rows, and what is wrong in the file.
 
     Raises
     ------
     InputError
-        If the file is of no format that is read, or as the reader of its format does.
+        If the file is of an unknown format, or as the reader of its format does.
     ValueError
         If a name of `facts` is no column.
     """
@@ -252,7 +230,7 @@ def file_of(path: str | Path) -> Path:
 
 
 def is_folder(path: Path) -> bool:
-    """Whether there is a folder of this name; raise InputError if there can be none."""
+    """Return whether there is a folder of this name; raise InputError if there can be none."""
     try:
         return path.is_dir()
     except OSError as error:

@@ -1,9 +1,8 @@
 """Collectives in traces of the PyTorch profiler (Kineto), one file per rank.
 
-A kernel of NCCL, RCCL or their kin carries what it does in ``args``: ``Collective name``, ``In msg nelems``, ``Out msg
-nelems``, ``dtype``, ``Group size``, ``Process Group Name``, ``Seq``. In older traces this stands with the
-``record_param_comms`` of the same ``External id``. The time is that of the kernel. Other events are passed over, one at
-a time, and nothing else of them is kept.
+A kernel of NCCL, RCCL or their kin carries in ``args``: ``Collective name``, ``In msg nelems``, ``Out msg nelems``,
+``dtype``, ``Group size``, ``Process Group Name``, ``Seq``. In older traces the ``record_param_comms`` of the same
+``External id`` has them. The time is that of the kernel. Other events are skipped, one at a time.
 
 References
 ----------
@@ -48,7 +47,7 @@ def read_kineto(path: Path, out: Collector) -> Mapping[str, bool]:
     Raises
     ------
     InputError
-        If the file cannot be read, is no such trace, or has no collective with a kernel that says how long it took.
+        If the file cannot be read, is no such trace, or has no collective with the time of a kernel.
     """
     text = read_trace(path)
     start = _EVENTS.search(text)
@@ -87,7 +86,7 @@ def read_kineto(path: Path, out: Collector) -> Mapping[str, bool]:
 
 
 def _row(args: Mapping[str, Any]) -> Row | str:
-    """Return what the arguments of a kernel say of its collective, or why they say too little."""
+    """Return the collective in the arguments of a kernel, or why there is none."""
     said = short(args.get(_META))
     if not said:
         return "a kernel does not say which collective it is of"
@@ -114,7 +113,7 @@ def _row(args: Mapping[str, Any]) -> Row | str:
 
 
 def _group(args: Mapping[str, Any]) -> str:
-    """Return a name of a group of ranks: its own, its description, and a number that its ranks give."""
+    """Return the name of a group of ranks: its own, its description, and a number of its ranks."""
     ranks = str(args.get("Process Group Ranks", ""))
     numbers = ",".join(re.findall(r"\d+", ranks))
     name = " ".join(filter(None, (short(args.get("Process Group Name")), short(args.get("Process Group Description")))))
@@ -122,7 +121,7 @@ def _group(args: Mapping[str, Any]) -> str:
 
 
 def _rank(text: str) -> int | None:
-    """Return the rank whose trace this is, or None."""
+    """Return the rank of a trace, or None."""
     at = text.find('"distributedInfo"')
     found = None if at < 0 else _RANK.search(text, at, at + 20_000)
     return int(found[1]) if found else None

@@ -1,6 +1,6 @@
-"""The lines of a log: without colours, and without what launchers and log collectors put in front of them.
+"""Lines of a log, without colours and the labels of launchers and log collectors.
 
-Files may be packed with gzip; limits are those of what is in them.
+Files may be packed with gzip; limits apply to their content.
 """
 
 from __future__ import annotations
@@ -36,13 +36,7 @@ _LAUNCHER = re.compile(
 
 
 def read_head(path: Path) -> bytes:
-    """Return the first bytes of a file, unpacked; none if it cannot be read, of which the reader says more.
-
-    Examples
-    --------
-    >>> read_head(Path("nowhere.log"))
-    b''
-    """
+    """Return the first bytes of a file, unpacked; none if it cannot be read, which the reader reports."""
     try:
         if not path.is_file():
             return b""
@@ -71,13 +65,7 @@ def read_lines(path: Path) -> list[str]:
 
 
 def read_trace(path: Path) -> str:
-    """Return the text of a trace of a job, which may be larger than a log.
-
-    Raises
-    ------
-    InputError
-        If it cannot be read, is too large, or not UTF-8.
-    """
+    """Return the text of a trace of a job; raise InputError if it cannot be read, is too large, or not UTF-8."""
     return read_text(path, MAX_TRACE_BYTES, unpack=True)
 
 

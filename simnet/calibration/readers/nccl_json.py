@@ -1,8 +1,8 @@
 """The JSON that nccl-tests writes with ``-J``, versions 1 to 3.
 
-Truth values are strings, and what is no number is ``"nan"``. The file also holds the whole environment of the job, keys
-and passwords included, the names of its hosts and its command line. Two settings (``NCCL_ALGO``, ``NCCL_PROTO``) and
-counts are taken from these; the rest is dropped once the file is parsed and appears in no table, message or error.
+Truth values are strings, and what is no number is ``"nan"``. The file also holds the environment of the job, keys and
+passwords included, the names of its hosts and its command line. Two settings (``NCCL_ALGO``, ``NCCL_PROTO``) and counts
+are taken from these; the rest is dropped after parsing and appears in no table, message or error.
 
 References
 ----------
@@ -36,16 +36,7 @@ NEWEST = 3
 
 @reader("nccl-json")
 def read_nccl_json(path: Path, out: Collector, *, iterations: bool = False) -> None:
-    """Read the JSON of nccl-tests.
-
-    Parameters
-    ----------
-    path : Path
-        The file.
-    out : Collector
-        Takes the rows.
-    iterations : bool
-        A row for each iteration instead of one for all, where the file has their times.
+    """Read the JSON of nccl-tests; with `iterations`, a row for each iteration that the file has.
 
     Raises
     ------
@@ -107,12 +98,12 @@ def read_nccl_json(path: Path, out: Collector, *, iterations: bool = False) -> N
 
 
 def load(path: Path) -> dict[str, Any]:
-    """Return the JSON object of a file, without its environment but for what pins algorithm and protocol.
+    """Return the JSON object of a file, without its environment but for the pinned algorithm and protocol.
 
     Raises
     ------
     InputError
-        If the file cannot be read, is no JSON object, or is larger or deeper than what nccl-tests writes.
+        If the file cannot be read, is no JSON object, or is larger or deeper than those of nccl-tests.
     """
     file = str(path)
     text = "\n".join(read_lines(path))
@@ -144,7 +135,7 @@ def load(path: Path) -> dict[str, Any]:
 
 
 def _stated(data: Mapping[str, Any]) -> tuple[dict[str, object], str | None]:
-    """Return what holds for all rows, and the collective."""
+    """Return the values of all rows, and the collective."""
     listed = data.get("args")
     args = [one for one in listed if isinstance(one, str)] if isinstance(listed, list) else []
     name = collective(PurePosixPath(args[0]).name) if args else None
@@ -192,7 +183,7 @@ def _scaled(number: float, power: int) -> float:
 
 
 def _number(value: object) -> float | None:
-    """Return a number, which may be a string; None if it is none or not finite."""
+    """Return a number, also from a string; None if it is none or not finite."""
     if isinstance(value, str) and len(value) <= 60 and "_" not in value:
         try:
             value = float(value)
@@ -217,7 +208,7 @@ def _text(value: object) -> str:
 
 
 def _kind(value: object) -> str:
-    """Return what a value is without showing it: it may be a secret."""
+    """Return the kind of a value without showing it: it may be a secret."""
     if value is None:
         return "nothing"
     if isinstance(value, bool | int | float):

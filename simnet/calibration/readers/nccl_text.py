@@ -1,13 +1,12 @@
-"""What nccl-tests and rccl-tests print.
+"""Text output of nccl-tests and rccl-tests.
 
 A table has a row per size: ``size count type redop root``, then ``time algbw busbw #wrong`` out of place and again in
 place. Older versions have no ``redop`` or ``root`` where the collective has none, and the largest error instead of the
 number of wrong elements; with ``-I 1`` each side ends in ``i_min i_max i_p99 i_cv%``, with ``-S 1`` the row ends in a
-timestamp. Anything may stand between the rows: what NCCL logs, what the job prints, other tables.
+timestamp. Anything may stand between the rows: logs of NCCL, output of the job, other tables.
 
-What no line says, the numbers may: ``count`` is that of one rank in an all-gather, reduce-scatter, all-to-all, gather
-or scatter, so that size over count is the number of ranks; bus over algorithm bandwidth is 2 (P - 1) / P in an
-all-reduce.
+Numbers may tell what no line says: ``count`` is per rank in an all-gather, reduce-scatter, all-to-all, gather or
+scatter, so that size over count is the number of ranks; bus over algorithm bandwidth is 2 (P - 1) / P in an all-reduce.
 
 References
 ----------
@@ -63,7 +62,7 @@ _OLD_HEADER = re.compile(r"#\s*bytes\s+N\s+type\b")
 
 
 class Cells(NamedTuple):
-    """A row of a table as it is printed."""
+    """A row of a table as printed."""
 
     nbytes: int
     elements: int
@@ -76,7 +75,7 @@ class Cells(NamedTuple):
 
 @dataclass
 class _Context:
-    """What the lines above say of the tables below."""
+    """Values that the lines above a table give it."""
 
     collective: str | None = None
     named_in_use: bool = False
@@ -92,7 +91,7 @@ class _Context:
     width: int | None = None
 
     def restart(self) -> None:
-        """Forget what belongs to the test before."""
+        """Forget the values of the previous test."""
         if self.named_in_use:
             self.collective, self.named_in_use = None, False
         self.groups, self.hosts = {}, {}
@@ -112,7 +111,7 @@ class _Context:
 
 @reader("nccl")
 def read_nccl_text(path: Path, out: Collector) -> None:
-    """Read what nccl-tests or rccl-tests printed.
+    """Read the output of nccl-tests or rccl-tests.
 
     Raises
     ------
@@ -180,14 +179,9 @@ def read_nccl_text(path: Path, out: Collector) -> None:
 
 
 def parse_row(line: str, width: int | None = None) -> Cells | str | None:
-    """Return a row of a table; None if the line is none; what is wrong with it if it is one that is damaged.
+    """Return a row of a table; None for another line; the error of a damaged row.
 
-    Parameters
-    ----------
-    line : str
-        A line without labels of launchers.
-    width : int, optional
-        How many columns the header names for each side; default: 4, or 8 where there are that many.
+    `width` is the number of columns of each side in the header; by default 4, or 8 where there are that many.
 
     Examples
     --------
@@ -237,18 +231,12 @@ def parse_row(line: str, width: int | None = None) -> Cells | str | None:
 
 
 def is_table_header(line: str) -> bool:
-    """Whether a line heads a table of nccl-tests.
-
-    Examples
-    --------
-    >>> is_table_header("#  size  count  type  redop  root  time  algbw  busbw #wrong  time  algbw  busbw #wrong")
-    True
-    """
+    """Return whether a line heads a table of nccl-tests."""
     return "algbw" in line and "busbw" in line and "time" in line.split()
 
 
 def _begins_table(line: str, context: _Context) -> bool:
-    """Whether rows below this line belong to another table than those above."""
+    """Return whether rows below this line belong to another table than those above."""
     if not line.lstrip().startswith("#"):
         return _PROGRAM.search(line) is not None
     return (
@@ -261,7 +249,7 @@ def _begins_table(line: str, context: _Context) -> bool:
 
 
 def _look(line: str, context: _Context) -> None:
-    """Take from a line what it says of the tables below."""
+    """Take from a line the values of the tables below."""
     if "nThread" in line or "Collective test starting" in line:
         context.restart()
     if "Collective test concluded" in line:
@@ -297,7 +285,7 @@ def _look(line: str, context: _Context) -> None:
 
 
 def chosen(what: str, value: str) -> dict[str, str]:
-    """Return the column that a setting ``NCCL_ALGO`` or ``NCCL_PROTO`` pins, if it names one that NCCL has.
+    """Return the column that a setting ``NCCL_ALGO`` or ``NCCL_PROTO`` pins, if it names one of NCCL.
 
     Examples
     --------
@@ -341,7 +329,7 @@ def _rows(
 
 
 def _told_by_numbers(rows: Sequence[Cells]) -> str | None:
-    """Return the collective of a table that only one can have printed, by counts, roots, operations and bandwidths."""
+    """Return the only collective that can have printed a table, by counts, roots, operations and bandwidths."""
     shares = {share for cells in rows if (share := _share(cells)) is not None}
     reduces, rooted = rows[0].reduction != "", rows[0].root is not None
     if _ratio(rows)[0] > 1.001:
@@ -354,7 +342,7 @@ def _told_by_numbers(rows: Sequence[Cells]) -> str | None:
 
 
 def _ranks_told(rows: Sequence[Cells], name: str, stated: int | None) -> int | None:
-    """Return the number of ranks that a table tells by its numbers, if nothing else does, or a list that was cut."""
+    """Return the number of ranks that follows from the numbers of a table, if nothing else tells."""
     shares = {share for cells in rows if (share := _share(cells)) is not None}
     found = shares.pop() if len(shares) == 1 and name in PARTED else None
     low, high = _ratio(rows)
@@ -368,7 +356,7 @@ def _ranks_told(rows: Sequence[Cells], name: str, stated: int | None) -> int | N
 
 
 def _share(cells: Cells) -> int | None:
-    """Return how many times the count of a row goes into its size; None if that is no whole number."""
+    """Return the size of a row over its count; None if that is no whole number."""
     each = ELEMENT_BYTES.get(cells.dtype)
     if each is None or not cells.elements or cells.nbytes % (each * cells.elements):
         return None
@@ -376,7 +364,7 @@ def _share(cells: Cells) -> int | None:
 
 
 def _ratio(rows: Sequence[Cells]) -> tuple[float, float]:
-    """Return between which two numbers bus over algorithm bandwidth is in all rows, as their digits tell."""
+    """Return bounds of bus over algorithm bandwidth in all rows, by their digits."""
     low, high = 0.0, math.inf
     for cells in rows:
         for _, words in cells.sides:

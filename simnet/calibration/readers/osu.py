@@ -1,9 +1,9 @@
-"""What the OSU micro-benchmarks print: collectives, and messages between two ranks or between pairs of them.
+"""Output of the OSU micro-benchmarks: collectives, and messages between ranks or pairs of them.
 
 ``# OSU MPI Allreduce Latency Test v7.5`` heads a table whose columns its second line names; ``-f`` adds the fastest and
-the slowest rank and the number of iterations. The number of ranks stands nowhere but in the command that started it.
-Of non-blocking collectives ``Pure Comm.`` is the time: that of a call and its wait, with nothing computed between. A
-table whose heading was cut off is that of the program that the line above or the name of the file names.
+the slowest rank and the number of iterations. Only the command that started it tells the number of ranks. Of
+non-blocking collectives ``Pure Comm.`` is the time of a call and its wait, with nothing computed between. A table
+without heading is of the program in the line above or in the name of the file.
 
 References
 ----------
@@ -75,13 +75,7 @@ _TIMES = {
 
 @reader("osu")
 def read_osu(path: Path, out: Collector) -> Mapping[str, bool]:
-    """Read what OSU micro-benchmarks printed.
-
-    Raises
-    ------
-    InputError
-        If the file cannot be read or holds no row.
-    """
+    """Read the output of OSU micro-benchmarks; raise InputError if the file cannot be read or holds no row."""
     name, variant = _by_program(path.name)
     if name is None and isinstance(given := out.facts.get("collective"), str):
         name = given
@@ -156,7 +150,7 @@ def _by_title(title: re.Match[str]) -> tuple[str | None, str]:
 
 
 def _by_program(text: str) -> tuple[str | None, str]:
-    """Return the collective of the program that a text names last, if it is known, and whether it is non-blocking."""
+    """Return the collective of the last program in a text, if known, and whether it is non-blocking."""
     found = PROGRAM.findall(text[-400:])
     if not found:
         return None, ""
@@ -166,7 +160,7 @@ def _by_program(text: str) -> tuple[str | None, str]:
 
 
 def _unnamed(words: Sequence[str], name: str, variant: str) -> Sequence[str]:
-    """Return the columns of a table without their names, by how many there are; none if it is no such table."""
+    """Return the columns of a table without names, by how many there are; none if it is no such table."""
     if not all(printed(word) for word in words) or "." not in "".join(words[1:]):
         return ()
     if len(words) == 2:
@@ -192,7 +186,7 @@ def _started(launch: re.Match[str]) -> dict[str, object]:
 
 
 def _row(cells: Mapping[str, str], name: str, pairs: int) -> Row | None:
-    """Return a row from cells by column, or None if it has no size or no time; rates are those of one pair."""
+    """Return a row from cells by column, or None without a size or a time; rates are per pair."""
     size = whole(cells.get("Size", cells.get("Transfer Size", "0")))
     if size is None:
         return None

@@ -1,7 +1,7 @@
-"""What the RDMA benchmarks of perftest print (``ib_write_bw``, ``ib_send_lat``, ...): messages between two hosts.
+"""Output of the RDMA benchmarks of perftest (``ib_write_bw``, ``ib_send_lat``, ...): messages between two hosts.
 
 ``RDMA_Write BW Test`` heads the settings, ``#bytes #iterations BW peak[MB/sec] BW average[MB/sec] MsgRate[Mpps]`` the
-table; of latencies ``t_min[usec] t_max[usec] t_typical[usec] t_avg[usec]`` and what follows. A megabyte is 2^20 bytes,
+table; of latencies ``t_min[usec] t_max[usec] t_typical[usec] t_avg[usec]`` and others. A megabyte is 2^20 bytes,
 whatever the column calls it, a gigabit 10^9 bits. Send and write latencies are half a round trip, as those of MPI;
 reads are one-sided.
 
@@ -37,13 +37,7 @@ _UNITS = {"Gb": 1e9 / 8, "MB": 2.0**20, "MiB": 2.0**20}
 
 @reader("perftest")
 def read_perftest(path: Path, out: Collector) -> Mapping[str, bool]:
-    """Read what benchmarks of perftest printed.
-
-    Raises
-    ------
-    InputError
-        If the file cannot be read or holds no row.
-    """
+    """Read the output of benchmarks of perftest; raise InputError if the file cannot be read or holds no row."""
     title: re.Match[str] | None = None
     bidirectional = False
     columns: Sequence[str] = ()
@@ -82,7 +76,7 @@ def read_perftest(path: Path, out: Collector) -> Mapping[str, bool]:
 
 
 def _row(cells: Mapping[str, str], operation: str, bidirectional: bool) -> Row | str:
-    """Return a row from cells by column, or what is wrong with it."""
+    """Return a row from cells by column, or its error."""
     size = whole(cells["#bytes"]) or 0
     what = "latency"
     row: Row = {}

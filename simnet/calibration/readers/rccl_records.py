@@ -1,4 +1,4 @@
-"""What rccl-tests writes with ``-Z json`` or ``-Z csv``: a record for each side of each size.
+"""Records of rccl-tests with ``-Z json`` or ``-Z csv``, one for each side of each size.
 
 Keys or columns are ``numCycle, name, nodes, ranks, ranksPerNode, gpusPerRank, size, type, redop, inPlace, time, algBw,
 busBw, wrong``; older versions have no numbers of nodes and ranks. Ranks are processes.
@@ -27,13 +27,7 @@ NEEDED = ("name", "size", "inPlace", "time", "algBw", "busBw")
 
 @reader("rccl")
 def read_rccl_records(path: Path, out: Collector) -> None:
-    """Read records of rccl-tests, as JSON or as CSV.
-
-    Raises
-    ------
-    InputError
-        If the file cannot be read, is neither, or holds no record.
-    """
+    """Read records of rccl-tests, as JSON or as CSV; raise InputError if the file is neither, or holds no record."""
     lines = read_lines(path)
     text = "\n".join(lines)
     records: Iterable[tuple[int, Mapping[str, Any]]] = objects(text, out.file)

@@ -39,14 +39,13 @@ _METHODS = {"ag": "ag_topk", "art": "ar_topk"}
 def read_shaped(path: Path, out: Collector) -> dict[str, bool]:
     r"""Read a CSV of measurements on links of known latency and bandwidth.
 
-    Columns that tables of measurements do not have are kept in SI units: ``link_latency`` [s], ``link_bandwidth``
-    [byte/s], ``profile``, ``parameters``, ``density``, ``seconds_after_broadcast``, ``start_skew``, ``began``,
-    ``since_change``, ``straddles_change``.
+    Further columns are in SI units: ``link_latency`` [s], ``link_bandwidth`` [byte/s], ``profile``, ``parameters``,
+    ``density``, ``seconds_after_broadcast``, ``start_skew``, ``began``, ``since_change``, ``straddles_change``.
 
     Raises
     ------
     InputError
-        If the file cannot be read, a column is missing, or a value is not what its column holds. With file and line.
+        If the file cannot be read, a column is missing, or a value is wrong. With file and line.
 
     Examples
     --------

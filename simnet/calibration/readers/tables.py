@@ -1,4 +1,4 @@
-"""Measurements as a table of tidy rows, what is wrong with them, and whether a row agrees with itself."""
+"""Measurements as a table of tidy rows, their problems, and checks of rows against themselves."""
 
 from __future__ import annotations
 
@@ -88,7 +88,7 @@ _NUMBER = re.compile(r"[-+]?(?:\d{1,40}(?:\.\d{0,40})?|\.\d{1,40})(?:[eE][-+]?\d
 
 
 class Problem(NamedTuple):
-    """Something in a file that cannot be right, and whether the row was left out because of it."""
+    """A problem in a file, and whether it removed the row."""
 
     file: str
     line: int | None
@@ -107,11 +107,11 @@ class Measurements:
     Parameters
     ----------
     rows : DataFrame
-        A row per measurement; `COLUMNS`, and behind them what else a tidy CSV had. Seconds, bytes, bytes per second.
+        A row per measurement; `COLUMNS`, then the others of a tidy CSV. Seconds, bytes, bytes per second.
     problems : tuple of Problem
-        What is not as it should be, in the order of the file.
+        Problems of the file, in its order.
     kind : str
-        The format that was read.
+        The format of the file.
     """
 
     rows: pd.DataFrame
@@ -123,13 +123,13 @@ class Measurements:
 
 
 class Printed(NamedTuple):
-    """A number as it was printed: its value, and how far the true one may be from it."""
+    """A printed number: its value, and the largest rounding error of its digits."""
 
     value: float
     half: float
 
     def may_be_within(self, low: float, high: float) -> bool:
-        """Whether the true number may be between two others, which were rounded too."""
+        """Return whether the true number may be between two others, which were rounded too."""
         return low * (1 - SLACK) <= self.value + self.half and self.value - self.half <= high * (1 + SLACK)
 
 
@@ -139,12 +139,10 @@ class Collector:
 
     Parameters
     ----------
-    file : str
-        The file as the user named it.
-    kind : str
-        Its format.
+    file, kind : str
+        The file as the user named it, and its format.
     inconsistent : {"keep", "drop"}
-        What becomes of rows that do not agree with themselves.
+        What becomes of rows that contradict themselves.
     facts : mapping
         Values for columns where the file has none.
     """
@@ -157,34 +155,14 @@ class Collector:
     problems: list[Problem] = field(default_factory=list)
 
     def report(self, line: int | None, message: str, *, dropped: bool = True) -> None:
-        """Note a problem; of very many, the first.
-
-        Parameters
-        ----------
-        line : int or None
-            Where it is.
-        message : str
-            What is wrong.
-        dropped : bool
-            Whether the row is left out for it.
-        """
+        """Add a problem; of very many, the first."""
         if len(self.problems) < MAX_PROBLEMS:
             self.problems.append(Problem(self.file, line, message, dropped))
         elif len(self.problems) == MAX_PROBLEMS:
             self.problems.append(Problem(self.file, line, "has more problems, which are not listed", False))
 
     def refuse(self, message: str, line: int | None = None, name: str | None = None) -> NoReturn:
-        """Raise InputError.
-
-        Parameters
-        ----------
-        message : str
-            What is wrong with the file.
-        line : int, optional
-            Where.
-        name : str, optional
-            With the value of which column or field.
-        """
+        """Raise InputError."""
         raise InputError(message, file=self.file, line=line, field=name)
 
     def add(
@@ -197,25 +175,11 @@ class Collector:
         busbw: Printed | None = None,
         where: str = "",
     ) -> None:
-        """Take a row, unless its time is none, or it does not agree with itself and such rows are left out.
+        """Add a row, unless it has no valid time, or contradicts itself and such rows are left out.
 
-        What is printed is the row's ``seconds``, ``algbw`` and ``busbw``, where it does not say them itself.
-
-        Parameters
-        ----------
-        row : dict
-            Values by column.
-        line : int, optional
-            Where it stands.
-        time, algbw, busbw : Printed, optional
-            Its time [s], algorithm and bus bandwidth [byte/s] as printed.
-        where : str
-            What of the line it is, for messages.
-
-        Raises
-        ------
-        InputError
-            If there are too many rows.
+        The printed time [s], algorithm and bus bandwidth [byte/s] are its ``seconds``, ``algbw`` and ``busbw``, unless
+        the row has its own. `where` names the part of the line in messages. Raises InputError if there are too many
+        rows.
         """
         if len(self.rows) >= MAX_ROWS:
             self.refuse(f"has more than {MAX_ROWS:,} rows, the most that are read", line)
@@ -258,13 +222,7 @@ class Collector:
         self.rows.append(row)
 
     def done(self, extra: Mapping[str, bool] | None = None) -> Measurements:
-        """Return the table, with more columns of numbers (true) or texts.
-
-        Raises
-        ------
-        InputError
-            If there is not a single row.
-        """
+        """Return the table, with more columns of numbers (true) or texts; raise InputError without any row."""
         if not self.rows:
             first = f"; the first problem: {self.problems[0].message}" if self.problems else ""
             line = self.problems[0].line if self.problems else None
@@ -276,10 +234,10 @@ class Collector:
 
 
 def reader(kind: str) -> Callable[[Callable[..., Mapping[str, bool] | None]], Callable[..., Measurements]]:
-    """Return what makes a reader of a format, given a function that fills a `Collector` from a path.
+    """Return a decorator that makes a reader of a format of a function that fills a `Collector` from a path.
 
     The function may return more columns of the table, and whether they hold numbers. The reader takes ``inconsistent``
-    and ``facts`` by keyword, as `simnet.calibration.readers.read` describes them, and whatever else the function takes.
+    and ``facts`` by keyword, as `simnet.calibration.readers.read` describes them, and the function's other arguments.
     """
 
     def wrapped(fill: Callable[..., Mapping[str, bool] | None]) -> Callable[..., Measurements]:
@@ -300,13 +258,7 @@ def reader(kind: str) -> Callable[[Callable[..., Mapping[str, bool] | None]], Ca
 
 
 def table(rows: Iterable[Row], extra: Sequence[str] = ()) -> pd.DataFrame:
-    """Return rows as a table with all `COLUMNS`, then those of `extra`.
-
-    Examples
-    --------
-    >>> table([{"collective": "all_reduce", "nbytes": 8, "seconds": 1e-5}])["seconds"].tolist()
-    [1e-05]
-    """
+    """Return rows as a table with all `COLUMNS`, then those of `extra`."""
     listed = list(rows)
     # Columns take the most of the time of a short log, and of most of them nothing is known.
     index, known = pd.RangeIndex(len(listed)), {name for row in listed for name, one in row.items() if one is not None}
@@ -325,7 +277,7 @@ def table(rows: Iterable[Row], extra: Sequence[str] = ()) -> pd.DataFrame:
 
 
 def _number(found: object) -> float:
-    """Return what a cell of numbers says, NaN for nothing; pandas before 3.1 is off by a rounding in one of five."""
+    """Return the number in a cell, NaN for none; pandas before 3.1 is off by a rounding in one of five."""
     try:
         return float(found)  # type: ignore[arg-type]
     except (TypeError, ValueError, OverflowError):
@@ -333,14 +285,7 @@ def _number(found: object) -> float:
 
 
 def printed(text: str, power: int = 0) -> Printed | None:
-    """Return a number as it was printed, or None if it is none (``N/A``, ``nan``).
-
-    Parameters
-    ----------
-    text : str
-        As printed.
-    power : int
-        Its unit in SI units, as a power of ten.
+    """Return a printed number in units of ten to a power, or None if it is none (``N/A``, ``nan``).
 
     Examples
     --------
@@ -373,18 +318,8 @@ def whole(text: str, most: int = MAX_WHOLE) -> int | None:
 def mpi_row(name: str, size: int, cells: Mapping[str, str], iterations: str, times: Mapping[str, str]) -> Row:
     """Return a row of an MPI benchmark, whose times are means over ranks in microseconds.
 
-    Parameters
-    ----------
-    name : str
-        The collective.
-    size : int
-        Its size, as the benchmark counts it.
-    cells : mapping of str to str
-        What is printed, by head of the column.
-    iterations : str
-        Head of the column with the number of iterations.
-    times : mapping of str to str
-        Columns of the row by heads of columns with times.
+    `cells` has the printed cells by column; `iterations` is the column of the number of iterations, `times` maps
+    columns of times to those of the row.
     """
     row: Row = {
         "collective": name,
@@ -404,17 +339,10 @@ def mpi_row(name: str, size: int, cells: Mapping[str, str], iterations: str, tim
 def inconsistency(
     row: Mapping[str, object], time: Printed | None, algbw: Printed | None, busbw: Printed | None
 ) -> str | None:
-    """Return what about a row does not agree with itself, or None.
+    """Return the contradiction in a row, or None.
 
     Algorithm bandwidth must be size over time, bus bandwidth algorithm bandwidth times the factor of the collective
-    and its ranks, both as far as the printed digits tell.
-
-    Parameters
-    ----------
-    row : mapping
-        Values by column.
-    time, algbw, busbw : Printed or None
-        Time [s], algorithm and bus bandwidth [byte/s] as printed.
+    and its ranks, both within the printed digits of time [s] and bandwidths [byte/s].
 
     Examples
     --------

@@ -1,9 +1,8 @@
-"""Measurements as a table of tidy rows in CSV: the format that simnet writes, and asks others for.
+"""Measurements as tidy CSV: the format that simnet writes, and asks others for.
 
-A row is one measurement. The first row of the file names the columns, those of
-`simnet.calibration.readers.tables.COLUMNS`; ``collective``, ``nbytes`` and ``seconds`` must be there. All values are in
-SI units: seconds, bytes, bytes per second. Other columns are kept as they are, numbers as numbers. Lines that begin
-with ``#`` are remarks.
+A row is one measurement. The first row names the columns, those of `simnet.calibration.readers.tables.COLUMNS`;
+``collective``, ``nbytes`` and ``seconds`` are required. Values are in SI units. Other columns are kept, numbers as
+numbers. Lines that begin with ``#`` are remarks.
 """
 
 from __future__ import annotations
@@ -48,7 +47,7 @@ def read_tidy(path: Path, out: Collector) -> dict[str, bool]:
     Raises
     ------
     InputError
-        If the file cannot be read, a column is missing, or a value is not what its column holds. With file and line.
+        If the file cannot be read, a column is missing, or a value is wrong. With file and line.
 
     Examples
     --------
@@ -91,23 +90,16 @@ def read_tidy(path: Path, out: Collector) -> dict[str, bool]:
 
 
 def write_tidy(rows: pd.DataFrame, path: str | Path, remarks: Sequence[str] = ()) -> None:
-    """Write measurements as tidy CSV; `read_tidy` gives them back to the last bit.
+    """Write measurements as tidy CSV, empty columns left out; `read_tidy` returns them to the last bit.
 
-    Parameters
-    ----------
-    rows : DataFrame
-        Some of `COLUMNS`, those of `NEEDED` among them, and any others. Columns that are empty are left out.
-    path : str or Path
-        The file.
-    remarks : sequence of str
-        Lines to stand above the table.
+    `remarks` are lines above the table.
 
     Raises
     ------
     InputError
         If the file cannot be written.
     ValueError
-        If a column that is needed is missing.
+        If a column of `NEEDED` is missing.
     """
     missing = [name for name in NEEDED if name not in rows]
     if missing:
@@ -130,19 +122,10 @@ def records_of(
 ) -> tuple[int, list[str], Iterator[tuple[int, dict[str, str]]]]:
     """Return the line of the head of a CSV, the names of its columns, and its rows by column, each with its line.
 
-    Parameters
-    ----------
-    lines : sequence of str
-        All lines of the file.
-    needed : iterable of str
-        Columns that must be there.
-    file : str
-        Its name, for errors.
-
     Raises
     ------
     InputError
-        If it has no rows, lacks a column, has too many or unusable ones, or a row of another length.
+        If it has no rows, lacks a needed column, has too many or unusable ones, or a row of another length.
     """
     rows = _csv_rows(lines, file)
     line, head = next(rows, (1, []))
@@ -217,7 +200,7 @@ def _short(text: str, name: str, out: Collector, line: int) -> str:
 
 
 def _cell(value: object) -> str:
-    """Return a value as it is written: numbers with the fewest digits that give them back, and no zeros behind."""
+    """Return a value as it is written: numbers with the fewest digits that restore them."""
     if value is None or value is pd.NA or (isinstance(value, float) and math.isnan(value)):
         return ""
     if isinstance(value, bool):

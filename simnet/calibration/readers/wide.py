@@ -28,13 +28,14 @@ _WORD = re.compile(r"[\w .:/+-]{0,120}")
 def read_wide(path: Path, out: Collector) -> dict[str, bool]:
     """Read a CSV with both sides in a row.
 
-    The size is ``total_bytes`` where that is given, and ``size_bytes`` otherwise; both as nccl-tests counts.
-    The column ``variant`` is kept; ``run`` tells repetitions apart.
+    The size is ``total_bytes`` where given, else ``size_bytes``; both as nccl-tests counts. The column ``variant`` is
+    kept;
+    ``run`` tells repetitions apart.
 
     Raises
     ------
     InputError
-        If the file cannot be read, a column is missing, or a value is not what its column holds. With file and line.
+        If the file cannot be read, a column is missing, or a value is wrong. With file and line.
     """
     _, names, records = records_of(read_lines(path), NEEDED, out.file)
     for line, cells in records:
@@ -82,5 +83,5 @@ def read_wide(path: Path, out: Collector) -> dict[str, bool]:
 
 
 def _telling(rate: Printed | None) -> Printed | None:
-    """Return a bandwidth unless it is 0: a plain 0 stands for one that was too small for its digits."""
+    """Return a bandwidth unless it is 0: a printed 0 is one too small for its digits."""
     return None if rate is None or rate.value == 0 else rate
