@@ -1,4 +1,4 @@
-"""Rows of measurements by hand: which curves they are, which systems they tell apart, and which of them are chosen."""
+"""Rows of measurements: which curves they are, which systems they tell apart, and which of them are chosen."""
 
 import numpy as np
 import pandas as pd

@@ -12,7 +12,6 @@ from simnet.calibration.curves import chosen_rows
 from simnet.calibration.readers import read, read_tidy, tables
 from simnet.calibration.readers.conventions import collective_in, meant_by
 from simnet.calibration.readers.facts import facts_of
-from simnet.calibration.readers.kineto import _group
 from simnet.calibration.readers.shaped import read_shaped
 from simnet.calibration.readers.tables import Collector
 from simnet.calibration.readers.wide import read_wide
@@ -110,19 +109,6 @@ def test_of_what_is_not_read_in_traces(tmp_path):
     found = read(put(tmp_path, "[" + json.dumps(record) + ",\n" + json.dumps(good) + "]", "a.json"), kind="rccl")
     assert [one.message for one in found.problems][:1] == [f"{LONG[:40]!r} of {'7' * 20} bytes is nothing that is read"]
     assert found.rows["run"].tolist() == [LONG[:20]]
-
-
-def test_of_kernels_and_groups(tmp_path):
-    def said(**args):
-        kernel = {"cat": "kernel", "name": "ncclKernel", "dur": 1.0, "args": args}
-        trace = {"schemaVersion": 1, "distributedInfo": {"rank": 0}, "traceEvents": [kernel]}
-        return shown(read, put(tmp_path, json.dumps(trace), "a.json"))
-
-    assert said(**{"Collective name": LONG}) == 40
-    # What follows a collective's name is left out before it is looked up, and shown.
-    name = _group({"Process Group Name": LONG})
-    assert name == LONG[:80]
-    assert _group({"Process Group Name": LONG, "Process Group Ranks": "[0]"}).startswith(LONG[:80] + " ")
 
 
 def test_of_names_of_collectives():

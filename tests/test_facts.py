@@ -1,4 +1,4 @@
-"""Facts, formats and folders by hand: what names tell of logs, what a line is of which format, which files are read."""
+"""Facts, formats and folders: what names tell of logs, what a line is of which format, which files are read."""
 
 import json
 
@@ -171,12 +171,6 @@ class TestKinds:
 
 
 class TestFolders:
-    def test_files_are_read_in_order_but_hidden_ones(self, tmp_path):
-        for name in ("b/2", "b/1", "a", ".x/3", "b/.y/4", ".z", "c/d/5"):
-            put(tmp_path, "", name)
-        (tmp_path / "link").symlink_to(tmp_path / "b")
-        assert [str(one.relative_to(tmp_path)) for one in folders._files(tmp_path)] == ["a", "b/1", "b/2", "c/d/5"]
-
     def test_what_is_left_out_is_told_and_the_rest_is_read(self, tmp_path):
         for name, text in {"1.txt": "notes\n", "2.csv": TIDY + "reduce,x,1.0\n", "3.log": LOG, "4.csv": TIDY}.items():
             put(tmp_path, text, name)

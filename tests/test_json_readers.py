@@ -8,7 +8,7 @@ import pytest
 
 from benchmark_logs import put
 from simnet.base.errors import InputError
-from simnet.calibration.readers import jobs, kineto, nccl_json, read
+from simnet.calibration.readers import jobs, nccl_json, read
 
 
 def known(row, *names):
@@ -127,47 +127,6 @@ class TestNccl:
 
     def test_limits(self):
         assert (nccl_json.MAX_VALUES, nccl_json.MAX_CONTAINERS) == (4_000_000, 1_000_000)
-
-    @pytest.mark.parametrize(
-        ("value", "number", "whole"),
-        [
-            (1, 1.0, 1), (1.5, 1.5, None), ("1.5", 1.5, None), (" -1 ", -1.0, None), (0, 0.0, 0), (True, None, None),
-            (None, None, None), ("nan", None, None), ("inf", None, None), (float("inf"), None, None),
-            ("1_0", None, None),
-            (2**62, 2.0**62, 2**62), (2**62 + 1, None, None), (-(2**62), -(2.0**62), None), (-(2**62) - 1, None, None),
-            ("0" * 59 + "7", 7.0, 7), ("0" * 60 + "7", None, None), ("x", None, None), ([1], None, None),
-            (2.0**63, 2.0**63, None),
-            (10**400, None, None),
-        ],
-    )  # fmt: skip
-    def test_numbers(self, value, number, whole):
-        assert (nccl_json._number(value), nccl_json._whole(value)) == (number, whole)
-
-    def test_numbers_have_seven_digits_behind_the_point(self):
-        assert nccl_json._printed("12.3", -6) == (12.3e-6, 5e-13)
-        assert nccl_json._printed(12, 9) == (12e9, 500.0)
-        assert nccl_json._printed("x", 9) is None
-
-    def test_texts_have_their_longest_and_what_is_no_text_is_not_shown(self):
-        assert [nccl_json._text(one) for one in ("x" * 61, 3, None)] == ["x" * 60, "", ""]
-        shown = [nccl_json._kind(one) for one in (None, True, 10**41, 1.5, "secret", ["secret"], {"secret": 1})]
-        assert shown == ["nothing", "True", "1" + "0" * 39, "1.5", "text", "a list", "an object"]
-
-    def test_what_is_said_of_all_rows(self):
-        def stated(**data):
-            return nccl_json._stated({"pinned": {}} | data)
-
-        nothing = {"statistic": "mean", "iterations": None}
-        assert stated() == stated(args=3, devices=3, config=3) == stated(args=[3]) == (nothing, None)
-        assert stated(args=[3, "/x/all_reduce_perf", "-a"]) == (nothing, "all_reduce")
-        assert stated(args=["x", "-a", "0", "-a", "3"])[0]["statistic"] == "rank0"
-        assert stated(pinned={"algorithm": "ring"})[0] == nothing | {"algorithm": "ring"}
-        device = {"rank": 9_999_999, "hostname": "a"}
-        for config in ({"devices": [device, device | {"rank": 10**7}], "iterations": "7"},):
-            assert stated(config=config)[0] == {"statistic": "mean", "ranks": 1, "nodes": 1, "iterations": 7}
-        assert stated(devices=[], config={"devices": [device]})[0] == nothing
-        others = [device | {"group": 1}, device | {"rank": 1, "group": "0"}, device | {"rank": None}]
-        assert stated(devices=others)[0] == nothing | {"ranks": 1, "nodes": 1}
 
     def test_names_of_collectives_are_those_of_the_command_then_of_the_file_then_of_facts(self, tmp_path):
         def name(args, file, **options):
@@ -291,18 +250,6 @@ class TestKineto:
             self.read(tmp_path, call, other)
         with pytest.raises(InputError, match="holds no measurement"):
             self.read(tmp_path, call, alone, alone)
-
-    def test_groups_are_told_by_name_and_ranks(self):
-        first = kineto._group(
-            {"Process Group Name": "0", "Process Group Description": "dp", "Process Group Ranks": "[0, 1]"}
-        )
-        assert first == kineto._group(
-            {"Process Group Name": "0", "Process Group Description": "dp", "Process Group Ranks": "0,1"}
-        )
-        name, number = first.rsplit(" ", 1)
-        assert (name, len(number)) == ("0 dp", 8)
-        assert number != kineto._group({"Process Group Ranks": "[0, 2]"}).strip()
-        assert kineto._group({"Process Group Name": "0"}) == "0"
 
 
 def test_whole_numbers_of_traces_go_to_two_to_the_62():

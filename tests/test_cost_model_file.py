@@ -1,4 +1,4 @@
-"""Fabric files by hand: which values a field may have, what stands for those that are left out, how one is written."""
+"""Fabric files: which values a field may have, what stands for those that are left out, how one is written."""
 
 import copy
 import math
@@ -11,7 +11,6 @@ from hand_made import MPI, NCCL, fitted, flat, predictor, reduce
 from simnet.base.errors import InputError
 from simnet.calibration import CalibratedCostModel, cost_model_file, load_cost_model
 from simnet.calibration.cards import OWN, Cards
-from simnet.calibration.cost_model import specified
 from simnet.calibration.cost_model_file import CostModelFile, _file_of, cost_model_of, has_curves, written
 from simnet.calibration.curve_models import CurveModel
 from simnet.calibration.intervals import BINS
@@ -163,23 +162,6 @@ def test_curves_are_ten_thousand_at_most():
     assert len(CostModelFile.model_validate(made | {"curves": curves[1:]}).curves) == 10_000
     with pytest.raises(pydantic.ValidationError):
         CostModelFile.model_validate(made | {"curves": curves})
-
-
-def test_a_platform_has_no_curves_and_no_steps(tmp_path):
-    made = specified(load_platform("dgx-h100"))
-    file = _file_of(made).model_dump(mode="json")
-    assert (file["curves"], file["steps"]) == ([], None)
-    measured = fields(steps=MPI)
-    for name in ("curves", "steps"):
-        with pytest.raises(pydantic.ValidationError, match="has a platform, of which nothing was measured, and curves"):
-            CostModelFile.model_validate(file | {name: measured[name]})
-    path = tmp_path / "own.yaml"
-    path.write_text(written(made), encoding="utf-8")
-    assert not has_curves(path)
-    found = load_cost_model(path)
-    assert found.platform == made.platform
-    assert found.predict("all_reduce", 16, 1e6) == made.predict("all_reduce", 16, 1e6)
-    assert (found.model.cards, found.model.each) == (made.model.cards, made.model.each)
 
 
 def test_models_are_of_files_or_platforms(tmp_path):

@@ -1,4 +1,4 @@
-"""Logs of nccl-tests by hand: what a row is, what lines say of tables below them, and what the numbers alone tell."""
+"""Logs of nccl-tests: what a row is, what lines say of tables below them, and what the numbers alone tell."""
 
 import math
 
@@ -124,22 +124,6 @@ class TestLines:
             "choices": {"algorithm": "tree", "protocol": "ll"}
         }
 
-    @pytest.mark.parametrize("line", ["# nThread 1", "# Collective test starting: ", "# nranks="])
-    def test_tests_forget_what_belongs_to_the_test_before(self, line):
-        line += "3" if line.endswith("=") else ""
-        said = {
-            "groups": {0: {0}}, "hosts": {0: {"a"}}, "stated_ranks": 2, "stated_nodes": 2, "iterations": 7,
-            "statistic": "max", "choices": {"algorithm": "ring"}, "unit": -3, "counts_wrong": False, "width": 3,
-        }  # fmt: skip
-        for used in (False, True):
-            one = nccl_text._Context(collective="reduce", named_in_use=used, **said)
-            nccl_text._look(line, one)
-            assert vars(one) == {
-                "collective": None if used else "reduce", "named_in_use": False, "groups": {}, "hosts": {},
-                "stated_ranks": 3 if "nranks" in line else None, "stated_nodes": None, "iterations": None,
-                "statistic": "max", "choices": {"algorithm": "ring"}, "unit": -6, "counts_wrong": True, "width": None,
-            }  # fmt: skip
-
     @pytest.mark.parametrize(
         ("groups", "hosts", "ranks", "nodes"),
         [
@@ -150,18 +134,6 @@ class TestLines:
     def test_ranks_and_nodes_are_those_of_the_first_group(self, groups, hosts, ranks, nodes):
         one = nccl_text._Context(groups=groups, hosts=hosts, stated_ranks=64, stated_nodes=8, iterations=5)
         assert one.facts() == {"ranks": ranks, "nodes": nodes, "iterations": 5}
-
-    @pytest.mark.parametrize(
-        ("line", "begins"),
-        [
-            ("$ ./all_reduce_perf -b 8", True), ("./all_reduce -b 8", False), ("  # nThread 1", True),
-            ("# Using devices", True), ("# Collective test starting: x", True), ("## a nranks=8", True),
-            ("# size time algbw busbw", True), ("# Out of bounds values : 0 OK", False), ("nThread", False),
-            ("Using devices", False), ("# all_reduce_perf", False),
-        ],
-    )  # fmt: skip
-    def test_what_a_table_ends_at(self, line, begins):
-        assert nccl_text._begins_table(line, nccl_text._Context()) is begins
 
 
 class TestTables:
@@ -269,71 +241,3 @@ class TestTables:
         assert known(measured, "ranks", "nodes") == [(8, None)] * 2
         stated = found(tmp_path, "## all_gather nranks=4 nnodes=2", gather, gather)
         assert known(stated, "ranks", "nodes", "ranks_per_node") == [(8, 2, 4)] * 2
-
-
-def cells(nbytes=1024, count=256, op="sum", root=None, algbw="10.00", busbw="10.00", dtype="float"):
-    return Cells(nbytes, count, dtype, op, root, [(False, ["1.0", algbw, busbw, "0"])])
-
-
-class TestNumbers:
-    def test_shares_are_whole_numbers_of_elements(self):
-        each = [(1024, 256, "float"), (1024, 32, "float"), (1024, 256, "half"), (1025, 256, "float"), (8, 0, "float")]
-        shares = [nccl_text._share(cells(*one[:2], dtype=one[2])) for one in [*each, (8, 1, "fp4")]]
-        assert shares == [1, 8, 2, None, None, None]
-
-    def test_ratios_are_between_what_all_rows_allow(self):
-        # 17.50 over 10.00 is between 17.495 / 10.005 and 17.505 / 9.995; 35.0 over 20.0 is that of wider numbers.
-        first, wide = cells(algbw="10.00", busbw="17.50"), cells(algbw="20.0", busbw="35.0")
-        narrow = (17.495 / 10.005, 17.505 / 9.995)
-        for rows in ([first], [first, wide], [wide, first]):
-            assert nccl_text._ratio(rows) == pytest.approx(narrow, rel=1e-12)
-        both = first._replace(sides=[*first.sides, (True, ["1.0", "10.00", "17.51", "0"])])
-        assert nccl_text._ratio([both]) == pytest.approx((17.505 / 10.005, 17.505 / 9.995), rel=1e-12)
-
-    def test_rates_of_fewer_than_ten_last_digits_tell_nothing(self):
-        nothing = (0.0, math.inf)
-        for algbw, busbw, told in (("0.10", "0.18", True), ("0.09", "0.18", False), ("N/A", "1.00", False),
-                                   ("1.00", "N/A", False), ("0.00", "0.00", False)):  # fmt: skip
-            assert (nccl_text._ratio([cells(algbw=algbw, busbw=busbw)]) != nothing) is told
-
-    @pytest.mark.parametrize(
-        ("rows", "name"),
-        [
-            ([cells(busbw="17.50")], "all_reduce"), ([cells(busbw="13.33", count=7)], "all_reduce"),
-            ([cells(op="", busbw="13.33")], "all_reduce"), ([cells()], "all_reduce"), ([cells(root=0)], "reduce"),
-            ([cells(op="", root=0)], "broadcast"), ([cells(op="")], None), ([cells(count=32)], "reduce_scatter"),
-            ([cells(count=32, busbw="8.75")], "reduce_scatter"), ([cells(count=32, root=0)], None),
-            ([cells(count=32, op="")], None), ([cells(count=32), cells(count=64)], None), ([cells(count=7)], None),
-            ([cells(), cells(op="")], None), ([cells(root=0), cells()], None), ([cells(), cells(root=1)], None),
-            ([cells(), cells(count=7)], "all_reduce"), ([cells(root=0), cells(root=1)], "reduce"),
-        ],
-    )  # fmt: skip
-    def test_collectives_that_only_one_can_be(self, rows, name):
-        assert nccl_text._told_by_numbers(rows) == name
-
-    @pytest.mark.parametrize(
-        ("name", "rows", "stated", "ranks"),
-        [
-            ("all_gather", [cells(count=32)], None, 8), ("alltoall", [cells(count=32)], None, 8),
-            ("all_gather", [cells(count=128)], None, 2), ("all_gather", [cells(count=256)], None, None),
-            ("broadcast", [cells(count=32)], None, None),
-            ("all_gather", [cells(count=32), cells(count=64)], None, None),
-            ("all_gather", [cells(count=32)] * 2, 7, 8), ("all_gather", [cells(count=32)] * 2, 8, None),
-            ("all_gather", [cells(count=32)] * 2, 9, None), ("all_gather", [cells(count=32)], 7, None),
-            ("all_gather", [cells(count=256)] * 2, 0, None), ("all_gather", [cells(count=128)] * 2, 1, 2),
-            ("all_reduce", [cells(busbw="17.50")], None, 8), ("all_reduce", [cells(busbw="10.00")], None, 2),
-            ("all_reduce", [cells(busbw="17.50")] * 2, 4, 8), ("all_reduce", [cells(busbw="17.50")] * 2, 8, None),
-            # Between 19.6 and 19.8 over 10 are 50 and 100 ranks; 20 over 10 may be of any number.
-            ("all_reduce", [cells(algbw="10.0", busbw="19.7")], None, None),
-            ("all_reduce", [cells(algbw="10.00", busbw="20.00")], None, None),
-            # (20 + 0.5) / (10.3 - 0.05) is 2.
-            ("all_reduce", [cells(algbw="10.3", busbw="20")], None, None),
-            ("all_reduce", [cells(algbw="10.00", busbw="25.00")], None, None),
-            ("all_reduce", [cells(algbw="N/A")], None, None),
-            ("all_reduce", [cells(busbw="17.50"), cells(busbw="15.00")], None, None),
-            ("all_reduce", [cells(busbw="5.00")], None, None), ("all_reduce", [cells(busbw="0.00")], None, None),
-            ("all_reduce", [cells(count=32, busbw="17.50")], None, 8),
-        ],
-    )  # fmt: skip
-    def test_ranks_that_only_one_number_fits(self, name, rows, stated, ranks):
-        assert nccl_text._ranks_told(rows, name, stated) == ranks

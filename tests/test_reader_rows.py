@@ -1,4 +1,4 @@
-"""Tables and remarks by hand: which cells may be empty, what is shown of long ones, how many remarks are listed."""
+"""Tables and remarks: which cells may be empty, what is shown of long ones, how many remarks are listed."""
 
 import csv
 import math

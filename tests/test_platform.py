@@ -1,4 +1,4 @@
-"""Files of platforms by hand: what is refused is told with its line and field, and names are told from files."""
+"""Files of platforms: what is refused is told with its line and field, and names are told from files."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""Tables of measurements by hand: limits, what rows must agree with, cells of CSV, what sizes and bandwidths mean."""
+"""Tables of measurements: limits, what rows must agree with, cells of CSV, what sizes and bandwidths mean."""
 
 import math
 from decimal import Decimal

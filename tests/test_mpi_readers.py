@@ -4,7 +4,7 @@ import pytest
 
 from benchmark_logs import put
 from simnet.base.errors import InputError
-from simnet.calibration.readers import imb, osu, perftest, read
+from simnet.calibration.readers import read
 
 
 def rows(folder, *lines, kind="osu", **options):
@@ -129,66 +129,12 @@ class TestOsu:
         assert known(second, "dtype", "variant", "ranks") == ("", "several pairs", None)
         assert known(third, "dtype", "variant", "ranks", "collective") == ("", "", 2, "p2p_latency")
 
-    @pytest.mark.parametrize(
-        ("title", "found"),
-        [
-            ("MPI Allreduce Latency", ("all_reduce", "")), ("MPI Multi Latency", ("p2p_latency", "several pairs")),
-            ("MPI Non-blocking Allreduce Latency", ("all_reduce", "non-blocking")),
-            ("MPI Persistent Allreduce latency", ("all_reduce", "persistent")),
-            ("MPI Multiple Bandwidth / Message Rate", ("p2p_bw", "several pairs")),
-            ("MPI_Put Latency", ("put_latency", "")), ("MPI_Get Bandwidth", ("get_bw", "")),
-            ("MPI_Put Bi-directional Bandwidth", ("put_bibw", "")), ("MPI_Put Odd", (None, "")),
-            ("MPI-CUDA Latency", ("p2p_latency", "")), ("MPI Odd", (None, "")),
-            ("MPI Non-blocking Odd", (None, "non-blocking")), ("NCCL Broadcast Latency", ("broadcast", "")),
-        ],
-    )  # fmt: skip
-    def test_titles(self, title, found):
-        assert osu._by_title(osu.TITLE.search(f"# OSU {title} Test v7.5")) == found
-
-    @pytest.mark.parametrize(
-        ("text", "found"),
-        [
-            ("osu_bcast", ("broadcast", "")), ("osu_ibcast", ("broadcast", "non-blocking")), ("bcast", (None, "")),
-            ("osu_multi_lat", ("p2p_latency", "several pairs")), ("osu_mbw_mr", ("p2p_bw", "several pairs")),
-            ("osu_allgather then osu_reduce_scatter", ("reduce_scatter", "")), ("osu_unheard", (None, "")),
-            ("osu_xccl_allreduce", ("all_reduce", "")),
-            ("osu_bcast".ljust(400), ("broadcast", "")), ("osu_bcast".ljust(401), (None, "")),
-            ("osu_get_acc_latency", ("get_accumulate_latency", "")), ("osu_latency_mt", ("p2p_latency", "")),
-        ],
-    )  # fmt: skip
-    def test_programs(self, text, found):
-        assert osu._by_program(text) == found
-
-    @pytest.mark.parametrize(
-        ("row", "name", "variant", "columns"),
-        [
-            ("8 2.5", "reduce", "", ("Size", "Latency(us)")), ("8 2.5", "p2p_bw", "", ("Size", "Bandwidth (MB/s)")),
-            ("8 2.5 3.0", "p2p_bw", "", ("Size", "MB/s", "Messages/s")), ("8 2.5 3.0 4.0 9", "p2p_bw", "", ()),
-            ("8 2.5 3.0", "reduce", "", ()), ("8 2.5 3.0 4.0", "reduce", "", ()), ("8 2", "reduce", "", ()),
-            ("8.5 2", "reduce", "", ()), ("8 2.5 x 4.0 9", "reduce", "", ()), ("8 2.5 3.0 4.0 5.0 9", "reduce", "", ()),
-        ],
-    )  # fmt: skip
-    def test_columns_without_names(self, row, name, variant, columns):
-        assert osu._unnamed(row.split(), name, variant) == columns
-
     def test_launchers_name_at_most_ten_million_ranks(self, tmp_path):
         for options, ranks, nodes in (
             ("-N 99999999 --ntasks-per-node=99999999", 10**7, None), ("-N 3 -n 99999999", None, 3),
         ):  # fmt: skip
             (row,) = rows(tmp_path, f"srun {options} osu_allreduce", self.TITLE, self.COLUMNS, "8 4.0 3.0 5.0 9")
             assert known(row, "ranks", "nodes") == (ranks, nodes)
-
-    def test_rates_above_0_are_times_of_each_pair(self):
-        row = osu._row({"Size": "1000", "MB/s": "500.0"}, "p2p_bw", 3)
-        assert (row["nbytes"], row["algbw"], row["seconds"]) == pytest.approx((1000, 5e8 / 3, 6e-6), rel=1e-12)
-        assert osu._row({"Size": "1000", "MB/s": "0.0"}, "p2p_bw", 1) is None
-        # A millionth of a megabyte a second is a byte.
-        assert osu._row({"Size": "1000", "MB/s": "0.000001"}, "p2p_bw", 1)["seconds"] == pytest.approx(1000)
-        assert osu._row({"Size": "x", "MB/s": "600.0"}, "p2p_bw", 1) is None
-        row = osu._row({"Latency(us)": "4.0", "Validation": "PASS"}, "barrier", 1)
-        assert (row["nbytes"], row["seconds"], "wrong" in row) == (0, 4e-6, False)
-        row = osu._row({"Transfer Size": "8", "Latency(us)": "4.0", "Validation": "x"}, "put_latency", 1)
-        assert (row["nbytes"], row["wrong"]) == (8, 1.0)
 
 
 class TestImb:
@@ -311,50 +257,6 @@ class TestImb:
         assert known(first, "dtype", "reduction", "variant", "ranks") == ("float", "", "2 groups", 4)
         assert known(second, "dtype", "reduction", "variant", "ranks") == ("float", "max", "non-blocking", None)
 
-    @pytest.mark.parametrize(
-        ("title", "found"),
-        [
-            ("Allreduce", ("all_reduce", "")), ("Iallreduce", ("all_reduce", "non-blocking")), ("", (None, "")),
-            ("iallreduce_pure", ("all_reduce", "non-blocking")), (" Bcast ", ("broadcast", "")), ("Xbcast", (None, "")),
-            ("Iodd", (None, "")), ("I", (None, "")),
-        ],
-    )  # fmt: skip
-    def test_names(self, title, found):
-        assert imb._named(title) == found
-
-    def test_throughputs_are_those_of_the_slowest_process_as_far_as_digits_tell(self):
-        def said(**cells):
-            return imb._throughput({"#bytes": "1000", "t_max[usec]": "100", "t_avg[usec]": "50"} | cells, "p2p_latency")
-
-        # 1000 bytes in 99.5 to 100.5 us are 9.950 to 10.050 MB/s, or 9.489 to 9.585 MiB/s.
-        for rate, agrees in (("9.9502", True), ("9.9401", False), ("10.0502", True), ("10.0601", False),
-                             ("10.050256", True), ("10.050266", False),
-                             ("9.4895", True), ("9.4790", False), ("9.5845", True), ("9.5950", False)):  # fmt: skip
-            assert (said(**{"Mbytes/sec": rate}) is None) is agrees, rate
-        assert said(**{"Mbytes/sec": "20"}) == "throughput is 20 MB/s, but 1000 bytes in 0.0001 s are 10"
-        # 8 bytes in 100 s
-        slow = {"#bytes": "8", "t_max[usec]": "100000000"}
-        assert [said(**slow | {"Mbytes/sec": one}) is None for one in ("8.0e-8", "1.0e-8")] == [True, False]
-        # 30,000 messages a second are three in the time, which all pairs send.
-        assert said(**{"Mbytes/sec": "30", "Msg/sec": "30000"}) is None
-        assert said(**{"Mbytes/sec": "10", "Msg/sec": "1"}) is None
-        message = "throughput is 20 MB/s, but 3000 bytes in 0.0001 s are 30"
-        assert said(**{"Mbytes/sec": "20", "Msg/sec": "30000"}) == message
-        assert "4.61169e+21 bytes" in said(**{"Mbytes/sec": "20", "Msg/sec": "1e50"})
-        for nothing in ({"t_max[usec]": "0"}, {"#bytes": "x"}, {"Mbytes/sec": "x"}, {"t_max[usec]": "x"}):
-            assert said(**{"Mbytes/sec": "20"} | nothing) is None
-        assert imb._throughput({"#bytes": "8", "t[usec]": "100", "Mbytes/sec": "20"}, "all_reduce") is None
-
-    @pytest.mark.parametrize(
-        ("row", "count"),
-        [("8 9 1.5 2.5", 4), ("8 9 1.5 2.5 3.5", 5), ("8 9 1.5 2.5 3.5 4.5", 6), ("8 9 1.5", 0), ("8 9 1.5 2.5 x", 0),
-         ("8.5 9 1.5 2.5", 0), ("8 9.5 1.5 2.5", 0), ("8", 0), ("8 9 1.5 2.5 3.5 4.5 5.5", 0)],
-    )  # fmt: skip
-    def test_columns_without_names(self, row, count):
-        columns = imb._unnamed(row.split())
-        assert len(columns) == count
-        assert columns[:2] == ("#bytes", "#repetitions")[:count]
-
 
 class TestPerftest:
     TITLE = "                    RDMA_Write BW Test"
@@ -428,37 +330,3 @@ class TestPerftest:
         found = rows(tmp_path, *lines, kind="perftest")
         assert [known(row, "line", "run") for row in found] == [(12, "1"), (16, "2"), (23, "4")]
         assert [line for line, _ in messages(tmp_path, *lines, kind="perftest")] == [9, 10, 11, 17]
-
-    @pytest.mark.parametrize(
-        ("unit", "size", "rate", "messages_sent", "agrees"),
-        [
-            # A million messages of 1000 bytes, 0.9995 to 1.0005 of them, are 8 Gbit/s: 7.996 to 8.004.
-            ("Gb", 1000, "8.00400", "1.000", True), ("Gb", 1000, "8.00411", "1.000", False),
-            ("Gb", 1000, "8.004004", "1.000", True), ("Gb", 1000, "8.004012", "1.000", False),
-            ("Gb", 1000, "7.99600", "1.000", True), ("Gb", 1000, "7.99589", "1.000", False),
-            ("MB", 2**20, "1000000", "1.000", True), ("MiB", 2**20, "1000000", "1.000", True),
-            ("MB", 2**20, "1048576", "1.000", False), ("Gb", 0, "8.0", "1.000", True), ("Gb", 1000, "9.0", "x", True),
-            ("Gb", 1000, "0.5", "x", True),
-        ],
-    )  # fmt: skip
-    def test_rates_are_those_of_their_messages(self, unit, size, rate, messages_sent, agrees):
-        cells = {"#bytes": str(size), "#iterations": "7", f"BW average[{unit}/sec]": rate}
-        cells["MsgRate[Mpps]"] = messages_sent
-        row = perftest._row(cells, "Send", False)
-        if not agrees:
-            assert row == f"{float(rate):g} is not 1 million messages of {size} bytes a second"
-            return
-        rate_of = float(rate) * {"Gb": 1.25e8, "MB": 2.0**20, "MiB": 2.0**20}[unit]
-        assert (row["algbw"], row["seconds"], row["nbytes"]) == pytest.approx(
-            (rate_of, size / rate_of, size), rel=1e-12
-        )
-        assert (row["collective"], row["iterations"]) == ("p2p_bw", 7)
-
-    def test_peaks_are_no_rates_and_times_may_stand_beside(self):
-        cells = {"#bytes": "8", "#iterations": "7", "BW peak[Gb/sec]": "8.0"}
-        assert perftest._row(cells, "Send", False) == "the row has no time and no bandwidth"
-        row = perftest._row(cells | {"t_avg[usec]": "2.5", "t_typical[usec]": "2.0"}, "RDMA_Read", True)
-        assert (row["collective"], row["seconds"], row["seconds_p50"]) == ("get_latency", 2.5e-6, 2e-6)
-        assert (row["size_convention"], row["in_place"], "algbw" in row) == ("message", False, False)
-        row = perftest._row(cells | {"BW average[Gb/sec]": "0.0", "t_avg[usec]": "2.5"}, "Send", True)
-        assert (row["collective"], row["seconds"], "algbw" in row) == ("p2p_bibw", 2.5e-6, False)

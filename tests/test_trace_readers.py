@@ -1,4 +1,4 @@
-"""Traces and records of jobs by hand: what kernels, calls and records say, calls of several ranks, objects in texts."""
+"""Traces and records of jobs: what kernels, calls and records say, calls of several ranks, objects in texts."""
 
 import gzip
 import json
@@ -8,7 +8,7 @@ import pytest
 
 from benchmark_logs import put
 from simnet.base.errors import InputError
-from simnet.calibration.readers import chakra, inspector, json_values, kineto, lines, read
+from simnet.calibration.readers import chakra, json_values, lines, read
 from simnet.calibration.readers.jobs import OF_CALLS, WAITING, over_ranks
 from simnet.calibration.readers.tables import table
 from simnet.interchange.chakra import Collective
@@ -76,41 +76,6 @@ class TestKineto:
             (3, f"'{'x' * 40}' is no collective that is read; 1 such kernels", True), (None, WAITING, False),
         ]  # fmt: skip
 
-    @pytest.mark.parametrize(
-        ("changed", "nbytes"),
-        [
-            ({}, 20), ({"Out msg nelems": 9}, 20), ({"Collective name": "_allgather_base", "Out msg nelems": 9}, 36),
-            ({"dtype": "Float8_e5m2"}, 5), ({"In msg nelems": 0, "Out msg nelems": 0}, 0),
-            ({"In msg nelems": 2**61}, 2**62), ({"In msg nelems": None}, None), ({"Out msg nelems": None}, None),
-            ({"dtype": "odd"}, None), ({"dtype": None}, None),
-        ],
-    )  # fmt: skip
-    def test_bytes_are_elements_times_their_bytes(self, changed, nbytes):
-        row = kineto._row(ARGS | changed)
-        if nbytes is None:
-            assert row == "a kernel of 'allreduce' has no number and no type of elements"
-        else:
-            assert row["nbytes"] == nbytes
-
-    def test_of_long_names_forty_characters_are_shown(self):
-        name = "all_reduce".rjust(41, "_")
-        assert kineto._row(ARGS | {"Collective name": name, "dtype": ""}) == (
-            f"a kernel of '{name[:40]}' has no number and no type of elements"
-        )
-
-    def test_names_of_groups_have_eighty_characters_and_a_number(self):
-        args = {"Process Group Name": "x" * 81, "Process Group Description": "y"}
-        assert kineto._group(args) == "x" * 80
-        assert kineto._group(args | {"Process Group Ranks": "[0]"}) == "x" * 80 + " f4dbdf21"
-        assert kineto._group(args | {"Process Group Name": "x", "Process Group Ranks": [1, 2]})[:4] == "x y "
-        assert kineto._group({}) == ""
-
-    def test_the_rank_stands_near_the_name_of_what_says_it(self):
-        name, rank = '"distributedInfo"', '"rank" : 7'
-        for spaces, found in ((20_000 - len(name) - len(rank), 7), (20_001 - len(name) - len(rank), None)):
-            assert kineto._rank(name + " " * spaces + rank) == found
-        assert kineto._rank(rank + name) is kineto._rank(rank) is kineto._rank("") is None
-
     def test_lists_of_events_alone_are_traces(self, tmp_path):
         path = put(tmp_path, "\n[\n" + json.dumps(KERNEL) + "\n]\n", "a.json")
         assert read(path, kind="kineto").rows["line"].tolist() == [3]
@@ -147,18 +112,6 @@ class TestInspector:
         assert self.read(tmp_path, *entries).rows["collective"].tolist() == ["sendrecv", "all_reduce"]
         (row, _) = self.read(tmp_path, *entries).rows.to_dict("records")
         assert known(row, "nbytes", "sequence", "size_convention") == (8, 4, "message")
-
-    def test_rates_are_those_of_whole_microseconds(self, tmp_path):
-        # 1000 bytes in 9 to 11 us are 0.0909 to 0.1111 GB/s.
-        for rate, kept in ((0.0910, 1), (0.0908, 0), (0.1111, 1), (0.1113, 0), (0, 1), (-1, 1), (1e9, 1), ("x", 1)):
-            of = OF | {"coll_algobw_gbs": rate}
-            found = self.read(tmp_path, {"header": HEADER, "coll_perf": of}, {"header": HEADER, "coll_perf": OF})
-            assert len(found.rows) == 1 + kept, rate
-        rates = [inspector._rate({"coll_algobw_gbs": one}, "coll", "algobw") for one in (0.5, 999_999_999.5, 1e9, 0.0)]
-        assert rates == [(5e8, 500.0), (999_999_999.5e9, 500.0), None, None]
-        # A time of one microsecond may have been any that is shorter than two.
-        of = OF | {"coll_exec_time_us": 1, "coll_algobw_gbs": 900.0}
-        assert len(self.read(tmp_path, {"header": HEADER, "coll_perf": of}).rows) == 1
 
 
 class TestRccl:
