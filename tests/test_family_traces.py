@@ -12,7 +12,8 @@ from safetensors.numpy import load_file
 from validating import likeness as page
 
 from simnet import strategies
-from simnet.costs.models import Layer, model
+from simnet.costs.layers import Layer
+from simnet.costs.models import model
 from simnet.scenario import load
 from simnet.strategies import SGD
 from simnet.traces import Recorder, names, recorded, synthetic

@@ -6,7 +6,8 @@ import re
 
 import pytest
 
-from simnet.costs.models import Layer, model, names, transformer_flops
+from simnet.costs.layers import Layer
+from simnet.costs.models import model, names, transformer_flops
 
 PUBLISHED = {
     "resnet18": 11_689_512,

@@ -9,7 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from simnet.costs.models import Layer, model
+from simnet.costs.layers import Layer
+from simnet.costs.models import model
 from simnet.parallel import Limits, StepGraph, ddp, fsdp2, modules, units, zero
 from simnet.parallel.zero import gathered
 

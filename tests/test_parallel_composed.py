@@ -13,7 +13,7 @@ import pytest
 
 from simnet.base.rng import stream
 from simnet.collectives import registry
-from simnet.costs.models import Layer
+from simnet.costs.layers import Layer
 from simnet.network import Network
 from simnet.parallel import (
     CollectiveCall,

@@ -13,7 +13,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from simnet.base.errors import InputError
-from simnet.costs.models import Layer, ModelProfile, model
+from simnet.costs.layers import Layer
+from simnet.costs.models import ModelProfile, model
 from simnet.network import Network
 from simnet.parallel import Compute, ListedUnit, ModelSteps, PlannedStep, listed, planned
 from simnet.parallel.listed import Work

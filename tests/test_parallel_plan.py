@@ -11,7 +11,8 @@ import numpy as np
 import pytest
 
 from simnet.collectives import registry
-from simnet.costs.models import ComputeTime, Layer, ModelProfile
+from simnet.costs.layers import Layer
+from simnet.costs.models import ComputeTime, ModelProfile
 from simnet.network import Network
 from simnet.parallel import (
     SHARDINGS,

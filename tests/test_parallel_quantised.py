@@ -12,7 +12,8 @@ from gradients import gradients_of
 from looping import each
 from simnet import costs
 from simnet.base.errors import InputError
-from simnet.costs.models import Layer, model
+from simnet.costs.layers import Layer
+from simnet.costs.models import model
 from simnet.network import Network
 from simnet.parallel import Limits, SDP4Bit, StepGraph, ZeroPlusPlus, fsdp2, time_step, units, zero
 from simnet.parallel.quantised import ACROSS, NODE

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from simnet.collectives import registry
-from simnet.costs.models import Layer
+from simnet.costs.layers import Layer
 from simnet.job.spans import inside, joint
 from simnet.network import Network
 from simnet.parallel import (

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from simnet.base.arrays import Floats
-from simnet.costs.models import Layer
+from simnet.costs.layers import Layer
 from simnet.network import Network
 from simnet.network.jitter import lognormal
 from simnet.network.weather import Weather, steps

@@ -10,7 +10,7 @@ import pytest
 
 from simnet.base.arrays import Floats
 from simnet.collectives import registry
-from simnet.costs.models import Layer
+from simnet.costs.layers import Layer
 from simnet.network import Network
 from simnet.parallel import CollectiveCall, Compute, Limits, StepGraph, StepTiming, ddp, fsdp2, time_step, units, zero
 from simnet.topologies import multi_gpu_nodes, star

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from simnet.costs.models import Layer
+from simnet.costs.layers import Layer
 from simnet.parallel import fsdp2, order_of, units
 
 pytestmark = pytest.mark.extras

@@ -15,7 +15,8 @@ from simnet import compare, sweep
 from simnet.base.errors import InputError
 from simnet.cli import app
 from simnet.collectives import registry
-from simnet.costs.models import Layer, model
+from simnet.costs.layers import Layer
+from simnet.costs.models import model
 from simnet.job import Checkpoint, PolicyResult, run_policy
 from simnet.parallel import fsdp2, slowdown_told, time_step, units
 from simnet.report import comparison

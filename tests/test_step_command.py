@@ -12,7 +12,8 @@ from typer.testing import CliRunner
 from simnet.base.errors import InputError
 from simnet.cli import app
 from simnet.commands.step import Around
-from simnet.costs.models import Layer, model
+from simnet.costs.layers import Layer
+from simnet.costs.models import model
 from simnet.network import Network
 from simnet.parallel import Limits, fsdp2, time_step, units, zero
 from simnet.studies.step import planned_of, timed

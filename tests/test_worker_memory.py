@@ -12,7 +12,7 @@ from jobs import AG, DENSE, RING, Source, job_on, star
 from simnet import collectives
 from simnet.base.errors import InputError
 from simnet.costs.devices import DeviceOp, load_device
-from simnet.costs.models import Layer
+from simnet.costs.layers import Layer
 from simnet.job import LocalSteps, Overlap
 from simnet.job.job import buckets, create_sparsifier
 from simnet.job.memory import MOMENTS, WorkerMemory, around, of_candidates, of_exchange, of_scheme

@@ -128,7 +128,7 @@ def synth(
     """Write a trace of synthetic gradients."""
     from simnet.base.writing import staged
     from simnet.costs import models
-    from simnet.costs.models import Layer
+    from simnet.costs.layers import Layer
     from simnet.traces import converting, synthetic
 
     if (model is None) == (parameters is None):

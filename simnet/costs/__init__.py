@@ -70,13 +70,10 @@ from simnet.costs.choice import (
     SPARSE_COLLECTIVES,
     Best,
     best_collective,
-    compression_pays,
     ring_over_allgather,
     ring_over_tree,
-    step_time,
     tree_over_allgather,
 )
-from simnet.costs.chunked import chunked_allgather, int8_ring, muloco
 from simnet.costs.collectives import (
     Nodes,
     allgather,
@@ -97,7 +94,10 @@ from simnet.costs.collectives import (
     tree_allreduce,
 )
 from simnet.costs.quantisers import (
+    chunked_allgather,
     fp16,
+    int8_ring,
+    muloco,
     onebit_allreduce,
     powersgd,
     qsgd,
@@ -108,15 +108,22 @@ from simnet.costs.quantisers import (
 )
 from simnet.costs.sparsifiers import (
     Bounds,
+    arctopk,
     artopk_ring,
     artopk_tree,
+    cltk,
+    deft,
+    ef21,
+    exdyna,
     fill_in,
     gaussiank,
     gtopk,
     gtopk_reduce,
+    hardthreshold,
     oktopk,
     oktopk_balance_and_allgatherv,
     oktopk_split_and_reduce,
+    omnireduce,
     sparcml_bounds,
     spardl,
     spardl_bsag,
@@ -127,10 +134,9 @@ from simnet.costs.sparsifiers import (
     topka,
     topkdsa,
     topkdsa_bounds,
+    uniontopk,
     var_overhead,
 )
-from simnet.costs.tracked import arctopk, ef21, omnireduce
-from simnet.costs.union_reduced import cltk, deft, exdyna, hardthreshold, uniontopk
 
 __all__ = [
     "SPARSE_COLLECTIVES",
@@ -148,7 +154,6 @@ __all__ = [
     "bruck_alltoall",
     "chunked_allgather",
     "cltk",
-    "compression_pays",
     "deft",
     "ef21",
     "exdyna",
@@ -186,7 +191,6 @@ __all__ = [
     "spardl_bsag",
     "spardl_rsag",
     "sparse_allreduce_bound",
-    "step_time",
     "thc",
     "threshold_allgather",
     "topk_allgather",

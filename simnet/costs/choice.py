@@ -59,15 +59,3 @@ def tree_over_allgather(M: ArrayLike, c: ArrayLike, N: ArrayLike) -> Floats:
     """Largest alpha / beta [bytes] at which ART-tree beats AG, negative if it never does; [1] Eqn 5c, N >= 2."""
     M, c, N = checked(M=M, c=c, N=N, fewest=2)
     return ((N - 1) / np.log2(N) - 1.5) * M * c
-
-
-def step_time(compute: ArrayLike, sync: ArrayLike, io: ArrayLike = 0.0, compress_decompress: ArrayLike = 0.0) -> Floats:
-    """Step without overlap: t_compute + t_sync + t_IO + t_comp-decomp [s]; [1] Eqn 1b (dense) and Eqn 3."""
-    parts = checked(compute=compute, sync=sync, io=io, compress_decompress=compress_decompress)
-    return parts[0] + parts[1] + parts[2] + parts[3]
-
-
-def compression_pays(sync: ArrayLike, compress_decompress: ArrayLike, dense_sync: ArrayLike) -> NDArray[np.bool_]:
-    """Whether t_sync(c) + t_comp-decomp(c) < t_sync of the dense gradient [s]; [1] section 2-C1."""
-    sparse, extra, dense = checked(sync=sync, compress_decompress=compress_decompress, dense_sync=dense_sync)
-    return sparse + extra < dense

@@ -29,9 +29,9 @@ class TransformerShape(NamedTuple):
     vocabulary, positions, types : int
         Rows of the embeddings of words, places and token types; 0 where it has none.
     queries, keys : int
-        Outputs of the projections of queries, and of keys and of values.
+        Outputs of the projections of queries, and of keys and of values, in Llama and its kin.
     biases : tuple of bool
-        Whether queries, keys and values have biases, the output of the attention, and the perceptron.
+        Whether queries, keys and values have biases, the output of the attention, and the perceptron, there.
     tied : bool
         Whether the output layer uses the embeddings of words; False without an output layer.
     """
@@ -41,12 +41,12 @@ class TransformerShape(NamedTuple):
     width: int
     inside: int
     vocabulary: int
-    positions: int
-    types: int
-    queries: int
-    keys: int
-    biases: tuple[bool, bool, bool]
-    tied: bool
+    positions: int = 0
+    types: int = 0
+    queries: int = 0
+    keys: int = 0
+    biases: tuple[bool, bool, bool] = (False, False, False)
+    tied: bool = False
 
 
 def read_shape(path: str | Path) -> TransformerShape:
@@ -101,63 +101,35 @@ class _Fields:
 
 
 def _bert(fields: _Fields) -> TransformerShape:
-    width = fields.count("hidden_size")
-    return TransformerShape(
-        "bert",
-        fields.count("num_hidden_layers", most=MOST_LAYERS),
-        width,
-        fields.count("intermediate_size"),
-        fields.count("vocab_size"),
-        fields.count("max_position_embeddings"),
-        fields.count("type_vocab_size"),
-        width,
-        width,
-        (True, True, True),
-        tied=False,
-    )
+    width, layers = fields.count("hidden_size"), fields.count("num_hidden_layers", most=MOST_LAYERS)
+    inside, rows = fields.count("intermediate_size"), fields.count("vocab_size")
+    places, types = fields.count("max_position_embeddings"), fields.count("type_vocab_size")
+    return TransformerShape("bert", layers, width, inside, rows, places, types)
 
 
 def _gpt2(fields: _Fields) -> TransformerShape:
-    width = fields.count("n_embd")
-    return TransformerShape(
-        "gpt2",
-        fields.count("n_layer", most=MOST_LAYERS),
-        width,
-        fields.count("n_inner", 4 * width),
-        fields.count("vocab_size"),
-        fields.count("n_positions"),
-        0,
-        width,
-        width,
-        (True, True, True),
-        fields.flag("tie_word_embeddings", default=True),
-    )
+    width, layers = fields.count("n_embd"), fields.count("n_layer", most=MOST_LAYERS)
+    inside, rows, places = fields.count("n_inner", 4 * width), fields.count("vocab_size"), fields.count("n_positions")
+    tied = fields.flag("tie_word_embeddings", default=True)
+    return TransformerShape("gpt2", layers, width, inside, rows, places, tied=tied)
 
 
 def _llama(fields: _Fields) -> TransformerShape:
     kind = str(fields.given["model_type"])
-    width = fields.count("hidden_size")
-    heads = fields.count("num_attention_heads")
+    width, heads = fields.count("hidden_size"), fields.count("num_attention_heads")
     # Only Llama's first configurations leave it out: they have as many heads of keys and values as of queries.
     groups = fields.count("num_key_value_heads", heads if kind == "llama" else None)
     if heads % groups:
         fields.refuse(f"must divide num_attention_heads, {heads:,}, got {groups:,}", "num_key_value_heads")
     size = fields.head_size(width, heads)
     own = kind == "llama" and fields.flag("attention_bias", default=False)
-    return TransformerShape(
-        kind,
-        fields.count("num_hidden_layers", most=MOST_LAYERS),
-        width,
-        fields.count("intermediate_size"),
-        fields.count("vocab_size"),
-        0,
-        0,
-        heads * size,
-        groups * size,
-        (own or kind == "qwen2", own, kind == "llama" and fields.flag("mlp_bias", default=False)),
-        fields.flag("tie_word_embeddings", default=False),
-    )
+    biases = own or kind == "qwen2", own, kind == "llama" and fields.flag("mlp_bias", default=False)
+    layers = fields.count("num_hidden_layers", most=MOST_LAYERS)
+    inside, rows = fields.count("intermediate_size"), fields.count("vocab_size")
+    tied = fields.flag("tie_word_embeddings", default=False)
+    shape = TransformerShape(kind, layers, width, inside, rows, tied=tied)
+    return shape._replace(queries=heads * size, keys=groups * size, biases=biases)
 
 
 KINDS = {"bert": _bert, "gpt2": _gpt2, "llama": _llama, "mistral": _llama, "qwen2": _llama}
-"""How the fields of each ``model_type`` are read; defaults are those of its class in transformers."""
+"""Readers of the fields of each ``model_type``; defaults are those of its class in transformers."""

@@ -25,18 +25,17 @@ References
 
 from __future__ import annotations
 
-import math
 import re
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, replace
 from functools import cache
-from itertools import islice
 from pathlib import Path
 from typing import Literal, NamedTuple, TypeAlias
 
 from simnet.base import units
 from simnet.base.errors import InputError, nearest
 from simnet.base.quantities import MOST_PARAMETERS
+from simnet.costs.layers import Layer, alexnet_layers, resnet_layers, transformer_layers, vgg_layers, vit_layers
 from simnet.costs.model_config import TransformerShape, read_shape
 
 Precision: TypeAlias = Literal["fp32", "tf32", "fp16", "bf16"]
@@ -44,18 +43,6 @@ Precision: TypeAlias = Literal["fp32", "tf32", "fp16", "bf16"]
 
 SampleKind: TypeAlias = Literal["image", "sequence", "sample"]
 """What a batch consists of."""
-
-
-class Layer(NamedTuple):
-    """A tensor of parameters."""
-
-    name: str
-    shape: tuple[int, ...]
-
-    @property
-    def size(self) -> int:
-        """Number of entries."""
-        return math.prod(self.shape)
 
 
 class ComputeTime(NamedTuple):
@@ -244,162 +231,13 @@ def _build(name: str) -> ModelProfile:
 
 def _configured(path: str) -> ModelProfile:
     shape = read_shape(path)
-    # The word embeddings are first in all of them.
-    layers = tuple(_LAYERS_OF.get(shape.kind, _gated_layers)(shape))
+    layers = transformer_layers(shape)
     tied = (layers[0].name,) if shape.tied else ()
     reference = f"{path}, a {shape.kind} of transformers"
     found = ModelProfile(Path(path).name, layers, (), reference, tied=tied, sample="sequence")
     if found.parameters > MOST_PARAMETERS:
         raise InputError(f"has {found.parameters:.3g} parameters, at most {MOST_PARAMETERS:.3g} are allowed", file=path)
     return found
-
-
-def _weight_and_bias(name: str, *shape: int) -> Iterator[Layer]:
-    yield Layer(f"{name}.weight", shape)
-    yield Layer(f"{name}.bias", shape[:1])
-
-
-def _resnet(blocks: tuple[int, ...], kernels: tuple[int, ...], expansion: int) -> Iterator[Layer]:
-    # Residual blocks in stages: in each a convolution per kernel size, with batch norm behind it.
-    yield Layer("conv1.weight", (64, 3, 7, 7))
-    yield from _weight_and_bias("bn1", 64)
-    inputs = 64
-    for stage, count in enumerate(blocks):
-        width, outputs = 64 << stage, expansion * 64 << stage
-        for block in range(count):
-            at = f"layer{stage + 1}.{block}"
-            widths = (inputs, *[width] * (len(kernels) - 1), outputs)
-            for index, kernel in enumerate(kernels, start=1):
-                yield Layer(f"{at}.conv{index}.weight", (widths[index], widths[index - 1], kernel, kernel))
-                yield from _weight_and_bias(f"{at}.bn{index}", widths[index])
-            if inputs != outputs:
-                yield Layer(f"{at}.downsample.0.weight", (outputs, inputs, 1, 1))
-                yield from _weight_and_bias(f"{at}.downsample.1", outputs)
-            inputs = outputs
-    yield from _weight_and_bias("fc", 1000, inputs)
-
-
-def _vgg(*stages: tuple[int, ...]) -> Iterator[Layer]:
-    # 3 x 3 convolutions of these widths, a pooling after each stage, and three fully connected layers.
-    index, inputs = 0, 3
-    for stage in stages:
-        for width in stage:
-            yield from _weight_and_bias(f"features.{index}", width, inputs, 3, 3)
-            index, inputs = index + 2, width
-        index += 1
-    yield from _weight_and_bias("classifier.0", 4096, inputs * 7 * 7)
-    yield from _weight_and_bias("classifier.3", 4096, 4096)
-    yield from _weight_and_bias("classifier.6", 1000, 4096)
-
-
-def _alexnet() -> Iterator[Layer]:
-    yield from _weight_and_bias("features.0", 64, 3, 11, 11)
-    yield from _weight_and_bias("features.3", 192, 64, 5, 5)
-    yield from _weight_and_bias("features.6", 384, 192, 3, 3)
-    yield from _weight_and_bias("features.8", 256, 384, 3, 3)
-    yield from _weight_and_bias("features.10", 256, 256, 3, 3)
-    yield from _weight_and_bias("classifier.1", 4096, 256 * 6 * 6)
-    yield from _weight_and_bias("classifier.4", 4096, 4096)
-    yield from _weight_and_bias("classifier.6", 1000, 4096)
-
-
-def _vit(layers: int, width: int, patch: int, image: int) -> Iterator[Layer]:
-    yield Layer("class_token", (1, 1, width))
-    yield from _weight_and_bias("conv_proj", width, 3, patch, patch)
-    yield Layer("encoder.pos_embedding", (1, (image // patch) ** 2 + 1, width))
-    for index in range(layers):
-        at = f"encoder.layers.encoder_layer_{index}"
-        yield from _weight_and_bias(f"{at}.ln_1", width)
-        yield Layer(f"{at}.self_attention.in_proj_weight", (3 * width, width))
-        yield Layer(f"{at}.self_attention.in_proj_bias", (3 * width,))
-        yield from _weight_and_bias(f"{at}.self_attention.out_proj", width, width)
-        yield from _weight_and_bias(f"{at}.ln_2", width)
-        yield from _weight_and_bias(f"{at}.mlp.0", 4 * width, width)
-        yield from _weight_and_bias(f"{at}.mlp.3", width, 4 * width)
-    yield from _weight_and_bias("encoder.ln", width)
-    yield from _weight_and_bias("heads.head", 1000, width)
-
-
-def _bert_layers(shape: TransformerShape) -> Iterator[Layer]:
-    width = shape.width
-    for what, rows in (("word", shape.vocabulary), ("position", shape.positions), ("token_type", shape.types)):
-        yield Layer(f"embeddings.{what}_embeddings.weight", (rows, width))
-    yield from _weight_and_bias("embeddings.LayerNorm", width)
-    for index in range(shape.layers):
-        at = f"encoder.layer.{index}"
-        for what in ("query", "key", "value"):
-            yield from _weight_and_bias(f"{at}.attention.self.{what}", width, width)
-        yield from _weight_and_bias(f"{at}.attention.output.dense", width, width)
-        yield from _weight_and_bias(f"{at}.attention.output.LayerNorm", width)
-        yield from _weight_and_bias(f"{at}.intermediate.dense", shape.inside, width)
-        yield from _weight_and_bias(f"{at}.output.dense", width, shape.inside)
-        yield from _weight_and_bias(f"{at}.output.LayerNorm", width)
-    yield from _weight_and_bias("pooler.dense", width, width)
-
-
-def _gpt2_layers(shape: TransformerShape) -> Iterator[Layer]:
-    # The weights of a block stand as (inputs, outputs).
-    width, inside = shape.width, shape.inside
-    yield Layer("wte.weight", (shape.vocabulary, width))
-    yield Layer("wpe.weight", (shape.positions, width))
-    block = {
-        "ln_1": (("attn.c_attn", width, 3 * width), ("attn.c_proj", width, width)),
-        "ln_2": (("mlp.c_fc", width, inside), ("mlp.c_proj", inside, width)),
-    }
-    for index in range(shape.layers):
-        for norm, following in block.items():
-            yield from _weight_and_bias(f"h.{index}.{norm}", width)
-            for what, inputs, outputs in following:
-                yield Layer(f"h.{index}.{what}.weight", (inputs, outputs))
-                yield Layer(f"h.{index}.{what}.bias", (outputs,))
-    yield from _weight_and_bias("ln_f", width)
-    if not shape.tied:
-        yield Layer("lm_head.weight", (shape.vocabulary, width))
-
-
-def _gated_layers(shape: TransformerShape) -> Iterator[Layer]:
-    # Llama and what is built like it: queries may have more heads than keys and values, the perceptron is gated.
-    width, inside, (inputs_bias, output_bias, inside_bias) = shape.width, shape.inside, shape.biases
-    projections = (
-        ("self_attn.q", shape.queries, width, inputs_bias),
-        ("self_attn.k", shape.keys, width, inputs_bias),
-        ("self_attn.v", shape.keys, width, inputs_bias),
-        ("self_attn.o", width, shape.queries, output_bias),
-        ("mlp.gate", inside, width, inside_bias),
-        ("mlp.up", inside, width, inside_bias),
-        ("mlp.down", width, inside, inside_bias),
-    )
-    yield Layer("model.embed_tokens.weight", (shape.vocabulary, width))
-    for index in range(shape.layers):
-        at = f"model.layers.{index}"
-        for what, outputs, inputs, has_bias in projections:
-            both = _weight_and_bias(f"{at}.{what}_proj", outputs, inputs)
-            yield from both if has_bias else islice(both, 1)
-        for what in ("input", "post_attention"):
-            yield Layer(f"{at}.{what}_layernorm.weight", (width,))
-    yield Layer("model.norm.weight", (width,))
-    if not shape.tied:
-        yield Layer("lm_head.weight", (shape.vocabulary, width))
-
-
-_LAYERS_OF: dict[str, Callable[[TransformerShape], Iterator[Layer]]] = {"bert": _bert_layers, "gpt2": _gpt2_layers}
-
-
-def _bert(layers: int, width: int) -> Iterator[Layer]:
-    biases = (True, True, True)
-    return _bert_layers(TransformerShape("bert", layers, width, 4 * width, 30522, 512, 2, width, width, biases, False))
-
-
-def _gpt2(layers: int, width: int, positions: int = 1024) -> Iterator[Layer]:
-    shape = TransformerShape(
-        "gpt2", layers, width, 4 * width, 50257, positions, 0, width, width, (True, True, True), True
-    )
-    return _gpt2_layers(shape)
-
-
-def _llama(layers: int, width: int, inside: int, keys: int, vocabulary: int) -> Iterator[Layer]:
-    biases = (False, False, False)
-    return _gated_layers(TransformerShape("llama", layers, width, inside, vocabulary, 0, 0, width, keys, biases, False))
 
 
 def _llama3_8b() -> ModelProfile:
@@ -410,60 +248,62 @@ def _llama3_8b() -> ModelProfile:
         "communication inside the node as far as not hidden"
     )
     times = (ComputeTime(2 * 8192 / 5762, 2, source, False, chip="H100 SXM", precision="bf16"),)
-    layers = tuple(_llama(32, 4096, 14336, 1024, 128256))
+    shape = TransformerShape("llama", 32, 4096, 14336, 128256, queries=4096, keys=1024)
+    layers = transformer_layers(shape)
     # All matrices but the rows of the input, and attention.
     operations = 8192.0 * (6 * (sum(one.size for one in layers) - 128256 * 4096) + 12 * 32 * 8192 * 4096)
-    return ModelProfile(
-        "llama3-8b",
-        layers,
-        times,
-        "transformers.LlamaForCausalLM, Meta-Llama-3-8B",
-        sample="sequence",
-        tokens=8192,
-        operations=operations,
-    )
+    reference = "transformers.LlamaForCausalLM, Meta-Llama-3-8B"
+    profile = ModelProfile("llama3-8b", layers, times, reference, sample="sequence", tokens=8192)
+    return replace(profile, operations=operations)
 
 
 def _transformer(
     name: str,
-    tensors: Iterator[Layer],
+    tensors: Iterable[Layer],
     reference: str,
-    shape: tuple[int, int, int, int],
+    sizes: tuple[int, int, int, int],
     *,
     batch: int = 1,
     times: tuple[ComputeTime, ...] = (),
     sample: SampleKind = "sequence",
     tied: tuple[str, ...] = (),
 ) -> ModelProfile:
-    """Return a transformer of a shape: tokens, blocks, width, rows of the output layer."""
-    return ModelProfile(
-        name,
-        tuple(tensors),
-        times or _estimate(batch, *shape),
-        reference,
-        tied=tied,
-        sample=sample,
-        tokens=shape[0],
-        operations=transformer_flops(1, *shape),
-    )
+    """Return a transformer of these sizes: tokens, blocks, width, rows of the output layer."""
+    profile = ModelProfile(name, tuple(tensors), times or _estimate(batch, *sizes), reference, tied=tied, sample=sample)
+    return replace(profile, tokens=sizes[0], operations=transformer_flops(1, *sizes))
 
 
-def _gpt(layers: int, width: int) -> ModelProfile:
-    reference, shape = "transformers.GPT2Model, in the sizes of [gpt]_", (512, layers, width, 50257)
-    return _transformer(f"gpt-{layers}x{width}", _gpt2(layers, width, 2048), reference, shape, tied=("wte.weight",))
-
-
-def _llama_of(layers: int, width: int, inside: int) -> ModelProfile:
-    reference, shape = "transformers.LlamaForCausalLM, sizes of [galore]_", (256, layers, width, 32000)
-    return _transformer(f"llama-{layers}x{width}", _llama(layers, width, inside, width, 32000), reference, shape)
+def _bert(name: str, layers: int, width: int, batch: int = 1, times: tuple[ComputeTime, ...] = ()) -> ModelProfile:
+    # The loss has an output layer of its own beside these tensors, of which little is computed.
+    tensors = transformer_layers(TransformerShape("bert", layers, width, 4 * width, 30522, 512, 2))
+    reference, sizes = f"transformers.BertModel, {name}-uncased", (128, layers, width, 0)
+    return _transformer(name, tensors, reference, sizes, batch=batch, times=times)
 
 
 def _bert_large() -> ModelProfile:
-    # The loss has an output layer of its own beside these tensors, of which little is computed.
     source = "NVIDIA DeepLearningExamples, BERT-large, 128 tokens, V100 of 16 GB, FP32: 39.43 sequences/s"
-    times = (ComputeTime(8 / 39.43, 8, source, True),)
-    reference, shape = "transformers.BertModel, bert-large-uncased", (128, 24, 1024, 0)
-    return _transformer("bert-large", _bert(24, 1024), reference, shape, times=times)
+    return _bert("bert-large", 24, 1024, times=(ComputeTime(8 / 39.43, 8, source, True),))
+
+
+def _gpt2_tensors(layers: int, width: int, positions: int) -> tuple[Layer, ...]:
+    return transformer_layers(TransformerShape("gpt2", layers, width, 4 * width, 50257, positions, tied=True))
+
+
+def _gpt2(name: str, layers: int, width: int, batch: int = 1) -> ModelProfile:
+    tensors, sizes = _gpt2_tensors(layers, width, 1024), (1024, layers, width, 50257)
+    return _transformer(name, tensors, f"transformers.GPT2Model, {name}", sizes, batch=batch, tied=("wte.weight",))
+
+
+def _gpt(layers: int, width: int) -> ModelProfile:
+    tensors, sizes = _gpt2_tensors(layers, width, 2048), (512, layers, width, 50257)
+    reference = "transformers.GPT2Model, in the sizes of [gpt]_"
+    return _transformer(f"gpt-{layers}x{width}", tensors, reference, sizes, tied=("wte.weight",))
+
+
+def _llama(layers: int, width: int, inside: int) -> ModelProfile:
+    shape = TransformerShape("llama", layers, width, inside, 32000, queries=width, keys=width)
+    reference, sizes = "transformers.LlamaForCausalLM, sizes of [galore]_", (256, layers, width, 32000)
+    return _transformer(f"llama-{layers}x{width}", transformer_layers(shape), reference, sizes)
 
 
 def _published(figure_1a: float, implied: float, batch: int) -> tuple[ComputeTime, ComputeTime]:
@@ -486,7 +326,7 @@ def _estimate(batch: int, tokens: int, layers: int, width: int, vocabulary: int 
 
 def _torchvision(
     name: str,
-    layers: Iterator[Layer],
+    layers: Iterable[Layer],
     times: tuple[ComputeTime, ...],
     multiply_adds: float,
     backward_fraction: float = 2 / 3,
@@ -504,11 +344,19 @@ def _torchvision(
     )
 
 
+def _resnet18() -> ModelProfile:
+    return _torchvision("resnet18", resnet_layers((2, 2, 2, 2), (3, 3), 1), _published(15e-3, 10e-3, 32), 1.814e9)
+
+
+def _resnet50() -> ModelProfile:
+    return _torchvision("resnet50", resnet_layers((3, 4, 6, 3), (1, 3, 1), 4), _published(28e-3, 25e-3, 64), 4.089e9)
+
+
 def _vgg16() -> ModelProfile:
     source = "github.com/u39kun/deep-learning-benchmark: 83.5 ms forward and backward, 26.2 ms forward; V100, 32-bit"
     stages = (64, 64), (128, 128), (256,) * 3, (512,) * 3, (512,) * 3
     times = (ComputeTime(83.5e-3, 16, source, True),)
-    return _torchvision("vgg16", _vgg(*stages), times, 15.47e9, backward_fraction=1 - 26.2 / 83.5)
+    return _torchvision("vgg16", vgg_layers(*stages), times, 15.47e9, backward_fraction=1 - 26.2 / 83.5)
 
 
 def _vit_paper() -> ModelProfile:
@@ -516,47 +364,34 @@ def _vit_paper() -> ModelProfile:
     # the stand-in: right in size, and only a guess as to its layers.
     stages = (64,), (128,), (256, 256), (512, 512), (512, 512)
     reference = "torchvision.models.vgg11, which has the size that the AR-Topk paper's numbers require of its ViT"
-    return _torchvision("vit-paper", _vgg(*stages), _published(47e-3, 47e-3, 32), 7.609e9, reference=reference)
+    return _torchvision("vit-paper", vgg_layers(*stages), _published(47e-3, 47e-3, 32), 7.609e9, reference=reference)
+
+
+def _vit_l_16() -> ModelProfile:
+    reference, sizes = "torchvision.models.vit_l_16", (197, 24, 1024, 0)
+    return _transformer("vit-l-16", vit_layers(24, 1024, 16, 224), reference, sizes, batch=32, sample="image")
 
 
 _MODELS: dict[str, Callable[[], ModelProfile]] = {
-    "alexnet": lambda: _torchvision("alexnet", _alexnet(), _published(5e-3, 3.5e-3, 32), 0.714e9),
-    "bert-base": lambda: _transformer(
-        "bert-base", _bert(12, 768), "transformers.BertModel, bert-base-uncased", (128, 12, 768, 0), batch=8
-    ),
+    "alexnet": lambda: _torchvision("alexnet", alexnet_layers(), _published(5e-3, 3.5e-3, 32), 0.714e9),
+    "bert-base": lambda: _bert("bert-base", 12, 768, batch=8),
     "bert-large": _bert_large,
     "gpt-24x2048": lambda: _gpt(24, 2048),
     "gpt-32x4096": lambda: _gpt(32, 4096),
     "gpt-40x6144": lambda: _gpt(40, 6144),
-    "gpt2": lambda: _transformer(
-        "gpt2",
-        _gpt2(12, 768),
-        "transformers.GPT2Model, gpt2",
-        (1024, 12, 768, 50257),
-        batch=4,
-        tied=("wte.weight",),
-    ),
-    "gpt2-xl": lambda: _transformer(
-        "gpt2-xl", _gpt2(48, 1600), "transformers.GPT2Model, gpt2-xl", (1024, 48, 1600, 50257), tied=("wte.weight",)
-    ),
-    "llama-24x2048": lambda: _llama_of(24, 2048, 5461),
-    "llama-8x512": lambda: _llama_of(8, 512, 1376),
+    "gpt2": lambda: _gpt2("gpt2", 12, 768, batch=4),
+    "gpt2-xl": lambda: _gpt2("gpt2-xl", 48, 1600),
+    "llama-24x2048": lambda: _llama(24, 2048, 5461),
+    "llama-8x512": lambda: _llama(8, 512, 1376),
     "llama3-8b": _llama3_8b,
     "resnet18": lambda: _torchvision(
-        "resnet18", _resnet((2, 2, 2, 2), (3, 3), 1), _published(15e-3, 10e-3, 32), 1.814e9
+        "resnet18", resnet_layers((2, 2, 2, 2), (3, 3), 1), _published(15e-3, 10e-3, 32), 1.814e9
     ),
     "resnet50": lambda: _torchvision(
-        "resnet50", _resnet((3, 4, 6, 3), (1, 3, 1), 4), _published(28e-3, 25e-3, 64), 4.089e9
+        "resnet50", resnet_layers((3, 4, 6, 3), (1, 3, 1), 4), _published(28e-3, 25e-3, 64), 4.089e9
     ),
     "vgg16": _vgg16,
-    "vit-l-16": lambda: _transformer(
-        "vit-l-16",
-        _vit(24, 1024, 16, 224),
-        "torchvision.models.vit_l_16",
-        (197, 24, 1024, 0),
-        batch=32,
-        sample="image",
-    ),
+    "vit-l-16": _vit_l_16,
     "vit-paper": _vit_paper,
 }
 

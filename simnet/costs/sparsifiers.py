@@ -1,4 +1,4 @@
-"""Costs of sparse exchanges. Symbols and references: `simnet.costs`."""
+"""Costs of sparse exchanges, of trackers and of blocks. Symbols and references: `simnet.costs`."""
 
 from __future__ import annotations
 
@@ -9,11 +9,7 @@ from numpy.typing import ArrayLike
 
 from simnet.base.arrays import Floats
 from simnet.costs.arguments import checked, selected_entries
-from simnet.costs.collectives import (
-    allgather,
-    binomial_reduce,
-    broadcast,
-)
+from simnet.costs.collectives import allgather, binomial_reduce, broadcast, ring_allgather, ring_allreduce
 
 VALUE = 4.0
 ENTRY = 8.0
@@ -290,3 +286,203 @@ def _teams(N: Floats, d: ArrayLike) -> Floats:
         workers, found = (np.broadcast_to(one, np.shape(wrong))[wrong].flat[0] for one in (N, teams))
         raise ValueError(f"d must divide the number of workers, got {found:g} teams of {workers:g}")
     return teams
+
+
+def exdyna(
+    alpha: ArrayLike,
+    beta: ArrayLike,
+    M: ArrayLike,
+    c: ArrayLike,
+    N: ArrayLike,
+    longest: ArrayLike | None = None,
+    union: ArrayLike | None = None,
+    index_bytes: ArrayLike = 8.0,
+) -> Floats:
+    """ExDyna, MiCRO on rings: (N - 1) (4 alpha + [8 + 8 kmax + 8 |U| / N] beta); derived from the code of [7].
+
+    All-gathers of the counts and of the indices, padded to the longest, then an all-reduce of the values there.
+
+    Parameters
+    ----------
+    longest : array_like of float, optional
+        kmax, the most entries that a worker selected; k / N, balanced partitions, if not given.
+    union : array_like of float, optional
+        |U|, entries selected by all workers together; c M / 4 if not given.
+    index_bytes : array_like of float
+        Bytes of an index, and of a count.
+    """
+    alpha, beta, M, c, N, width = checked(alpha=alpha, beta=beta, M=M, c=c, N=N, index_bytes=index_bytes)
+    padded = selected_entries("longest", longest, c * M / VALUE / N)
+    everywhere = selected_entries("union", union, c * M / VALUE)
+    counts, indices = (ring_allgather(alpha, beta, nbytes, N) for nbytes in (width, width * padded))
+    return counts + indices + ring_allreduce(alpha, beta, VALUE * everywhere, N)
+
+
+def hardthreshold(
+    alpha: ArrayLike,
+    beta: ArrayLike,
+    M: ArrayLike,
+    c: ArrayLike,
+    N: ArrayLike,
+    longest: ArrayLike | None = None,
+    union: ArrayLike | None = None,
+    index_bytes: ArrayLike = 8.0,
+) -> Floats:
+    """Hard threshold, SAGE, on rings: (N - 1) (4 alpha + [8 + 8 kmax + 8 |U| / N] beta); derived from the code of [7].
+
+    Arguments as of `exdyna`, but every worker selects from the whole gradient: `longest` is c M / 4 if not given, and
+    `union` the `fill_in` of independent selections.
+    """
+    M, c, N = checked(M=M, c=c, N=N)
+    k = c * M / VALUE
+    padded = selected_entries("longest", longest, k)
+    return exdyna(alpha, beta, M, c, N, padded, _union_of_own(M, k, N, union), index_bytes)
+
+
+def uniontopk(
+    alpha: ArrayLike,
+    beta: ArrayLike,
+    M: ArrayLike,
+    c: ArrayLike,
+    N: ArrayLike,
+    union: ArrayLike | None = None,
+    index_bytes: ArrayLike = 8.0,
+) -> Floats:
+    """Top-k, values at the union, on rings: (N - 1) (3 alpha + [8 k + 8 |U| / N] beta); derived from the code of [7].
+
+    An all-gather of each worker's k indices, without counts, then an all-reduce of all values at their union. `union`
+    is |U|, k to N k; the `fill_in` of independent selections if not given. `index_bytes` as of `exdyna`.
+    """
+    alpha, beta, M, c, N, width = checked(alpha=alpha, beta=beta, M=M, c=c, N=N, index_bytes=index_bytes)
+    k = c * M / VALUE
+    values = ring_allreduce(alpha, beta, VALUE * _union_of_own(M, k, N, union), N)
+    return ring_allgather(alpha, beta, width * k, N) + values
+
+
+def cltk(
+    alpha: ArrayLike, beta: ArrayLike, M: ArrayLike, c: ArrayLike, N: ArrayLike, index_bytes: ArrayLike = 8.0
+) -> Floats:
+    """CLT-k: log N (alpha + 8 k beta) + 2 (N - 1) (alpha + 4 k / N beta); derived from [8] and the code of [7].
+
+    A broadcast of one worker's indices, then a ring all-reduce of the values at them: AR-Topk with `index_bytes` of 4.
+    """
+    alpha, beta, M, c, N, width = checked(alpha=alpha, beta=beta, M=M, c=c, N=N, index_bytes=index_bytes)
+    k = c * M / VALUE
+    return broadcast(alpha, beta, width * k, N) + ring_allreduce(alpha, beta, VALUE * k, N)
+
+
+def deft(
+    alpha: ArrayLike,
+    beta: ArrayLike,
+    M: ArrayLike,
+    c: ArrayLike,
+    N: ArrayLike,
+    layers: ArrayLike,
+    longest: ArrayLike | None = None,
+    union: ArrayLike | None = None,
+    index_bytes: ArrayLike = 8.0,
+) -> Floats:
+    """DEFT: log N (alpha + 4 (N + L) beta) + (N - 1) (4 alpha + [8 + 8 kmax + 8 |U| / N] beta); derived, code of [7].
+
+    Two broadcasts, the second right behind the first, tell the bins of the L layers, counted after long ones are cut;
+    then as `exdyna`.
+    """
+    layers, N = checked(layers=layers, N=N)
+    bins = broadcast(alpha, beta, 4 * (N + layers), N)
+    return bins + exdyna(alpha, beta, M, c, N, longest, union, index_bytes)
+
+
+def _union_of_own(M: Floats, k: Floats, N: Floats, union: ArrayLike | None) -> Floats:
+    return fill_in(M / VALUE, k, N) if union is None else selected_entries("union", union, k)
+
+
+def arctopk(
+    alpha: ArrayLike,
+    beta: ArrayLike,
+    M: ArrayLike,
+    c: ArrayLike,
+    N: ArrayLike,
+    rank: ArrayLike = 4,
+    sketch: ArrayLike | None = None,
+    kept: ArrayLike | None = None,
+    tensors: ArrayLike = 1,
+) -> Floats:
+    """ARC-Top-K on rings: 2 (N - 1) [(t + 1) alpha + 4 (|S| + k) / N beta]; derived from the code of [15].
+
+    An all-reduce of the sketch of each of t tensors, and one of the kept rows of all.
+
+    Parameters
+    ----------
+    rank : array_like of float
+        r.
+    sketch : array_like of float, optional
+        |S|, entries of all sketches: r rows of each matrix, and all entries of a vector; r sqrt(M / 4), that of one
+        square matrix, if not given.
+    kept : array_like of float, optional
+        Entries in the rows kept; c M / 4 if not given.
+    tensors : array_like of float
+        t.
+    """
+    alpha, beta, M, c, N, rank, tensors = checked(alpha=alpha, beta=beta, M=M, c=c, N=N, rank=rank, tensors=tensors)
+    sketches = selected_entries("sketch", sketch, rank * np.sqrt(M / VALUE))
+    rows = selected_entries("kept", kept, c * M / VALUE)
+    nbytes = VALUE * (sketches + rows)
+    return ring_allreduce(alpha, beta, nbytes, N) + tensors * ring_allreduce(alpha, beta, 0.0, N)
+
+
+def ef21(
+    alpha: ArrayLike,
+    beta: ArrayLike,
+    M: ArrayLike,
+    c: ArrayLike,
+    N: ArrayLike,
+    contributed: ArrayLike | None = None,
+    flag_bytes: ArrayLike = 0.0,
+) -> Floats:
+    """EF21, all-gather of what is new: log N alpha + (N - 1) (8 k + flag) beta; derived from [16].
+
+    The dense exchange before all others costs `ring_allreduce` once. `contributed` are the bytes of a worker's message
+    without a flag, those of k values with indices if not given; `flag_bytes` tell the kind of a message, in EF21+: 1.
+    """
+    alpha, beta, M, c, N, flag_bytes = checked(alpha=alpha, beta=beta, M=M, c=c, N=N, flag_bytes=flag_bytes)
+    nbytes = selected_entries("contributed", contributed, ENTRY * c * M / VALUE)
+    return allgather(alpha, beta, nbytes + flag_bytes, N)
+
+
+def omnireduce(
+    alpha: ArrayLike,
+    beta: ArrayLike,
+    M: ArrayLike,
+    N: ArrayLike,
+    blocks: ArrayLike | None = None,
+    union: ArrayLike | None = None,
+    turns: ArrayLike | None = None,
+    aggregators: ArrayLike | None = None,
+    block_bytes: ArrayLike = 1028.0,
+    slots: ArrayLike = 8,
+) -> Floats:
+    """OmniReduce: 2 t alpha + (z + u) (N - 1) / A b beta for even loads; derived from the code of [18].
+
+    Blocks go to A aggregators, and sums come back, in t turns.
+
+    Parameters
+    ----------
+    blocks, union : array_like of float, optional
+        z, blocks that a worker sends, and u, blocks that come back; all M / 1024, of a dense gradient, if not given.
+    turns : array_like of float, optional
+        t; u over the slots if not given.
+    aggregators : array_like of float, optional
+        A; all workers, or as many as slots, if not given.
+    block_bytes : array_like of float
+        b, with the offset of the next block.
+    slots : array_like of float
+        Blocks on their way at the same time.
+    """
+    alpha, beta, M, N, block_bytes, slots = checked(
+        alpha=alpha, beta=beta, M=M, N=N, block_bytes=block_bytes, slots=slots
+    )
+    every = np.ceil(M / 1024)
+    z, u = selected_entries("blocks", blocks, every), selected_entries("union", union, every)
+    t = selected_entries("turns", turns, np.ceil(u / slots))
+    (A,) = checked(aggregators=np.minimum(N, slots) if aggregators is None else aggregators)
+    return np.where(N > 1, 2 * t * alpha + (z + u) * (N - 1) / A * block_bytes * beta, 0.0) + 0.0

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 from simnet.base.checks import named, positive, whole
-from simnet.costs.models import Layer
+from simnet.costs.layers import Layer
 from simnet.parallel.graph import GraphBuilder, Held, StepGraph
 from simnet.parallel.units import DTYPE_BYTES, PARAMETER_DTYPES, checked
 

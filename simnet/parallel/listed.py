@@ -15,7 +15,8 @@ import numpy as np
 
 from simnet.base.arrays import Floats
 from simnet.base.checks import whole
-from simnet.costs.models import ComputeTime, Layer, ModelProfile
+from simnet.costs.layers import Layer
+from simnet.costs.models import ComputeTime, ModelProfile
 
 # Names of blocks end at the first part that is a number: a dot or _ in a name would let it end too early.
 UNIT_NAME = r"[A-Za-z][A-Za-z0-9-]{0,39}"

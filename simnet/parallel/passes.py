@@ -68,7 +68,7 @@ def parts_of(model: Units, attention: float) -> list[tuple[Part, Part]]:
 
     Examples
     --------
-    >>> from simnet.costs.models import Layer
+    >>> from simnet.costs.layers import Layer
     >>> from simnet.parallel import units
     >>> model = units([Layer("in.weight", (4, 1)), Layer("h.0.weight", (12, 1)), Layer("out.weight", (4, 1))])
     >>> [(part.begin, part.end) for part in parts_of(model, 1 / 3)[0]]

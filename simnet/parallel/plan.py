@@ -17,7 +17,8 @@ from numpy.typing import ArrayLike
 from simnet.base.arrays import Floats
 from simnet.base.checks import named, whole
 from simnet.base.errors import nearest
-from simnet.costs.models import Layer, ModelProfile
+from simnet.costs.layers import Layer
+from simnet.costs.models import ModelProfile
 from simnet.parallel.ddp import ddp
 from simnet.parallel.experts import expert_parallel
 from simnet.parallel.fsdp2 import fsdp2

@@ -10,7 +10,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, fields
 
 from simnet.base.checks import whole
-from simnet.costs.models import Layer
+from simnet.costs.layers import Layer
 from simnet.parallel.graph import GraphBuilder, Groups, Phase
 from simnet.sparsifier_models.group_codes import SCALE_BYTES, weight_groups
 from simnet.sparsifier_models.qgz import BITS, groups_of

@@ -12,7 +12,7 @@ from collections.abc import Iterable
 from typing import Literal
 
 from simnet.base.checks import named, whole
-from simnet.costs.models import Layer
+from simnet.costs.layers import Layer
 from simnet.parallel.graph import Groups, StepGraph
 from simnet.parallel.passes import Part, Stop, parts_of, stopped
 from simnet.parallel.units import PARAMETER_DTYPES, Units

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from simnet.base.checks import named, whole
-from simnet.costs.models import Layer
+from simnet.costs.layers import Layer
 
 DTYPE_BYTES = {"float32": 4, "bfloat16": 2, "float16": 2, "int32": 4, "uint8": 1, "int8": 1}
 """Bytes of an element of each dtype, by PyTorch's names."""

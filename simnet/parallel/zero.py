@@ -12,7 +12,7 @@ from collections.abc import Iterable, Sequence
 
 from simnet.base.checks import named, whole
 from simnet.collectives.registry import Operation
-from simnet.costs.models import Layer
+from simnet.costs.layers import Layer
 from simnet.parallel.graph import GraphBuilder, Held, StepGraph
 from simnet.parallel.quantised import (
     SDP4Bit,

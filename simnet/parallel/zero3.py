@@ -13,7 +13,7 @@ from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 
 from simnet.base.checks import whole
-from simnet.costs.models import Layer
+from simnet.costs.layers import Layer
 from simnet.parallel.graph import GraphBuilder, Phase
 from simnet.parallel.quantised import NODE, ZeroPlusPlus, gather_codes, reduce_tensors
 from simnet.parallel.units import DTYPE_BYTES, Unit, modules

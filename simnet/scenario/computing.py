@@ -7,7 +7,8 @@ from dataclasses import replace
 from simnet.costs import models
 from simnet.costs.computing import Computing, Samples, computing, samples
 from simnet.costs.devices import DeviceProfile
-from simnet.costs.models import Layer, ModelProfile
+from simnet.costs.layers import Layer
+from simnet.costs.models import ModelProfile
 from simnet.scenario import schema
 
 # Options by which workers share a batch, or have several.

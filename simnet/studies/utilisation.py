@@ -26,7 +26,7 @@ from simnet.base.errors import InputError
 from simnet.costs.collectives import ring_allreduce
 from simnet.costs.computing import Computing, computing
 from simnet.costs.devices import DEFAULT, load_device
-from simnet.costs.models import Layer
+from simnet.costs.layers import Layer
 from simnet.evidence.conditions import NEVER_COMPARED
 from simnet.parallel.ddp import BUCKET_MIB, FIRST_BUCKET_MIB, buckets
 from simnet.report import learning

@@ -24,7 +24,7 @@ from simnet.base.errors import InputError
 from simnet.base.progress import tracked
 from simnet.base.rng import stream
 from simnet.base.writing import explained
-from simnet.costs.models import Layer
+from simnet.costs.layers import Layer
 from simnet.traces.files import TensorFile, encoded, finite, write_text
 from simnet.traces.metadata import MAX_BYTES, parsed
 from simnet.traces.recorded import DESCRIPTION, RecordedLayer, RecordedPoint, TraceInfo, step_file

@@ -30,7 +30,7 @@ from safetensors import SafetensorError, safe_open
 from simnet.base.errors import InputError, nearest
 from simnet.base.quantities import Count
 from simnet.base.rng import stream
-from simnet.costs.models import Layer
+from simnet.costs.layers import Layer
 from simnet.traces.files import decoded, finite, stored_tensor
 from simnet.traces.metadata import SHIPPED, Description, is_name, read_description
 from simnet.traces.source import Values, as_matrices, buffer, position, shrunk

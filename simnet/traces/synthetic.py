@@ -54,7 +54,8 @@ from numpy.typing import NDArray
 from simnet.base.arrays import Floats, last_squares
 from simnet.base.quantities import Count
 from simnet.base.rng import stream
-from simnet.costs.models import Layer, ModelProfile, model
+from simnet.costs.layers import Layer
+from simnet.costs.models import ModelProfile, model
 from simnet.traces import ordering
 from simnet.traces.exponential import exponential
 from simnet.traces.normals import Normals, loops_for

@@ -12,7 +12,7 @@ from typing import Annotated, Literal, TypeAlias
 from pydantic import Field, model_validator
 
 from simnet.base.errors import nearest
-from simnet.costs.models import Layer
+from simnet.costs.layers import Layer
 from simnet.traces import ordering
 from simnet.traces.metadata import SHIPPED, Description, is_name, read_description
 from simnet.traces.refining import BANDS, BEYOND, COARSE
