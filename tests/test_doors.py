@@ -9,12 +9,14 @@ import re
 from pathlib import Path
 from typing import NamedTuple
 
+import numpy as np
 import pandas as pd
 import pytest
 
 import simnet
 from commands import did
 from simnet.base import units
+from simnet.calibration import Curve, Setting, calibrate, written
 from simnet.scenario import load
 
 
@@ -88,8 +90,18 @@ QUESTIONS = {
 SIDE_BY_SIDE = {"varying": "workers=4", "strategy": "workers=4", "overlap": "workers=4"}
 """Questions that are also one cell of a grid, by the field that is given the value it has."""
 
-PAGES = ("quickstart",)
-"""Questions whose page is drawn, which takes a while."""
+IN_PYTHON = ("quickstart", "noisy", "overlap")
+"""Questions that functions are asked, too, beside the commands that they are."""
+
+DENSE_STEP = """
+workers: 4
+network: {topology: {star: {latency: 50 us, bandwidth: 10 Gbit/s}}, stack: ideal}
+job: {model: resnet18, batch: 32, iterations: 2, density: 1 %, device: a100-torch2.6, barrier: true}
+exchanges: {dense: {scheme: dense, algorithm: ring}}
+policies: {dense: {fixed: dense}}
+"""
+STEP = ("--model", "resnet18", "--workers", 4, "--batch", 32, "--device", "a100-torch2.6", "--latency", "50 us",
+        "--bandwidth", "10 Gbit/s")  # fmt: skip
 
 PAGE_ROW = r'<tr data-policy="([^"]+)"[^>]*><th[^>]*>[^<]*</th><td data-key="([^"]+)">([^<]+)</td>'
 
@@ -114,8 +126,8 @@ class Asked:
         return json.loads(did(*command, *self.set, "--json", "--quiet").stdout)
 
     def sent(self, total, iterations):
-        """Return the bytes of a worker in an iteration."""
-        return total / iterations / self.job.source.workers
+        """Return the bytes of a worker in an iteration, of whole ones that all send."""
+        return Sampled(total / iterations / self.job.source.workers, 0.5 / self.job.source.workers)
 
 
 def ranked(first, tied, rivals):
@@ -156,7 +168,7 @@ def of_summary(asked, summary):
 
 
 def run(asked):
-    return of_summary(asked, asked.json("run", asked.path, "--no-report", "--out", asked.folder / "run"))
+    return of_summary(asked, asked.json("run", asked.path, "--out", asked.folder / "run"))
 
 
 def run_in_python(asked):
@@ -272,9 +284,6 @@ def time(asked):
 
 def report(asked):
     """Return what the page of a run shows, in the cells and behind them."""
-    if asked.name not in PAGES:
-        return {}
-    did("report", asked.folder / "run")
     page = (asked.folder / "run" / "report.html").read_text(encoding="utf-8")
     found = {}
     for label, seconds, shown in re.findall(PAGE_ROW, page):
@@ -287,6 +296,12 @@ def compare(asked):
     if asked.job.strategy:
         return {}
     return of_comparison(asked.json("compare", asked.path, "--out", asked.folder / "compared"))
+
+
+def compare_in_python(asked):
+    if asked.name not in IN_PYTHON:
+        return {}
+    return of_comparison(simnet.compare(asked.path, set=asked.fields).to_pandas().to_dict("records"))
 
 
 def of_comparison(rows):
@@ -318,6 +333,13 @@ def tables_of_a_sweep(asked):
     return of_sweep(asked, pd.read_csv(asked.folder / "swept" / "sweep.csv").to_dict("records"))
 
 
+def sweep_in_python(asked):
+    if asked.name not in IN_PYTHON:
+        return {}
+    grid = {"seed": [asked.loaded.config.seed]}
+    return of_sweep(asked, simnet.sweep(asked.path, grid, set=asked.fields).to_pandas().to_dict("records"))
+
+
 def of_sweep(asked, rows):
     found = {}
     for one in rows:
@@ -337,7 +359,8 @@ def of_sweep(asked, rows):
 
 DOORS = [
     run, run_in_python, tables_of_a_run, report, predict_job, predict_job_in_python, choose, choose_simulated,
-    choose_in_python, at_a_point, jobs_side_by_side, compare, tables_of_a_comparison, sweep, tables_of_a_sweep, time,
+    choose_in_python, at_a_point, jobs_side_by_side, compare, compare_in_python, tables_of_a_comparison, sweep,
+    sweep_in_python, tables_of_a_sweep, time,
 ]  # fmt: skip
 
 
@@ -346,7 +369,7 @@ def differ(one, other):
     if isinstance(one, str | tuple) and not isinstance(one, Sampled):
         return one != other
     (one, error), (other, more) = (own if isinstance(own, Sampled) else Sampled(own, 0.0) for own in (one, other))
-    return abs(one - other) > 1e-6 * max(abs(one), abs(other)) + error + more
+    return abs(one - other) > 1e-9 * max(abs(one), abs(other)) + error + more
 
 
 @pytest.mark.long
@@ -371,5 +394,43 @@ def agree(asked):
                 known.setdefault(what, []).append((door.__name__, value))
     for what, told in known.items():
         contradictions += [f"{what}: {told[0]}, {one}" for one in told[1:] if differ(told[0][1], one[1])]
-    assert not contradictions
+    assert not contradictions, "; ".join(contradictions)
     assert sum(len(told) > 1 for told in known.values()) >= 30
+
+
+@pytest.mark.long
+def test_a_dense_step_takes_what_an_iteration_of_a_run_does(tmp_path):
+    """Buckets of DDP, and when each is ready, are the same; data parallelism alone has no other work in a step."""
+    path = tmp_path / "step.yaml"
+    path.write_text(DENSE_STEP)
+    ran = json.loads(did("run", path, "--no-report", "--out", tmp_path / "run", "--json", "-q").stdout)["policies"]
+    star = ("--topology", "star", "--stack", "ideal")
+    step = json.loads(did("step", *STEP, *star, "--sharding", "ddp", "--json").stdout)
+    used = json.loads(did("utilisation", *STEP, "--strategy", "dataparallel", "--json").stdout)
+    assert len(step["calls"]) == used["buckets"] > 1
+    iteration = ran["dense"]["simulated_s"] / 2
+    assert ran["dense"]["breakdown_s"]["compute"] / 2 == pytest.approx(step["microbatch_s"], rel=1e-9)
+    assert step["step_s"] == pytest.approx(iteration, rel=1e-9)
+    assert used["passes_s"] / used["utilisation"]["value"] == pytest.approx(iteration, rel=1e-9)
+    sent = sum(2 * call["in_bytes"] * 3 / 4 for call in step["calls"])
+    assert ran["dense"]["total_bytes_sent_B"] / 8 == pytest.approx(sent, rel=1e-6)
+
+
+def test_one_all_reduce_takes_the_same_by_what_was_measured(tmp_path):
+    """Predicted, timed, and exchanged by a job whose network was calibrated, after its pass."""
+    sizes = 2.0 ** np.arange(10, 27, 2)
+    model = calibrate([Curve(Setting("all_reduce", 4, 4), sizes, 3e-4 + 4e-9 * sizes)])
+    model.network = {"star": {"hosts": 4, "latency": 2e-5, "bandwidth": 1e9}}
+    fabric = tmp_path / "cluster.yaml"
+    fabric.write_text(written(model))
+    predicted = json.loads(did("predict", fabric, "all_reduce", "--ranks", 4, "--size", "4 MB", "--json").stdout)
+    ring = ("--collective", "allreduce_ring", "--workers", 4, "--size", "4 MB", "--platform", fabric, "--json")
+    timed = json.loads(did("time", *ring).stdout)
+    job = tmp_path / "job.yaml"
+    star = QUESTIONS["constant_ideal"]
+    job.write_text(re.sub(r"  topology: .*\n  stack: .*\n  weather: .*\n", f"  topology: {{file: {fabric}}}\n", star))
+    ran = json.loads(did("run", job, "--policies", "dense", "--no-report", "--out", tmp_path / "run", "--json").stdout)
+    found = ran["policies"]["dense"]["simulated_s"] / 12 - 0.005
+    assert timed["duration_s"] == pytest.approx(predicted["seconds"], rel=1e-9)
+    assert found == pytest.approx(predicted["seconds"], rel=1e-9)
+    assert simnet.predict(fabric, "all_reduce", ranks=4, size="4 MB").predictions[0].seconds == predicted["seconds"]

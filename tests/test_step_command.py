@@ -78,7 +78,7 @@ def test_what_is_assumed_is_said_with_its_source() -> None:
     assert f"(time given; share given); {beside}; messages go by the stack tcp" in given
     figures = json.loads(told(*asked, "--json"))
     assert (figures["source"], figures["stack"]) == (
-        assumed.split("their entries (", 1)[1].partition("); computing takes")[0],
+        assumed.split("split alike between tensors (", 1)[1].partition("); computing takes")[0],
         "ideal",
     )
 

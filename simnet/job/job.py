@@ -22,7 +22,7 @@ from simnet.costs.devices import DeviceProfile
 from simnet.job.elastic import Absence, Churn
 from simnet.job.levels import fitted
 from simnet.network import Network
-from simnet.parallel.ddp import BUCKET_MIB, FIRST_BUCKET_MIB
+from simnet.parallel.ddp import BUCKET_MIB, FIRST_BUCKET_MIB, cut
 from simnet.policies import Candidate, Ramp
 from simnet.traces.source import tensors
 
@@ -402,18 +402,13 @@ def buckets(source: GradientSource, overlap: Overlap | None) -> list[Bucket]:
     sizes = [size for _, size in source.layers]
     if overlap is None:
         return [Bucket(slice(0, source.parameters), slice(0, len(sizes)), 1.0)]
-    ends = np.cumsum(sizes)
+    ends = np.cumsum([0, *sizes])
     found: list[Bucket] = []
-    last = len(sizes)
-    for first in reversed(range(len(sizes))):
-        entries = int(ends[last - 1] - ends[first] + sizes[first])
-        closes = overlap.bucket if found or overlap.first is None else overlap.first
-        if entries * source.scale * 4 >= closes or first == 0:
-            stretch = slice(int(ends[first]) - sizes[first], int(ends[last - 1]))
-            named = not set(overlap.dense).isdisjoint(name for name, _ in source.layers[first:last])
-            dense = named or entries * source.scale < overlap.dense_below
-            found.append(Bucket(stretch, slice(first, last), (len(sizes) - first) / len(sizes), dense))
-            last = first
+    for layers in cut(sizes, 4 * source.scale, overlap.first or overlap.bucket, overlap.bucket):
+        entries = slice(int(ends[layers.start]), int(ends[layers.stop]))
+        named = not set(overlap.dense).isdisjoint(name for name, _ in source.layers[layers])
+        dense = named or (entries.stop - entries.start) * source.scale < overlap.dense_below
+        found.append(Bucket(entries, layers, (len(sizes) - layers.start) / len(sizes), dense))
     return found
 
 

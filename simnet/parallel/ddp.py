@@ -107,10 +107,7 @@ def ddp(
 
 
 def buckets(layers: Sequence[Layer], bucket_cap_mb: float | None = None, dtype: str = "float32") -> list[int]:
-    """Return the entries of the rebuilt buckets.
-
-    Gradients become ready from the last tensor to the first. A bucket closes when it has reached the cap, which it may
-    thus exceed by a tensor.
+    """Return the entries of the rebuilt buckets of a model, as `cut` has them.
 
     Parameters
     ----------
@@ -127,11 +124,35 @@ def buckets(layers: Sequence[Layer], bucket_cap_mb: float | None = None, dtype: 
     if bucket_cap_mb is not None:
         positive(bucket_cap_mb, "bucket_cap_mb")
     first, later = (FIRST_BUCKET_MIB, BUCKET_MIB) if bucket_cap_mb is None else (bucket_cap_mb,) * 2
-    found: list[int] = []
-    filled = 0
-    for layer in reversed(layers):
-        filled += layer.size
-        if filled * DTYPE_BYTES[dtype] >= (later if found else first) * 2**20:
-            found.append(filled)
-            filled = 0
-    return [*found, filled] if filled else found
+    sizes = [layer.size for layer in layers]
+    return [sum(sizes[one]) for one in cut(sizes, DTYPE_BYTES[dtype], first * 2**20, later * 2**20)]
+
+
+def cut(sizes: Sequence[int], entry: float, first: float, later: float) -> list[slice]:
+    """Return which tensors each bucket has, in the order in which buckets leave.
+
+    Gradients become ready from the last tensor to the first, each after an equal share of the backward pass. A bucket
+    closes when it has reached its cap, which it may thus exceed by a tensor.
+
+    Parameters
+    ----------
+    sizes : sequence of int
+        Entries of each tensor, in the order of the model.
+    entry : float
+        Bytes of an entry.
+    first, later : float
+        Caps of the first bucket and of the others [byte].
+
+    Examples
+    --------
+    >>> cut([4, 1, 2], 4.0, 4.0, 12.0)
+    [slice(2, 3, None), slice(0, 2, None)]
+    """
+    found: list[slice] = []
+    end, filled = len(sizes), 0
+    for place in reversed(range(len(sizes))):
+        filled += sizes[place]
+        if filled * entry >= (later if found else first) or place == 0:
+            found.append(slice(place, end))
+            end, filled = place, 0
+    return found

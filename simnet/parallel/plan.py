@@ -255,7 +255,8 @@ def planned(
     if isinstance(freed := chosen.get("reshard_after_forward"), list | tuple):
         for name in freed:
             named(name, "reshard_after_forward", [*(["root"] if wrapped.root.layers else []), *blocks])
-    if profile.work and (around.pipeline > 1 or around.tensor_parallel > 1 or around.experts is not None):
+    divided = around.pipeline > 1 or around.tensor_parallel > 1 or around.experts is not None
+    if profile.work and divided:
         raise ValueError("units are not for tensor_parallel, pipeline and experts, whose parts go by entries")
     if profile.work and "ready" in chosen:
         raise ValueError("ready is not for a model of units, whose gradients become ready from the last to the first")
@@ -271,8 +272,11 @@ def planned(
         entries = sum(layer.size for layer in layers if place or layer not in both)
         shares += [entries / profile.parameters / around.tensor_parallel] * (each * around.tensor_parallel)
     if len(stages) == 1:
-        work = Work([layer.size for layer in profile.layers], profile.work) if profile.work else None
-        return PlannedStep(stages[0], np.array(shares), work)
+        size, work = {layer.name: layer.size for layer in profile.layers}, profile.work
+        if sharding == "ddp" and not (work or divided):
+            work = (1.0,) * len(size)
+        order = reversed(chosen.get("ready") or [*reversed(size)])
+        return PlannedStep(stages[0], np.array(shares), Work([size[one] for one in order], work) if work else None)
     assert around.tokens is not None
     # Between stages goes what a worker has of a sequence.
     tokens = around.tokens // (around.tensor_parallel if around.sequence_parallel else 1)

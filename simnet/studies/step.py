@@ -166,6 +166,8 @@ class Step(TimedSteps):
         What all workers go through in a step.
     limit : float, optional
         What a worker's device holds [byte].
+    split : str
+        Between what a pass is split, and how.
     divided : bool
         Whether workers share the model in stages or tensors, so that each computes a part.
     doubt : str, optional
@@ -182,6 +184,7 @@ class Step(TimedSteps):
     known: Computing | None = None
     samples: Samples | None = None
     limit: float | None = None
+    split: str = "between units by their entries"
     divided: bool = False
     doubt: str | None = None
 
@@ -232,7 +235,7 @@ class Step(TimedSteps):
             f"parameters {size(memory.gathered)}, gradients to be reduced {size(memory.reduced)}.{fits}",
             NEVER_COMPARED.sentence(),
             f"Assumed: a microbatch computes for {computes}{parts} {100 * self.backward:.3g} % of it "
-            f"backward, split between units by their entries ({self.source}); computing takes "
+            f"backward, split {self.split} ({self.source}); computing takes "
             f"{slowdown_told(self.slowdown)}; {codes}messages go by the stack "
             f"{self.stack}.",
         ]
@@ -360,6 +363,7 @@ def timed(
         known,
         samples(profile, count) if size else None,
         limit,
+        Step.split if step.work is None else "alike between tensors",
         divided,
         stack_doubt(chosen_device, stack),
     )

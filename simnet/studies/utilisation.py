@@ -3,7 +3,7 @@
 The model is that of a page by an author of streaming DiLoCo (A. Douillard, ``diloco/index.html``), which explains the
 tables of compute utilisation in arXiv 2501.18512. A step computes for a time T, a part of it the backward pass. What is
 exchanged, every H / F steps a fragment of n / F values, leaves in buckets, one after the other through one link, each
-when the backward pass has made its entries. Data parallelism has the buckets of PyTorch's DistributedDataParallel;
+when the backward pass has made its entries. Data parallelism has the buckets of `simnet.parallel.ddp.cut`;
 other strategies exchange a fragment as a whole, as in `simnet.strategies`; the page has 128 equal ones. A bucket is an
 all-reduce round a ring. Workers wait for the last one `delay` steps after that step. The utilisation is the share of
 computing in the time of H steps, once every round takes as long as the one before.
@@ -28,7 +28,7 @@ from simnet.costs.computing import Computing, computing
 from simnet.costs.devices import DEFAULT, load_device
 from simnet.costs.layers import Layer
 from simnet.evidence.conditions import NEVER_COMPARED
-from simnet.parallel.ddp import BUCKET_MIB, FIRST_BUCKET_MIB, buckets
+from simnet.parallel.ddp import BUCKET_MIB, FIRST_BUCKET_MIB, cut
 from simnet.report import learning
 from simnet.strategies import options as options_of
 from simnet.strategies import strategy as class_of
@@ -153,16 +153,29 @@ class Training:
         """Exchanges F of these steps."""
         return self.fragments or 1
 
-    @cached_property
+    @property
     def shares(self) -> Floats:
         """Which part of an exchange each bucket is, in the order in which they leave."""
+        return self._buckets[0]
+
+    @property
+    def ready(self) -> Floats:
+        """Behind which share of the backward pass each of them is ready."""
+        return self._buckets[1]
+
+    @cached_property
+    def _buckets(self) -> tuple[Floats, Floats]:
         if self.buckets is not None or self.strategy != "dataparallel":
-            return np.full(self.buckets or 1, 1 / (self.buckets or 1))
-        if self.layers:
-            return np.array(buckets(self.layers)) / self.parameters
-        first, later = FIRST_BUCKET_MIB * 2**18, BUCKET_MIB * 2**18
-        ends = np.append(np.arange(first, self.parameters, later), self.parameters)
-        return np.diff(ends, prepend=0) / self.parameters
+            shares = np.full(self.buckets or 1, 1 / (self.buckets or 1))
+        elif self.layers:
+            sizes = [layer.size for layer in self.layers]
+            cuts = cut(sizes, 4.0, FIRST_BUCKET_MIB * 2**20, BUCKET_MIB * 2**20)
+            shares = np.array([sum(sizes[one]) for one in cuts]) / self.parameters
+            return shares, np.array([1 - one.start / len(sizes) for one in cuts])
+        else:
+            first, later = FIRST_BUCKET_MIB * 2**18, BUCKET_MIB * 2**18
+            shares = np.diff([0, *np.arange(first, self.parameters, later), self.parameters]) / self.parameters
+        return shares, np.cumsum(shares)
 
     @property
     def arrives(self) -> int:
@@ -204,7 +217,7 @@ def stall(training: Training, bandwidth: float) -> float:
     """
     takes = bucket_times(training, bandwidth)
     # From when a bucket is released on, it and those after it keep the link busy.
-    to_come = training.backward * training.compute * (1 - np.cumsum(training.shares))
+    to_come = training.backward * training.compute * (1 - training.ready)
     late = float((np.cumsum(takes[::-1])[::-1] - to_come).max())
     # The link sends one exchange after the other, so that none can take longer than it is to the next.
     behind = float(takes.sum()) - training.compute * training.steps / training.pieces
