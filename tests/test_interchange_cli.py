@@ -443,7 +443,7 @@ def test_misspelt_fields_of_a_file(tmp_path: Path) -> None:
         assert said in refused("time", *RING, "--scenario", written(tmp_path, f"file: {{{fields}}}"))
 
 
-@pytest.mark.parametrize("to", ["goal", "goal-binary", "chakra", "csv"])
+@pytest.mark.parametrize("to", ["goal", "chakra", "csv"])
 @pytest.mark.parametrize("ranks", [2, 5])
 def test_files_have_as_many_bytes_as_the_limit_says_and_no_more(tmp_path, to, ranks):
     # As short as messages are: of no bytes, and without phases.

@@ -211,7 +211,7 @@ def test_any_text_is_read_or_refused(tmp_path_factory, text):
 
 WAYS = {
     "as written": lambda text: text,
-    "line by line": lambda text: text.replace("{\n", "{ \n"),
+    "blanks": lambda text: text.replace("{\n", "{ \n"),
     "comments": lambda text: text.replace("}\n", "} // end } {\n/* of\n } this */\n"),
     "carriage returns": lambda text: text.replace("\n", "\r\n"),
     "empty lines": lambda text: text.replace("rank ", "\nrank "),
@@ -221,7 +221,7 @@ WAYS = {
 
 
 @pytest.mark.parametrize("way", WAYS)
-@given(schedule=schedules(6, 10**12, 1e9), block=st.sampled_from([16, 50, 200, 2**20]), data=st.data())
+@given(schedule=schedules(6, 10**12, 1e9), block=st.sampled_from([1, 2, 5, 2**20]), data=st.data())
 def test_files_come_back_however_they_are_cut_and_written(way, schedule, block, data, tmp_path_factory):
     path = tmp_path_factory.mktemp("goal") / "a.goal"
     schedule.to_goal(path)
@@ -232,45 +232,10 @@ def test_files_come_back_however_they_are_cut_and_written(way, schedule, block, 
         assert read_goal(path) == canonical(schedule)
 
 
-def stated(ops):
-    """What a block says, in any order of what operations wait for."""
-    edges = sorted(zip(*(column.tolist() for column in ops[8:11]), strict=True))
-    return [column.tolist() for column in ops[:8]], edges, [ops.label(place) for place in range(len(ops.rank))]
-
-
-@given(
-    lines=st.lists(
-        st.one_of(
-            st.sampled_from(["c0: calc 3", "c1: calc 0", "w7: calc 5 cpu 2", "calc 1", "", "c01: calc 1"]),
-            st.builds("{}{} 8b {} 1{}{}".format, st.sampled_from(["m1: ", "m2: ", "z5: ", ""]), st.just("send"),
-                      st.just("to"), st.sampled_from([" tag 1", " tag 2", ""]), st.sampled_from(["", " cpu 1 nic 2"])),
-            st.builds("{} {} {}".format, st.sampled_from(["c0", "m1", "w7", "z5"]),
-                      st.sampled_from(["requires", "irequires"]), st.sampled_from(["c0", "c1", "m2"])),
-            st.sampled_from(["send 1b to 0", "recv 1b from 2", "m1: recv 1b from 1 tag 1"]),
-            st.sampled_from(["num_ranks 2", "}", "rank 1 {", "what"]),
-        ),
-        max_size=9,
-    )
-)  # fmt: skip
-def test_columns_say_what_lines_say(lines, tmp_path_factory):
-    path = tmp_path_factory.mktemp("goal") / "a.goal"
-    path.write_text("\n".join(["num_ranks 2", "rank 0 {", *lines, "}", ""]))
-    said = []
-    for columns in (goal._GoalText._columns, lambda *_: None):
-        with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(goal._GoalText, "_columns", columns)
-            try:
-                said.append([stated(ops) for ops in goal._GoalText(path, 10**6).blocks()])
-            except InputError as error:
-                said.append(str(error))
-    assert said[0] == said[1]
-
-
 def test_what_simnet_writes_needs_no_graph(tmp_path, monkeypatch):
     ring = allreduce_ring(5, 10**6).in_phase("")
     ring.to_goal(tmp_path / "a.goal")
     monkeypatch.setattr(operations, "matched", None)
-    monkeypatch.setattr(goal._GoalText, "_by_line", None)
     read = read_goal(tmp_path / "a.goal")
     assert read == ring
     assert len({id(one) for one in read.rounds}) == 1

@@ -23,7 +23,7 @@ import numpy as np
 from scaling.cases import SCHEDULES, TOPOLOGIES
 from scaling.measuring import Cost, whole
 from scaling.programs import LATENCY, NBYTES
-from simnet.interchange import write_goal_binary, write_messages, write_platform
+from simnet.interchange import write_goal, write_messages, write_platform
 
 FOLDER = Path(__file__).parent
 S4U, LOGGOPSIM = "exchange_s4u", "LogGOPSim"
@@ -113,17 +113,21 @@ def _write(peer: Peer, folder: Path) -> None:
         sent = SCHEDULES[SAME[peer.schedule][0]](peer.ranks, NBYTES).in_phase("")
         if "random" in peer.schedule:
             sent = sent.embed(np.random.default_rng(0).permutation(peer.ranks), peer.ranks)
-        (write_messages if file.suffix == ".csv" else write_goal_binary)(sent, file)
+        if file.suffix == ".csv":
+            write_messages(sent, file)
+        else:
+            write_goal(sent, file.with_suffix(".goal"))
+            subprocess.run(["txt2bin", "-i", file.with_suffix(".goal"), "-o", file], check=True, capture_output=True)
 
 
 def run_same(peer: Peer, seconds: float, folder: Path) -> Cost:
     """Measure a program that reads a schedule; see `run`."""
     program, *arguments = peer.command
+    found = shutil.which(LOGGOPSIM) if shutil.which("txt2bin") else None
+    if program == LOGGOPSIM and found is None:
+        return Cost(why="LogGOPSim and its txt2bin are not on the path")
     _write(peer, folder)
     if program == LOGGOPSIM:
-        found = shutil.which(LOGGOPSIM)
-        if found is None:
-            return Cost(why="LogGOPSim is not on the path")
         cost = whole([found, *arguments], seconds)
         messages = 2 * peer.ranks * (peer.ranks - 1)
         return cost if cost.why else replace(cost, value={"messages": messages, "finish": math.nan, "engine": math.nan})

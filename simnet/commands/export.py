@@ -23,7 +23,6 @@ class Export(StrEnum):
     """What `simnet export` writes."""
 
     GOAL = "goal"
-    GOAL_BINARY = "goal-binary"
     CHAKRA = "chakra"
     CSV = "csv"
     SIMGRID = "simgrid"
@@ -88,7 +87,7 @@ class Part:
 
 
 def export(
-    to: Annotated[Export, typer.Option(help="Schedules: goal, goal-binary, chakra, csv. Networks: simgrid, nodelink.")],
+    to: Annotated[Export, typer.Option(help="Schedules: goal, chakra, csv. Networks: simgrid, nodelink.")],
     scenario: Annotated[
         str | None,
         typer.Argument(

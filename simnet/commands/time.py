@@ -26,7 +26,6 @@ class Format(StrEnum):
     """What `simnet time` reads."""
 
     GOAL = "goal"
-    GOAL_BINARY = "goal-binary"
     CHAKRA = "chakra"
     MSCCL = "msccl"
     CSV = "csv"

@@ -1,16 +1,14 @@
-"""Files of other tools: schedules and topologies written for them, and read from them.
+"""Files of other tools: schedules and topologies read from them and written for them.
 
-One module per format: `goal` and `goal_binary` (schedules of LogGOPSim, as text and as it runs them), `chakra`
-(execution traces of ASTRA-sim), `msccl` (algorithms of MSCCL), `messages_csv` (a table of messages), `simgrid`
-(platforms and profiles), `nccl` (topology dumps), `nodelink` (node-link JSON of networkx), `calibrated_network` (the
-network of a calibration). `kinds` tells by the content of which kind a file is. What is read is data from strangers:
-sizes are checked before parsing, and a refusal names the file, the place and the reason.
+Each format is one module: `goal` (LogGOPSim), `chakra` (execution traces of ASTRA-sim), `msccl` (algorithms of MSCCL),
+`messages_csv` (a table of messages), `simgrid` (platforms and profiles), `nccl` (topology dumps), `nodelink` (node-link
+JSON of networkx), `calibrated_network` (the network of a calibration). `kinds` recognises the format by the content.
+Files come from strangers: sizes are checked before parsing, and a refusal names the file, the place and the reason.
 """
 
 from simnet.interchange.calibrated_network import read_fabric_network
 from simnet.interchange.chakra import read_chakra, write_chakra
 from simnet.interchange.goal import read_goal, write_goal
-from simnet.interchange.goal_binary import read_goal_binary, write_goal_binary
 from simnet.interchange.kinds import NetworkRead, kind_of, read_network, read_schedule
 from simnet.interchange.messages_csv import read_messages, write_messages
 from simnet.interchange.msccl import read_msccl
@@ -27,7 +25,6 @@ __all__ = [
     "read_chakra",
     "read_fabric_network",
     "read_goal",
-    "read_goal_binary",
     "read_messages",
     "read_msccl",
     "read_nccl_topology",
@@ -38,7 +35,6 @@ __all__ = [
     "read_schedule",
     "write_chakra",
     "write_goal",
-    "write_goal_binary",
     "write_messages",
     "write_nodelink",
     "write_platform",

@@ -9,11 +9,10 @@ from typing import TYPE_CHECKING, Literal, NamedTuple, TypeAlias, TypeVar, get_a
 
 from simnet.base.errors import InputError, nearest
 from simnet.base.quantities import Count, Seconds
-from simnet.interchange import chakra, goal, goal_binary, messages_csv
+from simnet.interchange import chakra, goal, messages_csv
 from simnet.interchange.calibrated_network import read_fabric_network
 from simnet.interchange.chakra import read_chakra
 from simnet.interchange.goal import read_goal
-from simnet.interchange.goal_binary import read_goal_binary
 from simnet.interchange.messages_csv import NEEDED, read_messages
 from simnet.interchange.msccl import read_msccl
 from simnet.interchange.nccl import read_nccl_topology
@@ -26,7 +25,7 @@ from simnet.topologies.graphs import Link, Node
 if TYPE_CHECKING:
     import networkx as nx
 
-ScheduleKind: TypeAlias = Literal["goal", "goal-binary", "chakra", "msccl", "csv"]
+ScheduleKind: TypeAlias = Literal["goal", "chakra", "msccl", "csv"]
 NetworkKind: TypeAlias = Literal["simgrid", "nccl", "nodelink", "fabric"]
 K = TypeVar("K", bound=str)
 
@@ -35,7 +34,6 @@ _NETWORKS: tuple[NetworkKind, ...] = get_args(NetworkKind)
 
 _NAMES = {
     "goal": "GOAL text",
-    "goal-binary": "binary GOAL",
     "chakra": "Chakra execution traces",
     "msccl": "an MSCCL algorithm",
     "csv": "a table of messages",
@@ -82,8 +80,6 @@ def kind_of(path: str | Path) -> str | None:
     if _is_folder(path):
         return "chakra" if any(path.glob("*.et")) else None
     head = _head(path)
-    if head.startswith((goal_binary.MARK.decode(), goal_binary.SPENT.decode())):
-        return "goal-binary"
     if head.lstrip().startswith("<"):
         at = 0
         while match := _XML_PROLOGUE.match(head, at):
@@ -117,9 +113,9 @@ def read_schedule(
     Parameters
     ----------
     path : str or Path
-        GOAL, text or binary, a folder of Chakra execution traces ``PREFIX.RANK.et``, an MSCCL algorithm, or a table of
+        GOAL text, a folder of Chakra execution traces ``PREFIX.RANK.et``, an MSCCL algorithm, or a table of
         messages.
-    kind : {"goal", "goal-binary", "chakra", "msccl", "csv"}, optional
+    kind : {"goal", "chakra", "msccl", "csv"}, optional
         What it is; by default what its content says.
     nbytes : float, optional
         Size of the vector of an MSCCL algorithm, which has none.
@@ -147,9 +143,8 @@ def read_schedule(
         raise InputError(f"is {_NAMES[found]}, which says itself how many ranks there are", file=str(path))
     if found == "msccl" and largest is not None:
         raise InputError(f"is {_NAMES[found]}, which has a limit of its own", file=str(path))
-    if found in ("goal", "goal-binary"):
-        read = read_goal if found == "goal" else read_goal_binary
-        return found, read(path, strict=strict, largest=goal.MAX_BYTES if largest is None else largest)
+    if found == "goal":
+        return found, read_goal(path, strict=strict, largest=goal.MAX_BYTES if largest is None else largest)
     if found == "chakra":
         most = chakra.MAX_BYTES if largest is None else largest
         return found, read_chakra(trace_prefix(path), strict=strict, largest=most)

@@ -1,14 +1,14 @@
-"""Messages as a table, a row each: schedules for spreadsheets, data frames and scripts.
+"""Messages as a table (CSV): schedules for spreadsheets, data frames and scripts.
 
-The columns are ``round,phase,src,dst,nbytes_B``, in the order of the schedule. A table holds messages and nothing else:
-neither what ranks compute between them, nor ranks after the last one that has a message.
+The columns are ``round,phase,src,dst,nbytes_B``, in the order of the schedule. A table holds neither compute times nor
+ranks after the last one that has a message.
 """
 
 from __future__ import annotations
 
 import csv
 import io
-import itertools
+from array import array
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, NoReturn
@@ -18,13 +18,12 @@ from numpy.typing import NDArray
 
 from simnet.base.checks import read_number
 from simnet.base.errors import InputError, nearest
-from simnet.base.numbered_lines import read_lines
 from simnet.base.quantities import Size, outside
-from simnet.base.reading import beginning, decoded, reading
+from simnet.base.reading import read_text
 from simnet.base.spreadsheets import guarded, unguarded
 from simnet.base.writing import explained
 from simnet.interchange.told_rounds import Messages as Sent
-from simnet.interchange.told_rounds import assembled, narrow
+from simnet.interchange.told_rounds import assembled
 from simnet.network import Messages
 from simnet.schedule import Schedule
 
@@ -40,21 +39,14 @@ MAX_RANKS = 1_000_000
 MAX_PHASE = 60
 """The longest name of a phase."""
 
-_BLOCK, _ROWS, _SHAPES = 2**20, 2**16, 64
+_ROWS = 2**16
 
 NEEDED = ("round", "src", "dst", "nbytes_B")
 """Columns without which a table is no schedule; ``phase`` may be missing, others are ignored."""
 
 
 def write_messages(messages: Schedule | Messages, path: str | Path) -> None:
-    r"""Write a table of messages; of timed ones also their ``start_s`` and ``finish_s``.
-
-    Parameters
-    ----------
-    messages : Schedule or simnet.network.Messages
-        What is sent, or what was and when.
-    path : str or Path
-        The file. Numbers are written so that they read back as they are.
+    r"""Write a table of messages, of timed ones with ``start_s`` and ``finish_s``; numbers read back exactly.
 
     Raises
     ------
@@ -80,7 +72,7 @@ def write_messages(messages: Schedule | Messages, path: str | Path) -> None:
 
 
 def _pieces_of(messages: Schedule | Messages) -> Iterator[list[Iterable[object]]]:
-    """Yield the columns of some messages at a time."""
+    """Yield columns of at most `_ROWS` messages at a time."""
     if isinstance(messages, Messages):
         times = messages.start, messages.finish
         for first in range(0, len(messages.src), _ROWS):
@@ -103,11 +95,11 @@ def read_messages(path: str | Path, n_ranks: int | None = None, *, largest: int 
     Parameters
     ----------
     path : str or Path
-        The file, UTF-8. Its first row names the columns, those of `NEEDED` among them.
+        The file, UTF-8. Its first row names the columns, `NEEDED` among them.
     n_ranks : int, optional
         Number of ranks; by default up to the last one that sends or receives.
     largest : int
-        How many bytes the file may have.
+        Maximum size of the file [byte].
 
     Raises
     ------
@@ -124,137 +116,41 @@ def read_messages(path: str | Path, n_ranks: int | None = None, *, largest: int 
     ...     read_messages(Path(folder, "ring.csv")) == ring
     True
     """
-    table = _Table(str(path), MAX_RANKS if n_ranks is None else n_ranks)
-    table.read(Path(path), largest)
-    when, src, dst, nbytes = (np.concatenate(column) for column in table.columns)
+    reader = _Rows(str(path), MAX_RANKS if n_ranks is None else n_ranks)
+    when, src, dst, nbytes = reader.columns(read_text(Path(path), largest))
     order = np.argsort(when, kind="stable")
     messages = Sent(*(column[order] for column in (when, src, dst, nbytes)))
     last = max(int(src.max(initial=0)), int(dst.max(initial=0)))
     rounds = int(when.max(initial=-1)) + 1
-    return assembled(str(path), last + 1 if n_ranks is None else n_ranks, rounds, messages, phases=table.phases)
+    return assembled(str(path), last + 1 if n_ranks is None else n_ranks, rounds, messages, phases=reader.phases)
 
 
-class _Table:
-    """A table that is read in pieces: as columns where all is as programs write it, else row by row."""
+class _Rows:
+    """A table, checked row by row."""
 
     def __init__(self, name: str, n_ranks: int) -> None:
         self.name, self.n_ranks = name, n_ranks
         self.names: list[str] = []
         self.phases: dict[int, str] = {}
-        self.columns: list[list[NDArray[Any]]] = [[np.zeros(0, dtype=np.int32)] for _ in NEEDED]
-        # How many lines and bytes are behind.
-        self._line = self._byte = 0
 
-    def read(self, path: Path, largest: int) -> None:
-        """Read a file: the row with the names, then the others."""
-        pieces = self._pieces(path, largest)
-        for text in pieces:
-            # A value in quotes may go on in the next piece.
-            if b'"' in text:
-                self._by_row(itertools.chain([text], pieces))
-                break
-            at = 0
-            while not self.names and at < len(text):
-                end = text.find(b"\n", at) + 1 or len(text)
-                self._by_row([text[at:end]])
-                at = end
-            if not self._as_columns(text[at:]):
-                self._by_row([text[at:]])
-        if not self.names:
-            self._take_names([], 1)
-
-    def _pieces(self, path: Path, largest: int) -> Iterator[bytes]:
-        """Yield pieces of a file that end where lines do."""
-        held = b""
-        with reading(path, largest, unpack=False) as more:
-            while new := more(max(_BLOCK, len(held))):
-                if not self._byte and not held:
-                    mark = beginning(new, self.name)
-                    new, self._byte = new[len(mark) :], len(mark)
-                held += new
-                cut = held.rfind(b"\n") + 1
-                if cut:
-                    yield held[:cut]
-                held = held[cut:]
-        if held:
-            yield held
-
-    def _as_columns(self, text: bytes) -> bool:
-        """Take lines whose values are whole numbers and a phase, if there is nothing to be said against them."""
-        lines = text.replace(b"\r\n", b"\n").removesuffix(b"\n") + b"\n"
-        shapes = sorted(set(lines.translate(None, b"0123456789").split(b"\n")))
-        places = [self.names.index(name) for name in NEEDED]
-        known_names = sorted(self.names) in (sorted(NEEDED), sorted([*NEEDED, "phase"]))
-        if len(shapes) > _SHAPES or b"\r" in lines or not known_names:
-            return False
-        phases, templates = [], []
-        for shape in shapes:
-            cells = shape.decode("utf-8", "replace").split(",")
-            phase = "".join(cells)
-            if shape and (len(cells) != len(self.names) or any(cells[place] for place in places)):
-                return False
-            if len(phase) > MAX_PHASE or not phase.isascii() or "#" in phase or "?" in phase:
-                return False
-            phases.append(unguarded(phase))
-            templates.append(
-                ",".join("#" if place in places else one for place, one in enumerate(cells)) if shape else ""
-            )
-        found = read_lines(lines, templates)
-        if found is None:
-            return False
-        own = [one for one, shape in zip(found, shapes, strict=True) if shape]
-        order = np.argsort(np.concatenate([np.zeros(0, dtype=np.int64), *(one.lines for one in own)]))
-        ranking = np.argsort(np.argsort(places))
-        when, src, dst, nbytes = (
-            np.concatenate([np.zeros(0, dtype=np.int64), *(one.numbers[:, column] for one in own)])[order]
-            for column in ranking
-        )
-        if (src == dst).any() or max(src.max(initial=0), dst.max(initial=0)) >= self.n_ranks:
-            return False
-        if when.max(initial=0) > MAX_ROUNDS:
-            return False
-        known = dict(self.phases)
-        for one, phase, shape in zip(found, phases, shapes, strict=True):
-            if shape:
-                for index in np.unique(one.numbers[:, ranking[0]]).tolist():
-                    if known.setdefault(index, phase) != phase:
-                        return False
-        self.phases = known
-        for column, values in zip(self.columns, (when, src, dst, nbytes), strict=True):
-            column.append(narrow(values))
-        self._line += text.count(b"\n")
-        self._byte += len(text)
-        return True
-
-    def _by_row(self, texts: Iterable[bytes]) -> None:
-        """Take rows, the first one of all as names."""
-        reader = csv.reader(self._lines(texts), strict=True)
-        values: list[tuple[int, int, int, float]] = []
-
-        def keep() -> None:
-            for column, one in zip(self.columns, zip(*values, strict=True), strict=False):
-                column.append(np.array(one))
-            values.clear()
-
+    def columns(self, text: str) -> list[NDArray[Any]]:
+        """Return round, sender, receiver and bytes of all rows."""
+        columns: list[array[Any]] = [array("q"), array("q"), array("q"), array("d")]
+        reader = csv.reader(io.StringIO(text, newline=""), strict=True)
         try:
             for row in reader:
-                line = self._line + reader.line_num
-                if any(row) and not self.names:
-                    self._take_names(row, line)
-                elif any(row):
-                    values.append(self._values(row, line))
-                    if len(values) == _ROWS:
-                        keep()
+                if not any(row):
+                    continue
+                if not self.names:
+                    self._take_names(row, reader.line_num)
+                    continue
+                for column, value in zip(columns, self._values(row, reader.line_num), strict=True):
+                    column.append(value)
         except csv.Error as error:
-            raise InputError(f"is not CSV: {error}", file=self.name, line=self._line + reader.line_num) from None
-        keep()
-        self._line += reader.line_num
-
-    def _lines(self, texts: Iterable[bytes]) -> Iterator[str]:
-        for text in texts:
-            lines = decoded(text, self.name, self._byte)
-            self._byte += len(text)
-            yield from io.StringIO(lines, newline="")
+            raise InputError(f"is not CSV: {error}", file=self.name, line=reader.line_num) from None
+        if not self.names:
+            self._take_names([], 1)
+        return [np.array(column) for column in columns]
 
     def _take_names(self, row: Sequence[str], line: int) -> None:
         names = [name.strip() for name in row]
@@ -265,7 +161,6 @@ class _Table:
         self.names = names
 
     def _values(self, row: Sequence[str], line: int) -> tuple[int, int, int, float]:
-        """Return round, sender, receiver and bytes of a row."""
         names = self.names
         if len(row) != len(names):
             self._refuse(line, f"has {len(row)} values, but there are {len(names)} columns")

@@ -25,7 +25,6 @@ from simnet.interchange import (
     messages_csv,
     write_chakra,
     write_goal,
-    write_goal_binary,
     write_messages,
     write_nodelink,
     write_platform,
@@ -39,19 +38,18 @@ if TYPE_CHECKING:
     from simnet.scenario.network import Stages
     from simnet.sparsifier_models import Exchange
 
-ScheduleFormat: TypeAlias = Literal["goal", "goal-binary", "chakra", "csv"]
+ScheduleFormat: TypeAlias = Literal["goal", "chakra", "csv"]
 NetworkFormat: TypeAlias = Literal["simgrid", "nodelink"]
 
 MAX_BYTES = {
     "goal": goal.MAX_BYTES,
-    "goal-binary": goal.MAX_BYTES,
     "chakra": chakra.MAX_BYTES,
     "csv": messages_csv.MAX_BYTES,
     "simgrid": xmlfile.MAX_BYTES,
 }
 """The largest file that is written, of Chakra that of a rank, unless another limit is given: as large as is read."""
 
-LEAST_BYTES = {"goal": 46, "goal-binary": 78, "chakra": 150, "csv": 9}
+LEAST_BYTES = {"goal": 46, "chakra": 150, "csv": 9}
 """What a message takes at least, at its sender and its receiver together."""
 
 MAX_WORKERS = (16_384, 4_096)
@@ -59,7 +57,6 @@ MAX_WORKERS = (16_384, 4_096)
 
 SUFFIXES = {
     "goal": ".goal",
-    "goal-binary": ".bin",
     "chakra": "_chakra",
     "csv": ".csv",
     "simgrid": ".xml",
@@ -201,8 +198,6 @@ def write_schedule(
         try:
             if to == "goal":
                 write_goal(schedule, folder / target.name)
-            elif to == "goal-binary":
-                write_goal_binary(schedule, folder / target.name)
             elif to == "csv":
                 write_messages(schedule, folder / target.name)
             else:
@@ -214,7 +209,6 @@ def write_schedule(
         refuse_above(max(one.stat().st_size for one in (written.iterdir() if written.is_dir() else [written])))
     one = {
         "goal": "GOAL text",
-        "goal-binary": "binary GOAL",
         "chakra": "Chakra traces, one per rank",
         "csv": "a table of messages",
     }[to]
@@ -363,7 +357,7 @@ def _lost_of_schedule(schedule: Schedule, to: ScheduleFormat) -> list[str]:
         return lost
     if any(not np.array_equal(one.nbytes, np.rint(one.nbytes)) for one in rounds):
         lost.append("fractions of a byte: sizes are rounded")
-    goal = to in ("goal", "goal-binary")
+    goal = to == "goal"
     unit, name = (1e-9, "nanosecond") if goal else (1e-6, "microsecond")
     if works and any(np.any(np.abs(c - np.rint(c)) > 1e-6) for c in (np.asarray(one.compute) / unit for one in rounds)):
         lost.append(f"fractions of a {name}: times of computation are rounded")

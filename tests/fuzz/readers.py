@@ -27,7 +27,7 @@ from simnet.calibration.cost_model_file import load_cost_model
 from simnet.calibration.platform import load_platform
 from simnet.collectives import allreduce_ring
 from simnet.costs.devices import load_device
-from simnet.interchange import calibrated_network, chakra, goal, goal_binary, kinds, messages_csv, nodelink
+from simnet.interchange import calibrated_network, chakra, goal, kinds, messages_csv, nodelink
 from simnet.interchange.simgrid_writing import write_platform
 from simnet.job import Checkpoint, run_policy
 from simnet.job.checkpoint import _deep, _flat
@@ -411,9 +411,6 @@ READERS = {
     "run": Reader(run_folders.make, run_folders.read),
     "weather": _text(lambda _: WEATHER, "a.csv", trace_csv),
     "goal": _text(_as_text(_written(lambda path: goal.write_goal(RING, path), "a")), "a.goal", _read_schedule),
-    "goal-binary": _content(
-        _written(lambda path: goal_binary.write_goal_binary(RING, path), "a"), "a.bin", _read_schedule
-    ),
     "chakra": _content(
         _written(lambda path: chakra.write_chakra(RING, path), "a"), "a.0.et", lambda one: _read_schedule(one.parent)
     ),
