@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import runpy
 import subprocess
 import sys
 from pathlib import Path
@@ -60,7 +61,7 @@ def test_a_new_scheme_is_compared_and_sends_what_topk_sends(
     monkeypatch.chdir(written)
     did(
         *("compare", "--schemes", "topk,./own_scheme.py:OwnScheme", "--workers", "2,8", "--set", "job.iterations=4"),
-        *("--out", tmp_path, "-q"),
+        *("--set", "job.overlap=none", "--out", tmp_path, "-q"),
     )
     rows = pd.read_csv(tmp_path / "compare.csv").set_index(["exchange", "workers"])
     figures = ["bytes_sent_per_worker_B", "iteration_s", "actual_density", "build_up"]
@@ -81,6 +82,10 @@ def test_new_topologies_and_policies_run_once_installed(
         else:
             assert policies["topk"]["simulated_s"] < policies["dense"]["simulated_s"]
             assert "own_topology" in process(installed, written, "simnet.cli", "list", "topologies")
+
+
+def test_a_new_strategy_keeps_what_its_test_promises(written: Path) -> None:
+    runpy.run_path(str(written / "test_own_strategy.py"))["test_workers_agree_after_an_exchange"](2)
 
 
 def test_they_pass_their_own_tests(written: Path, installed: dict[str, str]) -> None:
