@@ -33,9 +33,7 @@ no package: its name is ``./my_scheme.py:Rotating``.
 ``signsgd``        the signs of all entries, by majority vote or with error feedback (signSGD, EF-signSGD)
 ``powersgd``       layers as matrices of low rank, their factors by all-reduces (PowerSGD)
 ``demo``           the largest coefficients of the cosine transform of each block, over all-gather (DeMo)
-``ccloco``         the largest entries of each chunk, with a decaying error buffer (CCLoco)
 ``sparseloco``     the largest entries of each block, in two bits each (SparseLoCo)
-``templar``        the same with norms clipped to their median and indices of 12 bits (Templar)
 ``muloco``         all entries in few bits, or the largest of each tensor, with a decaying error buffer (MuLoCo)
 ``int8ring``       the whole gradient, quantised anew at each hop of a ring (prime, INTELLECT-1)
 ``arctopk``        rows that are large in the sum of all workers, by all-reduces of sketches (ARC-Top-K)
@@ -59,7 +57,6 @@ from simnet.base.errors import nearest
 from simnet.sparsifier_models.arctopk import ARCTopk
 from simnet.sparsifier_models.artopk import ARTopk
 from simnet.sparsifier_models.base import Exchange, Sparsifier
-from simnet.sparsifier_models.ccloco import CCLoco
 from simnet.sparsifier_models.cltk import CLTk
 from simnet.sparsifier_models.deft import DEFT
 from simnet.sparsifier_models.demo import DeMo
@@ -91,7 +88,6 @@ from simnet.sparsifier_models.sidco import SIDCo
 from simnet.sparsifier_models.signsgd import SignSGD
 from simnet.sparsifier_models.spardl import SparDL
 from simnet.sparsifier_models.sparseloco import SparseLoCo
-from simnet.sparsifier_models.templar import Templar
 from simnet.sparsifier_models.thc import THC
 from simnet.sparsifier_models.topk import LayerwiseTopk, Topk
 from simnet.sparsifier_models.topka import TopkA
@@ -111,13 +107,19 @@ _CLASSES: tuple[type[Sparsifier], ...] = (
     *(Oktopk, TopkDSA, SparDL),
     *(TopkA, GTopk, GaussianK, SIDCo, DGC, RedSync),
     *(FP16, QSGD, SignSGD, PowerSGD),
-    *(DeMo, CCLoco, SparseLoCo, Templar, MuLoCo, Int8Ring),
+    *(DeMo, SparseLoCo, MuLoCo, Int8Ring),
     *(ARCTopk, EF21, OneBitAdam, ZeroOneAdam, OmniReduce, THC),
     *(QGZ, LoCo, SDP4Bit),
 )
 
 SCHEMES: dict[str, type[Sparsifier]] = {one.name: one for one in _CLASSES}
 """The schemes of this package, by name."""
+
+RENAMED = {
+    "ccloco": "sparseloco with code: ccloco, decay: 0.999, topk: 32, bins: null",
+    "templar": "sparseloco with code: templar, topk: 64",
+}
+"""Names of earlier releases, and how their schemes are spelt now."""
 
 _IGNORED = str.maketrans("", "", "-_ ")
 
@@ -164,6 +166,8 @@ def scheme(name: str) -> type[Sparsifier]:
         return _complete(plugins.in_file(name), f"{name} ")
     found = plugins.load("sparsifiers", name, _complete)
     if found is None:
+        if plain in RENAMED:
+            raise ValueError(f"the sparsifier {name!r} is now {RENAMED[plain]}")
         raise ValueError(f"there is no sparsifier {name!r}: {nearest(name, names())}")
     return found
 

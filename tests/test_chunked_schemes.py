@@ -11,12 +11,12 @@ from hypothesis import strategies as st
 from gradients import KINDS, f32, gradients_of
 from jobs import star
 from looping import each
+from simnet import sparsifier_models
 from simnet.costs.devices import load_device
 from simnet.costs.models import model as model_named
 from simnet.job import Compute, Job
 from simnet.job.job import buckets, create_sparsifier
 from simnet.policies import Candidate, Ramp
-from simnet.sparsifier_models import create
 from simnet.sparsifier_models.chunking import largest_divisor, largest_of_each, mean_of_sent, places, tiles, whole_rows
 from simnet.sparsifier_models.conformance import check
 from simnet.sparsifier_models.lookup_quantisers import linear, statistical, uncentred
@@ -24,6 +24,16 @@ from simnet.sparsifier_models.packing import pack_12, pack_bits, packed_bytes, u
 from simnet.sparsifier_models.topk import Topk
 from simnet.traces import synthetic
 from simnet.traces.source import tensors
+from variants import CCLOCO, TEMPLAR
+
+CODES = {"ccloco": CCLOCO, "templar": TEMPLAR}
+
+
+def create(name, workers, parameters, density=1.0, **options):
+    """Return a scheme; ccloco and templar are sparseloco by these codes."""
+    scheme = "sparseloco" if name in CODES else name
+    return sparsifier_models.create(scheme, workers, parameters, density, **CODES.get(name, {}) | options)
+
 
 GOLDEN = Path(__file__).parent / "golden" / "lowcomm"
 LAYERS = [("w1", [32, 48]), ("w2", [24, 40]), ("b", 70)]
@@ -106,9 +116,13 @@ def check_transmitted(t, run, model, compressed, tensor):
             continue
         np.testing.assert_array_equal(found.coded.codes.reshape(values.shape), values)
         table = [*found.coded.offset, *found.coded.table[0]]
-        name = f"shift_lookup_scale_{tensor}" if model.name == "templar" else f"shift_lookup_{tensor}"
+        name = (
+            f"shift_lookup_scale_{tensor}"
+            if getattr(model.options, "code", "") == "templar"
+            else f"shift_lookup_{tensor}"
+        )
         assert_near(table, run[name][t, worker][: len(table)])
-        if model.name == "templar" and t < len(run[f"packed_idx_{tensor}"]):
+        if getattr(model.options, "code", "") == "templar" and t < len(run[f"packed_idx_{tensor}"]):
             packed = run[f"packed_idx_{tensor}"][t, worker]
             np.testing.assert_array_equal(pack_12(sent.ravel()), packed)
             np.testing.assert_array_equal(unpack_12(packed, sent.size), sent.ravel())

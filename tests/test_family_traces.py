@@ -222,7 +222,6 @@ FAST = SGD(0.05, momentum=0.9)
 STRATEGIES = {
     "accumulation": {"inner": FAST, "period": 2},
     "dataparallel": {"inner": FAST},
-    "fedavg": {"inner": FAST, "period": 2},
     "localsgd": {"inner": FAST, "period": 2},
     "muloco": {"inner": FAST, "period": 2},
     "sparta": {"inner": FAST},

@@ -13,7 +13,7 @@ from simnet.costs.devices import device_names, load_device
 from simnet.sparsifier_models import selection
 from simnet.sparsifier_models.conformance import check
 from states import assert_continues, same_state
-from variants import ADAMS, EVERY, MATRICES, TWO_HOPS, kept_beside, label, made
+from variants import ADAMS, CCLOCO, EVERY, MATRICES, TWO_HOPS, kept_beside, label, made
 
 # At a scale, 1 / (2 sqrt k) goes by the k of the whole model.
 FIXED = {
@@ -37,7 +37,11 @@ DENSEST |= {"oktopk": 0.01, "topkdsa": 0.01, "spardl": 0.05}
 # Not so signs without a scale, numbers that float16 rounds coarsely, thresholds that do not go by the gradient, and a
 # norm to which a constant is added.
 COARSE = [("fp16", {}), ("fp16", {"accumulation": "half"})]
-COARSE += [one for one in EVERY if one[0] in ("templar", "qgz", "loco") or one[1].get("shards") == "float16"]
+COARSE += [
+    one
+    for one in EVERY
+    if one[0] in ("qgz", "loco") or one[1].get("code") == "templar" or one[1].get("shards") == "float16"
+]
 SCALING = [
     one
     for one in EVERY
@@ -116,7 +120,7 @@ def test_every_scheme_keeps_its_promises_whatever_the_job(variant, job):
         (("qgz", {}), (9, 23, 1e-9, "large", 0)),
         (("loco", {}), (9, 23, 1e-9, "large", 0)),
         # What was kept and what is fresh cancel but for a thousandth, and each was rounded.
-        (("ccloco", {"topk": None, "mean_over": "workers"}), (1, 7, 1e-9, "ties", 0)),
+        (("sparseloco", CCLOCO | {"topk": None, "mean_over": "workers"}), (1, 7, 1e-9, "ties", 0)),
         (("muloco", {"compressor": "topk", "wire": "released"}), (1, 132, 1e-9, "normal", 1)),
     ],
     ids=["qgz", "loco", "ccloco", "muloco"],

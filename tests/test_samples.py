@@ -21,7 +21,7 @@ FINE, COARSE = 100, (1000, 5000, 20_000)
 OPTIONS = {
     "arctopk": {"warm_up": 0},
     "muloco": {"compressor": "topk"},
-    **{name: {"topk": None} for name in ("ccloco", "demo", "sparseloco", "templar")},
+    **{name: {"topk": None} for name in ("demo", "sparseloco")},
 }
 WITH_DENSITY = [
     name
@@ -33,7 +33,7 @@ WITH_DENSITY = [
 FIXED = ("counts", "sizes", "split sizes", "cuts", "bins", "layers", "sketch")
 # Those of which a threshold decides keep as many of a small sample as of a large one.
 BY_THRESHOLD = ("dgc", "exdyna", "gaussiank", "hardthreshold", "micro", "oktopk", "redsync", "sage", "sidco")
-CODED = ("ccloco", "demo", "muloco", "sparseloco", "templar")
+CODED = ("demo", "muloco", "sparseloco")
 # Three thresholds tried, or the mean of 400 entries, keep any number of entries, with the whole model as well.
 ANY_NUMBER = ("redsync", "sage")
 
@@ -140,7 +140,7 @@ def test_bytes_of_codes_and_of_what_thresholds_let_through_are_those_of_entries_
 
 
 def test_every_scheme_with_a_density_is_looked_at():
-    assert len(WITH_DENSITY) == 28
+    assert len(WITH_DENSITY) == 26
     assert {"lwtopk", "spardl", "deft", "hardthreshold", "demo", "muloco", "topk"} < set(WITH_DENSITY)
 
 

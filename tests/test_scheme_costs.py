@@ -20,6 +20,7 @@ from simnet.sparsifier_models import SCHEMES, create
 from simnet.sparsifier_models.deft import cut_layers
 from simnet.sparsifier_models.spar_reduce_scatter import srs_rounds
 from simnet.topologies import star
+from variants import CCLOCO, TEMPLAR
 
 ALPHA, BETA = 1e-3, 8e-9
 REGION = 120
@@ -358,9 +359,9 @@ def contributed(function):
     return claims
 
 
-for name in ("demo", "ccloco", "sparseloco", "templar"):
-    case(name, costs.chunked_allgather, layers="thirds")(contributed(costs.chunked_allgather))
-case("templar", costs.chunked_allgather, wire="released")(contributed(costs.chunked_allgather))
+for name, code in (("demo", {}), ("sparseloco", {}), ("sparseloco", CCLOCO), ("sparseloco", TEMPLAR)):
+    case(name, costs.chunked_allgather, layers="thirds", **code)(contributed(costs.chunked_allgather))
+case("sparseloco", costs.chunked_allgather, wire="released", **TEMPLAR)(contributed(costs.chunked_allgather))
 case("muloco", costs.muloco, off=GATHER)(contributed(costs.muloco))
 case("muloco", costs.muloco, layers="thirds", bins=4, compressor="linear", off=GATHER)(contributed(costs.muloco))
 case("muloco", costs.chunked_allgather, layers="thirds", compressor="topk")(contributed(costs.chunked_allgather))
@@ -374,7 +375,7 @@ def _(model, exchange):
 
 
 @case("demo", costs.chunked_allgather, layers="thirds", wire="released")
-@case("ccloco", costs.chunked_allgather, layers="thirds", wire="released", bins=16)
+@case("sparseloco", costs.chunked_allgather, layers="thirds", wire="released", **CCLOCO | {"bins": 16})
 @case("muloco", costs.chunked_allgather, layers="thirds", wire="released")
 def _(model, exchange):
     # A gather of each part of each tensor.
@@ -794,7 +795,7 @@ def _(model, exchange):
     return Doing([("norm", entries)], [*orthogonal, ("norm", entries)], [("sum", entries)])
 
 
-@by_hand("demo", "ccloco", "sparseloco", "templar")
+@by_hand("demo", "sparseloco")
 def _(model, exchange):
     n, P, tensors, k = model.parameters, model.workers, len(model.tensors), model.k
     transform = [("cast", n / tensors)] * (2 * tensors * model.transforms)

@@ -4,6 +4,10 @@ from simnet.sparsifier_models import SCHEMES, create
 from simnet.sparsifier_models.dgc import VARIANTS as DGC_VARIANTS
 from simnet.sparsifier_models.gaussiank import RULES
 
+CCLOCO = {"code": "ccloco", "decay": 0.999, "topk": 32, "bins": None}
+TEMPLAR = {"code": "templar", "topk": 64}
+"""The scheme sparseloco as the codes of CCLoco and Templar have it."""
+
 # Options that take a scheme another way; each scheme is also tried as it is. All have three layers unless they say (),
 # and `teams` are a share of the workers.
 OPTIONS = {
@@ -63,13 +67,15 @@ OPTIONS = {
         {"rank": 1, "warm_start": False},
     ],
     "demo": [{"chunk": 16, "topk": 4, "gain": 1e-3, "wire": "released"}, {"topk": None}],
-    "ccloco": [
-        {"compat": "released", "bins": 256, "wire": "released", "allgather": "ring"},
-        {"dct": True, "bins": 4, "decay": 1.0},
-        {"topk": None, "mean_over": "workers"},
+    "sparseloco": [
+        {"bins": None, "mean_over": "workers", "decay": 0.5},
+        {"chunk": 7, "topk": 20, "wire": "released"},
+        CCLOCO | {"compat": "released", "bins": 256, "wire": "released", "allgather": "ring"},
+        CCLOCO | {"dct": True, "bins": 4, "decay": 1.0},
+        CCLOCO | {"topk": None, "mean_over": "workers"},
+        TEMPLAR | {"bins": None, "chunk": 16},
+        TEMPLAR | {"wire": "released"},
     ],
-    "sparseloco": [{"bins": None, "mean_over": "workers", "decay": 0.5}, {"chunk": 7, "topk": 20, "wire": "released"}],
-    "templar": [{"bins": None, "chunk": 16}, {"wire": "released"}],
     "muloco": [
         {"compressor": "row_wise_statistical", "bins": 4, "wire": "released", "gain": 0.5},
         {"compressor": "linear", "bins": 5, "requantised": False},
@@ -133,7 +139,7 @@ OPTIONS = {
     ],
 }
 
-MATRICES = ("demo", "ccloco", "sparseloco", "templar", "muloco")
+MATRICES = ("demo", "sparseloco", "muloco")
 """Schemes that work on the rows and columns of layers."""
 
 TWO_HOPS = ("qgz", "loco", "sdp4bit")

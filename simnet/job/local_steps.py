@@ -26,8 +26,7 @@ from simnet.policies import Candidate, Decision, density_at
 from simnet.schedule import Schedule
 from simnet.sparsifier_models import Exchange
 from simnet.sparsifier_models.base import Stats
-from simnet.strategies import Averaging, Replicas, Strategy, Sync, create, strategy
-from simnet.strategies import options as strategy_options
+from simnet.strategies import Averaging, Replicas, Strategy, Sync, averages_by_scheme, create, strategy
 from simnet.traces.source import Evaluable, GradientSource, Score, WithoutLearning, tensors
 
 
@@ -66,7 +65,7 @@ def started(
     if isinstance(source, Evaluable):
         initial = source.initial()
     replicas = Replicas(source.workers, initial, scale=source.scale, seed=seed, **tensors(source))
-    if "averaging" in strategy_options(strategy(name)):
+    if averages_by_scheme(strategy(name), options):
         averaging = Averaging(candidate.scheme, options=candidate.options, bucket=bucket)
         return create(name, replicas, averaging=averaging, **options)
     if bucket is not None:
@@ -125,7 +124,7 @@ class StrategySet:
         own = job.strategy
         self._job, self._numbers = job, {one.label: number for number, one in enumerate(candidates)}
         self._strategy = started(job.source, own.name, own.options, candidates[0], seed=job.seed, bucket=own.bucket)
-        check_switching(own.name, len(candidates))
+        check_switching(own.name, own.options, len(candidates))
         for one in candidates[1:]:
             self._strategy.offer(Averaging(one.scheme, options=one.options, bucket=own.bucket))
         ways = self._strategy.ways
@@ -336,13 +335,13 @@ class StrategySet:
             self._late = list(self._inner(None, self._strategy.iteration, last=True))
 
 
-def check_switching(name: str, exchanges: int) -> None:
+def check_switching(name: str, options: Mapping[str, Any], exchanges: int) -> None:
     """Refuse to switch between exchanges under a strategy that cannot.
 
     Parameters
     ----------
-    name : str
-        The strategy.
+    name, options
+        The strategy and its options.
     exchanges : int
         How many a policy has.
 
@@ -352,7 +351,7 @@ def check_switching(name: str, exchanges: int) -> None:
         If there are several, and what is exchanged is the strategy's own, or arrives an iteration after it was chosen.
     """
     own, why = strategy(name), ""
-    if "averaging" not in strategy_options(own):
+    if not averages_by_scheme(own, options):
         why = "what is exchanged is its own"
     elif own.delays:
         why = "what it chose would be sent over the links of the iteration after, of which it knows nothing"

@@ -189,7 +189,7 @@ def _local_steps(config: schema.Config, source: GradientSource, found: Findings)
             steps, shares = made.steps, made.shares
     for name, policy in config.policies.items():
         with found.at("policies", name):
-            check_switching(given.name, len(labels_of(policy)))
+            check_switching(given.name, given.options, len(labels_of(policy)))
     return LocalSteps(given.name, given.options, steps, given.bucket, shares)
 
 

@@ -8,17 +8,13 @@ file needs no package: its name is ``./my_strategy.py:Mine``.
 =================  =============================================================================================
 ``dataparallel``   gradients are averaged after every inner step
 ``accumulation``   gradients of several inner steps are added up before
-``localsgd``       parameters are averaged every H inner steps (local SGD)
-``fedavg``         the same as exo-explore/gym has it (FedAvg)
+``localsgd``       parameters are averaged every H inner steps (local SGD, FedAvg)
 ``diloco``         pseudo-gradients are averaged every H inner steps, for an outer optimiser (DiLoCo)
 ``streaming``      the same by fragments of the model, while workers train on (streaming DiLoCo)
 ``delayed``        the outer step takes pseudo-gradients of the round before (overlapped DiLoCo)
 ``eager``          the same, but a worker's own of this round (eager DiLoCo)
-``sparta``         a few parameters, drawn at random, are averaged after every inner step (SPARTA)
-``spartadiloco``   SPARTA and DiLoCo together
-``sparseloco``     DiLoCo with a compressed exchange and a plain outer step (SparseLoCo)
-``ccloco``         its predecessor (CCLoco)
-``templar``        the same as Templar runs it
+``sparta``         a few parameters, drawn at random, are averaged after every inner step, perhaps with DiLoCo (SPARTA)
+``sparseloco``     DiLoCo with a compressed exchange and a plain outer step (SparseLoCo, CCLoco, Templar)
 ``muloco``         DiLoCo with a compressed exchange and Nesterov's outer momentum (MuLoCo)
 ``demo``           signs of what is left of a compressed momentum (DeMo)
 =================  =============================================================================================
@@ -39,6 +35,7 @@ Examples
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from inspect import Parameter, signature
 from typing import Any
 
@@ -50,11 +47,11 @@ from simnet.strategies.data_parallel import DataParallel, GradientAccumulation
 from simnet.strategies.demo import DeMo
 from simnet.strategies.diloco import DiLoCo
 from simnet.strategies.eager import DelayedDiLoCo, EagerDiLoCo
-from simnet.strategies.local_sgd import FedAvg, LocalSGD
+from simnet.strategies.local_sgd import LocalSGD
 from simnet.strategies.optimisers import SGD, AdamW, Optimiser, SignDescent
 from simnet.strategies.replicas import Replicas
-from simnet.strategies.sparseloco import CCLoco, MuLoCo, SparseLoCo, Templar
-from simnet.strategies.sparta import SPARTA, SPARTADiLoCo
+from simnet.strategies.sparseloco import MuLoCo, SparseLoCo
+from simnet.strategies.sparta import SPARTA
 from simnet.strategies.streaming import StreamingDiLoCo
 
 __all__ = [
@@ -68,6 +65,7 @@ __all__ = [
     "StepResult",
     "Strategy",
     "Sync",
+    "averages_by_scheme",
     "create",
     "names",
     "options",
@@ -76,13 +74,22 @@ __all__ = [
 ]
 
 _CLASSES: tuple[type[Strategy], ...] = (
-    *(DataParallel, GradientAccumulation, LocalSGD, FedAvg),
+    *(DataParallel, GradientAccumulation, LocalSGD),
     *(DiLoCo, StreamingDiLoCo, DelayedDiLoCo, EagerDiLoCo),
-    *(SPARTA, SPARTADiLoCo, SparseLoCo, CCLoco, Templar, MuLoCo, DeMo),
+    *(SPARTA, SparseLoCo, MuLoCo, DeMo),
 )
 
 STRATEGIES: dict[str, type[Strategy]] = {one.name: one for one in _CLASSES}
 """The strategies of this package, by name."""
+
+RENAMED = {
+    "fedavg": "localsgd with compat: gym, inner: {adamw: {}}",
+    "spartadiloco": "sparta with period: 100 and an inner optimiser",
+    "ccloco": "sparseloco with inner: {adamw: {lr: 8e-4}}",
+    "templar": "sparseloco with inner: {adamw: {lr: 1.17e-4, beta2: 0.95, weight_decay: 0.1}}, lr: 0.4, period: 30, "
+    "scaled: false",
+}
+"""Names of earlier releases, and how their strategies are spelt now."""
 
 # Options whose defaults are of these kinds take no others.
 _KINDS: dict[type, str] = {bool: "true or false", SGD: "stochastic gradient descent (sgd)"}
@@ -131,6 +138,8 @@ def strategy(name: str) -> type[Strategy]:
         return _complete(plugins.in_file(name), f"{name} ")
     found = plugins.load("strategies", name, _complete)
     if found is None:
+        if plain in RENAMED:
+            raise ValueError(f"the strategy {name!r} is now {RENAMED[plain]}")
         raise ValueError(f"there is no strategy {name!r}: {nearest(name, names())}{plugins.left_out('strategies')}")
     return found
 
@@ -154,6 +163,13 @@ def options(found: type[Strategy]) -> dict[str, Parameter]:
     ['inner', 'period', 'averaging', 'compat']
     """
     return dict([*signature(found).parameters.items()][1:])
+
+
+def averages_by_scheme(found: type[Strategy], given: Mapping[str, Any]) -> bool:
+    """Return whether a strategy with the given options averages by a scheme: SPARTA does only in outer steps."""
+    known = options(found)
+    period = known.get("period")
+    return "averaging" in known and (period is None or given.get("period", period.default) is not None)
 
 
 def create(name: str, replicas: Replicas, **given: Any) -> Strategy:

@@ -9,7 +9,7 @@ from simnet.base.checks import named, whole
 from simnet.base.quantities import Count
 from simnet.strategies.averaging import Averaging, Sync
 from simnet.strategies.base import Strategy, distances
-from simnet.strategies.optimisers import AdamW, Optimiser, Values
+from simnet.strategies.optimisers import Optimiser, Values
 from simnet.strategies.replicas import Replicas
 
 Counting = Literal["paper", "gym"]
@@ -35,6 +35,8 @@ class LocalSGD(Strategy):
     References
     ----------
     S. Stich, "Local SGD Converges Fast and Communicates Little", ICLR 2019; pytorch/torchft, ``LocalSGD``.
+    FedAvg: H. B. McMahan et al., "Communication-Efficient Learning of Deep Networks from Decentralized Data", AISTATS
+    2017; exo-explore/gym, ``FedAvgStrategy``, without its islands: ``compat="gym"`` with ``inner=AdamW()``.
     """
 
     name = "localsgd"
@@ -68,32 +70,3 @@ class LocalSGD(Strategy):
         self.note("drift", distances(self.local[self.active], mean))
         self.local[self.active] = mean
         return syncs
-
-
-class FedAvg(LocalSGD):
-    """Local SGD as exo-explore/gym runs it: it counts as ``gym``, and the default is the AdamW that gym always takes.
-
-    Parameters
-    ----------
-    replicas, inner, period, averaging, compat
-        As of `LocalSGD`.
-
-    References
-    ----------
-    H. B. McMahan et al., "Communication-Efficient Learning of Deep Networks from Decentralized Data", AISTATS 2017;
-    exo-explore/gym, ``FedAvgStrategy``, without its islands.
-    """
-
-    name = "fedavg"
-    paper = "McMahan et al., AISTATS 2017"
-
-    def __init__(
-        self,
-        replicas: Replicas,
-        *,
-        inner: Optimiser = AdamW(),
-        period: Count,
-        averaging: Averaging = Averaging(),
-        compat: Counting = "gym",
-    ) -> None:
-        super().__init__(replicas, inner=inner, period=period, averaging=averaging, compat=compat)

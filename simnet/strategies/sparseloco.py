@@ -1,7 +1,7 @@
-"""SparseLoCo and its relatives: DiLoCo rounds whose pseudo-gradients a scheme with a decaying residual compresses.
+"""SparseLoCo and MuLoCo: DiLoCo rounds whose pseudo-gradients a scheme with a decaying residual compresses.
 
-The residual stands in for the outer momentum. What is kept of it and what is sent is the scheme's matter, of the same
-name in `simnet.sparsifier_models`; here stand H and the outer step, as the released codes have them.
+The residual takes the place of the outer momentum. The scheme of the same name in `simnet.sparsifier_models` selects
+and encodes; H and the outer step are here, as in the released codes.
 """
 
 from __future__ import annotations
@@ -14,7 +14,10 @@ from simnet.strategies.replicas import Replicas
 
 
 class SparseLoCo(DiLoCo):
-    """DiLoCo whose outer step is plain, on pseudo-gradients that are compressed; eta acts twice.
+    """DiLoCo with compressed pseudo-gradients and a plain outer step; eta acts twice.
+
+    CCLoco has ``inner=AdamW(8e-4)``. Templar, as Covenant-72B was trained, has ``inner=AdamW(1.17e-4, 0.9, 0.95,
+    weight_decay=0.1)``, ``lr=0.4``, ``period=30`` and ``scaled=False``. Each has its scheme: option ``code``.
 
     Parameters
     ----------
@@ -23,12 +26,13 @@ class SparseLoCo(DiLoCo):
     lr : float
         eta, the outer learning rate, > 0.
     scaled : bool
-        Whether pseudo-gradients are multiplied by eta before they are exchanged, as released, so that it acts twice.
+        If true, pseudo-gradients are multiplied by eta before the exchange, so that eta acts twice.
 
     References
     ----------
-    "Communication Efficient LLM Pre-training with SparseLoCo", arXiv 2508.15706; the code is that of
-    QErywan/RobustDiLoCo at its first commit.
+    "Communication Efficient LLM Pre-training with SparseLoCo", arXiv 2508.15706; QErywan/RobustDiLoCo at its first
+    commit. CCLoco: tplr-ai/CCLoco, ``src/tplr/ccloco.py`` and ``train.py``. Templar: one-covenant/templar,
+    ``neurons.py`` and ``compress.py``; "Covenant-72B", arXiv 2603.08163.
     """
 
     name = "sparseloco"
@@ -45,64 +49,6 @@ class SparseLoCo(DiLoCo):
         scaled: bool = True,
     ) -> None:
         super().__init__(replicas, inner=inner, outer=SGD(lr), period=period, averaging=averaging, scaled=scaled)
-
-
-class CCLoco(SparseLoCo):
-    """The predecessor of SparseLoCo, with the settings of its code.
-
-    Parameters
-    ----------
-    replicas, inner, lr, period, averaging, scaled
-        As of `SparseLoCo`.
-
-    References
-    ----------
-    tplr-ai/CCLoco, ``src/tplr/ccloco.py`` and ``train.py``.
-    """
-
-    name = "ccloco"
-    paper = "tplr-ai/CCLoco"
-
-    def __init__(
-        self,
-        replicas: Replicas,
-        *,
-        inner: Optimiser = AdamW(8e-4),
-        lr: LearningRate = 1.0,
-        period: Count = 15,
-        averaging: Averaging = Averaging("ccloco"),
-        scaled: bool = True,
-    ) -> None:
-        super().__init__(replicas, inner=inner, lr=lr, period=period, averaging=averaging, scaled=scaled)
-
-
-class Templar(SparseLoCo):
-    """SparseLoCo as Templar trains models of 72 billion parameters with it; eta acts once.
-
-    Parameters
-    ----------
-    replicas, inner, lr, period, averaging, scaled
-        As of `SparseLoCo`.
-
-    References
-    ----------
-    one-covenant/templar, ``neurons.py`` and ``compress.py``; "Covenant-72B", arXiv 2603.08163.
-    """
-
-    name = "templar"
-    paper = "Covenant-72B, arXiv 2603.08163"
-
-    def __init__(
-        self,
-        replicas: Replicas,
-        *,
-        inner: Optimiser = AdamW(1.17e-4, 0.9, 0.95, weight_decay=0.1),
-        lr: LearningRate = 0.4,
-        period: Count = 30,
-        averaging: Averaging = Averaging("templar"),
-        scaled: bool = False,
-    ) -> None:
-        super().__init__(replicas, inner=inner, lr=lr, period=period, averaging=averaging, scaled=scaled)
 
 
 class MuLoCo(DiLoCo):

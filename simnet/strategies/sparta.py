@@ -17,7 +17,7 @@ from simnet.sparsifier_models.options import AlgorithmOf, Allreduce
 from simnet.sparsifier_models.steps import in_order
 from simnet.strategies.averaging import Averaging, Sync, broadcasts
 from simnet.strategies.base import Strategy
-from simnet.strategies.diloco import INNER, OUTER, Compat, DiLoCo
+from simnet.strategies.diloco import OUTER, Compat, DiLoCo
 from simnet.strategies.optimisers import SGD, Index, Optimiser, Values, within
 from simnet.strategies.replicas import Replicas
 
@@ -105,8 +105,10 @@ class SparseAveraging:
         return syncs
 
 
-class SPARTA(Strategy):
+class SPARTA(DiLoCo):
     """After every inner step each parameter is averaged over the workers with probability p.
+
+    With a period H, DiLoCo makes an outer step every H inner steps as well (SPARTA-DiLoCo).
 
     Parameters
     ----------
@@ -116,10 +118,15 @@ class SPARTA(Strategy):
         The optimiser of each worker.
     share, masks, algorithm, broadcast, draw
         As of `SparseAveraging`.
+    period : int, optional
+        H of DiLoCo, >= 1; no outer step if None.
+    outer, averaging, compat
+        As of `DiLoCo`, where there is a period.
 
     References
     ----------
-    exo-explore/gym, ``SPARTAStrategy``: p 0.005, and the masks are broadcast.
+    exo-explore/gym, ``SPARTAStrategy`` (p 0.005, masks are broadcast) and ``SPARTADiLoCoStrategy`` (H 100), whose
+    `sparta_interval` has no effect.
     """
 
     name = "sparta"
@@ -135,57 +142,19 @@ class SPARTA(Strategy):
         algorithm: Allreduce = "ring",
         broadcast: Annotated[str, AlgorithmOf("broadcast")] = "binomial",
         draw: Draw | None = None,
-    ) -> None:
-        super().__init__(replicas, inner)
-        self._sparse = SparseAveraging(replicas, share, masks, algorithm, broadcast, draw)
-
-    def _advance(self, gradients: Values) -> Sequence[Sync]:
-        self.descend(gradients)
-        return self._sparse(self.local, self.iteration, self.active)
-
-
-class SPARTADiLoCo(DiLoCo):
-    """SPARTA after every inner step, and DiLoCo's outer step every H of them.
-
-    Parameters
-    ----------
-    replicas, inner, outer, period, averaging, compat
-        As of `DiLoCo`; H and `compat` are those of exo-explore/gym by default.
-    share, masks, algorithm, broadcast, draw
-        As of `SparseAveraging`.
-
-    References
-    ----------
-    exo-explore/gym, ``SPARTADiLoCoStrategy``, whose `sparta_interval` has no effect.
-    """
-
-    name = "spartadiloco"
-    paper = "EXO Labs (exo-explore/gym)"
-
-    def __init__(
-        self,
-        replicas: Replicas,
-        *,
-        inner: Optimiser = INNER,
+        period: Count | None = None,
         outer: SGD = OUTER,
-        period: Count = 100,
         averaging: Averaging = Averaging(),
         compat: Compat = "gym",
-        share: PositiveShare = 0.005,
-        masks: Masks = "broadcast",
-        algorithm: Allreduce = "ring",
-        broadcast: Annotated[str, AlgorithmOf("broadcast")] = "binomial",
-        draw: Draw | None = None,
     ) -> None:
-        super().__init__(
-            replicas,
-            inner=inner,
-            outer=outer,
-            period=period,
-            averaging=averaging,
-            compat=compat,
-            broadcast=broadcast,
-        )
+        self._has_outer_step = period is not None
+        if period is None:
+            Strategy.__init__(self, replicas, inner)
+        else:
+            super().__init__(
+                replicas, inner=inner, outer=outer, period=period, averaging=averaging, compat=compat,
+                broadcast=broadcast,
+            )  # fmt: skip
         self._sparse = SparseAveraging(replicas, share, masks, algorithm, broadcast, draw)
         self.takes_late = False
 
@@ -196,4 +165,5 @@ class SPARTADiLoCo(DiLoCo):
 
     def _advance(self, gradients: Values) -> Sequence[Sync]:
         self.descend(gradients)
-        return [*self._sparse(self.local, self.iteration, self.active), *self._synchronise()]
+        syncs = self._sparse(self.local, self.iteration, self.active)
+        return [*syncs, *self._synchronise()] if self._has_outer_step else syncs

@@ -52,7 +52,7 @@ def weighed(job: Job) -> Weighed:
     if own is None:
         return Weighed(1.0, once, once * (job.overlap.backward if job.overlap is not None else Overlap().backward), "")
     try:
-        check_switching(own.name, 2)
+        check_switching(own.name, own.options, 2)
     except ValueError as error:
         raise InputError(str(error), field="job.strategy") from None
     parts = f", one of {len(own.shares)} fragments, as if of one size" if len(own.shares) > 1 else ""
