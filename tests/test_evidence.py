@@ -6,6 +6,7 @@ import pandas as pd
 import pytest
 
 from commands import did
+from simnet.base.units import format_within
 
 SCENARIO = """
 workers: 4
@@ -153,3 +154,11 @@ def test_every_command_names_the_same_first_place(tmp_path, name):
     said = did("choose", name, "--quiet").stdout
     assert said.startswith("The policy flexible is fastest, ")
     assert f" before {best}. Take {best} of the fixed exchanges" in said.splitlines()[0]
+
+
+def test_the_table_of_a_sweep_has_the_interval_of_the_job_as_its_rows_have_it(tmp_path):
+    shown = did("sweep", scenario(tmp_path), "--param", "density=0.01,0.1", "--out", tmp_path / "out").stdout
+    rows = pd.read_csv(tmp_path / "out" / "sweep.csv").query("policy == 'AG'")
+    ends = (f"simulated{one}_s" for one in ("", "_prediction_low", "_prediction_high"))
+    assert format_within(*(float(rows[one].mean()) for one in ends)) in shown
+    assert f"means over the cells: {rows['evidence'].iloc[0]};" in shown

@@ -113,7 +113,7 @@ def test_a_comparison_on_its_defaults_has_densities_near_what_was_asked_for(comp
     for name in ("exdyna", "micro"):
         assert table.loc[name, "actual_density"] == pytest.approx(0.01, rel=0.1)
     assert table["settled_after"].drop("hardthreshold").max() == table["steady_from"].max() <= 150
-    assert "Means leave out the first 75 of 300 iterations." in shown
+    assert "Means, their intervals and chances leave out the first 75 of 300 iterations; a run judges" in shown
 
 
 def test_what_has_not_settled_comes_last_in_a_comparison_and_says_why(compared):

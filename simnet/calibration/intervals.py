@@ -3,7 +3,8 @@
 What cross-validation saw of the errors of predictions of one kind (another size of a measured curve, another number of
 ranks between those measured or beyond them, another collective) bounds the error of the next: the measured time is
 inside the interval with the wanted probability if it is as hard to predict as those. Each side has a quantile of its
-own, by size of the message, as short messages scatter more.
+own, by size of the message, as short messages scatter more. Other clusters have no say here: by how much such intervals
+were too narrow or too wide on these is `simnet.evidence.chances.corrected`, which takes the intervals from here.
 
 References
 ----------

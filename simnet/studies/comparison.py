@@ -450,7 +450,10 @@ def sentences(loaded: Scenario, held: Held, table: pd.DataFrame) -> list[str]:
     least, most = table["steady_from"].min(), table["steady_from"].max()
     if most:
         first = f"{least} to {most}" if least < most else most
-        said.append(f"Means leave out the first {first} of {loaded.config.job.iterations} iterations.")
+        said.append(
+            f"Means, their intervals and chances leave out the first {first} of {loaded.config.job.iterations} "
+            "iterations; a run judges the whole job."
+        )
     ignored = [learning.IGNORED] if loaded.config.job.gradients.train is None else []
     rates: dict[str, Throughput | None] = {}
     if "throughput_unit" in table:

@@ -165,6 +165,7 @@ def sweep_table(table: pd.DataFrame, title: str, bound: str | None = None, colum
         "vs best,\ngeometric mean",
         "vs best,\nworst",
         "mean\niteration",
+        "mean\nsimulated time",
         "mean time\nto select",
     ]
     if over_seeds is not None:
@@ -189,6 +190,8 @@ def sweep_table(table: pd.DataFrame, title: str, bound: str | None = None, colum
     for name, group in sorted(named.groupby("policy", sort=True), key=lambda one: (-int(one[1]["wins"].sum()), one[0])):
         ratios = group["vs_best"].dropna().to_numpy(dtype=np.float64)
         seconds = group["iteration_s"].dropna()
+        ends = ["simulated_s", "simulated_prediction_low_s", "simulated_prediction_high_s"]
+        whole = group.loc[group["simulated_s"].notna(), ends].astype(float).mean(skipna=False)
         shown.add_row(
             Text(str(name)),
             *(_learnt(group) if trained else ()),
@@ -199,6 +202,7 @@ def sweep_table(table: pd.DataFrame, title: str, bound: str | None = None, colum
             percent(float(np.exp(np.log(ratios).mean())) - 1, "+") if ratios.size and ratios.min() > 0 else "-",
             percent(float(ratios.max()) - 1, "+") if ratios.size else "-",
             format_seconds(float(seconds.mean())) if len(seconds) else "-",
+            format_within(*whole.fillna(whole.iloc[0])) if len(seconds) else "-",
             format_within(*group[["select_s", "select_low_s", "select_high_s"]].mean()) if len(seconds) else "-",
         )
     return shown
@@ -253,7 +257,9 @@ def notes(table: pd.DataFrame) -> list[str]:
         cells = table.loc[table[START_COLUMNS[0]].notna(), "cell"].nunique()
         leaders = f"leaders of {cells} cell{'s' * (cells != 1)} take {' to '.join(START_COLUMNS)} of sweep.csv"
         apart = [f"If workers enter a little apart, {leaders}; where these overlap, they are tied."]
-    return [*warnings, *apart, *ignored, *computing_told(table["computing"]), overlap]
+    known = wording.listed([*dict.fromkeys(table.loc[table["simulated_s"].notna(), "evidence"])])
+    intervals = [f"Intervals of simulated times, means over the cells: {known}; sweep.csv has those of cells."]
+    return [*warnings, *apart, *(intervals if known else []), *ignored, *computing_told(table["computing"]), overlap]
 
 
 def _over_seeds(over_seeds: pd.DataFrame, policy: str) -> tuple[str, str]:
