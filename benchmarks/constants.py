@@ -25,11 +25,18 @@ import pandas as pd
 from validating.running import Set, sets
 
 from simnet.calibration import crossval, predictor, rank_scaling
-from simnet.calibration.crossval import FOLDS, could_be_nccl, folds, leave_sizes_out, mixtures, without_ranks
-from simnet.calibration.curve_models import OURS
-from simnet.calibration.curves import Curve, curves_of, systems
-from simnet.calibration.predictor import Predictor, fit
-from simnet.calibration.summary import rows_of
+from simnet.calibration.crossval import (
+    FOLD_COUNT,
+    could_be_nccl,
+    leave_sizes_out,
+    mixture_weights,
+    size_folds,
+    without_ranks,
+)
+from simnet.calibration.curve_models import MIXED_MODELS
+from simnet.calibration.curves import Curve, curves_of, split_systems
+from simnet.calibration.predictor import Predictor, fit_predictor
+from simnet.calibration.summary import read_rows
 from simnet.validate.evaluation import kept_without
 
 CONSTANTS: dict[str, tuple[ModuleType, tuple[str, ...]]] = {
@@ -64,16 +71,16 @@ def variants(split: str) -> Iterator[tuple[str, float]]:
 
 def of_sizes(curves: Sequence[Curve]) -> Iterator[tuple[str, float, np.ndarray]]:
     """Yield errors of sizes left out, by constant and factor."""
-    for fold in range(FOLDS):
-        split = [(one, folds(one)[fold]) for one in curves if fold < len(folds(one))]
+    for fold in range(FOLD_COUNT):
+        split = [(one, size_folds(one)[fold]) for one in curves if fold < len(size_folds(one))]
         if not split:
             continue
         kept = [one.at(~mask) for one, mask in split]
-        held = {name: leave_sizes_out(kept, name) for name in OURS}
+        held = {name: leave_sizes_out(kept, name) for name in MIXED_MODELS}
         for name, factor in variants("sizes"):
             with changed(crossval, name or "_POWER", factor):
-                weights = mixtures(kept, held)
-            model = fit(kept, weights=weights, with_steps=False)
+                weights = mixture_weights(kept, held)
+            model = fit_predictor(kept, weights=weights, with_steps=False)
             yield from ((name, factor, off(model, one.at(mask))) for one, mask in split)
 
 
@@ -82,7 +89,7 @@ def of_ranks(curves: Sequence[Curve]) -> Iterator[tuple[str, float, np.ndarray]]
     for ranks in sorted({one.setting.ranks for one in curves}):
         kept, held = without_ranks(curves, ranks)
         if held:
-            yield from _changed("ranks", fit(kept, nccl=could_be_nccl(curves)), held)
+            yield from _changed("ranks", fit_predictor(kept, nccl=could_be_nccl(curves)), held)
 
 
 def of_collectives(curves: Sequence[Curve]) -> Iterator[tuple[str, float, np.ndarray]]:
@@ -91,7 +98,7 @@ def of_collectives(curves: Sequence[Curve]) -> Iterator[tuple[str, float, np.nda
         kept = kept_without(curves, collective)
         if kept:
             held = [one for one in curves if one.setting.collective == collective]
-            yield from _changed("collectives", fit(kept, nccl=could_be_nccl(curves)), held)
+            yield from _changed("collectives", fit_predictor(kept, nccl=could_be_nccl(curves)), held)
 
 
 def _changed(split: str, model: Predictor, held: Sequence[Curve]) -> Iterator[tuple[str, float, np.ndarray]]:
@@ -110,7 +117,7 @@ def off(model: Predictor, held: Curve) -> np.ndarray:
 def of_set(one: Set) -> pd.DataFrame:
     """Return the median and the 90 % quantile of errors of a set, by what is left out, constant and factor."""
     found: dict[tuple[str, str, float], list[np.ndarray]] = {}
-    for part in systems(rows_of(one.source, {})[0]).values():
+    for part in split_systems(read_rows(one.source, {})[0]).values():
         curves = curves_of(part)
         for split, way in (("sizes", of_sizes), ("ranks", of_ranks), ("collectives", of_collectives)):
             for name, factor, errors in way(curves):

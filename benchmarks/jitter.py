@@ -7,7 +7,7 @@ the rest calibrates a network and its jitter. The first table has, for what was 
 repetitions over the median of their setting, measured and simulated: as many repetitions of each setting, around their
 own median. Systems of which calibration fits no jitter, as calls scatter in proportion to their time, are not
 simulated. The second table holds forms of scatter against distances of repetitions from that median that were left out,
-by `simnet.calibration.jitter.unevenness`. Both tables stand in docs/calibration.md.
+by `simnet.calibration.jitter.uniformity_distance`. Both tables stand in docs/calibration.md.
 """
 
 from __future__ import annotations
@@ -22,22 +22,22 @@ import pandas as pd
 
 from simnet import topologies
 from simnet.base.errors import InputError
-from simnet.calibration import CalibratedSoftware, Curve, Setting, calibrate, systems
-from simnet.calibration.crossval import FOLDS
+from simnet.calibration import CalibratedSoftware, Curve, Setting, calibrate, split_systems
+from simnet.calibration.crossval import FOLD_COUNT
 from simnet.calibration.jitter import (
     FittedJitter,
-    Repeated,
-    below,
-    fit,
-    holds,
-    in_proportion,
+    RepeatedCall,
+    as_call_factors,
+    describes_calls,
+    fit_jitter,
     messages_of,
-    repeated,
-    unevenness,
+    predicted_shares,
+    repeated_calls,
+    uniformity_distance,
 )
-from simnet.calibration.measured import load
+from simnet.calibration.measured import load_dataset
 from simnet.calibration.software import eager_measured, stack_measured, stack_of
-from simnet.calibration.topology_links import Placement, links
+from simnet.calibration.topology_links import Placement, fit_topology_links
 from simnet.network import Network, Stack
 from simnet.network.jitter import lognormal
 
@@ -53,15 +53,15 @@ def main(names: Sequence[str]) -> None:
     for name in names or SETS:
         rows, compared, held = 0, [], []
         # Of many systems every third, as in the tables of simulations.
-        found = list(systems(load(name).rows).items())
+        found = list(split_systems(load_dataset(name).rows).items())
         for system, part in found[::3] if len(found) > MANY else found:
-            again = repeated(part)
+            again = repeated_calls(part)
             library = SimpleNamespace(stack=stack_measured(part), eager=eager_measured(part))
             for kept, left in splits(again):
                 stack = stack_of(library)  # type: ignore[arg-type]
-                fitted = fit(kept, stack)
+                fitted = fit_jitter(kept, stack)
                 held += list(distances(kept, left, stack, fitted))
-                if fitted is not None and holds(fitted, kept, stack) and name != "shaped_unequal":
+                if fitted is not None and describes_calls(fitted, kept, stack) and name != "shaped_unequal":
                     compared += list(simulated(kept, left, fitted, library, f"{name}, {system}"))
                 rows += sum(one.seconds.size for one in left)
         forms.append(table_of_forms(name, pd.concat(held)))
@@ -74,23 +74,23 @@ def main(names: Sequence[str]) -> None:
             print(pd.concat(tables).to_string(index=False))
 
 
-def splits(measured: Sequence[Repeated]) -> Iterator[tuple[list[Repeated], list[Repeated]]]:
+def splits(measured: Sequence[RepeatedCall]) -> Iterator[tuple[list[RepeatedCall], list[RepeatedCall]]]:
     """Yield what is kept and what is left out: every fourth size at a time, but the smallest."""
     sizes = sorted({one.size for one in measured})
-    for fold in range(FOLDS):
-        out = {size for place, size in enumerate(sizes) if place % FOLDS == fold and place}
+    for fold in range(FOLD_COUNT):
+        out = {size for place, size in enumerate(sizes) if place % FOLD_COUNT == fold and place}
         if out:
             yield [one for one in measured if one.size not in out], [one for one in measured if one.size in out]
 
 
 def simulated(
-    kept: Sequence[Repeated], left: Sequence[Repeated], fitted: FittedJitter, library: Any, name: str
+    kept: Sequence[RepeatedCall], left: Sequence[RepeatedCall], fitted: FittedJitter, library: Any, name: str
 ) -> Iterator[pd.DataFrame]:
     """Yield the repetitions of what was left out over their median, measured and simulated."""
     curves = curves_of(kept)
     model = calibrate(curves)
     try:
-        found = links(Placement("star", 1), model.model.steps, curves)
+        found = fit_topology_links(Placement("star", 1), model.model.steps, curves)
     except InputError:
         return
     assert found is not None
@@ -115,9 +115,9 @@ def simulated(
         })  # fmt: skip
 
 
-def curves_of(measured: Sequence[Repeated]) -> list[Curve]:
+def curves_of(measured: Sequence[RepeatedCall]) -> list[Curve]:
     """Return medians over repetitions as curves."""
-    by_setting: dict[Setting, list[Repeated]] = {}
+    by_setting: dict[Setting, list[RepeatedCall]] = {}
     for one in measured:
         by_setting.setdefault(one.setting, []).append(one)
     found = []
@@ -129,25 +129,25 @@ def curves_of(measured: Sequence[Repeated]) -> list[Curve]:
 
 
 def distances(
-    kept: Sequence[Repeated], left: Sequence[Repeated], stack: Stack, messages: FittedJitter | None
+    kept: Sequence[RepeatedCall], left: Sequence[RepeatedCall], stack: Stack, messages: FittedJitter | None
 ) -> Iterator[pd.DataFrame]:
     """Yield, by form, which share of the distances that it predicts lies below each that was left out."""
     for form in FORMS:
-        fitted = messages if form == "message" else fit([formed(one, form) for one in kept], Stack())
+        fitted = messages if form == "message" else fit_jitter([formed(one, form) for one in kept], Stack())
         if fitted is None:
             continue
         for one in left:
-            shares = below(formed(one, form), fitted, stack if form == "message" else Stack())
+            shares = predicted_shares(formed(one, form), fitted, stack if form == "message" else Stack())
             yield pd.DataFrame({"form": form, "below": shares, "seconds": np.median(one.seconds)})
 
 
-def formed(one: Repeated, form: str) -> Repeated:
+def formed(one: RepeatedCall, form: str) -> RepeatedCall:
     """Return repetitions such that what a form says scatters is the latency of a message."""
     if form == "message":
         return one
     if form == "factor":
-        return in_proportion(one)
-    return Repeated(_ALONE, one.size, one.seconds / (one.size if form == "bandwidth" else 1.0))
+        return as_call_factors(one)
+    return RepeatedCall(_ALONE, one.size, one.seconds / (one.size if form == "bandwidth" else 1.0))
 
 
 def table_of_quantiles(name: str, repetitions: int, found: pd.DataFrame) -> pd.DataFrame:
@@ -164,7 +164,7 @@ def table_of_forms(name: str, found: pd.DataFrame) -> pd.DataFrame:
     row: dict[str, object] = {"set": name}
     for form in FORMS:
         own = found[found["form"] == form]
-        off = unevenness(own["below"].to_numpy(), own["seconds"].to_numpy()) if len(own) else None
+        off = uniformity_distance(own["below"].to_numpy(), own["seconds"].to_numpy()) if len(own) else None
         row[form] = None if off is None else round(off, 3)
     return pd.DataFrame([row])
 

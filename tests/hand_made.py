@@ -3,8 +3,8 @@
 import numpy as np
 
 from simnet.calibration import Setting
-from simnet.calibration.cards import RAILS
-from simnet.calibration.curve_models import Component, CurveModel, Mixture
+from simnet.calibration.cards import RAIL_CARDS
+from simnet.calibration.curve_models import CurveModel, Mixture, MixtureComponent
 from simnet.calibration.predictor import FittedCurve, Predictor
 from simnet.calibration.step_model import StepModel
 
@@ -14,7 +14,7 @@ NCCL, MPI = StepModel(True, VALUES), StepModel(False, VALUES)
 
 
 def fitted(setting, shape, smallest=2.0**10, largest=2.0**30):
-    return FittedCurve(setting, Mixture((Component("line", 1.0, shape),)), smallest, largest, 10)
+    return FittedCurve(setting, Mixture((MixtureComponent("line", 1.0, shape),)), smallest, largest, 10)
 
 
 def flat(setting, seconds, **sizes):
@@ -34,7 +34,7 @@ def stepped(setting, steps, factor):
     return fitted(setting, CurveModel(points=points)), sizes
 
 
-def predictor(*known, inside="scaled", outside="blended", transfer="steps", steps=None, cards=RAILS, each=1.0):
+def predictor(*known, inside="scaled", outside="blended", transfer="steps", steps=None, cards=RAIL_CARDS, each=1.0):
     return Predictor("line", inside, outside, transfer, known, steps, cards, each)
 
 

@@ -12,8 +12,15 @@ from hypothesis import strategies as st
 from commands import did, refused
 from simnet.base.errors import InputError
 from simnet.base.rng import stream
-from simnet.calibration.device import corrected, fitted, held_out, measure_device, profile_of, profile_yaml
-from simnet.calibration.device_kernels import Kernels, by_events, cupy_kernels, kernels_of, torch_kernels
+from simnet.calibration.device import (
+    fit_launch_cost,
+    fit_method,
+    held_out_factors,
+    measure_device,
+    profile_of,
+    profile_yaml,
+)
+from simnet.calibration.device_kernels import LibraryKernels, cupy_kernels, event_timer, kernels_of, torch_kernels
 from simnet.costs.device_file import read_profile
 from simnet.costs.devices import METHODS, DeviceOp, DeviceProfile, Method, load_device
 from simnet.costs.encodings import CODE_METHODS, INDEX_CODES, encoded_index_bytes
@@ -31,7 +38,7 @@ def test_no_other_launch_and_slope_are_nearer(points, launch, slope):
     def errors(launch, slope):
         return (launch + slope * entries) / seconds - 1
 
-    *found, largest = fitted(entries, seconds)
+    *found, largest = fit_launch_cost(entries, seconds)
     assert np.abs(errors(*found)).max() == pytest.approx(largest)
     assert min(found) >= 0
     assert np.square(errors(*found)).sum() <= np.square(errors(launch, slope)).sum() * (1 + 1e-6) + 1e-9
@@ -41,8 +48,8 @@ def test_no_other_launch_and_slope_are_nearer(points, launch, slope):
 def test_what_keeps_to_the_model_is_found_and_predicts_what_is_left_out(launch, slope, lengths):
     entries = sorted(lengths)
     seconds = [launch + slope * one for one in entries]
-    assert fitted(entries, seconds)[2] < 1e-6
-    low, high = held_out(entries, seconds)
+    assert fit_launch_cost(entries, seconds)[2] < 1e-6
+    low, high = held_out_factors(entries, seconds)
     assert 1 - 1e-3 < low <= 1 <= high < 1 + 1e-3
 
 
@@ -53,13 +60,13 @@ def test_the_interval_holds_every_second_length():
         changed = list(seconds)
         changed[place] *= factor
         # Of the longest, which is too long, the one before it knows half.
-        assert held_out(entries, changed) == pytest.approx(interval, rel=1e-3)
+        assert held_out_factors(entries, changed) == pytest.approx(interval, rel=1e-3)
 
 
 @given(st.dictionaries(st.integers(1, 10**9), positive, min_size=1, max_size=9))
 def test_lengths_that_were_measured_take_as_long(points):
     entries = sorted(points)
-    method = corrected(entries, [points[one] for one in entries])
+    method = fit_method(entries, [points[one] for one in entries])
     profile = DeviceProfile("mine", "toy", "toy", 1e9, {"topk": method})
     for one in entries:
         assert profile.once(DeviceOp("topk", one)) == pytest.approx(points[one], rel=1e-3, abs=1e-3 * points[one])
@@ -240,7 +247,7 @@ def test_events_time_from_before_the_first_call_to_after_the_last():
         def synchronize(self):
             happened.append("wait")
 
-    seconds = by_events(Recorded, lambda begin, end: happened.append("read") or 250.0)
+    seconds = event_timer(Recorded, lambda begin, end: happened.append("read") or 250.0)
     assert seconds(lambda: happened.append("call"), 2) == 0.25
     assert happened == ["record", "call", "call", "record", "wait", "read"]
 
@@ -253,7 +260,7 @@ def made_up(took):
         return {method: (size, (method, n, density)) for method, size in sizes.items()}
 
     sources = dict.fromkeys(("topk", "scan", "norm", "copy", "gather"), "made up")
-    return Kernels("toy", "toy", 1e9, make, lambda call, count: count * took(*call), sources)
+    return LibraryKernels("toy", "toy", 1e9, make, lambda call, count: count * took(*call), sources)
 
 
 def test_intervals_hold_what_selecting_takes_at_other_densities():

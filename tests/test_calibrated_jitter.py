@@ -12,17 +12,17 @@ from simnet import collectives, topologies
 from simnet.base.rng import stream
 from simnet.calibration import CalibratedSoftware, Curve, Setting, calibrate, jitter, load_cost_model, measured
 from simnet.calibration.jitter import (
-    LEAST,
+    LEAST_REPETITIONS,
     FittedJitter,
-    Repeated,
+    RepeatedCall,
     algorithm_of,
-    below,
-    extra,
-    fit,
+    draw_extra_times,
+    fit_jitter,
     fit_links,
+    median_extra_time,
     messages_of,
-    repeated,
-    typical,
+    predicted_shares,
+    repeated_calls,
 )
 from simnet.network import STACKS, Network, Stack
 from simnet.network.jitter import lognormal
@@ -57,13 +57,13 @@ def scattering(median, sigma, count, settings=(RING, TREE), seed=0):
     for setting in settings:
         for size in SIZES:
             late = median * np.exp(sigma * draws.standard_normal((count, *chains[setting])))
-            found.append(Repeated(setting, size, LATENCY + size / BANDWIDTH + late.sum(axis=2).max(axis=1)))
+            found.append(RepeatedCall(setting, size, LATENCY + size / BANDWIDTH + late.sum(axis=2).max(axis=1)))
     return found
 
 
 @pytest.mark.parametrize(("median", "sigma", "count"), [(2e-5, 0.5, 400), (5e-6, 1.5, 400), (1e-5, 1.0, 400)])
 def test_extra_latencies_that_were_drawn_are_found_again(median, sigma, count):
-    found = fit(scattering(median, sigma, count), IDEAL)
+    found = fit_jitter(scattering(median, sigma, count), IDEAL)
     assert found.sigma == pytest.approx(sigma, rel=0.1)
     assert found.median == pytest.approx(median, rel=0.25)
     assert (found.settings, found.repetitions) == (18, 18 * count)
@@ -72,32 +72,32 @@ def test_extra_latencies_that_were_drawn_are_found_again(median, sigma, count):
 def test_few_repetitions_of_many_settings_do_as_many_of_few():
     # The median of three repetitions errs by as much as these scatter.
     calls = scattering(2e-5, 1.0, 300)
-    found = fit([one._replace(seconds=part) for one in calls for part in one.seconds.reshape(-1, 3)], IDEAL)
+    found = fit_jitter([one._replace(seconds=part) for one in calls for part in one.seconds.reshape(-1, 3)], IDEAL)
     assert found.sigma == pytest.approx(1.0, rel=0.1)
     assert found.median == pytest.approx(2e-5, rel=0.2)
 
 
 def test_no_scatter_gives_none_and_so_do_few_repetitions():
-    assert fit(scattering(0.0, 0.0, 10), IDEAL) is None
-    still = [Repeated(RING, size, np.full(10, 0.1) * (1 + 1e-13 * np.arange(10))) for size in SIZES]
-    assert fit(still, IDEAL) is None
-    one = scattering(1e-5, 1.0, LEAST, [PAIR])[:1]
-    assert fit(one, IDEAL) is not None
-    assert fit([one[0]._replace(seconds=one[0].seconds[1:])], IDEAL) is None
+    assert fit_jitter(scattering(0.0, 0.0, 10), IDEAL) is None
+    still = [RepeatedCall(RING, size, np.full(10, 0.1) * (1 + 1e-13 * np.arange(10))) for size in SIZES]
+    assert fit_jitter(still, IDEAL) is None
+    one = scattering(1e-5, 1.0, LEAST_REPETITIONS, [PAIR])[:1]
+    assert fit_jitter(one, IDEAL) is not None
+    assert fit_jitter([one[0]._replace(seconds=one[0].seconds[1:])], IDEAL) is None
 
 
 def test_scatter_that_leaves_less_than_no_time_is_none_of_messages():
     draws = np.random.default_rng(0)
     # Normal, a third either way: as a sum of latencies it would take more than all of the shortest call.
-    wild = [Repeated(RING, size, np.abs(1 + draws.standard_normal(20) / 3) * size) for size in SIZES]
-    assert fit(wild, IDEAL) is None
+    wild = [RepeatedCall(RING, size, np.abs(1 + draws.standard_normal(20) / 3) * size) for size in SIZES]
+    assert fit_jitter(wild, IDEAL) is None
 
 
 def test_a_fit_is_the_same_each_time_whatever_was_drawn_before():
     calls = scattering(1e-5, 1.0, 10)
-    first = fit(calls, IDEAL)
+    first = fit_jitter(calls, IDEAL)
     np.random.default_rng(5).random(10)
-    assert fit(calls, IDEAL) == first
+    assert fit_jitter(calls, IDEAL) == first
 
 
 @pytest.mark.parametrize(
@@ -106,17 +106,17 @@ def test_a_fit_is_the_same_each_time_whatever_was_drawn_before():
 def test_extra_time_of_a_call_is_that_of_its_simulation(stack, setting):
     own = network(median=1e-6, sigma=0.8, stack=stack)
     late = timed(setting, 8.0, 150, own) - timed(setting, 8.0, 1, network(stack=stack))
-    expected = 1e-6 * extra(STACKS[stack].cut(messages_of(setting, 8.0)), 0.8, 4000)
+    expected = 1e-6 * draw_extra_times(STACKS[stack].cut(messages_of(setting, 8.0)), 0.8, 4000)
     np.testing.assert_allclose(np.percentile(late, [20, 50, 90]), np.percentile(expected, [20, 50, 90]), rtol=0.15)
 
 
 def test_means_over_calls_and_rows_without_a_number_are_no_repetitions():
-    rows = measured.load("shaped_gloo").rows
-    assert sum(one.seconds.size for one in repeated(rows)) == 300
-    assert repeated(rows.assign(iterations=20)) == []
-    assert repeated(rows.assign(iteration=pd.NA)) == []
+    rows = measured.load_dataset("shaped_gloo").rows
+    assert sum(one.seconds.size for one in repeated_calls(rows)) == 300
+    assert repeated_calls(rows.assign(iterations=20)) == []
+    assert repeated_calls(rows.assign(iteration=pd.NA)) == []
     # Links of other settings do not count as repetitions of these.
-    assert {one.seconds.size for one in repeated(rows)} == {5}
+    assert {one.seconds.size for one in repeated_calls(rows)} == {5}
 
 
 @pytest.mark.parametrize("seed", range(8))
@@ -135,17 +135,17 @@ def test_calls_are_late_by_the_latest_of_their_longest_chains(seed):
             chains[dst] = chains[dst] + found
     every = [one for found in chains.values() for one in found]
     longest = max(length for length, _ in every)
-    found = extra(once, 0.9, 7)
+    found = draw_extra_times(once, 0.9, 7)
     assert found.shape == (7,)
     assert found[4] == pytest.approx(max(sum_ for length, sum_ in every if length == longest))
 
 
 def test_repetitions_are_of_two_calls_and_more_on_two_to_64_ranks():
-    rows = measured.load("shaped_gloo").rows
+    rows = measured.load_dataset("shaped_gloo").rows
     row = rows[rows["collective"] == "all_reduce"].iloc[[0]].assign(iterations=1)
 
     def found(*changes):
-        return repeated(pd.concat([row.assign(iteration=at, **one) for at, one in enumerate(changes)]))
+        return repeated_calls(pd.concat([row.assign(iteration=at, **one) for at, one in enumerate(changes)]))
 
     assert found({}) == []
     (one,) = found({"seconds": 1.0}, {"seconds": 3.0})
@@ -183,10 +183,10 @@ def test_what_lies_below_is_what_a_fit_predicts_of_distances_from_the_median():
     # Both ranks send, so that the later message counts.
     far = (late[:, 1] - late[:, 0]) / 2
     for distance in (1e-7, 1e-6, 4e-6):
-        found = below(Repeated(PAIR, 8.0, np.array([1e-3 - distance, 1e-3 + distance])), fitted, IDEAL)
+        found = predicted_shares(RepeatedCall(PAIR, 8.0, np.array([1e-3 - distance, 1e-3 + distance])), fitted, IDEAL)
         assert found == pytest.approx([np.mean(far < -distance), np.mean(far < distance)], abs=0.03)
     # Of three one is the median, as of those that were drawn: it lies anywhere among them.
-    (_, middle, _) = below(Repeated(PAIR, 8.0, np.array([0.9, 1.0, 1.1])), fitted, IDEAL)
+    (_, middle, _) = predicted_shares(RepeatedCall(PAIR, 8.0, np.array([0.9, 1.0, 1.1])), fitted, IDEAL)
     assert 1 / 3 - 0.01 < middle < 2 / 3 + 0.01
 
 
@@ -194,8 +194,8 @@ def test_what_lies_below_is_what_a_fit_predicts_of_distances_from_the_median():
 def test_as_many_calls_are_drawn_as_normal_numbers_suffice_for_and_25_at_least(monkeypatch, numbers, drawn):
     monkeypatch.setattr(jitter, "_NUMBERS", numbers)
     once = Schedule(4, [Round(range(3), range(1, 4), 1.0), Round(range(3), range(1, 4), 1.0)])
-    late = extra(once, 0.7, drawn)
-    assert typical(FittedJitter(3e-6, 0.7, 1, 1), once) == 3e-6 * float(np.median(late))
+    late = draw_extra_times(once, 0.7, drawn)
+    assert median_extra_time(FittedJitter(3e-6, 0.7, 1, 1), once) == 3e-6 * float(np.median(late))
 
 
 JITTER = FittedJitter(2e-4, 0.9, 10, 100)
@@ -222,12 +222,12 @@ def test_calls_take_as_predicted_in_the_median_and_scatter_as_fitted(setting, mo
     times = timed(setting, 65536.0, 150, simulation(model, named=True))
     predicted = model.predict(setting.collective, 8, 65536, algorithm=setting.algorithm).seconds
     schedule = messages_of(setting, 65536.0)
-    late = JITTER.median * extra(schedule, JITTER.sigma, 2000)
+    late = JITTER.median * draw_extra_times(schedule, JITTER.sigma, 2000)
     # Three standard errors of the median of so many.
     assert np.median(times) == pytest.approx(predicted, abs=3 * 1.25 * np.std(late) / 150**0.5)
     beyond = np.percentile(times, 90) - np.median(times)
     assert beyond == pytest.approx(np.percentile(late, 90) - np.median(late), rel=0.3)
-    assert typical(JITTER, schedule) == pytest.approx(float(np.median(late)), rel=0.05)
+    assert median_extra_time(JITTER, schedule) == pytest.approx(float(np.median(late)), rel=0.05)
 
 
 def test_jitter_that_is_not_named_changes_nothing(model):
@@ -272,8 +272,8 @@ def test_what_was_fitted_is_written_said_and_read(folder):
     assert found == FittedJitter(found.median, found.sigma, 18, 1080)
     # Medians and sigmas that make up for each other give almost the same calls.
     assert found.sigma == pytest.approx(1.0, rel=0.25)
-    late = found.median * extra(messages_of(RING, 8.0), found.sigma, 4000)
-    drawn = 5e-5 * extra(messages_of(RING, 8.0), 1.0, 4000)
+    late = found.median * draw_extra_times(messages_of(RING, 8.0), found.sigma, 4000)
+    drawn = 5e-5 * draw_extra_times(messages_of(RING, 8.0), 1.0, 4000)
     for percent, within in ((90, 0.2), (99, 0.3)):
         own, other = (np.percentile(one, percent) - np.median(one) for one in (late, drawn))
         assert own == pytest.approx(other, rel=within)
@@ -335,10 +335,12 @@ def test_calls_that_scatter_in_proportion_to_their_time_have_no_jitter_of_messag
     draws = np.random.default_rng(2)
     sizes = 2.0 ** np.arange(14, 27)
     proportional = [
-        Repeated(RING, size, (LATENCY + size / BANDWIDTH) * (1 + 0.01 * np.exp(0.5 * draws.standard_normal(20))))
+        RepeatedCall(RING, size, (LATENCY + size / BANDWIDTH) * (1 + 0.01 * np.exp(0.5 * draws.standard_normal(20))))
         for size in sizes
     ]
     assert fit_links(proportional, IDEAL) is None
     late = 5e-5 * np.exp(0.5 * draws.standard_normal((sizes.size, 20, 4, 6))).sum(axis=3).max(axis=2)
-    delayed = [Repeated(RING, size, LATENCY + size / BANDWIDTH + one) for size, one in zip(sizes, late, strict=True)]
-    assert fit_links(delayed, IDEAL) == fit(delayed, IDEAL)
+    delayed = [
+        RepeatedCall(RING, size, LATENCY + size / BANDWIDTH + one) for size, one in zip(sizes, late, strict=True)
+    ]
+    assert fit_links(delayed, IDEAL) == fit_jitter(delayed, IDEAL)

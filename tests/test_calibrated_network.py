@@ -17,7 +17,7 @@ from simnet.calibration import Curve, Setting, load_cost_model
 from simnet.calibration.readers import write_tidy
 from simnet.calibration.readers.tables import table
 from simnet.calibration.step_model import PARAMETERS, StepModel, fit_step_model
-from simnet.calibration.topology_links import Placement, links, on_nodes, placed
+from simnet.calibration.topology_links import Placement, fill_nodes_of, fit_topology_links, place_ranks
 from simnet.interchange import kind_of, read_fabric_network, read_network, write_nodelink
 from simnet.network import Network
 
@@ -39,7 +39,7 @@ def test_a_star_is_found_again_from_its_times(latency, bandwidth):
     curves = [
         simulated(topologies.star(hosts, latency, bandwidth), hosts, hosts, name) for hosts in (4, 8) for name in RINGS
     ]
-    found = links(placed("star"), fit_step_model(curves, nccl=False), curves)
+    found = fit_topology_links(place_ranks("star"), fit_step_model(curves, nccl=False), curves)
     star = found.parameters["star"]
     assert star["hosts"] == 8
     assert star["latency"] == pytest.approx(latency, rel=0.15)
@@ -55,16 +55,16 @@ def test_nodes_of_several_gpus_are_found_again_and_what_was_not_seen_is_said():
     graph = {n: topologies.multi_gpu_nodes(n, 4, intra_latency=2e-6, intra_bandwidth=2e11, nic_latency=8e-6,
                                            nic_bandwidth=2.5e10) for n in (1, 2)}  # fmt: skip
     curves = [simulated(graph[n], 4 * n, n, name) for n in (1, 2) for name in RINGS]
-    found = links(placed("multi_gpu_nodes"), fit_step_model(curves, nccl=True), curves)
+    found = fit_topology_links(place_ranks("multi_gpu_nodes"), fit_step_model(curves, nccl=True), curves)
     made = found.parameters["multi_gpu_nodes"]
     assert (made["nodes"], made["gpus_per_node"]) == (2, 4)
     assert made["intra_bandwidth"] == pytest.approx(2e11, rel=0.2)
     assert made["nic_bandwidth"] == pytest.approx(2.5e10, rel=0.2)
     between = [one for one in curves if one.setting.nodes > 1]
-    part = links(placed("multi_gpu_nodes"), fit_step_model(between, nccl=True), between)
+    part = fit_topology_links(place_ranks("multi_gpu_nodes"), fit_step_model(between, nccl=True), between)
     assert "inner_seconds_per_byte" in part.undetermined
     inside = [one for one in curves if one.setting.nodes == 1]
-    alone = links(placed("multi_gpu_nodes"), fit_step_model(inside, nccl=True), inside)
+    alone = fit_topology_links(place_ranks("multi_gpu_nodes"), fit_step_model(inside, nccl=True), inside)
     assert alone.parameters["multi_gpu_nodes"]["nodes"] == 1
     assert {"outer_latency", "outer_seconds_per_byte"} <= set(alone.undetermined)
 
@@ -77,12 +77,12 @@ def test_latencies_are_what_a_step_costs_beside_its_bytes_whatever_the_smallest_
     }  # fmt: skip
     steps = StepModel(False, tuple(values.values()))
     curves = [Curve(Setting("all_reduce", 8, 2, "ring"), smallest * np.array([1, 2]), np.ones(2))]
-    star = links(placed("star"), steps, curves).parameters["star"]
+    star = fit_topology_links(place_ranks("star"), steps, curves).parameters["star"]
     assert (star["latency"], star["bandwidth"]) == pytest.approx((5e-5, 1e9), rel=1e-9)
     alone = [Curve(Setting("all_reduce", 8, 1, "ring"), curves[0].sizes, np.ones(2))]
-    star = links(placed("star"), steps, alone).parameters["star"]
+    star = fit_topology_links(place_ranks("star"), steps, alone).parameters["star"]
     assert (star["latency"], star["bandwidth"]) == pytest.approx((2e-6, 1e11), rel=1e-9)
-    nodes = links(placed("multi_gpu_nodes"), steps, curves).parameters["multi_gpu_nodes"]
+    nodes = fit_topology_links(place_ranks("multi_gpu_nodes"), steps, curves).parameters["multi_gpu_nodes"]
     assert (nodes["intra_latency"], nodes["nic_latency"]) == pytest.approx((2e-6, 4.8e-5), rel=1e-9)
 
 
@@ -96,7 +96,7 @@ class TestLinksByHand:
 
     def nodes(self, steps, *settings, each=None):
         curves = [Curve(Setting(name, *one), np.array([8.0, 16.0]), np.ones(2)) for name, *one in settings]
-        return links(Placement("multi_gpu_nodes", each), steps, curves)
+        return fit_topology_links(Placement("multi_gpu_nodes", each), steps, curves)
 
     @pytest.mark.parametrize(
         ("nccl", "cards", "ranks", "nodes", "out"),
@@ -132,7 +132,7 @@ class TestLinksByHand:
             steps = replace(self.steps(), errors=tuple(9.0 if one == name else 0.01 for one in names))
             for nodes, used in ((1, "inner"), (8, "outer")):
                 curves = [Curve(Setting("all_reduce", 8, nodes), np.array([8.0, 16.0]), np.ones(2))]
-                found = links(placed("star"), steps, curves)
+                found = fit_topology_links(place_ranks("star"), steps, curves)
                 assert found.undetermined == ((name,) if name.startswith(used) else ())
                 assert found.parameters["star"]["bandwidth"] == pytest.approx(1e11 if nodes == 1 else 1e9)
             found = self.nodes(steps, ("all_reduce", 8, 2))
@@ -147,7 +147,7 @@ class TestLinksByHand:
             assert (made["nic_bandwidth"], made["intra_bandwidth"]) == pytest.approx((4.5 / 0.7, wanted))
             for nodes, per_byte in ((1, inside), (9, between)):
                 curves = [Curve(Setting("all_reduce", 9, nodes), np.array([8.0, 16.0]), np.ones(2))]
-                star = links(placed("star"), steps, curves).parameters["star"]
+                star = fit_topology_links(place_ranks("star"), steps, curves).parameters["star"]
                 assert (star["hosts"], star["bandwidth"]) == (9, pytest.approx(1 / per_byte))
 
     def test_latencies_are_of_the_smallest_size_and_between_nodes_unless_all_curves_are_of_one(self):
@@ -156,9 +156,11 @@ class TestLinksByHand:
         short, long = np.array([8.0, 2.0**34]), np.array([2.0**34, 2.0**35])
         for sizes in ((short, long), (long, short)):
             curves = [Curve(Setting("all_reduce", 8, 1), one, np.ones(2)) for one in sizes]
-            assert links(placed("star"), steps, curves).parameters["star"]["latency"] == pytest.approx(2e-6, rel=0.2)
+            assert fit_topology_links(place_ranks("star"), steps, curves).parameters["star"][
+                "latency"
+            ] == pytest.approx(2e-6, rel=0.2)
             curves[0] = Curve(Setting("all_reduce", 8, 4), sizes[0], np.ones(2))
-            star = links(placed("star"), steps, curves).parameters["star"]
+            star = fit_topology_links(place_ranks("star"), steps, curves).parameters["star"]
             assert (star["latency"], star["bandwidth"]) == pytest.approx((5e-5, 1e9), rel=0.2)
 
     def test_a_step_costs_what_four_more_ranks_do_beyond_four_by_the_smooth_minimum_of_protocols(self):
@@ -170,12 +172,14 @@ class TestLinksByHand:
         )  # fmt: skip
         curves = [Curve(Setting("all_reduce", 8, 1), np.array([8.0]), np.ones(1))]
         more = 21 * (1 + (21 / 28) ** 8) ** (-1 / 8) - 12 * 2 ** (-1 / 8)
-        found = links(placed("star"), steps, curves)
+        found = fit_topology_links(place_ranks("star"), steps, curves)
         assert found.parameters["star"]["latency"] == pytest.approx(2e-6 * more / 8, rel=1e-6)
 
     def test_a_step_costs_nothing_where_its_bytes_are_all_of_the_time(self):
         curves = [Curve(Setting("all_reduce", 8, 8), np.array([2.0**34]), np.ones(1))]
-        found = links(placed("star"), self.steps(gamma=1e-30, ll_byte_factor=0.5, outer_latency=1e-12), curves)
+        found = fit_topology_links(
+            place_ranks("star"), self.steps(gamma=1e-30, ll_byte_factor=0.5, outer_latency=1e-12), curves
+        )
         assert found.parameters["star"]["latency"] == 0
 
 
@@ -187,15 +191,15 @@ class TestPlaces:
     )  # fmt: skip
     def test_have_1_to_4096_ranks_on_a_node(self, value, each):
         if each:
-            assert placed("multi_gpu_nodes", [f"gpus_per_node={value}"]) == ("multi_gpu_nodes", each)
+            assert place_ranks("multi_gpu_nodes", [f"gpus_per_node={value}"]) == ("multi_gpu_nodes", each)
         else:
             with pytest.raises(InputError, match=r"--set: gpus_per_node: must be a whole number in 1\.\.4096, got"):
-                placed("multi_gpu_nodes", [f"gpus_per_node={value}"])
+                place_ranks("multi_gpu_nodes", [f"gpus_per_node={value}"])
 
     @pytest.mark.parametrize("ending", ["", ".xml"])
     def test_are_named_with_two_hundred_characters(self, ending):
         with pytest.raises(InputError) as refused:
-            placed("x" * 300 + ending)
+            place_ranks("x" * 300 + ending)
         assert f"no file '{'x' * 200}'; Allowed: multi_gpu_nodes, star" in str(refused.value)
 
     def test_that_the_system_does_not_show_are_not_said_to_be_nowhere(self, monkeypatch):
@@ -204,7 +208,7 @@ class TestPlaces:
 
         monkeypatch.setattr(Path, "exists", hidden)
         with pytest.raises(InputError, match=r"^--topology: closed/star: cannot be read: Permission denied$"):
-            placed("closed/star")
+            place_ranks("closed/star")
 
     def test_a_file_to_write_is_not_named_with_more_than_the_system_takes(self):
         said = refused("calibrate", "none.csv", "-o", "x" * 300)
@@ -218,17 +222,17 @@ class TestPlaces:
         for one, other in (("pcie:0", hub), (hub, "pcie:0")):
             graph.add_edge(one, other, latency=1e-6, bandwidth=1e10)
         write_nodelink(graph, tmp_path / "star.json")
-        assert placed(str(tmp_path / "star.json")).each == 1
+        assert place_ranks(str(tmp_path / "star.json")).each == 1
 
     def test_nodes_come_from_the_topology_only_where_logs_do_not_say_them(self):
         rows = pd.DataFrame(
             {"ranks": [16, 6, 16], "nodes": [None, None, 16], "ranks_per_node": [None] * 3}, dtype="Int64"
         )
-        made = on_nodes(rows, placed("multi_gpu_nodes", ["gpus_per_node=8"]))
+        made = fill_nodes_of(rows, place_ranks("multi_gpu_nodes", ["gpus_per_node=8"]))
         assert made["nodes"].tolist() == [2, 1, 16]
         assert made["ranks_per_node"].tolist()[:2] == [8, 6]
-        assert on_nodes(rows, placed("star"))["nodes"].tolist() == [16, 6, 16]
-        assert on_nodes(rows, Placement("multi_gpu_nodes", None)) is rows
+        assert fill_nodes_of(rows, place_ranks("star"))["nodes"].tolist() == [16, 6, 16]
+        assert fill_nodes_of(rows, Placement("multi_gpu_nodes", None)) is rows
 
     def test_files_say_how_many_hosts_a_node_has(self, tmp_path):
         graph = topologies.multi_gpu_nodes(
@@ -236,9 +240,9 @@ class TestPlaces:
         )
         write_nodelink(graph, tmp_path / "nodes.json")
         write_nodelink(topologies.star(4, 1e-3, 1e9), tmp_path / "star.json")
-        assert placed(str(tmp_path / "nodes.json")).each == 3
-        assert placed(str(tmp_path / "star.json")).each == 1
-        assert links(placed(str(tmp_path / "star.json")), None, []) is None
+        assert place_ranks(str(tmp_path / "nodes.json")).each == 3
+        assert place_ranks(str(tmp_path / "star.json")).each == 1
+        assert fit_topology_links(place_ranks(str(tmp_path / "star.json")), None, []) is None
         graph.remove_node(2)
         graph = graph.copy()
         import networkx as nx
@@ -247,7 +251,7 @@ class TestPlaces:
         unequal.graph = {"name": "unequal", "hosts": 5}
         write_nodelink(unequal, tmp_path / "unequal.json")
         with pytest.raises(InputError, match="has nodes of 2, 3 hosts"):
-            placed(str(tmp_path / "unequal.json"))
+            place_ranks(str(tmp_path / "unequal.json"))
 
     @pytest.mark.parametrize(
         ("name", "given", "message"),
@@ -261,14 +265,14 @@ class TestPlaces:
     )
     def test_what_is_refused(self, name, given, message):
         with pytest.raises(InputError, match=message):
-            placed(name, given)
+            place_ranks(name, given)
 
     def test_ranks_per_node_must_come_from_somewhere(self):
         curves = [Curve(Setting("all_reduce", 8), SIZES, 1e-5 + SIZES * 1e-9)]
         with pytest.raises(InputError, match="do not say how many ranks are on a node"):
-            links(placed("multi_gpu_nodes"), fit_step_model(curves, nccl=False), curves)
+            fit_topology_links(place_ranks("multi_gpu_nodes"), fit_step_model(curves, nccl=False), curves)
         with pytest.raises(InputError, match="whose algorithms are known"):
-            links(placed("star"), None, curves)
+            fit_topology_links(place_ranks("star"), None, curves)
 
 
 class TestFabricAsTopology:

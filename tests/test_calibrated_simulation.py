@@ -11,9 +11,9 @@ import pytest
 from commands import did, refused
 from scenario_texts import DENSE_AND_AG
 from simnet import collectives, topologies
-from simnet.calibration import CalibratedSoftware, Curve, Setting, calibrate, load_cost_model, measured, written
+from simnet.calibration import CalibratedSoftware, Curve, Setting, calibrate, cost_model_yaml, load_cost_model, measured
 from simnet.calibration.software import eager_measured, stack_measured
-from simnet.calibration.summary import calibrated
+from simnet.calibration.summary import calibrate_logs
 from simnet.calibration.topology_links import Placement
 from simnet.collectives import registry
 from simnet.network import STACKS, Network, weather
@@ -251,7 +251,7 @@ class TestStacks:
         assert told("mpich") == "mpich"
         assert told("osu") == told("imb") == told("") == told("gloo", "openmpi") == told("gloo", None) == ""
         assert told("nccl-tests") == told("rccl-tests") == ("nccl" if "nccl" in STACKS else "")
-        assert stack_measured(measured.load("shaped_openmpi").rows) == "openmpi"
+        assert stack_measured(measured.load_dataset("shaped_openmpi").rows) == "openmpi"
 
     def test_of_a_calibration_has_the_rules_of_its_library_and_no_software(self):
         for name, stack in STACKS.items():
@@ -262,14 +262,14 @@ class TestStacks:
             assert found.before == found.after == found.segment == 0
 
     def test_measurements_tell_whether_all_their_messages_are_eager(self):
-        rows = measured.load("shaped_openmpi").rows
+        rows = measured.load_dataset("shaped_openmpi").rows
         assert eager_measured(rows)
         assert [eager_measured(rows.assign(profile=one)) for one in ("ideal_eager", "default")] == [True, False]
-        assert not eager_measured(measured.load("shaped_mpich").rows)
+        assert not eager_measured(measured.load_dataset("shaped_mpich").rows)
         assert not eager_measured(rows.assign(tool="osu"))
 
     def test_of_an_old_file_is_ideal(self, tmp_path):
-        text = written(cluster())
+        text = cost_model_yaml(cluster())
         assert "stack: ''\n" in text
         (tmp_path / "old.yaml").write_text(text.replace("stack: ''\n", ""))
         old = load_cost_model(tmp_path / "old.yaml")
@@ -278,15 +278,15 @@ class TestStacks:
 
     def test_round_trips_through_the_file_and_wrong_ones_are_refused(self, tmp_path):
         file = tmp_path / "f.yaml"
-        file.write_text(written(cluster(stack="mpich")))
+        file.write_text(cost_model_yaml(cluster(stack="mpich")))
         assert (load_cost_model(file).stack, load_cost_model(file).eager) == ("mpich", False)
         model = cluster(stack="openmpi")
         assert simulation(model).stack.eager_limit == STACKS["openmpi"].eager_limit
         model.eager = True
-        file.write_text(written(model))
+        file.write_text(cost_model_yaml(model))
         assert simulation(load_cost_model(file)).stack.eager_limit == math.inf
-        file.write_text(written(cluster(stack="mpich")))
-        file.write_text(written(cluster(stack="mpich")).replace("stack: mpich", "stack: mpic"))
+        file.write_text(cost_model_yaml(cluster(stack="mpich")))
+        file.write_text(cost_model_yaml(cluster(stack="mpich")).replace("stack: mpich", "stack: mpic"))
         predict = "predict", file, "all_reduce", "--ranks", 8, "--size", "1 MB"
         line = file.read_text().splitlines().index("stack: mpic") + 1
         assert f"f.yaml:{line}: stack: there is no stack 'mpic'" in refused(*predict)
@@ -312,7 +312,7 @@ class TestScenarios:
     def model(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
         monkeypatch.chdir(tmp_path)
         model = cluster(stack="gloo", names=("all_reduce", "all_gather"))
-        Path("cluster.yaml").write_text(written(model))
+        Path("cluster.yaml").write_text(cost_model_yaml(model))
         Path("s.yaml").write_text(SCENARIO)
         return load_cost_model("cluster.yaml")
 
@@ -459,7 +459,7 @@ def test_calibrate_takes_the_stack_that_logs_do_not_tell(tmp_path, monkeypatch):
 @pytest.mark.parametrize("split", ["sizes", "ranks", "collectives"])
 @pytest.mark.parametrize("name", ["shaped_gloo_ranks", "shaped_openmpi", "shaped_mpich"])
 def test_simulations_of_shipped_measurements_are_as_good_as_predictions(name, split):
-    rows = measured.load(name).rows
+    rows = measured.load_dataset(name).rows
     some = rows[(rows["link_latency"] == 1e-3) & (rows["link_bandwidth"] == 12.5e6)]
     table = simulated(some, split)
     assert len(table) >= 12
@@ -471,9 +471,9 @@ def test_simulations_of_shipped_measurements_are_as_good_as_predictions(name, sp
 @pytest.mark.parametrize(("latency", "bandwidth"), [(1e-4, 1.25e6), (1e-3, 1.25e7), (1e-2, 1.25e7)])
 def test_two_calls_in_a_row_are_simulated_as_well_as_they_are_predicted(latency, bandwidth):
     where = {"link_latency": str(latency), "link_bandwidth": str(bandwidth)}
-    model = calibrated(["shaped_openmpi"], where, {}, False, Placement("star", 1), 0.9).cost_model
+    model = calibrate_logs(["shaped_openmpi"], where, {}, False, Placement("star", 1), 0.9).cost_model
     network = simulation(model)
-    rows = measured.load("shaped_sparse").rows
+    rows = measured.load_dataset("shaped_sparse").rows
     rows = rows[(rows["link_latency"] == latency) & (rows["link_bandwidth"] == bandwidth)]
     rows = rows[(rows["collective"] == "ar_topk") & (rows["algorithm"] == "ring")]
     sizes = rows.groupby("nbytes")["seconds"].median()

@@ -16,39 +16,55 @@ from commands import did, refused
 from simnet import collectives
 from simnet.base.errors import InputError
 from simnet.base.rng import stream
-from simnet.calibration import Curve, Setting, calibrate, choose, cost_model_file, load_cost_model, written
-from simnet.calibration.crossval import MIXTURE, HeldOut, could_be_nccl, folds, leave_sizes_out, mixtures, score
-from simnet.calibration.curve_models import (
-    FITS,
-    OURS,
-    CurveModel,
-    adjacent,
-    five_anchors,
-    interpolated,
-    line,
-    log_log,
-    piecewise,
-    three_segments,
+from simnet.calibration import (
+    Curve,
+    Setting,
+    calibrate,
+    choose_models,
+    cost_model_file,
+    cost_model_yaml,
+    load_cost_model,
 )
-from simnet.calibration.curves import chosen_rows, curves_of, differing
+from simnet.calibration.crossval import (
+    MIXTURE_NAME,
+    HeldOut,
+    could_be_nccl,
+    leave_sizes_out,
+    mean_log_error,
+    mixture_weights,
+    size_folds,
+)
+from simnet.calibration.curve_models import (
+    CURVE_FITS,
+    MIXED_MODELS,
+    CurveModel,
+    fit_adjacent,
+    fit_five_anchors,
+    fit_interpolated,
+    fit_line,
+    fit_log_log,
+    fit_piecewise,
+    fit_three_segments,
+)
+from simnet.calibration.curves import chosen_rows, curves_of, differing_columns
 from simnet.calibration.intervals import BINS, TYPICAL, UNKNOWN, bin_of, half_widths, intervals, widest
-from simnet.calibration.measured import load
-from simnet.calibration.predictor import fit
-from simnet.calibration.rank_scaling import over_ranks
+from simnet.calibration.measured import load_dataset
+from simnet.calibration.predictor import fit_predictor
+from simnet.calibration.rank_scaling import scale_over_ranks
 from simnet.calibration.readers import write_tidy
 from simnet.calibration.readers.tables import table
-from simnet.calibration.step_counts import costs, like_nccl, through_schedule
+from simnet.calibration.step_counts import count_like_nccl, count_schedule, count_steps
 from simnet.calibration.step_model import (
     PARAMETERS,
     PROTOCOLS,
     StepModel,
-    _slopes,
-    _softly,
-    _table,
-    _terms,
+    _log_slopes,
+    _soft_minimum,
+    _term_times,
+    _way_table,
     fit_step_model,
-    switched,
-    undetermined,
+    has_switch_reduction,
+    undetermined_parameters,
 )
 
 SIZES = 2.0 ** np.arange(10, 27)
@@ -82,7 +98,7 @@ def off(model, curve: Curve) -> float:
 
 def read_again(fabric, path):
     """Return a cost model as its file has it."""
-    path.write_text(written(fabric))
+    path.write_text(cost_model_yaml(fabric))
     return load_cost_model(path)
 
 
@@ -90,21 +106,21 @@ def read_again(fabric, path):
 @settings(max_examples=30, deadline=None)
 def test_the_line_is_recovered(latency, per_byte):
     seconds = latency + per_byte * SIZES
-    assert np.allclose(line(SIZES, seconds).at(SIZES), seconds, rtol=2e-3)
+    assert np.allclose(fit_line(SIZES, seconds).at(SIZES), seconds, rtol=2e-3)
 
 
 def test_outliers_hardly_move_the_line():
     seconds = 1e-5 + 1e-9 * SIZES
     wild = seconds.copy()
     wild[5] *= 10
-    assert np.abs(np.log(line(SIZES, wild).at(SIZES) / seconds)).max() < 0.15
+    assert np.abs(np.log(fit_line(SIZES, wild).at(SIZES) / seconds)).max() < 0.15
 
 
 def test_breakpoints_are_found_where_they_are():
     seconds = np.select(
         [SIZES < 2**14, SIZES < 2**20], [1e-5 + 2e-9 * SIZES, 1e-4 + 1e-10 * SIZES], 1e-3 + 5e-11 * SIZES
     )
-    starts = [start for start, *_ in piecewise(SIZES, seconds).segments]
+    starts = [start for start, *_ in fit_piecewise(SIZES, seconds).segments]
     assert len(starts) == 3
     assert 2**13 < starts[1] <= 2**14
     assert 2**19 < starts[2] <= 2**20
@@ -113,7 +129,7 @@ def test_breakpoints_are_found_where_they_are():
 def test_three_segments_are_recovered():
     x = np.log(SIZES)
     logs = 0.1 * (x - x[0]) + 0.6 * np.maximum(x - x[5], 0) + 0.3 * np.maximum(x - x[11], 0)
-    assert np.allclose(three_segments(SIZES, np.exp(logs)).at(SIZES), np.exp(logs), rtol=1e-6)
+    assert np.allclose(fit_three_segments(SIZES, np.exp(logs)).at(SIZES), np.exp(logs), rtol=1e-6)
 
 
 @given(st.integers(0, 2**32 - 1), st.integers(1, 30))
@@ -122,17 +138,17 @@ def test_every_model_is_positive_and_finite_everywhere_and_adjacent_goes_through
     random = np.random.default_rng(seed)
     sizes = np.unique(random.integers(1, 10**9, count)).astype(float)
     seconds = np.exp(random.uniform(-12, 2, len(sizes)))
-    for name, model in FITS.items():
+    for name, model in CURVE_FITS.items():
         found = model(sizes, seconds).at([1.0, *sizes, 1e12])
         assert np.isfinite(found).all(), name
         assert (found > 0).all(), name
-    assert np.allclose(adjacent(sizes, seconds).at(sizes), seconds, rtol=1e-6)
+    assert np.allclose(fit_adjacent(sizes, seconds).at(sizes), seconds, rtol=1e-6)
 
 
 def test_interpolation_and_anchors_go_through_their_points():
     seconds = 1e-5 + 1e-9 * SIZES * (1 + 0.3 * np.sin(np.arange(len(SIZES))))
-    assert np.allclose(interpolated(SIZES, seconds).at(SIZES), seconds)
-    anchors = np.array(five_anchors(SIZES, seconds).points)
+    assert np.allclose(fit_interpolated(SIZES, seconds).at(SIZES), seconds)
+    anchors = np.array(fit_five_anchors(SIZES, seconds).points)
     assert set(anchors[:, 0]) <= set(SIZES)
     assert len(anchors) == 5
 
@@ -140,7 +156,7 @@ def test_interpolation_and_anchors_go_through_their_points():
 @pytest.mark.parametrize("power", [0.0, 0.7, 2.0])
 def test_beyond_the_sizes_measured_powers_of_the_size_go_on(power):
     beyond = np.array([SIZES[0] / 64, SIZES[-1] * 64])
-    assert np.allclose(log_log(SIZES, 1e-9 * SIZES**power).at(beyond), 1e-9 * beyond**power)
+    assert np.allclose(fit_log_log(SIZES, 1e-9 * SIZES**power).at(beyond), 1e-9 * beyond**power)
 
 
 def test_where_two_protocols_cross_the_faster_one_holds():
@@ -149,10 +165,10 @@ def test_where_two_protocols_cross_the_faster_one_holds():
         return np.minimum(1e-6 + 1e-9 * sizes, 9.1e-5 + 1e-10 * sizes)
 
     asked = np.exp(np.linspace(np.log(SIZES[0]), np.log(SIZES[-1]), 500))
-    assert np.allclose(piecewise(SIZES, faster(SIZES)).at(asked), faster(asked), rtol=1e-6)
+    assert np.allclose(fit_piecewise(SIZES, faster(SIZES)).at(asked), faster(asked), rtol=1e-6)
 
 
-@pytest.mark.parametrize("model", [piecewise, adjacent])
+@pytest.mark.parametrize("model", [fit_piecewise, fit_adjacent])
 @given(factor=st.floats(3, 50), place=st.integers(3, 13))
 @settings(deadline=None)
 def test_where_time_jumps_the_faster_side_holds(model, factor, place):
@@ -167,23 +183,23 @@ def test_one_wild_size_does_not_move_the_stretches_around_it():
     seconds = 1e-5 + 1e-9 * SIZES
     wild = seconds * np.where(np.arange(len(SIZES)) == 8, 5.0, 1.0)
     others = np.delete(SIZES, 8)
-    assert np.allclose(piecewise(SIZES, wild).at(others), np.delete(seconds, 8), rtol=1e-6)
-    assert np.allclose(piecewise(SIZES, wild).at(SIZES[8]), wild[8])
+    assert np.allclose(fit_piecewise(SIZES, wild).at(others), np.delete(seconds, 8), rtol=1e-6)
+    assert np.allclose(fit_piecewise(SIZES, wild).at(SIZES[8]), wild[8])
 
 
 @pytest.mark.parametrize("ranks", [2, 5, 8])
 def test_costs_are_those_of_the_schedule(ranks):
-    ring_cost = through_schedule("all_reduce", "ring", ranks, 0)
+    ring_cost = count_schedule("all_reduce", "ring", ranks, 0)
     schedule = collectives.allreduce_ring(ranks, 1.0)
     assert ring_cost.outer == len(schedule.rounds)
     assert ring_cost.outer_bytes == pytest.approx(schedule.bytes_sent().max())
-    gather = through_schedule("all_gather", "ring", ranks, 0)
+    gather = count_schedule("all_gather", "ring", ranks, 0)
     assert (gather.outer, gather.outer_bytes) == (ranks - 1, pytest.approx((ranks - 1) / ranks))
 
 
 def test_steps_inside_and_between_nodes_are_told_apart():
-    one_node = through_schedule("all_reduce", "recursive_doubling", 8, 1)
-    two_nodes = through_schedule("all_reduce", "recursive_doubling", 8, 2)
+    one_node = count_schedule("all_reduce", "recursive_doubling", 8, 1)
+    two_nodes = count_schedule("all_reduce", "recursive_doubling", 8, 2)
     assert (one_node.inner, one_node.outer) == (3, 0)
     assert (two_nodes.inner, two_nodes.outer) == (2, 1)
     # All four ranks of a node send their vector to the other node.
@@ -199,7 +215,7 @@ def test_steps_inside_and_between_nodes_are_told_apart():
 def test_counts_of_steps_are_never_negative(collective, nodes, per_node):
     if nodes * per_node < 2:
         return
-    for one in like_nccl(collective, "", nodes * per_node, nodes, switch=True):
+    for one in count_like_nccl(collective, "", nodes * per_node, nodes, switch=True):
         assert min(one[:-1]) >= 0
         assert one.inner + one.outer > 0
 
@@ -218,22 +234,22 @@ def test_parameters_of_one_collective_predict_another_and_more_ranks():
 
 def test_bytes_out_of_a_rank_are_those_of_its_share_of_the_network():
     for per_node in (1, 2, 4):
-        (one,) = like_nccl("all_reduce", "Ring", 8 * per_node, 8)
+        (one,) = count_like_nccl("all_reduce", "Ring", 8 * per_node, 8)
         assert one.outer_bytes * per_node == pytest.approx(2 * (8 * per_node - 1) / (8 * per_node))
-        (to_all,) = like_nccl("alltoall", "", 8 * per_node, 8)
+        (to_all,) = count_like_nccl("alltoall", "", 8 * per_node, 8)
         assert to_all.outer_bytes == pytest.approx(7 / 8)
         assert to_all.peers == 8 * per_node - per_node
-        (alone,) = like_nccl("alltoall", "", 8 * per_node, 1)
+        (alone,) = count_like_nccl("alltoall", "", 8 * per_node, 1)
         assert alone.peers == 8 * per_node - 1
 
 
 @pytest.mark.parametrize("ranks", [2, 6, 16, 37])
 def test_short_reduce_scatters_and_all_to_alls_take_logarithmically_many_steps(ranks):
-    bruck = through_schedule("alltoall", "bruck", ranks, 0)
+    bruck = count_schedule("alltoall", "bruck", ranks, 0)
     assert bruck.outer == np.ceil(np.log2(ranks))
     # A block travels once for each bit of its distance.
     assert bruck.outer_bytes == pytest.approx(sum(away.bit_count() for away in range(ranks)) / ranks)
-    halving = through_schedule("reduce_scatter", "recursive_halving", ranks, 0)
+    halving = count_schedule("reduce_scatter", "recursive_halving", ranks, 0)
     gathered = collectives.allgather_recursive_doubling(ranks, 1 / ranks)
     assert halving.outer == len(gathered.rounds)
     assert halving.reduced == pytest.approx(halving.outer_bytes)
@@ -297,12 +313,12 @@ def test_latency_of_trees_grows_with_the_logarithm_and_of_rings_with_the_ranks()
 def test_slopes_in_the_parameters_are_those_of_differences(seed):
     random = np.random.default_rng(seed)
     logs = np.log(NCCL) + random.normal(0, 0.3, len(NCCL))
-    counts, powers = _table(like_nccl("all_reduce", "", 16, 2), True, "")
+    counts, powers = _way_table(count_like_nccl("all_reduce", "", 16, 2), True, "")
 
     def time(at):
-        return np.log(_softly(_terms(at, counts, powers, SIZES).sum(axis=2))[0])
+        return np.log(_soft_minimum(_term_times(at, counts, powers, SIZES).sum(axis=2))[0])
 
-    found = _slopes(logs, counts, powers, SIZES)
+    found = _log_slopes(logs, counts, powers, SIZES)
     step = 1e-5
     for number, ahead in enumerate(np.eye(len(logs)) * step):
         difference = (time(logs + ahead) - time(logs - ahead)) / (2 * step)
@@ -320,8 +336,8 @@ def test_nccl_of_other_collectives_and_ranks_follows_from_all_reduce():
 def test_in_switch_reduction_is_seen_and_not_taken_for_the_speed_of_a_ring():
     sizes = 2.0 ** np.arange(20, 34)
     curve = nccl("all_reduce", 8, 1, switch=True, sizes=sizes)
-    assert switched([curve])
-    assert not switched([Curve(curve.setting, sizes, 1.5 * curve.seconds)])
+    assert has_switch_reduction([curve])
+    assert not has_switch_reduction([Curve(curve.setting, sizes, 1.5 * curve.seconds)])
     assert off(fit_step_model([curve], nccl=True), nccl("all_gather", 8, 1, sizes=sizes[-4:])) < 0.1
 
 
@@ -340,7 +356,7 @@ def test_scaled_over_ranks_are_the_laws_of_algorithms(launch, step, per_byte, la
 
     known = [2, 16, 64]
     sizes = np.array([1e3, 1e9])
-    found = over_ranks(
+    found = scale_over_ranks(
         [Setting("all_reduce", n, n) for n in known],
         [curve(n) for n in known],
         Setting("all_reduce", asked, asked),
@@ -363,16 +379,16 @@ def test_two_nodes_go_along_a_tree_where_one_node_and_many_show_that_it_is_faste
     known = [Setting("all_reduce", 4 * nodes, nodes) for nodes in (1, 8, 32)]
     shapes = [curve(one.ranks, one.nodes) for one in known]
     asked = Setting("all_reduce", 8, 2)
-    found = over_ranks(known, shapes, asked, sizes, chunked=False, nccl=True)
+    found = scale_over_ranks(known, shapes, asked, sizes, chunked=False, nccl=True)
     assert found == pytest.approx(curve(8, 2).at(sizes), rel=0.15)
     ring = Setting("all_reduce", 8, 2, "Ring")
-    assert over_ranks(known, shapes, ring, sizes, chunked=False, nccl=True) > found * 1.2
+    assert scale_over_ranks(known, shapes, ring, sizes, chunked=False, nccl=True) > found * 1.2
 
 
 def test_no_ring_where_the_time_is_too_short_for_its_messages():
     known = [Setting("all_reduce", ranks, ranks) for ranks in (2, 1024)]
     shapes = [CurveModel(segments=((0.0, 1e-5 + 5e-6 * np.log2(one.ranks), 1e-15),)) for one in known]
-    found = over_ranks(known, shapes, Setting("all_reduce", 32, 32), np.array([8.0]), chunked=False)
+    found = scale_over_ranks(known, shapes, Setting("all_reduce", 32, 32), np.array([8.0]), chunked=False)
     assert found == pytest.approx([1e-5 + 5e-6 * 5], rel=0.1)
 
 
@@ -384,7 +400,9 @@ def test_along_a_ring_switch_points_are_at_the_same_size_per_rank():
     sizes = 2.0 ** np.arange(10, 30)
     known = [8, 128]
     settings_ = [Setting("all_gather", ranks, ranks) for ranks in known]
-    found = over_ranks(settings_, [curve(ranks) for ranks in known], Setting("all_gather", 32, 32), sizes, chunked=True)
+    found = scale_over_ranks(
+        settings_, [curve(ranks) for ranks in known], Setting("all_gather", 32, 32), sizes, chunked=True
+    )
     assert np.abs(np.log(found / curve(32).at(sizes))).max() < 0.05
 
 
@@ -400,15 +418,15 @@ def test_a_time_that_is_longer_than_with_more_to_do_was_disturbed():
     usual = [CurveModel(segments=((0.0, 1e-5, 1e-10 * (1 - 1 / one.ranks)),)) for one in known]
     asked, sizes = Setting("all_reduce", 32, 8), np.array([2.0**30])
     disturbed = [usual[0], CurveModel(segments=((0.0, 1e-5, 1e-9),)), usual[2]]
-    found = [over_ranks(known, shapes, asked, sizes, chunked=False) for shapes in (usual, disturbed)]
+    found = [scale_over_ranks(known, shapes, asked, sizes, chunked=False) for shapes in (usual, disturbed)]
     assert found[1] == pytest.approx(found[0], rel=0.11)
 
 
 def test_cross_validation_takes_what_made_the_data():
     straight = [Curve(Setting("gather", 4), SIZES, 1e-5 + 1e-9 * SIZES)]
-    assert choose(straight).curve_model == "line"
+    assert choose_models(straight).curve_model == "line"
     jumps = np.where(SIZES < 2**18, 1e-5 + 1e-9 * SIZES, 3e-3 + 1e-10 * SIZES)
-    assert choose([Curve(Setting("gather", 4), SIZES, jumps)]).curve_model == "piecewise"
+    assert choose_models([Curve(Setting("gather", 4), SIZES, jumps)]).curve_model == "piecewise"
 
 
 def test_each_curve_has_the_models_that_predict_it():
@@ -417,26 +435,28 @@ def test_each_curve_has_the_models_that_predict_it():
     noisy = (1e-5 + 1e-9 * sizes) * np.exp(random.normal(0, 0.1, 200))
     bent = 1e-5 + 1e-9 * SIZES + 1e-6 * SIZES**0.5
     curves = [Curve(Setting("gather", 4), sizes, noisy), Curve(Setting("gather", 8), SIZES, bent)]
-    found = choose(curves, wide=False)
+    found = choose_models(curves, wide=False)
     # Through noise a line is best, along a smooth bend a curve through all points.
     assert "adjacent" not in found.weights[curves[0].setting]
     assert "line" not in found.weights[curves[1].setting]
     for weights in found.weights.values():
         assert sum(weights.values()) == pytest.approx(1)
         assert min(weights.values()) > 0
-    assert score(found.by_curve_model[MIXTURE]) <= 1.02 * min(score(found.by_curve_model[name]) for name in OURS)
+    assert mean_log_error(found.by_curve_model[MIXTURE_NAME]) <= 1.02 * min(
+        mean_log_error(found.by_curve_model[name]) for name in MIXED_MODELS
+    )
 
 
 def test_without_held_out_sizes_there_are_no_weights():
     short = [Curve(Setting("gather", 4), SIZES[:3], SIZES[:3])]
-    assert mixtures(short, {name: leave_sizes_out(short, name) for name in OURS}) == {}
+    assert mixture_weights(short, {name: leave_sizes_out(short, name) for name in MIXED_MODELS}) == {}
     (known,) = calibrate(short).model.known
     assert [part.model for part in known.shape.parts] == ["interpolated"]
 
 
 @given(st.integers(1, 40))
 def test_every_size_but_the_smallest_is_held_out_once(count):
-    held = folds(Curve(Setting("gather", 4), np.arange(1.0, count + 1), np.ones(count)))
+    held = size_folds(Curve(Setting("gather", 4), np.arange(1.0, count + 1), np.ones(count)))
     if held:
         assert np.sum(held, axis=0).tolist() == [0] + [1] * (count - 1)
 
@@ -475,7 +495,7 @@ def test_without_anything_held_out_the_interval_is_wide():
 def test_a_fabric_file_comes_back(tmp_path):
     fabric = calibrate([ring("all_reduce", p) for p in (4, 8, 16)], sources=["a & b: !!c.log"], topology="star")
     again = read_again(fabric, tmp_path / "fabric.yaml")
-    assert written(again) == written(fabric)
+    assert cost_model_yaml(again) == cost_model_yaml(fabric)
     for collective, ranks, size in [("all_reduce", 8, 1e5), ("all_reduce", 12, 1e6), ("all_gather", 32, 1e7)]:
         assert again.predict(collective, ranks, size) == fabric.predict(collective, ranks, size)
 
@@ -519,21 +539,21 @@ def test_what_no_file_could_hold_is_refused_when_it_is_written():
     sizes = 2.0 ** np.arange(10, 20)
     for setting, where in [(Setting("all_reduce", 4, 0, "x" * 300), "algorithm"), (Setting("gather", 10**8), "ranks")]:
         with pytest.raises(InputError, match=where):
-            written(calibrate([Curve(setting, sizes, 1e-5 + sizes * 1e-9)]))
+            cost_model_yaml(calibrate([Curve(setting, sizes, 1e-5 + sizes * 1e-9)]))
 
 
 def test_a_file_longer_than_what_is_read_is_not_written(monkeypatch):
     fabric = calibrate([ring("all_reduce", 4)])
-    length = len(written(fabric).encode())
+    length = len(cost_model_yaml(fabric).encode())
     monkeypatch.setattr(cost_model_file, "MAX_BYTES", length)
-    assert len(written(fabric).encode()) == length
+    assert len(cost_model_yaml(fabric).encode()) == length
     monkeypatch.setattr(cost_model_file, "MAX_BYTES", length - 1)
     with pytest.raises(InputError, match="would have 0 MiB, of which 0 are read"):
-        written(fabric)
+        cost_model_yaml(fabric)
     monkeypatch.setattr(cost_model_file, "yaml_text", lambda *_, **__: "x" * (3 << 20))
     monkeypatch.setattr(cost_model_file, "MAX_BYTES", 2 << 20)
     with pytest.raises(InputError, match="would have 3 MiB, of which 2 are read"):
-        written(fabric)
+        cost_model_yaml(fabric)
 
 
 def test_what_the_data_do_not_tell_is_said_whatever_their_scatter():
@@ -541,7 +561,7 @@ def test_what_the_data_do_not_tell_is_said_whatever_their_scatter():
     for scatter in (1e-4, 0.03):
         noise = np.exp(scatter * stream(3, "scatter").normal(size=len(sizes)))
         fitted = fit_step_model([Curve(setting, sizes, (5e-5 + sizes * 1e-11) * noise)], nccl=True)
-        unknown = undetermined(fitted)
+        unknown = undetermined_parameters(fitted)
         assert {"peer_latency", "peer_byte_factor", "pair_byte_factor", "switch_byte_factor"} <= set(unknown)
         assert "outer_seconds_per_byte" not in unknown
 
@@ -566,7 +586,7 @@ def test_sizes_that_are_none_are_refused(nbytes):
     ],
 )
 def test_broken_fabric_files_are_refused_with_the_field(tmp_path, before, after, said):
-    text = written(calibrate([ring("all_reduce", 4), ring("all_reduce", 8)]))
+    text = cost_model_yaml(calibrate([ring("all_reduce", 4), ring("all_reduce", 8)]))
     assert before in text
     path = tmp_path / "fabric.yaml"
     path.write_text(text.replace(before, after, 1))
@@ -621,7 +641,9 @@ def test_mutated_fabric_files_load_or_are_refused(tmp_path_factory, seed, kind):
     assert 0 <= found.low <= found.seconds <= found.high
 
 
-_TEXT = written(calibrate([Curve(Setting("all_reduce", p), SIZES[::4], 1e-5 + 1e-9 * SIZES[::4]) for p in (4, 8)]))
+_TEXT = cost_model_yaml(
+    calibrate([Curve(Setting("all_reduce", p), SIZES[::4], 1e-5 + 1e-9 * SIZES[::4]) for p in (4, 8)])
+)
 
 
 def test_weights_in_a_fabric_file_add_to_one(tmp_path):
@@ -652,8 +674,8 @@ def test_rows_are_chosen_by_side_and_column():
     found = chosen_rows(rows(), {"variant": "a"})
     assert len(found) == 6
     assert not found["in_place"].any()
-    assert differing(rows()) == {"variant": ["a", "b"]}
-    assert differing(found) == {}
+    assert differing_columns(rows()) == {"variant": ["a", "b"]}
+    assert differing_columns(found) == {}
     (curve,) = curves_of(found)
     assert curve.seconds.tolist() == pytest.approx([1e-4 * (1 + step) for step in range(6)])
     with pytest.raises(InputError, match="did you mean 'variant'"):
@@ -672,7 +694,7 @@ def test_ranks_between_and_outside_go_their_own_ways():
     between, outside = Setting("all_reduce", 8, 8, "ring"), Setting("all_reduce", 64, 64, "ring")
 
     def found(setting, interpolation, extrapolation):
-        return fit(curves, interpolation=interpolation, extrapolation=extrapolation).at(setting, SIZES)
+        return fit_predictor(curves, interpolation=interpolation, extrapolation=extrapolation).at(setting, SIZES)
 
     inside = {way: found(between, way, "steps") for way in ("scaled", "interpolated", "steps", "blended")}
     assert np.allclose(inside["blended"] ** 2, inside["scaled"] * inside["steps"])
@@ -750,14 +772,14 @@ def test_beyond_the_sizes_measured_intervals_hold_what_bandwidth_may_do(largest,
 
 def test_far_beyond_the_sizes_measured_flat_times_grow_halfway_between_not_and_with_the_size():
     sizes, setting = 2.0 ** np.arange(4, 24, 2), Setting("all_reduce", 4)
-    model = fit([Curve(setting, sizes, np.full(10, 1e-4))])
+    model = fit_predictor([Curve(setting, sizes, np.full(10, 1e-4))])
     growth = np.array([1.0, 1e4, 1e6, 0.1])
     found = model.within(setting, sizes[-1] * growth)
     assert found.seconds == pytest.approx(1e-4 * np.sqrt(np.maximum(growth, 1)))
     assert found.least == pytest.approx(1e-4)
     assert found.most == pytest.approx(1e-4 * np.maximum(growth, 1))
     # Sizes asked together take as long as each alone.
-    uneven = fit([Curve(setting, sizes, 1e-5 + sizes * 1e-12)])
+    uneven = fit_predictor([Curve(setting, sizes, 1e-5 + sizes * 1e-12)])
     alone = [uneven.at(setting, one)[0] for one in sizes[-1] * growth]
     assert uneven.at(setting, sizes[-1] * growth) == pytest.approx(alone)
 
@@ -822,7 +844,7 @@ def test_cards_that_are_told_leave_nothing_to_guess():
 )
 def test_cards_of_a_file_are_checked(cards, message, tmp_path):
     path = tmp_path / "fabric.yaml"
-    text = written(calibrate([on_cards(1.0, 32, 8)]))
+    text = cost_model_yaml(calibrate([on_cards(1.0, 32, 8)]))
     first, rest = text.index("  cards:"), text.index("  ranks_on_a_node:")
     path.write_text(f"{text[:first]}  cards: {json.dumps(cards)}\n{text[rest:]}")
     with pytest.raises(InputError, match=message):
@@ -844,7 +866,7 @@ def test_cards_do_not_matter_where_as_many_ranks_are_on_a_node():
 
 
 def test_what_has_no_algorithm_costs_nothing_known():
-    assert costs(Setting("gather", 8), nccl=True) == ()
+    assert count_steps(Setting("gather", 8), nccl=True) == ()
     assert fit_step_model([Curve(Setting("gather", 8), SIZES, SIZES)], nccl=False) is None
 
 
@@ -874,13 +896,13 @@ def test_a_log_becomes_a_fabric_on_the_command_line(tmp_path: Path):
     ],
 )
 def test_numbers_are_taken_as_numbers(column, value, rows):
-    assert len(chosen_rows(load("shaped_gloo").rows, {column: value})) == rows
+    assert len(chosen_rows(load_dataset("shaped_gloo").rows, {column: value})) == rows
 
 
 @pytest.mark.parametrize("value", ["1", "12.5 ms", "fast"])
 def test_numbers_that_no_row_has_are_refused(value):
     with pytest.raises(InputError, match=f"no row has link_bandwidth = '{value}'; Allowed: 12500000"):
-        chosen_rows(load("shaped_gloo").rows, {"link_bandwidth": value})
+        chosen_rows(load_dataset("shaped_gloo").rows, {"link_bandwidth": value})
 
 
 @pytest.fixture

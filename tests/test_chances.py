@@ -230,7 +230,7 @@ def test_errors_of_links_were_learnt_where_it_is_said():
     seen = [
         (one.ranks, *links)
         for name in residuals.SETS
-        for one in cases(predictable(measured.load(name).rows))
+        for one in cases(predictable(measured.load_dataset(name).rows))
         for links in [np.array(one.links.of_hosts(one.ranks))]
         if links[:, 1].max() <= FASTEST
     ]

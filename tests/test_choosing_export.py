@@ -13,10 +13,10 @@ from hypothesis import strategies as st
 
 import commands
 from simnet.base.errors import InputError
-from simnet.calibration import calibrate, written
+from simnet.calibration import calibrate, cost_model_yaml
 from simnet.calibration.cost_model_file import cost_model_of
 from simnet.calibration.curves import Curve, Setting
-from simnet.calibration.step_model import StepModel, undetermined
+from simnet.calibration.step_model import StepModel, undetermined_parameters
 from simnet.policies import moo
 from simnet.scenario import load
 from simnet.studies.choosing import OperatingPoint, decide
@@ -379,7 +379,7 @@ def test_every_range_of_a_fabric_has_its_time_and_interval_beside_it(kind):
     tuning = by_fabric(fabric, 32, "a cluster")
     lines = tuning.csv().splitlines()
     assert not any("no rows" in one for one in lines)
-    typical = set(undetermined(fabric.model.steps)) if kind != "platform" else set()
+    typical = set(undetermined_parameters(fabric.model.steps)) if kind != "platform" else set()
     for collective in tuning.times:
         assert any(one.startswith(f"# {collective}: ") and "nothing is known here of " in one for one in lines)
         for one in tuning.ranges(collective):
@@ -406,7 +406,7 @@ def test_what_measurements_do_not_say_is_said_in_the_file_and_beside_it(tmp_path
     names = {"Ring": (1e-3, 1e-9), "Tree": (1e-4, 2e-9), "bine": (1e-3, 1e-9)}
     steps = ((Setting("all_reduce", 8, 8, name), pair) for name, pair in names.items())
     fabric = calibrate([Curve(one, sizes, a + b * sizes) for one, (a, b) in steps])
-    (tmp_path / "fabric.yaml").write_text(written(fabric))
+    (tmp_path / "fabric.yaml").write_text(cost_model_yaml(fabric))
     result = did("--fabric", tmp_path / "fabric.yaml", "--workers", 8, "--export", tmp_path / "t.csv")
     said = "allreduce: measured, but no algorithms of NCCL: bine"
     assert f"# {said}" in (tmp_path / "t.csv").read_text()
@@ -420,7 +420,7 @@ def test_what_measurements_do_not_say_is_said_in_the_file_and_beside_it(tmp_path
 
 
 def test_parameters_that_no_measurement_determines_are_warned_of(tmp_path):
-    (tmp_path / "fabric.yaml").write_text(written(cluster("free")))
+    (tmp_path / "fabric.yaml").write_text(cost_model_yaml(cluster("free")))
     result = did("--fabric", tmp_path / "fabric.yaml", "--workers", 32, "--export", tmp_path / "t.csv")
     assert "warning: allreduce: the measurements do not determine ll128_byte_factor, on which its rows" in result.stderr
     assert "typical, not measured: ll128_byte_factor" in (tmp_path / "t.csv").read_text()

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 import commands
 from simnet.base.errors import InputError
-from simnet.calibration import calibrate, written
+from simnet.calibration import calibrate, cost_model_yaml
 from simnet.calibration.cost_model_file import cost_model_of
 from simnet.calibration.curves import Curve, Setting
 from simnet.studies.choosing import choices, decide
@@ -48,7 +48,7 @@ def fabric(request):
 @pytest.fixture
 def file(tmp_path):
     asked = [Setting(name, ranks, ranks) for name in ("all_reduce", "all_gather", "broadcast") for ranks in RANKS]
-    (tmp_path / "cluster.yaml").write_text(written(calibrate([curve(one) for one in asked], sources=["a log"])))
+    (tmp_path / "cluster.yaml").write_text(cost_model_yaml(calibrate([curve(one) for one in asked], sources=["a log"])))
     return tmp_path / "cluster.yaml"
 
 

@@ -9,31 +9,31 @@ from scipy.stats import norm
 
 from simnet.base.arrays import PERCENTS
 from simnet.base.errors import InputError
-from simnet.calibration import computing
-from simnet.calibration.computing import Computing, fit, read_logs
+from simnet.calibration import compute_fit
+from simnet.calibration.compute_fit import ComputeFit, fit_compute, read_compute_logs
 
 
 def test_twenty_iterations_are_the_fewest():
-    assert fit(np.full((20, 2), 0.5)).iterations == 20
+    assert fit_compute(np.full((20, 2), 0.5)).iterations == 20
     with pytest.raises(InputError, match="needs at least 20 iterations, got 19"):
-        fit(np.full((19, 2), 0.5))
+        fit_compute(np.full((19, 2), 0.5))
 
 
 def test_every_other_iteration_tells_and_those_between_are_held_against_it():
     times = np.where(np.arange(40)[:, None] % 2, 0.3, 0.1) * np.ones((40, 3))
-    found = fit(times)
+    found = fit_compute(times)
     assert (found.mean, found.spread, found.straggle, found.slowdown) == pytest.approx((0.1, 0, 0, 1))
     assert not found.slow
     assert found.measured == pytest.approx([0.3] * len(PERCENTS))
     assert found.fitted == pytest.approx([0.1] * len(PERCENTS))
     assert (found.iterations, found.workers) == (40, 3)
     # From the last to the first it is the other way round.
-    assert fit(times[::-1]).measured == pytest.approx([0.1] * len(PERCENTS))
+    assert fit_compute(times[::-1]).measured == pytest.approx([0.1] * len(PERCENTS))
 
 
 @pytest.mark.parametrize(("factor", "slow"), [(1.015, False), (1.025, True), (0.985, False), (0.975, True)])
 def test_workers_that_are_off_by_two_per_cent_are_slow_or_fast(factor, slow):
-    found = fit(np.full((30, 5), 0.2) * np.array([1, 1, factor, 1, 1]))
+    found = fit_compute(np.full((30, 5), 0.2) * np.array([1, 1, factor, 1, 1]))
     assert found.slow == (pytest.approx({2: factor}) if slow else {})
     assert not slow or found.mean == pytest.approx(0.2)
 
@@ -43,19 +43,19 @@ def test_noise_hides_what_its_quartiles_do_not_tell_apart():
     wide = np.tile(np.exp(np.repeat([-0.4, -0.2, 0.0, 0.2, 0.4], 2)), 20)[:, None]
     notch = 1.57 * 0.4 / math.sqrt(100)
     for share, slow in ((0.95, False), (1.05, True)):
-        found = fit(wide * np.exp(np.array([0.0, 0.0, 0.0, 3 * notch * share])))
+        found = fit_compute(wide * np.exp(np.array([0.0, 0.0, 0.0, 3 * notch * share])))
         assert bool(found.slow) == slow
 
 
 def test_draws_have_the_spread_and_the_stragglers_that_were_fitted():
     draws = np.random.default_rng(2)
     times = 0.1 * np.exp(0.1 * draws.standard_normal((4000, 2)) - 0.005)
-    found = fit(times)
+    found = fit_compute(times)
     for percent, one in zip(PERCENTS, found.fitted, strict=True):
         assert one == pytest.approx(float(np.percentile(times, percent)), rel=0.03)
-    often = fit(times * np.where(draws.random((4000, 2)) < 0.3, 4.0, 1.0))
+    often = fit_compute(times * np.where(draws.random((4000, 2)) < 0.3, 4.0, 1.0))
     assert (often.straggle, often.slowdown, often.spread) == pytest.approx((0.3, 4.0, 0.1), rel=0.05)
-    late = fit(times * np.where(draws.random((4000, 2)) < 0.1, 4.0, 1.0))
+    late = fit_compute(times * np.where(draws.random((4000, 2)) < 0.1, 4.0, 1.0))
     assert (late.straggle, late.slowdown) == pytest.approx((0.1, 4.0), rel=0.1)
     assert late.fitted[-1] == pytest.approx(late.measured[-1], rel=0.1)
     assert late.fitted[-1] > 0.35
@@ -79,7 +79,7 @@ def test_two_kinds_of_iterations_make_up_for_their_two_parameters():
     for far in (4.0, 4.25, 4.75, 5.25):
         logs = 0.1 * np.append(usual, far)
         shares.append(gained(logs) / math.log(40))
-        found = fit(np.exp(np.repeat(logs, 2))[:, None])
+        found = fit_compute(np.exp(np.repeat(logs, 2))[:, None])
         if shares[-1] > 1:
             assert (found.straggle, found.slowdown > 1) == (pytest.approx(1 / 40, rel=0.05), True), far
         else:
@@ -99,7 +99,7 @@ def test_two_kinds_that_overlap_are_those_that_are_likeliest():
         ).sum()
 
     best = minimize(loss, [0.15, 0.0, 0.4, 0.1], method="Nelder-Mead", options={"xatol": 1e-7, "fatol": 1e-9}).x
-    found = fit(np.exp(np.repeat(logs, 2))[:, None])
+    found = fit_compute(np.exp(np.repeat(logs, 2))[:, None])
     middle = math.log(found.mean) - found.spread**2 / 2
     assert (found.straggle, middle, math.log(found.slowdown), found.spread) == pytest.approx(best, rel=1e-4, abs=1e-6)
 
@@ -110,14 +110,14 @@ def test_what_is_further_on_than_four_robust_spreads_begins_a_kind(robust, late)
     # from it, which of a normal would be 0.6745 spreads.
     usual, centre = np.linspace(-0.1, 0.1, 400), 10 * 0.2 / 400
     logs = np.append(usual, np.full(20, centre + robust * 105 * 0.2 / 400 / 0.6745))
-    found = fit(np.exp(np.repeat(logs, 2))[:, None])
+    found = fit_compute(np.exp(np.repeat(logs, 2))[:, None])
     expected = (20 / 420, math.exp(logs[-1])) if late else (0, 1)
     assert (found.straggle, found.slowdown) == pytest.approx(expected, rel=1e-3)
 
 
 def test_late_times_that_are_all_unlike_are_no_kind_beside_times_that_are_alike():
     logs = np.append(np.zeros(38), [0.5, 0.9])
-    found = fit(np.exp(np.repeat(logs, 2))[:, None])
+    found = fit_compute(np.exp(np.repeat(logs, 2))[:, None])
     assert (found.straggle, found.slowdown) == (0, 1)
     assert found.spread == pytest.approx(logs.std())
     assert found.mean == pytest.approx(math.exp(1.4 / 40 + logs.var() / 2))
@@ -125,21 +125,21 @@ def test_late_times_that_are_all_unlike_are_no_kind_beside_times_that_are_alike(
 
 def test_times_of_one_kind_have_no_stragglers_at_all():
     logs = 0.1 * np.append(norm.ppf((np.arange(39) + 0.5) / 39), 4.0)
-    found = fit(np.exp(np.repeat(logs, 2))[:, None])
+    found = fit_compute(np.exp(np.repeat(logs, 2))[:, None])
     assert (found.straggle, found.slowdown, found.spread) == (0, 1, pytest.approx(logs.std()))
 
 
 def test_one_in_two_thousand_that_no_normal_would_have_is_a_straggler():
     # It is forty-five spreads off, where densities are nought.
     logs = np.append(np.resize([-0.01, 0.01], 1999), 1.0)
-    found = fit(np.exp(np.repeat(logs, 2))[:, None])
+    found = fit_compute(np.exp(np.repeat(logs, 2))[:, None])
     assert (found.straggle, math.log(found.slowdown)) == pytest.approx((1 / 2000, 1.0), rel=1e-4)
 
 
 def test_draws_have_the_percentiles_of_their_mixture():
     normal = norm.ppf((np.arange(1000) + 0.5) / 1000)
     times = 0.2 * np.exp(0.5 * np.repeat(normal, 2))[:, None] * np.ones(3)
-    for percent, one in zip(PERCENTS, fit(times).fitted, strict=True):
+    for percent, one in zip(PERCENTS, fit_compute(times).fitted, strict=True):
         # The percentiles of so many draws err by half a per cent.
         assert one == pytest.approx(0.2 * math.exp(0.5 * norm.ppf(percent / 100)), rel=0.02)
 
@@ -148,23 +148,23 @@ def test_each_worker_is_drawn_as_often_and_as_slow_as_it_is():
     assert PERCENTS == (50, 90, 99)
     for slow, told in (({0: 3.0}, (1, 3, 3)), ({7: 3.0}, (1, 3, 3)), ({1: 0.5, 2: 2.0}, (1, 2, 2))):
         factors = [slow.get(worker, 1.0) for worker in range(8)]
-        assert fit(np.full((30, 8), 0.2) * factors).fitted == pytest.approx([0.2 * one for one in told])
+        assert fit_compute(np.full((30, 8), 0.2) * factors).fitted == pytest.approx([0.2 * one for one in told])
 
 
 class TestWhatIsSaid:
-    ONE = Computing(0.1234567, 0.0314159, {0: 1.234567}, 0.01234, 2.34567, 50, 3, (0.1,) * 5, (0.2,) * 5)
+    ONE = ComputeFit(0.1234567, 0.0314159, {0: 1.234567}, 0.01234, 2.34567, 50, 3, (0.1,) * 5, (0.2,) * 5)
 
     def test_fields_are_those_of_a_scenario(self):
         assert self.ONE.fields() == {
             "mean": "0.123457 s", "spread": 0.03142, "slow": {"0": 1.235},
             "straggle": {"probability": 0.0123, "slowdown": 2.346},
         }  # fmt: skip
-        plain = Computing(0.5, 0.0, {}, 0.0, 1.0, 50, 3, (), ())
+        plain = ComputeFit(0.5, 0.0, {}, 0.0, 1.0, 50, 3, (), ())
         assert plain.fields() == {"mean": "0.5 s", "spread": 0.0}
 
     def test_lines_begin_with_how_far_it_is_off(self):
         count = len(PERCENTS)
-        one = Computing(0.5, 0.0, {}, 0.0, 1.0, 50, 3, (0.1,) * count, (0.2,) * count)
+        one = ComputeFit(0.5, 0.0, {}, 0.0, 1.0, 50, 3, (0.1,) * count, (0.2,) * count)
         first, *rest = one.text().splitlines()
         told = ", ".join(f"p{percent} 200 ms (measured 100 ms)" for percent in PERCENTS)
         assert first == f"# Fitted to every other of 50 iterations of 3 workers; of those between: {told}"
@@ -181,15 +181,15 @@ class TestLogs:
         logs = self.put(
             tmp_path, "iteration,compute_s\n3,0.3\n1,0.1\n2,0.2\n", "compute_s,iteration\n5.0,3\n4.0,2\n7.0,9\n"
         )
-        assert read_logs(logs).tolist() == [[0.2, 4.0], [0.3, 5.0]]
-        none = read_logs(self.put(tmp_path, "iteration,compute_s\n1,0.1\n", "iteration,compute_s\n2,0.1\n"))
+        assert read_compute_logs(logs).tolist() == [[0.2, 4.0], [0.3, 5.0]]
+        none = read_compute_logs(self.put(tmp_path, "iteration,compute_s\n1,0.1\n", "iteration,compute_s\n2,0.1\n"))
         assert none.shape == (0, 2)
 
     def test_ranks_count_from_zero(self, tmp_path):
         for rank in (1, 2):
             (tmp_path / f"rank_{rank}.csv").write_text("iteration,compute_s\n1,0.1\n")
         with pytest.raises(InputError, match=r"found ranks \[1, 2\]"):
-            read_logs(tmp_path)
+            read_compute_logs(tmp_path)
 
     @pytest.mark.parametrize(
         ("text", "line"),
@@ -200,37 +200,37 @@ class TestLogs:
     )  # fmt: skip
     def test_what_is_wrong_is_said_with_its_line(self, tmp_path, text, line):
         with pytest.raises(InputError) as refused:
-            read_logs(self.put(tmp_path, text))
+            read_compute_logs(self.put(tmp_path, text))
         assert f"rank_0.csv:{line}: " in str(refused.value)
 
     @pytest.mark.parametrize("text", [b"iteration,compute_s\n1,\xff\n", b"iteration,compute_s\n1," + b"1" * 200_000])
     def test_files_that_are_no_text_or_no_table_cannot_be_read(self, tmp_path, text):
         (tmp_path / "rank_0.csv").write_bytes(text)
         with pytest.raises(InputError, match=r"rank_0.csv: cannot be read: "):
-            read_logs(tmp_path)
+            read_compute_logs(tmp_path)
 
     def test_folders_are_no_logs(self, tmp_path):
         (tmp_path / "rank_0.csv").mkdir()
         with pytest.raises(InputError, match=r"rank_0.csv: cannot be read: "):
-            read_logs(tmp_path)
+            read_compute_logs(tmp_path)
 
     def test_the_first_column_that_is_missing_is_said(self, tmp_path):
         for header in ("a,b", ""):
             with pytest.raises(InputError) as refused:
-                read_logs(self.put(tmp_path, header))
+                read_compute_logs(self.put(tmp_path, header))
             assert str(refused.value) == f"{tmp_path / 'rank_0.csv'}:1: has no column compute_s"
 
     def test_values_that_are_no_numbers_are_shown_to_fifty_characters(self, tmp_path):
         logs = self.put(tmp_path, f"iteration,compute_s\n{'1' * 49}x,{'y' * 60}\n")
         with pytest.raises(InputError) as refused:
-            read_logs(logs)
+            read_compute_logs(logs)
         assert str(refused.value).endswith(f":2: must be a whole number and seconds, got '{'1' * 49} and '{'y' * 49}")
 
     def test_ranks_that_are_not_whole_are_said_to_a_hundred_characters(self, tmp_path):
         for rank in range(1, 40):
             (tmp_path / f"rank_{rank}.csv").touch()
         with pytest.raises(InputError) as refused:
-            read_logs(tmp_path)
+            read_compute_logs(tmp_path)
         assert str(refused.value).endswith(f"found ranks {str(list(range(1, 40)))[:100]}")
         assert str(refused.value).startswith(f"{tmp_path}: must have rank_0.csv, rank_1.csv, ...")
 
@@ -238,12 +238,12 @@ class TestLogs:
         with (tmp_path / "rank_0.csv").open("wb") as file:
             file.truncate(2**28 + 1)
         with pytest.raises(InputError, match="is larger than 268,435,456 bytes"):
-            read_logs(tmp_path)
+            read_compute_logs(tmp_path)
 
     def test_files_of_some_size_are_read_and_longer_ones_are_not(self, tmp_path, monkeypatch):
         text = "iteration,compute_s\n1,0.1\n"
-        monkeypatch.setattr(computing, "_MOST_BYTES", len(text))
-        assert read_logs(self.put(tmp_path, text)).tolist() == [[0.1]]
-        monkeypatch.setattr(computing, "_MOST_BYTES", len(text) - 1)
+        monkeypatch.setattr(compute_fit, "_MOST_BYTES", len(text))
+        assert read_compute_logs(self.put(tmp_path, text)).tolist() == [[0.1]]
+        monkeypatch.setattr(compute_fit, "_MOST_BYTES", len(text) - 1)
         with pytest.raises(InputError, match="is larger than 25 bytes"):
-            read_logs(tmp_path)
+            read_compute_logs(tmp_path)

@@ -8,7 +8,7 @@ import pytest
 
 from commands import did, refused
 from simnet.base.errors import InputError
-from simnet.calibration.computing import PERCENTS, fit, read_logs
+from simnet.calibration.compute_fit import PERCENTS, fit_compute, read_compute_logs
 from simnet.job import Compute
 from simnet.scenario import load
 
@@ -25,7 +25,7 @@ def drawn(compute, iterations=4000, workers=4):
     Compute(0.5, spread=0.05, slow={0: 0.6, 3: 3.0}, straggle=0.05, slowdown=1.8),
 ])  # fmt: skip
 def test_what_was_drawn_comes_back(compute):
-    found = fit(drawn(compute))
+    found = fit_compute(drawn(compute))
     assert found.mean == pytest.approx(compute.mean, rel=0.01)
     assert found.spread == pytest.approx(compute.spread, rel=0.05, abs=1e-6)
     assert found.slow.keys() == compute.slow.keys()
@@ -40,10 +40,10 @@ def test_what_was_drawn_comes_back(compute):
 
 def test_times_that_are_no_mixture_have_no_stragglers():
     draws = np.random.default_rng(3).lognormal(0.0, 0.3, (2000, 3))
-    assert fit(draws).straggle == 0
+    assert fit_compute(draws).straggle == 0
     # A heavy tail is told by how far the percentiles are off.
     heavy = np.exp(np.random.default_rng(3).standard_t(2, (2000, 3)) * 0.1)
-    found = fit(heavy)
+    found = fit_compute(heavy)
     assert max(abs(one / other - 1) for one, other in zip(found.fitted, found.measured, strict=True)) > 0.05
 
 
@@ -60,13 +60,13 @@ def test_logs_become_the_compute_of_a_scenario(tmp_path):
     compute = Compute(0.1, spread=0.04, slow={1: 2.0}, straggle=0.02, slowdown=3.0)
     times = drawn(compute, 1000, 3)
     write(tmp_path / "logs", times)
-    np.testing.assert_allclose(read_logs(tmp_path / "logs"), times)
+    np.testing.assert_allclose(read_compute_logs(tmp_path / "logs"), times)
     out = tmp_path / "compute.yaml"
     shown = did("calibrate", "compute", tmp_path / "logs", "--output", out).stdout
     assert "Fitted to every other of 1000 iterations of 3 workers" in shown
     assert out.read_text().splitlines()[0] in shown
     found = json.loads(did("calibrate", "compute", tmp_path / "logs", "--json").stdout)
-    fields = fit(times).fields()
+    fields = fit_compute(times).fields()
     one = load("quickstart", [f"job.compute={json.dumps(fields)}"]).build().job.compute
     assert one.mean == pytest.approx(found["mean"], rel=1e-5)
     assert one.slow[1] == pytest.approx(2.0, rel=0.02)
@@ -89,5 +89,5 @@ def test_logs_that_are_refused(files, said, tmp_path):
     for name, text in files.items():
         (tmp_path / name).write_text(text)
     with pytest.raises(InputError, match=said):
-        fit(read_logs(tmp_path))
+        fit_compute(read_compute_logs(tmp_path))
     assert said in " ".join(refused("calibrate", "compute", tmp_path).split())

@@ -8,11 +8,11 @@ import pytest
 from hand_made import MPI, NCCL, SIZES, flat, power, predictor, reduce, stepped
 from simnet.base.errors import InputError
 from simnet.calibration import CalibratedCostModel, Curve, Setting
-from simnet.calibration.cost_model import Prediction, calibrate, specified
-from simnet.calibration.crossval import HeldOut, ModelChoice, score
+from simnet.calibration.cost_model import Prediction, calibrate, specified_cost_model
+from simnet.calibration.crossval import HeldOut, ModelChoice, mean_log_error
 from simnet.calibration.intervals import bin_of, conformal, half_widths, intervals
 from simnet.calibration.platform import load_platform
-from simnet.calibration.predictor import Within
+from simnet.calibration.predictor import BoundedTimes
 
 
 class TestIntervals:
@@ -220,7 +220,7 @@ class TestCostModel:
             for name, factor in (("ring", 1.0), ("rabenseifner", 1.4 if one == 4 else 0.3))
         ]
         sizes = np.array([8.0, 1024, 3e5, 2.0**30, 2.0**32])
-        platform = specified(load_platform("dgx-h100"))
+        platform = specified_cost_model(load_platform("dgx-h100"))
         for model in (self.model(*known, steps=MPI), platform):
             found = model.fastest_of(collective, algorithm, ranks, sizes)
             for at, size in enumerate(sizes):
@@ -235,7 +235,7 @@ class TestCostModel:
 
         def times(setting, sizes):
             found = np.where(sizes == 5000, seconds, 1e-5)
-            return Within(found, found, found)
+            return BoundedTimes(found, found, found)
 
         monkeypatch.setattr(model, "times", times)
         said = f"all_reduce, 4 ranks on 4 nodes, 5000 bytes have no time that can be predicted, but {shown} s"
@@ -351,14 +351,14 @@ class TestCostModel:
 class TestSpecified:
     def test_all_sizes_have_the_intervals_of_the_specification(self):
         platform = load_platform("dgx-h100")
-        model = specified(platform, 0.8)
+        model = specified_cost_model(platform, 0.8)
         assert (model.held_out, model.scores, model.coverage) == (
             {"sizes": 0, "ranks": 0, "beyond": 0, "collectives": 4085}, {}, 0.8,
         )  # fmt: skip
         assert (list(model.sources), model.system, model.topology) == (
             list(platform.sources), platform.description, "",
         )  # fmt: skip
-        assert specified(platform).coverage == 0.9
+        assert specified_cost_model(platform).coverage == 0.9
         assert len({tuple(one) for one in model.intervals.values()}) == 1
         for nbytes, at in ((1e-3, 0), (1e5, 1), (1e7, 2), (1e15, 3)):
             found = model.predict("all_reduce", 16, nbytes)
@@ -368,7 +368,7 @@ class TestSpecified:
             assert found.why == f"rests on the specification of {platform.name} alone; nothing was measured"
 
     def test_ranks_take_the_nodes_that_they_need_or_more(self):
-        model = specified(load_platform("dgx-h100"))
+        model = specified_cost_model(load_platform("dgx-h100"))
         with pytest.raises(InputError) as refused:
             model.predict("all_reduce", 17, 2048, nodes=2)
         assert str(refused.value) == "nodes: 17 ranks need 3 nodes of dgx-h100, got 2"
@@ -382,14 +382,14 @@ class TestCalibrate:
             calibrate([])
 
     def test_a_choice_that_is_made_is_kept_with_what_it_held_out(self, monkeypatch):
-        monkeypatch.setattr("simnet.calibration.cost_model.choose", None)
+        monkeypatch.setattr("simnet.calibration.cost_model.choose_models", None)
         held = [HeldOut(reduce(p), SIZES[:many], np.ones(many), np.full(many, 1.1)) for p, many in ((4, 6), (8, 5))]
         groups = {"sizes": held, "ranks": held[:1], "beyond": [], "collectives": []}
         made = ModelChoice("line", "scaled", "blended", "steps", False, {}, {"line": held, "none": []}, groups)
         curves = [Curve(reduce(p), SIZES, p * 1e-5 + SIZES * 1e-9) for p in (4, 8)]
         model = calibrate(curves, coverage=0.8, sources=["here"], system="toy", topology="star", chosen=made)
         assert model.held_out == {"sizes": 11, "ranks": 6, "beyond": 0, "collectives": 0}
-        assert model.scores == {"line": score(held)}
+        assert model.scores == {"line": mean_log_error(held)}
         assert model.intervals == intervals(groups, 0.8)
         assert (model.coverage, model.sources, model.system, model.topology) == (0.8, ["here"], "toy", "star")
         assert model.predict("all_reduce", 8, 1e5).seconds == pytest.approx(8e-5 + 1e-4, rel=1e-3)

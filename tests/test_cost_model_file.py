@@ -10,8 +10,8 @@ import pytest
 from hand_made import MPI, NCCL, fitted, flat, predictor, reduce
 from simnet.base.errors import InputError
 from simnet.calibration import CalibratedCostModel, cost_model_file, load_cost_model
-from simnet.calibration.cards import OWN, Cards
-from simnet.calibration.cost_model_file import CostModelFile, _file_of, cost_model_of, has_curves, written
+from simnet.calibration.cards import CARD_PER_RANK, CardCount
+from simnet.calibration.cost_model_file import CostModelFile, _file_of, cost_model_of, cost_model_yaml, has_curves
 from simnet.calibration.curve_models import CurveModel
 from simnet.calibration.intervals import BINS
 from simnet.calibration.jitter import FittedJitter
@@ -167,10 +167,10 @@ def test_curves_are_ten_thousand_at_most():
 def test_models_are_of_files_or_platforms(tmp_path):
     assert cost_model_of("dgx-h100").platform == load_platform("dgx-h100")
     path = tmp_path / "fabric.yaml"
-    path.write_text(written(model()), encoding="utf-8")
+    path.write_text(cost_model_yaml(model()), encoding="utf-8")
     assert cost_model_of(str(path)).platform is None
     plain = tmp_path / "fabric"
-    plain.write_text(written(model()), encoding="utf-8")
+    plain.write_text(cost_model_yaml(model()), encoding="utf-8")
     assert cost_model_of(str(plain)).platform is None
     with pytest.raises(InputError, match="there is no such file, and no platform 'dgx-h10'; did you mean 'dgx-h100'"):
         cost_model_of("dgx-h10")
@@ -198,7 +198,7 @@ def test_what_is_wrong_with_a_file_is_said_with_its_line(tmp_path, text, said):
 
 def test_what_could_not_be_read_again_is_not_written():
     with pytest.raises(InputError) as refused:
-        written(model(flat(reduce(4, 4, "x" * 201), 1e-5)))
+        cost_model_yaml(model(flat(reduce(4, 4, "x" * 201), 1e-5)))
     assert str(refused.value).startswith("algorithm: String should have at most 200 characters")
 
 
@@ -207,7 +207,7 @@ def test_files_of_some_mib_are_said_to_the_nearest(monkeypatch):
     monkeypatch.setattr(cost_model_file, "yaml_text", lambda fields, width: "x" * 6_000_000)
     # These are 5.7 MiB.
     with pytest.raises(InputError, match="the fabric file would have 6 MiB, of which 3 are read; --where takes some"):
-        written(model())
+        cost_model_yaml(model())
 
 
 def test_corrections_are_factors_up_to_e_to_the_fiftieth():
@@ -303,12 +303,12 @@ def test_what_is_left_out_has_the_plainest_value(tmp_path):
 )  # fmt: skip
 def test_a_file_comes_back_as_it_went(tmp_path, steps, said):
     shape = CurveModel(points=((1.0, 1e-6), (2.0**30, 1.0)), corrections=((1.0, 0.1), (8.0, -0.1)))
-    cards = (Cards(2.0, 0.75), Cards(OWN, 0.25))
+    cards = (CardCount(2.0, 0.75), CardCount(CARD_PER_RANK, 0.25))
     before = model(fitted(reduce(8, 2, "ring"), shape, 16.0, 1e9), steps=steps, cards=cards, each=4.0)
     before.jitter, before.stack, before.eager = FittedJitter(1e-6, 0.5, 3, 60), "gloo", True
     before.network = {"star": {"hosts": 8, "latency": 1e-5, "bandwidth": 1e9}}
     path = tmp_path / "fabric.yaml"
-    path.write_text(written(before), encoding="utf-8")
+    path.write_text(cost_model_yaml(before), encoding="utf-8")
     assert f"counted: {said}" in path.read_text(encoding="utf-8")
     after = load_cost_model(path)
     assert (after.jitter, after.stack, after.eager, after.network) == (before.jitter, "gloo", True, before.network)
@@ -324,17 +324,17 @@ def test_a_file_comes_back_as_it_went(tmp_path, steps, said):
     sizes = np.array([0.5, 3.0, 100.0])
     assert one.shape.at(sizes).tolist() == other.shape.at(sizes).tolist()
     assert has_curves(path)
-    assert "jitter" not in written(model())
+    assert "jitter" not in cost_model_yaml(model())
 
 
 def test_files_of_so_many_bytes_are_written_and_no_longer_ones(monkeypatch):
     made = model()
-    size = len(written(made).encode())
+    size = len(cost_model_yaml(made).encode())
     monkeypatch.setattr(cost_model_file, "MAX_BYTES", size)
-    written(made)
+    cost_model_yaml(made)
     monkeypatch.setattr(cost_model_file, "MAX_BYTES", size - 1)
     with pytest.raises(InputError, match="the fabric file would have 0 MiB, of which 0 are read"):
-        written(made)
+        cost_model_yaml(made)
 
 
 @pytest.mark.parametrize(

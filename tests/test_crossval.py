@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from simnet.base.progress import told
 from simnet.calibration.crossval import (
     HeldOut,
-    choose,
+    choose_models,
     leave_collectives_out,
     leave_ranks_out,
     leave_sizes_out,
@@ -79,7 +79,7 @@ def test_every_curve_is_held_out_once_and_beside_its_own_times():
     own = {one.setting: one.seconds.tolist() for one in curves}
     shares: list[float] = []
     with told(shares.append):
-        chosen = choose(curves, plain=False)
+        chosen = choose_models(curves, plain=False)
     assert shares == sorted(shares), "progress goes forward"
     assert shares[-1] <= 1
     held = {basis: [(one.setting, one.measured.tolist()) for one in chosen.held[basis]] for basis in chosen.held}

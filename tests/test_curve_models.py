@@ -7,21 +7,21 @@ import pytest
 
 from simnet.calibration import curve_models
 from simnet.calibration.curve_models import (
-    FITS,
-    OURS,
-    Component,
+    CURVE_FITS,
+    MIXED_MODELS,
     CurveModel,
     Mixture,
+    MixtureComponent,
     _crossover,
-    adjacent,
-    corrected,
-    five_anchors,
-    interpolated,
-    line,
-    log_log,
-    mixed,
-    piecewise,
-    three_segments,
+    fit_adjacent,
+    fit_five_anchors,
+    fit_interpolated,
+    fit_line,
+    fit_log_log,
+    fit_mixture,
+    fit_piecewise,
+    fit_three_segments,
+    log_correction,
 )
 
 SIZES = 2.0 ** np.arange(10, 22)
@@ -53,40 +53,42 @@ def test_no_bytes_take_as_long_as_a_billionth():
 
 
 def test_corrections_are_straight_where_they_are_alike_and_constant_beyond():
-    assert corrected(((10.0, 0.5),), np.array([1.0, 10.0, 1e9])).tolist() == [0.5, 0.5, 0.5]
+    assert log_correction(((10.0, 0.5),), np.array([1.0, 10.0, 1e9])).tolist() == [0.5, 0.5, 0.5]
     three = ((1.0, 0.0), (10.0, 1.0), (100.0, 2.0))
-    assert corrected(three, np.array([0.1, 1.0, 10**0.5, 10.0, 100.0, 1e6])) == pytest.approx([0, 0, 0.5, 1, 2, 2])
+    assert log_correction(three, np.array([0.1, 1.0, 10**0.5, 10.0, 100.0, 1e6])) == pytest.approx([0, 0, 0.5, 1, 2, 2])
     base = CurveModel(segments=((0.0, 2.0, 0.0),), corrections=((1.0, 0.0), (4.0, np.log(3.0))))
     assert base.at([0.5, 1.0, 2.0, 4.0, 9.0]) == pytest.approx([2, 2, 2 * 3**0.5, 6, 6])
 
 
 def test_parts_of_no_weight_say_nothing():
-    parts = (Component("line", 1.0, CurveModel(segments=((0.0, 3.0, 0.0),))),
-             Component("interpolated", 0.0, CurveModel(segments=((0.0, 0.0, 0.0),))))  # fmt: skip
+    parts = (MixtureComponent("line", 1.0, CurveModel(segments=((0.0, 3.0, 0.0),))),
+             MixtureComponent("interpolated", 0.0, CurveModel(segments=((0.0, 0.0, 0.0),))))  # fmt: skip
     assert Mixture(parts).at([1.0]) == pytest.approx([3])
-    both = Mixture((parts[0]._replace(weight=0.75), Component("line", 0.25, CurveModel(segments=((0.0, 0.0, 1.0),)))))
+    both = Mixture(
+        (parts[0]._replace(weight=0.75), MixtureComponent("line", 0.25, CurveModel(segments=((0.0, 0.0, 1.0),))))
+    )
     assert both.at([3.0, 48.0, 243.0]) == pytest.approx([3, 6, 9])
-    found = mixed(SIZES, 1e-9 * SIZES, {"log_log": 1.0, "line": 4.0})
+    found = fit_mixture(SIZES, 1e-9 * SIZES, {"log_log": 1.0, "line": 4.0})
     assert [(one.model, one.weight) for one in found.parts] == [("log_log", 0.2), ("line", 0.8)]
 
 
 def test_one_size_is_bandwidth_alone():
-    assert line(np.array([100.0]), np.array([5.0])).segments == ((0.0, 0.0, 0.05),)
+    assert fit_line(np.array([100.0]), np.array([5.0])).segments == ((0.0, 0.0, 0.05),)
     for name in ("piecewise", "adjacent"):
-        assert FITS[name](np.array([100.0]), np.array([5.0])).segments == ((0.0, 0.0, 0.05),)
+        assert CURVE_FITS[name](np.array([100.0]), np.array([5.0])).segments == ((0.0, 0.0, 0.05),)
 
 
 @pytest.mark.parametrize("exponent", [-3, 0, 3])
 def test_a_line_is_found_in_any_unit(exponent):
     seconds = 10.0**exponent * (1e-5 + 1e-9 * SIZES)
-    ((start, latency, slope),) = line(SIZES, seconds).segments
+    ((start, latency, slope),) = fit_line(SIZES, seconds).segments
     assert (start, latency, slope) == pytest.approx((0, 1e-5 * 10.0**exponent, 1e-9 * 10.0**exponent), rel=1e-3)
 
 
 def test_a_line_is_found_whose_bytes_take_next_to_nothing():
     # The largest size takes a part in 93 of the latency for its bytes: 2^30 1e-16 = 1.07e-7.
     sizes = 2.0 ** np.arange(3, 31)
-    ((_, latency, slope),) = line(sizes, 1e-5 + 1e-16 * sizes).segments
+    ((_, latency, slope),) = fit_line(sizes, 1e-5 + 1e-16 * sizes).segments
     assert (latency, slope) == pytest.approx((1e-5, 1e-16), rel=1e-3)
 
 
@@ -96,7 +98,7 @@ def test_a_line_is_where_soft_errors_of_a_tenth_are_the_least(wild):
     # each error counts by the share of latency, or of bytes, in its time, and the less the larger it is.
     factors = np.array([1.0, 1.2, 0.9, 1.1, wild, 0.8, 1.0, 1.3, 0.7, 1.1, 1.0, 0.9])
     seconds = factors * (1e-5 + 1e-10 * SIZES)
-    ((_, latency, slope),) = line(SIZES, seconds).segments
+    ((_, latency, slope),) = fit_line(SIZES, seconds).segments
     errors = np.log((latency + slope * SIZES) / seconds)
     pulls = errors / np.sqrt(1 + (errors / 0.1) ** 2)
     share = latency / (latency + slope * SIZES)
@@ -105,7 +107,7 @@ def test_a_line_is_where_soft_errors_of_a_tenth_are_the_least(wild):
 
 def test_an_outlier_pulls_a_line_no_more_than_an_error_of_a_tenth():
     # Two times of 1 and one far above it: 2 r / (1 + 100 r^2)^(1/2) = 0.1, so that 3 r^2 = 0.01.
-    ((_, latency, slope),) = line(np.array([1.0, 2.0, 3.0]), np.array([1e9, 1.0, 1.0])).segments
+    ((_, latency, slope),) = fit_line(np.array([1.0, 2.0, 3.0]), np.array([1e9, 1.0, 1.0])).segments
     assert latency == pytest.approx(math.exp((0.01 / 3) ** 0.5), rel=1e-4)
     assert slope < 1e-6
 
@@ -115,27 +117,27 @@ def test_an_outlier_pulls_a_line_no_more_than_an_error_of_a_tenth():
     [(1, [0]), (2, [0, 1]), (3, [0, 1, 2]), (5, [0, 1, 2, 3, 4]), (6, [0, 1, 2, 4, 5]), (12, [0, 3, 6, 8, 11])],
 )
 def test_five_anchors_are_spread_evenly(count, places):
-    found = five_anchors(SIZES[:count], np.arange(1.0, count + 1))
+    found = fit_five_anchors(SIZES[:count], np.arange(1.0, count + 1))
     assert found.points == tuple((SIZES[one], one + 1.0) for one in places)
 
 
 def test_three_segments_need_five_sizes_and_join_at_measured_ones():
     logs = np.array([0.0, 0.0, 1.0, 2.0, 2.0])
     sizes = np.e ** np.arange(5.0)
-    assert three_segments(sizes[:4], np.exp(logs[:4])) == five_anchors(sizes[:4], np.exp(logs[:4]))
-    found = np.log(np.array(three_segments(sizes, np.exp(logs)).points))
+    assert fit_three_segments(sizes[:4], np.exp(logs[:4])) == fit_five_anchors(sizes[:4], np.exp(logs[:4]))
+    found = np.log(np.array(fit_three_segments(sizes, np.exp(logs)).points))
     np.testing.assert_allclose(found, [[0, 0], [1, 0], [3, 2], [4, 2]], atol=1e-9)
     # The best of all pairs of joints, the last ones among them.
     bent = np.where(np.arange(12) < 10, 0.0, np.arange(12) - 9.0) + np.where(np.arange(12) < 1, 5.0, 0.0)
     sizes = np.e ** np.arange(12.0)
-    np.testing.assert_allclose(np.log(three_segments(sizes, np.exp(bent)).at(sizes)), bent, atol=1e-6)
+    np.testing.assert_allclose(np.log(fit_three_segments(sizes, np.exp(bent)).at(sizes)), bent, atol=1e-6)
 
 
 @pytest.mark.parametrize(("count", "there"), [(42, True), (43, False)])
 def test_joints_are_sought_at_forty_places(count, there):
     # Of 41 places between the ends that of number 21 is left out.
     sizes = np.e ** (np.arange(count) / 4)
-    found = three_segments(sizes, np.maximum(sizes, sizes[21])).points
+    found = fit_three_segments(sizes, np.maximum(sizes, sizes[21])).points
     assert len(found) == 4
     assert any(size == pytest.approx(sizes[21]) for size, _ in found) == there
 
@@ -147,14 +149,14 @@ class TestStretches:
             levels = np.where(np.arange(count) % 2, 1000.0, 1.0)
             levels[12:] = 3000.0
             seconds = np.repeat(levels, 4)
-            assert len(piecewise(2.0 ** (np.arange(len(seconds)) / 4), seconds).segments) == min(count, 12)
+            assert len(fit_piecewise(2.0 ** (np.arange(len(seconds)) / 4), seconds).segments) == min(count, 12)
 
     @pytest.mark.parametrize(("count", "place", "there"), [(16, 4, True), (17, 9, False)])
     def test_of_many_sizes_they_begin_at_places_that_are_evenly_spread(self, monkeypatch, count, place, there):
         # Of 17 sizes and 16 places to begin at, that of number 9 is left out.
         monkeypatch.setattr(curve_models, "_MAX_BREAKS", 16)
         sizes = 2.0 ** np.arange(count)
-        starts = [one[0] for one in piecewise(sizes, np.where(np.arange(count) < place, 1e-5, 1e-3)).segments]
+        starts = [one[0] for one in fit_piecewise(sizes, np.where(np.arange(count) < place, 1e-5, 1e-3)).segments]
         assert (len(starts) == 2 and starts[1] == sizes[place]) == there
 
     @pytest.mark.parametrize(("ratio", "stretches"), [(0.92, 1), (0.91, 2)])
@@ -163,20 +165,20 @@ class TestStretches:
         # mean: 1.733 and 2.216 thousandths. A thousandth is noise. 12 ln 1.733 = 6.6, 12 ln 2.216 = 9.5, and
         # 3 ln 12 = 7.5.
         seconds = np.where(np.arange(12) < 6, 1.0, ratio)
-        assert len(piecewise(SIZES, seconds).segments) == stretches
+        assert len(fit_piecewise(SIZES, seconds).segments) == stretches
 
     def test_one_size_alone_is_taken_for_latency(self):
         sizes, wild = 2.0 ** np.arange(12), np.where(np.arange(12) == 6, 64.0, 1.0)
-        (_, first, _), (start, latency, slope), (_, last, _) = piecewise(sizes, wild).segments
+        (_, first, _), (start, latency, slope), (_, last, _) = fit_piecewise(sizes, wild).segments
         assert (first, last) == pytest.approx((1, 1))
         assert (start, latency, slope) == (64, 64, 0)
-        (_, latency, slope), (start, last, _) = piecewise(sizes, np.where(np.arange(12) < 1, 64.0, 1.0)).segments
+        (_, latency, slope), (start, last, _) = fit_piecewise(sizes, np.where(np.arange(12) < 1, 64.0, 1.0)).segments
         assert (latency, slope, start, last) == (64, 0, pytest.approx(1, rel=2e-9), pytest.approx(1))
-        (_, first, _), (start, *last) = piecewise(sizes, np.where(np.arange(12) > 10, 8192.0, 1.0)).segments
+        (_, first, _), (start, *last) = fit_piecewise(sizes, np.where(np.arange(12) > 10, 8192.0, 1.0)).segments
         assert (first, start, last) == (pytest.approx(1), 2048, [8192, 0])
 
     def test_where_times_grow_by_more_than_the_size_bytes_are_all(self):
-        segments = piecewise(SIZES, SIZES**1.02).segments
+        segments = fit_piecewise(SIZES, SIZES**1.02).segments
         assert [latency for _, latency, _ in segments] == [0] * len(segments)
 
     @pytest.mark.parametrize("exponent", [-6, 0, 6])
@@ -184,7 +186,7 @@ class TestStretches:
         unit = 10.0**exponent
         # Latency alone; latency and bytes; bytes alone.
         seconds = np.select([np.arange(12) < 4, np.arange(12) < 8], [5.0, 1.0 + SIZES / 2**13], SIZES / 2**9)
-        found = np.array(piecewise(SIZES, unit * seconds).segments)
+        found = np.array(fit_piecewise(SIZES, unit * seconds).segments)
         assert found[:, 0] == pytest.approx([0, SIZES[3], SIZES[8]], rel=1e-6)
         assert found[:, 1] / unit == pytest.approx([5, 1, 0], abs=1e-6)
         assert found[:, 2] / unit * 2**13 == pytest.approx([0, 1, 16], abs=1e-6)
@@ -193,38 +195,38 @@ class TestStretches:
         for count, stretches in ((5, 1), (6, 2)):
             sizes = SIZES[:count]
             seconds = np.where(np.arange(count) < 3, 1e-5, 1e-3) + 0 * sizes
-            assert len(piecewise(sizes, seconds).segments) == stretches
+            assert len(fit_piecewise(sizes, seconds).segments) == stretches
 
     def test_latencies_and_bandwidths_are_not_below_zero(self):
-        falling = piecewise(SIZES, 1.0 - 1e-8 * SIZES)
+        falling = fit_piecewise(SIZES, 1.0 - 1e-8 * SIZES)
         assert all(latency >= 0 and slope >= 0 for _, latency, slope in falling.segments)
-        steep = piecewise(SIZES, 1e-9 * SIZES**1.02)
+        steep = fit_piecewise(SIZES, 1e-9 * SIZES**1.02)
         assert all(latency >= 0 and slope >= 0 for _, latency, slope in steep.segments)
-        ((_, latency, slope),) = piecewise(SIZES, np.full(12, 0.25)).segments
+        ((_, latency, slope),) = fit_piecewise(SIZES, np.full(12, 0.25)).segments
         assert (latency, slope) == pytest.approx((0.25, 0))
-        ((_, latency, slope),) = piecewise(SIZES, 1e-9 * SIZES).segments
+        ((_, latency, slope),) = fit_piecewise(SIZES, 1e-9 * SIZES).segments
         assert (latency, slope) == pytest.approx((0, 1e-9), abs=1e-12)
 
     def test_errors_of_three_per_cent_are_noise_and_a_fifth_is_none(self):
         plain = 1e-5 + 1e-9 * SIZES
         for factor, stretches in ((1.03, 1), (1.5, 2)):
             seconds = plain * np.where(np.arange(12) < 6, 1.0, factor)
-            assert len(piecewise(SIZES, seconds).segments) == stretches
+            assert len(fit_piecewise(SIZES, seconds).segments) == stretches
 
     def test_times_that_are_no_numbers_are_one_stretch_of_none(self):
-        found = piecewise(SIZES, np.full(12, np.nan))
+        found = fit_piecewise(SIZES, np.full(12, np.nan))
         assert len(found.segments) == 1
         assert np.isnan(found.at(SIZES)).all()
 
     def test_where_lines_cross_between_two_sizes_they_change(self):
         seconds = np.minimum(1e-6 + 1e-9 * SIZES, 3e-5 + 2e-10 * SIZES)
-        ((_, start, *_),) = [tuple(one[0] for one in piecewise(SIZES, seconds).segments)]
+        ((_, start, *_),) = [tuple(one[0] for one in fit_piecewise(SIZES, seconds).segments)]
         assert start == pytest.approx(2.9e-5 / 8e-10, rel=1e-6)
 
     def test_where_they_do_not_the_gap_is_the_faster_one_s(self):
         for slow_first in (True, False):
             factor = np.where((np.arange(12) < 6) == slow_first, 10.0, 1.0)
-            (_, start) = (one[0] for one in piecewise(SIZES, factor * 1e-5).segments)
+            (_, start) = (one[0] for one in fit_piecewise(SIZES, factor * 1e-5).segments)
             assert start == pytest.approx(SIZES[5] if slow_first else SIZES[6], rel=1e-6)
             assert SIZES[5] < start <= SIZES[6]
 
@@ -251,7 +253,7 @@ def test_one_line_follows_another_where_they_cross_within_a_gap_and_else_at_the_
 class TestAdjacentInAnyUnit:
     def at(self, exponent, seconds, asked):
         unit, sizes = 10.0**exponent, np.array([1.0, 2.0, 4.0, 8.0])
-        model = adjacent(sizes, unit * np.array(seconds))
+        model = fit_adjacent(sizes, unit * np.array(seconds))
         starts = [start for start, *_ in model.segments]
         assert starts[0] == 0
         assert (np.diff(starts) > 0).all()
@@ -291,34 +293,34 @@ class TestAdjacentInAnyUnit:
 class TestAdjacent:
     def test_lines_are_continued_where_time_jumps_or_falls(self):
         sizes = np.array([1.0, 2.0, 4.0, 8.0, 16.0])
-        jumps = adjacent(sizes, np.array([3.0, 4.0, 60.0, 100.0, 180.0]))
+        jumps = fit_adjacent(sizes, np.array([3.0, 4.0, 60.0, 100.0, 180.0]))
         # Before the jump one more byte costs one, after it ten.
         assert jumps.at([1.5, 2.0, 3.0, 4.0, 6.0, 16.0, 32.0]) == pytest.approx([3.5, 4, 5, 60, 80, 180, 340])
-        falls = adjacent(sizes, np.array([30.0, 40.0, 14.0, 18.0, 26.0]))
+        falls = fit_adjacent(sizes, np.array([30.0, 40.0, 14.0, 18.0, 26.0]))
         assert falls.at([1.5, 2.0, 3.0, 4.0, 12.0]) == pytest.approx([35, 40, 13, 14, 22])
 
     def test_times_that_stay_or_fall_have_no_bandwidth_beyond(self):
-        flat = adjacent(np.array([1.0, 2.0, 4.0]), np.array([3.0, 3.0, 3.0]))
+        flat = fit_adjacent(np.array([1.0, 2.0, 4.0]), np.array([3.0, 3.0, 3.0]))
         assert flat.at([0.5, 3.0, 1e6]) == pytest.approx([3, 3, 3])
-        falls = adjacent(np.array([1.0, 2.0, 4.0]), np.array([5.0, 4.0, 3.0]))
+        falls = fit_adjacent(np.array([1.0, 2.0, 4.0]), np.array([5.0, 4.0, 3.0]))
         assert falls.at([1.0, 2.0, 4.0, 1e6]) == pytest.approx([5, 4, 3, 3])
         # Bytes alone, which one line has all along.
-        assert adjacent(np.array([1.0, 2.0, 4.0]), np.array([2.0, 4.0, 9.0])).segments[0] == (0.0, 0.0, 2.0)
+        assert fit_adjacent(np.array([1.0, 2.0, 4.0]), np.array([2.0, 4.0, 9.0])).segments[0] == (0.0, 0.0, 2.0)
         # More than the size grows: bandwidth alone.
-        steep = adjacent(np.array([1.0, 2.0]), np.array([1.0, 4.0]))
+        steep = fit_adjacent(np.array([1.0, 2.0]), np.array([1.0, 4.0]))
         assert steep.at([1.0, 2.0, 10.0]) == pytest.approx([1, 4, 20])
 
     def test_two_sizes_are_one_line(self):
-        model = adjacent(np.array([1.0, 3.0]), np.array([2.0, 4.0]))
+        model = fit_adjacent(np.array([1.0, 3.0]), np.array([2.0, 4.0]))
         assert model.at([0.0, 2.0, 3.0, 5.0]) == pytest.approx([1, 3, 4, 6])
 
 
 def test_the_interpolated_one_is_a_line_and_what_is_off():
     seconds = (1e-5 + 1e-9 * SIZES) * np.where(np.arange(12) % 2, 1.1, 1.0)
-    found = interpolated(SIZES, seconds)
-    assert found.segments == line(SIZES, seconds).segments
+    found = fit_interpolated(SIZES, seconds)
+    assert found.segments == fit_line(SIZES, seconds).segments
     assert [size for size, _ in found.corrections] == SIZES.tolist()
     assert found.at(SIZES) == pytest.approx(seconds)
-    assert log_log(SIZES, seconds).points == tuple(zip(SIZES.tolist(), seconds.tolist(), strict=True))
-    assert set(OURS) == set(FITS) - {"five_anchors"}
-    assert OURS[0] == "line"
+    assert fit_log_log(SIZES, seconds).points == tuple(zip(SIZES.tolist(), seconds.tolist(), strict=True))
+    assert set(MIXED_MODELS) == set(CURVE_FITS) - {"five_anchors"}
+    assert MIXED_MODELS[0] == "line"

@@ -6,7 +6,7 @@ import pytest
 
 from simnet.base.errors import InputError
 from simnet.calibration import Curve, Setting
-from simnet.calibration.curves import chosen_rows, curves_of, differing, systems
+from simnet.calibration.curves import chosen_rows, curves_of, differing_columns, split_systems
 from simnet.calibration.readers.tables import table
 
 
@@ -74,36 +74,36 @@ def test_a_curve_has_at_least_two_ranks_and_a_byte_and_its_cards_may_not_be_know
 class TestSystems:
     def test_are_one_where_nothing_differs(self):
         one = rows({}, {"nbytes": 16, "ranks": 8, "algorithm": "ring"}, variant="a", in_place=False)
-        assert systems(one)[""] is one
-        assert differing(one) == {}
+        assert split_systems(one)[""] is one
+        assert differing_columns(one) == {}
 
     def test_are_told_by_what_differs_and_that_is_named_where_it_is_said(self):
         both = rows(
             {"variant": "b", "dtype": "float"}, {"variant": "a", "dtype": "float"}, {"variant": "b", "nbytes": 16},
             {"variant": None}, {"variant": "b", "dtype": "float", "nbytes": 32}, tool="nccl-tests",
         )  # fmt: skip
-        found = systems(both)
+        found = split_systems(both)
         assert {name: part["nbytes"].tolist() for name, part in found.items()} == {
             "variant=b, dtype=float": [8, 32], "variant=a, dtype=float": [8], "variant=b": [16], "": [8],
         }  # fmt: skip
         assert list(found)[:2] == ["variant=b, dtype=float", "variant=a, dtype=float"]
-        assert differing(both) == {"variant": ["", "a", "b"], "dtype": ["", "float"]}
+        assert differing_columns(both) == {"variant": ["", "a", "b"], "dtype": ["", "float"]}
 
     def test_differ_by_links_and_contributions_of_single_hosts(self):
         one = rows({"link_latency_10": 1.0, "contribution_2": 3.0}, {"link_latency_10": 2.0, "contribution_2": 3.0},
                    {"link_latency_10": 2.0, "contribution_2": 4.0}, contribution_x=5.0)  # fmt: skip
-        assert list(systems(one)) == [
+        assert list(split_systems(one)) == [
             "contribution_2=3.0, link_latency_10=1.0", "contribution_2=3.0, link_latency_10=2.0",
             "contribution_2=4.0, link_latency_10=2.0",
         ]  # fmt: skip
-        assert differing(one) == {"contribution_2": ["3.0", "4.0"], "link_latency_10": ["1.0", "2.0"]}
+        assert differing_columns(one) == {"contribution_2": ["3.0", "4.0"], "link_latency_10": ["1.0", "2.0"]}
 
     def test_differ_by_sides_of_which_what_is_not_said_is_out_of_place(self):
-        found = systems(rows({"in_place": True}, {"in_place": False}, {"in_place": None, "nbytes": 16}))
+        found = split_systems(rows({"in_place": True}, {"in_place": False}, {"in_place": None, "nbytes": 16}))
         assert {name: part["nbytes"].tolist() for name, part in found.items()} == {
             "in_place=True": [8], "in_place=False": [8, 16],
         }  # fmt: skip
-        assert list(systems(rows({"in_place": False}, {"in_place": None}))) == [""]
+        assert list(split_systems(rows({"in_place": False}, {"in_place": None}))) == [""]
 
 
 class TestChosen:

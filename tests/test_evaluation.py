@@ -7,7 +7,7 @@ import pytest
 
 from commands import did, refused
 from simnet.calibration import calibrate, measured
-from simnet.calibration.curves import curves_of, systems
+from simnet.calibration.curves import curves_of, split_systems
 from simnet.calibration.readers import write_tidy
 from simnet.validate.evaluation import evaluate
 from simnet.validate.evaluation_figures import recorded_figures, worse
@@ -32,9 +32,9 @@ def test_shipped_measurements_are_predicted_as_well_as_recorded(name):
 
 
 def test_what_is_validated_is_what_a_fabric_predicts():
-    rows = measured.load("rtx2080ti_nccl_10g_100g").rows
+    rows = measured.load_dataset("rtx2080ti_nccl_10g_100g").rows
     said = evaluate("rtx2080ti_nccl_10g_100g", splits=["ranks"]).held
-    for system, part in systems(rows).items():
+    for system, part in split_systems(rows).items():
         curves = curves_of(part)
         for held in curves:
             fabric = calibrate([one for one in curves if one.setting.ranks != held.setting.ranks])
@@ -94,7 +94,7 @@ def test_what_got_worse_is_said():
 
 
 def test_predictions_do_not_depend_on_what_was_left_out(tmp_path):
-    rows = measured.load("shaped_gloo").rows
+    rows = measured.load_dataset("shaped_gloo").rows
     rows = rows[(rows["link_latency"] == 1e-3) & (rows["collective"] == "all_reduce")]
     path = tmp_path / "log.csv"
     write_tidy(rows, path)
@@ -133,5 +133,5 @@ def test_a_fabric_file_is_compared_with_other_measurements(tmp_path):
 
 def test_a_log_of_which_nothing_is_recorded_is_not_checked(tmp_path):
     path = tmp_path / "log.csv"
-    write_tidy(measured.load("shaped_gloo").rows, path)
+    write_tidy(measured.load_dataset("shaped_gloo").rows, path)
     assert "only for shipped measurements" in refused("validate", path, "--check")

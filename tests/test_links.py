@@ -86,7 +86,7 @@ def test_known_libraries_are_predicted_with_other_ranks(tmp_path):
     ],
 )
 def test_named_stacks_have_the_software_of_the_shipped_measurements(tool, data):
-    rows = measured.load(data).rows
+    rows = measured.load_dataset(data).rows
     # Message by message over sockets is what the stack tcp stands for; one set has gloo as well.
     found = calibrated(predictable(rows[rows["tool"].isin([tool, f"replay-{tool}"])]), tool)[0]["", ""]
     named = STACKS[tool]
@@ -97,7 +97,7 @@ def test_named_stacks_have_the_software_of_the_shipped_measurements(tool, data):
 
 
 def test_replays_over_gloo_send_all_gathers_as_everything_else():
-    rows = measured.load("shaped_unequal").rows
+    rows = measured.load_dataset("shaped_unequal").rows
     table = from_links(rows[rows["tool"] == "replay-gloo"])
     off = (table["ours"] / table["seconds"] - 1).abs()
     gathers = table["collective"].isin(["all_gather", "all_gatherv"])
@@ -110,7 +110,7 @@ def test_replays_over_gloo_send_all_gathers_as_everything_else():
 def test_named_stacks_are_as_far_off_as_the_page_on_stacks_says():
     off = {}
     for data in ("shaped_openmpi", "shaped_sparse", "shaped_mpich", "shaped_gloo", "shaped_gloo_ranks"):
-        table = from_links(measured.load(data).rows)
+        table = from_links(measured.load_dataset(data).rows)
         for one in table[table["link_bandwidth"] <= 1.26e7].itertuples():
             known = library(one.tool)
             # Open MPI raised its eager limit above all messages.
@@ -128,7 +128,7 @@ def test_named_stacks_are_as_far_off_as_the_page_on_stacks_says():
 
 
 def test_other_measurements_do_not_move_a_prediction():
-    rows = measured.load("shaped_gloo").rows
+    rows = measured.load_dataset("shaped_gloo").rows
     changed = rows.assign(seconds=np.where(rows["nbytes"] == 65536, 9.0, rows["seconds"]))
     before, after = (
         from_links(each).set_index(["collective", "link_latency", "link_bandwidth", "size"])["ours"]
@@ -187,7 +187,7 @@ def test_tables_that_cannot_be_read_are_refused_with_a_reason(tmp_path, text, me
 
 
 def test_settings_without_sense_are_not_predicted():
-    rows = measured.load("shaped_gloo").rows.head(5)
+    rows = measured.load_dataset("shaped_gloo").rows.head(5)
     assert not len(from_links(rows.assign(link_bandwidth=0.0)))
     assert not len(from_links(rows.assign(algorithm="magic")))
     assert not len(held_by_links(rows.drop(columns="link_latency")))
@@ -196,7 +196,7 @@ def test_settings_without_sense_are_not_predicted():
 
 
 def test_links_of_single_hosts_need_no_common_column_but_one_setting_that_is_alike():
-    rows = measured.load("shaped_unequal").rows
+    rows = measured.load_dataset("shaped_unequal").rows
     own = rows[rows["link_bandwidth"].isna() & rows["link_latency"].isna()]
     assert not len(held_by_links(own))
     alike = {f"{name}_{host}": rows[name] for name in ("link_latency", "link_bandwidth") for host in range(5)}
@@ -211,8 +211,8 @@ def test_links_of_single_hosts_need_no_common_column_but_one_setting_that_is_ali
 
 
 def test_predictions_are_nearer_to_a_measurement_than_another_one_of_the_same_settings():
-    again = measured.load("shaped_gloo_again").rows
-    apart = repeated(measured.load("shaped_gloo_ranks").rows, again)["apart"]
+    again = measured.load_dataset("shaped_gloo_again").rows
+    apart = repeated(measured.load_dataset("shaped_gloo_ranks").rows, again)["apart"]
     found = from_links(again)
     off = abs(found["ours"] / found["seconds"] - 1)
     assert len(apart) == 72
@@ -221,7 +221,7 @@ def test_predictions_are_nearer_to_a_measurement_than_another_one_of_the_same_se
 
 
 def test_settings_measured_twice_are_set_side_by_side():
-    rows = measured.load("shaped_gloo").rows
+    rows = measured.load_dataset("shaped_gloo").rows
     both = repeated(rows, rows.assign(seconds=2 * rows["seconds"]))
     np.testing.assert_allclose(both["apart"], 0.5)
     assert len(both) == len(predictable(rows))
@@ -239,7 +239,7 @@ def test_settings_measured_twice_are_set_side_by_side():
     ],
 )
 def test_links_of_no_magnitude_that_there_may_be_are_refused(column, value, message):
-    rows = measured.load("shaped_gloo").rows.head(40)
+    rows = measured.load_dataset("shaped_gloo").rows.head(40)
     with pytest.raises(InputError, match=rf"{column}: {message}"):
         held_by_links(rows.astype({column: object} if column in rows else {}).assign(**{column: value}))
 
@@ -269,7 +269,7 @@ def test_shipped_measurements_follow_from_their_links(name):
 
 
 def test_exchanges_over_unequal_links_are_as_near_as_they_have_to_be():
-    table = from_links(measured.load("shaped_unequal").rows)
+    table = from_links(measured.load_dataset("shaped_unequal").rows)
     off = (table["ours"] / table["seconds"] - 1).abs()
     # Which of two messages comes to the slowest link first hangs there on 1 ms of 130.
     tie = (table["tool"] != "replay-gloo") & (table["algorithm"] == "rabenseifner")
@@ -282,7 +282,7 @@ def test_exchanges_over_unequal_links_are_as_near_as_they_have_to_be():
 
 
 def test_an_interval_does_not_come_from_the_setting_that_it_is_for():
-    rows = measured.load("shaped_unequal").rows
+    rows = measured.load_dataset("shaped_unequal").rows
     before = held_by_links(rows)
     ring = (rows["tool"] == "replay-tcp") & (rows["run"] == "mixed") & (rows["algorithm"] == "ring")
     one = ring & (rows["collective"] == "all_reduce")
@@ -303,7 +303,7 @@ def test_iterations_across_a_change_are_predicted_with_both_links():
     seconds = predict(schedule, links, stack, began.tolist())
     late = began >= 1
     rows = (
-        measured.load("shaped_varying")
+        measured.load_dataset("shaped_varying")
         .rows.head(4)
         .assign(
             algorithm="ring",

@@ -15,8 +15,8 @@ from simnet.calibration.readers.facts import facts_of
 from simnet.calibration.readers.shaped import read_shaped
 from simnet.calibration.readers.tables import Collector
 from simnet.calibration.readers.wide import read_wide
-from simnet.calibration.summary import rows_of
-from simnet.calibration.topology_links import placed
+from simnet.calibration.summary import read_rows
+from simnet.calibration.topology_links import place_ranks
 
 LONG = "Q" * 500
 
@@ -50,10 +50,10 @@ def test_of_facts_that_fit_no_log_120():
 
 
 def test_of_options_and_names():
-    assert shown(placed, "star", [LONG]) == 60
-    assert shown(placed, "multi_gpu_nodes", [f"gpus_per_node={LONG}"]) == 40
-    assert shown(placed, "Q/" * 110) == 100
-    assert shown(rows_of, LONG[:80], {}) == 60
+    assert shown(place_ranks, "star", [LONG]) == 60
+    assert shown(place_ranks, "multi_gpu_nodes", [f"gpus_per_node={LONG}"]) == 40
+    assert shown(place_ranks, "Q/" * 110) == 100
+    assert shown(read_rows, LONG[:80], {}) == 60
     assert shown(read, "/" + LONG) == 199
 
 

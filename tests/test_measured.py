@@ -21,7 +21,7 @@ FRAMING = 1538 / 1448
 
 @pytest.mark.parametrize("name", NAMES)
 def test_rows_are_what_the_registry_says(name):
-    entry, found = measured.datasets()[name], measured.load(name)
+    entry, found = measured.datasets()[name], measured.load_dataset(name)
     rows = found.rows
     assert not found.problems
     assert len(rows) == entry.rows
@@ -76,7 +76,7 @@ def test_public_tables_have_every_size_and_rank_of_the_sets_they_are_from(shared
     keys = ["collective", "algorithm", "protocol", "ranks", "nodes", "in_place", "nbytes"]
     theirs = read(shared / "measured" / name).rows
     theirs = theirs[theirs["ranks"].notna()]
-    ours = measured.load(name).rows
+    ours = measured.load_dataset(name).rows
     keys += ["variant"] if "variant" in ours else []
     settings = [{tuple(map(str, one)) for one in rows[keys].to_numpy()} for rows in (ours, theirs)]
     assert settings[0] == settings[1]
@@ -95,11 +95,11 @@ def test_they_are_tidy_files_like_any_other():
 
 def test_what_is_not_there_is_refused_with_the_nearest_name():
     with pytest.raises(InputError, match="there are no measurements 'shaped_glo'; did you mean 'shaped_gloo'"):
-        measured.load("shaped_glo")
+        measured.load_dataset("shaped_glo")
 
 
 def test_dense_times_on_shaped_links_follow_from_the_links():
-    rows = measured.load("shaped_openmpi").rows
+    rows = measured.load_dataset("shaped_openmpi").rows
     large = rows[(rows["nbytes"] >= 2**20) & (rows["link_bandwidth"] <= 1.25e7) & (rows["link_latency"] <= 1e-3)]
     latency, beta = large["link_latency"].to_numpy(), FRAMING / large["link_bandwidth"].to_numpy()
     size, ranks = large["nbytes"].astype(float).to_numpy(), large["ranks"].astype(float).to_numpy()
@@ -113,17 +113,17 @@ def test_dense_times_on_shaped_links_follow_from_the_links():
 
 
 def test_sizes_of_all_gathers_are_what_a_rank_contributes():
-    rows = measured.load("shaped_openmpi").rows
+    rows = measured.load_dataset("shaped_openmpi").rows
     assert set(rows.loc[rows["collective"] == "all_gather", "size_convention"]) == {"per_rank"}
 
 
 def test_sparse_sizes_are_the_values_that_are_kept():
-    rows = measured.load("shaped_sparse").rows
+    rows = measured.load_dataset("shaped_sparse").rows
     np.testing.assert_allclose(rows["nbytes"].astype(float), 4 * rows["density"] * rows["parameters"])
 
 
 def test_published_numbers_name_their_page():
-    rows = measured.load("published_plateaus").rows
+    rows = measured.load_dataset("published_plateaus").rows
     assert rows["url"].str.fullmatch(r"https://github\.com/[^/]+/[^/]+/blob/[0-9a-f]{40}/\S+").all()
     assert rows["platform"].is_unique
     assert rows["nbytes"].min() >= 2**31
@@ -133,7 +133,7 @@ def test_published_numbers_name_their_page():
 def test_shaped_rows_are_those_beside_the_repository(shared):
     for name in ("shaped_openmpi", "shaped_gloo", "shaped_sparse"):
         theirs = pd.read_csv(shared / "netlab" / f"{name}.csv")
-        ours = measured.load(name).rows
+        ours = measured.load_dataset(name).rows
         assert ours["seconds"].tolist() == theirs["seconds"].tolist()
         assert ours["nbytes"].tolist() == theirs["size_bytes"].tolist()
         np.testing.assert_allclose(ours["link_latency"] * 1e3, theirs["latency_ms"])

@@ -6,7 +6,7 @@ import pydantic
 import pytest
 
 from simnet.base.errors import InputError
-from simnet.calibration.platform import Platform, is_platform, load_platform, refusal
+from simnet.calibration.platform import Platform, is_platform, load_platform, validation_refusal
 
 GOOD = "name: x\ndevices_per_node: 8\ngeneration: hopper\ninner: {link: nvlink, rate: 450 GB/s}\n"
 OUTER = "outer: {transport: roce, nics: 2, rate: 100 Gbit/s}\n"
@@ -50,7 +50,7 @@ def test_of_several_faults_the_first_is_told_with_field_alone_where_no_file_is()
     ):  # fmt: skip
         with pytest.raises(pydantic.ValidationError) as found:
             Platform.model_validate(fields)
-        assert str(refusal(found.value)) == said
+        assert str(validation_refusal(found.value)) == said
 
 
 def test_values_that_are_long_are_cut_in_the_middle(tmp_path):

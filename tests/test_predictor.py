@@ -7,11 +7,20 @@ import pytest
 
 from hand_made import MPI, NCCL, SIZES, VALUES, fitted, flat, power, predictor, reduce, stepped
 from simnet.calibration import Curve, Setting
-from simnet.calibration.cards import LEAST, OWN, RAILS, Cards, likely, node_rate, normalised, said
+from simnet.calibration.cards import (
+    CARD_PER_RANK,
+    LEAST_CHANCE,
+    RAIL_CARDS,
+    CardCount,
+    describe_card_counts,
+    likely_card_counts,
+    node_rate,
+    normalise_chances,
+)
 from simnet.calibration.curve_models import CurveModel
 from simnet.calibration.platform import load_platform, platform_names
-from simnet.calibration.predictor import Growth, fit
-from simnet.calibration.rank_scaling import over_ranks, terms
+from simnet.calibration.predictor import TimeGrowth, fit_predictor
+from simnet.calibration.rank_scaling import scale_over_ranks, term_counts
 from simnet.calibration.step_model import StepModel
 
 
@@ -171,8 +180,8 @@ class TestSizes:
 
     def test_belief_in_bytes_fades_from_16_to_256_times_the_largest_size(self):
         ratio = np.array([1.0, 16, 64, 256, 1e4])
-        assert Growth(1.0, 0.3, 0.2, 1.0).told(ratio) == pytest.approx([1, 1, 0.5, 0.2, 0.2])
-        assert Growth(1.0, 0.3, 0.0, 0.5).told(ratio) == pytest.approx([0.5, 0.5, 0.25, 0, 0])
+        assert TimeGrowth(1.0, 0.3, 0.2, 1.0).told(ratio) == pytest.approx([1, 1, 0.5, 0.2, 0.2])
+        assert TimeGrowth(1.0, 0.3, 0.0, 0.5).told(ratio) == pytest.approx([0.5, 0.5, 0.25, 0, 0])
 
     def test_beyond_times_are_drawn_to_the_middle_of_what_is_possible(self):
         model, largest = predictor(power(reduce(4), 0.25)), 2.0**20
@@ -238,7 +247,7 @@ class TestCards:
     @pytest.mark.parametrize("chances", [(0.5, 0.3, 0.2), (0.4, 0.35, 0.25), (0.2, 0.2, 0.6)])
     def test_the_median_of_the_hypotheses_is_predicted(self, chances):
         steps = StepModel(True, VALUES, cards=1.0)
-        cards = [Cards(number, chance) for number, chance in zip((1.0, OWN, 2.0), chances, strict=True)]
+        cards = [CardCount(number, chance) for number, chance in zip((1.0, CARD_PER_RANK, 2.0), chances, strict=True)]
         curve, sizes = stepped(reduce(32, 8), steps, 1.0)
         model = predictor(curve, steps=steps, cards=tuple(cards), each=4.0, outside="steps")
         asked = reduce(16, 16)
@@ -270,18 +279,18 @@ class TestCards:
         assert len(odd.by_cards(reduce(12, 4), sizes)) == 3
 
     def test_chances_that_count_add_to_one_and_the_likeliest_comes_first(self):
-        found = normalised({OWN: 6.0, 4.0: 6.0, 1.0: 7.0, 2.0: 0.99, 8.0: 1.0}, 0.05)
-        assert [one.number for one in found] == [1.0, 4.0, OWN]
+        found = normalise_chances({CARD_PER_RANK: 6.0, 4.0: 6.0, 1.0: 7.0, 2.0: 0.99, 8.0: 1.0}, 0.05)
+        assert [one.number for one in found] == [1.0, 4.0, CARD_PER_RANK]
         assert [one.chance for one in found] == pytest.approx([7 / 19, 6 / 19, 6 / 19])
-        assert [one.number for one in normalised({1.0: 19.0, 2.0: 1.0})] == [1.0, 2.0]
-        assert normalised({1.0: 20.0, 2.0: 1.0}) == (Cards(1.0, 1.0),)
+        assert [one.number for one in normalise_chances({1.0: 19.0, 2.0: 1.0})] == [1.0, 2.0]
+        assert normalise_chances({1.0: 20.0, 2.0: 1.0}) == (CardCount(1.0, 1.0),)
 
     def test_one_number_of_ranks_on_a_node_leaves_cards_to_what_is_usual(self):
         sizes = 2.0 ** np.arange(10, 31, 4)
         steps = StepModel(True, VALUES, cards=2.0)
         curves = [Curve(one, sizes, steps.at(one, sizes)) for one in (reduce(4, 1), reduce(16, 2), reduce(32, 4))]
-        found = fit(curves, nccl=True)
-        assert found.cards == likely(curves, LEAST)
+        found = fit_predictor(curves, nccl=True)
+        assert found.cards == likely_card_counts(curves, LEAST_CHANCE)
         assert len(found.cards) > 1
         assert found.steps.cards == found.cards[0].number
 
@@ -295,19 +304,23 @@ class TestCards:
         curves = [self.reached(32, 8, 3e9), self.reached(32, 4, 9e9, collective="all_reduce"), self.reached(8, 8, 4e9)]
         assert node_rate(curves) == (pytest.approx(9e9), 8)
         assert node_rate(curves[2:]) == (pytest.approx(4e9), 1)
-        assert likely([self.reached(8, 1, 1e12)]) == RAILS
+        assert likely_card_counts([self.reached(8, 1, 1e12)]) == RAIL_CARDS
 
     def test_cards_that_logs_tell_are_known(self):
-        for cards, number in ((1, 1.0), (3, 3.0), (4, OWN), (8, OWN)):
-            assert likely([self.reached(32, 8, 3e9, cards), self.reached(8, 8, 3e9)]) == (Cards(number, 1.0),)
+        for cards, number in ((1, 1.0), (3, 3.0), (4, CARD_PER_RANK), (8, CARD_PER_RANK)):
+            assert likely_card_counts([self.reached(32, 8, 3e9, cards), self.reached(8, 8, 3e9)]) == (
+                CardCount(number, 1.0),
+            )
 
     def test_one_card_is_the_less_likely_the_more_leaves_a_node(self):
-        chances = [dict(likely([self.reached(32, 8, rate)], 0.0))[1.0] for rate in (45e9, 70e9, 100e9, 200e9)]
+        chances = [
+            dict(likely_card_counts([self.reached(32, 8, rate)], 0.0))[1.0] for rate in (45e9, 70e9, 100e9, 200e9)
+        ]
         assert chances == sorted(chances, reverse=True)
         assert chances[-1] < 0.2
-        numbers = [one.number for one in likely([self.reached(32, 8, 100e9)], 0.0)]
-        assert OWN in numbers
-        assert sum(one.chance for one in likely([self.reached(32, 8, 100e9)])) == pytest.approx(1)
+        numbers = [one.number for one in likely_card_counts([self.reached(32, 8, 100e9)], 0.0)]
+        assert CARD_PER_RANK in numbers
+        assert sum(one.chance for one in likely_card_counts([self.reached(32, 8, 100e9)])) == pytest.approx(1)
 
     @pytest.mark.parametrize("rate", [3e9, 100e9, 170e9])
     def test_cards_are_as_likely_as_platforms_that_have_so_many_reach_as_much(self, rate):
@@ -317,18 +330,18 @@ class TestCards:
         chances = {1.0: likeliness(max(rate / 50e9, 1.0))}
         for one in map(load_platform, platform_names()):
             if one.outer is not None:
-                count = float(one.outer.nics) if one.outer.nics < one.devices_per_node else OWN
+                count = float(one.outer.nics) if one.outer.nics < one.devices_per_node else CARD_PER_RANK
                 reached = one.outer_rate(min(4, one.devices_per_node))
                 chances[count] = chances.get(count, 0.0) + likeliness(rate / reached)
-        found = {one.number: one.chance for one in likely([self.reached(32, 8, rate)], 0.0)}
+        found = {one.number: one.chance for one in likely_card_counts([self.reached(32, 8, rate)], 0.0)}
         assert found == pytest.approx({count: one / sum(chances.values()) for count, one in chances.items()})
 
     def test_what_is_open_is_said_with_what_would_tell(self):
-        cards = [Cards(1.0, 0.5), Cards(2.0, 0.3), Cards(OWN, 0.2)]
+        cards = [CardCount(1.0, 0.5), CardCount(2.0, 0.3), CardCount(CARD_PER_RANK, 0.2)]
         told = "network cards of a node: one (50 %), 2 (30 %) or one for each rank (20 %), which these data do not tell"
-        assert said(cards, 4) == f"{told}; large messages of 1 rank on each of several nodes would"
-        assert said(cards, 1) == f"{told}; large messages of all ranks of several nodes would"
-        assert said(cards[:1], 4) == ""
+        assert describe_card_counts(cards, 4) == f"{told}; large messages of 1 rank on each of several nodes would"
+        assert describe_card_counts(cards, 1) == f"{told}; large messages of all ranks of several nodes would"
+        assert describe_card_counts(cards[:1], 4) == ""
 
 
 @pytest.mark.parametrize(
@@ -348,31 +361,31 @@ class TestCards:
     ],
 )
 def test_what_grows_with_the_ranks(collective, ranks, nodes, wanted):
-    assert terms(Setting(collective, ranks, nodes)) == pytest.approx(np.array(wanted))
+    assert term_counts(Setting(collective, ranks, nodes)) == pytest.approx(np.array(wanted))
 
 
 def test_what_a_tree_sends_counts_on_two_nodes_alone():
     for by_tree, outer in ((1.0, 1 / 4), (1.2, 1.2 / 4), (9.0, 7 / 16)):
-        assert terms(reduce(8, 2), by_tree)[3] == pytest.approx(outer)
-        assert terms(reduce(16, 4), by_tree)[3] == pytest.approx(15 / 32)
-    assert terms(reduce(8, 2), 1.0, cards=1)[3] == pytest.approx(1.0)
-    assert terms(reduce(16, 4), cards=2)[3] == pytest.approx(15 / 16)
+        assert term_counts(reduce(8, 2), by_tree)[3] == pytest.approx(outer)
+        assert term_counts(reduce(16, 4), by_tree)[3] == pytest.approx(15 / 32)
+    assert term_counts(reduce(8, 2), 1.0, cards=1)[3] == pytest.approx(1.0)
+    assert term_counts(reduce(16, 4), cards=2)[3] == pytest.approx(15 / 16)
 
 
 def test_at_ranks_that_were_measured_curves_stand_for_themselves():
     shape = CurveModel(segments=((0.0, 1e-6, 1e-9),))
-    found = over_ranks([reduce(8)], [shape], reduce(8), SIZES, chunked=False)
+    found = scale_over_ranks([reduce(8)], [shape], reduce(8), SIZES, chunked=False)
     assert found == pytest.approx(shape.at(SIZES))
 
 
 def test_steps_are_those_of_schedules_and_curves_their_own_models_unless_said():
     sizes = 2.0 ** np.arange(10, 20)
     curve = Curve(reduce(4), sizes, 1e-5 + sizes * 1e-9)
-    found = fit([curve])
+    found = fit_predictor([curve])
     assert found.steps.nccl is False
     assert [(one.model, one.weight) for one in found.known[0].shape.parts] == [("interpolated", 1.0)]
     assert (found.known[0].smallest, found.known[0].largest, found.known[0].count) == (2.0**10, 2.0**19, 10)
-    found = fit([curve], weights={reduce(4): {"line": 3.0}}, with_steps=False)
+    found = fit_predictor([curve], weights={reduce(4): {"line": 3.0}}, with_steps=False)
     assert [(one.model, one.weight) for one in found.known[0].shape.parts] == [("interpolated", 0.0), ("line", 1.0)]
     assert found.steps is None
 
@@ -381,8 +394,8 @@ def test_cards_are_looked_for_with_nccl_alone_and_where_steps_are_counted():
     sizes = 2.0 ** np.arange(10, 31, 4)
     settings = [Setting(name, ranks, nodes) for name in ("all_reduce", "gather") for ranks, nodes in ((16, 4), (8, 4))]
     every = [Curve(one, sizes, 1e-5 + sizes * 1e-10) for one in settings]
-    alone = fit(every[2:], nccl=True)
-    assert (alone.cards, alone.steps) == (RAILS, None)
-    for found in (fit(every), fit(every, nccl=True, with_steps=False)):
-        assert found.cards == RAILS
-    assert [fit(every, nccl=nccl, with_steps=False).each for nccl in (False, True)] == [1, 4]
+    alone = fit_predictor(every[2:], nccl=True)
+    assert (alone.cards, alone.steps) == (RAIL_CARDS, None)
+    for found in (fit_predictor(every), fit_predictor(every, nccl=True, with_steps=False)):
+        assert found.cards == RAIL_CARDS
+    assert [fit_predictor(every, nccl=nccl, with_steps=False).each for nccl in (False, True)] == [1, 4]

@@ -12,8 +12,8 @@ from simnet.calibration.readers.nccl_text import ELEMENT_BYTES, is_table_header
 from simnet.calibration.readers.shaped import read_shaped
 from simnet.calibration.readers.tables import Collector, Printed, Problem, inconsistency, printed, table, whole
 from simnet.calibration.readers.wide import read_wide
-from simnet.calibration.summary import problem_lines, rows_of
-from simnet.calibration.topology_links import placed
+from simnet.calibration.summary import problem_lines, read_rows
+from simnet.calibration.topology_links import place_ranks
 
 HEADS = ("stack", "collective", "N", "latency_ms", "rate_mbit", "size_bytes", "seconds", "rep", "params", "profile")
 CELLS = ("mpich", "bcast", "3", "5", "100", "9", "1", "2", "64", "eager")
@@ -100,10 +100,10 @@ class TestShaped:
 def test_names_of_shipped_measurements_are_told_from_files(tmp_path):
     unknown = "there is no such file, and no shipped measurements 'shaped_glo'; did you mean 'shaped_gloo'"
     with pytest.raises(InputError, match=unknown):
-        rows_of("shaped_glo", {})
+        read_rows("shaped_glo", {})
     for path in (str(tmp_path / "none"), "none.csv"):
         with pytest.raises(InputError) as refused:
-            rows_of(path, {})
+            read_rows(path, {})
         assert "no shipped measurements" not in str(refused.value)
 
 
@@ -140,9 +140,9 @@ def test_twenty_remarks_are_listed():
 @pytest.mark.parametrize("value", ["x" * 41, "00000", "4097", "9999999", ""])
 def test_ranks_per_node_are_whole_and_at_most_4096(value):
     with pytest.raises(InputError) as refused:
-        placed("multi_gpu_nodes", [f"gpus_per_node={value}"])
+        place_ranks("multi_gpu_nodes", [f"gpus_per_node={value}"])
     assert str(refused.value) == f"--set: gpus_per_node: must be a whole number in 1..4096, got {value[:40]!r}"
-    assert placed("multi_gpu_nodes", ["gpus_per_node=4096"]).each == 4096
+    assert place_ranks("multi_gpu_nodes", ["gpus_per_node=4096"]).each == 4096
 
 
 class TestTidy:

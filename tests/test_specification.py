@@ -15,11 +15,19 @@ from validating.platforms import CASES, Case, platform
 import needs
 from commands import did, refused
 from simnet.base.errors import InputError
-from simnet.calibration import Curve, Setting, calibrate, cost_model_of, load_cost_model, specified, written
+from simnet.calibration import (
+    Curve,
+    Setting,
+    calibrate,
+    cost_model_of,
+    cost_model_yaml,
+    load_cost_model,
+    specified_cost_model,
+)
 from simnet.calibration.platform import (
     GENERATIONS,
-    LINKS,
-    STAGED,
+    LINK_SHARES,
+    STAGED_SHARE,
     TRANSPORTS,
     Platform,
     Transport,
@@ -27,7 +35,12 @@ from simnet.calibration.platform import (
     platform_names,
 )
 from simnet.calibration.readers import read
-from simnet.calibration.specification import COLLECTIVES, half_widths, parameters, times
+from simnet.calibration.specification import (
+    SPECIFIED_COLLECTIVES,
+    specified_half_widths,
+    specified_parameters,
+    specified_times,
+)
 from simnet.calibration.step_model import PARAMETERS
 
 SIZES = 2.0 ** np.arange(3, 34)
@@ -43,7 +56,7 @@ def platforms(draw: st.DrawFn) -> Platform:
         "rate": f"{draw(st.integers(10, 800))} Gbit/s",
         "device_direct": draw(st.booleans()),
     }
-    inner = {"link": draw(st.sampled_from(sorted(LINKS))), "rate": f"{draw(st.integers(10, 900))} GB/s"}
+    inner = {"link": draw(st.sampled_from(sorted(LINK_SHARES))), "rate": f"{draw(st.integers(10, 900))} GB/s"}
     return platform(
         devices_per_node=draw(st.sampled_from([1, 2, 4, 8])),
         generation=draw(st.sampled_from(sorted(GENERATIONS))),
@@ -53,11 +66,13 @@ def platforms(draw: st.DrawFn) -> Platform:
     )
 
 
-@given(one=platforms(), collective=st.sampled_from(COLLECTIVES), nodes=st.integers(1, 6), share=st.floats(0.1, 1))
+@given(
+    one=platforms(), collective=st.sampled_from(SPECIFIED_COLLECTIVES), nodes=st.integers(1, 6), share=st.floats(0.1, 1)
+)
 @settings(max_examples=60, deadline=None)
 def test_more_bytes_are_never_faster_and_faster_links_never_slower(one, collective, nodes, share):
     setting = Setting(collective, nodes * one.devices_per_node, nodes)
-    found = times(one, setting, SIZES)
+    found = specified_times(one, setting, SIZES)
     if found is None:
         return
     assert np.isfinite(found).all()
@@ -67,7 +82,7 @@ def test_more_bytes_are_never_faster_and_faster_links_never_slower(one, collecti
     for part in ("inner", "outer"):
         rate = getattr(one, part).rate
         slower[part] = slower[part] | {"rate": f"{share * rate} B/s"}
-    assert (times(Platform.model_validate(slower), setting, SIZES) >= found * (1 - 1e-9)).all()
+    assert (specified_times(Platform.model_validate(slower), setting, SIZES) >= found * (1 - 1e-9)).all()
 
 
 @pytest.mark.parametrize("nodes", [2, 3, 16])
@@ -76,26 +91,28 @@ def test_a_large_all_gather_takes_its_bytes_over_the_cards(nodes):
     setting = Setting("all_gather", 8 * nodes, nodes)
     size = 2.0**40
     line = size * (1 - 1 / setting.ranks) / (8 * 50e9 * TRANSPORTS["infiniband"].efficiency)
-    assert times(one, setting, [size])[0] == pytest.approx(line, rel=0.02)
+    assert specified_times(one, setting, [size])[0] == pytest.approx(line, rel=0.02)
 
 
 def test_one_device_per_node_has_its_own_share_of_the_cards():
     one = load_platform("dgx-h100")
-    alone, full = (times(one, Setting("all_reduce", 10 * each, 10), [2.0**36])[0] for each in (1, 8))
+    alone, full = (specified_times(one, Setting("all_reduce", 10 * each, 10), [2.0**36])[0] for each in (1, 8))
     assert alone / full == pytest.approx(8, rel=0.15)
 
 
 def test_a_tree_wins_where_many_nodes_reduce_little():
     one = load_platform("dgx-a100")
-    ring, tree = (times(one, Setting("all_reduce", 512, 64, name), [4096.0])[0] for name in ("ring", "tree"))
+    ring, tree = (specified_times(one, Setting("all_reduce", 512, 64, name), [4096.0])[0] for name in ("ring", "tree"))
     assert tree < ring / 3
-    both = times(one, Setting("all_reduce", 512, 64), [4096.0])[0]
+    both = specified_times(one, Setting("all_reduce", 512, 64), [4096.0])[0]
     assert both == min(ring, tree)
 
 
 def test_on_two_nodes_the_middle_of_ring_and_tree_is_predicted():
     one = load_platform("polaris")
-    ring, tree, both = (times(one, Setting("all_reduce", 8, 2, name), [2.0**32])[0] for name in ("ring", "tree", ""))
+    ring, tree, both = (
+        specified_times(one, Setting("all_reduce", 8, 2, name), [2.0**32])[0] for name in ("ring", "tree", "")
+    )
     assert tree < both < ring
     assert both == pytest.approx(np.sqrt(ring * tree))
 
@@ -105,10 +122,10 @@ def test_a_network_that_reduces_sends_the_vector_once():
         platform("dgx-a100", outer={"switch_reduction": on}, inner={"rate": "3000 GB/s"}) for on in (False, True)
     )
     large = Setting("all_reduce", 64, 8)
-    assert times(plain, large, [2.0**34])[0] > 1.7 * times(reducing, large, [2.0**34])[0]
-    assert (times(plain, large, SIZES) >= times(reducing, large, SIZES)).all()
+    assert specified_times(plain, large, [2.0**34])[0] > 1.7 * specified_times(reducing, large, [2.0**34])[0]
+    assert (specified_times(plain, large, SIZES) >= specified_times(reducing, large, SIZES)).all()
     gather = Setting("all_gather", 64, 8)
-    assert (times(plain, gather, SIZES) == times(reducing, gather, SIZES)).all()
+    assert (specified_times(plain, gather, SIZES) == specified_times(reducing, gather, SIZES)).all()
 
 
 @pytest.mark.parametrize("name", platform_names())
@@ -117,8 +134,8 @@ def test_shipped_platforms_predict_every_collective_and_cite_their_vendors(name)
     assert one.name == name
     assert one.sources
     assert all(source.startswith("https://") for source in one.sources)
-    fabric = specified(one)
-    for collective in COLLECTIVES:
+    fabric = specified_cost_model(one)
+    for collective in SPECIFIED_COLLECTIVES:
         for ranks in (2, one.devices_per_node, 4 * one.devices_per_node):
             found = fabric.predict(collective, ranks, 2**26)
             assert found.extrapolates
@@ -128,14 +145,14 @@ def test_shipped_platforms_predict_every_collective_and_cite_their_vendors(name)
 @pytest.mark.parametrize("name", platform_names())
 def test_the_model_of_steps_has_a_value_for_each_parameter(name):
     one = load_platform(name)
-    found = parameters(one)
+    found = specified_parameters(one)
     assert list(found) == list(PARAMETERS)
     assert all(value > 0 and error > 0 for value, error in found.values())
 
 
 def test_a_fabric_of_a_platform_comes_back_as_it_went(tmp_path):
-    fabric = specified(platform("aws-p5"), coverage=0.8)
-    (tmp_path / "fabric.yaml").write_text(written(fabric), encoding="utf-8")
+    fabric = specified_cost_model(platform("aws-p5"), coverage=0.8)
+    (tmp_path / "fabric.yaml").write_text(cost_model_yaml(fabric), encoding="utf-8")
     again = load_cost_model(tmp_path / "fabric.yaml")
     assert again.platform == fabric.platform
     for collective, ranks in (("all_reduce", 16), ("all_gather", 12), ("sendrecv", 2)):
@@ -154,9 +171,11 @@ def test_rates_of_a_platform_come_back_to_the_last_bit(rate):
 @pytest.mark.parametrize("extra", ["steps", "curves"])
 def test_a_fabric_file_of_a_platform_has_nothing_measured(tmp_path, extra):
     sizes = 2.0 ** np.arange(10, 20)
-    measured = written(calibrate([Curve(Setting("all_reduce", p), sizes, p * 1e-5 + sizes * 1e-9) for p in (4, 8)]))
+    measured = cost_model_yaml(
+        calibrate([Curve(Setting("all_reduce", p), sizes, p * 1e-5 + sizes * 1e-9) for p in (4, 8)])
+    )
     yaml = YAML(typ="safe", pure=True)
-    both = yaml.load(written(specified(load_platform("polaris"))))
+    both = yaml.load(cost_model_yaml(specified_cost_model(load_platform("polaris"))))
     both[extra] = yaml.load(measured)[extra]
     with (tmp_path / "fabric.yaml").open("w", encoding="utf-8") as file:
         yaml.dump(both, file)
@@ -165,7 +184,7 @@ def test_a_fabric_file_of_a_platform_has_nothing_measured(tmp_path, extra):
 
 
 def test_intervals_grow_with_what_they_shall_hold():
-    narrow, wide = (half_widths(load_platform("dgx-1"), coverage) for coverage in (0.5, 0.95))
+    narrow, wide = (specified_half_widths(load_platform("dgx-1"), coverage) for coverage in (0.5, 0.95))
     assert all(a < c and b < d for (a, b), (c, d) in zip(narrow, wide, strict=True))
 
 
@@ -176,10 +195,10 @@ def test_intervals_are_narrow_where_gpus_send_by_links_of_their_own_and_infiniba
         {"inner": {"link": "pcie"}},
         {"library": "mpi"},
     ]
-    narrow, *others = (half_widths(platform("dgx-a100", **one), 0.9) for one in ({}, *less_known))
+    narrow, *others = (specified_half_widths(platform("dgx-a100", **one), 0.9) for one in ({}, *less_known))
     for wide in others:
         assert all(sum(one) < sum(other) for one, other in zip(narrow, wide, strict=True))
-    assert half_widths(platform("dgx-a100", library="rccl"), 0.9) == narrow
+    assert specified_half_widths(platform("dgx-a100", library="rccl"), 0.9) == narrow
 
 
 @pytest.mark.parametrize(
@@ -336,7 +355,7 @@ def without(left_out: str) -> tuple[dict[str, Transport], float]:
             fitted[name] = one._replace(efficiency=min(1.0, scale * one.efficiency), most=scale * one.most)
         else:
             fitted[name] = one._replace(efficiency=0.8)
-    share = STAGED * math.exp(np.median([np.median(values) for values in staged.values()]))
+    share = STAGED_SHARE * math.exp(np.median([np.median(values) for values in staged.values()]))
     return fitted, share
 
 
@@ -347,7 +366,7 @@ def test_platforms_left_out_of_what_is_fitted_are_within_a_factor_of_2(monkeypat
         transports, staged = refitted[system(case)]
         for module in ("platform", "specification"):
             monkeypatch.setattr(f"simnet.calibration.{module}.TRANSPORTS", transports)
-        monkeypatch.setattr("simnet.calibration.platform.STAGED", staged)
+        monkeypatch.setattr("simnet.calibration.platform.STAGED_SHARE", staged)
         # Not what was found before with the transports fitted to all.
         log_errors = np.abs(large_errors(predicted.__wrapped__(case)))
         medians.append(np.median(log_errors))

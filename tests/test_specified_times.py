@@ -7,9 +7,14 @@ import pytest
 from validating.platforms import HOST, platform
 
 from simnet.base.errors import InputError
-from simnet.calibration import Setting, specified
+from simnet.calibration import Setting, specified_cost_model
 from simnet.calibration.platform import Platform, is_platform, load_platform
-from simnet.calibration.specification import half_widths, parameters, sentences, times
+from simnet.calibration.specification import (
+    describe_parameters,
+    specified_half_widths,
+    specified_parameters,
+    specified_times,
+)
 
 US = 1e-6
 # A node of a DGX H100 inside and out: 8 devices of 450 GB/s at 80 %, 8 cards of 50 GB/s at 90 %.
@@ -21,7 +26,7 @@ PCIE = {"inner": {"link": "pcie", "rate": "10 GB/s", "switch_reduction": False}}
 
 def at(like, collective, ranks, nodes, algorithm="", protocol="", size=TINY, **fields):
     one = platform(like, **fields)
-    return float(times(one, Setting(collective, ranks, nodes, algorithm, protocol), [size])[0])
+    return float(specified_times(one, Setting(collective, ranks, nodes, algorithm, protocol), [size])[0])
 
 
 def slope(like, *asked, **fields):
@@ -89,14 +94,17 @@ def test_ll128_is_pinned_alone_where_it_goes_and_not_chosen_over_pcie_or_out_of_
     ):  # fmt: skip
         one = platform("dgx-h100", **fields)
         chosen, *pinned = (
-            times(one, Setting("all_gather", 16, 2, "", protocol), sizes) for protocol in ("", "LL", "Simple")
+            specified_times(one, Setting("all_gather", 16, 2, "", protocol), sizes) for protocol in ("", "LL", "Simple")
         )
         assert (chosen < np.min(pinned, axis=0) * (1 - 1e-9)).any() == there
     for transport in ("roce", "slingshot"):
         # Inside a node there is no network that could put it out of order.
         found = at("dgx-h100", "all_gather", 8, 1, "ring", "LL128", outer={"transport": transport})
         assert found == pytest.approx(2 * (14 + 7 * 1.9) * 1e-6)
-    alone = [times(load_platform("dgx-h100"), Setting("all_gather", 8, 1, "", name), sizes) for name in ("", "LL128")]
+    alone = [
+        specified_times(load_platform("dgx-h100"), Setting("all_gather", 8, 1, "", name), sizes)
+        for name in ("", "LL128")
+    ]
     assert (alone[0] <= alone[1]).all()
 
 
@@ -192,7 +200,7 @@ def test_a_network_that_reduces_takes_one_step_and_each_byte_once():
 def test_switches_inside_nodes_reduce_where_the_generation_has_them(generation, efficiency):
     found = slope("dgx-h100", "all_reduce", 8, 1, "nvls", generation=generation, **SWITCHED)
     assert found == near(1 / (efficiency * NODE))
-    factor = parameters(platform("dgx-h100", generation=generation))["switch_byte_factor"]
+    factor = specified_parameters(platform("dgx-h100", generation=generation))["switch_byte_factor"]
     assert factor == pytest.approx((1 / efficiency, 0.1))
     # A device alone on its node has no other for the switch to reduce with.
     alone = {"devices_per_node": 1, "outer": {"nics": 1}, "generation": generation, **SWITCHED}
@@ -218,9 +226,9 @@ def test_part_of_the_bandwidth_is_reached_between_4_kib_and_256_mib():
     reached = {10: 1, 12: 1, 13: 0.875, 16: 0.5, 17: 0.425, 18: 0.35, 20: 0.42, 22: 0.585, 24: 0.75, 27: 0.9375, 28: 1}
     for power, share in reached.items():
         size = 2.0**power
-        found = times(one, Setting("all_gather", 8, 1, "", "Simple"), [size])[0]
+        found = specified_times(one, Setting("all_gather", 8, 1, "", "Simple"), [size])[0]
         assert found == pytest.approx(2 * (8.4 + 7 * 3.4) * US + size / share * 7 / 8 / NODE)
-        found = times(slow, Setting("all_gather", 8, 1, "", "Simple"), [size])[0]
+        found = specified_times(slow, Setting("all_gather", 8, 1, "", "Simple"), [size])[0]
         assert found == pytest.approx(2 * (8.4 + 7 * 3.4) * US + size / share * 7 / 8 / 0.8e6)
 
 
@@ -267,14 +275,14 @@ def test_ranks_alone_and_nodes_that_are_not_told():
     one = load_platform("dgx-h100")
     for ranks, nodes in ((8, 1), (9, 2), (24, 3)):
         assert one.nodes(ranks) == nodes
-        unknown, told = (times(one, Setting("all_gather", ranks, n), [1e6, 1e9]) for n in (0, nodes))
+        unknown, told = (specified_times(one, Setting("all_gather", ranks, n), [1e6, 1e9]) for n in (0, nodes))
         assert unknown.tolist() == told.tolist()
     closed = platform("dgx-h100", outer=None)
     assert closed.nodes(100) == 1
-    inside, alone = (times(closed, Setting("all_gather", 8, n), [1e6]) for n in (4, 1))
-    assert inside == alone == times(one, Setting("all_gather", 8, 1), [1e6])
-    assert times(one, Setting("gather", 8, 1), [1e6]) is None
-    assert times(platform("leonardo-booster", **HOST), Setting("gather", 8, 8), [1e6]) is None
+    inside, alone = (specified_times(closed, Setting("all_gather", 8, n), [1e6]) for n in (4, 1))
+    assert inside == alone == specified_times(one, Setting("all_gather", 8, 1), [1e6])
+    assert specified_times(one, Setting("gather", 8, 1), [1e6]) is None
+    assert specified_times(platform("leonardo-booster", **HOST), Setting("gather", 8, 8), [1e6]) is None
 
 
 class TestHosts:
@@ -339,7 +347,7 @@ class TestHosts:
     ],
 )  # fmt: skip
 def test_parameters_of_a_step_over_efa(name, value, error):
-    assert parameters(platform("dgx-h100", outer={"transport": "efa"}))[name] == pytest.approx((value, error))
+    assert specified_parameters(platform("dgx-h100", outer={"transport": "efa"}))[name] == pytest.approx((value, error))
 
 
 @pytest.mark.parametrize(
@@ -352,21 +360,23 @@ def test_parameters_of_a_step_over_efa(name, value, error):
 )  # fmt: skip
 def test_parameters_of_a_step_of_hosts(name, value):
     one = platform("leonardo-booster", **HOST | {"outer": {"transport": "slingshot"}})
-    assert parameters(one)[name][0] == pytest.approx(value)
+    assert specified_parameters(one)[name][0] == pytest.approx(value)
 
 
 def test_without_a_network_bytes_between_nodes_are_those_of_all_devices():
-    assert parameters(platform("dgx-h100", outer=None))["outer_seconds_per_byte"][0] == pytest.approx(1 / NODE)
-    assert parameters(platform("dgx-h100", outer=None))["outer_latency"][0] == pytest.approx(2.7 * US)
+    assert specified_parameters(platform("dgx-h100", outer=None))["outer_seconds_per_byte"][0] == pytest.approx(
+        1 / NODE
+    )
+    assert specified_parameters(platform("dgx-h100", outer=None))["outer_latency"][0] == pytest.approx(2.7 * US)
 
 
 def test_what_is_said_of_parameters_has_the_middle_nine_tenths_of_each():
-    lines = sentences(load_platform("dgx-h100"))
+    lines = describe_parameters(load_platform("dgx-h100"))
     assert lines[1] == "nothing was measured: whatever is predicted is an extrapolation"
     assert lines[2] == "parameters of a step, from the specification:"
     (launch,) = (line for line in lines if line.startswith("  launch "))
     assert launch == f"  {'launch':<24}{'8.4e-06':>10}  within a factor of 3.16 (s: cost of a call)"
-    assert sentences(platform("dgx-h100", description=""))[0] == "dgx-h100"
+    assert describe_parameters(platform("dgx-h100", description=""))[0] == "dgx-h100"
 
 
 @pytest.mark.parametrize(
@@ -380,7 +390,7 @@ def test_what_is_said_of_parameters_has_the_middle_nine_tenths_of_each():
     ],
 )
 def test_nine_in_ten_large_messages_are_within_what_the_page_says(fields, low, high):
-    below, above = half_widths(platform("dgx-a100", **fields), 0.9)[-1]
+    below, above = specified_half_widths(platform("dgx-a100", **fields), 0.9)[-1]
     assert (math.exp(-below), math.exp(above)) == pytest.approx((low, high), abs=0.01)
 
 
@@ -393,7 +403,7 @@ def test_nine_in_ten_large_messages_are_within_what_the_page_says(fields, low, h
     ],
 )
 def test_widths_are_of_both_sides_and_largest_for_short_messages(fields, widest, together):
-    found = np.array(half_widths(platform("dgx-a100", **fields), 0.9))
+    found = np.array(specified_half_widths(platform("dgx-a100", **fields), 0.9))
     assert found.shape == (4, 2)
     assert (found > 0).all()
     assert found.max(axis=0) == pytest.approx(widest)
@@ -401,21 +411,23 @@ def test_widths_are_of_both_sides_and_largest_for_short_messages(fields, widest,
     assert found.sum(axis=1).argmin() == 3
     assert (found[:, 0] <= found[0, 0] * 1.15).all()
     # Widths are those of a normal distribution: half as likely to be outside at 1.96 over 1.645 of them.
-    wider = np.array(half_widths(platform("dgx-a100", **fields), 0.95))
+    wider = np.array(specified_half_widths(platform("dgx-a100", **fields), 0.95))
     assert wider / found == pytest.approx(np.full((4, 2), 1.95996 / 1.64485), rel=1e-4)
 
 
 def test_a_fabric_of_a_platform_says_what_its_widths_are_from():
     for name, fields, count in (("dgx-h100", {}, 4085), ("leonardo-booster", HOST, 691)):
-        fabric = specified(platform(name, **fields))
+        fabric = specified_cost_model(platform(name, **fields))
         steps = fabric.model.steps
         assert (steps.nccl, steps.switch) == (name == "dgx-h100", name == "dgx-h100")
-        assert list(zip(steps.values, steps.errors, strict=True)) == list(parameters(fabric.platform).values())
+        assert list(zip(steps.values, steps.errors, strict=True)) == list(
+            specified_parameters(fabric.platform).values()
+        )
         assert fabric.held_out == {"sizes": 0, "ranks": 0, "beyond": 0, "collectives": count}
         found = fabric.predict("all_reduce", 16, 1e6)
         assert (found.kind, found.extrapolates) == ("specified", True)
         assert found.why == f"rests on the specification of {name} alone; nothing was measured"
-        below, above = half_widths(fabric.platform, 0.9)[1]
+        below, above = specified_half_widths(fabric.platform, 0.9)[1]
         assert (found.low, found.high) == pytest.approx(
             (found.seconds * math.exp(-below), found.seconds * math.exp(above))
         )

@@ -6,8 +6,14 @@ import numpy as np
 import pytest
 
 from simnet.calibration import Curve, Setting
-from simnet.calibration.step_counts import algorithms, costs, like_nccl, through_schedule
-from simnet.calibration.step_model import PARAMETERS, StepModel, fit_step_model, switched, undetermined
+from simnet.calibration.step_counts import count_like_nccl, count_schedule, count_steps, counted_algorithms
+from simnet.calibration.step_model import (
+    PARAMETERS,
+    StepModel,
+    fit_step_model,
+    has_switch_reduction,
+    undetermined_parameters,
+)
 
 SIZES = 2.0 ** np.arange(8, 31, 2)
 VALUES = {
@@ -78,9 +84,9 @@ def test_what_is_typical_of_mpi(setting, typical):
 @pytest.mark.parametrize(("error", "said"), [(0.7 * 0.7 + 1e-9, True), (0.7 * 0.7 - 1e-9, False)])
 def test_what_has_seven_tenths_of_its_typical_uncertainty_is_not_determined(error, said):
     errors = tuple(error if name == "inner_latency" else 0.0 for name in PARAMETERS)
-    assert undetermined(StepModel(True, MODEL.values, errors)) == (("inner_latency",) if said else ())
-    assert undetermined(StepModel(False, MODEL.values, errors)) == ()
-    assert undetermined(MODEL) == ()
+    assert undetermined_parameters(StepModel(True, MODEL.values, errors)) == (("inner_latency",) if said else ())
+    assert undetermined_parameters(StepModel(False, MODEL.values, errors)) == ()
+    assert undetermined_parameters(MODEL) == ()
 
 
 @pytest.mark.parametrize(
@@ -198,11 +204,11 @@ def test_switches_reduce_where_more_than_a_ring_s_share_of_nvlink_is_reached(bus
         seconds = 2 * (ranks - 1) / max(ranks, 1) * SIZES / (bus * 1e9)
         return [Curve(Setting(collective, ranks, nodes), SIZES, np.maximum(seconds, 1e-9))]
 
-    assert switched(reached()) == said
-    assert switched(reached(ranks=4)) == said
-    assert not switched(reached("all_gather"))
-    assert not switched(reached(nodes=2))
-    assert not switched([])
+    assert has_switch_reduction(reached()) == said
+    assert has_switch_reduction(reached(ranks=4)) == said
+    assert not has_switch_reduction(reached("all_gather"))
+    assert not has_switch_reduction(reached(nodes=2))
+    assert not has_switch_reduction([])
 
 
 @pytest.mark.parametrize(("ranks", "nodes"), [(16, 2), (16, 4), (8, 1), (12, 12), (2, 2), (2, 1), (4, 0)])
@@ -212,21 +218,21 @@ def test_what_nccl_counts_of_each_collective(ranks, nodes):
     moved = {"all_reduce": 2 * share, "broadcast": 1, "reduce": 1, "all_gather": share, "reduce_scatter": share}
     reduced = {"all_reduce": share, "reduce": 1, "reduce_scatter": share}
     for collective, factor in moved.items():
-        ring = like_nccl(collective, "", ranks, nodes)[0]
+        ring = count_like_nccl(collective, "", ranks, nodes)[0]
         passes = 2 if collective == "all_reduce" else 1
         assert ring.inner + ring.outer == passes * (ranks - 1)
         assert ring.outer == (0 if alone else min(passes * many, passes * (ranks - 1)))
         assert (ring.inner_bytes, ring.outer_bytes) == pytest.approx((factor, 0) if alone else (0, factor / each))
         assert (ring.reduced, ring.peers, ring.kind) == (pytest.approx(reduced.get(collective, 0)), 0, "ring")
-        assert len(like_nccl(collective, "", ranks, nodes)) == (2 if collective == "all_reduce" else 1)
-    (_, tree) = like_nccl("all_reduce", "", ranks, nodes)
+        assert len(count_like_nccl(collective, "", ranks, nodes)) == (2 if collective == "all_reduce" else 1)
+    (_, tree) = count_like_nccl("all_reduce", "", ranks, nodes)
     assert (tree.inner, tree.outer) == (2 * (each - 1), 0 if alone else 2 * math.ceil(math.log2(many)))
     sent = 0 if alone else (1 if many == 2 else 2) / each
     assert (tree.inner_bytes, tree.outer_bytes) == ((2, 0) if alone else (0, pytest.approx(sent)))
     assert (tree.reduced, tree.kind) == (1, "tree")
-    (pair,) = like_nccl("sendrecv", "", ranks, nodes)
+    (pair,) = count_like_nccl("sendrecv", "", ranks, nodes)
     assert pair[:6] == ((1, 0, 1, 0, 0, 0) if alone else (0, 1, 0, 1, 0, 0))
-    (peers,) = like_nccl("alltoall", "", ranks, nodes)
+    (peers,) = count_like_nccl("alltoall", "", ranks, nodes)
     assert peers[:2] == ((1, 0) if alone else (0, 1))
     assert peers.inner_bytes == pytest.approx((each - 1) / ranks)
     assert peers.outer_bytes == pytest.approx(0 if alone else 1 - 1 / many)
@@ -236,49 +242,57 @@ def test_what_nccl_counts_of_each_collective(ranks, nodes):
 @pytest.mark.parametrize("cards", [1, 2, 4, 8])
 def test_bytes_between_nodes_go_over_the_cards_of_a_node(cards):
     for collective, whole in (("all_gather", 31 / 32), ("all_reduce", 31 / 16), ("alltoall", 8 * 3 / 4)):
-        assert like_nccl(collective, "ring", 32, 4, cards=cards)[0].outer_bytes == pytest.approx(whole / cards)
-    assert like_nccl("all_reduce", "tree", 32, 4, cards=cards)[0].outer_bytes == 2 / cards
+        assert count_like_nccl(collective, "ring", 32, 4, cards=cards)[0].outer_bytes == pytest.approx(whole / cards)
+    assert count_like_nccl("all_reduce", "tree", 32, 4, cards=cards)[0].outer_bytes == 2 / cards
     # Four ranks of a node go over four cards, however many more there are.
-    assert like_nccl("all_gather", "", 8, 2, cards=8)[0].outer_bytes == pytest.approx(7 / 8 / 4)
+    assert count_like_nccl("all_gather", "", 8, 2, cards=8)[0].outer_bytes == pytest.approx(7 / 8 / 4)
 
 
 def test_switches_are_a_way_of_their_own_on_one_node():
-    (way,) = like_nccl("all_reduce", "nvls", 8, 1, switch=True)
+    (way,) = count_like_nccl("all_reduce", "nvls", 8, 1, switch=True)
     assert way[:5] == (2, 0, 1 + 1 / 8, 0, 0)
     for name, nodes, switch in (("nvls", 2, True), ("nvls", 1, False), ("NVLSTree", 2, True)):
-        assert [one.kind for one in like_nccl("all_reduce", name, 8, nodes, switch)] == ["ring", "tree"]
-    assert [one.kind for one in like_nccl("all_reduce", "Tree_x", 8, 1, True)] == ["tree"]
-    assert [one.kind for one in like_nccl("all_gather", "", 8, 1, True)] == ["ring"]
+        assert [one.kind for one in count_like_nccl("all_reduce", name, 8, nodes, switch)] == ["ring", "tree"]
+    assert [one.kind for one in count_like_nccl("all_reduce", "Tree_x", 8, 1, True)] == ["tree"]
+    assert [one.kind for one in count_like_nccl("all_gather", "", 8, 1, True)] == ["ring"]
 
 
 def test_what_goes_through_a_schedule_and_what_does_not():
-    assert len(costs(Setting("all_gather", 8, 8), nccl=False)) == 2
-    assert costs(Setting("all_gather", 1, 1), nccl=False) == costs(Setting("all_gather", 1, 1), nccl=True) == ()
-    assert costs(Setting("all_gather", 4096, 0, "bruck"), nccl=False)[0].outer == 12
-    assert costs(Setting("all_gather", 4097), nccl=False) == ()
-    assert len(costs(Setting("all_gather", 4097), nccl=True)) == len(costs(Setting("all_gather", 2, 2), nccl=True)) == 1
+    assert len(count_steps(Setting("all_gather", 8, 8), nccl=False)) == 2
+    assert (
+        count_steps(Setting("all_gather", 1, 1), nccl=False)
+        == count_steps(Setting("all_gather", 1, 1), nccl=True)
+        == ()
+    )
+    assert count_steps(Setting("all_gather", 4096, 0, "bruck"), nccl=False)[0].outer == 12
+    assert count_steps(Setting("all_gather", 4097), nccl=False) == ()
+    assert (
+        len(count_steps(Setting("all_gather", 4097), nccl=True))
+        == len(count_steps(Setting("all_gather", 2, 2), nccl=True))
+        == 1
+    )
     # More nodes than ranks cannot be: they are not known then.
-    assert costs(Setting("all_gather", 4, 9), nccl=True) == costs(Setting("all_gather", 4, 4), nccl=True)
+    assert count_steps(Setting("all_gather", 4, 9), nccl=True) == count_steps(Setting("all_gather", 4, 4), nccl=True)
     for nccl in (False, True):
-        assert [one.kind for one in costs(Setting("sendrecv", 5000, 2), nccl)] == ["pair"]
-    assert costs(Setting("all_reduce", 8, 1), nccl=True, switch=True)[-1].kind == "switch"
-    assert costs(Setting("all_gather", 8, 2), True, cards=1)[0].outer_bytes == pytest.approx(7 / 8)
+        assert [one.kind for one in count_steps(Setting("sendrecv", 5000, 2), nccl)] == ["pair"]
+    assert count_steps(Setting("all_reduce", 8, 1), nccl=True, switch=True)[-1].kind == "switch"
+    assert count_steps(Setting("all_gather", 8, 2), True, cards=1)[0].outer_bytes == pytest.approx(7 / 8)
 
 
 def test_the_busiest_node_decides_what_a_round_takes():
     # Along a binomial tree over four nodes of two ranks the vector leaves a node in two rounds of three.
-    assert through_schedule("broadcast", "binomial", 8, 4)[:5] == (1, 2, 1, 2, 0)
+    assert count_schedule("broadcast", "binomial", 8, 4)[:5] == (1, 2, 1, 2, 0)
     # By recursive doubling both ranks of a node send their vectors away, in all rounds but one.
-    found = through_schedule("all_reduce", "recursive_doubling", 8, 4)
+    found = count_schedule("all_reduce", "recursive_doubling", 8, 4)
     assert found[:5] == (1, 2, 1, 4, 3)
-    alone = through_schedule("all_gather", "ring", 4, 1)
+    alone = count_schedule("all_gather", "ring", 4, 1)
     assert (alone.inner, alone.outer, alone.inner_bytes) == (3, 0, pytest.approx(3 / 4))
 
 
 def test_algorithms_are_named_in_any_case_and_with_words_around():
-    assert algorithms("all_reduce", "") == ("recursive_doubling", "rabenseifner", "ring")
-    assert algorithms("all_reduce", "Recursive_Doubling_mpich") == ("recursive_doubling",)
-    assert algorithms("all_reduce", "nonoverlapping") == ("nonoverlapping",)
-    assert algorithms("reduce_scatter", "butterfly") == ("butterfly",)
-    assert algorithms("all_gather", "recursive_doubling") == ("recursive_doubling",)
-    assert algorithms("all_reduce", "sparbit") == algorithms("all_reduce", "")
+    assert counted_algorithms("all_reduce", "") == ("recursive_doubling", "rabenseifner", "ring")
+    assert counted_algorithms("all_reduce", "Recursive_Doubling_mpich") == ("recursive_doubling",)
+    assert counted_algorithms("all_reduce", "nonoverlapping") == ("nonoverlapping",)
+    assert counted_algorithms("reduce_scatter", "butterfly") == ("butterfly",)
+    assert counted_algorithms("all_gather", "recursive_doubling") == ("recursive_doubling",)
+    assert counted_algorithms("all_reduce", "sparbit") == counted_algorithms("all_reduce", "")

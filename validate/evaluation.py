@@ -22,15 +22,15 @@ from numpy.typing import NDArray
 from simnet.base.arrays import Floats
 from simnet.base.errors import InputError, SimnetError, to_install
 from simnet.base.progress import tracked
-from simnet.calibration.cost_model import COVERAGE, CalibratedCostModel, calibrate
+from simnet.calibration.cost_model import DEFAULT_COVERAGE, CalibratedCostModel, calibrate
 from simnet.calibration.cost_model_file import cost_model_of
-from simnet.calibration.crossval import FOLDS, MIN_SIZES, choose, folds, without_ranks
-from simnet.calibration.curve_models import FITS
-from simnet.calibration.curves import Curve, curves_of, systems
+from simnet.calibration.crossval import FOLD_COUNT, MIN_SIZES, choose_models, size_folds, without_ranks
+from simnet.calibration.curve_models import CURVE_FITS
+from simnet.calibration.curves import Curve, curves_of, split_systems
 from simnet.calibration.intervals import half_widths
-from simnet.calibration.predictor import Basis, fit
+from simnet.calibration.predictor import Basis, fit_predictor
 from simnet.calibration.readers.facts import Facts
-from simnet.calibration.summary import rows_of
+from simnet.calibration.summary import read_rows
 from simnet.validate.evaluation_figures import PLACES, PLAIN, Evaluation
 from simnet.validate.links import CLOSED_FORM, held_by_links
 from simnet.validate.rivals import RIVALS, beside, installed
@@ -82,10 +82,10 @@ def evaluate(
     """
     if learned and not installed():
         raise SimnetError(f"learned models are those of scikit-learn: {to_install('digits')}")
-    rows, problems = rows_of(source, facts or {})
+    rows, problems = read_rows(source, facts or {})
     held: list[pd.DataFrame] = []
     count = 0
-    for name, part in tracked(systems(rows).items()):
+    for name, part in tracked(split_systems(rows).items()):
         curves = curves_of(part)
         count += len(curves)
         known = [_SPLITTERS[split] for split in splits if split != "links"]
@@ -100,10 +100,10 @@ def compare(
 ) -> Evaluation:
     """Compare measurements with what a fabric file predicts; nothing is fitted to them."""
     loaded = cost_model_of(str(cost_model))
-    rows, problems = rows_of(source, facts or {})
+    rows, problems = read_rows(source, facts or {})
     found = []
     count = 0
-    for system, part in tracked(systems(rows).items()):
+    for system, part in tracked(split_systems(rows).items()):
         for one in curves_of(part):
             count += 1
             setting = one.setting
@@ -129,8 +129,8 @@ def compare(
 def _sizes(curves: Sequence[Curve], learned: bool) -> list[pd.DataFrame]:
     """Leave every fourth size out, of all curves at once."""
     found = []
-    for fold in tracked(range(FOLDS)):
-        split = [(one, folds(one)[fold]) for one in curves if fold < len(folds(one))]
+    for fold in tracked(range(FOLD_COUNT)):
+        split = [(one, size_folds(one)[fold]) for one in curves if fold < len(size_folds(one))]
         found += _at_sizes("sizes", split, learned)
     return found
 
@@ -148,12 +148,12 @@ def _at_sizes(
     if not split:
         return []
     kept, held = [one.at(~mask) for one, mask in split], [one.at(mask) for one, mask in split]
-    chosen = choose(kept, plain=False, wide=False)
-    curves = fit(kept, chosen.curve_model, weights=chosen.weights, with_steps=False)
-    model = CalibratedCostModel(curves, {"sizes": half_widths(chosen.held["sizes"], COVERAGE)}, {}, {})
+    chosen = choose_models(kept, plain=False, wide=False)
+    curves = fit_predictor(kept, chosen.curve_model, weights=chosen.weights, with_steps=False)
+    model = CalibratedCostModel(curves, {"sizes": half_widths(chosen.held["sizes"], DEFAULT_COVERAGE)}, {}, {})
     found = []
     for one, rest, rivals in zip(held, kept, beside(name, kept, held, learned=learned), strict=True):
-        plain = {other: FITS[other](rest.sizes, rest.seconds).at(one.sizes) for other in PLAIN}
+        plain = {other: CURVE_FITS[other](rest.sizes, rest.seconds).at(one.sizes) for other in PLAIN}
         found.append(_predicted(name, "", model, one, rivals | plain))
     return [one for one in found if one is not None]
 
@@ -165,8 +165,8 @@ def _ranks(curves: Sequence[Curve], learned: bool) -> list[pd.DataFrame]:
         kept, held = without_ranks(curves, ranks)
         if not held:
             continue
-        model = calibrate(kept, chosen=choose(kept, plain=False))
-        plain = {name: fit(kept, name, "interpolated", with_steps=False) for name in PLAIN}
+        model = calibrate(kept, chosen=choose_models(kept, plain=False))
+        plain = {name: fit_predictor(kept, name, "interpolated", with_steps=False) for name in PLAIN}
         for one, rivals in zip(held, beside("ranks", kept, held, learned=learned), strict=True):
             family = [known.setting.ranks for known in kept if known.setting.family == one.setting.family]
             place = place_of(ranks, family)
@@ -197,7 +197,7 @@ def _collectives(curves: Sequence[Curve], learned: bool) -> list[pd.DataFrame]:
         held = [one for one in curves if one.setting.collective == collective]
         if not kept:
             continue
-        model = calibrate(kept, chosen=choose(kept, plain=False))
+        model = calibrate(kept, chosen=choose_models(kept, plain=False))
         if model.model.steps is None:
             continue
         rivals = beside("collectives", kept, held, learned=learned)
@@ -242,14 +242,14 @@ def _evaluation(
     curves: int,
     rows: pd.DataFrame,
     problems: tuple[str, ...],
-    coverage: float = COVERAGE,
+    coverage: float = DEFAULT_COVERAGE,
 ) -> Evaluation:
     """Return an evaluation of tables of what was predicted; refuse a source without anything to predict."""
     if not curves and not held:
         message = "no row has a size above 0 and a number of ranks; --fact ranks=16 says what a log does not"
         raise InputError(message, file=source)
     table = (pd.concat(held, ignore_index=True) if held else pd.DataFrame()).reindex(columns=list(_COLUMNS))
-    parts = systems(rows)
+    parts = split_systems(rows)
     return Evaluation(source, table, _spread(rows, parts), len(parts), curves, len(rows), problems, coverage)
 
 

@@ -14,9 +14,9 @@ import pandas as pd
 from matplotlib.figure import Figure
 from numpy.typing import NDArray
 
-from simnet.calibration.cost_model import COVERAGE
+from simnet.calibration.cost_model import DEFAULT_COVERAGE
 from simnet.calibration.intervals import BIN_NAMES, bin_of
-from simnet.calibration.summary import problem_lines, quantiles
+from simnet.calibration.summary import error_quantiles, problem_lines
 from simnet.report.drawing import COLOURS, Plot, plot, scale, style
 from simnet.validate.links import CLOSED_FORM, winners
 from simnet.validate.links import TITLES as LINK_TITLES
@@ -72,7 +72,7 @@ class Evaluation:
     curves: int
     rows: int
     problems: tuple[str, ...] = ()
-    coverage: float = COVERAGE
+    coverage: float = DEFAULT_COVERAGE
 
     def figures(self) -> dict[str, Any]:
         """Return errors by split, model and bin of sizes, and coverage of the intervals, as plain values."""
@@ -185,7 +185,7 @@ def _figures(part: pd.DataFrame) -> dict[str, Any]:
 
 def _errors(off: NDArray[Any]) -> dict[str, float] | None:
     known = off[~np.isnan(off)]
-    return quantiles(known) if len(known) else None
+    return error_quantiles(known) if len(known) else None
 
 
 def _table(title: str, found: Mapping[str, Any], coverage: float) -> list[str]:

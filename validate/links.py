@@ -15,7 +15,7 @@ from collections.abc import Mapping
 import numpy as np
 import pandas as pd
 
-from simnet.calibration.cost_model import COVERAGE
+from simnet.calibration.cost_model import DEFAULT_COVERAGE
 from simnet.calibration.intervals import conformal
 from simnet.validate.shapednet.libraries import Case, cases, from_links, predictable
 from simnet.validate.shapednet.links import COLUMNS, OfHosts
@@ -133,7 +133,7 @@ def _intervals(found: pd.DataFrame, parts: np.ndarray) -> tuple[np.ndarray, np.n
     for part in np.unique(parts):
         for one in np.unique(setting[parts == part]):
             held = (parts == part) & (setting == one)
-            below, above = conformal(log_errors[(parts == part) & (setting != one)], COVERAGE)
+            below, above = conformal(log_errors[(parts == part) & (setting != one)], DEFAULT_COVERAGE)
             low[held] *= np.exp(-below * unsure[held])
             high[held] *= np.exp(above * unsure[held])
     return low, high

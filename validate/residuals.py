@@ -24,7 +24,7 @@ import numpy as np
 import pandas as pd
 
 from simnet.base.arrays import Floats
-from simnet.calibration.measured import load
+from simnet.calibration.measured import load_dataset
 from simnet.evidence.chances import COLUMNS, NAMED, SCORES, UNNAMED, ErrorModel
 from simnet.evidence.iteration_errors import factor_in_job
 from simnet.network import STACKS
@@ -120,7 +120,7 @@ def of_links() -> pd.DataFrame:
 
 
 def _links(name: str) -> Iterator[dict[str, object]]:
-    for one in cases(predictable(load(name).rows)):
+    for one in cases(predictable(load_dataset(name).rows)):
         links = one.links.of_hosts(one.ranks)
         if max(bandwidth for _, bandwidth in links) > FASTEST:
             continue

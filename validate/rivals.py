@@ -34,7 +34,7 @@ from typing import TypeAlias
 import numpy as np
 
 from simnet.base.arrays import Floats
-from simnet.calibration.curve_models import log_log
+from simnet.calibration.curve_models import fit_log_log
 from simnet.calibration.curves import Curve, Setting
 from simnet.calibration.readers import bus_factor
 
@@ -158,7 +158,7 @@ class _Inputs:
 
 def _neighbouring_sizes(kept: Sequence[Curve], held: Curve) -> Floats:
     same = [one for one in kept if one.setting == held.setting]
-    return log_log(same[0].sizes, same[0].seconds).at(held.sizes)
+    return fit_log_log(same[0].sizes, same[0].seconds).at(held.sizes)
 
 
 def _by_ranks(kept: Sequence[Curve], held: Curve) -> dict[int, Floats]:
@@ -219,7 +219,7 @@ def _log_ratio(collective: str, ranks: int, asked: Setting) -> float:
 
 
 def _logs(curve: Curve, sizes: Floats) -> Floats:
-    return np.log(log_log(curve.sizes, curve.seconds).at(sizes))
+    return np.log(fit_log_log(curve.sizes, curve.seconds).at(sizes))
 
 
 RULES: dict[str, dict[str, Callable[[Sequence[Curve], Curve], Floats]]] = {

@@ -16,11 +16,19 @@ import pandas as pd
 from simnet import topologies
 from simnet.base.arrays import Ranks
 from simnet.base.errors import InputError
-from simnet.calibration import CalibratedCostModel, CalibratedSoftware, Curve, Setting, calibrate, curves_of, systems
-from simnet.calibration.crossval import FOLDS, folds, without_ranks
+from simnet.calibration import (
+    CalibratedCostModel,
+    CalibratedSoftware,
+    Curve,
+    Setting,
+    calibrate,
+    curves_of,
+    split_systems,
+)
+from simnet.calibration.crossval import FOLD_COUNT, size_folds, without_ranks
 from simnet.calibration.jitter import MOST_RANKS, algorithm_of, messages_of
 from simnet.calibration.software import eager_measured, stack_measured
-from simnet.calibration.topology_links import Placement, links
+from simnet.calibration.topology_links import Placement, fit_topology_links
 from simnet.network import Network
 from simnet.validate.evaluation import kept_without
 
@@ -37,7 +45,7 @@ def simulated(rows: pd.DataFrame, split: str) -> pd.DataFrame:
         Columns `system`, `setting`, `size` [byte], `measured`, and `SIMULATED` [s].
     """
     found = []
-    for name, part in systems(rows).items():
+    for name, part in split_systems(rows).items():
         curves = [one for one in curves_of(part) if messages_of(one.setting, 1.0) is not None]
         for kept, held in _SPLITS[split](curves):
             found += [
@@ -63,8 +71,8 @@ def errors(table: pd.DataFrame) -> dict[str, tuple[float, float]]:
 
 
 def _sizes(curves: Sequence[Curve]) -> Iterator[tuple[list[Curve], list[Curve]]]:
-    for fold in range(FOLDS):
-        masks = [(one, folds(one)[fold]) for one in curves if fold < len(folds(one))]
+    for fold in range(FOLD_COUNT):
+        masks = [(one, size_folds(one)[fold]) for one in curves if fold < len(size_folds(one))]
         if masks:
             yield [one.at(~mask) for one, mask in masks], [one.at(mask) for one, mask in masks]
 
@@ -92,7 +100,7 @@ def _compared(kept: Sequence[Curve], held: Sequence[Curve], stack: str, eager: b
     place = Placement("multi_gpu_nodes", each) if each > 1 else Placement("star", 1)
     model = calibrate(kept)
     try:
-        found = links(place, model.model.steps, kept)
+        found = fit_topology_links(place, model.model.steps, kept)
     except InputError:
         return
     assert found is not None

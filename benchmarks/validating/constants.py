@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 
-from simnet.calibration.cost_model import COVERAGE
+from simnet.calibration.cost_model import DEFAULT_COVERAGE
 from simnet.calibration.intervals import GROUPS, TYPICAL, bin_of
 from simnet.calibration.predictor import Basis
 from simnet.validate.evaluation import BASE, FROM_BASE
@@ -104,7 +104,7 @@ def _widths(table: pd.DataFrame) -> list[str]:
         if part["set"].map(site_of).nunique() > 1:
             each = _inside(part.copy(), basis).groupby(part["set"]).mean()
             sites = each.index.map(site_of)
-            chosen = pd.Series({one: (each[sites != one].mean() - COVERAGE).abs().idxmin() for one in sites})
+            chosen = pd.Series({one: (each[sites != one].mean() - DEFAULT_COVERAGE).abs().idxmin() for one in sites})
             held = np.mean([each.loc[name, chosen[site_of(name)]] for name in each.index])
             said = f"{chosen.min():.2g} to {chosen.max():.2g}"
             lines.append(f"| {what} | {len(each)} | {each[1.0].mean():.1%} | {held:.1%} | {said} |")

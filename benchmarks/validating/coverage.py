@@ -16,7 +16,7 @@ import numpy as np
 import pandas as pd
 from scipy.stats import binom
 
-from simnet.calibration.cost_model import COVERAGE
+from simnet.calibration.cost_model import DEFAULT_COVERAGE
 
 LEAST, MOST = 0.85, 0.95
 """The share of measurements inside that a set should have."""
@@ -54,7 +54,9 @@ def exact(table: pd.DataFrame) -> float:
         sizes = own.groupby(_CURVE[1:]).size().to_numpy(dtype=float)
         alone = max(round(float((sizes / (1 + (sizes - 1) * rho)).sum())), 1)
         inside = np.arange(alone + 1) / alone
-        found += float(binom.pmf(np.arange(alone + 1), alone, COVERAGE)[(inside >= LEAST) & (inside <= MOST)].sum())
+        found += float(
+            binom.pmf(np.arange(alone + 1), alone, DEFAULT_COVERAGE)[(inside >= LEAST) & (inside <= MOST)].sum()
+        )
     return found
 
 

@@ -14,7 +14,7 @@ import numpy as np
 import pandas as pd
 
 from simnet.calibration import measured
-from simnet.calibration.cost_model import COVERAGE
+from simnet.calibration.cost_model import DEFAULT_COVERAGE
 from simnet.calibration.intervals import BIN_NAMES, bin_of
 from simnet.validate import chances, held_out
 from simnet.validate.evaluation import FROM_BASE, HALVES
@@ -346,7 +346,7 @@ def _coverage_rows(table: pd.DataFrame) -> list[str]:
     rows = []
     for split, part in table.groupby("split", sort=False):
         if split in ("sizes", "ranks", "collectives", *LINK_TITLES):
-            what = f"Inside the {COVERAGE:.0%} interval, {TITLES[split]}"
+            what = f"Inside the {DEFAULT_COVERAGE:.0%} interval, {TITLES[split]}"
             rows.append(f"| {what} | 85 to 95 % | {coverage.said(part)} | | {_count(part)} |")
     return rows
 
@@ -404,8 +404,8 @@ def _twice(names: Iterable[str]) -> list[str]:
     """Return how far apart two measurements of the same settings are, by latency."""
     rows = []
     for name in names:
-        again = measured.load(name).rows
-        both = repeated(measured.load(again[AGAIN].iloc[0]).rows, again)
+        again = measured.load_dataset(name).rows
+        both = repeated(measured.load_dataset(again[AGAIN].iloc[0]).rows, again)
         groups = [("all", both), *((f"{1e3 * at:g} ms", one) for at, one in both.groupby("link_latency"))]
         rows += [[f"`{name}`", what, str(len(one)), _pair(one["apart"].to_numpy())] for what, one in groups]
     return [*_table(["set", "latency", "settings", "first against second measurement, median / p90"], rows), ""]

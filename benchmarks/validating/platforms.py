@@ -13,7 +13,7 @@ import pandas as pd
 from simnet.base.arrays import Floats
 from simnet.calibration import Setting, chosen_rows, curves_of
 from simnet.calibration.platform import Platform, load_platform
-from simnet.calibration.specification import times
+from simnet.calibration.specification import specified_times
 
 
 def platform(like: str | None = None, **fields: object) -> Platform:
@@ -140,7 +140,7 @@ def predicted(case: Case, rows: pd.DataFrame) -> list[tuple[Setting, Floats, Flo
             continue
         algorithm = "" if name.startswith("default") else name if host else last
         setting = Setting(was.collective, was.ranks, case.nodes or was.nodes, algorithm, was.protocol)
-        seconds = times(case.platform, setting, one.sizes)
+        seconds = specified_times(case.platform, setting, one.sizes)
         if seconds is not None:
             found.append((was, one.sizes, seconds, one.seconds))
     return found

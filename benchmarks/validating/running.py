@@ -21,11 +21,11 @@ from ruamel.yaml.error import YAMLError
 from simnet.base.errors import InputError
 from simnet.base.writing import atomic_write
 from simnet.calibration import measured
-from simnet.calibration.cost_model import COVERAGE
+from simnet.calibration.cost_model import DEFAULT_COVERAGE
 from simnet.calibration.intervals import bin_of
 from simnet.calibration.readers import kind_of
-from simnet.calibration.specification import half_widths
-from simnet.calibration.summary import rows_of
+from simnet.calibration.specification import specified_half_widths
+from simnet.calibration.summary import read_rows
 from simnet.validate import rivals
 from simnet.validate.evaluation import HALVES, SPLITS, evaluate
 from validating.platforms import Case, cases_of, predicted
@@ -125,10 +125,10 @@ def validated(one: Set) -> dict[str, Any]:
 
 def _specified(cases: Sequence[Case], source: str) -> dict[str, list[Any]]:
     """Return what the specification of its platforms says of a set, as values for JSON."""
-    rows, _ = rows_of(source, {})
+    rows, _ = read_rows(source, {})
     tables = []
     for case in cases:
-        bounds = half_widths(case.platform, COVERAGE)
+        bounds = specified_half_widths(case.platform, DEFAULT_COVERAGE)
         for setting, sizes, seconds, true in predicted(case, rows):
             below, above = np.array(bounds)[bin_of(sizes)].T
             fields = {"size": sizes, "measured": true, "ours": seconds}

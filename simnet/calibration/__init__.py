@@ -10,10 +10,10 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from simnet.calibration.cost_model import CalibratedCostModel, Prediction, calibrate, specified
-    from simnet.calibration.cost_model_file import cost_model_of, has_curves, load_cost_model, written
-    from simnet.calibration.crossval import choose
-    from simnet.calibration.curves import Curve, Setting, chosen_rows, curves_of, systems
+    from simnet.calibration.cost_model import CalibratedCostModel, Prediction, calibrate, specified_cost_model
+    from simnet.calibration.cost_model_file import cost_model_of, cost_model_yaml, has_curves, load_cost_model
+    from simnet.calibration.crossval import choose_models
+    from simnet.calibration.curves import Curve, Setting, chosen_rows, curves_of, split_systems
     from simnet.calibration.software import CalibratedSoftware
 
 __all__ = [
@@ -23,22 +23,22 @@ __all__ = [
     "Prediction",
     "Setting",
     "calibrate",
-    "choose",
+    "choose_models",
     "chosen_rows",
     "cost_model_of",
+    "cost_model_yaml",
     "curves_of",
     "has_curves",
     "load_cost_model",
-    "specified",
-    "systems",
-    "written",
+    "specified_cost_model",
+    "split_systems",
 ]
 
 _HOMES = {
-    "cost_model": ("CalibratedCostModel", "Prediction", "calibrate", "specified"),
-    "cost_model_file": ("cost_model_of", "has_curves", "load_cost_model", "written"),
-    "crossval": ("choose",),
-    "curves": ("Curve", "Setting", "chosen_rows", "curves_of", "systems"),
+    "cost_model": ("CalibratedCostModel", "Prediction", "calibrate", "specified_cost_model"),
+    "cost_model_file": ("cost_model_of", "has_curves", "load_cost_model", "cost_model_yaml"),
+    "crossval": ("choose_models",),
+    "curves": ("Curve", "Setting", "chosen_rows", "curves_of", "split_systems"),
     "software": ("CalibratedSoftware",),
 }
 

@@ -16,12 +16,12 @@ from typing import NamedTuple
 
 from simnet.calibration.curves import Curve
 from simnet.calibration.platform import Platform, load_platform, platform_names
-from simnet.calibration.step_counts import like_nccl
+from simnet.calibration.step_counts import count_like_nccl
 
-OWN = math.inf
+CARD_PER_RANK = math.inf
 """In place of a number of cards: each rank has its own."""
 
-LEAST = 0.05
+LEAST_CHANCE = 0.05
 """The least chance of a number of cards that counts: below, it would be outside a 90 % interval."""
 
 # What a platform reaches is known to about a factor of two (docs/calibration.md): half of that, as a logarithm.
@@ -30,18 +30,18 @@ _SPREAD = 0.35
 _ONE_CARD = 50e9
 
 
-class Cards(NamedTuple):
-    """A number of network cards of a node (>= 1, or `OWN` for one per rank), and its probability."""
+class CardCount(NamedTuple):
+    """A number of network cards of a node (>= 1, or `CARD_PER_RANK` for one per rank), and its probability."""
 
     number: float
     chance: float
 
 
-RAILS: tuple[Cards, ...] = (Cards(OWN, 1.0),)
+RAIL_CARDS: tuple[CardCount, ...] = (CardCount(CARD_PER_RANK, 1.0),)
 """What is taken where bytes between nodes were not measured, or are not counted by cards."""
 
 
-def likely(curves: Sequence[Curve], least: float = LEAST) -> tuple[Cards, ...]:
+def likely_card_counts(curves: Sequence[Curve], least: float = LEAST_CHANCE) -> tuple[CardCount, ...]:
     """Return the possible numbers of cards of a node, the likeliest first, with probabilities that add up to 1.
 
     Those below the probability `least` are left out.
@@ -54,29 +54,29 @@ def likely(curves: Sequence[Curve], least: float = LEAST) -> tuple[Cards, ...]:
     >>> from simnet.calibration.curves import Setting
     >>> def reached(rate):
     ...     return [Curve(Setting("all_reduce", 32, 8), np.array([1e9]), np.array([2 * 31 / 32 * 1e9 / rate]))]
-    >>> [likely(reached(rate))[0].number for rate in (3e9, 160e9)]
+    >>> [likely_card_counts(reached(rate))[0].number for rate in (3e9, 160e9)]
     [1.0, inf]
     """
     rate, each = node_rate(curves)
     if not rate:
-        return RAILS
+        return RAIL_CARDS
     if told := max(one.cards for one in curves):
-        return (Cards(OWN if told >= _most_on_a_node(curves) else float(told), 1.0),)
+        return (CardCount(CARD_PER_RANK if told >= _most_on_a_node(curves) else float(told), 1.0),)
     chances = {1.0: _likeliness(max(rate / _ONE_CARD, 1.0))}
     for one in _platforms():
         if one.outer is None:
             continue
-        count = float(one.outer.nics) if one.outer.nics < one.devices_per_node else OWN
+        count = float(one.outer.nics) if one.outer.nics < one.devices_per_node else CARD_PER_RANK
         reached = one.outer_rate(min(each, one.devices_per_node))
         chances[count] = chances.get(count, 0.0) + _likeliness(rate / reached)
-    return normalised(chances, least)
+    return normalise_chances(chances, least)
 
 
-def normalised(chances: dict[float, float], least: float = LEAST) -> tuple[Cards, ...]:
+def normalise_chances(chances: dict[float, float], least: float = LEAST_CHANCE) -> tuple[CardCount, ...]:
     """Return the numbers of cards, the likeliest first, with probabilities that are at least `least` and add to 1."""
     total = sum(chances.values())
     kept = {count: chance for count, chance in chances.items() if chance >= least * total}
-    found = [Cards(count, chance / sum(kept.values())) for count, chance in kept.items()]
+    found = [CardCount(count, chance / sum(kept.values())) for count, chance in kept.items()]
     return tuple(sorted(found, key=lambda one: (-one.chance, one.number)))
 
 
@@ -91,17 +91,17 @@ def node_rate(curves: Sequence[Curve]) -> tuple[float, float]:
         one = curve.setting
         if 1 < one.nodes <= one.ranks:
             # Over one card all bytes of a node are counted.
-            (ring,) = like_nccl(one.collective, "ring", one.ranks, one.nodes, cards=1)
+            (ring,) = count_like_nccl(one.collective, "ring", one.ranks, one.nodes, cards=1)
             found = max(found, (float((ring.outer_bytes * curve.sizes / curve.seconds).max()), one.ranks / one.nodes))
     return found
 
 
-def said(cards: Sequence[Cards], each: float) -> str:
+def describe_card_counts(cards: Sequence[CardCount], each: float) -> str:
     """Return the possible numbers of cards of a node in words, and the measurement that would determine it."""
     if len(cards) < 2:
         return ""
     words = [
-        f"{'one' if one.number == 1 else 'one for each rank' if one.number == OWN else f'{one.number:g}'} "
+        f"{'one' if one.number == 1 else 'one for each rank' if one.number == CARD_PER_RANK else f'{one.number:g}'} "
         f"({100 * one.chance:.0f} %)"
         for one in cards
     ]

@@ -13,18 +13,23 @@ from numpy.typing import NDArray
 from simnet.base.arrays import Floats
 from simnet.base.errors import InputError, nearest
 from simnet.base.units import determined
-from simnet.calibration.crossval import ModelChoice, choose, score
+from simnet.calibration.crossval import ModelChoice, choose_models, mean_log_error
 from simnet.calibration.curves import Curve, Setting
 from simnet.calibration.intervals import bin_of, intervals
 from simnet.calibration.jitter import FittedJitter
 from simnet.calibration.platform import Platform
-from simnet.calibration.predictor import Basis, FittedCurve, Predictor, Within
-from simnet.calibration.specification import COLLECTIVES, HELD_OUT, SpecifiedStepModel, half_widths
-from simnet.calibration.specification import specified as steps_of
+from simnet.calibration.predictor import Basis, BoundedTimes, FittedCurve, Predictor
+from simnet.calibration.specification import (
+    HELD_OUT_COUNTS,
+    SPECIFIED_COLLECTIVES,
+    SpecifiedStepModel,
+    specified_half_widths,
+)
+from simnet.calibration.specification import specified_step_model as steps_of
 from simnet.calibration.step_counts import MAX_RANKS, known_algorithms
 from simnet.calibration.step_model import PROTOCOLS
 
-COVERAGE = 0.9
+DEFAULT_COVERAGE = 0.9
 """Share of measurements that prediction intervals shall hold."""
 
 
@@ -109,7 +114,7 @@ class CalibratedCostModel:
     intervals: dict[Basis, list[tuple[float, float]]]
     held_out: dict[Basis, int]
     scores: dict[str, float]
-    coverage: float = COVERAGE
+    coverage: float = DEFAULT_COVERAGE
     sources: Sequence[str] = ()
     system: str = ""
     topology: str = ""
@@ -184,14 +189,14 @@ class CalibratedCostModel:
         why = "; ".join([f"rests on {what}", *reasons])
         return Prediction(seconds, low, high, bool(reasons), why, self._kind(basis, unlike=unlike))
 
-    def times(self, setting: Setting, sizes: Floats) -> Within | None:
+    def times(self, setting: Setting, sizes: Floats) -> BoundedTimes | None:
         """Return the predicted times of total sizes [byte] with prediction intervals; None where nothing is known."""
         found, basis = self.model.within(setting, sizes), self.model.basis(setting)
         if found is None:
             return None
         unlike = basis == "ranks" and self._unlike_nodes(setting)
         below, above = self._half_widths(setting, "beyond" if unlike else basis, sizes).T
-        return Within(found.seconds, found.least * np.exp(-below), found.most * np.exp(above))
+        return BoundedTimes(found.seconds, found.least * np.exp(-below), found.most * np.exp(above))
 
     def fastest(
         self, collective: str, algorithm: str, ranks: int, nbytes: float, *, nodes: int | None = None
@@ -287,7 +292,7 @@ class CalibratedCostModel:
             family = family or [one.setting for one in self.model.known]
             same = [one for one in family if one.ranks == ranks]
             close = min(family, key=lambda one: abs(math.log(one.ranks / ranks)))
-            nodes = max(one.nodes for one in same) if same else _nodes(close, ranks)
+            nodes = max(one.nodes for one in same) if same else _nodes_like(close, ranks)
         return Setting(collective, ranks, nodes, words["algorithm"], words["protocol"])
 
     def _unknown(self, setting: Setting) -> InputError:
@@ -295,7 +300,7 @@ class CalibratedCostModel:
         name = setting.collective
         known = {one.setting.collective for one in self.model.known}
         if self.model.steps is not None:
-            known |= set(COLLECTIVES)
+            known |= set(SPECIFIED_COLLECTIVES)
         if name not in known:
             return InputError(f"nothing is known of {name!r}; {nearest(name, known)}", field="collective")
         some = "2 or more" if self.model.steps is not None and self.model.steps.nccl else f"2 to {MAX_RANKS:,}"
@@ -323,11 +328,10 @@ class CalibratedCostModel:
         reasons = []
         ranks = sorted({one.setting.ranks for one in family})
         if basis == "beyond":
-            reasons.append(f"{_counted_of(setting.ranks, 'rank')}, measured were {_range(ranks)}")
+            reasons.append(f"{_counted_of(setting.ranks, 'rank')}, measured were {_describe_range(ranks)}")
         elif basis == "ranks" and self._unlike_nodes(setting):
-            reasons.append(
-                f"{_counted_of(setting.ranks, 'rank')} on {_counted_of(setting.nodes, 'node')}, {_on(family)}"
-            )
+            asked = f"{_counted_of(setting.ranks, 'rank')} on {_counted_of(setting.nodes, 'node')}"
+            reasons.append(f"{asked}, {_measured_nodes(family)}")
         low, high = self._measured(setting)
         if not low <= nbytes <= high:
             reasons.append(f"{nbytes:g} bytes, measured were {low:g} to {high:g}")
@@ -350,7 +354,7 @@ class CalibratedCostModel:
 def calibrate(
     curves: Sequence[Curve],
     *,
-    coverage: float = COVERAGE,
+    coverage: float = DEFAULT_COVERAGE,
     sources: Sequence[str] = (),
     system: str = "",
     topology: str = "",
@@ -372,32 +376,32 @@ def calibrate(
     """
     if not curves:
         raise InputError("there is no curve to calibrate on: no row has a size above 0 and a number of ranks")
-    made = choose(curves) if chosen is None else chosen
+    made = choose_models(curves) if chosen is None else chosen
     model = made.fitted(curves)
     bounds = intervals(made.held, coverage)
     counts = {basis: sum(len(one.sizes) for one in held) for basis, held in made.held.items()}
-    scores = {name: score(held) for name, held in made.by_curve_model.items() if held}
+    scores = {name: mean_log_error(held) for name, held in made.by_curve_model.items() if held}
     return CalibratedCostModel(model, bounds, counts, scores, coverage, sources, system, topology)
 
 
-def specified(platform: Platform, coverage: float = COVERAGE) -> CalibratedCostModel:
+def specified_cost_model(platform: Platform, coverage: float = DEFAULT_COVERAGE) -> CalibratedCostModel:
     """Return a cost model from a specification alone; all its predictions are extrapolations.
 
     Examples
     --------
     >>> from simnet.calibration.platform import load_platform
-    >>> found = specified(load_platform("dgx-h100")).predict("all_reduce", 16, 2**30)
+    >>> found = specified_cost_model(load_platform("dgx-h100")).predict("all_reduce", 16, 2**30)
     >>> found.extrapolates, found.low < found.seconds < found.high
     (True, True)
     """
-    bounds = half_widths(platform, coverage)
+    bounds = specified_half_widths(platform, coverage)
     intervals: dict[Basis, list[tuple[float, float]]] = dict.fromkeys(get_args(Basis), bounds)
     model = Predictor("interpolated", "steps", "steps", "steps", (), steps_of(platform))
-    held_out: dict[Basis, int] = {"sizes": 0, "ranks": 0, "beyond": 0, "collectives": HELD_OUT[platform.counted]}
+    held_out: dict[Basis, int] = {"sizes": 0, "ranks": 0, "beyond": 0, "collectives": HELD_OUT_COUNTS[platform.counted]}
     return CalibratedCostModel(model, intervals, held_out, {}, coverage, platform.sources, platform.description)
 
 
-def _nodes(like: Setting, ranks: int) -> int:
+def _nodes_like(like: Setting, ranks: int) -> int:
     """Return the nodes of ranks if a node holds as many as in another setting; 0 if not known."""
     return -(-ranks * like.nodes // like.ranks)
 
@@ -406,15 +410,15 @@ def _counted_of(count: int, what: str) -> str:
     return f"{count} {what}" if count == 1 else f"{count} {what}s"
 
 
-def _on(family: Sequence[FittedCurve]) -> str:
+def _measured_nodes(family: Sequence[FittedCurve]) -> str:
     """Return the measured numbers of nodes, and of ranks on each, in words."""
     known = [one.setting for one in family if one.setting.nodes]
     if not known:
         return "on how many was measured is not known"
     nodes, each = {one.nodes for one in known}, {-(-one.ranks // one.nodes) for one in known}
-    return f"measured were {_range(sorted(nodes))}, with {_range(sorted(each))} on each"
+    return f"measured were {_describe_range(sorted(nodes))}, with {_describe_range(sorted(each))} on each"
 
 
-def _range(counts: Sequence[int]) -> str:
+def _describe_range(counts: Sequence[int]) -> str:
     """Return ascending numbers as a range in words."""
     return str(counts[0]) if len(counts) == 1 else f"{counts[0]} to {counts[-1]}"

@@ -16,19 +16,19 @@ from pydantic import ConfigDict, Field
 from simnet.base.errors import InputError, nearest
 from simnet.base.plain_yaml import plain_fields, yaml_text
 from simnet.base.reading import read_text
-from simnet.calibration.cards import OWN, RAILS, Cards
-from simnet.calibration.cost_model import CalibratedCostModel, specified
-from simnet.calibration.curve_models import FITS, Component, CurveModel, Mixture
+from simnet.calibration.cards import CARD_PER_RANK, RAIL_CARDS, CardCount
+from simnet.calibration.cost_model import CalibratedCostModel, specified_cost_model
+from simnet.calibration.curve_models import CURVE_FITS, CurveModel, Mixture, MixtureComponent
 from simnet.calibration.curves import Setting
 from simnet.calibration.intervals import BINS
 from simnet.calibration.jitter import FittedJitter
-from simnet.calibration.platform import Platform, among, is_platform, load_platform, platform_names, refusal
+from simnet.calibration.platform import Platform, is_platform, load_platform, one_of, platform_names, validation_refusal
 from simnet.calibration.predictor import Basis, FittedCurve, Interpolation, Predictor, Transfer
-from simnet.calibration.specification import specified as steps_of
+from simnet.calibration.specification import specified_step_model as steps_of
 from simnet.calibration.step_model import PARAMETERS, StepModel
 from simnet.network import STACKS
 
-VERSION: Literal[1] = 1
+FILE_VERSION: Literal[1] = 1
 """The version of fabric files that is written and read."""
 
 MAX_BYTES = 2 * 2**20
@@ -42,15 +42,15 @@ _Width = Annotated[float, Field(ge=0, le=50)]
 _Name = Annotated[str, Field(max_length=200)]
 
 
-_Model = Annotated[str, among("model", FITS)]
-_Counted: TypeAlias = Literal["through the schedule", "as NCCL does", "as NCCL does, with in-switch reduction"]
+_Model = Annotated[str, one_of("model", CURVE_FITS)]
+_StepCounting: TypeAlias = Literal["through the schedule", "as NCCL does", "as NCCL does, with in-switch reduction"]
 
 
-class _Part(pydantic.BaseModel):
+class _FilePart(pydantic.BaseModel):
     model_config = ConfigDict(extra="forbid")
 
 
-class ModelEntry(_Part):
+class ModelEntry(_FilePart):
     """A model of a curve, with its weight."""
 
     model: _Model
@@ -72,7 +72,7 @@ class ModelEntry(_Part):
         return self
 
 
-class CurveEntry(_Part):
+class CurveEntry(_FilePart):
     """A measured curve and its models."""
 
     collective: _Name
@@ -83,7 +83,7 @@ class CurveEntry(_Part):
     smallest: _Positive
     largest: _Positive
     measured_sizes: Annotated[int, Field(ge=1)]
-    models: Annotated[list[ModelEntry], Field(min_length=1, max_length=len(FITS))]
+    models: Annotated[list[ModelEntry], Field(min_length=1, max_length=len(CURVE_FITS))]
 
     @pydantic.model_validator(mode="after")
     def _is_consistent(self) -> CurveEntry:
@@ -94,24 +94,24 @@ class CurveEntry(_Part):
         return self
 
 
-class Parameter(_Part):
+class ParameterEntry(_FilePart):
     """A parameter of the step model, with its relative standard error."""
 
     value: _Positive
     relative_error: _NotNegative = 0.0
 
 
-class CardsEntry(_Part):
+class CardsEntry(_FilePart):
     """How many network cards a node may have, and how likely; null is one for each rank."""
 
     number: Annotated[float, Field(ge=1, le=10**6)] | None
     chance: Annotated[float, Field(gt=0, le=1)]
 
 
-class StepModelEntry(_Part):
+class StepModelEntry(_FilePart):
     """The step model, with the cards of a node, the likeliest first, and the ranks on a node of which bytes count."""
 
-    counted: _Counted
+    counted: _StepCounting
     cards: Annotated[list[CardsEntry], Field(min_length=1, max_length=100)] = [CardsEntry(number=None, chance=1.0)]
 
     @pydantic.field_validator("cards")
@@ -126,7 +126,7 @@ class StepModelEntry(_Part):
         return cards
 
     ranks_on_a_node: Annotated[float, Field(ge=1, le=10**7)] = 1.0
-    parameters: dict[Annotated[str, among("parameter", PARAMETERS)], Parameter]
+    parameters: dict[Annotated[str, one_of("parameter", PARAMETERS)], ParameterEntry]
 
     @pydantic.model_validator(mode="after")
     def _has_all(self) -> StepModelEntry:
@@ -136,7 +136,7 @@ class StepModelEntry(_Part):
         return self
 
 
-class IntervalEntry(_Part):
+class IntervalEntry(_FilePart):
     """Half-widths of prediction intervals by bin of sizes, for predictions of one basis."""
 
     held_out: Annotated[int, Field(ge=0)]
@@ -144,7 +144,7 @@ class IntervalEntry(_Part):
     above: Annotated[list[_Width], Field(min_length=len(BINS), max_length=len(BINS))]
 
 
-class JitterEntry(_Part):
+class JitterEntry(_FilePart):
     """The extra latency of each message, log-normal, and what it was fitted to."""
 
     median: _Positive
@@ -153,7 +153,7 @@ class JitterEntry(_Part):
     repetitions: Annotated[int, Field(ge=1)]
 
 
-class CostModelFile(_Part):
+class CostModelFile(_FilePart):
     """The fabric file as it is written."""
 
     version: Literal[1]
@@ -161,7 +161,7 @@ class CostModelFile(_Part):
     system: Annotated[str, Field(max_length=1000)] = ""
     topology: Annotated[str, Field(max_length=1000)] = ""
     network: dict[Literal["star", "multi_gpu_nodes"], dict[_Name, int | _NotNegative]] | None = None
-    stack: Annotated[str, among("stack", ("", *STACKS))] = ""
+    stack: Annotated[str, one_of("stack", ("", *STACKS))] = ""
     eager: bool = False
     jitter: JitterEntry | None = None
     model: _Model
@@ -184,18 +184,18 @@ class CostModelFile(_Part):
             raise ValueError("needs curves that were measured, or a platform")
         if self.platform is not None and (self.curves or self.steps is not None):
             raise ValueError("has a platform, of which nothing was measured, and curves or steps")
-        settings = [_setting(one) for one in self.curves]
+        settings = [_curve_setting(one) for one in self.curves]
         if len(set(settings)) < len(settings):
             raise ValueError("two curves are of the same setting")
         return self
 
 
-def written(cost_model: CalibratedCostModel) -> str:
+def cost_model_yaml(cost_model: CalibratedCostModel) -> str:
     """Return a cost model as a fabric file; raise InputError if it could not be read again, as it is too large, say."""
     try:
         file = _file_of(cost_model)
     except pydantic.ValidationError as error:
-        raise refusal(error) from None
+        raise validation_refusal(error) from None
     text = "# A fabric calibrated by simnet; docs/calibration.md explains the fields. Units: s, byte.\n"
     fields = file.model_dump(mode="json", exclude_defaults=False)
     if file.jitter is None:
@@ -214,15 +214,16 @@ def _file_of(cost_model: CalibratedCostModel) -> CostModelFile:
         errors = model.steps.errors or (0.0,) * len(PARAMETERS)
         listed = zip(PARAMETERS, model.steps.values, errors, strict=True)
         steps = StepModelEntry(
-            counted=_counted(model.steps),
+            counted=_step_counting(model.steps),
             cards=[
-                CardsEntry(number=None if one.number == OWN else one.number, chance=one.chance) for one in model.cards
+                CardsEntry(number=None if one.number == CARD_PER_RANK else one.number, chance=one.chance)
+                for one in model.cards
             ],
             ranks_on_a_node=model.each,
-            parameters={name: Parameter(value=value, relative_error=error) for name, value, error in listed},
+            parameters={name: ParameterEntry(value=value, relative_error=error) for name, value, error in listed},
         )
     return CostModelFile(
-        version=VERSION,
+        version=FILE_VERSION,
         sources=list(cost_model.sources),
         system=cost_model.system,
         topology=cost_model.topology,
@@ -244,7 +245,7 @@ def _file_of(cost_model: CalibratedCostModel) -> CostModelFile:
         },
         steps=steps,
         platform=cost_model.platform,
-        curves=[_entry(one) for one in model.known],
+        curves=[_curve_entry(one) for one in model.known],
     )
 
 
@@ -258,10 +259,10 @@ def cost_model_of(source: str) -> CalibratedCostModel:
     """
     path = Path(source)
     if source in platform_names():
-        return specified(load_platform(source))
+        return specified_cost_model(load_platform(source))
     if not path.exists() and not path.suffix:
         raise InputError(f"there is no such file, and no platform {source!r}; {nearest(source, platform_names())}")
-    return specified(load_platform(path)) if is_platform(path) else load_cost_model(path)
+    return specified_cost_model(load_platform(path)) if is_platform(path) else load_cost_model(path)
 
 
 def has_curves(path: str | Path) -> bool:
@@ -281,23 +282,25 @@ def load_cost_model(path: str | Path) -> CalibratedCostModel:
     name = str(path)
     read = plain_fields(read_text(Path(path), MAX_BYTES), name, "a fabric file")
     version = read.value.get("version")
-    if version != VERSION:
-        message = f"must be {VERSION}, the version that is read, got {str(version)[:40]}"
+    if version != FILE_VERSION:
+        message = f"must be {FILE_VERSION}, the version that is read, got {str(version)[:40]}"
         raise InputError(message, file=name, line=read.line(["version"]), field="version")
     try:
         file = CostModelFile.model_validate(read.value)
     except pydantic.ValidationError as error:
-        raise refusal(error, name, read) from None
+        raise validation_refusal(error, name, read) from None
     steps: StepModel | None = None if file.platform is None else steps_of(file.platform)
-    cards, each = RAILS, 1.0
+    cards, each = RAIL_CARDS, 1.0
     if file.steps is not None:
         chosen = [file.steps.parameters[one] for one in PARAMETERS]
         values, errors = tuple(one.value for one in chosen), tuple(one.relative_error for one in chosen)
         counted = file.steps.counted
-        cards = tuple(Cards(OWN if one.number is None else one.number, one.chance) for one in file.steps.cards)
+        cards = tuple(
+            CardCount(CARD_PER_RANK if one.number is None else one.number, one.chance) for one in file.steps.cards
+        )
         each, switch = file.steps.ranks_on_a_node, counted.endswith("in-switch reduction")
         steps = StepModel(counted != "through the schedule", values, errors, switch, cards[0].number)
-    known = tuple(_known(one) for one in file.curves)
+    known = tuple(_fitted_curve(one) for one in file.curves)
     return CalibratedCostModel(
         Predictor(file.model, file.across_ranks, file.beyond_ranks, file.across_collectives, known, steps, cards, each),
         {basis: list(zip(one.below, one.above, strict=True)) for basis, one in file.intervals.items()},
@@ -314,13 +317,13 @@ def load_cost_model(path: str | Path) -> CalibratedCostModel:
     )
 
 
-def _counted(steps: StepModel) -> _Counted:
+def _step_counting(steps: StepModel) -> _StepCounting:
     if not steps.nccl:
         return "through the schedule"
     return "as NCCL does, with in-switch reduction" if steps.switch else "as NCCL does"
 
 
-def _entry(one: FittedCurve) -> CurveEntry:
+def _curve_entry(one: FittedCurve) -> CurveEntry:
     return CurveEntry(
         **asdict(one.setting),
         smallest=one.smallest,
@@ -330,15 +333,15 @@ def _entry(one: FittedCurve) -> CurveEntry:
     )
 
 
-def _known(one: CurveEntry) -> FittedCurve:
+def _fitted_curve(one: CurveEntry) -> FittedCurve:
     parts = tuple(
-        Component(
+        MixtureComponent(
             each.model, each.weight, CurveModel(tuple(each.segments), tuple(each.points), tuple(each.corrections))
         )
         for each in one.models
     )
-    return FittedCurve(_setting(one), Mixture(parts), one.smallest, one.largest, one.measured_sizes)
+    return FittedCurve(_curve_setting(one), Mixture(parts), one.smallest, one.largest, one.measured_sizes)
 
 
-def _setting(one: CurveEntry) -> Setting:
+def _curve_setting(one: CurveEntry) -> Setting:
     return Setting(one.collective, one.ranks, one.nodes, one.algorithm, one.protocol)

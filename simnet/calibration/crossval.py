@@ -20,18 +20,18 @@ import numpy as np
 
 from simnet.base.arrays import Floats
 from simnet.base.progress import tracked
-from simnet.calibration.curve_models import FITS, OURS
+from simnet.calibration.curve_models import CURVE_FITS, MIXED_MODELS
 from simnet.calibration.curves import Curve, Setting
-from simnet.calibration.predictor import Basis, Interpolation, Predictor, Transfer, fit
+from simnet.calibration.predictor import Basis, Interpolation, Predictor, Transfer, fit_predictor
 from simnet.calibration.step_counts import known_algorithms
 
-FOLDS = 4
+FOLD_COUNT = 4
 """Sizes that are held out at once: every fourth."""
 
 MIN_SIZES = 4
 """The fewest sizes of a curve of which some are held out."""
 
-MIXTURE = "mixture"
+MIXTURE_NAME = "mixture"
 """What the models of each curve together are called, beside the names of single ones."""
 
 _CAP = np.log(1.5)
@@ -43,8 +43,8 @@ _SHARED = 8
 _LEAST_ERROR = 2e-3
 _LEAST_WEIGHT = 0.1
 _EXACT = 5e-4
-_CLEARLY = 0.8
-_MUCH = 0.6
+_CLEARLY_BETTER = 0.8
+_MUCH_BETTER = 0.6
 _FASTEST_KERNEL = 6e-6
 _FASTEST_STEP = 2e-6
 
@@ -75,19 +75,19 @@ class HeldOut(NamedTuple):
         return np.asarray(np.log(self.predicted / self.measured))
 
 
-def folds(curve: Curve) -> list[np.ndarray]:
+def size_folds(curve: Curve) -> list[np.ndarray]:
     """Return masks of the sizes held out at a time; the smallest is never held out, as nothing below it is known.
 
     Examples
     --------
     >>> one = Curve(Setting("all_reduce", 2), np.arange(1.0, 9.0), np.ones(8))
-    >>> [np.flatnonzero(held).tolist() for held in folds(one)]
+    >>> [np.flatnonzero(held).tolist() for held in size_folds(one)]
     [[4], [1, 5], [2, 6], [3, 7]]
     """
     if len(curve.sizes) < MIN_SIZES:
         return []
     place = np.arange(len(curve.sizes))
-    masks = [(place % FOLDS == fold) & (place > 0) for fold in range(FOLDS)]
+    masks = [(place % FOLD_COUNT == fold) & (place > 0) for fold in range(FOLD_COUNT)]
     return [mask for mask in masks if mask.any()]
 
 
@@ -95,14 +95,14 @@ def leave_sizes_out(curves: Sequence[Curve], curve_model: str) -> list[HeldOut]:
     """Predict every fourth size of each curve from its others, with a model of single curves."""
     found = []
     for curve in curves:
-        for mask in folds(curve):
+        for mask in size_folds(curve):
             kept, held = curve.at(~mask), curve.at(mask)
-            predicted = FITS[curve_model](kept.sizes, kept.seconds).at(held.sizes)
+            predicted = CURVE_FITS[curve_model](kept.sizes, kept.seconds).at(held.sizes)
             found.append(HeldOut(curve.setting, held.sizes, predicted, held.seconds))
     return found
 
 
-def mixtures(
+def mixture_weights(
     curves: Sequence[Curve], by_curve_model: Mapping[str, Sequence[HeldOut]]
 ) -> dict[Setting, dict[str, float]]:
     """Return the weights of the models of each curve; empty if nothing was held out.
@@ -115,7 +115,8 @@ def mixtures(
     --------
     >>> sizes = 2.0 ** np.arange(10, 20)
     >>> curve = Curve(Setting("gather", 4), sizes, 1e-5 + sizes * 1e-9)
-    >>> mixtures([curve], {name: leave_sizes_out([curve], name) for name in ("line", "five_anchors")})[curve.setting]
+    >>> held = {name: leave_sizes_out([curve], name) for name in ("line", "five_anchors")}
+    >>> mixture_weights([curve], held)[curve.setting]
     {'line': 1.0}
     """
     if not any(by_curve_model.values()):
@@ -129,7 +130,9 @@ def mixtures(
             sums[one.setting][number] += float(np.sqrt(np.minimum(np.abs(one.log_errors), _CAP)).sum())
     shared = _SHARED * sum(sums.values()) / sum(counts.values())
     return {
-        setting: _weights(dict(zip(by_curve_model, ((sums[setting] + shared) / (count + _SHARED)) ** 2, strict=True)))
+        setting: _model_weights(
+            dict(zip(by_curve_model, ((sums[setting] + shared) / (count + _SHARED)) ** 2, strict=True))
+        )
         for setting, count in counts.items()
     }
 
@@ -154,14 +157,14 @@ def without_ranks(curves: Sequence[Curve], ranks: int) -> tuple[list[Curve], lis
 
 
 def leave_ranks_out(curves: Sequence[Curve], curve_model: str, nccl: bool) -> dict[Interpolation, list[HeldOut]]:
-    """Predict every number of ranks from the others, by each interpolation; `nccl` as of `fit`."""
+    """Predict every number of ranks from the others, by each interpolation; `nccl` as of `fit_predictor`."""
     found: dict[Interpolation, list[HeldOut]] = {name: [] for name in get_args(Interpolation)}
     for ranks in tracked(sorted({curve.setting.ranks for curve in curves}), 0.5):
         kept, held = without_ranks(curves, ranks)
         if held:
-            model = fit(kept, curve_model, nccl=nccl)
+            model = fit_predictor(kept, curve_model, nccl=nccl)
             for name, predictions in found.items():
-                predictions += _predicted(replace(model, interpolation=name, extrapolation=name), held)
+                predictions += _predict_held_out(replace(model, interpolation=name, extrapolation=name), held)
     return found
 
 
@@ -172,13 +175,13 @@ def leave_collectives_out(curves: Sequence[Curve], curve_model: str, nccl: bool)
         kept = [one for one in curves if one.setting.collective != collective]
         held = [one for one in curves if one.setting.collective == collective]
         if kept:
-            model = fit(kept, curve_model, nccl=nccl)
+            model = fit_predictor(kept, curve_model, nccl=nccl)
             for name, predictions in found.items():
-                predictions += _predicted(replace(model, transfer=name), held)
+                predictions += _predict_held_out(replace(model, transfer=name), held)
     return found
 
 
-def score(held: Sequence[HeldOut]) -> float:
+def mean_log_error(held: Sequence[HeldOut]) -> float:
     """Return the mean absolute logarithm of predicted over measured, each capped; infinite without predictions."""
     if not held:
         return float("inf")
@@ -191,7 +194,7 @@ class ModelChoice(NamedTuple):
     Parameters
     ----------
     curve_model, interpolation, extrapolation, transfer, nccl, weights
-        The choices; see `simnet.calibration.predictor.fit`.
+        The choices; see `simnet.calibration.predictor.fit_predictor`.
     by_curve_model : dict of str to list of HeldOut
         Held-out sizes by model of single curves, comparison models and the mixture included.
     held : dict of str to list of HeldOut
@@ -210,31 +213,40 @@ class ModelChoice(NamedTuple):
     def fitted(self, curves: Sequence[Curve]) -> Predictor:
         """Return the chosen models, fitted to curves."""
         choices = self.curve_model, self.interpolation, self.nccl, self.transfer, self.extrapolation
-        return fit(curves, *choices, weights=self.weights)
+        return fit_predictor(curves, *choices, weights=self.weights)
 
 
-def choose(curves: Sequence[Curve], *, plain: bool = True, wide: bool = True) -> ModelChoice:
+def choose_models(curves: Sequence[Curve], *, plain: bool = True, wide: bool = True) -> ModelChoice:
     """Choose the models of the curves of one system by cross-validation.
 
     With `plain`, models for comparison are judged too; with `wide`, predictions of other ranks and collectives.
     """
-    names = tuple(FITS) if plain else OURS
+    names = tuple(CURVE_FITS) if plain else MIXED_MODELS
     by_curve_model = {name: leave_sizes_out(curves, name) for name in tracked(names, 0.3 if wide else 1.0)}
     measured = any(by_curve_model.values())
-    curve_model = min(OURS, key=lambda name: round(score(by_curve_model[name]), 4)) if measured else "interpolated"
-    ours = {name: by_curve_model[name] for name in OURS}
-    weights = mixtures(curves, ours)
-    by_curve_model[MIXTURE] = mixture_held(ours, weights)
-    held: dict[Basis, list[HeldOut]] = {"sizes": by_curve_model[MIXTURE], "ranks": [], "beyond": [], "collectives": []}
+    curve_model = (
+        min(MIXED_MODELS, key=lambda name: round(mean_log_error(by_curve_model[name]), 4))
+        if measured
+        else "interpolated"
+    )
+    ours = {name: by_curve_model[name] for name in MIXED_MODELS}
+    weights = mixture_weights(curves, ours)
+    by_curve_model[MIXTURE_NAME] = mixture_held(ours, weights)
+    held: dict[Basis, list[HeldOut]] = {
+        "sizes": by_curve_model[MIXTURE_NAME],
+        "ranks": [],
+        "beyond": [],
+        "collectives": [],
+    }
     interpolation: Interpolation = "scaled"
     extrapolation: Interpolation = "blended"
     transfer: Transfer = "steps"
     nccl = False
     if wide:
-        counted = {counting: _wide(curves, curve_model, counting) for counting in tracked((False, True), 0.8)}
+        counted = {counting: _judge_counting(curves, curve_model, counting) for counting in tracked((False, True), 0.8)}
         # Ranks alone hardly tell how steps are counted, as what is wrong with them is corrected there.
         known = any(found[-1] for found in counted.values())
-        nccl = could_be_nccl(curves) and (1 if known else _MUCH) * counted[True][0] <= counted[False][0]
+        nccl = could_be_nccl(curves) and (1 if known else _MUCH_BETTER) * counted[True][0] <= counted[False][0]
         _, interpolation, extrapolation, transfer, held["ranks"], held["beyond"], held["collectives"] = counted[nccl]
     return ModelChoice(curve_model, interpolation, extrapolation, transfer, nccl, weights, by_curve_model, held)
 
@@ -261,7 +273,7 @@ def could_be_nccl(curves: Sequence[Curve]) -> bool:
     return True
 
 
-def _weights(typical: Mapping[str, float]) -> dict[str, float]:
+def _model_weights(typical: Mapping[str, float]) -> dict[str, float]:
     """Return weights by model, which add to 1, from typical errors, plainest models first."""
     exact = [name for name, value in typical.items() if value < _EXACT]
     if exact:
@@ -272,38 +284,42 @@ def _weights(typical: Mapping[str, float]) -> dict[str, float]:
     return {name: value / sum(kept.values()) for name, value in kept.items()}
 
 
-def _wide(
+def _judge_counting(
     curves: Sequence[Curve], curve_model: str, nccl: bool
 ) -> tuple[float, Interpolation, Interpolation, Transfer, list[HeldOut], list[HeldOut], list[HeldOut]]:
     """Return for one way to count steps a score, the best choices, and their held-out predictions."""
     by_interpolation = leave_ranks_out(curves, curve_model, nccl)
-    interpolation, inside = _best(by_interpolation, "scaled", outside=False)
-    extrapolation, outside = _best(by_interpolation, "blended", outside=True)
+    interpolation, inside = _best_interpolation(by_interpolation, "scaled", outside=False)
+    extrapolation, outside = _best_interpolation(by_interpolation, "blended", outside=True)
     by_transfer = leave_collectives_out(curves, curve_model, nccl)
-    corrected = score(by_transfer["corrected"]) < _CLEARLY * score(by_transfer["steps"])
+    corrected = mean_log_error(by_transfer["corrected"]) < _CLEARLY_BETTER * mean_log_error(by_transfer["steps"])
     transfer: Transfer = "corrected" if corrected else "steps"
     others = by_transfer[transfer]
     # What the step model says of the curves that it was fitted to.
-    steps = fit(curves, curve_model, nccl=nccl).steps
+    steps = fit_predictor(curves, curve_model, nccl=nccl).steps
     said = [] if steps is None else [(one, steps.at(one.setting, one.sizes)) for one in curves]
     own = [HeldOut(one.setting, one.sizes, found, one.seconds) for one, found in said if found is not None]
-    ranked = [value for value in (score(by_interpolation["steps"]), score(others), score(own)) if np.isfinite(value)]
+    ranked = [
+        value
+        for value in (mean_log_error(by_interpolation["steps"]), mean_log_error(others), mean_log_error(own))
+        if np.isfinite(value)
+    ]
     mean = float(np.mean(ranked)) if ranked else float("inf")
     return mean, interpolation, extrapolation, transfer, inside, outside, others
 
 
-def _best(
+def _best_interpolation(
     by_interpolation: Mapping[Interpolation, Sequence[HeldOut]], usual: Interpolation, outside: bool
 ) -> tuple[Interpolation, list[HeldOut]]:
     """Return the best interpolation inside or outside and its predictions; the usual one unless clearly worse."""
     chosen = {name: [one for one in held if one.outside == outside] for name, held in by_interpolation.items()}
-    best = min(chosen, key=lambda name: score(chosen[name]))
-    if not score(chosen[best]) < _CLEARLY * score(chosen[usual]):
+    best = min(chosen, key=lambda name: mean_log_error(chosen[name]))
+    if not mean_log_error(chosen[best]) < _CLEARLY_BETTER * mean_log_error(chosen[usual]):
         best = usual
     return best, chosen[best]
 
 
-def _predicted(model: Predictor, held: Sequence[Curve]) -> list[HeldOut]:
+def _predict_held_out(model: Predictor, held: Sequence[Curve]) -> list[HeldOut]:
     found = []
     for one in held:
         predicted = model.at(one.setting, one.sizes)

@@ -76,11 +76,11 @@ class CurveModel:
             seconds = _joined(np.array(self.points), asked)
         if not self.corrections:
             return np.asarray(seconds, dtype=np.float64)
-        return np.asarray(seconds * np.exp(corrected(self.corrections, asked)), dtype=np.float64)
+        return np.asarray(seconds * np.exp(log_correction(self.corrections, asked)), dtype=np.float64)
 
 
-class Component(NamedTuple):
-    """A model of a mixture: its name in `FITS`, its weight in [0, 1], and the model."""
+class MixtureComponent(NamedTuple):
+    """A model of a mixture: its name in `CURVE_FITS`, its weight in [0, 1], and the model."""
 
     model: str
     weight: float
@@ -94,11 +94,11 @@ class Mixture:
     Examples
     --------
     >>> low, high = (CurveModel(segments=((0.0, latency, 0.0),)) for latency in (1e-6, 4e-6))
-    >>> Mixture((Component("line", 0.5, low), Component("piecewise", 0.5, high))).at([1.0, 1e3])
+    >>> Mixture((MixtureComponent("line", 0.5, low), MixtureComponent("piecewise", 0.5, high))).at([1.0, 1e3])
     array([2.e-06, 2.e-06])
     """
 
-    parts: tuple[Component, ...]
+    parts: tuple[MixtureComponent, ...]
 
     def at(self, sizes: ArrayLike) -> Floats:
         """Return times [s] of sizes [byte]."""
@@ -106,7 +106,7 @@ class Mixture:
         return np.asarray(np.exp(np.sum(logs, axis=0)), dtype=np.float64)
 
 
-def corrected(corrections: tuple[tuple[float, float], ...], sizes: Floats) -> Floats:
+def log_correction(corrections: tuple[tuple[float, float], ...], sizes: Floats) -> Floats:
     """Return the logarithm of the correction at sizes [byte], constant beyond the first and last of them."""
     known, values = np.array(corrections).T
     if len(known) == 1:
@@ -116,7 +116,7 @@ def corrected(corrections: tuple[tuple[float, float], ...], sizes: Floats) -> Fl
     return np.asarray(PchipInterpolator(logs, values)(asked), dtype=np.float64)
 
 
-def line(sizes: Floats, seconds: Floats) -> CurveModel:
+def fit_line(sizes: Floats, seconds: Floats) -> CurveModel:
     """Fit latency plus size over bandwidth to relative errors, robustly."""
     if len(sizes) == 1:
         return CurveModel(segments=((0.0, 0.0, (seconds / sizes).item()),))
@@ -133,11 +133,11 @@ def line(sizes: Floats, seconds: Floats) -> CurveModel:
     return CurveModel(segments=((0.0, float(np.exp(found[0])), float(np.exp(found[1]))),))
 
 
-def three_segments(sizes: Floats, seconds: Floats) -> CurveModel:
+def fit_three_segments(sizes: Floats, seconds: Floats) -> CurveModel:
     """Fit three segments, straight in log-log and joined, by least squares over all pairs of joints."""
     count = len(sizes)
     if count < 5:
-        return five_anchors(sizes, seconds)
+        return fit_five_anchors(sizes, seconds)
     x, y = np.log(sizes), np.log(seconds)
     inner = np.unique(np.linspace(1, count - 2, _MAX_HINGES).round().astype(int))
     pairs = np.array(list(itertools.combinations(inner, 2)))
@@ -152,18 +152,18 @@ def three_segments(sizes: Floats, seconds: Floats) -> CurveModel:
     return CurveModel(points=_pairs(np.exp(joints[best]), np.exp(values[best].ravel())))
 
 
-def five_anchors(sizes: Floats, seconds: Floats) -> CurveModel:
+def fit_five_anchors(sizes: Floats, seconds: Floats) -> CurveModel:
     """Interpolate between five of the measured sizes, evenly spread, the first and last among them."""
     chosen = np.unique(np.linspace(0, len(sizes) - 1, 5).round().astype(int))
     return CurveModel(points=_pairs(sizes[chosen], seconds[chosen]))
 
 
-def log_log(sizes: Floats, seconds: Floats) -> CurveModel:
+def fit_log_log(sizes: Floats, seconds: Floats) -> CurveModel:
     """Interpolate straight in log-log between all measured sizes."""
     return CurveModel(points=_pairs(sizes, seconds))
 
 
-def piecewise(sizes: Floats, seconds: Floats) -> CurveModel:
+def fit_piecewise(sizes: Floats, seconds: Floats) -> CurveModel:
     """Fit alpha-beta by stretches of sizes; where they begin, and how many there are, is found.
 
     For every number of stretches the best breakpoints are found by dynamic programming over the measured sizes; the
@@ -178,12 +178,12 @@ def piecewise(sizes: Floats, seconds: Floats) -> CurveModel:
     --------
     >>> sizes = 2.0 ** np.arange(10, 20)
     >>> jump = np.where(sizes < 2**15, 1e-5 + 1e-9 * sizes, 5e-5 + 1e-10 * sizes)
-    >>> [round(start) for start, *_ in piecewise(sizes, jump).segments]
+    >>> [round(start) for start, *_ in fit_piecewise(sizes, jump).segments]
     [0, 32768]
     """
     count = len(sizes)
     if count < 6:
-        return line(sizes, seconds)
+        return fit_line(sizes, seconds)
     places = np.unique(np.linspace(0, count, _MAX_BREAKS + 1).round().astype(int))
     costs, latencies, slopes = _stretches(sizes, seconds, places)
     reached = np.full(len(places), np.inf)
@@ -207,7 +207,7 @@ def piecewise(sizes: Floats, seconds: Floats) -> CurveModel:
     return CurveModel(segments=tuple(segments))
 
 
-def adjacent(sizes: Floats, seconds: Floats) -> CurveModel:
+def fit_adjacent(sizes: Floats, seconds: Floats) -> CurveModel:
     """Return alpha-beta from each measured size to the next, through both.
 
     Where that takes a latency or a bandwidth below 0, as the time falls or grows by more than the size, the library
@@ -216,19 +216,19 @@ def adjacent(sizes: Floats, seconds: Floats) -> CurveModel:
 
     Examples
     --------
-    >>> adjacent(np.array([1e3, 2e3, 4e3]), np.array([2e-5, 3e-5, 4e-5])).at([1500.0, 3000.0])
+    >>> fit_adjacent(np.array([1e3, 2e3, 4e3]), np.array([2e-5, 3e-5, 4e-5])).at([1500.0, 3000.0])
     array([2.5e-05, 3.5e-05])
-    >>> adjacent(np.array([1e3, 2e3, 4e3, 8e3]), np.array([2e-5, 3e-5, 9e-5, 9e-5])).at([3000.0, 5000.0])
+    >>> fit_adjacent(np.array([1e3, 2e3, 4e3, 8e3]), np.array([2e-5, 3e-5, 9e-5, 9e-5])).at([3000.0, 5000.0])
     array([4.e-05, 9.e-05])
     """
     count = len(sizes)
     if count < 2:
-        return line(sizes, seconds)
+        return fit_line(sizes, seconds)
     slopes = np.diff(seconds) / np.diff(sizes)
     latencies = seconds[:-1] - slopes * sizes[:-1]
     possible = (slopes >= 0) & (latencies >= 0)
     steepest = seconds / sizes
-    # The line that ends at each size, and the one that begins there, where they are not through two sizes.
+    # The fit_line that ends at each size, and the one that begins there, where they are not through two sizes.
     ending = np.clip(np.concatenate([[0.0], slopes]), 0.0, steepest)
     beginning = np.clip(np.concatenate([slopes, steepest[-1:]]), 0.0, steepest)
     segments: list[tuple[float, float, float]] = []
@@ -251,41 +251,43 @@ def adjacent(sizes: Floats, seconds: Floats) -> CurveModel:
     return CurveModel(segments=tuple(segments))
 
 
-def interpolated(sizes: Floats, seconds: Floats) -> CurveModel:
+def fit_interpolated(sizes: Floats, seconds: Floats) -> CurveModel:
     """Return the line, corrected so that it passes every measured point."""
-    base = line(sizes, seconds)
+    base = fit_line(sizes, seconds)
     return CurveModel(base.segments, corrections=_pairs(sizes, np.log(seconds / base.at(sizes))))
 
 
-FITS: MappingProxyType[str, Callable[[Floats, Floats], CurveModel]] = MappingProxyType(
+CURVE_FITS: MappingProxyType[str, Callable[[Floats, Floats], CurveModel]] = MappingProxyType(
     {
-        "line": line,
-        "three_segments": three_segments,
-        "five_anchors": five_anchors,
-        "log_log": log_log,
-        "piecewise": piecewise,
-        "adjacent": adjacent,
-        "interpolated": interpolated,
+        "line": fit_line,
+        "three_segments": fit_three_segments,
+        "five_anchors": fit_five_anchors,
+        "log_log": fit_log_log,
+        "piecewise": fit_piecewise,
+        "adjacent": fit_adjacent,
+        "interpolated": fit_interpolated,
     }
 )
 """How each model is fitted to sizes [byte] and times [s], both ascending in size."""
 
-OURS = ("line", "three_segments", "piecewise", "adjacent", "interpolated", "log_log")
+MIXED_MODELS = ("line", "three_segments", "piecewise", "adjacent", "interpolated", "log_log")
 """Models among which cross-validation weighs, plain ones first."""
 
 
-def mixed(sizes: Floats, seconds: Floats, weights: Mapping[str, float]) -> Mixture:
-    """Fit several models of `FITS` to a curve, with weights >= 0 by name, not all 0.
+def fit_mixture(sizes: Floats, seconds: Floats, weights: Mapping[str, float]) -> Mixture:
+    """Fit several models of `CURVE_FITS` to a curve, with weights >= 0 by name, not all 0.
 
     Examples
     --------
     >>> sizes = np.array([1e3, 1e4, 1e5, 1e6])
-    >>> [part.weight for part in mixed(sizes, 1e-9 * sizes, {"line": 3.0, "adjacent": 1.0}).parts]
+    >>> [part.weight for part in fit_mixture(sizes, 1e-9 * sizes, {"line": 3.0, "adjacent": 1.0}).parts]
     [0.75, 0.25]
     """
     whole = sum(weights.values())
     return Mixture(
-        tuple(Component(name, weight / whole, FITS[name](sizes, seconds)) for name, weight in weights.items())
+        tuple(
+            MixtureComponent(name, weight / whole, CURVE_FITS[name](sizes, seconds)) for name, weight in weights.items()
+        )
     )
 
 

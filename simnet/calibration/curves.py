@@ -23,7 +23,7 @@ from simnet.base.checks import read_number
 from simnet.base.errors import InputError, nearest
 from simnet.calibration.readers import COLUMNS, total_bytes
 
-CONDITIONS = ("variant", "platform", "link_latency", "link_bandwidth", "dtype", "tool")
+CONDITION_COLUMNS = ("variant", "platform", "link_latency", "link_bandwidth", "dtype", "tool")
 """Columns whose values tell one system from another; so do those of the links and contributions of single hosts."""
 
 _OF_HOST = re.compile(r"(link_latency|link_bandwidth|contribution)_\d+")
@@ -96,8 +96,8 @@ def curves_of(rows: pd.DataFrame) -> list[Curve]:
 
     Examples
     --------
-    >>> from simnet.calibration.measured import load
-    >>> curves = curves_of(load("published_plateaus").rows)
+    >>> from simnet.calibration.measured import load_dataset
+    >>> curves = curves_of(load_dataset("published_plateaus").rows)
     >>> [str(one.setting) for one in curves]
     ['all_reduce, 8 ranks on 1 node', 'all_reduce, 16 ranks on 2 nodes']
     """
@@ -130,16 +130,16 @@ def rows_on_curves(rows: pd.DataFrame) -> pd.DataFrame:
     return rows[(total_bytes(rows) > 0) & (rows["ranks"].fillna(0) > 1)]
 
 
-def systems(rows: pd.DataFrame) -> dict[str, pd.DataFrame]:
+def split_systems(rows: pd.DataFrame) -> dict[str, pd.DataFrame]:
     """Return the rows of each system in a table, by a name of what differs between them; "" if nothing does.
 
     Examples
     --------
-    >>> from simnet.calibration.measured import load
-    >>> next(iter(systems(load("shaped_gloo").rows)))
+    >>> from simnet.calibration.measured import load_dataset
+    >>> next(iter(split_systems(load_dataset("shaped_gloo").rows)))
     'link_latency=0.0001, link_bandwidth=12500000.0'
     """
-    keys = {name: one for name, one in _conditions(rows).items() if one.nunique() > 1}
+    keys = {name: one for name, one in _condition_columns(rows).items() if one.nunique() > 1}
     if rows["in_place"].fillna(False).nunique() > 1:
         keys["in_place"] = rows["in_place"].fillna(False).astype(str)
     if not keys:
@@ -151,9 +151,9 @@ def systems(rows: pd.DataFrame) -> dict[str, pd.DataFrame]:
     }
 
 
-def _conditions(rows: pd.DataFrame) -> dict[str, pd.Series[str]]:
+def _condition_columns(rows: pd.DataFrame) -> dict[str, pd.Series[str]]:
     """Return the columns that may tell systems apart, as texts."""
-    names = [name for name in CONDITIONS if name in rows]
+    names = [name for name in CONDITION_COLUMNS if name in rows]
     names += sorted(name for name in map(str, rows) if _OF_HOST.fullmatch(name))
     return {name: rows[name].map(lambda value: "" if pd.isna(value) else str(value)) for name in names}
 
@@ -171,15 +171,15 @@ def chosen_rows(rows: pd.DataFrame, where: Mapping[str, str], in_place: bool = F
 
     Examples
     --------
-    >>> from simnet.calibration.measured import load
-    >>> len(chosen_rows(load("shaped_gloo").rows, {"collective": "broadcast"}))
+    >>> from simnet.calibration.measured import load_dataset
+    >>> len(chosen_rows(load_dataset("shaped_gloo").rows, {"collective": "broadcast"}))
     100
     """
     for name, value in where.items():
         if name not in rows:
             allowed = list(dict.fromkeys([*COLUMNS, *rows.columns]))
             raise InputError(f"there is no column {name!r}; {nearest(name, allowed)}", file="--where")
-        column, number = rows[name], _number(value)
+        column, number = rows[name], _read_quantity(value)
         texts = column.astype(str).where(column.notna(), "")
         if is_numeric_dtype(column) and not is_bool_dtype(column) and not math.isnan(number):
             taken = np.isclose(column.to_numpy(np.float64, na_value=math.nan), number, rtol=1e-9, atol=0.0)
@@ -193,7 +193,7 @@ def chosen_rows(rows: pd.DataFrame, where: Mapping[str, str], in_place: bool = F
     return rows[side] if side.any() else rows
 
 
-def _number(text: str) -> float:
+def _read_quantity(text: str) -> float:
     """Return the number in a text, in SI units; NaN without one."""
     for read in (read_number, units.seconds, units.bandwidth, units.size):
         with suppress(ValueError):
@@ -202,7 +202,7 @@ def _number(text: str) -> float:
     return math.nan
 
 
-def differing(rows: pd.DataFrame) -> dict[str, list[str]]:
+def differing_columns(rows: pd.DataFrame) -> dict[str, list[str]]:
     """Return the columns that tell systems apart and have several values, with these."""
-    values = {name: sorted(one.unique()) for name, one in _conditions(rows).items()}
+    values = {name: sorted(one.unique()) for name, one in _condition_columns(rows).items()}
     return {name: found for name, found in values.items() if len(found) > 1}

@@ -20,18 +20,18 @@ import numpy as np
 
 from simnet.base.errors import InputError
 from simnet.base.progress import tracked
-from simnet.calibration.device_kernels import Kernels, kernels_of
-from simnet.calibration.encoding_kernels import Call
+from simnet.calibration.device_kernels import LibraryKernels, kernels_of
+from simnet.calibration.encoding_kernels import KernelCall
 from simnet.costs.devices import DeviceOp, DeviceProfile, Method
 from simnet.costs.encodings import CODE_METHODS, INDEX_CODES
 
-LENGTHS = tuple(round(10 ** (power / 4)) for power in range(4, 37))
+GRADIENT_LENGTHS = tuple(round(10 ** (power / 4)) for power in range(4, 37))
 """Entries of the gradients, four in a decade; those that need too much memory or time are left out.
 
 The shortest are what merges of sparse messages go through, and take as long as a launch.
 """
 
-DENSITIES = (0.1, 0.01, 0.001)
+INTERVAL_DENSITIES = (0.1, 0.01, 0.001)
 """Shares of the entries that are selected for which intervals have to hold."""
 
 LARGEST_LAYER = 1_000_000
@@ -51,7 +51,12 @@ _NOT_STREAMED = ("topk", "topk_layer", "topk_segments", *CODE_METHODS)
 
 
 def measure_device(
-    name: str, library: str | None = None, *, density: float = 0.1, largest: int = LENGTHS[-1], budget: float = 0.25
+    name: str,
+    library: str | None = None,
+    *,
+    density: float = 0.1,
+    largest: int = GRADIENT_LENGTHS[-1],
+    budget: float = 0.25,
 ) -> DeviceProfile:
     """Measure a device profile.
 
@@ -81,13 +86,13 @@ def measure_device(
     return profile_of(kernels_of(library), name, density, largest, budget)
 
 
-def profile_of(kernels: Kernels, name: str, density: float, largest: int, budget: float) -> DeviceProfile:
+def profile_of(kernels: LibraryKernels, name: str, density: float, largest: int, budget: float) -> DeviceProfile:
     """Return the measured profile of kernels; raise InputError if a method has too few lengths."""
     entries: dict[str, list[int]] = {}
     seconds: dict[str, list[float]] = {}
-    for n in tracked([n for n in LENGTHS if n <= largest and n * _BYTES_PER_ENTRY <= kernels.memory]):
+    for n in tracked([n for n in GRADIENT_LENGTHS if n <= largest and n * _BYTES_PER_ENTRY <= kernels.memory]):
         for method, (count, call) in tracked(kernels.make(n, density).items()):
-            if method in CODE_METHODS and n not in LENGTHS[::2]:
+            if method in CODE_METHODS and n not in GRADIENT_LENGTHS[::2]:
                 continue
             before = list(zip(entries.get(method, ()), seconds.get(method, ()), strict=True))
             if before and count <= before[-1][0]:
@@ -95,14 +100,14 @@ def profile_of(kernels: Kernels, name: str, density: float, largest: int, budget
             if len(before) >= _LEAST_LENGTHS and before[-1][1] * count / before[-1][0] * 3 > 10 * budget:
                 continue
             entries.setdefault(method, []).append(count)
-            seconds.setdefault(method, []).append(_median(kernels, call, budget))
+            seconds.setdefault(method, []).append(_median_seconds(kernels, call, budget))
     lacking = [one for one in kernels.sources if one not in CODE_METHODS and len(entries[one]) < _LEAST_LENGTHS]
     if lacking:
         said = f"at a density of {density:g} there are fewer than {_LEAST_LENGTHS} lengths of {', '.join(lacking)}"
         raise InputError(f"must be more, or --density: {said}", file="--largest")
     bandwidth = 2 * 4 * entries["copy"][-1] / seconds["copy"][-1]
     timed = {name: dict(zip(entries[name], seconds[name], strict=True)) for name in entries}
-    beside = by_density(kernels, timed, density, budget)
+    beside = density_factors(kernels, timed, density, budget)
     methods = {}
     for method, source in kernels.sources.items():
         if method in CODE_METHODS and len(entries[method]) < _LEAST_LENGTHS:
@@ -111,8 +116,10 @@ def profile_of(kernels: Kernels, name: str, density: float, largest: int, budget
         if method == "topk":
             few = sum(count <= LARGEST_LAYER for count in entries[method])
             layers = entries[method][:few], seconds[method][:few]
-            methods["topk_layer"] = _method("topk_layer", source, *layers, bandwidth, beside[method])
-        methods[method] = _method(method, source, entries[method], seconds[method], bandwidth, beside.get(method, ()))
+            methods["topk_layer"] = _profile_method("topk_layer", source, *layers, bandwidth, beside[method])
+        methods[method] = _profile_method(
+            method, source, entries[method], seconds[method], bandwidth, beside.get(method, ())
+        )
     if kernels.on_host:
         nothing = Method(0, 0, "the device is the host: nothing is copied", known="measured")
         methods |= {"copy_out": nothing, "copy_in": nothing}
@@ -122,18 +129,18 @@ def profile_of(kernels: Kernels, name: str, density: float, largest: int, budget
         device=f"{kernels.device}, {kernels.library}",
         source=f"simnet calibrate device on {today}, at density {density:g}; memory bandwidth by the longest copy, "
         "bytes read and written. Intervals: every second length predicted from the others, and what selects at "
-        f"densities of {', '.join(f'{one:g}' for one in DENSITIES)} beside that.",
+        f"densities of {', '.join(f'{one:g}' for one in INTERVAL_DENSITIES)} beside that.",
         memory_bandwidth=bandwidth,
         methods=methods,
     )
 
 
-def fitted(entries: Sequence[int], seconds: Sequence[float]) -> tuple[float, float, float]:
+def fit_launch_cost(entries: Sequence[int], seconds: Sequence[float]) -> tuple[float, float, float]:
     """Return launch and seconds per entry with the least squares of relative errors, and the largest error.
 
     Examples
     --------
-    >>> launch, slope, error = fitted([10, 20, 40], [21.0, 41.0, 81.0])
+    >>> launch, slope, error = fit_launch_cost([10, 20, 40], [21.0, 41.0, 81.0])
     >>> round(launch, 6), round(slope, 6), round(error, 6)
     (1.0, 2.0, 0.0)
     """
@@ -150,54 +157,54 @@ def fitted(entries: Sequence[int], seconds: Sequence[float]) -> tuple[float, flo
     return float(launch), float(slope), float(error)
 
 
-def corrected(entries: Sequence[int], seconds: Sequence[float]) -> Method:
+def fit_method(entries: Sequence[int], seconds: Sequence[float]) -> Method:
     """Return the method that takes the measured times: the best fit, and its corrections at each length.
 
     Examples
     --------
-    >>> found = corrected([10, 100, 1000], [2.0, 20.0, 400.0])
+    >>> found = fit_method([10, 100, 1000], [2.0, 20.0, 400.0])
     >>> profile = DeviceProfile("mine", "toy", "toy", 1e9, {"topk": found})
     >>> [f"{profile.once(DeviceOp('topk', entries)):.3g} s" for entries in (10, 100, 1000)]
     ['2 s', '20 s', '400 s']
     """
-    launch, slope, error = fitted(entries, seconds)
+    launch, slope, error = fit_launch_cost(entries, seconds)
     factors = (took / (launch + slope * count) for count, took in zip(entries, seconds, strict=True))
     pairs = tuple((float(count), round(factor, 4)) for count, factor in zip(entries, factors, strict=True))
     said = f"{entries[0]} to {entries[-1]} entries; without corrections within {100 * error:.0f} %"
     return Method(launch, 0.0, said, slope, known="measured", corrections=pairs)
 
 
-def held_out(entries: Sequence[int], seconds: Sequence[float]) -> tuple[float, float]:
+def held_out_factors(entries: Sequence[int], seconds: Sequence[float]) -> tuple[float, float]:
     """Return the extreme factors (<= 1, >= 1) of every second length but the last over its prediction from others.
 
     Examples
     --------
-    >>> low, high = held_out([10, 20, 40, 80, 160], [20.0, 80.0, 80.0, 160.0, 320.0])
+    >>> low, high = held_out_factors([10, 20, 40, 80, 160], [20.0, 80.0, 80.0, 160.0, 320.0])
     >>> round(low, 3), round(high, 3)
     (1.0, 2.0)
     """
     left_out = range(1, len(entries) - 1, 2)
     others = [place for place in range(len(entries)) if place not in left_out]
-    method = corrected([entries[one] for one in others], [seconds[one] for one in others])
+    method = fit_method([entries[one] for one in others], [seconds[one] for one in others])
     profile = DeviceProfile("", "", "", 1.0, {"held out": method})
     factors = [seconds[one] / float(profile.once(DeviceOp("held out", entries[one]))) for one in left_out]
     return min(1.0, *factors), max(1.0, *factors)
 
 
-def by_density(
-    kernels: Kernels, timed: Mapping[str, Mapping[int, float]], density: float, budget: float
+def density_factors(
+    kernels: LibraryKernels, timed: Mapping[str, Mapping[int, float]], density: float, budget: float
 ) -> dict[str, list[float]]:
     """Return factors of the times of kernels that select, at other densities than the measured one."""
     found: dict[str, list[float]] = {name: [] for name in _BY_DENSITY}
     for n in [n for n in _LENGTHS_BY_DENSITY if n in timed["topk"]]:
-        for other in [other for other in DENSITIES if other != density]:
+        for other in [other for other in INTERVAL_DENSITIES if other != density]:
             for method, (count, call) in kernels.make(n, other).items():
                 if method in found and count in timed[method]:
-                    found[method].append(_median(kernels, call, budget) / timed[method][count])
+                    found[method].append(_median_seconds(kernels, call, budget) / timed[method][count])
     return found
 
 
-def _method(
+def _profile_method(
     name: str,
     source: str,
     entries: Sequence[int],
@@ -205,8 +212,8 @@ def _method(
     bandwidth: float,
     beside: Sequence[float] = (),
 ) -> Method:
-    found = corrected(entries, seconds)
-    low, high = held_out(entries, seconds)
+    found = fit_method(entries, seconds)
+    low, high = held_out_factors(entries, seconds)
     found = replace(found, source=f"{source}, {found.source}.", low=min((low, *beside)), high=max((high, *beside)))
     if name in _NOT_STREAMED:
         return found
@@ -216,43 +223,43 @@ def _method(
 def profile_yaml(profile: DeviceProfile) -> str:
     """Return a profile as the YAML that `simnet.costs.devices.load_device` reads."""
     lines = [
-        f"name: {_quoted(profile.name)}",
-        f"device: {_quoted(profile.device)}",
-        f"source: {_quoted(profile.source)}",
+        f"name: {_quote_yaml(profile.name)}",
+        f"device: {_quote_yaml(profile.device)}",
+        f"source: {_quote_yaml(profile.source)}",
         f"memory_bandwidth: {profile.memory_bandwidth:.3e}",
         *([f"memory: {profile.memory:.6e}"] if profile.memory else ()),
     ]
     side, beside = profile.side_stream, profile.beside_collectives
     if side is not None:
         factors = f"compute: {side.compute:.4e}, kernels: {side.kernels:.4e}"
-        lines.append(f"side_stream: {{{factors}, source: {_quoted(side.source)}}}")
+        lines.append(f"side_stream: {{{factors}, source: {_quote_yaml(side.source)}}}")
     if beside is not None:
-        lines.append(f"beside_collectives: {{compute: {beside.compute:.4e}, source: {_quoted(beside.source)}}}")
+        lines.append(f"beside_collectives: {{compute: {beside.compute:.4e}, source: {_quote_yaml(beside.source)}}}")
     lines.append("methods:")
     for name, method in profile.methods.items():
         lines += [
-            f"  {_quoted(name) if name == '*' else name}:",
+            f"  {_quote_yaml(name) if name == '*' else name}:",
             f"    launch: {method.launch:.3e}",
             f"    bytes_per_entry: {method.bytes_per_entry:.4e}",
             f"    seconds_per_entry: {method.seconds_per_entry:.4e}",
             f"    low: {method.low:.4e}",
             f"    high: {method.high:.4e}",
             f"    known: {method.known}",
-            *([f"    corrections: {_pairs(method.corrections)}"] if method.corrections else ()),
-            f"    source: {_quoted(method.source)}",
+            *([f"    corrections: {_correction_pairs(method.corrections)}"] if method.corrections else ()),
+            f"    source: {_quote_yaml(method.source)}",
         ]
     return "\n".join(lines) + "\n"
 
 
-def _quoted(text: str) -> str:
+def _quote_yaml(text: str) -> str:
     return "'" + " ".join(text.split()).replace("'", "''") + "'"
 
 
-def _pairs(corrections: Sequence[tuple[float, float]]) -> str:
+def _correction_pairs(corrections: Sequence[tuple[float, float]]) -> str:
     return f"[{', '.join(f'[{entries:.0f}, {factor:.4f}]' for entries, factor in corrections)}]"
 
 
-def _median(kernels: Kernels, call: Call, budget: float) -> float:
+def _median_seconds(kernels: LibraryKernels, call: KernelCall, budget: float) -> float:
     """Return the median time of a call over the repetitions that fit into `budget` [s], three at least."""
     took: list[float] = []
     count, stop = 1, time.perf_counter() + budget

@@ -14,20 +14,20 @@ import numpy as np
 
 from simnet.base.errors import InputError, nearest, to_install
 from simnet.base.rng import stream
-from simnet.calibration.encoding_kernels import SOURCES, Call, encoding_calls
+from simnet.calibration.encoding_kernels import CODE_SOURCES, KernelCall, encoding_calls
 from simnet.sparsifier_models import selection
 
 Library: TypeAlias = Literal["numpy", "torch", "cuda", "cupy"]
 
-LIBRARIES: tuple[Library, ...] = ("numpy", "torch", "cuda", "cupy")
+KERNEL_LIBRARIES: tuple[Library, ...] = ("numpy", "torch", "cuda", "cupy")
 """simnet's own kernels; torch on the processor; torch on a GPU; CuPy on a GPU."""
 
-SEGMENTS = 16
+ROW_SEGMENTS = 16
 """Segments that one top-k goes through."""
 
 
 @dataclass(frozen=True)
-class Kernels:
+class LibraryKernels:
     """The kernels of a library on a device.
 
     Parameters
@@ -47,13 +47,13 @@ class Kernels:
     device: str
     library: str
     memory: float
-    make: Callable[[int, float], dict[str, tuple[int, Call]]]
-    seconds: Callable[[Call, int], float]
+    make: Callable[[int, float], dict[str, tuple[int, KernelCall]]]
+    seconds: Callable[[KernelCall, int], float]
     sources: Mapping[str, str]
     on_host: bool = True
 
 
-def kernels_of(library: str | None = None) -> Kernels:
+def kernels_of(library: str | None = None) -> LibraryKernels:
     """Return the kernels of a library; by default the first available of torch on a GPU, CuPy, torch, and simnet's own.
 
     Raises
@@ -61,23 +61,23 @@ def kernels_of(library: str | None = None) -> Kernels:
     InputError
         If there is no such library, it is not installed, or there is no GPU for it.
     """
-    if library is not None and library not in LIBRARIES:
-        raise InputError(f"there is no library {library!r}; {nearest(library, LIBRARIES)}", file="--library")
+    if library is not None and library not in KERNEL_LIBRARIES:
+        raise InputError(f"there is no library {library!r}; {nearest(library, KERNEL_LIBRARIES)}", file="--library")
     for name in (library,) if library is not None else ("cuda", "cupy", "torch"):
         try:
-            return _KERNELS[name]()
+            return _KERNEL_MAKERS[name]()
         except InputError:
             if library is not None:
                 raise
     return numpy_kernels()
 
 
-def numpy_kernels() -> Kernels:
+def numpy_kernels() -> LibraryKernels:
     """Return simnet's own kernels, on the processor."""
 
-    def make(n: int, density: float) -> dict[str, tuple[int, Call]]:
+    def make(n: int, density: float) -> dict[str, tuple[int, KernelCall]]:
         values = stream(0, "device", n).standard_t(3, n).astype(np.float32)
-        k, *_ = _counts(n, density)
+        k, *_ = _entry_counts(n, density)
         chosen = selection.top_k(values, k)
         sent, total, copy = values[chosen], np.zeros(n, dtype=np.float32), np.zeros_like(values)
         half, message = np.empty(n, dtype=np.float16), np.empty(2 * k, dtype=np.int32)
@@ -115,33 +115,33 @@ def numpy_kernels() -> Kernels:
         "sum": "numpy add of two float32 vectors, in place",
         "pack": "float32 values and int32 indices copied into one buffer",
         "copy": "numpy copyto, entries of four bytes",
-        **SOURCES,
+        **CODE_SOURCES,
     }
-    return Kernels(processor(), f"numpy {np.__version__}", _free_memory(), make, _in_a_row, sources)
+    return LibraryKernels(processor_name(), f"numpy {np.__version__}", _free_memory(), make, _host_timer, sources)
 
 
-def torch_kernels(torch: Any, where: str) -> Kernels:
+def torch_kernels(torch: Any, where: str) -> LibraryKernels:
     """Return the kernels of the module torch, on ``cpu`` or ``cuda``."""
     on_gpu = where == "cuda"
 
-    def make(n: int, density: float) -> dict[str, tuple[int, Call]]:
+    def make(n: int, density: float) -> dict[str, tuple[int, KernelCall]]:
         generator = torch.Generator(device=where).manual_seed(0)
         values = torch.randn(n, device=where, generator=generator)
-        k, row, in_row = _counts(n, density)
+        k, row, in_row = _entry_counts(n, density)
         sent, chosen = torch.topk(values.abs(), k, sorted=False)
         chosen = chosen.sort().values
         threshold = float(sent.min())
         total, copy = torch.zeros_like(values), torch.zeros_like(values)
         half, message = values.half(), torch.empty(2 * k, dtype=torch.int32, device=where)
-        rows = torch.randn(SEGMENTS, row, device=where, generator=generator)
+        rows = torch.randn(ROW_SEGMENTS, row, device=where, generator=generator)
 
         def pack() -> None:
             message[:k] = sent.view(torch.int32)
             message[k:] = chosen
 
-        calls: dict[str, tuple[int, Call]] = {
+        calls: dict[str, tuple[int, KernelCall]] = {
             "topk": (n, lambda: torch.topk(values.abs(), k, sorted=False)),
-            "topk_segments": (SEGMENTS * row, lambda: torch.topk(rows.abs(), in_row, dim=1, sorted=False)),
+            "topk_segments": (ROW_SEGMENTS * row, lambda: torch.topk(rows.abs(), in_row, dim=1, sorted=False)),
             "scan": (n, lambda: torch.nonzero(values.abs() >= threshold)),
             "count": (n, lambda: torch.count_nonzero(values.abs() >= threshold)),
             "norm": (n, lambda: torch.linalg.vector_norm(values)),
@@ -159,7 +159,7 @@ def torch_kernels(torch: Any, where: str) -> Kernels:
 
     sources = {
         "topk": "torch.topk of the magnitudes, unsorted",
-        "topk_segments": f"torch.topk of the magnitudes of {SEGMENTS} rows, unsorted",
+        "topk_segments": f"torch.topk of the magnitudes of {ROW_SEGMENTS} rows, unsorted",
         "scan": "torch.nonzero of magnitudes at or above a threshold",
         "count": "torch.count_nonzero of magnitudes at or above a threshold",
         "norm": "torch.linalg.vector_norm in single precision",
@@ -173,27 +173,27 @@ def torch_kernels(torch: Any, where: str) -> Kernels:
     if on_gpu:
         sources |= {"copy_out": "Tensor.cpu(), pageable memory", "copy_in": "copy_ from pageable memory"}
         library = f"torch {torch.__version__}, CUDA {torch.version.cuda}, timed by events"
-        seconds = by_events(
+        seconds = event_timer(
             lambda: torch.cuda.Event(enable_timing=True), lambda begin, end: float(begin.elapsed_time(end))
         )
         free = float(torch.cuda.mem_get_info()[0])
-        return Kernels(torch.cuda.get_device_name(), library, free, make, seconds, sources, on_host=False)
-    sources |= SOURCES
+        return LibraryKernels(torch.cuda.get_device_name(), library, free, make, seconds, sources, on_host=False)
+    sources |= CODE_SOURCES
     library = f"torch {torch.__version__} with {_counted(torch.get_num_threads(), 'thread')}"
-    return Kernels(processor(), library, _free_memory(), make, _in_a_row, sources)
+    return LibraryKernels(processor_name(), library, _free_memory(), make, _host_timer, sources)
 
 
-def cupy_kernels(cupy: Any) -> Kernels:
+def cupy_kernels(cupy: Any) -> LibraryKernels:
     """Return the kernels of the module CuPy, on a GPU."""
 
-    def make(n: int, density: float) -> dict[str, tuple[int, Call]]:
+    def make(n: int, density: float) -> dict[str, tuple[int, KernelCall]]:
         values = cupy.asarray(stream(0, "device", n).standard_t(3, n).astype(np.float32))
-        k, row, in_row = _counts(n, density)
+        k, row, in_row = _entry_counts(n, density)
         chosen = cupy.sort(cupy.argpartition(cupy.abs(values), n - k)[n - k :])
         sent, total, copy = values[chosen], cupy.zeros_like(values), cupy.zeros_like(values)
         half, message = values.astype(np.float16), cupy.empty(2 * k, dtype=np.int32)
         threshold = float(cupy.abs(sent).min())
-        rows = cupy.resize(values, (SEGMENTS, row))
+        rows = cupy.resize(values, (ROW_SEGMENTS, row))
         host = cupy.asnumpy(sent)
 
         def scatter() -> None:
@@ -209,7 +209,7 @@ def cupy_kernels(cupy: Any) -> Kernels:
         return {
             "topk": (n, lambda: cupy.argpartition(cupy.abs(values), n - k)[n - k :]),
             "topk_segments": (
-                SEGMENTS * row,
+                ROW_SEGMENTS * row,
                 lambda: cupy.argpartition(cupy.abs(rows), row - in_row, axis=1)[:, row - in_row :],
             ),
             "scan": (n, lambda: cupy.flatnonzero(cupy.abs(values) >= threshold)),
@@ -227,7 +227,7 @@ def cupy_kernels(cupy: Any) -> Kernels:
 
     sources = {
         "topk": "cupy.argpartition of the magnitudes",
-        "topk_segments": f"cupy.argpartition of the magnitudes of {SEGMENTS} rows",
+        "topk_segments": f"cupy.argpartition of the magnitudes of {ROW_SEGMENTS} rows",
         "scan": "cupy.flatnonzero of magnitudes at or above a threshold",
         "count": "cupy.count_nonzero of magnitudes at or above a threshold",
         "norm": "cupy.linalg.norm in single precision",
@@ -240,23 +240,25 @@ def cupy_kernels(cupy: Any) -> Kernels:
         "copy_in": "cupy.asarray of pageable memory",
         "copy": "cupy.copyto, entries of four bytes",
     }
-    seconds = by_events(cupy.cuda.Event, lambda begin, end: float(cupy.cuda.get_elapsed_time(begin, end)))
+    seconds = event_timer(cupy.cuda.Event, lambda begin, end: float(cupy.cuda.get_elapsed_time(begin, end)))
     name = cupy.cuda.runtime.getDeviceProperties(0)["name"].decode()
     version = cupy.cuda.runtime.runtimeGetVersion()
     library = f"CuPy {cupy.__version__}, CUDA {version // 1000}.{version % 1000 // 10}, timed by events"
-    return Kernels(name, library, float(cupy.cuda.runtime.memGetInfo()[0]), make, seconds, sources, on_host=False)
+    return LibraryKernels(
+        name, library, float(cupy.cuda.runtime.memGetInfo()[0]), make, seconds, sources, on_host=False
+    )
 
 
-def _counts(n: int, density: float) -> tuple[int, int, int]:
+def _entry_counts(n: int, density: float) -> tuple[int, int, int]:
     """Return the selected ones of n entries, the entries of a segment, and its selected ones; each one at least."""
-    row = max(1, n // SEGMENTS)
+    row = max(1, n // ROW_SEGMENTS)
     return max(1, round(density * n)), row, max(1, round(density * row))
 
 
-def by_events(event: Callable[[], Any], elapsed: Callable[[Any, Any], float]) -> Callable[[Call, int], float]:
+def event_timer(event: Callable[[], Any], elapsed: Callable[[Any, Any], float]) -> Callable[[KernelCall, int], float]:
     """Return a timer of calls by events on a GPU's stream; `elapsed` returns the milliseconds between two events."""
 
-    def seconds(call: Call, count: int) -> float:
+    def seconds(call: KernelCall, count: int) -> float:
         begin, end = event(), event()
         begin.record()
         for _ in range(count):
@@ -268,7 +270,7 @@ def by_events(event: Callable[[], Any], elapsed: Callable[[Any, Any], float]) ->
     return seconds
 
 
-def _torch_there(where: str) -> Kernels:
+def _torch_there(where: str) -> LibraryKernels:
     try:
         import torch
     except ImportError:
@@ -278,7 +280,7 @@ def _torch_there(where: str) -> Kernels:
     return torch_kernels(torch, where)
 
 
-def _cupy_there() -> Kernels:
+def _cupy_there() -> LibraryKernels:
     try:
         import cupy
     except ImportError:
@@ -288,7 +290,7 @@ def _cupy_there() -> Kernels:
     return cupy_kernels(cupy)
 
 
-_KERNELS: dict[str, Callable[[], Kernels]] = {
+_KERNEL_MAKERS: dict[str, Callable[[], LibraryKernels]] = {
     "numpy": numpy_kernels,
     "torch": lambda: _torch_there("cpu"),
     "cuda": lambda: _torch_there("cuda"),
@@ -296,7 +298,7 @@ _KERNELS: dict[str, Callable[[], Kernels]] = {
 }
 
 
-def _in_a_row(call: Call, count: int) -> float:
+def _host_timer(call: KernelCall, count: int) -> float:
     """Return how long `count` calls one after the other take [s]."""
     start = time.perf_counter()
     for _ in range(count):
@@ -316,7 +318,7 @@ def _free_memory() -> float:
         return 2.0 * 2**30
 
 
-def processor() -> str:
+def processor_name() -> str:
     """Return the name of the processor."""
     try:
         lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()

@@ -15,9 +15,9 @@ from simnet.sparsifier_models.packing import Bytes
 from simnet.sparsifier_models.selection import Indices, Values
 from simnet.sparsifier_models.value_codes import decode_values, encode_values
 
-Call: TypeAlias = Callable[[], object]
+KernelCall: TypeAlias = Callable[[], object]
 
-SOURCES = {
+CODE_SOURCES = {
     one: "indices and values put in order by numpy's argsort"
     if one == SORT
     else f"numpy code that {'makes' if one.startswith('encode') else 'reads'} a message's {one.partition('_')[2]} codes"
@@ -26,7 +26,7 @@ SOURCES = {
 """What is called for each method."""
 
 
-def encoding_calls(n: int, chosen: Indices, sent: Values) -> dict[str, tuple[int, Call]]:
+def encoding_calls(n: int, chosen: Indices, sent: Values) -> dict[str, tuple[int, KernelCall]]:
     """Return for each method of `CODE_METHODS` the entries that it processes, and the call.
 
     `chosen` are the indices sent of n entries, ascending int64, shape (k,); `sent` their float32 values.
@@ -49,17 +49,17 @@ def encoding_calls(n: int, chosen: Indices, sent: Values) -> dict[str, tuple[int
         order = np.argsort(indices)
         return indices[order], values[order]
 
-    found: dict[str, tuple[int, Call]] = {SORT: (k, sort)}
+    found: dict[str, tuple[int, KernelCall]] = {SORT: (k, sort)}
     for index in INDEX_CODES:
         entries, encode = n if index == "bitmap" else k, partial(encode_indices, chosen, n, index)
         found[f"encode_{index}"] = entries, encode
-        found[f"decode_{index}"] = entries, _of(cache(encode), partial(decode_indices, n=n, code=index, k=k))
+        found[f"decode_{index}"] = entries, _decoding_call(cache(encode), partial(decode_indices, n=n, code=index, k=k))
     for value in VALUE_CODES:
         make = partial(encode_values, sent, value)
         found[f"encode_{value}"] = k, make
-        found[f"decode_{value}"] = k, _of(cache(make), partial(decode_values, k=k, code=value))
+        found[f"decode_{value}"] = k, _decoding_call(cache(make), partial(decode_values, k=k, code=value))
     return {name: found[name] for name in CODE_METHODS}
 
 
-def _of(encoded: Callable[[], Bytes], decode: Callable[[Bytes], object]) -> Call:
+def _decoding_call(encoded: Callable[[], Bytes], decode: Callable[[Bytes], object]) -> KernelCall:
     return lambda: decode(encoded())

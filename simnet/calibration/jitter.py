@@ -18,26 +18,26 @@ import pandas as pd
 
 from simnet.base.arrays import Floats
 from simnet.base.rng import stream
-from simnet.calibration.curves import Setting, systems
+from simnet.calibration.curves import Setting, split_systems
 from simnet.calibration.readers import total_bytes
 from simnet.collectives import registry
 from simnet.network.stack import Stack
 from simnet.schedule import Round, Schedule
 
-LEAST = 50
+LEAST_REPETITIONS = 50
 """Repetitions that a fit takes, at least: with fewer, none would be beyond the highest quantile that is matched."""
 
 MOST_RANKS = 64
 """The most ranks of a call that is fitted to or simulated; an all-to-all of thousands has millions of messages."""
 
-MATCHED = (10, 20, 30, 70, 80, 90, 95, 98)
+MATCHED_PERCENTILES = (10, 20, 30, 70, 80, 90, 95, 98)
 """Percentiles of distances from the median that the fit matches; between them are the medians themselves, at 0."""
 
 _SIGMAS = np.geomspace(0.1, 4.0, 24)
 # Repetitions that are drawn for each kind of call, and normal numbers for all of its messages.
 _DRAWN, _NUMBERS, _FEWEST = 4000, 4_000_000, 25
-_IDEAL = Stack()
-_ALONE = Setting("broadcast", 2, 0, "binomial")
+_IDEAL_STACK = Stack()
+_SINGLE_MESSAGE = Setting("broadcast", 2, 0, "binomial")
 # Distances below this share of a time are roundings.
 _ROUNDING = 1e-9
 
@@ -51,7 +51,7 @@ class FittedJitter(NamedTuple):
     repetitions: int
 
 
-class Repeated(NamedTuple):
+class RepeatedCall(NamedTuple):
     """Repeated times [s], shape (n >= 2,), of a setting and a total size [byte] as nccl-tests counts it."""
 
     setting: Setting
@@ -59,7 +59,7 @@ class Repeated(NamedTuple):
     seconds: Floats
 
 
-def repeated(rows: pd.DataFrame) -> list[Repeated]:
+def repeated_calls(rows: pd.DataFrame) -> list[RepeatedCall]:
     """Return the settings that were measured several times, one call at a time, under the same conditions.
 
     Means over several calls, and rows without a repetition (column ``iteration``), are left out: a mean scatters less
@@ -67,16 +67,16 @@ def repeated(rows: pd.DataFrame) -> list[Repeated]:
 
     Examples
     --------
-    >>> from simnet.calibration.measured import load
-    >>> found = repeated(load("shaped_gloo").rows)
+    >>> from simnet.calibration.measured import load_dataset
+    >>> found = repeated_calls(load_dataset("shaped_gloo").rows)
     >>> len(found), {one.seconds.size for one in found}
     (60, {5})
-    >>> repeated(load("superbench_a100_8").rows)
+    >>> repeated_calls(load_dataset("superbench_a100_8").rows)
     []
     """
     single = rows["iteration"].notna() & (rows["iterations"].isna() | (rows["iterations"] == 1))
     found = []
-    for part in systems(rows[single]).values():
+    for part in split_systems(rows[single]).values():
         keys = [
             part["collective"].astype(str),
             part["ranks"].fillna(0).astype(int),
@@ -88,54 +88,54 @@ def repeated(rows: pd.DataFrame) -> list[Repeated]:
         for key, times in part["seconds"].groupby(keys, sort=True):
             collective, ranks, nodes, algorithm, protocol, size = map(str, key)
             setting = Setting(collective, int(ranks), int(nodes), algorithm, protocol)
-            if len(times) > 1 and float(size) > 0 and _exchanged(setting) is not None:
-                found.append(Repeated(setting, float(size), times.to_numpy(dtype=float)))
+            if len(times) > 1 and float(size) > 0 and _unit_schedule(setting) is not None:
+                found.append(RepeatedCall(setting, float(size), times.to_numpy(dtype=float)))
     return found
 
 
-def fit_links(measured: Sequence[Repeated], stack: Stack) -> FittedJitter | None:
-    """Fit the extra latency of messages; None as of `fit`, or unless it `holds` against factors on calls."""
-    fitted = fit(measured, stack)
-    return fitted if fitted is not None and holds(fitted, measured, stack) else None
+def fit_links(measured: Sequence[RepeatedCall], stack: Stack) -> FittedJitter | None:
+    """Fit the extra latency of messages; None as of `fit_jitter`, or unless it `describes_calls`."""
+    fitted = fit_jitter(measured, stack)
+    return fitted if fitted is not None and describes_calls(fitted, measured, stack) else None
 
 
-def holds(fitted: FittedJitter, measured: Sequence[Repeated], stack: Stack) -> bool:
+def describes_calls(fitted: FittedJitter, measured: Sequence[RepeatedCall], stack: Stack) -> bool:
     """Return whether extra latencies describe repetitions at least as well as a factor on the time of each call.
 
-    Both forms have two parameters and are compared by `unevenness` on the distances that they were fitted to.
+    Both forms have two parameters and are compared by `uniformity_distance` on the distances that they were fitted to.
     """
-    factors = [in_proportion(one) for one in measured]
-    factor = fit(factors, _IDEAL)
+    factors = [as_call_factors(one) for one in measured]
+    factor = fit_jitter(factors, _IDEAL_STACK)
     if factor is None:
         return True
     took = [np.full(one.seconds.size, np.median(one.seconds)) for one in measured]
     seconds = np.concatenate(took)
     own, other = (
-        unevenness(np.concatenate([below(one, given, by) for one in listed]), seconds)
-        for listed, given, by in ((measured, fitted, stack), (factors, factor, _IDEAL))
+        uniformity_distance(np.concatenate([predicted_shares(one, given, by) for one in listed]), seconds)
+        for listed, given, by in ((measured, fitted, stack), (factors, factor, _IDEAL_STACK))
     )
     return own <= other
 
 
-def in_proportion(one: Repeated) -> Repeated:
+def as_call_factors(one: RepeatedCall) -> RepeatedCall:
     """Return repetitions over their median, as of a call of one message that a factor scatters."""
-    return Repeated(_ALONE, one.size, one.seconds / np.median(one.seconds))
+    return RepeatedCall(_SINGLE_MESSAGE, one.size, one.seconds / np.median(one.seconds))
 
 
-def below(one: Repeated, fitted: FittedJitter, stack: Stack) -> Floats:
+def predicted_shares(one: RepeatedCall, fitted: FittedJitter, stack: Stack) -> Floats:
     """Return the share of the predicted distances below each observed one, shape (n,)."""
-    sent = _exchanged(one.setting)
+    sent = _unit_schedule(one.setting)
     assert sent is not None
     schedule, count = stack.cut(sent), one.seconds.size
-    drawn = extra(schedule, fitted.sigma, _drawn(schedule, count)).reshape(-1, count)
+    drawn = draw_extra_times(schedule, fitted.sigma, _draw_count(schedule, count)).reshape(-1, count)
     expected = np.sort((drawn - np.median(drawn, axis=1, keepdims=True)).ravel()) * fitted.median
-    low, high = (np.searchsorted(expected, _distances(one.seconds), side=side) for side in ("left", "right"))
+    low, high = (np.searchsorted(expected, _median_distances(one.seconds), side=side) for side in ("left", "right"))
     # Of an odd number of repetitions one is the median, in what is seen and in what is drawn.
     share = stream(0, "ties", one.setting.collective, one.setting.ranks, repr(one.size)).random(count)
     return np.asarray((low + share * (high - low)) / expected.size)
 
 
-def unevenness(shares: Floats, seconds: Floats) -> float:
+def uniformity_distance(shares: Floats, seconds: Floats) -> float:
     """Return the Kolmogorov-Smirnov distance of shares from uniform ones, the mean over thirds of the calls by time.
 
     A form that is wrong for short or for long calls shows there. 0 is right, 1 wrong.
@@ -148,8 +148,8 @@ def unevenness(shares: Floats, seconds: Floats) -> float:
     return float(np.mean(found))
 
 
-def fit(measured: Sequence[Repeated], stack: Stack) -> FittedJitter | None:
-    """Fit the extra latency of messages; None for fewer than `LEAST` repetitions, or if they do not scatter.
+def fit_jitter(measured: Sequence[RepeatedCall], stack: Stack) -> FittedJitter | None:
+    """Fit the extra latency of messages; None for few repetitions, or if they do not scatter.
 
     Examples
     --------
@@ -157,21 +157,21 @@ def fit(measured: Sequence[Repeated], stack: Stack) -> FittedJitter | None:
     >>> def time():
     ...     return 1e-3 + 1e-5 * np.exp(0.5 * draws.standard_normal())
     >>> sizes = 2.0 ** np.arange(10, 20)
-    >>> calls = [Repeated(Setting("sendrecv", 2), size, np.array([time() for _ in range(100)])) for size in sizes]
-    >>> found = fit(calls, Stack())
+    >>> calls = [RepeatedCall(Setting("sendrecv", 2), size, np.array([time() for _ in range(100)])) for size in sizes]
+    >>> found = fit_jitter(calls, Stack())
     >>> round(found.repetitions), round(found.sigma, 1)
     (1000, 0.5)
     """
     repetitions = sum(one.seconds.size for one in measured)
-    if repetitions < LEAST:
+    if repetitions < LEAST_REPETITIONS:
         return None
-    kinds: dict[tuple[Setting, int], list[Repeated]] = {}
+    kinds: dict[tuple[Setting, int], list[RepeatedCall]] = {}
     for one in measured:
         kinds.setdefault((one.setting, one.seconds.size), []).append(one)
-    seen = np.percentile(np.concatenate([_distances(one.seconds) for one in measured]), MATCHED)
-    if seen[MATCHED.index(90)] <= 0:
+    seen = np.percentile(np.concatenate([_median_distances(one.seconds) for one in measured]), MATCHED_PERCENTILES)
+    if seen[MATCHED_PERCENTILES.index(90)] <= 0:
         return None
-    schedules = [stack.cut(sent) for setting, _ in kinds if (sent := _exchanged(setting)) is not None]
+    schedules = [stack.cut(sent) for setting, _ in kinds if (sent := _unit_schedule(setting)) is not None]
     shortest = np.array([min(float(np.median(one.seconds)) for one in listed) for listed in kinds.values()])
     shares = np.array([count * len(listed) for (_, count), listed in kinds.items()], dtype=float)
 
@@ -180,11 +180,11 @@ def fit(measured: Sequence[Repeated], stack: Stack) -> FittedJitter | None:
         parts = []
         middles = np.zeros(len(kinds))
         for at, (schedule, (_, count)) in enumerate(zip(schedules, kinds, strict=True)):
-            drawn = extra(schedule, sigma, _drawn(schedule, count)).reshape(-1, count)
+            drawn = draw_extra_times(schedule, sigma, _draw_count(schedule, count)).reshape(-1, count)
             middles[at] = np.median(drawn)
             parts.append((drawn - np.median(drawn, axis=1, keepdims=True)).ravel())
         weights = np.repeat(shares / [one.size for one in parts], [one.size for one in parts])
-        found = _percentiles(np.concatenate(parts), weights)
+        found = _weighted_percentiles(np.concatenate(parts), weights)
         both = (seen != 0) & (np.sign(seen) == np.sign(found))
         off = np.log(np.abs(seen[both] / found[both]))
         median = float(np.exp(off.mean()))
@@ -201,7 +201,7 @@ def fit(measured: Sequence[Repeated], stack: Stack) -> FittedJitter | None:
     return FittedJitter(tried(sigma)[1], sigma, len(measured), repetitions)
 
 
-def extra(schedule: Schedule, sigma: float, count: int) -> Floats:
+def draw_extra_times(schedule: Schedule, sigma: float, count: int) -> Floats:
     """Draw the extra time of a schedule whose messages have extra latencies of median 1 and this sigma, shape (count,).
 
     The latencies are taken as short against a message, so that the longest chain of messages stays among the longest.
@@ -221,9 +221,9 @@ def extra(schedule: Schedule, sigma: float, count: int) -> Floats:
     return np.asarray(late[steps == steps.max()].max(axis=0))
 
 
-def typical(jitter: FittedJitter, schedule: Schedule) -> float:
+def median_extra_time(jitter: FittedJitter, schedule: Schedule) -> float:
     """Return the median extra time of a schedule [s], in the pieces that the stack sends."""
-    return jitter.median * float(np.median(extra(schedule, jitter.sigma, _drawn(schedule, 1))))
+    return jitter.median * float(np.median(draw_extra_times(schedule, jitter.sigma, _draw_count(schedule, 1))))
 
 
 def algorithm_of(setting: Setting) -> str:
@@ -240,7 +240,7 @@ def messages_of(setting: Setting, size: float) -> Schedule | None:
     return found.schedule_of_vector(setting.ranks, size)
 
 
-def _exchanged(setting: Setting) -> Schedule | None:
+def _unit_schedule(setting: Setting) -> Schedule | None:
     """Return the messages of a setting that a fit takes, of one byte in all."""
     if not 1 < setting.ranks <= MOST_RANKS:
         return None
@@ -250,20 +250,20 @@ def _exchanged(setting: Setting) -> Schedule | None:
     return messages_of(setting, 1.0)
 
 
-def _drawn(schedule: Schedule, each: int) -> int:
+def _draw_count(schedule: Schedule, each: int) -> int:
     """Return the number of drawn repetitions of a schedule, a multiple of `each`."""
     wanted = min(_DRAWN, max(_NUMBERS // max(schedule.n_messages, 1), _FEWEST))
     return max(wanted // each, 1) * each
 
 
-def _distances(seconds: Floats) -> Floats:
+def _median_distances(seconds: Floats) -> Floats:
     middle = float(np.median(seconds))
     far = seconds - middle
     return np.where(np.abs(far) > _ROUNDING * middle, far, 0.0)
 
 
-def _percentiles(values: Floats, weights: Floats) -> Floats:
-    """Return the percentiles `MATCHED` of weighted values."""
+def _weighted_percentiles(values: Floats, weights: Floats) -> Floats:
+    """Return the percentiles `MATCHED_PERCENTILES` of weighted values."""
     order = np.argsort(values)
     reached = np.cumsum(weights[order]) - weights[order] / 2
-    return np.asarray(np.interp(np.array(MATCHED) / 100 * weights.sum(), reached, values[order]))
+    return np.asarray(np.interp(np.array(MATCHED_PERCENTILES) / 100 * weights.sum(), reached, values[order]))

@@ -57,16 +57,16 @@ TRANSPORTS: MappingProxyType[str, Transport] = MappingProxyType(
 )
 """Transports. Where their figures are from, and how far they are to be believed, stands in ``docs/calibration.md``."""
 
-STAGED = 0.47
+STAGED_SHARE = 0.47
 """Share of the bandwidth of a card that is left where it cannot read the memory of the device (no GPUDirect RDMA)."""
 
-LINKS: MappingProxyType[str, float] = MappingProxyType({"nvlink": 0.8, "xgmi": 0.75, "pcie": 0.53, "memory": 0.5})
+LINK_SHARES: MappingProxyType[str, float] = MappingProxyType({"nvlink": 0.8, "xgmi": 0.75, "pcie": 0.53, "memory": 0.5})
 """Share of the line rate that is left: of NVLink 20 of 25 GB/s; of PCIe through the processors, in both directions at
 once, 10 GB/s / 1.2 of 15.75 GB/s (both as ``topo.h`` has it); of memory half, as shared memory is copied into and out
 of. That of Infinity Fabric is an assumption near the one of NVLink."""
 
 
-Counted: TypeAlias = Literal["as NCCL does", "through the schedule"]
+StepCounting: TypeAlias = Literal["as NCCL does", "through the schedule"]
 """How steps and bytes are counted: one for NCCL and RCCL, the other for MPI and gloo."""
 
 
@@ -91,7 +91,7 @@ GENERATIONS: MappingProxyType[str, Generation] = MappingProxyType(
 """Generations of devices, after the constants of NCCL's tuning model."""
 
 
-def among(what: str, names: Iterable[str]) -> BeforeValidator:
+def one_of(what: str, names: Iterable[str]) -> BeforeValidator:
     """Return a validator that refuses names other than these, with the nearest."""
 
     def known(name: object) -> object:
@@ -104,15 +104,15 @@ def among(what: str, names: Iterable[str]) -> BeforeValidator:
 
 _Name = Annotated[str, Field(max_length=200)]
 _Rate = Annotated[
-    float, BeforeValidator(units.bandwidth), Field(gt=0, le=1e15), PlainSerializer(lambda value: _rate(value))
+    float, BeforeValidator(units.bandwidth), Field(gt=0, le=1e15), PlainSerializer(lambda value: _format_rate(value))
 ]
 
 
-class _Part(pydantic.BaseModel):
+class _PlatformPart(pydantic.BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True)
 
 
-class NodeLink(_Part):
+class NodeLink(_PlatformPart):
     """The link inside a node.
 
     Parameters
@@ -130,7 +130,7 @@ class NodeLink(_Part):
     switch_reduction: bool = False
 
 
-class NodeNetwork(_Part):
+class NodeNetwork(_PlatformPart):
     """The network between nodes.
 
     Parameters
@@ -147,7 +147,7 @@ class NodeNetwork(_Part):
         Whether switches of the network reduce, and the library lets them (SHARP, CollNet).
     """
 
-    transport: Annotated[str, among("transport", TRANSPORTS)]
+    transport: Annotated[str, one_of("transport", TRANSPORTS)]
     nics: Annotated[int, Field(ge=1, le=256)]
     rate: _Rate
     device_direct: bool = True
@@ -159,7 +159,7 @@ class NodeNetwork(_Part):
         return self.device_direct and self.transport in ("infiniband", "roce")
 
 
-class Platform(_Part):
+class Platform(_PlatformPart):
     """A platform, as its vendor describes it.
 
     Parameters
@@ -183,13 +183,13 @@ class Platform(_Part):
     description: Annotated[str, Field(max_length=1000)] = ""
     sources: Annotated[tuple[Annotated[str, Field(max_length=1000)], ...], Field(max_length=50)] = ()
     devices_per_node: Annotated[int, Field(ge=1, le=4096)]
-    generation: Annotated[str, among("generation", GENERATIONS)]
+    generation: Annotated[str, one_of("generation", GENERATIONS)]
     library: Literal["nccl", "rccl", "mpi", "openmpi", "gloo"] = "nccl"
     inner: NodeLink
     outer: NodeNetwork | None = None
 
     @property
-    def counted(self) -> Counted:
+    def counted(self) -> StepCounting:
         """How steps and bytes are counted."""
         return "as NCCL does" if self.library in ("nccl", "rccl") else "through the schedule"
 
@@ -199,7 +199,7 @@ class Platform(_Part):
 
     def inner_rate(self) -> float:
         """Return the goodput of a device inside its node [byte/s]."""
-        return self.inner.rate * LINKS[self.inner.link]
+        return self.inner.rate * LINK_SHARES[self.inner.link]
 
     def outer_rate(self, per_node: float) -> float:
         """Return the goodput of a node with so many active devices [byte/s]: each has its share of the cards."""
@@ -210,7 +210,7 @@ class Platform(_Part):
         if self.counted == "through the schedule":
             cards = min(self.outer.nics, per_node)
         each = min(self.outer.rate * transport.efficiency, transport.most)
-        return cards * each * (1.0 if self.outer.device_direct else STAGED)
+        return cards * each * (1.0 if self.outer.device_direct else STAGED_SHARE)
 
 
 @cache
@@ -231,10 +231,10 @@ def load_platform(source: str | Path) -> Platform:
     name = str(source)
     if name in platform_names():
         with as_file(files("simnet.calibration") / "platforms" / f"{name}.yaml") as path:
-            return _read(path, name)
+            return _read_platform(path, name)
     if isinstance(source, str) and "." not in name and "/" not in name and not Path(name).exists():
         raise InputError(f"there is no platform {name!r}; {nearest(name, platform_names())}")
-    return _read(Path(source), name)
+    return _read_platform(Path(source), name)
 
 
 def is_platform(path: Path) -> bool:
@@ -246,15 +246,17 @@ def is_platform(path: Path) -> bool:
         return False
 
 
-def _read(path: Path, name: str) -> Platform:
+def _read_platform(path: Path, name: str) -> Platform:
     read = plain_fields(read_text(path, MAX_BYTES), name, "a platform")
     try:
         return Platform.model_validate(read.value)
     except pydantic.ValidationError as error:
-        raise refusal(error, name, read) from None
+        raise validation_refusal(error, name, read) from None
 
 
-def refusal(error: pydantic.ValidationError, file: str | None = None, read: Plain | None = None) -> InputError:
+def validation_refusal(
+    error: pydantic.ValidationError, file: str | None = None, read: Plain | None = None
+) -> InputError:
     """Return the first error of validation; `file` is the name that the user gave, `read` its content with lines."""
     first = error.errors(include_url=False)[0]
     message = first["msg"].removeprefix("Value error, ")
@@ -265,7 +267,7 @@ def refusal(error: pydantic.ValidationError, file: str | None = None, read: Plai
     return InputError(message, file=file, line=line, field=where or None)
 
 
-def _rate(value: float) -> str:
+def _format_rate(value: float) -> str:
     """Return a bandwidth [byte/s] as text that reads back as the same number."""
     text = f"{value / 1e9:.12g} GB/s"
     return text if units.bandwidth(text) == value else f"{value!r} B/s"

@@ -18,10 +18,18 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from simnet.base.arrays import Floats
-from simnet.calibration.cards import LEAST, OWN, RAILS, Cards, likely, node_rate, normalised
-from simnet.calibration.curve_models import CurveModel, Mixture, mixed
+from simnet.calibration.cards import (
+    CARD_PER_RANK,
+    LEAST_CHANCE,
+    RAIL_CARDS,
+    CardCount,
+    likely_card_counts,
+    node_rate,
+    normalise_chances,
+)
+from simnet.calibration.curve_models import CurveModel, Mixture, fit_mixture
 from simnet.calibration.curves import Curve, Setting
-from simnet.calibration.rank_scaling import CHUNKED, over_ranks
+from simnet.calibration.rank_scaling import CHUNKED_COLLECTIVES, scale_over_ranks
 from simnet.calibration.readers import bus_factor
 from simnet.calibration.step_model import StepModel, fit_step_model
 
@@ -64,7 +72,7 @@ class FittedCurve:
         return next((one.shape for one in self.shape.parts if one.model == "interpolated"), self.shape)
 
 
-class Within(NamedTuple):
+class BoundedTimes(NamedTuple):
     """Times and their bounds over everything that measurements leave open; all [s], shape (sizes,)."""
 
     seconds: Floats
@@ -72,7 +80,7 @@ class Within(NamedTuple):
     most: Floats
 
 
-class Growth(NamedTuple):
+class TimeGrowth(NamedTuple):
     """Growth of times at the largest size that was measured.
 
     Parameters
@@ -98,18 +106,18 @@ class Growth(NamedTuple):
         return np.asarray(np.maximum(self.by_power, self.by_bytes * fading))
 
 
-def _growth(one: FittedCurve) -> Growth:
+def _growth_of_curve(one: FittedCurve) -> TimeGrowth:
     """Return the growth of the times of a curve at its largest size."""
     sizes = np.maximum(one.largest / np.array([_SPAN**2, _SPAN, 1.0]), one.smallest)
     seconds = one.through.at(sizes)
     if sizes[1] == sizes[2]:
-        return Growth(one.largest, 1.0, 1.0, 1.0)
+        return TimeGrowth(one.largest, 1.0, 1.0, 1.0)
     power = min(max(math.log(seconds[2] / seconds[1]) / math.log(sizes[2] / sizes[1]), 0.0), 1.0)
     before, last = seconds[1] - seconds[0], seconds[2] - seconds[1]
     # Of a latency and bytes that ratio is the one of the sizes, of what grows with their logarithm it is 1.
     more = last / max(before, last / _SPAN) if last > _SEEN * seconds[2] else 0.0
     by_power, by_bytes = (power - _FLAT) / (_TOLD - _FLAT), 2 * more / _SPAN - 1
-    return Growth(one.largest, power, min(max(by_power, 0.0), 1.0), min(max(by_bytes, 0.0), 1.0))
+    return TimeGrowth(one.largest, power, min(max(by_power, 0.0), 1.0), min(max(by_bytes, 0.0), 1.0))
 
 
 @dataclass(frozen=True, eq=False)
@@ -140,7 +148,7 @@ class Predictor:
     transfer: Transfer
     known: tuple[FittedCurve, ...]
     steps: StepModel | None
-    cards: tuple[Cards, ...] = RAILS
+    cards: tuple[CardCount, ...] = RAIL_CARDS
     each: float = 1.0
 
     def basis(self, setting: Setting) -> Basis:
@@ -171,7 +179,7 @@ class Predictor:
         found = self.within(setting, sizes)
         return None if found is None else found.seconds
 
-    def within(self, setting: Setting, sizes: ArrayLike) -> Within | None:
+    def within(self, setting: Setting, sizes: ArrayLike) -> BoundedTimes | None:
         """Return times [s] of sizes [byte] as `at` does, with bounds over what the data leave open.
 
         That is the number of cards of a node, and the bandwidth above the measured sizes: times grow no slower than
@@ -185,49 +193,49 @@ class Predictor:
         found = self._within(setting, np.append(asked, seen.largest))
         if found is None:
             return None
-        (seconds, least, most), end = (one[:-1] for one in found), Within(*(one[-1] for one in found))
+        (seconds, least, most), end = (one[:-1] for one in found), BoundedTimes(*(one[-1] for one in found))
         ratio = np.maximum(asked / seen.largest, 1.0)
         middle, told = end.seconds * ratio ** ((seen.power + 1) / 2), seen.told(ratio)
         seconds = np.where(beyond, seconds**told * middle ** (1 - told), seconds)
         least = np.where(beyond, end.least * ratio**seen.power, least)
         most = np.where(beyond, end.most * ratio, most)
-        return Within(seconds, np.minimum(seconds, least), np.maximum(seconds, most))
+        return BoundedTimes(seconds, np.minimum(seconds, least), np.maximum(seconds, most))
 
-    def growth(self, setting: Setting) -> Growth:
+    def growth(self, setting: Setting) -> TimeGrowth:
         """Return the growth of times at the largest measured size of the curves that predict a setting.
 
         Examples
         --------
         >>> sizes = 2.0 ** np.arange(4, 24, 2)
-        >>> flat = fit([Curve(Setting("all_reduce", 4), sizes, np.full(10, 1e-4))])
-        >>> steep = fit([Curve(Setting("all_reduce", 4), sizes, sizes * 1e-9)])
+        >>> flat = fit_predictor([Curve(Setting("all_reduce", 4), sizes, np.full(10, 1e-4))])
+        >>> steep = fit_predictor([Curve(Setting("all_reduce", 4), sizes, sizes * 1e-9)])
         >>> [one.growth(Setting("all_reduce", 4)).by_power for one in (flat, steep)]
         [0.0, 1.0]
         """
         near = self.near(setting)
         if not near:
-            return Growth(math.inf, 1.0, 1.0, 1.0)
+            return TimeGrowth(math.inf, 1.0, 1.0, 1.0)
         largest = max(one.largest for one in near)
-        found = max((_growth(one) for one in near if one.largest == largest), key=lambda one: one[2:])
+        found = max((_growth_of_curve(one) for one in near if one.largest == largest), key=lambda one: one[2:])
         # Models of a measured curve were chosen by what they say of its largest size, too.
         return found._replace(by_bytes=1.0) if near[0].setting == setting else found
 
-    def _within(self, setting: Setting, asked: Floats) -> Within | None:
+    def _within(self, setting: Setting, asked: Floats) -> BoundedTimes | None:
         """Return the times [s] of the models, over all possible numbers of cards of a node."""
         family = self.family(setting)
         known = next((one for one in family if one.setting == setting), None)
         found = [] if known is not None else self.by_cards(setting, asked)
         if not found:
             alone = self._elsewhere(family, setting, asked, self.steps) if known is None else known.shape.at(asked)
-            return None if alone is None else Within(alone, alone, alone)
+            return None if alone is None else BoundedTimes(alone, alone, alone)
         chances, times = np.array([one.chance for one, _ in found]), np.array([seconds for _, seconds in found])
         order = np.argsort(times, axis=0, kind="stable")
         middle = (np.cumsum(chances[order], axis=0) < chances.sum() / 2).sum(axis=0)
         columns = np.arange(len(asked))
         median = times[order[middle, columns], columns]
-        return Within(median, times.min(axis=0), times.max(axis=0))
+        return BoundedTimes(median, times.min(axis=0), times.max(axis=0))
 
-    def by_cards(self, setting: Setting, sizes: ArrayLike) -> list[tuple[Cards, Floats]]:
+    def by_cards(self, setting: Setting, sizes: ArrayLike) -> list[tuple[CardCount, Floats]]:
         """Return times [s] of sizes [byte] by possible number of cards of a node; `at` returns their median.
 
         Nothing, where nothing is known, or where the setting has as many ranks on a node as all measurements.
@@ -298,16 +306,18 @@ class Predictor:
         if stepped is not None and chosen != "interpolated":
             log_errors = self._log_errors(family, asked)
             if log_errors is not None:
-                corrected = stepped * np.exp(_over_ranks(family, log_errors, setting, extrapolation=False))
+                corrected = stepped * np.exp(_interpolate_ranks(family, log_errors, setting, extrapolation=False))
         alone = len({one.setting.ranks for one in family}) == 1
         if corrected is not None and (chosen == "steps" or alone):
             return corrected
         if chosen == "interpolated":
             logs = [np.log(one.through.at(asked)) for one in family]
-            return np.exp(_over_ranks(family, logs, setting, extrapolation=True))
+            return np.exp(_interpolate_ranks(family, logs, setting, extrapolation=True))
         settings, shapes = [one.setting for one in family], [one.through for one in family]
-        nccl, cards = (False, OWN) if self.steps is None else (self.steps.nccl, self.steps.cards)
-        found = over_ranks(settings, shapes, setting, asked, chunked=self._chunked(setting), nccl=nccl, cards=cards)
+        nccl, cards = (False, CARD_PER_RANK) if self.steps is None else (self.steps.nccl, self.steps.cards)
+        found = scale_over_ranks(
+            settings, shapes, setting, asked, chunked=self._chunked(setting), nccl=nccl, cards=cards
+        )
         if corrected is None or chosen != "blended":
             return found
         share = _share_of_steps([one.setting.ranks for one in family], setting.ranks)
@@ -316,7 +326,7 @@ class Predictor:
     def _chunked(self, setting: Setting) -> bool:
         """Return whether curves of a collective compare at the same size per rank, as along rings."""
         rings = setting.algorithm.casefold().startswith("ring") or (self.steps is not None and self.steps.nccl)
-        return rings and setting.collective in CHUNKED
+        return rings and setting.collective in CHUNKED_COLLECTIVES
 
     @staticmethod
     def between(family: Sequence[FittedCurve], setting: Setting) -> bool:
@@ -351,7 +361,7 @@ class Predictor:
             family = [one for one in self.known if one.setting.family == name]
             log_errors = self._log_errors(family, asked)
             if log_errors is not None:
-                found.append(_over_ranks(family, log_errors, setting, extrapolation=False))
+                found.append(_interpolate_ranks(family, log_errors, setting, extrapolation=False))
         return np.exp(np.mean(found, axis=0)) if found else np.ones(len(asked))
 
 
@@ -371,7 +381,7 @@ _SIZES = 16
 _TELLING, _LEAST_MISFIT = 5, 0.01
 
 
-def fit(
+def fit_predictor(
     curves: Sequence[Curve],
     curve_model: str = "interpolated",
     interpolation: Interpolation = "scaled",
@@ -399,41 +409,42 @@ def fit(
     --------
     >>> sizes = 2.0 ** np.arange(10, 20)
     >>> curves = [Curve(Setting("all_reduce", p), sizes, p * 1e-5 + sizes * 1e-9) for p in (4, 16)]
-    >>> float(fit(curves, interpolation="interpolated").at(Setting("all_reduce", 8), [1024.0])[0].round(6))
+    >>> float(fit_predictor(curves, interpolation="interpolated").at(Setting("all_reduce", 8), [1024.0])[0].round(6))
     8.1e-05
     """
     chosen = {} if weights is None else weights
     through = {} if weights is None else {"interpolated": 0.0}
     shapes = [
-        mixed(one.sizes, one.seconds, through | dict(chosen.get(one.setting, {curve_model: 1.0}))) for one in curves
+        fit_mixture(one.sizes, one.seconds, through | dict(chosen.get(one.setting, {curve_model: 1.0})))
+        for one in curves
     ]
     known = tuple(
         FittedCurve(one.setting, shape, float(one.sizes[0]), float(one.sizes[-1]), len(one.sizes))
         for one, shape in zip(curves, shapes, strict=True)
     )
-    cards, steps = RAILS, None
+    cards, steps = RAIL_CARDS, None
     if with_steps:
-        cards, steps = _with_cards(curves) if nccl else (RAILS, fit_step_model(curves, nccl))
+        cards, steps = _fit_cards(curves) if nccl else (RAIL_CARDS, fit_step_model(curves, nccl))
     return Predictor(
         curve_model, interpolation, extrapolation, transfer, known, steps, cards, node_rate(curves)[1] if nccl else 1.0
     )
 
 
-def _with_cards(curves: Sequence[Curve]) -> tuple[tuple[Cards, ...], StepModel | None]:
+def _fit_cards(curves: Sequence[Curve]) -> tuple[tuple[CardCount, ...], StepModel | None]:
     """Return the possible numbers of cards of a node, and the step model of NCCL with the likeliest of them."""
     each = {one.setting.ranks / one.setting.nodes for one in curves if 1 < one.setting.nodes <= one.setting.ranks}
-    cards = likely(curves, LEAST if len(each) < 2 else 0.0)
+    cards = likely_card_counts(curves, LEAST_CHANCE if len(each) < 2 else 0.0)
     if len(each) < 2:
         return cards, fit_step_model(curves, True, cards[0].number)
     fits = {one.number: fit_step_model(curves, True, one.number) for one in cards}
-    misfits = {count: _misfit(one, curves) for count, one in fits.items() if one is not None}
+    misfits = {count: _fit_error(one, curves) for count, one in fits.items() if one is not None}
     if not misfits:
-        return RAILS, None
-    found = normalised({one.number: one.chance * misfits[one.number] ** -_TELLING for one in cards})
+        return RAIL_CARDS, None
+    found = normalise_chances({one.number: one.chance * misfits[one.number] ** -_TELLING for one in cards})
     return found, fits[found[0].number]
 
 
-def _misfit(steps: StepModel, curves: Sequence[Curve]) -> float:
+def _fit_error(steps: StepModel, curves: Sequence[Curve]) -> float:
     """Return the mean absolute logarithm of measured times over those of a step model that was fitted to them."""
     said = [(one, steps.at(one.setting, one.sizes)) for one in curves]
     off = [np.abs(np.log(found / one.seconds)) for one, found in said if found is not None]
@@ -447,7 +458,7 @@ def _share_of_steps(known: Sequence[int], ranks: int) -> float:
     return min(0.25 * min(abs(math.log2(ranks / one)) for one in known), 0.5)
 
 
-def _over_ranks(
+def _interpolate_ranks(
     family: Sequence[FittedCurve], values: Sequence[Floats], setting: Setting, extrapolation: bool
 ) -> Floats:
     """Interpolate values over the logarithm of ranks; beyond, extend the last line (`extrapolation`) or hold it."""

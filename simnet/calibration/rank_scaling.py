@@ -26,9 +26,9 @@ from scipy.optimize import nnls
 from simnet.base.arrays import Floats
 from simnet.calibration.curve_models import CurveModel, Mixture
 from simnet.calibration.curves import Setting
-from simnet.calibration.step_counts import like_nccl
+from simnet.calibration.step_counts import count_like_nccl
 
-CHUNKED = ("all_gather", "reduce_scatter", "alltoall", "gather", "scatter")
+CHUNKED_COLLECTIVES = ("all_gather", "reduce_scatter", "alltoall", "gather", "scatter")
 """Collectives whose messages have the size of a part of the vector."""
 
 # Typical on the public sets of docs/calibration.md. On five of them the median error of ranks left out is 2 to 31 %,
@@ -41,7 +41,7 @@ _INSIDE = 0.15
 _RIDGE = 0.05
 # A curve whose logarithm of the ranks is off by this counts half.
 _NEAR = 1.0
-# Places of the terms that bytes and rings have, and how many terms there are; see `terms`.
+# Places of the terms that bytes and rings have, and how many terms there are; see `term_counts`.
 _RING, _OUTER, _INNER, _TERMS = 2, 3, 4, 5
 # s: no message between nodes takes less, through a network card.
 _FASTEST_MESSAGE = 5e-7
@@ -53,7 +53,7 @@ _LARGE = 2.0**30
 _OF_RING = 0.46  # As NCCL counts: half, for both ways along the tree, less 8 %.
 
 
-def terms(setting: Setting, by_tree: float = np.inf, cards: float = np.inf) -> Floats:
+def term_counts(setting: Setting, by_tree: float = np.inf, cards: float = np.inf) -> Floats:
     """Return the number of times that a setting pays each term, shape (5,).
 
     They are launch, a step of a tree, a step of a ring or a peer, a byte out of the node, and a byte inside the only
@@ -61,16 +61,16 @@ def terms(setting: Setting, by_tree: float = np.inf, cards: float = np.inf) -> F
 
     Examples
     --------
-    >>> terms(Setting("all_reduce", 16, 4)).round(3).tolist()
+    >>> term_counts(Setting("all_reduce", 16, 4)).round(3).tolist()
     [1.0, 2.3, 5.65, 0.469, 0.0]
-    >>> [float(terms(Setting("all_reduce", 8, 2), sent)[3]) for sent in (1.0, 2.0)]
+    >>> [float(term_counts(Setting("all_reduce", 8, 2), sent)[3]) for sent in (1.0, 2.0)]
     [0.25, 0.4375]
     """
     ranks, nodes = setting.ranks, min(setting.nodes or setting.ranks, setting.ranks)
     if ranks < 2:
         return np.array([1.0, 0.0, 0.0, 0.0, 0.0])
     name = setting.collective if setting.collective in ("all_reduce", "alltoall", "sendrecv", "broadcast") else ""
-    (way,) = like_nccl(name, "ring", ranks, nodes, cards=cards)
+    (way,) = count_like_nccl(name, "ring", ranks, nodes, cards=cards)
     crossing = ranks - ranks / nodes if name == "alltoall" else min(nodes, ranks - 1) * (nodes > 1)
     tree = np.log2(nodes) + _INSIDE * np.log2(ranks / nodes)
     outer = min(way.outer_bytes, by_tree / min(ranks / nodes, cards)) if nodes == 2 else way.outer_bytes
@@ -78,7 +78,7 @@ def terms(setting: Setting, by_tree: float = np.inf, cards: float = np.inf) -> F
     return np.array([1.0, tree, crossing + _INSIDE * (ranks - 1 - crossing), outer, inner])
 
 
-def over_ranks(
+def scale_over_ranks(
     settings: Sequence[Setting],
     shapes: Sequence[CurveModel | Mixture],
     asked: Setting,
@@ -112,7 +112,7 @@ def over_ranks(
     >>> nodes = (2, 4, 16)
     >>> shapes = [CurveModel(segments=((0.0, 1e-5 * (1 + np.log2(n)), 1e-15),)) for n in nodes]
     >>> known = [Setting("all_reduce", n, n) for n in nodes]
-    >>> seconds = over_ranks(known, shapes, Setting("all_reduce", 8, 8), np.array([8.0]), chunked=False)
+    >>> seconds = scale_over_ranks(known, shapes, Setting("all_reduce", 8, 8), np.array([8.0]), chunked=False)
     >>> bool(abs(seconds[0] - 4e-5) < 1e-6)
     True
     """
@@ -120,9 +120,9 @@ def over_ranks(
     known = np.array([shape.at(sizes * ratio) for shape, ratio in zip(shapes, ratios, strict=True)])
     large = np.array([shape.at(_LARGE * ratio).item() for shape, ratio in zip(shapes, ratios, strict=True)])
     trees = nccl and asked.collective == "all_reduce" and not asked.algorithm.casefold().startswith("ring")
-    by_tree = _sent_by_tree(settings, large) if trees else np.inf
-    counted = np.array([terms(one, by_tree, cards) for one in settings])
-    wanted = terms(asked, by_tree, cards)
+    by_tree = _tree_bytes(settings, large) if trees else np.inf
+    counted = np.array([term_counts(one, by_tree, cards) for one in settings])
+    wanted = term_counts(asked, by_tree, cards)
     if chunked:
         counted[:, _OUTER:] *= np.array(ratios)[:, None]
     # With no less to do, no time is less: where it is, the longer one was disturbed, or badly chosen for these ranks.
@@ -133,7 +133,7 @@ def over_ranks(
     # Where bandwidth cannot be most of the time, it is not to stand for something else that starts with two nodes.
     ridge = np.full((_TERMS, len(sizes)), _RIDGE)
     for term in (_OUTER, _INNER):
-        ridge[term] /= np.maximum(_share(counted[:, term], known, large, sizes), 1e-6)
+        ridge[term] /= np.maximum(_byte_share(counted[:, term], known, large, sizes), 1e-6)
     phases = 2 if asked.collective == "all_reduce" else 1
     too_fast = np.any(known < phases * counted[:, _RING, None] * _FASTEST_MESSAGE, axis=0)
     order = np.argsort([one.ranks for one in settings], kind="stable")
@@ -154,7 +154,7 @@ def over_ranks(
     return found
 
 
-def _share(moved: Floats, known: Floats, large: Floats, sizes: Floats) -> Floats:
+def _byte_share(moved: Floats, known: Floats, large: Floats, sizes: Floats) -> Floats:
     """Return the largest share of the time that bytes can have, shape (sizes,), by their cost at a large size."""
     paying = moved > 0
     if not paying.any():
@@ -163,7 +163,7 @@ def _share(moved: Floats, known: Floats, large: Floats, sizes: Floats) -> Floats
     return np.asarray(np.minimum(per_byte * sizes * moved.max() / np.median(known[paying], axis=0), 1.0))
 
 
-def _sent_by_tree(settings: Sequence[Setting], large: Floats) -> float:
+def _tree_bytes(settings: Sequence[Setting], large: Floats) -> float:
     """Return the time of a double tree between two nodes over that of its bytes alone, >= 1; inf if unknown."""
     inside, between = 0.0, 0.0
     for one, seconds in zip(settings, large, strict=True):

@@ -25,7 +25,7 @@ import numpy as np
 from simnet.base.arrays import Floats, Ranks
 from simnet.base.errors import InputError
 from simnet.calibration.cost_model import CalibratedCostModel, Prediction
-from simnet.calibration.jitter import messages_of, typical
+from simnet.calibration.jitter import median_extra_time, messages_of
 from simnet.collectives import registry
 from simnet.network import STACKS, Network, Stack
 from simnet.schedule import Call, Round, Schedule
@@ -46,7 +46,7 @@ _CLOSE, _ROUNDING, _ATTEMPTS = 1e-3, 1e-12, 24
 _TRIPS = {"ready": 2, "request": 3}
 
 
-class Known(NamedTuple):
+class CallPrediction(NamedTuple):
     """A call in a simulation and its prediction.
 
     Parameters
@@ -140,28 +140,28 @@ class CalibratedSoftware:
                 rounds += own
         return Schedule(schedule.n_ranks, rounds, calls)
 
-    def known(self, schedule: Schedule, hosts: Ranks) -> list[Known]:
+    def known(self, schedule: Schedule, hosts: Ranks) -> list[CallPrediction]:
         """Return the predictions of the calls of a schedule, and of other messages; `hosts` by rank, shape (P,)."""
         found, at = [], 0
         for call in (*schedule.calls, None):
             until = len(schedule.rounds) if call is None else call.first
             for one in schedule.rounds[at:until]:
                 if len(one):
-                    places, nbytes = hosts[_taking_part([one])], float(one.nbytes.max())
+                    places, nbytes = hosts[_participants([one])], float(one.nbytes.max())
                     found.append(self._known("sendrecv", "", places, nbytes))
             if call is not None:
                 at = call.first + call.rounds
-                places = hosts[_taking_part(schedule.rounds[call.first : at])]
+                places = hosts[_participants(schedule.rounds[call.first : at])]
                 found.append(self._known(call.operation, call.algorithm, places, call.nbytes))
         return found
 
-    def _known(self, operation: str, algorithm: str, places: Ranks, nbytes: float) -> Known:
+    def _known(self, operation: str, algorithm: str, places: Ranks, nbytes: float) -> CallPrediction:
         nodes = len(set((places // self._per_node).tolist())) if self._per_node else None
         try:
             prediction = self.model.fastest(operation, algorithm, places.size, nbytes, nodes=nodes)
         except InputError:
             prediction = None
-        return Known(operation, algorithm, places.size, nodes or 0, nbytes, prediction)
+        return CallPrediction(operation, algorithm, places.size, nodes or 0, nbytes, prediction)
 
     @cached_property
     def _idle(self) -> Network:
@@ -173,12 +173,19 @@ class CalibratedSoftware:
 
     def _typical(self, schedule: Schedule) -> float:
         """Return the median extra time of a schedule by extra latencies of its messages [s]."""
-        return 0.0 if self._jitter is None else typical(self._jitter, self.stack.cut(schedule))
+        return 0.0 if self._jitter is None else median_extra_time(self._jitter, self.stack.cut(schedule))
 
     def _called(self, call: Call, rounds: Sequence[Round], n_ranks: int, hosts: Ranks) -> list[Round]:
         """Return the rounds of a call with its software."""
-        ranks = _taking_part(rounds)
-        key = call.operation, call.algorithm, call.nbytes, call.sizes is None, _pattern(rounds), hosts[ranks].tobytes()
+        ranks = _participants(rounds)
+        key = (
+            call.operation,
+            call.algorithm,
+            call.nbytes,
+            call.sizes is None,
+            _pattern_key(rounds),
+            hosts[ranks].tobytes(),
+        )
         if key not in self._fits:
             if len(self._fits) >= _KEPT:
                 self._fits.clear()
@@ -188,8 +195,8 @@ class CalibratedSoftware:
             # What ranks do beside sending they do before the messages that stand for theirs.
             work = Schedule(n_ranks, rounds).compute()
             rounds = self._by(call, fit.algorithm, ranks, n_ranks)
-            rounds = [_changed(rounds[0], n_ranks, ranks, 1.0, 0.0, work), *rounds[1:]]
-        return _spread(rounds, n_ranks, ranks, fit)
+            rounds = [_change_round(rounds[0], n_ranks, ranks, 1.0, 0.0, work), *rounds[1:]]
+        return _spread_software(rounds, n_ranks, ranks, fit)
 
     def _fitted(self, call: Call, rounds: Sequence[Round], ranks: Ranks, n_ranks: int, hosts: Ranks) -> _Fit:
         """Fit the messages of a call to its predicted time on idle links."""
@@ -212,12 +219,12 @@ class CalibratedSoftware:
                 own = self._by(call._replace(sizes=None), other, ranks, n_ranks)
                 target = prediction.seconds - self._typical(Schedule(n_ranks, own))
         share = self._share(own, n_ranks, hosts, target)
-        scaled = _spread(own, n_ranks, ranks, _Fit(None, share, 0.0, 0.0))
+        scaled = _spread_software(own, n_ranks, ranks, _Fit(None, share, 0.0, 0.0))
         left = target - self._seconds(Schedule(n_ranks, scaled), hosts)
         if left <= _ROUNDING * target:
             return _Fit(other, share, 0.0, 0.0)
         each = left / len(own)
-        spread = _spread(own, n_ranks, ranks, _Fit(None, share, each, 0.0))
+        spread = _spread_software(own, n_ranks, ranks, _Fit(None, share, each, 0.0))
         rest = target - self._seconds(Schedule(n_ranks, spread), hosts)
         # Where messages of several rounds meet, they may do so the more the further they are apart.
         if each <= _ROUNDING * target or rest < -_ROUNDING * target:
@@ -228,7 +235,7 @@ class CalibratedSoftware:
         """Return the largest share of bytes, up to 1, with which messages take at most a time [s]."""
 
         def takes(share: float) -> float:
-            scaled = _spread(rounds, n_ranks, np.arange(n_ranks), _Fit(None, share, 0.0, 0.0))
+            scaled = _spread_software(rounds, n_ranks, np.arange(n_ranks), _Fit(None, share, 0.0, 0.0))
             return self._seconds(Schedule(n_ranks, scaled), hosts)
 
         low, high = 0.0, 1.0
@@ -251,7 +258,7 @@ class CalibratedSoftware:
         return low
 
     def _without_bytes(self, rounds: Sequence[Round], n_ranks: int, hosts: Ranks) -> float:
-        empty = _spread(rounds, n_ranks, np.arange(n_ranks), _Fit(None, 0.0, 0.0, 0.0))
+        empty = _spread_software(rounds, n_ranks, np.arange(n_ranks), _Fit(None, 0.0, 0.0, 0.0))
         return self._seconds(Schedule(n_ranks, empty), hosts)
 
     def _by(self, call: Call, algorithm: str, ranks: Ranks, n_ranks: int) -> list[Round]:
@@ -286,7 +293,7 @@ class CalibratedSoftware:
         if not len(one):
             return one
         if id(one) not in changed:
-            ranks, largest = _taking_part([one]), int(np.argmax(one.nbytes))
+            ranks, largest = _participants([one]), int(np.argmax(one.nbytes))
             ends, nbytes = (int(one.src[largest]), int(one.dst[largest])), float(one.nbytes[largest])
             key = nbytes, ends if self._per_node else (), ranks.size, hosts[ranks].tobytes() if self._per_node else b""
             if key not in self._extra:
@@ -296,7 +303,7 @@ class CalibratedSoftware:
                 message = Schedule(n_ranks, [Round([ends[0]], [ends[1]], nbytes)])
                 takes = self._seconds(message, hosts) + self._typical(message)
                 self._extra[key] = 0.0 if prediction is None else max(prediction.seconds - takes, 0.0)
-            changed[id(one)] = _changed(one, n_ranks, ranks, 1.0, self._extra[key])
+            changed[id(one)] = _change_round(one, n_ranks, ranks, 1.0, self._extra[key])
         return changed[id(one)]
 
     def _drawn_down(self, graph: nx.DiGraph[Any]) -> nx.DiGraph[Any]:
@@ -348,7 +355,7 @@ def stack_measured(rows: pd.DataFrame) -> str:
     return found.pop() if len(found) == 1 and found <= STACKS.keys() else ""
 
 
-def raised(profile: str) -> bool:
+def raises_eager_limit(profile: str) -> bool:
     """Return whether the column ``profile`` ("": default) says that MPI's eager limit was above every message."""
     return not profile or "eager" in profile
 
@@ -357,7 +364,7 @@ def eager_measured(rows: pd.DataFrame) -> bool:
     """Return whether rows tell their library, and that its eager limit was above every message."""
     named = STACKS[stack_measured(rows) or "ideal"]
     profiles = set(rows["profile"].fillna("")) if "profile" in rows else {""}
-    return bool(named.eager_limit) and all(map(raised, profiles))
+    return bool(named.eager_limit) and all(map(raises_eager_limit, profiles))
 
 
 def stack_of(model: CalibratedCostModel) -> Stack:
@@ -375,29 +382,33 @@ def stack_of(model: CalibratedCostModel) -> Stack:
     return dataclasses.replace(named, **nothing, eager_limit=limit, measured="in the curves of the calibration")
 
 
-def _taking_part(rounds: Sequence[Round]) -> Ranks:
+def _participants(rounds: Sequence[Round]) -> Ranks:
     """Return the ranks that have messages in rounds, in order."""
     distinct = {id(one): one for one in rounds}.values()
     return np.unique(np.concatenate([ends for one in distinct for ends in (one.src, one.dst)]))
 
 
-def _pattern(rounds: Sequence[Round]) -> bytes:
+def _pattern_key(rounds: Sequence[Round]) -> bytes:
     """Return a key of calls that differ in their root alone."""
     return rounds[0].src.tobytes() + rounds[0].dst.tobytes()
 
 
-def _spread(rounds: Sequence[Round], n_ranks: int, ranks: Ranks, fit: _Fit) -> list[Round]:
+def _spread_software(rounds: Sequence[Round], n_ranks: int, ranks: Ranks, fit: _Fit) -> list[Round]:
     """Return rounds with a share of their bytes and software before each; the same round stays one object."""
     made: dict[int, Round] = {}
     for one in rounds:
         if id(one) not in made:
-            made[id(one)] = _changed(one, n_ranks, ranks, fit.share, fit.each)
+            made[id(one)] = _change_round(one, n_ranks, ranks, fit.share, fit.each)
     # A round of its own, as a stack may cut others.
-    before = [_changed(Round((), (), (), 0.0, rounds[0].phase), n_ranks, ranks, 1.0, fit.first)] if fit.first else []
+    before = (
+        [_change_round(Round((), (), (), 0.0, rounds[0].phase), n_ranks, ranks, 1.0, fit.first)] if fit.first else []
+    )
     return before + [made[id(one)] for one in rounds]
 
 
-def _changed(one: Round, n_ranks: int, ranks: Ranks, share: float, seconds: float, work: Floats | None = None) -> Round:
+def _change_round(
+    one: Round, n_ranks: int, ranks: Ranks, share: float, seconds: float, work: Floats | None = None
+) -> Round:
     """Return a round with a share of its bytes, and more seconds before it at the ranks that take part."""
     compute: float | Floats = one.compute
     if seconds and ranks.size == n_ranks:

@@ -6,8 +6,8 @@ For NCCL and RCCL every algorithm takes, in each of its protocols,
 
 as in NCCL's own tuning model, with its latencies by link and its bandwidths of links; bytes are those out of the
 busiest device or node. For MPI and gloo, steps and bytes come from the schedules of `simnet.collectives`, for Open MPI
-of the algorithm that it chooses (`simnet.calibration.own_choice`). Whether a ring or a tree runs on two nodes, where a
-tree sends half as much, a specification does not tell: the geometric mean is predicted.
+of the algorithm that it chooses (`simnet.calibration.library_autotuning`). Whether a ring or a tree runs on two nodes,
+where a tree sends half as much, a specification does not tell: the geometric mean is predicted.
 
 References
 ----------
@@ -31,15 +31,17 @@ from numpy.typing import ArrayLike
 
 from simnet.base.arrays import Floats
 from simnet.calibration.curves import Setting
-from simnet.calibration.own_choice import OPEN_MPI, own_choice
-from simnet.calibration.platform import GENERATIONS, TRANSPORTS, Counted, Platform
-from simnet.calibration.step_counts import costs
+from simnet.calibration.library_autotuning import OPEN_MPI, autotuned_algorithm
+from simnet.calibration.platform import GENERATIONS, TRANSPORTS, Platform, StepCounting
+from simnet.calibration.step_counts import count_steps
 from simnet.calibration.step_model import PARAMETERS, StepModel
 
-HELD_OUT: MappingProxyType[Counted, int] = MappingProxyType({"as NCCL does": 4085, "through the schedule": 691})
+HELD_OUT_COUNTS: MappingProxyType[StepCounting, int] = MappingProxyType(
+    {"as NCCL does": 4085, "through the schedule": 691}
+)
 """Public measurements from which the widths of intervals are, each of a platform left out of what was fitted."""
 
-_HALF_WIDTHS: MappingProxyType[Counted, tuple[tuple[float, float], ...]] = MappingProxyType(
+_HALF_WIDTHS: MappingProxyType[StepCounting, tuple[tuple[float, float], ...]] = MappingProxyType(
     {
         "as NCCL does": ((0.75, 1.1), (0.65, 1.4), (0.55, 1.15), (0.5, 0.8)),
         "through the schedule": ((2.2, 1.5), (1.7, 1.3), (0.8, 1.1), (0.35, 1.15)),
@@ -49,7 +51,7 @@ _HALF_WIDTHS: MappingProxyType[Counted, tuple[tuple[float, float], ...]] = Mappi
 _HALF_WIDTHS_KNOWN = ((0.35, 0.85), (0.4, 1.3), (0.4, 0.55), (0.3, 0.35))
 _HALF_WIDTHS_HOLD = 0.9
 
-COLLECTIVES = ("all_gather", "all_reduce", "alltoall", "broadcast", "reduce", "reduce_scatter", "sendrecv")
+SPECIFIED_COLLECTIVES = ("all_gather", "all_reduce", "alltoall", "broadcast", "reduce", "reduce_scatter", "sendrecv")
 """Collectives that are predicted."""
 
 
@@ -117,20 +119,20 @@ class SpecifiedStepModel(StepModel):
     def at(self, setting: Setting, sizes: ArrayLike) -> Floats | None:
         """Return times [s] of sizes [byte], or None for a collective without a known algorithm."""
         assert self.platform is not None
-        return times(self.platform, setting, sizes)
+        return specified_times(self.platform, setting, sizes)
 
 
-def specified(platform: Platform) -> SpecifiedStepModel:
+def specified_step_model(platform: Platform) -> SpecifiedStepModel:
     """Return the step model of a platform.
 
     Examples
     --------
     >>> from simnet.calibration.platform import load_platform
-    >>> model = specified(load_platform("dgx-h100"))
+    >>> model = specified_step_model(load_platform("dgx-h100"))
     >>> [round(1e3 * float(one), 2) for one in model.at(Setting("all_gather", 16, 2), [2**20, 2**30])]
     [0.1, 2.94]
     """
-    found = parameters(platform)
+    found = specified_parameters(platform)
     return SpecifiedStepModel(
         nccl=platform.counted == "as NCCL does",
         values=tuple(value for value, _ in found.values()),
@@ -140,13 +142,13 @@ def specified(platform: Platform) -> SpecifiedStepModel:
     )
 
 
-def parameters(platform: Platform) -> dict[str, tuple[float, float]]:
+def specified_parameters(platform: Platform) -> dict[str, tuple[float, float]]:
     """Return value and standard error of the logarithm of each of `PARAMETERS`, from the specification, on full nodes.
 
-    `times` distinguishes links, protocols and algorithms further; a fit to the first measurements can start from these.
+    `specified_times` distinguishes links, protocols and algorithms further.
     """
     nccl = platform.counted == "as NCCL does"
-    link, far = _link(platform), _far(platform)
+    link, far = _link_kind(platform), _extra_latency(platform)
     low, middle, high = (_PROTOCOLS[name] for name in ("ll", "ll128", "simple"))
     full = platform.devices_per_node
     node = platform.outer_rate(full) if platform.outer is not None else platform.inner_rate() * full
@@ -172,17 +174,17 @@ def parameters(platform: Platform) -> dict[str, tuple[float, float]]:
     return {name: found[name] for name in PARAMETERS}
 
 
-def sentences(platform: Platform) -> list[str]:
+def describe_parameters(platform: Platform) -> list[str]:
     """Return the parameters of the step model from a specification, as lines for people."""
     lines = [platform.description or platform.name, "nothing was measured: whatever is predicted is an extrapolation"]
     lines.append("parameters of a step, from the specification:")
-    for name, (value, error) in parameters(platform).items():
+    for name, (value, error) in specified_parameters(platform).items():
         within = f"within a factor of {math.exp(1.645 * error):.2f}"
         lines.append(f"  {name:<24}{value:>10.3g}  {within} ({PARAMETERS[name]})")
     return lines
 
 
-def half_widths(platform: Platform, coverage: float) -> list[tuple[float, float]]:
+def specified_half_widths(platform: Platform, coverage: float) -> list[tuple[float, float]]:
     """Return the half-widths of the logarithm of a measured time below and above a prediction, by bin of sizes.
 
     They are quantiles of held-out public measurements, each platform counting alike; see ``docs/calibration.md``. With
@@ -197,7 +199,7 @@ def half_widths(platform: Platform, coverage: float) -> list[tuple[float, float]
     return [(scale * below, scale * above) for below, above in widths]
 
 
-def times(platform: Platform, setting: Setting, sizes: ArrayLike) -> Floats | None:
+def specified_times(platform: Platform, setting: Setting, sizes: ArrayLike) -> Floats | None:
     """Return predicted times [s] of total sizes [byte] of a setting; None for a collective without a known algorithm.
 
     With 0 nodes, the ranks fill as few nodes as possible.
@@ -230,7 +232,7 @@ def _like_nccl(platform: Platform, setting: Setting, nodes: int) -> dict[str, li
     """Return for each algorithm the latency [s] and seconds per byte of each of its protocols."""
     ranks, collective = setting.ranks, setting.collective
     if collective in ("alltoall", "sendrecv"):
-        return {"peers": [_peers(platform, setting, nodes)]}
+        return {"peers": [_peer_cost(platform, setting, nodes)]}
     share = (ranks - 1) / ranks
     moved = {"all_reduce": 2 * share, "all_gather": share, "reduce_scatter": share, "broadcast": 1.0, "reduce": 1.0}
     if collective not in moved:
@@ -238,7 +240,7 @@ def _like_nccl(platform: Platform, setting: Setting, nodes: int) -> dict[str, li
     per_node, depth = ranks / nodes, math.ceil(math.log2(nodes))
     inner = platform.inner_rate()
     outer = platform.outer_rate(per_node) if nodes > 1 else math.inf
-    link, far = _link(platform), _far(platform)
+    link, far = _link_kind(platform), _extra_latency(platform)
     steps = 2 * (ranks - 1) if collective == "all_reduce" else ranks - 1
     between = 0 if nodes == 1 else min(2 * nodes, steps) if collective == "all_reduce" else nodes - 1
     ways: dict[str, list[tuple[float, float]]] = {"ring": []}
@@ -269,43 +271,43 @@ def _protocols(platform: Platform, setting: Setting, nodes: int) -> list[tuple[_
     """Return the protocols that NCCL may use, each with its maximum bandwidth [byte/s]; a pinned one alone."""
     most = {"ll": GENERATIONS[platform.generation].ll if nodes == 1 else _LL_BETWEEN[0 if nodes == 2 else 1]}
     reaches = nodes == 1 or (platform.outer is not None and platform.outer.ordered)
-    names = [name for name in _PROTOCOLS if name != "ll128" or (_link(platform) == "nvlink" and reaches)]
+    names = [name for name in _PROTOCOLS if name != "ll128" or (_link_kind(platform) == "nvlink" and reaches)]
     pinned = setting.protocol.casefold()
     return [(_PROTOCOLS[name], most.get(name, math.inf)) for name in ([pinned] if pinned in names else names)]
 
 
-def _peers(platform: Platform, setting: Setting, nodes: int) -> tuple[float, float]:
+def _peer_cost(platform: Platform, setting: Setting, nodes: int) -> tuple[float, float]:
     """Return latency [s] and seconds per byte of messages from each rank to each other, or to the next alone."""
     simple, inner, per_node = _PROTOCOLS["simple"], platform.inner_rate(), setting.ranks / nodes
-    near = simple.ring[_link(platform)]
+    near = simple.ring[_link_kind(platform)]
     if setting.collective == "sendrecv":
         if nodes == 1:
             return simple.base + near, 1 / inner
         # One rank of a node sends to the next node, and has its own share of the cards for it.
         rate = _PEER_SHARE * min(inner, platform.outer_rate(1.0))
-        return simple.base + simple.ring["net"] + _far(platform), 1 / rate
+        return simple.base + simple.ring["net"] + _extra_latency(platform), 1 / rate
     latency = simple.base + (setting.ranks - 1) * (near if nodes == 1 else simple.ring["net"] / 2)
     away = per_node * (1 - 1 / nodes) / platform.outer_rate(per_node)
     return latency, max((per_node - 1) / setting.ranks / inner, away)
 
 
-def _link(platform: Platform) -> str:
+def _link_kind(platform: Platform) -> str:
     return "pcie" if platform.inner.link in ("pcie", "memory") else "nvlink"
 
 
-def _far(platform: Platform) -> float:
+def _extra_latency(platform: Platform) -> float:
     return 0.0 if platform.outer is None else TRANSPORTS[platform.outer.transport].latency
 
 
 def _through_schedules(platform: Platform, setting: Setting, nodes: int, sizes: Floats) -> Floats | None:
     """Return times [s] of a library on hosts: eager messages cost twice the bytes, others twice the latency."""
     if platform.library == "openmpi" and not setting.algorithm and setting.collective in OPEN_MPI:
-        return _as_taken(platform, setting, nodes, sizes)
+        return _autotuned_times(platform, setting, nodes, sizes)
     asked = Setting(setting.collective, setting.ranks, nodes, setting.algorithm)
-    counted = costs(asked, nccl=False)
+    counted = count_steps(asked, nccl=False)
     if not counted:
         return None
-    far = _HOST_LATENCY + _far(platform)
+    far = _HOST_LATENCY + _extra_latency(platform)
     within = 0.0 if setting.ranks == nodes else _RECEIVED.get(setting.collective, 0.0)
     inner_byte = 1 / platform.inner_rate()
     outer_byte = 1 / platform.outer_rate(setting.ranks / nodes)
@@ -319,9 +321,9 @@ def _through_schedules(platform: Platform, setting: Setting, nodes: int, sizes: 
     return np.asarray(_HOST_LATENCY + np.min(ways, axis=0), dtype=np.float64)
 
 
-def _as_taken(platform: Platform, setting: Setting, nodes: int, sizes: Floats) -> Floats | None:
+def _autotuned_times(platform: Platform, setting: Setting, nodes: int, sizes: Floats) -> Floats | None:
     """Return times [s] of the algorithms that Open MPI chooses, each at its sizes."""
-    names = [own_choice(setting.collective, setting.ranks, size) for size in sizes.tolist()]
+    names = [autotuned_algorithm(setting.collective, setting.ranks, size) for size in sizes.tolist()]
     found = np.empty(len(sizes))
     for name in sorted(set(names)):
         at = np.array([one == name for one in names])

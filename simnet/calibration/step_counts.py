@@ -38,11 +38,11 @@ MAX_RANKS = 4096
 """The most ranks whose schedule is made; beyond, and for NCCL, closed forms count the steps."""
 
 
-Kind: TypeAlias = Literal["ring", "tree", "peers", "pair", "switch"]
+AlgorithmKind: TypeAlias = Literal["ring", "tree", "peers", "pair", "switch"]
 """What an algorithm goes along; latency and bandwidth of a step differ among these."""
 
 
-class Cost(NamedTuple):
+class StepCount(NamedTuple):
     """Counts of an algorithm for a size of one byte.
 
     Parameters
@@ -66,11 +66,11 @@ class Cost(NamedTuple):
     outer_bytes: float
     reduced: float = 0.0
     peers: float = 0.0
-    kind: Kind = "ring"
+    kind: AlgorithmKind = "ring"
 
 
 # Algorithms of MPI libraries that count where they are named alone, and as what they count: one after the other.
-_LIKE: MappingProxyType[tuple[str, str], tuple[tuple[str, str], ...]] = MappingProxyType(
+_COUNTED_LIKE: MappingProxyType[tuple[str, str], tuple[tuple[str, str], ...]] = MappingProxyType(
     {
         ("all_gather", "recursive_doubling"): (("all_gather", "bruck"),),
         ("all_reduce", "nonoverlapping"): (("reduce", "binomial"), ("broadcast", "binomial")),
@@ -85,36 +85,36 @@ def known_algorithms() -> tuple[str, ...]:
     return ("ring", "tree", *sorted(names - {"ring", "tree"}))
 
 
-def _counted(collective: str) -> dict[str, registry.Collective]:
+def _known_algorithms(collective: str) -> dict[str, registry.Collective]:
     """Return the algorithms of a collective whose schedules are counted, by name."""
-    return _found(collective, plugins.allowed())
+    return _registered_algorithms(collective, plugins.allowed())
 
 
 # Fitting asks for each setting; looking through packages takes time.
 @cache
-def _found(collective: str, _allowed: bool) -> dict[str, registry.Collective]:
+def _registered_algorithms(collective: str, _allowed: bool) -> dict[str, registry.Collective]:
     return {one.algorithm: one for one in registry.every() if one.calibrated and one.operation == collective}
 
 
-def algorithms(collective: str, algorithm: str) -> tuple[str, ...]:
+def counted_algorithms(collective: str, algorithm: str) -> tuple[str, ...]:
     """Return the algorithms whose schedules are counted: the named one, or all of the collective.
 
     Examples
     --------
-    >>> algorithms("all_reduce", "Ring"), algorithms("broadcast", ""), algorithms("alltoall", "modified_bruck")
-    (('ring',), ('binomial',), ('bruck',))
-    >>> algorithms("all_gather", ""), algorithms("all_gather", "neighbor_ompi")
+    >>> counted_algorithms("all_reduce", "Ring"), counted_algorithms("alltoall", "modified_bruck")
+    (('ring',), ('bruck',))
+    >>> counted_algorithms("all_gather", ""), counted_algorithms("all_gather", "neighbor_ompi")
     (('bruck', 'ring'), ('neighbor',))
     """
-    known = _counted(collective)
-    alone = [name for of, name in (("all_gather", "neighbor"), *_LIKE) if of == collective]
+    known = _known_algorithms(collective)
+    alone = [name for of, name in (("all_gather", "neighbor"), *_COUNTED_LIKE) if of == collective]
     word = algorithm.casefold()
     named = tuple(name for name in (*known, *alone) if name in word)
     return named or tuple(known)
 
 
 @cache
-def through_schedule(collective: str, algorithm: str, ranks: int, nodes: int) -> Cost:
+def count_schedule(collective: str, algorithm: str, ranks: int, nodes: int) -> StepCount:
     """Return the counts of an algorithm, from its schedule.
 
     Ranks (2 .. `MAX_RANKS`) fill nodes in blocks; 0 nodes means one for each rank. A round with a message between nodes
@@ -122,34 +122,34 @@ def through_schedule(collective: str, algorithm: str, ranks: int, nodes: int) ->
 
     Examples
     --------
-    >>> through_schedule("all_reduce", "ring", 4, 0)
-    Cost(inner=0.0, outer=6.0, inner_bytes=0.0, outer_bytes=1.5, reduced=0.75, peers=0.0, kind='ring')
+    >>> count_schedule("all_reduce", "ring", 4, 0)
+    StepCount(inner=0.0, outer=6.0, inner_bytes=0.0, outer_bytes=1.5, reduced=0.75, peers=0.0, kind='ring')
     """
     rounds: Iterable[Round] = ()
-    for of, name in _LIKE.get((collective, algorithm), ((collective, algorithm),)):
-        rounds = (*rounds, *(_neighbours(ranks) if name == "neighbor" else _rounds(of, name, ranks)))
+    for of, name in _COUNTED_LIKE.get((collective, algorithm), ((collective, algorithm),)):
+        rounds = (*rounds, *(_neighbour_rounds(ranks) if name == "neighbor" else _unit_rounds(of, name, ranks)))
     node = np.arange(ranks) * (nodes or ranks) // ranks
     counted: dict[int, tuple[float, float, float, float, float]] = {}
     total = np.zeros(5)
     for one in rounds:
         if id(one) not in counted:
-            counted[id(one)] = _round(one, node)
+            counted[id(one)] = _count_round(one, node)
         total += counted[id(one)]
     inner, outer, inner_bytes, outer_bytes, reduced = (float(value) for value in total)
-    return Cost(inner, outer, inner_bytes, outer_bytes, reduced)
+    return StepCount(inner, outer, inner_bytes, outer_bytes, reduced)
 
 
-def _rounds(collective: str, algorithm: str, ranks: int) -> Iterable[Round]:
+def _unit_rounds(collective: str, algorithm: str, ranks: int) -> Iterable[Round]:
     """Return the rounds of a schedule for a size of one byte."""
-    found = _counted(collective)[algorithm]
+    found = _known_algorithms(collective)[algorithm]
     work = {"gamma": 1.0} if "gamma" in found.options else {}
     return found.schedule_of_vector(ranks, 1.0, **work).rounds
 
 
-def _neighbours(ranks: int) -> Iterable[Round]:
+def _neighbour_rounds(ranks: int) -> Iterable[Round]:
     """Return the rounds of an all-gather by neighbour exchange (Chen et al., HPC Asia 2005); odd: a ring."""
     if ranks % 2:
-        return _rounds("all_gather", "ring", ranks)
+        return _unit_rounds("all_gather", "ring", ranks)
     rank = np.arange(ranks)
     first, even, odd = (
         Round(rank, (rank + np.where((rank + side) % 2, -1, 1)) % ranks, many / ranks)
@@ -158,9 +158,9 @@ def _neighbours(ranks: int) -> Iterable[Round]:
     return [first, *(odd if number % 2 else even for number in range(1, ranks // 2))]
 
 
-def like_nccl(
+def count_like_nccl(
     collective: str, algorithm: str, ranks: int, nodes: int, switch: bool = False, cards: float = math.inf
-) -> tuple[Cost, ...]:
+) -> tuple[StepCount, ...]:
     """Return NCCL's own counts for the algorithms that it may choose.
 
     A chunk crosses the network once per node on its way; all other steps are inside nodes. Trees are pipelined: their
@@ -180,13 +180,13 @@ def like_nccl(
 
     Examples
     --------
-    >>> like_nccl("all_reduce", "ring", 16, 2)[0][:4]
+    >>> count_like_nccl("all_reduce", "ring", 16, 2)[0][:4]
     (26, 4, 0.0, 0.234375)
-    >>> like_nccl("all_reduce", "ring", 16, 2, cards=1)[0].outer_bytes
+    >>> count_like_nccl("all_reduce", "ring", 16, 2, cards=1)[0].outer_bytes
     1.875
-    >>> like_nccl("all_gather", "", 8, 1)[0][:4]
+    >>> count_like_nccl("all_gather", "", 8, 1)[0][:4]
     (7, 0, 0.875, 0.0)
-    >>> [one.kind for one in like_nccl("all_reduce", "", 8, 1, switch=True)]
+    >>> [one.kind for one in count_like_nccl("all_reduce", "", 8, 1, switch=True)]
     ['ring', 'tree', 'switch']
     """
     many = nodes or ranks
@@ -194,47 +194,49 @@ def like_nccl(
     rails = min(each, cards)
     share, alone = (ranks - 1) / ranks, many == 1
     if collective == "sendrecv":
-        return (Cost(float(alone), float(not alone), float(alone), float(not alone), kind="pair"),)
+        return (StepCount(float(alone), float(not alone), float(alone), float(not alone), kind="pair"),)
     if collective == "alltoall":
         away = 0.0 if alone else 1 - 1 / many
         peers = ranks - (1.0 if alone else each)
-        return (Cost(float(alone), float(not alone), (each - 1) / ranks, away * each / rails, 0.0, peers, "peers"),)
+        return (
+            StepCount(float(alone), float(not alone), (each - 1) / ranks, away * each / rails, 0.0, peers, "peers"),
+        )
     passes = 2 if collective == "all_reduce" else 1
     steps = passes * (ranks - 1)
     crossing = 0 if alone else min(passes * many, steps)
     factor = {"all_reduce": 2 * share, "broadcast": 1.0, "reduce": 1.0}.get(collective, share)
     reduced = share if collective in ("all_reduce", "reduce_scatter") else 1.0 if collective == "reduce" else 0.0
-    ring = Cost(steps - crossing, crossing, factor if alone else 0.0, 0.0 if alone else factor / rails, reduced)
+    ring = StepCount(steps - crossing, crossing, factor if alone else 0.0, 0.0 if alone else factor / rails, reduced)
     if collective != "all_reduce":
         return (ring,)
     depth = 0 if alone else 2 * math.ceil(math.log2(many))
     sent = 0.0 if alone else (1.0 if many == 2 else 2.0) / rails
-    tree = Cost(2 * (each - 1), depth, 2.0 if alone else 0.0, sent, 1.0, kind="tree")
+    tree = StepCount(2 * (each - 1), depth, 2.0 if alone else 0.0, sent, 1.0, kind="tree")
     ways = {"ring": (ring,), "tree": (tree,)}
-    inside = (Cost(2, 0, 1 + 1 / ranks, 0.0, kind="switch"),) if switch and alone else ()
+    inside = (StepCount(2, 0, 1 + 1 / ranks, 0.0, kind="switch"),) if switch and alone else ()
     if algorithm.casefold().startswith("nvls") and inside:
         return inside
     return ways.get(algorithm.casefold()[:4], (ring, tree, *inside))
 
 
-def costs(setting: Setting, nccl: bool, switch: bool = False, cards: float = math.inf) -> tuple[Cost, ...]:
+def count_steps(setting: Setting, nccl: bool, switch: bool = False, cards: float = math.inf) -> tuple[StepCount, ...]:
     """Return the counts of each algorithm that a setting may use, as NCCL or by schedules; nothing if none is known."""
     if setting.ranks < 2:
         return ()
-    if setting.collective != "sendrecv" and not _counted(setting.collective):
+    if setting.collective != "sendrecv" and not _known_algorithms(setting.collective):
         return ()
     nodes = min(setting.nodes, setting.ranks)
     if nccl:
-        return like_nccl(setting.collective, setting.algorithm, setting.ranks, nodes, switch, cards)
+        return count_like_nccl(setting.collective, setting.algorithm, setting.ranks, nodes, switch, cards)
     if setting.collective == "sendrecv":
-        return like_nccl(setting.collective, "", setting.ranks, nodes)
+        return count_like_nccl(setting.collective, "", setting.ranks, nodes)
     if setting.ranks > MAX_RANKS:
         return ()
-    names = algorithms(setting.collective, setting.algorithm)
-    return tuple(through_schedule(setting.collective, name, setting.ranks, nodes) for name in names)
+    names = counted_algorithms(setting.collective, setting.algorithm)
+    return tuple(count_schedule(setting.collective, name, setting.ranks, nodes) for name in names)
 
 
-def _round(one: Round, node: np.ndarray) -> tuple[float, float, float, float, float]:
+def _count_round(one: Round, node: np.ndarray) -> tuple[float, float, float, float, float]:
     """Return steps and bytes inside and between nodes of a round, and the bytes that a rank reduces before it."""
     reduced = float(np.max(one.compute))
     if not len(one):

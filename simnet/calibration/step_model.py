@@ -29,9 +29,9 @@ from numpy.typing import ArrayLike, NDArray
 from scipy.optimize import least_squares
 
 from simnet.base.arrays import Floats
-from simnet.calibration.cards import OWN
+from simnet.calibration.cards import CARD_PER_RANK
 from simnet.calibration.curves import Curve, Setting
-from simnet.calibration.step_counts import Cost, costs
+from simnet.calibration.step_counts import StepCount, count_steps
 
 PARAMETERS: MappingProxyType[str, str] = MappingProxyType(
     {
@@ -107,7 +107,7 @@ _MAX_SIZES = 20
 _AT_LEAST_ONE = ("ll128_latency_factor", "simple_latency_factor", "ll_byte_factor", "ll128_byte_factor")
 # Bounded by a factor of exp(1.5), 4.5, either way.
 _NEAR_ONE = ("tree_latency_factor", "tree_byte_factor", "peer_byte_factor", "pair_byte_factor", "switch_byte_factor")
-# byte/s in one direction, of Hopper and Blackwell, and what of it only switches that reduce reach; see `switched`.
+# byte/s in one direction, of Hopper and Blackwell, and what of it only switches that reduce reach.
 _NVLINK = (450e9, 900e9)
 _ABOVE_A_RING = (0.9, 1.2)
 
@@ -127,7 +127,7 @@ class StepModel:
         The parameters, in the order of `PARAMETERS`.
     errors : tuple of float
         Standard errors of their logarithms; near those of typical values where the data do not tell, see
-        `undetermined`.
+        `undetermined_parameters`.
     switch : bool
         Whether switches inside a node reduce.
     cards : float
@@ -138,30 +138,30 @@ class StepModel:
     values: tuple[float, ...]
     errors: tuple[float, ...] = ()
     switch: bool = False
-    cards: float = OWN
+    cards: float = CARD_PER_RANK
 
     def at(self, setting: Setting, sizes: ArrayLike) -> Floats | None:
         """Return times [s] of sizes [byte], or None for a collective without a known algorithm."""
         found = self.by_algorithm(setting, sizes)
-        return None if found is None else _softly(np.stack(list(found.values()), axis=1))[0]
+        return None if found is None else _soft_minimum(np.stack(list(found.values()), axis=1))[0]
 
     def by_algorithm(self, setting: Setting, sizes: ArrayLike) -> dict[str, Floats] | None:
         """Return times [s] of sizes [byte] by algorithm and protocol; None for a collective without any."""
-        ways = costs(setting, self.nccl, self.switch, self.cards)
+        ways = count_steps(setting, self.nccl, self.switch, self.cards)
         asked = np.atleast_1d(np.asarray(sizes, dtype=np.float64))
         if not ways:
             return None
-        counts, powers = _table(ways, self.nccl, setting.protocol)
-        times = _terms(np.log(self.values), counts, powers, asked).sum(axis=2)
+        counts, powers = _way_table(ways, self.nccl, setting.protocol)
+        times = _term_times(np.log(self.values), counts, powers, asked).sum(axis=2)
         return dict(zip(self._names(ways, setting), times.T, strict=True))
 
     def weights(self, setting: Setting, nbytes: float) -> dict[str, dict[str, float]]:
         """Return the elasticity (% per %) of each algorithm's time to each parameter, by algorithm and parameter."""
-        ways = costs(setting, self.nccl, self.switch, self.cards)
+        ways = count_steps(setting, self.nccl, self.switch, self.cards)
         if not ways:
             return {}
-        counts, powers = _table(ways, self.nccl, setting.protocol)
-        terms = _terms(np.log(self.values), counts, powers, np.array([nbytes]))[0]
+        counts, powers = _way_table(ways, self.nccl, setting.protocol)
+        terms = _term_times(np.log(self.values), counts, powers, np.array([nbytes]))[0]
         shares = np.einsum("wt,wtp->wp", terms / terms.sum(axis=1, keepdims=True), powers)
         names = self._names(ways, setting)
         return {one: dict(zip(_NAMES, row, strict=True)) for one, row in zip(names, shares.tolist(), strict=True)}
@@ -173,7 +173,7 @@ class StepModel:
         values[place] *= min(each, cards) / min(each, self.cards)
         return replace(self, values=tuple(values), cards=cards)
 
-    def _names(self, ways: Sequence[Cost], setting: Setting) -> list[str]:
+    def _names(self, ways: Sequence[StepCount], setting: Setting) -> list[str]:
         return [
             f"{one.kind}, {protocol}" if self.nccl else f"{number}: {protocol}"
             for number, one in enumerate(ways)
@@ -181,7 +181,7 @@ class StepModel:
         ]
 
 
-def fit_step_model(curves: Sequence[Curve], nccl: bool, cards: float = OWN) -> StepModel | None:
+def fit_step_model(curves: Sequence[Curve], nccl: bool, cards: float = CARD_PER_RANK) -> StepModel | None:
     """Fit a step model to all curves of a system at once; None if no algorithm is known for any of them.
 
     Relative errors count, large ones less (soft L1); what the data do not determine stays near typical values.
@@ -196,20 +196,20 @@ def fit_step_model(curves: Sequence[Curve], nccl: bool, cards: float = OWN) -> S
     >>> bool(np.abs(np.log(fitted.at(other, sizes) / truth.at(other, sizes))).max() < 0.2)
     True
     """
-    switch = nccl and switched(curves)
+    switch = nccl and has_switch_reduction(curves)
     parts, measured = [], []
     for curve in curves:
-        ways = costs(curve.setting, nccl, switch, cards)
+        ways = count_steps(curve.setting, nccl, switch, cards)
         if not ways:
             continue
         chosen = np.unique(np.linspace(0, len(curve.sizes) - 1, min(len(curve.sizes), _MAX_SIZES)).round().astype(int))
-        counts, powers = _table(ways, nccl, curve.setting.protocol)
+        counts, powers = _way_table(ways, nccl, curve.setting.protocol)
         parts.append((counts, powers, curve.sizes[chosen]))
         measured.append(curve.seconds[chosen])
     if not parts:
         return None
     seconds = np.concatenate(measured)
-    start, spread = _start(parts, seconds, nccl)
+    start, spread = _start_values(parts, seconds, nccl)
     typical = np.eye(len(_NAMES))
     if any(counts[:, _TERMS.index("outer")].any() for counts, *_ in parts):
         # Between nodes, what a peer costs goes with what a step costs.
@@ -220,11 +220,11 @@ def fit_step_model(curves: Sequence[Curve], nccl: bool, cards: float = OWN) -> S
     weight = _PRIOR * np.sqrt(len(seconds))
 
     def log_errors(logs: Floats) -> Floats:
-        times = [_softly(_terms(logs, *one).sum(axis=2))[0] for one in parts]
+        times = [_soft_minimum(_term_times(logs, *one).sum(axis=2))[0] for one in parts]
         return np.concatenate([np.log(np.concatenate(times) / seconds), weight * (typical @ (logs - start))])
 
     def slopes(logs: Floats) -> Floats:
-        return np.concatenate([*(_slopes(logs, *one) for one in parts), weight * typical])
+        return np.concatenate([*(_log_slopes(logs, *one) for one in parts), weight * typical])
 
     low, high = start - 12, start + 12
     for name in _AT_LEAST_ONE:
@@ -240,18 +240,18 @@ def fit_step_model(curves: Sequence[Curve], nccl: bool, cards: float = OWN) -> S
     return StepModel(nccl, tuple(np.exp(found.x).tolist()), tuple(errors.tolist()), switch, cards)
 
 
-def undetermined(steps: StepModel) -> tuple[str, ...]:
+def undetermined_parameters(steps: StepModel) -> tuple[str, ...]:
     """Return the parameters that the data hardly determine, so that typical values stand for them.
 
     They are those whose standard error is more than 0.7 of the spread of typical values.
     """
     if not steps.errors:
         return ()
-    spread = _spread(steps.nccl)
+    spread = _typical_spread(steps.nccl)
     return tuple(name for name, error, one in zip(_NAMES, steps.errors, spread, strict=True) if error > _LITTLE * one)
 
 
-def switched(curves: Sequence[Curve]) -> bool:
+def has_switch_reduction(curves: Sequence[Curve]) -> bool:
     """Return whether the data show in-switch reduction inside nodes.
 
     They do if the bus bandwidth of an all-reduce on one node is 0.9 to 1.2 times that of the NVLink of a GPU of the
@@ -267,7 +267,7 @@ def switched(curves: Sequence[Curve]) -> bool:
     return False
 
 
-def _protocols(cost: Cost, nccl: bool, pinned: str) -> tuple[str, ...]:
+def _protocols(cost: StepCount, nccl: bool, pinned: str) -> tuple[str, ...]:
     """Return the protocols of an algorithm: the pinned one where it has it, else all that it has."""
     if not nccl:
         return "LL", "Simple"
@@ -278,17 +278,17 @@ def _protocols(cost: Cost, nccl: bool, pinned: str) -> tuple[str, ...]:
     return named or known
 
 
-def _table(ways: Sequence[Cost], nccl: bool, pinned: str) -> _Ways:
+def _way_table(ways: Sequence[StepCount], nccl: bool, pinned: str) -> _Ways:
     """Return the counts of each way by term, (ways, terms), and the parameters of each term, (ways, terms, all)."""
     counts, powers = [], []
     for one in ways:
         for protocol in _protocols(one, nccl, pinned):
             counts.append([1.0, one.inner, one.outer, one.inner_bytes, one.outer_bytes, one.reduced, one.peers])
-            powers.append(_powers(one.kind, protocol))
+            powers.append(_term_powers(one.kind, protocol))
     return np.array(counts), np.array(powers)
 
 
-def _powers(kind: str, protocol: str) -> Floats:
+def _term_powers(kind: str, protocol: str) -> Floats:
     """Return the parameters that each term multiplies, shape (terms, parameters)."""
     of = {
         "launch": ["launch"],
@@ -319,14 +319,14 @@ def _powers(kind: str, protocol: str) -> Floats:
     return np.array([[float(name in of[term]) for name in _NAMES] for term in _TERMS])
 
 
-def _terms(logs: Floats, counts: Floats, powers: Floats, sizes: Floats) -> Floats:
+def _term_times(logs: Floats, counts: Floats, powers: Floats, sizes: Floats) -> Floats:
     """Return every term of the time [s], shape (sizes, ways, terms)."""
     grows = np.array([term in ("inner_bytes", "outer_bytes", "reduced") for term in _TERMS])
     each = counts * np.exp(powers @ logs)
     return np.asarray(each[None] * np.where(grows, sizes[:, None, None], 1.0), dtype=np.float64)
 
 
-def _softly(ways: Floats) -> tuple[Floats, Floats]:
+def _soft_minimum(ways: Floats) -> tuple[Floats, Floats]:
     """Return the smooth minimum over ways, shape (sizes,), and its logarithmic slope in each way, (sizes, ways)."""
     fastest = ways.min(axis=1)
     share = (ways / fastest[:, None]) ** -_SHARPNESS
@@ -334,15 +334,15 @@ def _softly(ways: Floats) -> tuple[Floats, Floats]:
     return fastest * total ** (-1 / _SHARPNESS), share / total[:, None]
 
 
-def _slopes(logs: Floats, counts: Floats, powers: Floats, sizes: Floats) -> Floats:
+def _log_slopes(logs: Floats, counts: Floats, powers: Floats, sizes: Floats) -> Floats:
     """Return the slope of the logarithm of the time in the logarithm of each parameter, shape (sizes, parameters)."""
-    terms = _terms(logs, counts, powers, sizes)
+    terms = _term_times(logs, counts, powers, sizes)
     ways = terms.sum(axis=2)
-    _, share = _softly(ways)
+    _, share = _soft_minimum(ways)
     return np.asarray(np.einsum("sw,swt,wtp->sp", share / ways, terms, powers), dtype=np.float64)
 
 
-def _start(parts: Sequence[tuple[Floats, Floats, Floats]], seconds: Floats, nccl: bool) -> tuple[Floats, Floats]:
+def _start_values(parts: Sequence[tuple[Floats, Floats, Floats]], seconds: Floats, nccl: bool) -> tuple[Floats, Floats]:
     """Return the logarithms of typical parameters, scaled to the data, and their spreads."""
     known = _NCCL if nccl else _MPI
     moved = [counts[:, 3:5].sum(axis=1).min() * sizes for counts, _, sizes in parts]
@@ -360,10 +360,10 @@ def _start(parts: Sequence[tuple[Floats, Floats, Floats]], seconds: Floats, nccl
         scaled["outer_latency"] = float(np.median(first / (1 + fewest)))
         scaled["launch"] = min(scaled["outer_latency"] / 2, _LAUNCH)
     values = [scaled.get(name, known[name][0]) for name in _NAMES]
-    return np.log(values), _spread(nccl)
+    return np.log(values), _typical_spread(nccl)
 
 
-def _spread(nccl: bool) -> Floats:
+def _typical_spread(nccl: bool) -> Floats:
     """Return the standard deviations of the logarithms of typical parameters."""
     known = _NCCL if nccl else _MPI
     return np.array([known[name][1] for name in _NAMES])

@@ -14,17 +14,17 @@ from simnet.base.arrays import Floats
 from simnet.base.errors import InputError, nearest
 from simnet.calibration import cards, measured
 from simnet.calibration.cost_model import CalibratedCostModel, calibrate
-from simnet.calibration.cost_model_file import written
-from simnet.calibration.crossval import MIXTURE, HeldOut, ModelChoice, choose
-from simnet.calibration.curves import chosen_rows, curves_of, differing, rows_on_curves
-from simnet.calibration.jitter import LEAST, fit_links, repeated
+from simnet.calibration.cost_model_file import cost_model_yaml
+from simnet.calibration.crossval import MIXTURE_NAME, HeldOut, ModelChoice, choose_models
+from simnet.calibration.curves import chosen_rows, curves_of, differing_columns, rows_on_curves
+from simnet.calibration.jitter import LEAST_REPETITIONS, fit_links, repeated_calls
 from simnet.calibration.predictor import Basis
 from simnet.calibration.readers.facts import Facts, always
 from simnet.calibration.readers.folders import read_logs
 from simnet.calibration.readers.tables import Problem
 from simnet.calibration.software import eager_measured, stack_measured, stack_of
-from simnet.calibration.step_model import PARAMETERS, undetermined
-from simnet.calibration.topology_links import FittedLinks, Placement, links, on_nodes
+from simnet.calibration.step_model import PARAMETERS, undetermined_parameters
+from simnet.calibration.topology_links import FittedLinks, Placement, fill_nodes_of, fit_topology_links
 
 MAX_CURVES = 1000
 """The most curves that are fitted at once."""
@@ -71,7 +71,7 @@ class Calibration:
     @property
     def yaml(self) -> str:
         """The fabric file."""
-        return written(self.cost_model)
+        return cost_model_yaml(self.cost_model)
 
     def figures(self) -> dict[str, Any]:
         """Return the fields of the JSON output."""
@@ -82,13 +82,15 @@ class Calibration:
             "problems": list(self.problems),
             "mixed": {name: list(values) for name, values in self.mixed.items()},
             "model": self.cost_model.model.curve_model,
-            "held_out_sizes": {name: errors(held) for name, held in self.chosen.by_curve_model.items() if held},
+            "held_out_sizes": {
+                name: held_out_errors(held) for name, held in self.chosen.by_curve_model.items() if held
+            },
             "across_ranks": self.cost_model.model.interpolation,
-            "held_out_ranks": errors([*self.chosen.held["ranks"], *self.chosen.held["beyond"]]),
-            "held_out_collectives": errors(self.chosen.held["collectives"]),
+            "held_out_ranks": held_out_errors([*self.chosen.held["ranks"], *self.chosen.held["beyond"]]),
+            "held_out_collectives": held_out_errors(self.chosen.held["collectives"]),
             "steps": None if steps is None else dict(zip(PARAMETERS, steps.values, strict=True)),
             "cards_of_a_node": [
-                {"number": None if one.number == cards.OWN else one.number, "chance": one.chance}
+                {"number": None if one.number == cards.CARD_PER_RANK else one.number, "chance": one.chance}
                 for one in self.cost_model.model.cards
             ],
             "network": None if self.links is None else self.links.parameters,
@@ -107,10 +109,10 @@ class Calibration:
                 f"each message has an extra latency, median {1e6 * found.median:.3g} us, sigma {found.sigma:.2f}, by "
                 f"{found.repetitions:,} repetitions of {found.settings:,} settings; network.jitter: calibrated draws it"
             )
-        if self.repetitions < LEAST:
+        if self.repetitions < LEAST_REPETITIONS:
             return (
-                f"not known: {self.repetitions:,} repetitions of single calls are in the logs, {LEAST} are needed, and "
-                "means over calls do not tell it"
+                f"not known: {self.repetitions:,} repetitions of single calls are in the logs, {LEAST_REPETITIONS} are "
+                "needed, and means over calls do not tell it"
             )
         return (
             "none: repetitions do not scatter, or rather in proportion to the time of each call than as messages do "
@@ -126,30 +128,30 @@ class Calibration:
                 f"warning: rows of {len(values)} values of {name} were put together; "
                 f"--where {name}={values[0]} takes one of them"
             )
-        shown = {name: found for name, held in self.chosen.by_curve_model.items() if (found := errors(held))}
+        shown = {name: found for name, held in self.chosen.by_curve_model.items() if (found := held_out_errors(held))}
         if shown:
             lines += ["", f"{'sizes left out':<20}{'median':>9}{'p90':>9}{'worst':>9}"]
         for name, one in shown.items():
-            mark = "  <- chosen" if name == MIXTURE else ""
-            lines.append(_row(name, one) + mark)
+            mark = "  <- chosen" if name == MIXTURE_NAME else ""
+            lines.append(_error_row(name, one) + mark)
         titles: dict[Basis, str] = {
             "ranks": "ranks left out",
             "beyond": "outermost ranks",
             "collectives": "collectives",
         }
         for held, title in titles.items():
-            found = errors(self.chosen.held[held])
+            found = held_out_errors(self.chosen.held[held])
             if found is not None:
-                lines.append(_row(title, found))
+                lines.append(_error_row(title, found))
         steps = self.cost_model.model.steps
         if steps is not None:
-            unknown = undetermined(steps)
+            unknown = undetermined_parameters(steps)
             lines += ["", "parameters of a step:"]
             for (name, what), value, error in zip(PARAMETERS.items(), steps.values, steps.errors, strict=True):
                 within = f"within a factor of {np.exp(1.645 * error):.2f}"
                 said = "not determined by these data" if name in unknown else within
                 lines.append(f"  {name:<24}{value:>10.3g}  {said} ({what})")
-            if told := cards.said(self.cost_model.model.cards, self.cost_model.model.each):
+            if told := cards.describe_card_counts(self.cost_model.model.cards, self.cost_model.model.each):
                 lines.append(told)
         if self.links is not None:
             for family, parameters in self.links.parameters.items():
@@ -169,14 +171,14 @@ class Calibration:
         return lines
 
 
-def errors(held: Sequence[HeldOut]) -> dict[str, float] | None:
+def held_out_errors(held: Sequence[HeldOut]) -> dict[str, float] | None:
     """Return number, median, 90 % quantile and worst of absolute relative errors; None without held-out predictions."""
     if not held:
         return None
-    return quantiles(np.abs(np.expm1(np.concatenate([one.log_errors for one in held]))))
+    return error_quantiles(np.abs(np.expm1(np.concatenate([one.log_errors for one in held]))))
 
 
-def quantiles(values: Floats) -> dict[str, float]:
+def error_quantiles(values: Floats) -> dict[str, float]:
     """Return number, median, 90 % quantile and worst of one or more errors."""
     return {
         "count": len(values),
@@ -186,11 +188,11 @@ def quantiles(values: Floats) -> dict[str, float]:
     }
 
 
-def rows_of(source: str, facts: Facts | Mapping[str, Any]) -> tuple[pd.DataFrame, tuple[str, ...]]:
+def read_rows(source: str, facts: Facts | Mapping[str, Any]) -> tuple[pd.DataFrame, tuple[str, ...]]:
     """Return the rows of shipped measurements, of a log or of all logs of a folder, and their problems."""
     shipped = measured.datasets()
     if source in shipped:
-        found = measured.load(source)
+        found = measured.load_dataset(source)
         return found.rows, tuple(str(one) for one in found.problems)
     if Path(source).name == source and not Path(source).suffix and not _exists(source):
         named = f"{source[:60]!r}; {nearest(source, shipped)}"
@@ -238,7 +240,7 @@ def problem_lines(problems: Sequence[str], most: int = 20) -> list[str]:
     return [f"{len(problems):,} {'remark' if len(problems) == 1 else 'remarks'} on the logs:", *shown, *more]
 
 
-def calibrated(
+def calibrate_logs(
     logs: Sequence[str],
     where: Mapping[str, str],
     facts: Facts | Mapping[str, Any],
@@ -272,7 +274,7 @@ def calibrated(
         If a log cannot be read, or nothing, or too much, is left to calibrate on.
     """
     known = facts if isinstance(facts, Facts) else always(facts)
-    parts = [rows_of(log, known) for log in logs]
+    parts = [read_rows(log, known) for log in logs]
     known.refuse_idle()
     all_rows = chosen_rows(pd.concat([part for part, _ in parts], ignore_index=True), where, in_place)
     rows = rows_on_curves(all_rows)
@@ -281,7 +283,7 @@ def calibrated(
     if rows.empty:
         raise InputError("no row has a size above 0 and a number of ranks; --fact ranks=16 says what the logs do not")
     if topology is not None:
-        rows = on_nodes(rows, topology)
+        rows = fill_nodes_of(rows, topology)
     curves = curves_of(rows)
     if len(curves) > MAX_CURVES:
         raise InputError(
@@ -291,20 +293,20 @@ def calibrated(
     if max(points) > MAX_SIZES or sum(points) > 10 * MAX_SIZES:
         most = f"{MAX_SIZES:,} of a curve and {10 * MAX_SIZES:,} of all are fitted"
         raise InputError(f"{max(points):,} sizes of one curve, {sum(points):,} of all; at most {most}")
-    chosen = choose(curves)
+    chosen = choose_models(curves)
     system = ", ".join(f"{name}={value}" for name, value in where.items())
     name = "" if topology is None else topology.name
     cost_model = calibrate(curves, coverage=coverage, sources=logs, system=system, topology=name, chosen=chosen)
-    network = None if topology is None else links(topology, cost_model.model.steps, curves)
+    network = None if topology is None else fit_topology_links(topology, cost_model.model.steps, curves)
     cost_model.network = None if network is None else network.parameters
     told = stack_measured(rows)
     cost_model.stack = told if stack is None else stack
     cost_model.eager = stack is None and eager_measured(rows)
-    again = [] if network is None else repeated(rows)
+    again = [] if network is None else repeated_calls(rows)
     cost_model.jitter = fit_links(again, stack_of(cost_model))
     problems = tuple(problem for _, found in parts for problem in found)
     repetitions = sum(one.seconds.size for one in again)
-    return Calibration(cost_model, chosen, len(rows), problems, differing(rows), network, told, repetitions)
+    return Calibration(cost_model, chosen, len(rows), problems, differing_columns(rows), network, told, repetitions)
 
 
 def _exists(path: str) -> bool:
@@ -314,6 +316,6 @@ def _exists(path: str) -> bool:
         return False
 
 
-def _row(name: str, one: Mapping[str, float]) -> str:
+def _error_row(name: str, one: Mapping[str, float]) -> str:
     shown = "".join(f"{100 * one[key]:>7.1f} %" for key in ("median", "p90", "worst"))
     return f"{name:<20}{shown}"

@@ -19,21 +19,21 @@ import pandas as pd
 
 from simnet.base.errors import InputError, nearest
 from simnet.calibration.curves import Curve, Setting
-from simnet.calibration.step_counts import costs
-from simnet.calibration.step_model import PARAMETERS, StepModel, undetermined
+from simnet.calibration.step_counts import count_steps
+from simnet.calibration.step_model import PARAMETERS, StepModel, undetermined_parameters
 from simnet.interchange import kind_of, read_network
 
-FAMILIES = ("star", "multi_gpu_nodes")
+LINK_FAMILIES = ("star", "multi_gpu_nodes")
 """Topologies whose links a calibration describes; others come as files."""
 
 MAX_PER_NODE = 4096
 """The most ranks on a node."""
 
-_INSIDE = frozenset({"intra", "nvlink", "pci", "sys"})
+_INNER_KINDS = frozenset({"intra", "nvlink", "pci", "sys"})
 
 
 class Placement(NamedTuple):
-    """A topology as given: one of `FAMILIES` or a file, and the ranks per node, None if it does not say."""
+    """A topology as given: one of `LINK_FAMILIES` or a file, and the ranks per node, None if it does not say."""
 
     name: str
     each: int | None
@@ -54,7 +54,7 @@ class FittedLinks(NamedTuple):
     undetermined: tuple[str, ...]
 
 
-def placed(given: str, overrides: Sequence[str] = ()) -> Placement:
+def place_ranks(given: str, overrides: Sequence[str] = ()) -> Placement:
     """Return a topology given by name, with ``gpus_per_node=N`` where wanted, or by a file.
 
     In a file, ranks that links of a node (NVLink, PCIe, ``intra``) join are on one node; all others are alone.
@@ -75,7 +75,7 @@ def placed(given: str, overrides: Sequence[str] = ()) -> Placement:
                 f"must be a whole number in 1..{MAX_PER_NODE}, got {value[:40]!r}", file="--set", field=name
             )
         each = int(value)
-    if given in FAMILIES:
+    if given in LINK_FAMILIES:
         return Placement(given, 1 if given == "star" else each)
     try:
         there = Path(given).exists() or bool(Path(given).suffix)
@@ -84,12 +84,12 @@ def placed(given: str, overrides: Sequence[str] = ()) -> Placement:
             raise InputError(f"{given}: cannot be read: {error.strerror}", file="--topology") from None
         there = False
     if not there:
-        raise InputError(f"there is no topology and no file {given[:200]!r}; {nearest(given, FAMILIES)}",
+        raise InputError(f"there is no topology and no file {given[:200]!r}; {nearest(given, LINK_FAMILIES)}",
                          file="--topology")  # fmt: skip
-    return Placement(given, _each(given))
+    return Placement(given, _hosts_of_node(given))
 
 
-def on_nodes(rows: pd.DataFrame, place: Placement) -> pd.DataFrame:
+def fill_nodes_of(rows: pd.DataFrame, place: Placement) -> pd.DataFrame:
     """Return rows with the nodes that a topology gives their ranks, where the logs do not say them."""
     if place.each is None:
         return rows
@@ -101,7 +101,7 @@ def on_nodes(rows: pd.DataFrame, place: Placement) -> pd.DataFrame:
     )
 
 
-def links(place: Placement, steps: StepModel | None, curves: Sequence[Curve]) -> FittedLinks | None:
+def fit_topology_links(place: Placement, steps: StepModel | None, curves: Sequence[Curve]) -> FittedLinks | None:
     """Return the links of a topology given by its name; None for one from a file, which has its own.
 
     Raises
@@ -109,7 +109,7 @@ def links(place: Placement, steps: StepModel | None, curves: Sequence[Curve]) ->
     InputError
         If no step model could be fitted, or nothing says how many ranks are on a node.
     """
-    if place.name not in FAMILIES:
+    if place.name not in LINK_FAMILIES:
         return None
     where = f"--topology {place.name}"
     if steps is None:
@@ -125,7 +125,7 @@ def links(place: Placement, steps: StepModel | None, curves: Sequence[Curve]) ->
         used: tuple[str, ...] = inside if alone else between
         made: dict[str, int | float] = {
             "hosts": largest.ranks,
-            "latency": _latency(steps, smallest, alone),
+            "latency": _step_latency(steps, smallest, alone),
             "bandwidth": 1 / value[used[1]],
         }
     else:
@@ -136,23 +136,25 @@ def links(place: Placement, steps: StepModel | None, curves: Sequence[Curve]) ->
         made = {
             "nodes": nodes,
             "gpus_per_node": -(-largest.ranks // nodes),
-            "intra_latency": _latency(steps, smallest, alone=True),
+            "intra_latency": _step_latency(steps, smallest, alone=True),
             # A message between nodes passes a link inside each, which must not be its bottleneck.
             "intra_bandwidth": max(1 / value["inner_seconds_per_byte"], out / value["outer_seconds_per_byte"]),
-            "nic_latency": max(_latency(steps, smallest, alone=False) - _latency(steps, smallest, alone=True), 0.0),
+            "nic_latency": max(
+                _step_latency(steps, smallest, alone=False) - _step_latency(steps, smallest, alone=True), 0.0
+            ),
             "nic_bandwidth": out / value["outer_seconds_per_byte"],
         }
-    unknown = undetermined(steps)
+    unknown = undetermined_parameters(steps)
     return FittedLinks({place.name: made}, tuple(name for name in used if name in unknown))
 
 
-def _latency(steps: StepModel, size: float, alone: bool) -> float:
+def _step_latency(steps: StepModel, size: float, alone: bool) -> float:
     """Return the cost of one more step of a ring inside a node (`alone`) or between nodes, without its bytes [s]."""
     few, many = (Setting("all_reduce", ranks, 1 if alone else ranks, "ring") for ranks in (4, 8))
     seconds, counted, moved = [], [], []
     per_byte = dict(zip(PARAMETERS, steps.values, strict=True))
     for one in (few, many):
-        (cost, *_), found = costs(one, steps.nccl), steps.at(one, [size])
+        (cost, *_), found = count_steps(one, steps.nccl), steps.at(one, [size])
         assert found is not None
         seconds.append(found.item())
         counted.append(cost.inner + cost.outer)
@@ -166,11 +168,11 @@ def _out_of_a_node(steps: StepModel, setting: Setting) -> float:
     """Return the bytes out of a node in a ring over those that are counted: 1, or its number of cards."""
     if setting.nodes < 2:
         return 1.0
-    (ring,) = costs(Setting("all_reduce", setting.ranks, setting.nodes, "ring"), steps.nccl, cards=steps.cards)
+    (ring,) = count_steps(Setting("all_reduce", setting.ranks, setting.nodes, "ring"), steps.nccl, cards=steps.cards)
     return 2 * (setting.ranks - 1) / setting.ranks / ring.outer_bytes
 
 
-def _each(file: str) -> int:
+def _hosts_of_node(file: str) -> int:
     """Return the hosts of a node in a topology from a file."""
     try:
         latency = 0.0 if kind_of(file) == "nccl" else None
@@ -179,7 +181,7 @@ def _each(file: str) -> int:
         raise InputError(str(error), file="--topology") from None
     inside: nx.Graph[Any] = nx.Graph()
     inside.add_nodes_from(range(graph.graph["hosts"]))
-    inside.add_edges_from((a, b) for a, b, facts in graph.edges(data=True) if facts.get("kind") in _INSIDE)
+    inside.add_edges_from((a, b) for a, b, facts in graph.edges(data=True) if facts.get("kind") in _INNER_KINDS)
     sizes = Counter(sum(isinstance(one, int) for one in part) for part in nx.connected_components(inside))
     del sizes[0]
     if len(sizes) > 1:

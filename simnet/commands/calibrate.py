@@ -101,15 +101,15 @@ def _fitted(measurements: Measurements, coverage: float) -> tuple[str, dict[str,
     """Return the file that is fitted to measurements, its figures and what they say."""
     from simnet.calibration import summary
     from simnet.calibration.readers.facts import facts_of
-    from simnet.calibration.topology_links import placed
+    from simnet.calibration.topology_links import place_ranks
 
     if not measurements.logs:
         raise InputError("needs logs of benchmarks, or --platform", file="simnet calibrate")
     rows, facts = options.fields(measurements.where, "--where"), facts_of(measurements.fact or ())
-    place = None if measurements.topology is None else placed(measurements.topology, measurements.set_ or ())
+    place = None if measurements.topology is None else place_ranks(measurements.topology, measurements.set_ or ())
     options.stack(measurements.stack)
     with terminal.progress("models"):
-        made = summary.calibrated(
+        made = summary.calibrate_logs(
             measurements.logs, rows, facts, measurements.in_place, place, coverage, measurements.stack
         )
     return made.yaml, made.figures(), made.sentences()
@@ -117,12 +117,12 @@ def _fitted(measurements: Measurements, coverage: float) -> tuple[str, dict[str,
 
 def _specified(platform: str, coverage: float) -> tuple[str, dict[str, Any], list[str]]:
     """Return the file that follows from a specification alone, its figures and what they say."""
-    from simnet.calibration import specification, specified, written
+    from simnet.calibration import cost_model_yaml, specification, specified_cost_model
     from simnet.calibration.platform import load_platform
 
     described = load_platform(platform)
-    text = written(specified(described, coverage))
-    return text, {"platform": described.model_dump(mode="json")}, specification.sentences(described)
+    text = cost_model_yaml(specified_cost_model(described, coverage))
+    return text, {"platform": described.model_dump(mode="json")}, specification.describe_parameters(described)
 
 
 def calibrate_compute(
@@ -138,9 +138,9 @@ def calibrate_compute(
     """Fit how long workers compute: mean, spread, slow workers and stragglers, as job.compute of a scenario."""
     from simnet.base.arrays import PERCENTS
     from simnet.base.writing import write_new
-    from simnet.calibration.computing import fit, read_logs
+    from simnet.calibration.compute_fit import fit_compute, read_compute_logs
 
-    found = fit(read_logs(logs))
+    found = fit_compute(read_compute_logs(logs))
     if out is not None:
         write_new({out: found.text()}, force)
     if json_:

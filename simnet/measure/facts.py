@@ -19,7 +19,7 @@ from pathlib import Path
 import numpy as np
 
 import simnet
-from simnet.calibration.device_kernels import processor
+from simnet.calibration.device_kernels import processor_name
 from simnet.measure import cards
 from simnet.measure.communicators import Communicator
 
@@ -101,7 +101,7 @@ def header(communicator: Communicator, node_of: Sequence[int], backend: str) -> 
     """
     hosts = hosts_of_ranks(communicator)
     machine = {
-        "processor": f"{processor()}, {os.cpu_count()} of them",
+        "processor": f"{processor_name()}, {os.cpu_count()} of them",
         "network cards of a node": "; ".join(cards.described()) or "not known",
         "system": f"{platform.system()} {platform.release()}, Python {platform.python_version()}",
         **communicator.versions(),

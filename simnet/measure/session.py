@@ -13,7 +13,7 @@ import pandas as pd
 from simnet.base import units
 from simnet.base.errors import InputError
 from simnet.base.writing import refuse_existing, staged
-from simnet.calibration.device import LENGTHS, measure_device, profile_yaml
+from simnet.calibration.device import GRADIENT_LENGTHS, measure_device, profile_yaml
 from simnet.calibration.readers import write_tidy
 from simnet.costs.devices import METHODS
 from simnet.measure import facts
@@ -142,8 +142,8 @@ def _written(
     remarks = [*told, *(f"left out: {one}" for one in found.left_out)]
     with staged(session.files, session.force) as folder:
         if session.device is not None:
-            largest = max(LENGTHS[0], round(session.wanted.largest / ELEMENT))
-            lengths = sum(one <= largest for one in LENGTHS)
+            largest = max(GRADIENT_LENGTHS[0], round(session.wanted.largest / ELEMENT))
+            lengths = sum(one <= largest for one in GRADIENT_LENGTHS)
             library = "cuda" if session.backend == "nccl" else None
             each = min(0.25, max(1e-3, for_kernels / (lengths * len(METHODS))))
             profile = measure_device(session.device.stem, library, largest=max(largest, 10_000), budget=each)

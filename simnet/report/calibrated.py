@@ -11,7 +11,7 @@ from simnet.base.units import NOT_DETERMINED, determined, format_bytes
 from simnet.evidence.conditions import Evidence
 
 if TYPE_CHECKING:
-    from simnet.calibration.software import CalibratedSoftware, Known
+    from simnet.calibration.software import CalibratedSoftware, CallPrediction
 
 HEADINGS = ("exchange", "call", "ranks", "size", "interval", "rests on")
 """What stands above the rows."""
@@ -51,7 +51,7 @@ class CalibrationSummary(TypedDict):
     calls: list[CallSummary]
 
 
-def condensed(software: CalibratedSoftware, exchanges: Mapping[str, Sequence[Known]]) -> CalibrationSummary:
+def condensed(software: CalibratedSoftware, exchanges: Mapping[str, Sequence[CallPrediction]]) -> CalibrationSummary:
     """Return what a run takes of a calibrated cluster, given its calls by the label of the exchange."""
     model = software.model
     return {
@@ -63,7 +63,7 @@ def condensed(software: CalibratedSoftware, exchanges: Mapping[str, Sequence[Kno
     }
 
 
-def calls(exchanges: Mapping[str, Sequence[Known]]) -> list[CallSummary]:
+def calls(exchanges: Mapping[str, Sequence[CallPrediction]]) -> list[CallSummary]:
     """Return what is known of the calls of exchanges, by their labels: one row for each kind of call."""
     rows = []
     for label, known in exchanges.items():
@@ -74,7 +74,7 @@ def calls(exchanges: Mapping[str, Sequence[Known]]) -> list[CallSummary]:
     return rows
 
 
-def _row(label: str, same: Sequence[Known]) -> CallSummary:
+def _row(label: str, same: Sequence[CallPrediction]) -> CallSummary:
     found = [one.prediction for one in same if one.prediction is not None]
     # One that extrapolates tells more than one that does not.
     low = float(f"{min((one.low / one.seconds for one in found), default=1.0):.4g}")
@@ -104,8 +104,8 @@ def evidence(found: Sequence[CallSummary]) -> Evidence:
 
     Examples
     --------
-    >>> from simnet.calibration.software import Known
-    >>> evidence(calls({"": [Known("sendrecv", "", 2, 0, 4e6, None)]})).level
+    >>> from simnet.calibration.software import CallPrediction
+    >>> evidence(calls({"": [CallPrediction("sendrecv", "", 2, 0, 4e6, None)]})).level
     'assumed'
     """
     beyond = dict.fromkeys(one["why"] for one in found if one["extrapolates"])
@@ -120,8 +120,9 @@ def rows(found: Iterable[CallSummary]) -> list[tuple[str, ...]]:
     Examples
     --------
     >>> from simnet.calibration import Prediction
-    >>> from simnet.calibration.software import Known
-    >>> known = Known("all_reduce", "ring", 8, 0, 4e6, Prediction(0.1, 0.09, 0.12, False, "rests on the curve itself"))
+    >>> from simnet.calibration.software import CallPrediction
+    >>> predicted = Prediction(0.1, 0.09, 0.12, False, "rests on the curve itself")
+    >>> known = CallPrediction("all_reduce", "ring", 8, 0, 4e6, predicted)
     >>> rows(calls({"dense": [known]}))
     [('dense', 'all_reduce ring', '8', '4 MB', '-10 % to +20 %', 'the curve itself')]
     """

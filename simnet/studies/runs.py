@@ -43,7 +43,7 @@ from simnet.studies.samples import sample_warnings, warning_lines
 from simnet.studies.start_times import ranges_of
 
 if TYPE_CHECKING:
-    from simnet.calibration.software import Known
+    from simnet.calibration.software import CallPrediction
 from simnet.scenario.runner import Outcome, Progress, Task, checkpoints, run_policies
 from simnet.scenario.source import Source
 
@@ -361,7 +361,7 @@ def calibration_of(loaded: Scenario, job: Job) -> CalibrationSummary | None:
             "calls": [],
         }
     hosts = np.arange(job.source.workers) if job.placement is None else np.array(job.placement)
-    exchanges: dict[str, list[Known]] = {}
+    exchanges: dict[str, list[CallPrediction]] = {}
     # Under a strategy, and of sharded steps, the calls are others than of a gradient, in pieces of their own.
     of_gradients = loaded.config.exchanges if job.strategy is None else {}
     for label, exchange in of_gradients.items():

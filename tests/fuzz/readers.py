@@ -116,13 +116,17 @@ def _read_scenario(path):
 @cache
 def _fabrics():
     from simnet.calibration import Curve, Setting, calibrate
-    from simnet.calibration.cost_model import specified
-    from simnet.calibration.cost_model_file import written
+    from simnet.calibration.cost_model import specified_cost_model
+    from simnet.calibration.cost_model_file import cost_model_yaml
 
     sizes = 2.0 ** np.arange(10, 16)
     curves = [Curve(Setting("all_reduce", ranks), sizes, ranks * 1e-5 + sizes * 1e-9) for ranks in (4, 8)]
     network = "network:\n  star: {hosts: 4, latency: 0.001, bandwidth: 1e+9}\n"
-    return [written(calibrate(curves)), written(specified(load_platform("dgx-h100"))), f"version: 1\n{network}"]
+    return [
+        cost_model_yaml(calibrate(curves)),
+        cost_model_yaml(specified_cost_model(load_platform("dgx-h100"))),
+        f"version: 1\n{network}",
+    ]
 
 
 def _read_fabric(path):

@@ -27,7 +27,7 @@ import numpy as np
 import pandas as pd
 
 from simnet.base.arrays import Floats
-from simnet.calibration.measured import load
+from simnet.calibration.measured import load_dataset
 from simnet.costs.devices import End
 from simnet.evidence.iteration_errors import COLUMNS
 from simnet.network import STACKS
@@ -70,7 +70,7 @@ def calls() -> pd.DataFrame:
 
 
 def _calls(name: str) -> Iterator[dict[str, float | str]]:
-    table = repetitions(load(name).rows)
+    table = repetitions(load_dataset(name).rows)
     every = cases(table)
     settings = [one._replace(seconds=0.0) for one in every]
     counts, ours = Counter(settings), dict[Case, float]()

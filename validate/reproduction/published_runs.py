@@ -15,7 +15,7 @@ from typing import NamedTuple
 
 import pandas as pd
 
-from simnet.calibration.measured import load as measured
+from simnet.calibration.measured import load_dataset as measured
 from simnet.scenario import load, runner
 from simnet.studies.choosing.asking import Flags, answer
 from simnet.validate.published import read

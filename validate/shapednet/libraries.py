@@ -40,7 +40,7 @@ from typing import NamedTuple, get_args
 import numpy as np
 import pandas as pd
 
-from simnet.calibration.software import raised
+from simnet.calibration.software import raises_eager_limit
 from simnet.network.stack import BESIDE, IDEAL, SEGMENT, STACKS, LetGo, Stack
 from simnet.schedule import Schedule
 from simnet.validate.shapednet.exchanges import CONTRIBUTION, Sizes, schedule_of
@@ -232,7 +232,7 @@ def calibrated(
     candidates = []
     for one in known.stacks:
         bare = one.with_software(0.0, 0.0)
-        above = bare.eager_limit and raised(profile)
+        above = bare.eager_limit and raises_eager_limit(profile)
         candidates.append(
             _with_software(dataclasses.replace(bare, eager_limit=math.inf) if above else bare, small, large)
         )

@@ -74,7 +74,7 @@ def datasets() -> MappingProxyType[str, Dataset]:
     return MappingProxyType(made)
 
 
-def load(name: str, *, inconsistent: Inconsistent = "drop") -> Measurements:
+def load_dataset(name: str, *, inconsistent: Inconsistent = "drop") -> Measurements:
     """Return the measurements of a dataset; `inconsistent` as of `simnet.calibration.readers.read`.
 
     Raises
@@ -84,7 +84,7 @@ def load(name: str, *, inconsistent: Inconsistent = "drop") -> Measurements:
 
     Examples
     --------
-    >>> gloo = load("shaped_gloo").rows
+    >>> gloo = load_dataset("shaped_gloo").rows
     >>> len(gloo), gloo["tool"].unique().tolist()
     (300, ['gloo'])
     """
@@ -96,4 +96,4 @@ def load(name: str, *, inconsistent: Inconsistent = "drop") -> Measurements:
     return Measurements(read.rows.assign(source=name), read.problems, read.kind)
 
 
-__all__ = ["Dataset", "datasets", "load"]
+__all__ = ["Dataset", "datasets", "load_dataset"]

@@ -101,12 +101,12 @@ def _fitted(fabric: CalibratedCostModel, collective: str, ranks: int, nodes: int
     they were independent of each other.
     """
     from simnet.calibration.curves import Setting
-    from simnet.calibration.step_model import PARAMETERS, undetermined
+    from simnet.calibration.step_model import PARAMETERS, undetermined_parameters
 
     steps = fabric.model.steps
     assert steps is not None, "it has a step model"
     errors = dict(zip(PARAMETERS, steps.errors, strict=True)) if steps.errors else {}
-    unknown = undetermined(steps)
+    unknown = undetermined_parameters(steps)
     sigmas = NormalDist().inv_cdf((1 + fabric.coverage) / 2)
 
     first = next((one.setting for one in fabric.model.known if one.setting.collective == collective), None)

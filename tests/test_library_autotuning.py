@@ -7,9 +7,9 @@ from hypothesis import strategies as st
 from validating.platforms import HOST, platform
 
 from simnet.calibration import Setting
-from simnet.calibration.own_choice import OPEN_MPI, own_choice
-from simnet.calibration.specification import times
-from simnet.calibration.step_counts import algorithms, costs, through_schedule
+from simnet.calibration.library_autotuning import OPEN_MPI, autotuned_algorithm
+from simnet.calibration.specification import specified_times
+from simnet.calibration.step_counts import count_schedule, count_steps, counted_algorithms
 
 # Times [us] of the library's own choice, and by named algorithms, on Leonardo and MareNostrum 5, one rank on a node,
 # Open MPI 4.1.6 and 4.1.5 (PICO, github.com/HLC-Lab/pico at 413bc5d, MIT), by collective, ranks, and total size.
@@ -31,9 +31,9 @@ SIZES = 2.0 ** np.arange(2, 31)
 
 
 @pytest.mark.parametrize("where", MEASURED, ids=str)
-def test_what_is_taken_is_as_fast_as_the_own_choice_was_measured(where):
+def test_what_is_taken_is_as_fast_as_the_library_autotuning_was_measured(where):
     own, named = MEASURED[where]
-    assert named[own_choice(*where)] == pytest.approx(own, rel=0.05)
+    assert named[autotuned_algorithm(*where)] == pytest.approx(own, rel=0.05)
 
 
 @given(
@@ -41,32 +41,37 @@ def test_what_is_taken_is_as_fast_as_the_own_choice_was_measured(where):
 )
 @settings(max_examples=200, deadline=None)
 def test_one_algorithm_is_counted_for_each_choice_and_it_suits_the_ranks(collective, ranks, exponent):
-    name = own_choice(collective, ranks, 2.0**exponent)
-    assert algorithms(collective, name) == (name,)
+    name = autotuned_algorithm(collective, ranks, 2.0**exponent)
+    assert counted_algorithms(collective, name) == (name,)
     assert not (name == "neighbor" and ranks % 2)
     assert not (collective == "all_gather" and name == "recursive_doubling" and ranks & (ranks - 1))
 
 
 def test_what_has_no_table_is_not_guessed():
-    assert own_choice("alltoall", 64, 1e6) == own_choice("sendrecv", 2, 8.0) == own_choice("all_gather", 1, 8.0) == ""
+    assert (
+        autotuned_algorithm("alltoall", 64, 1e6)
+        == autotuned_algorithm("sendrecv", 2, 8.0)
+        == autotuned_algorithm("all_gather", 1, 8.0)
+        == ""
+    )
 
 
 @pytest.mark.parametrize("ranks", [2, 4, 6, 64, 200])
 def test_neighbours_exchange_the_bytes_of_a_ring_in_half_of_its_rounds(ranks):
-    ring, found = (through_schedule("all_gather", name, ranks, ranks) for name in ("ring", "neighbor"))
+    ring, found = (count_schedule("all_gather", name, ranks, ranks) for name in ("ring", "neighbor"))
     assert found.outer == ranks / 2
     assert found.outer_bytes == pytest.approx(ring.outer_bytes)
 
 
 def test_every_second_exchange_of_neighbours_stays_on_a_node():
-    found = through_schedule("all_gather", "neighbor", 16, 4)
+    found = count_schedule("all_gather", "neighbor", 16, 4)
     assert (found.inner, found.outer) == (4, 4)
-    assert through_schedule("all_gather", "neighbor", 15, 15) == through_schedule("all_gather", "ring", 15, 15)
+    assert count_schedule("all_gather", "neighbor", 15, 15) == count_schedule("all_gather", "ring", 15, 15)
 
 
 def test_a_reduction_and_a_broadcast_follow_one_another():
-    found = through_schedule("all_reduce", "nonoverlapping", 64, 64)
-    parts = [through_schedule(name, "binomial", 64, 64) for name in ("reduce", "broadcast")]
+    found = count_schedule("all_reduce", "nonoverlapping", 64, 64)
+    parts = [count_schedule(name, "binomial", 64, 64) for name in ("reduce", "broadcast")]
     assert found.outer == sum(one.outer for one in parts) == 12
     assert found.reduced == parts[0].reduced > 0
 
@@ -74,16 +79,18 @@ def test_a_reduction_and_a_broadcast_follow_one_another():
 @pytest.mark.parametrize("collective", sorted(OPEN_MPI))
 @pytest.mark.parametrize("ranks", [4, 32, 200, 512])
 def test_a_platform_of_open_mpi_takes_the_algorithm_of_its_table_at_each_size(collective, ranks):
-    found = times(CLUSTER, Setting(collective, ranks, ranks), SIZES)
+    found = specified_times(CLUSTER, Setting(collective, ranks, ranks), SIZES)
     for size, seconds in zip(SIZES, found, strict=True):
-        pinned = Setting(collective, ranks, ranks, own_choice(collective, ranks, size))
-        assert len(costs(pinned, nccl=False)) == 1
-        assert seconds == times(CLUSTER, pinned, [size])[0]
+        pinned = Setting(collective, ranks, ranks, autotuned_algorithm(collective, ranks, size))
+        assert len(count_steps(pinned, nccl=False)) == 1
+        assert seconds == specified_times(CLUSTER, pinned, [size])[0]
 
 
 def test_only_a_platform_that_names_open_mpi_takes_its_tables():
     fastest, taken = (
-        times(platform("leonardo-booster", **HOST | {"library": name}), Setting("all_gather", 512, 512), SIZES)
+        specified_times(
+            platform("leonardo-booster", **HOST | {"library": name}), Setting("all_gather", 512, 512), SIZES
+        )
         for name in ("mpi", "openmpi")
     )
     assert (taken >= fastest * (1 - 1e-12)).all()
@@ -93,7 +100,7 @@ def test_only_a_platform_that_names_open_mpi_takes_its_tables():
 def test_an_algorithm_that_is_named_is_taken_at_its_word():
     plain, named = (platform("leonardo-booster", **HOST | {"library": name}) for name in ("mpi", "openmpi"))
     asked = Setting("all_gather", 512, 512, "ring_ompi")
-    assert (times(plain, asked, SIZES) == times(named, asked, SIZES)).all()
+    assert (specified_times(plain, asked, SIZES) == specified_times(named, asked, SIZES)).all()
 
 
 def test_tables_change_at_powers_of_two_alone():

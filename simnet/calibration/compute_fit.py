@@ -21,7 +21,7 @@ from simnet.base.errors import InputError
 from simnet.base.plain_yaml import yaml_text
 from simnet.base.rng import stream
 
-LEAST = 20
+LEAST_ITERATIONS = 20
 """Iterations that a fit takes, at least."""
 
 _MOST_BYTES = 256 * 2**20
@@ -33,7 +33,7 @@ _DRAWN = 100_000
 
 
 @dataclass(frozen=True)
-class Computing:
+class ComputeFit:
     """Fitted distribution of compute times, with the fields of `simnet.job.Compute`.
 
     Parameters
@@ -80,7 +80,7 @@ class Computing:
         )
 
 
-def read_logs(folder: Path) -> Floats:
+def read_compute_logs(folder: Path) -> Floats:
     """Return the compute time of each worker in each iteration [s], shape (iterations, workers).
 
     The folder holds logs of `simnet.hooks`, ``rank_<r>.csv``, or similar files with the columns ``iteration`` and
@@ -124,21 +124,21 @@ def _rows(path: Path) -> Iterator[tuple[int, float]]:
         raise InputError(f"cannot be read: {error}", file=str(path)) from None
 
 
-def fit(seconds: Floats) -> Computing:
+def fit_compute(seconds: Floats) -> ComputeFit:
     """Fit the distribution of compute times [s], shape (iterations, workers).
 
-    Raises InputError for fewer than `LEAST` iterations.
+    Raises InputError for fewer than `LEAST_ITERATIONS` iterations.
 
     Examples
     --------
     >>> draws = np.random.default_rng(1).lognormal(np.log(0.1), 0.05, (400, 4)) * [1, 1, 2, 1]
-    >>> found = fit(draws)
+    >>> found = fit_compute(draws)
     >>> round(found.mean, 3), round(found.spread, 2), [round(one, 1) for one in found.slow.values()], found.straggle
     (0.1, 0.05, [2.0], 0.0)
     """
     iterations, workers = seconds.shape
-    if iterations < LEAST:
-        raise InputError(f"needs at least {LEAST} iterations, got {iterations}")
+    if iterations < LEAST_ITERATIONS:
+        raise InputError(f"needs at least {LEAST_ITERATIONS} iterations, got {iterations}")
     logs, held = np.log(seconds[::2]), seconds[1::2]
     medians = np.median(logs, axis=0)
     low, high = np.quantile(logs - medians, [0.25, 0.75])
@@ -155,7 +155,7 @@ def fit(seconds: Floats) -> Computing:
     drawn *= np.where(draws.random(_DRAWN) < straggle, slowdown, 1.0)
     drawn *= np.array([slow.get(worker, 1.0) for worker in range(workers)])[draws.integers(0, workers, _DRAWN)]
     measured, fitted = (tuple(np.percentile(one, PERCENTS).tolist()) for one in (held, drawn))
-    return Computing(mean, spread, slow, straggle, slowdown, iterations, workers, measured, fitted)
+    return ComputeFit(mean, spread, slow, straggle, slowdown, iterations, workers, measured, fitted)
 
 
 def _straggling(rest: Floats) -> tuple[float, float, float, float]:

@@ -2,8 +2,8 @@
 
 The component ``tuned`` of Open MPI decides by tables since version 4.1, averaged over several clusters. `OPEN_MPI`
 restates those of three collectives, for a single communicator and commutative reductions, as 5.0 has them; a fork of
-4.1 has the same all-gathers, and the same all-reduces up to 4,095 ranks. ``benchmarks/own_choice.py`` compares them
-with measurements of 4.1.5 and 4.1.6 (figures in ``docs/calibration.md``). All-to-all and broadcast are missing:
+4.1 has the same all-gathers, and the same all-reduces up to 4,095 ranks. ``benchmarks/library_autotuning.py`` compares
+them with measurements of 4.1.5 and 4.1.6 (figures in ``docs/calibration.md``). All-to-all and broadcast are missing:
 measurements contradict the table of one, and the other names algorithms without a schedule here. So are versions before
 4.1 and limits of MPICH, which nothing measured confirms.
 
@@ -69,28 +69,28 @@ few bytes, which the library makes of a reduction and a scatter, that of the nex
 _PER_RANK = ("all_gather",)
 
 
-def own_choice(collective: str, ranks: int, nbytes: float) -> str:
+def autotuned_algorithm(collective: str, ranks: int, nbytes: float) -> str:
     """Return the algorithm that Open MPI chooses for a total size [byte] of nccl-tests; empty where not known.
 
     Examples
     --------
-    >>> [own_choice("all_gather", 512, size) for size in (2**20 - 1, 2**20)]
+    >>> [autotuned_algorithm("all_gather", 512, size) for size in (2**20 - 1, 2**20)]
     ['recursive_doubling', 'neighbor']
-    >>> own_choice("all_gather", 200, 2048), own_choice("broadcast", 8, 1e6)
+    >>> autotuned_algorithm("all_gather", 200, 2048), autotuned_algorithm("broadcast", 8, 1e6)
     ('bruck', '')
     """
     known = OPEN_MPI.get(collective, {})
     if ranks < 2 or not known:
         return ""
     of_ranks = sorted(known)
-    names, limits = _read(known[of_ranks[bisect_right(of_ranks, ranks) - 1]])
+    names, limits = _read_row(known[of_ranks[bisect_right(of_ranks, ranks) - 1]])
     name = names[bisect_right(limits, nbytes / ranks if collective in _PER_RANK else nbytes)]
     if collective == "all_gather" and name == "recursive_doubling" and ranks & (ranks - 1):
         return "bruck"
     return "ring" if name == "neighbor" and ranks % 2 else name
 
 
-def _read(row: str) -> tuple[list[str], list[float]]:
+def _read_row(row: str) -> tuple[list[str], list[float]]:
     """Return the names of a row of a table, and the sizes from which on each next one holds."""
     words = row.split()
     return words[::2], [float(word) for word in words[1::2]]

@@ -2,13 +2,14 @@
 
 ::
 
-    python benchmarks/own_choice.py FOLDER [FOLDER ...]
+    python benchmarks/library_autotuning.py FOLDER [FOLDER ...]
 
 Folders are sets of measurements as `benchmarks/validation.py` reads them, in which the library's own choice is called
 ``default_ompi`` and named algorithms end in ``_ompi``. At each size where both were measured, on the same ranks of the
-same system, the time of the own choice is compared with that of the algorithm that `own_choice` names, with that of the
-fastest one, and with that of the one nearest to it, which is as well as any table could do. Where the platform of a set
-is of Open MPI, its own choice is predicted from the specification too, by the tables and by the fastest algorithm.
+same system, the time of the own choice is compared with that of the algorithm that `autotuned_algorithm` names, with
+that of the fastest one, and with that of the one nearest to it, which is as well as any table could do. Where the
+platform of a set is of Open MPI, its own choice is predicted from the specification too, by the tables and by the
+fastest algorithm.
 """
 
 from __future__ import annotations
@@ -22,9 +23,9 @@ import pandas as pd
 from validating.platforms import cases_of, predicted
 
 from simnet.calibration import curves_of
-from simnet.calibration.curves import systems
-from simnet.calibration.own_choice import own_choice
-from simnet.calibration.summary import rows_of
+from simnet.calibration.curves import split_systems
+from simnet.calibration.library_autotuning import autotuned_algorithm
+from simnet.calibration.summary import read_rows
 
 OWN, SUFFIX = "default_ompi", "_ompi"
 CLOSE = 0.1
@@ -34,7 +35,7 @@ CLOSE = 0.1
 def compared(source: str) -> pd.DataFrame:
     """Return how far each of the three is from the own choice, by collective, as relative differences of times."""
     found = []
-    for part in systems(rows_of(source, {})[0]).values():
+    for part in split_systems(read_rows(source, {})[0]).values():
         curves = curves_of(part)
         for one in curves:
             if one.setting.algorithm != OWN:
@@ -53,7 +54,7 @@ def compared(source: str) -> pd.DataFrame:
                     for other in others
                     if size in other.sizes
                 }
-                taken = own_choice(*where[:2], size) + SUFFIX
+                taken = autotuned_algorithm(*where[:2], size) + SUFFIX
                 if taken in named and len(named) > 1:
                     ways = {
                         "table": named[taken],
@@ -66,7 +67,7 @@ def compared(source: str) -> pd.DataFrame:
 
 def specified(source: str) -> None:
     """Print how far off the own choice is predicted from the specification, by the tables and by the fastest."""
-    rows, _ = rows_of(source, {})
+    rows, _ = read_rows(source, {})
     for case in cases_of(Path(source).name):
         for library in ("openmpi", "mpi"):
             platform = case.platform.model_copy(update={"library": library})
