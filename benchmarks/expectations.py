@@ -65,7 +65,7 @@ _TOGETHER, _FEWER, _MORE = 2**18, 2**17, 2**21
 # Entries kept for each worker where they are few, where they are many, and of a worker for all at least.
 _FEW, _MANY, _LEAST_KEPT = (0.5, 1.0, 2.0, 4.0), 16.0, 8
 # What perceptrons learn, their hidden units, and parameters for each of these, at least.
-_TRAINED, _HIDDEN, _INPUTS = ("digits", "classification", "docstrings"), 128, 64
+_TRAINED, _HIDDEN, _INPUTS = ("digits", "classification", "letters"), 128, 64
 
 
 def job_seconds(

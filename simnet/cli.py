@@ -62,7 +62,7 @@ class Verbs(Commands):
             step,
             "--model gpt2 --sharding fsdp2 --workers 8 --topology star --latency '10 us' --bandwidth '100 Gbit/s'",
         ),
-        "trace info": (info, "digits"),
+        "trace info": (info, "convolutional-dirichlet"),
         "trace synth": (synth, "./made --model resnet18 --scale 100 --workers 8"),
         "trace fit": (fit, "digits -o params.json --figure fit.png"),
         "trace convert": (convert, "digits ./small --dtype bf16 --workers 0:4"),

@@ -28,6 +28,9 @@ ONLY_IN_A_CHECKOUT = {
 }
 """How shipped data and constants were made: what no command reads."""
 
+TRACES = re.compile(r"simnet/data/traces/(?!convolutional-dirichlet/)[^/]*/(.*\.safetensors|trace\.json)")
+"""Recorded gradients of a checkout that no package has."""
+
 PYTHONS = os.environ.get("SIMNET_PYTHONS", sys.executable).split(os.pathsep)
 """The interpreters to install it with, each in an environment of its own."""
 
@@ -115,7 +118,29 @@ def test_a_wheel_has_all_below_one_package(built):
         for one in there
         if one.parent.name != "__pycache__"
     }
-    assert named - {*files} == ONLY_IN_A_CHECKOUT
+    gradients = {one for one in named if TRACES.fullmatch(one)}
+    assert named - {*files} == ONLY_IN_A_CHECKOUT | gradients
+
+
+def test_a_wheel_is_small_and_has_the_trace_of_the_scenario_that_needs_one(built):
+    assert built[0].stat().st_size < 6_000_000
+    assert built[1].stat().st_size < 6_000_000
+    files = {name.removeprefix("simnet/data/traces/") for name in content(built[0]) if "data/traces/" in name}
+    assert {name.partition("/")[0] for name in files if name.endswith(".safetensors")} == {"convolutional-dirichlet"}
+    assert sum(name.endswith("/synthetic.json") for name in files) == 5
+
+
+def test_an_installed_simnet_says_which_traces_it_has(unpacked, tmp_path):
+    environment = os.environ | {"PYTHONPATH": str(unpacked)}
+    command = [sys.executable, "-m", "simnet.cli", "--no-plugins"]
+    assert "convolutional-dirichlet" in run(*command, "list", "traces", env=environment, cwd=tmp_path)
+    words = "trace synth ./made --parameters 1000 --workers 2 --like digits --iterations 2"
+    run(*command, *words.split(), env=environment, cwd=tmp_path)
+    refused = subprocess.run(
+        [*command, "trace", "info", "digits"], env=environment, cwd=tmp_path, capture_output=True, text=True
+    )
+    assert refused.returncode == 2
+    assert "the recorded gradients of 'digits' do not ship" in refused.stderr
 
 
 def test_the_wheel_of_an_sdist_is_the_wheel_of_the_checkout(built, tmp_path):

@@ -22,7 +22,7 @@ from simnet.policies import Candidate, Fixed, Monitor, OneStepOracle, Ramp
 from simnet.policies.moo import Moo, Search
 from simnet.report import figures, learning
 from simnet.scenario import load
-from simnet.traces.live import Perceptron, Rate, classification, data, digits, docstrings, train
+from simnet.traces.live import Perceptron, Rate, classification, data, digits, train
 
 SMALL = {"samples": 400, "features": 12, "classes": 4, "noise": 1.0}
 DENSE, TOPK = Candidate("dense", "dense"), Candidate("AG", "topk")
@@ -48,14 +48,12 @@ def run(source, candidate=DENSE, iterations=20, density=0.05, policy=None, **cha
 
 
 @settings(max_examples=15, deadline=None)
-@given(st.lists(st.integers(1, 5), max_size=2), st.integers(2, 4), st.integers(1, 3), st.integers(1, 4), st.booleans())
-def test_gradients_are_differences_of_the_loss(hidden, classes, workers, batch, symbolic):
+@given(st.lists(st.integers(1, 5), max_size=2), st.integers(2, 4), st.integers(1, 3), st.integers(1, 4))
+def test_gradients_are_differences_of_the_loss(hidden, classes, workers, batch):
     draws = np.random.default_rng(3)
-    symbols = 3 if symbolic else 0
-    model = Perceptron(6, hidden, classes, symbols)
+    model = Perceptron(6, hidden, classes)
     weights = model.initial(draws) + draws.normal(0, 0.1, sum(layer.size for layer in model.layers)).astype(np.float32)
-    shape = (workers, batch, 2) if symbolic else (workers, batch, 6)
-    inputs = draws.integers(0, 3, shape).astype(np.uint8) if symbolic else draws.normal(size=shape).astype(np.float32)
+    inputs = draws.normal(size=(workers, batch, 6)).astype(np.float32)
     targets = draws.integers(0, classes, (workers, batch))
     out = np.empty((workers, weights.size), dtype=np.float32)
     losses = model.gradients(weights, inputs, targets, out)
@@ -241,17 +239,6 @@ def test_data_held_out_is_not_trained_on():
     found = classification(**SMALL)
     rows = {row.tobytes() for row in found.inputs}
     assert not any(row.tobytes() in rows for row in found.held_inputs)
-
-
-def test_documentation_is_read_character_by_character():
-    found = docstrings(context=3, characters=3000)
-    assert found.targets[:-3].tolist() == found.inputs[3:, 0].tolist()
-    assert found.inputs.max() < found.symbols
-    # Spaces and the letter e are what there is most of.
-    most = np.bincount(found.targets).argsort()[-2:]
-    assert {data.ALPHABET[symbol] for symbol in most} == {" ", "e"}
-    source = train("logistic", "docstrings", workers=2, options={"context": 3, "characters": 3000})
-    assert source.layers == (("fc1.weight", found.symbols**2 * 3), ("fc1.bias", found.symbols))
 
 
 @pytest.mark.parametrize(

@@ -146,10 +146,6 @@ class Conv(Part):
     """Three convolutions and two fully connected layers, for images; needs PyTorch."""
 
 
-class Char(Part):
-    """An embedding of characters and two fully connected layers, for text; needs PyTorch."""
-
-
 @configures(live.train, only=("channels",))
 class ResidualNetwork(Part):
     """A residual network with group norm, two blocks a stage, for images; needs PyTorch."""
@@ -166,7 +162,6 @@ class TrainedModel(OneOf):
     logistic: Logistic | None = None
     mlp: Mlp | None = None
     conv: Conv | None = None
-    char: Char | None = None
     residual: ResidualNetwork | None = None
     transformer: Transformer | None = None
 
@@ -174,7 +169,6 @@ class TrainedModel(OneOf):
 @kinds(
     digits=live.digits,
     classification=live.classification,
-    docstrings=live.docstrings,
     letters=live.letters,
     words=live.words,
 )
@@ -202,14 +196,14 @@ class Train(Part):
         TrainedModel,
         BeforeValidator(
             _read_kind,
-            json_schema_input_type=Literal["logistic", "mlp", "conv", "char", "residual", "transformer"] | TrainedModel,
+            json_schema_input_type=Literal["logistic", "mlp", "conv", "residual", "transformer"] | TrainedModel,
         ),
     ] = TrainedModel.model_validate({"mlp": {}})
     data: Annotated[
         TrainingData,
         BeforeValidator(
             _read_kind,
-            json_schema_input_type=Literal["digits", "classification", "docstrings", "letters", "words"] | TrainingData,
+            json_schema_input_type=Literal["digits", "classification", "letters", "words"] | TrainingData,
         ),
     ] = TrainingData.model_validate({"digits": {}})
     device: Any

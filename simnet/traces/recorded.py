@@ -330,6 +330,11 @@ def folder_of(trace: str | os.PathLike[str]) -> Path:
     if not is_name(trace):
         return Path(trace)
     if trace not in names():
+        if (SHIPPED / trace).is_dir():
+            raise ValueError(
+                f"the recorded gradients of {trace!r} do not ship with simnet, only those of {', '.join(names())}; "
+                f"simnet trace synth --like {trace} makes gradients like them"
+            )
         raise ValueError(f"there is no trace {trace!r} (a folder would be ./{trace}): {nearest(str(trace), names())}")
     return SHIPPED / trace
 

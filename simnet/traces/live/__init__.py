@@ -1,19 +1,17 @@
-"""Gradients of a live training: P simulated workers train one model on real data, each on its own shard.
+"""Gradients of live training: P simulated workers train one model on real data, each on its own shard.
 
-What the workers compute next depends on what was applied before, so every policy of a job trains a model of its own:
-`LiveSource.begin` starts one. The model, the data, the order of the batches and the first weights are the same for all.
+Gradients depend on the updates applied before, so every policy of a job trains a model of its own, which
+`LiveSource.begin` starts. Model, data, order of batches and first weights are the same for all.
 
 >>> source = train("mlp", "classification", workers=4, batch=8, learning_rate=0.1, momentum=0.9, seed=1)
 >>> training = source.begin()
 >>> gradients = training.gradients(0)
->>> gradients.shape == (4, source.parameters)
-True
 >>> training.apply(gradients.mean(axis=0))
 >>> training.score(9)
 Score(loss=..., accuracy=...)
 """
 
-from simnet.traces.live.data import DATA, Data, classification, digits, docstrings, letters, words
+from simnet.traces.live.data import DATA, Data, classification, digits, letters, words
 from simnet.traces.live.perceptron import Perceptron
 from simnet.traces.live.source import MODELS, LiveSource, LiveTraining, Rate, create, needs, train
 from simnet.traces.live.torched import Sizes
@@ -30,7 +28,6 @@ __all__ = [
     "classification",
     "create",
     "digits",
-    "docstrings",
     "letters",
     "needs",
     "train",

@@ -2,14 +2,12 @@
 
 =================  ===========================================================================================
 ``digits``         1797 handwritten digits of 8 x 8 pixels, which come with scikit-learn
-``classification``  points of any number of classes, each of several Gaussian clouds; made up
-``docstrings``     the documentation strings of Python's standard library, character by character: which one is
-                   next, given those before it; they differ a little between versions of Python
-``letters``        letters and digits in the typefaces that matplotlib brings, as images of 16 x 16 pixels
-``words``          the documentation of the standard library, word by word: which one is next, at every place
+``classification``  made-up points of any number of classes, each of several Gaussian clouds
+``letters``        letters and digits in the typefaces of matplotlib, as images of 16 x 16 pixels
+``words``          documentation of Python's standard library; the next word at every place
 =================  ===========================================================================================
 
-A part of each is held out of the training, to measure loss and accuracy on.
+A part of each is held out to measure loss and accuracy on.
 
 References
 ----------
@@ -19,11 +17,8 @@ References
 
 from __future__ import annotations
 
-import ast
-import sysconfig
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from functools import lru_cache
-from pathlib import Path
 from typing import Annotated, Any, NamedTuple
 
 import numpy as np
@@ -35,11 +30,8 @@ from simnet.base.rng import stream
 from simnet.traces.live.letters import CHARACTERS, SIDE, glyphs, seen
 from simnet.traces.live.words import prose
 
-DATA = ("digits", "classification", "docstrings", "letters", "words")
+DATA = ("digits", "classification", "letters", "words")
 """What there is to train on."""
-
-ALPHABET = " \nabcdefghijklmnopqrstuvwxyz0123456789.,:;!?'\"`()[]{}<>=+-*/_#%@|&\\"
-"""The characters of `docstrings`; others are read as a space, capitals as small letters."""
 
 _PIXEL = 16.0
 _DIGITS_HELD_OUT = 357
@@ -49,24 +41,22 @@ _TEXT_HELD_OUT = 0.1
 
 
 class Data(NamedTuple):
-    """Examples to train on, and others that are held out.
+    """Training examples and held-out examples.
 
     Parameters
     ----------
-    inputs : ndarray of float32 or uint8, shape (N, d)
-        Numbers or, where `symbols` says so, symbols.
+    inputs : ndarray of float32 or uint16, shape (N, d)
+        Numbers, or symbols if `symbols` > 0.
     targets : ndarray of int, shape (N,) or (N, d)
-        The class of each, or of each of its places, from 0.
+        The class of each example, or of each of its places, from 0.
     held_inputs, held_targets : ndarray
-        The same of the examples held out.
-    classes : int
-        How many classes there are.
+        The same of the held-out examples.
     shape : tuple of int
-        An example as an image, (channels, rows, columns), or (d,).
+        Shape of an example as an image, (channels, rows, columns), or (d,).
     symbols : int
-        How many different symbols an input may be; 0 if inputs are numbers.
+        Number of different symbols; 0 if inputs are numbers.
     kinds : ndarray of int, shape (N,), optional
-        By what shards may differ; the class when omitted.
+        What shards may differ by; the class when omitted.
     """
 
     inputs: NDArray[Any]
@@ -77,11 +67,6 @@ class Data(NamedTuple):
     shape: tuple[int, ...]
     symbols: int = 0
     kinds: NDArray[np.intp] | None = None
-
-    @property
-    def features(self) -> int:
-        """Numbers that stand for an example, each symbol as one of `symbols` numbers that is 1."""
-        return int(self.inputs.shape[1]) * max(self.symbols, 1)
 
 
 @lru_cache(maxsize=1)
@@ -112,20 +97,18 @@ def classification(
     noise: Annotated[float, Ge(0), Le(1e6)] = 2.5,
     seed: int = 0,
 ) -> Data:
-    """Return points of several classes, each of three Gaussian clouds, so that no plane parts two classes.
+    """Return points of several classes, each of three Gaussian clouds, so no plane separates two classes.
 
     Parameters
     ----------
     samples : int
         Points to train on; a fifth as many more are held out.
-    features : int
-        Coordinates of a point.
-    classes : int
-        How many.
+    features, classes : int
+        Coordinates of a point, and number of classes.
     noise : float
         Standard deviation of a cloud in each coordinate; that of the centres is 1.
     seed : int
-        Decides on the points.
+        Seed of the points.
 
     Examples
     --------
@@ -145,49 +128,10 @@ def classification(
     return Data(inputs[:samples], targets[:samples], inputs[samples:], targets[samples:], classes, (features,))
 
 
-def docstrings(
-    context: Annotated[int, Ge(1), Le(256)] = 8, characters: Annotated[int, Ge(1000), Le(10**7)] = 200_000
-) -> Data:
-    """Return stretches of the standard library's documentation strings, and the character that comes after each.
-
-    Parameters
-    ----------
-    context : int
-        Characters before the one to foretell.
-    characters : int
-        Length of the text, of which the last tenth is held out; less if there are not so many.
-
-    Raises
-    ------
-    SimnetError
-        If the sources of the standard library are not there, or have too little text.
-
-    Examples
-    --------
-    >>> data = docstrings(context=4, characters=2000)
-    >>> data.inputs.shape, data.symbols == data.classes == len(ALPHABET)
-    ((1796, 4), True)
-    """
-    symbols = _text(characters)
-    cut = len(symbols) - max(context + 1, round(_TEXT_HELD_OUT * len(symbols)))
-    if cut <= context:
-        raise SimnetError(f"only {len(symbols)} characters of documentation were found, too few to train on")
-    parts = []
-    for text in (symbols[:cut], symbols[cut:]):
-        windows = np.lib.stride_tricks.sliding_window_view(text, context + 1)
-        parts.append((windows[:, :-1], windows[:, -1].astype(np.intp)))
-    (inputs, targets), (held_inputs, held_targets) = parts
-    return Data(inputs, targets, held_inputs, held_targets, len(ALPHABET), (context,), len(ALPHABET))
-
-
 def letters(drawings: Annotated[int, Ge(2), Le(1000)] = 6) -> Data:
-    """Return letters and digits as images of 16 x 16 pixels, each turned, moved, larger or smaller, and with noise.
+    """Return letters and digits as images of 16 x 16 pixels, each rotated, shifted, scaled and with noise.
 
-    Parameters
-    ----------
-    drawings : int
-        Images of each character in each of 14 typefaces. So many characters as there are in all typefaces, drawn once
-        more, are held out.
+    `drawings` images of each character in each of 14 typefaces; one more drawing of all is held out.
 
     Examples
     --------
@@ -203,21 +147,21 @@ def letters(drawings: Annotated[int, Ge(2), Le(1000)] = 6) -> Data:
 
 
 def words(vocabulary: Annotated[int, Ge(2), Le(2**16)] = 4096, context: Annotated[int, Ge(1), Le(1024)] = 64) -> Data:
-    """Return stretches of the standard library's documentation as words, and at each place the word that comes next.
+    """Return stretches of the standard library's documentation as words, with the next word at each place.
 
-    Shards may differ by where in the library a stretch is from; a tenth of the stretches, drawn at random, is held out.
+    Shards may differ by the place in the library; a random tenth of the stretches is held out.
 
     Parameters
     ----------
     vocabulary : int
-        How many words are told apart.
+        Number of different words.
     context : int
         Words of a stretch.
 
     Raises
     ------
     SimnetError
-        If the sources of the standard library are not there, or have too little text.
+        If the sources of the standard library are missing or too short.
 
     Examples
     --------
@@ -235,61 +179,27 @@ def words(vocabulary: Annotated[int, Ge(2), Le(2**16)] = 4096, context: Annotate
     )
 
 
-@lru_cache(maxsize=2)
-def _text(characters: int) -> NDArray[np.uint8]:
-    found: list[str] = []
-    count = 0
-    for text in _documentation():
-        found.append(text)
-        count += len(text) + 1
-        if count >= characters:
-            break
-    table = np.zeros(256, dtype=np.uint8)
-    for number, character in enumerate(ALPHABET):
-        table[ord(character)] = number
-    raw = "\n".join(found).lower().encode("latin-1", errors="replace")[:characters]
-    return table[np.frombuffer(raw, dtype=np.uint8)]
-
-
-def _documentation() -> Iterator[str]:
-    """Yield the documentation strings of the standard library's modules, in the order of their names."""
-    folder = Path(sysconfig.get_paths()["stdlib"])
-    for path in sorted(folder.glob("*.py")):
-        try:
-            tree = ast.parse(path.read_bytes())
-        except (OSError, SyntaxError, ValueError):
-            continue
-        for node in ast.walk(tree):
-            if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
-                text = ast.get_docstring(node)
-                if text:
-                    yield text
-
-
 def shards(
     targets: NDArray[np.intp], workers: int, classes: int, dirichlet: float | None = None, seed: int = 0
 ) -> list[NDArray[np.intp]]:
-    """Deal examples out to workers; every example goes to one, and every worker gets one at least.
+    """Deal examples out to workers; every worker gets at least one.
 
     Parameters
     ----------
     targets : ndarray of int, shape (N,)
         The class of each example.
-    workers : int
-        P.
-    classes : int
-        How many classes there are.
+    workers, classes : int
+        Number of workers P, and of classes.
     dirichlet : float, optional
-        How alike the shards are: each class is dealt out by shares from a symmetric Dirichlet distribution with this
-        parameter, as in [hsu]_ but class by class; small values give every worker few classes. Without it the shards
-        are of equal size and drawn at random.
+        Concentration: each class is dealt out by shares from a symmetric Dirichlet distribution, as in [hsu]_ but class
+        by class; small values give every worker few classes. Without it shards are of equal size and random.
     seed : int
-        Decides.
+        Seed of the shards.
 
     Returns
     -------
     list of ndarray of int
-        Which examples each worker has.
+        The examples of each worker.
 
     Raises
     ------
@@ -317,7 +227,7 @@ def shards(
 
 
 def _none_empty(found: Sequence[NDArray[np.intp]]) -> list[NDArray[np.intp]]:
-    """Give those that have nothing an example of the one that has most."""
+    """Give each worker without examples one of the worker with most."""
     filled = list(found)
     for worker in range(len(filled)):
         if not filled[worker].size:

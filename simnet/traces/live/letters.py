@@ -1,4 +1,4 @@
-"""Images of letters and digits: characters in the typefaces that matplotlib brings, drawn with few pixels."""
+"""Images of letters and digits: characters in the typefaces of matplotlib, drawn with few pixels."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ TURN, SIZE, SHIFT, NOISE = 0.6, 0.4, 0.3, 0.15
 
 @lru_cache(maxsize=1)
 def glyphs() -> tuple[NDArray[np.float32], NDArray[np.intp]]:
-    """Return the characters in all typefaces as images (N, FINE, FINE) from 0 to 1, and which each is."""
+    """Return the characters in all typefaces as images (N, FINE, FINE) from 0 to 1, and the class of each."""
     import matplotlib as mpl
     from matplotlib.font_manager import FontProperties
     from matplotlib.path import Path as Outline
@@ -60,15 +60,7 @@ def _closed(path: Any) -> Iterator[Any]:
 
 
 def seen(images: NDArray[np.float32], draws: np.random.Generator) -> NDArray[np.float32]:
-    """Return images of SIDE pixels a side, each turned, moved, larger or smaller, and with noise.
-
-    Parameters
-    ----------
-    images : ndarray of float32, shape (N, FINE, FINE)
-        Of `glyphs`.
-    draws : Generator
-        Decides how each is changed.
-    """
+    """Return the images of `glyphs` at SIDE x SIDE pixels, each rotated, shifted, scaled and with noise."""
     from scipy.ndimage import affine_transform
 
     turn, size, right, down = draws.random((4, len(images))) - 0.5

@@ -1,4 +1,4 @@
-"""What a model to train offers, whatever computes it."""
+"""The interface of a trainable model."""
 
 from __future__ import annotations
 
@@ -14,26 +14,12 @@ from simnet.traces.source import Values
 
 
 class Model:
-    """A model with the gradients of all workers at once.
-
-    Attributes
-    ----------
-    layers : tuple of Layer
-        Its tensors, in the order of the gradient.
-    """
+    """A model that computes the gradients of all workers at once; `layers` are its tensors, in order."""
 
     layers: tuple[Layer, ...]
 
     def initial(self, draws: np.random.Generator) -> Values:
-        """Return first weights, float32 of shape (n,).
-
-        They are normal; biases are zero, and norms begin as the identity.
-
-        Parameters
-        ----------
-        draws : Generator
-            Where they come from.
-        """
+        """Return random first weights, float32 of shape (n,): normal; biases are zero, norms the identity."""
         parts = []
         for layer in self.layers:
             if len(layer.shape) == 1:
@@ -43,13 +29,7 @@ class Model:
         return np.concatenate(parts)
 
     def deviation(self, layer: Layer) -> float:
-        """Return the standard deviation of a layer's first weights, sqrt(2 / inputs of a unit) (He et al., 2015).
-
-        Parameters
-        ----------
-        layer : Layer
-            With two axes or more.
-        """
+        """Return the standard deviation of a matrix's first weights, sqrt(2 / inputs of a unit) (He et al., 2015)."""
         return math.sqrt(2.0 / math.prod(layer.shape[1:]))
 
     def gradients(self, weights: Values, inputs: NDArray[Any], targets: NDArray[np.intp], out: Values) -> Floats:
@@ -58,26 +38,16 @@ class Model:
         Parameters
         ----------
         weights : ndarray of float32, shape (n,)
-            Of all layers, in their order.
+            Weights of all layers.
         inputs : ndarray, shape (P, b, d)
             The batch of each worker.
         targets : ndarray of int, shape (P, b) or (P, b, d)
             Its classes, or those of each place.
         out : ndarray of float32, shape (P, n)
-            Where to put the gradients.
+            Receives the gradients.
         """
         raise NotImplementedError
 
     def score(self, weights: Values, inputs: NDArray[Any], targets: NDArray[np.intp]) -> tuple[float, float]:
-        """Return the mean loss of some examples, and the share of them that are told right.
-
-        Parameters
-        ----------
-        weights : ndarray of float32, shape (n,)
-            Of all layers, in their order.
-        inputs : ndarray, shape (N, d)
-            The examples.
-        targets : ndarray of int, shape (N,) or (N, d)
-            Their classes, or those of each place.
-        """
+        """Return mean loss and accuracy on examples of shape (N, d) with targets of shape (N,) or (N, d)."""
         raise NotImplementedError

@@ -44,7 +44,7 @@ def convolutional(widths: Sequence[int], classes: int, norm: Callable[[int], nn.
     widths : sequence of int
         Channels of the stages, of two blocks each.
     classes : int
-        Of the images.
+        Number of classes.
     norm : callable
         Makes the norm of so many channels.
     """
@@ -77,15 +77,7 @@ class Block(nn.Module):  # type: ignore[misc]
 
 
 class Transformer(nn.Module):  # type: ignore[misc]
-    """A decoder like GPT-2's [radford]_: embeddings of words and places, blocks, and an output layer that shares `wte`.
-
-    Parameters
-    ----------
-    words, places : int
-        Rows of the embeddings.
-    width, blocks, heads : int
-        Of the network.
-    """
+    """A decoder like GPT-2's [radford]_: embeddings, blocks, and an output layer that shares `wte`."""
 
     def __init__(self, words: int, places: int, width: int, blocks: int, heads: int) -> None:
         super().__init__()
@@ -103,15 +95,5 @@ class Transformer(nn.Module):  # type: ignore[misc]
 
 
 def deviation(name: str, blocks: int) -> float:
-    """Return the standard deviation of a matrix of the decoder before training, as GPT-2 has it.
-
-    What is added to the residual stream is smaller, the more blocks there are.
-
-    Parameters
-    ----------
-    name : str
-        Of the matrix.
-    blocks : int
-        Of the decoder.
-    """
+    """Return the initial standard deviation of a matrix of the decoder, as GPT-2 has it; smaller with more blocks."""
     return 0.02 / (2 * blocks) ** 0.5 if name.endswith("proj.weight") else 0.02

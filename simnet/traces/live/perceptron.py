@@ -1,7 +1,7 @@
 """Logistic regression and the multi-layer perceptron in numpy, with the gradients of all workers at once.
 
-All workers have the same weights, so the forward pass and what is handed back through the layers are products of one
-matrix with the batches of all; only the gradients of the weights are a product for each worker.
+All workers have the same weights, so the passes through the layers are one matrix product for all batches; only the
+gradients of the weights are a product for each worker.
 """
 
 from __future__ import annotations
@@ -20,18 +20,16 @@ from simnet.traces.source import Values
 
 
 class Perceptron(Model):
-    """Fully connected layers with ReLU between them, and the softmax cross-entropy at the end.
+    """Fully connected layers with ReLU between them, and softmax cross-entropy at the end.
 
     Parameters
     ----------
     features : int
         Numbers per example.
     hidden : sequence of int
-        Units of the layers between; none for (multinomial) logistic regression.
+        Units of the hidden layers; none for multinomial logistic regression.
     classes : int
         Number of classes.
-    symbols : int
-        If inputs are symbols: of how many; each is then a vector with a single 1.
 
     Examples
     --------
@@ -40,16 +38,15 @@ class Perceptron(Model):
     [('fc1.weight', (32, 64)), ('fc1.bias', (32,)), ('fc2.weight', (10, 32)), ('fc2.bias', (10,))]
     """
 
-    def __init__(self, features: int, hidden: Sequence[int], classes: int, symbols: int = 0) -> None:
+    def __init__(self, features: int, hidden: Sequence[int], classes: int) -> None:
         self._widths = (features, *hidden, classes)
-        self._symbols = symbols
         self.layers = tuple(_layers(self._widths))
 
     def gradients(self, weights: Values, inputs: NDArray[Any], targets: NDArray[np.intp], out: Values) -> Floats:
         """Put the gradient of each worker's mean loss in a row of `out`, and return the losses, shape (P,)."""
         workers, batch = targets.shape
         matrices = list(self._matrices(weights))
-        rows = [self._numbers(inputs).reshape(workers * batch, -1)]
+        rows = [np.asarray(inputs, dtype=np.float32).reshape(workers * batch, -1)]
         for number, (matrix, bias) in enumerate(matrices):
             values = rows[-1] @ matrix.T
             values += bias
@@ -76,8 +73,8 @@ class Perceptron(Model):
         return mean
 
     def score(self, weights: Values, inputs: NDArray[Any], targets: NDArray[np.intp]) -> tuple[float, float]:
-        """Return the mean loss of some examples, and the share of them that are told right."""
-        values = self._numbers(inputs)
+        """Return the mean loss and the accuracy."""
+        values = np.asarray(inputs, dtype=np.float32)
         for number, (matrix, bias) in enumerate(self._matrices(weights)):
             if number:
                 values = np.maximum(values, 0)
@@ -91,13 +88,6 @@ class Perceptron(Model):
             middle = end + weight.size
             yield weights[end:middle].reshape(weight.shape), weights[middle : middle + bias.size]
             end = middle + bias.size
-
-    def _numbers(self, inputs: NDArray[Any]) -> Values:
-        if not self._symbols:
-            return np.asarray(inputs, dtype=np.float32)
-        one_hot = np.zeros((*inputs.shape, self._symbols), dtype=np.float32)
-        np.put_along_axis(one_hot, inputs[..., None].astype(np.intp), 1.0, axis=-1)
-        return one_hot.reshape(*inputs.shape[:-1], -1)
 
 
 def _layers(widths: Sequence[int]) -> Iterator[Layer]:

@@ -1,8 +1,7 @@
-"""The training itself: which batch comes next on each worker, the update, and how good the model is.
+"""Live training: the batches of each worker, the update, and the score of the model.
 
-The update is that of stochastic gradient descent with momentum as PyTorch and the released codes of the schemes do it:
-v <- m v + u + d w, w <- w - r v, with the mean gradient u that an exchange yields, momentum m, weight decay d and
-learning rate r. All of it comes after the exchange.
+The update is stochastic gradient descent with momentum as in PyTorch: v <- m v + u + d w, w <- w - r v, with the mean
+gradient u that an exchange yields, momentum m, weight decay d and learning rate r. All of it comes after the exchange.
 """
 
 from __future__ import annotations
@@ -23,7 +22,7 @@ from simnet.base.quantities import Count, Written
 from simnet.base.rng import stream
 from simnet.traces.live import data as sources
 from simnet.traces.live import torched
-from simnet.traces.live.data import ALPHABET, DATA, Data, shards
+from simnet.traces.live.data import DATA, Data, shards
 from simnet.traces.live.letters import CHARACTERS, FACES, SIDE
 from simnet.traces.live.model import Model
 from simnet.traces.live.perceptron import Perceptron
@@ -46,11 +45,11 @@ class Rate(NamedTuple):
     Parameters
     ----------
     rate : float
-        After the warm-up and before it falls.
+        After the warm-up and before the first drop.
     warm_up : int
-        Iterations over which it rises linearly from 1 / P of that, P being the number of workers.
+        Iterations over which it rises linearly from 1 / P of `rate`.
     drops : sequence of int
-        Iterations from which on it is multiplied by a factor, each time again.
+        Iterations from which on it is multiplied by `factor`, each time again.
     factor : float
         The factor of each drop.
     """
@@ -77,28 +76,22 @@ class Rate(NamedTuple):
 
 @dataclass(eq=False)
 class LiveSource:
-    """A model that is to be trained, as a `GradientSource`; see `train`.
+    """A model and its training data, as a `GradientSource`; see `train`.
 
     Parameters
     ----------
-    model : Model
-        The model.
-    data : Data
-        What it is trained on.
     own : sequence of ndarray of int
-        Which examples each worker has.
+        The examples of each worker.
     batch : int
         Examples per worker and iteration.
-    rate : Rate
-        The learning rate.
     momentum, weight_decay : float
         m and d of the update.
     evaluate : int
-        Loss and accuracy are measured after every so many iterations.
+        Iterations between two measurements of loss and accuracy.
     scale : float
-        How many entries of a larger model each entry stands for: bytes and times count so many times.
+        Entries of a larger model that each entry stands for: bytes and times are multiplied by it.
     seed : int
-        Decides on the first weights and the order of the batches.
+        Seed of the first weights and the order of the batches.
     """
 
     model: Model
@@ -144,11 +137,11 @@ class LiveSource:
         parameters : ndarray of float32, shape (1, n) or (P', n)
             The weights of all, or of each.
         iteration : int
-            Whose batches to take.
+            Selects the batches.
         crew : ndarray of int, shape (P',), optional
-            Which workers; all when omitted.
+            The workers; all when omitted.
         out : ndarray of float32, shape (P', n), optional
-            Where to put them.
+            Receives the gradients.
 
         Raises
         ------
@@ -174,13 +167,7 @@ class LiveSource:
         return out
 
     def score(self, weights: Values) -> Score:
-        """Return loss and accuracy on the data held out.
-
-        Parameters
-        ----------
-        weights : ndarray of float32, shape (n,)
-            The weights.
-        """
+        """Return loss and accuracy on the held-out data, for weights of shape (n,)."""
         data, total = self.data, np.zeros(2)
         with np.errstate(over="ignore", invalid="ignore"):
             together = max(1, _CHUNK // math.prod(data.held_targets.shape[1:]))
@@ -191,9 +178,9 @@ class LiveSource:
         return Score(float(loss), float(accuracy))
 
     def batches(self, iteration: int, crew: NDArray[np.intp]) -> tuple[NDArray[Any], NDArray[np.intp]]:
-        """Return the examples that some workers meet in an iteration, and their classes; shapes (P', b, d), (P', b).
+        """Return the examples of some workers in an iteration, and their classes; shapes (P', b, d), (P', b).
 
-        A worker goes through its shard in random order, then again in another.
+        A worker goes through its shard in random order, in another order each time.
         """
         chosen = np.stack([self._examples(int(worker), iteration) for worker in crew])
         return self.data.inputs[chosen], self.data.targets[chosen]
@@ -218,12 +205,7 @@ class LiveSource:
 class LiveTraining:
     """One training of a model: its weights, and how they move; see `LiveSource.begin`.
 
-    Attributes
-    ----------
-    weights, velocity : ndarray of float32, shape (n,)
-        w and v of the update.
-    applied : int
-        How many updates were applied.
+    `weights` and `velocity` are w and v of the update, float32 of shape (n,); `applied` counts the updates.
     """
 
     def __init__(self, source: LiveSource) -> None:
@@ -233,18 +215,7 @@ class LiveTraining:
         self.applied = 0
 
     def gradients(self, iteration: int, crew: NDArray[np.intp] | None = None, out: Values | None = None) -> Values:
-        """Return the gradients at the weights in force, of one backward pass per worker; float32 of shape (P', n).
-
-        The training stays as it is.
-
-        Parameters
-        ----------
-        iteration : int
-            Whose batches to take.
-        crew : ndarray of int, shape (P',), optional
-            Which workers; all when omitted.
-        out : ndarray of float32, shape (P', n), optional
-            Where to put them.
+        """Return the gradients at the present weights; see `LiveSource.gradients_at`.
 
         Raises
         ------
@@ -274,7 +245,7 @@ class LiveTraining:
         self.applied += 1
 
     def score(self, iteration: int | None) -> Score:
-        """Return loss and accuracy on the data held out, after the update of an iteration; NaN if none is due then."""
+        """Return loss and accuracy on the held-out data after an iteration; NaN if none is due."""
         if iteration is None or (iteration + 1) % self.source.evaluate:
             return Score(math.nan, math.nan)
         return self.source.score(self.weights)
@@ -289,7 +260,7 @@ class LiveTraining:
         Raises
         ------
         ValueError
-            If it is not of this model; then nothing is taken.
+            If it is not of this model; then nothing changes.
         """
         weights, velocity = (np.array(state[name]) for name in ("weights", "velocity"))
         for name, one in (("weights", weights), ("velocity", velocity)):
@@ -320,7 +291,7 @@ def train(
     options: Mapping[str, Any] | None = None,
     device: Literal["cpu", "cuda"] = "cpu",
 ) -> LiveSource:
-    """Return a source that trains a model as its gradients are applied.
+    """Return a source that trains a model with the gradients that are applied.
 
     Parameters
     ----------
@@ -333,29 +304,27 @@ def train(
     batch : int
         Examples per worker and iteration.
     learning_rate : float or Rate
-        The learning rate, for the mean gradient of all workers.
-    momentum : float
-        m of the update, which is made after the exchange.
-    weight_decay : float
-        d of the update.
+        For the mean gradient of all workers.
+    momentum, weight_decay : float
+        m and d of the update, which follows the exchange.
     dirichlet : float, optional
-        Shards that differ in their classes; see `simnet.traces.live.data.shards`.
+        Concentration of shards that differ in their classes; see `simnet.traces.live.data.shards`.
     hidden : sequence of int
-        Units of the layers between, of an ``mlp``.
+        Units of the hidden layers of an ``mlp``.
     channels : sequence of int
-        Channels of the stages of a ``residual`` network, each stage of half as many rows and columns as the one before.
+        Channels of the stages of a ``residual`` network; each stage halves rows and columns.
     width, blocks : int
         Of a ``transformer``.
     evaluate : int
-        Loss and accuracy are measured after every so many iterations; in a shorter job, never.
+        Iterations between two measurements of loss and accuracy.
     scale : float
-        How many entries of a larger model each entry stands for.
+        Entries of a larger model that each entry stands for.
     seed : int
-        Decides on all that is random.
+        Seed of all that is random.
     options : mapping, optional
-        Of the data: the parameters of the function of its name.
+        Parameters of the function that makes the data.
     device : str
-        Where PyTorch computes, ``cpu`` or ``cuda``; ``cpu`` for the models in numpy.
+        Device of PyTorch, ``cpu`` or ``cuda``; ``cpu`` for the models in numpy.
 
     Raises
     ------
@@ -381,20 +350,20 @@ def create(model: str, data: Data, sizes: Sizes | None = None, device: str = "cp
     Parameters
     ----------
     model : str
-        A name of `MODELS`.
+        One of `MODELS`.
     data : Data
-        What it learns.
+        The training data.
     sizes : Sizes, optional
-        Of the model, if it comes in several.
+        Sizes of models that come in several.
     device : str
-        What computes it.
+        ``cpu`` or ``cuda``.
 
     Raises
     ------
     ValueError
-        If there is no such model, or it does not take such data, or does not compute on such a device.
+        If there is no such model, or it does not take such data or device.
     SimnetError
-        If PyTorch is needed and not there.
+        If PyTorch is needed and not installed.
     """
     if model not in MODELS:
         raise ValueError(f"there is no model {model!r} to train; {nearest(model, MODELS)}")
@@ -405,7 +374,7 @@ def create(model: str, data: Data, sizes: Sizes | None = None, device: str = "cp
         raise ValueError(f"{model} is computed by numpy, so device must be cpu, got {device!r}")
     if data.targets.ndim == 2:
         raise ValueError(f"{model} foretells one class an example; words are for transformer")
-    return Perceptron(data.features, sizes.hidden if model == "mlp" else (), data.classes, data.symbols)
+    return Perceptron(data.inputs.shape[1], sizes.hidden if model == "mlp" else (), data.classes)
 
 
 def needs(
@@ -416,11 +385,9 @@ def needs(
     Parameters
     ----------
     model, data : str
-        Their names.
-    workers : int
-        P.
-    batch : int
-        Examples of a worker in an iteration.
+        Names.
+    workers, batch : int
+        P, and examples per worker and iteration.
     sizes : Sizes
         Of the model.
     options : mapping
@@ -436,8 +403,6 @@ def needs(
     if data == "classification":
         numbers, classes = options["features"], options["classes"]
         held = 2.4 * options["samples"]
-    elif data == "docstrings":
-        numbers, classes, held = context * len(ALPHABET), len(ALPHABET), 0.0
     elif data == "letters":
         numbers, classes, side = SIDE**2, len(CHARACTERS), SIDE
         held = (options["drawings"] + 1.0) * len(FACES) * classes

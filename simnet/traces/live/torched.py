@@ -1,8 +1,8 @@
 """Models in PyTorch, with the gradients of all workers at once.
 
-The forward pass is vectorised over workers (`torch.func.vmap`), each with weights of its own that are views of the one
-vector of weights. The backward pass adds each worker's gradients into its row of the buffer where the exchange reads
-them, so nothing is copied, as in PyTorch's DistributedDataParallel with ``gradient_as_bucket_view``.
+The forward pass is vectorised over workers (`torch.func.vmap`), each with weights that are views of the one vector. The
+backward pass adds each worker's gradients into its row of the buffer that the exchange reads, as in
+DistributedDataParallel with ``gradient_as_bucket_view``.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from simnet.traces.live.data import Data
 from simnet.traces.live.model import Model
 from simnet.traces.source import Values
 
-MODELS = ("conv", "char", "residual", "transformer")
+MODELS = ("conv", "residual", "transformer")
 """What can be trained with PyTorch."""
 
 CHANNELS = (40, 80, 160)
@@ -35,20 +35,19 @@ WIDTH, BLOCKS = 128, 4
 """Of a transformer."""
 
 _CHANNELS, _GROUPS, _UNITS = (16, 32, 32), 4, 32
-_EMBEDDING, _CHAR_UNITS = 16, 128
 # Heads of a transformer, if as many divide its width.
 _HEADS = 4
 
 
 class Sizes(NamedTuple):
-    """Sizes of those models that come in several.
+    """Sizes of the models that come in several.
 
     Parameters
     ----------
     hidden : sequence of int
-        Units of the layers between, of an ``mlp``.
+        Units of the hidden layers of an ``mlp``.
     channels : sequence of int
-        Channels of the stages of a ``residual`` network, each stage of half as many rows and columns as the one before.
+        Channels of the stages of a ``residual`` network; each stage halves rows and columns.
     width, blocks : int
         Of a ``transformer``, which has four heads, or fewer where four do not divide its width.
     """
@@ -65,11 +64,10 @@ def create(model: str, data: Data, sizes: Sizes, device: str = "cpu") -> Torched
     Parameters
     ----------
     model : str
-        ``conv``: three convolutions with group norm and two fully connected layers, for images. ``char``: an embedding
-        and two fully connected layers, for text (Bengio et al., "A Neural Probabilistic Language Model", 2003).
-        ``residual``: a residual network with group norm, for images. ``transformer``: a decoder like GPT-2, for words.
+        ``conv``: three convolutions with group norm and two fully connected layers, for images. ``residual``: a
+        residual network with group norm, for images. ``transformer``: a decoder like GPT-2, for words.
     data : Data
-        What it is trained on.
+        The training data.
     sizes : Sizes
         Of a residual network or transformer.
     device : str
@@ -78,15 +76,13 @@ def create(model: str, data: Data, sizes: Sizes, device: str = "cpu") -> Torched
     Raises
     ------
     SimnetError
-        If PyTorch or the device is not there.
+        If PyTorch or the device is missing.
     ValueError
         If the model does not take such data.
     """
     images, foretells = len(data.shape) == 3, data.targets.ndim == 2
     if model in ("conv", "residual") and not images:
         raise ValueError(f"{model} takes images, which are in data: digits or letters")
-    if model == "char" and (not data.symbols or foretells):
-        raise ValueError("char takes text and foretells one character, as in data: docstrings")
     if model == "transformer" and not foretells:
         raise ValueError("transformer foretells a word at every place, as in data: words")
     try:
@@ -101,23 +97,14 @@ def create(model: str, data: Data, sizes: Sizes, device: str = "cpu") -> Torched
         heads = math.gcd(sizes.width, _HEADS)
         made = Transformer(data.symbols, data.shape[0], sizes.width, sizes.blocks, heads)
         return Torched(made.to(device), None, device, lambda layer: deviation(layer.name, sizes.blocks))
-    made = _residual(sizes.channels, data) if model == "residual" else (_char if model == "char" else _conv)(data)
-    return Torched(made.to(device), data.shape if images else None, device)
+    made = _residual(sizes.channels, data) if model == "residual" else _conv(data)
+    return Torched(made.to(device), data.shape, device)
 
 
 def entries(model: str, data: tuple[int, int], classes: int, sizes: Sizes) -> int:
-    """Return how many parameters a model has, without making it.
+    """Return the number of parameters of a model, without making it.
 
-    Parameters
-    ----------
-    model : str
-        One of `MODELS`.
-    data : (int, int)
-        Symbols of the context, and pixels of a side of an image; what the model does not take is of no matter.
-    classes : int
-        How many.
-    sizes : Sizes
-        Of a residual network or transformer.
+    `data` is the number of symbols of the context and the pixels of a side of an image.
 
     Examples
     --------
@@ -125,9 +112,6 @@ def entries(model: str, data: tuple[int, int], classes: int, sizes: Sizes) -> in
     (18586, 1325824)
     """
     context, side = data
-    if model == "char":
-        widths = (_EMBEDDING * context, _CHAR_UNITS, classes)
-        return classes * _EMBEDDING + sum((width + 1) * units for width, units in itertools.pairwise(widths))
     if model == "transformer":
         width = sizes.width
         return (classes + context + 2) * width + sizes.blocks * (12 * width + 13) * width
@@ -143,22 +127,8 @@ def entries(model: str, data: tuple[int, int], classes: int, sizes: Sizes) -> in
 
 
 def activations(model: str, data: tuple[int, int], classes: int, sizes: Sizes) -> int:
-    """Return about how many numbers a model holds of an example between the forward and the backward pass.
-
-    Parameters
-    ----------
-    model : str
-        One of `MODELS`.
-    data : (int, int)
-        Symbols of the context, and pixels of a side of an image.
-    classes : int
-        How many.
-    sizes : Sizes
-        Of a residual network or transformer.
-    """
+    """Return about how many numbers a model keeps of an example between the forward and the backward pass."""
     context, side = data
-    if model == "char":
-        return 4 * (_EMBEDDING * context + _CHAR_UNITS + classes)
     if model == "transformer":
         # Of a block: what two norms, attention, the perceptron and its activation give, and the weights of attention.
         return context * (sizes.blocks * (18 * sizes.width + _HEADS * context) + 3 * classes)
@@ -174,13 +144,13 @@ class Torched(Model):
     Parameters
     ----------
     module : torch.nn.Module
-        Gives the logits of a batch. It must do the same in training and in evaluation.
+        Gives the logits of a batch, the same in training and evaluation.
     shape : tuple of int or None
-        Into which an example is brought; None for symbols, which stay as they are.
+        Shape of an example; None for symbols.
     device : str
-        Where the module is.
+        Device of the module.
     deviation : callable, optional
-        The standard deviation of the first weights of a layer with two axes or more; `Model.deviation` when omitted.
+        Standard deviation of a matrix's first weights; `Model.deviation` when omitted.
     """
 
     def __init__(
@@ -195,13 +165,7 @@ class Torched(Model):
         self.layers = tuple(Layer(name, tuple(one.shape)) for name, one in module.named_parameters())
 
     def deviation(self, layer: Layer) -> float:
-        """Return the standard deviation of a layer's first weights.
-
-        Parameters
-        ----------
-        layer : Layer
-            With two axes or more.
-        """
+        """Return the standard deviation of a matrix's first weights."""
         return super().deviation(layer) if self._deviation is None else self._deviation(layer)
 
     def gradients(self, weights: Values, inputs: NDArray[Any], targets: NDArray[np.intp], out: Values) -> Floats:
@@ -230,7 +194,7 @@ class Torched(Model):
         return found
 
     def score(self, weights: Values, inputs: NDArray[Any], targets: NDArray[np.intp]) -> tuple[float, float]:
-        """Return the mean loss of some examples, and the share of them that are told right."""
+        """Return the mean loss and the accuracy."""
         import torch
 
         given, classes = self._tensors(inputs, targets)
@@ -275,7 +239,7 @@ def _cross_entropy(logits: Any, targets: Any) -> Any:
 
 @contextmanager
 def _one_thread() -> Iterator[None]:
-    """Compute with one thread, so that the result does not depend on how many there are."""
+    """Compute with one thread, so the result does not depend on the number of cores."""
     import torch
 
     before = torch.get_num_threads()
@@ -305,19 +269,6 @@ def _conv(data: Data) -> Any:
         ("fc2", nn.Linear(_UNITS, data.classes)),
     ]
     return nn.Sequential(OrderedDict(parts))
-
-
-def _char(data: Data) -> Any:
-    from torch import nn
-
-    parts = OrderedDict(
-        embedding=nn.Embedding(data.symbols, _EMBEDDING),
-        flatten=nn.Flatten(),
-        fc1=nn.Linear(_EMBEDDING * data.shape[0], _CHAR_UNITS),
-        relu=nn.ReLU(),
-        fc2=nn.Linear(_CHAR_UNITS, data.classes),
-    )
-    return nn.Sequential(parts)
 
 
 def _residual(channels: Sequence[int], data: Data) -> Any:

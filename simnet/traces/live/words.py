@@ -22,19 +22,21 @@ _WORD = re.compile(r"[A-Za-z_]+|\d|\n|[^\sA-Za-z_\d]")
 
 @lru_cache(maxsize=2)
 def prose(vocabulary: int, context: int) -> tuple[NDArray[np.intp], NDArray[np.intp]]:
-    """Return stretches of words, of shape (N, context + 1), and the topic of each: where it is from.
+    """Return stretches of words, of shape (N, context + 1), and the topic of each: its place in the library.
+
+    A stretch begins with the word that the one before ends with.
 
     Parameters
     ----------
     vocabulary : int
-        How many words are told apart: the most frequent ones, and all others as one, 0.
+        Number of different words: the most frequent ones, and all others as one, 0.
     context : int
-        Words before the last one that is to be foretold. A stretch begins with the word that the one before ends with.
+        Words before the last one.
 
     Raises
     ------
     SimnetError
-        If the sources of the standard library are not there, or have too little text.
+        If the sources of the standard library are missing or too short.
     """
     files = sorted(Path(sysconfig.get_paths()["stdlib"]).glob("**/*.py"))
     texts = [path.read_text("utf-8", "replace") for path in files if not {"site-packages", "test"} & {*path.parts}]
