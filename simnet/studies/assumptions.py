@@ -32,6 +32,9 @@ OTHER_DEVICE = "h100-torch2.6"
 OTHER_GRADIENTS = {"digits": "transformer", "convolutional": "transformer", "transformer": "convolutional"}
 """What is tried in place of the default device, and of gradients of a family."""
 
+NEAR = 2.0
+"""How many times as long as the fastest an exchange may take to be a rival under another default; the second is one."""
+
 MOST_WORKERS, MOST_ENTRIES = 64, 2**24
 """The most workers, and entries of gradients of all of them, of a job of which a sample is timed."""
 
@@ -89,12 +92,17 @@ def assumed(
     loaded: Scenario,
     built: Run,
     among: Sequence[Candidate] | None = None,
+    found: WholeJob | None = None,
 ) -> Assumed:
-    """Return what an answer rests on besides its scenario."""
+    """Return what an answer rests on besides its scenario, given the ranking of its exchanges, if there is one."""
     among = _exchanges(loaded) if among is None else among
-    here = _place(ranked(loaded, built, among))
+    found = ranked(loaded, built, among) if found is None or _is_large(built) else found
+    here = _place(found)
     overlap = _overlap(loaded, built, among, here) if _may_overlap(built) else None
-    return Assumed(overlap, _dependences(load, loaded, among, here) if here.first else [])
+    if found is None:
+        return Assumed(overlap, [])
+    near = {row.label for place, row in enumerate(found.rows) if place < 2 or row.seconds <= NEAR * found.best.seconds}
+    return Assumed(overlap, _dependences(load, loaded, [one for one in among if one.label in near], here))
 
 
 def _exchanges(loaded: Scenario) -> list[Candidate]:
@@ -173,14 +181,17 @@ def _change(here: _Place, then: WholeJob) -> _Change:
     return _Change(then.best.label, lead) if lead > 1 + TIE else _Change()
 
 
+def _is_large(built: Run) -> bool:
+    source = built.job.source
+    return source.workers > MOST_WORKERS or source.workers * source.parameters > MOST_ENTRIES
+
+
 def ranked(loaded: Scenario, built: Run, among: Sequence[Candidate], *, policies: bool = False) -> WholeJob | None:
     """Return the exchanges of a run, the fastest first, by a sample; None if sampling takes long."""
     from simnet.studies.choosing.whole_job import candidates_of, decide_job
 
-    job = built.job
-    large = job.source.workers > MOST_WORKERS or job.source.workers * job.source.parameters > MOST_ENTRIES
     policies = policies and any(isinstance(one, Flexible) for one in built.policies.values())
-    if len(among) + policies < 2 or large or built.colocated:
+    if len(among) + policies < 2 or _is_large(built) or built.colocated:
         return None
     try:
         found = decide_job(built, candidates_of(loaded, named=among), effort=EFFORT, policies=policies)

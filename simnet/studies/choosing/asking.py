@@ -333,7 +333,7 @@ def _on_job(flags: Flags) -> OnJob:
     def reload(fields: Sequence[str]) -> Scenario:
         return load(str(flags.scenario), [*_fields_of_job(flags), *fields], flags.seed)
 
-    assumed = assumptions.assumed(reload, loaded, run, [one for one, _ in left])
+    assumed = assumptions.assumed(reload, loaded, run, [one for one, _ in left], found)
     notes += [*computing_told([loaded.computing]), *assumed.sentences()]
     warned = warning_lines(sample_warnings(run.job, [Fixed(one) for one, _ in among]))
     met = {"latency_s": "latency", "bandwidth_Bps": "bandwidth"}
