@@ -37,7 +37,7 @@ REASON = ": these are tied."
 
 def test_a_run_whose_lead_is_within_the_spread_of_start_times_ends_in_a_tie(all_gather, tmp_path):
     console = did("run", all_gather, "--out", tmp_path).stdout
-    assert console.startswith(f"{TIED}1.11 s for 3 iterations; ")
+    assert console.startswith(f"{TIED}1.11 s (1.03 s to 1.38 s) for 3 iterations; ")
     assert (
         "If workers enter a little apart, dense takes 1.11 s to 1.12 s and AG takes 1.11 s to 1.34 s" + REASON
         in console

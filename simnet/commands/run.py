@@ -39,7 +39,6 @@ def run(
     execution: Execution,
 ) -> None:
     """Run the policies of a scenario side by side, and write figures, tables and a report; resumes after a kill."""
-    from simnet.scenario.identity import place_of, request
     from simnet.scenario.source import Source
 
     fields = [
@@ -51,6 +50,7 @@ def run(
     source = Source(scenario, fields, seed, options.words(policies))
     loaded = replace(source.load(), elsewhere=execution.elsewhere)
     # What is wrong with a scenario is told before all that a run takes is loaded.
+    from simnet.scenario.identity import place_of, request
     from simnet.studies import runs
 
     asked = request(loaded, "run", *([seeds] if seeds > 1 else []))
