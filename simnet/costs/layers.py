@@ -10,8 +10,6 @@ from collections.abc import Iterator
 from itertools import islice
 from typing import NamedTuple
 
-from simnet.costs.model_config import TransformerShape
-
 
 class Layer(NamedTuple):
     """A tensor of parameters."""
@@ -91,6 +89,38 @@ def vit_layers(layers: int, width: int, patch: int, image: int) -> Iterator[Laye
         yield from _weight_and_bias(f"{at}.mlp.3", width, 4 * width)
     yield from _weight_and_bias("encoder.ln", width)
     yield from _weight_and_bias("heads.head", 1000, width)
+
+
+class TransformerShape(NamedTuple):
+    """Sizes of a transformer.
+
+    Parameters
+    ----------
+    kind : str
+        Its ``model_type``: one of `simnet.costs.model_config.KINDS`.
+    layers, width, inside : int
+        Blocks, width of the model, and width of the perceptron.
+    vocabulary, positions, types : int
+        Rows of the embeddings of words, places and token types; 0 where it has none.
+    queries, keys : int
+        Outputs of the projections of queries, and of keys and of values, in Llama and its kin.
+    biases : tuple of bool
+        Whether queries, keys and values have biases, the output of the attention, and the perceptron, there.
+    tied : bool
+        Whether the output layer uses the embeddings of words; False without an output layer.
+    """
+
+    kind: str
+    layers: int
+    width: int
+    inside: int
+    vocabulary: int
+    positions: int = 0
+    types: int = 0
+    queries: int = 0
+    keys: int = 0
+    biases: tuple[bool, bool, bool] = (False, False, False)
+    tied: bool = False
 
 
 def _bert_layers(shape: TransformerShape) -> Iterator[Layer]:

@@ -4,49 +4,18 @@ from __future__ import annotations
 
 from functools import lru_cache
 from pathlib import Path
-from typing import Any, NamedTuple, NoReturn
+from typing import Any, NoReturn
 
 from simnet.base.errors import InputError, nearest
 from simnet.base.plain_yaml import Plain, plain_fields, shown
 from simnet.base.reading import read_text
+from simnet.costs.layers import TransformerShape
 
 MAX_BYTES = 2**16
 """The largest file that is read [byte]."""
 
 MOST_LAYERS, MOST_WIDTH = 10_000, 2**30
 """The most blocks, and the largest side of a tensor."""
-
-
-class TransformerShape(NamedTuple):
-    """Sizes of a transformer.
-
-    Parameters
-    ----------
-    kind : str
-        Its ``model_type``: one of `KINDS`.
-    layers, width, inside : int
-        Blocks, width of the model, and width of the perceptron.
-    vocabulary, positions, types : int
-        Rows of the embeddings of words, places and token types; 0 where it has none.
-    queries, keys : int
-        Outputs of the projections of queries, and of keys and of values, in Llama and its kin.
-    biases : tuple of bool
-        Whether queries, keys and values have biases, the output of the attention, and the perceptron, there.
-    tied : bool
-        Whether the output layer uses the embeddings of words; False without an output layer.
-    """
-
-    kind: str
-    layers: int
-    width: int
-    inside: int
-    vocabulary: int
-    positions: int = 0
-    types: int = 0
-    queries: int = 0
-    keys: int = 0
-    biases: tuple[bool, bool, bool] = (False, False, False)
-    tied: bool = False
 
 
 def read_shape(path: str | Path) -> TransformerShape:

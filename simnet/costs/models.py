@@ -35,8 +35,15 @@ from typing import Literal, NamedTuple, TypeAlias
 from simnet.base import units
 from simnet.base.errors import InputError, nearest
 from simnet.base.quantities import MOST_PARAMETERS
-from simnet.costs.layers import Layer, alexnet_layers, resnet_layers, transformer_layers, vgg_layers, vit_layers
-from simnet.costs.model_config import TransformerShape, read_shape
+from simnet.costs.layers import (
+    Layer,
+    TransformerShape,
+    alexnet_layers,
+    resnet_layers,
+    transformer_layers,
+    vgg_layers,
+    vit_layers,
+)
 
 Precision: TypeAlias = Literal["fp32", "tf32", "fp16", "bf16"]
 """Formats in which matrices are multiplied: fp16 and bf16 with sums in fp32, as mixed precision has it."""
@@ -230,6 +237,8 @@ def _build(name: str) -> ModelProfile:
 
 
 def _configured(path: str) -> ModelProfile:
+    from simnet.costs.model_config import read_shape
+
     shape = read_shape(path)
     layers = transformer_layers(shape)
     tied = (layers[0].name,) if shape.tied else ()

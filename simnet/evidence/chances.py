@@ -32,19 +32,17 @@ References
 
 from __future__ import annotations
 
-import io
+import csv
 import math
-from collections.abc import Hashable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from functools import cache, lru_cache
 from importlib.resources import files
 from statistics import NormalDist
 from types import MappingProxyType
-from typing import Any, NamedTuple, get_args
+from typing import NamedTuple, get_args
 
 import numpy as np
-import pandas as pd
 from numpy.typing import NDArray
-from scipy.special import stdtrit
 
 from simnet.base.arrays import Floats
 from simnet.base.rng import stream
@@ -168,26 +166,27 @@ def error_models() -> MappingProxyType[str, ErrorModel]:
     >>> sorted(error_models())[:4]
     ['beyond', 'collectives', 'given', 'gloo']
     """
-    rows = _rows()
     found = {GIVEN: ErrorModel(0.0, SCORES[np.newaxis] / _SCORE_95)}
-    for kind, own in rows[rows["site"].notna()].groupby("kind"):
-        quantiles = own[[f"{score:g}" for score in SCORES.tolist()]].to_numpy(dtype=float)
-        found[str(kind)] = ErrorModel(float(own["shared"].iloc[0]), quantiles)
+    known = [row for row in _rows() if row["site"]]
+    for kind in sorted({row["kind"] for row in known}):
+        own = [row for row in known if row["kind"] == kind]
+        quantiles = np.array([[float(row[f"{score:g}"]) for score in SCORES.tolist()] for row in own])
+        found[kind] = ErrorModel(float(own[0]["shared"]), quantiles)
     found |= dict.fromkeys(set(_sides()) - {UNNAMED}, found[NAMED])
     return MappingProxyType(found)
 
 
 @cache
-def _rows() -> pd.DataFrame:
-    path = files("simnet.calibration.measured") / "residuals.csv"
-    return pd.read_csv(io.StringIO(path.read_text(encoding="utf-8")))
+def _rows() -> list[dict[str, str]]:
+    # Not by pandas, which takes longer to load than `simnet time` needs for all else.
+    path = files("simnet") / "calibration" / "measured" / "residuals.csv"
+    return list(csv.DictReader(path.read_text(encoding="utf-8").splitlines()))
 
 
 @cache
-def _sides() -> dict[str, dict[Hashable, Any]]:
+def _sides() -> dict[str, dict[str, str]]:
     """Return the half-widths of intervals of times that follow from links, by stack."""
-    rows = _rows()
-    return {str(row["kind"]): row for row in rows[rows["above_share"].notna()].to_dict("records")}
+    return {row["kind"]: row for row in _rows() if row["above_share"]}
 
 
 def stacks() -> list[str]:
@@ -296,6 +295,8 @@ def factor_for_another(sites: int) -> float:
     >>> [round(factor_for_another(sites), 2) for sites in (1, 2, 7, 40)]
     [1.0, 4.7, 1.26, 1.04]
     """
+    from scipy.special import stdtrit
+
     return 1.0 if sites < 2 else float(stdtrit(sites - 1, 0.95)) * math.sqrt(1 + 1 / sites) / _SCORE_95
 
 
@@ -407,6 +408,8 @@ def _by_gradients(spread: tuple[float, float], name: str) -> Floats | float:
 
 def _at_least(won: Floats, picked: Sequence[NDArray[np.intp]]) -> Floats:
     """Return the lower bounds of the means of draws, shape (choices, draws), each from sites drawn for themselves."""
+    from scipy.special import stdtrit
+
     variance, fewest = np.zeros(len(won)), 0
     for sites in picked:
         counts = np.bincount(sites)

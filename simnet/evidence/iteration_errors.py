@@ -17,13 +17,15 @@ from __future__ import annotations
 import io
 from functools import cache
 from importlib.resources import files
-from typing import Literal, TypeAlias
+from typing import TYPE_CHECKING, Literal, TypeAlias
 
 import numpy as np
-import pandas as pd
 
 from simnet.base.arrays import Floats
 from simnet.costs.devices import End
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 PartOfIteration: TypeAlias = Literal["compute", "select", "messages", "merge", "update"]
 """What was measured of iterations in jobs, by the columns of their logs."""
@@ -35,6 +37,8 @@ COLUMNS = ("kind", "name", "workers_per_device", "end", "message_s", "share", "m
 @cache
 def errors() -> pd.DataFrame:
     """Return the shipped table, with `COLUMNS`."""
+    import pandas as pd
+
     path = files("simnet.calibration.measured") / "jobs" / "errors.csv"
     return pd.read_csv(io.StringIO(path.read_text(encoding="utf-8")))
 
