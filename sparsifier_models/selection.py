@@ -19,7 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from simnet.base.arrays import last_squares
-from simnet.base.effort import Interpreted
+from simnet.base.jit_threshold import JitThreshold
 from simnet.base.rows import Rows, each
 
 Values = NDArray[np.float32]
@@ -32,7 +32,7 @@ _BLOCK = 8192
 # so many entries. To call them takes longer than numpy does with fewer than those of a short array.
 _LONG, _SHORT, _WORTH = 1 << 17, 1 << 12, 1 << 28
 # Entries of such arrays that numpy has gone through so far.
-_interpreted = Interpreted(_WORTH)
+_interpreted = JitThreshold(_WORTH)
 # One entry in so many is looked at to tell how many there will be, or where the k-th magnitude lies.
 _SAMPLED = 512
 # Magnitudes as integers, see `simnet.sparsifier_models.compiled_selection`.

@@ -27,8 +27,8 @@ from reference_protocols import StackRun
 from reference_stack import framed
 from simnet import collectives, topologies
 from simnet.base.errors import StalledError
-from simnet.network import ConstantLoad, Network, OnOffFlow, engines, max_plus, recurrence
-from simnet.network.computing import Computing
+from simnet.network import ConstantLoad, Network, OnOffFlow, engine_selection, max_plus, recurrence
+from simnet.network.compute_stream import Computing
 from simnet.network.sharing import MAX_MIN, Sharing
 from simnet.network.stack import IDEAL, Stack
 from simnet.network.transport import Incast, Loss, MeasuredIncast, Transport
@@ -475,8 +475,8 @@ def equal(one, other):
 @pytest.fixture
 def on_lists(monkeypatch):
     """Keep the engine to lists, however many messages there are."""
-    monkeypatch.setattr(engines, "_MANY", 10**9)
-    monkeypatch.setattr(engines, "loop_is_loaded", lambda: False)
+    monkeypatch.setattr(engine_selection, "_MANY", 10**9)
+    monkeypatch.setattr(engine_selection, "loop_is_loaded", lambda: False)
 
 
 @settings(max_examples=150, suppress_health_check=[HealthCheck.function_scoped_fixture])
@@ -592,9 +592,9 @@ def test_stacks_are_as_the_reference_has_them_in_new_cases(seed, shift, on_lists
 def test_compiled_and_on_lists_it_is_the_same_to_the_last_bit(seed, stacked):
     case, told = Case(seed, stacked), []
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(engines, "loop_is_loaded", lambda: False)
+        patch.setattr(engine_selection, "loop_is_loaded", lambda: False)
         for many in (0, 10**9):
-            patch.setattr(engines, "_MANY", many)
+            patch.setattr(engine_selection, "_MANY", many)
             network = case.network()
             told.append(([case.time(network, job) for job in case.jobs], *case.company()))
     for one, other in zip(*told, strict=True):
@@ -768,9 +768,9 @@ _TWO_WAYS = {
 def test_what_has_not_left_when_its_message_goes_around_leaves_over_the_new_own_link(
     down, rounds, expected, compiled, monkeypatch
 ):
-    monkeypatch.setattr(engines, "_MANY", 0 if compiled else 10**9)
+    monkeypatch.setattr(engine_selection, "_MANY", 0 if compiled else 10**9)
     if not compiled:
-        monkeypatch.setattr(engines, "loop_is_loaded", lambda: False)
+        monkeypatch.setattr(engine_selection, "loop_is_loaded", lambda: False)
     graph = nx.DiGraph()
     graph.add_nodes_from(range(4))
     for (u, v), bandwidth in _TWO_WAYS.items():

@@ -8,14 +8,14 @@ from hypothesis import strategies as st
 from sharing import max_min_shares
 from simnet import topologies
 from simnet.network import Network
-from simnet.network.bottlenecks import bottlenecks
+from simnet.network.bottlenecks import find_bottlenecks
 from simnet.schedule import Round, Schedule
 from simnet.topologies.routes import as_table
 
 
 def left_of(routes, capacity):
     """Return what is left of each route."""
-    table = bottlenecks(as_table(routes), np.array(capacity))
+    table = find_bottlenecks(as_table(routes), np.array(capacity))
     return [tuple(row[row >= 0].tolist()) for row in table]
 
 

@@ -15,19 +15,19 @@ from hypothesis import strategies as st
 
 import needs
 from simnet import collectives, topologies
-from simnet.base.effort import Interpreted
 from simnet.base.errors import SimnetError, StalledError
+from simnet.base.jit_threshold import JitThreshold
 from simnet.network import (
     ConstantLoad,
     Network,
     OnOffFlow,
-    component,
-    course,
-    engines,
+    batched_schedule,
+    engine_selection,
     links,
     max_plus,
-    outlook,
+    network,
     recurrence,
+    weather_forecast,
 )
 from simnet.network.weather import Signal, Weather, constant, markov, ornstein_uhlenbeck, product, steps
 from simnet.schedule import Round, Schedule
@@ -150,8 +150,8 @@ def test_auto_and_fluid_agree(many, job):
     with pytest.MonkeyPatch.context() as patch:
         # With and without the compiled loops.
         patch.setattr(max_plus, "_MANY", many)
-        patch.setattr(engines, "_MANY", many)
-        patch.setattr(engines, "loop_is_loaded", lambda: False)
+        patch.setattr(engine_selection, "_MANY", many)
+        patch.setattr(engine_selection, "loop_is_loaded", lambda: False)
         try:
             fluid = Network(graph, engine="fluid", **options).time(parts, **more)
         except StalledError as stalled:
@@ -166,11 +166,11 @@ def test_what_ranks_did_takes_one_pass_and_is_what_a_second_one_says(job):
     graph, options, parts, more = job
     asked = {**more, "messages": False}
     splits = []
-    for few, most in ((component._FEW, 1), (0, 2)):
+    for few, most in ((network._FEW, 1), (0, 2)):
         with pytest.MonkeyPatch.context() as patch:
-            passes = Mock(wraps=component.pass_through)
-            patch.setattr(component, "pass_through", passes)
-            patch.setattr(component, "_FEW", few)
+            passes = Mock(wraps=network.time_max_plus)
+            patch.setattr(network, "time_max_plus", passes)
+            patch.setattr(network, "_FEW", few)
             try:
                 timing = Network(graph, **options).time(parts, **asked)
             except StalledError:
@@ -187,7 +187,7 @@ def test_what_a_rank_does_at_once_counts_once():
         who, accounted = draws.integers(0, 7, count), draws.uniform(0, 0.3, 7)
         begun, finish = draws.uniform(0, 1, count), draws.uniform(0.2, 1.2, 7)
         ended = begun + draws.exponential(0.1, count)
-        found = max_plus.covered([who], [begun], [ended], accounted, finish)
+        found = max_plus.covered_seconds([who], [begun], [ended], accounted, finish)
         for rank in range(7):
             # Between two ends or beginnings that follow each other, all of the time is covered, or none.
             ends = np.unique(np.clip([0.0, *begun, *ended, accounted[rank], finish[rank]], accounted[rank], None))
@@ -198,14 +198,14 @@ def test_what_a_rank_does_at_once_counts_once():
 
 def passages(monkeypatch):
     """Count the attempts of the max-plus clock that succeed."""
-    real, went = max_plus.pass_through, []
+    real, went = max_plus.time_max_plus, []
 
     def counted(*arguments, **options):
         result = real(*arguments, **options)
         went.append(result is not None)
         return result
 
-    monkeypatch.setattr("simnet.network.component.pass_through", counted)
+    monkeypatch.setattr("simnet.network.network.time_max_plus", counted)
     return went
 
 
@@ -388,7 +388,7 @@ def test_a_long_wait_is_gone_through_compiled_and_given_up_in_the_end(monkeypatc
     assert finish("vectorised") == plain
     assert asked[0] == 1
     assert asked[-1] > 500
-    monkeypatch.setattr(outlook, "_PATIENCE", 1000)
+    monkeypatch.setattr(weather_forecast, "_PATIENCE", 1000)
     with pytest.raises(SimnetError, match="wait for too long"):
         finish("vectorised")
     assert finish("auto") == finish("fluid") == pytest.approx(plain, rel=1e-9)
@@ -466,7 +466,7 @@ def test_how_far_ahead_the_weather_is_looked_up_changes_nothing_where_a_schedule
         ]
 
     far = times(Network(graph, weather, engine="vectorised"))
-    loops = SimpleNamespace(**{**vars(recurrence), **vars(course)})
+    loops = SimpleNamespace(**{**vars(recurrence), **vars(batched_schedule)})
     monkeypatch.setattr(max_plus, "_loaded", lambda: loops)
     monkeypatch.setattr(links, "_FIRST", 1)
     monkeypatch.setattr(links, "_HELD", held)
@@ -491,7 +491,7 @@ def test_work_of_some_rounds_of_a_schedule_that_recurs_is_that_of_its_rounds_one
 
     graph = topologies.star(5, 1e-3, 1e6)
     one_by_one = times(Network(graph, engine="vectorised"))
-    monkeypatch.setattr(max_plus, "_loaded", lambda: SimpleNamespace(**{**vars(recurrence), **vars(course)}))
+    monkeypatch.setattr(max_plus, "_loaded", lambda: SimpleNamespace(**{**vars(recurrence), **vars(batched_schedule)}))
     network = Network(graph, engine="vectorised")
     assert [times(network) for _ in range(3)] == [one_by_one] * 3
 
@@ -568,10 +568,10 @@ def test_a_schedule_that_comes_again_goes_through_at_once_to_the_same_bits(job):
     asked = {**more, "messages": True, "origin": 0.0}
     found = []
     # By the interpreter round by round, compiled all rounds at once, and the same by the interpreter.
-    for loops in (None, max_plus._compiled(), SimpleNamespace(**{**vars(recurrence), **vars(course)})):
+    for loops in (None, max_plus._compiled(), SimpleNamespace(**{**vars(recurrence), **vars(batched_schedule)})):
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(max_plus, "_loaded", lambda loops=loops: loops)
-            patch.setattr(max_plus, "_interpreted", Interpreted(10**9))
+            patch.setattr(max_plus, "_interpreted", JitThreshold(10**9))
             network = Network(graph, **options)
             for again in range(3):
                 # Late, and back in time: nothing of what links were like stays.
@@ -589,7 +589,7 @@ def test_a_schedule_that_comes_again_goes_through_at_once_to_the_same_bits(job):
 @pytest.mark.parametrize("count", [1, 2, 8, 9, 16, 17, 40, 127])
 def test_shares_of_ranks_add_up_as_numpy_adds(count):
     values = np.random.default_rng(count).exponential(size=(3, count)) ** 8
-    for loops in (course, max_plus._compiled() or course):
+    for loops in (batched_schedule, max_plus._compiled() or batched_schedule):
         assert [loops._sum(row, count) for row in values] == values.sum(axis=1).tolist()
 
 
@@ -601,11 +601,11 @@ def test_intervals_that_begin_at_once_are_added_up_in_order():
         sent, finish = draws.integers(0, 3, count) / 10, np.array([draws.uniform(0.2, 1.2)])
         arrived = sent + draws.exponential(0.1, count)
         who = np.zeros(count, dtype=np.int64)
-        wanted = max_plus.covered([who, who], [sent, sent], [arrived, arrived], np.zeros(1), finish)
+        wanted = max_plus.covered_seconds([who, who], [sent, sent], [arrived, arrived], np.zeros(1), finish)
         progress = recurrence.Progress(none, none, finish, none, none, none, none, sent, arrived, none)
-        shares = course.Shares(np.arange(2 * count), np.array([0, 2 * count]))
+        shares = batched_schedule.RankIntervals(np.arange(2 * count), np.array([0, 2 * count]))
         scratch = np.zeros(2 * count), np.zeros(2 * count)
-        assert course._covered(0, shares, progress, 0.0, scratch) == wanted[0]
+        assert batched_schedule._covered(0, shares, progress, 0.0, scratch) == wanted[0]
 
 
 def test_an_exchange_that_comes_again_is_not_handed_over_round_by_round(monkeypatch):

@@ -18,7 +18,7 @@ from simnet.collectives import (
     alltoallv_pairwise,
     broadcast_binomial,
 )
-from simnet.network import Network, OnOffFlow, in_step
+from simnet.network import Network, OnOffFlow, symmetric_ranks
 from simnet.network.stack import STACKS, Stack
 from simnet.network.transport import Loss, Transport
 from simnet.network.weather import Weather, steps
@@ -223,7 +223,9 @@ def test_a_loop_is_not_gone_through_to_its_end():
 
 def test_the_network_of_few_hosts_is_built_once(monkeypatch):
     built = []
-    monkeypatch.setattr(in_step, "_graph", lambda *few, build=in_step._graph: built.append(few) or build(*few))
+    monkeypatch.setattr(
+        symmetric_ranks, "_graph", lambda *few, build=symmetric_ranks._graph: built.append(few) or build(*few)
+    )
     network = Network(topologies.star(8, 1e-3, 1e6), stack="tcp")
     for size in (1e4, 2e4, 1e4):
         network.time(looping(size, 30))

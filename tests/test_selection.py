@@ -13,7 +13,7 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from simnet.base.effort import Interpreted
+from simnet.base.jit_threshold import JitThreshold
 from simnet.sparsifier_models import compiled_selection, selection
 from simnet.sparsifier_models.mstopk import bracket
 from simnet.sparsifier_models.selection import (
@@ -501,7 +501,7 @@ def test_importing_does_not_load_numba_and_a_long_array_does():
 def test_compiled_loops_take_over_where_many_short_arrays_make_them_worth_it(monkeypatch):
     rows = np.random.default_rng(0).standard_normal((3, 9000)).astype(np.float32)
     before = selection.squared_norms(rows), selection.top_k(rows[0], 90), selection.add_rows(rows, rows, rows.copy())
-    monkeypatch.setattr(selection, "_interpreted", Interpreted(0))
+    monkeypatch.setattr(selection, "_interpreted", JitThreshold(0))
     assert selection._loops_for(rows[0]) is compiled_selection
     after = selection.squared_norms(rows), selection.top_k(rows[0], 90), selection.add_rows(rows, rows, rows.copy())
     for one, other in zip(before, after, strict=True):
@@ -511,7 +511,7 @@ def test_compiled_loops_take_over_where_many_short_arrays_make_them_worth_it(mon
 def test_loops_are_compiled_for_a_long_array_or_for_a_quarter_of_a_billion_entries_of_short_ones(monkeypatch):
     loops = object()
     monkeypatch.setattr(selection, "_loops", lambda: loops)
-    monkeypatch.setattr(selection, "_interpreted", Interpreted(selection._interpreted.enough))
+    monkeypatch.setattr(selection, "_interpreted", JitThreshold(selection._interpreted.enough))
     short, one_less = np.zeros(4096, dtype=np.float32), np.zeros(4095, dtype=np.float32)
     through_numpy = 0
     while selection._loops_for(short) is None:
@@ -520,7 +520,7 @@ def test_loops_are_compiled_for_a_long_array_or_for_a_quarter_of_a_billion_entri
         assert selection._loops_for(one_less) is None
     assert through_numpy + short.size == 2**28
     assert selection._loops_for(one_less) is None
-    monkeypatch.setattr(selection, "_interpreted", Interpreted(math.inf))
+    monkeypatch.setattr(selection, "_interpreted", JitThreshold(math.inf))
     assert selection._loops_for(np.zeros(2**17, dtype=np.float32)) is loops
     assert selection._loops_for(np.zeros(2**17 - 1, dtype=np.float32)) is None
 

@@ -12,8 +12,8 @@ from simnet import topologies
 from simnet.base.errors import StalledError
 from simnet.costs.devices import BesideCollectives, DeviceOp, DeviceProfile, Method, SideStream, load_device
 from simnet.job import ColocatedJob, Compute, Overlap, exchange, run_policy
-from simnet.network import Network, Stack, engines
-from simnet.network.computing import Computing
+from simnet.network import Network, Stack, engine_selection
+from simnet.network.compute_stream import Computing
 from simnet.policies import Candidate, Fixed, Ramp
 from simnet.schedule import Round, Schedule
 
@@ -158,9 +158,9 @@ def test_compiled_and_interpreted_streams_are_the_same_to_the_last_bit(given):
     parts, ready, select, options = given
     told = []
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(engines, "loop_is_loaded", lambda: False)
+        patch.setattr(engine_selection, "loop_is_loaded", lambda: False)
         for many in (0, 10**9):
-            patch.setattr(engines, "_MANY", many)
+            patch.setattr(engine_selection, "_MANY", many)
             told.append(timed(parts, ready, select, pair(engine="fluid"), **options))
     one, other = told
     assert np.array_equal(one.left, other.left)
@@ -377,8 +377,8 @@ def test_copies_of_two_buckets_by_hand(side, first, monkeypatch):
 )
 @pytest.mark.parametrize("many", [0, 10**9])
 def test_software_of_one_message_by_hand(lets_go, sender, receiver, many, monkeypatch):
-    monkeypatch.setattr(engines, "_MANY", many)
-    monkeypatch.setattr(engines, "loop_is_loaded", lambda: False)
+    monkeypatch.setattr(engine_selection, "_MANY", many)
+    monkeypatch.setattr(engine_selection, "loop_is_loaded", lambda: False)
     network = pair(stack=Stack(lets_go, before=0.25, after=0.5))
     timing = network.time(Schedule(2, [Round([0], [1], [1000.0])]), messages=True)
     host = timing.software.of_ranks(timing.messages)

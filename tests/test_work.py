@@ -6,10 +6,10 @@ import numpy as np
 import pytest
 
 from simnet import topologies
-from simnet.base.effort import Interpreted
-from simnet.network import Network, engines, event_loop, max_plus
+from simnet.base.jit_threshold import JitThreshold
+from simnet.network import Network, engine_selection, event_loop, max_plus
+from simnet.network.link_tables import LinkTables
 from simnet.network.tables import Store
-from simnet.network.ways import Ways
 from simnet.network.weather import Weather, steps
 from simnet.schedule import Round, Schedule
 
@@ -22,12 +22,12 @@ def test_messages_that_meet_are_more_work_than_others():
     network = Network(topologies.star(4, 1e-3, 1e6))
 
     def work(schedule, placement=None):
-        return engines.estimated_work(program(network, schedule, placement), network.links)
+        return engine_selection.estimated_work(program(network, schedule, placement), network.links)
 
     apart, met = Round([0, 1], [2, 3], [1e3, 1e3]), Round([0, 0], [2, 3], [1e3, 1e3])
     assert work(Schedule(4, [apart, apart])) == 4
     # Two share one link in each round: each meets the other once.
-    assert work(Schedule(4, [met, apart, met])) == pytest.approx(6 + 4 * engines._MEETING)
+    assert work(Schedule(4, [met, apart, met])) == pytest.approx(6 + 4 * engine_selection._MEETING)
     # Between ranks on one host there are no links.
     assert work(Schedule(4, [met]), [3, 0, 3, 3]) == 2
     assert work(Schedule(4, [])) == 0
@@ -41,11 +41,11 @@ def test_changes_of_the_links_that_messages_use_are_work():
 
     def work(src, dst, nbytes):
         one = Schedule(4, [Round([src], [dst], [nbytes])])
-        return engines.estimated_work(program(network, one), network.links) - 1
+        return engine_selection.estimated_work(program(network, one), network.links) - 1
 
     # A second at full speed, in which one of the two links of the route changes a thousand times.
-    assert work(0, 1, 1e6) == pytest.approx(1000 * engines._CHANGING, rel=0.01)
-    assert work(2, 0, 2e6) == pytest.approx(2000 * engines._CHANGING, rel=0.01)
+    assert work(0, 1, 1e6) == pytest.approx(1000 * engine_selection._CHANGING, rel=0.01)
+    assert work(2, 0, 2e6) == pytest.approx(2000 * engine_selection._CHANGING, rel=0.01)
     assert work(2, 3, 1e6) == 0
 
 
@@ -56,15 +56,15 @@ def test_what_is_compiled_is_decided_by_work_estimated_or_done(monkeypatch):
         made.append(compiled)
         return SimpleNamespace(state=SimpleNamespace(stamp=stamp))
 
-    monkeypatch.setattr(engines, "loop_is_loaded", lambda: False)
-    monkeypatch.setattr(engines, "_MANY", 100)
+    monkeypatch.setattr(engine_selection, "loop_is_loaded", lambda: False)
+    monkeypatch.setattr(engine_selection, "_MANY", 100)
     monkeypatch.setattr("simnet.network.engine.Engine", engine)
     network = Network(topologies.star(9, 1e-3, 1e6))
 
     def compiled(*work):
         made.clear()
-        monkeypatch.setattr(engines, "_interpreted", Interpreted(100))
-        taken = engines.Engines(network.links, (0.0, 0.0), network.stack, network.sharing)
+        monkeypatch.setattr(engine_selection, "_interpreted", JitThreshold(100))
+        taken = engine_selection.EngineSelector(network.links, (0.0, 0.0), network.stack, network.sharing)
         for one in work:
             taken.take(one)
         return made[-1]
@@ -78,7 +78,7 @@ def test_what_is_compiled_is_decided_by_work_estimated_or_done(monkeypatch):
     # What was counted once is not counted again.
     assert not compiled(*[1] * 50)
     # A process does not forget what its other networks had to do.
-    engines.Engines(network.links, (0.0, 0.0), network.stack, network.sharing).take(98)
+    engine_selection.EngineSelector(network.links, (0.0, 0.0), network.stack, network.sharing).take(98)
     assert made[-1]
     stamp = 100
     assert compiled(1, 1)
@@ -86,9 +86,9 @@ def test_what_is_compiled_is_decided_by_work_estimated_or_done(monkeypatch):
 
 @pytest.mark.parametrize("multipath", [False, True])
 def test_routes_are_laid_once_whatever_the_order_in_which_pairs_come(multipath, monkeypatch):
-    monkeypatch.setattr("simnet.network.ways._AT_ONCE", 7)
+    monkeypatch.setattr("simnet.network.link_tables._AT_ONCE", 7)
     network = Network(topologies.fat_tree(4, 1e-6, 1e9))
-    ways, draws = Ways(network.links, multipath, False, False), np.random.default_rng(0)
+    ways, draws = LinkTables(network.links, multipath, False, False), np.random.default_rng(0)
     for _ in range(6):
         src, dst = draws.integers(0, 16, (2, 40))
         first, counts = ways.routes_between(src, dst)
@@ -111,7 +111,7 @@ def test_work_of_exchanges_adds_up_until_loading_compiled_loops_is_worth_it(monk
     loops.cache_info = lambda: SimpleNamespace(currsize=0)
     monkeypatch.setattr(max_plus, "loop_is_loaded", lambda: False)
     monkeypatch.setattr(max_plus, "_compiled", loops)
-    monkeypatch.setattr(max_plus, "_interpreted", Interpreted(100))
+    monkeypatch.setattr(max_plus, "_interpreted", JitThreshold(100))
     # What is ahead counts at once, but is not done yet.
     assert max_plus._loops_for(1, 200) == "compiled"
     assert [max_plus._loops_for(30, 40) for _ in range(3)] == [max_plus.recurrence] * 2 + ["compiled"]

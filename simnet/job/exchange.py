@@ -18,7 +18,7 @@ from simnet.job.job import Job, buckets, create_sparsifier, overlap_of
 from simnet.job.spans import Span
 from simnet.job.streams import Sent, Work, queued, slows, work_of
 from simnet.network import Network, Timing
-from simnet.network.computing import Computing
+from simnet.network.compute_stream import Computing
 from simnet.policies import Candidate, Decision
 from simnet.schedule import Schedule
 from simnet.strategies.averaging import NOBODY

@@ -10,7 +10,7 @@ import numpy as np
 
 from simnet.base.arrays import Floats
 from simnet.network import Messages, Timing
-from simnet.network.execution import Work
+from simnet.network.timing import Work
 
 if TYPE_CHECKING:
     from simnet.costs.devices import DeviceOp, DeviceProfile

@@ -19,7 +19,7 @@ from simnet.job.exchange import Situation, Timed, TimedExchange
 from simnet.job.job import Job
 from simnet.job.spans import COMPUTE, NETWORK, Span, inside, joint, outside
 from simnet.network import Network, Timing
-from simnet.network.execution import Split
+from simnet.network.timing import Split
 from simnet.parallel import CollectiveCall, PlacedStep, RecurringStep, StepGraph, StepTiming
 from simnet.policies import Candidate, Decision
 from simnet.schedule import Schedule

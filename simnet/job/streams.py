@@ -1,4 +1,4 @@
-"""What workers do beside an exchange: the rules of `simnet.network.computing`, for the kernels of a device.
+"""What workers do beside an exchange: the rules of `simnet.network.compute_stream`, for the kernels of a device.
 
 A bucket is selected when its slice of the backward pass is done, on the worker's compute stream, and the next slice
 waits for that, as in PyTorch's DistributedDataParallel. Merges and cuts between messages, and what unpacks a bucket,
@@ -16,7 +16,7 @@ from numpy.typing import ArrayLike
 from simnet.base.arrays import Floats
 from simnet.costs.devices import DeviceOp, DeviceProfile
 from simnet.network import STACKS, Stack
-from simnet.network.computing import Computing
+from simnet.network.compute_stream import Computing
 from simnet.schedule import Schedule
 
 

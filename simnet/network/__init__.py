@@ -1,6 +1,6 @@
 """The network: hosts and links that carry messages in simulated time, under weather, contention and faults."""
 
-from simnet.network.component import (
+from simnet.network.network import (
     ConstantLoad,
     EngineName,
     Jitter,

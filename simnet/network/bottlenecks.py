@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from simnet.base.arrays import Floats
 
 
-def bottlenecks(table: NDArray[np.int64], capacity: Floats) -> NDArray[np.int64]:
+def find_bottlenecks(table: NDArray[np.int64], capacity: Floats) -> NDArray[np.int64]:
     """Return routes with those links alone that decide how flows on them share all.
 
     Parameters
@@ -30,7 +30,7 @@ def bottlenecks(table: NDArray[np.int64], capacity: Floats) -> NDArray[np.int64]
 
     Examples
     --------
-    >>> bottlenecks(np.array([[0, 1, 3], [2, 1, 4]]), np.array([5.0, 5.0, 4.0, 5.0, 5.0]))
+    >>> find_bottlenecks(np.array([[0, 1, 3], [2, 1, 4]]), np.array([5.0, 5.0, 4.0, 5.0, 5.0]))
     array([[ 1, -1, -1],
            [ 2,  1, -1]])
     """

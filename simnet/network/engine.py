@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from simnet.base.arrays import Floats, Ranks, distinct
-from simnet.network.computing import Computed, Streams
+from simnet.network.compute_stream import Computed, Streams
 from simnet.network.event_loop.records import (
     BACKGROUND,
     FAIL,
@@ -23,12 +23,12 @@ from simnet.network.event_loop.records import (
     TRANSFER,
     VANISHED,
 )
+from simnet.network.link_tables import LinkTables
 from simnet.network.links import Links
 from simnet.network.program import Program
 from simnet.network.sharing import MAX_MIN, Sharing
 from simnet.network.stack import IDEAL, LetGo, Stack
 from simnet.network.tables import Table
-from simnet.network.ways import Ways
 from simnet.schedule import Round
 
 # What ranks compute for each part beside it, by the names of `records.Portion`.
@@ -60,7 +60,7 @@ class Handle(NamedTuple):
     taken: list[tuple[Table, int, int]]
 
 
-class Engine(Ways):
+class Engine(LinkTables):
     """A network in motion.
 
     Its times are in seconds since its `origin`, so that they keep their digits however late that is; the weather is

@@ -60,7 +60,7 @@ def lognormal(median: Seconds, sigma: Spread) -> Jitter:
 _BLOCK = 1 << 16
 
 
-def drawn(jitter: Jitter, draws: np.random.Generator, count: int) -> Floats:
+def draw_jitter(jitter: Jitter, draws: np.random.Generator, count: int) -> Floats:
     """Return the extra latency [s] of each of `count` messages.
 
     Parameters
@@ -124,4 +124,4 @@ class Delays:
             return
         draws = self._draws()
         for first in range(0, self._count, _BLOCK):
-            yield drawn(self._jitter, draws, min(_BLOCK, self._count - first))
+            yield draw_jitter(self._jitter, draws, min(_BLOCK, self._count - first))

@@ -24,16 +24,16 @@ import numpy as np
 from numpy.typing import NDArray
 
 from simnet.base.arrays import Floats, Ranks
-from simnet.base.effort import Interpreted
-from simnet.network import course, recurrence
+from simnet.base.jit_threshold import JitThreshold
+from simnet.network import batched_schedule, recurrence
 from simnet.network.compiled_loop import loop_is_loaded
-from simnet.network.execution import Split
 from simnet.network.links import Links
-from simnet.network.outlook import Outlook, view_of, views_of
 from simnet.network.program import Program
-from simnet.network.recurrence import BEYOND, CROSSED, IN_STEP, MET, Progress, RouteState, Traffic
-from simnet.network.recurring import MOST_MESSAGES, Laid, Recurring
-from simnet.network.recurring import Known as KnownSchedules
+from simnet.network.recurrence import BEYOND, COMPLETED, IN_STEP, MET, Progress, RouteState, Traffic
+from simnet.network.schedule_cache import MOST_MESSAGES, CachedSchedule, RepeatedRound
+from simnet.network.schedule_cache import ScheduleCache as KnownSchedules
+from simnet.network.timing import Split
+from simnet.network.weather_forecast import WeatherForecast, memory_view, memory_views
 from simnet.schedule import Round
 
 # Compiled loops take a quarter of a second to load, and the interpreter needs about as long for so many messages.
@@ -59,7 +59,7 @@ _AT_ONCE = 1 << 16
 _Alone: TypeAlias = Callable[[Round], tuple[Floats, Floats, Floats]]
 
 
-class Passage(NamedTuple):
+class MaxPlusResult(NamedTuple):
     """How a schedule went.
 
     Times count from the origin of the program.
@@ -83,13 +83,13 @@ class Passage(NamedTuple):
     split: Callable[[], Split] | None = None
 
 
-def pass_through(
+def time_max_plus(
     program: Program,
     links: Links,
     overheads: tuple[float, float],
     alone: _Alone,
     keep: bool = False,
-) -> Passage | None:
+) -> MaxPlusResult | None:
     """Time schedules on links without background flows; None if messages meet that this cannot solve, or wait long.
 
     Parameters
@@ -117,7 +117,7 @@ def pass_through(
         layout.over()
 
 
-def _at_once(program: Program, links: Links, overheads: tuple[float, float]) -> Passage | None:
+def _at_once(program: Program, links: Links, overheads: tuple[float, float]) -> MaxPlusResult | None:
     """Time a schedule that has come before by one call; None if it has not, or is to be timed round by round."""
     n_messages, schedules = program.schedule.n_messages, _known(links).schedules
     if n_messages > MOST_MESSAGES or not schedules.comes_again(program):
@@ -128,15 +128,15 @@ def _at_once(program: Program, links: Links, overheads: tuple[float, float]) -> 
     if loops is None or (recurring := schedules.of(program, lambda: _recurring(program, links))) is None:
         return None
     start = program.start
-    outlook = Outlook(links, program.origin, float(start.min()), float(start.max()), n_messages)
+    outlook = WeatherForecast(links, program.origin, float(start.min()), float(start.max()), n_messages)
     progress = recurring.go(program, links, overheads, loops, outlook)
     if progress is None:
         return None
     split = (lambda: recurring.split(program, progress, loops)) if recurring.adds_up else None
-    return Passage(progress.done, progress.sent, progress.arrived, recurring.computing(progress), split)
+    return MaxPlusResult(progress.done, progress.sent, progress.arrived, recurring.computing(progress), split)
 
 
-def _recurring(program: Program, links: Links) -> Recurring | None:
+def _recurring(program: Program, links: Links) -> CachedSchedule | None:
     """Lay a schedule out; None if a message can never arrive."""
     layout, rounds = _Layout(program.hosts, links), []
     try:
@@ -144,23 +144,23 @@ def _recurring(program: Program, links: Links) -> Recurring | None:
             laid = layout.of(one)
             if laid is None:
                 return None
-            rounds.append(Laid(one, repeats, laid.traffic, laid.begun().routes))
-        return Recurring(rounds, program.hosts.size, links)
+            rounds.append(RepeatedRound(one, repeats, laid.traffic, laid.begun().routes))
+        return CachedSchedule(rounds, program.hosts.size, links)
     finally:
         layout.over()
 
 
 def _pass_on(
     program: Program, links: Links, overheads: tuple[float, float], alone: _Alone, keep: bool, layout: _Layout
-) -> Passage | None:
+) -> MaxPlusResult | None:
     n_messages, delays = program.schedule.n_messages, program.delays
     done, n_links = np.array(program.start, dtype=np.float64), len(links.routes.links)
     busy, pair, pair_end = np.full(n_links, -np.inf), np.full(n_links, -1), np.zeros(n_links)
     port_free = np.zeros(n_links)
     lasting = done, busy, pair, pair_end, port_free
-    lasting_views = [view_of(one) for one in lasting]
+    lasting_views = [memory_view(one) for one in lasting]
     read, steady, offset = delays.reader(), links.constant and not delays, 0
-    outlook = Outlook(links, program.origin, float(done.min()), float(done.max()), n_messages)
+    outlook = WeatherForecast(links, program.origin, float(done.min()), float(done.max()), n_messages)
     times = np.zeros((2, n_messages if keep else 0))
     computing: list[tuple[Floats, Floats]] = []
     solved: dict[int, tuple[Floats, Floats, Floats]] = {}
@@ -184,11 +184,11 @@ def _pass_on(
                 loops = _loops_for(effort, 0 if traffic.exclusive or turns < repeats else outlook.effort)
                 inputs: tuple[Any, ...] = traffic, laid.routes, outlook.forecast, progress, extra
                 if loops is recurrence and not traffic.exclusive:
-                    rest = [view_of(one) for one in (sent, arrived, progress.place)]
-                    seen = Progress(view_of(begun), view_of(entered), *lasting_views, *rest)
-                    inputs = *laid.views, outlook.views, seen, view_of(extra)
-                outcome, when = loops.cross(*inputs, overheads, turns, steady)
-                if outcome == CROSSED and turns < repeats:
+                    rest = [memory_view(one) for one in (sent, arrived, progress.place)]
+                    seen = Progress(memory_view(begun), memory_view(entered), *lasting_views, *rest)
+                    inputs = *laid.views, outlook.views, seen, memory_view(extra)
+                outcome, when = loops.run_round(*inputs, overheads, turns, steady)
+                if outcome == COMPLETED and turns < repeats:
                     turns = repeats
                     continue
                 if outcome != BEYOND:
@@ -218,14 +218,14 @@ def _pass_on(
                 for column in (sent, arrived, begun, entered) if keep else ():
                     rows = column.reshape(repeats, column.size // repeats)
                     np.add.outer(lasts, rows[turn - 1], out=rows[turn:])
-            elif outcome != CROSSED:
+            elif outcome != COMPLETED:
                 return None
             if keep and traffic.compute.size:
                 computing.append((begun, entered))
-    return Passage(done, times[0], times[1], computing)
+    return MaxPlusResult(done, times[0], times[1], computing)
 
 
-class _Laid:
+class _PreparedRound:
     """A round on its routes: its messages, and what is known of the routes before anything is looked up.
 
     While it is kept, nothing else has the identity of the round.
@@ -243,9 +243,9 @@ class _Laid:
     @cached_property
     def views(self) -> tuple[Traffic, RouteState]:
         """Messages and routes as memory views."""
-        return views_of(self.traffic), views_of(self.routes)
+        return memory_views(self.traffic), memory_views(self.routes)
 
-    def begun(self) -> _Laid:
+    def begun(self) -> _PreparedRound:
         """Return it as it was before anything was looked up."""
         if self._changes:
             self._state[:] = self._before
@@ -272,9 +272,9 @@ class _Layout:
         self._key = hosts.tobytes()
         # What is looked up on the way is of one passage: another one meanwhile has short rounds of its own.
         self._short = self._known.short.pop(self._key, {})
-        self._rounds: dict[int, _Laid] = {}
+        self._rounds: dict[int, _PreparedRound] = {}
 
-    def of(self, one: Round) -> _Laid | None:
+    def of(self, one: Round) -> _PreparedRound | None:
         """Return a round on its routes; None if a message can never arrive."""
         laid = self._rounds.get(id(one))
         if laid is not None:
@@ -298,7 +298,7 @@ class _Layout:
             self._known.short.clear()
         self._known.short[self._key] = self._short
 
-    def _lay_out(self, one: Round) -> _Laid | None:
+    def _lay_out(self, one: Round) -> _PreparedRound | None:
         links, m = self._links, len(one)
         table, port, single, exclusive, latency, rate, own, down = self._pattern(one)
         if down.size:
@@ -312,9 +312,9 @@ class _Layout:
         traffic = Traffic(one.src, one.dst, one.nbytes, compute, table, port, single, exclusive)
         if links.constant:
             # Latencies that never change are looked up once for all rounds of a pattern.
-            return _Laid(one, traffic, RouteState(latency, _NONE, _NONE, seconds, leaving, _NONE, _NONE))
+            return _PreparedRound(one, traffic, RouteState(latency, _NONE, _NONE, seconds, leaving, _NONE, _NONE))
         unknown = np.full(m, inf)
-        return _Laid(one, traffic, RouteState(latency, unknown, unknown, seconds, leaving, unknown, unknown))
+        return _PreparedRound(one, traffic, RouteState(latency, unknown, unknown, seconds, leaving, unknown, unknown))
 
     def _pattern(self, one: Round) -> _Pattern:
         links, patterns = self._links, self._known.patterns
@@ -357,7 +357,7 @@ class _Known:
 
     def __init__(self) -> None:
         self.patterns: dict[tuple[bytes, bytes], _Pattern] = {}
-        self.short: dict[bytes, dict[int, _Laid]] = {}
+        self.short: dict[bytes, dict[int, _PreparedRound]] = {}
         self.schedules = KnownSchedules()
 
 
@@ -409,14 +409,14 @@ def _compiled() -> ModuleType | None:
         from simnet.base.compiling import compiled_module
     except (ImportError, OSError):
         return None
-    loops = compiled_module(recurrence, course)
+    loops = compiled_module(recurrence, batched_schedule)
     # Numpy is quicker than the interpreter only.
     loops.__dict__["_carry"] = loops.__dict__["_one_by_one"]
     return loops
 
 
 # How many messages this process has carried without compiled loops, or what took as long.
-_interpreted = Interpreted(_MANY)
+_interpreted = JitThreshold(_MANY)
 
 
 def _loaded() -> ModuleType | None:
@@ -435,7 +435,7 @@ def _loops_for(effort: int, ahead: int) -> ModuleType:
     return loops or recurrence
 
 
-def split_of(program: Program, went: Passage) -> Split:
+def split_max_plus(program: Program, went: MaxPlusResult) -> Split:
     """Return what each rank did from when its time is accounted to its finish; of a passage with times of messages."""
     if went.split is not None:
         return went.split()
@@ -443,14 +443,14 @@ def split_of(program: Program, went: Passage) -> Split:
     src, dst = ([getattr(one, end) for one in program.schedule.rounds] for end in ("src", "dst"))
     begins, ends = [begin for begin, _ in went.computing], [end for _, end in went.computing]
     who = [np.arange(one.size) % P for one in begins]
-    computing = covered(who, begins, ends, accounted, went.finish) if who else np.zeros(P)
+    computing = covered_seconds(who, begins, ends, accounted, went.finish) if who else np.zeros(P)
     first, last = [went.start, went.start, *begins], [went.arrive, went.arrive, *ends]
-    communicating = covered([_NO_ONE, *src, *dst, *who], first, last, accounted, went.finish) - computing
+    communicating = covered_seconds([_NO_ONE, *src, *dst, *who], first, last, accounted, went.finish) - computing
     wait = np.maximum(np.maximum(went.finish - accounted, 0.0) - communicating - computing, 0.0)
     return Split(communicating, computing, wait)
 
 
-def covered(
+def covered_seconds(
     who: Sequence[Ranks], first: Sequence[Floats], last: Sequence[Floats], accounted: Floats, finish: Floats
 ) -> Floats:
     """Return for how long at least one of a rank's intervals lasts; shape (P,).
@@ -468,7 +468,7 @@ def covered(
     order = np.lexsort((begin, rank))
     rank, begin, end = rank[order], begin[order], end[order]
     counts = np.bincount(rank, minlength=n_ranks)
-    bounds, covered = np.cumsum(counts) - counts, np.zeros(n_ranks)
+    bounds, covered_seconds = np.cumsum(counts) - counts, np.zeros(n_ranks)
     # Ranks with as many intervals go together.
     for count in np.unique(counts[counts > 0]).tolist():
         ranks = np.flatnonzero(counts == count)
@@ -477,5 +477,5 @@ def covered(
         # What an interval adds begins where those before it have ended.
         fresh = np.maximum(begin[own[:, 1:]], reached[:, :-1])
         added = np.maximum(reached[:, 1:] - fresh, 0.0)
-        covered[ranks] = (end[own[:, 0]] - begin[own[:, 0]]) + added.sum(axis=1)
-    return covered
+        covered_seconds[ranks] = (end[own[:, 0]] - begin[own[:, 0]]) + added.sum(axis=1)
+    return covered_seconds

@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from simnet.base.arrays import Floats, Ranks
-from simnet.network.computing import Computed, Streams
+from simnet.network.compute_stream import Computed, Streams
 from simnet.network.jitter import Delays
 from simnet.schedule import Schedule
 

@@ -20,9 +20,9 @@ from numpy.typing import NDArray
 
 from simnet.base.arrays import Floats, Ranks
 
-CROSSED, MET, BEYOND, NEVER, IN_STEP = 0, 1, 2, 3, 4
-"""How `cross` ends: all messages are through; one found a link in use; one came to where a timeline is not known; one
-waits for ever, on a link that has no bandwidth and does not change; all ranks entered and left a round at once."""
+COMPLETED, MET, BEYOND, NEVER, IN_STEP = 0, 1, 2, 3, 4
+"""How `run_round` ends: all messages are through; one found a link in use; one came to where a timeline is not known;
+one waits for ever, on a link that has no bandwidth and does not change; all ranks entered and left a round at once."""
 
 # Messages that follow each other on a link may overlap by rounding: by so much of the time that they take.
 _TOUCH = 1e-10
@@ -141,7 +141,7 @@ class Progress(NamedTuple):
     place: NDArray[np.int64]
 
 
-def cross(
+def run_round(
     traffic: Traffic,
     routes: RouteState,
     forecast: Forecast | None,
@@ -191,14 +191,14 @@ def cross(
         outcome, when = _carry(traffic, routes, forecast, progress, delays, overheads, entered)
         if outcome == MET:
             return MET, came if together else nan
-        if outcome != CROSSED:
+        if outcome != COMPLETED:
             return outcome, when
         place[0], place[1] = turn + 1, -1
         if steady:
             before, together = together, _all_equal(done)
             if before and together:
                 return IN_STEP, came
-    return CROSSED, 0.0
+    return COMPLETED, 0.0
 
 
 def _all_equal(times: Floats) -> bool:
@@ -244,7 +244,7 @@ def _carry(
     np.maximum.at(progress.done, traffic.dst, ends)
     if progress.sent.size:
         progress.sent[own], progress.arrived[own] = leaves, ends
-    return CROSSED, 0.0
+    return COMPLETED, 0.0
 
 
 def _one_by_one(
@@ -256,7 +256,7 @@ def _one_by_one(
     overheads: tuple[float, float],
     entered: Floats,
 ) -> tuple[int, float]:
-    """Carry the messages of a round once, from the one at `place` on; parameters and result as of `cross`.
+    """Carry the messages of a round once, from the one at `place` on; parameters and result as of `run_round`.
 
     `entered`, shape (P,), has when each rank entered [s].
     """
@@ -292,7 +292,7 @@ def _one_by_one(
                 known = routes.rate_since[message] <= now and ends <= routes.rate_until[message]
                 if not known:
                     outcome, ends = _integrate(message, now, nbytes[message], links, port, routes, forecast.bandwidth)
-                    if outcome != CROSSED:
+                    if outcome != COMPLETED:
                         place[1] = message
                         return outcome, ends
                     takes = ends - now
@@ -303,7 +303,7 @@ def _one_by_one(
                 routes.rate_since[message] <= begins and left <= routes.rate_until[message]
             ):
                 outcome, left = _leave(port, begins, nbytes[message], forecast.bandwidth)
-                if outcome != CROSSED:
+                if outcome != COMPLETED:
                     place[1] = message
                     return outcome, left
             for hop in range(longest):
@@ -323,7 +323,7 @@ def _one_by_one(
         done[dst[message]] = max(done[dst[message]], now)
         if len(sent):
             sent[first + message], arrived[first + message] = leaves, now
-    return CROSSED, 0.0
+    return COMPLETED, 0.0
 
 
 def _segment_at(times: Floats, segment: int, t: float) -> int:
@@ -363,7 +363,7 @@ def _integrate(
 ) -> tuple[int, float]:
     """Carry the bytes of a message over its route from time `now` [s], segment by segment.
 
-    Returns how that ended, and when: `CROSSED`, or `BEYOND` or `NEVER` and the time up to which it came.
+    Returns how that ended, and when: `COMPLETED`, or `BEYOND` or `NEVER` and the time up to which it came.
     """
     times, values, segments = bandwidth.times, bandwidth.values, bandwidth.segment
     left, hops = nbytes, 0
@@ -374,7 +374,7 @@ def _integrate(
         segments[link] = _segment_at(times, segments[link], now)
         hops += 1
     if hops == 0:
-        return CROSSED, now
+        return COMPLETED, now
     # Most routes have two links: their segments stay in variables.
     one, two = links[message, 0], links[message, hops - 1]
     p, q = segments[one], segments[two]
@@ -406,7 +406,7 @@ def _integrate(
     for hop in range(1, hops - 1):
         since = max(since, times[segments[links[message, hop]]])
     routes.seconds[message], routes.rate_since[message], routes.rate_until[message] = nbytes / rate, since, until
-    return CROSSED, now + left / rate
+    return COMPLETED, now + left / rate
 
 
 def _leave(link: int, now: float, nbytes: float, bandwidth: Cursors) -> tuple[int, float]:
@@ -417,7 +417,7 @@ def _leave(link: int, now: float, nbytes: float, bandwidth: Cursors) -> tuple[in
         rate, until = values[segment], times[segment + 1]
         if rate > 0:
             if now + nbytes / rate <= until:
-                return CROSSED, now + nbytes / rate
+                return COMPLETED, now + nbytes / rate
         elif rate < 0:
             return BEYOND, now
         elif until == inf:

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from simnet.base.arrays import Floats
-from simnet.network.component import Network
+from simnet.network.network import Network
 
 MOST_TRIED = 8
 """The most ranks of which all orders are tried."""

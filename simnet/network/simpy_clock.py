@@ -18,10 +18,10 @@ from typing import NamedTuple
 import simpy
 
 from simnet.base.errors import SimnetError, StalledError
-from simnet.network.engines import Engines
+from simnet.network.engine_selection import EngineSelector
 from simnet.network.event_loop.records import ARRIVED, DONE, EXTEND, GROW, OUTAGE, STUCK, TRANSFER, WAITING
-from simnet.network.execution import Run
 from simnet.network.program import Program
+from simnet.network.timing import Run
 
 # Links that come up while nothing moves, after which there is no more waiting for a route around those that are down.
 _PATIENCE = 20_000
@@ -44,7 +44,7 @@ class Clock:
         origin of its own.
     """
 
-    def __init__(self, env: simpy.Environment, engines: Engines, origin: float | None = None) -> None:
+    def __init__(self, env: simpy.Environment, engines: EngineSelector, origin: float | None = None) -> None:
         self.env = env
         self._engines = engines
         self._engine = engines.take(0)

@@ -27,8 +27,8 @@ from simnet.network import (
     OnOffFlow,
     OnOutage,
     Routing,
-    component,
     jitter,
+    network,
     sharing,
     stack,
     transport,
@@ -125,7 +125,7 @@ class Incast(OneOf):
 
 
 @configures(
-    component.Network, only=("send_overhead", "receive_overhead"), send_overhead="send", receive_overhead="receive"
+    network.Network, only=("send_overhead", "receive_overhead"), send_overhead="send", receive_overhead="receive"
 )
 class Overhead(Part):
     """Time per message before it leaves and after it arrived."""
@@ -194,7 +194,7 @@ class Sharing(Part):
         return self
 
 
-@configures(component.Network, only=("engine", "stack", "sharing", "routing", "on_outage"))
+@configures(network.Network, only=("engine", "stack", "sharing", "routing", "on_outage"))
 class Network(Part):
     """The network, its weather, and who else uses it."""
 

@@ -2,7 +2,7 @@
 
 Nothing of a stream is on the agenda. What runs on it when follows from what its own rank asks of it, and a rank that
 waits for it asks for nothing else. So a stream is brought up to date when its rank comes to it; see
-`simnet.network.computing` for its rules. What comes at an instant queues before a slice begins at that instant.
+`simnet.network.compute_stream` for its rules. What comes at an instant queues before a slice begins at that instant.
 """
 
 from __future__ import annotations

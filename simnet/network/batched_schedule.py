@@ -15,13 +15,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from simnet.base.arrays import Floats, Ranks
-from simnet.network.recurrence import CROSSED, Cursors, Forecast, Progress, RouteState, Traffic, cross
+from simnet.network.recurrence import COMPLETED, Cursors, Forecast, Progress, RouteState, Traffic, run_round
 
 # Up to so many numbers numpy sums in eight running sums, and beyond them by halves.
 MOST_SUMMED = 128
 
 
-class Course(NamedTuple):
+class BatchedSchedule(NamedTuple):
     """The rounds of a schedule on their routes, one behind the other; those that repeat in a row stand once.
 
     Parameters
@@ -54,7 +54,7 @@ class Course(NamedTuple):
     worked: Ranks
 
 
-class Extent(NamedTuple):
+class SegmentRange(NamedTuple):
     """Where the segments of each link begin, and the entry behind them, as of `Timelines`, and a moment [s]."""
 
     first: NDArray[np.int64]
@@ -62,7 +62,7 @@ class Extent(NamedTuple):
     moment: float
 
 
-class Shares(NamedTuple):
+class RankIntervals(NamedTuple):
     """Intervals of each rank, in which it communicates or works.
 
     Parameters
@@ -77,11 +77,11 @@ class Shares(NamedTuple):
     first: Ranks
 
 
-def follow(
-    course: Course,
+def run_rounds(
+    batch: BatchedSchedule,
     routes: RouteState,
     forecast: Forecast | None,
-    extents: tuple[Extent, Extent] | None,
+    extents: tuple[SegmentRange, SegmentRange] | None,
     progress: Progress,
     overheads: tuple[float, float],
     begin: int,
@@ -91,18 +91,18 @@ def follow(
 
     Parameters
     ----------
-    course : Course
+    batch : BatchedSchedule
         The rounds.
     routes : RouteState
         Of the messages of all rounds.
     forecast : Forecast or None
-        As of `cross`; its segments are looked up here.
+        As of `run_round`; its segments are looked up here.
     extents : (Extent, Extent) or None
         Of bandwidths and latencies; None where links never change.
     progress : Progress
         Of all rounds: `begun` has the times of all work, `entered` shape (P,), and `place` is of the round under way.
     overheads, steady
-        As of `cross`.
+        As of `run_round`.
     begin : int
         The round to begin with, or to resume.
     """
@@ -110,19 +110,19 @@ def follow(
     if forecast is not None and extents is not None:
         _find(forecast.bandwidth, extents[0])
         _find(forecast.latency, extents[1])
-    for one in range(begin, len(course.repeats)):
-        a, b = course.message[one], course.message[one + 1]
-        s, e = course.sent[one], course.sent[one + 1]
-        w, v = course.worked[one], course.worked[one + 1]
+    for one in range(begin, len(batch.repeats)):
+        a, b = batch.message[one], batch.message[one + 1]
+        s, e = batch.sent[one], batch.sent[one + 1]
+        w, v = batch.worked[one], batch.worked[one + 1]
         traffic = Traffic(
-            course.src[a:b],
-            course.dst[a:b],
-            course.nbytes[a:b],
-            course.compute[course.work[one] : course.work[one + 1]],
-            course.links[a:b],
-            course.own[a:b],
-            course.single[one],
-            course.exclusive[one],
+            batch.src[a:b],
+            batch.dst[a:b],
+            batch.nbytes[a:b],
+            batch.compute[batch.work[one] : batch.work[one + 1]],
+            batch.links[a:b],
+            batch.own[a:b],
+            batch.single[one],
+            batch.exclusive[one],
         )
         # What no work comes before is entered at once, and that is not kept.
         f, g = (w, v) if v > w else (len(progress.entered) - P, len(progress.entered))
@@ -147,14 +147,16 @@ def follow(
             routes.rate_since[a:b],
             routes.rate_until[a:b],
         )
-        outcome, when = cross(traffic, state, forecast, own, progress.sent[:0], overheads, course.repeats[one], steady)
-        if outcome != CROSSED:
+        outcome, when = run_round(
+            traffic, state, forecast, own, progress.sent[:0], overheads, batch.repeats[one], steady
+        )
+        if outcome != COMPLETED:
             return one, outcome, when
         place[0], place[1] = 0, -1
-    return len(course.repeats), CROSSED, 0.0
+    return len(batch.repeats), COMPLETED, 0.0
 
 
-def _find(cursors: Cursors, extent: Extent) -> None:
+def _find(cursors: Cursors, extent: SegmentRange) -> None:
     """Look up the segment that each link is in at a moment."""
     for link in range(len(cursors.segment)):
         low, high = extent.first[link], extent.last[link]
@@ -167,9 +169,9 @@ def _find(cursors: Cursors, extent: Extent) -> None:
         cursors.segment[link] = low
 
 
-def share_out(
-    everything: Shares,
-    working: Shares,
+def split_time(
+    everything: RankIntervals,
+    working: RankIntervals,
     progress: Progress,
     accounted: Floats,
     scratch: tuple[Floats, Floats],
@@ -199,8 +201,10 @@ def share_out(
         waiting[rank] = max(through - communicates - works, 0.0)
 
 
-def _covered(rank: int, shares: Shares, progress: Progress, accounted: float, scratch: tuple[Floats, Floats]) -> float:
-    """Return for how long at least one of a rank's intervals lasts, as `simnet.network.max_plus.covered` adds it up."""
+def _covered(
+    rank: int, shares: RankIntervals, progress: Progress, accounted: float, scratch: tuple[Floats, Floats]
+) -> float:
+    """Return the length of the union of a rank's intervals [s], summed as `max_plus.covered_seconds` does."""
     begins, ends = scratch
     finish, m = progress.done[rank], len(progress.sent)
     first, count = shares.first[rank], shares.first[rank + 1] - shares.first[rank]

@@ -25,16 +25,16 @@ from simnet.base.checks import named
 from simnet.base.errors import SimnetError
 from simnet.base.quantities import Seconds, Size, bounded
 from simnet.base.rng import stream
-from simnet.network.computing import Computing, Streams, beside, in_turn, runs_in_turn
-from simnet.network.engines import Engines
-from simnet.network.execution import HostWork, Messages, Run, Split, Timing, with_software, worked
-from simnet.network.in_step import Memory, go_in_step, split_in_step
-from simnet.network.jitter import Delays, Jitter, drawn
+from simnet.network.compute_stream import Computing, Streams, check_slices, queue_in_turn, runs_in_turn
+from simnet.network.engine_selection import EngineSelector
+from simnet.network.jitter import Delays, Jitter, draw_jitter
 from simnet.network.links import ConstantLoad, Links, OnOffFlow
-from simnet.network.max_plus import Passage, pass_through, split_of
+from simnet.network.max_plus import MaxPlusResult, split_max_plus, time_max_plus
 from simnet.network.program import Program, failures_of, moments_of, parts_of
 from simnet.network.sharing import Sharing, sharing_of
 from simnet.network.stack import IDEAL, Stack, name_of, stack_of
+from simnet.network.symmetric_ranks import SymmetryCache, split_symmetric, time_symmetric
+from simnet.network.timing import HostWork, Messages, Run, Split, Timing, move_software, work_intervals
 from simnet.network.transport import Incast, Loss, MeasuredIncast
 from simnet.network.weather import Weather
 from simnet.schedule import Round, Schedule
@@ -168,15 +168,15 @@ class Network:
         self.seed = seed
         self.engine, self.routing, self.on_outage = engine, routing, on_outage
         self._timing = self._engines()
-        self._memory = Memory({}, {}, {})
+        self._memory = SymmetryCache({}, {}, {})
         self._begin_on(env)
 
     def __repr__(self) -> str:
         hosts, links = self.routes.n_hosts, self.graph.number_of_edges()
         return f"Network({hosts:,} hosts, {links:,} links, stack {name_of(self.stack)})"
 
-    def _engines(self) -> Engines:
-        return Engines(
+    def _engines(self) -> EngineSelector:
+        return EngineSelector(
             self.links,
             (self.send_overhead, self.receive_overhead),
             self.stack,
@@ -239,7 +239,7 @@ class Network:
             If `nbytes` is negative or not finite, or there is no route.
         """
         bounded(nbytes, Size, "nbytes")
-        delay = 0.0 if self.jitter is None else float(drawn(self.jitter, self._drawing("jitter"), 1)[0])
+        delay = 0.0 if self.jitter is None else float(draw_jitter(self.jitter, self._drawing("jitter"), 1)[0])
         pick = int(self._drawing("routes").integers(_PICKS)) if self.routing == "flow" else 0
         self.routes.route(src, dst)
         return self._own_clock().transfer(src, dst, float(nbytes), delay, pick)
@@ -342,8 +342,8 @@ class Network:
         computing : Computing, optional
             What ranks compute beside the schedules, from their start on: `ready` is then when slices of the backward
             pass alone would be done, and kernels behind slices, and work before rounds, queue on the rank's stream
-            (`simnet.network.computing`). Work after the last message of a schedule does not hold up the next one. What
-            a rank does is accounted from when it is through with slices and the kernels behind them.
+            (`simnet.network.compute_stream`). Work after the last message of a schedule does not hold up the next one.
+            What a rank does is accounted from when it is through with slices and the kernels behind them.
 
         Raises
         ------
@@ -414,8 +414,8 @@ class Network:
         """Time schedules by the max-plus clock; None if messages meet."""
         links, overheads = self.links, (self.send_overhead, self.receive_overhead)
 
-        def passage(keep: bool) -> Passage | None:
-            return pass_through(program, links, overheads, alone, keep)
+        def passage(keep: bool) -> MaxPlusResult | None:
+            return time_max_plus(program, links, overheads, alone, keep)
 
         def alone(one: Round) -> tuple[Floats, Floats, Floats]:
             zero, calm = np.zeros(program.hosts.size), Delays(None, lambda: stream(0), 0)
@@ -434,7 +434,7 @@ class Network:
         def account() -> Split:
             kept = went if keeps else passage(True)
             assert kept is not None
-            return with_software(split_of(program, kept), program)
+            return move_software(split_max_plus(program, kept), program)
 
         kept = None
         if messages:
@@ -446,7 +446,7 @@ class Network:
                 np.concatenate([np.zeros(0), *(one[end] for one in went.computing)]).reshape(-1, went.finish.size)
                 for end in (0, 1)
             )
-            work, before = worked(program, numbers, begun, ended)
+            work, before = work_intervals(program, numbers, begun, ended)
             software = HostWork(before, np.full((4, 2, program.schedule.n_messages), np.nan))
         return Timing(program.origin, program.start, went.finish, account, kept, work, software, program.computed)
 
@@ -463,7 +463,7 @@ class Network:
             )
             return partial(few.time, messages=True)
 
-        went = go_in_step(program, self.links, self.stack, timed, self._memory)
+        went = time_symmetric(program, self.links, self.stack, timed, self._memory)
         if went is None:
             return None
         n_ranks, kept, work, software = program.hosts.size, None, None, None
@@ -475,13 +475,13 @@ class Network:
             times = np.repeat(went.times, n_ranks, axis=1)
             kept = Messages(**columns, sent=times[0], arrived=times[1], origin=program.origin)
             begun, ended = times[2:4].reshape(2, -1, n_ranks)
-            work, before = worked(cut, np.arange(len(begun)), begun, ended)
+            work, before = work_intervals(cut, np.arange(len(begun)), begun, ended)
             software = HostWork(before, times[4:].reshape(4, 2, -1))
         return Timing(
             origin=program.origin,
             entered=program.start,
             left=np.full(n_ranks, went.finish),
-            account=lambda: with_software(split_in_step(program, went), program),
+            account=lambda: move_software(split_symmetric(program, went), program),
             messages=kept,
             work=work,
             software=software,
@@ -546,9 +546,9 @@ class Network:
             raise ValueError(f"origin must be finite and >= 0, got {origin!r}")
         streams, computed = None, None
         if computing is not None:
-            ready, select = beside(begin, [ready for _, ready in gated], computing)
+            ready, select = check_slices(begin, [ready for _, ready in gated], computing)
             if runs_in_turn([schedule for schedule, _ in bare], computing):
-                opens, computed = in_turn(begin, ready, select)
+                opens, computed = queue_in_turn(begin, ready, select)
                 gated = [(schedule, gate) for (schedule, _), gate in zip(gated, opens, strict=True)]
                 accounted = np.maximum(accounted, opens[-1])
             else:

@@ -13,7 +13,7 @@ from numpy.typing import ArrayLike, NDArray
 from simnet.base.arrays import Floats, Ranks
 from simnet.base.errors import StalledError, Waits
 from simnet.base.units import format_seconds
-from simnet.network.computing import Computed
+from simnet.network.compute_stream import Computed
 from simnet.network.program import Program
 
 if TYPE_CHECKING:
@@ -88,7 +88,7 @@ class Work:
         return Work(*(np.concatenate(both) for both in zip(vars(self).values(), vars(other).values(), strict=True)))
 
 
-def worked(program: Program, numbers: ArrayLike, begun: Floats, ended: Floats) -> tuple[Work, Work]:
+def work_intervals(program: Program, numbers: ArrayLike, begun: Floats, ended: Floats) -> tuple[Work, Work]:
     """Return from when to when ranks computed before rounds, and when they did software of the library behind that.
 
     Parameters
@@ -244,7 +244,7 @@ class Timing:
         return float(self.left.max()) + (self.origin - moment)
 
 
-def with_software(split: Split, program: Program) -> Split:
+def move_software(split: Split, program: Program) -> Split:
     """Return what ranks did, with software of the library that communicates as part of communicating.
 
     Where a part of a program is not accounted, software has its share of what is; where parts are gated by what is
@@ -320,7 +320,7 @@ class Run:
             works = [(number, one) for number, one in enumerate(self.program.schedule.rounds) if np.any(one.compute)]
             times = [engine.worked(self._handle, number, one.compute) for number, one in works]
             begun, ended = (np.array([one[end] for one in times]).reshape(-1, finish.size) for end in (0, 1))
-            work, before = worked(self.program, [number for number, _ in works], begun, ended)
+            work, before = work_intervals(self.program, [number for number, _ in works], begun, ended)
             software = HostWork(before, engine.software(self._handle))
             if self.program.streams is not None and computed is not None:
                 begun, ended = computed.begun["unpack"], computed.ended["unpack"]
@@ -328,7 +328,7 @@ class Run:
                 work = work.and_of(Work.of(np.arange(finish.size), parts, begun, ended))
 
         def account() -> Split:
-            return with_software(Split(communicate, compute, wait), self.program)
+            return move_software(Split(communicate, compute, wait), self.program)
 
         return Timing(engine.origin, self.program.start, finish, account, messages, work, software, computed)
 

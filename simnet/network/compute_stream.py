@@ -107,7 +107,7 @@ class Computed:
         return Computed(self.done + seconds, self.slices, begun, ended, self.aside)
 
 
-def beside(start: Floats, ready: Sequence[Floats], computing: Computing) -> tuple[Floats, Floats]:
+def check_slices(start: Floats, ready: Sequence[Floats], computing: Computing) -> tuple[Floats, Floats]:
     """Return when slices alone would be done, and seconds of the kernels behind each, shape (n_parts, P) both.
 
     Parameters
@@ -135,7 +135,7 @@ def beside(start: Floats, ready: Sequence[Floats], computing: Computing) -> tupl
     return when, select
 
 
-def in_turn(start: Floats, ready: Floats, select: Floats) -> tuple[Floats, Computed]:
+def queue_in_turn(start: Floats, ready: Floats, select: Floats) -> tuple[Floats, Computed]:
     """Return when parts may be exchanged if nothing but slices and the kernels behind them runs; shape (n_parts, P).
 
     Parameters
@@ -149,7 +149,7 @@ def in_turn(start: Floats, ready: Floats, select: Floats) -> tuple[Floats, Compu
 
     Examples
     --------
-    >>> gates, computed = in_turn(np.zeros(1), np.array([[2.0], [3.0]]), np.array([[0.5], [0.25]]))
+    >>> gates, computed = queue_in_turn(np.zeros(1), np.array([[2.0], [3.0]]), np.array([[0.5], [0.25]]))
     >>> gates[:, 0], computed.begun["slice"][:, 0], computed.slices
     (array([2.5 , 3.75]), array([0. , 2.5]), array([3.]))
     """
@@ -178,6 +178,6 @@ def runs_in_turn(parts: Sequence[Schedule], computing: Computing) -> bool:
     if len(parts) == 1:
         return True
     between = any(np.any(one.compute) for schedule in parts[:-1] for one in schedule.rounds)
-    beside = np.broadcast_to(np.asarray(computing.beside), len(parts))[:-1]
+    check_slices = np.broadcast_to(np.asarray(computing.beside), len(parts))[:-1]
     aside = computing.side_stream is not None and np.any(np.asarray(computing.select)[:-1])
-    return not (between or aside or (beside != 1.0).any())
+    return not (between or aside or (check_slices != 1.0).any())

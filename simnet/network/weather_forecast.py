@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from simnet.network.course import Extent
+from simnet.network.batched_schedule import SegmentRange
 from simnet.network.links import Links, moments_around
 from simnet.network.recurrence import Cursors, Forecast
 
@@ -16,11 +16,11 @@ from simnet.network.recurrence import Cursors, Forecast
 # the other clock.
 _HELD, _PATIENCE, _LONGEST = 1 << 25, 1 << 20, 1e7
 
-view_of: Any = memoryview
+memory_view: Any = memoryview
 """Returns an array as one whose single numbers the interpreter gets at much faster."""
 
 
-class Outlook:
+class WeatherForecast:
     """The weather that a schedule is going to meet, as far as it is known.
 
     Parameters
@@ -65,11 +65,13 @@ class Outlook:
     @cached_property
     def views(self) -> Forecast | None:
         """The forecast as memory views."""
-        found: Forecast | None = views_of(self.forecast)
+        found: Forecast | None = memory_views(self.forecast)
         return found
 
-    def along(self, segments: NDArray[np.int64]) -> tuple[Forecast, tuple[Extent, Extent]] | tuple[None, None]:
-        """Return the forecast for `simnet.network.course`, which looks up itself where links begin.
+    def along(
+        self, segments: NDArray[np.int64]
+    ) -> tuple[Forecast, tuple[SegmentRange, SegmentRange]] | tuple[None, None]:
+        """Return the forecast for `simnet.network.batched_schedule`, which looks up itself where links begin.
 
         Parameters
         ----------
@@ -83,7 +85,7 @@ class Outlook:
             Cursors(one.counted_from(self._origin), one.values, room)
             for one, room in zip(self._timelines, segments, strict=True)
         )
-        first, second = (Extent(one.first, one.last, moment) for one in self._timelines)
+        first, second = (SegmentRange(one.first, one.last, moment) for one in self._timelines)
         return Forecast(bandwidth, latency), (first, second)
 
     def extend(self, through: int, route: NDArray[np.int64], now: float, when: float) -> bool:
@@ -108,8 +110,8 @@ class Outlook:
         return all(when < one.until - self._origin for one in self._timelines)
 
 
-def views_of(of: Any) -> Any:
+def memory_views(of: Any) -> Any:
     """Return arrays in named tuples as memory views."""
     if isinstance(of, tuple):
-        return type(of)(*map(views_of, of))
-    return of if of is None or isinstance(of, bool) else view_of(of)
+        return type(of)(*map(memory_views, of))
+    return of if of is None or isinstance(of, bool) else memory_view(of)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 
-class Interpreted:
+class JitThreshold:
     """What a process has had done in the interpreter that compiled loops could have done.
 
     Parameters
@@ -13,10 +13,10 @@ class Interpreted:
 
     Examples
     --------
-    >>> messages = Interpreted(100)
+    >>> messages = JitThreshold(100)
     >>> [messages.is_enough_with(work) for work in (60, 30, 10, 1)]
     [False, False, True, True]
-    >>> Interpreted(100).is_enough_with(1, ahead=200)
+    >>> JitThreshold(100).is_enough_with(1, ahead=200)
     True
     """
 

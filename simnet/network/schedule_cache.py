@@ -1,8 +1,8 @@
-"""Schedules of few messages that come again and again on the same links: timed by one call of compiled loops.
+"""Compiled timing of short schedules that recur on the same links.
 
-From the second time on that a schedule is asked for, its rounds lie one behind the other (`simnet.network.course`), and
-compiled loops go through all of them at once. What these leave open, the max-plus clock goes through
-round by round (`simnet.network.max_plus`): rounds in step that repeat, and messages that meet. Both give the same bits.
+From its second use on, a schedule is prepared as one batch (`simnet.network.batched_schedule`) and timed by one call.
+Cases that this leaves open, repeated rounds with all ranks in step and messages that meet, go round by round through
+`simnet.network.max_plus`. Both give the same bits.
 """
 
 from __future__ import annotations
@@ -15,12 +15,12 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from simnet.base.arrays import Floats, Ranks
-from simnet.network.course import MOST_SUMMED, Course, Shares
-from simnet.network.execution import Split
+from simnet.network.batched_schedule import MOST_SUMMED, BatchedSchedule, RankIntervals
 from simnet.network.links import Links
-from simnet.network.outlook import Outlook
 from simnet.network.program import Program
-from simnet.network.recurrence import BEYOND, CROSSED, Progress, RouteState, Traffic
+from simnet.network.recurrence import BEYOND, COMPLETED, Progress, RouteState, Traffic
+from simnet.network.timing import Split
+from simnet.network.weather_forecast import WeatherForecast
 from simnet.schedule import Round, Schedule
 
 # Messages of a schedule up to which it is laid out, and how many schedules stay so, or are remembered, per network.
@@ -28,12 +28,12 @@ MOST_MESSAGES, _MOST_SCHEDULES = 4096, 256
 _NONE = np.zeros(0)
 
 
-class Known:
+class ScheduleCache:
     """The schedules that have been asked for on some links, by where ranks are; with them, so that they stay theirs."""
 
     def __init__(self) -> None:
         self._seen: dict[int, Schedule] = {}
-        self._laid: dict[tuple[bytes, int], tuple[Schedule, Recurring | None]] = {}
+        self._laid: dict[tuple[bytes, int], tuple[Schedule, CachedSchedule | None]] = {}
 
     def comes_again(self, program: Program) -> bool:
         """Return whether the schedule of a program, of one part, has been asked for before."""
@@ -45,7 +45,7 @@ class Known:
         self._seen[id(schedule)] = schedule
         return False
 
-    def of(self, program: Program, lay_out: Callable[[], Recurring | None]) -> Recurring | None:
+    def of(self, program: Program, lay_out: Callable[[], CachedSchedule | None]) -> CachedSchedule | None:
         """Return a schedule laid out, by `lay_out` if it is not yet; None if it cannot be."""
         ((schedule, _),) = program.parts
         key = program.hosts.tobytes(), id(schedule)
@@ -56,7 +56,7 @@ class Known:
         return self._laid[key][1]
 
 
-class Laid(NamedTuple):
+class RepeatedRound(NamedTuple):
     """A round, how often it comes in a row, its messages on their routes, and what these are like at first."""
 
     one: Round
@@ -65,7 +65,7 @@ class Laid(NamedTuple):
     routes: RouteState
 
 
-class Recurring:
+class CachedSchedule:
     """A schedule laid out on links.
 
     Parameters
@@ -78,7 +78,7 @@ class Recurring:
         The links.
     """
 
-    def __init__(self, rounds: Iterable[Laid], n_ranks: int, links: Links) -> None:
+    def __init__(self, rounds: Iterable[RepeatedRound], n_ranks: int, links: Links) -> None:
         laid = list(rounds)
         traffics, repeats = [one.traffic for one in laid], np.array([one.repeats for one in laid], dtype=np.int64)
         count = np.array([len(one.one) for one in laid], dtype=np.int64)
@@ -87,7 +87,7 @@ class Recurring:
         table = np.full((int(count.sum()), longest), -1, dtype=np.int64)
         for first, one in zip(_ends(count), traffics, strict=False):
             table[first : first + len(one.links), : one.links.shape[1]] = one.links
-        self.course = Course(
+        self.batch = BatchedSchedule(
             src=_joined([one.src for one in traffics], int),
             dst=_joined([one.dst for one in traffics], int),
             nbytes=_joined([one.nbytes for one in traffics], float),
@@ -105,7 +105,7 @@ class Recurring:
         self._before = [_joined([getattr(one.routes, name) for one in laid], float) for name in RouteState._fields]
         self._routes = RouteState(*(one.copy() for one in self._before))
         self._n_ranks, self._n_messages = n_ranks, int((count * repeats).sum())
-        self._n_worked, n_links = int(self.course.worked[-1]), len(links.routes.links)
+        self._n_worked, n_links = int(self.batch.worked[-1]), len(links.routes.links)
         self._segments = np.zeros((2, n_links), dtype=np.int64)
         self._busy, self._ends = np.zeros(n_links), np.zeros((2, n_links))
         self._pair = np.zeros(n_links, dtype=np.int64)
@@ -115,23 +115,28 @@ class Recurring:
         worked = np.arange(self._n_worked) % n_ranks
         self._everything = _shares([*ends, worked], 0, n_ranks)
         self._working = _shares([worked], 2 * self._n_messages, n_ranks)
-        self._works = list(itertools.pairwise(np.unique(self.course.worked).tolist()))
+        self._works = list(itertools.pairwise(np.unique(self.batch.worked).tolist()))
         most = int(np.diff(self._everything.first).max(initial=0))
         self._scratch = np.zeros(most), np.zeros(most)
         self.adds_up = most <= MOST_SUMMED
         """Whether `split` may be asked for."""
 
     def go(
-        self, program: Program, links: Links, overheads: tuple[float, float], loops: ModuleType, outlook: Outlook
+        self,
+        program: Program,
+        links: Links,
+        overheads: tuple[float, float],
+        loops: ModuleType,
+        outlook: WeatherForecast,
     ) -> Progress | None:
         """Carry the schedule; return how it went, None if that is to be done round by round.
 
         Parameters
         ----------
         program, links, overheads
-            As of `simnet.network.max_plus.pass_through`.
+            As of `simnet.network.max_plus.time_max_plus`.
         loops : module
-            The functions of `simnet.network.course`.
+            The functions of `simnet.network.batched_schedule`.
         outlook : Outlook
             The weather ahead.
         """
@@ -158,20 +163,20 @@ class Recurring:
         one = 0
         while True:
             forecast, extents = outlook.along(self._segments)
-            one, outcome, when = loops.follow(
-                self.course, self._routes, forecast, extents, progress, overheads, one, links.constant
+            one, outcome, when = loops.run_rounds(
+                self.batch, self._routes, forecast, extents, progress, overheads, one, links.constant
             )
-            if outcome == CROSSED:
+            if outcome == COMPLETED:
                 return progress
             if outcome != BEYOND:
                 return None
             turn, message = progress.place.tolist()
-            course, P = self.course, self._n_ranks
-            first, m = int(course.message[one]), int(course.message[one + 1] - course.message[one])
-            works = course.worked[one + 1] > course.worked[one]
-            entered = progress.entered[int(course.worked[one]) + turn * P if works else -P :][:P]
-            through = int(course.sent[one]) + turn * m + message
-            if not outlook.extend(through, course.links[first + message], float(entered.min()), when):
+            batch, P = self.batch, self._n_ranks
+            first, m = int(batch.message[one]), int(batch.message[one + 1] - batch.message[one])
+            works = batch.worked[one + 1] > batch.worked[one]
+            entered = progress.entered[int(batch.worked[one]) + turn * P if works else -P :][:P]
+            through = int(batch.sent[one]) + turn * m + message
+            if not outlook.extend(through, batch.links[first + message], float(entered.min()), when):
                 return None
 
     def split(self, program: Program, progress: Progress, loops: ModuleType) -> Split:
@@ -187,7 +192,7 @@ class Recurring:
             The compiled loops.
         """
         split = Split(*np.empty((3, self._n_ranks)))
-        loops.share_out(self._everything, self._working, progress, program.accounted, self._scratch, tuple(split))
+        loops.split_time(self._everything, self._working, progress, program.accounted, self._scratch, tuple(split))
         return split
 
     def computing(self, progress: Progress) -> list[tuple[Floats, Floats]]:
@@ -203,8 +208,8 @@ def _joined(arrays: list[Any], kind: type) -> Any:
     return np.ascontiguousarray(np.concatenate([np.zeros(0, dtype=kind), *arrays]))
 
 
-def _shares(who: list[Ranks], first: int, n_ranks: int) -> Shares:
+def _shares(who: list[Ranks], first: int, n_ranks: int) -> RankIntervals:
     """Return the intervals of each rank, given whose they are; they are numbered from `first` on."""
     rank = np.concatenate(who)
     bounds = np.searchsorted(np.sort(rank), np.arange(n_ranks + 1))
-    return Shares(first + np.argsort(rank, kind="stable"), bounds.astype(np.int64))
+    return RankIntervals(first + np.argsort(rank, kind="stable"), bounds.astype(np.int64))

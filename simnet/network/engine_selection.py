@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from simnet.base.effort import Interpreted
+from simnet.base.jit_threshold import JitThreshold
 from simnet.network.compiled_loop import loop_is_loaded
 from simnet.network.links import Links
 from simnet.network.program import Program
@@ -53,10 +53,10 @@ def estimated_work(program: Program, links: Links) -> float:
 
 
 # What all networks of this process have had done without the compiled event loop.
-_interpreted = Interpreted(_MANY)
+_interpreted = JitThreshold(_MANY)
 
 
-class Engines:
+class EngineSelector:
     """The engine of a network: on lists at first, compiled once there is much work.
 
     Parameters

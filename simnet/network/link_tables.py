@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from simnet.base.arrays import Ranks, distinct
-from simnet.network.bottlenecks import bottlenecks
+from simnet.network.bottlenecks import find_bottlenecks
 from simnet.network.event_loop.records import (
     BACKGROUND,
     FLOWING,
@@ -34,7 +34,7 @@ _DETOUR = 256
 _AT_ONCE = 1 << 17
 
 
-class Ways(Store):
+class LinkTables(Store):
     """Links and routes, with times that count from an `origin` [s].
 
     Parameters
@@ -239,7 +239,7 @@ class Ways(Store):
         self._whole = begin.copy(), end.copy()
         at = begin[routes, np.newaxis] + steps
         listed = self.tables["route_links"].numbers(0, self.tables["route_links"].size)
-        table = bottlenecks(np.where(at < end[routes, np.newaxis], listed[at], -1), links.constant_capacity)
+        table = find_bottlenecks(np.where(at < end[routes, np.newaxis], listed[at], -1), links.constant_capacity)
         left = (table >= 0).sum(axis=1)
         stop = np.cumsum(left) + self.tables["route_links"].put(table[table >= 0], take)
         begin[routes], end[routes] = stop - left, stop

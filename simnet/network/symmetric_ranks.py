@@ -17,11 +17,11 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 import numpy as np
 
 from simnet.base.arrays import Floats, Ranks
-from simnet.network.execution import Split, Timing
 from simnet.network.links import Links
-from simnet.network.max_plus import covered
+from simnet.network.max_plus import covered_seconds
 from simnet.network.program import Program
 from simnet.network.stack import Stack, in_rings, of_rings
+from simnet.network.timing import Split, Timing
 from simnet.schedule import Round, Schedule
 from simnet.topologies.deferred import add_link, deferred
 
@@ -40,7 +40,7 @@ _SAME = 1e-12
 _MOST = 64
 
 
-class InStep(NamedTuple):
+class SymmetricRun(NamedTuple):
     """How ranks in step went through a program.
 
     Parameters
@@ -91,7 +91,7 @@ class _Few(NamedTuple):
     two_way: bool
 
 
-class Memory(NamedTuple):
+class SymmetryCache(NamedTuple):
     """What a network has found out, as it is the same every time.
 
     Parameters
@@ -106,16 +106,16 @@ class Memory(NamedTuple):
 
     routes: dict[bytes, _Routes | None]
     clocks: dict[_Few, Callable[[Schedule], Timing]]
-    passed: dict[tuple[object, ...], InStep | None]
+    passed: dict[tuple[object, ...], SymmetricRun | None]
 
 
-def go_in_step(
+def time_symmetric(
     program: Program,
     links: Links,
     stack: Stack,
     timed: Callable[[nx.DiGraph[Any]], Callable[[Schedule], Timing]],
-    memory: Memory,
-) -> InStep | None:
+    memory: SymmetryCache,
+) -> SymmetricRun | None:
     """Time a program whose ranks are in step; None if they are not, or not known to be.
 
     Parameters
@@ -172,14 +172,14 @@ def go_in_step(
         passed = memory.passed[key]
         if passed is None:
             return None
-        went.append(InStep(now + passed.finish, now + passed.times))
+        went.append(SymmetricRun(now + passed.finish, now + passed.times))
         now = went[-1].finish
     if index in gates:
         now = max(now, float(gates[index][0]))
-    return InStep(now, np.concatenate([one.times for one in went], axis=1))
+    return SymmetricRun(now, np.concatenate([one.times for one in went], axis=1))
 
 
-def split_in_step(program: Program, went: InStep) -> Split:
+def split_symmetric(program: Program, went: SymmetricRun) -> Split:
     """Return what each rank did from when its time is accounted to its finish."""
     accounted, which = np.unique(program.accounted, return_inverse=True)
     finish = np.full(accounted.size, went.finish)
@@ -189,7 +189,7 @@ def split_in_step(program: Program, went: InStep) -> Split:
         some = first < last
         who = np.repeat(np.arange(accounted.size), some.sum())
         firsts, lasts = (np.tile(column[some], accounted.size) for column in (first, last))
-        return covered([who], [firsts], [lasts], accounted, finish)
+        return covered_seconds([who], [firsts], [lasts], accounted, finish)
 
     sent, arrived, begun, ended = went.times[:4]
     computing = lasts((begun, ended))
@@ -199,7 +199,7 @@ def split_in_step(program: Program, went: InStep) -> Split:
 
 
 def _few(
-    rounds: Sequence[Round], hosts: Ranks, links: Links, memory: Memory, phases: bool
+    rounds: Sequence[Round], hosts: Ranks, links: Links, memory: SymmetryCache, phases: bool
 ) -> tuple[_Few, dict[int, Round]] | None:
     """Return what few hosts have in common, and for each round, by its identity, what they do in its place.
 
@@ -302,7 +302,7 @@ def _graph(hosts: int, capacities: tuple[float, ...], latency: float, two_way: b
 
 def _passed(
     loops: Sequence[tuple[Round, int]], turns: int, timed: Callable[[Schedule], Timing], stack: Stack
-) -> InStep | None:
+) -> SymmetricRun | None:
     """Go through loops of rounds from time 0 on; None if times do not come again within so many turns."""
     # Every second piece may differ from the others, and the first of a step. As many rounds as may be under way may all
     # go at a time, once the ones before them are done.
@@ -331,7 +331,7 @@ def _passed(
         behind = later + left * turn
         parts += [own[:, :half] + later, np.tile(own[:, half - lag : half], left) + again, own[:, half:] + behind]
         offset, later = offset + pieces, behind
-    return InStep(timing.duration + later, np.concatenate(parts, axis=1))
+    return SymmetricRun(timing.duration + later, np.concatenate(parts, axis=1))
 
 
 def _times(timing: Timing, schedule: Schedule) -> Floats | None:
