@@ -10,19 +10,19 @@ from hypothesis import strategies as st
 
 from jobs import AG, DENSE, RING, Source, check_split, job_on
 from simnet import topologies
-from simnet.advise import Advised, Adviser, Cost, Estimator, Sum, probe_bytes
+from simnet.advise import Advised, Adviser, Estimator, ExchangeCost, WeightedTimes, probe_bytes
 from simnet.advise.adviser import FACTOR_SPREAD
 from simnet.base.errors import InputError
 from simnet.job import run_policy
-from simnet.job.streams import left_after, under_way
+from simnet.job.streams import exposed_after_backward, total_communication
 from simnet.network import Network
 from simnet.network.weather import Weather, steps
-from simnet.policies import Fixed, OneStepOracle, Ramp, Took
+from simnet.policies import Fixed, OneStepOracle, Ramp, TimingOutcome
 from simnet.scenario import load
 
 ALPHA, BETA = 2e-3, 8e-9
-LONG = Sum(np.array([8.0, 8e6, 0.0]), np.array([0.0, 0.0, 1.0]))
-SHORT = Sum(np.array([1.0, 0.0, 0.0]), np.zeros(3))
+LONG = WeightedTimes(np.array([8.0, 8e6, 0.0]), np.array([0.0, 0.0, 1.0]))
+SHORT = WeightedTimes(np.array([1.0, 0.0, 0.0]), np.zeros(3))
 
 
 def links():
@@ -120,17 +120,17 @@ def test_drift_is_followed():
     buckets=st.integers(1, 12),
 )
 def test_what_is_under_way_follows_from_what_is_left(backward, select, communicate, buckets):
-    left = left_after(backward, select / buckets, communicate / buckets, buckets) - select
-    assert under_way(left, backward, select, buckets) == pytest.approx(communicate, rel=1e-9)
+    left = exposed_after_backward(backward, select / buckets, communicate / buckets, buckets) - select
+    assert total_communication(left, backward, select, buckets) == pytest.approx(communicate, rel=1e-9)
 
 
 def costs(**given):
-    return {label: Cost(*pair, {}, {}) for label, pair in given.items()}
+    return {label: ExchangeCost(*pair, {}, {}) for label, pair in given.items()}
 
 
 def told(adviser, label, cost, alpha=ALPHA, beta=BETA, times=20):
     for _ in range(times):
-        adviser.learn(label, cost, Took(cost.rounds * alpha + cost.nbytes * beta, 0.0, 0.0))
+        adviser.learn(label, cost, TimingOutcome(cost.rounds * alpha + cost.nbytes * beta, 0.0, 0.0))
 
 
 def test_while_nothing_is_known_it_falls_back():
@@ -175,16 +175,16 @@ def test_it_wants_a_probe_after_a_jump_once_exchanges_took_long_enough(share, wa
 
 def test_beside_the_backward_pass_what_is_left_of_exchanges_counts():
     """Four buckets: a dense one is still under way when the next is ready, one of few bytes is not."""
-    each = {"few": Cost(12, 1e6, {"topk": 0.2}, {}), "dense": Cost(24, 6e7, {}, {})}
+    each = {"few": ExchangeCost(12, 1e6, {"topk": 0.2}, {}), "dense": ExchangeCost(24, 6e7, {}, {})}
     adviser = Adviser(each, "dense", every=5)
     adviser.costs_are(each, 4)
     for _ in range(20):
-        adviser.learn("dense", each["dense"], Took(24 * ALPHA + 6e7 * BETA, 0.0, 0.0, backward=0.4))
+        adviser.learn("dense", each["dense"], TimingOutcome(24 * ALPHA + 6e7 * BETA, 0.0, 0.0, backward=0.4))
     adviser.learn_round_trip(2 * ALPHA)
-    adviser.learn("few", each["few"], Took(12 * ALPHA + 1e6 * BETA, 0.2, 0.0, backward=0.4))
+    adviser.learn("few", each["few"], TimingOutcome(12 * ALPHA + 1e6 * BETA, 0.2, 0.0, backward=0.4))
     for one in adviser.decide(0).predicted:
         select = 0.2 if one.label == "few" else 0.0
-        left = left_after(0.4, select / 4, one.communicate / 4, 4)
+        left = exposed_after_backward(0.4, select / 4, one.communicate / 4, 4)
         assert one.seconds == pytest.approx(left, rel=1e-2)
 
 
@@ -222,7 +222,7 @@ def test_two_that_are_alike_do_not_take_turns():
     took = []
     for number in range(300):
         label = adviser.choice
-        adviser.learn(label, each[label], Took(0.49 * np.exp(draws.normal(0, 0.05)), 0.0, 0.0))
+        adviser.learn(label, each[label], TimingOutcome(0.49 * np.exp(draws.normal(0, 0.05)), 0.0, 0.0))
         took.append(adviser.decide(number).took)
     changes = sum(a != b for a, b in itertools.pairwise(took))
     # Until both are known, and then once in a hundred times at most.
@@ -238,20 +238,20 @@ def test_an_exchange_that_disappoints_is_left_and_remembered():
     for number in range(200):
         label = adviser.choice
         true = (3 if label == "few" else 1) * (each[label].rounds * ALPHA + each[label].nbytes * BETA)
-        adviser.learn(label, each[label], Took(true, 0.0, 0.0))
+        adviser.learn(label, each[label], TimingOutcome(true, 0.0, 0.0))
         took.append(adviser.decide(number).took)
     assert "few" in took
     assert took[-100:].count("dense") >= 95
 
 
 def test_kernels_that_are_slower_than_the_profile_count():
-    each = {"few": Cost(3, 1e6, {"topk": 0.1}, {}), "dense": Cost(6, 6e7, {}, {})}
+    each = {"few": ExchangeCost(3, 1e6, {"topk": 0.1}, {}), "dense": ExchangeCost(6, 6e7, {}, {})}
     adviser = Adviser(each, "dense", {"topk": (0.5, 2.0)}, every=5)
     adviser.learn_round_trip(2 * ALPHA)
     told(adviser, "dense", each["dense"])
     assert adviser.decide(0).took == "few"
     for _ in range(10):
-        adviser.learn("few", each["few"], Took(3 * ALPHA + 1e6 * BETA, 1.0, 0.0))
+        adviser.learn("few", each["few"], TimingOutcome(3 * ALPHA + 1e6 * BETA, 1.0, 0.0))
     advice = adviser.decide(10)
     assert advice.took == "dense"
     assert next(one.kernels for one in advice.predicted if one.label == "few") == pytest.approx(1.0, rel=0.1)

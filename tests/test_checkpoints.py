@@ -21,7 +21,7 @@ from simnet.job import Checkpoint, ColocatedJob, Compute, LocalSteps, Overlap, c
 from simnet.network import Network
 from simnet.network.weather import Weather, steps
 from simnet.policies import Candidate, Fixed, Flexible, Monitor, OneStepOracle, Ramp
-from simnet.policies.moo import Moo, Search
+from simnet.policies.moo import DensitySearch, Moo
 from simnet.strategies import SGD
 from simnet.traces.live import train
 
@@ -67,7 +67,7 @@ def flexible():
 
 def moo(mode="grid", **search):
     monitor = Monitor(every=0.01, change=0.05)
-    return Moo((RING, TREE), monitor, Search(mode, (0.5, 0.2, 0.1, 0.05), 2, gain_change=0.05, **search))
+    return Moo((RING, TREE), monitor, DensitySearch(mode, (0.5, 0.2, 0.1, 0.05), 2, gain_change=0.05, **search))
 
 
 JOBS = {

@@ -58,7 +58,7 @@ def test_lookups_at_the_centres_of_cells_are_the_decision(flags, cells):
             assert found.outside == ""
 
 
-@pytest.mark.parametrize("weights", [None, moo.Weights(1, 1, 3)])
+@pytest.mark.parametrize("weights", [None, moo.ObjectiveWeights(1, 1, 3)])
 def test_densities_are_chosen_as_the_multi_objective_policy_does(weights):
     question, densities = from_flags(Given(workers=4, parameters=20_000, bandwidth=1e8)), (0.1, 0.01, 0.001)
     table = make(question, cells=3, densities=densities, weights=weights)
@@ -76,7 +76,7 @@ def test_densities_are_chosen_as_the_multi_objective_policy_does(weights):
                 for density in densities
             ]
             gain = [gains.get((row.choice.label, one), 1.0) for row, one in zip(best, densities, strict=True)]
-            taken = moo.choose(gain, [row.select for row in best], [row.communicate for row in best], weights)
+            taken = moo.choose_candidate(gain, [row.select for row in best], [row.communicate for row in best], weights)
             found = table.lookup(latency, bandwidth).entry
             assert found == entry(best[taken].choice, densities[taken])
 
@@ -197,7 +197,7 @@ def test_a_table_reads_back_as_it_was_and_is_made_alike_twice(tmp_path):
     table = load_policy(tmp_path / "a.json")
     assert table.text() == (tmp_path / "a.json").read_text()
     assert table.latency[[0, -1]].tolist() == [1e-3, 0.1]
-    assert table.made_for.weights == moo.Weights(2, 1, 1)
+    assert table.made_for.weights == moo.ObjectiveWeights(2, 1, 1)
     assert sum(table.shares().values()) == pytest.approx(1)
     refused("--export", tmp_path / "a.json", *arguments)
 

@@ -15,7 +15,7 @@ from simnet import sparsifier_models
 from simnet.costs.devices import load_device
 from simnet.costs.models import model as model_named
 from simnet.job import Compute, Job
-from simnet.job.job import buckets, create_sparsifier
+from simnet.job.job import create_sparsifier, gradient_buckets
 from simnet.policies import Candidate, Ramp
 from simnet.sparsifier_models.chunking import largest_divisor, largest_of_each, mean_of_sent, places, tiles, whole_rows
 from simnet.sparsifier_models.conformance import check
@@ -607,7 +607,9 @@ def test_a_job_tells_schemes_the_tensors_of_its_model():
     for scale in (500, 5000):
         source = synthetic("gpt2", 2, scale=scale)
         job = Job(source, 1, [(0, star(2))], [Ramp(1, 0.01, 0.01)], Compute(0.0), load_device("ideal"), seed=0)
-        made = create_sparsifier(Candidate("demo", "demo", {"wire": "released"}), buckets(source, None)[0], job)
+        made = create_sparsifier(
+            Candidate("demo", "demo", {"wire": "released"}), gradient_buckets(source, None)[0], job
+        )
         assert made.contributed == pytest.approx(12 * source.scale * made.k, rel=1e-5)
         assert made.k_of_model == entries
         assert source.scale * made.k == pytest.approx(entries, rel=1e-3)

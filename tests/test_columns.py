@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from simnet.job.columns import Columns
+from simnet.job.columns import ColumnRows
 
 ROWS = st.lists(
     st.fixed_dictionaries(
@@ -14,7 +14,7 @@ ROWS = st.lists(
 
 
 def columns(rows):
-    made = Columns()
+    made = ColumnRows()
     for row in rows:
         made.append(row)
     return made
@@ -22,7 +22,7 @@ def columns(rows):
 
 @given(ROWS, ROWS)
 def test_rows_come_back_as_they_were_also_from_what_was_saved(rows, more):
-    found = Columns.restored(columns(rows).save())
+    found = ColumnRows.restored(columns(rows).save())
     for row in more:
         found.append(row)
     assert len(found) == len(rows + more)

@@ -13,9 +13,9 @@ from jobs import BANDWIDTH, DENSE, LATENCY, SPLIT, Source, check_spans, job_on, 
 from simnet.base.errors import InputError, SimnetError
 from simnet.costs import ring_allreduce
 from simnet.job import Checkpoint, Compute, run_policy
-from simnet.job.elastic import Absence, Churn, Elastic, deadline_at
+from simnet.job.elastic import Absence, Churn, WorkerPresence, deadline_at
 from simnet.job.job import LocalSteps
-from simnet.job.local_steps import started
+from simnet.job.local_steps import start_strategy
 from simnet.policies import Candidate, Fixed
 from simnet.scenario import load
 from simnet.sparsifier_models import create as sparsifier
@@ -274,15 +274,15 @@ def test_time_goes_by_until_somebody_is_there():
 
 def test_absences_at_random_have_the_means_they_are_given_and_do_not_depend_on_who_asks():
     one = job(churn=Churn(10.0, 2.0))
-    elastic, everybody = Elastic(one), np.arange(4)
+    elastic, everybody = WorkerPresence(one), np.arange(4)
     moments = np.arange(0, 20_000, 1.0)
     there = np.array([elastic.present(everybody, now) for now in moments])
     # 1,700 spells of each worker; a standard error is some 0.5 %.
     assert there.mean(axis=0) == pytest.approx(10 / 12, abs=0.02)
-    again = Elastic(one)
+    again = WorkerPresence(one)
     assert [again.present(everybody, now).tolist() for now in moments[::7]] == there[::7].tolist()
     assert again.returns(everybody, 19_000.0) > 19_000.0
-    assert Elastic(job(churn=Churn(10.0, 2.0, notice=False), patience=1.0)).leaves(everybody, 5.0).keys() == {
+    assert WorkerPresence(job(churn=Churn(10.0, 2.0, notice=False), patience=1.0)).leaves(everybody, 5.0).keys() == {
         0,
         1,
         2,
@@ -308,7 +308,7 @@ def test_a_deadline_of_a_quantile_leaves_as_many_late_as_it_says():
 @pytest.mark.parametrize("name", ["dataparallel", "diloco", "streaming"])
 def test_jobs_with_workers_that_come_and_go_resume_to_the_same(name, tmp_path):
     options = {"dataparallel": {"inner": SGD(0.1)}, "diloco": {"period": 3}, "streaming": {"period": 6, "fragments": 2}}
-    own = started(Source(4), name, options[name], TOPK, bucket=math.inf)
+    own = start_strategy(Source(4), name, options[name], TOPK, bucket=math.inf)
     one = job(
         LocalSteps(name, options[name], own.steps, math.inf),
         compute=Compute(COMPUTE, spread=0.5), iterations=12, churn=Churn(0.1, 0.05, notice=False), patience=0.01,

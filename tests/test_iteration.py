@@ -19,7 +19,7 @@ from simnet.calibration.device import profile_yaml
 from simnet.costs.devices import load_device
 from simnet.evidence import iteration_errors
 from simnet.hooks.log import COLUMNS
-from simnet.job import Overlap, buckets, create_sparsifier, run_policy
+from simnet.job import Overlap, create_sparsifier, gradient_buckets, run_policy
 from simnet.network import STACKS
 from simnet.report.stacks import condensed
 from simnet.scenario import load
@@ -229,7 +229,7 @@ def two_buckets(scenario, *changes):
     scenario.write_text(TWO_BUCKETS)
     loaded = load(scenario, ["job.overlap.bucket=17 kB", "job.overlap.backward=0.3333333333333333", *changes])
     run = loaded.build()
-    assert len(buckets(run.job.source, run.job.overlap)) == 2
+    assert len(gradient_buckets(run.job.source, run.job.overlap)) == 2
     (row,) = predict_job(loaded).iterations.to_dict("records")
     return row, run_policy(run.job, "AG", run.policies["AG"], timeline=1).messages
 
@@ -271,7 +271,7 @@ def test_buckets_on_gloo_messages_as_long_as_their_exchanges_take_alone(scenario
     own = f"network.stack={json.dumps(properties)}", "network.engine=fluid"
     row, _ = two_buckets(scenario, *own, "job.compute.mean=3 ms")
     run = load(scenario, own).build()
-    parts = buckets(run.job.source, Overlap(17e3, 1 / 3))
+    parts = gradient_buckets(run.job.source, Overlap(17e3, 1 / 3))
     gradients = run.job.source.gradients(0)
     alone = 0.0
     for part in parts:

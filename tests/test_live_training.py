@@ -19,7 +19,7 @@ from simnet.base.errors import SimnetError
 from simnet.job import Overlap, run_policy
 from simnet.network import Network
 from simnet.policies import Candidate, Fixed, Monitor, OneStepOracle, Ramp
-from simnet.policies.moo import Moo, Search
+from simnet.policies.moo import DensitySearch, Moo
 from simnet.report import figures, learning
 from simnet.scenario import load
 from simnet.traces.live import Perceptron, Rate, classification, data, digits, train
@@ -142,7 +142,7 @@ def test_policies_train_apart_and_a_run_repeats_itself():
 
 def test_exploration_leaves_no_trace_in_the_training(trainings):
     source = small()
-    search = Search(densities=(0.5, 0.1), tries=3)
+    search = DensitySearch(densities=(0.5, 0.1), tries=3)
     result = run(source, policy=Moo([TOPK], Monitor(every=0), search))
     explored = result.iterations["purpose"] == "explore"
     assert explored.sum() >= 6
@@ -322,7 +322,7 @@ def test_accuracy_falls_with_the_density(selection):
 def test_the_search_for_a_density_costs_little_accuracy():
     """The AR-Topk paper's final accuracies of MOO are within a point or two of those of dense."""
     among = [Candidate(name, "artopk", {"collective": name}) for name in ("ring", "tree")]
-    found = digits_reached(None, policy=Moo(among, search=Search(tries=3)))
+    found = digits_reached(None, policy=Moo(among, search=DensitySearch(tries=3)))
     assert found >= digits_reached(DENSE) - 0.02
 
 

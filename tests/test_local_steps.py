@@ -17,10 +17,10 @@ from simnet.base.errors import InputError
 from simnet.costs import ring_allreduce
 from simnet.costs.devices import load_device
 from simnet.job import Checkpoint, Compute, LocalSteps, Overlap, run_policy
-from simnet.job.local_steps import StrategySet, started
+from simnet.job.local_steps import StrategySet, start_strategy
 from simnet.network import Network
 from simnet.policies import Candidate, Fixed, Flexible, Monitor, OneStepOracle, Ramp, closed_form
-from simnet.policies.moo import Moo, Search
+from simnet.policies.moo import DensitySearch, Moo
 from simnet.scenario import load
 from simnet.strategies import SGD, Averaging
 from simnet.studies.exporting import exchange
@@ -41,7 +41,7 @@ SETTINGS = {
 
 def strategy(name, bucket=WHOLE, candidate=DENSE, workers=4, **options):
     options = options or SETTINGS[name]
-    steps = started(Source(workers), name, options, candidate, bucket=bucket).steps
+    steps = start_strategy(Source(workers), name, options, candidate, bucket=bucket).steps
     return LocalSteps(name, options, steps, bucket)
 
 
@@ -118,7 +118,7 @@ def learning(**changes):
 
 def trained(name, options, *, candidate=DENSE, iterations=6, dirichlet=None):
     source = learning(dirichlet=dirichlet)
-    steps = started(source, name, options, candidate, bucket=WHOLE).steps
+    steps = start_strategy(source, name, options, candidate, bucket=WHOLE).steps
     job = job_on(star(), 4, iterations, source=source, strategy=LocalSteps(name, options, steps, WHOLE))
     return run_policy(job, "p", Fixed(candidate)).iterations
 
@@ -152,7 +152,7 @@ def test_a_model_learns_under_a_strategy(name, candidate):
 @pytest.mark.parametrize("name", ["streaming", "eager", "localsgd"])
 def test_scores_are_those_of_the_global_parameters(name):
     source, options = learning(), SETTINGS[name] | ({"fragments": 2} if name == "streaming" else {})
-    by_hand = started(source, name, options, DENSE, bucket=WHOLE)
+    by_hand = start_strategy(source, name, options, DENSE, bucket=WHOLE)
     expected = []
     for number in range(3 * by_hand.steps):
         by_hand.step(source.gradients_at(by_hand.local, number))
@@ -247,7 +247,7 @@ SWITCHING = {
     "flexible": lambda: Flexible([AG, RING, DENSE], Monitor(every=0.0)),
     "oracle": lambda: OneStepOracle([AG, OK, RING]),
     "advise": lambda: Advised([AG, RING], decide_every=1, horizon=10, margin=0.0),
-    "moo": lambda: Moo([AG, RING], Monitor(every=0.0), Search(densities=(0.3, 0.1), tries=2)),
+    "moo": lambda: Moo([AG, RING], Monitor(every=0.0), DensitySearch(densities=(0.3, 0.1), tries=2)),
 }
 
 
@@ -297,7 +297,7 @@ def test_a_policy_chooses_the_exchange_and_the_density_of_each_outer_step():
 @given(st.lists(st.integers(0, 2), min_size=2, max_size=6), st.integers(0, 2**32 - 1))
 def test_what_one_scheme_keeps_back_the_next_one_sends(bucket, turns, seed):
     source = Source(3)
-    made = started(source, "dataparallel", {"inner": SGD(0.1)}, AG, bucket=bucket)
+    made = start_strategy(source, "dataparallel", {"inner": SGD(0.1)}, AG, bucket=bucket)
     for scheme, options in (("oktopk", {}), ("artopk", {"collective": "ring"})):
         made.offer(Averaging(scheme, 0.1, options, bucket=60 * 4 if scheme == "artopk" else bucket))
     draws = np.random.default_rng(seed)
@@ -342,7 +342,7 @@ def test_a_policy_is_told_how_much_a_fragment_has():
             seen.append((context.message, *context.buckets))
             return super().shortlist(context)
 
-    made = started(Source(), "streaming", SETTINGS["streaming"], DENSE)
+    made = start_strategy(Source(), "streaming", SETTINGS["streaming"], DENSE)
     own = replace(strategy("streaming"), shares=made.shares)
     run_policy(job_on(star(), 4, 4, strategy=own), "p", Asked(DENSE))
     assert seen == [(4 * size, size) for size in (60, 100, 40, 60)]

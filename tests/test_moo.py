@@ -29,8 +29,8 @@ from simnet.policies import (
     density_at,
     moo,
 )
-from simnet.policies.moo import DENSITIES, Moo, Search, Weights, choose, choose_as_published
-from simnet.policies.pareto import knee, normalised, pareto_front, weighted
+from simnet.policies.moo import DENSITIES, DensitySearch, Moo, ObjectiveWeights, choose_as_published, choose_candidate
+from simnet.policies.pareto import knee_point, normalise_points, pareto_front, weighted_point
 from simnet.report.results import write_run
 from simnet.report.summary import RunFacts, summarize, with_exploration
 from simnet.scenario import load
@@ -67,11 +67,11 @@ def test_the_choice_does_not_depend_on_units_origins_or_order(front, gain_unit, 
     order = list(range(len(front)))
     shuffle.shuffle(order)
     moved = (front * [gain_unit, time_unit, time_unit] + origin)[order]
-    scaled, again = normalised(front, (0, 1, 1)), normalised(moved, (0, 1, 1))
+    scaled, again = normalise_points(front, (0, 1, 1)), normalise_points(moved, (0, 1, 1))
     assert np.array_equal(again, scaled[order])
-    assert merits(again, knee(again)) == pytest.approx(merits(scaled, knee(scaled)), abs=1e-8)
+    assert merits(again, knee_point(again)) == pytest.approx(merits(scaled, knee_point(scaled)), abs=1e-8)
     weights = (2.0, 1.0, 1.0)
-    one, other = weighted(scaled, weights), moo.weighted(again, weights)
+    one, other = weighted_point(scaled, weights), moo.weighted_point(again, weights)
     assert losses(again * weights, other) == pytest.approx(losses(scaled * weights, one), abs=1e-8)
 
 
@@ -93,8 +93,8 @@ def losses(front, index):
 
 def test_normalised_runs_from_0_and_to_1_in_what_spans_most_of_a_unit():
     points = np.array([[3.0, 10.0, 5.0], [1.0, 30.0, 5.0], [2.0, 20.0, 5.0]])
-    assert normalised(points, (0, 1, 1)).tolist() == [[1, 0, 0], [0, 1, 0], [0.5, 0.5, 0]]
-    assert normalised(points, (0, 1, 2)).max(axis=0).tolist() == [1, 1, 0]
+    assert normalise_points(points, (0, 1, 1)).tolist() == [[1, 0, 0], [0, 1, 0], [0.5, 0.5, 0]]
+    assert normalise_points(points, (0, 1, 2)).max(axis=0).tolist() == [1, 1, 0]
 
 
 @given(st.lists(st.tuples(st.floats(0.01, 0.99), st.floats(0.01, 0.99)), max_size=10))
@@ -102,7 +102,7 @@ def test_the_knee_of_two_objectives_is_farthest_below_the_chord(inner):
     front = np.array([(0.0, 1.0), (1.0, 0.0), *inner])
     front = front[pareto_front(front)]
     below = (1 - front.sum(axis=1)) / math.sqrt(2)
-    chosen = knee(front)
+    chosen = knee_point(front)
     if below.max() > 1e-6:
         assert below[chosen] == pytest.approx(below.max(), abs=1e-8)
     else:
@@ -112,9 +112,9 @@ def test_the_knee_of_two_objectives_is_farthest_below_the_chord(inner):
 @given(FRONTS.filter(lambda front: len(front) > 1))
 def test_every_point_of_a_front_is_the_choice_for_some_weights(front):
     # The worst in one objective are left out: they are chosen where that objective counts nothing.
-    scaled = normalised(front, (0, 1, 2)) + 0.01
+    scaled = normalise_points(front, (0, 1, 2)) + 0.01
     for index, one in enumerate(scaled):
-        assert weighted(scaled, 1 / one) == index
+        assert weighted_point(scaled, 1 / one) == index
 
 
 HUNDREDTHS = st.integers(1, 100).map(lambda number: number / 100)
@@ -124,7 +124,9 @@ FIVE = st.lists(HUNDREDTHS, min_size=5, max_size=5)
 @given(FIVE, FIVE)
 def test_the_more_the_gain_counts_the_higher_it_is(gain, sync):
     gain, sync = sorted(gain, reverse=True), sorted(sync, reverse=True)
-    chosen = [choose(gain, [0.0] * 5, sync, Weights(gain=weight)) for weight in (0.0, 0.1, 1.0, 10.0, 1e9)]
+    chosen = [
+        choose_candidate(gain, [0.0] * 5, sync, ObjectiveWeights(gain=weight)) for weight in (0.0, 0.1, 1.0, 10.0, 1e9)
+    ]
     assert [gain[one] for one in chosen] == sorted(gain[one] for one in chosen)
     assert gain[chosen[-1]] == max(gain)
     assert sync[chosen[0]] == min(sync)
@@ -135,15 +137,15 @@ def test_nothing_beats_the_choice(gain, data):
     times = st.lists(st.floats(1e-6, 10.0), min_size=len(gain), max_size=len(gain))
     compression, sync = data.draw(times), data.draw(times)
     points = list(zip([1 / one for one in gain], compression, sync, strict=True))
-    for weights in (None, Weights(), Weights(gain=3.0), Weights(compression=0.0)):
-        chosen = points[choose(gain, compression, sync, weights)]
+    for weights in (None, ObjectiveWeights(), ObjectiveWeights(gain=3.0), ObjectiveWeights(compression=0.0)):
+        chosen = points[choose_candidate(gain, compression, sync, weights)]
         assert not any(beats(other, chosen) for other in points)
 
 
 def test_a_time_that_hardly_varies_does_not_count_as_one_that_does():
     gain, sync = [0.9, 0.8, 0.7, 0.5, 0.2], [1.0, 0.33, 0.11, 0.04, 0.01]
-    without = choose(gain, [0.0] * 5, sync)
-    assert choose(gain, [3e-9, 1e-9, 4e-9, 1e-9, 5e-9], sync) == without
+    without = choose_candidate(gain, [0.0] * 5, sync)
+    assert choose_candidate(gain, [3e-9, 1e-9, 4e-9, 1e-9, 5e-9], sync) == without
 
 
 # The published objective
@@ -183,8 +185,8 @@ def test_the_published_objective_is_that_of_its_fits():
     """Brute force: no density of a finer grid has a smaller largest loss."""
     gain, sync = (0.7, 0.48, 0.27, 0.19, 0.1), costs.best_collective(1e-3, 8e-9, RESNET18, DENSITIES, 8).seconds
     chosen = choose_as_published(DENSITIES, gain, sync)
-    times = moo._fitted(moo.communication_fit, np.array(DENSITIES), 1e3 * sync, 2)
-    gains = moo._fitted(moo.gain_fit, np.append(DENSITIES, [1.0, 0.0]), np.append(gain, [1.0, 0.0]), 6)
+    times = moo._fit_curve(moo.communication_fit, np.array(DENSITIES), 1e3 * sync, 2)
+    gains = moo._fit_curve(moo.gain_fit, np.append(DENSITIES, [1.0, 0.0]), np.append(gain, [1.0, 0.0]), 6)
     fine = np.append(np.geomspace(0.1, 0.001, 20_001), chosen)
     f1, f2 = moo.communication_fit(fine, *times), 1 / moo.gain_fit(fine, *gains)
     loss = np.maximum(*(w * (f - f.min()) / np.ptp(f) for w, f in zip((0.6, 0.4), (f1, f2), strict=True)))
@@ -203,8 +205,8 @@ def test_no_density_is_taken_at_which_the_fit_has_a_gain_below_zero(monkeypatch)
     fitted = moo.gain_fit(np.geomspace(0.1, 0.001, 1001), *gains)
     assert fitted.min() < 0 < fitted.max()
     sync = costs.best_collective(1e-3, 8e-9, RESNET18, DENSITIES, 8).seconds
-    times = moo._fitted(moo.communication_fit, np.asarray(DENSITIES), 1e3 * np.asarray(sync), 2)
-    monkeypatch.setattr(moo, "_fitted", lambda function, *_: gains if function is moo.gain_fit else times)
+    times = moo._fit_curve(moo.communication_fit, np.asarray(DENSITIES), 1e3 * np.asarray(sync), 2)
+    monkeypatch.setattr(moo, "_fit_curve", lambda function, *_: gains if function is moo.gain_fit else times)
     assert moo.gain_fit(choose_as_published(DENSITIES, np.full(5, 0.5), sync), *gains) > 0
 
 
@@ -233,9 +235,9 @@ class Course:
 
         def counted(*arguments):
             self.searches.append(len(self.trained))
-            return (choose if grid else choose_as_published)(*arguments)
+            return (choose_candidate if grid else choose_as_published)(*arguments)
 
-        monkeypatch.setattr(moo, "choose" if grid else "choose_as_published", counted)
+        monkeypatch.setattr(moo, "choose_candidate" if grid else "choose_as_published", counted)
         policy.reset()
         for number in range(iterations):
             network = networks(number) if callable(networks) else networks
@@ -260,7 +262,7 @@ def by_density(number, density):
 
 
 def grid(among=SPARSE, every=0.0, change=0.1, **search):
-    return Moo(among, Monitor(every=every, change=change), Search(**search))
+    return Moo(among, Monitor(every=every, change=change), DensitySearch(**search))
 
 
 @given(st.floats(1e-4, 0.1), st.floats(1e7, 2e10), st.floats(0.05, 0.9), st.permutations(SPARSE))
@@ -271,7 +273,7 @@ def test_on_the_grid_the_choice_is_exact(latency, bandwidth, power, among):
     while (decision := policy.decide(context)).attempt is not None:
         policy.observe(context, seen(decision, decision.density**power))
     sync = np.array([[closed_form(one)(latency, 1 / bandwidth, RESNET18, c, 8) for one in among] for c in DENSITIES])
-    expected = choose(np.array(DENSITIES) ** power, [1e-3] * 5, sync.min(axis=1))
+    expected = choose_candidate(np.array(DENSITIES) ** power, [1e-3] * 5, sync.min(axis=1))
     assert decision.density == DENSITIES[expected]
     assert decision.shortlist == (among[int(sync[expected].argmin())],)
 
@@ -352,7 +354,7 @@ def test_while_a_link_is_down_the_decision_stands(monkeypatch):
 
 
 def published(warm_up=10, **search):
-    return Moo(SPARSE, Monitor(every=0.0, change=0.0), Search(mode="published", warm_up=warm_up, **search))
+    return Moo(SPARSE, Monitor(every=0.0, change=0.0), DensitySearch(mode="published", warm_up=warm_up, **search))
 
 
 def test_published_warms_up_explores_once_and_keeps_the_highest_until_the_network_changes(monkeypatch):
@@ -412,10 +414,10 @@ def test_published_explores_without_search_when_the_gain_changes_from_iteration_
         ({"densities": (0.1, 1.5)}, "densities"),
         ({"densities": (0.1, 0.1)}, "no two alike"),
         ({"mode": "published", "densities": (0.1, 0.01)}, "at least 4"),
-        ({"mode": "published", "weights": Weights()}, "weights cannot be set"),
-        ({"weights": Weights(-1.0)}, "weights must be"),
-        ({"weights": Weights(0.0, 0.0, 0.0)}, "weights must be"),
-        ({"weights": Weights(math.inf)}, "weights must be"),
+        ({"mode": "published", "weights": ObjectiveWeights()}, "weights cannot be set"),
+        ({"weights": ObjectiveWeights(-1.0)}, "weights must be"),
+        ({"weights": ObjectiveWeights(0.0, 0.0, 0.0)}, "weights must be"),
+        ({"weights": ObjectiveWeights(math.inf)}, "weights must be"),
         ({"tries": 0}, "tries"),
         ({"gain_change": 0.0}, "gain_change"),
         ({"gain_change": math.inf}, "gain_change"),
@@ -423,7 +425,7 @@ def test_published_explores_without_search_when_the_gain_changes_from_iteration_
 )
 def test_wrong_searches_are_refused(arguments, message):
     with pytest.raises(ValueError, match=message):
-        Search(**arguments)
+        DensitySearch(**arguments)
 
 
 def test_it_is_an_adaptive_policy_and_others_are_not():
@@ -518,7 +520,9 @@ def test_exploration_leaves_no_trace_in_the_training():
 
 
 def test_published_exploration_begins_without_residual():
-    frame = run_policy(job(), "p", Moo([RING], Monitor(), Search("published", (0.4, 0.2, 0.1, 0.05), 2, warm_up=5)))
+    frame = run_policy(
+        job(), "p", Moo([RING], Monitor(), DensitySearch("published", (0.4, 0.2, 0.1, 0.05), 2, warm_up=5))
+    )
     frame = frame.iterations
     explored, trained = frame[frame["purpose"] == EXPLORE], frame[frame["purpose"] == TRAIN]
     assert set(explored["iteration"]) == {5}
@@ -600,10 +604,10 @@ def test_defaults_are_spelled_out(tmp_path):
     assert (given.probe_every, given.change, given.warm_up) == (0.0, 0.0, 15)
     policy = found.build().policies["moo"]
     assert isinstance(policy, Moo)
-    assert policy.search == Search("published", DENSITIES, 10, None, 0.1, 15)
+    assert policy.search == DensitySearch("published", DENSITIES, 10, None, 0.1, 15)
     assert scenario(tmp_path, "{among: [AG], warm_up: 2 epochs}", "epoch: 3, ").config.policies["moo"].moo.warm_up == 6
     weights = scenario(tmp_path, "{among: [AG], weights: {gain: 200 %}}").build().policies["moo"].search.weights
-    assert weights == Weights(2.0, 1.0, 1.0)
+    assert weights == ObjectiveWeights(2.0, 1.0, 1.0)
 
 
 @pytest.mark.parametrize(

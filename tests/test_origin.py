@@ -10,9 +10,9 @@ from jobs import AG, DENSE, job_on, star
 from simnet import collectives, topologies
 from simnet.base.errors import SimnetError, StalledError
 from simnet.job import Compute
-from simnet.job.loop import iterate
-from simnet.job.record import Record
-from simnet.job.running import _alone
+from simnet.job.loop import run_iterations
+from simnet.job.record import JobRecord
+from simnet.job.running import _time_alone
 from simnet.network import Network, OnOffFlow
 from simnet.network.weather import Weather, markov, outages, steps
 from simnet.policies import Fixed
@@ -85,8 +85,8 @@ def test_iterations_of_a_job_take_as_long_late_as_early(exchange):
     job = job_on(Network(FAST), workers=8, iterations=50, compute=Compute(1e-5), update=1e-6)
 
     def went(start):
-        record = Record("p")
-        list(_alone(iterate(job, Fixed(exchange), record, start=start, timeline=3)))
+        record = JobRecord("p")
+        list(_time_alone(run_iterations(job, Fixed(exchange), record, start=start, timeline=3)))
         return record.result()
 
     soon, late = went(0.0), went(1e9)

@@ -11,8 +11,8 @@ import pytest
 
 from simnet.costs.layers import Layer
 from simnet.costs.models import model
-from simnet.parallel import Limits, StepGraph, ddp, fsdp2, modules, units, zero
-from simnet.parallel.zero import gathered
+from simnet.parallel import Stage3Limits, StepGraph, ddp, fsdp2, wrap_modules, wrap_units, zero
+from simnet.parallel.zero import gather_sizes
 
 GOLDEN = Path(__file__).parent / "golden" / "sharded"
 
@@ -23,7 +23,7 @@ def rows(name: str) -> list[dict[str, str]]:
 
 
 LAYERS = [Layer(row["name"], tuple(map(int, row["shape"].split("x")))) for row in rows("model_params")]
-MODEL = units(LAYERS)
+MODEL = wrap_units(LAYERS)
 SIZE = sum(layer.size for layer in LAYERS)
 
 
@@ -100,7 +100,7 @@ def test_fsdp_gathers_twice_what_is_not_of_the_root_and_scatters_all(workers: in
 
 
 def test_a_first_dimension_is_padded_to_a_multiple_of_the_ranks() -> None:
-    uneven = units([Layer("a.weight", (5, 3)), Layer("h.0.weight", (1, 7)), Layer("h.0.bias", (4,))])
+    uneven = wrap_units([Layer("a.weight", (5, 3)), Layer("h.0.weight", (1, 7)), Layer("h.0.bias", (4,))])
     calls = fsdp2(uneven, 4).calls
     assert [(call.unit, call.in_elements, call.out_elements) for call in calls[:2]] == [
         ("root", 2 * 3, 8 * 3),
@@ -221,9 +221,9 @@ def test_zero_reduces_the_parts_of_each_owner_to_it() -> None:
 
 
 def test_zero_gathers_in_as_many_calls_as_fit_the_bucket() -> None:
-    assert gathered(300, 4, 500) == [150, 150]
-    assert gathered(302, 4, 400) == [100, 100, 102]
-    assert gathered(10, 4, 500) == [10]
+    assert gather_sizes(300, 4, 500) == [150, 150]
+    assert gather_sizes(302, 4, 400) == [100, 100, 102]
+    assert gather_sizes(10, 4, 500) == [10]
     calls = zero([Layer("a", (999,))], 4, stage=1, allgather_bucket_size=500).calls
     assert [call.in_elements for call in calls[1:]] == [124, 126]  # 999 is padded to 1000; calls begin at even elements
 
@@ -238,7 +238,7 @@ def test_zero_looks_for_an_overflow_by_an_all_reduce_of_a_byte() -> None:
 
 def test_zero_3_gathers_module_by_module_while_it_records() -> None:
     calls = zero(LAYERS, 2, stage=3).calls
-    of_modules = [one.name for one in modules(LAYERS)]
+    of_modules = [one.name for one in wrap_modules(LAYERS)]
     gathers = [call for call in calls if call.operation == "all_gather" and call.phase != "step"]
     assert [call.unit for call in gathers] == [*of_modules, *reversed(of_modules)]
     assert sum(call.out_elements for call in gathers) == 2 * SIZE
@@ -252,11 +252,11 @@ def test_zero_3_keeps_small_tensors_and_gathers_them_behind_the_step() -> None:
     for iteration in (0, 1):
         last = zero(LAYERS, 2, stage=3, iteration=iteration).calls[-1]
         assert (last.operation, last.phase, last.out_elements) == ("all_gather", "step", small)
-    none = zero(LAYERS, 2, stage=3, iteration=1, limits=Limits(param_persistence_threshold=0))
+    none = zero(LAYERS, 2, stage=3, iteration=1, limits=Stage3Limits(param_persistence_threshold=0))
     assert all(call.phase != "step" for call in none.calls)
-    edge = zero(LAYERS, 2, stage=3, limits=Limits(param_persistence_threshold=8191))
+    edge = zero(LAYERS, 2, stage=3, limits=Stage3Limits(param_persistence_threshold=8191))
     assert edge.calls[-1].out_elements == small - 8192
-    on_it = zero(LAYERS, 2, stage=3, limits=Limits(param_persistence_threshold=8192))
+    on_it = zero(LAYERS, 2, stage=3, limits=Stage3Limits(param_persistence_threshold=8192))
     assert on_it.calls[-1].out_elements == small
 
 
@@ -264,15 +264,15 @@ def test_zero_3_releases_nothing_that_is_used_again_within_reach() -> None:
     kept = sum(layer.size for layer in LAYERS if layer.size <= 100_000)
     near = zero(LAYERS, 2, stage=3, iteration=1)
     assert bytes_of(near, "all_gather", "out") == 4 * SIZE  # all of it once, small tensors behind the step
-    apart = zero(LAYERS, 2, stage=3, iteration=1, limits=Limits(prefetch_bucket_size=0, max_reuse_distance=0))
+    apart = zero(LAYERS, 2, stage=3, iteration=1, limits=Stage3Limits(prefetch_bucket_size=0, max_reuse_distance=0))
     assert bytes_of(apart, "all_gather", "out") == 4 * (2 * (SIZE - kept) + kept)
     # Within the reach of one block and the head, only the last modules are still there when the backward pass comes.
-    some = zero(LAYERS, 2, stage=3, iteration=1, limits=Limits(prefetch_bucket_size=0, max_reuse_distance=10**6))
+    some = zero(LAYERS, 2, stage=3, iteration=1, limits=Stage3Limits(prefetch_bucket_size=0, max_reuse_distance=10**6))
     assert 4 * SIZE < bytes_of(some, "all_gather", "out") < 4 * (2 * (SIZE - kept) + kept)
 
 
 def test_zero_3_prefetches_in_one_call_until_so_many_are_under_way() -> None:
-    limits = Limits(prefetch_bucket_size=10**6, param_persistence_threshold=0, max_reuse_distance=0)
+    limits = Stage3Limits(prefetch_bucket_size=10**6, param_persistence_threshold=0, max_reuse_distance=0)
     calls = zero(LAYERS, 2, stage=3, iteration=1, limits=limits).calls
     first, second, third = calls[:3]
     # The embedding is fetched; what follows is prefetched up to the output of the attention, which reaches a million.
@@ -280,15 +280,15 @@ def test_zero_3_prefetches_in_one_call_until_so_many_are_under_way() -> None:
     assert second.out_elements == 8192 + 1024 + 786_432 + 1536 + 262_144
     # While these are used nothing is short of them, and the next prefetch reaches a million again.
     assert third.out_elements == 512 + 1024 + 1_048_576
-    off = zero(LAYERS, 2, stage=3, iteration=1, limits=Limits(prefetch_bucket_size=10**6, max_live_parameters=0))
+    off = zero(LAYERS, 2, stage=3, iteration=1, limits=Stage3Limits(prefetch_bucket_size=10**6, max_live_parameters=0))
     assert [call.unit for call in off.calls if call.phase == "forward"] == [
-        one.name for one in modules(LAYERS) if any(layer.size > 100_000 for layer in one.layers)
+        one.name for one in wrap_modules(LAYERS) if any(layer.size > 100_000 for layer in one.layers)
     ]
 
 
 def tens(count: int, **limits: int) -> list[int]:
     """Elements gathered by the calls of stage 3, of modules of ten elements."""
-    given = Limits(**{"param_persistence_threshold": 0, "max_reuse_distance": 0, **limits})
+    given = Stage3Limits(**{"param_persistence_threshold": 0, "max_reuse_distance": 0, **limits})
     step = zero([Layer(f"m{number}.w", (10,)) for number in range(count)], 2, stage=3, iteration=1, limits=given)
     return [call.out_elements for call in step.calls if call.operation == "all_gather"]
 
@@ -297,7 +297,7 @@ def test_zero_3_prefetches_no_more_than_may_live() -> None:
     # Ten are fetched, fifteen may come, so that two modules do; when the first is released, another may.
     assert tens(6, max_live_parameters=25)[:3] == [10, 20, 10]
     assert tens(6, max_live_parameters=10)[:6] == [10] * 6
-    limits = Limits(param_persistence_threshold=0, max_reuse_distance=0, max_live_parameters=25)
+    limits = Stage3Limits(param_persistence_threshold=0, max_reuse_distance=0, max_live_parameters=25)
     layers = [Layer(f"m{number}.w", (10,)) for number in range(6)]
     kinds = [type(node.does).__name__ for node in zero(layers, 2, stage=3, iteration=1, limits=limits).nodes]
     assert kinds[:5] == ["CollectiveCall", "CollectiveCall", "Compute", "CollectiveCall", "Compute"]
@@ -321,11 +321,11 @@ def test_units_of_the_known_models_have_all_tensors() -> None:
     known = {"gpt2": 12, "gpt2-xl": 48, "llama3-8b": 32, "bert-base": 12, "vit-l-16": 24, "resnet50": 16}
     for name, blocks in known.items():
         profile = model(name)
-        found = units(profile.layers)
+        found = wrap_units(profile.layers)
         assert len(found.blocks) == blocks
         assert found.size == profile.parameters
-    assert units(LAYERS).before == 512_000 + 8192
-    assert units(LAYERS, behind=["emb.weight"]).before == 8192
+    assert wrap_units(LAYERS).before == 512_000 + 8192
+    assert wrap_units(LAYERS, behind=["emb.weight"]).before == 8192
 
 
 @pytest.mark.parametrize(
@@ -338,13 +338,13 @@ def test_units_of_the_known_models_have_all_tensors() -> None:
         (lambda: fsdp2(MODEL, 2, gradient_sync="never"), "gradient_sync"),
         (lambda: fsdp2(MODEL, 2, reshard_after_forward=["blocks.9"]), "did you mean"),
         (lambda: fsdp2(MODEL, 2, param_dtype="int8"), "param_dtype"),
-        (lambda: units([Layer("scale", ())]), "'scale' has no dimension"),
-        (lambda: units([Layer("a", (2,)), Layer("a", (2,))]), "two tensors 'a'"),
-        (lambda: units([Layer("a", (0,))]), "a length of tensor 'a' must be a whole number >= 1, got 0"),
-        (lambda: units(LAYERS, behind=["emb"]), "behind"),
+        (lambda: wrap_units([Layer("scale", ())]), "'scale' has no dimension"),
+        (lambda: wrap_units([Layer("a", (2,)), Layer("a", (2,))]), "two tensors 'a'"),
+        (lambda: wrap_units([Layer("a", (0,))]), "a length of tensor 'a' must be a whole number >= 1, got 0"),
+        (lambda: wrap_units(LAYERS, behind=["emb"]), "behind"),
         (lambda: zero(LAYERS, 2, stage=4), "stage must be a whole number in 1..3, got 4"),
-        (lambda: zero(LAYERS, 2, stage=1, limits=Limits()), "limits are for stage 3, not for stage 1"),
-        (lambda: Limits(max_reuse_distance=-1), "max_reuse_distance must be a whole number >= 0, got -1"),
+        (lambda: zero(LAYERS, 2, stage=1, limits=Stage3Limits()), "limits are for stage 3, not for stage 1"),
+        (lambda: Stage3Limits(max_reuse_distance=-1), "max_reuse_distance must be a whole number >= 0, got -1"),
     ],
 )
 def test_what_cannot_be_is_refused_in_words(build: object, says: str) -> None:

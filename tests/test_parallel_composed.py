@@ -17,18 +17,18 @@ from simnet.costs.layers import Layer
 from simnet.network import Network
 from simnet.parallel import (
     CollectiveCall,
-    Compute,
+    ComputePart,
     StepGraph,
     StepTiming,
-    capacity,
     ddp,
+    expert_capacity,
     expert_parallel,
     fsdp2,
     pipeline,
-    split,
+    split_tensors,
     tensor_parallel,
     time_step,
-    units,
+    wrap_units,
     zero,
 )
 from simnet.topologies import multi_gpu_nodes, star
@@ -52,8 +52,8 @@ WAYS: dict[str, Callable[..., StepGraph]] = {
     "accumulated": lambda layers, workers, overlap: ddp(
         layers, workers, iteration=2, bucket_cap_mb=0.1, microbatches=2, overlap=overlap
     ),
-    "fsdp2": lambda layers, workers, overlap: fsdp2(units(layers), workers, overlap=overlap),
-    "hsdp": lambda layers, workers, overlap: fsdp2(units(layers), workers, replicas=2, overlap=overlap),
+    "fsdp2": lambda layers, workers, overlap: fsdp2(wrap_units(layers), workers, overlap=overlap),
+    "hsdp": lambda layers, workers, overlap: fsdp2(wrap_units(layers), workers, replicas=2, overlap=overlap),
     "zero2": lambda layers, workers, overlap: zero(
         layers, workers, stage=2, reduce_bucket_size=50_000, overlap_comm=overlap
     ),
@@ -78,18 +78,20 @@ def on_star(step: StepGraph, forward: float = FORWARD, backward: float = BACKWAR
 
 
 def microbatches(step: StepGraph) -> int:
-    return 1 + max(node.does.microbatch for node in step.nodes if isinstance(node.does, Compute))
+    return 1 + max(node.does.microbatch for node in step.nodes if isinstance(node.does, ComputePart))
 
 
 def tensor(way: str, *, overlap: bool, sequence_parallel: bool = False) -> StepGraph:
-    part = split(LAYERS, DEGREE)
+    part = split_tensors(LAYERS, DEGREE)
     step = WAYS[way](part, 4, overlap)
-    return tensor_parallel(step, units(part), DEGREE, tokens=TOKENS, width=WIDTH, sequence_parallel=sequence_parallel)
+    return tensor_parallel(
+        step, wrap_units(part), DEGREE, tokens=TOKENS, width=WIDTH, sequence_parallel=sequence_parallel
+    )
 
 
 def mixed(way: str, *, overlap: bool, **others: Any) -> StepGraph:
     step = WAYS[way](LAYERS, 4, overlap)
-    return expert_parallel(step, units(LAYERS), 2, overlap=overlap, **(EXPERTS | others))
+    return expert_parallel(step, wrap_units(LAYERS), 2, overlap=overlap, **(EXPERTS | others))
 
 
 MADE: dict[str, Callable[..., StepGraph]] = {
@@ -143,8 +145,8 @@ def test_a_block_has_two_all_reduces_of_tokens_by_width_each_way(way: str) -> No
 
 
 def test_other_calls_are_those_of_the_step_around_between_peers() -> None:
-    part = split(LAYERS, DEGREE)
-    plain = fsdp2(units(part), 4, replicas=2)
+    part = split_tensors(LAYERS, DEGREE)
+    plain = fsdp2(wrap_units(part), 4, replicas=2)
     step = tensor("hsdp", overlap=True)
     assert [call for call in step.calls if call.group != "tensor"] == plain.calls
     assert step.groups("shard") == [[0, 2], [1, 3], [4, 6], [5, 7]]
@@ -154,11 +156,11 @@ def test_other_calls_are_those_of_the_step_around_between_peers() -> None:
 
 
 def test_calls_stand_where_attention_and_perceptron_end() -> None:
-    step = tensor_parallel(ddp(LAYERS, 1), units(LAYERS), 2, tokens=TOKENS, width=WIDTH, attention=0.25)
-    size, block, done = sum(layer.size for layer in LAYERS), units(LAYERS).blocks[0].size, 0
+    step = tensor_parallel(ddp(LAYERS, 1), wrap_units(LAYERS), 2, tokens=TOKENS, width=WIDTH, attention=0.25)
+    size, block, done = sum(layer.size for layer in LAYERS), wrap_units(LAYERS).blocks[0].size, 0
     found: dict[str, list[int]] = {"forward": [], "backward": []}
     for node in step.nodes:
-        if isinstance(node.does, Compute):
+        if isinstance(node.does, ComputePart):
             done += node.does.elements
         else:
             found[node.does.phase].append(done % size)
@@ -170,24 +172,24 @@ def test_calls_stand_where_attention_and_perceptron_end() -> None:
 
 
 def test_splitting_divides_matrices_and_what_cannot_be_divided_is_refused() -> None:
-    assert sum(one.size for one in split(LAYERS, 2)) == sum(
+    assert sum(one.size for one in split_tensors(LAYERS, 2)) == sum(
         one.size // (2 if len(one.shape) > 1 else 1) for one in LAYERS
     )
     with pytest.raises(ValueError, match=re.escape("tensor 'a' has 9 rows, which 2 workers cannot divide evenly")):
-        split([Layer("a", (9, 2))], 2)
-    part = split(LAYERS, 2)
+        split_tensors([Layer("a", (9, 2))], 2)
+    part = split_tensors(LAYERS, 2)
     with pytest.raises(ValueError, match="tokens must be a multiple of the 2 workers"):
-        tensor_parallel(ddp(part, 2), units(part), 2, tokens=3, width=1, sequence_parallel=True)
+        tensor_parallel(ddp(part, 2), wrap_units(part), 2, tokens=3, width=1, sequence_parallel=True)
     with pytest.raises(ValueError, match="attention must be a share"):
-        tensor_parallel(ddp(part, 2), units(part), 2, tokens=3, width=1, attention=1.5)
-    assert tensor_parallel(ddp(part, 2), units(part), 1, tokens=3, width=1).nodes == ddp(part, 2).nodes
+        tensor_parallel(ddp(part, 2), wrap_units(part), 2, tokens=3, width=1, attention=1.5)
+    assert tensor_parallel(ddp(part, 2), wrap_units(part), 1, tokens=3, width=1).nodes == ddp(part, 2).nodes
 
 
 @pytest.mark.parametrize("way", WAYS)
 def test_a_block_of_experts_has_four_all_to_alls_and_its_gradients_are_reduced_once(way: str) -> None:
     step = mixed(way, overlap=True, choices=2, capacity_factor=1.25)
     room = math.ceil(100 / 8 * 1.25 * 2)
-    assert capacity(100, 8, 1.25, 2, 4) == room == 32
+    assert expert_capacity(100, 8, 1.25, 2, 4) == room == 32
     calls = [call for call in step.calls if call.operation == "alltoall"]
     assert len(calls) == 4 * 2 * microbatches(step)
     assert {(call.group, call.ranks, call.in_elements) for call in calls} == {("expert", 2, 8 * room * 16)}
@@ -220,10 +222,10 @@ def test_without_dropping_buffers_hold_what_the_fullest_expert_gets() -> None:
 
 
 def test_one_worker_for_each_expert_group_sends_no_tokens() -> None:
-    alone = expert_parallel(ddp(LAYERS, 4), units(LAYERS), 1, **EXPERTS)
+    alone = expert_parallel(ddp(LAYERS, 4), wrap_units(LAYERS), 1, **EXPERTS)
     assert {call.group for call in alone.calls} == {"world", "expert_data"}
     assert alone.groups("expert_data") == [[0, 1, 2, 3]]
-    every = expert_parallel(ddp(LAYERS, 4), units(LAYERS), 4, **EXPERTS)
+    every = expert_parallel(ddp(LAYERS, 4), wrap_units(LAYERS), 4, **EXPERTS)
     assert {call.group for call in every.calls} == {"world", "expert"}
 
 
@@ -305,7 +307,7 @@ def test_a_stage_reduces_when_its_last_microbatch_has_been_through() -> None:
         computed = max(
             timing.ended[number, own[0]]
             for number, node in enumerate(step.nodes)
-            if isinstance(node.does, Compute) and node.workers == tuple(own)
+            if isinstance(node.does, ComputePart) and node.workers == tuple(own)
         )
         begins = [
             timing.begun[number, own[0]]
@@ -320,7 +322,7 @@ def test_a_stage_reduces_when_its_last_microbatch_has_been_through() -> None:
 
 def test_what_each_microbatch_gathers_has_no_place_in_a_pipeline() -> None:
     with pytest.raises(ValueError, match="in a pipeline a microbatch cannot wait for one that comes later"):
-        pipeline([fsdp2(units(LAYERS), 2, microbatches=4)] * 2, tokens=1, width=1)
+        pipeline([fsdp2(wrap_units(LAYERS), 2, microbatches=4)] * 2, tokens=1, width=1)
     with pytest.raises(ValueError, match="same number of workers and of microbatches"):
         pipeline([ddp(LAYERS, 2), ddp(LAYERS, 4)], tokens=1, width=1)
     with pytest.raises(ValueError, match="same number of workers and of microbatches"):
@@ -330,9 +332,9 @@ def test_what_each_microbatch_gathers_has_no_place_in_a_pipeline() -> None:
 
 
 def test_all_of_them_go_together_on_nodes_and_rails() -> None:
-    part = split(LAYERS, 2)
-    stage = expert_parallel(ddp(part, 4, iteration=2, microbatches=3), units(part), 2, **EXPERTS)
-    stage = tensor_parallel(stage, units(part), 2, tokens=TOKENS, width=WIDTH)
+    part = split_tensors(LAYERS, 2)
+    stage = expert_parallel(ddp(part, 4, iteration=2, microbatches=3), wrap_units(part), 2, **EXPERTS)
+    stage = tensor_parallel(stage, wrap_units(part), 2, tokens=TOKENS, width=WIDTH)
     step = pipeline([stage, stage], tokens=TOKENS, width=WIDTH // 2)
     assert step.workers == 16
     assert step.groups("tensor")[-1] == [14, 15]

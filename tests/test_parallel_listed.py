@@ -16,8 +16,8 @@ from simnet.base.errors import InputError
 from simnet.costs.layers import Layer
 from simnet.costs.models import ModelProfile, model
 from simnet.network import Network
-from simnet.parallel import Compute, ListedUnit, ModelSteps, PlannedStep, listed, planned
-from simnet.parallel.listed import Work
+from simnet.parallel import ComputePart, ListedUnit, ModelSteps, PlannedStep, plan_step, profile_of_units
+from simnet.parallel.listed import PassShares
 from simnet.parallel.timing import PlacedStep
 from simnet.scenario import load
 from simnet.scenario.runner import results_of
@@ -34,13 +34,13 @@ def computed(step: PlannedStep, phase: str) -> list[tuple[str, float]]:
     return [
         (node.does.unit, float(seconds[number, 0]))
         for number, node in enumerate(step.graph.nodes)
-        if isinstance(node.does, Compute) and node.does.phase == phase
+        if isinstance(node.does, ComputePart) and node.does.phase == phase
     ]
 
 
 @pytest.mark.parametrize("way", ["fsdp2", "zero3"])
 def test_units_take_what_is_said_of_them_forward_and_twice_that_backward(way: str) -> None:
-    step = planned(listed(UNITS), way, 4, {})
+    step = plan_step(profile_of_units(UNITS), way, 4, {})
     assert dict(computed(step, "forward")) == pytest.approx({name: one / 3 for name, one in TAKES.items()})
     assert dict(computed(step, "backward")) == pytest.approx({name: 2 * one / 3 for name, one in TAKES.items()})
     assert [name for name, _ in computed(step, "forward")] == list(TAKES)
@@ -49,7 +49,7 @@ def test_units_take_what_is_said_of_them_forward_and_twice_that_backward(way: st
 
 def test_buckets_take_what_their_units_take_from_the_last_on() -> None:
     # A bucket closes at 15,728 bytes: behind the head and two blocks, 16,000; then a block and the embedding.
-    step = planned(listed(UNITS), "ddp", 2, {"bucket_cap_mb": 0.015})
+    step = plan_step(profile_of_units(UNITS), "ddp", 2, {"bucket_cap_mb": 0.015})
     sizes = [call.in_elements for call in step.graph.calls]
     assert sizes == [4_000, 5_000]
     # 5 + 2 x 2 s, and 2 + 1 s; backward two thirds of it.
@@ -63,14 +63,14 @@ def test_units_that_take_as_long_as_they_are_large_take_what_a_known_model_takes
     known = ModelProfile("known", layers, model("gpt2").times, "made up")
     units = [ListedUnit(f"h{number}", layer.size, 7.0 * layer.size) for number, layer in enumerate(layers)]
     asked: dict[str, object] = {"microbatches": 2}
-    found, expected = (planned(one, way, 3, asked).seconds(1.0, 0.6) for one in (listed(units), known))
+    found, expected = (plan_step(one, way, 3, asked).seconds(1.0, 0.6) for one in (profile_of_units(units), known))
     assert found == pytest.approx(expected, rel=1e-12)
 
 
 @given(st.lists(st.tuples(st.integers(1, 9), st.floats(0, 9)), min_size=1, max_size=6), st.data())
 def test_parts_of_a_pass_add_up_to_it_in_both_directions(units: list[tuple[int, float]], data: st.DataObject) -> None:
     sizes, takes = zip(*((size, one + 0.1) for size, one in units), strict=True)
-    work, size = Work(sizes, takes), sum(sizes)
+    work, size = PassShares(sizes, takes), sum(sizes)
     cuts = sorted({0, size, *data.draw(st.lists(st.integers(0, size), max_size=4))})
     shares = [[work.share(a, b - a, backward=backward) for a, b in pairwise(cuts)] for backward in (False, True)]
     assert np.sum(shares, axis=1) == pytest.approx([1.0, 1.0])
@@ -81,7 +81,7 @@ def test_parts_of_a_pass_add_up_to_it_in_both_directions(units: list[tuple[int, 
 
 
 def test_a_unit_without_entries_of_others_is_gathered_in_one_call_of_its_size() -> None:
-    step = planned(listed(UNITS), "fsdp2", 4, {})
+    step = plan_step(profile_of_units(UNITS), "fsdp2", 4, {})
     gathered = {call.unit: call.out_elements for call in step.graph.calls if call.operation == "all_gather"}
     assert gathered == {"embedding.0": 4_000, "block.0": 1_000, "block.1": 1_000, "block.2": 1_000, "head.0": 2_000}
 
@@ -101,7 +101,7 @@ def test_a_unit_without_entries_of_others_is_gathered_in_one_call_of_its_size() 
 )
 def test_what_is_no_unit_is_refused(units: list[Any], says: str) -> None:
     with pytest.raises(ValueError, match=says):
-        listed([ListedUnit(*one) for one in units])
+        profile_of_units([ListedUnit(*one) for one in units])
 
 
 @pytest.mark.parametrize(
@@ -114,7 +114,7 @@ def test_what_is_no_unit_is_refused(units: list[Any], says: str) -> None:
 )
 def test_units_are_not_divided(asked: dict[str, object]) -> None:
     with pytest.raises(ValueError, match="units are not for tensor_parallel, pipeline and experts"):
-        planned(listed(UNITS), "ddp", 4, asked)
+        plan_step(profile_of_units(UNITS), "ddp", 4, asked)
 
 
 def scenario(folder: Path, sharding: dict[str, object], **job: object) -> Path:
@@ -141,7 +141,7 @@ def test_a_job_of_units_takes_what_their_steps_take(tmp_path: Path, measure: str
     job = {} if seconds else {"compute": {"mean": "12 ms"}}
     run = load(scenario(tmp_path, {"as": "fsdp2", "units": told}, **job)).build()
     (result,) = results_of(run).values()
-    steps = ModelSteps(listed(UNITS), "fsdp2", 4, {})
+    steps = ModelSteps(profile_of_units(UNITS), "fsdp2", 4, {})
     placed = PlacedStep(steps.graph(1), Network(star(4, latency=20e-6, bandwidth=1e10)))
     expected = placed.time(steps.seconds(1, np.full(4, 12e-3))).duration
     assert result.iterations["iteration_s"].to_numpy() == pytest.approx(expected, rel=1e-9)

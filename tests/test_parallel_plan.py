@@ -17,21 +17,21 @@ from simnet.network import Network
 from simnet.parallel import (
     SHARDINGS,
     CollectiveCall,
-    Compute,
+    ComputePart,
     ModelSteps,
     StepGraph,
     StepTiming,
     ddp,
     expert_parallel,
     fsdp2,
-    options_of,
-    order_of,
+    pass_order,
     pipeline,
-    planned,
-    split,
+    plan_step,
+    sharding_options,
+    split_tensors,
     tensor_parallel,
     time_step,
-    units,
+    wrap_units,
     zero,
 )
 from simnet.topologies import star
@@ -52,7 +52,7 @@ AROUND: dict[str, object] = {"tokens": 96}
 
 
 def graph(sharding: str, workers: int, **options: object) -> StepGraph:
-    return planned(PROFILE, sharding, workers, options).graph
+    return plan_step(PROFILE, sharding, workers, options).graph
 
 
 def on_star(step: StepGraph, forward: Any = 4e-3, backward: Any = 8e-3) -> StepTiming:
@@ -67,7 +67,7 @@ def cost(call: CollectiveCall) -> float:
 
 
 def test_without_anything_around_it_steps_are_those_of_the_functions() -> None:
-    whole = units(LAYERS)
+    whole = wrap_units(LAYERS)
     assert graph("ddp", 4, bucket_cap_mb=0.1) == ddp(LAYERS, 4, iteration=3, bucket_cap_mb=0.1)
     assert graph("fsdp2", 4, reshard_after_forward=["h.1"]) == fsdp2(
         whole, 4, iteration=3, reshard_after_forward=["h.1"]
@@ -76,7 +76,7 @@ def test_without_anything_around_it_steps_are_those_of_the_functions() -> None:
     for stage in (1, 2, 3):
         assert graph(f"zero{stage}", 4, microbatches=2) == zero(LAYERS, 4, stage=stage, iteration=3, microbatches=2)
     for sharding in SHARDINGS:
-        options = {name: value for name, value in options_of(sharding).items() if value is not None}
+        options = {name: value for name, value in sharding_options(sharding).items() if value is not None}
         if sharding == "hsdp":
             options["replicas"] = 2
         assert graph(sharding, 4, **{**options, "iteration": 3}) == graph(
@@ -87,10 +87,10 @@ def test_without_anything_around_it_steps_are_those_of_the_functions() -> None:
 def test_what_is_around_a_step_is_what_the_functions_put_around_it() -> None:
     # Rows of a vocabulary are padded.
     padded = [Layer("embedding.weight", (1002, 64)), *LAYERS[1:]]
-    parts = [split(padded[:7], 2), split(padded[7:], 2)]
+    parts = [split_tensors(padded[:7], 2), split_tensors(padded[7:], 2)]
     stages = [
         tensor_parallel(
-            ddp(part, 2, iteration=3, microbatches=3), units(part), 2, tokens=96, width=64, sequence_parallel=True
+            ddp(part, 2, iteration=3, microbatches=3), wrap_units(part), 2, tokens=96, width=64, sequence_parallel=True
         )
         for part in parts
     ]
@@ -111,7 +111,7 @@ def test_the_first_and_the_last_stage_exchange_the_weights_that_they_share(shard
     options = {"pipeline": 3, "microbatches": 3, "tensor_parallel": degree, "bucket_cap_mb": 0.1, **AROUND}
     if sharding == "zero1":
         options.pop("bucket_cap_mb")
-    sharing, apart = (planned(one, sharding, 6 * degree, options) for one in (SHARING, APART))
+    sharing, apart = (plan_step(one, sharding, 6 * degree, options) for one in (SHARING, APART))
     own, others = sharing.graph, apart.graph
     number = next(place for place, node in enumerate(own.nodes) if node.queue == "tied")
     call = own.nodes[number].does
@@ -140,7 +140,7 @@ def test_the_first_and_the_last_stage_exchange_the_weights_that_they_share(shard
 @pytest.mark.parametrize("sharding", ["ddp", "zero1"])
 def test_what_stages_share_takes_an_all_reduce_more(sharding: str) -> None:
     options = {"pipeline": 2, "microbatches": 2, **({"overlap": False} if sharding == "ddp" else {}), **AROUND}
-    own, others = (planned(one, sharding, 4, options).graph for one in (SHARING, APART))
+    own, others = (plan_step(one, sharding, 4, options).graph for one in (SHARING, APART))
     more = cost(next(call for call in own.calls if call.group == "tied"))
     # With a copy, DeepSpeed's last stage reduces while it sends the last gradients back, and shares its link.
     sends = 96 * 64 * 2 / RATE if sharding == "zero1" else 0.0
@@ -151,7 +151,7 @@ def test_what_stages_share_takes_an_all_reduce_more(sharding: str) -> None:
 def test_who_shares_no_weights_exchanges_none(sharding: str) -> None:
     options = {"replicas": 2} if sharding == "hsdp" else {}
     for profile, stages in ((SHARING, 1), (PROFILE, 2), *([(SHARING, 2)] if "sdp" in sharding else [])):
-        step = planned(profile, sharding, 8, {"pipeline": stages, **options, **AROUND})
+        step = plan_step(profile, sharding, 8, {"pipeline": stages, **options, **AROUND})
         assert all(call.group != "tied" for call in step.graph.calls)
 
 
@@ -161,7 +161,7 @@ def test_experts_take_the_place_of_perceptrons() -> None:
     inner = ddp(left, 4, iteration=3)
     own = graph("ddp", 4, **asked)
     assert own == expert_parallel(
-        inner, units(left), 2, blocks=["h.1"], experts=8, expert_size=2 * 256 * 64, tokens=96, width=64
+        inner, wrap_units(left), 2, blocks=["h.1"], experts=8, expert_size=2 * 256 * 64, tokens=96, width=64
     )
     # Every block where none is named; and drawn sizes are others in every iteration.
     every = graph("ddp", 4, experts=8, expert_parallel=2, **AROUND)
@@ -172,7 +172,7 @@ def test_experts_take_the_place_of_perceptrons() -> None:
 
 
 def test_what_workers_compute_is_their_share_of_the_model() -> None:
-    step = planned(PROFILE, "ddp", 8, {"tensor_parallel": 2, "pipeline": 2, "microbatches": 2, **AROUND})
+    step = plan_step(PROFILE, "ddp", 8, {"tensor_parallel": 2, "pipeline": 2, "microbatches": 2, **AROUND})
     first = sum(layer.size for layer in LAYERS[:7]) / PROFILE.parameters
     assert step.shares == pytest.approx(np.repeat([first / 2, (1 - first) / 2], 4))
     computed = step.seconds(3.0, 2 / 3) * step.graph.does()
@@ -191,14 +191,14 @@ def test_stages_of_fsdp_gather_for_each_microbatch_unless_units_stay(order: str,
         nodes = [node for node in own.nodes if node.workers == workers]
         calls = [node.does for node in nodes if isinstance(node.does, CollectiveCall)]
         passes = [
-            (node.does.phase, node.does.microbatch) for node in nodes if isinstance(node.does, Compute)
+            (node.does.phase, node.does.microbatch) for node in nodes if isinstance(node.does, ComputePart)
         ]  # fmt: skip
-        assert [one for one, _ in itertools.groupby(passes)] == order_of(place, stages, count, order)  # type: ignore[arg-type]
+        assert [one for one, _ in itertools.groupby(passes)] == pass_order(place, stages, count, order)  # type: ignore[arg-type]
         # A unit is there for a pass if it was gathered since it was freed last: behind a forward pass, if at all.
         wanted = {}
         for unit in ("root", *(f"h.{number}" for number in range(2 * place, 2 * place + 2))):
             there, gathers = False, 0
-            for phase, _ in order_of(place, stages, count, order):  # type: ignore[arg-type]
+            for phase, _ in pass_order(place, stages, count, order):  # type: ignore[arg-type]
                 gathers += not there
                 there = not (phase == "forward" and reshard and unit != "root")
             wanted[unit] = gathers
@@ -207,7 +207,7 @@ def test_stages_of_fsdp_gather_for_each_microbatch_unless_units_stay(order: str,
         # Gradients are reduced behind the last pass, in the order of the model.
         reduced = [call.unit for call in calls if call.operation == "reduce_scatter"]
         assert reduced == list(wanted)
-        last = max(number for number, node in enumerate(nodes) if isinstance(node.does, Compute))
+        last = max(number for number, node in enumerate(nodes) if isinstance(node.does, ComputePart))
         first = min(
             number
             for number, node in enumerate(nodes)
@@ -259,8 +259,8 @@ def test_memory_between_passes_is_the_closed_form_of_each_way() -> None:
 
 def test_memory_at_the_worst_time_is_a_closed_form_where_nothing_overlaps() -> None:
     # In the backward pass this block and the next one are gathered, and gradients of this one and the root wait.
-    one = units(LAYERS).blocks[0].shard(4) * 4 * 4
-    root = units(LAYERS).root.shard(4) * 4 * 4
+    one = wrap_units(LAYERS).blocks[0].shard(4) * 4 * 4
+    root = wrap_units(LAYERS).root.shard(4) * 4 * 4
     memory = on_star(graph("fsdp2", 4, overlap=False)).memory()
     assert memory.peak - sum(memory[:3]) == 2 * root + 3 * one
     memory = on_star(graph("fsdp2", 4, overlap=False, reshard_after_forward=False)).memory()
@@ -299,7 +299,7 @@ def test_memory_at_the_worst_time_is_a_closed_form_where_nothing_overlaps() -> N
 )
 def test_what_cannot_be_is_refused_in_words(sharding: str, options: dict[str, object], says: str) -> None:
     with pytest.raises(ValueError, match=re.escape(says)):
-        planned(PROFILE, sharding, 4, options)
+        plan_step(PROFILE, sharding, 4, options)
 
 
 def test_models_that_cannot_be_divided_are_refused() -> None:
@@ -307,7 +307,7 @@ def test_models_that_cannot_be_divided_are_refused() -> None:
         graph("ddp", 8, pipeline=8, **AROUND)
     other = ModelProfile("other", LAYERS[1:], PROFILE.times, "none")
     with pytest.raises(ValueError, match="width is missing") as refused:
-        planned(
+        plan_step(
             ModelProfile("conv", (Layer("c", (3, 3, 3)), *LAYERS[1:]), other.times, ""),
             "ddp",
             4,

@@ -15,7 +15,7 @@ from simnet.base.errors import InputError
 from simnet.costs.layers import Layer
 from simnet.costs.models import model
 from simnet.network import Network
-from simnet.parallel import Limits, SDP4Bit, StepGraph, ZeroPlusPlus, fsdp2, time_step, units, zero
+from simnet.parallel import SDP4Bit, Stage3Limits, StepGraph, ZeroPlusPlus, fsdp2, time_step, wrap_units, zero
 from simnet.parallel.quantised import ACROSS, NODE
 from simnet.sparsifier_models import create
 from simnet.studies.step import planned_of
@@ -23,7 +23,7 @@ from simnet.topologies import star
 
 MATRICES = [Layer(f"h.{number}.w", (256, 64 * (number + 1))) for number in range(3)]
 MIXED = [Layer("h.0.w", (64, 96)), Layer("h.0.b", (96,)), Layer("h.1.w", (10, 7)), Layer("h.1.v", (32, 24))]
-FREED = Limits(max_reuse_distance=0, prefetch_bucket_size=0, param_persistence_threshold=0)
+FREED = Stage3Limits(max_reuse_distance=0, prefetch_bucket_size=0, param_persistence_threshold=0)
 
 
 def size(layers: list[Layer]) -> int:
@@ -122,7 +122,7 @@ def test_nothing_is_quantised_within_a_node_or_alone(sharding: str) -> None:
         if sharding == "zero3":
             with_it, without = stage3(MIXED, workers, **vars(plus)), stage3(MIXED, workers)
         else:
-            with_it, without = fsdp2(units(MIXED), workers, plus=plus), fsdp2(units(MIXED), workers)
+            with_it, without = fsdp2(wrap_units(MIXED), workers, plus=plus), fsdp2(wrap_units(MIXED), workers)
         assert with_it.calls == without.calls
 
 
@@ -150,7 +150,7 @@ def test_a_second_shard_takes_a_part_of_the_node_and_stays_until_the_optimisers_
 
 
 def test_fsdp2_gathers_within_the_node_what_it_freed() -> None:
-    made = units(MATRICES)
+    made = wrap_units(MATRICES)
     plain = fsdp2(made, 8, param_dtype="bfloat16", microbatches=2)
     near = fsdp2(made, 8, param_dtype="bfloat16", microbatches=2, plus=ZeroPlusPlus(zero_hpz_partition_size=4))
     assert [(call.operation, call.unit, call.out_elements) for call in near.calls] == [
@@ -216,7 +216,7 @@ def test_without_overlap_a_step_takes_the_sum_of_closed_forms(which: str) -> Non
         how = SDP4Bit(quantized_weights=True, quantized_gradients=True, ranks_per_node=2)
         graph = zero(MATRICES, 4, stage=2, sdp4bit=how)
     else:
-        graph = fsdp2(units(MATRICES), 4, plus=plus, overlap=False)
+        graph = fsdp2(wrap_units(MATRICES), 4, plus=plus, overlap=False)
     alpha, beta = 1e-5, 1e-9
     timing = time_step(graph, Network(star(4, latency=alpha, bandwidth=1 / beta)), forward=0.1, backward=0.2)
     cost = sum(
@@ -250,7 +250,7 @@ def test_what_other_steps_refuse() -> None:
     with pytest.raises(ValueError, match="SDP4Bit is for stages 1 and 2"):
         zero(MATRICES, 8, stage=3, sdp4bit=SDP4Bit())
     with pytest.raises(ValueError, match="for one replica, got 2"):
-        fsdp2(units(MATRICES), 8, replicas=2, plus=ZeroPlusPlus(zero_quantized_weights=True))
+        fsdp2(wrap_units(MATRICES), 8, replicas=2, plus=ZeroPlusPlus(zero_quantized_weights=True))
     with pytest.raises(ValueError, match="first_group must be a whole number >= 1, got 0"):
         SDP4Bit(first_group=0)
 

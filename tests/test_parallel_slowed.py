@@ -7,11 +7,11 @@ import pytest
 
 from simnet.collectives import registry
 from simnet.costs.layers import Layer
-from simnet.job.spans import inside, joint
+from simnet.job.spans import intersect_intervals, merge_intervals
 from simnet.network import Network
 from simnet.parallel import (
     CollectiveCall,
-    Compute,
+    ComputePart,
     PlacedStep,
     StepGraph,
     StepTiming,
@@ -19,11 +19,11 @@ from simnet.parallel import (
     fsdp2,
     time_step,
     time_steps,
-    units,
+    wrap_units,
     zero,
 )
-from simnet.parallel.graph import GraphBuilder, Held
-from simnet.parallel.placing import Placing
+from simnet.parallel.graph import GraphBuilder, HeldMemory
+from simnet.parallel.placing import StepPlacement
 from simnet.topologies import multi_gpu_nodes, star
 
 LAYERS = [
@@ -33,8 +33,8 @@ LAYERS = [
 ]
 WAYS = {
     "ddp": ddp(LAYERS, 4, iteration=2, bucket_cap_mb=0.1),
-    "fsdp2": fsdp2(units(LAYERS), 4, microbatches=2),
-    "hsdp": fsdp2(units(LAYERS), 4, replicas=2),
+    "fsdp2": fsdp2(wrap_units(LAYERS), 4, microbatches=2),
+    "hsdp": fsdp2(wrap_units(LAYERS), 4, replicas=2),
     "zero2": zero(LAYERS, 4, stage=2, reduce_bucket_size=50_000, overlap_comm=True),
     "zero3": zero(LAYERS, 4, stage=3),
 }
@@ -48,7 +48,7 @@ def two_parts(parts: tuple[float, float], nbytes: int, queues: tuple[str, ...] =
     for queue in queues:
         step.call("all_reduce", "a", (nbytes, nbytes), "int8", "backward", group=queue, after=[first])
     step.compute("b", "backward", round(1000 * parts[1]))
-    return step.built(Held(0, 0, 0))
+    return step.built(HeldMemory(0, 0, 0))
 
 
 def timed(step: StepGraph, slowdown: float, backward: float) -> StepTiming:
@@ -102,8 +102,10 @@ def beside(timing: StepTiming, worker: int) -> float:
     """Seconds for which a worker computes while a collective of its own is under way."""
     calls = np.array([isinstance(node.does, CollectiveCall) for node in timing.graph.nodes])
     times = np.stack([timing.begun[:, worker], timing.ended[:, worker]], axis=1)
-    under_way = list(joint(sorted(map(tuple, times[calls].tolist()))))
-    return sum(b - a for one in sorted(map(tuple, times[~calls].tolist())) for a, b in inside(one, under_way))
+    under_way = list(merge_intervals(sorted(map(tuple, times[calls].tolist()))))
+    return sum(
+        b - a for one in sorted(map(tuple, times[~calls].tolist())) for a, b in intersect_intervals(one, under_way)
+    )
 
 
 def network(nodes: int = 2) -> Network:
@@ -131,13 +133,15 @@ def test_calls_that_cannot_meet_slow_computing_as_the_event_loop_says(
 ) -> None:
     step, graph = WAYS[way], star(4, latency=5e-6, bandwidth=1e9)
     found = time_step(step, Network(graph), forward=1e-3, backward=2e-3, slowdown=1.5, start=1e-3)
-    monkeypatch.setattr(Placing, "_never_meet", lambda self: False)
+    monkeypatch.setattr(StepPlacement, "_never_meet", lambda self: False)
     expected = time_step(step, Network(graph), forward=1e-3, backward=2e-3, slowdown=1.5, start=1e-3)
     assert found.begun == pytest.approx(expected.begun, rel=1e-9)
     assert found.ended == pytest.approx(expected.ended, rel=1e-9)
 
 
-@pytest.mark.parametrize("build", [lambda **own: ddp(LAYERS, 4, **own), lambda **own: fsdp2(units(LAYERS), 4, **own)])
+@pytest.mark.parametrize(
+    "build", [lambda **own: ddp(LAYERS, 4, **own), lambda **own: fsdp2(wrap_units(LAYERS), 4, **own)]
+)
 def test_nothing_is_slowed_where_computing_stops_for_collectives(build: object) -> None:
     step = build(overlap=False)  # type: ignore[operator]
     found, fast = (time_step(step, network(), forward=1e-3, backward=2e-3, slowdown=one) for one in (1.8, 1.0))
@@ -151,7 +155,7 @@ def test_without_computing_a_step_takes_what_its_collectives_take() -> None:
     cost = {one: registry.find(one, "ring").cost for one in ("all_gather", "reduce_scatter")}
     expected = sum(float(cost[call.operation](5e-6, 1e-9, call.in_bytes, call.ranks)) for call in step.calls)  # type: ignore[index, misc]
     assert found.duration == pytest.approx(expected, rel=1e-9)
-    assert all(isinstance(node.does, Compute | CollectiveCall) for node in step.nodes)
+    assert all(isinstance(node.does, ComputePart | CollectiveCall) for node in step.nodes)
 
 
 def test_steps_one_after_another_are_slowed_alike() -> None:

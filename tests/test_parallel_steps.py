@@ -12,8 +12,8 @@ from simnet.costs.layers import Layer
 from simnet.network import Network
 from simnet.network.jitter import lognormal
 from simnet.network.weather import Weather, steps
-from simnet.parallel import StepGraph, ddp, fsdp2, time_step, time_steps, units, zero
-from simnet.parallel.placing import Placing
+from simnet.parallel import StepGraph, ddp, fsdp2, time_step, time_steps, wrap_units, zero
+from simnet.parallel.placing import StepPlacement
 from simnet.topologies import multi_gpu_nodes, star
 
 LAYERS = [
@@ -46,9 +46,11 @@ def changing(workers: int) -> Network:
 @pytest.mark.parametrize(
     "step",
     [
-        fsdp2(units(LAYERS), 6, replicas=3),
-        fsdp2(units(LAYERS), 6, replicas=3, microbatches=2, all_reduce="last"),
-        fsdp2(units(LAYERS), 6, replicas=3, separate_reduce_scatter_group=True, reduce_scatter_max_input_buffers=2),
+        fsdp2(wrap_units(LAYERS), 6, replicas=3),
+        fsdp2(wrap_units(LAYERS), 6, replicas=3, microbatches=2, all_reduce="last"),
+        fsdp2(
+            wrap_units(LAYERS), 6, replicas=3, separate_reduce_scatter_group=True, reduce_scatter_max_input_buffers=2
+        ),
     ],
 )
 def test_calls_that_cannot_meet_take_as_long_by_the_event_loop(
@@ -57,9 +59,9 @@ def test_calls_that_cannot_meet_take_as_long_by_the_event_loop(
     network, slow = on_rails(3, 2), np.array([1.0, 1.1, 1.0, 1.3, 1.0, 1.0])
     passes = {name: value * slow for name, value in PASSES.items()}
     separate = any(node.queue == "reduce_scatter" for node in step.nodes)
-    assert Placing(step, network, np.arange(6), _one_message(network)).apart is not separate
+    assert StepPlacement(step, network, np.arange(6), _one_message(network)).apart is not separate
     found = time_step(step, network, start=1e-3, **passes)
-    monkeypatch.setattr(Placing, "_never_meet", lambda self: False)
+    monkeypatch.setattr(StepPlacement, "_never_meet", lambda self: False)
     expected = time_step(step, network, start=1e-3, **passes)
     assert found.begun == pytest.approx(expected.begun, rel=1e-9)
     assert found.ended == pytest.approx(expected.ended, rel=1e-9)
@@ -76,7 +78,7 @@ def _one_message(network: Network) -> Any:
 def test_each_step_is_as_if_it_alone_began_then(way: str) -> None:
     step = {
         "ddp": ddp(LAYERS, 4, iteration=2),
-        "fsdp2": fsdp2(units(LAYERS), 4),
+        "fsdp2": fsdp2(wrap_units(LAYERS), 4),
         "zero2": zero(LAYERS, 4, stage=2),
     }[way]
     network = changing(4)
@@ -92,15 +94,15 @@ def test_each_step_is_as_if_it_alone_began_then(way: str) -> None:
 
 
 def test_one_step_stands_for_all_where_nothing_changes_or_is_drawn(monkeypatch: pytest.MonkeyPatch) -> None:
-    graph, step = star(4, latency=5e-6, bandwidth=1e9), fsdp2(units(LAYERS), 4)
+    graph, step = star(4, latency=5e-6, bandwidth=1e9), fsdp2(wrap_units(LAYERS), 4)
     count: list[float] = []
-    times = Placing.times
+    times = StepPlacement.times
 
-    def counted(self: Placing, seconds: Floats, start: float, name: tuple[str | int, ...]) -> Any:
+    def counted(self: StepPlacement, seconds: Floats, start: float, name: tuple[str | int, ...]) -> Any:
         count.append(start)
         return times(self, seconds, start, name)
 
-    monkeypatch.setattr(Placing, "times", counted)
+    monkeypatch.setattr(StepPlacement, "times", counted)
     still = time_steps(step, Network(graph), 5, **PASSES)
     assert len(count) == 1
     assert still.durations == pytest.approx([still.first.duration] * 5)
@@ -111,4 +113,4 @@ def test_one_step_stands_for_all_where_nothing_changes_or_is_drawn(monkeypatch: 
 
 def test_a_series_needs_a_step() -> None:
     with pytest.raises(ValueError, match="steps must be"):
-        time_steps(fsdp2(units(LAYERS), 4), changing(4), 0, **PASSES)
+        time_steps(fsdp2(wrap_units(LAYERS), 4), changing(4), 0, **PASSES)

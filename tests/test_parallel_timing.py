@@ -12,7 +12,18 @@ from simnet.base.arrays import Floats
 from simnet.collectives import registry
 from simnet.costs.layers import Layer
 from simnet.network import Network
-from simnet.parallel import CollectiveCall, Compute, Limits, StepGraph, StepTiming, ddp, fsdp2, time_step, units, zero
+from simnet.parallel import (
+    CollectiveCall,
+    ComputePart,
+    Stage3Limits,
+    StepGraph,
+    StepTiming,
+    ddp,
+    fsdp2,
+    time_step,
+    wrap_units,
+    zero,
+)
 from simnet.topologies import multi_gpu_nodes, star
 
 ALPHA, RATE = 5e-6, 10e9
@@ -27,8 +38,8 @@ LAYERS = [
     ),
     Layer("head.weight", (1000, 64)),
 ]
-MODEL = units(LAYERS)
-LIMITS = Limits(prefetch_bucket_size=30_000, param_persistence_threshold=100, max_reuse_distance=20_000)
+MODEL = wrap_units(LAYERS)
+LIMITS = Stage3Limits(prefetch_bucket_size=30_000, param_persistence_threshold=100, max_reuse_distance=20_000)
 
 
 def steps(workers: int, *, overlap: bool) -> dict[str, StepGraph]:
@@ -59,7 +70,7 @@ def on_star(step: StepGraph, forward: float = FORWARD, backward: float = BACKWAR
 
 
 def microbatches(step: StepGraph) -> int:
-    return 1 + max(node.does.microbatch for node in step.nodes if isinstance(node.does, Compute))
+    return 1 + max(node.does.microbatch for node in step.nodes if isinstance(node.does, ComputePart))
 
 
 @pytest.mark.parametrize("workers", [2, 4, 8])
@@ -85,7 +96,7 @@ def longest_path(timing: StepTiming) -> float:
     computed = 0.0
     for node, lasts in zip(timing.graph.nodes, timing.lasts[:, 0].tolist(), strict=True):
         begin = max((ends[one] for one in node.after), default=0.0)
-        if isinstance(node.does, Compute):
+        if isinstance(node.does, ComputePart):
             begin = max(begin, computed)
             computed = begin + lasts
         ends.append(begin + lasts)
@@ -117,7 +128,7 @@ def test_with_much_computing_fsdp_exposes_its_first_gathers_and_its_last_scatter
     # The first block is gathered while the embedding is computed.
     exposed = of["all_gather", "root"] + of["reduce_scatter", "root"]
     assert timing.exposed == pytest.approx(exposed, rel=1e-6)
-    behind = on_star(fsdp2(units(LAYERS, behind=["embedding.weight"]), 4), 10.0, 20.0)
+    behind = on_star(fsdp2(wrap_units(LAYERS, behind=["embedding.weight"]), 4), 10.0, 20.0)
     exposed += of["all_gather", "h.0"] + of["reduce_scatter", "h.0"]
     assert behind.exposed == pytest.approx(exposed, rel=1e-6)
 
@@ -127,9 +138,9 @@ def waits_for(step: StepGraph) -> list[set[int]]:
     found: list[set[int]] = []
     computed: list[int] = []
     for number, node in enumerate(step.nodes):
-        direct = {*node.after, *(computed[-1:] if isinstance(node.does, Compute) else [])}
+        direct = {*node.after, *(computed[-1:] if isinstance(node.does, ComputePart) else [])}
         found.append(direct.union(*(found[one] for one in direct)))
-        if isinstance(node.does, Compute):
+        if isinstance(node.does, ComputePart):
             computed.append(number)
     return found
 
@@ -181,7 +192,9 @@ def test_what_fsdp_computes_and_calls_waits_for_what_its_streams_wait_for() -> N
 def test_a_microbatch_begins_when_the_one_before_has_been_reduced(step: StepGraph) -> None:
     behind = waits_for(step)
     second = next(
-        number for number, node in enumerate(step.nodes) if isinstance(node.does, Compute) and node.does.microbatch == 1
+        number
+        for number, node in enumerate(step.nodes)
+        if isinstance(node.does, ComputePart) and node.does.microbatch == 1
     )
     reduced = {
         number
@@ -196,7 +209,7 @@ def test_zero_2_computes_on_when_the_bucket_before_has_been_reduced() -> None:
     step = zero(LAYERS, 4, stage=2, reduce_bucket_size=20_000, overlap_comm=True)
     behind = waits_for(step)
     reduced = [number for number, node in enumerate(step.nodes) if isinstance(node.does, CollectiveCall)][:-1]
-    computed = [number for number, node in enumerate(step.nodes) if isinstance(node.does, Compute)][1:]
+    computed = [number for number, node in enumerate(step.nodes) if isinstance(node.does, ComputePart)][1:]
     assert len(reduced) == len(computed) > 3
     for bucket in range(2, len(computed)):
         assert reduced[bucket - 2] in behind[computed[bucket]]
@@ -257,7 +270,7 @@ def test_gradients_of_one_unit_at_a_time_are_scattered_and_all_gathers_wait_for_
     ends = {
         node.does.unit: timing.ended[number, 0]
         for number, node in enumerate(step.nodes)
-        if isinstance(node.does, Compute) and node.does.phase == "forward" and node.does.unit != "root"
+        if isinstance(node.does, ComputePart) and node.does.phase == "forward" and node.does.unit != "root"
     }
     assert all(spans["all_gather", f"h.{number}", "forward"][0] >= ends[f"h.{number - 3}"] for number in range(3, 5))
 
@@ -295,7 +308,7 @@ def test_waits_add_up_to_what_is_exposed(overlap: bool) -> None:
     for name, step in steps(4, overlap=overlap).items():
         timing = on_star(step)
         assert timing.waits().sum(axis=0) == pytest.approx(timing.exposed, rel=1e-9), name
-        computes = [isinstance(node.does, Compute) for node in step.nodes]
+        computes = [isinstance(node.does, ComputePart) for node in step.nodes]
         assert not timing.waits()[computes].any(), name
 
 

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from simnet.costs.layers import Layer
-from simnet.parallel import fsdp2, order_of, units
+from simnet.parallel import fsdp2, pass_order, wrap_units
 
 pytestmark = pytest.mark.extras
 
@@ -47,7 +47,7 @@ CASES += [
         workers,
         {
             "microbatches": 3,
-            "passes": order_of(stage, 2, 3, order),
+            "passes": pass_order(stage, 2, 3, order),
             "reshard_after_backward": False,
             "gradient_sync": "behind",
             **more,
@@ -67,7 +67,7 @@ def test_calls_are_those_of_fully_shard() -> None:
     script = Path(__file__).with_name("fully_shard_calls.py")
     ran = subprocess.run([sys.executable, str(script), json.dumps(CASES)], capture_output=True, text=True, check=True)
     for (workers, options), recorded in zip(CASES, json.loads(ran.stdout), strict=True):
-        model = units([Layer(name, tuple(shape)) for name, shape in recorded["layers"]])
+        model = wrap_units([Layer(name, tuple(shape)) for name, shape in recorded["layers"]])
         calls = fsdp2(model, workers, iteration=1, **options).calls
         found = [[one.operation, one.in_elements, one.out_elements, one.dtype, one.ranks] for one in calls]
         assert found == recorded["calls"], (workers, options)

@@ -21,11 +21,11 @@ from simnet.parallel import (
     ddp,
     fsdp2,
     pipeline,
+    read_traced_step,
     tensor_parallel,
     time_step,
     time_traced,
-    traced,
-    units,
+    wrap_units,
     zero,
 )
 from simnet.parallel.timing import PlacedStep
@@ -81,11 +81,11 @@ def as_traces(folder: Path, step: StepGraph, micros: Sequence[int]) -> Path:
 
 STEPS = {
     "ddp": ddp(LAYERS, 4, iteration=2, bucket_cap_mb=0.05),
-    "fsdp2": fsdp2(units(LAYERS), 4),
-    "hsdp": fsdp2(units(LAYERS), 4, replicas=2, separate_reduce_scatter_group=True),
+    "fsdp2": fsdp2(wrap_units(LAYERS), 4),
+    "hsdp": fsdp2(wrap_units(LAYERS), 4, replicas=2, separate_reduce_scatter_group=True),
     "zero3": zero(LAYERS, 4, stage=3),
-    "alone": fsdp2(units(LAYERS), 4, overlap=False),
-    "tensor": tensor_parallel(ddp(LAYERS, 2, iteration=2), units(LAYERS), 2, tokens=64, width=64),
+    "alone": fsdp2(wrap_units(LAYERS), 4, overlap=False),
+    "tensor": tensor_parallel(ddp(LAYERS, 2, iteration=2), wrap_units(LAYERS), 2, tokens=64, width=64),
     "pipeline": pipeline([ddp(LAYERS, 2, iteration=2, microbatches=3)] * 2, tokens=64, width=64),
 }
 
@@ -99,7 +99,7 @@ def test_a_step_of_the_library_takes_as_long_from_its_traces(tmp_path: Path, nam
     computes = np.array([not isinstance(one.does, CollectiveCall) for one in step.nodes])
     seconds = np.where(computes[:, np.newaxis] & step.does(), micros[:, np.newaxis] * 1e-6, 0.0)
     expected = PlacedStep(step, network).time(seconds)
-    found = traced(as_traces(tmp_path, step, micros.tolist()))
+    found = read_traced_step(as_traces(tmp_path, step, micros.tolist()))
     timing = time_traced(found, network)
     assert timing.ended.max(axis=0) == pytest.approx(expected.ended.max(axis=0), rel=1e-9)
     assert timing.computing == pytest.approx(expected.computing, rel=1e-9)
@@ -124,7 +124,7 @@ def test_messages_and_collectives_wait_as_the_trace_says(tmp_path: Path) -> None
             node(5, COLLECTIVE, [4], **all_reduce),
         ],
     )
-    step = traced(prefix)
+    step = read_traced_step(prefix)
     alpha, rate = 1e-5, 1e8
     timing = time_traced(step, Network(star(2, latency=alpha, bandwidth=rate)))
     message, ring = alpha + 500 / rate, 2 * (alpha + 500 / rate)
@@ -141,7 +141,7 @@ def test_calls_of_a_group_keep_the_order_of_the_trace(tmp_path: Path) -> None:
         node(2, COMP, micros=100),
     ]
     alpha, rate = 1e-5, 1e8
-    timing = time_traced(traced(write(tmp_path, late, late)), Network(star(2, latency=alpha, bandwidth=rate)))
+    timing = time_traced(read_traced_step(write(tmp_path, late, late)), Network(star(2, latency=alpha, bandwidth=rate)))
     first, second = (2 * (alpha + size / 2 / rate) for size in (1000, 4000))
     # The second could begin at once, if it did not wait for the first.
     assert timing.duration == pytest.approx(100e-6 + first + second, rel=1e-9)
@@ -149,7 +149,7 @@ def test_calls_of_a_group_keep_the_order_of_the_trace(tmp_path: Path) -> None:
 
 def test_a_group_of_one_rank_sends_nothing(tmp_path: Path) -> None:
     prefix = write(tmp_path, [node(0, COLLECTIVE, comm_type=0, comm_size=8, micros=7, group="own")], [])
-    found = traced(prefix)
+    found = read_traced_step(prefix)
     assert not found.graph.calls
     assert not found.seconds.any()
 
@@ -184,4 +184,4 @@ SUM: dict[str, Any] = {"comm_type": 0, "comm_size": 8}
 )  # fmt: skip
 def test_what_is_no_step_is_refused(tmp_path: Path, ranks: list[list[bytes]], says: str) -> None:
     with pytest.raises(InputError, match=re.escape(says)):
-        traced(write(tmp_path, *ranks))
+        read_traced_step(write(tmp_path, *ranks))

@@ -18,7 +18,7 @@ from simnet.collectives import registry
 from simnet.costs.layers import Layer
 from simnet.costs.models import model
 from simnet.job import Checkpoint, PolicyResult, run_policy
-from simnet.parallel import fsdp2, slowdown_told, time_step, units
+from simnet.parallel import describe_slowdown, fsdp2, time_step, wrap_units
 from simnet.report import comparison
 from simnet.scenario import Run, load
 from simnet.scenario.identity import identity
@@ -160,7 +160,7 @@ def test_memory_is_that_of_the_steps_and_a_limit_is_told(tmp_path: Path) -> None
     held = {name: one["memory"] for name, one in summary["policies"].items()}
     profile = model("gpt2")
     assert held["replicated"]["peak_B"] == 4 * 5 * profile.parameters
-    shard = sum(unit.shard(4) for unit in (units(profile.layers).root, *units(profile.layers).blocks))
+    shard = sum(unit.shard(4) for unit in (wrap_units(profile.layers).root, *wrap_units(profile.layers).blocks))
     assert held["sharded"]["parameters_B"] == 4 * shard
     assert held["sharded"]["in_flight_B"] > 0
     assert (held["sharded"]["fits"], held["replicated"]["fits"]) == (True, False)
@@ -169,7 +169,7 @@ def test_memory_is_that_of_the_steps_and_a_limit_is_told(tmp_path: Path) -> None
 
 
 def test_a_job_is_driven_by_traces(tmp_path: Path) -> None:
-    step = fsdp2(units([Layer(f"h.{number}.weight", (64, 64)) for number in range(3)]), 4)
+    step = fsdp2(wrap_units([Layer(f"h.{number}.weight", (64, 64)) for number in range(3)]), 4)
     as_traces(tmp_path, step, [50] * len(step.nodes))
     run = load(scenario(tmp_path, {"trace": "."}, model=None)).build()
     alone = time_step(step, run.job.network(0), forward=3 * 50e-6, backward=3 * 50e-6)
@@ -296,11 +296,11 @@ def test_a_job_computes_as_much_slower_beside_collectives_as_is_said_of_it_or_it
         job["device"] = "./shared.yaml"
     loaded = load(scenario(tmp_path, {"as": "fsdp2", "iteration": 3, **given}, job=job))
     assert loaded.computing is not None
-    assert slowdown_told(slowdown) in loaded.computing
+    assert describe_slowdown(slowdown) in loaded.computing
     assert ("(device profile: made up)" in loaded.computing) == (slowdown == 1.5)
     run = loaded.build()
     profile = model("resnet18")
-    step = fsdp2(units(profile.layers), 4, iteration=3)
+    step = fsdp2(wrap_units(profile.layers), 4, iteration=3)
     passes = {"forward": profile.compute / 3, "backward": 2 * profile.compute / 3}
     found = time_step(step, run.job.network(0), slowdown=slowdown, **passes)
     rows = one(run).iterations

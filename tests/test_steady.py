@@ -8,7 +8,7 @@ import pandas as pd
 import pytest
 
 import commands
-from simnet.job.steady import settled_from, steady_part
+from simnet.job.steady import detect_steady_part, steady_part
 from simnet.scenario import load
 from simnet.scenario.runner import run_here
 from simnet.studies.comparison import each_fixed
@@ -59,7 +59,7 @@ def test_a_density_counts_from_where_it_is_within_ten_per_cent_of_what_was_asked
 
 @pytest.mark.parametrize(("iterations", "start"), [(95, None), (96, 32), (127, 63), (200, 8), (256, 0)])
 def test_periods_are_whole_and_half_a_one_comes_before(iterations, start):
-    found = settled_from({"build_up": np.ones(iterations)}, iterations, period=64)
+    found = detect_steady_part({"build_up": np.ones(iterations)}, iterations, period=64)
     if start is None:
         assert found.unsettled == f"{iterations} iterations, and its thresholds begin anew after 64"
     else:

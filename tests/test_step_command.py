@@ -15,7 +15,7 @@ from simnet.commands.step import Around
 from simnet.costs.layers import Layer
 from simnet.costs.models import model
 from simnet.network import Network
-from simnet.parallel import Limits, fsdp2, time_step, units, zero
+from simnet.parallel import Stage3Limits, fsdp2, time_step, wrap_units, zero
 from simnet.studies.step import planned_of, timed
 from simnet.studies.timing import Place
 from simnet.topologies import star
@@ -36,7 +36,7 @@ def test_figures_are_those_of_the_library() -> None:
         )
     )
     profile = model("gpt2")
-    graph = fsdp2(units(profile.layers, behind=["wte.weight"]), 4, replicas=2)
+    graph = fsdp2(wrap_units(profile.layers, behind=["wte.weight"]), 4, replicas=2)
     timing = time_step(
         graph,
         Network(star(4, latency=10e-6, bandwidth=100e9 / 8)),
@@ -86,7 +86,7 @@ def test_what_is_assumed_is_said_with_its_source() -> None:
 def test_options_are_those_of_the_functions() -> None:
     profile = model("bert-base")
     made = planned_of(profile, "zero3", 4, ["prefetch_bucket_size=0", "microbatches=2", "loss_scaling=true"]).graph
-    limits = Limits(prefetch_bucket_size=0)
+    limits = Stage3Limits(prefetch_bucket_size=0)
     own = zero(profile.layers, 4, stage=3, iteration=3, microbatches=2, loss_scaling=True, limits=limits)
     assert made == own
     freed = planned_of(profile, "fsdp2", 4, ["reshard_after_forward=encoder.layer.0,encoder.layer.1"]).graph
@@ -165,7 +165,7 @@ def test_several_steps_are_told_by_their_percentiles() -> None:
 
 
 def test_a_step_comes_from_traces(tmp_path: Path) -> None:
-    step = fsdp2(units([Layer(f"h.{number}.weight", (64, 64)) for number in range(3)]), 4)
+    step = fsdp2(wrap_units([Layer(f"h.{number}.weight", (64, 64)) for number in range(3)]), 4)
     as_traces(tmp_path, step, [50] * len(step.nodes))
     found = CliRunner().invoke(app, ["step", "--trace", str(tmp_path), *ON_STAR, "--json"], catch_exceptions=False)
     figures = json.loads(found.stdout)

@@ -352,7 +352,7 @@ def test_copies_of_two_buckets_by_hand(side, first, monkeypatch):
     def copying(device, model, sent):
         return DeviceOp("copy_out", 1.0), DeviceOp("copy_in", 1.0, before=len(sent.schedule.rounds))
 
-    monkeypatch.setattr(exchange, "of_hook", copying)
+    monkeypatch.setattr(exchange, "hook_kernels", copying)
     device = profile(side_stream=side)
     copies = {"copy_out": Method(5e-4, 0, "made up"), "copy_in": Method(2.5e-4, 0, "made up")}
     result = run_policy(overlapped(replace(device, methods={**device.methods, **copies})), "p", Fixed(AG), timeline=1)

@@ -11,8 +11,8 @@ from commands import did, refused
 from jobs import AG, DENSE, Source, job_on, star
 from simnet.base.errors import InputError
 from simnet.costs.devices import DeviceProfile, Method
-from simnet.job import Compute, Overlap, buckets, create_sparsifier, run_policy
-from simnet.job.memory import of_exchange
+from simnet.job import Compute, Overlap, create_sparsifier, gradient_buckets, run_policy
+from simnet.job.memory import exchange_memory
 from simnet.policies import Candidate, Fixed
 from simnet.scenario import load
 from simnet.scenario.resolve import candidate
@@ -129,7 +129,7 @@ def test_a_bucket_stays_dense_by_its_entries_or_the_name_of_a_layer():
     source = Source(4, (60, 100, 40), 10.0)
 
     def dense(**how):
-        return [one.dense for one in buckets(source, Overlap(bucket=1.0, **how))]
+        return [one.dense for one in gradient_buckets(source, Overlap(bucket=1.0, **how))]
 
     assert dense() == [False, False, False]
     assert dense(dense_below=600) == [True, False, False]
@@ -140,12 +140,12 @@ def test_a_bucket_stays_dense_by_its_entries_or_the_name_of_a_layer():
 
 def test_a_dense_bucket_is_exchanged_by_the_all_reduce_that_is_said_and_keeps_nothing():
     job = job_of((60, 100), overlap=replace(OVERLAP, dense=("layer1",)))
-    first, last = (create_sparsifier(AG, one, job) for one in buckets(job.source, job.overlap))
+    first, last = (create_sparsifier(AG, one, job) for one in gradient_buckets(job.source, job.overlap))
     assert (first.name, last.name) == ("dense", "topk")
     assert first.options.algorithm == "recursive_doubling"
-    assert of_exchange(job, AG).residual == 4.0 * 60
+    assert exchange_memory(job, AG).residual == 4.0 * 60
     # What is dense anyway keeps its own algorithm.
-    assert create_sparsifier(DENSE, buckets(job.source, job.overlap)[0], job).options.algorithm == "ring"
+    assert create_sparsifier(DENSE, gradient_buckets(job.source, job.overlap)[0], job).options.algorithm == "ring"
 
 
 def test_an_all_reduce_that_there_is_not_is_refused():

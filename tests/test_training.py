@@ -12,7 +12,7 @@ from simnet import costs, topologies
 from simnet.base.errors import StalledError
 from simnet.collectives import allreduce_ring
 from simnet.costs.devices import DeviceOp, DeviceProfile, Method, load_device
-from simnet.job import Compute, Overlap, buckets, run_policy
+from simnet.job import Compute, Overlap, gradient_buckets, run_policy
 from simnet.job.exchange import SparsifierSet
 from simnet.network import Network, Stack
 from simnet.network.weather import Weather, ornstein_uhlenbeck, steps
@@ -300,11 +300,11 @@ def test_stages_change_the_network_by_iteration():
 
 def test_buckets_cover_the_gradient_from_the_last_layer_to_the_first():
     source = Source(2, sizes=(10, 20, 30, 40), scale=2.0)
-    found = buckets(source, Overlap(bucket=300.0))
+    found = gradient_buckets(source, Overlap(bucket=300.0))
     assert [bucket.entries for bucket in found] == [slice(60, 100), slice(10, 60), slice(0, 10)]
     assert [bucket.ready for bucket in found] == [0.25, 0.75, 1.0]
     assert [bucket.layers for bucket in found] == [slice(3, 4), slice(1, 3), slice(0, 1)]
-    (whole,) = buckets(source, None)
+    (whole,) = gradient_buckets(source, None)
     assert (whole.entries, whole.ready) == (slice(0, 100), 1.0)
 
 

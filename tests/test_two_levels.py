@@ -8,8 +8,8 @@ import pytest
 from simnet import Network, choose
 from simnet.base.errors import InputError
 from simnet.costs import Nodes
-from simnet.job import buckets, create_sparsifier
-from simnet.job.levels import node_sizes
+from simnet.job import create_sparsifier, gradient_buckets
+from simnet.job.two_level_placement import node_sizes
 from simnet.network import ring_order as rings
 from simnet.network.ring_order import pair_seconds, ring_order
 from simnet.policies import Candidate, closed_form
@@ -261,7 +261,7 @@ def test_cuts_are_nodes_and_sites():
 class TestJobs:
     def test_auto_takes_the_nodes_of_the_network(self):
         job = load("two_level_nodes").build().job
-        (bucket,) = buckets(job.source, job.overlap)
+        (bucket,) = gradient_buckets(job.source, job.overlap)
         model = create_sparsifier(Candidate("two", "two_level/topk"), bucket, job)
         assert (model.ranks, model.nodes) == (4, 4)
         assert [one.words for one in cuts(job)] == ["one level", "groups of 4"]

@@ -9,8 +9,8 @@ import pytest
 from commands import did
 from simnet import sparsifier_models
 from simnet.job import run_policy
-from simnet.job.pace import Pace, pace_on
-from simnet.job.sampling import Recordings, Sampling, total
+from simnet.job.progress_model import ProgressModel, fit_progress_model
+from simnet.job.sampling import IterationSampling, RecordedExchanges, total_time
 from simnet.policies import Fixed
 from simnet.scenario import load
 from simnet.studies.choosing import whole_job
@@ -49,7 +49,7 @@ def test_most_schemes_that_follow_gradients_are_known_to():
 @pytest.mark.parametrize("block", [None, 0.7, 4.0])
 def test_a_sample_stands_for_all_iterations_and_ends_when_they_do(samples, block):
     # Iterations of 1 s, and of 2 s from 20 s on: 20 of the former and 20 of the latter.
-    sampling, number, now, seen = Sampling(40, samples, block=block), 0, 0.0, []
+    sampling, number, now, seen = IterationSampling(40, samples, block=block), 0, 0.0, []
     while number < 40:
         seconds = 1.0 if now < 20 else 2.0
         seen.append((number, seconds))
@@ -57,7 +57,7 @@ def test_a_sample_stands_for_all_iterations_and_ends_when_they_do(samples, block
     assert sum(sampling.stands_for) == pytest.approx(40)
     assert all(0 <= one < 40 for one, _ in seen)
     seconds = np.array([one for _, one in seen])
-    whole, error = total(seconds, np.array(sampling.stands_for))
+    whole, error = total_time(seconds, np.array(sampling.stands_for))
     if block == 0.7 or (block is None and samples == 50):
         assert (len(seen), whole, error) == (40, 60.0, 0.0)
     if samples >= 3 or block is not None:
@@ -73,13 +73,13 @@ def test_iterations_stand_for_those_on_other_links_by_how_fast_these_are(rate):
     moments = np.linspace(0, 2000, 400_001)
     done = rate * np.concatenate([[0], np.cumsum(np.diff(moments) / np.vectorize(slowness)(moments[:-1]))])
     found = {}
-    for name, pace in (("known", Pace(0.25, slowness)), ("unknown", None)):
-        sampling, number, now = Sampling(400, block=37.0, pace=pace), 0, 0.0
+    for name, pace in (("known", ProgressModel(0.25, slowness)), ("unknown", None)):
+        sampling, number, now = IterationSampling(400, block=37.0, pace=pace), 0, 0.0
         while number < 400:
             ends = float(np.interp(np.interp(now, moments, done) + 1, done, moments))
             number, now = sampling.after(now, ends - now)
         lasts, stands_for = np.array(sampling.lasts), np.array(sampling.stands_for)
-        found[name] = total(lasts / stands_for, stands_for, np.array(sampling.expected))
+        found[name] = total_time(lasts / stands_for, stands_for, np.array(sampling.expected))
     whole = float(np.interp(400, done, moments))
     (known, error), (_, other) = found["known"], found["unknown"]
     assert known == pytest.approx(whole, rel=0.02)
@@ -88,13 +88,13 @@ def test_iterations_stand_for_those_on_other_links_by_how_fast_these_are(rate):
 
 def test_a_job_on_links_that_stay_has_no_pace():
     same = np.ones(5)
-    assert pace_on(lambda moment: (1.0, 1.0), 1.0, same, same, np.arange(1.0, 6.0)) is None
+    assert fit_progress_model(lambda moment: (1.0, 1.0), 1.0, same, same, np.arange(1.0, 6.0)) is None
 
 
 def test_the_pace_of_a_job_is_found_from_its_iterations():
     latency, bandwidth = np.array([0.1, 0.2, 0.1, 0.3]), np.array([1e6, 1e7, 1e8, 1e6])
     seconds = 0.5 + 4 * latency + 1e6 / bandwidth
-    pace = pace_on(lambda moment: (0.2, 1e6 if moment < 10 else 1e7), 0.5, latency, bandwidth, seconds)
+    pace = fit_progress_model(lambda moment: (0.2, 1e6 if moment < 10 else 1e7), 0.5, latency, bandwidth, seconds)
     assert pace is not None
     slow, fast = 0.5 + 0.8 + 1.0, 0.5 + 0.8 + 0.1
     assert pace.between(1.0, 4.0) == pytest.approx(3 / slow)
@@ -105,14 +105,14 @@ def test_the_pace_of_a_job_is_found_from_its_iterations():
 def test_links_that_cost_nothing_for_a_while_have_a_pace():
     # Latency alone tells these iterations apart, and on links without any they would take no time.
     latency, seconds = np.array([0.01, 0.02]), np.array([1.0, 2.0])
-    pace = pace_on(lambda moment: (0.01 if moment < 5 else 0.0, 1e9), 1.0, latency, np.full(2, 1e9), seconds)
+    pace = fit_progress_model(lambda moment: (0.01 if moment < 5 else 0.0, 1e9), 1.0, latency, np.full(2, 1e9), seconds)
     assert pace is not None
     assert pace.between(0.0, 5.0) == pytest.approx(5.0)
     assert 50 < pace.between(5.0, 10.0) < 1e5
 
 
 def test_a_job_that_takes_too_long_is_not_followed():
-    sampling = Sampling(100, block=1.0, give_up=5.0)
+    sampling = IterationSampling(100, block=1.0, give_up=5.0)
     number, now = 0, 0.0
     while number < 100:
         number, now = sampling.after(now, 1.0)
@@ -125,7 +125,7 @@ def test_recordings_take_as_long_as_the_job_itself(label):
     run = load("quickstart", ["job.iterations=30"]).build()
     (one,) = [one for one, _ in candidates_of(load("quickstart")) if one.label == label]
     whole = run_policy(run.job, label, Fixed(one)).iterations["iteration_s"]
-    again = run_policy(run.job, label, Fixed(one), sparsifiers=Recordings(run.job, 30)).iterations["iteration_s"]
+    again = run_policy(run.job, label, Fixed(one), sparsifiers=RecordedExchanges(run.job, 30)).iterations["iteration_s"]
     assert again.to_numpy() == pytest.approx(whole.to_numpy(), rel=0.01)
 
 
@@ -135,7 +135,7 @@ def test_recordings_of_a_scheme_that_follows_gradients_are_its_exchanges():
         one for one, _ in candidates_of(load("quickstart", ["exchanges.DGC={scheme: dgc}"])) if one.label == "DGC"
     ]
     whole = run_policy(run.job, "DGC", Fixed(one)).iterations
-    recordings = Recordings(run.job, 12)
+    recordings = RecordedExchanges(run.job, 12)
     assert recordings.follows_gradients(one)
     again = run_policy(run.job, "DGC", Fixed(one), sparsifiers=recordings).iterations
     assert again["iteration_s"].tolist() == whole["iteration_s"].tolist()
@@ -146,7 +146,7 @@ def test_recordings_make_the_exchanges_of_a_window_and_then_take_those_of_its_se
     settings = ["job.iterations=14", "exchanges.G={scheme: gaussiank}"]
     run = load("quickstart", settings).build()
     (one,) = [one for one, _ in candidates_of(load("quickstart", settings)) if one.label == "G"]
-    recordings = Recordings(run.job, window)
+    recordings = RecordedExchanges(run.job, window)
     sent = run_policy(run.job, "G", Fixed(one), sparsifiers=recordings).iterations["bytes_sent_B"].tolist()
     assert recordings.made(one) == window
     half = sent[window // 2 : window]

@@ -14,9 +14,9 @@ from simnet.base.errors import InputError
 from simnet.costs.devices import DeviceOp, load_device
 from simnet.costs.layers import Layer
 from simnet.job import LocalSteps, Overlap
-from simnet.job.job import buckets, create_sparsifier
-from simnet.job.memory import MOMENTS, WorkerMemory, around, of_candidates, of_exchange, of_scheme
-from simnet.parallel import fsdp2, time_step, units
+from simnet.job.job import create_sparsifier, gradient_buckets
+from simnet.job.memory import MOMENTS, WorkerMemory, candidates_memory, combine_memory, exchange_memory, scheme_memory
+from simnet.parallel import fsdp2, time_step, wrap_units
 from simnet.policies import Candidate, Fixed, Ramp
 from simnet.report import memory as told
 from simnet.sparsifier_models import create, names
@@ -46,39 +46,39 @@ K = DENSITY * N / 4
 
 
 def test_top_k_keeps_one_residual_and_receives_p_messages():
-    found = of_exchange(JOB, Candidate("topka", "topka"))
+    found = exchange_memory(JOB, Candidate("topka", "topka"))
     assert found.residual == N
     assert found.state == 0
     assert found.received == pytest.approx(WORKERS * 8 * K)
 
 
 def test_a_dense_ring_holds_two_chunks():
-    found = of_exchange(JOB, DENSE)
+    found = exchange_memory(JOB, DENSE)
     assert (found.residual, found.state) == (0, 0)
     assert found.received == pytest.approx(2 * N / WORKERS)
 
 
 def test_ar_topk_holds_indices_values_and_two_chunks_of_these():
-    found = of_exchange(JOB, RING)
+    found = exchange_memory(JOB, RING)
     assert found.residual == N
     assert found.received == pytest.approx(4 * K + 4 * K + 2 * 4 * K / WORKERS)
 
 
 def test_ok_topk_receives_less_than_top_k_and_at_least_the_regions_of_all():
-    found = of_exchange(JOB, Candidate("oktopk", "oktopk"))
+    found = exchange_memory(JOB, Candidate("oktopk", "oktopk"))
     assert found.residual == N
     # In the end all have the k entries that count; each of them has a value and an index.
-    assert 8 * K < found.received < of_exchange(JOB, AG).received
+    assert 8 * K < found.received < exchange_memory(JOB, AG).received
 
 
 def test_ef21_holds_a_tracker_and_the_mean_of_all_trackers():
-    found = of_exchange(JOB, Candidate("ef21", "ef21"))
+    found = exchange_memory(JOB, Candidate("ef21", "ef21"))
     assert (found.residual, found.state) == (0, 2 * N)
-    assert of_exchange(JOB, Candidate("plain", "ef21", {"error_feedback": False})).state == 0
+    assert exchange_memory(JOB, Candidate("plain", "ef21", {"error_feedback": False})).state == 0
 
 
 def test_one_bit_adam_has_the_moments_itself_and_a_part_of_the_servers_memory():
-    found = of_exchange(JOB, Candidate("onebit", "onebitadam"))
+    found = exchange_memory(JOB, Candidate("onebit", "onebitadam"))
     padded = 4 * create("onebitadam", WORKERS, JOB.source.parameters).padded * SCALE
     assert found.optimizer == 2 * N
     assert found.state == pytest.approx(padded + padded / WORKERS)
@@ -87,7 +87,8 @@ def test_one_bit_adam_has_the_moments_itself_and_a_part_of_the_servers_memory():
 @pytest.mark.parametrize("scheme", ["dgc"])
 def test_momentum_of_a_scheme_takes_the_place_of_the_optimisers(scheme):
     plain, corrected = (
-        of_exchange(replace(JOB, optimizer="sgd"), Candidate(scheme, scheme, {"momentum": one})) for one in (0.0, 0.9)
+        exchange_memory(replace(JOB, optimizer="sgd"), Candidate(scheme, scheme, {"momentum": one}))
+        for one in (0.0, 0.9)
     )
     assert (plain.optimizer, corrected.optimizer) == (0, N)
     assert plain.state == corrected.state == 0
@@ -95,13 +96,13 @@ def test_momentum_of_a_scheme_takes_the_place_of_the_optimisers(scheme):
 
 @pytest.mark.parametrize("optimizer", MOMENTS)
 def test_optimisers_hold_their_moments(optimizer):
-    found = of_exchange(replace(JOB, optimizer=optimizer), DENSE)
+    found = exchange_memory(replace(JOB, optimizer=optimizer), DENSE)
     assert found.optimizer == MOMENTS[optimizer] * N
     assert found.peak == pytest.approx((2 + MOMENTS[optimizer]) * N + found.received)
 
 
 def _under(name, candidate=DENSE, steps=1, **options):
-    return of_exchange(replace(JOB, strategy=LocalSteps(name, options, steps)), candidate)
+    return exchange_memory(replace(JOB, strategy=LocalSteps(name, options, steps)), candidate)
 
 
 def test_diloco_holds_the_anchor_and_the_outer_momentum():
@@ -132,7 +133,7 @@ def test_accumulated_gradients_take_the_place_of_gradients():
 
 def test_fsdp2_holds_shards_and_no_more_than_three_units_at_a_time():
     layers = [Layer(f"h.{number}.weight", (64, 64)) for number in range(4)]
-    found = time_step(fsdp2(units(layers), 4), star(4), forward=0.1, backward=0.2).memory()
+    found = time_step(fsdp2(wrap_units(layers), 4), star(4), forward=0.1, backward=0.2).memory()
     whole = 4 * 4 * 64 * 64
     assert (found.parameters, found.gradients, found.optimizer) == (whole / 4, whole / 4, 2 * whole / 4)
     assert found.gathered <= whole
@@ -145,7 +146,7 @@ def test_fsdp2_holds_shards_and_no_more_than_three_units_at_a_time():
 def test_state_counts_for_the_whole_model_whatever_the_sample(scheme):
     options = {"threshold": 0.5} if scheme == "hardthreshold" else {}
     small, large = (
-        of_exchange(job_of(sizes, scale), Candidate(scheme, scheme, options))
+        exchange_memory(job_of(sizes, scale), Candidate(scheme, scheme, options))
         for sizes, scale in (((600, 1000, 400), 16.0), ((2400, 4000, 1600), 4.0))
     )
     assert small.residual == large.residual
@@ -168,11 +169,11 @@ CASES = [
 def test_what_is_measured_is_what_the_first_gradients_of_the_job_take(scheme, options, workers):
     source = Source(workers, (600, 1000, 400), SCALE)
     job, candidate = job_on(star(workers), workers, source=source), Candidate(scheme, scheme, options)
-    (bucket,) = buckets(source, None)
+    (bucket,) = gradient_buckets(source, None)
     model = create_sparsifier(candidate, bucket, job)
     model.density = DENSITY
-    assert of_exchange(job, candidate) == around(
-        4.0 * source.true_parameters, "adam", [of_scheme(model, source.gradients(0))]
+    assert exchange_memory(job, candidate) == combine_memory(
+        4.0 * source.true_parameters, "adam", [scheme_memory(model, source.gradients(0))]
     )
 
 
@@ -198,20 +199,22 @@ def test_what_is_added_up_makes_room():
 
 
 def test_buckets_share_the_room_for_messages_and_not_that_of_residuals():
-    whole = of_exchange(JOB, AG)
-    parts = of_exchange(replace(JOB, overlap=Overlap(bucket=1.0)), AG)
+    whole = exchange_memory(JOB, AG)
+    parts = exchange_memory(replace(JOB, overlap=Overlap(bucket=1.0)), AG)
     assert parts.residual == whole.residual
     assert parts.received == pytest.approx(whole.received / 2, rel=0.01)
 
 
 def test_the_largest_density_counts():
     ramps = [Ramp(4, 0.4, 0.1), Ramp(1, 0.1, 0.1)]
-    assert of_exchange(replace(JOB, density=ramps), AG).received == pytest.approx(4 * of_exchange(JOB, AG).received)
+    assert exchange_memory(replace(JOB, density=ramps), AG).received == pytest.approx(
+        4 * exchange_memory(JOB, AG).received
+    )
 
 
 def test_who_may_switch_needs_what_the_largest_needs():
     known = {}
-    assert of_candidates(JOB, [DENSE, AG, RING], known) == known["AG"]
+    assert candidates_memory(JOB, [DENSE, AG, RING], known) == known["AG"]
     assert set(known) == {"dense", "AG", "ART-ring"}
 
 
@@ -219,7 +222,7 @@ def test_who_may_switch_needs_what_the_largest_needs():
 
 
 def test_what_does_not_fit_is_said_with_its_parts():
-    found = of_exchange(JOB, AG)
+    found = exchange_memory(JOB, AG)
     said = told.refused(found, 1000.0)
     assert "messages 128 kB" in said
     assert "of the 1 kB of a device" in said
@@ -336,7 +339,7 @@ def test_jobs_of_a_grid_that_do_not_fit_are_refused():
 def test_it_is_measured_wherever_workers_live_unless_gradients_are_too_many(monkeypatch):
     policy = Fixed(AG)
     here, elsewhere = (comparison.Held(elsewhere=one).of(JOB, policy) for one in (False, True))
-    assert here == elsewhere == of_exchange(JOB, AG)
+    assert here == elsewhere == exchange_memory(JOB, AG)
     monkeypatch.setattr("simnet.job.memory._HERE", 4 * WORKERS * JOB.source.parameters - 1)
     assert comparison.Held(elsewhere=True).of(JOB, policy) is None
     assert comparison.Held().of(JOB, policy) == here

@@ -5,9 +5,9 @@ closed forms and from the device profile. `Adviser` decides on what it has learn
 jobs, and `simnet.hooks.Hook.advised` drives the same in real ones.
 """
 
-from simnet.advise.adviser import PINGS, WORD, Advice, Adviser, Predicted, probe_bytes
-from simnet.advise.estimator import Estimator, Sum
-from simnet.advise.exchanges import Cost, cost
+from simnet.advise.adviser import PINGS, WORD, Advice, Adviser, PredictedTime, probe_bytes
+from simnet.advise.estimator import Estimator, WeightedTimes
+from simnet.advise.exchanges import ExchangeCost, exchange_cost
 from simnet.advise.policy import Advised
 
 __all__ = [
@@ -16,10 +16,10 @@ __all__ = [
     "Advice",
     "Advised",
     "Adviser",
-    "Cost",
     "Estimator",
-    "Predicted",
-    "Sum",
-    "cost",
+    "ExchangeCost",
+    "PredictedTime",
+    "WeightedTimes",
+    "exchange_cost",
     "probe_bytes",
 ]

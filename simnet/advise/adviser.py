@@ -20,11 +20,11 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from simnet.advise.estimator import Estimator, Sum
-from simnet.advise.exchanges import Cost
+from simnet.advise.estimator import Estimator, WeightedTimes
+from simnet.advise.exchanges import ExchangeCost
 from simnet.base.arrays import Floats
-from simnet.job.streams import left_after
-from simnet.policies import Took
+from simnet.job.streams import exposed_after_backward
+from simnet.policies import TimingOutcome
 
 FACTOR_SPREAD = math.log(1.48) / 1.645
 """Standard deviation of the logarithm of what an exchange takes over its closed form.
@@ -54,7 +54,7 @@ _SMALL = 1e-9
 _WIDEST = 10.0
 
 
-class Predicted(NamedTuple):
+class PredictedTime(NamedTuple):
     """What an iteration with an exchange is expected to take beyond computing.
 
     Parameters
@@ -103,7 +103,7 @@ class Advice(NamedTuple):
         Seconds of the probe just before; 0 where there was none.
     noise, drift : float
         Standard deviations of the logarithms of a time, and of the change of links from one iteration to the next.
-    predicted : tuple of Predicted
+    predicted : tuple of PredictedTime
         All exchanges.
     """
 
@@ -117,7 +117,7 @@ class Advice(NamedTuple):
     probed_s: float
     noise: float
     drift: float
-    predicted: tuple[Predicted, ...]
+    predicted: tuple[PredictedTime, ...]
 
     def record(self) -> dict[str, Any]:
         """Return it as what JSON can hold."""
@@ -129,7 +129,7 @@ class Adviser:
 
     Parameters
     ----------
-    costs : mapping of str to Cost
+    costs : mapping of str to ExchangeCost
         What each exchange consists of, by its label.
     fallback : str
         The exchange to take while nothing is known.
@@ -158,7 +158,7 @@ class Adviser:
 
     def __init__(
         self,
-        costs: Mapping[str, Cost],
+        costs: Mapping[str, ExchangeCost],
         fallback: str,
         kernels: Mapping[str, tuple[float, float]] | None = None,
         *,
@@ -189,27 +189,27 @@ class Adviser:
         self._exchanged, self._spent = 0.0, 0.0
         self.costs_are(costs)
 
-    def costs_are(self, costs: Mapping[str, Cost], buckets: int = 1) -> None:
+    def costs_are(self, costs: Mapping[str, ExchangeCost], buckets: int = 1) -> None:
         """Take over what the exchanges consist of, as where buckets are made anew or the density changes."""
         self._buckets = buckets
         each = [costs[label] for label in self._labels]
         messages = [self._messages(*one) for one in zip(self._labels, each, strict=True)]
-        self._all_messages = Sum(*map(np.array, zip(*messages, strict=True)))
+        self._all_messages = WeightedTimes(*map(np.array, zip(*messages, strict=True)))
         self._all_select, self._all_merge = (
-            Sum(*map(np.array, zip(*(self._kernels_of(one) for one in part), strict=True)))
+            WeightedTimes(*map(np.array, zip(*(self._kernels_of(one) for one in part), strict=True)))
             for part in ([one.select for one in each], [one.merge for one in each])
         )
 
-    def learn(self, label: str, cost: Cost, took: Took) -> None:
+    def learn(self, label: str, cost: ExchangeCost, took: TimingOutcome) -> None:
         """Take in what an iteration with an exchange took.
 
         Parameters
         ----------
         label : str
             The exchange.
-        cost : Cost
+        cost : ExchangeCost
             What it consisted of.
-        took : Took
+        took : TimingOutcome
             What it took.
         """
         if took.communicate > 0 and cost.rounds + cost.nbytes > 0:
@@ -231,7 +231,7 @@ class Adviser:
             self._words = self._words if nbytes else PINGS * seconds
             both = np.zeros(_FACTORS_AT + len(self._labels))
             both[[_LATENCY_AT, _BYTE_AT]] = 2.0, nbytes
-            self._links.learn(Sum(both, np.zeros_like(both)), seconds, _PROBE_NOISE)
+            self._links.learn(WeightedTimes(both, np.zeros_like(both)), seconds, _PROBE_NOISE)
 
     def wants_probe(self) -> bool:
         """Return whether links have jumped, and exchanges have taken long enough for another probe."""
@@ -265,24 +265,24 @@ class Adviser:
         self._probed = 0.0
         return self.advice
 
-    def _messages(self, label: str, cost: Cost) -> Sum:
+    def _messages(self, label: str, cost: ExchangeCost) -> WeightedTimes:
         coefficients, factors = np.zeros((2, _FACTORS_AT + len(self._labels)))
         coefficients[[_LATENCY_AT, _BYTE_AT]] = cost.rounds, cost.nbytes
         factors[_FACTORS_AT + self._labels.index(label)] = 1.0
-        return Sum(coefficients, factors)
+        return WeightedTimes(coefficients, factors)
 
-    def _kernels_of(self, seconds: Mapping[str, float]) -> Sum:
+    def _kernels_of(self, seconds: Mapping[str, float]) -> WeightedTimes:
         coefficients, factors = np.zeros((2, len(self._methods)))
         for name, one in seconds.items():
             coefficients[self._methods[name]] = one
-        return Sum(coefficients, factors)
+        return WeightedTimes(coefficients, factors)
 
     def _interval(self, place: int) -> tuple[float, float, float]:
         value, deviation = float(self._links.state[place]), math.sqrt(self._links.covariance[place, place])
         within = math.exp(_NINETY * min(deviation / value, _WIDEST))
         return value, value / within, value * within
 
-    def _predicted(self) -> tuple[Predicted, ...]:
+    def _predicted(self) -> tuple[PredictedTime, ...]:
         messages = self._links.expected(self._all_messages)
         select, merge = (self._kernels.expected(one) for one in (self._all_select, self._all_merge))
         rest = messages.seconds + merge.seconds
@@ -291,21 +291,25 @@ class Adviser:
         def lasts(selecting: Floats, others: Floats) -> Floats:
             if not self._backward:
                 return selecting + others
-            return left_after(self._backward, selecting / self._buckets, others / self._buckets, self._buckets)
+            return exposed_after_backward(
+                self._backward, selecting / self._buckets, others / self._buckets, self._buckets
+            )
 
         seconds = np.maximum(lasts(select.seconds, rest), _SMALL)
         by_select = (lasts(select.seconds + more[0], rest) - seconds) / more[0]
         by_rest = (lasts(select.seconds, rest + more[1]) - seconds) / more[1]
         links = by_rest[:, np.newaxis] * messages.gradient
         kernels = by_select[:, np.newaxis] * select.gradient + by_rest[:, np.newaxis] * merge.gradient
-        variances = _variances(links, self._links.covariance) + _variances(kernels, self._kernels.covariance)
+        variances = _gradient_variances(links, self._links.covariance) + _gradient_variances(
+            kernels, self._kernels.covariance
+        )
         relative = np.sqrt(variances) / seconds
         within = np.exp(_NINETY * np.minimum(relative, _WIDEST))
         factors = np.exp(self._links.state[_FACTORS_AT:])
         now = self._labels.index(self.choice)
         gain = seconds[now] - seconds
-        spread = _variances(links - links[now], self._links.covariance)
-        spread = spread + _variances(kernels - kernels[now], self._kernels.covariance)
+        spread = _gradient_variances(links - links[now], self._links.covariance)
+        spread = spread + _gradient_variances(kernels - kernels[now], self._kernels.covariance)
         # What is not known is no reason for a try: where anything is possible, so is a large gain.
         possible = _expected_excess(gain, np.where(relative <= UNKNOWN, np.sqrt(spread), 0.0))
         worth = self._every * gain + (self.horizon - self._every) * possible
@@ -314,7 +318,7 @@ class Adviser:
             relative <= UNKNOWN, worth,
         )  # fmt: skip
         columns = (one.tolist() for one in numbers)
-        return tuple(Predicted(*one) for one in zip(self._labels, *columns, strict=True))
+        return tuple(PredictedTime(*one) for one in zip(self._labels, *columns, strict=True))
 
 
 def _expected_excess(mean: Floats, deviation: Floats) -> Floats:
@@ -325,12 +329,12 @@ def _expected_excess(mean: Floats, deviation: Floats) -> Floats:
     return found
 
 
-def _variances(gradients: Floats, covariance: Floats) -> Floats:
+def _gradient_variances(gradients: Floats, covariance: Floats) -> Floats:
     """Return the variance of each of what has these gradients; shapes (k, n) and (n, n)."""
     found: Floats = ((gradients @ covariance) * gradients).sum(axis=1)
     return np.maximum(found, 0.0)
 
 
-def probe_bytes(costs: Mapping[str, Cost]) -> float:
+def probe_bytes(costs: Mapping[str, ExchangeCost]) -> float:
     """Return the bytes of the long message of a first probe: so much of what the smallest exchange puts on a link."""
     return _PROBE_PART * min(one.nbytes for one in costs.values())

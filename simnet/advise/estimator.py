@@ -54,7 +54,7 @@ _NOISE, _LEAST_NOISE = 0.05, 0.01
 _LEAST = 1e-6
 
 
-class Sum(NamedTuple):
+class WeightedTimes(NamedTuple):
     """Times that are sums of coefficients times quantities, each times a factor if it has one.
 
     Parameters
@@ -69,7 +69,7 @@ class Sum(NamedTuple):
     factors: Floats
 
 
-class Expected(NamedTuple):
+class ExpectedTimes(NamedTuple):
     """Expected times [s], shape () or (k,), and their gradients by the state, shape (n,) or (k, n)."""
 
     seconds: Floats
@@ -77,7 +77,7 @@ class Expected(NamedTuple):
 
 
 @dataclass
-class _Run:
+class _SurpriseSum:
     """A sum of surprises in one direction, and what there was before the first of them; None while it is zero."""
 
     sign: int
@@ -112,8 +112,8 @@ class Estimator:
     --------
     >>> links, no_factor = Estimator([1e-3, 1e-9], [1.0, 1e-6], [True, True]), np.zeros(2)
     >>> for _ in range(5):
-    ...     links.learn(Sum(np.array([1.0, 0.0]), no_factor), 0.02)
-    ...     links.learn(Sum(np.array([1.0, 1e8]), no_factor), 0.52)
+    ...     links.learn(WeightedTimes(np.array([1.0, 0.0]), no_factor), 0.02)
+    ...     links.learn(WeightedTimes(np.array([1.0, 1e8]), no_factor), 0.52)
     >>> links.state.round(10)
     array([2.e-02, 5.e-09])
     """
@@ -124,19 +124,19 @@ class Estimator:
         self._least = _LEAST * self.state
         self._wanders = np.asarray(wanders, dtype=bool)
         self.noise, self.drift, self.jumps = _NOISE, _DRIFT, 0
-        self._runs = _Run(1), _Run(-1)
+        self._runs = _SurpriseSum(1), _SurpriseSum(-1)
         self._last: tuple[Floats, float] | None = None
 
-    def expected(self, kinds: Sum) -> Expected:
+    def expected(self, kinds: WeightedTimes) -> ExpectedTimes:
         """Return what times are expected to be, and their gradients."""
-        return _expected(kinds, self.state)
+        return _expect_times(kinds, self.state)
 
-    def learn(self, kind: Sum, seconds: float, noise: float | None = None) -> None:
+    def learn(self, kind: WeightedTimes, seconds: float, noise: float | None = None) -> None:
         """Take in what something took.
 
         Parameters
         ----------
-        kind : Sum
+        kind : WeightedTimes
             What it consists of: one time.
         seconds : float
             What it took, > 0.
@@ -154,18 +154,18 @@ class Estimator:
         self._adapt(kind, seconds, surprise)
         self._watch(kind, seconds, surprise, before)
 
-    def _take_in(self, kind: Sum, seconds: float, noise: float) -> float:
+    def _take_in(self, kind: WeightedTimes, seconds: float, noise: float) -> float:
         """Update the state, and return by how many standard deviations the time was off."""
         before, free = self.state, self.covariance
-        state, self.covariance, surprise = _updated(kind, seconds, noise, before, free)
+        state, self.covariance, surprise = _kalman_update(kind, seconds, noise, before, free)
         # What would fall below its least is there; the others then account for the time.
         while (below := (kind.coefficients > 0) & (state < self._least)).any():
             before, free = np.where(below, self._least, before), np.where(below | below[:, np.newaxis], 0.0, free)
-            state, _, _ = _updated(kind, seconds, noise, before, free)
+            state, _, _ = _kalman_update(kind, seconds, noise, before, free)
         self.state = state
         return surprise
 
-    def _adapt(self, kind: Sum, seconds: float, surprise: float) -> None:
+    def _adapt(self, kind: WeightedTimes, seconds: float, surprise: float) -> None:
         """Learn the noise from the difference to the time before, if that is of the kind; the drift from a surprise."""
         if self._last is not None and np.array_equal(self._last[0], kind.coefficients):
             differs = min(math.log(seconds / self._last[1]) ** 2 / 2, (_FAR * self.noise) ** 2)
@@ -174,7 +174,9 @@ class Estimator:
         more = _RATE * (min(surprise**2, _FAR**2) - 1.0)
         self.drift = min(max(self.drift * math.exp(more), _STILL), _WILD)
 
-    def _watch(self, kind: Sum, seconds: float, surprise: float, before: tuple[Floats, Floats, float]) -> None:
+    def _watch(
+        self, kind: WeightedTimes, seconds: float, surprise: float, before: tuple[Floats, Floats, float]
+    ) -> None:
         """Sum up surprises in either direction, and forget what wanders where a sum goes beyond the limit."""
         clipped = min(max(surprise, -_FAR - _ALLOWANCE), _FAR + _ALLOWANCE)
         for run in self._runs:
@@ -185,21 +187,23 @@ class Estimator:
             return
         # What was there before the jump may now be anywhere about it, and each alone may account for the jump.
         self.state, covariance, self.drift = run.before
-        found = _expected(kind, self.state)
+        found = _expect_times(kind, self.state)
         off = abs(seconds - float(found.seconds))
         moves = np.maximum(_JUMP * self.state, off / np.maximum(found.gradient, 1e-300))
         self.covariance = covariance + np.diag(np.square(np.where(self._wanders & (found.gradient > 0), moves, 0.0)))
-        self._runs, self._last = (_Run(1), _Run(-1)), None
+        self._runs, self._last = (_SurpriseSum(1), _SurpriseSum(-1)), None
         self.jumps += 1
         # Of the times since, the first may be from before it.
         self._take_in(kind, seconds, self.noise)
 
 
-def _updated(kind: Sum, seconds: float, noise: float, before: Floats, prior: Floats) -> tuple[Floats, Floats, float]:
+def _kalman_update(
+    kind: WeightedTimes, seconds: float, noise: float, before: Floats, prior: Floats
+) -> tuple[Floats, Floats, float]:
     """Return mean and covariance after a time, and by how many standard deviations that was off."""
     at, factor, surprise = before, int(kind.factors.argmax()) if kind.factors.any() else None, 0.0
     for turn in range(1 if factor is None else _ITERATIONS):
-        found = _expected(kind, at)
+        found = _expect_times(kind, at)
         spread = prior @ found.gradient
         variance = float(spread @ found.gradient) + (noise * float(found.seconds)) ** 2
         off = seconds - float(found.seconds) - float(found.gradient @ (before - at))
@@ -217,7 +221,7 @@ def _updated(kind: Sum, seconds: float, noise: float, before: Floats, prior: Flo
     return at, prior - np.outer(spread, spread) * (weight / variance), surprise
 
 
-def _expected(kinds: Sum, state: Floats) -> Expected:
+def _expect_times(kinds: WeightedTimes, state: Floats) -> ExpectedTimes:
     gradient = kinds.coefficients * np.exp(kinds.factors @ state)[..., np.newaxis]
     seconds = gradient @ state
-    return Expected(seconds, gradient + kinds.factors * seconds[..., np.newaxis])
+    return ExpectedTimes(seconds, gradient + kinds.factors * seconds[..., np.newaxis])

@@ -11,7 +11,7 @@ import numpy as np
 from simnet import sparsifier_models
 from simnet.base.rng import stream
 from simnet.costs.devices import DeviceOp, DeviceProfile
-from simnet.job.exchange import of_hook
+from simnet.job.exchange import hook_kernels
 from simnet.policies import Candidate, closed_form
 from simnet.sparsifier_models.samples import sample_size
 
@@ -19,7 +19,7 @@ from simnet.sparsifier_models.samples import sample_size
 _SAMPLE = 64
 
 
-class Cost(NamedTuple):
+class ExchangeCost(NamedTuple):
     """What an exchange consists of.
 
     Parameters
@@ -38,7 +38,9 @@ class Cost(NamedTuple):
     merge: dict[str, float]
 
 
-def cost(candidate: Candidate, workers: int, buckets: Sequence[int], density: float, device: DeviceProfile) -> Cost:
+def exchange_cost(
+    candidate: Candidate, workers: int, buckets: Sequence[int], density: float, device: DeviceProfile
+) -> ExchangeCost:
     """Return what an exchange consists of, all of its buckets together.
 
     Parameters
@@ -62,7 +64,7 @@ def cost(candidate: Candidate, workers: int, buckets: Sequence[int], density: fl
     Examples
     --------
     >>> from simnet.costs.devices import load_device
-    >>> found = cost(Candidate("dense", "dense", {"algorithm": "ring"}), 4, [1000], 1.0, load_device("ideal"))
+    >>> found = exchange_cost(Candidate("dense", "dense", {"algorithm": "ring"}), 4, [1000], 1.0, load_device("ideal"))
     >>> found.rounds, found.nbytes
     (6.0, 6000.0)
     """
@@ -76,13 +78,13 @@ def cost(candidate: Candidate, workers: int, buckets: Sequence[int], density: fl
         if not math.isclose(each[0] + each[1], each[2], rel_tol=1e-9):
             raise ValueError(f"the closed form of {candidate.label!r} is no sum of latencies and bytes")
         rounds, nbytes = rounds + each[0], nbytes + each[1]
-        for one in device.resolved(_kernels(candidate, workers, entries, density, device)):
+        for one in device.resolved(_exchange_kernels(candidate, workers, entries, density, device)):
             of = merge if one.before else select
             of[one.method] = of.get(one.method, 0.0) + float(device.seconds([one], workers).max())
-    return Cost(rounds, nbytes, select, merge)
+    return ExchangeCost(rounds, nbytes, select, merge)
 
 
-def _kernels(
+def _exchange_kernels(
     candidate: Candidate, workers: int, entries: int, density: float, device: DeviceProfile
 ) -> tuple[DeviceOp, ...]:
     sample = min(entries, sample_size(_SAMPLE, density))
@@ -91,4 +93,4 @@ def _kernels(
     )
     draws = stream(0, "kernels of an exchange").standard_normal((workers, sample))
     exchange = model.exchange(draws.astype(np.float32))
-    return *exchange.kernels, *of_hook(device, model, exchange)
+    return *exchange.kernels, *hook_kernels(device, model, exchange)

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from simnet.advise.adviser import HORIZON, MARGIN, PINGS, WORD, Advice, Adviser, probe_bytes
-from simnet.advise.exchanges import Cost, cost
+from simnet.advise.exchanges import ExchangeCost, exchange_cost
 from simnet.base.checks import whole
 from simnet.base.quantities import Count, Factor, Seconds, bounded
 from simnet.policies import (
@@ -16,9 +16,9 @@ from simnet.policies import (
     Decision,
     Observation,
     PolicyContext,
-    Took,
+    TimingOutcome,
+    check_distinct,
     closed_form,
-    distinct,
 )
 from simnet.schedule import Round, Schedule
 
@@ -73,7 +73,7 @@ class Advised:
         change_cost: Seconds = 0.0,
         probes: bool = True,
     ) -> None:
-        self.candidates = distinct(candidates)
+        self.candidates = check_distinct(candidates)
         self._of = {one.label: one for one in self.candidates}
         for one in self.candidates:
             closed_form(one)
@@ -92,8 +92,8 @@ class Advised:
         self.log: deque[Advice] = deque(maxlen=_REMEMBERED)
         self._adviser: Adviser | None = None
         self._state: tuple[int, float] | None = None
-        self._costs: dict[str, Cost] = {}
-        self._told: list[tuple[int, float | tuple[str, Cost, Took]]] = []
+        self._costs: dict[str, ExchangeCost] = {}
+        self._told: list[tuple[int, float | tuple[str, ExchangeCost, TimingOutcome]]] = []
 
     def shortlist(self, context: PolicyContext) -> Sequence[Candidate]:
         """Return the one exchange to consider now."""
@@ -150,7 +150,8 @@ class Advised:
         if state != self._state:
             self._state = state
             self._costs = {
-                label: cost(one, state[0], buckets, state[1], context.device) for label, one in self._of.items()
+                label: exchange_cost(one, state[0], buckets, state[1], context.device)
+                for label, one in self._of.items()
             }
             if self._adviser is None:
                 within = {name: (one.low, one.high) for name, one in context.device.methods.items()}

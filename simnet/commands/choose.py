@@ -19,7 +19,7 @@ from simnet.studies import options
 
 if TYPE_CHECKING:
     from simnet.calibration import CalibratedCostModel
-    from simnet.policies.moo import Weights
+    from simnet.policies.moo import ObjectiveWeights
     from simnet.studies.choosing.asking import AtPoint, Flags, OnJob
     from simnet.studies.choosing.inputs import Question
     from simnet.studies.choosing.policy_file import PolicyTable
@@ -414,9 +414,9 @@ def _tuner(question: Question, fabric: CalibratedCostModel | None, path: Path, f
     terminal.say(f"Written: {path}; read by NCCL's example tuner plugin where NCCL_TUNER_CONFIG_FILE says so")
 
 
-def _weights(text: str | None) -> Weights | None:
+def _weights(text: str | None) -> ObjectiveWeights | None:
     """Read how much each objective counts."""
-    from simnet.policies.moo import Weights
+    from simnet.policies.moo import ObjectiveWeights
 
     if text is None:
         return None
@@ -424,7 +424,7 @@ def _weights(text: str | None) -> Weights | None:
         gain, compression, communication = (float(word) for word in text.split(","))
     except ValueError:
         raise InputError(f"must be three numbers such as 2,1,1, got {text!r}", file="--weights") from None
-    found = Weights(gain, compression, communication)
+    found = ObjectiveWeights(gain, compression, communication)
     if not all(0 <= one < math.inf for one in found) or not any(found):
         raise InputError(f"must be >= 0 and finite, and not all 0, got {text!r}", file="--weights")
     return found

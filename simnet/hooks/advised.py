@@ -17,12 +17,12 @@ from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any, NamedTuple
 
 from simnet import sparsifier_models
-from simnet.advise import PINGS, WORD, Adviser, Cost, cost, probe_bytes
+from simnet.advise import PINGS, WORD, Adviser, ExchangeCost, exchange_cost, probe_bytes
 from simnet.base.errors import InputError
 from simnet.costs.devices import DeviceProfile
 from simnet.hooks import group as groups
 from simnet.hooks.log import Clock, Iteration, begun
-from simnet.policies import Candidate, Took
+from simnet.policies import Candidate, TimingOutcome
 from simnet.studies.choosing.policy_file import Entry
 
 if TYPE_CHECKING:
@@ -94,7 +94,7 @@ class Advising:
         self._entries, self._device, self._every = tuple(entries), device, every
         self._may_probe = probes and min(self.size, len(self._entries)) > 1
         self._options = {"every": every, **options}
-        self._known_costs: dict[tuple[int, ...], dict[str, Cost]] = {}
+        self._known_costs: dict[tuple[int, ...], dict[str, ExchangeCost]] = {}
         self._candidates = {one.label: _candidate(one) for one in self._entries}
         densities = {one.density for one in self._entries if one.kind == "sparse"}
         if len(densities) > 1:
@@ -226,17 +226,17 @@ class Advising:
                 self._sizes = sizes
                 self._adviser.costs_are(self._costs(sizes), len(sizes))
             least, *others = rest[4 * place : 4 * place + 4]
-            self._adviser.learn(one.exchange, self._costs(sizes)[one.exchange], Took(-least, *others))
+            self._adviser.learn(one.exchange, self._costs(sizes)[one.exchange], TimingOutcome(-least, *others))
         advice = self._adviser.decide(number)
         if self._file is not None:
             self._file.write(json.dumps(advice.record()) + "\n")
         labels = [one.label for one in self._entries]
         return _Agreed(labels.index(advice.took), self._may_probe and self._adviser.wants_probe(), self._adviser.knows)
 
-    def _costs(self, sizes: tuple[int, ...]) -> dict[str, Cost]:
+    def _costs(self, sizes: tuple[int, ...]) -> dict[str, ExchangeCost]:
         if sizes not in self._known_costs:
             self._known_costs[sizes] = {
-                one.label: cost(self._candidates[one.label], self.size, sizes, one.density, self._device)
+                one.label: exchange_cost(self._candidates[one.label], self.size, sizes, one.density, self._device)
                 for one in self._entries
             }
         return self._known_costs[sizes]
@@ -250,7 +250,7 @@ def _candidate(entry: Entry) -> Candidate:
     return Candidate(entry.label, entry.scheme, options | {name: one for name, one in _GLOO.items() if name in known})
 
 
-def _took(one: Iteration, clock: Clock) -> Took:
+def _took(one: Iteration, clock: Clock) -> TimingOutcome:
     """Return what an iteration took on this worker, once its last moment has come to pass."""
     spans = [*one.selecting, *one.exchanging]
     while not all(clock.passed(span.ended) for span in spans):
@@ -260,4 +260,4 @@ def _took(one: Iteration, clock: Clock) -> Took:
     if count > 1:
         between = clock.seconds(one.selecting[0].began, one.selecting[-1].began) - sum(select[:-1])
         backward = between * count / (count - 1)
-    return Took(communicate, sum(select), max(merge, 0.0), max(backward, 0.0))
+    return TimingOutcome(communicate, sum(select), max(merge, 0.0), max(backward, 0.0))

@@ -15,15 +15,15 @@ from simnet.job.job import (
     Job,
     LocalSteps,
     Overlap,
-    buckets,
-    buckets_of,
     create_sparsifier,
-    overlap_of,
+    gradient_buckets,
+    job_buckets,
+    job_overlap,
 )
 from simnet.job.loop import Progress
 from simnet.job.record import EXPLORE, MAIN, TRAIN, BlockedWorker, Interruption, JobShare, PolicyResult
 from simnet.job.running import ColocatedJob, run_in_step, run_policy
-from simnet.job.sharding import sharded
+from simnet.job.sharding import workers_in_shards
 
 __all__ = [
     "DDP_OVERLAP",
@@ -43,12 +43,12 @@ __all__ = [
     "Overlap",
     "PolicyResult",
     "Progress",
-    "buckets",
-    "buckets_of",
     "check_feedback",
     "create_sparsifier",
-    "overlap_of",
+    "gradient_buckets",
+    "job_buckets",
+    "job_overlap",
     "run_in_step",
     "run_policy",
-    "sharded",
+    "workers_in_shards",
 ]

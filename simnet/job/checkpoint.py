@@ -96,10 +96,10 @@ class Checkpoint:
             Whether there are no more.
         """
         arrays: dict[str, NDArray[Any]] = {}
-        text = json.dumps(_flat(state, arrays), separators=(",", ":"))
+        text = json.dumps(_flatten_state(state, arrays), separators=(",", ":"))
         # As a tensor, since there is a limit to how long a header may be.
         arrays[_STATE] = np.frombuffer(text.encode(), dtype=np.uint8)
-        header = {"identity": self._identity, "sha256": _digest(arrays), "done": str(done), "ended": str(ended)}
+        header = {"identity": self._identity, "sha256": _state_digest(arrays), "done": str(done), "ended": str(ended)}
         # In a folder of its own, as safetensors begins a file under a name of its own, too.
         begun = temporary(self.path)
         file = begun / self.path.name
@@ -139,8 +139,8 @@ class Checkpoint:
                 if header["identity"] != self._identity:
                     return None
                 arrays = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
-            if header["sha256"] == _digest(arrays):
-                found = _deep(json.loads(arrays[_STATE].tobytes()), arrays)
+            if header["sha256"] == _state_digest(arrays):
+                found = _nest_state(json.loads(arrays[_STATE].tobytes()), arrays)
                 return found if isinstance(found, dict) else None
         return None
 
@@ -165,7 +165,7 @@ class Checkpoint:
             raise InputError("is no checkpoint of this job; --force begins anew", file=str(self.path)) from error
 
 
-def _flat(value: Any, arrays: dict[str, NDArray[Any]]) -> Any:
+def _flatten_state(value: Any, arrays: dict[str, NDArray[Any]]) -> Any:
     """Return a value as JSON can hold it; arrays of numbers go into `arrays`, those of texts become lists."""
     if isinstance(value, Rows):
         gathered = np.empty(value.shape, dtype=value.dtype)
@@ -182,24 +182,24 @@ def _flat(value: Any, arrays: dict[str, NDArray[Any]]) -> Any:
     if isinstance(value, np.generic):
         return value.item()
     if isinstance(value, Mapping):
-        return {"of": {key: _flat(one, arrays) for key, one in value.items()}}
+        return {"of": {key: _flatten_state(one, arrays) for key, one in value.items()}}
     if isinstance(value, (list, tuple)):
-        return [_flat(one, arrays) for one in value]
+        return [_flatten_state(one, arrays) for one in value]
     return value
 
 
-def _deep(value: Any, arrays: Mapping[str, NDArray[Any]]) -> Any:
-    """Return what `_flat` made flat; tuples have become lists."""
+def _nest_state(value: Any, arrays: Mapping[str, NDArray[Any]]) -> Any:
+    """Return what `_flatten_state` made flat; tuples have become lists."""
     if isinstance(value, list):
-        return [_deep(one, arrays) for one in value]
+        return [_nest_state(one, arrays) for one in value]
     if isinstance(value, dict):
         if "of" in value:
-            return {key: _deep(one, arrays) for key, one in value["of"].items()}
+            return {key: _nest_state(one, arrays) for key, one in value["of"].items()}
         return np.array(value[_TEXTS], dtype=str) if _TEXTS in value else arrays[value[_ARRAY]]
     return value
 
 
-def _digest(arrays: Mapping[str, NDArray[Any]]) -> str:
+def _state_digest(arrays: Mapping[str, NDArray[Any]]) -> str:
     digest = hashlib.sha256()
     for name in sorted(arrays):
         one = arrays[name]

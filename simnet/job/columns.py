@@ -14,7 +14,7 @@ from simnet.base.errors import InputError
 from simnet.job.row_file import RowFile
 
 
-class Columns:
+class ColumnRows:
     """Rows with equal keys, whose values are whole numbers, numbers or texts, each the same in all rows.
 
     Parameters
@@ -24,7 +24,7 @@ class Columns:
 
     Examples
     --------
-    >>> rows = Columns()
+    >>> rows = ColumnRows()
     >>> rows.append({"worker": 1, "seconds": 0.5, "purpose": "train"})
     >>> rows.append({"worker": 2, "seconds": 0.25, "purpose": "train"})
     >>> rows["seconds"], rows.texts("purpose"), len(rows)
@@ -127,7 +127,7 @@ class Columns:
         return {"kinds": self._kinds, "texts": texts, "rows": self._rows.save()}
 
     @classmethod
-    def restored(cls, saved: Mapping[str, Any], path: Path | None = None) -> Columns:
+    def restored(cls, saved: Mapping[str, Any], path: Path | None = None) -> ColumnRows:
         """Return what was saved.
 
         Parameters

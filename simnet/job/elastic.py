@@ -102,7 +102,7 @@ class Churn:
             yield Absence(worker, begin, now, self.notice)
 
 
-class Elastic:
+class WorkerPresence:
     """Who is there at a time.
 
     Parameters

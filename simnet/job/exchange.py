@@ -14,9 +14,9 @@ from simnet.base.errors import StalledError
 from simnet.base.rows import zeros_like
 from simnet.costs.devices import DeviceOp, DeviceProfile
 from simnet.job.checkpoint import State
-from simnet.job.job import Job, buckets, create_sparsifier, overlap_of
+from simnet.job.job import Job, create_sparsifier, gradient_buckets, job_overlap
 from simnet.job.spans import Span
-from simnet.job.streams import Sent, Work, queued, slows, work_of
+from simnet.job.streams import BucketExchange, KernelTimes, kernel_times, queue_buckets, slows_backward
 from simnet.network import Network, Timing
 from simnet.network.compute_stream import Computing
 from simnet.policies import Candidate, Decision
@@ -60,7 +60,7 @@ TimingRequests: TypeAlias = Generator[TimingRequest, TimingResult, None]
 """A running job: it yields a request for the time of each exchange, and is sent the result."""
 
 
-class Situation(NamedTuple):
+class IterationContext(NamedTuple):
     """When and where an exchange takes place.
 
     Parameters
@@ -149,7 +149,7 @@ class TimedExchange(NamedTuple):
         return self.result.elapsed + (self.result.origin - self.begun)
 
 
-Timed: TypeAlias = Generator[TimingRequest, TimingResult, TimedExchange]
+ExchangeProcess: TypeAlias = Generator[TimingRequest, TimingResult, TimedExchange]
 
 
 class SparsifierSet:
@@ -180,8 +180,8 @@ class SparsifierSet:
         self._job = job
         self.training = begun(job.source) if training is None else training
         self._candidates = candidates
-        self._overlap = overlap_of(job, candidates)
-        self._buckets = buckets(job.source, self._overlap)
+        self._overlap = job_overlap(job, candidates)
+        self._buckets = gradient_buckets(job.source, self._overlap)
         self._models = {
             candidate.label: [create_sparsifier(candidate, one, job, workers) for one in self._buckets]
             for candidate in candidates
@@ -193,7 +193,7 @@ class SparsifierSet:
         # What attempts of exploration continue from, beside the training.
         self._explored: list[Sparsifier] | None = None
         # Kernels and work of schedules that recur, by their identity; with the schedule, so that it stays theirs.
-        self._recurring: dict[int, tuple[Schedule, tuple[DeviceOp, ...], Work]] = {}
+        self._recurring: dict[int, tuple[Schedule, tuple[DeviceOp, ...], KernelTimes]] = {}
         # What stays dense has nothing to feed back.
         first = next((number for number, one in enumerate(self._buckets) if not one.dense), 0)
         check_feedback({label: models[first].options.error_feedback for label, models in self._models.items()})
@@ -220,7 +220,7 @@ class SparsifierSet:
                 for label, models in self._models.items()
             }
 
-    def step(self, where: Situation, shortlist: Sequence[Candidate]) -> Timed:
+    def step(self, where: IterationContext, shortlist: Sequence[Candidate]) -> ExchangeProcess:
         """Exchange the gradients of an iteration with each of the shortlist, and keep what the fastest did.
 
         One that a failure interrupts loses against one that comes to its end; of those interrupted, the first to stop
@@ -248,7 +248,7 @@ class SparsifierSet:
             if last:
                 del gradients
             step = yield from self._timed(candidate, exchanges, where)
-            if best is None or sooner(step, best):
+            if best is None or finishes_first(step, best):
                 best = step
         assert best is not None, "a policy returned an empty shortlist"
         self._in_force = self._models[best.candidate.label]
@@ -256,7 +256,7 @@ class SparsifierSet:
             self._residuals = None
         return best
 
-    def explore(self, where: Situation, decision: Decision) -> Timed:
+    def explore(self, where: IterationContext, decision: Decision) -> ExchangeProcess:
         """Exchange gradients as an attempt of exploration, which leaves no trace in the training.
 
         Raises
@@ -286,7 +286,9 @@ class SparsifierSet:
         """Return the sparsifiers of a candidate, one per bucket."""
         return self._models[candidate.label]
 
-    def exchanged(self, candidate: Candidate, gradients: NDArray[np.float32], where: Situation) -> list[Exchange]:
+    def exchanged(
+        self, candidate: Candidate, gradients: NDArray[np.float32], where: IterationContext
+    ) -> list[Exchange]:
         """Exchange gradients with a candidate, and return what came of each bucket, without its time.
 
         Parameters
@@ -295,12 +297,12 @@ class SparsifierSet:
             The exchange.
         gradients : ndarray of float32, shape (P', n)
             Of the workers that take part.
-        where : Situation
+        where : IterationContext
             The iteration, of which density and number matter.
         """
         return self._exchanged(self._models[candidate.label], gradients, where)
 
-    def _gradients(self, where: Situation, shortlist: Sequence[Candidate]) -> Values | Adds:
+    def _gradients(self, where: IterationContext, shortlist: Sequence[Candidate]) -> Values | Adds:
         """Return the gradients of an iteration; what adds them, if one exchange of whole gradients takes all."""
         (models, *others) = (self._models[one.label] for one in shortlist)
         if not others and len(models) == 1 and models[0].keeps and not models[0].reads_gradients:
@@ -347,7 +349,12 @@ class SparsifierSet:
         self.training.apply(update)
 
     def _exchanged(
-        self, models: Sequence[Sparsifier], gradients: Values | Adds, where: Situation, *, overwrite: bool = False
+        self,
+        models: Sequence[Sparsifier],
+        gradients: Values | Adds,
+        where: IterationContext,
+        *,
+        overwrite: bool = False,
     ) -> list[Exchange]:
         exchanges = []
         for bucket, model in zip(self._buckets, models, strict=True):
@@ -364,22 +371,22 @@ class SparsifierSet:
         if kept is not None:
             exchange.kernels = kept[1]
             return
-        exchange.kernels += of_hook(self._job.device, model, exchange)
+        exchange.kernels += hook_kernels(self._job.device, model, exchange)
         if exchange.recurs:
             if len(self._recurring) == _MOST_RECURRING:
                 del self._recurring[next(iter(self._recurring))]
-            work = work_of(exchange.schedule, exchange.kernels, self._job.device)
+            work = kernel_times(exchange.schedule, exchange.kernels, self._job.device)
             self._recurring[id(exchange.schedule)] = exchange.schedule, exchange.kernels, work
 
-    def _work(self, exchange: Exchange) -> Work | None:
+    def _work(self, exchange: Exchange) -> KernelTimes | None:
         kept = self._recurring.get(id(exchange.schedule))
         return None if kept is None else kept[2]
 
-    def _timed(self, candidate: Candidate, exchanges: list[Exchange], where: Situation) -> Timed:
+    def _timed(self, candidate: Candidate, exchanges: list[Exchange], where: IterationContext) -> ExchangeProcess:
         job = self._job
         backward = self._overlap.backward if self._overlap is not None else 0.0
         sent = [
-            Sent(
+            BucketExchange(
                 exchange.schedule,
                 exchange.kernels,
                 # The last bucket is ready with the backward pass.
@@ -391,10 +398,12 @@ class SparsifierSet:
             )
             for bucket, exchange in zip(self._buckets, exchanges, strict=True)
         ]
-        return (yield from timed(job, candidate, exchanges, sent, where))
+        return (yield from time_exchanges(job, candidate, exchanges, sent, where))
 
 
-def timed(job: Job, candidate: Candidate, exchanges: list[Exchange], sent: Sequence[Sent], where: Situation) -> Timed:
+def time_exchanges(
+    job: Job, candidate: Candidate, exchanges: list[Exchange], sent: Sequence[BucketExchange], where: IterationContext
+) -> ExchangeProcess:
     """Ask for the time of exchanges, and return it with what workers computed beside them.
 
     Parameters
@@ -405,9 +414,9 @@ def timed(job: Job, candidate: Candidate, exchanges: list[Exchange], sent: Seque
         What exchanges.
     exchanges : list of Exchange
         What came of each part.
-    sent : sequence of Sent
+    sent : sequence of BucketExchange
         What is sent and computed, in the order in which it becomes ready; the last when all is computed.
-    where : Situation
+    where : IterationContext
         When and where.
 
     Raises
@@ -416,7 +425,7 @@ def timed(job: Job, candidate: Candidate, exchanges: list[Exchange], sent: Seque
         If an exchange can never end for another reason than a failure.
     """
     network = job.network(where.iteration)
-    parts, computing = queued(sent, job.device, network.stack)
+    parts, computing = queue_buckets(sent, job.device, network.stack)
     numbers = where.active.tolist()
     failures = job.failures if where.failures is None else where.failures
     result = yield TimingRequest(
@@ -436,12 +445,12 @@ def timed(job: Job, candidate: Candidate, exchanges: list[Exchange], sent: Seque
         select, slowed = np.sum(computing.select, axis=0), np.zeros(len(numbers))
     else:
         assert result.computed is not None
-        slowed = result.computed.slices - where.behind if slows(computing) else np.zeros(len(numbers))
+        slowed = result.computed.slices - where.behind if slows_backward(computing) else np.zeros(len(numbers))
         select = result.computed.done - (where.complete + slowed) + (result.origin - where.begun)
     return TimedExchange(candidate, exchanges, select, slowed, result, where.begun)
 
 
-def of_hook(device: DeviceProfile, model: Sparsifier, exchange: Exchange) -> tuple[DeviceOp, ...]:
+def hook_kernels(device: DeviceProfile, model: Sparsifier, exchange: Exchange) -> tuple[DeviceOp, ...]:
     """Return what a hook does with a bucket beside the kernels of its scheme, of what the device profile has.
 
     Parameters
@@ -464,7 +473,7 @@ def of_hook(device: DeviceProfile, model: Sparsifier, exchange: Exchange) -> tup
     return tuple(one for one in named if one.method in device.methods)
 
 
-def sooner(step: TimedExchange, other: TimedExchange) -> bool:
+def finishes_first(step: TimedExchange, other: TimedExchange) -> bool:
     """Return whether an exchange is done before another; one that comes to its end is before one that does not."""
     first, second = ((isinstance(one.result, StalledError), one.lasts) for one in (step, other))
     return first < second

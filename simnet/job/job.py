@@ -20,7 +20,7 @@ from simnet.base.rng import stream
 from simnet.collectives import broadcast_binomial, registry
 from simnet.costs.devices import DeviceProfile
 from simnet.job.elastic import Absence, Churn
-from simnet.job.levels import fitted
+from simnet.job.two_level_placement import fit_to_network
 from simnet.network import Network
 from simnet.parallel.ddp import BUCKET_MIB, FIRST_BUCKET_MIB, cut
 from simnet.policies import Candidate, Ramp
@@ -381,7 +381,7 @@ class Bucket(NamedTuple):
     dense: bool = False
 
 
-def overlap_of(job: Job, exchanges: Iterable[Candidate]) -> Overlap | None:
+def job_overlap(job: Job, exchanges: Iterable[Candidate]) -> Overlap | None:
     """Return how exchanges that take turns go beside the backward pass of a job; None if one of them does not.
 
     A training script has one hook, and a residual that is kept bucket by bucket cannot go to one of the whole gradient.
@@ -392,12 +392,12 @@ def overlap_of(job: Job, exchanges: Iterable[Candidate]) -> Overlap | None:
     return overlap if all(sparsifier_models.scheme(one.scheme).overlaps for one in exchanges) else None
 
 
-def buckets_of(job: Job, exchanges: Iterable[Candidate]) -> list[Bucket]:
-    """Return the buckets in which exchanges that take turns go; see `overlap_of`."""
-    return buckets(job.source, overlap_of(job, exchanges))
+def job_buckets(job: Job, exchanges: Iterable[Candidate]) -> list[Bucket]:
+    """Return the buckets in which exchanges that take turns go; see `job_overlap`."""
+    return gradient_buckets(job.source, job_overlap(job, exchanges))
 
 
-def buckets(source: GradientSource, overlap: Overlap | None) -> list[Bucket]:
+def gradient_buckets(source: GradientSource, overlap: Overlap | None) -> list[Bucket]:
     """Split a gradient into buckets, from the last layer to the first; one bucket without overlap."""
     sizes = [size for _, size in source.layers]
     if overlap is None:
@@ -433,7 +433,7 @@ def create_sparsifier(candidate: Candidate, bucket: Bucket, job: Job, workers: i
     ValueError
         If its options do not fit the job.
     """
-    candidate = fitted(candidate, job)
+    candidate = fit_to_network(candidate, job)
     scheme, options = candidate.scheme, candidate.options
     if bucket.dense and scheme != _DENSE:
         assert job.overlap is not None

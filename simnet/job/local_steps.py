@@ -18,9 +18,17 @@ from numpy.typing import NDArray
 from simnet.base.arrays import Floats
 from simnet.costs.devices import DeviceOp
 from simnet.job.checkpoint import State
-from simnet.job.exchange import Situation, Timed, TimedExchange, check_feedback, of_hook, sooner, timed
+from simnet.job.exchange import (
+    ExchangeProcess,
+    IterationContext,
+    TimedExchange,
+    check_feedback,
+    finishes_first,
+    hook_kernels,
+    time_exchanges,
+)
 from simnet.job.job import Job
-from simnet.job.streams import Sent
+from simnet.job.streams import BucketExchange
 from simnet.network import Timing
 from simnet.policies import Candidate, Decision, density_at
 from simnet.schedule import Schedule
@@ -30,7 +38,7 @@ from simnet.strategies import Averaging, Replicas, Strategy, Sync, averages_by_s
 from simnet.traces.source import Evaluable, GradientSource, Score, WithoutLearning, tensors
 
 
-def started(
+def start_strategy(
     source: GradientSource,
     name: str,
     options: Mapping[str, Any],
@@ -75,7 +83,7 @@ def started(
     return create(name, replicas, **options)
 
 
-def syncs_of(job: Job, candidate: Candidate, iteration: int) -> list[Sync]:
+def strategy_syncs(job: Job, candidate: Candidate, iteration: int) -> list[Sync]:
     """Return the exchanges that begin in an iteration of a job under a strategy, if all use the same candidate.
 
     Parameters
@@ -89,16 +97,16 @@ def syncs_of(job: Job, candidate: Candidate, iteration: int) -> list[Sync]:
     """
     assert job.strategy is not None
     own, found = job.strategy, list[Sync]()
-    made = started(job.source, own.name, own.options, candidate, seed=job.seed, bucket=own.bucket)
+    made = start_strategy(job.source, own.name, own.options, candidate, seed=job.seed, bucket=own.bucket)
     for number in range((iteration + 1) * own.steps):
         for model in made.schemes:
             model.density = density_at(job.density, number // own.steps)
-        syncs = made.step(_gradients(job.source, made, number)).syncs
+        syncs = made.step(_step_gradients(job.source, made, number)).syncs
         found += syncs if number >= iteration * own.steps else []
     return found
 
 
-def _gradients(source: GradientSource, strategy: Strategy, number: int) -> NDArray[np.float32]:
+def _step_gradients(source: GradientSource, strategy: Strategy, number: int) -> NDArray[np.float32]:
     """Return the gradients of an inner step, at the parameters of each worker where there is a model."""
     return source.gradients_at(strategy.local, number) if isinstance(source, Evaluable) else source.gradients(number)
 
@@ -123,7 +131,9 @@ class StrategySet:
         assert job.strategy is not None
         own = job.strategy
         self._job, self._numbers = job, {one.label: number for number, one in enumerate(candidates)}
-        self._strategy = started(job.source, own.name, own.options, candidates[0], seed=job.seed, bucket=own.bucket)
+        self._strategy = start_strategy(
+            job.source, own.name, own.options, candidates[0], seed=job.seed, bucket=own.bucket
+        )
         check_switching(own.name, own.options, len(candidates))
         for one in candidates[1:]:
             self._strategy.offer(Averaging(one.scheme, options=one.options, bucket=own.bucket))
@@ -144,14 +154,16 @@ class StrategySet:
         self._round: State | None = None
         # The training, from which attempts of exploration begin.
         self._trained: State | None = None
-        self.training = _Scored(job.source, self._strategy) if isinstance(job.source, Evaluable) else WithoutLearning()
+        self.training = (
+            _ScoredTraining(job.source, self._strategy) if isinstance(job.source, Evaluable) else WithoutLearning()
+        )
 
-    def step(self, where: Situation, shortlist: Sequence[Candidate]) -> Timed:
+    def step(self, where: IterationContext, shortlist: Sequence[Candidate]) -> ExchangeProcess:
         """Make the inner steps of an iteration, and time the exchanges that end in it; of several keep the fastest.
 
         Parameters
         ----------
-        where : Situation
+        where : IterationContext
             The iteration.
         shortlist : sequence of Candidate
             The exchanges to consider, each from the same state.
@@ -178,7 +190,7 @@ class StrategySet:
             step = yield from self._stepped(where, candidate)
             if len(shortlist) > 1:
                 after.append(dict(self._strategy.save()))
-            if best is None or sooner(step, best):
+            if best is None or finishes_first(step, best):
                 best, fastest = step, place
         assert best is not None, "a policy returned an empty shortlist"
         if after:
@@ -191,7 +203,7 @@ class StrategySet:
             self._strategy.restore(state)
         return best
 
-    def _stepped(self, where: Situation, candidate: Candidate) -> Timed:
+    def _stepped(self, where: IterationContext, candidate: Candidate) -> ExchangeProcess:
         """Make the inner steps of an iteration with one exchange."""
         self._strategy.switch(self._numbers[candidate.label])
         steps, workers = self._strategy.steps, len(where.placement)
@@ -211,19 +223,19 @@ class StrategySet:
             self._before = None
         left = self._left(where)
         sent = [
-            Sent(sync.schedule, self._kernels(sync), _ready(where, left[done]), dense=_is_dense(sync))
+            BucketExchange(sync.schedule, self._kernels(sync), _ready_times(where, left[done]), dense=_is_dense(sync))
             for sync, done in begun
         ]
         if not sent or (sent[-1].ready < where.complete).any():
             # The iteration ends when all is computed.
             computed = np.maximum(where.complete, sent[-1].ready) if sent else where.complete
-            sent.append(Sent(Schedule(workers), (), computed, dense=False))
-        exchanges = [sync.exchange or _told(sync.schedule) for sync, _ in begun]
+            sent.append(BucketExchange(Schedule(workers), (), computed, dense=False))
+        exchanges = [sync.exchange or _unscored_exchange(sync.schedule) for sync, _ in begun]
         if not begun:
-            exchanges.append(_told(Schedule(workers)))
+            exchanges.append(_unscored_exchange(Schedule(workers)))
         elif len(sent) > len(begun):
-            exchanges.append(_told(Schedule(workers), norm=0.0))
-        step = yield from timed(self._job, candidate, exchanges, sent, where)
+            exchanges.append(_unscored_exchange(Schedule(workers), norm=0.0))
+        step = yield from time_exchanges(self._job, candidate, exchanges, sent, where)
         if not where.waits:
             return step
         held = sent[-1].ready - where.complete
@@ -235,23 +247,23 @@ class StrategySet:
         made = sync.exchange
         if sync.what != "gradients" or sync.scheme is None or made is None:
             return sync.kernels
-        made.kernels += of_hook(self._job.device, sync.scheme, made)
+        made.kernels += hook_kernels(self._job.device, sync.scheme, made)
         return made.kernels
 
-    def _inner(self, where: Situation | None, number: int, *, last: bool) -> Sequence[Sync]:
+    def _inner(self, where: IterationContext | None, number: int, *, last: bool) -> Sequence[Sync]:
         """Make an inner step, and return the exchanges that begin after it; by all if it is not said where."""
         strategy = self._strategy
         for model in strategy.schemes:
             model.density = model.density if where is None else where.density
         if last and strategy.delays:
             self._before = strategy.save()
-        at = _gradients(self._job.source, strategy, number)
+        at = _step_gradients(self._job.source, strategy, number)
         if where is None or len(where.active) == len(at):
             return strategy.step(at).syncs
         crew = np.sort(np.concatenate([where.active, where.late]))
         return strategy.step(at[crew], crew, where.late).syncs
 
-    def _left(self, where: Situation) -> Floats:
+    def _left(self, where: IterationContext) -> Floats:
         """Return what each worker has to compute after so many inner steps [s]; shape (steps + 1, P)."""
         each = self._job.inner_computes(where.batch, where.active)
         done = np.concatenate([np.zeros((1, each.shape[1])), np.cumsum(each, axis=0)])
@@ -259,12 +271,12 @@ class StrategySet:
         left[-1] = 0.0
         return left
 
-    def explore(self, where: Situation, decision: Decision) -> Timed:
+    def explore(self, where: IterationContext, decision: Decision) -> ExchangeProcess:
         """Make the inner steps of an iteration as an attempt of exploration, which leaves no trace in the training.
 
         Parameters
         ----------
-        where : Situation
+        where : IterationContext
             The attempt.
         decision : Decision
             The exchange, and whether it begins from the training, with no residual.
@@ -359,7 +371,7 @@ def check_switching(name: str, options: Mapping[str, Any], exchanges: int) -> No
         raise ValueError(f"{name}: a policy keeps to one exchange, as {why}")
 
 
-class _Scored(WithoutLearning):
+class _ScoredTraining(WithoutLearning):
     """How good the global parameters of a strategy are."""
 
     def __init__(self, source: Evaluable, strategy: Strategy) -> None:
@@ -372,7 +384,7 @@ class _Scored(WithoutLearning):
         return self._source.score(self._strategy.global_parameters)
 
 
-def _ready(where: Situation, left: Floats) -> Floats:
+def _ready_times(where: IterationContext, left: Floats) -> Floats:
     """Return when each worker enters an exchange after which it has so much to compute: nobody knows who is late."""
     computed: Floats = where.complete - left
     return np.maximum(computed, computed.min() + where.waits) if where.late.size else computed
@@ -384,7 +396,7 @@ def _is_dense(sync: Sync) -> bool:
     return made is None or int(np.min(made.selected)) >= made.update.size
 
 
-def _told(schedule: Schedule, norm: float = math.nan) -> Exchange:
+def _unscored_exchange(schedule: Schedule, norm: float = math.nan) -> Exchange:
     """Return what is known of messages that no scheme made; norms of what was given and sent are not."""
     workers = schedule.n_ranks
     norms = np.full(workers, norm)

@@ -16,8 +16,8 @@ from simnet.base.checks import whole
 from simnet.base.clock import advanced
 from simnet.base.errors import DivergedError, SimnetError, StalledError
 from simnet.job.checkpoint import Checkpoint, State
-from simnet.job.elastic import Elastic, parameters_sent
-from simnet.job.exchange import Situation, SparsifierSet, TimedExchange, TimingRequests
+from simnet.job.elastic import WorkerPresence, parameters_sent
+from simnet.job.exchange import IterationContext, SparsifierSet, TimedExchange, TimingRequests
 from simnet.job.job import Job
 from simnet.job.local_steps import StrategySet
 from simnet.job.policy_log import PolicyLog
@@ -26,11 +26,11 @@ from simnet.job.record import (
     TRAIN,
     BlockedWorker,
     Interruption,
-    Iteration,
     IterationState,
-    Record,
+    IterationTimes,
+    JobRecord,
 )
-from simnet.job.sampling import Sampling
+from simnet.job.sampling import IterationSampling
 from simnet.job.steps import StepSet
 from simnet.network import Timing
 from simnet.policies import Policy, density_at, probe_pairs
@@ -40,7 +40,7 @@ Progress = Callable[[int], None]
 """Called with the number of iterations done."""
 
 
-class Begun(NamedTuple):
+class LoopState(NamedTuple):
     """Where a job is between two iterations.
 
     Parameters
@@ -78,13 +78,13 @@ class Begun(NamedTuple):
     computing: Floats
 
 
-def restored(job: Job, policy: Policy, record: Record, kept: State, beside: Path | None = None) -> Begun:
+def restore_loop(job: Job, policy: Policy, record: JobRecord, kept: State, beside: Path | None = None) -> LoopState:
     """Return where a job was when its checkpoint was written.
 
     Parameters
     ----------
     job, policy, record
-        As for `iterate`.
+        As for `run_iterations`.
     kept : mapping
         What the checkpoint holds.
     beside : Path, optional
@@ -104,7 +104,7 @@ def restored(job: Job, policy: Policy, record: Record, kept: State, beside: Path
         raise ValueError("these are no workers")
     if begins.shape != active.shape or not np.isfinite(begins).all() or begins.min() != 0:
         raise ValueError("these are no times at which workers begin")
-    models, log = _exchanging(job, policy, active.size), PolicyLog(job, policy, beside)
+    models, log = _create_models(job, policy, active.size), PolicyLog(job, policy, beside)
     models.restore(kept["models"])
     log.restore(kept["log"])
     record.restore(kept["record"])
@@ -114,13 +114,13 @@ def restored(job: Job, policy: Policy, record: Record, kept: State, beside: Path
     )
     if any(one.shape != idle.shape or not np.isfinite(one).all() for one in (busy, computing)):
         raise ValueError("these are no times until which workers compute")
-    return Begun(now, lost, number, attempts, active, begins, models, log, busy, computing)
+    return LoopState(now, lost, number, attempts, active, begins, models, log, busy, computing)
 
 
-def iterate(
+def run_iterations(
     job: Job,
     policy: Policy,
-    record: Record,
+    record: JobRecord,
     may_try: bool = False,
     *,
     start: float = 0.0,
@@ -128,8 +128,8 @@ def iterate(
     timeline: int = 0,
     progress: Progress | None = None,
     checkpoint: Checkpoint | None = None,
-    begun: Begun | None = None,
-    sampling: Sampling | None = None,
+    begun: LoopState | None = None,
+    sampling: IterationSampling | None = None,
     sparsifiers: SparsifierSet | None = None,
 ) -> TimingRequests:
     """Go through the iterations of a job until they are done or a failure ends it; yield a request for each exchange.
@@ -143,7 +143,7 @@ def iterate(
         The job.
     policy : Policy
         Decides before each iteration.
-    record : Record
+    record : JobRecord
         Takes the rows.
     may_try : bool
         Whether the policy may put several exchanges on its shortlist.
@@ -157,9 +157,9 @@ def iterate(
         Called with the number of iterations done after each.
     checkpoint : Checkpoint, optional
         Takes the state now and then.
-    begun : Begun, optional
+    begun : LoopState, optional
         From where the job resumes.
-    sampling : Sampling, optional
+    sampling : IterationSampling, optional
         Which iterations it goes through; default: all.
     sparsifiers : SparsifierSet, optional
         What makes the exchanges; default: new ones of the policy's candidates.
@@ -167,27 +167,27 @@ def iterate(
     everybody = np.arange(job.source.workers)
     hosts = everybody if job.placement is None else np.asarray(job.placement)
     if begun is None:
-        models = _exchanging(job, policy) if sparsifiers is None else sparsifiers
+        models = _create_models(job, policy) if sparsifiers is None else sparsifiers
         log = PolicyLog(job, policy, None if checkpoint is None else checkpoint.path)
         idle, busy = np.zeros((2, everybody.size))
-        begun = Begun(start, 0.0, 0, 0, everybody, job.begins(start), models, log, busy, idle)
+        begun = LoopState(start, 0.0, 0, 0, everybody, job.begins(start), models, log, busy, idle)
     elif progress is not None:
         progress(begun.number)
     now, lost, number, attempts, active, begins, models, log, busy, computing = begun
     del begun
-    elastic = Elastic(job) if job.elastic else None
+    elastic = WorkerPresence(job) if job.elastic else None
     while number < job.iterations:
         if elastic is not None:
             assert isinstance(models, StrategySet)
-            with _told(record, number):
+            with _locate_errors(record, number):
                 named_so: tuple[str | int, ...] = (*stream, "joining", number)
-                now, active = _crew(job, number, elastic, now, active, busy, computing, models, named_so)
+                now, active = _gather_crew(job, number, elastic, now, active, busy, computing, models, named_so)
             begins = np.zeros(active.size)
         network, placement = job.network(number), hosts[active].tolist()
         latency, bandwidth = probe_pairs(network, placement, now)
         probing, probes = np.zeros(active.size), None
         if (probe := log.measures(number, now, active)) is not None:
-            with _told(record, number):
+            with _locate_errors(record, number):
                 probes = network.time(
                     probe,
                     begins,
@@ -218,12 +218,12 @@ def iterate(
                 named_so = (*stream, "late", number)
                 source = int(active[0])
                 computing[late] = done
-                with _told(record, number):
+                with _locate_errors(record, number):
                     for worker, moment in zip(late.tolist(), done.tolist(), strict=True):
                         busy[worker] = moment + parameters_sent(job, number, moment, source, worker, named_so)
                 complete, behind, placement = complete[~missed], behind[~missed], hosts[active].tolist()
         while True:
-            where = Situation(
+            where = IterationContext(
                 number,
                 now,
                 batch,
@@ -240,7 +240,7 @@ def iterate(
             )
             if len(decision.shortlist) > 1 and not may_try:
                 raise ValueError("beside other jobs a policy cannot try several exchanges, as only one takes place")
-            with _told(record, number):
+            with _locate_errors(record, number):
                 step = yield from models.step(where, decision.shortlist) if trains else models.explore(where, decision)
             state = state._replace(compute=state.compute + step.slowed)
             entered = complete + step.slowed
@@ -251,7 +251,9 @@ def iterate(
             if isinstance(step.result, Timing):
                 break
             stopping = job.failures if failures is None else failures
-            interruption, resumed, gone = _interrupted(job, stopping, record.job, number, state, step, step.result)
+            interruption, resumed, gone = _describe_interruption(
+                job, stopping, record.job, number, state, step, step.result
+            )
             if elastic is not None and job.patience is not None and interruption.resumed is None:
                 # All have left without notice, and some may come back.
                 interruption = interruption._replace(resumed=interruption.stopped + job.patience)
@@ -284,7 +286,7 @@ def iterate(
         if trains:
             models.apply(step.exchanges)
         record.add(
-            Iteration(
+            IterationTimes(
                 number, began, seconds, now, where.density, float(latency.max()), float(bandwidth.min()), purpose
             ),
             step.candidate.label,
@@ -324,7 +326,7 @@ def iterate(
             progress(number)
 
 
-def _exchanging(job: Job, policy: Policy, workers: int | None = None) -> SparsifierSet | StrategySet | StepSet:
+def _create_models(job: Job, policy: Policy, workers: int | None = None) -> SparsifierSet | StrategySet | StepSet:
     """Return what exchanges in a job under a policy, between so many workers; all when omitted."""
     if job.strategy is not None:
         return StrategySet(job, policy.candidates)
@@ -334,7 +336,7 @@ def _exchanging(job: Job, policy: Policy, workers: int | None = None) -> Sparsif
 
 
 @contextmanager
-def _told(record: Record, number: int) -> Iterator[None]:
+def _locate_errors(record: JobRecord, number: int) -> Iterator[None]:
     """Have errors tell in whose iteration they happened."""
     try:
         yield
@@ -345,10 +347,10 @@ def _told(record: Record, number: int) -> Iterator[None]:
         raise DivergedError(f"{record.whose}, iteration {number}: {diverged}") from None
 
 
-def _crew(
+def _gather_crew(
     job: Job,
     number: int,
-    elastic: Elastic,
+    elastic: WorkerPresence,
     now: float,
     there: NDArray[np.intp],
     busy: Floats,
@@ -391,7 +393,7 @@ def _crew(
     return now, crew
 
 
-def _interrupted(
+def _describe_interruption(
     job: Job,
     failures: Mapping[int, float],
     name: str,

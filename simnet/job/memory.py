@@ -15,8 +15,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from simnet.base.rng import stream
-from simnet.job.job import Job, buckets_of, create_sparsifier, overlap_of
-from simnet.job.local_steps import started
+from simnet.job.job import Job, create_sparsifier, job_buckets, job_overlap
+from simnet.job.local_steps import start_strategy
 from simnet.job.steps import StepSet
 from simnet.policies import Candidate
 from simnet.sparsifier_models import Sparsifier
@@ -76,7 +76,7 @@ class WorkerMemory(NamedTuple):
         return float(sum(self))
 
 
-class Taken(NamedTuple):
+class MemoryUse(NamedTuple):
     """What the scheme of an exchange takes [byte]; as of `WorkerMemory`, with the moments of an optimiser in it."""
 
     residual: float
@@ -86,7 +86,7 @@ class Taken(NamedTuple):
     received: float
 
 
-def of_exchange(job: Job, candidate: Candidate, exchanges: Sequence[Candidate] = ()) -> WorkerMemory:
+def exchange_memory(job: Job, candidate: Candidate, exchanges: Sequence[Candidate] = ()) -> WorkerMemory:
     """Return what a worker of a job holds that exchanges in one way.
 
     Parameters
@@ -112,20 +112,20 @@ def of_exchange(job: Job, candidate: Candidate, exchanges: Sequence[Candidate] =
     density = max(max(ramp.start, ramp.end) for ramp in job.density)
     workers, taken = job.source.workers, []
     gradients: NDArray[np.float32] | None = None
-    for bucket in buckets_of(job, exchanges or [candidate]):
+    for bucket in job_buckets(job, exchanges or [candidate]):
         model = create_sparsifier(candidate, bucket, job)
         model.density = density
-        if _sends_alike(model):
+        if _has_fixed_size(model):
             rows = _any_rows(workers, model.parameters)
         else:
             if gradients is None:
                 gradients = begun(job.source).gradients(0, np.arange(workers))
             rows = gradients[:, bucket.entries]
-        taken.append(of_scheme(model, rows))
-    return around(_FLOAT * job.source.true_parameters, job.optimizer or "adam", taken)
+        taken.append(scheme_memory(model, rows))
+    return combine_memory(_FLOAT * job.source.true_parameters, job.optimizer or "adam", taken)
 
 
-def measurable(job: Job, *, elsewhere: bool) -> bool:
+def is_measurable(job: Job, *, elsewhere: bool) -> bool:
     """Return whether what a worker of a job holds can be measured where the command runs.
 
     Parameters
@@ -138,8 +138,8 @@ def measurable(job: Job, *, elsewhere: bool) -> bool:
     return not elsewhere or _FLOAT * job.source.workers * job.source.parameters <= _HERE
 
 
-def with_gradients(job: Job) -> Job:
-    """Return a job for whose exchanges `of_exchange` makes the gradients once.
+def with_shared_gradients(job: Job) -> Job:
+    """Return a job for whose exchanges `exchange_memory` makes the gradients once.
 
     Parameters
     ----------
@@ -149,7 +149,7 @@ def with_gradients(job: Job) -> Job:
     return replace(job, source=shared(job.source, 1))
 
 
-def around(gradient: float, optimizer: str, taken: Iterable[Taken]) -> WorkerMemory:
+def combine_memory(gradient: float, optimizer: str, taken: Iterable[MemoryUse]) -> WorkerMemory:
     """Return what a worker holds, given what its schemes take, one after another.
 
     Parameters
@@ -158,7 +158,7 @@ def around(gradient: float, optimizer: str, taken: Iterable[Taken]) -> WorkerMem
         Bytes of the gradient, and of the parameters.
     optimizer : str
         One of `MOMENTS`, unless a scheme has moments of its own.
-    taken : iterable of Taken
+    taken : iterable of MemoryUse
         What the scheme of each part of the gradient takes.
     """
     each = list(taken)
@@ -169,7 +169,7 @@ def around(gradient: float, optimizer: str, taken: Iterable[Taken]) -> WorkerMem
     )
 
 
-def of_scheme(model: Sparsifier, rows: NDArray[np.float32]) -> Taken:
+def scheme_memory(model: Sparsifier, rows: NDArray[np.float32]) -> MemoryUse:
     """Return what a scheme takes after an exchange, or two where the first is of another kind or what is sent varies.
 
     Parameters
@@ -180,7 +180,7 @@ def of_scheme(model: Sparsifier, rows: NDArray[np.float32]) -> Taken:
         What it exchanges.
     """
     received, whole = 0.0, _FLOAT * model.parameters * model.options.scale
-    for _ in range(1 if _sends_alike(model) else 2):
+    for _ in range(1 if _has_fixed_size(model) else 2):
         made = model.exchange(rows)
         received = max(received, float(under_way(made.schedule, made.kernels, whole).max()))
     held, arrays = model.held_bytes(), model.save()
@@ -188,10 +188,10 @@ def of_scheme(model: Sparsifier, rows: NDArray[np.float32]) -> Taken:
     moments = sum(held.pop(name, 0.0) for name in model.moments)
     # A flag for each entry, in contrast to one for each worker.
     masks = sum(held.pop(name) for name in list(held) if name in arrays and _is_mask(arrays[name], model.parameters))
-    return Taken(residual, sum(held.values()), masks, moments, received)
+    return MemoryUse(residual, sum(held.values()), masks, moments, received)
 
 
-def _sends_alike(model: Sparsifier) -> bool:
+def _has_fixed_size(model: Sparsifier) -> bool:
     """Return whether what an exchange sends, and leaves, is as much whatever the gradients, and whichever exchange."""
     return model.fixed_volume and model.restarts
 
@@ -206,7 +206,7 @@ def _is_mask(array: NDArray[np.generic], parameters: int) -> bool:
     return array.dtype == np.bool_ and array.shape[-1] >= parameters
 
 
-def of_candidates(job: Job, candidates: Sequence[Candidate], known: dict[str, WorkerMemory]) -> WorkerMemory:
+def candidates_memory(job: Job, candidates: Sequence[Candidate], known: dict[str, WorkerMemory]) -> WorkerMemory:
     """Return what a worker holds that takes now this exchange and now that: of the one that takes the most.
 
     Parameters
@@ -220,9 +220,9 @@ def of_candidates(job: Job, candidates: Sequence[Candidate], known: dict[str, Wo
     """
     for one in candidates:
         if one.label not in known:
-            known[one.label] = of_exchange(job, one)
-    if any(overlap_of(job, [one]) != overlap_of(job, candidates) for one in candidates):
-        return max((of_exchange(job, one, candidates) for one in candidates), key=lambda found: found.peak)
+            known[one.label] = exchange_memory(job, one)
+    if any(job_overlap(job, [one]) != job_overlap(job, candidates) for one in candidates):
+        return max((exchange_memory(job, one, candidates) for one in candidates), key=lambda found: found.peak)
     return max((known[one.label] for one in candidates), key=lambda found: found.peak)
 
 
@@ -230,21 +230,21 @@ def _under_strategy(job: Job, candidate: Candidate) -> WorkerMemory:
     """Return what a worker holds that trains by a strategy, whose optimisers are what they are."""
     own, source = job.strategy, job.source
     assert own is not None
-    strategy = started(source, own.name, own.options, candidate, seed=job.seed, bucket=own.bucket)
+    strategy = start_strategy(source, own.name, own.options, candidate, seed=job.seed, bucket=own.bucket)
     held = strategy.held_bytes()
     parts = {"parameters": 0.0, "optimizer": 0.0, "outer": 0.0, "in_flight": 0.0}
     for name, nbytes in held.items():
-        parts[_part(name)] += nbytes
+        parts[_memory_part(name)] += nbytes
     # What is added up over inner steps takes the place of a gradient.
     parts["in_flight"] -= held.get("sum", 0.0)
     density = max(max(ramp.start, ramp.end) for ramp in job.density)
     gradients = source.gradients_at(strategy.local, 0) if isinstance(source, Evaluable) else source.gradients(0)
     for model in strategy.schemes:
         model.density = density
-    masks, received = _of_step(strategy, gradients) if strategy.steps == 1 else (0.0, 0.0)
+    masks, received = _step_memory(strategy, gradients) if strategy.steps == 1 else (0.0, 0.0)
     # How much is sent hardly depends on which entries they are.
-    taken = [of_scheme(one, np.ascontiguousarray(gradients[:, : one.parameters])) for one in strategy.schemes]
-    scheme = around(_FLOAT * source.true_parameters, "sgd", taken)
+    taken = [scheme_memory(one, np.ascontiguousarray(gradients[:, : one.parameters])) for one in strategy.schemes]
+    scheme = combine_memory(_FLOAT * source.true_parameters, "sgd", taken)
     return scheme._replace(
         parameters=parts["parameters"],
         optimizer=parts["optimizer"] + scheme.optimizer,
@@ -255,7 +255,7 @@ def _under_strategy(job: Job, candidate: Candidate) -> WorkerMemory:
     )
 
 
-def _part(name: str) -> str:
+def _memory_part(name: str) -> str:
     """Return what an array of a strategy is part of."""
     if name == "local":
         return "parameters"
@@ -264,7 +264,7 @@ def _part(name: str) -> str:
     return "outer" if name == "master" or name.startswith("outer.") else "in_flight"
 
 
-def _of_step(strategy: Strategy, gradients: NDArray[np.float32]) -> tuple[float, float]:
+def _step_memory(strategy: Strategy, gradients: NDArray[np.float32]) -> tuple[float, float]:
     """Return the bytes of masks of all tensors that come in an inner step, and the most of messages of no scheme."""
     masks = received = 0.0
     for sync in strategy.step(gradients).syncs:

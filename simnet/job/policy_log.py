@@ -20,10 +20,10 @@ from numpy.typing import NDArray
 from simnet.base import plugins
 from simnet.job.checkpoint import State, rows_beside
 from simnet.job.exchange import TimedExchange
-from simnet.job.job import Job, buckets_of, overlap_of
-from simnet.job.record import IterationState, gains
+from simnet.job.job import Job, job_buckets, job_overlap
+from simnet.job.record import IterationState, compression_gains
 from simnet.job.row_file import RowFile
-from simnet.job.streams import under_way
+from simnet.job.streams import total_communication
 from simnet.job.worker_rows import WorkerSets
 from simnet.network import Timing
 from simnet.policies import (
@@ -33,13 +33,13 @@ from simnet.policies import (
     Observation,
     Policy,
     PolicyContext,
-    Took,
+    TimingOutcome,
     density_at,
 )
 from simnet.schedule import Schedule
 
 
-class _Entry(NamedTuple):
+class _LogEntry(NamedTuple):
     """A question and what the policy observed of it, as numbers; -1 and NaN where it observed nothing."""
 
     iteration: float
@@ -56,7 +56,7 @@ class _Entry(NamedTuple):
     backward: float = math.nan
 
 
-_PACKED = struct.Struct(f"={len(_Entry._fields)}d")
+_PACKED = struct.Struct(f"={len(_LogEntry._fields)}d")
 # Of no entry, once there are no more.
 _NO_PROBE = -1.0, iter(list[list[float]]())
 
@@ -82,17 +82,17 @@ class PolicyLog:
         self._hosts = np.arange(job.source.workers) if job.placement is None else np.asarray(job.placement)
         scale = job.source.scale
         self._buckets = [
-            round((one.entries.stop - one.entries.start) * scale) for one in buckets_of(job, policy.candidates)
+            round((one.entries.stop - one.entries.start) * scale) for one in job_buckets(job, policy.candidates)
         ]
         self._context: PolicyContext | None = None
         # Nobody asks for the log of a job without checkpoints.
         self._kept = beside is not None
         self._files = [None if beside is None else rows_beside(beside, what) for what in ("log", "probes")]
-        self._entries = RowFile(len(_Entry._fields), self._files[0])
+        self._entries = RowFile(len(_LogEntry._fields), self._files[0])
         # When the rounds of the probe before an entry ended, each with the number of the entry.
         self._probed = RowFile(2, self._files[1])
         # The last entry, as long as what the policy observes may be added.
-        self._last: _Entry | None = None
+        self._last: _LogEntry | None = None
         self._sets = WorkerSets()
         policy.reset()
 
@@ -109,7 +109,7 @@ class PolicyLog:
             The workers that take part.
         """
         self._keep()
-        self._last = _Entry(iteration, now, self._sets.number(active))
+        self._last = _LogEntry(iteration, now, self._sets.number(active))
         return self._decided(iteration, now, active)
 
     def _decided(self, iteration: int, now: float, active: NDArray[np.intp]) -> Decision:
@@ -175,7 +175,7 @@ class PolicyLog:
             What workers did before.
         """
         if self._adaptive is not None:
-            gain, each = gains(step.exchanges)
+            gain, each = compression_gains(step.exchanges)
             norms, broadcaster = np.sqrt(each), step.exchanges[0].stats.get("broadcaster")
             released = norms.mean() if broadcaster is None else norms[int(float(broadcaster))]
             assert isinstance(step.result, Timing)
@@ -193,17 +193,17 @@ class PolicyLog:
             )
             self._observe(observation)
 
-    def _took(self, step: TimedExchange, state: IterationState) -> Took:
+    def _took(self, step: TimedExchange, state: IterationState) -> TimingOutcome:
         """Return the parts of an iteration, as workers would agree on them."""
-        timing, overlap = step.result, overlap_of(self._job, self._policy.candidates)
+        timing, overlap = step.result, job_overlap(self._job, self._policy.candidates)
         assert isinstance(timing, Timing)
         (complete, select), merge = state.selections[-1], float(timing.rank_compute.max())
         until = timing.left.max() if self._job.barrier else timing.left
         left = until + (timing.origin - step.begun) - (complete + select)
         selecting, count = float(select.max()), len(step.exchanges)
         backward = 0.0 if overlap is None or count == 1 else overlap.backward * float(state.compute.max())
-        communicate = under_way(float(left.min()), backward, selecting, count) - merge
-        return Took(max(communicate, 0.0), selecting, merge, backward)
+        communicate = total_communication(float(left.min()), backward, selecting, count) - merge
+        return TimingOutcome(max(communicate, 0.0), selecting, merge, backward)
 
     def _observe(self, observation: Observation) -> None:
         assert self._adaptive is not None
@@ -235,9 +235,9 @@ class PolicyLog:
                 if number == at:
                     found = [end for _, end in ends]
                     at, ends = next(probes, _NO_PROBE)
-                self._replay(_Entry(*row), found)
+                self._replay(_LogEntry(*row), found)
 
-    def _replay(self, entry: _Entry, ends: Sequence[float]) -> None:
+    def _replay(self, entry: _LogEntry, ends: Sequence[float]) -> None:
         active = self._sets.all[int(entry.active)]
         at = int(entry.iteration), entry.now, active
         self.measures(*at)
@@ -252,5 +252,5 @@ class PolicyLog:
             candidate = self._policy.candidates[int(entry.candidate)]
             attempt = None if entry.attempt < 0 else int(entry.attempt)
             measured = entry.gain, entry.released_gain, entry.compression
-            took = Took(entry.communicate, entry.select, entry.merge, entry.backward)
+            took = TimingOutcome(entry.communicate, entry.select, entry.merge, entry.backward)
             self._observe(Observation(decision._replace(attempt=attempt), candidate, *measured, took))

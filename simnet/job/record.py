@@ -19,9 +19,9 @@ from numpy.typing import NDArray
 
 from simnet.base.arrays import Floats
 from simnet.job.checkpoint import State, rows_beside
-from simnet.job.columns import Columns
+from simnet.job.columns import ColumnRows
 from simnet.job.row_file import RowFile
-from simnet.job.spans import Kernels, Span, spans_of
+from simnet.job.spans import BucketKernels, Span, worker_spans
 from simnet.job.worker_rows import SPLIT, WorkerRows, WorkerSets
 from simnet.network import Messages, Timing
 
@@ -168,7 +168,7 @@ class PolicyResult:
         return self.worker_rows.table()
 
 
-class Iteration(NamedTuple):
+class IterationTimes(NamedTuple):
     """When an iteration was, how long, and what for, and what the network was like at its start.
 
     Parameters
@@ -241,7 +241,7 @@ class IterationState(NamedTuple):
         return IterationState(self.active[~gone], begins, probing, compute, selections)
 
 
-class Record:
+class JobRecord:
     """The rows of a policy's result, as they come.
 
     Parameters
@@ -261,7 +261,7 @@ class Record:
         self.held_up = 0.0
         self.done = 0
         """How many iterations are done, exploration not counted."""
-        self._iterations = Columns(self._file("iterations"))
+        self._iterations = ColumnRows(self._file("iterations"))
         # Which of the sets of workers took part in each iteration.
         self._sets = WorkerSets()
         self._active = RowFile(1, self._file("active"))
@@ -286,7 +286,7 @@ class Record:
 
     def add(
         self,
-        at: Iteration,
+        at: IterationTimes,
         choice: str,
         exchanges: Sequence[Exchange],
         timing: Timing,
@@ -305,7 +305,7 @@ class Record:
 
         Parameters
         ----------
-        at : Iteration
+        at : IterationTimes
             When and what for.
         choice : str
             Label of the exchange.
@@ -334,7 +334,7 @@ class Record:
         communicate = timing.rank_communicate + state.probing
         until = timing.left.max() if barrier else timing.left
         rank_wait = timing.rank_wait + (until - timing.left) + state.lost
-        sent, received = (_summed(exchanges, name) for name in ("bytes_sent", "bytes_received"))
+        sent, received = (_sum_statistic(exchanges, name) for name in ("bytes_sent", "bytes_received"))
         split = np.empty((state.active.size, len(SPLIT)))
         for place, column in enumerate(
             (rank_compute, select, communicate, rank_wait, sent, received, timing.rank_compute)
@@ -362,7 +362,7 @@ class Record:
                 "choice": choice,
                 # A policy may say 1, or what numpy has.
                 "density": float(at.density),
-                **statistics(exchanges),
+                **exchange_statistics(exchanges),
                 "latency_s": at.latency,
                 "bandwidth_Bps": at.bandwidth,
                 **({} if score is None else score._asdict()),
@@ -375,7 +375,7 @@ class Record:
                 timing.messages, src=state.active[timing.messages.src], dst=state.active[timing.messages.dst]
             )
             self._messages.append((at.iteration, named))
-            kernels = [Kernels.of(exchange.kernels, device, state.active.size) for exchange in exchanges]
+            kernels = [BucketKernels.of(exchange.kernels, device, state.active.size) for exchange in exchanges]
             assert timing.software is not None
             software = timing.software.of_ranks(timing.messages)
             if state.probes is not None and state.probes.software is not None:
@@ -383,7 +383,7 @@ class Record:
                 since = state.probes.origin - timing.origin
                 software = software.and_of(state.probes.software.of_ranks(state.probes.messages).later(since))
             for rank, worker in enumerate(state.active.tolist()):
-                own = spans_of(
+                own = worker_spans(
                     at, rank, worker, named, timing, state, update, kernels=kernels, software=software, barrier=barrier
                 )
                 self._spans += [(at.iteration, worker, *span) for span in own]
@@ -423,7 +423,7 @@ class Record:
         ]
         interruptions = [Interruption.restored(one) for one in state["interruptions"]]
         spans = list(zip(*(column.tolist() for column in state["spans"]), strict=True))
-        rows = Columns.restored(state["iterations"], self._file("iterations"))
+        rows = ColumnRows.restored(state["iterations"], self._file("iterations"))
         split = RowFile.restored(state["split"], self._file("workers"))
         sets, active = WorkerSets(state["active_sets"]), RowFile.restored(state["active"], self._file("active"))
         sizes = np.array([one.size for one in sets.all], dtype=np.int64)
@@ -470,14 +470,14 @@ class Record:
         )
 
 
-def gains(exchanges: Sequence[Exchange]) -> tuple[float, Floats]:
+def compression_gains(exchanges: Sequence[Exchange]) -> tuple[float, Floats]:
     """Return the compression gain of an iteration over all its buckets, and that of each worker; 1 if all is zero."""
-    sent, given = (_squares(exchanges, name) for name in ("sent_norm", "given_norm"))
+    sent, given = (_sum_squares(exchanges, name) for name in ("sent_norm", "given_norm"))
     each = np.divide(sent, given, out=np.ones_like(given), where=given > 0)
     return (float(sent.sum()) / float(given.sum()) if given.any() else 1.0), each
 
 
-def _summed(exchanges: Sequence[Exchange], name: str) -> Floats:
+def _sum_statistic(exchanges: Sequence[Exchange], name: str) -> Floats:
     """Return a statistic of each worker, over all buckets."""
     total = np.asarray(exchanges[0].stats[name])
     for exchange in exchanges[1:]:
@@ -485,7 +485,7 @@ def _summed(exchanges: Sequence[Exchange], name: str) -> Floats:
     return total
 
 
-def _squares(exchanges: Sequence[Exchange], name: str) -> Floats:
+def _sum_squares(exchanges: Sequence[Exchange], name: str) -> Floats:
     total = np.square(exchanges[0].stats[name])
     for exchange in exchanges[1:]:
         total = total + np.square(exchange.stats[name])
@@ -499,7 +499,7 @@ def _density_ratio(exchanges: Sequence[Exchange]) -> float:
     return float(np.average(ratios, weights=entries)) if any(entries) else math.nan
 
 
-def statistics(exchanges: Sequence[Exchange]) -> dict[str, float]:
+def exchange_statistics(exchanges: Sequence[Exchange]) -> dict[str, float]:
     """Return the statistics of an iteration over all its buckets; see `simnet.sparsifier_models.Exchange`."""
     union = sum(exchange.union for exchange in exchanges)
     entries = sum(exchange.update.size for exchange in exchanges)
@@ -512,8 +512,8 @@ def statistics(exchanges: Sequence[Exchange]) -> dict[str, float]:
         "actual_density": union / entries if entries else math.nan,
         "build_up": float(union / target) if union else 1.0,
         "imbalance": float(selected.size * selected.max() / selected.sum()) if selected.any() else 1.0,
-        "gain": gains(exchanges)[0],
-        "global_error": float(np.sqrt(_squares(exchanges, "residual_norm")).mean()),
+        "gain": compression_gains(exchanges)[0],
+        "global_error": float(np.sqrt(_sum_squares(exchanges, "residual_norm")).mean()),
     }
 
 

@@ -14,9 +14,9 @@ from simnet.base.plugins import blamed
 from simnet.job.checkpoint import Checkpoint, State
 from simnet.job.exchange import SparsifierSet, TimingRequest, TimingRequests, TimingResult
 from simnet.job.job import Job
-from simnet.job.loop import Progress, iterate, restored
-from simnet.job.record import Interruption, JobShare, PolicyResult, Record
-from simnet.job.sampling import Sampling
+from simnet.job.loop import Progress, restore_loop, run_iterations
+from simnet.job.record import Interruption, JobRecord, JobShare, PolicyResult
+from simnet.job.sampling import IterationSampling
 from simnet.network import Network, Timing
 from simnet.policies import Adaptive, Candidate, Fixed, Policy
 from simnet.traces.source import shared
@@ -53,7 +53,7 @@ def run_policy(
     progress: Progress | None = None,
     colocated: Mapping[str, ColocatedJob] | None = None,
     checkpoint: Checkpoint | None = None,
-    sampling: Sampling | None = None,
+    sampling: IterationSampling | None = None,
     sparsifiers: SparsifierSet | None = None,
 ) -> PolicyResult:
     """Run a job under one policy.
@@ -75,7 +75,7 @@ def run_policy(
     checkpoint : Checkpoint, optional
         Where progress is kept, and from where the job resumes if there is something. Beside co-located jobs only the
         end of a job is kept, as exchanges of theirs are under way between its iterations.
-    sampling : Sampling, optional
+    sampling : IterationSampling, optional
         Which iterations are simulated, each in place of some; all of them when omitted. It is not for a job with
         co-located jobs, failures or a checkpoint, nor for a policy that explores.
     sparsifiers : SparsifierSet, optional
@@ -92,7 +92,7 @@ def run_policy(
     """
     if sampling is not None and (colocated or job.failures or checkpoint or isinstance(policy, Adaptive)):
         raise ValueError("no sample is simulated of a job with co-located jobs, failures or exploration")
-    running = _running(job, name, policy, timeline, progress, colocated, checkpoint, sampling, sparsifiers)
+    running = _run_steps(job, name, policy, timeline, progress, colocated, checkpoint, sampling, sparsifiers)
     while True:
         try:
             with blamed():
@@ -139,7 +139,7 @@ def run_in_step(
         steps = 1 if job.strategy is None else job.strategy.steps
         job = replace(job, source=shared(job.source, max(8, 2 * steps)))
     running = {
-        name: _running(
+        name: _run_steps(
             job, name, policy, timeline, progress and partial(progress, name), colocated, (checkpoints or {}).get(name)
         )
         for name, policy in policies.items()
@@ -160,7 +160,7 @@ def run_in_step(
         yield name, outcome
 
 
-def _running(
+def _run_steps(
     job: Job,
     name: str,
     policy: Policy,
@@ -168,15 +168,15 @@ def _running(
     progress: Progress | None,
     colocated: Mapping[str, ColocatedJob] | None,
     checkpoint: Checkpoint | None,
-    sampling: Sampling | None = None,
+    sampling: IterationSampling | None = None,
     sparsifiers: SparsifierSet | None = None,
 ) -> Generator[int, None, PolicyResult]:
     """Run a job under one policy as `run_policy` does; yield now and then how many iterations are done."""
-    record = Record(name, beside=None if checkpoint is None else checkpoint.path)
+    record = JobRecord(name, beside=None if checkpoint is None else checkpoint.path)
     kept = None if checkpoint is None else checkpoint.read()
     if checkpoint is not None and kept is not None and "job_shares" in kept:
         with checkpoint.understood():
-            result = _kept(record, kept)
+            result = _restore_result(record, kept)
         if progress is not None:
             progress(record.done)
         return result
@@ -187,16 +187,16 @@ def _running(
             raise ValueError("jobs that share a network need one that is a function of time, not of iterations")
         if not all(one.barrier for one in (job, *(other.job for other in colocated.values()))):
             raise ValueError("jobs that share a network need a barrier before each iteration")
-        requests = iterate(job, policy, record, timeline=timeline, progress=progress, sparsifiers=sparsifiers)
+        requests = run_iterations(job, policy, record, timeline=timeline, progress=progress, sparsifiers=sparsifiers)
         interruptions, job_shares = _on_shared_clock(job, requests, record, colocated)
     else:
         begun = None
         if checkpoint is not None and kept is not None:
             with checkpoint.understood():
-                begun = restored(job, policy, record, kept, checkpoint.path)
+                begun = restore_loop(job, policy, record, kept, checkpoint.path)
         # Its arrays are not needed any more.
         kept = None
-        requests = iterate(
+        requests = run_iterations(
             job,
             policy,
             record,
@@ -209,7 +209,7 @@ def _running(
             sparsifiers=sparsifiers,
         )
         del begun
-        for _ in _alone(requests):
+        for _ in _time_alone(requests):
             yield record.done
         interruptions = record.interruptions
     if checkpoint is not None:
@@ -222,7 +222,7 @@ def _running(
     return record.result(interruptions, job_shares)
 
 
-def _kept(record: Record, kept: State) -> PolicyResult:
+def _restore_result(record: JobRecord, kept: State) -> PolicyResult:
     """Return the result of a job that was done when its checkpoint was written."""
     record.restore(kept["record"])
     return record.result(
@@ -230,13 +230,13 @@ def _kept(record: Record, kept: State) -> PolicyResult:
     )
 
 
-def _alone(requests: TimingRequests) -> Iterator[None]:
+def _time_alone(requests: TimingRequests) -> Iterator[None]:
     """Time every exchange of a job on a clock of its own; yield after each."""
     request = _next_request(requests, None)
     while request is not None:
         result: TimingResult
         try:
-            result = _time(request)
+            result = _time_exchange(request)
         except StalledError as stalled:
             result = stalled
         request = _next_request(requests, result)
@@ -244,19 +244,19 @@ def _alone(requests: TimingRequests) -> Iterator[None]:
 
 
 def _on_shared_clock(
-    job: Job, requests: TimingRequests, record: Record, colocated: Mapping[str, ColocatedJob]
+    job: Job, requests: TimingRequests, record: JobRecord, colocated: Mapping[str, ColocatedJob]
 ) -> tuple[list[Interruption], list[JobShare]]:
     """Time the exchanges of several jobs on one clock, until those of the first job are done; return how they fared."""
     import simpy
 
     env = simpy.Environment()
     shared = job.stages[0][1].on(env)
-    end = env.process(_process(shared, requests, record))
+    end = env.process(_job_process(shared, requests, record))
     jobs = [(job, record)]
     for label, one in colocated.items():
-        own = Record(record.policy, label)
-        itself = iterate(one.job, Fixed(one.exchange), own, start=one.start, stream=("neighbour", label))
-        env.process(_process(shared, itself, own))
+        own = JobRecord(record.policy, label)
+        itself = run_iterations(one.job, Fixed(one.exchange), own, start=one.start, stream=("neighbour", label))
+        env.process(_job_process(shared, itself, own))
         jobs.append((one.job, own))
     env.run(until=end)
     interruptions = sorted(
@@ -266,7 +266,7 @@ def _on_shared_clock(
     return interruptions, [_job_share(*one) for one in jobs]
 
 
-def _process(shared: Network, requests: TimingRequests, record: Record) -> Generator[simpy.Event, Timing, None]:
+def _job_process(shared: Network, requests: TimingRequests, record: JobRecord) -> Generator[simpy.Event, Timing, None]:
     """Run a job as a SimPy process."""
     request = _next_request(requests, None)
     while request is not None:
@@ -276,7 +276,7 @@ def _process(shared: Network, requests: TimingRequests, record: Record) -> Gener
         except StalledError as stalled:
             result = stalled
         else:
-            alone = _time(request._replace(failures={}, messages=False))
+            alone = _time_exchange(request._replace(failures={}, messages=False))
             record.held_up += result.lasts_from(request.origin) - alone.lasts_from(request.origin)
         request = _next_request(requests, result)
 
@@ -289,18 +289,18 @@ def _next_request(requests: TimingRequests, result: TimingResult | None) -> Timi
         return None
 
 
-def _time(request: TimingRequest) -> Timing:
+def _time_exchange(request: TimingRequest) -> Timing:
     """Time an exchange on a clock of its own."""
     if request.failures:
         # Where all are done before they fail, failures are no matter, and every clock will do.
         with suppress(StalledError):
-            timing = _time(request._replace(failures={}))
+            timing = _time_exchange(request._replace(failures={}))
             if all(timing.left[rank] < failure - timing.origin for rank, failure in request.failures.items()):
                 return timing
     return request.network.time(request.parts, request.start, **request.options())
 
 
-def _job_share(job: Job, record: Record) -> JobShare:
+def _job_share(job: Job, record: JobRecord) -> JobShare:
     """Return how a job fared beside others."""
     durations, done = record.durations, record.done
     mean = math.fsum(durations) / done if done else math.nan

@@ -17,11 +17,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from simnet.base.arrays import Floats
-from simnet.job.exchange import Situation, SparsifierSet, Timed, TimedExchange, sooner
+from simnet.job.exchange import ExchangeProcess, IterationContext, SparsifierSet, TimedExchange, finishes_first
 from simnet.job.job import Job
-from simnet.job.pace import Pace
-from simnet.job.record import statistics
-from simnet.job.steady import settled_from
+from simnet.job.progress_model import ProgressModel
+from simnet.job.record import exchange_statistics
+from simnet.job.steady import detect_steady_part
 from simnet.policies import Candidate, density_at
 from simnet.sparsifier_models import Exchange
 from simnet.traces.source import Given, begun
@@ -32,7 +32,7 @@ _TURN = (math.sqrt(5) - 1) / 2
 _TELLING = 32
 
 
-class Sampling:
+class IterationSampling:
     """Which iterations of a job are simulated, and for how many each stands: found as the job goes along.
 
     Parameters
@@ -49,7 +49,7 @@ class Sampling:
     give_up : float
         When a job that has not ended by then is not followed any more: the last iteration simulated stands for all that
         are left [s].
-    pace : Pace, optional
+    pace : ProgressModel, optional
         How the job is expected to go as its links change, found without simulating it. An iteration stands for as many
         as its block has at its own speed, times how much faster the block is expected to be than what it met.
 
@@ -63,7 +63,7 @@ class Sampling:
     --------
     Of iterations that last as long as each other, one in four:
 
-    >>> sampling = Sampling(iterations=12, samples=3)
+    >>> sampling = IterationSampling(iterations=12, samples=3)
     >>> [sampling.after(0.0, 1.0)[0], sampling.after(6.0, 1.0)[0], sampling.after(8.0, 1.0)[0]]
     [6, 8, 12]
     >>> sampling.stands_for
@@ -78,7 +78,7 @@ class Sampling:
         block: float | None = None,
         until: float = math.inf,
         give_up: float = math.inf,
-        pace: Pace | None = None,
+        pace: ProgressModel | None = None,
     ) -> None:
         self._pace = pace
         self._iterations, self._samples, self._given, self._until = iterations, samples, block, until
@@ -164,7 +164,7 @@ class Sampling:
         return int((self._reached - self._begun) / self._block + 1e-9)
 
 
-class Recordings(SparsifierSet):
+class RecordedExchanges(SparsifierSet):
     """Exchanges of a job that are made once, and taken again by whoever asks for the same.
 
     What a scheme of fixed volume sends is that of any gradient, so that one is exchanged for each density, and each
@@ -210,23 +210,23 @@ class Recordings(SparsifierSet):
         if first is None:
             return ""
         rows = self._rows[candidate.label, first]
-        made, count = [statistics(one) for one in rows], len(rows)
+        made, count = [exchange_statistics(one) for one in rows], len(rows)
         period, asked = int(made[-1]["period"]), density_at(self._job.density, first)
         if 2 * count < 3 * period:
-            return settled_from({}, self._job.iterations, period).unsettled
+            return detect_steady_part({}, self._job.iterations, period).unsettled
         columns = {name: np.array([one[name] for one in made]) for name in ("density_ratio", "build_up")}
         if count < _TELLING:
             ratio = columns["density_ratio"][count // 2 :].mean(keepdims=True)
-            return settled_from({"density_ratio": ratio}, 1, asked=asked).unsettled
+            return detect_steady_part({"density_ratio": ratio}, 1, asked=asked).unsettled
         columns["bytes_sent_B"] = np.array([sum(float(np.sum(one.stats["bytes_sent"])) for one in row) for row in rows])
-        return settled_from(columns, count, period, asked).unsettled
+        return detect_steady_part(columns, count, period, asked).unsettled
 
-    def step(self, where: Situation, shortlist: Sequence[Candidate]) -> Timed:
+    def step(self, where: IterationContext, shortlist: Sequence[Candidate]) -> ExchangeProcess:
         """Time the exchanges of an iteration with each of the shortlist, and return the fastest."""
         best: TimedExchange | None = None
         for candidate in shortlist:
             step = yield from self._maker(candidate)._timed(candidate, self._exchanges(candidate, where), where)
-            if best is None or sooner(step, best):
+            if best is None or finishes_first(step, best):
                 best = step
         assert best is not None, "a policy returned an empty shortlist"
         return best
@@ -239,10 +239,10 @@ class Recordings(SparsifierSet):
             self._makers[candidate.label] = SparsifierSet(self._job, [candidate])
         return self._makers[candidate.label]
 
-    def _exchanges(self, candidate: Candidate, where: Situation) -> list[Exchange]:
+    def _exchanges(self, candidate: Candidate, where: IterationContext) -> list[Exchange]:
         if not self.follows_gradients(candidate):
             return self._of_any(candidate, where)
-        first, last = _stretch(self._job, where.iteration)
+        first, last = _constant_density_range(self._job, where.iteration)
         rows = self._rows.setdefault((candidate.label, first), [])
         window, wanted = min(self.window, last - first), where.iteration - first
         if wanted >= window:
@@ -254,23 +254,23 @@ class Recordings(SparsifierSet):
             at = where._replace(iteration=number, batch=number)
             exchanges = maker.exchanged(candidate, maker.training.gradients(number, where.active), at)
             maker.apply(exchanges)
-            rows.append(_lean(exchanges))
+            rows.append(_without_updates(exchanges))
         return rows[wanted]
 
-    def _of_any(self, candidate: Candidate, where: Situation) -> list[Exchange]:
+    def _of_any(self, candidate: Candidate, where: IterationContext) -> list[Exchange]:
         """Return what is sent of any gradients: whose turn it is matters where one worker selects for all."""
         for turn in (-1, where.iteration % where.active.size):
             if (found := self._once.get((candidate.label, where.density, turn))) is not None:
                 return found
         if self._any is None:
             self._any = begun(self._job.source).gradients(0, where.active).copy()
-        found = _lean(self._maker(candidate).exchanged(candidate, self._any, where))
+        found = _without_updates(self._maker(candidate).exchanged(candidate, self._any, where))
         turns = any("broadcaster" in one.stats for one in found)
         self._once[candidate.label, where.density, where.iteration % where.active.size if turns else -1] = found
         return found
 
 
-def _stretch(job: Job, iteration: int) -> tuple[int, int]:
+def _constant_density_range(job: Job, iteration: int) -> tuple[int, int]:
     """Return the first iteration of those around one in which a job has the same density, and the one after the last.
 
     Of a ramp that is the iteration alone.
@@ -286,12 +286,12 @@ def _stretch(job: Job, iteration: int) -> tuple[int, int]:
     raise AssertionError("a job has a density")
 
 
-def _lean(exchanges: Sequence[Exchange]) -> list[Exchange]:
+def _without_updates(exchanges: Sequence[Exchange]) -> list[Exchange]:
     """Return exchanges with zeros that take no room for their updates, which may be long."""
     return [replace(one, update=np.broadcast_to(np.float32(0), one.update.shape)) for one in exchanges]
 
 
-def total(seconds: Floats, stands_for: Floats, expected: Floats | None = None) -> tuple[float, float]:
+def total_time(seconds: Floats, stands_for: Floats, expected: Floats | None = None) -> tuple[float, float]:
     """Return how long a job lasts by the iterations of a sample, and the standard error of that [s].
 
     The error is that of the differences between neighbours in speed, beside what was expected of the links: what
@@ -310,11 +310,11 @@ def total(seconds: Floats, stands_for: Floats, expected: Floats | None = None) -
 
     Examples
     --------
-    >>> total(np.array([1.0, 1.0, 2.0]), np.array([4, 4, 2]))
+    >>> total_time(np.array([1.0, 1.0, 2.0]), np.array([4, 4, 2]))
     (12.0, 2.0)
-    >>> total(np.array([1.0, 1.0, 2.0]), np.array([4, 4, 2]), np.array([4.0, 4.0, 2.0]))
+    >>> total_time(np.array([1.0, 1.0, 2.0]), np.array([4, 4, 2]), np.array([4.0, 4.0, 2.0]))
     (12.0, 0.0)
-    >>> total(np.array([1.0, 3.0]), np.array([1, 1]))
+    >>> total_time(np.array([1.0, 3.0]), np.array([1, 1]))
     (4.0, 0.0)
     """
     whole = float((seconds * stands_for).sum())

@@ -23,7 +23,7 @@ from simnet.traces.sharded import ShardedSource
 
 
 @contextmanager
-def sharded(job: Job, policies: Mapping[str, Policy], where: str) -> Iterator[Job]:
+def workers_in_shards(job: Job, policies: Mapping[str, Policy], where: str) -> Iterator[Job]:
     """Return the job with its workers in shards, until a ``with`` block ends.
 
     Parameters

@@ -14,7 +14,7 @@ from simnet.network.timing import Work
 
 if TYPE_CHECKING:
     from simnet.costs.devices import DeviceOp, DeviceProfile
-    from simnet.job.record import Iteration, IterationState
+    from simnet.job.record import IterationState, IterationTimes
 
 COMPUTE, SIDE, COPIES, HOST, NETWORK = "compute", "side stream", "copy engine", "host thread", "network"
 """Resources of a worker: its compute stream, that of kernels beside it, what copies between device and host, the
@@ -27,7 +27,7 @@ Span: TypeAlias = tuple[int, str, str, float, float]
 _COPYING, _ROUNDING = ("copy_out", "copy_in"), 1e-9
 
 
-class Kernels(NamedTuple):
+class BucketKernels(NamedTuple):
     """What a bucket's kernels take.
 
     Parameters
@@ -43,7 +43,7 @@ class Kernels(NamedTuple):
     slower: float
 
     @classmethod
-    def of(cls, kernels: Sequence[DeviceOp], device: DeviceProfile, workers: int) -> Kernels:
+    def of(cls, kernels: Sequence[DeviceOp], device: DeviceProfile, workers: int) -> BucketKernels:
         """Return what kernels take each of so many workers on a device.
 
         Parameters
@@ -61,8 +61,8 @@ class Kernels(NamedTuple):
         return cls([own for before, own in lasts if not before], [own for before, own in lasts if before], slower)
 
 
-def spans_of(
-    at: Iteration,
+def worker_spans(
+    at: IterationTimes,
     rank: int,
     worker: int,
     messages: Messages,
@@ -70,7 +70,7 @@ def spans_of(
     state: IterationState,
     update: float,
     *,
-    kernels: Sequence[Kernels],
+    kernels: Sequence[BucketKernels],
     software: Work,
     barrier: bool,
 ) -> Iterator[tuple[str, str, float, float]]:
@@ -86,7 +86,7 @@ def spans_of(
 
     Parameters
     ----------
-    at : Iteration
+    at : IterationTimes
         Which one, and when it began.
     rank, worker : int
         Number among those that take part, and in the job.
@@ -98,7 +98,7 @@ def spans_of(
         What workers computed and selected.
     update : float
         Seconds after the exchange.
-    kernels : sequence of Kernels
+    kernels : sequence of BucketKernels
         What those of each bucket take.
     software : Work
         What hosts did for messages.
@@ -139,12 +139,12 @@ def spans_of(
         pieces.append((COMPUTE, "wait", reached, float(state.selections[-1][0][rank])))
     resource = SIDE if computed.aside else COMPUTE
     pieces += [(resource, "select", begin + later, min(end, done) + later) for begin, end in work if begin < done]
-    exchanging = _exchanging(rank, worker, messages, timing)
-    hidden = [one for each in exchanging for one in inside(each, [(-math.inf, done), *sorted(work)])]
-    pieces += [(NETWORK, "overlapped", begin + later, end + later) for begin, end in joint(hidden)]
+    exchanging = _exchange_spans(rank, worker, messages, timing)
+    hidden = [one for each in exchanging for one in intersect_intervals(each, [(-math.inf, done), *sorted(work)])]
+    pieces += [(NETWORK, "overlapped", begin + later, end + later) for begin, end in merge_intervals(hidden)]
     reached = done + later
     doing = [(begin, end, COMPUTE, "select") for begin, end in work]
-    doing += [(*one, NETWORK, "communicate") for message in under_way for one in outside(message, work)]
+    doing += [(*one, NETWORK, "communicate") for message in under_way for one in subtract_intervals(message, work)]
     for begin, end, where, what in sorted(doing):
         begin, end = begin + later, min(end, left) + later
         if end <= reached:
@@ -153,10 +153,10 @@ def spans_of(
         pieces.append((where, what, max(reached, begin), end))
         reached = end
     for part, one in enumerate(kernels):
-        copies = _copies(rank, part, one, timing)
+        copies = _copy_spans(rank, part, one, timing)
         pieces += [(COPIES, what, begin + later, end + later) for what, begin, end in copies]
     own = software.rank == rank
-    busy = joint(sorted(zip(software.begun[own].tolist(), software.ended[own].tolist(), strict=True)))
+    busy = merge_intervals(sorted(zip(software.begun[own].tolist(), software.ended[own].tolist(), strict=True)))
     pieces += [(HOST, "software", begin + later, end + later) for begin, end in busy]
     pieces.append((COMPUTE, "wait", reached, ends - update))
     pieces.append((COMPUTE, "compute", ends - update, ends))
@@ -167,14 +167,14 @@ def spans_of(
             yield where, what, first, last
 
 
-def _copies(rank: int, part: int, kernels: Kernels, timing: Timing) -> Iterator[tuple[str, float, float]]:
+def _copy_spans(rank: int, part: int, kernels: BucketKernels, timing: Timing) -> Iterator[tuple[str, float, float]]:
     """Yield which copies a worker made for a bucket, and when: kernels run in order in the stretches of their work.
 
     Parameters
     ----------
     rank, part : int
         Which worker, and which bucket.
-    kernels : Kernels
+    kernels : BucketKernels
         Of the bucket.
     timing : Timing
         Of the exchange.
@@ -189,9 +189,9 @@ def _copies(rank: int, part: int, kernels: Kernels, timing: Timing) -> Iterator[
     for ran, stretches in ((kernels.selecting, selecting), (kernels.behind, behind)):
         pieces = []
         for stretch in stretches:
-            together = list(inside(stretch, slices)) if timing.computed.aside else []
+            together = list(intersect_intervals(stretch, slices)) if timing.computed.aside else []
             pieces += [(begin, end, (end - begin) / kernels.slower) for begin, end in together]
-            pieces += [(begin, end, end - begin) for begin, end in outside(stretch, together) if end > begin]
+            pieces += [(begin, end, end - begin) for begin, end in subtract_intervals(stretch, together) if end > begin]
         pieces.sort()
         total, scale = sum(amount for *_, amount in pieces), sum(float(seconds[rank]) for _, seconds in ran)
         reached = 0.0
@@ -207,7 +207,7 @@ def _copies(rank: int, part: int, kernels: Kernels, timing: Timing) -> Iterator[
             reached += lasts
 
 
-def _exchanging(rank: int, worker: int, messages: Messages, timing: Timing) -> Iterator[tuple[float, float]]:
+def _exchange_spans(rank: int, worker: int, messages: Messages, timing: Timing) -> Iterator[tuple[float, float]]:
     """Yield when a worker exchanged each bucket, without what it worked between messages.
 
     Its work begins when the messages have brought what it is for, though the compute stream may be busy.
@@ -242,10 +242,10 @@ def _exchanging(rank: int, worker: int, messages: Messages, timing: Timing) -> I
             if begin <= first < through:
                 before = int(np.searchsorted(arrived, first, side="right"))
                 between.append((max(begin, float(arrived[before - 1])) if before else begin, last))
-        yield from outside((begin, through), list(joint(sorted(between))))
+        yield from subtract_intervals((begin, through), list(merge_intervals(sorted(between))))
 
 
-def joint(intervals: Sequence[tuple[float, float]]) -> Iterator[tuple[float, float]]:
+def merge_intervals(intervals: Sequence[tuple[float, float]]) -> Iterator[tuple[float, float]]:
     """Yield intervals that ascend by their begin, with those that touch as one.
 
     Parameters
@@ -255,7 +255,7 @@ def joint(intervals: Sequence[tuple[float, float]]) -> Iterator[tuple[float, flo
 
     Examples
     --------
-    >>> list(joint([(0.0, 1.0), (0.5, 2.0), (3.0, 4.0)]))
+    >>> list(merge_intervals([(0.0, 1.0), (0.5, 2.0), (3.0, 4.0)]))
     [(0.0, 2.0), (3.0, 4.0)]
     """
     begin, end = -math.inf, -math.inf
@@ -269,7 +269,9 @@ def joint(intervals: Sequence[tuple[float, float]]) -> Iterator[tuple[float, flo
         yield begin, end
 
 
-def inside(interval: tuple[float, float], others: Sequence[tuple[float, float]]) -> Iterator[tuple[float, float]]:
+def intersect_intervals(
+    interval: tuple[float, float], others: Sequence[tuple[float, float]]
+) -> Iterator[tuple[float, float]]:
     """Yield what of an interval lies in others, which ascend by their begin; what lies in several of them, once.
 
     Parameters
@@ -281,7 +283,7 @@ def inside(interval: tuple[float, float], others: Sequence[tuple[float, float]])
 
     Examples
     --------
-    >>> list(inside((1.0, 4.0), [(0.0, 2.0), (3.0, 5.0)]))
+    >>> list(intersect_intervals((1.0, 4.0), [(0.0, 2.0), (3.0, 5.0)]))
     [(1.0, 2.0), (3.0, 4.0)]
     """
     begin, end = interval
@@ -291,7 +293,9 @@ def inside(interval: tuple[float, float], others: Sequence[tuple[float, float]])
             begin = min(end, last)
 
 
-def outside(interval: tuple[float, float], others: Sequence[tuple[float, float]]) -> Iterator[tuple[float, float]]:
+def subtract_intervals(
+    interval: tuple[float, float], others: Sequence[tuple[float, float]]
+) -> Iterator[tuple[float, float]]:
     """Yield what of an interval lies in none of the others, which ascend and do not overlap.
 
     Some of it may end before it begins, which is nothing.
@@ -305,7 +309,7 @@ def outside(interval: tuple[float, float], others: Sequence[tuple[float, float]]
 
     Examples
     --------
-    >>> [(begin, end) for begin, end in outside((1.0, 4.0), [(0.0, 2.0), (3.0, 5.0)]) if begin < end]
+    >>> [(begin, end) for begin, end in subtract_intervals((1.0, 4.0), [(0.0, 2.0), (3.0, 5.0)]) if begin < end]
     [(2.0, 3.0)]
     """
     begin, end = interval

@@ -38,7 +38,7 @@ FEWEST, MOST = 0.5, 2.0
 _WORDS = {"bytes_sent_B": "what it sends", "density_ratio": "its density", "build_up": "its build-up"}
 
 
-class Steady(NamedTuple):
+class SteadyPart(NamedTuple):
     """The steady part of a run.
 
     Parameters
@@ -53,19 +53,19 @@ class Steady(NamedTuple):
     unsettled: str = ""
 
 
-def common_start(found: Iterable[Steady]) -> int:
+def common_start(found: Iterable[SteadyPart]) -> int:
     """Return from where means are taken of runs that are compared: until all had settled that do.
 
     Examples
     --------
-    >>> common_start([Steady(4), Steady(75), Steady(150, "its density moved")]), common_start([])
+    >>> common_start([SteadyPart(4), SteadyPart(75), SteadyPart(150, "its density moved")]), common_start([])
     (75, 0)
     """
     each = list(found)
     return max((one.start for one in [one for one in each if not one.unsettled] or each), default=0)
 
 
-def steady_part(rows: pd.DataFrame) -> Steady:
+def steady_part(rows: pd.DataFrame) -> SteadyPart:
     """Return the steady part of a run.
 
     Parameters
@@ -79,7 +79,7 @@ def steady_part(rows: pd.DataFrame) -> Steady:
     >>> import pandas as pd
     >>> frame = pd.DataFrame({"iteration_s": 1.0, "choice": "A", "density": 0.01, "bytes_sent_B": [9, 7, *[5] * 14]})
     >>> steady_part(frame), steady_part(frame[:4])
-    (Steady(start=2, unsettled=''), Steady(start=2, unsettled=''))
+    (SteadyPart(start=2, unsettled=''), SteadyPart(start=2, unsettled=''))
     >>> steady_part(frame.assign(density_ratio=49.6)).unsettled
     '49.6 % of the entries, 1 % asked'
     """
@@ -87,7 +87,7 @@ def steady_part(rows: pd.DataFrame) -> Steady:
     trained = rows[~aside]
     total, half = len(trained), len(trained) // 2
     if not total:
-        return Steady(0)
+        return SteadyPart(0)
     first = 0
     if aside.any():
         explored = rows[aside]
@@ -96,14 +96,16 @@ def steady_part(rows: pd.DataFrame) -> Steady:
         spent = seconds + math.fsum(trained["iteration_s"][half:])
         if seconds > MOVED * spent:
             told = f"it explored for {format_seconds(seconds)} of the last {format_seconds(spent)}"
-            return Steady(half, told)
+            return SteadyPart(half, told)
         first = min(int(explored["iteration"][~late].max()) if (~late).any() else 0, half)
     kept = [name for name in ("choice", "density") if name in trained]
     if any(trained[name].iloc[half:].nunique() > 1 for name in kept):
-        return Steady(first)
+        return SteadyPart(first)
     period = int(trained["period"].max()) if "period" in trained else 1
     known = {name: trained[name].to_numpy() for name in _WORDS if name in trained}
-    found = settled_from(known, total, period, float(trained["density"].iloc[-1]) if "density" in trained else 1.0)
+    found = detect_steady_part(
+        known, total, period, float(trained["density"].iloc[-1]) if "density" in trained else 1.0
+    )
     return found._replace(start=max(found.start, first))
 
 
@@ -113,7 +115,7 @@ def last_half(iterations: int, period: int = 1) -> int:
     Parameters
     ----------
     iterations, period : int
-        As of `settled_from`.
+        As of `detect_steady_part`.
 
     Examples
     --------
@@ -123,7 +125,9 @@ def last_half(iterations: int, period: int = 1) -> int:
     return max(iterations - max(iterations // 2 // period, 1) * period, 0)
 
 
-def settled_from(columns: Mapping[str, Floats], iterations: int, period: int = 1, asked: float = 1.0) -> Steady:
+def detect_steady_part(
+    columns: Mapping[str, Floats], iterations: int, period: int = 1, asked: float = 1.0
+) -> SteadyPart:
     """Return the steady part of what one exchange did, iteration by iteration.
 
     Parameters
@@ -139,40 +143,40 @@ def settled_from(columns: Mapping[str, Floats], iterations: int, period: int = 1
 
     Examples
     --------
-    >>> settled_from({"build_up": np.array([1.0, 2.0, 3.0, 4.0, 4.1, 4.0, 4.1, 4.0])}, 8)
-    Steady(start=4, unsettled='')
-    >>> settled_from({"build_up": np.arange(8.0)}, 8)
-    Steady(start=4, unsettled='its build-up moved by +44 % in the last half')
-    >>> settled_from({}, 40, period=32)
-    Steady(start=8, unsettled='40 iterations, and its thresholds begin anew after 32')
+    >>> detect_steady_part({"build_up": np.array([1.0, 2.0, 3.0, 4.0, 4.1, 4.0, 4.1, 4.0])}, 8)
+    SteadyPart(start=4, unsettled='')
+    >>> detect_steady_part({"build_up": np.arange(8.0)}, 8)
+    SteadyPart(start=4, unsettled='its build-up moved by +44 % in the last half')
+    >>> detect_steady_part({}, 40, period=32)
+    SteadyPart(start=8, unsettled='40 iterations, and its thresholds begin anew after 32')
     """
     last = last_half(iterations, period)
     if period > 1 and last < period // 2:
-        return Steady(last, f"{iterations} iterations, and its thresholds begin anew after {period}")
+        return SteadyPart(last, f"{iterations} iterations, and its thresholds begin anew after {period}")
     known = {name: one for name, one in columns.items() if np.isfinite(one[last:]).all()}
     ratio = float(known["density_ratio"][last:].mean()) if "density_ratio" in known else 1.0
     if not FEWEST <= ratio <= MOST:
-        return Steady(last, f"{100 * ratio * asked:.3g} % of the entries, {100 * asked:.3g} % asked")
+        return SteadyPart(last, f"{100 * ratio * asked:.3g} % of the entries, {100 * asked:.3g} % asked")
     middle = last + (iterations - last) // period // 2 * period
     for name, one in known.items():
         before, after = one[last:middle], one[middle:]
-        if before.size and _moved(before, after):
+        if before.size and _means_differ(before, after):
             moved = f"{100 * (after.mean() / before.mean() - 1):+.0f} %" if before.mean() else "from nothing"
-            return Steady(last, f"{_WORDS[name]} moved by {moved} in the last half")
+            return SteadyPart(last, f"{_WORDS[name]} moved by {moved} in the last half")
     start = last
-    while start and not any(_began(name, one, start // 2, last) for name, one in known.items()):
+    while start and not any(_is_transient(name, one, start // 2, last) for name, one in known.items()):
         start //= 2
-    return Steady(iterations - (iterations - start) // period * period)
+    return SteadyPart(iterations - (iterations - start) // period * period)
 
 
-def _moved(one: Floats, other: Floats) -> bool:
+def _means_differ(one: Floats, other: Floats) -> bool:
     """Return whether two means differ by more than 10 %, and by more than chance."""
     error = math.hypot(*(float(each.std()) / math.sqrt(each.size) for each in (one, other)))
     difference = abs(float(one.mean() - other.mean()))
     return difference > max(MOVED * abs(float(other.mean())), 2 * error)
 
 
-def _began(name: str, values: Floats, start: int, last: int) -> bool:
+def _is_transient(name: str, values: Floats, start: int, last: int) -> bool:
     """Return whether what is steady from iteration `last` on was not yet so at an earlier one."""
     steady, block = values[last:], values[start : max(2 * start, 1)]
     if not np.isfinite(block).all():

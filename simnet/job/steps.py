@@ -15,9 +15,9 @@ from numpy.typing import NDArray
 
 from simnet.base.arrays import Floats
 from simnet.job.checkpoint import State
-from simnet.job.exchange import Situation, Timed, TimedExchange
+from simnet.job.exchange import ExchangeProcess, IterationContext, TimedExchange
 from simnet.job.job import Job
-from simnet.job.spans import COMPUTE, NETWORK, Span, inside, joint, outside
+from simnet.job.spans import COMPUTE, NETWORK, Span, intersect_intervals, merge_intervals, subtract_intervals
 from simnet.network import Network, Timing
 from simnet.network.timing import Split
 from simnet.parallel import CollectiveCall, PlacedStep, RecurringStep, StepGraph, StepTiming
@@ -31,7 +31,7 @@ from simnet.traces.source import Values, WithoutLearning
 _MOST_PLACED = 16
 
 
-class Unseen:
+class NoGradients:
     """The source of a job that makes no gradients: how many workers there are, and parameters of what they train.
 
     Parameters
@@ -59,7 +59,7 @@ class Unseen:
         raise ValueError("a job of sharded steps makes no gradients")
 
 
-class _Placed(NamedTuple):
+class _PlacedGraph(NamedTuple):
     """A step on a network, and what workers send and receive in it."""
 
     graph: StepGraph
@@ -90,15 +90,15 @@ class StepSet:
         assert job.steps is not None
         (self._candidate,) = candidates
         self._job, self._steps = job, job.steps[self._candidate.label]
-        self._placed: list[_Placed] = []
+        self._placed: list[_PlacedGraph] = []
         self.training = WithoutLearning()
 
-    def step(self, where: Situation, shortlist: Sequence[Candidate]) -> Timed:
+    def step(self, where: IterationContext, shortlist: Sequence[Candidate]) -> ExchangeProcess:
         """Time the step of an iteration.
 
         Parameters
         ----------
-        where : Situation
+        where : IterationContext
             The iteration.
         shortlist : sequence of Candidate
             The way in which the model is shared.
@@ -115,7 +115,7 @@ class StepSet:
         result = Timing(
             where.begun, np.zeros(left.size), left, lambda: Split(communicating, np.zeros(left.size), waiting)
         )
-        spans = list(_spans(step, where.begun)) if where.messages else []
+        spans = list(_step_spans(step, where.begun)) if where.messages else []
         # What is under way beside computing is no request to the network of its own.
         yield from ()
         return TimedExchange(
@@ -134,16 +134,16 @@ class StepSet:
         number = max(job.iterations - 1, 0)
         return self._timed(number, 0.0, np.full(job.source.workers, job.compute.mean))[1]
 
-    def _timed(self, iteration: int, begun: float, computes: Floats) -> tuple[_Placed, StepTiming]:
+    def _timed(self, iteration: int, begun: float, computes: Floats) -> tuple[_PlacedGraph, StepTiming]:
         graph, network = self._steps.graph(iteration), self._job.network(iteration)
         placed = next((one for one in self._placed if one.graph is graph and one.network is network), None)
         if placed is None:
             step = PlacedStep(graph, network, self._steps.algorithms, self._job.placement, self._steps.slowdown)
-            placed = _Placed(graph, network, RecurringStep(step), _told(*step.nbytes()))
+            placed = _PlacedGraph(graph, network, RecurringStep(step), _collective_exchange(*step.nbytes()))
             self._placed = [*self._placed[1 - _MOST_PLACED :], placed]
         return placed, placed.step.time(self._steps.seconds(iteration, computes), begun, iteration)
 
-    def explore(self, where: Situation, decision: Decision) -> NoReturn:
+    def explore(self, where: IterationContext, decision: Decision) -> NoReturn:
         """Refuse: there is one way to go."""
         raise ValueError("in a job of sharded steps no policy explores")
 
@@ -162,7 +162,7 @@ class StepSet:
         """Take nothing."""
 
 
-def _told(sent: Floats, received: Floats) -> Exchange:
+def _collective_exchange(sent: Floats, received: Floats) -> Exchange:
     """Return what is known of the collectives of a step as of an exchange."""
     unknown = dict.fromkeys(("sent_norm", "given_norm", "residual_norm"), np.full(sent.size, math.nan))
     stats: Stats = {"bytes_sent": sent, "bytes_received": received, **unknown}
@@ -170,19 +170,19 @@ def _told(sent: Floats, received: Floats) -> Exchange:
     return Exchange(np.zeros(0, dtype=np.float32), Schedule(sent.size), selected, (), 0, np.zeros(sent.size), stats)
 
 
-def _spans(step: StepTiming, begun: float) -> Iterator[Span]:
+def _step_spans(step: StepTiming, begun: float) -> Iterator[Span]:
     """Yield what each worker did from when to when: computing, collectives beside it and alone, and neither."""
     computes = np.array([not isinstance(node.does, CollectiveCall) for node in step.graph.nodes], dtype=np.bool_)
     for worker in range(step.graph.workers):
         times = np.stack([step.begun[:, worker], step.ended[:, worker]], axis=1)
         own = sorted(map(tuple, times[computes].tolist()))
-        calls = list(joint(sorted(map(tuple, times[~computes].tolist()))))
-        busy = list(joint(sorted([*own, *calls])))
+        calls = list(merge_intervals(sorted(map(tuple, times[~computes].tolist()))))
+        busy = list(merge_intervals(sorted([*own, *calls])))
         whole = (0.0, float(times.max(initial=0.0)))
         pieces = [(COMPUTE, "compute", *one) for one in own]
-        pieces += [(NETWORK, "overlapped", *one) for call in calls for one in inside(call, own)]
-        pieces += [(NETWORK, "communicate", *one) for call in calls for one in outside(call, own)]
-        pieces += [(COMPUTE, "wait", *one) for one in outside(whole, busy)]
+        pieces += [(NETWORK, "overlapped", *one) for call in calls for one in intersect_intervals(call, own)]
+        pieces += [(NETWORK, "communicate", *one) for call in calls for one in subtract_intervals(call, own)]
+        pieces += [(COMPUTE, "wait", *one) for one in subtract_intervals(whole, busy)]
         for resource, what, first, last in pieces:
             if last > first:
                 yield worker, resource, what, begun + first, begun + last

@@ -20,7 +20,7 @@ from simnet.network.compute_stream import Computing
 from simnet.schedule import Schedule
 
 
-class Sent(NamedTuple):
+class BucketExchange(NamedTuple):
     """What the exchange of a bucket sends and runs, and when its gradient would be there if nothing else ran.
 
     Parameters
@@ -33,7 +33,7 @@ class Sent(NamedTuple):
         When the slice of the backward pass would be done [s].
     dense : bool
         Whether all of the gradient is sent.
-    work : Work, optional
+    work : KernelTimes, optional
         What the kernels take on the device; looked up when omitted.
     """
 
@@ -41,17 +41,17 @@ class Sent(NamedTuple):
     kernels: Sequence[DeviceOp]
     ready: Floats
     dense: bool
-    work: Work | None = None
+    work: KernelTimes | None = None
 
 
-class Work(NamedTuple):
+class KernelTimes(NamedTuple):
     """Seconds that each worker selects before an exchange, shape (P,), and the schedule with the work in its rounds."""
 
     selecting: Floats
     schedule: Schedule
 
 
-def work_of(schedule: Schedule, kernels: Sequence[DeviceOp], device: DeviceProfile) -> Work:
+def kernel_times(schedule: Schedule, kernels: Sequence[DeviceOp], device: DeviceProfile) -> KernelTimes:
     """Return what the kernels of an exchange take on a device.
 
     Parameters
@@ -64,17 +64,17 @@ def work_of(schedule: Schedule, kernels: Sequence[DeviceOp], device: DeviceProfi
         What each takes.
     """
     selecting, between = device.work(kernels, schedule.n_ranks)
-    return Work(selecting, schedule.with_work(between))
+    return KernelTimes(selecting, schedule.with_work(between))
 
 
-def queued(
-    buckets: Sequence[Sent], device: DeviceProfile, stack: Stack
+def queue_buckets(
+    buckets: Sequence[BucketExchange], device: DeviceProfile, stack: Stack
 ) -> tuple[list[tuple[Schedule, Floats]], Computing]:
     """Return the parts of an exchange, and what is computed beside them, as `Network.time` takes both.
 
     Parameters
     ----------
-    buckets : sequence of Sent
+    buckets : sequence of BucketExchange
         In the order in which they become ready.
     device : DeviceProfile
         What kernels cost.
@@ -83,7 +83,7 @@ def queued(
     """
     parts, select = [], []
     for one in buckets:
-        work = one.work or work_of(one.schedule, one.kernels, device)
+        work = one.work or kernel_times(one.schedule, one.kernels, device)
         parts.append((work.schedule, one.ready))
         select.append(work.selecting)
     side, collectives = device.side_stream, device.beside_collectives
@@ -93,7 +93,7 @@ def queued(
     return parts, computing
 
 
-def slows(computing: Computing) -> bool:
+def slows_backward(computing: Computing) -> bool:
     """Return whether what runs beside it makes a backward pass slower."""
     beside = computing.beside
     # Without numpy, whose overhead for a few numbers is more than all else.
@@ -101,7 +101,7 @@ def slows(computing: Computing) -> bool:
     return computing.side_stream is not None or any(one != 1.0 for one in factors)
 
 
-def left_after(backward: float, select: ArrayLike, communicate: ArrayLike, buckets: int) -> Floats:
+def exposed_after_backward(backward: float, select: ArrayLike, communicate: ArrayLike, buckets: int) -> Floats:
     """Return the seconds of exchanges that are left after the backward pass, which they go beside in equal buckets.
 
     Parameters
@@ -118,7 +118,7 @@ def left_after(backward: float, select: ArrayLike, communicate: ArrayLike, bucke
 
     Examples
     --------
-    >>> left_after(0.5, [0.0], 0.25, 4), left_after(9.0, [0.0, 0.5], 0.25, 4)
+    >>> exposed_after_backward(0.5, [0.0], 0.25, 4), exposed_after_backward(9.0, [0.0, 0.5], 0.25, 4)
     (array([0.625]), array([0.25, 2.25]))
     """
     select, communicate = np.asarray(select), np.asarray(communicate)
@@ -127,7 +127,7 @@ def left_after(backward: float, select: ArrayLike, communicate: ArrayLike, bucke
     return np.asarray(np.maximum(first, last) - backward)
 
 
-def under_way(left: float, backward: float, select: float, buckets: int) -> float:
+def total_communication(left: float, backward: float, select: float, buckets: int) -> float:
     """Return the seconds that all buckets are under way, given those that are left when all computing is done.
 
     Parameters
@@ -143,8 +143,8 @@ def under_way(left: float, backward: float, select: float, buckets: int) -> floa
 
     Examples
     --------
-    >>> under_way(0.25, 9.0, 0.0, 4), under_way(0.625, 0.5, 0.0, 4), under_way(0.25, 0.0, 0.0, 1)
-    (1.0, 1.0, 0.25)
+    >>> [total_communication(*one) for one in ((0.25, 9.0, 0.0, 4), (0.625, 0.5, 0.0, 4), (0.25, 0.0, 0.0, 1))]
+    [1.0, 1.0, 0.25]
     """
     # Either the last bucket finds the others gone, or all are under way one after another from the first on.
     return min(buckets * left, left + (backward + select) * (buckets - 1) / buckets)

@@ -4,77 +4,77 @@
 tensors, workers and options to a `StepGraph`, whose `calls` are the collectives with group, elements and dtype.
 `time_step` places it on a network, and returns when everything began and ended, and what memory that takes;
 `time_steps` times it again and again while links change. `tensor_parallel`, `expert_parallel` and `pipeline` put these
-steps in larger ones, and `planned` returns one of all that by names; `traced` reads a step from execution traces.
+steps in larger ones, and `plan_step` returns one of all that by names; `read_traced_step` reads execution traces.
 
 Examples
 --------
 >>> from simnet.costs.models import model
->>> step = fsdp2(units(model("gpt2").layers), 8, replicas=2)
+>>> step = fsdp2(wrap_units(model("gpt2").layers), 8, replicas=2)
 >>> step.calls[0]  # doctest: +NORMALIZE_WHITESPACE
 CollectiveCall(operation='all_gather', unit='root', group='shard', ranks=4, in_elements=9846912,
     out_elements=39387648, dtype='float32', phase='forward', iteration=0, microbatch=0, root=0)
 """
 
 from simnet.parallel.ddp import ddp
-from simnet.parallel.experts import capacity, expert_parallel
+from simnet.parallel.experts import expert_capacity, expert_parallel
 from simnet.parallel.fsdp2 import fsdp2
-from simnet.parallel.graph import CollectiveCall, Compute, StepGraph
-from simnet.parallel.listed import UNIT_NAME, ListedUnit, listed, unit_name
-from simnet.parallel.pipeline import Tied, order_of, pipeline
-from simnet.parallel.plan import SHARDINGS, Around, PlannedStep, options_of, planned
+from simnet.parallel.graph import CollectiveCall, ComputePart, StepGraph
+from simnet.parallel.listed import UNIT_NAME, ListedUnit, profile_of_units, unit_name
+from simnet.parallel.pipeline import TiedWeights, pass_order, pipeline
+from simnet.parallel.plan import SHARDINGS, ModelParallelism, PlannedStep, plan_step, sharding_options
 from simnet.parallel.quantised import SDP4Bit, ZeroPlusPlus
 from simnet.parallel.series import RecurringStep, StepSeries, time_steps
-from simnet.parallel.tensor import split, tensor_parallel
-from simnet.parallel.timing import Memory, PlacedStep, StepTiming, seconds_of, slowdown_told, time_step
-from simnet.parallel.traced import TracedStep, time_traced, traced
+from simnet.parallel.tensor import split_tensors, tensor_parallel
+from simnet.parallel.timing import PlacedStep, StepMemory, StepTiming, describe_slowdown, seconds_of, time_step
+from simnet.parallel.traced import TracedStep, read_traced_step, time_traced
 from simnet.parallel.training import ModelSteps, TraceSteps, TrainingSteps
-from simnet.parallel.units import Unit, Units, modules, units
+from simnet.parallel.units import Unit, Units, wrap_modules, wrap_units
 from simnet.parallel.zero import zero
-from simnet.parallel.zero3 import Limits
+from simnet.parallel.zero3 import Stage3Limits
 
 __all__ = [
     "SHARDINGS",
     "UNIT_NAME",
-    "Around",
     "CollectiveCall",
-    "Compute",
-    "Limits",
+    "ComputePart",
     "ListedUnit",
-    "Memory",
+    "ModelParallelism",
     "ModelSteps",
     "PlacedStep",
     "PlannedStep",
     "RecurringStep",
     "SDP4Bit",
+    "Stage3Limits",
     "StepGraph",
+    "StepMemory",
     "StepSeries",
     "StepTiming",
-    "Tied",
+    "TiedWeights",
     "TraceSteps",
     "TracedStep",
     "TrainingSteps",
     "Unit",
     "Units",
     "ZeroPlusPlus",
-    "capacity",
     "ddp",
+    "describe_slowdown",
+    "expert_capacity",
     "expert_parallel",
     "fsdp2",
-    "listed",
-    "modules",
-    "options_of",
-    "order_of",
+    "pass_order",
     "pipeline",
-    "planned",
+    "plan_step",
+    "profile_of_units",
+    "read_traced_step",
     "seconds_of",
-    "slowdown_told",
-    "split",
+    "sharding_options",
+    "split_tensors",
     "tensor_parallel",
     "time_step",
     "time_steps",
     "time_traced",
-    "traced",
     "unit_name",
-    "units",
+    "wrap_modules",
+    "wrap_units",
     "zero",
 ]

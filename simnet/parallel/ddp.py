@@ -11,8 +11,8 @@ from collections.abc import Iterable, Sequence
 
 from simnet.base.checks import named, positive, whole
 from simnet.costs.layers import Layer
-from simnet.parallel.graph import GraphBuilder, Held, StepGraph
-from simnet.parallel.units import DTYPE_BYTES, PARAMETER_DTYPES, checked
+from simnet.parallel.graph import GraphBuilder, HeldMemory, StepGraph
+from simnet.parallel.units import DTYPE_BYTES, PARAMETER_DTYPES, check_layers
 
 FIRST_BUCKET_MIB, BUCKET_MIB = 1.0, 25.0
 """Caps of the first bucket and of the others, unless one is given [MiB]."""
@@ -72,7 +72,7 @@ def ddp(
     >>> [call.in_bytes for call in ddp(model("resnet50").layers, 8, iteration=2).calls]
     [8196000, 31502336, 26255360, 26550272, 9724160]
     """
-    found = checked(layers)
+    found = check_layers(layers)
     whole(microbatches, "microbatches", 1)
     named(dtype, "dtype", PARAMETER_DTYPES)
     size = sum(layer.size for layer in found)
@@ -103,7 +103,7 @@ def ddp(
             step.call("all_reduce", "bucket", (one, one), dtype, "backward", after=slices[-1:])
     nbytes = size * DTYPE_BYTES[dtype]
     # Buckets are a second copy of the gradients, unless these are made views of them.
-    return step.built(Held(nbytes, 2 * nbytes, _MOMENTS * nbytes))
+    return step.built(HeldMemory(nbytes, 2 * nbytes, _MOMENTS * nbytes))
 
 
 def buckets(layers: Sequence[Layer], bucket_cap_mb: float | None = None, dtype: str = "float32") -> list[int]:

@@ -20,12 +20,12 @@ from simnet.parallel.graph import CollectiveCall
 if TYPE_CHECKING:
     import simpy
 
-    from simnet.parallel.placing import Placing
+    from simnet.parallel.placing import StepPlacement
 
 Workers = NDArray[np.intp]
 
 
-class Computing:
+class SlowedComputing:
     """What workers compute now, at which speed.
 
     Parameters
@@ -86,7 +86,7 @@ class EventRun:
 
     Parameters
     ----------
-    step : Placing
+    step : StepPlacement
         The step and its network.
     seconds : ndarray, shape (nodes, P)
         What each part of a pass takes at full speed.
@@ -96,14 +96,14 @@ class EventRun:
         What names of random streams begin with.
     """
 
-    def __init__(self, step: Placing, seconds: Floats, start: float, name: tuple[str | int, ...]) -> None:
+    def __init__(self, step: StepPlacement, seconds: Floats, start: float, name: tuple[str | int, ...]) -> None:
         self._step, self._seconds, self._start, self._name = step, seconds, start, name
         # It takes time to load, and many commands time no step.
         from simpy import Environment
 
         self._env = Environment(initial_time=start)
         self.begun, self.ended, self._ready = np.zeros((3, *seconds.shape))
-        self._behind, missing = waits(step)
+        self._behind, missing = node_waits(step)
         self._missing = missing.copy()
         # Members of each group that have not come.
         self._absent = [[one.size for one in groups] for groups in step.groups]
@@ -113,9 +113,9 @@ class EventRun:
                 self._group_of[number, members] = place
         self._done: list[tuple[int, Workers]] = []
         self._alone: dict[tuple[int, bytes], float] = {}
-        self._computing: Computing | None = None
+        self._computing: SlowedComputing | None = None
         if step.slowdown > 1:
-            self._computing = Computing(self._env, seconds.shape[1], step.slowdown, self._computed)
+            self._computing = SlowedComputing(self._env, seconds.shape[1], step.slowdown, self._computed)
 
     def run(self) -> tuple[Floats, Floats]:
         """Return when each node begins and ends at each worker [s since the start]; both of shape (nodes, P)."""
@@ -160,7 +160,7 @@ class EventRun:
         """Return the event of a call's end; where calls cannot meet each is timed alone."""
         step, schedule = self._step, self._step.schedules[number]
         begin = self._start + self.begun[number, members[0]]
-        placement = step.hosts[from_root(members, call.root)]
+        placement = step.hosts[roll_to_root(members, call.root)]
         stream = (*self._name, number, int(members[0]))
         if not step.apart:
             return self._network.run(schedule, begin, placement=placement, stream=stream)
@@ -188,12 +188,12 @@ class EventRun:
                     self._come(later, ripe)
 
 
-def waits(step: Placing) -> tuple[list[list[tuple[int, NDArray[np.bool_]]]], NDArray[np.int64]]:
+def node_waits(step: StepPlacement) -> tuple[list[list[tuple[int, NDArray[np.bool_]]]], NDArray[np.int64]]:
     """Return by node which others wait for it at which workers, and for how many each waits at each worker.
 
     Parameters
     ----------
-    step : Placing
+    step : StepPlacement
         The step.
     """
     behind: list[list[tuple[int, NDArray[np.bool_]]]] = [[] for _ in step.graph.nodes]
@@ -209,6 +209,6 @@ def waits(step: Placing) -> tuple[list[list[tuple[int, NDArray[np.bool_]]]], NDA
     return behind, missing
 
 
-def from_root(members: Workers, root: int) -> Workers:
+def roll_to_root(members: Workers, root: int) -> Workers:
     """Return the workers of a group from its root on."""
     return np.roll(members, -root) if root else members

@@ -15,8 +15,8 @@ import numpy as np
 
 from simnet.base.checks import named, positive, whole
 from simnet.base.rng import stream
-from simnet.parallel.graph import COMPUTE, Compute, Groups, Held, StepGraph
-from simnet.parallel.passes import Stop, parts_of, stopped
+from simnet.parallel.graph import COMPUTE, ComputePart, Groups, HeldMemory, StepGraph
+from simnet.parallel.passes import StoppingCall, block_parts, insert_calls
 from simnet.parallel.tensor import ATTENTION
 from simnet.parallel.units import DTYPE_BYTES, PARAMETER_DTYPES, Units
 
@@ -24,7 +24,7 @@ from simnet.parallel.units import DTYPE_BYTES, PARAMETER_DTYPES, Units
 _MOMENTS = 2
 
 
-def capacity(tokens: int, experts: int, factor: float, choices: int, least: int) -> int:
+def expert_capacity(tokens: int, experts: int, factor: float, choices: int, least: int) -> int:
     """Return how many tokens of a worker an expert takes: max(`least`, ceil(T / E x `factor` x k)).
 
     Parameters
@@ -42,7 +42,7 @@ def capacity(tokens: int, experts: int, factor: float, choices: int, least: int)
 
     Examples
     --------
-    >>> capacity(1000, 16, 1.25, 2, 4), capacity(8, 16, 1.0, 1, 4)
+    >>> expert_capacity(1000, 16, 1.25, 2, 4), expert_capacity(8, 16, 1.0, 1, 4)
     (157, 4)
     """
     return max(least, math.ceil(tokens / experts * factor * choices))
@@ -96,7 +96,7 @@ def expert_parallel(
     choices : int
         Experts of each token, 1 or 2.
     capacity_factor, min_capacity
-        As of `capacity`.
+        As of `expert_capacity`.
     drop_tokens : bool
         Whether tokens beyond the capacity are dropped. Otherwise experts are drawn for tokens, each equally likely,
         from the random stream "experts" of `seed`, iteration, block and microbatch.
@@ -117,10 +117,10 @@ def expert_parallel(
     Examples
     --------
     >>> from simnet.costs.models import model
-    >>> from simnet.parallel import ddp, units
+    >>> from simnet.parallel import ddp, wrap_units
     >>> layers = model("gpt2").layers
-    >>> step = expert_parallel(ddp(layers, 8, iteration=2), units(layers), 4, blocks=["h.1"], experts=8, tokens=1024,
-    ...     expert_size=8 * 768**2, width=768)
+    >>> step = expert_parallel(ddp(layers, 8, iteration=2), wrap_units(layers), 4, blocks=["h.1"], experts=8,
+    ...     tokens=1024, expert_size=8 * 768**2, width=768)
     >>> [call.in_elements for call in step.calls if call.operation == "alltoall"] == [8 * 128 * 768] * 4
     True
     """
@@ -139,47 +139,51 @@ def expert_parallel(
         raise ValueError(
             f"ranks must divide the {step.workers} workers and the {experts} experts of a block, got {ranks}"
         )
-    microbatches = sorted({node.does.microbatch for node in step.nodes if isinstance(node.does, Compute)})
+    microbatches = sorted({node.does.microbatch for node in step.nodes if isinstance(node.does, ComputePart)})
     iteration = next((call.iteration for call in step.calls), 0)
     entries = experts // ranks * expert_size
     queue = "expert_data" if overlap else COMPUTE
-    forward: list[Stop] = []
-    backward: list[Stop] = []
-    for _, part in parts_of(model, attention):
+    forward: list[StoppingCall] = []
+    backward: list[StoppingCall] = []
+    for _, part in block_parts(model, attention):
         if part.block not in blocks:
             continue
         back = part.backward()
         for microbatch in microbatches:
-            room = capacity(tokens, experts, capacity_factor, choices, min_capacity)
+            room = expert_capacity(tokens, experts, capacity_factor, choices, min_capacity)
             if not drop_tokens:
                 draws = stream(seed, "experts", iteration, part.block, microbatch)
-                room = fullest(draws, step.workers, tokens * choices, experts)
+                room = largest_load(draws, step.workers, tokens * choices, experts)
                 if step.workers > 1:
                     forward.append(
-                        Stop(part.begin, "all_reduce", part.block, "world", step.workers, 1, 1, "int32", microbatch)
+                        StoppingCall(
+                            part.begin, "all_reduce", part.block, "world", step.workers, 1, 1, "int32", microbatch
+                        )
                     )
             sent = experts * room * width
             for at, stops in ((part, forward), (back, backward)) if ranks > 1 else ():
                 stops += [
-                    Stop(share, "alltoall", part.block, "expert", ranks, sent, sent, dtype, microbatch)
+                    StoppingCall(share, "alltoall", part.block, "expert", ranks, sent, sent, dtype, microbatch)
                     for share in (at.begin, at.end)
                 ]
         if (alike := step.workers // ranks) > 1:
             last, sizes = microbatches[-1], (entries, entries)
             backward.append(
-                Stop(back.end, "all_reduce", part.block, "expert_data", alike, *sizes, reduce_dtype, last, queue)
+                StoppingCall(
+                    back.end, "all_reduce", part.block, "expert_data", alike, *sizes, reduce_dtype, last, queue
+                )
             )
     layout: dict[str, Groups] = {
         "expert": tuple(tuple(range(first, first + ranks)) for first in range(0, step.workers, ranks)),
         "expert_data": tuple(tuple(range(first, step.workers, ranks)) for first in range(ranks)),
     }
-    made = stopped(step, forward, backward, layout)
+    made = insert_calls(step, forward, backward, layout)
     nbytes = entries * len(set(blocks)) * DTYPE_BYTES[reduce_dtype]
-    held = Held(*(have + more * nbytes for have, more in zip(step.held, (1, 1, _MOMENTS), strict=True)))
+    held = HeldMemory(*(have + more * nbytes for have, more in zip(step.held, (1, 1, _MOMENTS), strict=True)))
     return dataclasses.replace(made, held=held)
 
 
-def fullest(draws: np.random.Generator, workers: int, tokens: int, experts: int) -> int:
+def largest_load(draws: np.random.Generator, workers: int, tokens: int, experts: int) -> int:
     """Return the most tokens that any worker has for an expert, drawn each with the same chance.
 
     Parameters

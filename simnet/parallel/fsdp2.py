@@ -15,7 +15,7 @@ from collections.abc import Collection, Sequence
 from typing import Literal, TypeAlias
 
 from simnet.base.checks import named, whole
-from simnet.parallel.graph import GraphBuilder, Held, Phase, StepGraph
+from simnet.parallel.graph import GraphBuilder, HeldMemory, Phase, StepGraph
 from simnet.parallel.quantised import NODE, ZeroPlusPlus, gather_codes, layout_of, memory_of_loco, reduce_tensors
 from simnet.parallel.units import DTYPE_BYTES, PARAMETER_DTYPES, Unit, Units
 
@@ -99,8 +99,8 @@ def fsdp2(
     Examples
     --------
     >>> from simnet.costs.models import model
-    >>> from simnet.parallel.units import units
-    >>> step = fsdp2(units(model("gpt2").layers), 8)
+    >>> from simnet.parallel.units import wrap_units
+    >>> step = fsdp2(wrap_units(model("gpt2").layers), 8)
     >>> [(call.operation, call.unit) for call in step.calls][12:17]  # doctest: +NORMALIZE_WHITESPACE
     [('all_gather', 'h.11'), ('all_gather', 'h.11'), ('all_gather', 'h.10'), ('reduce_scatter', 'h.11'),
      ('all_gather', 'h.9')]
@@ -166,7 +166,7 @@ def fsdp2(
     # Without a reduction, the gradients of all units are kept as they are.
     whole_gradients = model.size * DTYPE_BYTES[reduce_dtype] if microbatches > 1 and gradient_sync != "each" else 0
     memories = memory_of_loco(model.layers, nodes) if plus.loco else 0
-    return step.built(Held(shard, shard + whole_gradients + memories, _MOMENTS * shard))
+    return step.built(HeldMemory(shard, shard + whole_gradients + memories, _MOMENTS * shard))
 
 
 class _Program:

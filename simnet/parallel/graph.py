@@ -82,7 +82,7 @@ class CollectiveCall(NamedTuple):
         return self.out_elements * DTYPE_BYTES[self.dtype]
 
 
-class Compute(NamedTuple):
+class ComputePart(NamedTuple):
     """A part of a forward or backward pass.
 
     Parameters
@@ -103,19 +103,19 @@ class Compute(NamedTuple):
     elements: int
 
 
-class Node(NamedTuple):
+class StepNode(NamedTuple):
     """What is done, on which queue, behind which other nodes (by their numbers, all smaller), and by whom.
 
     A worker waits for those of the other nodes that it does itself. `workers` is None where all do it.
     """
 
-    does: Compute | CollectiveCall
+    does: ComputePart | CollectiveCall
     queue: str
     after: tuple[int, ...]
     workers: tuple[int, ...] | None = None
 
 
-class Buffer(NamedTuple):
+class StepBuffer(NamedTuple):
     """Memory that a worker needs from the begin of a node until the end of another [byte]."""
 
     what: Literal["parameters", "gradients"]
@@ -124,7 +124,7 @@ class Buffer(NamedTuple):
     last: int
 
 
-class Held(NamedTuple):
+class HeldMemory(NamedTuple):
     """What a worker holds all the time [byte]: parameters, gradients, and the state of the optimiser."""
 
     parameters: int
@@ -138,23 +138,23 @@ class StepGraph:
 
     Parameters
     ----------
-    nodes : tuple of Node
+    nodes : tuple of StepNode
         In the order in which they are issued.
     workers, replicas : int
         Workers P, and between how many groups of P / `replicas` the model is replicated.
-    held : Held
+    held : HeldMemory
         What a worker holds all the time.
-    buffers : tuple of Buffer
+    buffers : tuple of StepBuffer
         What it needs for a while besides.
     layout : mapping of str to Groups
         Groups that are others than those of `replicas` replicas of consecutive workers.
     """
 
-    nodes: tuple[Node, ...]
+    nodes: tuple[StepNode, ...]
     workers: int
     replicas: int
-    held: Held
-    buffers: tuple[Buffer, ...] = ()
+    held: HeldMemory
+    buffers: tuple[StepBuffer, ...] = ()
     layout: Mapping[str, Groups] = field(default_factory=dict)
 
     @property
@@ -172,7 +172,7 @@ class StepGraph:
 
         Examples
         --------
-        >>> graph = StepGraph((), workers=6, replicas=3, held=Held(0, 0, 0))
+        >>> graph = StepGraph((), workers=6, replicas=3, held=HeldMemory(0, 0, 0))
         >>> graph.groups("shard"), graph.groups("replicate")
         ([[0, 1], [2, 3], [4, 5]], [[0, 2, 4], [1, 3, 5]])
         """
@@ -191,12 +191,12 @@ class StepGraph:
                 found[number] = np.isin(np.arange(self.workers), node.workers)
         return found
 
-    def groups_of(self, node: Node) -> list[list[int]]:
+    def groups_of(self, node: StepNode) -> list[list[int]]:
         """Return the groups that call a collective.
 
         Parameters
         ----------
-        node : Node
+        node : StepNode
             Whose it is.
         """
         assert isinstance(node.does, CollectiveCall)
@@ -235,8 +235,8 @@ class GraphBuilder:
     overlap: bool = True
     layout: Mapping[str, Groups] = field(default_factory=dict)
     microbatch: int | None = None
-    nodes: list[Node] = field(default_factory=list)
-    buffers: list[Buffer] = field(default_factory=list)
+    nodes: list[StepNode] = field(default_factory=list)
+    buffers: list[StepBuffer] = field(default_factory=list)
     _waits: set[int] = field(default_factory=set)
     _computed: int | None = None
 
@@ -251,7 +251,7 @@ class GraphBuilder:
         """Add a part of a pass, and return its number."""
         assert self.microbatch is not None
         after, self._waits = tuple(sorted(self._waits)), set()
-        self.nodes.append(Node(Compute(unit, phase, self.microbatch, elements), COMPUTE, after))
+        self.nodes.append(StepNode(ComputePart(unit, phase, self.microbatch, elements), COMPUTE, after))
         self._computed = len(self.nodes) - 1
         return self._computed
 
@@ -289,7 +289,7 @@ class GraphBuilder:
         )
         waits = {number for number in after if number is not None}
         at = (queue or group) if self.overlap else COMPUTE
-        self.nodes.append(Node(one, at, tuple(sorted(waits))))
+        self.nodes.append(StepNode(one, at, tuple(sorted(waits))))
         return len(self.nodes) - 1
 
     def ranks(self, group: GroupName) -> int:
@@ -310,8 +310,8 @@ class GraphBuilder:
     def hold(self, what: Literal["parameters", "gradients"], nbytes: int, first: int | None, last: int | None) -> None:
         """Note memory that is needed from the begin of a node until the end of another."""
         if first is not None and last is not None and nbytes:
-            self.buffers.append(Buffer(what, nbytes, first, last))
+            self.buffers.append(StepBuffer(what, nbytes, first, last))
 
-    def built(self, held: Held) -> StepGraph:
+    def built(self, held: HeldMemory) -> StepGraph:
         """Return the graph, given what a worker holds all the time."""
         return StepGraph(tuple(self.nodes), self.workers, self.replicas, held, tuple(self.buffers), self.layout)

@@ -57,7 +57,7 @@ class ListedUnit(NamedTuple):
     times: int = 1
 
 
-def listed(units: Sequence[ListedUnit], seconds: float | None = None) -> ModelProfile:
+def profile_of_units(units: Sequence[ListedUnit], seconds: float | None = None) -> ModelProfile:
     """Return the profile of a model that is told as a list of units, in the order of the forward pass.
 
     Parameters
@@ -74,7 +74,7 @@ def listed(units: Sequence[ListedUnit], seconds: float | None = None) -> ModelPr
 
     Examples
     --------
-    >>> found = listed([ListedUnit("embedding", 4000, 1e-3), ListedUnit("block", 1000, 2e-3, times=2)])
+    >>> found = profile_of_units([ListedUnit("embedding", 4000, 1e-3), ListedUnit("block", 1000, 2e-3, times=2)])
     >>> [layer.name for layer in found.layers], found.parameters, found.compute
     (['embedding.0.weight', 'block.0.weight', 'block.1.weight'], 6000, 0.005)
     """
@@ -102,7 +102,7 @@ def listed(units: Sequence[ListedUnit], seconds: float | None = None) -> ModelPr
     return ModelProfile("a model of units", tuple(layers), times, "a list of units", work=tuple(work))
 
 
-class Work:
+class PassShares:
     """What parts of a pass take of it, by the entries that they go through.
 
     Parameters
@@ -129,7 +129,7 @@ class Work:
 
         Examples
         --------
-        >>> work = Work([10, 30], [3.0, 1.0])
+        >>> work = PassShares([10, 30], [3.0, 1.0])
         >>> work.share(0, 10, backward=False), work.share(0, 30, backward=True), work.share(5, 20, backward=False)
         (0.75, 0.25, 0.5)
         """

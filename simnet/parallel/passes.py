@@ -8,11 +8,20 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
 
 from simnet.collectives.registry import Operation
-from simnet.parallel.graph import COMPUTE, Buffer, CollectiveCall, Compute, GroupName, Groups, Node, StepGraph
+from simnet.parallel.graph import (
+    COMPUTE,
+    CollectiveCall,
+    ComputePart,
+    GroupName,
+    Groups,
+    StepBuffer,
+    StepGraph,
+    StepNode,
+)
 from simnet.parallel.units import Units
 
 
-class Stop(NamedTuple):
+class StoppingCall(NamedTuple):
     """A collective for which a pass stops, or which begins there.
 
     Parameters
@@ -39,19 +48,19 @@ class Stop(NamedTuple):
     queue: str = COMPUTE
 
 
-class Part(NamedTuple):
+class BlockPart(NamedTuple):
     """Where a part of a block begins and ends in the forward pass, as shares of it."""
 
     block: str
     begin: float
     end: float
 
-    def backward(self) -> Part:
+    def backward(self) -> BlockPart:
         """Return where it begins and ends in the backward pass."""
-        return Part(self.block, 1 - self.end, 1 - self.begin)
+        return BlockPart(self.block, 1 - self.end, 1 - self.begin)
 
 
-def parts_of(model: Units, attention: float) -> list[tuple[Part, Part]]:
+def block_parts(model: Units, attention: float) -> list[tuple[BlockPart, BlockPart]]:
     """Return attention and perceptron of each block, in the order of the forward pass.
 
     Parameters
@@ -69,9 +78,9 @@ def parts_of(model: Units, attention: float) -> list[tuple[Part, Part]]:
     Examples
     --------
     >>> from simnet.costs.layers import Layer
-    >>> from simnet.parallel import units
-    >>> model = units([Layer("in.weight", (4, 1)), Layer("h.0.weight", (12, 1)), Layer("out.weight", (4, 1))])
-    >>> [(part.begin, part.end) for part in parts_of(model, 1 / 3)[0]]
+    >>> from simnet.parallel import wrap_units
+    >>> model = wrap_units([Layer("in.weight", (4, 1)), Layer("h.0.weight", (12, 1)), Layer("out.weight", (4, 1))])
+    >>> [(part.begin, part.end) for part in block_parts(model, 1 / 3)[0]]
     [(0.2, 0.4), (0.4, 0.8)]
     """
     if not 0 <= attention <= 1:
@@ -80,13 +89,13 @@ def parts_of(model: Units, attention: float) -> list[tuple[Part, Part]]:
     for block in model.blocks:
         begin, middle, end = done, done + attention * block.size, done + block.size
         shares = [one / model.size for one in (begin, middle, end)]
-        found.append((Part(block.name, *shares[:2]), Part(block.name, *shares[1:])))
+        found.append((BlockPart(block.name, *shares[:2]), BlockPart(block.name, *shares[1:])))
         done = end
     return found
 
 
-def stopped(
-    step: StepGraph, forward: Iterable[Stop], backward: Iterable[Stop], layout: Mapping[str, Groups]
+def insert_calls(
+    step: StepGraph, forward: Iterable[StoppingCall], backward: Iterable[StoppingCall], layout: Mapping[str, Groups]
 ) -> StepGraph:
     """Return a step whose passes stop for collectives.
 
@@ -96,40 +105,40 @@ def stopped(
     ----------
     step : StepGraph
         The step as it is without.
-    forward, backward : iterable of Stop
+    forward, backward : iterable of StoppingCall
         The collectives of each pass of a microbatch; those of one place in this order.
     layout : mapping of str to Groups
         Their groups.
     """
-    of: Mapping[str, Sequence[Stop]] = {
+    of: Mapping[str, Sequence[StoppingCall]] = {
         "forward": sorted(forward, key=lambda one: one.at),
         "backward": sorted(backward, key=lambda one: one.at),
     }
     whole: dict[object, int] = defaultdict(int)
     for node in step.nodes:
-        if isinstance(node.does, Compute):
-            whole[_pass(node)] += node.does.elements
-    nodes: list[Node] = []
+        if isinstance(node.does, ComputePart):
+            whole[_pass_key(node)] += node.does.elements
+    nodes: list[StepNode] = []
     # The first and the last number of what has become of each node.
     became: list[tuple[int, int]] = []
     done: dict[object, int] = defaultdict(int)
 
     iteration = next((call.iteration for call in step.calls), 0)
 
-    def call(one: Stop, part: Compute, node: Node, behind: tuple[int, ...] = ()) -> None:
+    def call(one: StoppingCall, part: ComputePart, node: StepNode, behind: tuple[int, ...] = ()) -> None:
         does = CollectiveCall(*one[1:8], part.phase, iteration, part.microbatch)
-        nodes.append(Node(does, one.queue, () if one.queue == COMPUTE else behind, node.workers))
+        nodes.append(StepNode(does, one.queue, () if one.queue == COMPUTE else behind, node.workers))
 
     for node in step.nodes:
         after = tuple(sorted({became[one][1] for one in node.after}))
         first = len(nodes)
-        if not isinstance(node.does, Compute):
+        if not isinstance(node.does, ComputePart):
             nodes.append(node._replace(after=after))
             became.append((first, first))
             continue
-        does, total = node.does, whole[_pass(node)]
-        begin = done[_pass(node)]
-        end = done[_pass(node)] = begin + does.elements
+        does, total = node.does, whole[_pass_key(node)]
+        begin = done[_pass_key(node)]
+        end = done[_pass_key(node)] = begin + does.elements
         here = [one for one in of[does.phase] if one.microbatch in (None, does.microbatch)]
         for one in here:
             if begin == 0 and round(one.at * total) == 0:
@@ -138,17 +147,17 @@ def stopped(
         places = sorted({place for one in here if begin < (place := round(one.at * total)) <= end} | {end})
         for place in places:
             if place > reached or place == begin:
-                nodes.append(Node(does._replace(elements=place - reached), COMPUTE, after, node.workers))
+                nodes.append(StepNode(does._replace(elements=place - reached), COMPUTE, after, node.workers))
                 after = ()
             last, reached = len(nodes) - 1, place
             for one in here:
                 if round(one.at * total) == place and place > 0:
                     call(one, does, node, (last,))
         became.append((first, last))
-    buffers = tuple(Buffer(one.what, one.nbytes, became[one.first][0], became[one.last][1]) for one in step.buffers)
+    buffers = tuple(StepBuffer(one.what, one.nbytes, became[one.first][0], became[one.last][1]) for one in step.buffers)
     return dataclasses.replace(step, nodes=tuple(nodes), buffers=buffers, layout={**step.layout, **layout})
 
 
-def _pass(node: Node) -> object:
-    assert isinstance(node.does, Compute)
+def _pass_key(node: StepNode) -> object:
+    assert isinstance(node.does, ComputePart)
     return node.does.phase, node.does.microbatch, node.workers

@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from typing import Literal, NamedTuple, TypeAlias
 
 from simnet.base.checks import named, whole
-from simnet.parallel.graph import Buffer, CollectiveCall, Compute, Groups, Node, Phase, StepGraph
+from simnet.parallel.graph import CollectiveCall, ComputePart, Groups, Phase, StepBuffer, StepGraph, StepNode
 from simnet.parallel.units import PARAMETER_DTYPES
 
 Order: TypeAlias = Literal["1f1b", "gpipe"]
@@ -25,7 +25,7 @@ TIED = "tied"
 _Pass: TypeAlias = tuple[Phase, int] | None
 
 
-class Tied(NamedTuple):
+class TiedWeights(NamedTuple):
     """Weights that the first and the last stage both have, so that they all-reduce the gradients of them.
 
     Parameters
@@ -46,7 +46,7 @@ class Tied(NamedTuple):
     first: bool
 
 
-def order_of(stage: int, stages: int, microbatches: int, order: Order) -> list[tuple[Phase, int]]:
+def pass_order(stage: int, stages: int, microbatches: int, order: Order) -> list[tuple[Phase, int]]:
     """Return the passes of a stage in the order in which it computes them.
 
     Parameters
@@ -59,7 +59,7 @@ def order_of(stage: int, stages: int, microbatches: int, order: Order) -> list[t
 
     Examples
     --------
-    >>> [f"{phase[0]}{number}" for phase, number in order_of(0, 2, 3, "1f1b")]
+    >>> [f"{phase[0]}{number}" for phase, number in pass_order(0, 2, 3, "1f1b")]
     ['f0', 'f1', 'b0', 'f2', 'b1', 'b2']
     """
     ahead = microbatches if order == "gpipe" else min(stages - 1 - stage, microbatches)
@@ -78,7 +78,7 @@ def pipeline(
     width: int,
     dtype: str = "bfloat16",
     order: Order = "1f1b",
-    tied: Tied | None = None,
+    tied: TiedWeights | None = None,
 ) -> StepGraph:
     """Return the step of a model in stages, each on workers of its own.
 
@@ -98,8 +98,8 @@ def pipeline(
     dtype : str
         Of activations.
     order : {"1f1b", "gpipe"}
-        As of `order_of`.
-    tied : Tied, optional
+        As of `pass_order`.
+    tied : TiedWeights, optional
         Weights that the first and the last stage share. Workers of equal place exchange them, when the last microbatch
         is through both; what these stages do behind all passes waits for it.
 
@@ -126,7 +126,7 @@ def pipeline(
     if not stages:
         raise ValueError("a pipeline needs at least one stage")
     each = stages[0].workers
-    segments = [_segments(stage) for stage in stages]
+    segments = [_pass_nodes(stage) for stage in stages]
     microbatches = {1 + max(one[1] for one in found if one is not None) for found in segments}
     if len(microbatches) > 1 or any(stage.workers != each for stage in stages):
         raise ValueError("stages must have the same number of workers and of microbatches")
@@ -136,9 +136,9 @@ def pipeline(
     if tied is not None and tied.first:
         for place in (0, -1):
             _put_off(stages[place], segments[place], last)
-    made = _Joined(stages, each, tokens * width, dtype, tied, last)
+    made = _StageMerger(stages, each, tokens * width, dtype, tied, last)
     waiting: list[list[_Pass]] = [
-        [*order_of(place, len(stages), max(microbatches), order), None] for place in range(len(stages))
+        [*pass_order(place, len(stages), max(microbatches), order), None] for place in range(len(stages))
     ]
     while any(waiting):
         for place, passes in enumerate(waiting):
@@ -148,7 +148,7 @@ def pipeline(
     return made.built()
 
 
-def _segments(stage: StepGraph) -> dict[_Pass, list[int]]:
+def _pass_nodes(stage: StepGraph) -> dict[_Pass, list[int]]:
     """Return the numbers of the nodes of each pass, and of what is behind all of them."""
     found: dict[_Pass, list[int]] = defaultdict(list)
     for number, node in enumerate(stage.nodes):
@@ -165,16 +165,16 @@ def _segments(stage: StepGraph) -> dict[_Pass, list[int]]:
 def _put_off(stage: StepGraph, segments: dict[_Pass, list[int]], last: int) -> None:
     """Have what is called behind the last part of the last backward pass be behind all passes."""
     of = segments["backward", last]
-    computes = max(place for place, number in enumerate(of) if isinstance(stage.nodes[number].does, Compute))
+    computes = max(place for place, number in enumerate(of) if isinstance(stage.nodes[number].does, ComputePart))
     segments["backward", last], put_off = of[: computes + 1], of[computes + 1 :]
     segments[None] = [*put_off, *segments.get(None, ())]
 
 
-class _Joined:
+class _StageMerger:
     """Collects the nodes of all stages, pass by pass."""
 
     def __init__(
-        self, stages: Sequence[StepGraph], each: int, entries: int, dtype: str, tied: Tied | None, last: int
+        self, stages: Sequence[StepGraph], each: int, entries: int, dtype: str, tied: TiedWeights | None, last: int
     ) -> None:
         self.stages, self.each, self.entries, self.dtype = stages, each, entries, dtype
         self.tied, self.last = tied, last
@@ -182,7 +182,7 @@ class _Joined:
         self.sharing = () if tied is None else (0, len(stages) - 1)
         self.through: dict[int, list[int]] = {}
         self.exchange: int | None = None
-        self.nodes: list[Node] = []
+        self.nodes: list[StepNode] = []
         # What has become of the nodes of each stage.
         self.became: list[dict[int, int]] = [{} for _ in stages]
         # The call that brings a stage what it needs for a pass.
@@ -209,7 +209,7 @@ class _Joined:
             after = {became[other] for other in node.after}
             if one is None and place in self.sharing and self.exchange is not None:
                 after.add(self.exchange)
-            if isinstance(node.does, Compute):
+            if isinstance(node.does, ComputePart):
                 if waits is not None:
                     after.add(waits)
                 waits = None
@@ -217,7 +217,7 @@ class _Joined:
             became[number] = len(self.nodes)
             workers = range(self.each) if node.workers is None else node.workers
             self.nodes.append(
-                Node(node.does, node.queue, tuple(sorted(after)), tuple(self.each * place + one for one in workers))
+                StepNode(node.does, node.queue, tuple(sorted(after)), tuple(self.each * place + one for one in workers))
             )
         if one is not None and last is not None:
             self._send(place, one, last)
@@ -243,7 +243,7 @@ class _Joined:
         workers = tuple(self.each * place + worker for place in self.sharing for worker in range(self.each))
         self.exchange = len(self.nodes)
         after = sorted(number for numbers in self.through.values() for number in numbers)
-        self.nodes.append(Node(call, TIED, tuple(after), workers))
+        self.nodes.append(StepNode(call, TIED, tuple(after), workers))
 
     def _send(self, place: int, one: tuple[Phase, int], behind: int) -> None:
         phase, microbatch = one
@@ -265,7 +265,7 @@ class _Joined:
             microbatch,
         )
         workers = tuple(stage * self.each + worker for stage in sorted((place, to)) for worker in range(self.each))
-        self.nodes.append(Node(call, group, (behind,), workers))
+        self.nodes.append(StepNode(call, group, (behind,), workers))
         self.arrives[to, one] = len(self.nodes) - 1
 
     def built(self) -> StepGraph:
@@ -287,7 +287,7 @@ class _Joined:
             behind = self.each * self.sharing[1]
             layout[TIED] = tuple((worker, behind + worker) for worker in range(self.each))
         buffers = tuple(
-            Buffer(one.what, one.nbytes, became[one.first], became[one.last])
+            StepBuffer(one.what, one.nbytes, became[one.first], became[one.last])
             for stage, became in zip(self.stages, self.became, strict=True)
             for one in stage.buffers
         )

@@ -14,7 +14,7 @@ import numpy as np
 
 from simnet.base.arrays import Floats, Ranks
 from simnet.network import Network
-from simnet.parallel.events import EventRun, from_root
+from simnet.parallel.events import EventRun, roll_to_root
 from simnet.parallel.graph import CollectiveCall, StepGraph
 from simnet.schedule import Schedule, beside
 
@@ -24,7 +24,7 @@ Times: TypeAlias = tuple[Floats, Floats]
 ScheduleOf: TypeAlias = Callable[[CollectiveCall], Schedule]
 
 
-class Placing:
+class StepPlacement:
     """A step on a network, which is asked again and again when its nodes begin and end.
 
     Parameters
@@ -95,8 +95,8 @@ class Placing:
             call = self.graph.nodes[number].does
             assert isinstance(call, CollectiveCall)
             for members in self.groups[number]:
-                sent[from_root(members, call.root)] += each[id(schedule)][0]
-                received[from_root(members, call.root)] += each[id(schedule)][1]
+                sent[roll_to_root(members, call.root)] += each[id(schedule)][0]
+                received[roll_to_root(members, call.root)] += each[id(schedule)][1]
         return sent, received
 
     def _in_order(self, seconds: Floats, start: float, name: tuple[str | int, ...]) -> Times:
@@ -124,7 +124,7 @@ class Placing:
         name: tuple[str | int, ...],
     ) -> None:
         """Time the groups of a call."""
-        groups = [from_root(members, call.root) for members in self.groups[number]]
+        groups = [roll_to_root(members, call.root) for members in self.groups[number]]
         begin = [float(ready[members].max()) for members in groups]
         schedule = self.schedules[number]
         # What software takes is known of a call, not of several side by side.
@@ -168,9 +168,9 @@ class Placing:
             node, groups = self.graph.nodes[number], self.groups[number]
             assert isinstance(node.does, CollectiveCall)
             if id(schedule) not in pairs:
-                pairs[id(schedule)] = _pairs(schedule)
+                pairs[id(schedule)] = _schedule_pairs(schedule)
             for members in groups:
-                at = self.hosts[from_root(members, node.does.root)]
+                at = self.hosts[roll_to_root(members, node.does.root)]
                 found[node.queue, members.tobytes()] |= {(int(at[a]), int(at[b])) for a, b in pairs[id(schedule)]}
         if len(found) < 2:
             return True
@@ -186,6 +186,6 @@ class Placing:
         return True
 
 
-def _pairs(schedule: Schedule) -> set[tuple[int, int]]:
+def _schedule_pairs(schedule: Schedule) -> set[tuple[int, int]]:
     rounds = {id(one): one for one in schedule.rounds}.values()
     return {pair for one in rounds for pair in zip(one.src.tolist(), one.dst.tolist(), strict=True)}

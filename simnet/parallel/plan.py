@@ -23,14 +23,14 @@ from simnet.parallel.ddp import ddp
 from simnet.parallel.experts import expert_parallel
 from simnet.parallel.fsdp2 import fsdp2
 from simnet.parallel.graph import StepGraph
-from simnet.parallel.listed import Work
-from simnet.parallel.pipeline import Order, Tied, order_of, pipeline
+from simnet.parallel.listed import PassShares
+from simnet.parallel.pipeline import Order, TiedWeights, pass_order, pipeline
 from simnet.parallel.quantised import SDP4Bit, ZeroPlusPlus
-from simnet.parallel.tensor import ATTENTION, split, tensor_parallel
+from simnet.parallel.tensor import ATTENTION, split_tensors, tensor_parallel
 from simnet.parallel.timing import seconds_of
-from simnet.parallel.units import Units, units
+from simnet.parallel.units import Units, wrap_units
 from simnet.parallel.zero import zero
-from simnet.parallel.zero3 import Limits
+from simnet.parallel.zero3 import Stage3Limits
 
 SHARDINGS: Mapping[str, Callable[..., StepGraph]] = {
     "ddp": ddp,
@@ -47,7 +47,7 @@ LATER = 3
 
 
 @dataclass(frozen=True, kw_only=True)
-class Around:
+class ModelParallelism:
     """Parallelism around a sharded step.
 
     Parameters
@@ -117,12 +117,12 @@ class Around:
 
 
 GROUPS: Mapping[str, Mapping[str, type]] = {
-    "ddp": {"around": Around},
-    "fsdp2": {"around": Around, "plus": ZeroPlusPlus},
-    "hsdp": {"around": Around},
-    "zero1": {"around": Around, "sdp4bit": SDP4Bit},
-    "zero2": {"around": Around, "sdp4bit": SDP4Bit},
-    "zero3": {"around": Around, "limits": Limits, "plus": ZeroPlusPlus},
+    "ddp": {"around": ModelParallelism},
+    "fsdp2": {"around": ModelParallelism, "plus": ZeroPlusPlus},
+    "hsdp": {"around": ModelParallelism},
+    "zero1": {"around": ModelParallelism, "sdp4bit": SDP4Bit},
+    "zero2": {"around": ModelParallelism, "sdp4bit": SDP4Bit},
+    "zero3": {"around": ModelParallelism, "limits": Stage3Limits, "plus": ZeroPlusPlus},
 }
 """Options that belong together, by the argument that takes them."""
 
@@ -145,13 +145,13 @@ class PlannedStep:
         What every worker does.
     shares : ndarray, shape (P,)
         What each worker computes of what one does that has the whole model.
-    work : Work, optional
+    work : PassShares, optional
         What parts of a pass take of it, where that is not by their entries.
     """
 
     graph: StepGraph
     shares: Floats
-    work: Work | None = None
+    work: PassShares | None = None
 
     def seconds(self, whole: ArrayLike, backward: float) -> Floats:
         """Return what each node of computing takes each worker [s]; shape (nodes, P).
@@ -167,7 +167,7 @@ class PlannedStep:
         return seconds_of(self.graph, (1 - backward) * own, backward * own, self.work)
 
 
-def options_of(sharding: str, *, pipeline: bool = False) -> dict[str, object]:
+def sharding_options(sharding: str, *, pipeline: bool = False) -> dict[str, object]:
     """Return the options of a way of sharding, and their defaults.
 
     Parameters
@@ -184,8 +184,8 @@ def options_of(sharding: str, *, pipeline: bool = False) -> dict[str, object]:
 
     Examples
     --------
-    >>> options_of("ddp")["bucket_cap_mb"], options_of("zero3")["prefetch_bucket_size"], options_of("fsdp2")["pipeline"]
-    (None, 50000000, 1)
+    >>> sharding_options("zero3")["prefetch_bucket_size"], sharding_options("fsdp2")["pipeline"]
+    (50000000, 1)
     """
     if sharding not in SHARDINGS:
         raise ValueError(f"there is no {sharding!r}: {nearest(sharding, SHARDINGS)}")
@@ -198,7 +198,7 @@ def options_of(sharding: str, *, pipeline: bool = False) -> dict[str, object]:
     return known | (_IN_PIPELINES if pipeline and SHARDINGS[sharding] is fsdp2 else {})
 
 
-def planned(
+def plan_step(
     profile: ModelProfile, sharding: str, workers: int, given: Mapping[str, object], seed: int = 0
 ) -> PlannedStep:
     """Return the step of a model, as options say it.
@@ -212,7 +212,7 @@ def planned(
     workers : int
         Workers P, >= 1.
     given : mapping of str to object
-        Options of `options_of`. The iteration is one from which on all are alike, unless it is among them.
+        Options of `sharding_options`. The iteration is one from which on all are alike, unless it is among them.
     seed : int
         Seed of what is drawn.
 
@@ -224,21 +224,21 @@ def planned(
     Examples
     --------
     >>> from simnet.costs.models import model
-    >>> step = planned(model("gpt2"), "fsdp2", 8, {"reshard_after_forward": False})
+    >>> step = plan_step(model("gpt2"), "fsdp2", 8, {"reshard_after_forward": False})
     >>> len(step.graph.calls), step.shares.tolist()
     (26, [1.0, 1.0, 1.0, 1.0, 1.0, 1.0, 1.0, 1.0])
     >>> around = {"tensor_parallel": 2, "pipeline": 2, "microbatches": 4, "tokens": 1024}
-    >>> step = planned(model("gpt2"), "ddp", 8, around)
+    >>> step = plan_step(model("gpt2"), "ddp", 8, around)
     >>> step.graph.groups("tensor")[1], step.graph.groups("stage 0 to 1")[1], step.shares.round(2).tolist()
     ([2, 3], [1, 5], [0.17, 0.17, 0.17, 0.17, 0.33, 0.33, 0.33, 0.33])
     """
-    chosen: dict[str, Any] = {"iteration": LATER, **_checked(sharding, given)}
+    chosen: dict[str, Any] = {"iteration": LATER, **_check_options(sharding, given)}
     groups = {}
     for group, options in GROUPS[sharding].items():
         own = {one.name: chosen.pop(one.name) for one in fields(options) if one.name in chosen}
         if own:
             groups[group] = options(**own)
-    around = groups.pop("around", Around())
+    around = groups.pop("around", ModelParallelism())
     if sharding == "hsdp" and chosen.get("replicas", 1) == 1:
         raise ValueError("hsdp needs replicas, >= 2: between how many groups of workers the model is replicated")
     whole(workers, "workers", 1)
@@ -248,7 +248,7 @@ def planned(
             f"tensor_parallel x pipeline, {around.tensor_parallel} x {around.pipeline}, must divide the {workers} "
             "workers"
         )
-    wrapped = units(profile.layers)
+    wrapped = wrap_units(profile.layers)
     blocks = [block.name for block in wrapped.blocks]
     for name in around.expert_blocks or ():
         named(name, "expert_blocks", blocks)
@@ -260,14 +260,14 @@ def planned(
         raise ValueError("units are not for tensor_parallel, pipeline and experts, whose parts go by entries")
     if profile.work and "ready" in chosen:
         raise ValueError("ready is not for a model of units, whose gradients become ready from the last to the first")
-    parts = _stages(profile, around.pipeline)
+    parts = _stage_layers(profile, around.pipeline)
     both = [layer for layer in parts[0] if layer.name in profile.tied]
     if around.pipeline == 1 or sharding not in _WITH_TIED:
         both = []
     stages, shares = [], []
     for place, part in enumerate(parts):
         layers = [*part, *both] if place == len(parts) - 1 else part
-        stages.append(_stage(profile, sharding, layers, place, each, around, {**chosen, **groups}, seed))
+        stages.append(_plan_stage(profile, sharding, layers, place, each, around, {**chosen, **groups}, seed))
         # Of what is shared it is the output that computes.
         entries = sum(layer.size for layer in layers if place or layer not in both)
         shares += [entries / profile.parameters / around.tensor_parallel] * (each * around.tensor_parallel)
@@ -276,24 +276,26 @@ def planned(
         if sharding == "ddp" and not (work or divided):
             work = (1.0,) * len(size)
         order = reversed(chosen.get("ready") or [*reversed(size)])
-        return PlannedStep(stages[0], np.array(shares), Work([size[one] for one in order], work) if work else None)
+        return PlannedStep(
+            stages[0], np.array(shares), PassShares([size[one] for one in order], work) if work else None
+        )
     assert around.tokens is not None
     # Between stages goes what a worker has of a sequence.
     tokens = around.tokens // (around.tensor_parallel if around.sequence_parallel else 1)
     joint = pipeline(
         stages,
         tokens=tokens,
-        width=_width(profile, around),
+        width=_token_width(profile, around),
         dtype=around.activations,
         order=around.order,
-        tied=_tied(both, around, chosen, first=sharding == "zero1"),
+        tied=_tied_weights(both, around, chosen, first=sharding == "zero1"),
     )
     return PlannedStep(joint, np.array(shares))
 
 
-def _checked(sharding: str, given: Mapping[str, object]) -> Mapping[str, object]:
+def _check_options(sharding: str, given: Mapping[str, object]) -> Mapping[str, object]:
     """Return options, all of which there are, and true or false where that is what they are."""
-    known = options_of(sharding)
+    known = sharding_options(sharding)
     kinds = {name: one.annotation for name, one in inspect.signature(SHARDINGS[sharding]).parameters.items()}
     kinds |= {one.name: one.type for group in GROUPS[sharding].values() for one in fields(group)}
     for name, value in given.items():
@@ -308,12 +310,12 @@ def _checked(sharding: str, given: Mapping[str, object]) -> Mapping[str, object]
     return given
 
 
-def _stages(profile: ModelProfile, stages: int) -> list[list[Layer]]:
+def _stage_layers(profile: ModelProfile, stages: int) -> list[list[Layer]]:
     """Return the tensors of each stage: as many blocks in each as can be, and what is before and behind them."""
     layers = list(profile.layers)
     if stages == 1:
         return [layers]
-    of = units(layers)
+    of = wrap_units(layers)
     if len(of.blocks) < stages:
         raise ValueError(f"{profile.name} has {len(of.blocks)} blocks, too few for a pipeline of {stages} stages")
     number = {layer.name: place for place, block in enumerate(of.blocks) for layer in block.layers}
@@ -327,31 +329,33 @@ def _stages(profile: ModelProfile, stages: int) -> list[list[Layer]]:
     return found
 
 
-def _tied(both: Sequence[Layer], around: Around, chosen: Mapping[str, Any], *, first: bool) -> Tied | None:
+def _tied_weights(
+    both: Sequence[Layer], around: ModelParallelism, chosen: Mapping[str, Any], *, first: bool
+) -> TiedWeights | None:
     """Return what the first and the last stage share, as a worker has it; none if they share nothing."""
     if not both:
         return None
     degree = around.tensor_parallel
-    elements = sum(layer.size for layer in split(_padded(both, degree), degree))
-    return Tied(", ".join(layer.name for layer in both), elements, str(chosen.get("dtype", "float32")), first)
+    elements = sum(layer.size for layer in split_tensors(_pad_rows(both, degree), degree))
+    return TiedWeights(", ".join(layer.name for layer in both), elements, str(chosen.get("dtype", "float32")), first)
 
 
-def _stage(
+def _plan_stage(
     profile: ModelProfile,
     sharding: str,
     layers: Sequence[Layer],
     place: int,
     workers: int,
-    around: Around,
+    around: ModelParallelism,
     chosen: Mapping[str, Any],
     seed: int,
 ) -> StepGraph:
     """Return the step of a stage, with what is around it there."""
     layers, experts = _without_experts(layers, around)
-    layers = split(_padded(layers, around.tensor_parallel), around.tensor_parallel)
+    layers = split_tensors(_pad_rows(layers, around.tensor_parallel), around.tensor_parallel)
     behind = profile.tied if around.pipeline == 1 else ()
-    model = units(layers, behind=behind)
-    step = _sharded(sharding, model, layers, place, workers, around, dict(chosen))
+    model = wrap_units(layers, behind=behind)
+    step = _shard_stage(sharding, model, layers, place, workers, around, dict(chosen))
     if experts:
         sizes = {size // around.tensor_parallel for size in experts.values()}
         if len(sizes) > 1:
@@ -365,7 +369,7 @@ def _stage(
             experts=around.experts,
             expert_size=sizes.pop(),
             tokens=around.tokens or 1,
-            width=_width(profile, around),
+            width=_token_width(profile, around),
             choices=around.choices,
             capacity_factor=around.capacity_factor,
             min_capacity=around.min_capacity,
@@ -382,20 +386,20 @@ def _stage(
         model,
         around.tensor_parallel,
         tokens=around.tokens or 1,
-        width=_width(profile, around),
+        width=_token_width(profile, around),
         dtype=around.activations,
         sequence_parallel=around.sequence_parallel,
         attention=around.attention,
     )
 
 
-def _sharded(
+def _shard_stage(
     sharding: str,
     model: Units,
     layers: Sequence[Layer],
     place: int,
     workers: int,
-    around: Around,
+    around: ModelParallelism,
     chosen: dict[str, Any],
 ) -> StepGraph:
     """Return the step of a stage without what is around it."""
@@ -413,15 +417,15 @@ def _sharded(
         if isinstance(freed := chosen.get("reshard_after_forward"), list | tuple):
             chosen["reshard_after_forward"] = [one for one in freed if one in {"root", *(b.name for b in model.blocks)}]
         microbatches = whole(chosen.get("microbatches", 1), "microbatches", 1)
-        chosen["passes"] = order_of(place, around.pipeline, microbatches, around.order)
+        chosen["passes"] = pass_order(place, around.pipeline, microbatches, around.order)
     return build(model, workers, **chosen)
 
 
-def _without_experts(layers: Sequence[Layer], around: Around) -> tuple[Sequence[Layer], dict[str, int]]:
+def _without_experts(layers: Sequence[Layer], around: ModelParallelism) -> tuple[Sequence[Layer], dict[str, int]]:
     """Return tensors without those in whose place experts are, and the entries of an expert of each block."""
     if around.experts is None:
         return layers, {}
-    blocks = {block.name: block for block in units(layers).blocks}
+    blocks = {block.name: block for block in wrap_units(layers).blocks}
     wanted = [name for name in blocks if around.expert_blocks is None or name in around.expert_blocks]
     gone: set[str] = set()
     sizes = {}
@@ -436,9 +440,9 @@ def _without_experts(layers: Sequence[Layer], around: Around) -> tuple[Sequence[
     return [layer for layer in layers if layer.name not in gone], sizes
 
 
-def _padded(layers: Sequence[Layer], degree: int) -> list[Layer]:
+def _pad_rows(layers: Sequence[Layer], degree: int) -> list[Layer]:
     """Return tensors of which those outside blocks have a multiple of so many rows, as Megatron pads vocabularies."""
-    inside = {layer.name for block in units(layers).blocks for layer in block.layers}
+    inside = {layer.name for block in wrap_units(layers).blocks for layer in block.layers}
     return [
         layer
         if layer.name in inside or len(layer.shape) < 2
@@ -447,7 +451,7 @@ def _padded(layers: Sequence[Layer], degree: int) -> list[Layer]:
     ]
 
 
-def _width(profile: ModelProfile, around: Around) -> int:
+def _token_width(profile: ModelProfile, around: ModelParallelism) -> int:
     """Return the entries of a token."""
     first = profile.layers[0].shape
     if around.width is None and len(first) != 2:

@@ -41,7 +41,7 @@ def layout_of(nodes: Nodes) -> dict[str, Groups]:
     return {name: tuple(tuple(members) for members in groups.tolist()) for name, groups in named.items()}
 
 
-def _flags(options: ZeroPlusPlus | SDP4Bit, *names: str) -> None:
+def _check_flags(options: ZeroPlusPlus | SDP4Bit, *names: str) -> None:
     for name in names:
         if not isinstance(getattr(options, name), bool):
             raise ValueError(f"{name} must be true or false, got {getattr(options, name)!r}")
@@ -80,7 +80,7 @@ class ZeroPlusPlus:
     loco: bool = False
 
     def __post_init__(self) -> None:
-        _flags(self, "zero_quantized_weights", "zero_quantized_gradients", "loco")
+        _check_flags(self, "zero_quantized_weights", "zero_quantized_gradients", "loco")
         whole(self.zero_hpz_partition_size, "zero_hpz_partition_size", 1)
         if self.ranks_per_node is not None:
             whole(self.ranks_per_node, "ranks_per_node", 1)
@@ -134,7 +134,7 @@ class SDP4Bit:
     second_group: int = 128
 
     def __post_init__(self) -> None:
-        _flags(self, "quantized_weights", "quantized_gradients")
+        _check_flags(self, "quantized_weights", "quantized_gradients")
         for one in fields(self)[2:]:
             whole(getattr(self, one.name), one.name, 1)
 
@@ -170,7 +170,7 @@ def gather_codes(
     """
     if step.ranks(group) < 2:
         return None
-    return _gather(step, unit, Hop(entries, weight_groups(entries) * SCALE_BYTES), phase, group, after)
+    return _add_gathers(step, unit, Hop(entries, weight_groups(entries) * SCALE_BYTES), phase, group, after)
 
 
 def gather_differences(step: GraphBuilder, how: SDP4Bit, elements: int, after: Iterable[int | None]) -> int | None:
@@ -186,20 +186,20 @@ def gather_differences(step: GraphBuilder, how: SDP4Bit, elements: int, after: I
         Entries of the bucket.
     """
     m = shard_of(elements, step.workers)
-    return _gather(step, "bucket", Hop.of(m, WEIGHT_BITS, -(-m // how.weight_group)), "step", "world", after)
+    return _add_gathers(step, "bucket", Hop.of(m, WEIGHT_BITS, -(-m // how.weight_group)), "step", "world", after)
 
 
-def _gather(
+def _add_gathers(
     step: GraphBuilder, unit: str, sent: Hop, phase: Phase, group: str, after: Iterable[int | None]
 ) -> int | None:
     ranks, found = step.ranks(group), None
     after = tuple(after)
-    for elements, dtype in _elements(sent):
+    for elements, dtype in _code_elements(sent):
         found = step.call("all_gather", unit, (elements, elements * ranks), dtype, phase, group=group, after=after)
     return found
 
 
-def _elements(sent: Hop) -> list[tuple[int, str]]:
+def _code_elements(sent: Hop) -> list[tuple[int, str]]:
     """Return elements and dtype of codes and of scales."""
     return [(round(sent.codes), "int8"), (round(sent.scales / SCALE_BYTES), "float32")]
 
@@ -226,7 +226,7 @@ def _two_hops(
     """Add both hops, and return the number of the last call."""
     waits, found = tuple(after), None
     for hop, group in ((first, NODE), (second, ACROSS)):
-        for elements, dtype in _elements(hop):
+        for elements, dtype in _code_elements(hop):
             sizes = elements, elements
             called = step.call("alltoall", unit, sizes, dtype, "backward", group=group, queue=HOPS, after=waits)
             found = found if called is None else called

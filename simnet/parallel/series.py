@@ -82,12 +82,12 @@ def time_steps(
     >>> np.round(np.percentile(found.durations, [10, 90]), 2).tolist()
     [0.11, 0.38]
     """
-    return repeated(
+    return repeat_step(
         PlacedStep(graph, network, algorithms, placement, slowdown), seconds_of(graph, forward, backward), steps, start
     )
 
 
-def repeated(step: PlacedStep, seconds: Floats, steps: int, start: float = 0.0) -> StepSeries:
+def repeat_step(step: PlacedStep, seconds: Floats, steps: int, start: float = 0.0) -> StepSeries:
     """Time a step again and again, as `time_steps` does.
 
     Parameters

@@ -14,14 +14,14 @@ from typing import Literal
 from simnet.base.checks import named, whole
 from simnet.costs.layers import Layer
 from simnet.parallel.graph import Groups, StepGraph
-from simnet.parallel.passes import Part, Stop, parts_of, stopped
+from simnet.parallel.passes import BlockPart, StoppingCall, block_parts, insert_calls
 from simnet.parallel.units import PARAMETER_DTYPES, Units
 
 ATTENTION = 1 / 3
 """Share of a block's entries that are attention's: 4 of the 12 squares of the width."""
 
 
-def split(layers: Iterable[Layer], degree: int) -> list[Layer]:
+def split_tensors(layers: Iterable[Layer], degree: int) -> list[Layer]:
     """Return the part of a model's tensors that one of several tensor-parallel workers has.
 
     Matrices are divided by their first dimension, which gives them the entries that either way of dividing does;
@@ -41,7 +41,7 @@ def split(layers: Iterable[Layer], degree: int) -> list[Layer]:
 
     Examples
     --------
-    >>> split([Layer("fc.weight", (8, 3)), Layer("fc.bias", (8,))], 2)
+    >>> split_tensors([Layer("fc.weight", (8, 3)), Layer("fc.bias", (8,))], 2)
     [Layer(name='fc.weight', shape=(4, 3)), Layer(name='fc.bias', shape=(8,))]
     """
     whole(degree, "degree", 1)
@@ -73,7 +73,7 @@ def tensor_parallel(
     Parameters
     ----------
     step : StepGraph
-        What each worker does with its part of the tensors, as of `split`.
+        What each worker does with its part of the tensors, as of `split_tensors`.
     model : Units
         The same part, in units: says where blocks begin and end in a pass.
     degree : int
@@ -97,9 +97,9 @@ def tensor_parallel(
     Examples
     --------
     >>> from simnet.costs.models import model
-    >>> from simnet.parallel import ddp, units
-    >>> part = split([layer for layer in model("llama3-8b").layers], 8)
-    >>> step = tensor_parallel(ddp(part, 2, iteration=2), units(part), 8, tokens=8192, width=4096)
+    >>> from simnet.parallel import ddp, wrap_units
+    >>> part = split_tensors([layer for layer in model("llama3-8b").layers], 8)
+    >>> step = tensor_parallel(ddp(part, 2, iteration=2), wrap_units(part), 8, tokens=8192, width=4096)
     >>> step.workers, sum(call.group == "tensor" for call in step.calls), step.groups("world")[1]
     (16, 128, [1, 9])
     """
@@ -111,27 +111,27 @@ def tensor_parallel(
         raise ValueError(f"tokens must be a multiple of the {degree} workers that share a sequence, got {tokens}")
     entries = tokens * width
 
-    def around(part: Part) -> list[Stop]:
+    def around(part: BlockPart) -> list[StoppingCall]:
         """Return the calls of a part, which begins and ends at shares of its pass."""
         if degree == 1:
             return []
 
-        def stop(at: float, operation: Literal["all_reduce", "all_gather", "reduce_scatter"]) -> Stop:
+        def stop(at: float, operation: Literal["all_reduce", "all_gather", "reduce_scatter"]) -> StoppingCall:
             given = entries // degree if operation == "all_gather" else entries
             had = entries // degree if operation == "reduce_scatter" else entries
-            return Stop(at, operation, part.block, "tensor", degree, given, had, dtype)
+            return StoppingCall(at, operation, part.block, "tensor", degree, given, had, dtype)
 
         if not sequence_parallel:
             return [stop(part.end, "all_reduce")]
         return [stop(part.begin, "all_gather"), stop(part.end, "reduce_scatter")]
 
-    parts = [part for block in parts_of(model, attention) for part in block]
+    parts = [part for block in block_parts(model, attention) for part in block]
     forward = [one for part in parts for one in around(part)]
     backward = [one for part in reversed(parts) for one in around(part.backward())]
-    return stopped(_widened(step, degree), forward, backward, {})
+    return insert_calls(_widen_workers(step, degree), forward, backward, {})
 
 
-def _widened(step: StepGraph, degree: int) -> StepGraph:
+def _widen_workers(step: StepGraph, degree: int) -> StepGraph:
     """Return a step in which each worker is several consecutive ones, who do the same side by side."""
 
     def at(workers: Iterable[int], place: int) -> tuple[int, ...]:

@@ -20,9 +20,9 @@ from simnet.base.arrays import Floats
 from simnet.base.checks import named
 from simnet.collectives import registry
 from simnet.network import Network
-from simnet.parallel.graph import COMPUTE, CollectiveCall, Compute, StepGraph
-from simnet.parallel.listed import Work
-from simnet.parallel.placing import Placing, ScheduleOf
+from simnet.parallel.graph import COMPUTE, CollectiveCall, ComputePart, StepGraph
+from simnet.parallel.listed import PassShares
+from simnet.parallel.placing import ScheduleOf, StepPlacement
 from simnet.schedule import Schedule
 
 ALGORITHMS: Mapping[str, str] = {
@@ -36,7 +36,7 @@ ALGORITHMS: Mapping[str, str] = {
 """By which algorithm each operation goes unless another is given."""
 
 
-def slowdown_told(slowdown: float) -> str:
+def describe_slowdown(slowdown: float) -> str:
     """Return in words how much slower computing is taken to be beside collectives.
 
     Without a factor it is told what was measured beside NCCL, during an all-gather over NVLink of an A100, where both
@@ -56,9 +56,9 @@ def slowdown_told(slowdown: float) -> str:
 
     Examples
     --------
-    >>> slowdown_told(1.5)
+    >>> describe_slowdown(1.5)
     '1.5 times as long beside collectives'
-    >>> slowdown_told(1.0)
+    >>> describe_slowdown(1.0)
     'as long beside collectives as alone (beside NCCL 1.76 to 2.5 times by kernel: NVIDIA/nccl, issue 1428)'
     """
     if slowdown != 1:
@@ -66,7 +66,7 @@ def slowdown_told(slowdown: float) -> str:
     return "as long beside collectives as alone (beside NCCL 1.76 to 2.5 times by kernel: NVIDIA/nccl, issue 1428)"
 
 
-class Memory(NamedTuple):
+class StepMemory(NamedTuple):
     """What a worker needs [byte], activations apart.
 
     Parameters
@@ -171,14 +171,14 @@ class StepTiming:
             found[end, worker] += self.ended[end, worker] - free
         return found
 
-    def memory(self) -> Memory:
+    def memory(self) -> StepMemory:
         """Return what the worker needs that needs the most."""
         held = self.graph.held
         peaks = {
             what: max(self._peak(worker, what) for worker in range(self.graph.workers))
             for what in (("parameters",), ("gradients",), ("parameters", "gradients"))
         }
-        return Memory(
+        return StepMemory(
             *held,
             gathered=peaks["parameters",],
             reduced=peaks["gradients",],
@@ -199,7 +199,7 @@ class StepTiming:
         return int(np.cumsum([0, *(nbytes for _, nbytes in changes)]).max())
 
     def _computes(self) -> NDArray[np.bool_]:
-        return np.array([isinstance(node.does, Compute) for node in self.graph.nodes], dtype=bool)
+        return np.array([isinstance(node.does, ComputePart) for node in self.graph.nodes], dtype=bool)
 
 
 def time_step(
@@ -248,10 +248,10 @@ def time_step(
 
     Examples
     --------
-    >>> from simnet.parallel import fsdp2, units
+    >>> from simnet.parallel import fsdp2, wrap_units
     >>> from simnet.costs.models import model
     >>> from simnet.topologies import star
-    >>> step = fsdp2(units(model("gpt2").layers), 4)
+    >>> step = fsdp2(wrap_units(model("gpt2").layers), 4)
     >>> network = Network(star(4, latency=10e-6, bandwidth=100e9 / 8))
     >>> timing = time_step(step, network, forward=0.1, backward=0.2)
     >>> round(timing.duration, 4), round(float(timing.exposed[0]), 4)
@@ -292,7 +292,7 @@ class PlacedStep:
         if not (np.isfinite(slowdown) and slowdown >= 1):
             raise ValueError(f"slowdown must be a number >= 1, got {slowdown}")
         self.graph, self.network = graph, network
-        self._placing = Placing(graph, network, hosts, schedules_of(algorithms or {}), slowdown)
+        self._placing = StepPlacement(graph, network, hosts, schedules_of(algorithms or {}), slowdown)
 
     @property
     def changes(self) -> bool:
@@ -323,14 +323,14 @@ class PlacedStep:
         return self._placing.nbytes()
 
 
-def seconds_of(graph: StepGraph, forward: ArrayLike, backward: ArrayLike, work: Work | None = None) -> Floats:
+def seconds_of(graph: StepGraph, forward: ArrayLike, backward: ArrayLike, work: PassShares | None = None) -> Floats:
     """Return what each node of computing takes each worker [s], shape (nodes, P).
 
     Parameters
     ----------
     graph, forward, backward
         As of `time_step`.
-    work : Work, optional
+    work : PassShares, optional
         What parts of a pass take of it; in proportion to their entries when omitted. The graph is then that of workers
         which all do the same.
 
@@ -347,12 +347,12 @@ def seconds_of(graph: StepGraph, forward: ArrayLike, backward: ArrayLike, work: 
         passes[name] = np.broadcast_to(values, graph.workers)
     whole: dict[object, int] = defaultdict(int)
     for node in graph.nodes:
-        if isinstance(node.does, Compute):
+        if isinstance(node.does, ComputePart):
             whole[node.does.phase, node.does.microbatch, node.workers] += node.does.elements
     found = np.zeros((len(graph.nodes), graph.workers))
     passed: dict[object, int] = defaultdict(int)
     for number, node in enumerate(graph.nodes):
-        if isinstance(node.does, Compute):
+        if isinstance(node.does, ComputePart):
             key = node.does.phase, node.does.microbatch, node.workers
             share = node.does.elements / whole[key]
             if work is not None:

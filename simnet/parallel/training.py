@@ -10,7 +10,7 @@ import numpy as np
 from simnet.base.arrays import Floats
 from simnet.costs.models import ModelProfile
 from simnet.parallel.graph import StepGraph
-from simnet.parallel.plan import LATER, PlannedStep, planned
+from simnet.parallel.plan import LATER, PlannedStep, plan_step
 from simnet.parallel.timing import schedules_of
 from simnet.parallel.traced import TracedStep
 
@@ -37,7 +37,7 @@ class ModelSteps:
     Parameters
     ----------
     profile, sharding, workers, options, seed
-        As of `simnet.parallel.planned`. An iteration among the options is in the place of every one.
+        As of `simnet.parallel.plan_step`. An iteration among the options is in the place of every one.
     algorithms : mapping of str to str
         As of `simnet.parallel.time_step`.
     slowdown : float
@@ -48,7 +48,7 @@ class ModelSteps:
     Raises
     ------
     ValueError
-        As of `planned`, or if there is no such operation or algorithm.
+        As of `plan_step`, or if there is no such operation or algorithm.
 
     Examples
     --------
@@ -70,7 +70,7 @@ class ModelSteps:
         backward: float | None = None,
         seed: int = 0,
     ) -> None:
-        self.algorithms, self.slowdown = _checked(algorithms), slowdown
+        self.algorithms, self.slowdown = _check_algorithms(algorithms), slowdown
         self._asked = profile, sharding, workers
         self._options, self._seed = options, seed
         self._backward = profile.backward_fraction if backward is None else backward
@@ -83,7 +83,7 @@ class ModelSteps:
         if number not in self._known:
             if self._draws:
                 self._known.clear()
-            self._known[number] = planned(*self._asked, {"iteration": number, **self._options}, self._seed)
+            self._known[number] = plan_step(*self._asked, {"iteration": number, **self._options}, self._seed)
         return self._known[number]
 
     def graph(self, iteration: int) -> StepGraph:
@@ -126,7 +126,7 @@ class TraceSteps:
     """
 
     def __init__(self, step: TracedStep, algorithms: Mapping[str, str] | None = None, slowdown: float = 1.0) -> None:
-        self.algorithms, self.slowdown = _checked(algorithms), slowdown
+        self.algorithms, self.slowdown = _check_algorithms(algorithms), slowdown
         self._step = step
 
     def graph(self, iteration: int) -> StepGraph:
@@ -152,7 +152,7 @@ class TraceSteps:
         return np.asarray(self._step.seconds * computes)
 
 
-def _checked(algorithms: Mapping[str, str] | None) -> Mapping[str, str]:
+def _check_algorithms(algorithms: Mapping[str, str] | None) -> Mapping[str, str]:
     """Return algorithms that there are."""
     schedules_of(algorithms or {})
     return algorithms or {}

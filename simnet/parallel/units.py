@@ -91,7 +91,7 @@ class Units:
         return sum(layer.size for layer in self.layers)
 
 
-def units(layers: Iterable[Layer], *, behind: Collection[str] = ()) -> Units:
+def wrap_units(layers: Iterable[Layer], *, behind: Collection[str] = ()) -> Units:
     """Return the tensors of a model as a unit per block, and the root.
 
     A tensor belongs to the block that its name begins with, up to the first number that is a word of its own, as in
@@ -114,14 +114,14 @@ def units(layers: Iterable[Layer], *, behind: Collection[str] = ()) -> Units:
     Examples
     --------
     >>> from simnet.costs.models import model
-    >>> found = units(model("gpt2").layers)
+    >>> found = wrap_units(model("gpt2").layers)
     >>> len(found.blocks), found.blocks[0].name, [layer.name for layer in found.root.layers]
     (12, 'h.0', ['wte.weight', 'wpe.weight', 'ln_f.weight', 'ln_f.bias'])
     """
     of_block: dict[str, list[Layer]] = {}
     root: list[Layer] = []
     before = 0
-    for layer in checked(layers):
+    for layer in check_layers(layers):
         found = _BLOCK.match(layer.name)
         if found is not None:
             of_block.setdefault(found[1], []).append(layer)
@@ -135,31 +135,31 @@ def units(layers: Iterable[Layer], *, behind: Collection[str] = ()) -> Units:
     return Units(tuple(Unit(name, tuple(of)) for name, of in of_block.items()), Unit("root", tuple(root)), before)
 
 
-def modules(layers: Iterable[Layer]) -> tuple[Unit, ...]:
+def wrap_modules(layers: Iterable[Layer]) -> tuple[Unit, ...]:
     """Return the tensors of a model by the module that has them, in the order of the model.
 
     Parameters
     ----------
     layers : iterable of Layer
-        As of `units`.
+        As of `wrap_units`.
 
     Raises
     ------
     ValueError
-        As of `units`.
+        As of `wrap_units`.
 
     Examples
     --------
-    >>> [one.name for one in modules([Layer("a.weight", (2, 2)), Layer("a.bias", (2,)), Layer("b.weight", (1,))])]
+    >>> [one.name for one in wrap_modules([Layer("a.weight", (2, 2)), Layer("a.bias", (2,)), Layer("b.weight", (1,))])]
     ['a', 'b']
     """
     of: dict[str, list[Layer]] = {}
-    for layer in checked(layers):
+    for layer in check_layers(layers):
         of.setdefault(layer.name.rpartition(".")[0], []).append(layer)
     return tuple(Unit(name, tuple(found)) for name, found in of.items())
 
 
-def checked(layers: Iterable[Layer]) -> Sequence[Layer]:
+def check_layers(layers: Iterable[Layer]) -> Sequence[Layer]:
     """Return the tensors of a model, which can be sharded.
 
     Parameters

@@ -13,7 +13,7 @@ from collections.abc import Iterable, Sequence
 from simnet.base.checks import named, whole
 from simnet.collectives.registry import Operation
 from simnet.costs.layers import Layer
-from simnet.parallel.graph import GraphBuilder, Held, StepGraph
+from simnet.parallel.graph import GraphBuilder, HeldMemory, StepGraph
 from simnet.parallel.quantised import (
     SDP4Bit,
     ZeroPlusPlus,
@@ -22,8 +22,8 @@ from simnet.parallel.quantised import (
     memory_of_loco,
     reduce_bucket,
 )
-from simnet.parallel.units import DTYPE_BYTES, PARAMETER_DTYPES, checked
-from simnet.parallel.zero3 import Limits, Stage3
+from simnet.parallel.units import DTYPE_BYTES, PARAMETER_DTYPES, check_layers
+from simnet.parallel.zero3 import Stage3, Stage3Limits
 
 # Partitions begin at multiples of so many elements.
 _ALIGNMENT = 2
@@ -45,7 +45,7 @@ def zero(
     use_multi_rank_bucket_allreduce: bool = True,
     loss_scaling: bool = False,
     overlap_comm: bool | None = None,
-    limits: Limits | None = None,
+    limits: Stage3Limits | None = None,
     plus: ZeroPlusPlus | None = None,
     sdp4bit: SDP4Bit | None = None,
 ) -> StepGraph:
@@ -78,7 +78,7 @@ def zero(
         Whether an overflow is looked for: an all-reduce of a byte.
     overlap_comm : bool, optional
         Whether collectives go beside computing; default: in stage 3.
-    limits : Limits, optional
+    limits : Stage3Limits, optional
         What stage 3 keeps, prefetches and releases.
     plus : ZeroPlusPlus, optional
         What stage 3 quantises, and between which ranks it keeps a second shard.
@@ -97,7 +97,7 @@ def zero(
     >>> [(call.operation, call.in_elements) for call in zero(model("gpt2").layers, 8, stage=2).calls]
     [('all_reduce', 124439808), ('all_gather', 15554976)]
     """
-    found = checked(layers)
+    found = check_layers(layers)
     if whole(stage, "stage", 1, 3) < 3 and limits is not None:
         raise ValueError(f"limits are for stage 3, not for stage {stage}")
     if plus is not None and stage < 3:
@@ -118,7 +118,7 @@ def zero(
     step = GraphBuilder(workers, iteration, overlap=overlap, layout=layout)
     size, width = sum(layer.size for layer in found), DTYPE_BYTES[dtype]
     if stage == 3:
-        program = Stage3(step, found, dtype, reduce_bucket_size, limits or Limits(), plus)
+        program = Stage3(step, found, dtype, reduce_bucket_size, limits or Stage3Limits(), plus)
         for microbatch in range(microbatches):
             step.microbatch = microbatch
             program.microbatch()
@@ -131,10 +131,10 @@ def zero(
         parameters, gradients = (shard + kept + second) * width, shard * width
         gradients += memory_of_loco(found, nodes) if plus.loco else 0
     else:
-        partition = _partition(size, workers)
+        partition = _partition_size(size, workers)
         for microbatch in range(microbatches):
             step.microbatch = microbatch
-            _backward(
+            _issue_passes(
                 step,
                 found,
                 stage,
@@ -153,15 +153,15 @@ def zero(
                 elements = sum(layer.size for layer in bucket)
                 step.wait(gather_differences(step, sdp4bit, elements, step.computed()))
         else:
-            for one in gathered(partition, workers, allgather_bucket_size):
+            for one in gather_sizes(partition, workers, allgather_bucket_size):
                 step.wait(step.call("all_gather", "model", (one, one * workers), dtype, "step", after=step.computed()))
         shard = partition
         parameters, gradients = size * width, (size if stage == 1 else partition) * width
     state = (_MOMENTS + (width < _FP32)) * shard * _FP32
-    return step.built(Held(parameters, gradients, state))
+    return step.built(HeldMemory(parameters, gradients, state))
 
 
-def gathered(partition: int, workers: int, allgather_bucket_size: int) -> list[int]:
+def gather_sizes(partition: int, workers: int, allgather_bucket_size: int) -> list[int]:
     """Return the elements that each worker contributes to the all-gathers behind a step of stages 1 and 2.
 
     Parameters
@@ -173,7 +173,7 @@ def gathered(partition: int, workers: int, allgather_bucket_size: int) -> list[i
 
     Examples
     --------
-    >>> gathered(300, 4, 500)
+    >>> gather_sizes(300, 4, 500)
     [150, 150]
     """
     count = max(1, partition * workers // allgather_bucket_size)
@@ -182,7 +182,7 @@ def gathered(partition: int, workers: int, allgather_bucket_size: int) -> list[i
     return [*[each] * (count - 1), partition - each * (count - 1)]
 
 
-def _backward(
+def _issue_passes(
     step: GraphBuilder,
     layers: Sequence[Layer],
     stage: int,
@@ -201,7 +201,7 @@ def _backward(
         step.compute("model", "backward", size)
     if stage == 1 and not last:
         return
-    starts, partition = _starts(layers), _partition(size, step.workers)
+    starts, partition = _layer_starts(layers), _partition_size(size, step.workers)
     before: list[int | None] = []
     for bucket in in_buckets(layers if at_once else layers[::-1], most):
         if not at_once:
@@ -210,7 +210,7 @@ def _backward(
         # A bucket is only reduced, and computing only goes on, when the bucket before has been.
         step.wait(*before)
         after, before = step.computed(), []
-        spans = owners(bucket, starts, partition)
+        spans = bucket_owners(bucket, starts, partition)
         if sdp4bit.quantized_gradients:
             calls: list[tuple[Operation, int, int]] = []
             before.append(reduce_bucket(step, sdp4bit, sum(layer.size for layer in bucket), after))
@@ -256,7 +256,7 @@ def in_buckets(layers: Iterable[Layer], most: int) -> list[list[Layer]]:
     return found
 
 
-def owners(bucket: Iterable[Layer], starts: dict[str, int], partition: int) -> list[tuple[int, int]]:
+def bucket_owners(bucket: Iterable[Layer], starts: dict[str, int], partition: int) -> list[tuple[int, int]]:
     """Return who owns how many elements of a bucket in a row.
 
     Parameters
@@ -270,7 +270,7 @@ def owners(bucket: Iterable[Layer], starts: dict[str, int], partition: int) -> l
 
     Examples
     --------
-    >>> owners([Layer("b", (6,)), Layer("a", (4,))], {"a": 0, "b": 4}, 5)
+    >>> bucket_owners([Layer("b", (6,)), Layer("a", (4,))], {"a": 0, "b": 4}, 5)
     [(0, 1), (1, 5), (0, 4)]
     """
     found: list[tuple[int, int]] = []
@@ -295,12 +295,12 @@ def _up_to(parts: Iterable[int], most: int) -> list[int]:
     return [*found, filled] if filled else found
 
 
-def _partition(size: int, workers: int) -> int:
+def _partition_size(size: int, workers: int) -> int:
     """Return how many elements each worker owns, with padding."""
     return -(-size // (_ALIGNMENT * workers)) * _ALIGNMENT
 
 
-def _starts(layers: Iterable[Layer]) -> dict[str, int]:
+def _layer_starts(layers: Iterable[Layer]) -> dict[str, int]:
     starts, begin = {}, 0
     for layer in layers:
         starts[layer.name] = begin

@@ -16,11 +16,11 @@ from simnet.base.checks import whole
 from simnet.costs.layers import Layer
 from simnet.parallel.graph import GraphBuilder, Phase
 from simnet.parallel.quantised import NODE, ZeroPlusPlus, gather_codes, reduce_tensors
-from simnet.parallel.units import DTYPE_BYTES, Unit, modules
+from simnet.parallel.units import DTYPE_BYTES, Unit, wrap_modules
 
 
 @dataclass(frozen=True)
-class Limits:
+class Stage3Limits:
     """Limits of stage 3, in elements, by DeepSpeed's names and with its defaults.
 
     Parameters
@@ -63,7 +63,7 @@ class Stage3:
         Of parameters and gradients.
     reduce_bucket_size : int
         As of `simnet.parallel.zero.zero`.
-    limits : Limits
+    limits : Stage3Limits
         What is kept, prefetched and released.
     plus : ZeroPlusPlus
         What is quantised, and between how many ranks a second shard is kept.
@@ -75,12 +75,12 @@ class Stage3:
         layers: Sequence[Layer],
         dtype: str,
         reduce_bucket_size: int,
-        limits: Limits,
+        limits: Stage3Limits,
         plus: ZeroPlusPlus,
     ) -> None:
         self.step, self.dtype, self.reduce_bucket_size, self.limits = step, dtype, reduce_bucket_size, limits
         self.plus, self.nodes = plus, plus.nodes(step.workers)
-        self.forward = modules(layers)
+        self.forward = wrap_modules(layers)
         self.sizes = {layer.name: layer.size for layer in layers}
         # The modules of a microbatch, in the order in which they are used.
         self.order = [*self.forward, *reversed(self.forward)]

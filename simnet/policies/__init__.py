@@ -4,7 +4,7 @@ A policy is a class with what `Policy` asks for, in a module of its own; `Adapti
 density. `simnet.policies.moo` is the choice by several objectives.
 """
 
-from simnet.policies.candidate import Candidate, closed_form, distinct
+from simnet.policies.candidate import Candidate, check_distinct, closed_form
 from simnet.policies.density import Ramp, density_at
 from simnet.policies.fixed import Fixed
 from simnet.policies.flexible import Flexible
@@ -17,7 +17,7 @@ from simnet.policies.protocol import (
     Observation,
     Policy,
     PolicyContext,
-    Took,
+    TimingOutcome,
 )
 
 __all__ = [
@@ -34,9 +34,9 @@ __all__ = [
     "Policy",
     "PolicyContext",
     "Ramp",
-    "Took",
+    "TimingOutcome",
+    "check_distinct",
     "closed_form",
     "density_at",
-    "distinct",
     "probe_pairs",
 ]

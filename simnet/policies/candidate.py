@@ -29,7 +29,7 @@ from simnet.sparsifier_models.two_level import AUTO, OWN, TwoLevel, sizes_of
 from simnet.sparsifier_models.wire import ADDED_UP
 
 
-class Cost(Protocol):
+class ClosedForm(Protocol):
     """Closed form: alpha [s], beta [s/byte], dense message M [byte], density c, workers N -> seconds.
 
     All may be arrays. With `nodes`, alpha and beta are those between nodes; collectives alone know of them.
@@ -60,7 +60,7 @@ class Candidate:
     options: Mapping[str, Any] = field(default_factory=dict)
 
 
-def distinct(candidates: Sequence[Candidate]) -> tuple[Candidate, ...]:
+def check_distinct(candidates: Sequence[Candidate]) -> tuple[Candidate, ...]:
     """Return the candidates, at least one and each with a label of its own.
 
     Raises
@@ -77,7 +77,7 @@ def distinct(candidates: Sequence[Candidate]) -> tuple[Candidate, ...]:
     return tuple(candidates)
 
 
-def closed_form(candidate: Candidate) -> Cost:
+def closed_form(candidate: Candidate) -> ClosedForm:
     """Return the closed form of an exchange, as Eqns 4 and 5 of the AR-Topk paper use them.
 
     The widths of values and indices are taken into account; with 4 bytes each the formulas are those of the paper. Of
@@ -111,7 +111,7 @@ def closed_form(candidate: Candidate) -> Cost:
     )
 
 
-def _of_collectives(scheme: type[sparsifier_models.Sparsifier], options: Any) -> Cost | None:
+def _of_collectives(scheme: type[sparsifier_models.Sparsifier], options: Any) -> ClosedForm | None:
     """Return the closed form of a scheme on the wire ``paper``: that of its collectives, or the one it names first."""
     # In M, the dense message of the formulas, a value has 4 bytes, and an index as many.
     value, index = (options.value_bytes or 4) / 4, (options.index_bytes or 4) / 4
@@ -122,23 +122,23 @@ def _of_collectives(scheme: type[sparsifier_models.Sparsifier], options: Any) ->
         if options.indices is not None or options.values is not None:
             return None
         width = 0.5 if scheme is FP16 and options.value_bytes is None else value
-        dense = _collective("all_reduce", options.algorithm, options)
+        dense = _collective_cost("all_reduce", options.algorithm, options)
         return dense and (lambda alpha, beta, M, c, N, nodes=None: dense(alpha, beta, width * np.asarray(M), N, nodes))
     if scheme is ARTopk and reduced:
-        reduce = _collective("all_reduce", options.collective, options)
-        vote = _collective("all_gather", options.allgather, options) if options.selection == "var" else _no_vote
+        reduce = _collective_cost("all_reduce", options.collective, options)
+        vote = _collective_cost("all_gather", options.allgather, options) if options.selection == "var" else _no_vote
         if reduce is None or vote is None or options.monitored:
             return None
-        return _art(reduce, vote, value, partial(_index_bytes, options, index))
+        return _artopk_cost(reduce, vote, value, partial(_index_bytes, options, index))
     if scheme is Randomk and options.shared:
         if options.indices is not None or not reduced:
             return None
-        shared = _collective("all_reduce", options.collective, options)
+        shared = _collective_cost("all_reduce", options.collective, options)
         return shared and (
             lambda alpha, beta, M, c, N, nodes=None: shared(alpha, beta, value * np.multiply(M, c), N, nodes)
         )
     if scheme in _GATHERED:
-        gather = _collective("all_gather", options.allgather, options)
+        gather = _collective_cost("all_gather", options.allgather, options)
         if gather is None or (scheme is LayerwiseTopk and not options.fused):
             return None
         sized = partial(_pair_bytes, options, value + index)
@@ -146,7 +146,7 @@ def _of_collectives(scheme: type[sparsifier_models.Sparsifier], options: Any) ->
     return _first_cost(scheme) if _sends_as_by_default(options) else None
 
 
-def _collective(operation: registry.Operation, algorithm: str, options: Any) -> Callable[..., Floats] | None:
+def _collective_cost(operation: registry.Operation, algorithm: str, options: Any) -> Callable[..., Floats] | None:
     """Return the closed form of a collective, with the options it needs; None if it has none."""
     found = registry.find(operation, algorithm)
     if found.cost is None:
@@ -159,7 +159,7 @@ def _collective(operation: registry.Operation, algorithm: str, options: Any) -> 
     return closed
 
 
-def _on_two_levels(candidate: Candidate, scheme: type[TwoLevel], options: Any) -> Cost | None:
+def _on_two_levels(candidate: Candidate, scheme: type[TwoLevel], options: Any) -> ClosedForm | None:
     """Return the closed form of a scheme between nodes, with collectives inside; None if it has none.
 
     Inside are the links of `nodes`, whose size is that of the exchange; else all links are alike. The ranks of a node
@@ -170,8 +170,8 @@ def _on_two_levels(candidate: Candidate, scheme: type[TwoLevel], options: Any) -
     own = {name: value for name, value in candidate.options.items() if name not in OWN}
     between = closed_form(Candidate(candidate.label, scheme.scheme.name, own))
     inside = [
-        _collective("reduce_scatter", options.inner_reduce_scatter, options),
-        _collective("all_gather", options.inner_all_gather, options),
+        _collective_cost("reduce_scatter", options.inner_reduce_scatter, options),
+        _collective_cost("all_gather", options.inner_all_gather, options),
     ]
     (size,), width = sizes_of(options.ranks_per_node), (options.value_bytes or 4) / 4
     scatter, gather = inside
@@ -220,9 +220,9 @@ def _no_vote(*_: object) -> Floats:
     return np.zeros(())
 
 
-def _art(
+def _artopk_cost(
     reduce: Callable[..., Floats], vote: Callable[..., Floats], value: float, index: Callable[..., Floats]
-) -> Cost:
+) -> ClosedForm:
     """Return the closed form of AR-Topk: the vote, if any, a broadcast of indices, an all-reduce of values."""
 
     def art(
@@ -242,7 +242,7 @@ def _sends_as_by_default(options: Options) -> bool:
     return all(getattr(options, one.name) == one.default for one in fields)
 
 
-def _first_cost(scheme: type[sparsifier_models.Sparsifier]) -> Cost | None:
+def _first_cost(scheme: type[sparsifier_models.Sparsifier]) -> ClosedForm | None:
     """Return the first of a scheme's closed forms, with k entries selected; of a bound, the bound.
 
     None if there is none, or it asks for more than all schemes know.

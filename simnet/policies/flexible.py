@@ -9,7 +9,7 @@ import numpy as np
 from simnet.base.checks import whole
 from simnet.base.quantities import Count, Size, bounded
 from simnet.collectives import allreduce_ring
-from simnet.policies.candidate import Candidate, closed_form, distinct
+from simnet.policies.candidate import Candidate, check_distinct, closed_form
 from simnet.policies.monitor import Monitor
 from simnet.policies.protocol import PolicyContext
 from simnet.schedule import Round, Schedule
@@ -54,7 +54,7 @@ class Flexible:
         probe_bytes: Size = 0.0,
         probe_times: Count = 5,
     ) -> None:
-        self.candidates = distinct(candidates)
+        self.candidates = check_distinct(candidates)
         self.monitor = monitor or Monitor()
         self.decide_every = whole(decide_every, "decide_every", 1)
         self.probe_bytes = bounded(probe_bytes, Size, "probe_bytes")

@@ -47,10 +47,10 @@ from numpy.typing import ArrayLike, NDArray
 from simnet.base.arrays import Floats
 from simnet.base.checks import whole
 from simnet.base.quantities import Density, Factor, Iterations, PositiveFactor
-from simnet.policies.candidate import Candidate, closed_form, distinct
+from simnet.policies.candidate import Candidate, check_distinct, closed_form
 from simnet.policies.density import Ramp, density_at
 from simnet.policies.monitor import Monitor
-from simnet.policies.pareto import knee, normalised, pareto_front, weighted
+from simnet.policies.pareto import knee_point, normalise_points, pareto_front, weighted_point
 from simnet.policies.protocol import Decision, Observation, PolicyContext
 from simnet.sparsifier_models.artopk import GAIN_DECAY, GAIN_WINDOW, windowed_mean
 
@@ -67,7 +67,7 @@ _FINE = 1001
 _FEWEST = 4
 
 
-class Weights(NamedTuple):
+class ObjectiveWeights(NamedTuple):
     """How much each objective counts.
 
     Parameters
@@ -81,26 +81,28 @@ class Weights(NamedTuple):
     communication: Factor = 1.0
 
 
-def choose(gain: ArrayLike, compression: ArrayLike, communication: ArrayLike, weights: Weights | None = None) -> int:
+def choose_candidate(
+    gain: ArrayLike, compression: ArrayLike, communication: ArrayLike, weights: ObjectiveWeights | None = None
+) -> int:
     """Return which candidate the mode ``grid`` takes: the knee of the Pareto front, or the weighted choice.
 
     Parameters
     ----------
     gain, compression, communication : array_like, shape (D,)
         Compression gain within (0, 1], seconds to select, seconds to communicate of each candidate.
-    weights : Weights, optional
+    weights : ObjectiveWeights, optional
         The knee when omitted.
 
     Examples
     --------
     >>> gain, sync = [0.9, 0.8, 0.7, 0.5, 0.2], [1.0, 0.33, 0.11, 0.04, 0.01]
-    >>> choose(gain, [0.002] * 5, sync), choose(gain, [0.002] * 5, sync, Weights(gain=9))
+    >>> choose_candidate(gain, [0.002] * 5, sync), choose_candidate(gain, [0.002] * 5, sync, ObjectiveWeights(gain=9))
     (2, 1)
     """
     points = np.column_stack([1.0 / np.maximum(gain, 1e-30), compression, communication])
     front = pareto_front(points)
-    scaled = normalised(points[front], units=(0, 1, 1))
-    return int(front[knee(scaled) if weights is None else weighted(scaled, weights)])
+    scaled = normalise_points(points[front], units=(0, 1, 1))
+    return int(front[knee_point(scaled) if weights is None else weighted_point(scaled, weights)])
 
 
 def communication_fit(c: ArrayLike, v1: float, v2: float) -> Floats:
@@ -145,8 +147,8 @@ def choose_as_published(densities: ArrayLike, gain: ArrayLike, communication: Ar
     """
     c = np.asarray(densities, dtype=np.float64)
     fine = np.geomspace(c.max(), c.min(), _FINE)
-    times = _fitted(communication_fit, c, 1e3 * np.asarray(communication), 2)
-    gains = _fitted(gain_fit, np.append(c, [1.0, 0.0]), np.append(gain, [1.0, 0.0]), 6)
+    times = _fit_curve(communication_fit, c, 1e3 * np.asarray(communication), 2)
+    gains = _fit_curve(gain_fit, np.append(c, [1.0, 0.0]), np.append(gain, [1.0, 0.0]), 6)
     if times is None or gains is None:
         return None
     with np.errstate(all="ignore"):
@@ -157,10 +159,10 @@ def choose_as_published(densities: ArrayLike, gain: ArrayLike, communication: Ar
         return None
     points, fine = points[sound], fine[sound]
     front = pareto_front(points)
-    return float(fine[front[weighted(normalised(points[front], units=(0, 1)), RELEASED_WEIGHTS)]])
+    return float(fine[front[weighted_point(normalise_points(points[front], units=(0, 1)), RELEASED_WEIGHTS)]])
 
 
-def _fitted(function: Callable[..., Floats], x: Floats, y: Floats, parameters: int) -> Floats | None:
+def _fit_curve(function: Callable[..., Floats], x: Floats, y: Floats, parameters: int) -> Floats | None:
     # Half a second to load, for those that ask for it.
     from scipy.optimize import curve_fit
 
@@ -174,7 +176,7 @@ def _fitted(function: Callable[..., Floats], x: Floats, y: Floats, parameters: i
 
 
 @dataclass(frozen=True)
-class Search:
+class DensitySearch:
     """How `Moo` searches.
 
     Parameters
@@ -185,7 +187,7 @@ class Search:
         Candidates, each in (0, 1], no two alike; at least 4 in the mode ``published``.
     tries : int
         Iterations for which each candidate is tried.
-    weights : Weights, optional
+    weights : ObjectiveWeights, optional
         The weighted choice instead of the knee; not in the mode ``published``, which has weights of its own.
     gain_change : float
         Relative change of the gain from which on the candidates are explored again.
@@ -202,7 +204,7 @@ class Search:
     mode: Mode = "grid"
     densities: Annotated[Sequence[Density], Len(1, 100)] = DENSITIES
     tries: Annotated[int, Ge(1), Le(10_000)] = 10
-    weights: Weights | None = None
+    weights: ObjectiveWeights | None = None
     gain_change: PositiveFactor = 0.1
     warm_up: Iterations = 0
 
@@ -240,7 +242,7 @@ class Moo:
         Exchanges, each with a closed form.
     monitor : Monitor
         How the links are watched.
-    search : Search
+    search : DensitySearch
         How the density is searched for.
 
     Raises
@@ -250,11 +252,11 @@ class Moo:
     """
 
     def __init__(
-        self, candidates: Sequence[Candidate], monitor: Monitor | None = None, search: Search | None = None
+        self, candidates: Sequence[Candidate], monitor: Monitor | None = None, search: DensitySearch | None = None
     ) -> None:
-        self.candidates = distinct(candidates)
+        self.candidates = check_distinct(candidates)
         self.monitor = monitor or Monitor()
-        self.search = search or Search()
+        self.search = search or DensitySearch()
         self._densities = np.array(sorted(self.search.densities, reverse=True), dtype=np.float64)
         self._published = self.search.mode == "published"
         self._costs = [closed_form(candidate) for candidate in self.candidates]
@@ -361,7 +363,9 @@ class Moo:
             found = choose_as_published(self._densities, gain, communication)
             self._density = self._density if found is None else found
         else:
-            self._density = float(self._densities[choose(gain, compression, communication, self.search.weights)])
+            self._density = float(
+                self._densities[choose_candidate(gain, compression, communication, self.search.weights)]
+            )
         self._settle(self._density, state, context)
         if (self._density, self._choice) != before:
             self._watch_anew()

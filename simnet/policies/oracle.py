@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from simnet.policies.candidate import Candidate, distinct
+from simnet.policies.candidate import Candidate, check_distinct
 from simnet.policies.protocol import PolicyContext
 
 
@@ -17,7 +17,7 @@ class OneStepOracle:
     """
 
     def __init__(self, candidates: Sequence[Candidate]) -> None:
-        self.candidates = distinct(candidates)
+        self.candidates = check_distinct(candidates)
 
     def reset(self) -> None:
         """Forget nothing: there is nothing to remember."""

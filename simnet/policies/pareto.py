@@ -44,7 +44,7 @@ def pareto_front(points: ArrayLike) -> NDArray[np.intp]:
     return np.flatnonzero(~np.array(beaten, dtype=bool))
 
 
-def normalised(points: ArrayLike, units: Sequence[int]) -> Floats:
+def normalise_points(points: ArrayLike, units: Sequence[int]) -> Floats:
     """Return the points with each objective from 0 on, and up to 1 where it spans most among those of its unit.
 
     Objectives of one unit are divided by one number, so that a time that hardly varies hardly counts beside one that
@@ -59,7 +59,7 @@ def normalised(points: ArrayLike, units: Sequence[int]) -> Floats:
 
     Examples
     --------
-    >>> normalised([[5.0, 0.0, 3.0], [9.0, 0.1, 2.0], [7.0, 0.1, 1.0]], units=[0, 1, 1])
+    >>> normalise_points([[5.0, 0.0, 3.0], [9.0, 0.1, 2.0], [7.0, 0.1, 1.0]], units=[0, 1, 1])
     array([[0.  , 0.  , 1.  ],
            [1.  , 0.05, 0.5 ],
            [0.5 , 0.05, 0.  ]])
@@ -71,13 +71,13 @@ def normalised(points: ArrayLike, units: Sequence[int]) -> Floats:
     return scaled
 
 
-def knee(front: ArrayLike) -> int:
+def knee_point(front: ArrayLike) -> int:
     """Return the knee of a front: the point farthest from the chord, on the side of what is best in everything.
 
     The chord joins the point that is best in the first objective and the one with the smallest sum of the others; among
     equal ones, the best in the sum or in the first, and then in one objective after the other.
     Where no point is on that side, the front is straight or bulges away: then the point whose largest loss is least,
-    see `weighted`.
+    see `weighted_point`.
 
     Parameters
     ----------
@@ -91,7 +91,7 @@ def knee(front: ArrayLike) -> int:
 
     Examples
     --------
-    >>> knee([[0, 1], [0.1, 0.2], [0.5, 0.1], [1, 0]]), knee([[0, 1], [0.5, 0.5], [1, 0]])
+    >>> knee_point([[0, 1], [0.1, 0.2], [0.5, 0.1], [1, 0]]), knee_point([[0, 1], [0.5, 0.5], [1, 0]])
     (1, 1)
     """
     given = np.asarray(front, dtype=np.float64)
@@ -106,10 +106,10 @@ def knee(front: ArrayLike) -> int:
     distance = np.where(off.sum(axis=1) < 0, np.sqrt(np.square(off).sum(axis=1)), 0.0)
     if distance.max() > _STRAIGHT:
         return _first_least(-distance)
-    return weighted(given, np.ones(given.shape[1]))
+    return weighted_point(given, np.ones(given.shape[1]))
 
 
-def weighted(front: ArrayLike, weights: ArrayLike) -> int:
+def weighted_point(front: ArrayLike, weights: ArrayLike) -> int:
     """Return the point of a front whose largest weighted loss is least, and of several the one with the least sum.
 
     Every point of a front is the choice for some weights, which the least weighted sum is not true of.
@@ -129,7 +129,7 @@ def weighted(front: ArrayLike, weights: ArrayLike) -> int:
     Examples
     --------
     >>> front = [[0, 1], [0.4, 0.3], [1, 0]]
-    >>> weighted(front, [1, 1]), weighted(front, [9, 1]), weighted(front, [1, 9])
+    >>> weighted_point(front, [1, 1]), weighted_point(front, [9, 1]), weighted_point(front, [1, 9])
     (1, 0, 2)
     """
     losses = np.asarray(front, dtype=np.float64) * np.asarray(weights, dtype=np.float64)

@@ -90,7 +90,7 @@ class Decision(NamedTuple):
     fresh: bool = False
 
 
-class Took(NamedTuple):
+class TimingOutcome(NamedTuple):
     """What an iteration took, of all workers.
 
     Parameters
@@ -127,7 +127,7 @@ class Observation(NamedTuple):
         over the workers if there is none.
     compression : float
         Seconds that the slowest worker took to select, pack, merge and unpack.
-    took : Took
+    took : TimingOutcome
         The parts of the iteration.
     """
 
@@ -136,7 +136,7 @@ class Observation(NamedTuple):
     gain: float
     released_gain: float
     compression: float
-    took: Took = Took(0.0, 0.0, 0.0)
+    took: TimingOutcome = TimingOutcome(0.0, 0.0, 0.0)
 
 
 @runtime_checkable

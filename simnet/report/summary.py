@@ -21,7 +21,7 @@ from typing_extensions import TypedDict
 from simnet.costs.computing import Samples
 from simnet.evidence.conditions import Evidence, Level
 from simnet.job import EXPLORE, MAIN, Interruption, JobShare
-from simnet.job.steady import Steady, common_start, steady_part
+from simnet.job.steady import SteadyPart, common_start, steady_part
 from simnet.network import MAX_MIN, STACKS, Sharing, Stack
 from simnet.report import co_located, devices, failures, learning, memory, overlap, sharing, spent, spread, stacks
 from simnet.report.calibrated import CalibrationSummary
@@ -393,7 +393,7 @@ def learning_of(summary: Summary) -> dict[str, learning.LearningSummary]:
     return {name: one["learning"] for name, one in summary["policies"].items() if "learning" in one}
 
 
-def _steady(every: pd.DataFrame, stops: Sequence[Interruption]) -> Steady:
+def _steady(every: pd.DataFrame, stops: Sequence[Interruption]) -> SteadyPart:
     """Return the steady part of a run, after the last death of a worker."""
     since = max((stop.iteration for stop in stops if stop.job == MAIN), default=0)
     found = steady_part(every[every["iteration"] >= since] if since else every)

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from simnet.costs.computing import chips
 from simnet.costs.devices import DEFAULT, OVER_GLOO, DeviceProfile, load_device
-from simnet.parallel import slowdown_told
+from simnet.parallel import describe_slowdown
 from simnet.scenario import network_parts, schema
 from simnet.scenario.loader import Findings
 from simnet.scenario.topology import calibrated_stack
@@ -69,7 +69,7 @@ def slowdown_told_of(device: DeviceProfile | None, slowdown: float) -> str:
     """Describe the slowdown of computing while collectives run, with its source."""
     beside = None if device is None else device.beside_collectives
     if beside is None or slowdown != slowdown_of(device):
-        return slowdown_told(slowdown)
+        return describe_slowdown(slowdown)
     least = f"{beside.compute:.3g} times is taken as 1; " if beside.compute < 1 else ""
-    times = "as long beside collectives as alone" if slowdown == 1 else slowdown_told(slowdown)
+    times = "as long beside collectives as alone" if slowdown == 1 else describe_slowdown(slowdown)
     return f"{times} ({least}device profile: {beside.source})"

@@ -16,11 +16,11 @@ from simnet.base.errors import nearest
 from simnet.base.units import format_bytes
 from simnet.costs import models
 from simnet.costs.devices import DeviceProfile
-from simnet.job import ColocatedJob, Job, LocalSteps, Overlap, buckets_of, create_sparsifier
+from simnet.job import ColocatedJob, Job, LocalSteps, Overlap, create_sparsifier, job_buckets
 from simnet.job.elastic import Absence, deadline_at
 from simnet.job.job import Optimizer
-from simnet.job.local_steps import StrategySet, check_switching, started
-from simnet.job.steps import Unseen
+from simnet.job.local_steps import StrategySet, check_switching, start_strategy
+from simnet.job.steps import NoGradients
 from simnet.policies import Candidate, Policy, Ramp
 from simnet.scenario import schema
 from simnet.scenario.colocated import alone, placements
@@ -185,7 +185,7 @@ def _local_steps(config: schema.Config, source: GradientSource, found: Findings)
     for label, exchange in config.exchanges.items():
         with found.at("job", "strategy"):
             one = candidate(label, exchange)
-            made = started(source, given.name, given.options, one, seed=config.seed, bucket=given.bucket)
+            made = start_strategy(source, given.name, given.options, one, seed=config.seed, bucket=given.bucket)
             steps, shares = made.steps, made.shares
     for name, policy in config.policies.items():
         with found.at("policies", name):
@@ -225,7 +225,7 @@ def _searched(config: schema.Config, label: str) -> list[float]:
 def _try_sizes(exchange: Candidate, job: Job, searched: Sequence[float] = ()) -> None:
     """Raise ValueError if a scheme refuses the length of a bucket, or a density of the job, or of a search, there."""
     densities = [*searched, *(density for ramp in job.density for density in (ramp.start, ramp.end))]
-    for bucket in buckets_of(job, [exchange]):
+    for bucket in job_buckets(job, [exchange]):
         model = create_sparsifier(exchange, bucket, job)
         for density in (min(densities), max(densities)):
             model.density = density
@@ -429,7 +429,7 @@ def _live(given: schema.Train, config: schema.Config) -> GradientSource:
 def _source(config: schema.Config, folder: Path) -> GradientSource:
     given = config.job
     if given.shardings:
-        return Unseen(config.workers, 1 if given.traced else model_of(given).parameters)
+        return NoGradients(config.workers, 1 if given.traced else model_of(given).parameters)
     if given.gradients.train is not None:
         return _live(given.gradients.train, config)
     if given.gradients.recorded is not None:

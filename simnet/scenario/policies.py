@@ -5,7 +5,7 @@ from __future__ import annotations
 from simnet.advise import Advised
 from simnet.base import plugins
 from simnet.policies import Fixed, Flexible, Monitor, OneStepOracle, Policy
-from simnet.policies.moo import Moo, Search
+from simnet.policies.moo import DensitySearch, Moo
 from simnet.scenario import schema
 from simnet.scenario.resolve import candidates
 
@@ -35,6 +35,6 @@ def build_policy(config: schema.Config, given: schema.Policy) -> Policy:
         return policy
     monitor = part.build(Monitor, seed=config.seed)
     if kind == "moo":
-        return Moo(among, monitor, part.build(Search))
+        return Moo(among, monitor, part.build(DensitySearch))
     flexible: Policy = part.build(Flexible, candidates=among, monitor=monitor)
     return flexible

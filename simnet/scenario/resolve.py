@@ -18,7 +18,7 @@ from simnet.base.quantities import MAX_ITERATIONS
 from simnet.costs import models
 from simnet.costs.devices import DeviceProfile
 from simnet.job import DDP_OVERLAP, Overlap, check_feedback
-from simnet.parallel import options_of
+from simnet.parallel import sharding_options
 from simnet.policies import Candidate, Monitor, closed_form
 from simnet.scenario import network_parts, schema, topology_parts, weather_parts
 from simnet.scenario.colocated import check_colocated
@@ -280,7 +280,7 @@ def _sharding(given: schema.Job, folder: Path, found: Findings) -> Sharding | di
             continue
         assert one.way is not None
         with found.at(*loc, "as"):
-            known = options_of(one.way, pipeline=one.options.get("pipeline", 1) != 1)
+            known = sharding_options(one.way, pipeline=one.options.get("pipeline", 1) != 1)
             for name in one.options:
                 if name not in known:
                     told = nearest(name, [*field_names(Sharding), *known])

@@ -14,7 +14,7 @@ from typing import TypeAlias, TypeVar
 
 from simnet.base.errors import InputError, SimnetError
 from simnet.base.processes import Pool
-from simnet.job import EVERY, Checkpoint, PolicyResult, run_in_step, sharded
+from simnet.job import EVERY, Checkpoint, PolicyResult, run_in_step, workers_in_shards
 from simnet.scenario import Run, Scenario
 from simnet.scenario.identity import identity
 from simnet.scenario.source import Source
@@ -84,7 +84,7 @@ def run_policies(
     progress : callable
         Called with the key of a scenario, the name of a policy, and the number of its finished iterations.
     workers_on : str, optional
-        Where simulated workers live, as of `simnet.job.sharded`; policies then run one by one.
+        Where simulated workers live, as of `simnet.job.workers_in_shards`; policies then run one by one.
     """
     efforts = {key: sum(map(task.run.effort, task.run.policies)) for key, task in tasks.items()}
     total = sum(efforts.values())
@@ -96,7 +96,11 @@ def run_policies(
         for key, task in tasks.items():
             own = task.run.job.seed == task.loaded.config.seed
             run = task.run if own else task.loaded.build()
-            with nullcontext(run.job) if workers_on is None else sharded(run.job, run.policies, workers_on) as job:
+            with (
+                nullcontext(run.job)
+                if workers_on is None
+                else workers_in_shards(run.job, run.policies, workers_on) as job
+            ):
                 for name, outcome in run_here(replace(run, job=job), partial(progress, key), task.checkpoints):
                     yield key, name, outcome
         return

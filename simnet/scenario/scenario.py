@@ -148,7 +148,7 @@ class Scenario:
     folder : Path
         Where file names in it start from.
     elsewhere : bool
-        Whether its workers live on other machines; see `simnet.job.sharded`.
+        Whether its workers live on other machines; see `simnet.job.workers_in_shards`.
     """
 
     config: schema.Config

@@ -552,7 +552,7 @@ class Flexible(Among):
     optional={"every": "10 s, published: 0 s", "change": "10 %, published: 0"},
     every="probe_every",
 )
-@configures(moo.Search, optional={"warm_up": "none, published: 5 epochs"})
+@configures(moo.DensitySearch, optional={"warm_up": "none, published: 5 epochs"})
 class Moo(Among):
     """Density and exchange by gain, compression and communication time, explored and searched as the job runs."""
 
@@ -565,7 +565,7 @@ class Moo(Among):
 
     @model_validator(mode="after")
     def _fits_mode(self) -> Self:
-        self.build(moo.Search, warm_up=0)
+        self.build(moo.DensitySearch, warm_up=0)
         return self
 
 

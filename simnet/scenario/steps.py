@@ -6,7 +6,7 @@ from pathlib import Path
 
 from simnet.costs.models import ModelProfile, model
 from simnet.interchange.kinds import trace_prefix
-from simnet.parallel import ModelSteps, TraceSteps, TrainingSteps, listed, traced
+from simnet.parallel import ModelSteps, TraceSteps, TrainingSteps, profile_of_units, read_traced_step
 from simnet.scenario import schema
 from simnet.scenario.loader import Findings
 from simnet.scenario.sharding_parts import Sharding
@@ -16,7 +16,7 @@ def model_of(job: schema.Job) -> ModelProfile:
     """Return the model whose steps are sharded: a known one, or one of units. ValueError: there is no such model."""
     if job.model is not None:
         return model(job.model)
-    return listed(next(iter(job.shardings.values())).told)
+    return profile_of_units(next(iter(job.shardings.values())).told)
 
 
 def build_steps(config: schema.Config, folder: Path, found: Findings) -> dict[str, TrainingSteps] | None:
@@ -30,7 +30,7 @@ def build_steps(config: schema.Config, folder: Path, found: Findings) -> dict[st
 
 def _steps(config: schema.Config, given: Sharding, folder: Path) -> TrainingSteps:
     if given.trace is not None:
-        step = traced(trace_prefix(folder / given.trace))
+        step = read_traced_step(trace_prefix(folder / given.trace))
         if step.graph.workers != config.workers:
             raise ValueError(
                 f"the traces are of {step.graph.workers:,} ranks, and there are {config.workers:,} workers"

@@ -135,8 +135,8 @@ def strategy(name: str) -> type[Strategy]:
     if plain in STRATEGIES:
         return STRATEGIES[plain]
     if plugins.is_file(name):
-        return _complete(plugins.in_file(name), f"{name} ")
-    found = plugins.load("strategies", name, _complete)
+        return _check_class(plugins.in_file(name), f"{name} ")
+    found = plugins.load("strategies", name, _check_class)
     if found is None:
         if plain in RENAMED:
             raise ValueError(f"the strategy {name!r} is now {RENAMED[plain]}")
@@ -218,7 +218,7 @@ inner, mixing, outer, period
         raise ValueError(f"{name}: {error}") from None
 
 
-def _complete(found: Any, name: str = "it ") -> type[Strategy]:
+def _check_class(found: Any, name: str = "it ") -> type[Strategy]:
     if not (isinstance(found, type) and issubclass(found, Strategy)):
         raise plugins.PluginError(f"{name}is no Strategy class")
     missing = [*(one for one in ("name", "paper") if not hasattr(found, one)), *sorted(found.__abstractmethods__)]

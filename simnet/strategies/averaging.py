@@ -102,7 +102,7 @@ NOBODY: NDArray[np.intp] = np.zeros(0, dtype=np.intp)
 """No workers."""
 
 
-class _Offer(NamedTuple):
+class _AveragingOffer(NamedTuple):
     """A way to average: pieces of a fragment, as tensors and columns, and the scheme of each."""
 
     averaging: Averaging
@@ -140,7 +140,7 @@ class Averager:
     def __init__(self, replicas: Replicas, averaging: Averaging, fragment: Fragment, what: str) -> None:
         self.what = what
         self._replicas, self._fragment = replicas, fragment
-        self._offers: list[_Offer] = []
+        self._offers: list[_AveragingOffer] = []
         self.offer(averaging)
         self.in_force = 0
 
@@ -157,14 +157,14 @@ class Averager:
         ValueError
             As for the first one.
         """
-        pieces = list(_pieces(self._replicas, self._fragment, averaging.bucket_bytes))
+        pieces = list(_fragment_pieces(self._replicas, self._fragment, averaging.bucket_bytes))
         models = [self._model(averaging, layers, self._replicas.workers) for layers, _ in pieces]
         if self.what == "parameters" and any(model.keeps for model in models):
             raise ValueError(
                 f"parameters are averaged as they are: {averaging.scheme} keeps back a part of what it is given, "
                 "which is for gradients and pseudo-gradients"
             )
-        self._offers.append(_Offer(averaging, pieces, models))
+        self._offers.append(_AveragingOffer(averaging, pieces, models))
 
     def switch(self, number: int) -> None:
         """Average in another way from now on.
@@ -230,7 +230,7 @@ class Averager:
             if isinstance(active, slice):
                 exchange = model.exchange(rows[:, columns])
             else:
-                exchange = _among(model, self._model(averaging, layers, len(rows)), rows[:, columns], active)
+                exchange = _exchange_among(model, self._model(averaging, layers, len(rows)), rows[:, columns], active)
             average[columns] = exchange.update
             syncs.append(Sync(self.what, exchange.schedule, exchange.kernels, begin, delay, exchange, model))
         return average, syncs
@@ -264,7 +264,7 @@ class Averager:
         return sparsifier_models.create(averaging.scheme, workers, size, averaging.density, **given)
 
 
-def _among(model: Sparsifier, fewer: Sparsifier, rows: Values, active: Index) -> Exchange:
+def _exchange_among(model: Sparsifier, fewer: Sparsifier, rows: Values, active: Index) -> Exchange:
     """Exchange rows among some of the workers of a scheme; what these keep back comes from it and goes back to it."""
     fewer.density, fewer.iteration = model.density, model.iteration
     kept = ("residual", *model.kept_beside) if model.keeps else ()
@@ -279,7 +279,7 @@ def _among(model: Sparsifier, fewer: Sparsifier, rows: Values, active: Index) ->
     return exchange
 
 
-def _pieces(replicas: Replicas, fragment: Fragment, bucket: float) -> Iterator[tuple[list[int], slice]]:
+def _fragment_pieces(replicas: Replicas, fragment: Fragment, bucket: float) -> Iterator[tuple[list[int], slice]]:
     """Yield the tensors of each piece of a fragment, and its columns among those of the fragment."""
     piece: list[int] = []
     begin = end = 0
@@ -293,7 +293,9 @@ def _pieces(replicas: Replicas, fragment: Fragment, bucket: float) -> Iterator[t
     yield piece, slice(begin, end)
 
 
-def broadcasts(replicas: Replicas, what: str, width: float, algorithm: str, workers: int, begin: int) -> list[Sync]:
+def broadcast_tensors(
+    replicas: Replicas, what: str, width: float, algorithm: str, workers: int, begin: int
+) -> list[Sync]:
     """Return the broadcasts of something that has as many entries as the parameters, one for each tensor.
 
     Parameters

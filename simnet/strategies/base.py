@@ -406,7 +406,7 @@ class Strategy(ABC):
         if "strategy" in state and str(state["strategy"]) != self.name:
             raise ValueError(f"this is a state of {state['strategy']!s:.100}, not of {self.name}")
         models = self._models()
-        parts = {prefix: _below(prefix, state) for prefix in models}
+        parts = {prefix: _strip_prefix(prefix, state) for prefix in models}
         own = {"strategy", "shape", "iteration", *self._in_force(), *self._kept}
         there = {name for name in state if not any(name.startswith(prefix) for prefix in models)}
         if wrong := [f"no {one}" for one in sorted(own - there)] + [f"an unknown {one}" for one in sorted(there - own)]:
@@ -477,11 +477,11 @@ class Strategy(ABC):
             )
 
 
-def _below(prefix: str, state: Mapping[str, NDArray[Any]]) -> State:
+def _strip_prefix(prefix: str, state: Mapping[str, NDArray[Any]]) -> State:
     return {name.removeprefix(prefix): array for name, array in state.items() if name.startswith(prefix)}
 
 
-def distances(rows: Values, point: Values) -> Floats:
+def row_distances(rows: Values, point: Values) -> Floats:
     """Return how far each row is from a point; float64 of shape (P,).
 
     Parameters
@@ -493,7 +493,7 @@ def distances(rows: Values, point: Values) -> Floats:
 
     Examples
     --------
-    >>> distances(np.array([[3, 4], [0, 0]], np.float32), np.zeros(2, np.float32))
+    >>> row_distances(np.array([[3, 4], [0, 0]], np.float32), np.zeros(2, np.float32))
     array([5., 0.])
     """
     found: Floats = np.linalg.norm((rows - point).astype(np.float64), axis=1)

@@ -8,8 +8,8 @@ from typing import Annotated, Literal, get_args
 from simnet.base.checks import named, whole
 from simnet.base.quantities import Count
 from simnet.sparsifier_models.options import AlgorithmOf
-from simnet.strategies.averaging import Averaging, Sync, broadcasts
-from simnet.strategies.base import Strategy, distances
+from simnet.strategies.averaging import Averaging, Sync, broadcast_tensors
+from simnet.strategies.base import Strategy, row_distances
 from simnet.strategies.optimisers import SGD, AdamW, Optimiser, Values
 from simnet.strategies.replicas import Replicas
 
@@ -95,12 +95,12 @@ class DiLoCo(Strategy):
         """Make an outer step where one is due, and return what was exchanged."""
         if not self.due(self.period, late=self.compat != "paper"):
             return []
-        drift = distances(self.local[self.active], self.master[0])
+        drift = row_distances(self.local[self.active], self.master[0])
         self.note("drift", drift)
         pseudo_gradient, syncs = self._pseudo_gradient()
         self.outer.step(self.master, pseudo_gradient[None], self._outer_state)
         if self.compat != "paper":
-            syncs += broadcasts(self.replicas, "parameters", _FLOAT, self._broadcast, drift.size, self.iteration)
+            syncs += broadcast_tensors(self.replicas, "parameters", _FLOAT, self._broadcast, drift.size, self.iteration)
         self.local[self.active] = self.master
         return syncs
 

@@ -13,7 +13,7 @@ import numpy as np
 from simnet.base.checks import named, whole
 from simnet.base.quantities import Count
 from simnet.strategies.averaging import Averaging, Sync
-from simnet.strategies.base import Strategy, distances
+from simnet.strategies.base import Strategy, row_distances
 from simnet.strategies.diloco import INNER
 from simnet.strategies.optimisers import SGD, Optimiser, Values
 from simnet.strategies.replicas import Replicas
@@ -71,7 +71,7 @@ class DelayedDiLoCo(Strategy):
         if not self.due(self.period):
             return []
         own = self.master - self.local[self.active]
-        self.note("drift", distances(own, np.zeros_like(self.master[0])))
+        self.note("drift", row_distances(own, np.zeros_like(self.master[0])))
         average, syncs = self.average(self._averager, own, delay=self.period)
         self.outer.step(self.master, self._before, self._outer_state)
         self._before[0] = average
@@ -135,7 +135,7 @@ class EagerDiLoCo(Strategy):
             return []
         active = self.active
         own = self.master[active] - self.local[active]
-        self.note("drift", distances(own, np.zeros_like(self.master[0])))
+        self.note("drift", row_distances(own, np.zeros_like(self.master[0])))
         average, syncs = self.average(self._averager, own, delay=self.period)
         share = own / np.float32(len(own))
         alone = self.first == "own" and self.iteration < self.period

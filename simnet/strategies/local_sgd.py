@@ -8,7 +8,7 @@ from typing import Literal, get_args
 from simnet.base.checks import named, whole
 from simnet.base.quantities import Count
 from simnet.strategies.averaging import Averaging, Sync
-from simnet.strategies.base import Strategy, distances
+from simnet.strategies.base import Strategy, row_distances
 from simnet.strategies.optimisers import Optimiser, Values
 from simnet.strategies.replicas import Replicas
 
@@ -67,6 +67,6 @@ class LocalSGD(Strategy):
         if not self.due(self.period, self._late):
             return []
         mean, syncs = self.average(self._averager, self.local[self.active])
-        self.note("drift", distances(self.local[self.active], mean))
+        self.note("drift", row_distances(self.local[self.active], mean))
         self.local[self.active] = mean
         return syncs

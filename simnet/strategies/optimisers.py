@@ -32,7 +32,7 @@ Decay: TypeAlias = Annotated[float, Ge(0), Le(1)]
 ALL = slice(None)
 
 
-def within(rows: Index, columns: Index) -> tuple[Any, Any]:
+def row_column_index(rows: Index, columns: Index) -> tuple[Any, Any]:
     """Return the index of some rows and columns of an array; of slices alone it leads to a view.
 
     Parameters
@@ -42,7 +42,7 @@ def within(rows: Index, columns: Index) -> tuple[Any, Any]:
 
     Examples
     --------
-    >>> np.arange(6).reshape(2, 3)[within(np.array([1]), np.array([0, 2]))]
+    >>> np.arange(6).reshape(2, 3)[row_column_index(np.array([1]), np.array([0, 2]))]
     array([[3, 5]])
     """
     if isinstance(rows, slice) or isinstance(columns, slice):
@@ -124,7 +124,7 @@ class SGD(Optimiser):
     def __post_init__(self) -> None:
         positive(self.lr, "lr")
         _below_one(self.momentum, "momentum")
-        _share(self.weight_decay, "weight_decay")
+        _check_share(self.weight_decay, "weight_decay")
         if self.nesterov and not self.momentum:
             raise ValueError("nesterov: true needs a momentum > 0 of the same optimiser, got 0")
 
@@ -136,7 +136,7 @@ class SGD(Optimiser):
         self, parameters: Values, gradients: Values, state: State, rows: Index = ALL, columns: Index = ALL
     ) -> None:
         """Move parameters by one step, in place; see `Optimiser.step`."""
-        at = within(rows, columns)
+        at = row_column_index(rows, columns)
         moved, step = parameters[at], gradients
         if self.weight_decay:
             step = step + np.float32(self.weight_decay) * moved
@@ -190,7 +190,7 @@ class AdamW(Optimiser):
         _below_one(self.beta1, "beta1")
         _below_one(self.beta2, "beta2")
         positive(self.eps, "eps")
-        _share(self.weight_decay, "weight_decay")
+        _check_share(self.weight_decay, "weight_decay")
 
     def state(self, rows: int, parameters: int) -> dict[str, NDArray[Any]]:
         """Return both means, float32 of shape (rows, n), and the steps of each row, int64 of shape (rows, 1)."""
@@ -201,7 +201,7 @@ class AdamW(Optimiser):
         self, parameters: Values, gradients: Values, state: State, rows: Index = ALL, columns: Index = ALL
     ) -> None:
         """Move parameters by one step, in place; see `Optimiser.step`. A step of some columns counts for their rows."""
-        at = within(rows, columns)
+        at = row_column_index(rows, columns)
         moved, mean, square = parameters[at], state["mean"][at], state["square"][at]
         state["steps"][rows] += 1
         steps = state["steps"][rows].astype(np.float64)
@@ -249,7 +249,7 @@ class SignDescent(Optimiser):
 
     def __post_init__(self) -> None:
         positive(self.lr, "lr")
-        _share(self.weight_decay, "weight_decay")
+        _check_share(self.weight_decay, "weight_decay")
 
     def state(self, rows: int, parameters: int) -> dict[str, NDArray[Any]]:
         """Return nothing: it remembers nothing."""
@@ -259,7 +259,7 @@ class SignDescent(Optimiser):
         self, parameters: Values, gradients: Values, state: State, rows: Index = ALL, columns: Index = ALL
     ) -> None:
         """Move parameters by one step, in place; see `Optimiser.step`."""
-        at = within(rows, columns)
+        at = row_column_index(rows, columns)
         moved = parameters[at]
         moved *= np.float32(1 - self.lr * self.weight_decay)
         moved -= np.float32(self.lr) * np.sign(gradients)
@@ -271,6 +271,6 @@ def _below_one(value: float, name: str) -> None:
         raise ValueError(f"{name} must be >= 0 and < 1, got {value!r}")
 
 
-def _share(value: float, name: str) -> None:
+def _check_share(value: float, name: str) -> None:
     if not is_number(value) or not 0 <= value <= 1 or math.isnan(value):
         raise ValueError(f"{name} must be >= 0 and <= 1, got {value!r}")

@@ -15,10 +15,10 @@ from simnet.collectives import registry
 from simnet.costs.devices import DeviceOp
 from simnet.sparsifier_models.options import AlgorithmOf, Allreduce
 from simnet.sparsifier_models.steps import in_order
-from simnet.strategies.averaging import Averaging, Sync, broadcasts
+from simnet.strategies.averaging import Averaging, Sync, broadcast_tensors
 from simnet.strategies.base import Strategy
 from simnet.strategies.diloco import OUTER, Compat, DiLoCo
-from simnet.strategies.optimisers import SGD, Index, Optimiser, Values, within
+from simnet.strategies.optimisers import SGD, Index, Optimiser, Values, row_column_index
 from simnet.strategies.replicas import Replicas
 
 Masks: TypeAlias = Literal["broadcast", "seeded"]
@@ -78,7 +78,7 @@ class SparseAveraging:
         mask = np.asarray(self._draw(iteration))
         if mask.dtype != np.bool_ or mask.shape != local.shape[1:]:
             raise ValueError(f"a mask must be bool of shape {local.shape[1:]}, got {mask.dtype} of shape {mask.shape}")
-        at = within(active, np.flatnonzero(mask))
+        at = row_column_index(active, np.flatnonzero(mask))
         rows = local[at]
         local[at] = np.add.reduce(rows, axis=0) / np.float32(len(rows))
         return self._syncs(mask, len(rows), iteration)
@@ -93,7 +93,7 @@ class SparseAveraging:
         """Return what is sent of each tensor."""
         replicas, syncs, end = self._replicas, list[Sync](), 0
         if self._masks == "broadcast" and workers not in self._spread:
-            self._spread[workers] = broadcasts(replicas, "masks", _BOOL, self._broadcast, workers, 0)
+            self._spread[workers] = broadcast_tensors(replicas, "masks", _BOOL, self._broadcast, workers, 0)
         for number, (_, size) in enumerate(replicas.tensors):
             end += size
             entries, whole = np.count_nonzero(mask[end - size : end]) * replicas.scale, size * replicas.scale

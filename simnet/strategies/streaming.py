@@ -9,9 +9,9 @@ import numpy as np
 from simnet.base.checks import whole
 from simnet.base.quantities import Count, Share, bounded
 from simnet.strategies.averaging import Averaging, Sync
-from simnet.strategies.base import Strategy, distances
+from simnet.strategies.base import Strategy, row_distances
 from simnet.strategies.diloco import INNER, OUTER
-from simnet.strategies.optimisers import ALL, SGD, Optimiser, Values, within
+from simnet.strategies.optimisers import ALL, SGD, Optimiser, Values, row_column_index
 from simnet.strategies.replicas import Replicas, fragments_of
 
 
@@ -96,12 +96,12 @@ class StreamingDiLoCo(Strategy):
         columns = self.fragments[turn].entries
         syncs: list[Sync] = []
         if steps == self._between - self.delay:
-            local, own = self.local[within(self.active, columns)], self.master[:, columns]
-            self.note("drift", distances(local, own[0]))
+            local, own = self.local[row_column_index(self.active, columns)], self.master[:, columns]
+            self.note("drift", row_distances(local, own[0]))
             average, syncs = self.average(self._averagers_of[turn], own - local, self.delay)
             self._under_way[:, columns] = average
         if steps == self._between:
             self.outer.step(self.master, self._under_way[:, columns], self._outer_state, ALL, columns)
-            at, own = within(self.active, columns), self.master[:, columns]
+            at, own = row_column_index(self.active, columns), self.master[:, columns]
             self.local[at] = own + self.mixing * (self.local[at] - own)
         return syncs

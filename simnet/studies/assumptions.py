@@ -16,7 +16,7 @@ from typing_extensions import TypedDict
 from simnet.base.errors import SimnetError
 from simnet.costs import models
 from simnet.costs.devices import DEFAULT
-from simnet.job import DDP_OVERLAP, Overlap, overlap_of
+from simnet.job import DDP_OVERLAP, Overlap, job_overlap
 from simnet.policies import Candidate, Fixed, Flexible
 from simnet.report import overlap, wording
 from simnet.report.overlap import OverlapSummary
@@ -119,7 +119,7 @@ def _overlap(
 ) -> OverlapSummary:
     """Return the overlap that a run assumes, given the first place among exchanges and flexible policies."""
     job = built.job
-    during = [one.label for one in among if overlap_of(job, [one]) is not None]
+    during = [one.label for one in among if job_overlap(job, [one]) is not None]
     found: OverlapSummary = {
         "during": during,
         "after": [one.label for one in among if one.label not in during],

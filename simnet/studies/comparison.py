@@ -35,8 +35,8 @@ from simnet.base.swap import Files, swapped
 from simnet.base.writing import write_files
 from simnet.costs.devices import DeviceProfile
 from simnet.evidence.conditions import NEVER_COMPARED
-from simnet.job.memory import WorkerMemory, measurable, of_exchange, with_gradients
-from simnet.job.steady import MOVED, Steady, common_start, steady_part
+from simnet.job.memory import WorkerMemory, exchange_memory, is_measurable, with_shared_gradients
+from simnet.job.steady import MOVED, SteadyPart, common_start, steady_part
 from simnet.report import barriers, devices, learning, memory, paired
 from simnet.report.comparison import COLUMNS, draw
 from simnet.report.results import LOCK, RESULTS, prepare_folder, versions
@@ -200,14 +200,14 @@ class Held:
         policy : Policy
             The policy.
         """
-        if not measurable(job, elsewhere=self._elsewhere):
+        if not is_measurable(job, elsewhere=self._elsewhere):
             return None
         (candidate,), workers, limit = policy.candidates, job.source.workers, job.device_memory
         key = workers, candidate.label
         if key not in self._known:
             if self._last is None or job is not self._last[0]:
-                self._last = job, with_gradients(job)
-            self._known[key] = of_exchange(self._last[1], candidate)
+                self._last = job, with_shared_gradients(job)
+            self._known[key] = exchange_memory(self._last[1], candidate)
             self._assumed = memory.assumed_of(job)
             if limit is not None and self._known[key].peak > limit:
                 why = memory.refused(self._known[key], limit)
@@ -308,7 +308,7 @@ def as_table(
     Where an exchange has a warning, there is a column of them; where times depend on when workers enter, those of
     `simnet.report.paired.START_COLUMNS`, and ``starts_not_sampled``, why that is not known.
     """
-    beside: dict[Any, list[Steady]] = defaultdict(list)
+    beside: dict[Any, list[SteadyPart]] = defaultdict(list)
     for one in rows:
         beside[_group(one)].append(one[_STEADY])
     skips = {group: common_start(found) if skip is None else skip for group, found in beside.items()}

@@ -119,8 +119,8 @@ def exchange(scenario: Scenario, label: str | None, iteration: int, *, compute: 
     Under a training strategy that is every exchange that begins in it, one after the other.
     """
     # Collectives and networks do without all that a job is made of.
-    from simnet.job import buckets_of, create_sparsifier
-    from simnet.job.local_steps import syncs_of
+    from simnet.job import create_sparsifier, job_buckets
+    from simnet.job.local_steps import strategy_syncs
     from simnet.policies import density_at
     from simnet.scenario.resolve import candidate
 
@@ -138,7 +138,7 @@ def exchange(scenario: Scenario, label: str | None, iteration: int, *, compute: 
             f"must be in 0..{job.iterations - 1}, the iterations of {scenario.name}, got {iteration}",
             file="--iteration",
         )
-    workers, parts = job.source.workers, buckets_of(job, [candidate(label, labels[label])])
+    workers, parts = job.source.workers, job_buckets(job, [candidate(label, labels[label])])
     missing = []
     if job.strategy is None:
         models = [create_sparsifier(candidate(label, labels[label]), one, job) for one in parts]
@@ -151,7 +151,7 @@ def exchange(scenario: Scenario, label: str | None, iteration: int, *, compute: 
                 exchanges.append(model.exchange(gradients[:, one.entries]))
         sent = [(done.schedule, done.kernels) for done in exchanges]
     else:
-        syncs = syncs_of(job, candidate(label, labels[label]), iteration)
+        syncs = strategy_syncs(job, candidate(label, labels[label]), iteration)
         sent = [(sync.schedule, sync.kernels) for sync in syncs]
         if any(sync.delay for sync in syncs):
             missing.append("what is computed beside exchanges: they stand after all inner steps of the iteration")

@@ -46,7 +46,7 @@ from simnet.evidence.conditions import NEVER_COMPARED, Evidence
 from simnet.evidence.iteration_errors import PartOfIteration, factor_in_job, off_of_calls, stacks
 from simnet.job import Job, PolicyResult, run_policy
 from simnet.job.record import TRAIN
-from simnet.job.steady import Steady, common_start, steady_part
+from simnet.job.steady import SteadyPart, common_start, steady_part
 from simnet.network.stack import name_of
 from simnet.report import barriers
 from simnet.report.drawing import COLOURS, SECONDS, Plot, plot, style
@@ -99,7 +99,7 @@ class JobPrediction(Shown):
         By which training strategy they train, if there is one, and inner steps of an iteration.
     notes : tuple of str
         How costs of codes are known, and where the time of computing is from.
-    steady : mapping of str to Steady
+    steady : mapping of str to SteadyPart
         The steady part of the run under each policy; one that has none has no rank.
     totals : mapping of str to JobTotal
         What the job takes in all under each policy.
@@ -121,7 +121,7 @@ class JobPrediction(Shown):
     strategy: str = ""
     steps: int = 1
     notes: tuple[str, ...] = ()
-    steady: Mapping[str, Steady] = field(default_factory=dict)
+    steady: Mapping[str, SteadyPart] = field(default_factory=dict)
     totals: Mapping[str, JobTotal] = field(default_factory=dict)
     computes: tuple[float, float] = (1.0, 1.0)
     evidence: Evidence = NEVER_COMPARED

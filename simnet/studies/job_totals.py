@@ -21,8 +21,8 @@ from simnet.evidence.chances import GIVEN, Chances, Part, chances, in_job, inter
 from simnet.evidence.conditions import NEVER_COMPARED, Evidence, evidence_of
 from simnet.evidence.iteration_errors import factor_in_job
 from simnet.job import Job, PolicyResult
-from simnet.job.job import buckets_of
-from simnet.job.local_steps import started
+from simnet.job.job import job_buckets
+from simnet.job.local_steps import start_strategy
 from simnet.job.steady import steady_part
 from simnet.network.stack import name_of
 from simnet.policies import Candidate
@@ -209,7 +209,7 @@ def messages_of(run: Run, among: Sequence[Candidate]) -> dict[str, float]:
     """Return the messages that a worker sends in an iteration, one after another, by exchange."""
     if run.job.strategy is not None:
         return {one.label: messages(one, run.job) for one in among}
-    each = len(buckets_of(run.job, among)) / run.job.source.workers
+    each = len(job_buckets(run.job, among)) / run.job.source.workers
     return {one.label: each * run.messages[one.label] for one in among}
 
 
@@ -218,10 +218,10 @@ def messages(one: Candidate, job: Job) -> float:
     workers = job.source.workers
     if job.strategy is not None:
         own = job.strategy
-        strategy = started(job.source, own.name, own.options, one, seed=job.seed, bucket=own.bucket)
+        strategy = start_strategy(job.source, own.name, own.options, one, seed=job.seed, bucket=own.bucket)
         zeros = np.zeros((workers, job.source.parameters), dtype=np.float32)
         syncs = [sync for _ in range(own.steps) for sync in strategy.step(zeros).syncs]
         return sum(sync.schedule.n_messages for sync in syncs) / workers
     model = sparsifier_models.create(one.scheme, workers, _ENTRIES, layers=(_ENTRIES,), **one.options)
     found = model.exchange(np.zeros((workers, _ENTRIES), dtype=np.float32))
-    return found.schedule.n_messages / workers * len(buckets_of(job, [one]))
+    return found.schedule.n_messages / workers * len(job_buckets(job, [one]))

@@ -22,8 +22,8 @@ from simnet.base.errors import SimnetError
 from simnet.base.rng import stream
 from simnet.base.swap import completed, swapped
 from simnet.interchange import kind_of
-from simnet.job import Checkpoint, Job, LocalSteps, PolicyResult, buckets, buckets_of, create_sparsifier
-from simnet.job.memory import WorkerMemory, measurable, of_candidates, with_gradients
+from simnet.job import Checkpoint, Job, LocalSteps, PolicyResult, create_sparsifier, gradient_buckets, job_buckets
+from simnet.job.memory import WorkerMemory, candidates_memory, is_measurable, with_shared_gradients
 from simnet.policies import density_at
 from simnet.report import calibrated, memory, seeds
 from simnet.report.calibrated import CalibrationSummary
@@ -284,7 +284,7 @@ def _facts(loaded: Scenario, built: Run, results: Mapping[str, PolicyResult]) ->
         barrier=built.job.barrier,
         strategy=None if own is None else _trained(own, built.job.deadline),
         prices=loaded.prices,
-        memory=held(built, results) if measurable(built.job, elsewhere=loaded.elsewhere) else None,
+        memory=held(built, results) if is_measurable(built.job, elsewhere=loaded.elsewhere) else None,
         warnings=[*loaded.warnings, *warning_lines(sample_warnings(built.job, built.policies.values()))],
         judgements=judgements,
         evidence=evidence,
@@ -306,10 +306,10 @@ def _device(loaded: Scenario, job: Job) -> DeviceSummary | None:
 
 def held(built: Run, policies: Iterable[str]) -> tuple[MemoryLimit, dict[str, MemorySummary]]:
     """Return the memory of a worker under each policy, and the assumptions."""
-    job, known = with_gradients(built.job), dict[str, WorkerMemory]()
+    job, known = with_shared_gradients(built.job), dict[str, WorkerMemory]()
     limit = job.device_memory
     said: MemoryLimit = {"assumed": memory.assumed_of(job), "limit_B": None if limit is None else round(limit)}
-    each = {name: of_candidates(job, built.policies[name].candidates, known) for name in policies}
+    each = {name: candidates_memory(job, built.policies[name].candidates, known) for name in policies}
     return said, {name: memory.condensed(one, limit) for name, one in each.items()}
 
 
@@ -327,7 +327,7 @@ def setting(loaded: Scenario, job: Job) -> dict[str, str]:
         trained = {} if model is None else {"model": f"{Path(model).name}, {entries}"}
         return {**trained, "workers": str(job.source.workers), "sharding": ", ".join(dict.fromkeys(ways))}
     first, last = (f"{100 * density_at(job.density, at):.3g} %" for at in (0, job.iterations - 1))
-    parts = buckets(job.source, job.overlap)
+    parts = gradient_buckets(job.source, job.overlap)
     whole = job.source.scale * sum(one.entries.stop - one.entries.start for one in parts if one.dense)
     share = f"{100 * whole / job.source.true_parameters:.2g} %"
     dense = f"{sum(one.dense for one in parts)} of {len(parts)} buckets, {share} of the gradient"
@@ -366,7 +366,7 @@ def calibration_of(loaded: Scenario, job: Job) -> CalibrationSummary | None:
     of_gradients = loaded.config.exchanges if job.strategy is None else {}
     for label, exchange in of_gradients.items():
         one = candidate(label, exchange)
-        for bucket in buckets_of(job, [one]):
+        for bucket in job_buckets(job, [one]):
             sparsifier = create_sparsifier(one, bucket, job)
             sparsifier.density = density_at(job.density, 0)
             shape = job.source.workers, bucket.entries.stop - bucket.entries.start

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 
-from simnet.job import Job, buckets_of, create_sparsifier
-from simnet.job.local_steps import started
+from simnet.job import Job, create_sparsifier, job_buckets
+from simnet.job.local_steps import start_strategy
 from simnet.policies import Candidate, Policy
 from simnet.policies.moo import Moo
 from simnet.sparsifier_models import Sparsifier
@@ -62,5 +62,5 @@ def _models(job: Job, candidate: Candidate) -> list[Sparsifier]:
     """Return a scheme for each bucket of a job, or each piece of its strategy."""
     own = job.strategy
     if own is None:
-        return [create_sparsifier(candidate, one, job) for one in buckets_of(job, [candidate]) if not one.dense]
-    return list(started(job.source, own.name, own.options, candidate, seed=job.seed, bucket=own.bucket).schemes)
+        return [create_sparsifier(candidate, one, job) for one in job_buckets(job, [candidate]) if not one.dense]
+    return list(start_strategy(job.source, own.name, own.options, candidate, seed=job.seed, bucket=own.bucket).schemes)

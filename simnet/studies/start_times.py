@@ -15,8 +15,8 @@ import numpy as np
 from simnet.base.arrays import Floats
 from simnet.job import PolicyResult
 from simnet.job.job import Job
-from simnet.job.loop import iterate
-from simnet.job.record import Record
+from simnet.job.loop import run_iterations
+from simnet.job.record import JobRecord
 from simnet.network.start_spread import MOST_MESSAGES, StartSpread, offsets_of_sum, start_spread
 from simnet.policies import Candidate, Fixed
 from simnet.report.paired import NEAR, NO_RANGES, StartRanges
@@ -88,7 +88,7 @@ def _computed(job: Job) -> float:
 
 def _of_exchange(job: Job, candidate: Candidate) -> StartSpread | int:
     """Return the spread of the first exchange of a job; the number of its messages if not sampled."""
-    requests = iterate(job, Fixed(candidate), Record(candidate.label))
+    requests = run_iterations(job, Fixed(candidate), JobRecord(candidate.label))
     one = next(requests)
     requests.close()
     found = start_spread(

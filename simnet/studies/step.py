@@ -21,10 +21,10 @@ from simnet.parallel import (
     PlannedStep,
     StepSeries,
     StepTiming,
-    planned,
-    slowdown_told,
+    describe_slowdown,
+    plan_step,
 )
-from simnet.parallel.series import repeated
+from simnet.parallel.series import repeat_step
 from simnet.report.throughput import Throughput, throughput, throughput_sentences
 from simnet.scenario.device import default_device, stack_doubt
 from simnet.studies import options
@@ -236,7 +236,7 @@ class Step(TimedSteps):
             NEVER_COMPARED.sentence(),
             f"Assumed: a microbatch computes for {computes}{parts} {100 * self.backward:.3g} % of it "
             f"backward, split {self.split} ({self.source}); computing takes "
-            f"{slowdown_told(self.slowdown)}; {codes}messages go by the stack "
+            f"{describe_slowdown(self.slowdown)}; {codes}messages go by the stack "
             f"{self.stack}.",
         ]
 
@@ -247,7 +247,7 @@ def planned_of(profile: ModelProfile, sharding: str, workers: int, given: Sequen
     Parameters
     ----------
     profile, sharding, workers
-        As of `simnet.parallel.planned`.
+        As of `simnet.parallel.plan_step`.
     given : sequence of str
         Its options, as ``replicas=2``.
 
@@ -266,7 +266,7 @@ def planned_of(profile: ModelProfile, sharding: str, workers: int, given: Sequen
         raise InputError(f"there is no {sharding!r}: {nearest(sharding, SHARDINGS)}", file="--sharding")
     values = {name: _value(text, name) for name, text in options.fields(given, "--option").items()}
     try:
-        return planned(profile, sharding, workers, values)
+        return plan_step(profile, sharding, workers, values)
     except ValueError as error:
         raise InputError(str(error), file="--option") from None
 
@@ -343,7 +343,7 @@ def timed(
     try:
         chosen = options.fields(algorithms, "--algorithm")
         placed = PlacedStep(step.graph, found.network, chosen, found.placement[:workers], slowdown)
-        series = repeated(placed, step.seconds(whole, share), steps)
+        series = repeat_step(placed, step.seconds(whole, share), steps)
     except ValueError as error:
         raise InputError(str(error), file="--algorithm") from None
     divided = bool((step.shares < 1).any())

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from simnet.base.errors import InputError
 from simnet.interchange.kinds import trace_prefix
 from simnet.network.stack import name_of
-from simnet.parallel import traced
-from simnet.parallel.series import repeated
+from simnet.parallel import read_traced_step
+from simnet.parallel.series import repeat_step
 from simnet.parallel.timing import PlacedStep
 from simnet.studies import options
 from simnet.studies.step import TimedSteps
@@ -47,7 +47,7 @@ def timed_trace(
     trace: str, place: Callable[[int], Place], *, algorithms: Sequence[str] = (), steps: int = 1
 ) -> TracedSteps:
     """Time the step of traces on a network."""
-    step = traced(trace_prefix(trace))
+    step = read_traced_step(trace_prefix(trace))
     ranks = step.graph.workers
     found = place(ranks)
     if len(found.placement) < ranks:
@@ -55,7 +55,7 @@ def timed_trace(
     try:
         chosen = options.fields(algorithms, "--algorithm")
         placed = PlacedStep(step.graph, found.network, chosen, found.placement[:ranks])
-        series = repeated(placed, step.seconds, steps)
+        series = repeat_step(placed, step.seconds, steps)
     except ValueError as error:
         raise InputError(str(error), file="--algorithm") from None
     return TracedSteps(series, name_of(found.network.stack), trace)

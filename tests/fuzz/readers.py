@@ -30,7 +30,7 @@ from simnet.costs.devices import load_device
 from simnet.interchange import calibrated_network, chakra, goal, kinds, messages_csv, nodelink
 from simnet.interchange.simgrid_writing import write_platform
 from simnet.job import Checkpoint, run_policy
-from simnet.job.checkpoint import _deep, _flat
+from simnet.job.checkpoint import _flatten_state, _nest_state
 from simnet.network.weather.files import trace_csv
 from simnet.policies import Fixed
 from simnet.scenario import load
@@ -320,7 +320,7 @@ def _state():
         found = kept.read()
         beside = {one.name: one.read_bytes() for one in Path(folder).iterdir() if one.name != "it"}
     arrays: dict[str, Any] = {}
-    return _flat(found, arrays), arrays, beside
+    return _flatten_state(found, arrays), arrays, beside
 
 
 def _make_checkpoint(random, folder):
@@ -331,7 +331,7 @@ def _make_checkpoint(random, folder):
         flat = mutations.value(random, flat)
     kept = Checkpoint(folder / "it", "it")
     with suppress(*_UNWRITABLE):
-        kept.write(_AsItIs(_deep(flat, arrays)), done=2, ended=random.random() < 0.2)
+        kept.write(_AsItIs(_nest_state(flat, arrays)), done=2, ended=random.random() < 0.2)
     if not kept.path.exists():
         Checkpoint(folder / "it", "it").write({"now": 0.0}, done=2)
     if random.random() < 0.1:

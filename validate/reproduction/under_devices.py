@@ -13,7 +13,7 @@ from typing import NamedTuple
 import numpy as np
 
 from simnet.costs.devices import DeviceProfile, device_names, load_device
-from simnet.job.job import buckets, create_sparsifier
+from simnet.job.job import create_sparsifier, gradient_buckets
 from simnet.policies import density_at
 from simnet.scenario import load
 from simnet.scenario.resolve import candidate
@@ -86,7 +86,7 @@ def _seconds(scenario: str, label: str, devices: Sequence[DeviceProfile], settle
     """Return the mean seconds of the last iterations with an exchange, for each device."""
     loaded = load(scenario)
     job = loaded.build().job
-    (bucket,) = buckets(job.source, job.overlap)
+    (bucket,) = gradient_buckets(job.source, job.overlap)
     sparsifier = create_sparsifier(candidate(label, loaded.config.exchanges[label]), bucket, job)
     network, workers = job.network(0), job.source.workers
     times = []

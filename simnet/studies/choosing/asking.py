@@ -19,7 +19,7 @@ from simnet.base.processes import Here, Pool
 from simnet.calibration import CalibratedCostModel, load_cost_model
 from simnet.evidence.chances import Chances
 from simnet.evidence.conditions import NEVER_COMPARED
-from simnet.job.levels import nodes_of
+from simnet.job.two_level_placement import job_node_sizes
 from simnet.policies import Candidate, Fixed, density_at
 from simnet.scenario import Scenario, load
 from simnet.studies import assumptions, options
@@ -316,7 +316,7 @@ def _on_job(flags: Flags) -> OnJob:
     run = loaded.build()
     effort = math.inf if flags.simulate else whole_job.EFFORT_OF_ALL if flags.every else whole_job.EFFORT
     # Elsewhere consecutive ranks may be nearer, too; --levels looks for that.
-    nodes = nodes_of(run.job) if loaded.config.network.topology.choice[0] in _OF_NODES else ()
+    nodes = job_node_sizes(run.job) if loaded.config.network.topology.choice[0] in _OF_NODES else ()
     among = whole_job.candidates_of(loaded, every=flags.every, per_node=next(iter(nodes), 1), named=_named(flags))
     notes: list[str] = []
     if flags.levels:

@@ -17,7 +17,7 @@ from simnet.base.progress import tracked
 from simnet.costs.devices import DeviceProfile, End
 from simnet.evidence.chances import GIVEN, UNNAMED, interval, kind_of_stack
 from simnet.evidence.conditions import KNOWN_CALLS, beyond_links, known_links
-from simnet.job.streams import Sent, queued
+from simnet.job.streams import BucketExchange, queue_buckets
 from simnet.network import Network, Stack
 from simnet.network.compiled_loop import load_kept_loop
 from simnet.network.stack import name_of
@@ -445,10 +445,10 @@ def beside_backward(
         workers = int(point.workers)
         hosts = None if placement is None else list(placement[:workers])
         ready = [np.full(workers, backward * (number + 1) / buckets) for number in range(buckets)]
-        sent = [Sent(schedule, kernels, one, choice.kind != "sparse") for one in ready]
+        sent = [BucketExchange(schedule, kernels, one, choice.kind != "sparse") for one in ready]
         left = []
         for network, start in moments or ((network_of(point), 0.0),):
-            parts, computing = queued(sent, device, network.stack)
+            parts, computing = queue_buckets(sent, device, network.stack)
             timing = network.time(parts, np.zeros(workers), placement=hosts, origin=start, computing=computing)
             left.append(timing.lasts_from(start) - backward)
         return float(np.mean(left))

@@ -12,7 +12,7 @@ import numpy as np
 from simnet.base.arrays import Floats
 from simnet.base.progress import tracked
 from simnet.job.job import Overlap
-from simnet.job.streams import left_after
+from simnet.job.streams import exposed_after_backward
 from simnet.report.paired import NEAR, NO_RANGES, StartRanges
 from simnet.report.paired import fastest as tied_first
 from simnet.studies.choosing.choices import Choice
@@ -226,7 +226,7 @@ def _left(
     if beside is not None and point.workers <= MOST_BESIDE:
         return min(whole, beside(choice, bucket, buckets))
     found = cost_model(choice, bucket)
-    return min(whole, float(left_after(backward, found.select, found.communicate, buckets)))
+    return min(whole, float(exposed_after_backward(backward, found.select, found.communicate, buckets)))
 
 
 def decide(

@@ -10,7 +10,7 @@ from typing import NamedTuple
 import numpy as np
 
 from simnet.base.arrays import Floats
-from simnet.job.sampling import total
+from simnet.job.sampling import total_time
 from simnet.policies import Candidate
 from simnet.report.paired import NO_RANGES, StartRanges, fastest
 from simnet.studies.choosing.choices import Kind
@@ -103,12 +103,12 @@ class Forecast:
     @property
     def seconds(self) -> float:
         """Time of the whole job [s]."""
-        return total(self.points.seconds, self.points.stands_for)[0]
+        return total_time(self.points.seconds, self.points.stands_for)[0]
 
     @property
     def error(self) -> float:
         """Standard error of that for the iterations left out [s]; 0 if there are none."""
-        return total(self.points.seconds, self.points.stands_for, self.points.expected)[1]
+        return total_time(self.points.seconds, self.points.stands_for, self.points.expected)[1]
 
     def part(self, name: str) -> float:
         """Return the time of a part of `Points` over the whole job [s]."""

@@ -10,7 +10,7 @@ from simnet.base import units
 from simnet.base.errors import InputError
 from simnet.costs.devices import DEFAULT, load_device
 from simnet.job import Job
-from simnet.job.memory import WorkerMemory, around, of_exchange, of_scheme, with_gradients
+from simnet.job.memory import WorkerMemory, combine_memory, exchange_memory, scheme_memory, with_shared_gradients
 from simnet.policies import Candidate
 from simnet.report import memory
 from simnet.studies import options
@@ -180,8 +180,8 @@ def at_point(
         return NOTHING
     each = {}
     for one in among:
-        taken = of_scheme(*first_rows(one, point, seed, shape))
-        each[one.label] = around(VALUE * int(point.parameters), optimizer or "adam", [taken])
+        taken = scheme_memory(*first_rows(one, point, seed, shape))
+        each[one.label] = combine_memory(VALUE * int(point.parameters), optimizer or "adam", [taken])
     return Held(each, limit, assumed)
 
 
@@ -195,10 +195,10 @@ def on_job(job: Job, among: Sequence[Candidate]) -> Held:
     among : sequence of Candidate
         The exchanges.
     """
-    each, kept = {}, with_gradients(job)
+    each, kept = {}, with_shared_gradients(job)
     for one in among:
         try:
-            each[one.label] = of_exchange(kept, one)
+            each[one.label] = exchange_memory(kept, one)
         except ValueError:
             # Whoever tries the job with it says why.
             continue

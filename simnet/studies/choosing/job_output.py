@@ -14,8 +14,8 @@ from simnet.costs.computing import Computing, Samples
 from simnet.evidence.chances import Chances
 from simnet.evidence.conditions import NEVER_COMPARED, Evidence
 from simnet.job import Job
-from simnet.job.job import buckets_of
-from simnet.job.sampling import Recordings
+from simnet.job.job import job_buckets
+from simnet.job.sampling import RecordedExchanges
 from simnet.report import barriers, learning, wording
 from simnet.report.overlap import OverlapSummary
 from simnet.report.paired import START_COLUMNS, TIE
@@ -208,11 +208,11 @@ def _few_kept(asked: Asked, found: WholeJob) -> list[str]:
     """Return what follows if a job that is scaled down keeps few entries for each pair of workers."""
     source, job = asked.job.source, asked.job
     among = [row.candidate for row in found.rows]
-    most = max(len(buckets_of(job, [one])) for one in among)
+    most = max(len(job_buckets(job, [one])) for one in among)
     each = source.parameters * asked.density / source.workers / most
     if source.scale <= 1 or each >= KEPT_EACH:
         return []
-    recordings = Recordings(job, 1)
+    recordings = RecordedExchanges(job, 1)
     return few_kept(each, [one for one in among if recordings.follows_gradients(one)], corrected=False)
 
 

@@ -15,7 +15,7 @@ from typing import NamedTuple
 from simnet import sparsifier_models
 from simnet.base.units import format_seconds
 from simnet.job import Job
-from simnet.job.levels import nodes_of, order_of
+from simnet.job.two_level_placement import job_node_sizes, job_ring_order
 from simnet.network.ring_order import RingOrder
 from simnet.policies import Candidate
 from simnet.sparsifier_models.two_level import PREFIX
@@ -95,7 +95,7 @@ def orders(job: Job) -> list[Order]:
     job : Job
         The job.
     """
-    return [Order(group, *order_of(job, group)) for group in (1, *nodes_of(job))]
+    return [Order(group, *job_ring_order(job, group)) for group in (1, *job_node_sizes(job))]
 
 
 def cuts(job: Job) -> list[Cut]:
@@ -106,7 +106,7 @@ def cuts(job: Job) -> list[Cut]:
     job : Job
         The job.
     """
-    chain, rings = nodes_of(job), {one.group: one for one in orders(job)}
+    chain, rings = job_node_sizes(job), {one.group: one for one in orders(job)}
     found = []
     for count in range(len(chain) + 1):
         for ends in itertools.combinations(chain, count):

@@ -7,7 +7,7 @@ from typing import NamedTuple, NoReturn
 
 from simnet.base.errors import InputError
 from simnet.job import Job, Overlap
-from simnet.job.local_steps import check_switching, started
+from simnet.job.local_steps import check_switching, start_strategy
 from simnet.studies.choosing.choices import Choice
 from simnet.traces import GradientSource
 
@@ -79,7 +79,7 @@ def that_average(job: Job, among: Sequence[Choice]) -> tuple[Choice, ...]:
     for one in among:
         try:
             if own is not None:
-                started(job.source, own.name, own.options, one.candidate, seed=job.seed, bucket=own.bucket)
+                start_strategy(job.source, own.name, own.options, one.candidate, seed=job.seed, bucket=own.bucket)
         except ValueError as error:
             why = str(error)
         else:

@@ -53,7 +53,7 @@ def make(
     *,
     cells: int = 24,
     densities: Sequence[float] = (),
-    weights: moo.Weights | None = None,
+    weights: moo.ObjectiveWeights | None = None,
     seed: int = 0,
 ) -> PolicyTable:
     """Make the table of a question.
@@ -154,7 +154,7 @@ class Exact:
     """
 
     def __init__(
-        self, question: Question, densities: Sequence[float], weights: moo.Weights | None = None, seed: int = 0
+        self, question: Question, densities: Sequence[float], weights: moo.ObjectiveWeights | None = None, seed: int = 0
     ) -> None:
         self.question, self.densities, self.weights, self.seed = question, tuple(densities), weights, seed
         self._gains: dict[tuple[str, float], float] = {}
@@ -182,7 +182,7 @@ class Exact:
             places = fastest[:, state].tolist()
             gain = [self._gain(place, density) for place, density in zip(places, self.densities, strict=True)]
             of = (places, range(len(places)), state)
-            rates[state] = moo.choose(gain, select[of], communicate[of], self.weights)
+            rates[state] = moo.choose_candidate(gain, select[of], communicate[of], self.weights)
         return fastest[rates, states], rates
 
     def gains(self) -> Gains | None:

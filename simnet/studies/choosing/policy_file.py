@@ -133,7 +133,7 @@ class MadeFor(_Part):
     device: _Text
     method: _Text
     densities: Annotated[tuple[Annotated[float, Field(gt=0, le=1)], ...], Field(min_length=1, max_length=1000)]
-    weights: moo.Weights | None = None
+    weights: moo.ObjectiveWeights | None = None
     seed: Annotated[int, Field(ge=0)] = 0
 
 

@@ -31,7 +31,7 @@ from simnet.base.errors import InputError
 from simnet.base.progress import tracked
 from simnet.costs.devices import DeviceOp
 from simnet.costs.models import model
-from simnet.job.steady import last_half, settled_from
+from simnet.job.steady import detect_steady_part, last_half
 from simnet.schedule import Schedule
 from simnet.sparsifier_models.base import Sparsifier
 from simnet.sparsifier_models.samples import sample_size
@@ -362,7 +362,7 @@ def _rehearsed(
     unsettled = {}
     for label, rows in sent.items():
         columns = dict(zip(("bytes_sent_B", "density_ratio", "build_up"), np.array(rows).T, strict=True))
-        judged = settled_from(columns, iterations, choices[label].period, float(point.density))
+        judged = detect_steady_part(columns, iterations, choices[label].period, float(point.density))
         if judged.unsettled:
             unsettled[label] = judged.unsettled
     return found | {label: tuple(samples) for label, samples in kept.items()}, unsettled

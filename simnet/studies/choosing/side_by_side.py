@@ -25,7 +25,7 @@ from simnet.base.processes import Pool
 from simnet.base.units import finite, format_bytes, format_seconds, format_within, interval_figures
 from simnet.evidence.chances import Chances
 from simnet.job import Job
-from simnet.job.memory import WorkerMemory, of_exchange
+from simnet.job.memory import WorkerMemory, exchange_memory
 from simnet.network.stack import name_of
 from simnet.policies import Candidate
 from simnet.report import barriers, learning, memory, spent
@@ -463,7 +463,7 @@ def _row(values: tuple[str, ...], result: dict[str, Any], loaded: Scenario, job:
         money=money,
         workers=workers,
         stack=name_of(job.network(0).stack),
-        memory=of_exchange(job, one),
+        memory=exchange_memory(job, one),
     )
 
 

@@ -17,9 +17,9 @@ import numpy as np
 
 from simnet.base.errors import InputError
 from simnet.base.progress import tracked
-from simnet.job import Job, buckets, run_policy
-from simnet.job.exchange import Situation, SparsifierSet, Timed
-from simnet.job.streams import Work, work_of
+from simnet.job import Job, gradient_buckets, run_policy
+from simnet.job.exchange import ExchangeProcess, IterationContext, SparsifierSet
+from simnet.job.streams import KernelTimes, kernel_times
 from simnet.network.compiled_loop import load_kept_loop
 from simnet.policies import Candidate, Fixed, density_at
 from simnet.schedule import Schedule
@@ -144,14 +144,14 @@ class Timeline:
         overlap = replace(job.overlap, dense=(), dense_below=0, exchanges="all")
         self.job = replace(job, overlap=overlap, failures={}, patience=None)
         self.candidate = candidate
-        self.buckets = buckets(job.source, overlap)
+        self.buckets = gradient_buckets(job.source, overlap)
         wanted = max(min(_ITERATIONS // len(self.buckets), _MOST_ITERATIONS), 1) if iterations is None else iterations
         self.iterations = min(wanted, job.iterations)
         dense = Candidate("dense", "dense", {"algorithm": overlap.dense_algorithm})
         self.dense, self.compressed = (self._made(one) for one in (dense, candidate))
         made = [one for each in (*self.dense, *self.compressed) for one in each]
         # By the identity of the exchange, which is kept.
-        self.work = {id(one): work_of(one.schedule, one.kernels, job.device) for one in made}
+        self.work = {id(one): kernel_times(one.schedule, one.kernels, job.device) for one in made}
         self._known: dict[tuple[bool | None, ...], float] = {}
 
     def _made(self, candidate: Candidate) -> list[list[Exchange]]:
@@ -163,7 +163,9 @@ class Timeline:
         found = []
         for number in tracked(range(self.iterations), 0.1):
             density = density_at(job.density, number)
-            where = Situation(number, 0.0, number, density, everybody, hosts, none, none, messages=False, stream=())
+            where = IterationContext(
+                number, 0.0, number, density, everybody, hosts, none, none, messages=False, stream=()
+            )
             found.append(maker.exchanged(candidate, maker.training.gradients(number, everybody), where))
         return found
 
@@ -211,7 +213,7 @@ class _Chosen(SparsifierSet):
         super().__init__(job, (), training=Given(job.source))
         self._timeline, self._compress = timeline, compress
 
-    def step(self, where: Situation, shortlist: Sequence[Candidate]) -> Timed:
+    def step(self, where: IterationContext, shortlist: Sequence[Candidate]) -> ExchangeProcess:
         """Time the exchanges of an iteration."""
         both = zip(self._timeline.dense[where.iteration], self._timeline.compressed[where.iteration], strict=True)
         chosen = [
@@ -220,7 +222,7 @@ class _Chosen(SparsifierSet):
         ]
         return (yield from self._timed(shortlist[0], chosen, where))
 
-    def _work(self, exchange: Exchange) -> Work | None:
+    def _work(self, exchange: Exchange) -> KernelTimes | None:
         return self._timeline.work.get(id(exchange))
 
     def apply(self, exchanges: Sequence[Exchange]) -> None:

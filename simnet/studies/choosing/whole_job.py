@@ -23,12 +23,12 @@ from simnet import sparsifier_models
 from simnet.base.arrays import Floats
 from simnet.base.errors import InputError, SimnetError
 from simnet.base.progress import tracked
-from simnet.job import ColocatedJob, Job, overlap_of, run_policy
-from simnet.job.levels import fitted
-from simnet.job.pace import pace_on
+from simnet.job import ColocatedJob, Job, job_overlap, run_policy
+from simnet.job.progress_model import fit_progress_model
 from simnet.job.record import TRAIN
-from simnet.job.sampling import Recordings, Sampling
+from simnet.job.sampling import IterationSampling, RecordedExchanges
 from simnet.job.steady import steady_part
+from simnet.job.two_level_placement import fit_to_network
 from simnet.network.compiled_loop import load_kept_loop
 from simnet.policies import (
     Candidate,
@@ -126,7 +126,7 @@ def decide_job(
     """
     load_kept_loop()
     job = replace(run.job, failures={}, patience=None)
-    among = [(fitted(one, job), kind) for one, kind in among]
+    among = [(fit_to_network(one, job), kind) for one, kind in among]
     trial = _Trial(job, run.colocated, effort)
     rows, refused, alike = _race(trial, among, effort * (1 - _KEPT if policies else 1))
     if not rows:
@@ -150,7 +150,7 @@ class _Trial:
         self._colocated = colocated
         self._whole = math.isinf(effort)
         # Exchanges in buckets, and of the whole gradient.
-        self._recordings: dict[bool, Recordings] = {}
+        self._recordings: dict[bool, RecordedExchanges] = {}
         # Exchanges of fixed volume differ by whose turn it is, and by density.
         ramps = sum(ramp.iterations for ramp in job.density if ramp.start != ramp.end)
         self._densities = min(ramps, job.iterations)
@@ -159,13 +159,13 @@ class _Trial:
         # Latency, bandwidth and time of iterations, by the exchange.
         self._seen: dict[str, Floats] = {}
 
-    def recordings(self, among: Sequence[Candidate]) -> Recordings | None:
+    def recordings(self, among: Sequence[Candidate]) -> RecordedExchanges | None:
         """Return what makes exchanges that take turns; None where each iteration has its own."""
         if self._whole:
             return None
-        overlap = overlap_of(self.job, among)
+        overlap = job_overlap(self.job, among)
         if (overlapped := overlap is not None) not in self._recordings:
-            self._recordings[overlapped] = Recordings(replace(self.job, overlap=overlap), 1)
+            self._recordings[overlapped] = RecordedExchanges(replace(self.job, overlap=overlap), 1)
         return self._recordings[overlapped]
 
     def _links_at(self, moment: float) -> tuple[float, float]:
@@ -233,8 +233,8 @@ class _Trial:
             block = fastest / samples
             # Networks that take turns by iterations are not known by moments.
             if len(job.stages) == 1 and (seen := self._seen.get((like or named).label)) is not None:
-                pace = pace_on(self._links, block / _LOOKS, *seen)
-        sampling = Sampling(
+                pace = fit_progress_model(self._links, block / _LOOKS, *seen)
+        sampling = IterationSampling(
             self.job.iterations,
             samples,
             block=block,
@@ -418,8 +418,8 @@ def _may_win(trial: _Trial, row: Forecast, best: Forecast) -> bool:
 def _with_policies(trial: _Trial, found: WholeJob, given: Mapping[str, Policy]) -> WholeJob:
     """Return the decision with what it gains to take another exchange as links change."""
     # A training has one hook: it does not switch between exchanges that overlap the backward pass and others.
-    overlap = overlap_of(trial.job, [found.best.candidate])
-    alike = [row for row in found.rows if overlap_of(trial.job, [row.candidate]) == overlap]
+    overlap = job_overlap(trial.job, [found.best.candidate])
+    alike = [row for row in found.rows if job_overlap(trial.job, [row.candidate]) == overlap]
     near = [row for row in alike if row.seconds <= _SLOWER * found.best.seconds]
     # One that is slow over the job may be the fastest while links are fast.
     first = ahead(near)

@@ -21,7 +21,7 @@ import pandas as pd
 from simnet.base.errors import SimnetError
 from simnet.base.processes import Report
 from simnet.evidence.conditions import NEVER_COMPARED, Evidence
-from simnet.job import Job, PolicyResult, overlap_of
+from simnet.job import Job, PolicyResult, job_overlap
 from simnet.policies import Policy
 from simnet.report import learning, spent, wording
 from simnet.report.paired import START_COLUMNS, start_ranges
@@ -158,7 +158,7 @@ def _run(loaded: Scenario, expected: str, report: Report) -> bytes:
 
 def _overlapped(job: Job, policy: Policy) -> bool:
     exchanges_gradients = job.strategy is None and job.steps is None
-    return exchanges_gradients and overlap_of(job, policy.candidates) is not None
+    return exchanges_gradients and job_overlap(job, policy.candidates) is not None
 
 
 def _with_shared_gradients(built: Run) -> Run:

@@ -15,7 +15,7 @@ Links = Callable[[float], tuple[float, float]]
 """Gives latency [s] and bandwidth [byte/s] of a path at a moment [s]."""
 
 
-class Pace:
+class ProgressModel:
     """How far a job is expected to come between two moments, up to a factor.
 
     Parameters
@@ -29,7 +29,7 @@ class Pace:
     --------
     Iterations that last twice as long from 10 s on:
 
-    >>> pace = Pace(1.0, lambda moment: 1.0 if moment < 10 else 2.0)
+    >>> pace = ProgressModel(1.0, lambda moment: 1.0 if moment < 10 else 2.0)
     >>> pace.between(0.0, 12.0), pace.between(8.5, 11.0), pace.until(9.0, 1.5)
     (11.0, 2.0, 11.0)
     """
@@ -57,7 +57,9 @@ class Pace:
         return before + (after - before) * (moment / self._step - cell)
 
 
-def pace_on(links: Links, step: float, latency: Floats, bandwidth: Floats, seconds: Floats) -> Pace | None:
+def fit_progress_model(
+    links: Links, step: float, latency: Floats, bandwidth: Floats, seconds: Floats
+) -> ProgressModel | None:
     """Return the pace of a job by iterations of it: a time of its own, so many latencies and so many bytes.
 
     Parameters
@@ -93,4 +95,4 @@ def pace_on(links: Links, step: float, latency: Floats, bandwidth: Floats, secon
         there, rate = links(moment)
         return float(max(own + latencies * there + sent / max(rate, 1.0), least))
 
-    return Pace(step, expected)
+    return ProgressModel(step, expected)

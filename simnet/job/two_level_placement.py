@@ -63,16 +63,16 @@ def node_sizes(network: Network, hosts: Sequence[int], nbytes: float) -> tuple[i
 
 
 @lru_cache(maxsize=16)
-def _seconds(network: Network, hosts: tuple[int, ...], nbytes: float) -> Floats:
+def _pair_seconds(network: Network, hosts: tuple[int, ...], nbytes: float) -> Floats:
     return pair_seconds(network, list(hosts), nbytes)
 
 
 @lru_cache(maxsize=16)
-def _order(network: Network, hosts: tuple[int, ...], nbytes: float) -> RingOrder:
-    return ring_order(_seconds(network, hosts, nbytes))
+def _ring_order(network: Network, hosts: tuple[int, ...], nbytes: float) -> RingOrder:
+    return ring_order(_pair_seconds(network, hosts, nbytes))
 
 
-def nodes_of(job: Job) -> tuple[int, ...]:
+def job_node_sizes(job: Job) -> tuple[int, ...]:
     """Return `node_sizes` of the workers of a job, for what a rank sends in a round of a dense ring.
 
     Parameters
@@ -80,10 +80,10 @@ def nodes_of(job: Job) -> tuple[int, ...]:
     job : Job
         The job.
     """
-    return node_sizes(job.network(0), _hosts(job), _chunk(job))
+    return node_sizes(job.network(0), _worker_hosts(job), _chunk_bytes(job))
 
 
-def order_of(job: Job, group: int = 1) -> tuple[RingOrder, float]:
+def job_ring_order(job: Job, group: int = 1) -> tuple[RingOrder, float]:
     """Return the order of a ring between groups of a job's workers, and what its slowest pair takes as numbered [s].
 
     Parameters
@@ -93,20 +93,20 @@ def order_of(job: Job, group: int = 1) -> tuple[RingOrder, float]:
     group : int
         Workers of each group, whose first ones are looked at.
     """
-    heads = tuple(_hosts(job)[::group])
-    seconds = _seconds(job.network(0), heads, _chunk(job))
-    return _order(job.network(0), heads, _chunk(job)), float(np.max(np.roll(seconds, -1, axis=1).diagonal()))
+    heads = tuple(_worker_hosts(job)[::group])
+    seconds = _pair_seconds(job.network(0), heads, _chunk_bytes(job))
+    return _ring_order(job.network(0), heads, _chunk_bytes(job)), float(np.max(np.roll(seconds, -1, axis=1).diagonal()))
 
 
-def _hosts(job: Job) -> list[int]:
+def _worker_hosts(job: Job) -> list[int]:
     return list(range(job.source.workers)) if job.placement is None else list(job.placement)
 
 
-def _chunk(job: Job) -> float:
+def _chunk_bytes(job: Job) -> float:
     return 4.0 * job.source.true_parameters / job.source.workers
 
 
-def fitted(candidate: Candidate, job: Job) -> Candidate:
+def fit_to_network(candidate: Candidate, job: Job) -> Candidate:
     """Return an exchange with what it takes from the network of a job: ranks of a node, and the order of nodes.
 
     Parameters
@@ -126,7 +126,7 @@ def fitted(candidate: Candidate, job: Job) -> Candidate:
     given: Any = option_values(sparsifier_models.scheme(candidate.scheme).option_type, candidate.options)
     found = dict(candidate.options)
     if given.ranks_per_node == AUTO:
-        sizes = nodes_of(job)
+        sizes = job_node_sizes(job)
         if not sizes:
             raise ValueError(
                 f"ranks_per_node auto: among {job.source.workers} workers no groups of equally many, one behind the "
@@ -134,5 +134,5 @@ def fitted(candidate: Candidate, job: Job) -> Candidate:
             )
         found["ranks_per_node"] = sizes[0]
     if given.node_order == BOTTLENECK:
-        found["node_order"] = list(order_of(job, math.prod(sizes_of(found["ranks_per_node"])))[0].order)
+        found["node_order"] = list(job_ring_order(job, math.prod(sizes_of(found["ranks_per_node"])))[0].order)
     return replace(candidate, options=found)
