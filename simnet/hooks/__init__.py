@@ -1,11 +1,10 @@
 """Gradient exchange of PyTorch's DistributedDataParallel, by the schemes that simnet simulates.
 
-`Hook` is a communication hook: dense, half precision, AG-Topk, AR-Topk, Ok-Topk or ExDyna, a fixed one or that of a
-table of ``simnet choose --export policy.json``, on gloo and NCCL. Its update is that of `simnet.sparsifier_models` on
-the same gradients, and its messages are those of their schedules. `Trainer` makes iterations with it and logs what each
-took.
+`Hook` is a communication hook: dense, half precision, AG-Topk, AR-Topk, Ok-Topk or ExDyna, fixed or chosen by a table
+of ``simnet choose --export policy.json``, on gloo and NCCL. Its update and its messages are those of
+`simnet.sparsifier_models` on the same gradients. `Trainer` runs iterations and logs their times.
 
-It needs PyTorch, which is imported when a hook is made: ``pip install 'simnet-sparse[train]'``.
+PyTorch is imported when a hook is made: ``pip install 'simnet-sparse[train]'``.
 """
 
 from simnet.hooks.hook import Hook

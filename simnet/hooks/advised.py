@@ -1,8 +1,7 @@
-"""The adviser in a hook: workers agree on what iterations took, worker 0 decides, and all of them take its choice.
+"""The adviser in a hook: workers agree on the times of iterations, worker 0 decides, and all take its choice.
 
-They agree beside an iteration, on a thread and a process group of their own, always over gloo, so that nothing waits:
-the choice for an iteration is of what was known two iterations before. Marks of a GPU are waited for there, too. That
-one worker decides for all makes them alike, whatever processors they run on.
+They agree on a thread and a gloo group of their own, so nothing waits: the choice for an iteration uses what was known
+two iterations before.
 """
 
 from __future__ import annotations
@@ -36,7 +35,7 @@ _GLOO = {"algorithm": "ring", "collective": "ring", "allgather": "ring"}
 
 
 class _Agreed(NamedTuple):
-    """What worker 0 tells: a choice by its number, whether to probe, and whether it is known what that choice takes."""
+    """The decision of worker 0: the number of a choice, whether to probe, and whether its time is known."""
 
     choice: int
     probes: bool
@@ -44,7 +43,7 @@ class _Agreed(NamedTuple):
 
 
 class _Probe(NamedTuple):
-    """Seconds of a word there and back, of the longer message and its answer, and of the whole probe; 0 without."""
+    """Seconds of a word and its answer, of the longer message and its answer, and of the whole probe; 0 without."""
 
     word: float = 0.0
     long: float = 0.0
@@ -52,29 +51,29 @@ class _Probe(NamedTuple):
 
 
 class Advising:
-    """What workers say to each other for the adviser.
+    """The messages between workers for the adviser.
 
     Parameters
     ----------
     entries : sequence of Entry
-        The choices, of which the first is the fallback.
+        The choices; the first is the fallback.
     device : DeviceProfile
-        What kernels are expected to cost.
+        Expected cost of kernels.
     group : ProcessGroup, optional
         The workers; all when omitted.
     every : int
-        Iterations from one decision to the next, >= 1.
+        Iterations between two decisions, >= 1.
     probes : bool
-        Whether workers may stop for a probe.
+        If true, workers may stop for a probe.
     log : str or Path, optional
         Folder of `FILE`; none when omitted.
     **options
-        As of `simnet.advise.Adviser`.
+        Options of `simnet.advise.Adviser`.
 
     Raises
     ------
     InputError
-        If a choice has no closed form, those that select differ in density, or the log is there already.
+        If a choice has no closed form, sparse choices differ in density, or the log exists.
     """
 
     def __init__(
@@ -121,24 +120,24 @@ class Advising:
         self._sizes: tuple[int, ...] = ()
 
     def start(self, entries: int) -> None:
-        """Probe, and agree on the first choice for so many entries, beside what comes before the first exchange."""
+        """Probe, and agree on the first choice for so many entries, before the first exchange."""
         if self._may_probe:
             self._sizes = (entries,)
             self._pending = self._pool.submit(self._first)
 
     def begin(self, number: int, before: Iteration | None, sizes: tuple[int, ...], clock: Clock) -> Entry:
-        """Return the choice of an iteration, as all workers do where its first bucket is handed over.
+        """Return the choice of an iteration; all workers call this when its first bucket is handed over.
 
         Parameters
         ----------
         number : int
             The iteration.
         before : Iteration, optional
-            The one before it, whose exchanges are done; None at first.
+            The previous iteration, whose exchanges are done; None at first.
         sizes : tuple of int
-            Entries of the buckets of that one.
+            Entries of the buckets of that iteration.
         clock : Clock
-            Of its marks.
+            The clock of its marks.
         """
         if before is not None:
             self._iterations.append((before, sizes))
@@ -166,7 +165,7 @@ class Advising:
         return self._agree(0, [], None)
 
     def _ping(self, more: float = 0.0) -> None:
-        """Send words to the next worker, and a longer message if asked for; answer those of the one before; time it."""
+        """Send words, and a longer message if asked for, to the next worker; answer the previous one; time it."""
         import torch
         import torch.distributed as dist
 
@@ -189,7 +188,7 @@ class Advising:
         self._probed = _Probe(min(took[:PINGS]), long, time.perf_counter() - begin)
 
     def _agree(self, number: int, told: list[tuple[Iteration, tuple[int, ...]]], clock: Clock | None) -> _Agreed:
-        """Agree on what iterations took, and on the choice for one to come; on the thread."""
+        """Agree on the times of iterations, and on the choice for a coming one; on the thread."""
         import torch
         import torch.distributed as dist
 
@@ -243,7 +242,7 @@ class Advising:
 
 
 def _candidate(entry: Entry) -> Candidate:
-    """Return a choice as closed forms have it: with the algorithms of gloo."""
+    """Return a choice with the algorithms of gloo, as closed forms take it."""
     scheme = sparsifier_models.scheme(entry.scheme)
     known = {one.name for one in dataclasses.fields(scheme.option_type)}
     options = {name: value for name, value in entry.options.items() if name != "accumulation"}
@@ -251,7 +250,7 @@ def _candidate(entry: Entry) -> Candidate:
 
 
 def _took(one: Iteration, clock: Clock) -> TimingOutcome:
-    """Return what an iteration took on this worker, once its last moment has come to pass."""
+    """Return the times of an iteration on this worker, once its last moment has passed."""
     spans = [*one.selecting, *one.exchanging]
     while not all(clock.passed(span.ended) for span in spans):
         time.sleep(1e-4)

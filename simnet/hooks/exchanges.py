@@ -1,7 +1,7 @@
-"""The schemes on one worker: what it selects of its own gradient, and what it does with the messages of the others.
+"""The schemes on one worker: what it selects of its own gradient, and what it does with the messages of others.
 
-What a scheme keeps from one exchange to the next (thresholds, partitions), how many entries it selects and what its
-options mean is asked of its class in `simnet.sparsifier_models`, of which each bucket has an object.
+Thresholds, partitions, numbers of entries and options are those of the classes in `simnet.sparsifier_models`, of which
+each bucket has an object.
 """
 
 from __future__ import annotations
@@ -25,16 +25,16 @@ if TYPE_CHECKING:
 
 
 class Scheme(NamedTuple):
-    """How a worker takes part in a scheme.
+    """The part of a worker in a scheme.
 
     Parameters
     ----------
     select : callable
-        What it does before its first message: returns the tensors that the rest needs.
+        What it does before its first message; returns the tensors that the rest needs.
     exchange : callable
-        The rest: writes the update, the same on all workers.
+        The rest; writes the update, the same on all workers.
     refuses : callable
-        Given the model, says which of its options a hook cannot follow; "" if none.
+        Returns the option of a model that a hook cannot follow; "" if none.
     """
 
     select: Callable[[Part], Selected]
@@ -69,7 +69,7 @@ def _reduce_half(part: Part, selected: Selected, messages: Messages) -> None:
 
 
 def _taken(given: Tensor, indices: Tensor) -> Tensor:
-    """Return the entries at `indices`, of which nothing is kept."""
+    """Return the entries at `indices`, and set them to zero."""
     values = given[indices]
     given[indices] = 0
     return values
@@ -90,7 +90,7 @@ def _gather_packed(part: Part, selected: Selected, messages: Messages) -> None:
 
 
 def _choose(part: Part) -> Selected:
-    """Return the indices that the worker has to offer; of VAR also the sum of squares there."""
+    """Return the indices that the worker offers; for VAR also the sum of squares there."""
     model = part.model
     if model.options.selection == "star":
         if part.rank != model.turn and model.options.compat == "released":
@@ -120,7 +120,7 @@ def _reduce_at(part: Part, indices: Tensor, messages: Messages) -> None:
 
 
 def _search(part: Part) -> Selected:
-    """Return the indices that the worker finds in its partition, and how many."""
+    """Return the indices that the worker finds in its partition, and their number."""
     import torch
 
     model, given = part.model, part.given
@@ -133,7 +133,7 @@ def _search(part: Part) -> Selected:
 
 
 def _estimated_threshold(part: Part) -> float:
-    """Return what `simnet.sparsifier_models.carried_threshold.estimated_threshold` does."""
+    """Return the threshold of `simnet.sparsifier_models.carried_threshold.estimated_threshold`."""
     import torch
 
     model, given = part.model, part.given
@@ -146,7 +146,7 @@ def _estimated_threshold(part: Part) -> float:
 
 
 def _reduce_union(part: Part, selected: Selected, messages: Messages) -> None:
-    """Gather the indices, padded to the most that a worker has, and reduce the values at all of them."""
+    """Gather the indices, padded to the longest list, and reduce the values at all of them."""
     import torch
 
     own, count = selected
@@ -160,7 +160,7 @@ def _reduce_union(part: Part, selected: Selected, messages: Messages) -> None:
 
 
 def _other_messages(model: Sparsifier) -> str:
-    """Return the first option that makes messages other than those of the hook; "" if none does."""
+    """Return the first option that makes other messages than the hook's; "" if none does."""
     options = model.options
     if options.wire == "released":
         return "wire: released"
@@ -203,13 +203,7 @@ SCHEMES: Mapping[str, Scheme] = MappingProxyType(
 
 
 def scheme(name: str) -> Scheme:
-    """Return how a worker takes part in the scheme `name`.
-
-    Raises
-    ------
-    InputError
-        If hooks do not know it.
-    """
+    """Return the part of a worker in the scheme `name`; InputError if hooks do not know it."""
     if name not in SCHEMES:
         raise InputError(f"hooks do not know the exchange {name!r}; {nearest(name, SCHEMES)}", file="simnet.hooks")
     return SCHEMES[name]

@@ -1,8 +1,8 @@
 """A process group of the hook's own, whose threads can be ended.
 
-The threads of a gloo group release the tensors of a call after it has returned, for which they take the lock of the
-interpreter; one that does so while the interpreter ends aborts the process. DDP never lets go of its group, so that
-destroying that leaves its threads as they are: only a group that nobody else holds ends with its threads.
+The threads of a gloo group release tensors after a call has returned, for which they take the lock of the interpreter;
+if the interpreter ends meanwhile, the process aborts. DDP never releases its group, so only a group of our own ends
+with its threads.
 """
 
 from __future__ import annotations
@@ -12,19 +12,7 @@ from typing import Any
 
 
 def like(group: Any, backend: str | None = None) -> Any:
-    """Return a new group of the workers of another; all of them must call.
-
-    Parameters
-    ----------
-    group : ProcessGroup, optional
-        The workers, and what carries their messages; all when omitted.
-    backend : str, optional
-        What carries messages instead.
-
-    Returns
-    -------
-    ProcessGroup
-    """
+    """Return a new group of the workers of another, of all if None; all of them must call."""
     import torch.distributed as dist
 
     if group is None:
@@ -34,14 +22,14 @@ def like(group: Any, backend: str | None = None) -> Any:
 
 
 def number(group: Any, rank: int) -> int:
-    """Return the number of a worker of a group, of all when None, among all processes."""
+    """Return the global rank of a worker of a group, of all if None."""
     import torch.distributed as dist
 
     return rank if group is None else int(dist.get_global_rank(group, rank))
 
 
 def destroy(group: Any) -> None:
-    """Destroy a group, unless that has been done with all groups; its threads end once nothing refers to it."""
+    """Destroy a group, unless all groups are destroyed already; its threads end once nothing refers to it."""
     import torch.distributed as dist
 
     with suppress(ValueError):

@@ -1,9 +1,8 @@
-"""The communication hook: selects where DDP hands over a bucket, and exchanges beside the rest of the backward pass.
+"""The communication hook: selects when DDP hands over a bucket, and exchanges during the rest of the backward pass.
 
-A bucket is selected on the thread and the stream that compute the gradients, as soon as DDP hands it over: selection
-queues with the backward pass. All else is done by one thread of the hook, on a GPU on a stream of its own, one bucket
-after another in the order in which they were handed over, which is the same on all workers. The backward pass goes on
-meanwhile, and waits for what is left at its end.
+Selection queues with the backward pass, on its thread and stream. All else is done by one thread of the hook, on a GPU
+on a stream of its own, bucket by bucket in the order of DDP, which is the same on all workers. The backward pass waits
+for the rest at its end.
 """
 
 from __future__ import annotations
@@ -37,7 +36,7 @@ if TYPE_CHECKING:
 
 
 class _Sizes:
-    """A table of a calibrated cluster, for so many workers and a density, which waits for the size of the model."""
+    """A table of a calibrated cluster, for a number of workers and a density."""
 
     def __init__(self, table: PolicyTable, name: str, workers: int, density: float) -> None:
         self.table, self.name, self.workers, self.density = table, name, workers, density
@@ -45,12 +44,11 @@ class _Sizes:
         self._check("density", density)
 
     def entry(self, parameters: int) -> Entry:
-        """Return the exchange for a model of so many parameters."""
         self._check("parameters", parameters)
         return self.table.lookup(workers=self.workers, density=self.density, parameters=parameters).entry
 
     def _check(self, axis: str, value: float) -> None:
-        """Refuse what is outside the table, and say how to make one that has it."""
+        """Refuse a value outside of the table, and say how to make a table that has it."""
         edges = self.table.along(axis)
         if not (value in edges if axis == "workers" else edges[0] <= value <= edges[-1]):
             known = ", ".join(map(str, edges.astype(int))) if axis == "workers" else f"{edges[0]:g} to {edges[-1]:g}"
@@ -65,36 +63,28 @@ class _Sizes:
 class Hook:
     """A communication hook with one exchange, or with those of a policy table.
 
+    Attributes: `iteration` (settable) is the iteration that the next bucket 0 begins, `entry` the exchange in force,
+    `choices` the exchanges that are possible, `residuals` what this worker keeps back, which a checkpoint of the model
+    does not have.
+
     Parameters
     ----------
     exchange : str
-        A scheme by its name in `simnet.sparsifier_models`: one of `simnet.hooks.exchanges.SCHEMES`.
+        One of `simnet.hooks.exchanges.SCHEMES`.
     density : float
-        Fraction of the entries to keep, in (0, 1]; for dense and fp16 it does not matter.
+        Fraction of the entries to keep, in (0, 1]; without effect for dense and fp16.
     label : str, optional
-        What the log calls it; the name of the scheme when omitted.
+        Its name in the log; the name of the scheme when omitted.
     group : ProcessGroup, optional
-        The workers; all when omitted. The hook has a group of its own made of them, so that all of them must make
-        their hooks at the same place.
+        The workers; all when omitted. The hook makes a group of its own from them, so all of them must make their hooks
+        at the same place.
     **options
-        Those of the scheme. Algorithms of collectives do not bind: the library picks its own.
-
-    Attributes
-    ----------
-    iteration : int
-        Which iteration the next bucket 0 begins, from 0. Settable, as which worker broadcasts depends on it.
-    entry : Entry
-        The exchange in force.
-    choices : tuple of Entry
-        The exchanges that there may be.
-    residuals : Residuals
-        What this worker has kept back, which a checkpoint of the model does not have.
+        Options of the scheme, but for algorithms of collectives: the library picks its own.
 
     Raises
     ------
     InputError
-        If PyTorch or its process group is not there, hooks do not know the exchange, or it has an option that they
-        cannot follow.
+        If PyTorch or its process group is missing, or hooks do not know the exchange or an option.
     """
 
     def __init__(
@@ -121,27 +111,26 @@ class Hook:
         density: float | None = None,
         group: Any = None,
     ) -> Hook:
-        """Return a hook that takes what a table says of the network as it is, or of the model that it is attached to.
+        """Return a hook that looks its exchange up in a table, by the state of the network or the size of the model.
 
         Parameters
         ----------
         table : str, Path or PolicyTable
-            The file of ``simnet choose --export``, or what was read from it.
+            The file of ``simnet choose --export``, or its content.
         probe : callable, optional
-            Measures latency [s] and bandwidth [byte/s]; `shifted` when omitted. The slowest of all workers count.
+            Measures latency [s] and bandwidth [byte/s]; `shifted` when omitted. The slowest worker counts.
         every : int
-            Iterations after which it is asked again, >= 1; a table of a calibrated cluster is asked once.
+            Iterations between two probes, >= 1; a table of a calibrated cluster is asked once.
         density : float, optional
-            Fraction of the entries to keep, by a table of a calibrated cluster; the one it was made for when omitted.
+            Fraction of the entries to keep, for a table of a calibrated cluster; its own when omitted.
         group : ProcessGroup, optional
             As of `Hook`.
 
         Raises
         ------
         InputError
-            If the table cannot be read, was made for other numbers of workers or densities, has an exchange that hooks
-            do not know, or exchanges of which some have error feedback and some have not; if `density` or `probe` is
-            given and means nothing to the table.
+            If the table cannot be read, was made for other workers or densities, has an unknown exchange, or exchanges
+            with and without error feedback; or if `density` or `probe` has no meaning for the table.
         """
         name = "policy" if isinstance(table, PolicyTable) else str(table)
         read = table if isinstance(table, PolicyTable) else load_policy(name)
@@ -193,19 +182,18 @@ class Hook:
         group: Any = None,
         **options: Any,
     ) -> Hook:
-        """Return a hook that learns from what iterations take which of some exchanges is the fastest, and takes that.
+        """Return a hook that learns from the times of iterations which exchange is fastest, and takes it.
 
         Parameters
         ----------
         choices : str, Path, PolicyTable or sequence of Entry
-            What there is to choose from, or the table whose choices that are. The first that is dense is taken while
-            nothing is known; one is added if there is none. Once attached, the hook probes and knows something.
+            The choices, or a table that has them. The first dense one is the fallback; one is added if there is none.
         device : str, Path or DeviceProfile
-            What kernels are expected to cost, of ``simnet calibrate device``.
+            Expected cost of kernels, of ``simnet calibrate device``.
         every : int
-            Iterations from one decision to the next, >= 1.
+            Iterations between two decisions, >= 1.
         probes : bool
-            Whether workers may send each other probes: before the first iteration, and after links have jumped.
+            If true, workers may probe the network: before the first iteration, and after links have jumped.
         log : str or Path, optional
             Folder in which worker 0 writes ``adviser.jsonl``, a decision per line; none when omitted.
         group : ProcessGroup, optional
@@ -216,8 +204,7 @@ class Hook:
         Raises
         ------
         InputError
-            As `of_policy`, but for the number of workers; or if a choice has no closed form, or those that select
-            differ in density.
+            As `of_policy`; or if a choice has no closed form, or sparse choices differ in density.
         """
         if isinstance(choices, str | PathLike):
             choices = load_policy(str(choices))
@@ -275,13 +262,7 @@ class Hook:
         return self._own
 
     def attach(self, model: Any) -> Hook:
-        """Register with a model in DistributedDataParallel, and return this hook.
-
-        Raises
-        ------
-        InputError
-            If the table does not know as many parameters as the model has.
-        """
+        """Register with a model in DistributedDataParallel; return the hook. InputError if the table lacks its size."""
         self._names = {id(one): name for name, one in model.module.named_parameters()}
         entries = sum(one.numel() for one in model.module.parameters() if one.requires_grad)
         if self._sizes is not None:
@@ -299,21 +280,12 @@ class Hook:
         return self._clock
 
     def exchange(self, bucket: Any) -> Any:
-        """Exchange a bucket, as DDP asks for it.
-
-        Parameters
-        ----------
-        bucket : torch.distributed.GradBucket
-
-        Returns
-        -------
-        torch.futures.Future of Tensor
-            The mean gradient, in the buffer of the bucket.
+        """Exchange a bucket of DDP; return a future of the mean gradient, in the buffer of the bucket.
 
         Raises
         ------
         SimnetError
-            If a gradient is NaN or infinite, or of another type than float32; or if an exchange before has failed.
+            If a gradient is not finite or not float32, or an exchange before has failed.
         """
         import torch
 
@@ -365,7 +337,7 @@ class Hook:
             raise self._failure
 
     def close(self) -> None:
-        """End the threads; what was handed over is exchanged before. An iteration after that begins them anew."""
+        """End the threads after the last exchange. A later iteration starts them again."""
         atexit.unregister(self.close)
         if self._thread is not None:
             self._tasks.put(None)
@@ -379,7 +351,7 @@ class Hook:
             self._own = None
 
     def _begin(self, device: Any) -> None:
-        """Begin an iteration: ask for the state of the network, if it is time to, and take the table's choice."""
+        """Begin an iteration: probe the network if it is due, and take the table's choice."""
         if self._own is None:
             self._own = groups.like(self._given)
             atexit.register(self.close)
@@ -399,9 +371,9 @@ class Hook:
         self.marks = Iteration(self.iteration, self.entry.label, self.entry.density)
 
     def _model(self, number: int, parameters: tuple[int, ...], entries: int) -> Any:
-        """Return the scheme of a choice as a bucket has it, made anew where the bucket has other parameters.
+        """Return the scheme of a choice for a bucket, a new one if the bucket has other parameters.
 
-        Places in the bucket, such as the cuts of Ok-Topk's regions, are of no use when its parameters change theirs.
+        Positions in the bucket, such as the cuts of Ok-Topk's regions, are void when its parameters move.
         """
         entry = self.choices[number]
         found = self._models.get((number, parameters))
@@ -420,7 +392,7 @@ class Hook:
         return found
 
     def _part(self, bucket: Any, flat: Tensor) -> Part:
-        """Return what this worker has of a bucket: its gradient with what it kept back before."""
+        """Return the gradient of a bucket with the residual of this worker."""
         parameters = tuple(map(id, bucket.parameters()))
         model = self._model(self.choices.index(self.entry), parameters, flat.numel())
         model.iteration = self.iteration
@@ -456,7 +428,7 @@ class Hook:
         return f"rank {self.rank}, iteration {self.iteration}, bucket {bucket.index()}"
 
     def _beside(self, device: Any, handed: tuple[Any, ...]) -> Callable[[], ExitStack]:
-        """Return the context of the hook's own stream, which waits for what the stream in force has made."""
+        """Return the context of the hook's own stream, which waits for the present stream."""
         import torch
 
         if not hasattr(self, "_stream"):

@@ -1,7 +1,7 @@
-"""What a worker does to its own gradient: the kernels of the schemes on tensors.
+"""The kernels of the schemes on tensors.
 
-On a processor they are those of `simnet.sparsifier_models.selection`, which `simnet calibrate device --library numpy`
-measures; on a GPU those of torch, whose top-k takes any of equal magnitudes, while simnet's takes the first ones.
+On a processor they are those of `simnet.sparsifier_models.selection`; on a GPU those of torch, whose top-k takes any of
+equal magnitudes, while simnet's takes the first ones.
 """
 
 from __future__ import annotations
@@ -15,18 +15,7 @@ if TYPE_CHECKING:
 
 
 def top_k(values: Tensor, k: int) -> Tensor:
-    """Return where the k entries of largest magnitude stand, ascending.
-
-    Parameters
-    ----------
-    values : Tensor of float32, shape (n,)
-    k : int
-        Entries to select, >= 0; all if `k` >= n.
-
-    Returns
-    -------
-    Tensor of int64, shape (min(k, n),)
-    """
+    """Return the indices of the k entries of largest magnitude, int64, ascending; all if k >= n."""
     import torch
 
     if not values.is_cuda:
@@ -35,20 +24,7 @@ def top_k(values: Tensor, k: int) -> Tensor:
 
 
 def above(values: Tensor, threshold: float, *, strict: bool = True) -> Tensor:
-    """Return where magnitudes exceed the threshold, ascending, as `simnet.sparsifier_models.selection.above`.
-
-    Parameters
-    ----------
-    values : Tensor of float32, shape (n,)
-    threshold : float
-        Compared in float32.
-    strict : bool
-        Whether an entry as large as the threshold stays out.
-
-    Returns
-    -------
-    Tensor of int64
-    """
+    """Return the indices whose magnitudes exceed the threshold (if not `strict`, or equal it), int64, ascending."""
     import torch
 
     if not values.is_cuda:
@@ -59,7 +35,7 @@ def above(values: Tensor, threshold: float, *, strict: bool = True) -> Tensor:
 
 
 def kth_magnitude(values: Tensor, k: int) -> float:
-    """Return the k-th largest magnitude of a tensor of float32, shape (n,), k in 1 .. n."""
+    """Return the k-th largest magnitude, k in 1 .. n."""
     import torch
 
     if not values.is_cuda:
@@ -68,7 +44,7 @@ def kth_magnitude(values: Tensor, k: int) -> float:
 
 
 def squared_norm(values: Tensor) -> Tensor:
-    """Return the sum of squares of a tensor of float32, added up in double precision; one entry of float32."""
+    """Return the sum of squares, accumulated in double precision, as one entry of float32."""
     import torch
 
     if not values.is_cuda:

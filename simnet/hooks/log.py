@@ -1,7 +1,7 @@
-"""What an iteration of a rank took, as a row of a CSV file, and the clocks that tell.
+"""The times of an iteration of a rank, as a row of a CSV file, and the clocks that measure them.
 
-On a GPU a moment is an event of the stream in force, so that nothing waits for the device to say what time it is: a row
-is written as soon as all of its events have come to pass.
+On a GPU a moment is an event of the stream, so nothing waits for the device: a row is written once all of its events
+have passed.
 """
 
 from __future__ import annotations
@@ -53,23 +53,23 @@ COLUMNS = (
 
 
 class Clock:
-    """Marks moments, and tells the seconds between them; by the processor."""
+    """Marks moments on the processor, and returns the seconds between them."""
 
     def mark(self) -> Mark:
         """Return the present moment."""
         return time.perf_counter()
 
     def seconds(self, first: Mark, last: Mark) -> float:
-        """Return the time between two moments that have come to pass."""
+        """Return the time between two moments."""
         return float(last - first)
 
     def passed(self, mark: Mark) -> bool:
-        """Return True: a moment of the processor is one that was."""
+        """Return True: every moment of the processor has passed."""
         return True
 
 
 class EventClock(Clock):
-    """Events of the GPU, each recorded on the stream in force where it is marked."""
+    """Marks moments as events of a GPU, each recorded on the present stream."""
 
     def mark(self) -> Mark:
         """Record an event."""
@@ -80,16 +80,16 @@ class EventClock(Clock):
         return event
 
     def seconds(self, first: Mark, last: Mark) -> float:
-        """Return the time between two events that have come to pass."""
+        """Return the time between two events that have passed."""
         return float(first.elapsed_time(last)) / 1e3
 
     def passed(self, mark: Mark) -> bool:
-        """Return whether the device has come to the event."""
+        """Return whether the device has reached the event."""
         return bool(mark.query())
 
 
 class Span(NamedTuple):
-    """From one moment to another."""
+    """A span between two moments."""
 
     began: Mark
     ended: Mark
@@ -101,16 +101,10 @@ class Iteration:
 
     Parameters
     ----------
-    number : int
-        Which, from 0.
-    exchange, density : str, float
-        What exchanges, and which fraction it keeps.
-    selecting : list of Span
-        What the hook does for each bucket before its first message.
-    exchanging : list of Span
-        The rest of each bucket's exchange.
+    selecting, exchanging : list of Span
+        The hook's work on each bucket before its first message, and the rest of its exchange.
     messages : list of Message
-        Those of all buckets.
+        The messages of all buckets.
     """
 
     number: int
@@ -128,7 +122,7 @@ class Iteration:
 
 
 def begun(path: Path, buffering: int = -1) -> IO[str]:
-    """Return a new file of a log, in a folder that is made if it is not there; InputError if the file is there."""
+    """Return a new file of a log; its folder is made if it is missing; InputError if the file exists."""
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         return path.open("x", buffering, newline="")
@@ -139,22 +133,7 @@ def begun(path: Path, buffering: int = -1) -> IO[str]:
 
 
 class Log:
-    """The file of one rank.
-
-    Parameters
-    ----------
-    folder : str or Path
-        Where it shall lie, made if it is not there.
-    rank : int
-        Whose.
-    clock : Clock
-        What the moments are of.
-
-    Raises
-    ------
-    InputError
-        If the file is there already, or cannot be made.
-    """
+    """The log of one rank, ``rank_<r>.csv`` in a folder; InputError if it exists, or cannot be made."""
 
     def __init__(self, folder: str | PathLike[str], rank: int, clock: Clock) -> None:
         self._file = begun(Path(folder) / f"rank_{rank}.csv")
@@ -163,23 +142,23 @@ class Log:
         self._waiting: deque[tuple[Iteration, float, Mark, Mark, Mark]] = deque()
 
     def add(self, one: Iteration, began_s: float, began: Mark, computed: Mark, ended: Mark) -> None:
-        """Add an iteration, and write all of those that have come to pass.
+        """Add an iteration, and write all that have passed.
 
         Parameters
         ----------
         one : Iteration
-            What the hook marked.
+            The marks of the hook.
         began_s : float
-            When it began, on the processor's clock, since the first one did [s].
+            Its start on the processor's clock, from the first iteration on [s].
         began, computed, ended : Mark
-            Its begin, the end of its backward pass with the exchange, and its end.
+            Its start, the end of its backward pass with the exchange, and its end.
         """
         self._waiting.append((one, began_s, began, computed, ended))
         while self._waiting and self._clock.passed(self._waiting[0][-1]):
             self._write(*self._waiting.popleft())
 
     def close(self) -> None:
-        """Write what is left; the device must have finished."""
+        """Write the rest; the device must have finished."""
         while self._waiting:
             self._write(*self._waiting.popleft())
         self._file.close()

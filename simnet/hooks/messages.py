@@ -1,7 +1,7 @@
-"""The messages of an exchange: collectives of torch.distributed, each with when it was under way and what it carried.
+"""The messages of an exchange: collectives of torch.distributed, with their times and sizes.
 
-A collective is counted as `simnet.schedule` has it: an all-reduce by its vector, an all-gather by what each rank gives,
-a broadcast by its vector, messages from rank to rank by what each receives from this one.
+Sizes are those of `simnet.schedule`: of an all-reduce and a broadcast the vector, of an all-gather what each rank
+gives, of messages between ranks what each receives from this one.
 """
 
 from __future__ import annotations
@@ -24,9 +24,9 @@ class Message(NamedTuple):
     operation : str
         As nccl-tests spells it: ``all_reduce``, ``all_gather``, ``broadcast``; ``send`` from rank to rank.
     nbytes : tuple of int
-        What this rank hands over [byte]: one number, and of ``send`` one for each rank.
+        What this rank hands over [byte]: one number, and for ``send`` one for each rank.
     began, ended : Mark
-        When.
+        Its start and end.
     """
 
     operation: str
@@ -36,22 +36,7 @@ class Message(NamedTuple):
 
 
 class Messages:
-    """The calls of one exchange, one after another.
-
-    Parameters
-    ----------
-    group : ProcessGroup, optional
-        The workers; all when omitted.
-    clock : Clock
-        Tells when.
-
-    Attributes
-    ----------
-    rank, size : int
-        Which of how many workers this is.
-    sent : list of Message
-        The calls so far.
-    """
+    """The calls of one exchange by a group of workers, all if None; `sent` lists the calls so far."""
 
     def __init__(self, group: Any, clock: Clock) -> None:
         import torch.distributed as dist
@@ -67,7 +52,7 @@ class Messages:
         self._done("all_reduce", (values.nbytes,), began)
 
     def all_gather(self, own: Tensor) -> list[Tensor]:
-        """Return what each worker gives, by rank: tensors like `own`, which is one-dimensional."""
+        """Return the tensors of all workers, by rank; they are one-dimensional and of equal length."""
         found = list(own.new_empty(self.size * own.numel()).chunk(self.size)) if own.numel() else [own] * self.size
         began = self._clock.mark()
         if own.numel():
@@ -76,13 +61,13 @@ class Messages:
         return found
 
     def broadcast(self, values: Tensor, root: int) -> None:
-        """Give `values` of the worker `root` to all, in place."""
+        """Copy `values` of the worker `root` to all, in place."""
         began = self._clock.mark()
         self._dist.broadcast(values, self._global(root), group=self._group)
         self._done("broadcast", (values.nbytes,), began)
 
     def swap(self, sends: Mapping[int, Tensor], receives: Mapping[int, Tensor]) -> None:
-        """Send tensors, none empty, to some workers and fill some with what others send, at a time, by their ranks."""
+        """Send tensors, none empty, to some workers, and receive from some, all at once, by rank."""
         if not sends and not receives:
             return
         isend, irecv, way = self._dist.isend, self._dist.irecv, self._dist.P2POp

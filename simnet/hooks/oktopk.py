@@ -1,7 +1,7 @@
 """Ok-Topk on one worker: its part of split and reduce, of the global selection, and of the all-gather.
 
-Receivers cannot know how many entries come, so that sizes go ahead of the split. The all-gather is of pieces of one
-length, padded to the longest.
+Receivers do not know the number of entries, so sizes are sent before the split. The pieces of the all-gather are padded
+to the longest.
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ if TYPE_CHECKING:
 
 
 def select(part: Part) -> Selected:
-    """Return where the worker selects, its threshold, whether thresholds are exact, and whether regions are cut anew.
+    """Return the selection, its threshold, whether thresholds are exact, and whether regions are cut again.
 
-    Nothing in iterations of the warm-up, which are dense.
+    Return nothing in iterations of the warm-up, which are dense.
     """
     model = part.model
     if model.iteration < model.options.warm_up:
@@ -34,17 +34,7 @@ def select(part: Part) -> Selected:
 
 
 def exchange(part: Part, selected: Selected, messages: Messages) -> None:
-    """Write the update, and take from what the worker has what is in its own and in the global selection.
-
-    Parameters
-    ----------
-    part : Part
-        What the worker has.
-    selected : tuple
-        What `select` returned.
-    messages : Messages
-        Those of the exchange.
-    """
+    """Write the update, and subtract the entries that are in the worker's own and in the global selection."""
     import torch
 
     model, given, update = part.model, part.given, part.update
@@ -79,7 +69,7 @@ def exchange(part: Part, selected: Selected, messages: Messages) -> None:
 
 
 def _split_and_reduce(part: Part, chosen: Tensor, messages: Messages) -> None:
-    """Sum in `part.update` what all workers selected of the own region: first its own entries, then as they come."""
+    """Sum in `part.update` the selected entries of the worker's region: its own first, then as they arrive."""
     import torch
 
     given, update, P, rank = part.given, part.update, messages.size, messages.rank
@@ -111,7 +101,7 @@ def _split_and_reduce(part: Part, chosen: Tensor, messages: Messages) -> None:
 
 
 def _all_pieces(part: Part, mine: Tensor, exact: bool, messages: Messages) -> tuple[Tensor, Tensor]:
-    """Return indices and sums of all pieces of the global selection, ascending, balanced before where that is due."""
+    """Return indices and sums of the global selection, ascending; balance the pieces if that is due."""
     import torch
 
     rank = messages.rank

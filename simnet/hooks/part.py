@@ -1,4 +1,4 @@
-"""What a worker has of a bucket, and how entries become a message."""
+"""A worker's share of a bucket, and the format of sparse messages."""
 
 from __future__ import annotations
 
@@ -9,18 +9,16 @@ if TYPE_CHECKING:
 
 
 class Part(NamedTuple):
-    """What a worker has of a bucket.
+    """A worker's share of a bucket.
 
     Parameters
     ----------
     model : Sparsifier
-        The scheme as the bucket has it.
-    rank : int
-        Which worker.
+        The scheme of the bucket.
     given : Tensor of float32, shape (n,)
-        Its gradient with its residual; an exchange leaves there what it keeps.
+        Gradient with residual; an exchange leaves there what it keeps.
     update : Tensor of float32, shape (n,)
-        Where the update belongs; `given` itself where nothing is kept.
+        Receives the update; `given` itself if nothing is kept.
     """
 
     model: Any
@@ -34,24 +32,14 @@ Selected: TypeAlias = tuple[Any, ...]
 
 
 def packed(indices: Tensor, values: Tensor) -> Tensor:
-    """Return entries as one message: indices in four bytes, then the bits of the values.
-
-    Parameters
-    ----------
-    indices : Tensor of int, shape (k,)
-    values : Tensor of float32, shape (k,)
-
-    Returns
-    -------
-    Tensor of int32, shape (2 k,)
-    """
+    """Return entries as one message, int32 of shape (2 k,): the indices, then the bits of the values."""
     import torch
 
     return torch.cat([indices.int(), values.view(torch.int32)])
 
 
 def unpacked(message: Tensor) -> tuple[Tensor, Tensor]:
-    """Return the indices, of four bytes each, and the values that `packed` has put into one message."""
+    """Return the indices and values of a message of `packed`."""
     import torch
 
     indices, bits = message.chunk(2)

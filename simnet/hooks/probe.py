@@ -1,4 +1,4 @@
-"""The state of the network as a policy table wants it: latency and bandwidth, measured by messages."""
+"""The state of the network as a policy table takes it: measured latency and bandwidth."""
 
 from __future__ import annotations
 
@@ -16,25 +16,18 @@ NBYTES = 2**22
 
 
 def shifted(device: Any = "cpu", nbytes: int = NBYTES, times: int = 5, group: Any = None) -> tuple[float, float]:
-    """Return latency and bandwidth from this worker to the next, while every worker sends to the next.
+    """Return latency [s] and bandwidth [byte/s] while every worker sends to the next one.
 
     Parameters
     ----------
     device : torch.device or str
-        Where the messages lie.
+        Device of the messages.
     nbytes : int
-        Length of the longer message, of four bytes at least; the shorter one has four.
+        Length of the longer message, >= 4; the shorter one has four bytes.
     times : int
-        Messages of each length, >= 1, of which the fastest counts.
+        Messages of each length, >= 1; the fastest counts.
     group : ProcessGroup, optional
         The workers; all when omitted.
-
-    Returns
-    -------
-    latency : float
-        Seconds of the short message.
-    bandwidth : float
-        Bytes per second that the long one takes beyond that.
     """
     import torch
     import torch.distributed as dist

@@ -1,6 +1,6 @@
-"""What a worker has kept back of its gradients, bucket by bucket.
+"""The residuals of a worker, bucket by bucket.
 
-DDP makes its buckets anew after the first iteration: what was kept then follows its parameters.
+DDP rebuilds its buckets after the first iteration; residuals then follow their parameters.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 class Residuals:
-    """One tensor per bucket, of which each parameter has a piece."""
+    """One tensor per bucket, with a piece for each parameter."""
 
     def __init__(self) -> None:
         self._buckets: dict[int, tuple[tuple[int, ...], Tensor]] = {}
@@ -21,11 +21,11 @@ class Residuals:
         self._pieces: dict[int, Tensor] = {}
 
     def of(self, parameter: Any) -> Tensor | None:
-        """Return what is kept of the gradient of a parameter, flat; None if nothing is."""
+        """Return the residual of a parameter, flat; None if there is none."""
         return self._pieces.get(id(parameter))
 
     def kept(self, bucket: Any) -> Tensor | None:
-        """Return what is kept of a bucket, shape (n,), to be changed in place; None if nothing is."""
+        """Return the residual of a bucket, shape (n,), to be changed in place; None if there is none."""
         parameters = bucket.parameters()
         key, held = tuple(map(id, parameters)), self._buckets.get(bucket.index())
         if held is not None and held[0] == key:
@@ -41,14 +41,14 @@ class Residuals:
         return fresh
 
     def keep(self, bucket: Any, values: Tensor) -> None:
-        """Keep a tensor, shape (n,), as that of a bucket."""
+        """Store a tensor, shape (n,), as the residual of a bucket."""
         parameters = bucket.parameters()
         sizes = [one.numel() for one in parameters]
         self._buckets[bucket.index()] = tuple(map(id, parameters)), values
         self._pieces.update(zip(map(id, parameters), values.split(sizes), strict=True))
 
     def drop(self, bucket: Any) -> None:
-        """Keep nothing of a bucket."""
+        """Forget the residual of a bucket."""
         self._buckets.pop(bucket.index(), None)
         for one in bucket.parameters():
             self._pieces.pop(id(one), None)

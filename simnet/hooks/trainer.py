@@ -1,4 +1,4 @@
-"""Iterations with a hook, and a log of what each took."""
+"""Iterations with a hook, and a log of their times."""
 
 from __future__ import annotations
 
@@ -15,18 +15,18 @@ if TYPE_CHECKING:
 
 
 class Trainer:
-    """Makes iterations: forward, backward with the exchange, update.
+    """Runs iterations: forward, backward with the exchange, update.
 
     Parameters
     ----------
     model : DistributedDataParallel
         The model; the hook is attached to it.
     optimizer : torch.optim.Optimizer
-        Of its parameters.
+        The optimizer of its parameters.
     hook : Hook
-        What exchanges.
+        The exchange.
     log : str or Path, optional
-        Folder for the log, ``rank_<r>.csv`` with `simnet.hooks.log.COLUMNS`; none when omitted.
+        Folder of the log, ``rank_<r>.csv`` with `simnet.hooks.log.COLUMNS`; none when omitted.
 
     Raises
     ------
@@ -41,23 +41,7 @@ class Trainer:
         self._first: float | None = None
 
     def step(self, loss: Callable[[], Tensor]) -> Tensor:
-        """Make an iteration.
-
-        Parameters
-        ----------
-        loss : callable
-            Runs the forward pass and returns what the backward pass begins from.
-
-        Returns
-        -------
-        Tensor
-            The loss.
-
-        Raises
-        ------
-        SimnetError
-            If a gradient is NaN or infinite.
-        """
+        """Run an iteration, and return the loss that `loss` computes; SimnetError if a gradient is not finite."""
         mark, now = self._clock.mark, time.perf_counter()
         if self._first is None:
             self._first = now
@@ -79,7 +63,7 @@ class Trainer:
         return found
 
     def close(self) -> None:
-        """Write what is left of the log, and end the thread of the hook."""
+        """Write the rest of the log, and end the thread of the hook."""
         self.hook.close()
         if self._log is not None:
             self._log.close()

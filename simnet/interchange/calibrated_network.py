@@ -1,7 +1,6 @@
 """The network of a fabric file: the topology that `simnet calibrate --topology` fitted to measured times.
 
-The field ``network`` of the file names a star, or nodes of several GPUs, with latencies [s] and bandwidths [byte/s].
-All other fields say what was measured, and are not looked at.
+The field ``network`` names a star or nodes of several GPUs, with latencies [s] and bandwidths [byte/s].
 """
 
 from __future__ import annotations
@@ -34,19 +33,17 @@ _COUNTS = ("hosts", "nodes", "gpus_per_node")
 
 
 def read_fabric_network(path: str | Path, nodes: int | None = None) -> nx.DiGraph[Node]:
-    r"""Read the network of a fabric file.
+    r"""Read the network of a fabric file of at most `MAX_BYTES` bytes.
 
     Parameters
     ----------
-    path : str or Path
-        The file, at most `MAX_BYTES` bytes.
     nodes : int, optional
-        How many nodes, or hosts of a star, in place of those that were measured.
+        Number of nodes, or hosts of a star, instead of the measured number.
 
     Raises
     ------
     InputError
-        If the file cannot be read, has no network, or a field of it is not as it must be.
+        If the file cannot be read, has no network, or a field of it is wrong.
 
     Examples
     --------
@@ -92,7 +89,7 @@ def read_fabric_network(path: str | Path, nodes: int | None = None) -> nx.DiGrap
 
 
 def _part(text: str) -> str:
-    """Return the field ``network`` alone, on its lines, so that the curves of a large file need not be parsed."""
+    """Return the field ``network`` alone, on its lines, so the curves of a large file are not parsed."""
     lines = text.splitlines()
     first = next((at for at, line in enumerate(lines) if line.startswith("network:")), len(lines))
     last = next((at for at in range(first + 1, len(lines)) if lines[at] and lines[at][0] not in " \t"), len(lines))

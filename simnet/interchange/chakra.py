@@ -1,8 +1,7 @@
-"""Chakra execution traces, the workloads of ASTRA-sim: one file per rank, of nodes that send, receive and compute.
+"""Chakra execution traces, the workloads of ASTRA-sim: one file per rank, with nodes that send, receive and compute.
 
-Chakra's collective nodes have no variable sizes, so a schedule is written as pairs of sends and receives. A file is a
-sequence of protocol buffers, each behind its length: first ``GlobalMetadata``, then a ``Node`` for each operation. The
-few fields in use are encoded and decoded here.
+A file is a sequence of protocol buffers, each after its length: ``GlobalMetadata``, then a ``Node`` per operation.
+Schedules are written as pairs of sends and receives, as Chakra's collectives have no variable sizes.
 
 References
 ----------
@@ -52,23 +51,16 @@ _ROUND = "simnet_round"
 def write_chakra(schedule: Schedule, prefix: str | Path) -> list[Path]:
     """Write a schedule as Chakra execution traces ``PREFIX.0.et``, ``PREFIX.1.et``, ...; return the paths.
 
-    Every message is a ``COMM_SEND_NODE`` of its sender and a ``COMM_RECV_NODE`` of its receiver, with its number in the
-    schedule as tag; the compute of a round is a ``COMP_NODE`` in whole microseconds. A node depends on all nodes of its
-    rank's round before. Bytes are rounded to whole bytes. The attribute ``simnet_round`` tells the round.
-
-    Parameters
-    ----------
-    schedule : Schedule
-        What is sent.
-    prefix : str or Path
-        Path of the files, without ``.RANK.et``.
+    A message is a ``COMM_SEND_NODE`` and a ``COMM_RECV_NODE``, tagged with its number in the schedule; the compute of a
+    round is a ``COMP_NODE`` in whole microseconds. A node depends on all nodes of its rank's round before. Bytes are
+    rounded. The attribute ``simnet_round`` names the round.
 
     Raises
     ------
     InputError
         If a file cannot be written.
     ValueError
-        If a rank works for more than 1e12 seconds.
+        If a rank computes for more than 1e12 seconds.
 
     Examples
     --------
@@ -102,7 +94,7 @@ def _put(path: Path, content: bytes) -> None:
 
 
 def _nodes(ops: Operations, first: int, last: int, rounds: Sequence[Round]) -> Iterator[bytes]:
-    """Yield the nodes of a rank, whose operations are from `first` up to before `last`."""
+    """Yield the nodes of a rank, whose operations are first .. last - 1."""
     edges = np.searchsorted(ops.waiting, np.arange(first, last + 1)).tolist()
     awaited = (ops.before[edges[0] : edges[-1]] - first).tolist()
     columns = (column[first:last].tolist() for column in (ops.rank, ops.kind, ops.size, ops.peer, ops.tag, ops.hint))
@@ -124,9 +116,9 @@ def _nodes(ops: Operations, first: int, last: int, rounds: Sequence[Round]) -> I
 def read_chakra(prefix: str | Path, *, strict: bool = True, largest: int = MAX_BYTES) -> Schedule:
     """Read Chakra execution traces ``PREFIX.0.et``, ``PREFIX.1.et``, ... of sends, receives and computation.
 
-    Traces of `write_chakra` come back as they were, but for phases and rounds without messages and computation at the
-    end. In others, messages are of the least rounds that let all waiting be expressed, as in `simnet.interchange.goal`.
-    Nodes of other kinds count with their duration. Files may be packed with gzip.
+    Traces of `write_chakra` come back equal, but for phases and rounds without messages and computation at the end. In
+    others, messages take the earliest rounds that express all waiting. Other nodes count with their duration. Files may
+    be packed with gzip.
 
     Parameters
     ----------
@@ -135,13 +127,13 @@ def read_chakra(prefix: str | Path, *, strict: bool = True, largest: int = MAX_B
     strict : bool
         Refuse what rounds cannot express; if False, ranks may wait for more than the traces ask for.
     largest : int
-        How many bytes the trace of a rank may have, unpacked.
+        Maximum size of the trace of a rank, unpacked [byte].
 
     Raises
     ------
     InputError
         If a file cannot be read or is no such trace, a node is a collective, a dependency or the partner of a message
-        is missing, nodes wait for each other in a circle, or, with `strict`, if rounds cannot express the trace.
+        is missing, nodes wait in a circle, or, with `strict`, rounds cannot express the trace.
     """
     return read_rounds(_Traces(str(prefix), largest), strict, 1e6, "node")
 
@@ -163,40 +155,30 @@ class _Traces:
 
 
 class Collective(NamedTuple):
-    """A collective node of a trace."""
-
-    node: int
-    """Its number in the trace."""
-
-    name: str
-    """What the job called it, at most 60 characters."""
-
-    kind: str
-    """One of `COLLECTIVE_TYPES`; empty where the trace says none of them."""
-
-    nbytes: int
-    """What the rank puts in [byte], as the trace says it, so that it may be negative; 0 where it says nothing."""
-
-    micros: float
-    """How long it took on this rank [µs], what it waited for others included."""
-
-    group: str
-    """Name of the group of ranks that did it; empty where the trace says none."""
-
-
-def read_collectives(path: Path) -> Iterator[Collective]:
-    """Yield the collective nodes of the execution trace of one rank, which may be packed with gzip.
+    """A collective node of a trace.
 
     Parameters
     ----------
-    path : Path
-        The file.
-
-    Raises
-    ------
-    InputError
-        If it cannot be read, is too large, or is no such trace.
+    kind : str
+        One of `COLLECTIVE_TYPES`; empty if the trace does not say.
+    nbytes : int
+        Bytes that the rank puts in, as the trace says, so it may be negative; 0 if it does not say.
+    micros : float
+        Duration on this rank [us], waiting included.
+    group : str
+        Name of the group of ranks; empty if the trace does not say.
     """
+
+    node: int
+    name: str
+    kind: str
+    nbytes: int
+    micros: float
+    group: str
+
+
+def read_collectives(path: Path) -> Iterator[Collective]:
+    """Yield the collective nodes of the trace of one rank; InputError if it is no trace or too large."""
     packets = _packets(read_bytes(path, MAX_BYTES), path)
     next(packets, None)
     for packet in packets:
@@ -209,26 +191,20 @@ def read_collectives(path: Path) -> Iterator[Collective]:
 
 
 class TraceNode(NamedTuple):
-    """A node of the trace of one rank, whatever it does.
+    """A node of the trace of one rank.
 
     Parameters
     ----------
-    number : int
-        Its number in the trace.
-    name : str
-        What the job called it, at most 60 characters.
     kind : {"send", "recv", "collective", "other"}
-        What it does; computing, and all else that takes time, is other.
+        All that is no communication is other.
     micros : int
-        Its duration [µs].
+        Its duration [us].
     needs : list of int
         The nodes that it depends on.
-    collective : str
-        As `Collective.kind`.
+    collective, group : str
+        As `Collective.kind` and `Collective.group`.
     nbytes, peer, tag : int
-        Bytes that the rank puts in, sends or receives, the other rank of a message, and its tag; -1 where not said.
-    group : str
-        As `Collective.group`.
+        Bytes, the other rank of a message, and its tag; -1 if the trace does not say.
     """
 
     number: int
@@ -244,18 +220,7 @@ class TraceNode(NamedTuple):
 
 
 def trace_paths(prefix: str | Path) -> list[Path]:
-    """Return the traces ``PREFIX.0.et``, ``PREFIX.1.et``, ... that there are.
-
-    Parameters
-    ----------
-    prefix : str or Path
-        Path of the files, without ``.RANK.et``.
-
-    Raises
-    ------
-    InputError
-        If there are none, or too many.
-    """
+    """Return the traces ``PREFIX.0.et``, ``PREFIX.1.et``, ... that exist; InputError if there are none, or too many."""
     found: list[Path] = []
     while (path := Path(f"{prefix}.{len(found)}.et")).exists():
         if len(found) == MAX_RANKS:
@@ -267,19 +232,12 @@ def trace_paths(prefix: str | Path) -> list[Path]:
 
 
 def read_nodes(path: Path, largest: int = MAX_BYTES) -> Iterator[TraceNode]:
-    """Yield the nodes of the execution trace of one rank, collectives included; it may be packed with gzip.
-
-    Parameters
-    ----------
-    path : Path
-        The file.
-    largest : int
-        How many bytes it may have, unpacked.
+    """Yield the nodes of the trace of one rank, collectives included; it may be packed with gzip.
 
     Raises
     ------
     InputError
-        If it cannot be read, is too large, or is no such trace.
+        If it cannot be read, is larger than `largest` bytes unpacked, or is no such trace.
     """
     packets = _packets(read_bytes(path, largest), path)
     if next(packets, None) is None:
@@ -331,7 +289,7 @@ def _operations(path: Path, rank: int, largest: int) -> Operations:
 
 
 class _Node(NamedTuple):
-    """A node as it stands in a trace, with its attributes by name."""
+    """A node of a trace, with its attributes by name."""
 
     number: int
     name: str

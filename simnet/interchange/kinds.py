@@ -1,4 +1,4 @@
-"""Of what kind a file is, told by its content, and schedules and networks read from files of any kind."""
+"""Recognises the format of a file by its content, and reads schedules and networks of any format."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ _GOAL = re.compile(r"(?:\s|//[^\n]*\n|(?>/\*.*?\*/))*+num_ranks\b", re.DOTALL)
 
 
 class NetworkRead(NamedTuple):
-    """A topology from a file, the weather of the links that have it there, and the kind of the file."""
+    """A topology from a file, the weather of its links, and the format of the file."""
 
     graph: nx.DiGraph[Node]
     weather: dict[Link, Weather]
@@ -60,12 +60,12 @@ class NetworkRead(NamedTuple):
 
 
 def kind_of(path: str | Path) -> str | None:
-    r"""Return the kind of a file or folder by its content, not by its name; None if it is none that is read.
+    r"""Return the format of a file or folder by its content, not by its name; None if it is unknown.
 
     Raises
     ------
     InputError
-        If there is no such file, it cannot be read, or it is XML with a document type of its own.
+        If there is no such file, it cannot be read, or it is XML that declares a document type of its own.
 
     Examples
     --------
@@ -108,33 +108,27 @@ def read_schedule(
     n_ranks: int | None = None,
     largest: int | None = None,
 ) -> tuple[ScheduleKind, Schedule]:
-    """Read a schedule from a file of any kind.
+    """Read a schedule from a file of any format, and return the format and the schedule.
 
     Parameters
     ----------
     path : str or Path
-        GOAL text, a folder of Chakra execution traces ``PREFIX.RANK.et``, an MSCCL algorithm, or a table of
-        messages.
+        GOAL text, a folder of Chakra execution traces ``PREFIX.RANK.et``, an MSCCL algorithm, or a table of messages.
     kind : {"goal", "chakra", "msccl", "csv"}, optional
-        What it is; by default what its content says.
+        The format; by default recognised by the content.
     nbytes : float, optional
         Size of the vector of an MSCCL algorithm, which has none.
     strict : bool
-        Refuse GOAL text and traces that rounds cannot express; if False, ranks may wait for more than they ask for.
+        Refuse what rounds cannot express; if False, ranks may wait for more than they ask for.
     n_ranks : int, optional
         Ranks of a table of messages; by default up to the last that has a message.
     largest : int, optional
-        How many bytes a file may have; by default as many as its reader says. Not for MSCCL.
-
-    Returns
-    -------
-    kind, schedule
-        What it was, and what is sent.
+        Maximum size of a file [byte]; not for MSCCL.
 
     Raises
     ------
     InputError
-        If the file is of no such kind, an MSCCL algorithm comes without a size, or as the reader of its kind does.
+        If the format is another one, an MSCCL algorithm comes without a size, or the reader refuses the file.
     """
     found = _settled(path, kind, _SCHEDULES, "a schedule")
     if found != "msccl" and nbytes is not None:
@@ -163,28 +157,27 @@ def read_network(
     latency: Seconds | None = None,
     network_latency: Seconds | None = None,
 ) -> NetworkRead:
-    """Read a topology from a file of any kind.
+    """Read a topology from a file of any format.
 
     Parameters
     ----------
     path : str or Path
         A SimGrid platform, an NCCL topology, node-link JSON, or a fabric file with a network.
     kind : {"simgrid", "nccl", "nodelink", "fabric"}, optional
-        What it is; by default what its content says.
+        The format; by default recognised by the content.
     nodes : int, optional
-        How many nodes there are: like the one that an NCCL topology describes (default 1), or in place of those that
-        were measured for a fabric file.
+        Number of nodes like that of an NCCL topology (default 1), or instead of those measured for a fabric file.
     latency : float, optional
-        Of each link inside a node of an NCCL topology [s], which has no latencies. See `read_nccl_topology`.
+        Latency of each link inside a node of an NCCL topology [s]; see `read_nccl_topology`.
     network_latency : float, optional
-        From card to card with an NCCL topology [s] (default 0).
+        Latency from card to card with an NCCL topology [s] (default 0).
 
     Raises
     ------
     InputError
-        If the file is of no such kind, or as the reader of its kind does.
+        If the format is another one, or the reader refuses the file.
     ValueError
-        If an NCCL topology comes without a latency, or another kind with what is only for NCCL.
+        If an NCCL topology comes without a latency, or another format with an option of NCCL.
     """
     found = _settled(path, kind, _NETWORKS, "a network")
     own = {"nodes": nodes, "latency": latency, "network_latency": network_latency}
@@ -210,19 +203,13 @@ def read_network(
 
 
 def companions(path: str | Path, kind: NetworkKind | None = None) -> list[str]:
-    """Return the names of the files that a network needs beside its own: the profiles of a SimGrid platform.
-
-    Raises
-    ------
-    InputError
-        As `read_network` does.
-    """
+    """Return the names of the files that a network needs besides its own: the profiles of a SimGrid platform."""
     found = _settled(path, kind, _NETWORKS, "a network")
     return profile_names(path) if found == "simgrid" else []
 
 
 def _settled(path: str | Path, kind: str | None, allowed: Sequence[K], what: str) -> K:
-    """Return the kind of a file, which is one of `allowed`."""
+    """Return the format of a file, which is one of `allowed`."""
     found = kind_of(path) if kind is None else kind
     for name in allowed:
         if name == found:
@@ -248,7 +235,7 @@ def _is_folder(path: Path) -> bool:
 
 
 def _head(path: Path) -> str:
-    """Return the beginning of a file as text, whatever its bytes are."""
+    """Return the beginning of a file as text."""
     if not path.is_file():
         raise InputError("is not a file" if path.exists() else "there is no such file", file=str(path))
     try:
@@ -261,15 +248,10 @@ def _head(path: Path) -> str:
 def trace_prefix(path: str | Path) -> Path:
     """Return the path of traces without ``.RANK.et``: that of the only ones in a folder, or the path itself.
 
-    Parameters
-    ----------
-    path : str or Path
-        The folder, or that path.
-
     Raises
     ------
     InputError
-        If a folder has none, or those of several runs, or the system does not say whether it is one.
+        If a folder has none, or those of several runs.
     """
     path = Path(path)
     if not _is_folder(path):

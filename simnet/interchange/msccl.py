@@ -1,10 +1,9 @@
 """Algorithms of MSCCL, the XML that its runtime interprets, read as rounds.
 
-A GPU runs several thread blocks at once. Each takes its steps one after the other: it sends chunks to one peer and
-receives from one, on one channel, and may wait for a step of another thread block. What is sent waits in a buffer until
-the peer takes it. A message is of the first round in which all is done that its sender waits for. Ranks then go from
-round to round, whereas thread blocks of the runtime run ahead of each other: the schedule is the algorithm in lockstep,
-with its messages, bytes and longest chain.
+A GPU runs several thread blocks. Each takes its steps in order: it sends chunks to one peer and receives from one, on
+one channel, and may wait for a step of another thread block. A message takes the first round after all that its sender
+waits for. Thread blocks of the runtime run ahead of each other; the schedule is the algorithm in lockstep, with its
+messages, bytes and longest chain.
 
 References
 ----------
@@ -52,14 +51,14 @@ def read_msccl(path: str | Path, nbytes: float) -> Schedule:
     path : str or Path
         The XML file.
     nbytes : float
-        Bytes of the larger of the input and the output buffer of one GPU, which the algorithm cuts into
-        ``nchunksperloop`` chunks: the vector of an all-reduce, what all have at the end of an all-gather.
+        Bytes of the larger of the input and output buffer of a GPU, which the algorithm cuts into ``nchunksperloop``
+        chunks: the vector of an all-reduce, the result of an all-gather.
 
     Raises
     ------
     InputError
-        If the file cannot be read or is no such algorithm, a step is unknown or waits for one that is not there, a send
-        has no receive of as many chunks, or steps wait for each other in a circle. With file and line.
+        If the file cannot be read or is no such algorithm, a step is unknown or waits for a missing one, a send has no
+        receive of as many chunks, or steps wait in a circle. With file and line.
     ValueError
         If `nbytes` is negative or not finite.
 
@@ -95,7 +94,7 @@ def read_msccl(path: str | Path, nbytes: float) -> Schedule:
 
 @dataclass(eq=False)
 class _Step:
-    """A step of a thread block, after `before`, the one in front of it, and `other`, of another thread block."""
+    """A step of a thread block, after the step `before` it and the step `other` of another thread block."""
 
     at: Element
     gpu: int
@@ -110,7 +109,7 @@ class _Step:
 
 
 class _Message(NamedTuple):
-    """What the step `send` sends and the step `recv` receives."""
+    """The step that sends a message and the step that receives it."""
 
     send: _Step
     recv: _Step
@@ -167,7 +166,7 @@ def _block(block: Element, rank: int, n_ranks: int) -> list[_Step]:
 
 
 def _messages(steps: list[_Step]) -> list[_Message]:
-    """Return the messages: sends and receives of a connection, in their order."""
+    """Return the messages: sends and receives of a connection match in their order."""
     waiting: dict[tuple[int, int, int], deque[_Step]] = defaultdict(deque)
     for step in steps:
         if step.receives:
@@ -191,7 +190,7 @@ def _messages(steps: list[_Step]) -> list[_Message]:
 
 
 def _levels(steps: list[_Step], messages: list[_Message]) -> dict[_Step | _Message, int]:
-    """Return how many messages one after the other come before each message, and before the end of each step."""
+    """Return the length of the chain of messages before each message and before the end of each step."""
     arrives = {one.recv: one for one in messages}
     leaves = {one.send: one for one in messages}
     waits: dict[_Step | _Message, list[_Step | _Message]] = {}

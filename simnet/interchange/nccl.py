@@ -1,7 +1,6 @@
-"""NCCL's view of a node: GPUs, NVLinks, PCI switches, processors and network cards, as a topology of one or more nodes.
+"""NCCL's view of a node (``NCCL_TOPO_DUMP_FILE``) as a topology of one or more nodes.
 
-NCCL writes it where ``NCCL_TOPO_DUMP_FILE`` says. The bandwidths are those that NCCL reckons with. A dump has no
-latencies of the links inside a node, so they are given.
+Bandwidths are those that NCCL assumes. A dump has no latencies of the links inside a node, so they are parameters.
 
 References
 ----------
@@ -48,9 +47,9 @@ def read_nccl_topology(
 ) -> nx.DiGraph[Node]:
     """Read an NCCL topology dump as a cluster of `nodes` equal nodes.
 
-    The GPUs are the hosts, node by node, in the order of their device numbers: GPU g of node n is host n * G + g. With
-    several nodes, every network card is linked to one ideal fabric switch; a GPU uses the card that is nearest to it.
-    NVLinks through switches meet in one switch per node, as NCCL takes it.
+    GPUs are the hosts, in the order of their device numbers: GPU g of node n is host n * G + g. With several nodes,
+    every network card is linked to one ideal fabric switch; a GPU uses the nearest card. NVLinks through switches meet
+    in one switch per node, as in NCCL.
 
     Parameters
     ----------
@@ -59,10 +58,10 @@ def read_nccl_topology(
     nodes : int
         Copies of the node, >= 1.
     latency : float
-        Of each link inside a node [s], >= 0.
+        Latency of each link inside a node [s], >= 0.
     network_latency : float
-        From card to card through the fabric [s], >= 0; half of it on each card's link. Where a card names a latency of
-        its own (microseconds), that counts for its link instead.
+        Latency from card to card through the fabric [s], >= 0, half of it on each card's link. A latency that a card
+        names (microseconds) replaces it on the card's link.
 
     Returns
     -------
@@ -72,8 +71,8 @@ def read_nccl_topology(
     Raises
     ------
     InputError
-        If the file cannot be read or is of another kind or version, has no GPUs, an NVLink leads to a GPU that is not
-        there, or there are several nodes but no network card. With file and line.
+        If the file cannot be read or is of another kind or version, has no GPUs, an NVLink leads to a missing GPU, or
+        there are several nodes but no network card. With file and line.
     ValueError
         If a parameter is out of range.
 
@@ -129,7 +128,7 @@ def read_nccl_topology(
 
 @dataclass
 class _Machine:
-    """A node: device number by bus of its GPUs; links with GB/s and kind; cards with GB/s and latency [s]."""
+    """A node: device numbers of GPUs by bus, links with GB/s and kind, cards with GB/s and latency [s]."""
 
     gpus: dict[str, int] = field(default_factory=dict)
     links: dict[tuple[str, str], tuple[float, str]] = field(default_factory=dict)
@@ -140,7 +139,6 @@ class _Machine:
     parent: dict[str, str] = field(default_factory=dict)
 
     def cpu(self, one: Element) -> None:
-        """Take a processor and all below it."""
         place = f"cpu:{one.get('numaid')}"
         if any(place == name for name, _ in self.cpus):
             one.refuse(f"{place!r} stands twice", "numaid")
@@ -154,7 +152,6 @@ class _Machine:
                 self.nic(child, place, _LOCAL)
 
     def pci(self, one: Element, parent: str) -> None:
-        """Take a PCI device or switch, under `parent`."""
         place = f"pci:{one.get('busid').lower()}"
         if place in self.places:
             one.refuse(f"{place!r} stands twice", "busid")
@@ -175,7 +172,6 @@ class _Machine:
             self.parent[place] = parent
 
     def gpu(self, one: Element, place: str) -> None:
-        """Take a GPU and its NVLinks."""
         if place in self.gpus or len(self.gpus) == MAX_GPUS:
             one.refuse(f"is a second GPU at {place!r}, or more than {MAX_GPUS:,}")
         self.gpus[place] = one.whole("dev", 0, 1_000_000)
@@ -190,7 +186,6 @@ class _Machine:
             self.nvlinks.append((place, target, link.whole("count", 1, 1000) * each, link))
 
     def nic(self, one: Element, parent: str, gigabytes: float) -> None:
-        """Take a network card, all of its ports that NCCL uses."""
         for net in one.each("net"):
             place = f"net:{net.get('name')}:{net.attributes.get('port', '0')}"
             if "dev" not in net.attributes or net.whole("dev", -1, 1_000_000) < 0:
@@ -235,7 +230,7 @@ def _nvlink(capability: int) -> float:
 
 
 def _between_processors(one: Element) -> float:
-    """Return GB/s from one processor to another, by what they are."""
+    """Return GB/s from one processor to another."""
     arch, vendor = one.attributes.get("arch", "x86_64"), one.attributes.get("vendor", "")
     if arch == "ppc64":
         return 32.0
@@ -249,7 +244,7 @@ def _between_processors(one: Element) -> float:
 
 
 def _micros(net: Element) -> float:
-    """Return the latency of a card, written in microseconds, in seconds; 0 where it names none."""
+    """Return the latency of a card [s]; 0 if it names none."""
     text = net.attributes.get("latency", "0")
     value = read_number(text)
     if wrong := outside(value / 1e6, Seconds, text[:40]):

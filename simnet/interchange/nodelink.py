@@ -1,4 +1,4 @@
-"""Topologies as node-link JSON, the form in which networkx and graph drawing tools exchange graphs."""
+"""Topologies as node-link JSON, which networkx and graph drawing tools exchange."""
 
 from __future__ import annotations
 
@@ -20,21 +20,16 @@ MAX_BYTES = 256 * 2**20
 
 
 def read_nodelink(path: str | Path) -> nx.DiGraph[Node]:
-    """Read a topology from node-link JSON, as ``networkx.node_link_data`` gives it.
+    """Read a topology from node-link JSON, as ``networkx.node_link_data`` writes it.
 
     Nodes are hosts (whole numbers 0 .. P-1) and switches (strings), links carry ``latency`` [s] and ``bandwidth``
-    [byte/s]; other attributes are kept. Links stand under ``"edges"`` or, as older versions of networkx write it,
-    ``"links"``. Each link of an undirected graph becomes one in each direction.
-
-    Parameters
-    ----------
-    path : str or Path
-        The file, at most `MAX_BYTES` bytes.
+    [byte/s]; other attributes are kept. Links stand under ``"edges"`` or ``"links"``. Each link of an undirected graph
+    becomes one in each direction.
 
     Raises
     ------
     InputError
-        If the file cannot be read, is not JSON of this form, or no topology as `simnet.topologies` describes it.
+        If the file cannot be read, is not JSON of this form, or no topology.
 
     Examples
     --------
@@ -102,7 +97,7 @@ def write_nodelink(graph: nx.DiGraph[Any], path: str | Path) -> None:
     Raises
     ------
     ValueError
-        If the graph is no topology, or carries what JSON has no form for.
+        If the graph is no topology, or has attributes without a JSON form.
     InputError
         If the file cannot be written.
     """

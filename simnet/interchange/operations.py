@@ -1,7 +1,7 @@
-"""Graphs of sends, receives and work, as other tools write them, as rounds.
+"""Graphs of sends, receives and work from other tools, converted to rounds.
 
-Each rank has operations that wait for the completion or the start of others. The level of an operation is how many
-messages of its rank must be done, one after the other, before it.
+Operations of a rank wait for the completion or the start of others. The level of an operation is the length of the
+longest chain of messages of its rank before it.
 """
 
 from __future__ import annotations
@@ -37,28 +37,20 @@ _KINDS = {SEND: "send", RECV: "recv", CALC: "calc"}
 
 @dataclass(eq=False)
 class Operation:
-    """An operation of a rank.
+    """An operation of a rank; `line` is its position in its file, and `place` the name of that position.
 
     Parameters
     ----------
-    rank : int
-        Who runs it.
-    line : int
-        Where it stands in its file; `place` says what the number is.
-    kind : {"send", "recv", "calc"}
-        What it does.
-    label : str
-        Its name, for messages; may be empty.
     size : int
-        Bytes of a message, or the time of work in the unit of the file.
+        Bytes of a message, or work in the unit of the file.
     peer, tag : int
-        The other rank of a message, and what it is matched by.
+        The other rank of a message, and the tag that matches it.
     cpu : int
-        What works; work on one cpu is done one after the other.
+        Work on one cpu is done in sequence.
     requires, starts_after : list of Operation
-        What must be completed, and what must have started, before it starts.
+        Operations that must be completed, or must have started, before.
     level : int
-        Messages one after the other before it; set by `levelled`.
+        Set by `levelled`.
     """
 
     rank: int
@@ -76,7 +68,7 @@ class Operation:
 
     @property
     def is_message(self) -> bool:
-        """Whether it sends or receives."""
+        """If true, it sends or receives."""
         return self.kind != "calc"
 
     def __str__(self) -> str:
@@ -85,14 +77,14 @@ class Operation:
 
 @dataclass
 class Program:
-    """The operations of a file by rank, in an order in which they can run once `levelled` has seen them."""
+    """The operations of a file by rank; `levelled` brings them into an executable order."""
 
     name: str
     n_ranks: int
     ranks: dict[int, list[Operation]]
 
     def add(self, block: Operations, place: str) -> None:
-        """Add operations of ranks of which it has none yet."""
+        """Add operations of new ranks."""
         columns = [column.tolist() for column in block[:7]]
         ops = [
             Operation(rank, line, _KINDS[kind], block.label(index), size, peer, tag, cpu, place=place)
@@ -123,23 +115,23 @@ Pairs = list[tuple[Operation, Operation]]
 
 
 def read_rounds(source: Source, strict: bool, per_second: float, place: str = "line") -> Schedule:
-    """Return the schedule of operations: in the rounds that they tell themselves, if they do, else by levels.
+    """Return the schedule of operations: in the rounds that the file names, if it does, else by levels.
 
     Parameters
     ----------
     source : Source
-        What is read: once if it tells its rounds, else twice.
+        The file; read once if it names its rounds, else twice.
     strict : bool
-        Whether to refuse waiting that rounds by levels cannot express.
+        Refuse waiting that rounds by levels cannot express.
     per_second : float
-        Units of work in a second.
+        Units of work per second.
     place : str
-        What the number of the line of an operation is.
+        Name of the position of an operation in its file.
 
     Raises
     ------
     InputError
-        If messages do not match, operations wait in a circle, or, with `strict`, levels do not do.
+        If messages do not match, operations wait in a circle, or, with `strict`, levels do not suffice.
     """
     told = told_schedule(source, per_second)
     if told is not None:
@@ -184,7 +176,7 @@ def matched(file: Program) -> Pairs:
 
 
 def levelled(file: Program, ops: list[Operation]) -> None:
-    """Set the level of each operation of a rank, and bring them into an order in which they can run."""
+    """Set the level of each operation of a rank, and sort them into an executable order."""
     try:
         order = list(TopologicalSorter({op: op.requires + op.starts_after for op in ops}).static_order())
     except CycleError as error:
@@ -234,11 +226,10 @@ def check(file: Program, ops: list[Operation]) -> None:
 
 
 def rounds_of_levels(file: Program, messages: Pairs) -> Placed:
-    """Return the least rounds in which every rank meets the messages of its levels in their order.
+    """Return the earliest rounds in which every rank meets the messages of its levels in order.
 
-    What a rank sends at one level starts together, so it is of one round. What it receives may come later, as nobody
-    waits for that before the next level. So the unknowns are the rounds of all (sender, level), and between them stand
-    differences of at least 0 or 1.
+    Sends of a rank at one level are of one round. Receives may come later, as nothing waits for them before the next
+    level. The unknowns are the rounds of all (sender, level), with differences of at least 0 or 1 between them.
     """
     import networkx as nx
 
@@ -290,21 +281,7 @@ def _edges(graph: nx.DiGraph[Any]) -> Iterator[tuple[tuple[int, int, str], tuple
 
 
 def schedule(source: Source, file: Program, messages: Pairs, placed: Placed, per_second: float) -> Schedule:
-    """Return the schedule of operations of known rounds; `per_second` units of work are a second.
-
-    Parameters
-    ----------
-    source : Source
-        Where they come from.
-    file : Program
-        The operations.
-    messages : Pairs
-        Sends with their receives.
-    placed : Placed
-        Round of each operation.
-    per_second : float
-        Units of work in a second.
-    """
+    """Return the schedule of operations whose rounds are known; `per_second` units of work are a second."""
     for send, _ in messages:
         if wrong := outside(send.size, Size):
             file.refuse_at(send, f"the bytes of a message {wrong}")

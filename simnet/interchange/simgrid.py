@@ -1,9 +1,8 @@
 """Platforms of SimGrid: links with bandwidth and latency, routes, and profiles of links that change over time.
 
-SimGrid says of every pair which links its messages take; here routes follow from a graph. A platform is read into a
-graph in which a link that is a route by itself becomes an edge between the two ends, and any other link a pair of nodes
-with the link between them, which the routes that use it enter and leave over edges that cost nothing. Where the graph's
-own routes would then differ from those written, it is given these.
+SimGrid lists the links of every pair of hosts; here routes follow from a graph. A link that is a route by itself
+becomes an edge. Any other link becomes a pair of nodes with the link between them, which routes enter and leave over
+free edges. Where the routes of the graph would differ from the written ones, the graph carries the latter.
 
 References
 ----------
@@ -67,8 +66,7 @@ class Platform(NamedTuple):
     Parameters
     ----------
     graph : networkx.DiGraph
-        As `simnet.topologies` describes it; hosts carry their ``name``, and links their ``link``, as the platform calls
-        them.
+        The topology; hosts carry their ``name``, and links their ``link``, as in the platform.
     weather : dict from (u, v) to Weather
         The links that have profiles.
     hosts : tuple of str
@@ -84,20 +82,15 @@ def read_platform(path: str | Path) -> Platform:
     """Read a SimGrid platform of version 4 or 4.1.
 
     Zones of routing Full, Floyd and Dijkstra are flattened, flat clusters with or without backbone become stars. Speeds
-    of hosts, disks, properties and configuration are ignored. Profiles are read from files beside or below the
-    platform; before its first date a profile leaves a link as it is.
-
-    Parameters
-    ----------
-    path : str or Path
-        The file.
+    of hosts, disks, properties and configuration are ignored. Profiles are read from files next to or below the
+    platform; before its first date a profile has no effect.
 
     Raises
     ------
     InputError
-        If the file or a profile cannot be read, is no such platform, names what is not there, or holds what a graph
-        with fair sharing cannot express: a FATPIPE link on a route (nobody shares it), state profiles (they end
-        transfers), stochastic profiles, Vivaldi coordinates, wireless links, or a route that takes a link twice.
+        If the file or a profile cannot be read, is no such platform, or names what is missing; or for what a graph with
+        fair sharing cannot express: a FATPIPE link on a route, state profiles, stochastic profiles, Vivaldi
+        coordinates, wireless links, or a route that takes a link twice.
 
     Examples
     --------
@@ -127,7 +120,7 @@ def profile_names(path: str | Path) -> list[str]:
     Raises
     ------
     InputError
-        If the file cannot be read, is no platform, or a profile lies elsewhere than beside the platform or below.
+        If the file cannot be read, is no platform, or a profile lies outside its folder.
     """
 
     def links(top: Element) -> Iterator[Element]:
@@ -151,7 +144,7 @@ _Lane = tuple[str, str]
 
 @dataclass
 class _Connection:
-    """A route between two points of the platform; `fixed` where it must be taken as it is."""
+    """A route between two points of the platform; `fixed` if it must be taken exactly."""
 
     src: Node
     dst: Node
@@ -172,7 +165,7 @@ class _SimLink:
 
 @dataclass
 class _Reader:
-    """What a platform says, element by element."""
+    """The elements of a platform."""
 
     folder: Path
     hosts: list[str] = field(default_factory=list)
@@ -186,7 +179,7 @@ class _Reader:
     profiles: dict[tuple[str, float], Signal] = field(default_factory=dict)
 
     def zone(self, top: Element, routing: str) -> None:
-        """Take the elements of a zone, or of the platform itself."""
+        """Add the elements of a zone, or of the platform itself."""
         known = {"host": self.host, "router": self.router, "link": self.link, "cluster": self.cluster}
         routes = ("route", "zoneRoute", "ASroute")
         self.forward |= routing in ("Floyd", "Dijkstra", "DijkstraCache")
@@ -256,7 +249,7 @@ class _Reader:
         return self.profiles[name, nominal]
 
     def cluster(self, one: Element) -> None:
-        """Take a flat cluster: a star around its router, with a backbone in between if it has one."""
+        """Add a flat cluster: a star around its router, with a backbone in between if it has one."""
         topology = one.attributes.get("topology", "FLAT")
         policy = one.attributes.get("sharing_policy", "SPLITDUPLEX")
         if topology != "FLAT" or "limiter_link" in one.attributes or policy != "SPLITDUPLEX":
@@ -324,7 +317,7 @@ class _Reader:
             self.connections.append(_Connection(dst, src, back, one, fixed))
 
     def finish(self, top: Element) -> Platform:
-        """Return the graph of all that was taken."""
+        """Return the graph of all elements."""
         if not self.hosts:
             top.refuse("has no hosts")
         uses = Counter(lane for one in self.connections for lane in one.lanes)
@@ -382,7 +375,7 @@ class _Reader:
     def _keep_routes(
         self, graph: nx.DiGraph[Node], lane_of: Mapping[Link, _Lane], paths: Sequence[Sequence[Node]]
     ) -> None:
-        """Give the graph those paths of connections, in their order, that its own routes would not take."""
+        """Store the paths of connections that the graph's own routes would not take."""
         routes = Routes(graph)
         others = []
         for one, path in zip(self.connections, paths, strict=True):
@@ -395,7 +388,7 @@ class _Reader:
 
 
 def _beside(one: Element, attribute: str) -> str:
-    """Return the name of a file beside the platform or below; "" if there is none."""
+    """Return the name of a file next to the platform or below; "" if there is none."""
     name = one.attributes.get(attribute, "")
     if Path(name).is_absolute() or ".." in Path(name).parts:
         one.refuse(f"must lie beside the platform or below, got {name[:60]!r}", attribute)
@@ -407,7 +400,7 @@ def _lane_name(lane: _Lane) -> str:
 
 
 def _radical(one: Element) -> Iterator[int]:
-    """Yield the numbers of a cluster's hosts: ``0-99``, or several such separated by commas."""
+    """Yield the numbers of a cluster's hosts: ``0-99``, or several such ranges separated by commas."""
     count = 0
     for part in re.split("[,;]", one.get("radical")):
         match = re.fullmatch(r"\s*([0-9]{1,9})(?:-([0-9]{1,9}))?\s*", part)
@@ -429,19 +422,7 @@ def _rate(one: Element, attribute: str) -> float:
 
 
 def _quantity(one: Element, attribute: str, units: Mapping[str, Decimal], quantity: Any) -> float:
-    """Return a quantity in SI units, the float nearest to what is written; a bare number is of the base unit.
-
-    Parameters
-    ----------
-    one : Element
-        What has it.
-    attribute : str
-        Where it stands.
-    units : mapping of str to Decimal
-        What units stand for.
-    quantity : annotation
-        Within which bounds it is.
-    """
+    """Return a quantity in SI units, the float nearest to the text; a bare number is in the base unit."""
     text = one.get(attribute).strip()
     match = _NUMBER.fullmatch(text) if len(text) <= 64 else None
     if match is None or match[2] not in units:

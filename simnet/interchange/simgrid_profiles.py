@@ -22,8 +22,8 @@ MAX_PROFILE_BYTES = 64 * 2**20
 def read_profile(path: str | Path, nominal: float, quantity: Any = Rate) -> Signal:
     r"""Read a profile of a link: lines of a date [s] and a value, a bandwidth [byte/s] or a latency [s].
 
-    ``PERIODICITY p`` starts the pattern again every p seconds, ``LOOPAFTER d`` d seconds after its last date. Dates
-    count from the start of the pattern.
+    ``PERIODICITY p`` repeats the pattern every p seconds, ``LOOPAFTER d`` d seconds after its last date. Dates count
+    from the start of the pattern.
 
     Parameters
     ----------
@@ -32,7 +32,7 @@ def read_profile(path: str | Path, nominal: float, quantity: Any = Rate) -> Sign
     nominal : float
         The value before the first date.
     quantity : annotated type, optional
-        Which values are allowed, as `simnet.base.quantities` has them.
+        The allowed values, as `simnet.base.quantities` has them.
 
     Raises
     ------

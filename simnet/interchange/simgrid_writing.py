@@ -1,4 +1,4 @@
-"""Writing platforms of SimGrid: a link for each direction, routes of `simnet.topologies.Routes`, and profiles."""
+"""Writes platforms of SimGrid: a link for each direction, routes of `simnet.topologies.Routes`, and profiles."""
 
 from __future__ import annotations
 
@@ -31,37 +31,35 @@ def write_platform(
     routes: Routes | None = None,
     largest: int = MAX_BYTES,
 ) -> None:
-    """Write a topology as a SimGrid platform, and its weather as profiles in a folder ``NAME_profiles`` beside it.
+    """Write a topology as a SimGrid platform, and its weather as profiles in a folder ``NAME_profiles`` next to it.
 
-    Every directed link becomes a link of its own (``SHARED``, used in one direction). Hosts are named ``host:0``,
-    ``host:1``, ...
+    Every directed link becomes a ``SHARED`` link. Hosts are named ``host:0``, ``host:1``, ...
 
     Parameters
     ----------
     graph : networkx.DiGraph
-        Hosts, switches and links, as `simnet.topologies` describes them.
+        The topology.
     path : str or Path
         The platform file, e.g. ``platform.xml``.
     weather : mapping from (u, v) to Weather, optional
         Signals of links.
     duration : float, optional
-        Seconds of the weather that are written; its value then holds for ever. Needed for weather.
+        Seconds of weather to write; then its last value holds. Needed for weather.
     routing : {"Full", "Dijkstra"}
-        ``"Full"`` writes the route of every pair of hosts, as `simnet.topologies.Routes` chooses it: exactly the same
-        paths in SimGrid. ``"Dijkstra"`` writes the graph, with a route for each link, and
-        lets SimGrid find the paths: of the fewest links, and which of several of these is open.
+        ``"Full"`` writes the route of every pair of hosts, so SimGrid takes the same paths. ``"Dijkstra"`` writes the
+        links only; SimGrid finds shortest paths, with ties resolved its own way.
     seed : int
         Seed of `simnet.topologies.Routes`.
     routes : Routes, optional
-        The routes to write, if not those that `simnet.topologies.Routes` chooses by the seed.
+        The routes to write; by default those of `seed`.
     largest : int
-        How many bytes of routes are written; by default as many as a platform that is read may have.
+        Maximum size of the routes [byte].
 
     Raises
     ------
     ValueError
-        If the graph is no topology, weather is of links that it has not or comes without `duration`, or the routes
-        take too many bytes.
+        If the graph is no topology, weather is of missing links or comes without `duration`, or the routes are too
+        large.
     InputError
         If a file cannot be written.
 

@@ -1,7 +1,7 @@
-"""Operations of ranks as columns: those of a schedule, and the schedule of those that tell their rounds themselves.
+"""Operations of ranks as columns, and the schedule of operations that name their rounds.
 
-What simnet writes says of every operation to which round it belongs. Where that agrees with what operations wait for,
-the rounds need not be found out. Either way a few ranks at a time are looked at.
+What simnet writes names the round of every operation. Where that agrees with the waiting, rounds need no search. A few
+ranks are in memory at a time.
 """
 
 from __future__ import annotations
@@ -20,7 +20,6 @@ from simnet.base.quantities import MOST_BYTES, MOST_SECONDS
 from simnet.schedule import Round, Schedule
 
 SEND, RECV, CALC = 0, 1, 2
-"""What operations do."""
 
 MAX_ROUND = 10_000_000
 """The last round that operations may name."""
@@ -30,50 +29,40 @@ MAX_COMPUTE = 50_000_000
 
 
 class Operations(NamedTuple):
-    """Operations of whole ranks, those of a rank one after another as they stand in their file.
+    """Operations of whole ranks, those of a rank in the order of their file.
 
-    What they wait for stands in columns of its own, one row for each that waits for another.
+    Parameters
+    ----------
+    rank, line, kind : ndarray of int, shape (n,)
+        Rank, position in the file, and `SEND`, `RECV` or `CALC`.
+    size, peer, tag, cpu : ndarray of int, shape (n,)
+        Bytes of a message or work in the unit of the file, its other rank and tag, and the cpu of work.
+    hint : ndarray of int, shape (n,)
+        The round that the file names; -1 if it does not.
+    waiting, before : ndarray of int, shape (m,)
+        Indices of an operation that waits and of the one that it waits for, of the same rank.
+    at_start : ndarray of bool, shape (m,)
+        If true, it waits for the start, not for the end.
+    label : callable
+        Returns the name of an operation, for messages; it may be empty.
     """
 
     rank: Ranks
-    """Who runs it; shape (n,), as all up to `hint`."""
-
     line: Ranks
-    """Where it stands."""
-
     kind: Ranks
-    """`SEND`, `RECV` or `CALC`."""
-
     size: Ranks
-    """Bytes of a message, or the time of work in the unit of the file."""
-
     peer: Ranks
-    """The other rank of a message."""
-
     tag: Ranks
-    """What a message is matched by."""
-
     cpu: Ranks
-    """What works."""
-
     hint: Ranks
-    """The round that the file says it is of; -1 if it does not."""
-
     waiting: Ranks
-    """Which operation waits, by its place in the columns above; shape (m,), as all that follow."""
-
     before: Ranks
-    """What it waits for; of the same rank."""
-
     at_start: NDArray[np.bool_]
-    """Whether it waits for the start of that, not for its end."""
-
     label: Callable[[int], str]
-    """Returns the name of an operation, for messages; it may be empty."""
 
 
 class Messages(NamedTuple):
-    """Messages by round, in their order in it."""
+    """Messages by round, in their order."""
 
     round: Ranks
     src: Ranks
@@ -82,7 +71,7 @@ class Messages(NamedTuple):
 
 
 class Work(NamedTuple):
-    """What ranks work before rounds, in the unit of the file; each rank and round once at most."""
+    """Work of ranks before rounds, in the unit of the file; each rank and round once at most."""
 
     round: Ranks
     rank: Ranks
@@ -90,21 +79,10 @@ class Work(NamedTuple):
 
 
 def work_before(rank: Ranks, kind: Ranks, round_: Ranks, told: NDArray[np.bool_]) -> Ranks:
-    """Return rounds where only work has them: a message is of that of the work before it.
+    """Return the round of each operation if only work names rounds; -1 if unknown.
 
-    Parameters
-    ----------
-    rank, kind : ndarray of int, shape (n,)
-        As in `Operations`.
-    round_ : ndarray of int, shape (n,)
-        The round of work; anything for messages.
-    told : ndarray of bool, shape (n,)
-        Whether an operation says that it is of a round.
-
-    Returns
-    -------
-    ndarray of int, shape (n,)
-        The rounds, -1 where there are none.
+    A message has the round of the work before it. `round_` holds the rounds of work, and `told` is true where an
+    operation names its round.
     """
     work = np.maximum.accumulate(np.where(kind == CALC, np.arange(len(kind)), -1))
     hint: Ranks = np.where(told & (work >= 0) & (rank[work] == rank) & told[work], round_[work], -1)
@@ -112,37 +90,32 @@ def work_before(rank: Ranks, kind: Ranks, round_: Ranks, told: NDArray[np.bool_]
 
 
 class Source(Protocol):
-    """A file of operations, or several."""
+    """A file of operations, or several; `n_ranks` is known after all blocks were read."""
 
     name: str
-    """What messages call it."""
-
     n_ranks: int
-    """How many ranks it has; known when all blocks were read."""
 
     def blocks(self) -> Iterator[Operations]:
-        """Read it, from its beginning; the operations of a rank come in one block, ranks in any order."""
+        """Read it from its beginning; the operations of a rank come in one block, ranks in any order."""
 
 
 def operations_of(
     schedule: Schedule, per_second: float, *, every_round: bool, most: int = 10**18 - 1
 ) -> Iterator[Operations]:
-    """Yield the operations of the ranks of a schedule, in order, those of a few ranks at a time.
+    """Yield the operations of the ranks of a schedule, a few ranks at a time.
 
-    A rank works before a round, for a time in whole units, then it sends and receives, each message with its number in
-    the schedule as its tag. Bytes are rounded to whole bytes.
+    A rank works before a round, for whole units of time, then sends and receives; the tag of a message is its number in
+    the schedule. Bytes are rounded.
 
     Parameters
     ----------
-    schedule : Schedule
-        What is sent.
     per_second : float
-        Units of work in a second.
+        Units of work per second.
     every_round : bool
-        Whether ranks work before each round in which they have messages, be it for no time: messages then wait for
-        that, and work waits for the messages and the work before. If False, operations wait for what was just before.
+        If true, ranks work (possibly for no time) before each round that has messages of theirs: messages wait for that
+        work, and work waits for the messages and the work before. If False, operations wait for the previous ones.
     most : int
-        The most bytes of a message, and units of work, that the format has; by default what 18 digits tell.
+        The most bytes of a message, and units of work, that the format allows.
 
     Raises
     ------
@@ -172,12 +145,12 @@ def operations_of(
             yield _waiting(*(column[begin:end] for column in ops), every_round=every_round)
 
 
+# Operations of a block, and blocks that are laid out together.
 _BLOCK, _BLOCKS = 2**15, 16
-"""About how many operations come together, and how many such blocks are laid out together."""
 
 
 class _Rows(NamedTuple):
-    """What ranks do in a round, by rank: first they work, then come messages, which have numbers in the round."""
+    """Operations of ranks in a round, by rank: first work, then messages, which have numbers in the round."""
 
     rank: Ranks
     kind: Ranks
@@ -211,7 +184,7 @@ def _by_rank(one: Round, n_ranks: int, per_second: float, every_round: bool, mos
 
 
 def _bounds(laid: Mapping[int, _Rows], schedule: Schedule) -> list[int]:
-    """Return ranks between which there are some blocks of operations, or more if there are many rounds."""
+    """Return ranks that cut the schedule into blocks of operations."""
     counts = np.zeros(schedule.n_ranks)
     for key, times in Counter(map(id, schedule.rounds)).items():
         counts += times * np.bincount(laid[key].rank, minlength=schedule.n_ranks)
@@ -222,7 +195,6 @@ def _bounds(laid: Mapping[int, _Rows], schedule: Schedule) -> list[int]:
 def _waiting(
     rank: Ranks, kind: Ranks, size: Ranks, peer: Ranks, tag: Ranks, hint: Ranks, *, every_round: bool
 ) -> Operations:
-    """Return operations with what they wait for."""
     begin, end = _awaited(rank, kind, hint, every_round)
     count = end - begin
     waiting = np.repeat(np.arange(len(rank)), count)
@@ -238,7 +210,7 @@ def _whole(values: Floats, most: int) -> Ranks:
 
 
 def _awaited(rank: Ranks, kind: Ranks, hint: Ranks, every_round: bool) -> tuple[Ranks, Ranks]:
-    """Return which operations each one waits for: from where on, up to where."""
+    """Return the range of operations that each one waits for."""
     starts = np.concatenate([[True], (rank[1:] != rank[:-1]) | (kind[1:] == CALC)])
     if not every_round:
         starts |= np.concatenate([[True], (hint[1:] != hint[:-1]) | (kind[:-1] == CALC)])
@@ -255,20 +227,7 @@ def _awaited(rank: Ranks, kind: Ranks, hint: Ranks, every_round: bool) -> tuple[
 
 
 def told_schedule(source: Source, per_second: float) -> Schedule | None:
-    """Return the schedule of operations that tell their rounds; None if they do not, or do not fit together.
-
-    Parameters
-    ----------
-    source : Source
-        What is read. Of a block, its messages and its work are kept, some 24 bytes each.
-    per_second : float
-        Units of work in a second.
-
-    Raises
-    ------
-    InputError
-        As reading does, or if there are too many compute times.
-    """
+    """Return the schedule of operations that name their rounds; None if they do not, or wrongly."""
     kept: list[list[list[Ranks]]] = [[[] for _ in range(5)] for _ in (SEND, RECV, CALC)]
     last = -1
     for block in source.blocks():
@@ -299,7 +258,7 @@ def told_schedule(source: Source, per_second: float) -> Schedule | None:
 
 
 def _agrees(ops: Operations) -> bool:
-    """Return whether every operation waits for what it waits for in rounds: all that its rank did just before."""
+    """Return whether every operation waits exactly for all that its rank did in the step before."""
     count = len(ops.rank)
     if not count:
         return True
@@ -336,22 +295,22 @@ def assembled(
     per_second: float = 1.0,
     phases: Mapping[int, str] | None = None,
 ) -> Schedule:
-    """Return a schedule; rounds that are alike are one object.
+    """Return a schedule; equal rounds are one object.
 
     Parameters
     ----------
     name : str
-        Where it comes from.
+        Name of the file.
     n_ranks, n_rounds : int
-        How many ranks and rounds there are.
+        Numbers of ranks and rounds.
     messages : Messages
-        What is sent.
+        Sorted by round.
     work : Work, optional
-        What is worked.
+        Work of ranks.
     per_second : float
-        Units of work in a second.
+        Units of work per second.
     phases : mapping of int to str, optional
-        What rounds belong to.
+        Phase of rounds.
 
     Raises
     ------
@@ -388,12 +347,12 @@ def assembled(
 
 
 def narrow(values: Ranks) -> Ranks:
-    """Return whole numbers in half the memory, if they fit."""
+    """Return whole numbers as int32 if they fit."""
     return values.astype(np.int32) if values.max(initial=0) < 2**31 and values.min(initial=0) >= -1 else values
 
 
 def _joined(columns: list[Ranks]) -> Ranks:
-    """Return pieces of a column as one, and forget the pieces."""
+    """Return pieces of a column as one, and release the pieces."""
     whole = np.concatenate(columns) if columns else np.zeros(0, dtype=np.int64)
     columns.clear()
     return whole

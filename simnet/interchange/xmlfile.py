@@ -23,17 +23,7 @@ MAX_DEPTH = 64
 
 @dataclass
 class Element:
-    """An element of an XML file.
-
-    Parameters
-    ----------
-    tag : str
-        Its name.
-    attributes : dict of str
-        Its attributes as written.
-    file, line
-        Where it begins.
-    """
+    """An element of an XML file, with its attributes as written, and the file and line where it begins."""
 
     tag: str
     attributes: dict[str, str]
@@ -47,35 +37,14 @@ class Element:
         raise InputError(message, file=self.file, line=self.line, field=name)
 
     def get(self, attribute: str) -> str:
-        """Return an attribute that must be there.
-
-        Raises
-        ------
-        InputError
-            If it is missing, with the nearest of those that are there.
-        """
+        """Return an attribute; InputError, with the nearest of those that are there, if it is missing."""
         if attribute not in self.attributes:
             given = nearest(attribute, self.attributes) if self.attributes else "there are none"
             self.refuse(f"has no attribute {attribute!r}; {given}".replace("Allowed:", "Given:"))
         return self.attributes[attribute]
 
     def whole(self, attribute: str, low: int, high: int, default: int | None = None) -> int:
-        """Return an attribute that must be a whole number in low .. high; `default` where it is missing.
-
-        Parameters
-        ----------
-        attribute : str
-            Its name.
-        low, high : int
-            What is allowed.
-        default : int, optional
-            Where it is missing.
-
-        Raises
-        ------
-        InputError
-            If it is not, or is missing without a default.
-        """
+        """Return a whole number in low .. high; `default` if the attribute is missing; InputError if it is wrong."""
         if default is not None and attribute not in self.attributes:
             return default
         text = self.get(attribute).strip()
@@ -98,7 +67,7 @@ def read_xml(path: str | Path, root: Iterable[str]) -> Element:
     ------
     InputError
         If the file cannot be read or is too large, is not well-formed XML, declares or uses entities, has too many
-        elements or nests them too deep, or is of another kind. With file and line.
+        elements or nests them too deep, or has another outermost element. With file and line.
     """
     text, name = read_text(Path(path), MAX_BYTES), str(path)
     parser = expat.ParserCreate()

@@ -1,7 +1,4 @@
-"""nccl-tests and the OSU micro-benchmarks, run by a launcher of the user's, their output kept and read.
-
-These are programs of MPI or of Slurm: one process runs here, and the launcher starts the others.
-"""
+"""nccl-tests and the OSU micro-benchmarks, run by a launcher of the user's; their output is kept and read."""
 
 from __future__ import annotations
 
@@ -48,36 +45,36 @@ _SHAPE = re.compile(r"([1-9]\d{0,5})x([1-9]\d{0,5})", re.ASCII)
 
 
 class Shape(NamedTuple):
-    """On how many nodes, and with how many ranks on each, a program runs."""
+    """Number of nodes, and of ranks on each, of a run."""
 
     nodes: int
     per_node: int
 
     @property
     def ranks(self) -> int:
-        """How many ranks there are."""
+        """Number of ranks."""
         return self.nodes * self.per_node
 
 
 @dataclass(frozen=True)
 class Benchmarks:
-    """What is run, and where it goes.
+    """A series of benchmark runs, and its files.
 
     Parameters
     ----------
     out : Path
-        The tidy CSV to write; beside it a folder ``<its name without ending>_logs`` has what the programs said.
+        The tidy CSV to write; a folder ``<its name without ending>_logs`` next to it gets the output of the programs.
     launch : str
         The launcher, as ``mpirun -n {ranks}``, with ``{ranks}``, ``{nodes}`` and ``{per_node}``; the program follows
-        it, or takes the place of ``{program}``.
+        it, or replaces ``{program}``.
     shapes : sequence of Shape
-        With which each program is run.
+        Shapes of each program.
     wanted : Wanted
         Collectives and sizes.
     limit : float
-        Seconds for all programs, shared out evenly; what one leaves goes to the next ones.
+        Seconds for all programs, shared evenly; what one leaves goes to the next ones.
     force : bool
-        Whether files may be replaced.
+        If true, files may be replaced.
     """
 
     out: Path
@@ -89,12 +86,7 @@ class Benchmarks:
 
 
 def shapes(text: str) -> list[Shape]:
-    """Return the shapes that a text names, as ``1x8,2x8``: nodes, and ranks on each.
-
-    Raises
-    ------
-    InputError
-        If it names none, or one with a single rank.
+    """Return the shapes of a text such as ``1x8,2x8``; InputError if it has none, or one with a single rank.
 
     Examples
     --------
@@ -118,20 +110,17 @@ def command(launch: str, collective: str, program: str, shape: Shape, wanted: Wa
     ----------
     launch : str
         As of `Benchmarks`.
-    collective : str
-        Which one the program times.
-    program : str
-        Its path.
+    collective, program : str
+        The collective that is timed, and the path of the program.
     shape : Shape
-        With which it runs.
+        Nodes and ranks.
     wanted : Wanted
-        Total sizes. OSU, whose sizes double, is told a rank's share of what is gathered or exchanged by all.
+        Total sizes. OSU, whose sizes double, gets a rank's share of what is gathered or exchanged by all.
 
     Raises
     ------
     InputError
-        If the launcher has a placeholder that is not known, or the program's inside of a word, if it cannot be split
-        into words, or if sizes of OSU are to grow by another factor.
+        If the launcher has an unknown or misplaced placeholder or is no command, or the factor is not 2 for OSU.
 
     Examples
     --------
@@ -170,13 +159,7 @@ def command(launch: str, collective: str, program: str, shape: Shape, wanted: Wa
 
 
 def installed() -> tuple[str, dict[str, str]]:
-    """Return the first suite of which a program is on the path, and the paths of its programs by collective.
-
-    Raises
-    ------
-    InputError
-        If there is none.
-    """
+    """Return the first suite with a program on the path, and its paths by collective; InputError if there is none."""
     for suite, programs in PROGRAMS.items():
         if paths := {name: path for name, program in programs.items() if (path := shutil.which(program))}:
             return suite, paths
@@ -185,11 +168,10 @@ def installed() -> tuple[str, dict[str, str]]:
 
 
 def run(benchmarks: Benchmarks, say: Callable[[str], None]) -> list[str]:
-    """Run the programs that are installed, keep what they say and write its rows; return what there is to say of it.
+    """Run the programs that are installed, keep their output, write its rows, and return remarks.
 
-    Programs that fail, and what they print that cannot be read, are said and left out. Of one that takes longer than
-    its share of the time, the sizes that it has printed are kept.
-    `say` is told, in a line of text, what runs.
+    Programs that fail, and output that cannot be read, are reported and left out. Of one that exceeds its share of the
+    time, the printed sizes are kept. `say` reports, in a line of text, each run.
 
     Raises
     ------
@@ -238,10 +220,7 @@ def run(benchmarks: Benchmarks, say: Callable[[str], None]) -> list[str]:
 
 
 def _logged(words: Sequence[str], log: Path, limit: float) -> tuple[str, bool]:
-    """Run a command with its output in a file; return why it is not complete, if it is not, and whether to read it.
-
-    What it starts is a session of its own, which ends with it when the time is up or this process is ended.
-    """
+    """Run a command in its own session, with its output in a file; return an error, and whether to read the file."""
     if limit <= 0:
         return "no time is left of --budget", False
     with log.open("wb") as out:
@@ -266,7 +245,7 @@ def _logged(words: Sequence[str], log: Path, limit: float) -> tuple[str, bool]:
 
 
 def _end(process: subprocess.Popen[bytes]) -> None:
-    """End a launcher with all that it has started here: asked, so that it can end ranks elsewhere, and then killed."""
+    """End a launcher with its processes: SIGTERM, so it can end ranks elsewhere, then SIGKILL."""
     for number in (signal.SIGTERM, signal.SIGKILL):
         with suppress(ProcessLookupError):
             os.killpg(process.pid, number)

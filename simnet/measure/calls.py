@@ -1,7 +1,7 @@
-"""The calls that are timed: buffers, what a rank does in a call, and whether the result is right.
+"""The timed calls: buffers, what a rank does in a call, and whether the result is right.
 
-A broadcast has another root each time: the rank before the last root. Trees and chains reach it last, so that no call
-begins before the one before it is over; with one root, calls would follow each other like messages in a pipe.
+The root of a broadcast moves to the rank before the last root. Trees and chains reach it last, so no call begins before
+the previous one is over; with one root, calls would be pipelined.
 """
 
 from __future__ import annotations
@@ -28,15 +28,7 @@ _RANKS, _WAVE = 127, 7
 
 
 class Prepared(NamedTuple):
-    """A call of a collective at one rank.
-
-    Parameters
-    ----------
-    call : callable
-        Makes the call of a given number, from 0.
-    out, into : buffer
-        What the rank puts in and what it gets.
-    """
+    """A call of a collective at one rank: a function of the number of the call, and its two buffers."""
 
     call: Callable[[int], None]
     out: Any
@@ -44,7 +36,7 @@ class Prepared(NamedTuple):
 
 
 def times(collective: str, nbytes: int) -> int:
-    """Return how often what is asked for happens in a call of so many bytes: two ways, or the messages of a window.
+    """Return the operations in a call of so many bytes: two ways, or the messages of a window.
 
     Examples
     --------
@@ -57,16 +49,16 @@ def times(collective: str, nbytes: int) -> int:
 
 
 def prepared(communicator: Communicator, collective: str, group: Group, handle: Any, nbytes: int) -> Prepared:
-    """Return a call, with buffers of zeros; the members of the group ask for it.
+    """Return a call, with buffers of zeros; the members of the group call this.
 
     Parameters
     ----------
     communicator : Communicator
         The job.
     collective : str
-        Of `simnet.measure.plan`.
+        One of `simnet.measure.plan`.
     group : Group
-        Who calls it.
+        The ranks that call it.
     handle : object
         The communicator's own group of these ranks; none for a pair.
     nbytes : int
@@ -109,13 +101,7 @@ def _messages(communicator: Communicator, collective: str, group: Group, out: An
 
 
 def wrong(communicator: Communicator, collective: str, group: Group, handle: Any, nbytes: int) -> int:
-    """Make a call with content of each rank's own and return how many elements of the result are wrong at this rank.
-
-    Parameters
-    ----------
-    communicator, collective, group, handle, nbytes
-        As of `prepared`.
-    """
+    """Make a call with known content; return the number of wrong elements here. Arguments as of `prepared`."""
     made = prepared(communicator, collective, group, handle, nbytes)
     place, ranks = group.ranks.index(communicator.rank), len(group.ranks)
     communicator.put(made.out, content(place, len(made.out)))
@@ -126,7 +112,7 @@ def wrong(communicator: Communicator, collective: str, group: Group, handle: Any
 
 
 def content(place: int, length: int) -> Numbers:
-    """Return what the rank at a place of a group puts in: small whole numbers, whose sums have no rounding.
+    """Return the input of the rank at a place of a group: small whole numbers, whose sums have no rounding.
 
     Examples
     --------
@@ -137,7 +123,7 @@ def content(place: int, length: int) -> Numbers:
 
 
 def _wave(first: float, step: float, start: int, length: int) -> Numbers:
-    """Return elements of ``first + step * (i % 7)`` from the i of the start on."""
+    """Return elements of ``first + step * (i % 7)`` for i from `start` on."""
     once = (first + step * ((start + np.arange(_WAVE)) % _WAVE)).astype(np.float32)
     return np.tile(once, -(-length // _WAVE))[:length]
 
@@ -145,14 +131,7 @@ def _wave(first: float, step: float, start: int, length: int) -> Numbers:
 def expected(collective: str, place: int, ranks: int, length: int) -> Numbers | None:
     """Return what the rank at a place gets when all put in their `content`; None if it gets nothing.
 
-    Parameters
-    ----------
-    collective : str
-        Of `simnet.measure.plan`.
-    place, ranks : int
-        Place of the rank in its group, and how many these are.
-    length : int
-        Elements of the whole.
+    `length` is the number of elements of the whole.
 
     Examples
     --------

@@ -1,7 +1,7 @@
-"""Network cards of a node: which are up, and between how many of them a library spreads messages to other nodes.
+"""Network cards of a node: which are up, and over how many of them a library spreads messages.
 
-The number is taken as certain where it is written down, so that it is said only where ports, rates and settings leave
-no doubt. Slower cards than the fastest are for management or storage, unless a setting names them.
+The number is reported only where ports, rates and settings leave no doubt. Cards slower than the fastest are for
+management or storage, unless a setting names them.
 
 References
 ----------
@@ -24,18 +24,14 @@ class Port(NamedTuple):
 
     Parameters
     ----------
-    name : str
-        Of the device, as settings name it.
-    number : int
-        Of the port on its device; 1 for Ethernet.
-    rate : str
-        As the system has it; empty where it does not say.
-    kind : str
-        Such as InfiniBand.
+    name, number : str, int
+        Device, as settings name it, and port on it; 1 for Ethernet.
+    rate, kind : str
+        As the system writes them; the rate may be empty.
     card : str
-        What tells the card from others: ports of one card share it.
+        Identifies the card: ports of one card share it.
     bonded : bool
-        Whether another interface has taken it.
+        If true, it belongs to a bond.
     """
 
     name: str
@@ -62,7 +58,7 @@ def infiniband(root: Path = SYSTEM) -> list[Port]:
 
 
 def ethernet(root: Path = SYSTEM) -> list[Port]:
-    """Return the network interfaces that are up and have a device, which those made of software have not."""
+    """Return the network interfaces that are up and have a device; those made of software have none."""
     found = []
     for one in sorted(root.glob("net/*")):
         if (one / "device").exists() and read_text(one / "operstate") == "up":
@@ -73,23 +69,16 @@ def ethernet(root: Path = SYSTEM) -> list[Port]:
 
 
 def described(root: Path = SYSTEM) -> list[str]:
-    """Return the cards that are up in words: name, rate and kind; of Ethernet alone if that is all."""
+    """Return the cards that are up in words: name, rate and kind; Ethernet only if there is no other."""
     ports = infiniband(root)
     named = [(f"{one.name}:{one.number}", one) for one in ports] or [(one.name, one) for one in ethernet(root)]
     return [" ".join(f"{name} {one.rate} {one.kind}".split()) for name, one in named]
 
 
 def in_use(library: str, environment: Mapping[str, str], root: Path = SYSTEM) -> int:
-    """Return between how many cards of this node a library spreads messages; 0 where that is not clear.
+    """Return the number of cards of this node over which a library spreads messages; 0 if that is not clear.
 
-    Parameters
-    ----------
-    library : str
-        Of a communicator.
-    environment : mapping
-        Settings of libraries.
-    root : Path
-        Where the system describes cards.
+    `environment` holds the settings of libraries, `root` the description of cards by the system.
     """
     ports, setting = infiniband(root), "NCCL_IB_HCA"
     if library == "nccl":
@@ -113,7 +102,7 @@ def _only(count: int) -> int:
 
 
 def _counted(ports: Sequence[Port], setting: str) -> int:
-    """Return how many cards a setting of NCCL leaves: ``[^][=]name[:port],...``; 0 where it is not clear."""
+    """Return how many cards a setting of NCCL leaves: ``[^][=]name[:port],...``; 0 if it is not clear."""
     excluded = setting.startswith("^")
     exact = setting.removeprefix("^").startswith("=")
     words = [one for one in setting.removeprefix("^").removeprefix("=").split(",") if one]
@@ -148,13 +137,13 @@ def _number(rate: str) -> float:
 
 
 def _card(device: Path) -> str:
-    """Return the address of a device on its bus without the function, of which each port of a card may have one."""
+    """Return the bus address of a device without the function, which differs between ports of a card."""
     address = (device / "device").resolve().name
     return address.rpartition(".")[0] if address.count(":") == 2 else str(device)
 
 
 def read_text(path: Path) -> str:
-    """Return what a file of the system says, without white space at its ends; empty if it cannot be read."""
+    """Return the stripped text of a file of the system; empty if it cannot be read."""
     with suppress(OSError, UnicodeDecodeError):
         return path.read_text(encoding="utf-8").strip()
     return ""

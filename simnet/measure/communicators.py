@@ -1,9 +1,7 @@
-"""Ranks of a real job that send messages to each other: torch.distributed (NCCL or gloo) and MPI behind one face.
+"""Ranks of a real job that exchange messages: torch.distributed (NCCL or gloo) and MPI behind one interface.
 
-A communicator knows its rank, makes buffers where its library wants them (in the memory of the host, or of the GPU for
-NCCL), exchanges messages with other ranks, many at once, and calls the collectives of its library.
-`simnet.measure.running` times these, `simnet.validate.replay` runs schedules on it. Neither library is needed before a
-communicator is made.
+`simnet.measure.running` times their collectives, `simnet.validate.replay` runs schedules on them. Libraries are
+imported when a communicator is made.
 """
 
 from __future__ import annotations
@@ -33,14 +31,14 @@ _MPI_LIBRARIES = {"MPICH": "mpich", "Open MPI": "openmpi"}
 
 
 class Communicator:
-    """The ranks of a job, as one of them sees them. Buffers are arrays of numpy where a library wants no others.
+    """The ranks of a job, as seen by one of them. Buffers are numpy arrays unless a library needs others.
 
-    Attributes
+    Parameters
     ----------
     library, tool : str
-        What carries the messages; the same as `simnet.validate.replay` names it.
+        The carrier of messages, and its name in `simnet.validate.replay`.
     rank, size : int
-        Which rank this is, of how many.
+        This rank, and the number of ranks.
     """
 
     library: str
@@ -70,20 +68,20 @@ class Communicator:
         raise NotImplementedError
 
     def release(self, group: Any) -> None:
-        """Give up a group; its members call this."""
+        """Free a group; its members call this."""
         raise NotImplementedError
 
     def collective(self, name: str, out: Any, into: Any, group: Any, root: int = 0) -> None:
-        """Call a collective of the library; the members of a group do so. On a GPU it returns earlier, as `exchange`.
+        """Call a collective of the library; the members of a group do so. On a GPU it returns early, as `exchange`.
 
         Parameters
         ----------
         name : str
             all_reduce, broadcast, all_gather, reduce_scatter or alltoall.
         out, into : buffer
-            Vectors of what a rank puts in, and what it gets; all_reduce and broadcast leave the result in `out`.
+            Input and output vectors; all_reduce and broadcast leave the result in `out`.
         group : object
-            Of `group`.
+            A result of `group`.
         root : int
             Place in the group of the rank that broadcasts.
         """
@@ -97,14 +95,11 @@ class Communicator:
         """End the job, where a rank that ends alone would leave the others waiting."""
 
     def exchange(self, sends: Sequence[Message], receives: Sequence[Message]) -> None:
-        """Start all messages at once, and end when they are done.
-
-        On a GPU the call returns earlier: what follows it in the stream waits.
-        """
+        """Start all messages at once, and wait for them; on a GPU only the stream waits."""
         raise NotImplementedError
 
     def finish(self) -> None:
-        """Wait until everything that was started is done, where `exchange` does not."""
+        """Wait until all started work is done, where `exchange` does not."""
 
     def barrier(self) -> None:
         """Wait for all ranks."""
@@ -124,15 +119,15 @@ def connect(backend: str, patience: float | None = None) -> Communicator:
     Parameters
     ----------
     backend : {"gloo", "nccl", "mpi"}
-        For gloo and nccl the environment must say who is who: RANK, WORLD_SIZE, MASTER_ADDR, MASTER_PORT, as
-        ``torchrun`` sets them. Under Slurm the first two are taken from it.
+        gloo and nccl need RANK, WORLD_SIZE, MASTER_ADDR, MASTER_PORT in the environment, as ``torchrun`` sets them.
+        Under Slurm the first two follow from its variables.
     patience : float, optional
-        Seconds that gloo and nccl wait for other ranks before they give up; default: that of torch.
+        Seconds that gloo and nccl wait for other ranks; default: that of torch.
 
     Raises
     ------
     InputError
-        If there is no such backend, its library is not installed, or the environment says too little.
+        If there is no such backend, its library is not installed, or the environment is incomplete.
     """
     if backend == "mpi":
         return MpiCommunicator()
@@ -142,20 +137,7 @@ def connect(backend: str, patience: float | None = None) -> Communicator:
 
 
 class TorchCommunicator(Communicator):
-    """Ranks of torch.distributed; messages are batches of isend and irecv.
-
-    Parameters
-    ----------
-    backend : {"gloo", "nccl"}
-        What carries the messages. With nccl each rank has the GPU of its LOCAL_RANK, counted round those it sees.
-    patience : float, optional
-        As of `connect`.
-
-    Raises
-    ------
-    InputError
-        If torch or the backend is missing, the environment does not say who is who, or the others do not come.
-    """
+    """Ranks of torch.distributed; with nccl each rank has the GPU of its LOCAL_RANK, modulo their number."""
 
     def __init__(self, backend: str, patience: float | None = None) -> None:
         try:
@@ -199,22 +181,22 @@ class TorchCommunicator(Communicator):
         return self._torch.zeros(length, device=self._device)
 
     def put(self, buffer: Any, content: NDArray[Any]) -> None:
-        """Copy `content` into a buffer of that length and type."""
+        """Copy `content` into a buffer."""
         buffer.copy_(self._torch.from_numpy(content))
 
     def get(self, buffer: Any) -> NDArray[Any]:
-        """Return a copy of what a buffer holds."""
+        """Return a copy of a buffer."""
         copy: NDArray[Any] = buffer.cpu().numpy().copy()
         return copy
 
     def group(self, ranks: Sequence[int]) -> Any:
-        """Return some of the ranks as a group; that of all is there already."""
+        """Return some of the ranks as a group."""
         if len(ranks) == self.size:
             return self._dist.group.WORLD
         return self._dist.new_group(list(ranks), **self._options)
 
     def release(self, group: Any) -> None:
-        """Give up a group."""
+        """Free a group."""
         if group is not self._dist.group.WORLD:
             self._dist.destroy_process_group(group)
 
@@ -273,13 +255,7 @@ class TorchCommunicator(Communicator):
 
 
 class MpiCommunicator(Communicator):
-    """Ranks of MPI_COMM_WORLD by mpi4py; messages are Isend and Irecv.
-
-    Raises
-    ------
-    InputError
-        If mpi4py is missing, or finds no MPI library.
-    """
+    """Ranks of MPI_COMM_WORLD by mpi4py; InputError if mpi4py or an MPI library is missing."""
 
     def __init__(self) -> None:
         try:
@@ -346,12 +322,7 @@ class MpiCommunicator(Communicator):
 
 
 def environment(given: Mapping[str, str]) -> dict[str, str]:
-    """Return who is who for torch.distributed, where Slurm says it and ``torchrun`` does not.
-
-    Raises
-    ------
-    InputError
-        If neither says it.
+    """Return the variables that torch.distributed lacks and Slurm knows; InputError if any remains missing.
 
     Examples
     --------

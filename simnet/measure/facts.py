@@ -1,8 +1,7 @@
-"""What is written down of the machines beside the times: versions, processors, network cards, settings of libraries.
+"""A description of the machines: versions, processors, network cards, settings of libraries.
 
-Nodes are numbers; names and addresses of hosts are not written. Of the environment, only settings of communication
-libraries are, by the beginnings of their names, and of these neither paths, names of hosts and addresses nor what may
-be a secret.
+Nodes are numbers; names and addresses of hosts are not written. Of the environment only settings of communication
+libraries are written, without paths, hosts, addresses and possible secrets.
 """
 
 from __future__ import annotations
@@ -42,12 +41,7 @@ _ADDRESS = re.compile(r"\d+\.\d+\.\d+\.\d+|[0-9a-fA-F]*:[0-9a-fA-F:]*:|\.[a-zA-Z
 def settings(environment: Mapping[str, str], hosts: Collection[str] = ()) -> dict[str, str]:
     """Return the settings of communication libraries, by name.
 
-    Parameters
-    ----------
-    environment : mapping
-        All settings.
-    hosts : collection of str
-        What no value that is shown contains, in any case: short names of hosts, which full ones begin with.
+    `hosts` are short names of hosts, which no shown value contains.
 
     Examples
     --------
@@ -63,10 +57,7 @@ def _shown(name: str, value: str, hosts: Collection[str]) -> str:
 
 
 def node_of_ranks(communicator: Communicator) -> list[int]:
-    """Return the number of the node of each rank, in the order in which they appear; every rank calls this.
-
-    A node is told from others by the name of the host and the number of its last start.
-    """
+    """Return the number of the node of each rank, in order of appearance; every rank calls this."""
     own = f"{socket.gethostname()} {cards.read_text(Path('/proc/sys/kernel/random/boot_id'))}"
     seen = communicator.gather(np.array([digest(own.encode())]))[:, 0].tolist()
     numbers = {one: number for number, one in enumerate(dict.fromkeys(seen))}
@@ -82,23 +73,13 @@ def hosts_of_ranks(communicator: Communicator) -> set[str]:
 
 
 def cards_in_use(communicator: Communicator) -> int:
-    """Return between how many cards each node spreads messages; 0 unless all ranks agree. Every rank calls this."""
+    """Return the number of cards of each node in use; 0 unless all ranks agree. Every rank calls this."""
     seen = communicator.gather(np.array([float(cards.in_use(communicator.library, os.environ))]))
     return int(seen.min()) if np.ptp(seen) == 0 else 0
 
 
 def header(communicator: Communicator, node_of: Sequence[int], backend: str) -> list[str]:
-    """Return what is known of job and machines, a line each; every rank calls this.
-
-    Parameters
-    ----------
-    communicator : Communicator
-        The job.
-    node_of : sequence of int
-        The node of each rank.
-    backend : str
-        What was asked for.
-    """
+    """Return a description of job and machines, a line each, given the node of each rank; every rank calls this."""
     hosts = hosts_of_ranks(communicator)
     machine = {
         "processor": f"{processor_name()}, {os.cpu_count()} of them",
@@ -119,7 +100,7 @@ def header(communicator: Communicator, node_of: Sequence[int], backend: str) -> 
 
 
 def placed(node_of: Sequence[int]) -> str:
-    """Return on how many nodes the ranks of a job are, in words.
+    """Return the placement of ranks on nodes, in words.
 
     Examples
     --------
@@ -134,5 +115,5 @@ def placed(node_of: Sequence[int]) -> str:
 
 
 def digest(content: bytes) -> float:
-    """Return a number that differs between contents, small enough for a float to hold it."""
+    """Return a hash that a float holds exactly."""
     return float(int.from_bytes(hashlib.sha256(content).digest()[:6], "big"))

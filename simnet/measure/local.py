@@ -1,4 +1,4 @@
-"""A job on this machine alone: its ranks are processes that are started here."""
+"""A job on this machine: its ranks are processes that are started here."""
 
 from __future__ import annotations
 
@@ -16,21 +16,7 @@ MAX_PROCESSES = 64
 
 
 def on_this_machine(processes: int, session: Session, say: Say) -> list[str]:
-    """Measure among processes that are started here, over the loopback interface.
-
-    Parameters
-    ----------
-    processes : int
-        How many, 2 to `MAX_PROCESSES`.
-    session : Session
-        What and where.
-    say : callable
-        As of `simnet.measure.session.carried_out`.
-
-    Returns
-    -------
-    list of str
-        What there is to say in the end.
+    """Measure among 2 to `MAX_PROCESSES` processes over the loopback interface, and return remarks.
 
     Raises
     ------
@@ -64,7 +50,7 @@ def on_this_machine(processes: int, session: Session, say: Say) -> list[str]:
 
 
 def _rank(rank: int, ranks: int, port: int, session: Session, report: Report) -> list[str]:
-    """Be a rank."""
+    """Run one rank."""
     os.environ |= {
         "RANK": str(rank),
         "LOCAL_RANK": str(rank),

@@ -1,8 +1,7 @@
-"""What is measured: which collectives, among which ranks, of which sizes.
+"""The plan of a measurement: which collectives, among which ranks, of which sizes.
 
-A *group* is some ranks of the job. Whole nodes and single ranks of nodes are both among the groups, as are parts of one
-node: how many ranks share a network card can be told from no other pair of measurements. Sizes are total sizes as
-nccl-tests counts them, and grow by a factor.
+A *group* is some ranks of the job: whole nodes, single ranks of nodes, and parts of one node, so the sharing of network
+cards can be determined. Sizes are total sizes as in nccl-tests, and grow by a factor.
 """
 
 from __future__ import annotations
@@ -39,15 +38,7 @@ _LOOKED_AT = 6
 
 @dataclass(frozen=True)
 class Group:
-    """Ranks that call collectives together.
-
-    Parameters
-    ----------
-    ranks : tuple of int
-        Which ranks of the job, ascending; of a pair, the one that sends first.
-    nodes : int
-        On how many nodes they are.
-    """
+    """Ranks that call collectives together, ascending (of a pair, the sender first), and the number of their nodes."""
 
     ranks: tuple[int, ...]
     nodes: int
@@ -58,17 +49,7 @@ class Group:
 
 @dataclass(frozen=True)
 class Curve:
-    """One collective in one group, over sizes that grow.
-
-    Parameters
-    ----------
-    collective : str
-        Of `COLLECTIVES` or `OF_PAIRS`.
-    group : Group
-        Who calls it.
-    sizes : tuple of int
-        Total sizes [byte], ascending.
-    """
+    """A collective of `COLLECTIVES` or `OF_PAIRS` in one group, over ascending total sizes [byte]."""
 
     collective: str
     group: Group
@@ -77,20 +58,18 @@ class Curve:
 
 @dataclass(frozen=True)
 class Wanted:
-    """What a user wants measured.
+    """A user's choice of measurements.
 
     Parameters
     ----------
     collectives : sequence of str
         Of `COLLECTIVES`.
-    smallest, largest : float
-        Sizes [byte].
-    factor : float
-        From one size to the next, > 1.
+    smallest, largest, factor : float
+        Sizes [byte], and the ratio of one size to the one before, > 1.
     ranks : collection of int
-        Groups of these numbers of ranks alone; all when empty.
+        Sizes of the groups to measure; all when empty.
     pairs : {"one", "nodes", "none"}
-        Which pairs of ranks: one on a node and one between nodes, neighbours of all nodes as well, or none.
+        Pairs of ranks: one on a node and one between nodes, neighbours of all nodes as well, or none.
     """
 
     collectives: Sequence[str] = COLLECTIVES
@@ -102,9 +81,7 @@ class Wanted:
 
 
 def curves(wanted: Wanted, node_of: Sequence[int]) -> list[Curve]:
-    """Return what is measured on a job, given the node of each rank: pairs, then groups, the smallest first.
-
-    What the small ones leave of the time is that of the others.
+    """Return the curves to measure on a job, given the node of each rank: pairs, then groups, the smallest first.
 
     Raises
     ------
@@ -146,9 +123,9 @@ def curves(wanted: Wanted, node_of: Sequence[int]) -> list[Curve]:
 def groups(node_of: Sequence[int]) -> list[Group]:
     """Return the groups of a job, the smallest first, given the node of each rank.
 
-    With r ranks on each of n nodes these are: parts of the first node, its first rank alone and all ranks of the first
-    2, 4, 8, ... nodes, and parts of every node, all in powers of two. Where nodes have unequal numbers of ranks, r is
-    the least of them, and the whole job is a group beside these.
+    With r ranks on each of n nodes: parts of the first node, its first rank or all ranks of the first 2, 4, 8, ...
+    nodes, and parts of every node, in powers of two. With unequal nodes r is the minimum, and the whole job is a group
+    too.
 
     Examples
     --------
@@ -173,9 +150,7 @@ def groups(node_of: Sequence[int]) -> list[Group]:
 
 
 def pairs(node_of: Sequence[int], which: Pairs) -> list[Group]:
-    """Return pairs of ranks: the first two of a node, and the first ranks of nodes that follow each other.
-
-    The nodes are those of each rank; `which` pairs is as of `Wanted`.
+    """Return pairs of ranks, as `Wanted` has them: two ranks of a node, first ranks of neighbouring nodes.
 
     Examples
     --------
@@ -198,19 +173,7 @@ def pairs(node_of: Sequence[int], which: Pairs) -> list[Group]:
 
 
 def sizes(smallest: float, largest: float, factor: float) -> list[int]:
-    """Return sizes [byte] that grow by a factor, the last of them at most the largest.
-
-    Parameters
-    ----------
-    smallest, largest : float
-        The first, at least an element, and what none is above [byte].
-    factor : float
-        From one to the next, > 1.
-
-    Raises
-    ------
-    InputError
-        If there are none, or more than 1,000.
+    """Return sizes [byte] that grow by a factor, up to the largest; InputError if there are none, or more than 1,000.
 
     Examples
     --------
@@ -230,16 +193,7 @@ def sizes(smallest: float, largest: float, factor: float) -> list[int]:
 
 
 def divided(collective: str, wanted: Sequence[int], ranks: int) -> tuple[int, ...]:
-    """Return the sizes nearest to those that are wanted that whole elements make up, of each rank as many as of others.
-
-    Parameters
-    ----------
-    collective : str
-        The collective.
-    wanted : sequence of int
-        Total sizes [byte].
-    ranks : int
-        Among how many a gathered or scattered array is divided.
+    """Return the sizes nearest to the wanted ones that divide evenly among the ranks.
 
     Examples
     --------
@@ -251,11 +205,5 @@ def divided(collective: str, wanted: Sequence[int], ranks: int) -> tuple[int, ..
 
 
 def _powers(most: int) -> list[int]:
-    """Return the powers of two up to a number, and this number.
-
-    Examples
-    --------
-    >>> _powers(6)
-    [1, 2, 4, 6]
-    """
+    """Return the powers of two up to a number, and this number."""
     return sorted({most, *(2**power for power in range(most.bit_length()))})

@@ -1,9 +1,8 @@
-"""The measurement itself: all ranks of a job go through the same curves in step, and each gets all times.
+"""The measurement: all ranks of a job go through the same curves in step, and each gets all times.
 
-In a repetition each rank takes the time of its own calls, and the slowest counts. Repetitions of all sizes of a curve
-take turns, so that what disturbs the machines for a while disturbs all sizes alike. Ranks that are in no group of the
-moment wait. Whatever is decided on the way (how many calls, whether a repetition
-follows, which sizes are left out) is decided from figures that all ranks have alike.
+In a repetition the slowest rank counts. Repetitions of all sizes of a curve take turns, so a disturbance affects all
+sizes alike. Ranks outside of the present group wait. All decisions (number of calls, repetitions, sizes left out) use
+figures that all ranks share.
 """
 
 from __future__ import annotations
@@ -32,15 +31,7 @@ _REDUCED = ("all_reduce", "reduce_scatter")
 
 @dataclass
 class Found:
-    """What was measured.
-
-    Parameters
-    ----------
-    rows : list of dict
-        A row for each size of each curve, by the columns of `simnet.calibration.readers.COLUMNS`.
-    left_out : list of str
-        What was not measured, and why.
-    """
+    """Rows of results, by `simnet.calibration.readers.COLUMNS`, and remarks on what was left out."""
 
     rows: list[dict[str, Any]] = field(default_factory=list)
     left_out: list[str] = field(default_factory=list)
@@ -54,11 +45,11 @@ def measured(communicator: Communicator, wanted: Sequence[Curve], seconds: float
     communicator : Communicator
         The job.
     wanted : sequence of Curve
-        What is measured, as `simnet.measure.plan.curves` gives it.
+        Curves of `simnet.measure.plan.curves`.
     seconds : float
-        The time for all of it [s]. Sizes that would take more than their share allows are left out.
+        The time for all of it [s]. Sizes that would exceed their share are left out.
     say : callable
-        Is told, in a line of text, of each curve that is done.
+        Reports, in a line of text, each curve that is done.
 
     Raises
     ------
@@ -107,18 +98,12 @@ class _Timer:
         self._calls = 0
 
     def shared(self, value: float) -> tuple[list[float], float]:
-        """Return the values of all members, and the seconds since the beginning by the clock of rank 0."""
+        """Return the values of all members, and the seconds since the start by the clock of rank 0."""
         table = self.communicator.gather(np.array([value, time.perf_counter() - self.origin]))
         return table[list(self.curve.group.ranks), 0].tolist(), float(table[0, 1])
 
     def attempt(self) -> tuple[int, str]:
-        """Return how many elements of a small call are wrong, and why it cannot be made, if it cannot.
-
-        Raises
-        ------
-        InputError
-            If some ranks can make it and others cannot.
-        """
+        """Return the number of wrong elements of a small call, and the reason why it fails, if it does."""
         count, reason = math.nan, ""
         if self.member:
             curve = self.curve
@@ -140,10 +125,10 @@ class _Timer:
         return prepared(self.communicator, self.curve.collective, self.curve.group, self.handle, nbytes)
 
     def repetition(self, made: Prepared | None, count: int) -> tuple[float, float]:
-        """Return what one of so many calls in a row takes at the slowest rank [s], and the time since the beginning.
+        """Return the time of one of so many calls in a row at the slowest rank, and the time since the start [s].
 
-        A call before these, which does not count, lets ranks begin as they do where calls follow each other: behind a
-        barrier they begin as far apart as its last messages take, which is part of their times then.
+        An uncounted call comes first, so ranks start as they do where calls follow each other; after a barrier they
+        start as far apart as its last messages take.
         """
         took = math.nan
         if made is not None:
@@ -160,7 +145,7 @@ class _Timer:
 
 
 def _curve(timer: _Timer, budget: Budget, found: Found) -> float:
-    """Measure the sizes of a curve, and return when that is done."""
+    """Measure the sizes of a curve, and return the time since the start."""
     curve = timer.curve
     mistakes, reason = timer.attempt()
     _, elapsed = timer.shared(0.0)
@@ -183,7 +168,7 @@ def _curve(timer: _Timer, budget: Budget, found: Found) -> float:
 
 @dataclass
 class _Point:
-    """A size of a curve, its call at a rank that makes it, calls in a repetition, and what a call took in each."""
+    """A size of a curve, its call, the calls in a repetition, and the times of repetitions."""
 
     nbytes: int
     made: Prepared | None
@@ -196,7 +181,7 @@ class _Point:
 
 
 def _begun(timer: _Timer, end: float, elapsed: float) -> tuple[list[_Point], float]:
-    """Make first calls of each size, ascending, and return the sizes that there is time for, and when that is done."""
+    """Make first calls of each size; return the sizes that there is time for, and the time since the start."""
     curve = timer.curve
     share = max(0.0, end - elapsed) / len(curve.sizes)
     points: list[_Point] = []
@@ -217,13 +202,7 @@ def _begun(timer: _Timer, end: float, elapsed: float) -> tuple[list[_Point], flo
 
 
 def _ahead(calls: Sequence[tuple[int, float]], nbytes: int) -> float:
-    """Return what a call of so many bytes will take, from the last ones, each with its bytes: on the line through two.
-
-    Examples
-    --------
-    >>> _ahead([(100, 1.0)], 400), _ahead([(100, 1.0), (200, 1.5)], 400), _ahead([(100, 1.0), (200, 0.5)], 400)
-    (1.0, 2.5, 0.5)
-    """
+    """Return the expected time of a call of so many bytes, on the line through the last two calls."""
     (first, before), (last, seconds) = calls[0], calls[-1]
     if last <= first:
         return seconds
@@ -231,7 +210,7 @@ def _ahead(calls: Sequence[tuple[int, float]], nbytes: int) -> float:
 
 
 def _row(curve: Curve, point: _Point, mistakes: int) -> dict[str, Any]:
-    """Return a row of the table, given how many elements were wrong when the result was looked at."""
+    """Return a row of the table, given the number of wrong elements."""
     ranks, nbytes, inside = len(curve.group.ranks), point.nbytes, times(curve.collective, point.nbytes)
     spread = summary([one / inside for one in point.seconds])
     bandwidth, factor = nbytes / spread["seconds"], bus_factor(curve.collective, ranks)

@@ -1,4 +1,4 @@
-"""A measurement as one rank of a job carries it out, from joining to the file that rank 0 writes."""
+"""A measurement at one rank of a job, from joining to the file that rank 0 writes."""
 
 from __future__ import annotations
 
@@ -31,27 +31,27 @@ KERNELS = 0.2
 
 
 class _AgreedError(InputError):
-    """What is refused, and all ranks know of: each ends by itself."""
+    """A refusal that all ranks know of: each ends by itself."""
 
 
 @dataclass(frozen=True)
 class Session:
-    """What is measured, and where it goes.
+    """A measurement and its files.
 
     Parameters
     ----------
     out : Path
         The tidy CSV to write.
     backend : {"gloo", "nccl", "mpi"}
-        What carries the messages.
+        The carrier of messages.
     wanted : Wanted
-        What is measured.
+        Collectives, sizes and groups.
     seconds : float
         The time for all of it [s].
     device : Path, optional
         A device profile to write, of the kernels of sparsifiers at rank 0.
     force : bool
-        Whether files may be replaced.
+        If true, files may be replaced.
     """
 
     out: Path
@@ -68,26 +68,16 @@ class Session:
 
 
 def carried_out(session: Session, say: Say) -> list[str]:
-    """Measure and write; every rank of the job calls this.
+    """Measure and write; every rank of the job calls this. Return remarks at rank 0, nothing at others.
 
-    Parameters
-    ----------
-    session : Session
-        What and where; the same at every rank.
-    say : callable
-        Is told how far it is, in lines of text; at rank 0 alone.
-
-    Returns
-    -------
-    list of str
-        What there is to say in the end, at rank 0; nothing at others.
+    `say` reports the progress in lines of text, at rank 0.
 
     Raises
     ------
     InputError
         If something cannot be done, or a rank is lost.
     SystemExit
-        If another rank has said what cannot be done.
+        If another rank has reported the error.
     """
     # No rank waits for others longer than all of it takes.
     communicator = connect(session.backend, session.seconds + JOINING)
@@ -119,7 +109,7 @@ def _joined(communicator: Communicator, session: Session, say: Say) -> list[str]
 
 
 def _agreed(communicator: Communicator, work: Callable[[], T]) -> T:
-    """Do something at every rank; if it is refused at any, end at all of them, and say so at the first."""
+    """Do something at every rank; if it is refused at any, end all of them, and report it at the first."""
     refusal: InputError | None = None
     try:
         done = work()
@@ -136,7 +126,7 @@ def _agreed(communicator: Communicator, work: Callable[[], T]) -> T:
 def _written(
     session: Session, found: Found, told: Sequence[str], common: tuple[str, int], for_kernels: float
 ) -> list[str]:
-    """Write the files, and return what to say of them."""
+    """Write the files, and return remarks."""
     if not found.rows:
         raise InputError(f"nothing could be measured; the first reason: {found.left_out[0]}", file="simnet measure")
     remarks = [*told, *(f"left out: {one}" for one in found.left_out)]
@@ -156,16 +146,7 @@ def _written(
 
 
 def table(rows: Sequence[dict[str, Any]], library: str, cards: int = 0) -> pd.DataFrame:
-    """Return rows as a table, with what all of them have in common.
-
-    Parameters
-    ----------
-    rows : sequence of dict
-        Of `simnet.measure.running.measured`.
-    library : str
-        What carried the messages.
-    cards : int
-        Between how many network cards of a node it spread them; 0 if that is not known.
+    """Return rows of `simnet.measure.running.measured` as a table, with library and network cards (0 if unknown).
 
     Examples
     --------

@@ -1,7 +1,7 @@
-"""How often a call is repeated, and what is said of its times.
+"""The number of repetitions of a call, and the statistics of its times.
 
-A *repetition* is a number of calls in a row, so many that the clock and the moment of the start do not matter. It is
-over when the slowest rank is done. Repetitions go on until their median is known well enough or the time is up.
+A *repetition* is so many calls in a row that the clock and the moment of the start do not matter; it ends at the
+slowest rank. Repetitions follow until their median is precise enough or the time is up.
 
 References
 ----------
@@ -31,14 +31,9 @@ _CALLS, _REPETITIONS = 2000, 20
 
 
 def calls_in_a_row(seconds: float, share: float) -> int:
-    """Return of how many calls a repetition is.
+    """Return the number of calls of a repetition, for a call of about so many seconds.
 
-    Parameters
-    ----------
-    seconds : float
-        What a call takes, roughly [s], > 0.
-    share : float
-        The time for all repetitions [s].
+    `share` is the time for all repetitions [s].
 
     Examples
     --------
@@ -49,7 +44,7 @@ def calls_in_a_row(seconds: float, share: float) -> int:
 
 
 def settled(seconds: Sequence[float]) -> bool:
-    """Return whether the median of what repetitions took [s] is known to `WITHIN`.
+    """Return whether the median of the times of repetitions [s] is known to `WITHIN`.
 
     Examples
     --------
@@ -66,21 +61,13 @@ def settled(seconds: Sequence[float]) -> bool:
 
 @dataclass
 class Budget:
-    """The time for all curves, shared out evenly among those that are left.
-
-    Parameters
-    ----------
-    total : float
-        The time [s].
-    left : int
-        Curves that are not measured yet.
-    """
+    """The time for all curves [s], shared evenly among the `left` curves."""
 
     total: float
     left: int
 
     def end(self, elapsed: float) -> float:
-        """Return when the next curve has to be done, if so many seconds have gone by [s].
+        """Return the time by which the next curve has to be done, after `elapsed` seconds [s].
 
         Examples
         --------
@@ -91,7 +78,7 @@ class Budget:
 
 
 def summary(seconds: Sequence[float]) -> dict[str, float]:
-    """Return the columns of a table that say what repetitions took [s].
+    """Return the columns of a table that summarise the times of repetitions [s].
 
     Examples
     --------
@@ -103,7 +90,7 @@ def summary(seconds: Sequence[float]) -> dict[str, float]:
 
 
 def rounded(value: float) -> float:
-    """Return a number with six digits, which is more than is known of it.
+    """Return a number with six digits, more than its precision.
 
     Examples
     --------
