@@ -15,11 +15,12 @@ LOCK := $(TOOLS)/uv pip compile --quiet --universal --python-version 3.11 --gene
 # Tests start Python many times: what it compiles is kept.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help demo test test-long test-extras lint slow slow-here slow-extras mutants docs dist clean nightly nightly-fuzz nightly-hypothesis nightly-referee nightly-audit lock
+.PHONY: help demo test guard guard-renew test-long test-extras lint slow slow-here slow-extras mutants docs dist clean nightly nightly-fuzz nightly-hypothesis nightly-referee nightly-audit lock
 
 help:
 	@echo "make demo         run scenarios/fluctuating_wan.yaml and say where its report lies"
 	@echo "make test         linters, types, layers and the fast tests"
+	@echo "make guard        whether commands say what they said, by field: tests/golden/outputs; make guard-renew freezes them anew"
 	@echo "make test-long    the tests that take long"
 	@echo "make test-extras  tests that need PyTorch, MPI, Dask or a browser"
 	@echo "make slow         the tests for which the others have no time, the site among them; builds both environments"
@@ -36,6 +37,13 @@ demo: .venv/.run
 
 test: lint
 	$(BIN)/python -m pytest -q -n auto --dist worksteal -m 'not long and $(HERE)'
+
+# REQUESTS='run-incast sweep' asks these only.
+guard: .venv/.dev
+	$(BIN)/python tests/outputs.py check $(REQUESTS)
+
+guard-renew: .venv/.dev
+	$(BIN)/python tests/outputs.py renew $(REQUESTS)
 
 test-long: .venv/.dev
 	$(BIN)/python -m pytest -q -n auto --dist worksteal -m 'long and $(HERE)' tests

@@ -1,0 +1,150 @@
+"""What commands say, frozen: the values of each request below, by field, in ``golden/outputs/``.
+
+    python tests/outputs.py check             # what differs, as "field: old -> new"
+    python tests/outputs.py renew run-incast  # freeze anew what this request says, or, without a name, what all say
+
+Numbers have nine digits and agree to 1e-8. Sentences and digests of files are left out. Rows of a table, and policies,
+are one list per column; a column of ``iterations.csv`` is its sum. A field that has another name and the old values is
+told as renamed.
+"""
+
+import json
+import math
+import shlex
+import sys
+from collections.abc import Iterator
+from contextlib import chdir
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+import pandas as pd
+
+from commands import did
+
+FOLDER = Path(__file__).with_name("golden") / "outputs"
+SCENARIOS = Path(__file__).parents[1] / "scenarios"
+STAR = "--topology star --latency '10 us' --bandwidth '10 Gbit/s'"
+REQUESTS = {
+    **{
+        f"run-{path.stem}": f"run '{path}' --set job.iterations=2 --no-report --jobs 1 --out run"
+        for path in sorted(SCENARIOS.rglob("*.yaml"))
+    },
+    "compare-all": "compare quickstart --schemes all --set job.model=null --set job.parameters=50000 --compute '15 ms'"
+    " --set job.iterations=3 --jobs 1 --out compare",
+    "choose-quickstart": "choose quickstart --set job.iterations=5",
+    "choose-wan": "choose fluctuating_wan --set job.iterations=5",
+    "predict-dgx": "predict dgx-h100 all_reduce --ranks 16 --size 25MB",
+    "predict-job-quickstart": "predict job --scenario quickstart --set job.iterations=3",
+    "predict-job-100g": "predict job --scenario resnet50_100g --set job.iterations=3",
+    **{
+        f"time-{stack}": f"time --collective {collective} --workers 8 --size '1 MB' {network} --stack {stack}"
+        for stack, collective, network in (
+            ("ideal", "allreduce_ring", STAR),
+            ("tcp", "allgather_bruck", "--scenario fluctuating_wan"),
+            ("gloo", "allreduce_ring", STAR),
+            ("openmpi", "allreduce_rabenseifner", STAR),
+            ("mpich", "allgather_recursive_doubling", STAR),
+            ("nccl", "allreduce_tree", STAR),
+        )
+    },
+    "step-fsdp2": f"step --model gpt2 --sharding fsdp2 --workers 8 {STAR}",
+    "utilisation": "utilisation --parameters 1000000000 --compute '0.1 s' --bits 16 --period 100"
+    " --bandwidth '10 Gbit/s' --off 10%",
+    "sweep": "sweep quickstart --param bandwidth=1,10Gbit/s --set job.iterations=2 --jobs 1 --out sweep",
+    "reproduce": "reproduce --fast",
+}
+"""What is asked, by the name of the file of its values."""
+
+
+def said(name: str) -> dict[str, Any]:
+    """Return the values that a request gives now, by field."""
+    with TemporaryDirectory() as folder, chdir(folder):
+        fields = _fields(json.loads(did(*shlex.split(REQUESTS[name]), "--json").stdout))
+        if name.startswith("run-"):
+            rows = pd.read_csv("run/iterations.csv")
+            fields |= {f"iterations.csv {column}": _rounded(_total(rows[column])) for column in rows}
+    # Of figures of papers what is ours; the rest stands in tables of the source.
+    kept = ("name", "values.ours", "values.ours_low", "values.ours_high", "values.passes")
+    return {field: value for field, value in fields.items() if name != "reproduce" or field in kept}
+
+
+def frozen(name: str) -> dict[str, Any]:
+    """Return the values that a request had, by field; none where it is new."""
+    path = FOLDER / f"{name}.json"
+    found: dict[str, Any] = json.loads(path.read_text()) if path.exists() else {}
+    return found
+
+
+def renew(name: str) -> None:
+    """Freeze what a request says now."""
+    lines = (f"{json.dumps(field)}:{json.dumps(value, separators=(',', ':'))}" for field, value in said(name).items())
+    (FOLDER / f"{name}.json").write_text("{\n" + ",\n".join(lines) + "\n}\n")
+
+
+def differences(before: dict[str, Any], after: dict[str, Any]) -> Iterator[str]:
+    """Yield a line for each field that is renamed, gone, new, or has another value."""
+    added = [field for field in after if field not in before]
+    for field, old in before.items():
+        if field in after:
+            yield from _changes(field, old, after[field])
+        elif same := [one for one in added if after[one] == old]:
+            yield f"renamed: {field} -> {min(same, key=lambda one: _unlike(field, one))}"
+            added.remove(min(same, key=lambda one: _unlike(field, one)))
+        else:
+            yield f"{field}: {old} -> gone"
+    yield from (f"{field}: new -> {after[field]}" for field in added)
+
+
+def _unlike(one: str, other: str) -> int:
+    return len(set(one.split(".")) ^ set(other.split(".")))
+
+
+def _changes(field: str, old: Any, new: Any) -> Iterator[str]:
+    if isinstance(old, list) and isinstance(new, list):
+        if len(old) != len(new):
+            yield f"{field}: {len(old)} -> {len(new)} values: {_without(old, new)} -> {_without(new, old)}"
+            return
+        for position, (one, other) in enumerate(zip(old, new, strict=True)):
+            yield from _changes(f"{field}[{position}]", one, other)
+    elif not (old == new or (type(old) is type(new) is float and math.isclose(old, new, rel_tol=1e-8))):
+        yield f"{field}: {old} -> {new}"
+
+
+def _without(values: list[Any], others: list[Any]) -> list[Any]:
+    return [one for one in values if one not in others]
+
+
+def _fields(value: Any, at: str = "") -> dict[str, Any]:
+    if at == "policies":
+        value = [{"name": name, **policy} for name, policy in value.items()]
+    if isinstance(value, dict):
+        inner = [_fields(one, f"{at}.{key}".strip(".")) for key, one in value.items()]
+        return {field: one for fields in inner for field, one in fields.items()}
+    if isinstance(value, list) and any(isinstance(one, dict) for one in value):
+        rows = [_fields(one) for one in value]
+        names = dict.fromkeys(name for row in rows for name in row)
+        return {f"{at}.{name}".strip("."): [row.get(name) for row in rows] for name in names}
+    left_out = at.endswith("sha256") or (isinstance(value, str) and value.count(" ") > 3)
+    return {} if left_out else {at: _rounded(value)}
+
+
+def _rounded(value: Any) -> Any:
+    if isinstance(value, list):
+        return [_rounded(one) for one in value]
+    return float(f"{value:.9g}") if isinstance(value, float) else value
+
+
+def _total(column: "pd.Series[Any]") -> Any:
+    return float(column.sum()) if pd.api.types.is_numeric_dtype(column) else " ".join(map(str, column.unique()))
+
+
+if __name__ == "__main__":
+    failed = False
+    for request in sys.argv[2:] or REQUESTS:
+        if sys.argv[1] == "renew":
+            renew(request)
+        for line in differences(frozen(request), said(request)) if sys.argv[1] == "check" else ():
+            failed = True
+            print(f"{request}: {line}", flush=True)
+    sys.exit(failed)
