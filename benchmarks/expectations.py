@@ -253,13 +253,12 @@ def _trained(source: LiveSource) -> Callable[[int], Values]:
 def learnt(rows: pd.DataFrame) -> pd.DataFrame:
     """Return the quantiles of ratios by scheme, part, and entries that are kept for each worker; devices together."""
     part = rows["part"].where(rows["part"] == "messages", "kernels")
-    groups = rows.assign(part=part, cell=rows["workers"].astype(str) + rows["job"])
     keys = ["scheme", "part", "kept_each"]
-    found = groups.groupby(keys).agg(
+    found = rows.assign(part=part).groupby(keys).agg(
         least=("ratio", lambda one: one.quantile(0.05)),
         middle=("ratio", "median"),
         most=("ratio", lambda one: one.quantile(0.95)),
-        jobs=("cell", "nunique"),
+        cells=("workers", "nunique"),
     )
     return found.round(4).reset_index()
 

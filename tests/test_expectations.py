@@ -1,7 +1,12 @@
 """What is expected of exchanges by flags, against jobs with other gradients that are simulated in full."""
 
+from importlib.resources import files
+
 import numpy as np
+import pandas as pd
 import pytest
+from scipy.special import stdtrit
+from scipy.stats import norm
 
 from simnet import sparsifier_models
 from simnet.costs.devices import load_device
@@ -203,3 +208,11 @@ def test_answers_say_what_few_entries_do():
     assert "topk" not in few[0].replace("oktopk", "")
     enough = job_output.Asked("job", 0, run.job, 0.5)
     assert set(said) - set(job_output.sentences(enough, found, over_job(found.rows, run.job))) == set(few)
+
+
+def test_intervals_of_exchanges_that_follow_the_gradients_go_as_far_as_those_of_a_further_cell():
+    rows = pd.read_csv(files("simnet.calibration.measured") / "volumes.csv")
+    own = rows[(rows["scheme"] == "exdyna") & (rows["part"] == "messages") & (rows["kept_each"] == KEPT_EACH)].iloc[0]
+    found, wider = ratio("exdyna", "messages"), stdtrit(3, 0.95) * np.sqrt(5 / 4) / norm.ppf(0.95)
+    assert own["cells"] == 4
+    assert (found.least, found.most) == pytest.approx((own["least"] ** wider, own["most"] ** wider))

@@ -31,6 +31,7 @@ from simnet.base.errors import InputError
 from simnet.base.progress import tracked
 from simnet.costs.devices import DeviceOp
 from simnet.costs.models import model
+from simnet.evidence.chances import factor_for_another
 from simnet.job.steady import detect_steady_part, last_half
 from simnet.schedule import Schedule
 from simnet.sparsifier_models.base import Sparsifier
@@ -78,7 +79,7 @@ class Ratio(NamedTuple):
     middle : float
         What is expected: 1 where rehearsals keep enough entries.
     least, most : float
-        The 5 and 95 % quantiles, the middle between them.
+        The 5 and 95 % quantiles, the middle between them, as far as those of a further cell of workers and density go.
     """
 
     middle: float
@@ -143,7 +144,11 @@ def kept_each(point: OperatingPoint) -> float:
 @cache
 def _volumes() -> pd.DataFrame:
     text = (files("simnet.calibration.measured") / "volumes.csv").read_text(encoding="utf-8")
-    return pd.read_csv(io.StringIO(text))
+    rows = pd.read_csv(io.StringIO(text))
+    wider = rows["cells"].map(factor_for_another)
+    known = rows["kept_each"] < rows["kept_each"].max()
+    middle = rows["middle"].where(known, 1.0)
+    return rows.assign(**{end: middle * (rows[end] / middle) ** wider for end in ("least", "most")})
 
 
 class Rehearsals:
