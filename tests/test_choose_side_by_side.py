@@ -152,6 +152,6 @@ def test_prices_are_told_in_a_run(tmp_path):
 
 def test_money_is_by_device_hour_and_by_what_is_sent():
     prices = {"device_hour": 3.0, "gigabyte": 0.5, "currency": "EUR"}
-    assert spent.paid(prices, 2, 7200.0, 4e9) == {"devices": 12.0, "traffic": 2.0, "together": 14.0}
-    rows = spent.rows({"a": spent.condensed(10.0, 4.0, 80.0, 5, 2, None, float)}, None)
+    assert spent.price_of(prices, 2, 7200.0, 4e9) == {"devices": 12.0, "traffic": 2.0, "together": 14.0}
+    rows = spent.spent_cells({"a": spent.spent_summary(10.0, 4.0, 80.0, 5, 2, None, float)}, None)
     assert rows == [("a", "5", "2 s", "40 %", "8 B")]

@@ -17,7 +17,7 @@ from simnet.job import run_policy
 from simnet.policies import Candidate
 from simnet.report import learning, paired
 from simnet.report.comparison import COLUMNS
-from simnet.report.devices import condensed
+from simnet.report.devices import device_summary
 from simnet.scenario import load
 from simnet.scenario.resolve import own_options
 from simnet.studies import comparison
@@ -200,7 +200,7 @@ def test_a_target_that_nobody_reaches_and_a_reference_that_is_missing_are_blank(
     run = loaded.build()
     held = comparison.Held().of(run.job, run.policies["AG"])
     row = comparison.row(2, "AG", run_policy(run.job, "AG", run.policies["AG"]), held)
-    found = comparison.write(tmp_path / "out", {"a": row}, loaded, "", condensed(run.job.device), built={2: run})
+    found = comparison.write(tmp_path / "out", {"a": row}, loaded, "", device_summary(run.job.device), built={2: run})
     assert found["iterations_to_target"].isna().all()
     (told,) = json.loads((tmp_path / "out" / "compare.json").read_text())["rows"]
     blank = {name for name, value in told.items() if value is None}
@@ -208,7 +208,7 @@ def test_a_target_that_nobody_reaches_and_a_reference_that_is_missing_are_blank(
     assert (told["target_accuracy"], told["first_to_target"]) == (1.0, False)
     path.write_text(TRAINING.replace("TARGET", "null"))
     again = load(path, ["policies={dense: {fixed: dense}, AG: {fixed: AG}}"])
-    told = comparison.write(tmp_path / "out", {"a": row}, again, "", condensed(run.job.device))
+    told = comparison.write(tmp_path / "out", {"a": row}, again, "", device_summary(run.job.device))
     assert told[["target_accuracy", "time_to_target_s", "first_to_target"]].isna().all(axis=None)
 
 

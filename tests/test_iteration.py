@@ -21,7 +21,7 @@ from simnet.evidence import iteration_errors
 from simnet.hooks.log import COLUMNS
 from simnet.job import Overlap, create_sparsifier, gradient_buckets, run_policy
 from simnet.network import STACKS
-from simnet.report.stacks import condensed
+from simnet.report.stacks import stack_summary
 from simnet.scenario import load
 from simnet.sparsifier_models import create
 from simnet.studies.iteration import PARTS, predict_job
@@ -267,7 +267,7 @@ def test_a_bucket_is_not_communicated_while_it_is_merged(scenario):
 
 def test_buckets_on_gloo_messages_as_long_as_their_exchanges_take_alone(scenario):
     # All of gloo, but that words go before messages or behind by the number of the round, which counts across buckets.
-    properties = {**condensed(STACKS["gloo"])["properties"], "by_turns": False}
+    properties = {**stack_summary(STACKS["gloo"])["properties"], "by_turns": False}
     own = f"network.stack={json.dumps(properties)}", "network.engine=fluid"
     row, _ = two_buckets(scenario, *own, "job.compute.mean=3 ms")
     run = load(scenario, own).build()

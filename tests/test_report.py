@@ -19,11 +19,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from rich.console import Console
+from simnet.report.message_sample import Recorded, message_sample
 
 from simnet.report import figures, spread
 from simnet.report.console import show
 from simnet.report.html import TERMS, report
-from simnet.report.kept import Recorded, kept
 from simnet.report.learning import IGNORED
 from simnet.report.page_data import POINTS, embedded, keys, page_data
 from simnet.report.sentences import HEADINGS, percent, ranking, rows, sentence
@@ -78,9 +78,9 @@ def test_the_sentence_says_who_won_by_how_much_and_when_the_choice_changed():
 
 
 def test_the_sentence_of_a_policy_alone_without_bound_and_of_one_iteration():
-    assert said(AG=frame([2])) == "AG took 2 s for 1 iteration; it kept to AG throughout."
+    assert said(AG=frame([2])) == "AG took 2 s for 1 iteration; it message_sample to AG throughout."
     assert said(AG=frame([2]), B=frame([4], "ring")) == (
-        "AG was fastest: 2 s for 1 iteration, 50 % less than B, the runner-up; it kept to AG throughout."
+        "AG was fastest: 2 s for 1 iteration, 50 % less than B, the runner-up; it message_sample to AG throughout."
     )
 
 
@@ -417,7 +417,7 @@ def test_text_in_the_data_can_end_no_script_and_reads_back(text):
 def test_percentiles_are_times_that_occurred_and_enough_iterations_are_within(parts):
     made = pd.DataFrame(parts, columns=["compute_s", "select_s", "communicate_s", "wait_s"])
     made["iteration_s"] = made.sum(axis=1)
-    found = spread.condensed(made, float)
+    found = spread.spread_summary(made, float)
     exchanges = made["select_s"] + made["communicate_s"] + made["wait_s"]
     for what, times in (("iteration_s", made["iteration_s"].to_numpy()), ("exchange_s", exchanges.to_numpy())):
         for share in spread.PERCENTS:
@@ -429,7 +429,7 @@ def test_percentiles_are_times_that_occurred_and_enough_iterations_are_within(pa
 
 def test_the_spread_of_no_iteration_is_drawn_without_curves():
     none = frame([1.0]).assign(policy="a").iloc[:0]
-    assert spread.condensed(none, float) is None
+    assert spread.spread_summary(none, float) is None
     assert [len(axes.lines) for axes in spread.draw_spread(none).axes] == [3, 3]
 
 
@@ -450,7 +450,7 @@ def test_the_page_has_messages_of_whole_iterations_or_says_that_it_has_not(event
         [["a", i, 0, "ring", k, (k + 1) % 3, 8.0 * (k + 1), i + 0.25 * k, i + 1.0] for i in range(3) for k in range(3)],
         columns=MESSAGES,
     )
-    found = kept(Recorded(spans, messages, two_hops_named), events)
+    found = message_sample(Recorded(spans, messages, two_hops_named), events)
     own = found["policies"]["a"]
     # Three messages, of two events each, and a span.
     fitting = min(events // 7, 3)

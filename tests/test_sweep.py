@@ -443,7 +443,9 @@ def test_policies_that_failed_cost_the_others_what_is_measured_by_them(trained):
 def test_a_loss_that_is_no_number_and_a_training_that_never_began_are_blank():
     frame = pd.DataFrame({"start_s": [0.0, 1.0], "iteration_s": 1.0, "loss": [0.5, np.inf], "accuracy": [0.5, 0.25]})
     never = pd.DataFrame({"start_s": [], "iteration_s": []})
-    found = learning.columns(learning.condensed({"p": frame, "q": never}, {"p": 1.0, "q": 0.0}, 0.5, float))
+    found = learning.learning_table(
+        learning.learning_summaries({"p": frame, "q": never}, {"p": 1.0, "q": 0.0}, 0.5, float)
+    )
     assert found["p"]["loss"] is None
     assert (found["p"]["best_loss"], found["p"]["accuracy"], found["p"]["best_accuracy"]) == (0.5, 0.25, 0.5)
     assert found["q"] == dict.fromkeys(learning.COLUMNS) | {"target_accuracy": 0.5, "first_to_target": False}

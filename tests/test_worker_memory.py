@@ -223,18 +223,18 @@ def test_who_may_switch_needs_what_the_largest_needs():
 
 def test_what_does_not_fit_is_said_with_its_parts():
     found = exchange_memory(JOB, AG)
-    said = told.refused(found, 1000.0)
+    said = told.memory_refusal(found, 1000.0)
     assert "messages 128 kB" in said
     assert "of the 1 kB of a device" in said
-    assert not told.condensed(found, 1000.0)["fits"]
-    assert told.condensed(found, found.peak)["fits"]
-    assert sum(value for name, value in told.condensed(found).items() if name != "peak_B") == round(found.peak)
+    assert not told.memory_summary(found, 1000.0)["fits"]
+    assert told.memory_summary(found, found.peak)["fits"]
+    assert sum(value for name, value in told.memory_summary(found).items() if name != "peak_B") == round(found.peak)
 
 
 @pytest.mark.parametrize(("optimizer", "words"), [(None, "assumed is Adam"), ("momentum", "SGD with momentum")])
 def test_what_is_assumed_is_named(optimizer, words):
-    assert words in told.assumed(optimizer)
-    assert "activations" in told.assumed(optimizer)
+    assert words in told.optimizer_assumed(optimizer)
+    assert "activations" in told.optimizer_assumed(optimizer)
 
 
 def test_devices_say_what_they_hold():

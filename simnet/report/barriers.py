@@ -7,12 +7,12 @@ from collections.abc import Iterable
 from simnet.base.units import format_seconds
 
 
-def told(barrier: bool) -> str:
+def describe_barrier(barrier: bool) -> str:
     """Return in a sentence how workers begin an iteration.
 
     Examples
     --------
-    >>> told(True)
+    >>> describe_barrier(True)
     "Workers begin each iteration together (job.barrier: true); processes of PyTorch's DDP do not."
     """
     if barrier:
@@ -20,12 +20,12 @@ def told(barrier: bool) -> str:
     return "Workers begin an iteration each when done with the one before (job.barrier: false)."
 
 
-def trained(name: str, steps: int, deadline_s: float | None = None) -> str:
+def describe_strategy(name: str, steps: int, deadline_s: float | None = None) -> str:
     """Return the line that says by which training strategy workers trained, and what an iteration is.
 
     Examples
     --------
-    >>> trained("diloco", 100)
+    >>> describe_strategy("diloco", 100)
     'Workers train by diloco: an iteration is 100 inner steps, with the exchanges that end in it.'
     """
     many = "an inner step" if steps == 1 else f"{steps:,} inner steps"
@@ -33,23 +33,23 @@ def trained(name: str, steps: int, deadline_s: float | None = None) -> str:
     return f"Workers train by {name}: an iteration is {many}, with the exchanges that end in it.{waits}"
 
 
-def weighed(barrier: bool) -> str:
+def barrier_note(barrier: bool) -> str:
     """Return, in a few words, how workers are taken to begin where one exchange after another is weighed by itself.
 
     Examples
     --------
-    >>> weighed(False)
+    >>> barrier_note(False)
     'workers taken to begin together, other than job.barrier: false'
     """
     return "workers begin together" if barrier else "workers taken to begin together, other than job.barrier: false"
 
 
-def titled(barriers: Iterable[bool]) -> str:
+def barrier_title(barriers: Iterable[bool]) -> str:
     """Return the same for a title, of jobs which may differ.
 
     Examples
     --------
-    >>> titled([True, True]), titled([False, True])
+    >>> barrier_title([True, True]), barrier_title([False, True])
     ('barrier true', 'barrier false, true')
     """
     return f"barrier {', '.join(str(one).lower() for one in sorted(set(barriers)))}"

@@ -51,7 +51,9 @@ class CalibrationSummary(TypedDict):
     calls: list[CallSummary]
 
 
-def condensed(software: CalibratedSoftware, exchanges: Mapping[str, Sequence[CallPrediction]]) -> CalibrationSummary:
+def calibration_summary(
+    software: CalibratedSoftware, exchanges: Mapping[str, Sequence[CallPrediction]]
+) -> CalibrationSummary:
     """Return what a run takes of a calibrated cluster, given its calls by the label of the exchange."""
     model = software.model
     return {
@@ -59,11 +61,11 @@ def condensed(software: CalibratedSoftware, exchanges: Mapping[str, Sequence[Cal
         "stack": model.stack,
         "used": True,
         "coverage": model.coverage,
-        "calls": calls(exchanges),
+        "calls": call_summaries(exchanges),
     }
 
 
-def calls(exchanges: Mapping[str, Sequence[CallPrediction]]) -> list[CallSummary]:
+def call_summaries(exchanges: Mapping[str, Sequence[CallPrediction]]) -> list[CallSummary]:
     """Return what is known of the calls of exchanges, by their labels: one row for each kind of call."""
     rows = []
     for label, known in exchanges.items():
@@ -99,13 +101,13 @@ def _row(label: str, same: Sequence[CallPrediction]) -> CallSummary:
     return made
 
 
-def evidence(found: Sequence[CallSummary]) -> Evidence:
+def calls_evidence(found: Sequence[CallSummary]) -> Evidence:
     """Return how well the calls of a schedule are known: as well as the worst of them.
 
     Examples
     --------
     >>> from simnet.calibration.software import CallPrediction
-    >>> evidence(calls({"": [CallPrediction("sendrecv", "", 2, 0, 4e6, None)]})).level
+    >>> calls_evidence(call_summaries({"": [CallPrediction("sendrecv", "", 2, 0, 4e6, None)]})).level
     'assumed'
     """
     beyond = dict.fromkeys(one["why"] for one in found if one["extrapolates"])
@@ -114,7 +116,7 @@ def evidence(found: Sequence[CallSummary]) -> Evidence:
     return Evidence("extrapolated", "; ".join(beyond)) if beyond else Evidence("measured")
 
 
-def rows(found: Iterable[CallSummary]) -> list[tuple[str, ...]]:
+def call_rows(found: Iterable[CallSummary]) -> list[tuple[str, ...]]:
     """Return the rows of the table under `HEADINGS`, as texts.
 
     Examples
@@ -123,7 +125,7 @@ def rows(found: Iterable[CallSummary]) -> list[tuple[str, ...]]:
     >>> from simnet.calibration.software import CallPrediction
     >>> predicted = Prediction(0.1, 0.09, 0.12, False, "rests on the curve itself")
     >>> known = CallPrediction("all_reduce", "ring", 8, 0, 4e6, predicted)
-    >>> rows(calls({"dense": [known]}))
+    >>> call_rows(call_summaries({"dense": [known]}))
     [('dense', 'all_reduce ring', '8', '4 MB', '-10 % to +20 %', 'the curve itself')]
     """
     made: list[tuple[str, ...]] = []
@@ -146,16 +148,16 @@ def rows(found: Iterable[CallSummary]) -> list[tuple[str, ...]]:
     return made
 
 
-def told(calibration: CalibrationSummary) -> str:
+def describe_calibration(calibration: CalibrationSummary) -> str:
     """Return in a few words what a run takes of a calibrated cluster.
 
     Examples
     --------
-    >>> told({"file": "c.yaml", "stack": "gloo", "used": True, "coverage": 0.9, "calls": []})
+    >>> describe_calibration({"file": "c.yaml", "stack": "gloo", "used": True, "coverage": 0.9, "calls": []})
     'of c.yaml, whose curves have its software'
-    >>> told({"file": "c.yaml", "stack": "gloo", "used": False, "coverage": 0.9, "calls": []})
+    >>> describe_calibration({"file": "c.yaml", "stack": "gloo", "used": False, "coverage": 0.9, "calls": []})
     'given, so that the curves of c.yaml, which are of gloo, are not used'
-    >>> told({"file": "c.yaml", "stack": "", "used": True, "coverage": 0.9, "calls": []})
+    >>> describe_calibration({"file": "c.yaml", "stack": "", "used": True, "coverage": 0.9, "calls": []})
     'c.yaml names no library; its curves have the software'
     """
     file, stack = calibration["file"], calibration["stack"]

@@ -32,7 +32,7 @@ class ShareSummary(TypedDict):
     slowdown: float | None
 
 
-def condensed(share: JobShare, rounded: Callable[[float], float]) -> ShareSummary:
+def share_summary(share: JobShare, rounded: Callable[[float], float]) -> ShareSummary:
     """Return how a job fared as the summary holds it, its times rounded; None where it did no iteration."""
 
     def known(value: float) -> float | None:
@@ -49,12 +49,12 @@ def condensed(share: JobShare, rounded: Callable[[float], float]) -> ShareSummar
     }
 
 
-def table(policy: str, shares: Iterable[JobShare]) -> list[dict[str, Any]]:
+def share_table(policy: str, shares: Iterable[JobShare]) -> list[dict[str, Any]]:
     """Return the rows of the table of jobs for a policy; see `COLUMNS`."""
     return [{"policy": policy, **share._asdict()} for share in shares]
 
 
-def rows(shares: Mapping[str, Sequence[ShareSummary]]) -> list[tuple[str, ...]]:
+def share_rows(shares: Mapping[str, Sequence[ShareSummary]]) -> list[tuple[str, ...]]:
     """Return the cells of the table that people see, policy by policy."""
 
     def time(seconds: float | None) -> str:

@@ -118,7 +118,7 @@ def _first_to_target(group: pd.DataFrame, seeds: int) -> list[str]:
     each: dict[str, Any] = dict(zip(named["exchange"], named.to_dict(orient="records"), strict=True))
     if seeds > 1:
         return [to_target(each, seeds)]
-    said = learning.headline(each)
+    said = learning.learning_headline(each)
     return [said, learning.ONE_SEED] if said else []
 
 

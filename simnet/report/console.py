@@ -57,16 +57,16 @@ def show(summary: Summary, console: Console | None = None) -> None:
     if learnt := learning_rows(summary):
         _print_learning("what the training came to", learning.HEADINGS, learnt, console)
     print_fitting(summary_table(summary), _SPARE, console)
-    barrier = [barriers.told(summary["barrier"])] if "barrier" in summary else []
+    barrier = [barriers.describe_barrier(summary["barrier"])] if "barrier" in summary else []
     if "strategy" in summary:
-        barrier.append(barriers.trained(**summary["strategy"]))
+        barrier.append(barriers.describe_strategy(**summary["strategy"]))
     _print_lines("", [*rates(summary), *ran_on(summary), *barrier], console)
     show_calls([summary.get("calibration")], console)
-    shared_by = [f"Links are shared {sharing.told(summary['sharing'])}."] if "sharing" in summary else []
-    held = memory.told(memory_of(summary), summary.get("memory"))
+    shared_by = [f"Links are shared {sharing.describe_sharing(summary['sharing'])}."] if "sharing" in summary else []
+    held = memory.describe_memory(memory_of(summary), summary.get("memory"))
     _print_lines("", [*shared_by, *held, *what_happened(summary)], console)
     if bought := spent_rows(summary):
-        show_listing("what inner steps took", spent.headings(summary.get("prices")), bought, console)
+        show_listing("what inner steps took", spent.spent_headings(summary.get("prices")), bought, console)
     if shared := colocated_rows(summary):
         show_listing("jobs that shared the network", co_located.HEADINGS, shared, console)
 
@@ -92,7 +92,7 @@ def _print_learning(title: str, headings: Sequence[str], cells: Sequence[Sequenc
 def _seeds_table(summary: seeds.SeedsSummary) -> Table:
     title = f"{summary['scenario']['name']}; {len(summary['seeds'])} seeds"
     if "barrier" in summary["run"]:
-        title += f"; {barriers.titled([summary['run']['barrier']])}"
+        title += f"; {barriers.barrier_title([summary['run']['barrier']])}"
     table = empty_table(title, [name.replace(" ", "\n", 1) for name in seeds.HEADINGS], ["policy"])
     for cells in seeds.rows(summary):
         best = cells[2].startswith("best") or cells[2].endswith("tied")
@@ -113,12 +113,12 @@ def rates(summary: Summary) -> list[str]:
 
 def ran_on(summary: Mapping[str, Any]) -> list[str]:
     """Return warnings, and the lines that say how messages were sent, what selected, and for how long was computed."""
-    device = [f"Device: {devices.told(summary['device'])}"] if "device" in summary else []
+    device = [f"Device: {devices.describe_device(summary['device'])}"] if "device" in summary else []
     computing = [f"Computing: {summary['computing']}"] if "computing" in summary else []
-    during = [overlap.told(summary["overlap"])] if "overlap" in summary else []
+    during = [overlap.describe_overlap(summary["overlap"])] if "overlap" in summary else []
     warnings = [f"Warning: {one}" for one in summary.get("warnings", ())]
     known = [one] if (one := evidence(summary)) else []
-    return [*warnings, *known, f"Stack: {stacks.told(summary['stack'])}", *device, *computing, *during]
+    return [*warnings, *known, f"Stack: {stacks.describe_stack(summary['stack'])}", *device, *computing, *during]
 
 
 def _print_lines(bold: str, lines: Iterable[str], console: Console) -> None:
@@ -132,7 +132,7 @@ def show_calls(calibrations: Iterable[calibrated.CalibrationSummary | None], con
     """Print what is known of the calls of jobs on a calibrated cluster; nothing where there are none."""
     found = [one for one in calibrations if one is not None and one["calls"]]
     if found:
-        rows = calibrated.rows(call for one in found for call in one["calls"])
+        rows = calibrated.call_rows(call for one in found for call in one["calls"])
         show_listing(f"calls, by {found[0]['file']}", calibrated.HEADINGS, rows, console)
 
 

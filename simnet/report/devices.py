@@ -24,13 +24,13 @@ class DeviceSummary(TypedDict):
     codes: NotRequired[dict[str, str]]
 
 
-def condensed(device: DeviceProfile, kernels: Iterable[DeviceOp] = ()) -> DeviceSummary:
+def device_summary(device: DeviceProfile, kernels: Iterable[DeviceOp] = ()) -> DeviceSummary:
     """Return what a summary holds of a device.
 
     Examples
     --------
     >>> from simnet.costs.devices import load_device
-    >>> condensed(load_device("ideal"))
+    >>> device_summary(load_device("ideal"))
     {'name': 'ideal', 'what': 'no device; selecting costs nothing', 'known': {'measured': 1}}
     """
     known = Counter(method.known for method in device.methods.values())
@@ -45,27 +45,27 @@ def _known(device: DeviceProfile, kernel: DeviceOp) -> str:
     return f"as {' and '.join(one.method for one in kernel.instead)}" if own is None else own.known
 
 
-def told(device: DeviceSummary) -> str:
+def describe_device(device: DeviceSummary) -> str:
     """Return a device in a few words.
 
     Examples
     --------
     >>> from simnet.costs.devices import load_device
-    >>> told(condensed(load_device("v100-torch1.5")))
+    >>> describe_device(device_summary(load_device("v100-torch1.5")))
     'v100-torch1.5 (NVIDIA V100, PyTorch 1.5, ...; of its kernels 6 estimated, 2 measured, 4 scaled)'
     """
     known = ", ".join(f"{count} {how}" for how, count in device["known"].items())
-    return f"{device['name']} ({device['what']}; of its kernels {known}){codes_told(device)}"
+    return f"{device['name']} ({device['what']}; of its kernels {known}){describe_codes(device)}"
 
 
-def codes_told(device: DeviceSummary) -> str:
+def describe_codes(device: DeviceSummary) -> str:
     """Return how the costs of codes are known, to be put after the name of a device; an empty text without any.
 
     Examples
     --------
     >>> from simnet.costs.devices import load_device
     >>> delta = DeviceOp("encode_delta", 9, instead=(DeviceOp("norm", 9), DeviceOp("cast", 9)))
-    >>> codes_told(condensed(load_device("cpu"), [delta]))
+    >>> describe_codes(device_summary(load_device("cpu"), [delta]))
     '; codes: encode_delta as norm and cast'
     """
     codes = ", ".join(f"{name} {how}" for name, how in device.get("codes", {}).items())

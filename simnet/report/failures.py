@@ -51,7 +51,7 @@ class StopSummary(TypedDict):
     waited: list[WaitSummary]
 
 
-def condensed(stop: Interruption, rounded: Callable[[float], float]) -> StopSummary:
+def stop_summary(stop: Interruption, rounded: Callable[[float], float]) -> StopSummary:
     """Return a stop as the summary holds it, its times rounded."""
     return {
         "job": stop.job,
@@ -68,7 +68,7 @@ def condensed(stop: Interruption, rounded: Callable[[float], float]) -> StopSumm
     }
 
 
-def table(policy: str, stops: Iterable[Interruption]) -> list[dict[str, Any]]:
+def stop_table(policy: str, stops: Iterable[Interruption]) -> list[dict[str, Any]]:
     """Return the rows of the table of deaths for a policy; see `COLUMNS`."""
     rows: list[tuple[Any, ...]] = []
     for stop in stops:
@@ -81,7 +81,7 @@ def table(policy: str, stops: Iterable[Interruption]) -> list[dict[str, Any]]:
     return [dict(zip(COLUMNS, row, strict=True)) for row in rows]
 
 
-def told(policy: str, stop: StopSummary, main: str) -> str:
+def describe_stop(policy: str, stop: StopSummary, main: str) -> str:
     r"""Say what happened.
 
     Examples
@@ -89,7 +89,7 @@ def told(policy: str, stop: StopSummary, main: str) -> str:
     >>> stop: StopSummary = {"job": "job", "iteration": 12, "stopped_s": 10.2, "resumed_s": None, "workers_left": 7,
     ...     "died": [{"worker": 3, "at_s": 10.0}], "waited_count": 7,
     ...     "waited": [{"worker": 0, "round": 1, "phase": "gather", "waits_for": [3]}]}
-    >>> print(told("AG", stop, "job").replace(". ", ".\n"))
+    >>> print(describe_stop("AG", stop, "job").replace(". ", ".\n"))
     AG: worker 3 died at 10 s.
     Iteration 12 stopped at 10.2 s: worker 0 waited in round 1 (gather) for worker 3, and 6 others waited too.
     The job ended there, after 12 complete iterations.

@@ -21,7 +21,7 @@ class Recorded(NamedTuple):
     links: LinkNames | None = None
 
 
-def kept(recorded: Recorded, events: int = EVENTS) -> dict[str, Any]:
+def message_sample(recorded: Recorded, events: int = EVENTS) -> dict[str, Any]:
     """Return the first iterations of each policy that fit, or the beginning of the first one.
 
     Examples
@@ -30,7 +30,7 @@ def kept(recorded: Recorded, events: int = EVENTS) -> dict[str, Any]:
     ...     columns=["policy", "iteration", "worker", "resource", "what", "start_s", "finish_s"])
     >>> messages = pd.DataFrame([("AG", 0, 0, "allgather", 0, 1, 1e6, 1.5, 1.75)],
     ...     columns=["policy", "iteration", "round", "phase", "src", "dst", "nbytes_B", "start_s", "finish_s"])
-    >>> found = kept(Recorded(spans, messages, lambda src, dst: ("0->switch", "switch->1")))
+    >>> found = message_sample(Recorded(spans, messages, lambda src, dst: ("0->switch", "switch->1")))
     >>> found["policies"]["AG"]["0"]["messages"], found["links"], found["routes"]
     ([[0, 1, 1000000.0, 0.5, 0.75, 'allgather']], [['0', 'switch'], ['switch', '1']], {'0,1': [0, 1]})
     """

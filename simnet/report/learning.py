@@ -39,7 +39,7 @@ COLUMNS = {
     "parallel_efficiency": "share of the simulated time in which gradients are computed to train with",
     "first_to_target": "whether no other policy that can be run reached the target sooner",
 }
-"""Columns of tables that have a row per policy; see `columns`."""
+"""Columns of tables that have a row per policy; see `learning_table`."""
 
 ONE_SEED = "One seed; --seeds 3 says how sure that is."
 """What an answer says after who is first to a target."""
@@ -73,7 +73,7 @@ class LearningSummary(TypedDict):
     parallel_efficiency: float | None
 
 
-def condensed(
+def learning_summaries(
     iterations: Mapping[str, pd.DataFrame],
     computed: Mapping[str, float],
     target: float | None,
@@ -93,7 +93,7 @@ def condensed(
     return {policy: _one(frame, computed[policy], target, needed, rounded) for policy, frame in frames.items()}
 
 
-def first(trained: Mapping[str, LearningSummary], bound: str | None = None) -> list[str]:
+def first_to_target(trained: Mapping[str, LearningSummary], bound: str | None = None) -> list[str]:
     """Return the policies that can be run, all but the bound, the first to reach the target, or tied as such.
 
     What has not settled takes part: a time to a target is that of the whole run, its first iterations among them.
@@ -103,9 +103,9 @@ def first(trained: Mapping[str, LearningSummary], bound: str | None = None) -> l
     return fastest(reached) if reached else []
 
 
-def columns(trained: Mapping[str, LearningSummary], bound: str | None = None) -> dict[str, dict[str, Any]]:
+def learning_table(trained: Mapping[str, LearningSummary], bound: str | None = None) -> dict[str, dict[str, Any]]:
     """Return `COLUMNS` for each policy, None where missing; the bound does not compete."""
-    soonest = first(trained, bound)
+    soonest = first_to_target(trained, bound)
     found: dict[str, dict[str, Any]] = {}
     for policy, one in trained.items():
         won = None if one["target_accuracy"] is None else policy in soonest
@@ -113,7 +113,7 @@ def columns(trained: Mapping[str, LearningSummary], bound: str | None = None) ->
     return found
 
 
-def rows(trained: Mapping[str, LearningSummary]) -> list[tuple[str, ...]]:
+def learning_cells(trained: Mapping[str, LearningSummary]) -> list[tuple[str, ...]]:
     """Return the cells of the table that people see, the first to reach the target first."""
 
     def share(value: float | None) -> str:
@@ -137,7 +137,7 @@ def rows(trained: Mapping[str, LearningSummary]) -> list[tuple[str, ...]]:
     ]
 
 
-def headline(trained: Mapping[str, LearningSummary], bound: str | None = None) -> str:
+def learning_headline(trained: Mapping[str, LearningSummary], bound: str | None = None) -> str:
     """Say who reaches the target first, how far ahead of the next, and who never does; empty where nothing was trained.
 
     The bound counts only if there is nobody else, as nobody can run it.
@@ -145,7 +145,7 @@ def headline(trained: Mapping[str, LearningSummary], bound: str | None = None) -
     Examples
     --------
     >>> one = dict.fromkeys(LearningSummary.__annotations__) | {"accuracy": 0.5}
-    >>> print(headline({"AG": {**one, "target_accuracy": 0.9, "time_to_target_s": 20.0},
+    >>> print(learning_headline({"AG": {**one, "target_accuracy": 0.9, "time_to_target_s": 20.0},
     ...     "SparDL": {**one, "target_accuracy": 0.9, "time_to_target_s": 42.0},
     ...     "dense": {**one, "target_accuracy": 0.9}}))
     AG reaches 90 % accuracy first: 20 s, 2.1x before SparDL (42 s). dense does not reach it.
@@ -161,7 +161,7 @@ def headline(trained: Mapping[str, LearningSummary], bound: str | None = None) -
         return NOT_EVALUATED
     if not reached:
         return f"No policy reaches {goal}."
-    said = standing(reached, first(trained), f"reaches {goal} first", f"are tied as first to reach {goal}")
+    said = standing(reached, first_to_target(trained), f"reaches {goal} first", f"are tied as first to reach {goal}")
     never = [policy for policy, time in times.items() if time is None]
     return said + (f" {listed(never)} {'does' if len(never) == 1 else 'do'} not reach it." if never else "")
 

@@ -63,12 +63,12 @@ class MemoryLimit(TypedDict):
     limit_B: int | None
 
 
-def condensed(memory: WorkerMemory, limit: float | None = None) -> MemorySummary:
+def memory_summary(memory: WorkerMemory, limit: float | None = None) -> MemorySummary:
     """Return what a worker holds in whole bytes.
 
     Examples
     --------
-    >>> found = condensed(WorkerMemory(4e9, 4e9, 8e9, received=1e9), limit=16e9)
+    >>> found = memory_summary(WorkerMemory(4e9, 4e9, 8e9, received=1e9), limit=16e9)
     >>> found["peak_B"], found["received_B"], found["fits"]
     (17000000000, 1000000000, False)
     """
@@ -79,17 +79,17 @@ def condensed(memory: WorkerMemory, limit: float | None = None) -> MemorySummary
     return found
 
 
-def columns(memory: WorkerMemory) -> dict[str, float]:
+def memory_columns(memory: WorkerMemory) -> dict[str, float]:
     """Return `COLUMNS` of an exchange."""
     return {name: float(round(value)) for name, value in zip(COLUMNS, (memory.peak, *memory), strict=True)}
 
 
-def assumed(optimizer: str | None, strategy: str | None = None) -> str:
+def optimizer_assumed(optimizer: str | None, strategy: str | None = None) -> str:
     """Return what is left out of memory, and which optimiser is counted.
 
     Examples
     --------
-    >>> print(assumed("sgd"))
+    >>> print(optimizer_assumed("sgd"))
     Memory is that of a worker without activations and what an allocator adds; the optimiser is SGD without momentum.
     """
     moved = f"the optimiser is {_OPTIMIZERS[optimizer]}" if optimizer else f"assumed is {_OPTIMIZERS['adam']}"
@@ -98,18 +98,18 @@ def assumed(optimizer: str | None, strategy: str | None = None) -> str:
     return f"Memory is that of a worker without activations and what an allocator adds; {moved}."
 
 
-def assumed_of(job: Job) -> str:
+def memory_assumed(job: Job) -> str:
     """Return what is left out of a job's memory, and which optimisers are counted."""
     own = "sharded steps" if job.steps is not None else None if job.strategy is None else job.strategy.name
-    return assumed(job.optimizer, own)
+    return optimizer_assumed(job.optimizer, own)
 
 
-def refused(memory: WorkerMemory, limit: float) -> str:
+def memory_refusal(memory: WorkerMemory, limit: float) -> str:
     """Return why what a worker holds does not fit its device: how much that is, and its largest parts.
 
     Examples
     --------
-    >>> refused(WorkerMemory(1e9, 1e9, 2e9, received=60e9), 16e9)
+    >>> memory_refusal(WorkerMemory(1e9, 1e9, 2e9, received=60e9), 16e9)
     'needs 64 GB of the 16 GB of a device: messages 60 GB, optimiser 2 GB, parameters 1 GB, gradients 1 GB'
     """
     return f"needs {format_bytes(memory.peak)} of the {format_bytes(limit)} of a device: {_parts(memory)}"
@@ -121,7 +121,7 @@ def _parts(memory: WorkerMemory) -> str:
     return ", ".join(f"{_WORDS[name]} {format_bytes(value)}" for name, value in parts if value > 0.01 * memory.peak)
 
 
-def told(memory: Mapping[str, MemorySummary], said: MemoryLimit | None) -> list[str]:
+def describe_memory(memory: Mapping[str, MemorySummary], said: MemoryLimit | None) -> list[str]:
     """Return who needs how much, who needs more than there is, and what is assumed; nothing where nothing is known."""
     if not memory or said is None:
         return []
@@ -130,7 +130,7 @@ def told(memory: Mapping[str, MemorySummary], said: MemoryLimit | None) -> list[
     limit = said["limit_B"]
     if limit is not None:
         lines += [
-            f"{name} does not fit: it {refused(_as_memory(one), limit)}."
+            f"{name} does not fit: it {memory_refusal(_as_memory(one), limit)}."
             for name, one in memory.items()
             if not one.get("fits", True)
         ] or [f"All fit the {format_bytes(limit)} of a device."]
@@ -141,7 +141,7 @@ def _as_memory(one: MemorySummary) -> WorkerMemory:
     return WorkerMemory(*(float(one[f"{name}_B"]) for name in WorkerMemory._fields))  # type: ignore[literal-required]
 
 
-def rows(memory: Mapping[str, MemorySummary]) -> list[tuple[str, ...]]:
+def memory_rows(memory: Mapping[str, MemorySummary]) -> list[tuple[str, ...]]:
     """Return the cells of the table of what workers hold; empty where nothing is known."""
     return [
         (name, *(format_bytes(value) for value in (float(one["peak_B"]), *_as_memory(one))))

@@ -27,13 +27,13 @@ class OverlapSummary(TypedDict):
     undecided: bool
 
 
-def told(summary: OverlapSummary) -> str:
+def describe_overlap(summary: OverlapSummary) -> str:
     """Return which exchanges are overlapped, and whether the other assumption would change the first place.
 
     Examples
     --------
-    >>> print(told({"during": ["AG"], "after": ["SparDL"], "default": True, "first": "AG", "otherwise": "SparDL",
-    ...     "lead": 1.25, "undecided": False}))  # doctest: +NORMALIZE_WHITESPACE
+    >>> print(describe_overlap({"during": ["AG"], "after": ["SparDL"], "default": True, "first": "AG",
+    ...     "otherwise": "SparDL", "lead": 1.25, "undecided": False}))  # doctest: +NORMALIZE_WHITESPACE
     Overlap: AG during the backward pass, in DDP's buckets; SparDL after it, as its code does. With none overlapped
     SparDL would be fastest, 25 % before AG.
     """

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from simnet.report.drawing import policy_looks
 from simnet.report.figures import choice_colours
-from simnet.report.kept import Recorded, kept
+from simnet.report.kept import Recorded, message_sample
 from simnet.report.sentences import ranking
 from simnet.report.summary import PHASES, Summary, ranked, with_exploration
 
@@ -38,7 +38,7 @@ def page_data(summary: Summary, iterations: pd.DataFrame, recorded: Recorded | N
         start of the run after it [s]. Where an iteration stands for `stretch` of them, its time is their mean and
         `low` and `high` are the extremes, its choice is the most used, and the rest is of the first. `reference` is the
         policy that others are behind of, and `learnt` what was measured of a model.
-        `kept` is as of `simnet.report.kept.kept`.
+        `message_sample` is as of `simnet.report.kept.message_sample`.
     """
     trained = with_exploration(iterations)
     frames = {str(name): frame for name, frame in trained.groupby("policy", sort=False) if len(frame)}
@@ -59,7 +59,7 @@ def page_data(summary: Summary, iterations: pd.DataFrame, recorded: Recorded | N
         "reference": bound if bound in whole else next(iter(whole), None),
         "stretch": stretch,
         "learnt": {name: _learnt(frame) for name, frame in frames.items()} if "accuracy" in trained else {},
-        "kept": {"policies": {}, "routes": {}, "links": []} if recorded is None else kept(recorded),
+        "kept": {"policies": {}, "routes": {}, "links": []} if recorded is None else message_sample(recorded),
     }
 
 

@@ -99,8 +99,8 @@ def write_run(
     write_files(folder, files)
     run_tables.write_table(folder, "iterations", run_tables.iterations_of(results), rounded)
     run_tables.write_table(folder, "workers", run_tables.workers_of(results), lambda table: table, csv=False)
-    died = [row for name, result in results.items() for row in failures.table(name, result.interruptions)]
-    shared = [row for name, result in results.items() for row in co_located.table(name, result.job_shares)]
+    died = [row for name, result in results.items() for row in failures.stop_table(name, result.interruptions)]
+    shared = [row for name, result in results.items() for row in co_located.share_table(name, result.job_shares)]
     for name, frame in (("spans", recorded.spans), ("messages", recorded.messages)):
         if len(frame):
             _write_table(folder, name, frame, csv=False)

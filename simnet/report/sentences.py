@@ -43,7 +43,7 @@ def sentence(summary: Summary) -> str:
     ART-Ring at iteration 1 (1 s), when bandwidth fell to 1 Gbit/s. Accuracy is ignored.
     """
     trained = learning_of(summary)
-    first = learning.headline(trained, summary["bound"])
+    first = learning.learning_headline(trained, summary["bound"])
     once = learning.ONE_SEED if first else ""
     winner, ranges = summary["winner"], start_ranges(summary["policies"])
     winners = [] if winner is None else [winner["policy"], *winner["tied_with"]]
@@ -73,7 +73,7 @@ def what_happened(summary: Summary) -> list[str]:
             "times and bytes do not."
         )
     stops = ((name, stop) for name, one in summary["policies"].items() for stop in one["stops"])
-    return said + [failures.told(name, stop, MAIN) for name, stop in stops]
+    return said + [failures.describe_stop(name, stop, MAIN) for name, stop in stops]
 
 
 def evidence(summary: Mapping[str, Any]) -> str:
@@ -83,13 +83,13 @@ def evidence(summary: Mapping[str, Any]) -> str:
 
 def colocated_rows(summary: Summary) -> list[tuple[str, ...]]:
     """Return the cells of the table of the jobs that shared the network; empty for a job alone."""
-    return co_located.rows({name: one["shares"] for name, one in summary["policies"].items()})
+    return co_located.share_rows({name: one["shares"] for name, one in summary["policies"].items()})
 
 
 def spent_rows(summary: Summary) -> list[tuple[str, ...]]:
     """Return the inner-step costs of each policy, if known."""
     told = {name: one["spent"] for name, one in summary["policies"].items() if "spent" in one}
-    return spent.rows(told, summary.get("prices"))
+    return spent.spent_cells(told, summary.get("prices"))
 
 
 def memory_of(summary: Summary) -> dict[str, memory.MemorySummary]:
@@ -99,7 +99,7 @@ def memory_of(summary: Summary) -> dict[str, memory.MemorySummary]:
 
 def learning_rows(summary: Summary) -> list[tuple[str, ...]]:
     """Return the cells of the table of how the training went; empty where nothing was trained."""
-    return learning.rows(learning_of(summary))
+    return learning.learning_cells(learning_of(summary))
 
 
 def rows(summary: Summary) -> list[tuple[str, ...]]:
@@ -214,7 +214,10 @@ def _row(summary: Summary, name: str) -> tuple[str, ...]:
         percent(one["judgement"]["chance_to_be_fastest"]) if "judgement" in one else "-",
         format_bytes(one["total_bytes_sent_B"]),
         *(_phase(one, phase) for phase in PHASES),
-        *("-" if one["spread"] is None else spread.told(one["spread"][what]) for what in ("iteration_s", "exchange_s")),
+        *(
+            "-" if one["spread"] is None else spread.describe_spread(one["spread"][what])
+            for what in ("iteration_s", "exchange_s")
+        ),
         lost,
         choice if count == one["iterations"] else f"{choice} ({100 * count / one['iterations']:.0f} %)",
         str(one["switch_count"]),

@@ -20,12 +20,12 @@ class SharingSummary(TypedDict):
     buffer: NotRequired[str]
 
 
-def condensed(sharing: Sharing) -> SharingSummary:
+def sharing_summary(sharing: Sharing) -> SharingSummary:
     """Return what a summary holds of a law.
 
     Examples
     --------
-    >>> condensed(Sharing(congestion="bbr", buffer=0.02))
+    >>> sharing_summary(Sharing(congestion="bbr", buffer=0.02))
     {'law': 'rtt', 'congestion': 'bbr', 'exponent': -0.8, 'measured': True, 'buffer': '20 ms'}
     """
     made: SharingSummary = {
@@ -39,12 +39,12 @@ def condensed(sharing: Sharing) -> SharingSummary:
     return made
 
 
-def told(sharing: SharingSummary) -> str:
+def describe_sharing(sharing: SharingSummary) -> str:
     """Return a law in a few words.
 
     Examples
     --------
-    >>> told(condensed(Sharing()))
+    >>> describe_sharing(sharing_summary(Sharing()))
     'by round trips, as cubic, exponent 0.4 (measured), buffer not known'
     """
     source = "measured" if sharing["measured"] else "given by the scenario"

@@ -56,12 +56,12 @@ class SpentSummary(TypedDict):
     money: Money | None
 
 
-def paid(prices: Prices, workers: int, seconds: float, nbytes: float) -> Money:
+def price_of(prices: Prices, workers: int, seconds: float, nbytes: float) -> Money:
     """Return what so many workers cost for so long, and so many bytes that they send together.
 
     Examples
     --------
-    >>> paid({"device_hour": 2.5, "gigabyte": 0.08, "currency": "USD"}, 4, 1800.0, 250e9)
+    >>> price_of({"device_hour": 2.5, "gigabyte": 0.08, "currency": "USD"}, 4, 1800.0, 250e9)
     {'devices': 5.0, 'traffic': 20.0, 'together': 25.0}
     """
     devices = prices["device_hour"] * workers * seconds / _HOUR
@@ -69,7 +69,7 @@ def paid(prices: Prices, workers: int, seconds: float, nbytes: float) -> Money:
     return {"devices": devices, "traffic": traffic, "together": devices + traffic}
 
 
-def condensed(
+def spent_summary(
     seconds: float,
     computed: float,
     nbytes: float,
@@ -79,7 +79,7 @@ def condensed(
     rounded: Callable[[float], float],
 ) -> SpentSummary:
     """Return what a policy spent."""
-    money = None if prices is None else paid(prices, workers, seconds, nbytes)
+    money = None if prices is None else price_of(prices, workers, seconds, nbytes)
     return {
         "inner_steps": inner_steps,
         "step_s": rounded(seconds / inner_steps),
@@ -94,7 +94,7 @@ def _rounded(money: Money, rounded: Callable[[float], float]) -> Money:
     return {"devices": devices, "traffic": traffic, "together": rounded(money["together"])}
 
 
-def columns(one: SpentSummary) -> dict[str, Any]:
+def spent_columns(one: SpentSummary) -> dict[str, Any]:
     """Return `COLUMNS` of a policy."""
     money = one["money"]
     return {
@@ -105,24 +105,24 @@ def columns(one: SpentSummary) -> dict[str, Any]:
     }
 
 
-def amount(money: float, currency: str) -> str:
+def format_amount(money: float, currency: str) -> str:
     """Return an amount of money with its currency.
 
     Examples
     --------
-    >>> amount(1234.5, "USD"), amount(0.01234, "EUR"), amount(0, "EUR")
+    >>> format_amount(1234.5, "USD"), format_amount(0.01234, "EUR"), format_amount(0, "EUR")
     ('1,230 USD', '0.0123 EUR', '0 EUR')
     """
     rounded = float(f"{money:.3g}")
     return f"{rounded:,.0f} {currency}" if abs(rounded) >= 100 else f"{rounded:g} {currency}"
 
 
-def headings(prices: Prices | None) -> tuple[str, ...]:
-    """Return the headings of `rows`."""
+def spent_headings(prices: Prices | None) -> tuple[str, ...]:
+    """Return the headings of `spent_cells`."""
     return HEADINGS + (() if prices is None else MONEY)
 
 
-def rows(spent: Mapping[str, SpentSummary], prices: Prices | None) -> list[tuple[str, ...]]:
+def spent_cells(spent: Mapping[str, SpentSummary], prices: Prices | None) -> list[tuple[str, ...]]:
     """Return what policies spent, for people."""
     return [
         (
@@ -134,7 +134,7 @@ def rows(spent: Mapping[str, SpentSummary], prices: Prices | None) -> list[tuple
             *(
                 ()
                 if prices is None or one["money"] is None
-                else (amount(float(cost), prices["currency"]) for cost in one["money"].values())  # type: ignore[arg-type]
+                else (format_amount(float(cost), prices["currency"]) for cost in one["money"].values())  # type: ignore[arg-type]
             ),
         )
         for name, one in spent.items()

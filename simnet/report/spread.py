@@ -49,7 +49,7 @@ def exchange_seconds(iterations: pd.DataFrame) -> Floats:
     return np.asarray(parts.sum(axis=1))
 
 
-def condensed(iterations: pd.DataFrame, rounded: Callable[[float], float]) -> SpreadSummary | None:
+def spread_summary(iterations: pd.DataFrame, rounded: Callable[[float], float]) -> SpreadSummary | None:
     """Return the percentiles of the times of iterations; None where there are none.
 
     A percentile is the least of the times within which so many of 100 iterations are: one that occurred.
@@ -58,7 +58,7 @@ def condensed(iterations: pd.DataFrame, rounded: Callable[[float], float]) -> Sp
     --------
     >>> frame = pd.DataFrame({"iteration_s": [1.0, 2.0, 3.0, 9.0], "select_s": 0.0, "communicate_s": 0.5,
     ...     "wait_s": 0.0})
-    >>> condensed(frame, float)["iteration_s"]
+    >>> spread_summary(frame, float)["iteration_s"]
     {'p50': 2.0, 'p90': 9.0, 'p99': 9.0}
     """
     if iterations.empty:
@@ -74,12 +74,12 @@ def condensed(iterations: pd.DataFrame, rounded: Callable[[float], float]) -> Sp
     }
 
 
-def told(one: Percentiles) -> str:
+def describe_spread(one: Percentiles) -> str:
     """Return percentiles as a cell of a table.
 
     Examples
     --------
-    >>> told({"p50": 0.012, "p90": 0.02, "p99": 1.5})
+    >>> describe_spread({"p50": 0.012, "p90": 0.02, "p99": 1.5})
     '12 ms, 20 ms, 1.5 s'
     """
     return ", ".join(format_seconds(seconds) for seconds in (one["p50"], one["p90"], one["p99"]))

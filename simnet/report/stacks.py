@@ -27,12 +27,12 @@ class StackSummary(TypedDict):
     origin: NotRequired[str]
 
 
-def condensed(stack: Stack, calibration: CalibrationSummary | None = None) -> StackSummary:
+def stack_summary(stack: Stack, calibration: CalibrationSummary | None = None) -> StackSummary:
     """Return what a summary holds of a stack, and of where it comes from on a calibrated cluster.
 
     Examples
     --------
-    >>> found = condensed(dataclasses.replace(STACKS["gloo"], before=5e-5))
+    >>> found = stack_summary(dataclasses.replace(STACKS["gloo"], before=5e-5))
     >>> found["name"], found["properties"]["lets_go"], found["properties"]["before"]
     ('custom', 'ready', '50 us')
     """
@@ -42,7 +42,7 @@ def condensed(stack: Stack, calibration: CalibrationSummary | None = None) -> St
     properties = {name: _written(value, hints[name]) for name, value in values.items() if value != math.inf}
     found: StackSummary = {"name": name_of(stack), "measured": measured, "properties": properties}
     if calibration is not None:
-        found["origin"] = calibrated.told(calibration)
+        found["origin"] = calibrated.describe_calibration(calibration)
         if calibration["used"]:
             found["name"] = calibration["stack"] or "ideal"
     return found
@@ -58,30 +58,30 @@ def name_on(network: Network) -> str:
     return f"{network.software.model.stack or 'ideal'} of {network.software.file}"
 
 
-def distinct(stack: StackSummary) -> str:
+def distinct_properties(stack: StackSummary) -> str:
     """Return the properties in which a stack differs from that of closed forms, `ideal`.
 
     Examples
     --------
-    >>> distinct(condensed(Stack("taken", rounds=2)))
+    >>> distinct_properties(stack_summary(Stack("taken", rounds=2)))
     'lets_go taken, rounds 2'
     """
-    plain = condensed(STACKS["ideal"])["properties"]
+    plain = stack_summary(STACKS["ideal"])["properties"]
     # In the order in which they are declared, which files do not keep.
     names = [field.name for field in dataclasses.fields(Stack) if field.name in stack["properties"]]
     given = {name: stack["properties"][name] for name in names if plain.get(name) != stack["properties"][name]}
     return ", ".join(name if value is True else f"{name} {value}" for name, value in given.items())
 
 
-def told(stack: StackSummary) -> str:
+def describe_stack(stack: StackSummary) -> str:
     """Return a stack in a few words: its name, or else its properties, and where its software was measured.
 
     Examples
     --------
-    >>> told(condensed(STACKS["ideal"])), told(condensed(Stack("taken")))
+    >>> describe_stack(stack_summary(STACKS["ideal"])), describe_stack(stack_summary(Stack("taken")))
     ('ideal (has no software)', 'custom, lets_go taken (not measured)')
     """
-    custom = f", {distinct(stack)}" if stack["name"] == "custom" else ""
+    custom = f", {distinct_properties(stack)}" if stack["name"] == "custom" else ""
     return f"{stack['name']}{custom} ({stack.get('origin', stack['measured'])})"
 
 

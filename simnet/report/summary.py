@@ -244,7 +244,7 @@ class RunFacts:
         known |= {name: getattr(self, name) for name in ("strategy", "prices", "calibration")}
         known["warnings"] = list(self.warnings) or None
         known["memory"] = None if self.memory is None else self.memory[0]
-        known["sharing"] = None if self.sharing == MAX_MIN else sharing.condensed(self.sharing)
+        known["sharing"] = None if self.sharing == MAX_MIN else sharing.sharing_summary(self.sharing)
         known |= {} if self.evidence is None else self.evidence.figures()
         return {name: one for name, one in known.items() if one is not None}
 
@@ -291,7 +291,7 @@ def summarize(iterations: Mapping[str, pd.DataFrame], facts: RunFacts = RunFacts
     made: Summary = {
         "scenario": {"name": facts.scenario, "sha256": facts.scenario_sha256},
         "seed": facts.seed,
-        "stack": stacks.condensed(facts.stack, facts.calibration),
+        "stack": stacks.stack_summary(facts.stack, facts.calibration),
         "versions": dict(facts.versions),
         "bound": bound,
         "missing": list(facts.missing),
@@ -323,8 +323,8 @@ def _ended_early(iterations: Mapping[str, pd.DataFrame], facts: RunFacts) -> set
 
 def _add_facts(name: str, one: PolicySummary, facts: RunFacts) -> None:
     """Add to the summary of a policy what is known of it besides its iterations."""
-    one["stops"] = [failures.condensed(stop, _rounded) for stop in facts.stops.get(name, ())]
-    one["shares"] = [co_located.condensed(share, _rounded) for share in facts.shares.get(name, ())]
+    one["stops"] = [failures.stop_summary(stop, _rounded) for stop in facts.stops.get(name, ())]
+    one["shares"] = [co_located.share_summary(share, _rounded) for share in facts.shares.get(name, ())]
     if facts.memory is not None and name in facts.memory[1]:
         one["memory"] = facts.memory[1][name]
     if name in facts.judgements:
@@ -335,7 +335,7 @@ def _add_facts(name: str, one: PolicySummary, facts: RunFacts) -> None:
         one["throughput"], one["throughput_unit"] = rate["throughput"], rate["throughput_unit"]
     if (facts.strategy is not None or facts.prices is not None) and steps:
         took = one["simulated_s"], one["breakdown_s"]["compute"], one["total_bytes_sent_B"]
-        one["spent"] = spent.condensed(*took, steps, facts.workers, facts.prices, _rounded)
+        one["spent"] = spent.spent_summary(*took, steps, facts.workers, facts.prices, _rounded)
 
 
 def learnt_by(
@@ -353,7 +353,7 @@ def learnt_by(
     """
     trained = {name: with_exploration(frame) for name, frame in iterations.items()}
     computed = {name: math.fsum(every["compute_s"][trained[name].index]) for name, every in iterations.items()}
-    return learning.condensed(trained, computed, target, _rounded, reference)
+    return learning.learning_summaries(trained, computed, target, _rounded, reference)
 
 
 def with_exploration(iterations: pd.DataFrame) -> pd.DataFrame:
@@ -385,7 +385,7 @@ def ranked(one: PolicySummary) -> bool:
 
 def learning_columns(summary: Summary) -> dict[str, dict[str, Any]]:
     """Return `learning.COLUMNS` for each policy; empty where nothing was trained."""
-    return learning.columns(learning_of(summary), summary["bound"])
+    return learning.learning_table(learning_of(summary), summary["bound"])
 
 
 def learning_of(summary: Summary) -> dict[str, learning.LearningSummary]:
@@ -421,7 +421,7 @@ def _policy(every: pd.DataFrame, steady_from: int) -> PolicySummary:
         "breakdown_s": {phase: _rounded(math.fsum(frame[f"{phase}_s"])) for phase in PHASES},
         "total_select_low_s": _rounded(math.fsum(frame["select_low_s" if "select_low_s" in frame else "select_s"])),
         "total_select_high_s": _rounded(math.fsum(frame["select_high_s" if "select_high_s" in frame else "select_s"])),
-        "spread": spread.condensed(steady, _rounded),
+        "spread": spread.spread_summary(steady, _rounded),
         "regret": None,
         "choices": {str(labels[index]): int(counts[index]) for index in order},
         "switch_count": len(switched),

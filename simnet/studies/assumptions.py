@@ -63,13 +63,16 @@ class Assumed(NamedTuple):
 
     def sentences(self) -> list[str]:
         """Return it in words, a line each."""
-        return [*([] if self.overlap is None else [overlap.told(self.overlap)]), *depends_told(self.depends)]
+        return [
+            *([] if self.overlap is None else [overlap.describe_overlap(self.overlap)]),
+            *depends_told(self.depends),
+        ]
 
 
 def notes(loaded: Scenario, built: Run) -> list[str]:
     """Return what a run assumes, a line each, for commands without a summary."""
     found = overlap_assumed(loaded, built)
-    return [] if found is None else [overlap.told(found)]
+    return [] if found is None else [overlap.describe_overlap(found)]
 
 
 def overlap_assumed(loaded: Scenario, built: Run, took: Mapping[str, float] | None = None) -> OverlapSummary | None:

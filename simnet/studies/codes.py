@@ -38,7 +38,7 @@ def with_codes(device: DeviceProfile, exchanges: Iterable[Exchanging], workers: 
     >>> with_codes(load_device("cpu"), [Candidate("AG", "topk", {"values": "8bit"})], 2)["codes"]
     {'encode_8bit': 'as norm and cast', 'decode_8bit': 'as cast'}
     """
-    return devices.condensed(device, (kernel for one in exchanges for kernel in _kernels(one, workers)))
+    return devices.device_summary(device, (kernel for one in exchanges for kernel in _kernels(one, workers)))
 
 
 def costs_told(device: DeviceProfile, exchanges: Iterable[Exchanging], workers: int) -> list[str]:
@@ -51,7 +51,7 @@ def costs_told(device: DeviceProfile, exchanges: Iterable[Exchanging], workers: 
     >>> costs_told(load_device("cpu"), [Candidate("AG", "topk", {"values": "8bit"})], 2)
     ['Costs of kernels on cpu; codes: encode_8bit as norm and cast, decode_8bit as cast.']
     """
-    codes = devices.codes_told(with_codes(device, exchanges, workers))
+    codes = devices.describe_codes(with_codes(device, exchanges, workers))
     return [f"Costs of kernels on {device.name}{codes}."] if codes else []
 
 

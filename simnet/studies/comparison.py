@@ -165,7 +165,7 @@ def row(
         "settled_after": None if steady.unsettled else steady.start,
         "unsettled": steady.unsettled,
         _STEADY: steady,
-        **(dict.fromkeys(memory.COLUMNS, math.nan) if held is None else memory.columns(held)),
+        **(dict.fromkeys(memory.COLUMNS, math.nan) if held is None else memory.memory_columns(held)),
         _ITERATIONS: result.iterations[list(_AVERAGED)],
         _TIMED: result.iterations[list(_PARTS)],
         **({_TRAINING: result.iterations[list(_JUDGED)]} if "accuracy" in result.iterations else {}),
@@ -208,9 +208,9 @@ class Held:
             if self._last is None or job is not self._last[0]:
                 self._last = job, with_shared_gradients(job)
             self._known[key] = exchange_memory(self._last[1], candidate)
-            self._assumed = memory.assumed_of(job)
+            self._assumed = memory.memory_assumed(job)
             if limit is not None and self._known[key].peak > limit:
-                why = memory.refused(self._known[key], limit)
+                why = memory.memory_refusal(self._known[key], limit)
                 self._too_much[f"{candidate.label} with {workers} workers does not fit: it {why}."] = None
         return self._known[key]
 
@@ -418,8 +418,8 @@ def title(loaded: Scenario, device: devices.DeviceSummary, seeds: int) -> str:
     seeds : int
         How many.
     """
-    known = f"{device['name']}{devices.codes_told(device)}"
-    said = f"{loaded.name}; device {known}; {barriers.titled([loaded.config.job.barrier])}"
+    known = f"{device['name']}{devices.describe_codes(device)}"
+    said = f"{loaded.name}; device {known}; {barriers.barrier_title([loaded.config.job.barrier])}"
     return f"{said}; {seeds} seeds" if seeds > 1 else said
 
 
@@ -512,7 +512,7 @@ def _learnt(rows: Sequence[Mapping[str, Any]], loaded: Scenario) -> dict[str, pd
     found: dict[tuple[int, int | None, str], dict[str, Any]] = {}
     for group in dict.fromkeys(map(_group, rows)):
         frames = {row["exchange"]: row[_TRAINING] for row in rows if _group(row) == group}
-        for label, one in learning.columns(learnt_by(frames, trained.target, reference)).items():
+        for label, one in learning.learning_table(learnt_by(frames, trained.target, reference)).items():
             found[*group, label] = one
     table = pd.DataFrame([found[*_group(row), row["exchange"]] for row in rows], columns=list(learning.COLUMNS))
     kinds = dict.fromkeys(learning.COLUMNS, "float64")

@@ -266,8 +266,8 @@ class JobPrediction(Shown):
             f"Their widths, also on {self.device}, are those of jobs of DDP over gloo on two processors, up to "
             f"100 Mbit/s, and of collectives of {' and '.join(known)} there{wider}.",
             *self.notes,
-            barriers.told(self.barrier),
-            *([f"{barriers.trained(self.strategy, self.steps)} {_OF_ROUNDS}"] if self.strategy else []),
+            barriers.describe_barrier(self.barrier),
+            *([f"{barriers.describe_strategy(self.strategy, self.steps)} {_OF_ROUNDS}"] if self.strategy else []),
             *([_CHANCES] if self.several else []),
         ]
 

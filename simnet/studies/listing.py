@@ -239,9 +239,9 @@ def stacks_() -> Listing:
     from simnet.network import STACKS
     from simnet.report import stacks
 
-    found = [stacks.condensed(one) for one in STACKS.values()]
+    found = [stacks.stack_summary(one) for one in STACKS.values()]
     return ("stack", "properties that ideal has not", "software"), [
-        (one["name"], stacks.distinct(one), one["measured"]) for one in found
+        (one["name"], stacks.distinct_properties(one), one["measured"]) for one in found
     ]
 
 

@@ -308,9 +308,9 @@ def held(built: Run, policies: Iterable[str]) -> tuple[MemoryLimit, dict[str, Me
     """Return the memory of a worker under each policy, and the assumptions."""
     job, known = with_shared_gradients(built.job), dict[str, WorkerMemory]()
     limit = job.device_memory
-    said: MemoryLimit = {"assumed": memory.assumed_of(job), "limit_B": None if limit is None else round(limit)}
+    said: MemoryLimit = {"assumed": memory.memory_assumed(job), "limit_B": None if limit is None else round(limit)}
     each = {name: candidates_memory(job, built.policies[name].candidates, known) for name in policies}
-    return said, {name: memory.condensed(one, limit) for name, one in each.items()}
+    return said, {name: memory.memory_summary(one, limit) for name, one in each.items()}
 
 
 def _trained(own: LocalSteps, deadline: float | None) -> StrategySummary:
@@ -374,7 +374,7 @@ def calibration_of(loaded: Scenario, job: Job) -> CalibrationSummary | None:
             exchanges.setdefault(label, []).extend(
                 network.software.known(sparsifier.exchange(gradients).schedule, hosts)
             )
-    return calibrated.condensed(network.software, exchanges)
+    return calibrated.calibration_summary(network.software, exchanges)
 
 
 def mark(folder: Path, done: Sequence[str], missing: Sequence[str]) -> None:

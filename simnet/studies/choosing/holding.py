@@ -53,7 +53,7 @@ class Held(NamedTuple):
         if self.limit is None:
             return {}
         limit = self.limit
-        return {label: memory.refused(one, limit) for label, one in self.each.items() if one.peak > limit}
+        return {label: memory.memory_refusal(one, limit) for label, one in self.each.items() if one.peak > limit}
 
     def left(self, among: Sequence[T], label: Any) -> tuple[T, ...]:
         """Return the choices that are not ruled out.
@@ -98,7 +98,7 @@ class Held(NamedTuple):
 
     def of(self, label: str) -> dict[str, Any]:
         """Return what programs are told of a choice."""
-        return {"memory": memory.condensed(self.each[label])} if label in self.each else {}
+        return {"memory": memory.memory_summary(self.each[label])} if label in self.each else {}
 
 
 NOTHING = Held({}, None, "")
@@ -172,7 +172,7 @@ def at_point(
     >>> found.cell("dense ring"), found.each["dense ring"].received
     ('17 MB', 1000000.0)
     """
-    assumed = memory.assumed(optimizer)
+    assumed = memory.optimizer_assumed(optimizer)
     if int(point.workers) > MOST_WORKERS:
         if limit is not None:
             said = f"is for at most {MOST_WORKERS:,} workers, got {int(point.workers):,}"
@@ -202,4 +202,4 @@ def on_job(job: Job, among: Sequence[Candidate]) -> Held:
         except ValueError:
             # Whoever tries the job with it says why.
             continue
-    return Held(each, job.device_memory, memory.assumed_of(job))
+    return Held(each, job.device_memory, memory.memory_assumed(job))

@@ -89,7 +89,7 @@ def title(asked: Asked) -> str:
     stack = name_on(job.network(0))
     return (
         f"{asked.name}, {job.source.workers} workers, {job.iterations:,} iterations, {gradient}; simulated with seed "
-        f"{asked.seed} by the stack {stack}; device {job.device.name}; {barriers.weighed(job.barrier)}"
+        f"{asked.seed} by the stack {stack}; device {job.device.name}; {barriers.barrier_note(job.barrier)}"
     )
 
 

@@ -100,7 +100,7 @@ def title(question: Question) -> str:
         links = f", {format_seconds(float(point.latency))}, {format_bandwidth(float(point.bandwidth))}"
         links += f" a node of {point.per_node} GPUs" if point.per_node > 1 else ""
     gradient = f"{format_bytes(float(point.dense_bytes))} gradient, density {100 * float(point.density):.3g} %"
-    begin = "" if question.barrier is None else f"; {barriers.weighed(question.barrier)}"
+    begin = "" if question.barrier is None else f"; {barriers.barrier_note(question.barrier)}"
     return f"{question.title}, {gradient}{links}; {question.method}; device {question.device.name}{begin}"
 
 

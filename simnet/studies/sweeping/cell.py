@@ -280,7 +280,7 @@ def _row(summary: Summary, name: str, frame: pd.DataFrame) -> dict[str, Any]:
         "switch_count": one["switch_count"],
         "vs_best": _number(one["simulated_s"] / best) if best > 0 and ranked(one) else None,
         "regret_s": None if one["regret"] is None else one["regret"]["seconds"],
-        **(spent.columns(one["spent"]) if "spent" in one else {}),
+        **(spent.spent_columns(one["spent"]) if "spent" in one else {}),
         **{
             column: _number(steady["iteration_s"].mean() * end / one["simulated_s"])
             for ends in start_ranges({name: one}).values()

@@ -185,7 +185,7 @@ def sweep_table(table: pd.DataFrame, title: str, bound: str | None = None, colum
     named = table[table["policy"] != ""]
     selecting = ", ".join(sorted(set(named["device"]) - {""}))
     if selecting:
-        title = f"{title}; device {selecting}; {barriers.titled(named['barrier'].dropna())}"
+        title = f"{title}; device {selecting}; {barriers.barrier_title(named['barrier'].dropna())}"
     shown = empty_table(title, headings, ["policy"])
     for name, group in sorted(named.groupby("policy", sort=True), key=lambda one: (-int(one[1]["wins"].sum()), one[0])):
         ratios = group["vs_best"].dropna().to_numpy(dtype=np.float64)
