@@ -15,12 +15,9 @@ from simnet.job.row_file import RowFile
 
 
 class ColumnRows:
-    """Rows with equal keys, whose values are whole numbers, numbers or texts, each the same in all rows.
+    """Rows with equal keys: integers, floats or texts, one type a column.
 
-    Parameters
-    ----------
-    path : Path, optional
-        A file for them, as of `RowFile`.
+    With a `path`, long tables have a file, as in `RowFile`.
 
     Examples
     --------
@@ -57,20 +54,9 @@ class ColumnRows:
         return [known[number] for number in self[name]]
 
     def append(self, row: Mapping[str, int | float | str]) -> None:
-        """Add a row.
+        """Add a row; the first row decides keys and types.
 
-        Parameters
-        ----------
-        row : mapping of str to int, float or str
-            Of which the first decides on keys and types.
-
-        Raises
-        ------
-        KeyError, TypeError
-            If a key of the first is missing, or its value is a text where that is a number, or the other way round, or
-            is no whole number where that is one.
-        InputError
-            The same, where the first was restored.
+        Raises KeyError or TypeError if a key or type differs; InputError if the first row was restored.
         """
         if not self._kinds:
             kinds = {name: "d" if isinstance(one, float) else "q" for name, one in row.items()}
@@ -128,19 +114,9 @@ class ColumnRows:
 
     @classmethod
     def restored(cls, saved: Mapping[str, Any], path: Path | None = None) -> ColumnRows:
-        """Return what was saved.
+        """Return the rows that `save` returned.
 
-        Parameters
-        ----------
-        saved : mapping
-            What `save` returned.
-        path : Path, optional
-            The file of the rows.
-
-        Raises
-        ------
-        LookupError, TypeError, ValueError
-            If it is not.
+        Raises LookupError, TypeError or ValueError if it did not return them.
         """
         found = cls(path)
         if not saved["kinds"]:

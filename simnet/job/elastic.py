@@ -1,13 +1,9 @@
-"""Workers that come and go, and exchanges that do not wait for all: who is there, and until when the others wait.
+"""Elastic jobs: workers that leave and return, and exchanges with a deadline.
 
-A worker that leaves with notice takes part in the iteration that is under way, and is missing from the next one that
-begins while it is away. One that leaves without notice stops at its moment, as a worker that fails does: the others
-find it missing after the patience of the job, and repeat the exchange without it. Either comes back with the first
-iteration that begins once it has the parameters from another worker, which the others do not wait for.
-
-With a deadline, those that have not computed their part so long after the first are not waited for. The others wait
-until then, as nobody knows who is late, and exchange without them; these come back in the same way once they have
-computed.
+With notice, a worker finishes its iteration before it leaves. Without, it stops like a failed worker: the others find
+it missing after the patience of the job and repeat the exchange. It returns with the first iteration that begins after
+another worker has sent it the parameters. After a deadline the others exchange without workers that still compute;
+these return in the same way.
 """
 
 from __future__ import annotations
@@ -34,16 +30,9 @@ _SHORTEST = 1e-3
 
 
 class Absence(NamedTuple):
-    """A time in which a worker is away.
+    """A time in which a worker is away: from `begin` until `end` [s], which may be infinite.
 
-    Parameters
-    ----------
-    worker : int
-        Which.
-    begin, end : float
-        From when until when [s], on the clock of the network; end may be infinite.
-    notice : bool
-        Whether it finishes the iteration that is under way.
+    With `notice` the worker finishes its iteration first.
     """
 
     worker: int
@@ -79,14 +68,7 @@ class Churn:
                 raise ValueError(f"{name} must be >= {_SHORTEST:g} s and finite, got {getattr(self, name):g} s")
 
     def absences(self, seed: int, worker: int) -> Iterator[Absence]:
-        """Yield when a worker is away, without end.
-
-        Parameters
-        ----------
-        seed : int
-            Of the random stream, of which each worker has its own.
-        worker : int
-            Which.
+        """Yield the absences of a worker without end, from its own random stream.
 
         Examples
         --------
@@ -103,13 +85,7 @@ class Churn:
 
 
 class WorkerPresence:
-    """Who is there at a time.
-
-    Parameters
-    ----------
-    job : Job
-        The job, of whose workers some are away at times.
-    """
+    """The workers that are present at each time of a job."""
 
     def __init__(self, job: Job) -> None:
         workers = range(job.source.workers)
@@ -155,20 +131,9 @@ class WorkerPresence:
 def parameters_sent(
     job: Job, iteration: int, now: float, source: int, target: int, stream: tuple[str | int, ...]
 ) -> float:
-    """Return how long after a time the parameters of a worker have come to another one [s].
+    """Return the seconds in which the parameters travel from worker `source` to worker `target` from `now` on.
 
-    Parameters
-    ----------
-    job : Job
-        The job.
-    iteration : int
-        Which iteration is next, whose network is in force.
-    now : float
-        The time [s].
-    source, target : int
-        The worker that sends them, and the one that gets them.
-    stream : tuple of str or int
-        Name of the random stream of the jitter.
+    The network is that of the iteration; `stream` names the random stream of the jitter.
     """
     hosts = range(job.source.workers) if job.placement is None else job.placement
     order = Schedule(2, [Round([0], [1], [_FLOAT * job.source.true_parameters], phase="parameters")])
@@ -178,16 +143,9 @@ def parameters_sent(
 
 
 def deadline_at(job: Job, quantile: float) -> float:
-    """Return by how much a worker computes longer than the first in its iteration, at a quantile [s].
+    """Return a quantile of the seconds by which workers compute longer than the first in its iteration.
 
-    Of the first iterations, of which it takes as many however long the job is.
-
-    Parameters
-    ----------
-    job : Job
-        The job.
-    quantile : float
-        Within 0..1.
+    The sample is the first 200 iterations, whatever the length of the job.
 
     Examples
     --------

@@ -35,9 +35,9 @@ TimingResult: TypeAlias = Timing | StalledError
 
 
 class TimingRequest(NamedTuple):
-    """An exchange to be timed: a network, and what `Network.time` and `Network.run` of it take.
+    """A request for the time of an exchange: the network and the arguments of `Network.time` and `Network.run`.
 
-    Times but those of failures count from the origin, when the iteration began.
+    Times except those of failures count from the origin, the start of the iteration.
     """
 
     network: Network
@@ -61,36 +61,14 @@ TimingRequests: TypeAlias = Generator[TimingRequest, TimingResult, None]
 
 
 class IterationContext(NamedTuple):
-    """When and where an exchange takes place.
+    """The iteration in which an exchange takes place.
 
-    Parameters
-    ----------
-    iteration : int
-        Which iteration; it decides on the network in force.
-    begun : float
-        When that began [s].
-    batch : int
-        Of which iteration the gradients are; in exploration it may be a later one.
-    density : float
-        Target fraction kept.
-    active : ndarray of int, shape (P',)
-        The workers that take part, by their numbers in the job.
-    placement : list of int
-        Their hosts.
-    complete : ndarray, shape (P',)
-        Seconds from then until each has its whole gradient.
-    behind : ndarray, shape (P',)
-        Seconds of computing before that, of which a share is the backward pass that buckets become ready in.
-    messages : bool
-        Whether to keep the times of all messages.
-    stream : tuple of str or int
-        Name of the random stream of the jitter.
-    late : ndarray of int
-        Further workers, who compute as well and come too late for the exchange.
-    waits : float
-        For how long after the first of them workers wait for those that are late [s].
-    failures : mapping of int to float, optional
-        Workers that stop without notice, and when [s], in place of the job's.
+    `iteration` selects the network, `begun` is its start [s]; `batch` is the iteration of the gradients, a later one in
+    exploration. The workers `active`, shape (P',), take part, on the hosts `placement`. Each has its whole gradient
+    after `complete` seconds, of which it computed for `behind` seconds. `messages` keeps the times of messages;
+    `stream` names the random stream of the jitter. The workers `late` compute but miss the exchange; the others wait
+    for them until `waits` seconds after the first. `failures` are the workers that stop without notice, and when [s],
+    in place of the job's.
     """
 
     iteration: int
@@ -109,26 +87,11 @@ class IterationContext(NamedTuple):
 
 
 class TimedExchange(NamedTuple):
-    """An exchange with one candidate, and its times.
+    """An exchange of one candidate and its times.
 
-    Parameters
-    ----------
-    candidate : Candidate
-        What exchanged.
-    exchanges : list of Exchange
-        One per bucket.
-    select : ndarray, shape (P',)
-        Seconds by which kernels delayed each worker's last selection: all of them, and merges that came before it.
-    slowed : ndarray, shape (P',)
-        Seconds by which its backward pass took longer for what ran beside it.
-    result : Timing or StalledError
-        The times.
-    begun : float
-        When the iteration had begun [s].
-    spans : sequence of Span
-        What workers did, where that is asked for and not told by messages.
-    held : ndarray, shape (P',), or float
-        Seconds for which each waited for those that are late, with all computed.
+    There is one exchange per bucket. Kernels delayed each worker by `select` seconds, and made its backward pass longer
+    by `slowed`, both of shape (P',); it waited for late workers for `held` seconds. `begun` is the start of the
+    iteration [s]. `spans` are what workers did, where messages do not show it.
     """
 
     candidate: Candidate
@@ -153,20 +116,10 @@ ExchangeProcess: TypeAlias = Generator[TimingRequest, TimingResult, TimedExchang
 
 
 class SparsifierSet:
-    """The sparsifiers of a job, one per candidate and bucket, and the residual that they hand to each other.
+    """The sparsifiers of a job, one per candidate and bucket, and the residual that they pass on.
 
-    Parameters
-    ----------
-    job : Job
-        The job.
-    candidates : sequence of Candidate
-        Every exchange that there may be.
-    workers : int, optional
-        How many workers exchange; default: all of the job.
-    residuals : sequence of ndarray, optional
-        What each bucket begins with, shape (workers, entries); zero when omitted.
-    training : Training, optional
-        Where the gradients come from; one that begins when omitted.
+    `workers` take part, all by default. Each bucket begins with its `residuals`, shape (workers, entries), or zero;
+    gradients come from `training`, a new one by default.
     """
 
     def __init__(
@@ -199,10 +152,9 @@ class SparsifierSet:
         check_feedback({label: models[first].options.error_feedback for label, models in self._models.items()})
 
     def without(self, gone: NDArray[np.bool_]) -> SparsifierSet:
-        """Return new sparsifiers for the workers that are left, in the state before the last exchange.
+        """Return new sparsifiers for the remaining workers, with their residuals of before the last exchange.
 
-        They keep their residuals of before it; what else a scheme adapts (thresholds, partitions, momentum) starts
-        afresh. The residuals of failed workers are lost.
+        What else a scheme adapts (thresholds, partitions, momentum) begins anew.
         """
         kept = None if self._residuals is None else [one[~gone] for one in self._residuals]
         left = SparsifierSet(self._job, self._candidates, int((~gone).sum()), kept, self.training)
@@ -221,15 +173,10 @@ class SparsifierSet:
             }
 
     def step(self, where: IterationContext, shortlist: Sequence[Candidate]) -> ExchangeProcess:
-        """Exchange the gradients of an iteration with each of the shortlist, and keep what the fastest did.
+        """Exchange the gradients with each candidate of the shortlist, and keep the fastest.
 
-        One that a failure interrupts loses against one that comes to its end; of those interrupted, the first to stop
-        counts.
-
-        Raises
-        ------
-        StalledError
-            If an exchange can never end for another reason than a failure.
+        An exchange that a failure interrupts loses against a complete one. Raises StalledError if one can never end for
+        another reason than a failure.
         """
         gradients = self._gradients(where, shortlist)
         in_force, self._explored = self._in_force, None
@@ -257,13 +204,7 @@ class SparsifierSet:
         return best
 
     def explore(self, where: IterationContext, decision: Decision) -> ExchangeProcess:
-        """Exchange gradients as an attempt of exploration, which leaves no trace in the training.
-
-        Raises
-        ------
-        StalledError
-            If the exchange can never end for another reason than a failure.
-        """
+        """Exchange gradients as an attempt of exploration, which leaves the training unchanged."""
         (candidate,), in_force = decision.shortlist, self._in_force
         self._note_beside()
         if in_force is not None and self._job.failures:
@@ -289,16 +230,9 @@ class SparsifierSet:
     def exchanged(
         self, candidate: Candidate, gradients: NDArray[np.float32], where: IterationContext
     ) -> list[Exchange]:
-        """Exchange gradients with a candidate, and return what came of each bucket, without its time.
+        """Exchange gradients.
 
-        Parameters
-        ----------
-        candidate : Candidate
-            The exchange.
-        gradients : ndarray of float32, shape (P', n)
-            Of the workers that take part.
-        where : IterationContext
-            The iteration, of which density and number matter.
+        Float32 of shape (P', n), with a candidate, and return the exchange of each bucket untimed.
         """
         return self._exchanged(self._models[candidate.label], gradients, where)
 
@@ -325,13 +259,7 @@ class SparsifierSet:
         return {"in_force": in_force, "sparsifiers": sparsifiers, "training": self.training.save()}
 
     def restore(self, state: State) -> None:
-        """Resume from what `save` returned.
-
-        Raises
-        ------
-        KeyError, ValueError
-            If it is not of these sparsifiers and this training, of which some may then have taken over theirs.
-        """
+        """Resume from what `save` returned; raise KeyError or ValueError if it is of another job."""
         for label, states in state["sparsifiers"].items():
             for model, one in zip(self._models[label], states, strict=True):
                 model.restore(one)
@@ -404,25 +332,10 @@ class SparsifierSet:
 def time_exchanges(
     job: Job, candidate: Candidate, exchanges: list[Exchange], sent: Sequence[BucketExchange], where: IterationContext
 ) -> ExchangeProcess:
-    """Ask for the time of exchanges, and return it with what workers computed beside them.
+    """Request the time of exchanges, and return it with the delays of the workers' kernels.
 
-    Parameters
-    ----------
-    job : Job
-        The job.
-    candidate : Candidate
-        What exchanges.
-    exchanges : list of Exchange
-        What came of each part.
-    sent : sequence of BucketExchange
-        What is sent and computed, in the order in which it becomes ready; the last when all is computed.
-    where : IterationContext
-        When and where.
-
-    Raises
-    ------
-    StalledError
-        If an exchange can never end for another reason than a failure.
+    `sent` is in the order in which buckets become ready; the last is ready when all is computed. Raises StalledError if
+    an exchange can never end for another reason than a failure.
     """
     network = job.network(where.iteration)
     parts, computing = queue_buckets(sent, job.device, network.stack)
@@ -451,17 +364,7 @@ def time_exchanges(
 
 
 def hook_kernels(device: DeviceProfile, model: Sparsifier, exchange: Exchange) -> tuple[DeviceOp, ...]:
-    """Return what a hook does with a bucket beside the kernels of its scheme, of what the device profile has.
-
-    Parameters
-    ----------
-    device : DeviceProfile
-        The profile.
-    model : Sparsifier
-        The scheme as the bucket has it.
-    exchange : Exchange
-        What came of it.
-    """
+    """Return the kernels of a hook around those of its scheme, as far as the device profile has them."""
     entries, rounds = model.parameters * model.options.scale, len(exchange.schedule.rounds)
     does = (
         DeviceOp("begin", entries),
@@ -480,13 +383,7 @@ def finishes_first(step: TimedExchange, other: TimedExchange) -> bool:
 
 
 def check_feedback(feedback: Mapping[str, bool]) -> None:
-    """Refuse to switch between exchanges of which some, by their labels, have error feedback and some have not.
-
-    Raises
-    ------
-    ValueError
-        If so: the residual would be lost.
-    """
+    """Raise ValueError if a policy switches between exchanges with and without error feedback, by label."""
     if len(set(feedback.values())) > 1:
         with_it = ", ".join(label for label, has in feedback.items() if has)
         without = ", ".join(label for label, has in feedback.items() if not has)

@@ -83,17 +83,7 @@ class Compute:
             raise ValueError("slow and slowdown are factors > 0")
 
     def seconds(self, seed: int, iteration: int, workers: int) -> Floats:
-        """Return the compute time [s] of each worker in an iteration; shape (P,).
-
-        Parameters
-        ----------
-        seed : int
-            Seed of the job.
-        iteration : int
-            Which iteration.
-        workers : int
-            P.
-        """
+        """Return the compute time [s] of each worker in an iteration; shape (P,)."""
         factor = np.ones(workers)
         for worker, slower in self.slow.items():
             factor[worker] = slower
@@ -163,18 +153,8 @@ DDP_OVERLAP = Overlap(first=FIRST_BUCKET_MIB * 2.0**20, exchanges="able")
 class LocalSteps:
     """The training strategy of a job.
 
-    Parameters
-    ----------
-    name : str
-        A strategy of `simnet.strategies`.
-    options : mapping of str to object
-        Its options but `averaging`, which is the exchange of a policy.
-    steps : int
-        Inner steps of an iteration: `simnet.strategies.Strategy.steps`.
-    bucket : float, optional
-        Bytes up to which tensors are exchanged together; as of `simnet.strategies.Averaging`.
-    shares : sequence of float
-        Which part of the model is exchanged in iterations, in turn: `simnet.strategies.Strategy.shares`.
+    `name` and `options` are those of `simnet.strategies`, without `averaging`. An iteration has `steps` inner steps;
+    `bucket` is that of `simnet.strategies.Averaging`; iterations exchange the `shares` of the model in turn.
     """
 
     name: str
@@ -321,15 +301,7 @@ class Job:
         return {}
 
     def computes(self, iteration: int, workers: NDArray[np.intp]) -> Floats:
-        """Return for how long some workers compute in an iteration [s]; shape (P',).
-
-        Parameters
-        ----------
-        iteration : int
-            Which iteration.
-        workers : ndarray of int, shape (P',)
-            Which workers.
-        """
+        """Return the seconds for which the given workers compute in an iteration; shape (P',)."""
         if self.strategy is not None:
             return np.asarray(self.inner_computes(iteration, workers).sum(axis=0))
         if iteration not in self._computed:
@@ -339,16 +311,9 @@ class Job:
         return self._computed[iteration][workers]
 
     def inner_computes(self, iteration: int, workers: NDArray[np.intp]) -> Floats:
-        """Return for how long some workers compute in each inner step of an iteration [s]; shape (steps, P').
+        """Return the seconds of each inner step of an iteration; shape (steps, P').
 
-        All but the last end with an update; that of the last comes after the exchange.
-
-        Parameters
-        ----------
-        iteration : int
-            Which iteration.
-        workers : ndarray of int, shape (P',)
-            Which workers.
+        All steps but the last end with an update; that of the last comes after the exchange.
         """
         steps = 1 if self.strategy is None else self.strategy.steps
         numbers = range(iteration * steps, (iteration + 1) * steps)
@@ -370,9 +335,9 @@ class Job:
 
 
 class Bucket(NamedTuple):
-    """A stretch of the gradient that is exchanged on its own, and the share of the backward pass after which.
+    """A part of the gradient with an exchange of its own, ready after a share of the backward pass.
 
-    A dense one is exchanged as a whole, by an all-reduce, whatever others are exchanged by.
+    A dense bucket is all-reduced, whatever the exchange.
     """
 
     entries: slice
@@ -382,9 +347,9 @@ class Bucket(NamedTuple):
 
 
 def job_overlap(job: Job, exchanges: Iterable[Candidate]) -> Overlap | None:
-    """Return how exchanges that take turns go beside the backward pass of a job; None if one of them does not.
+    """Return the overlap of exchanges that take turns; None if one of them cannot overlap.
 
-    A training script has one hook, and a residual that is kept bucket by bucket cannot go to one of the whole gradient.
+    A training script has one hook, and residuals of buckets do not fit a whole gradient.
     """
     overlap = job.overlap
     if overlap is None or overlap.exchanges == "all":
@@ -413,25 +378,9 @@ def gradient_buckets(source: GradientSource, overlap: Overlap | None) -> list[Bu
 
 
 def create_sparsifier(candidate: Candidate, bucket: Bucket, job: Job, workers: int | None = None) -> Sparsifier:
-    """Return the sparsifier of an exchange for a bucket, of all workers of a job or of as many as are left.
+    """Return the sparsifier of a candidate for a bucket, for `workers` workers or all of the job.
 
-    What it takes from the network is that of the job's.
-
-    Parameters
-    ----------
-    candidate : Candidate
-        The exchange.
-    bucket : Bucket
-        The stretch of the gradient.
-    job : Job
-        The job.
-    workers : int, optional
-        How many take part; default: all of the job.
-
-    Raises
-    ------
-    ValueError
-        If its options do not fit the job.
+    The network decides options such as ranks per node. Raises ValueError if the options do not fit the job.
     """
     candidate = fit_to_network(candidate, job)
     scheme, options = candidate.scheme, candidate.options

@@ -1,9 +1,8 @@
-"""A job under a training strategy: inner steps of the workers by themselves, and the exchanges that come of them.
+"""A job under a training strategy: inner steps, and the exchanges that they begin.
 
-An iteration of such a job is as many inner steps as its strategy has from one wait of the workers to the next
-(`simnet.strategies.Strategy.steps`). Their compute times add up. An exchange begins after the inner step in which the
-strategy takes what is exchanged, and workers compute the steps that are left meanwhile; in the end they wait for it.
-One that may take as long as an iteration begins with the next. A policy chooses scheme and density of each iteration.
+An iteration has the inner steps from one wait of the workers to the next; their compute times add up. An exchange
+begins after the inner step that gives its data, and workers compute the remaining steps meanwhile. An exchange that may
+take a whole iteration begins with the next one. A policy chooses scheme and density of each iteration.
 """
 
 from __future__ import annotations
@@ -47,27 +46,10 @@ def start_strategy(
     seed: int = 0,
     bucket: float | None = None,
 ) -> Strategy:
-    """Return a strategy that begins to train: from the first weights of a model, or from parameters that are all zero.
+    """Return a strategy at the start of training: at the first weights of a model, or at zero.
 
-    Parameters
-    ----------
-    source : GradientSource
-        Where gradients come from.
-    name : str
-        The strategy.
-    options : mapping of str to object
-        Those of the strategy but `averaging`.
-    candidate : Candidate
-        By which scheme it averages.
-    seed : int
-        Seed of what strategy and scheme draw.
-    bucket : float, optional
-        Bytes up to which tensors are exchanged together; as of `simnet.strategies.Averaging`.
-
-    Raises
-    ------
-    ValueError
-        If there is no such strategy, option or scheme, or a value is not allowed.
+    `options` are those of the strategy without `averaging`, which is the scheme of the candidate; `bucket` is that of
+    `simnet.strategies.Averaging`. Raises ValueError for an unknown strategy, option, scheme or value.
     """
     initial = np.zeros(source.parameters, dtype=np.float32)
     if isinstance(source, Evaluable):
@@ -84,16 +66,9 @@ def start_strategy(
 
 
 def strategy_syncs(job: Job, candidate: Candidate, iteration: int) -> list[Sync]:
-    """Return the exchanges that begin in an iteration of a job under a strategy, if all use the same candidate.
+    """Return the exchanges that begin in an iteration, from 0, if all iterations use one candidate.
 
-    Parameters
-    ----------
-    job : Job
-        The job, with a strategy, in which all workers take part.
-    candidate : Candidate
-        By which scheme it averages.
-    iteration : int
-        Which iteration, from 0. Those before are gone through.
+    All workers take part. The iterations before are computed.
     """
     assert job.strategy is not None
     own, found = job.strategy, list[Sync]()
@@ -112,19 +87,9 @@ def _step_gradients(source: GradientSource, strategy: Strategy, number: int) -> 
 
 
 class StrategySet:
-    """The training strategy of a job, whose exchanges are those of some candidates.
+    """The training strategy of a job with all exchanges of its candidates.
 
-    Parameters
-    ----------
-    job : Job
-        The job, with a strategy.
-    candidates : sequence of Candidate
-        Every exchange that there may be.
-
-    Raises
-    ------
-    ValueError
-        If the strategy or a scheme refuses an option, or it cannot switch between several.
+    Raises ValueError if the strategy or a scheme refuses an option, or cannot switch between the candidates.
     """
 
     def __init__(self, job: Job, candidates: Sequence[Candidate]) -> None:
@@ -159,21 +124,10 @@ class StrategySet:
         )
 
     def step(self, where: IterationContext, shortlist: Sequence[Candidate]) -> ExchangeProcess:
-        """Make the inner steps of an iteration, and time the exchanges that end in it; of several keep the fastest.
+        """Make the inner steps of an iteration and time the exchanges that end in it; keep the fastest candidate.
 
-        Parameters
-        ----------
-        where : IterationContext
-            The iteration.
-        shortlist : sequence of Candidate
-            The exchanges to consider, each from the same state.
-
-        Raises
-        ------
-        StalledError
-            If an exchange can never end.
-        ValueError
-            If the strategy has an exchange that must arrive in the middle of an iteration.
+        Each candidate starts from the same state. Raises StalledError if an exchange can never end, and ValueError if
+        one must arrive in the middle of an iteration.
         """
         if self._trained is not None:
             self._strategy.restore(self._trained)
@@ -272,20 +226,7 @@ class StrategySet:
         return left
 
     def explore(self, where: IterationContext, decision: Decision) -> ExchangeProcess:
-        """Make the inner steps of an iteration as an attempt of exploration, which leaves no trace in the training.
-
-        Parameters
-        ----------
-        where : IterationContext
-            The attempt.
-        decision : Decision
-            The exchange, and whether it begins from the training, with no residual.
-
-        Raises
-        ------
-        StalledError
-            If the exchange can never end for another reason than a failure.
-        """
+        """Make the inner steps of an iteration as an attempt of exploration, which leaves the training unchanged."""
         if self._trained is None:
             self._trained = self._strategy.save()
         elif decision.attempt == 0:
@@ -306,23 +247,11 @@ class StrategySet:
         return self
 
     def rejoin(self, joining: NDArray[np.intp], present: NDArray[np.intp]) -> None:
-        """Have workers that did not take part go on from where the others are.
-
-        Parameters
-        ----------
-        joining, present : ndarray of int
-            As of `Strategy.rejoin`.
-        """
+        """Let returning workers continue from the state of the present ones; see `Strategy.rejoin`."""
         self._strategy.rejoin(joining, present)
 
     def forget(self, leaving: NDArray[np.intp]) -> None:
-        """Have workers that leave lose what their inner optimisers remember.
-
-        Parameters
-        ----------
-        leaving : ndarray of int
-            Those that leave.
-        """
+        """Reset the inner optimisers of workers that leave."""
         self._strategy.forget(leaving)
 
     def apply(self, exchanges: Sequence[Exchange]) -> None:
@@ -334,13 +263,7 @@ class StrategySet:
         return {"strategy": self._before if late else self._strategy.save(), "late": late}
 
     def restore(self, state: State) -> None:
-        """Resume from what `save` returned.
-
-        Raises
-        ------
-        KeyError, ValueError
-            If it is not of this strategy.
-        """
+        """Resume from what `save` returned; raise KeyError or ValueError if it is of another strategy."""
         self._strategy.restore(state["strategy"])
         if state["late"]:
             # The last inner step makes again what is under way.
@@ -348,19 +271,9 @@ class StrategySet:
 
 
 def check_switching(name: str, options: Mapping[str, Any], exchanges: int) -> None:
-    """Refuse to switch between exchanges under a strategy that cannot.
+    """Raise ValueError if a policy has several exchanges and the strategy cannot switch between them.
 
-    Parameters
-    ----------
-    name, options
-        The strategy and its options.
-    exchanges : int
-        How many a policy has.
-
-    Raises
-    ------
-    ValueError
-        If there are several, and what is exchanged is the strategy's own, or arrives an iteration after it was chosen.
+    It cannot if it exchanges data of its own, or if exchanges arrive an iteration after the choice.
     """
     own, why = strategy(name), ""
     if not averages_by_scheme(own, options):

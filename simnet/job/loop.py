@@ -41,29 +41,12 @@ Progress = Callable[[int], None]
 
 
 class LoopState(NamedTuple):
-    """Where a job is between two iterations.
+    """The state of a job between two iterations.
 
-    Parameters
-    ----------
-    now : float
-        Simulated time [s].
-    lost : float
-        What that lacks for rounding, which would add up over millions of iterations [s].
-    number, attempts : int
-        Iterations done, and attempts of exploration.
-    active : ndarray of int, shape (P',)
-        The workers that are left.
-    begins : ndarray, shape (P',)
-        How long after the first of them each begins the next iteration [s].
-    busy : ndarray, shape (P,)
-        Until when workers are busy that come back or were late: with computing, or getting the parameters [s]; 0 of
-        others.
-    computing : ndarray, shape (P,)
-        Until when those that were late compute alone [s]; 0 of others.
-    models : SparsifierSet, StrategySet or StepSet
-        What exchanges, and the training.
-    log : PolicyLog
-        What the policy was asked, and observed.
+    `now` is the simulated time [s], `lost` its rounding error; `number` and `attempts` count iterations and attempts of
+    exploration. The `active` workers, shape (P',), begin the next iteration `begins` seconds after the first one.
+    Workers that return or were late are `busy` until a time, `computing` until one, both of shape (P,), 0 for others
+    [s].
     """
 
     now: float
@@ -79,21 +62,9 @@ class LoopState(NamedTuple):
 
 
 def restore_loop(job: Job, policy: Policy, record: JobRecord, kept: State, beside: Path | None = None) -> LoopState:
-    """Return where a job was when its checkpoint was written.
+    """Return the state of a job at its checkpoint; long records have files beside the path `beside`.
 
-    Parameters
-    ----------
-    job, policy, record
-        As for `run_iterations`.
-    kept : mapping
-        What the checkpoint holds.
-    beside : Path, optional
-        The checkpoint, beside which long records have files.
-
-    Raises
-    ------
-    LookupError, TypeError, ValueError, ArithmeticError
-        If it is not of this job.
+    Raises LookupError, TypeError, ValueError or ArithmeticError if the checkpoint is not of this job.
     """
     now, lost, active = float(kept["now"]), float(kept["lost"]), np.asarray(kept["active"], dtype=np.intp)
     begins = np.asarray(kept["begins"], dtype=np.float64)
@@ -358,11 +329,10 @@ def _gather_crew(
     models: StrategySet,
     stream: tuple[str | int, ...],
 ) -> tuple[float, NDArray[np.intp]]:
-    """Return when an iteration begins, and who takes part: those that are there and have the parameters.
+    """Return the start of an iteration and its workers: those that are present and have the parameters.
 
-    Who comes back, or was late, gets them from the first of those that were in the last iteration; where none of these
-    is there, it has what the others have at once, or when it has computed. Where nobody is there, the iteration begins
-    when somebody is.
+    A worker that returns or was late gets them from the first worker of the last iteration; if none of these is
+    present, the parameters are those it has. If nobody is present, the iteration begins when somebody is.
     """
     everybody = np.arange(job.source.workers)
     while True:

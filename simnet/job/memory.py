@@ -1,8 +1,8 @@
-"""What a job takes of a worker's device beside activations: parameters, gradients, optimiser, scheme and messages.
+"""Memory of a worker without activations: parameters, gradients, optimiser, scheme and messages.
 
-State is that of the objects that a job exchanges with, after exchanges of its first gradients at its largest density;
-messages are those of the same exchanges. Where sizes alone decide what is sent, other gradients do as well. Where a job
-runs on a sample, both count for the whole model.
+The state is that of the objects of the job after exchanges of its first gradients at the largest density; messages are
+those of these exchanges. If sizes alone decide what is sent, any gradients will do. A sample counts for the whole
+model.
 """
 
 from __future__ import annotations
@@ -37,27 +37,12 @@ _DRAWN = 2**16
 
 
 class WorkerMemory(NamedTuple):
-    """The most that a worker holds at once [byte]; activations, and what an allocator adds, are left out.
+    """The largest memory of a worker at one time [byte], without activations and the overhead of an allocator.
 
-    Parameters
-    ----------
-    parameters, gradients : float
-        Of the model, in single precision.
-    optimizer : float
-        What the optimiser remembers.
-    residual : float
-        What the scheme has kept back.
-    state : float
-        What else it holds from one exchange to the next.
-    masks : float
-        Which entries take part, an entry a byte.
-    outer : float
-        Under a strategy the global parameters, and what their optimiser remembers.
-    in_flight : float
-        Under a strategy, what has been taken and has not arrived; in sharded steps the most that is gathered and waits
-        to be reduced at a time.
-    received : float
-        The most of messages that is there at once; see `simnet.sparsifier_models.held.under_way`.
+    `residual` and `state` are those of the scheme; `masks` take a byte an entry; `outer` are the global parameters of a
+    strategy and their optimiser's state. `in_flight` is what a strategy has sent and not received, or what sharded
+    steps gather and reduce at a time. `received` are the messages that arrive together; see
+    `simnet.sparsifier_models.held.under_way`.
     """
 
     parameters: float
@@ -87,21 +72,9 @@ class MemoryUse(NamedTuple):
 
 
 def exchange_memory(job: Job, candidate: Candidate, exchanges: Sequence[Candidate] = ()) -> WorkerMemory:
-    """Return what a worker of a job holds that exchanges in one way.
+    """Return the memory of a worker whose job exchanges with a candidate, in turn with `exchanges`.
 
-    Parameters
-    ----------
-    job : Job
-        The job.
-    candidate : Candidate
-        The exchange.
-    exchanges : sequence of Candidate
-        Those with which it takes turns, itself included; it alone when omitted.
-
-    Raises
-    ------
-    ValueError
-        If its options do not fit the job.
+    Raises ValueError if the options of the candidate do not fit the job.
     """
     if job.strategy is not None:
         return _under_strategy(job, candidate)
@@ -126,40 +99,19 @@ def exchange_memory(job: Job, candidate: Candidate, exchanges: Sequence[Candidat
 
 
 def is_measurable(job: Job, *, elsewhere: bool) -> bool:
-    """Return whether what a worker of a job holds can be measured where the command runs.
-
-    Parameters
-    ----------
-    job : Job
-        The job.
-    elsewhere : bool
-        Whether its workers live on other machines, so that gradients of all may be too much for this one.
-    """
+    """Return whether memory can be measured here: not if gradients of workers elsewhere exceed 1 GiB."""
     return not elsewhere or _FLOAT * job.source.workers * job.source.parameters <= _HERE
 
 
 def with_shared_gradients(job: Job) -> Job:
-    """Return a job for whose exchanges `exchange_memory` makes the gradients once.
-
-    Parameters
-    ----------
-    job : Job
-        The job.
-    """
+    """Return the job with a source that makes the gradients of `exchange_memory` once."""
     return replace(job, source=shared(job.source, 1))
 
 
 def combine_memory(gradient: float, optimizer: str, taken: Iterable[MemoryUse]) -> WorkerMemory:
-    """Return what a worker holds, given what its schemes take, one after another.
+    """Return the memory of a worker from that of its schemes, one after another.
 
-    Parameters
-    ----------
-    gradient : float
-        Bytes of the gradient, and of the parameters.
-    optimizer : str
-        One of `MOMENTS`, unless a scheme has moments of its own.
-    taken : iterable of MemoryUse
-        What the scheme of each part of the gradient takes.
+    `gradient` are the bytes of the gradient and of the parameters; the optimiser counts unless a scheme has moments.
     """
     each = list(taken)
     residual, state, masks, moments, _ = np.sum(each, axis=0).tolist() if each else [0.0] * 5
@@ -170,15 +122,7 @@ def combine_memory(gradient: float, optimizer: str, taken: Iterable[MemoryUse]) 
 
 
 def scheme_memory(model: Sparsifier, rows: NDArray[np.float32]) -> MemoryUse:
-    """Return what a scheme takes after an exchange, or two where the first is of another kind or what is sent varies.
-
-    Parameters
-    ----------
-    model : Sparsifier
-        The scheme.
-    rows : ndarray of float32, shape (P, n)
-        What it exchanges.
-    """
+    """Return the memory of a scheme after one exchange of rows, shape (P, n), or two if the volume varies."""
     received, whole = 0.0, _FLOAT * model.parameters * model.options.scale
     for _ in range(1 if _has_fixed_size(model) else 2):
         made = model.exchange(rows)
@@ -207,17 +151,7 @@ def _is_mask(array: NDArray[np.generic], parameters: int) -> bool:
 
 
 def candidates_memory(job: Job, candidates: Sequence[Candidate], known: dict[str, WorkerMemory]) -> WorkerMemory:
-    """Return what a worker holds that takes now this exchange and now that: of the one that takes the most.
-
-    Parameters
-    ----------
-    job : Job
-        The job.
-    candidates : sequence of Candidate
-        The exchanges.
-    known : dict of str to WorkerMemory
-        What is known of exchanges, by label; takes what is found.
-    """
+    """Return the memory of the candidate with the highest peak; `known` caches it by label."""
     for one in candidates:
         if one.label not in known:
             known[one.label] = exchange_memory(job, one)

@@ -1,7 +1,7 @@
-"""The log of a policy: what it was asked before each iteration, and what it observed after it.
+"""The log of a policy: its questions before each iteration, and its observations after.
 
-A policy is a function of these and of nothing else. So a checkpoint keeps the log in place of the policy: replayed to a
-policy that starts afresh, it brings that to the same state.
+A policy is a function of these alone, so a checkpoint keeps the log: a new policy that replays it reaches the same
+state.
 """
 
 from __future__ import annotations
@@ -62,16 +62,9 @@ _NO_PROBE = -1.0, iter(list[list[float]]())
 
 
 class PolicyLog:
-    """What a job asks of a policy, and what the policy observes.
+    """The questions and observations of a policy, which is reset.
 
-    Parameters
-    ----------
-    job : Job
-        The job.
-    policy : Policy
-        The policy; it is reset.
-    beside : Path, optional
-        A checkpoint, beside which the log has a file as soon as it is long.
+    Long logs have a file beside the checkpoint `beside`.
     """
 
     def __init__(self, job: Job, policy: Policy, beside: Path | None = None) -> None:
@@ -97,16 +90,9 @@ class PolicyLog:
         policy.reset()
 
     def decide(self, iteration: int, now: float, active: NDArray[np.intp]) -> Decision:
-        """Return what the policy wants next; one that is not adaptive wants to train, at the density of the job.
+        """Return the decision of the policy; one that is not adaptive trains at the density of the job.
 
-        Parameters
-        ----------
-        iteration : int
-            Which iteration is due.
-        now : float
-            Simulated time [s].
-        active : ndarray of int, shape (P',)
-            The workers that take part.
+        `iteration` is due at `now` [s] with the workers `active`, shape (P',).
         """
         self._keep()
         self._last = _LogEntry(iteration, now, self._sets.number(active))
@@ -127,25 +113,11 @@ class PolicyLog:
         return Decision(shortlist)
 
     def measures(self, iteration: int, now: float, active: NDArray[np.intp]) -> Schedule | None:
-        """Return the messages by which workers measure the links before a decision, if they do.
-
-        Parameters
-        ----------
-        iteration, now, active
-            As of `decide`.
-        """
+        """Return the messages by which workers measure the links before a decision, if any."""
         return None if self._measures is None else self._measures.measures(self._of(iteration, now, active))
 
     def measured(self, iteration: int, now: float, active: NDArray[np.intp], ends: Sequence[float]) -> None:
-        """Let the policy know how these messages went, before it decides.
-
-        Parameters
-        ----------
-        iteration, now, active
-            As of `decide`.
-        ends : sequence of float
-            When the last message of each round had arrived, in seconds since the last worker began.
-        """
+        """Report the measurement: when each round had arrived, in seconds since the last worker began."""
         self._keep()
         if self._kept:
             self._probed.append(np.array([(len(self._entries), end) for end in ends]).tobytes())
@@ -163,17 +135,7 @@ class PolicyLog:
         return PolicyContext(iteration, now, job.network(iteration), placement, message, usual, parts, job.device)
 
     def observe(self, decision: Decision, step: TimedExchange, state: IterationState) -> None:
-        """Let the policy observe what came of its last decision.
-
-        Parameters
-        ----------
-        decision : Decision
-            The decision.
-        step : TimedExchange
-            The exchange.
-        state : IterationState
-            What workers did before.
-        """
+        """Report the exchange that followed the last decision, and what workers did before it."""
         if self._adaptive is not None:
             gain, each = compression_gains(step.exchanges)
             norms, broadcaster = np.sqrt(each), step.exchanges[0].stats.get("broadcaster")

@@ -1,4 +1,4 @@
-"""How a job is expected to go as its links change, which are known at every moment without simulating the job."""
+"""Expected progress of a job as its links change."""
 
 from __future__ import annotations
 
@@ -16,14 +16,10 @@ Links = Callable[[float], tuple[float, float]]
 
 
 class ProgressModel:
-    """How far a job is expected to come between two moments, up to a factor.
+    """The expected progress of a job between two moments, up to a factor.
 
-    Parameters
-    ----------
-    step : float
-        Between the moments at which the expectation is looked up [s], > 0.
-    expected : callable
-        Gives how long an iteration would last on the links of a moment [s], > 0, up to a factor.
+    `expected` returns the duration of an iteration on the links of a moment [s], > 0; it is evaluated every `step`
+    seconds.
 
     Examples
     --------
@@ -60,23 +56,11 @@ class ProgressModel:
 def fit_progress_model(
     links: Links, step: float, latency: Floats, bandwidth: Floats, seconds: Floats
 ) -> ProgressModel | None:
-    """Return the pace of a job by iterations of it: a time of its own, so many latencies and so many bytes.
+    """Return a progress model fitted to iterations: a fixed time, a number of latencies and a number of bytes.
 
-    Parameters
-    ----------
-    links : callable
-        What the links are like; asked for the same moments again and again.
-    step : float
-        Between these [s], > 0.
-    latency, bandwidth : ndarray, shape (iterations,)
-        What `links` gave when iterations began [s], [byte/s].
-    seconds : ndarray, shape (iterations,)
-        How long they lasted [s].
-
-    Returns
-    -------
-    Pace or None
-        None where iterations do not tell, as links did not change or none lasted any time.
+    Links are evaluated every `step` seconds. `latency` [s] and `bandwidth` [byte/s] are those at the start of each
+    iteration, `seconds` its duration; shape (iterations,). Returns None if links did not change or no iteration took
+    any time.
     """
     per_byte = 1 / np.maximum(bandwidth, 1.0)
     if not (seconds > 0).all() or (np.ptp(latency) == 0 and np.ptp(per_byte) == 0):

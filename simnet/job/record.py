@@ -1,7 +1,4 @@
-"""The record of a job: rows of its iterations and workers, messages and spans, and interruptions.
-
-It is a long module, as what a row holds is booked, saved, restored and told side by side.
-"""
+"""The record of a job: rows of iterations and workers, messages, spans, and interruptions."""
 
 from __future__ import annotations
 
@@ -58,24 +55,11 @@ class BlockedWorker(NamedTuple):
 
 
 class Interruption(NamedTuple):
-    """An iteration that came to a stop because workers had failed.
+    """An iteration that stopped because workers had failed.
 
-    Parameters
-    ----------
-    job : str
-        Which job: `MAIN`, or the name of one beside it.
-    iteration : int
-        Which iteration; those before it are complete.
-    stopped : float
-        When nothing moved any more [s].
-    failed : mapping of int to float
-        Workers that the job does without from here on, and when they failed [s].
-    blocked : tuple of BlockedWorker
-        Who waited for whom.
-    resumed : float or None
-        When the workers that are left resumed, with the same iteration [s]; None if the job ended.
-    left : int
-        How many those are.
+    `job` is `MAIN` or a co-located job. Everything had stopped at `stopped` [s]; `failed` has the lost workers and the
+    times of their failures [s], `blocked` who waited for whom. The `left` workers resumed the same iteration at
+    `resumed` [s], None if the job ended.
     """
 
     job: str
@@ -103,22 +87,11 @@ class Interruption(NamedTuple):
 
 
 class JobShare(NamedTuple):
-    """How a job fared on a network that it shared with co-located jobs.
+    """The slowdown of a job on a network that it shares with co-located jobs.
 
-    Parameters
-    ----------
-    job : str
-        `MAIN`, or the name of a job beside it.
-    workers : int
-        How many it began with.
-    iterations, planned : int
-        Iterations done by the end of the main job, and those that it was to do.
-    mean_iteration_s : float
-        Mean seconds of an iteration, those of exploration before it included; NaN if none was done.
-    alone_s : float
-        The same if every exchange, starting when it did, had had the network to itself.
-    slowdown : float
-        The ratio of the two: 1 is as fast as alone.
+    `job` is `MAIN` or a co-located job of so many `workers`; it did `iterations` of those `planned` by the end of the
+    main job. `mean_iteration_s` is its mean iteration, NaN if there is none, and `alone_s` the same with the network to
+    itself; `slowdown` is their ratio.
     """
 
     job: str
@@ -160,31 +133,18 @@ class PolicyResult:
 
     @cached_property
     def workers(self) -> pd.DataFrame:
-        """A row per iteration and worker: the split of the iteration, which adds up to it, its bytes, and more.
+        """A row per iteration and worker: the split of the iteration, its bytes, and more.
 
-        What of ``select_s`` came after the last selection is ``merge_in_select_s``. Exploration has rows of its own,
-        which `purpose` tells, too.
+        ``merge_in_select_s`` is the part of ``select_s`` after the last selection. Exploration has rows of its own.
         """
         return self.worker_rows.table()
 
 
 class IterationTimes(NamedTuple):
-    """When an iteration was, how long, and what for, and what the network was like at its start.
+    """Times of an iteration: start and duration (means over workers) [s], and when the first worker began [s].
 
-    Parameters
-    ----------
-    iteration : int
-        Which one.
-    start, seconds : float
-        When it began, and how long it took [s]; means over workers, which differ without a barrier.
-    began : float
-        When the first worker began [s].
-    density : float
-        Target fraction kept.
-    latency, bandwidth : float
-        The worst between neighbours [s, byte/s].
-    purpose : str
-        What for.
+    `density` is the target; `latency` [s] and `bandwidth` [byte/s] are the worst between neighbours at its start;
+    `purpose` is `TRAIN` or `EXPLORE`.
     """
 
     iteration: int
@@ -198,22 +158,11 @@ class IterationTimes(NamedTuple):
 
 
 class IterationState(NamedTuple):
-    """What the active workers of an iteration have done so far.
+    """Times of the active workers of an iteration so far [s], each of shape (P',).
 
-    Parameters
-    ----------
-    active : ndarray of int, shape (P',)
-        The workers that took part, by their numbers in the job.
-    begins : ndarray, shape (P',)
-        How long after the first of them each began [s]; 0 with a barrier.
-    probing : ndarray, shape (P',)
-        Seconds in which each measured the links before that.
-    compute : ndarray, shape (P',)
-        Seconds of forward and backward pass of each.
-    selections : list of (ndarray, ndarray), each of shape (P',)
-        How long after the first worker began and how long each selected: once, and again after every interruption.
-    probes : Timing or None
-        Of the messages that measured the links, as long as all who sent them are left.
+    Each worker `begins` after the first one, spends `probing` on the links and `compute` on its passes. `selections`
+    has start and duration of each selection: one, and another after every interruption. `probes` are the messages that
+    measured the links, while all senders are present.
     """
 
     active: NDArray[np.intp]
@@ -242,15 +191,7 @@ class IterationState(NamedTuple):
 
 
 class JobRecord:
-    """The rows of a policy's result, as they come.
-
-    Parameters
-    ----------
-    policy, job : str
-        Whose they are.
-    beside : Path, optional
-        A checkpoint, beside which they have files as soon as they are many; without, they stay in memory.
-    """
+    """The rows of a policy's result while the job runs; many rows have files beside the checkpoint `beside`."""
 
     def __init__(self, policy: str, job: str = MAIN, beside: Path | None = None) -> None:
         self.policy = policy
@@ -299,34 +240,11 @@ class JobRecord:
         score: Score | None = None,
         spans: Sequence[Span] = (),
     ) -> None:
-        """Book an iteration: every worker's time from its start to its end goes under one of four headings.
+        """Book an iteration: each worker's time from start to end counts as compute, select, communicate or wait.
 
-        Of an exchange that was repeated, the bytes of the last time count. Where a model is trained, its `score` is.
-
-        Parameters
-        ----------
-        at : IterationTimes
-            When and what for.
-        choice : str
-            Label of the exchange.
-        exchanges : sequence of Exchange
-            One per bucket.
-        timing : Timing
-            Their times.
-        state : IterationState
-            What the workers did before.
-        update : float
-            Seconds to apply the update.
-        device : DeviceProfile
-            Whose kernels selected; it says within which interval the time of that is.
-        barrier : bool
-            Whether workers wait for the last of them in the end.
-        keep : bool
-            Whether messages and spans are kept, if there are no more than `DRAWN`.
-        score : Score, optional
-            Loss and accuracy.
-        spans : sequence of Span
-            What workers did, where messages do not tell; kept if there are no more than `DRAWN`.
+        The bytes of a repeated exchange are those of its last attempt. The device gives the interval of the selection
+        time. `keep` keeps messages and spans, up to `DRAWN`; `spans` are what workers did where messages do not show
+        it.
         """
         # What an exchange computes is what its messages bring: it is merged, cut, and unpacked.
         select = state.select + timing.rank_compute

@@ -23,19 +23,7 @@ _HELD = 1 << 20
 
 
 class KeptRows(NamedTuple):
-    """Rows as they are kept, to read them.
-
-    Parameters
-    ----------
-    width : int
-        Numbers in a row.
-    path : Path or None
-        The file with the first rows.
-    filed : int
-        How many rows are there.
-    held : bytes
-        The rows that follow.
-    """
+    """Rows of `width` numbers to read: the first `filed` rows are in the file `path`, the rest in `held`."""
 
     width: int
     path: Path | None
@@ -48,22 +36,9 @@ class KeptRows(NamedTuple):
         return self.filed + len(self.held) // (_NUMBER * self.width)
 
     def between(self, first: int, last: int) -> Floats:
-        """Return rows from one on until before another.
+        """Return rows `first` to `last` (exclusive), float64 of shape (rows, width); integers have the bytes of int64.
 
-        Parameters
-        ----------
-        first, last : int
-            0 <= `first`; those from `total` on are not there.
-
-        Returns
-        -------
-        ndarray of float64, shape (rows, width)
-            Whole numbers are as `append` took them: look at the bytes as int64.
-
-        Raises
-        ------
-        OSError, ValueError
-            If the file cannot be read any more, or is too short.
+        Raises OSError or ValueError if the file cannot be read or is too short.
         """
         row, last = _NUMBER * self.width, min(last, self.total)
         found = np.empty((max(last - first, 0), self.width))
@@ -84,16 +59,9 @@ class KeptRows(NamedTuple):
 
 
 class RowFile:
-    """Rows of `width` numbers of eight bytes each.
+    """Rows of `width` numbers of eight bytes.
 
-    Parameters
-    ----------
-    width : int
-        Numbers in a row.
-    path : Path, optional
-        The file; its folder must exist. Without, all rows stay in memory.
-    held : int, optional
-        Bytes from which on rows go into the file.
+    Above `held` bytes they move to the file `path`, whose folder must exist; without a file they stay in memory.
 
     Examples
     --------
@@ -111,13 +79,7 @@ class RowFile:
         return self._filed + len(self._held) // (_NUMBER * self._width)
 
     def append(self, rows: bytes) -> None:
-        """Add rows, one behind the other as numpy has them in memory.
-
-        Parameters
-        ----------
-        rows : bytes
-            A multiple of 8 * `width`; whole numbers as int64, others as float64.
-        """
+        """Add rows as numpy has them in memory: integers as int64, others as float64."""
         self._held += rows
         if len(self._held) >= self._most and self._path is not None:
             self._file()
@@ -152,19 +114,9 @@ class RowFile:
 
     @classmethod
     def restored(cls, saved: Mapping[str, Any], path: Path | None = None) -> RowFile:
-        """Return what was saved, with the file as it was then.
+        """Return the rows that `save` returned, and cut the file to them.
 
-        Parameters
-        ----------
-        saved : mapping
-            What `save` returned.
-        path : Path, optional
-            The file.
-
-        Raises
-        ------
-        LookupError, TypeError, ValueError
-            If it is not, or the file has not these rows.
+        Raises LookupError, TypeError or ValueError if lost.
         """
         found = cls(int(saved["width"]), path)
         held = np.asarray(saved["held"])

@@ -27,17 +27,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class ColocatedJob:
-    """A co-located job: it runs beside another one, on the same network, always with the same exchange.
-
-    Parameters
-    ----------
-    job : Job
-        The job. Its network is that of the other job.
-    exchange : Candidate
-        How it exchanges gradients.
-    start : float
-        When it begins [s].
-    """
+    """A job on the network of another job, with one exchange, from `start` [s] on."""
 
     job: Job
     exchange: Candidate

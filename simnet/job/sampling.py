@@ -90,12 +90,9 @@ class IterationSampling:
         self._block = block or 0.0
 
     def after(self, began: float, seconds: float) -> tuple[int, float]:
-        """Return the iteration to simulate next, and when it begins [s]; the end of the job after the last.
+        """Return the next iteration to simulate and its start [s], given the last one.
 
-        Parameters
-        ----------
-        began, seconds : float
-            When the one simulated last had begun, and until when after that the next one would [s].
+        The end of the job after the last.
         """
         left = self._iterations - self._done
         if not self.stands_for:
@@ -132,17 +129,7 @@ class IterationSampling:
         return min(number, self._iterations - 1), self._reached + ahead
 
     def _covered(self, began: float, seconds: float, span: float, left: float) -> tuple[float, float, float]:
-        """Return for how many iterations one stands, how long these last, and what they were expected to [s].
-
-        Parameters
-        ----------
-        began, seconds : float
-            The one simulated [s].
-        span : float
-            What is left of its block [s].
-        left : float
-            Iterations that are left of the job.
-        """
+        """Return how many iterations one stands for, their duration, and their expected duration [s]."""
         if seconds <= 0:
             return left, 0.0, 0.0
         stands_for, lasts = min(max(span / seconds, 1.0), left), min(max(span, seconds), left * seconds)
@@ -165,18 +152,10 @@ class IterationSampling:
 
 
 class RecordedExchanges(SparsifierSet):
-    """Exchanges of a job that are made once, and taken again by whoever asks for the same.
+    """Exchanges of a job that are made once and reused.
 
-    What a scheme of fixed volume sends is that of any gradient, so that one is exchanged for each density, and each
-    worker whose turn it can be. Of another scheme the first iterations of one density are exchanged one after the
-    other, up to `window`; after these the second half of them comes again and again.
-
-    Parameters
-    ----------
-    job : Job
-        The job.
-    window : int
-        Iterations of which exchanges that follow the gradients are made, >= 1.
+    A scheme of fixed volume sends the same for any gradient: one exchange is made for each density and broadcaster. For
+    other schemes the first `window` iterations of a density are exchanged; after them the second half repeats.
     """
 
     def __init__(self, job: Job, window: int) -> None:
@@ -202,9 +181,9 @@ class RecordedExchanges(SparsifierSet):
         return not turns or max(turns) >= 0
 
     def unsettled(self, candidate: Candidate) -> str:
-        """Return why a candidate that follows the gradients has not settled, by `simnet.job.steady`; empty if it has.
+        """Return why a candidate that follows the gradients has not settled, by `simnet.job.steady`.
 
-        Judged are the exchanges that were made one after the other; where they are few, only how much they select.
+        Empty if it has.
         """
         first = max((first for label, first in self._rows if label == candidate.label), default=None)
         if first is None:
@@ -271,10 +250,7 @@ class RecordedExchanges(SparsifierSet):
 
 
 def _constant_density_range(job: Job, iteration: int) -> tuple[int, int]:
-    """Return the first iteration of those around one in which a job has the same density, and the one after the last.
-
-    Of a ramp that is the iteration alone.
-    """
+    """Return the iterations around one with the same density, as a range; that of a ramp is one iteration."""
     first = 0
     for ramp in job.density:
         last = first + ramp.iterations
@@ -292,21 +268,11 @@ def _without_updates(exchanges: Sequence[Exchange]) -> list[Exchange]:
 
 
 def total_time(seconds: Floats, stands_for: Floats, expected: Floats | None = None) -> tuple[float, float]:
-    """Return how long a job lasts by the iterations of a sample, and the standard error of that [s].
+    """Return the duration of a job from a sample of its iterations, and the standard error [s].
 
-    The error is that of the differences between neighbours in speed, beside what was expected of the links: what
-    changes slowly over the job costs little, as the sample goes along; what jumps, by chance or by turns, costs the
-    more the longer the blocks are. It is one of iterations, which the job makes up at the speed of its end, or of all
-    of it if that is slower.
-
-    Parameters
-    ----------
-    seconds : ndarray, shape (samples,)
-        Of the iterations.
-    stands_for : ndarray, shape (samples,)
-        How many iterations each stands for.
-    expected : ndarray, shape (samples,), optional
-        How long these were expected to last in all, up to a factor [s]; default: as long as they do.
+    Arrays have shape (samples,): the `seconds` of iterations, how many iterations each stands for, and how long these
+    were expected to last, up to a factor. The error is that of the differences between neighbours in speed, relative to
+    the expectation. The job makes up for it at the speed of its end, or of the whole job if that is slower.
 
     Examples
     --------

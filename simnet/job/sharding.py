@@ -1,9 +1,8 @@
-"""A job whose workers live in shards: their gradients are drawn there, and their residuals stay there.
+"""A job whose workers live in shards, which draw their gradients and hold their residuals.
 
-An exchange sends to the shards what each worker does to its own gradient (add its residual, select, keep the rest),
-and gets back what it selected; the update, the schedule and its time are made here. So memory for gradients and
-residuals, 8 bytes an entry and worker, is that of all shards together, and here there is what is selected, with some
-rows as long as a gradient. Rows, and what comes of them, are as without shards to the bit.
+An exchange sends to the shards what each worker does to its gradient, and receives what it selected; update, schedule
+and time are made here. Memory for gradients and residuals, 8 bytes an entry and worker, is spread over the shards.
+Results equal those without shards to the bit.
 """
 
 from __future__ import annotations
@@ -24,22 +23,12 @@ from simnet.traces.sharded import ShardedSource
 
 @contextmanager
 def workers_in_shards(job: Job, policies: Mapping[str, Policy], where: str) -> Iterator[Job]:
-    """Return the job with its workers in shards, until a ``with`` block ends.
+    """Return the job with its workers in shards until the ``with`` block ends.
 
-    Parameters
-    ----------
-    job : Job
-        The job.
-    policies : mapping of str to Policy
-        What it will run under.
-    where : str
-        As of `simnet.base.shards.opened`.
+    `where` as in `simnet.base.shards.opened`.
 
-    Raises
-    ------
-    InputError
-        If the workers cannot live elsewhere: their gradients come of all at once, or what a scheme does to the gradient
-        of a worker takes those of others. If `where` is none.
+    Raises InputError if gradients come from all workers at once, a scheme needs the gradients of several workers, or
+    `where` is unknown.
     """
     option = f"--workers-on {where}"
     if job.steps is not None:

@@ -28,14 +28,9 @@ _COPYING, _ROUNDING = ("copy_out", "copy_in"), 1e-9
 
 
 class BucketKernels(NamedTuple):
-    """What a bucket's kernels take.
+    """Seconds of a bucket's kernels by method, before the first message (`selecting`) and after it (`behind`).
 
-    Parameters
-    ----------
-    selecting, behind : list of (str, ndarray of shape (P,))
-        Method and seconds of each kernel, in order: of those before the first message, and of those behind it.
-    slower : float
-        By which factor they are slower beside the backward pass, on a stream of their own.
+    Each has shape (P,). Kernels are `slower` by a factor on a side stream during the backward pass.
     """
 
     selecting: list[tuple[str, Floats]]
@@ -44,17 +39,7 @@ class BucketKernels(NamedTuple):
 
     @classmethod
     def of(cls, kernels: Sequence[DeviceOp], device: DeviceProfile, workers: int) -> BucketKernels:
-        """Return what kernels take each of so many workers on a device.
-
-        Parameters
-        ----------
-        kernels : sequence of DeviceOp
-            What runs.
-        device : DeviceProfile
-            What each takes.
-        workers : int
-            P.
-        """
+        """Return what kernels take each of the workers on a device."""
         in_order = sorted(device.resolved(kernels), key=lambda one: one.before)
         lasts = [(one.before, (one.method, np.broadcast_to(device.once(one), workers))) for one in in_order]
         slower = 1.0 if device.side_stream is None else device.side_stream.kernels
@@ -74,36 +59,12 @@ def worker_spans(
     software: Work,
     barrier: bool,
 ) -> Iterator[tuple[str, str, float, float]]:
-    """Yield what each resource of a worker did when, from the start to the end of its iteration.
+    """Yield resource, activity, start and end [s] of what a worker does in its iteration.
 
-    From when its buckets are selected on, a worker does one thing after another, and the spans are those of its split:
-    while it works on what messages have brought, others may be under way, and do not count. Exchanges before that, and
-    beside work, are `overlapped`: from when the worker is ready for a bucket until it has the bucket's last message,
-    also where it waits for others or for their words, but for its work between the messages.
-
-    Copies between device and host are on the row of the copy engine as well as in the selecting that they are part of,
-    as they queue on the compute stream. Those of a selection that a failure has made vain are not told apart.
-
-    Parameters
-    ----------
-    at : IterationTimes
-        Which one, and when it began.
-    rank, worker : int
-        Number among those that take part, and in the job.
-    messages : Messages
-        Of the exchange, by workers.
-    timing : Timing
-        Of the exchange, with its work and what was computed beside it.
-    state : IterationState
-        What workers computed and selected.
-    update : float
-        Seconds after the exchange.
-    kernels : sequence of BucketKernels
-        What those of each bucket take.
-    software : Work
-        What hosts did for messages.
-    barrier : bool
-        Whether it waits for the last worker in the end.
+    From the selection of its buckets on, a worker does one thing after another, and the spans are those of its split.
+    Earlier exchanges, and those during other work, are `overlapped`: from when the worker is ready for a bucket until
+    its last message, without its work between messages. Copies between device and host are on the row of the copy
+    engine as well as in the selection. Those of a selection that a failure made vain are not shown.
     """
     assert timing.work is not None
     assert timing.computed is not None
@@ -168,17 +129,7 @@ def worker_spans(
 
 
 def _copy_spans(rank: int, part: int, kernels: BucketKernels, timing: Timing) -> Iterator[tuple[str, float, float]]:
-    """Yield which copies a worker made for a bucket, and when: kernels run in order in the stretches of their work.
-
-    Parameters
-    ----------
-    rank, part : int
-        Which worker, and which bucket.
-    kernels : BucketKernels
-        Of the bucket.
-    timing : Timing
-        Of the exchange.
-    """
+    """Yield the copies of a worker for a bucket: kernels run in order in the intervals of their work."""
     assert timing.work is not None
     assert timing.computed is not None
     begun, ended = timing.computed.begun, timing.computed.ended
@@ -208,19 +159,7 @@ def _copy_spans(rank: int, part: int, kernels: BucketKernels, timing: Timing) ->
 
 
 def _exchange_spans(rank: int, worker: int, messages: Messages, timing: Timing) -> Iterator[tuple[float, float]]:
-    """Yield when a worker exchanged each bucket, without what it worked between messages.
-
-    Its work begins when the messages have brought what it is for, though the compute stream may be busy.
-
-    Parameters
-    ----------
-    rank, worker : int
-        Number among those that take part, and in the job.
-    messages : Messages
-        Of the exchange, by workers.
-    timing : Timing
-        Of the exchange.
-    """
+    """Yield when a worker was busy with each bucket: from when it was ready until its last message."""
     assert timing.work is not None
     assert timing.computed is not None
     begun, ended = timing.computed.begun, timing.computed.ended
@@ -246,12 +185,7 @@ def _exchange_spans(rank: int, worker: int, messages: Messages, timing: Timing) 
 
 
 def merge_intervals(intervals: Sequence[tuple[float, float]]) -> Iterator[tuple[float, float]]:
-    """Yield intervals that ascend by their begin, with those that touch as one.
-
-    Parameters
-    ----------
-    intervals : sequence of (float, float)
-        The intervals.
+    """Yield the union of sorted intervals as disjoint intervals.
 
     Examples
     --------
@@ -272,14 +206,7 @@ def merge_intervals(intervals: Sequence[tuple[float, float]]) -> Iterator[tuple[
 def intersect_intervals(
     interval: tuple[float, float], others: Sequence[tuple[float, float]]
 ) -> Iterator[tuple[float, float]]:
-    """Yield what of an interval lies in others, which ascend by their begin; what lies in several of them, once.
-
-    Parameters
-    ----------
-    interval : (float, float)
-        The interval.
-    others : sequence of (float, float)
-        The others.
+    """Yield the parts of an interval inside sorted others.
 
     Examples
     --------
@@ -296,16 +223,7 @@ def intersect_intervals(
 def subtract_intervals(
     interval: tuple[float, float], others: Sequence[tuple[float, float]]
 ) -> Iterator[tuple[float, float]]:
-    """Yield what of an interval lies in none of the others, which ascend and do not overlap.
-
-    Some of it may end before it begins, which is nothing.
-
-    Parameters
-    ----------
-    interval : (float, float)
-        The interval.
-    others : sequence of (float, float)
-        The others.
+    """Yield the parts of an interval outside sorted others.
 
     Examples
     --------

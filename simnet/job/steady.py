@@ -39,22 +39,14 @@ _WORDS = {"bytes_sent_B": "what it sends", "density_ratio": "its density", "buil
 
 
 class SteadyPart(NamedTuple):
-    """The steady part of a run.
-
-    Parameters
-    ----------
-    start : int
-        Iterations before it.
-    unsettled : str
-        Why there is none, as what may follow "not settled: "; empty if there is one.
-    """
+    """The steady part of a run: its first iteration, and why there is none, empty if there is one."""
 
     start: int
     unsettled: str = ""
 
 
 def common_start(found: Iterable[SteadyPart]) -> int:
-    """Return from where means are taken of runs that are compared: until all had settled that do.
+    """Return the first iteration of the means of runs that are compared: all that settle have settled.
 
     Examples
     --------
@@ -66,13 +58,9 @@ def common_start(found: Iterable[SteadyPart]) -> int:
 
 
 def steady_part(rows: pd.DataFrame) -> SteadyPart:
-    """Return the steady part of a run.
+    """Return the steady part of a run from the iterations of one policy, exploration included.
 
-    Parameters
-    ----------
-    rows : DataFrame
-        The iterations of one policy, as of `simnet.job.PolicyResult`, those of exploration included. Of the columns
-        only ``iteration_s`` is needed.
+    Of the columns of `simnet.job.PolicyResult` only ``iteration_s`` is needed.
 
     Examples
     --------
@@ -110,12 +98,7 @@ def steady_part(rows: pd.DataFrame) -> SteadyPart:
 
 
 def last_half(iterations: int, period: int = 1) -> int:
-    """Return where the last half of some iterations begins, by which it is judged whether they have settled.
-
-    Parameters
-    ----------
-    iterations, period : int
-        As of `detect_steady_part`.
+    """Return the start of the last half of the iterations, which decides whether they have settled.
 
     Examples
     --------
@@ -128,18 +111,10 @@ def last_half(iterations: int, period: int = 1) -> int:
 def detect_steady_part(
     columns: Mapping[str, Floats], iterations: int, period: int = 1, asked: float = 1.0
 ) -> SteadyPart:
-    """Return the steady part of what one exchange did, iteration by iteration.
+    """Return the steady part of the iterations of one exchange.
 
-    Parameters
-    ----------
-    columns : mapping of str to ndarray of float64, shape (iterations,)
-        ``bytes_sent_B``, ``density_ratio``, ``build_up``; those that there are, NaN where it is not known.
-    iterations : int
-        How many, >= 1.
-    period : int
-        Exchanges after which the scheme begins anew to adapt what it sends, >= 1.
-    asked : float
-        Density that was asked for.
+    `columns` are ``bytes_sent_B``, ``density_ratio`` and ``build_up``, where known, of shape (iterations,); the scheme
+    begins anew after `period` exchanges; `asked` is the density that was asked for.
 
     Examples
     --------

@@ -1,7 +1,7 @@
-"""A job whose iterations are steps of a replicated or sharded model: graphs of computing and collectives.
+"""A job whose iterations are steps of a replicated or sharded model, as in `simnet.parallel`.
 
-The steps are those of `simnet.parallel`, which times them on the network of the job as that is when each begins. No
-gradient is made: sizes of messages follow from the tensors of the model.
+Each step is timed on the network at its start. No gradient is made: the tensors of the model decide the sizes of
+messages.
 """
 
 from __future__ import annotations
@@ -32,15 +32,7 @@ _MOST_PLACED = 16
 
 
 class NoGradients:
-    """The source of a job that makes no gradients: how many workers there are, and parameters of what they train.
-
-    Parameters
-    ----------
-    workers : int
-        P.
-    true_parameters : int
-        Entries of the model; 1 where nobody knows.
-    """
+    """A source without gradients: P workers, and the entries of their model (1 if unknown)."""
 
     parameters = 1
     layers = (("model", 1),)
@@ -49,13 +41,7 @@ class NoGradients:
         self.workers, self.true_parameters, self.scale = workers, true_parameters, float(true_parameters)
 
     def gradients(self, iteration: int, out: Values | None = None) -> NoReturn:
-        """Refuse: steps of sharded models have none.
-
-        Parameters
-        ----------
-        iteration, out
-            As of `simnet.traces.GradientSource`.
-        """
+        """Raise ValueError: steps of sharded models have no gradients."""
         raise ValueError("a job of sharded steps makes no gradients")
 
 
@@ -69,20 +55,7 @@ class _PlacedGraph(NamedTuple):
 
 
 class StepSet:
-    """The steps of a job, which are those of one candidate.
-
-    Parameters
-    ----------
-    job : Job
-        The job, with steps.
-    candidates : sequence of Candidate
-        The way in which the model is shared, one alone.
-
-    Raises
-    ------
-    ValueError
-        If there are several candidates, or an algorithm is none.
-    """
+    """The steps of a job with a single candidate; raise ValueError for several, or for an unknown algorithm."""
 
     def __init__(self, job: Job, candidates: Sequence[Candidate]) -> None:
         if len(candidates) != 1:
@@ -94,20 +67,7 @@ class StepSet:
         self.training = WithoutLearning()
 
     def step(self, where: IterationContext, shortlist: Sequence[Candidate]) -> ExchangeProcess:
-        """Time the step of an iteration.
-
-        Parameters
-        ----------
-        where : IterationContext
-            The iteration.
-        shortlist : sequence of Candidate
-            The way in which the model is shared.
-
-        Raises
-        ------
-        StalledError
-            If a collective can never end.
-        """
+        """Time the step of an iteration; raise StalledError if a collective can never end."""
         computes = self._job.computes(where.batch, where.active)
         placed, step = self._timed(where.iteration, where.begun, computes)
         left, computing, communicating = step.ended.max(axis=0, initial=0.0), step.computing, step.communicating

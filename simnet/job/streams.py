@@ -1,8 +1,8 @@
-"""What workers do beside an exchange: the rules of `simnet.network.compute_stream`, for the kernels of a device.
+"""The kernels of an exchange on a worker's streams, by the rules of its network model.
 
-A bucket is selected when its slice of the backward pass is done, on the worker's compute stream, and the next slice
-waits for that, as in PyTorch's DistributedDataParallel. Merges and cuts between messages, and what unpacks a bucket,
-queue on that stream as well. A device profile may allow a side stream, or say what dense collectives of NCCL cost.
+A bucket is selected after its slice of the backward pass, on the worker's compute stream, and delays the next slice, as
+in PyTorch's DistributedDataParallel. Merges between messages and unpacking queue there as well. A device profile may
+have a side stream, and costs of dense collectives of NCCL.
 """
 
 from __future__ import annotations
@@ -21,20 +21,9 @@ from simnet.schedule import Schedule
 
 
 class BucketExchange(NamedTuple):
-    """What the exchange of a bucket sends and runs, and when its gradient would be there if nothing else ran.
+    """The messages and kernels of a bucket, and when each worker would have its gradient if nothing else ran [s].
 
-    Parameters
-    ----------
-    schedule : Schedule
-        Its messages.
-    kernels : sequence of DeviceOp
-        What workers run before, between and after them.
-    ready : ndarray, shape (P,)
-        When the slice of the backward pass would be done [s].
-    dense : bool
-        Whether all of the gradient is sent.
-    work : KernelTimes, optional
-        What the kernels take on the device; looked up when omitted.
+    `ready` has shape (P,). `dense` says that all of the gradient is sent; `work` is what the kernels take, if known.
     """
 
     schedule: Schedule
@@ -52,17 +41,7 @@ class KernelTimes(NamedTuple):
 
 
 def kernel_times(schedule: Schedule, kernels: Sequence[DeviceOp], device: DeviceProfile) -> KernelTimes:
-    """Return what the kernels of an exchange take on a device.
-
-    Parameters
-    ----------
-    schedule : Schedule
-        The messages.
-    kernels : sequence of DeviceOp
-        What workers run before, between and after them.
-    device : DeviceProfile
-        What each takes.
-    """
+    """Return what the kernels before, between and after the messages of a schedule take on a device."""
     selecting, between = device.work(kernels, schedule.n_ranks)
     return KernelTimes(selecting, schedule.with_work(between))
 
@@ -70,17 +49,7 @@ def kernel_times(schedule: Schedule, kernels: Sequence[DeviceOp], device: Device
 def queue_buckets(
     buckets: Sequence[BucketExchange], device: DeviceProfile, stack: Stack
 ) -> tuple[list[tuple[Schedule, Floats]], Computing]:
-    """Return the parts of an exchange, and what is computed beside them, as `Network.time` takes both.
-
-    Parameters
-    ----------
-    buckets : sequence of BucketExchange
-        In the order in which they become ready.
-    device : DeviceProfile
-        What kernels cost.
-    stack : Stack
-        How messages are sent.
-    """
+    """Return the parts of an exchange and what workers compute, as `Network.time` takes both."""
     parts, select = [], []
     for one in buckets:
         work = one.work or kernel_times(one.schedule, one.kernels, device)
@@ -102,19 +71,10 @@ def slows_backward(computing: Computing) -> bool:
 
 
 def exposed_after_backward(backward: float, select: ArrayLike, communicate: ArrayLike, buckets: int) -> Floats:
-    """Return the seconds of exchanges that are left after the backward pass, which they go beside in equal buckets.
+    """Return the seconds of exchanges after a backward pass that they overlap in equal buckets.
 
-    Parameters
-    ----------
-    backward : float
-        Seconds of the backward pass.
-    select : array_like of float
-        Seconds of the kernels of a bucket, which delay the slices of the backward pass to come; all come before its
-        first message.
-    communicate : array_like of float
-        Seconds that a bucket is under way; the next one waits for that.
-    buckets : int
-        How many there are, >= 1.
+    The kernels of a bucket take `select` seconds, before its first message, and delay the rest of the backward pass;
+    its messages take `communicate` seconds, and the next bucket waits for them.
 
     Examples
     --------
@@ -128,18 +88,9 @@ def exposed_after_backward(backward: float, select: ArrayLike, communicate: Arra
 
 
 def total_communication(left: float, backward: float, select: float, buckets: int) -> float:
-    """Return the seconds that all buckets are under way, given those that are left when all computing is done.
+    """Return the seconds that all buckets travel, given the `left` seconds after the backward pass.
 
-    Parameters
-    ----------
-    left : float
-        Seconds from the end of the backward pass, with the kernels that delayed it, to that of the exchange.
-    backward : float
-        Seconds of the backward pass, of which each bucket has an equal slice.
-    select : float
-        Seconds of the kernels of all buckets.
-    buckets : int
-        How many there are, >= 1.
+    `backward` and `select` are the seconds of the backward pass, in equal slices, and of the kernels of all buckets.
 
     Examples
     --------

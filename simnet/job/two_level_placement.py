@@ -24,24 +24,10 @@ if TYPE_CHECKING:
 
 
 def node_sizes(network: Network, hosts: Sequence[int], nbytes: float) -> tuple[int, ...]:
-    """Return how many consecutive ranks are nearer to each other than to the next ones, from inside out.
+    """Return the sizes of groups of consecutive ranks that are close to each other, from inside out.
 
-    Ranks are as near as a message takes from each to the next. A number counts if all groups have it, and there are
-    several.
-
-    Parameters
-    ----------
-    network : Network
-        The links, as they are at the start.
-    hosts : sequence of int, length P
-        The host of each rank.
-    nbytes : float
-        Bytes of the message.
-
-    Returns
-    -------
-    tuple of int
-        Ranks of each group, so of nodes before those of sites; empty if there are none.
+    The distance of two ranks is the time of a message of `nbytes` between their hosts at the start. A size counts if
+    all groups have it and there are several.
 
     Examples
     --------
@@ -73,25 +59,14 @@ def _ring_order(network: Network, hosts: tuple[int, ...], nbytes: float) -> Ring
 
 
 def job_node_sizes(job: Job) -> tuple[int, ...]:
-    """Return `node_sizes` of the workers of a job, for what a rank sends in a round of a dense ring.
-
-    Parameters
-    ----------
-    job : Job
-        The job.
-    """
+    """Return `node_sizes` of the workers of a job, for the message of a rank in a round of a dense ring."""
     return node_sizes(job.network(0), _worker_hosts(job), _chunk_bytes(job))
 
 
 def job_ring_order(job: Job, group: int = 1) -> tuple[RingOrder, float]:
-    """Return the order of a ring between groups of a job's workers, and what its slowest pair takes as numbered [s].
+    """Return the order of a ring of groups of a job's workers, and the time of its slowest pair as numbered [s].
 
-    Parameters
-    ----------
-    job : Job
-        The job.
-    group : int
-        Workers of each group, whose first ones are looked at.
+    The first worker of each group of `group` workers stands for it.
     """
     heads = tuple(_worker_hosts(job)[::group])
     seconds = _pair_seconds(job.network(0), heads, _chunk_bytes(job))
@@ -107,19 +82,9 @@ def _chunk_bytes(job: Job) -> float:
 
 
 def fit_to_network(candidate: Candidate, job: Job) -> Candidate:
-    """Return an exchange with what it takes from the network of a job: ranks of a node, and the order of nodes.
+    """Return a two-level exchange with ranks per node and node order from the network of a job.
 
-    Parameters
-    ----------
-    candidate : Candidate
-        The exchange; one that takes nothing comes back as it is.
-    job : Job
-        The job.
-
-    Raises
-    ------
-    ValueError
-        If there are no nodes to be found.
+    Other exchanges are returned unchanged. Raises ValueError if the network has no nodes.
     """
     if not candidate.scheme.startswith(PREFIX):
         return candidate

@@ -19,12 +19,7 @@ SPLIT = ("compute_s", "select_s", "communicate_s", "wait_s", "bytes_sent_B", "by
 
 
 class WorkerSets:
-    """Sets of workers that took part in something, each once, by their numbers.
-
-    Parameters
-    ----------
-    sets : sequence of ndarray of int
-        Those that there are already.
+    """Sets of workers, each stored once and numbered.
 
     Examples
     --------
@@ -38,13 +33,7 @@ class WorkerSets:
         self._numbers = {one.tobytes(): number for number, one in enumerate(self.all)}
 
     def number(self, workers: NDArray[np.intp]) -> int:
-        """Return the number of a set, which is kept if it is new.
-
-        Parameters
-        ----------
-        workers : ndarray of int, shape (P',)
-            The workers, ascending.
-        """
+        """Return the number of a set of workers, ascending; a new set is stored."""
         key = workers.tobytes()
         number = self._numbers.setdefault(key, len(self.all))
         if number == len(self.all):
@@ -53,24 +42,10 @@ class WorkerSets:
 
 
 class WorkerRows(NamedTuple):
-    """A row per iteration and worker that took part in it, 8 bytes a number.
+    """A row per iteration and worker that took part, 8 bytes a number; a table takes twice as much.
 
-    As a table it takes twice as much, so that it is made of as many rows as are asked for.
-
-    Parameters
-    ----------
-    policy : str
-        Name of the policy.
-    iteration : ndarray of int64, shape (n,)
-        Number of each iteration, exploration included.
-    purpose : sequence of str, length n
-        What it was for.
-    active_sets : sequence of ndarray of int
-        Sets of workers.
-    active : ndarray of int64, shape (n,)
-        Which of them took part in each iteration.
-    split : KeptRows
-        The columns `SPLIT`.
+    `iteration`, `purpose` and `active` have length n; `active` is the index of the set of workers in `active_sets`;
+    `split` has the columns `SPLIT`.
     """
 
     policy: str
@@ -86,7 +61,7 @@ class WorkerRows(NamedTuple):
         return self.split.total
 
     def table(self, first: int = 0, last: int | None = None) -> pd.DataFrame:
-        """Return rows from one on until before another, as a table; all when omitted.
+        """Return rows `first` to `last` (exclusive) as a table; all by default.
 
         Examples
         --------
