@@ -55,22 +55,11 @@ _WIDEST = 10.0
 
 
 class PredictedTime(NamedTuple):
-    """What an iteration with an exchange is expected to take beyond computing.
+    """The expected time of an iteration with an exchange beyond computing [s], and its 90 % interval.
 
-    Parameters
-    ----------
-    label : str
-        The exchange.
-    seconds, low, high : float
-        The expectation, and the interval that it is in with a probability of 90 % [s].
-    communicate, kernels : float
-        Messages, and kernels, whether or not they run beside the backward pass [s].
-    factor : float
-        By which factor messages are found to take longer than their closed form.
-    known : bool
-        Whether the standard deviation is below `UNKNOWN`.
-    worth : float
-        What a change to it is worth over the horizon [s].
+    `communicate` and `kernels` are its parts, overlapped or not; `factor` is what messages take over their closed form;
+    `known` says that the relative standard deviation is below `UNKNOWN`; `worth` is the gain of a change over the
+    horizon [s].
     """
 
     label: str
@@ -85,26 +74,11 @@ class PredictedTime(NamedTuple):
 
 
 class Advice(NamedTuple):
-    """What was decided before an iteration, and why.
+    """A decision before an iteration, and its reason.
 
-    Parameters
-    ----------
-    iteration : int
-        Which.
-    took, before : str
-        The exchange that was taken, and the one before.
-    why : str
-        The reason.
-    latency_s, byte_s : tuple of (float, float, float)
-        Latency of a message, software included, and seconds per byte: estimate, and the ends of its 90 % interval.
-    jumps : int
-        How often links have jumped so far.
-    probed_s : float
-        Seconds of the probe just before; 0 where there was none.
-    noise, drift : float
-        Standard deviations of the logarithms of a time, and of the change of links from one iteration to the next.
-    predicted : tuple of PredictedTime
-        All exchanges.
+    `took` and `before` are the exchanges; `latency_s` (software included) and `byte_s` have estimate and 90 % interval;
+    `jumps` counts jumps of links; the last probe took `probed_s` seconds, 0 without one; `noise` and `drift` are
+    standard deviations of logarithms, of a time and of the change of links per iteration.
     """
 
     iteration: int
@@ -125,35 +99,14 @@ class Advice(NamedTuple):
 
 
 class Adviser:
-    """Learns from what iterations take, and says which exchange should come next.
+    """Learns from the times of iterations, and recommends the next exchange.
 
-    Parameters
-    ----------
-    costs : mapping of str to ExchangeCost
-        What each exchange consists of, by its label.
-    fallback : str
-        The exchange to take while nothing is known.
-    kernels : mapping of str to (float, float)
-        By which factors the kernels of each method may differ from the profile, as its interval has it.
-    every : int
-        Iterations from one decision to the next, >= 1.
-    horizon : int
-        Iterations over which a change has to pay, >= `every`.
-    margin : float
-        By how much an exchange has to be faster than the one in force, as a share of its time, >= 0.
-    change_cost : float
-        Seconds that a change takes, >= 0.
-    probe_share : float
-        What probes may take of the time of exchanges, beyond the first.
+    Exchanges have `costs` by label; `fallback` is used while nothing is known; `kernels` are the intervals of factors
+    of kernels by method. A decision is due `every` so many iterations; a change must pay over `horizon` iterations,
+    exceed the share `margin` of the time, and costs `change_cost` seconds. Probes may take the share `probe_share` of
+    the time of exchanges.
 
-    Attributes
-    ----------
-    choice : str
-        The exchange in force.
-    knows : bool
-        Whether it was known at the last decision what that takes.
-    advice : Advice or None
-        The last decision.
+    `choice` is the exchange in force, `knows` whether its time was known at the last decision, `advice` that decision.
     """
 
     def __init__(
@@ -201,17 +154,7 @@ class Adviser:
         )
 
     def learn(self, label: str, cost: ExchangeCost, took: TimingOutcome) -> None:
-        """Take in what an iteration with an exchange took.
-
-        Parameters
-        ----------
-        label : str
-            The exchange.
-        cost : ExchangeCost
-            What it consisted of.
-        took : TimingOutcome
-            What it took.
-        """
+        """Learn from the times of an iteration with an exchange of the given cost."""
         if took.communicate > 0 and cost.rounds + cost.nbytes > 0:
             self._links.learn(self._messages(label, cost), took.communicate)
         for kernels, seconds in ((cost.select, took.select), (cost.merge, took.merge)):

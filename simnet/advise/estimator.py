@@ -57,12 +57,8 @@ _LEAST = 1e-6
 class WeightedTimes(NamedTuple):
     """Times that are sums of coefficients times quantities, each times a factor if it has one.
 
-    Parameters
-    ----------
-    coefficients : ndarray, shape (n,) or (k, n)
-        By the places of the state: of one time, or of k.
-    factors : ndarray, of the same shape
-        One at the place of a time's factor, all else zero.
+    Both arrays have the shape of the state, (n,), or (k, n) for k times; `factors` is 1 at the factor of a time, else
+    0.
     """
 
     coefficients: Floats
@@ -86,27 +82,11 @@ class _SurpriseSum:
 
 
 class Estimator:
-    """A state of quantities and logarithms of factors, normally distributed, and what times tell of it.
+    """Quantities and logarithms of factors, normally distributed, learnt from times.
 
-    Parameters
-    ----------
-    state : sequence of float
-        What it is taken to be at first.
-    deviation : sequence of float
-        Its standard deviations at first.
-    wanders : sequence of bool
-        Which quantities wander from one time to the next; all else stays, but for a thousandth each time.
-
-    Attributes
-    ----------
-    state : ndarray, shape (n,)
-        Its mean.
-    covariance : ndarray, shape (n, n)
-        Its covariance.
-    noise, drift : float
-        Relative standard deviations of a time, and of how what wanders moves from one to the next.
-    jumps : int
-        How many have been found.
+    `state` and `deviation` are mean and standard deviations at first; `wanders` says which quantities move between
+    times. `state`, shape (n,), and `covariance`, (n, n), are the current ones; `noise` and `drift` the relative
+    standard deviations of a time and of a move; `jumps` counts jumps.
 
     Examples
     --------
@@ -132,17 +112,10 @@ class Estimator:
         return _expect_times(kinds, self.state)
 
     def learn(self, kind: WeightedTimes, seconds: float, noise: float | None = None) -> None:
-        """Take in what something took.
+        """Learn from a time [s], > 0.
 
-        Parameters
-        ----------
-        kind : WeightedTimes
-            What it consists of: one time.
-        seconds : float
-            What it took, > 0.
-        noise : float, optional
-            Its relative standard deviation. When omitted, it is a time of those that come every iteration: noise and
-            drift are learnt from these, and jumps are found in them.
+        Without `noise`, its relative standard deviation, it is a time of every iteration: noise, drift and jumps are
+        learnt from these.
         """
         if noise is not None:
             self._take_in(kind, seconds, noise)

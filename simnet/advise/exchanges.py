@@ -20,16 +20,9 @@ _SAMPLE = 64
 
 
 class ExchangeCost(NamedTuple):
-    """What an exchange consists of.
+    """Sequential latencies (`rounds`) and bytes on a link of an exchange, and seconds of its kernels by method.
 
-    Parameters
-    ----------
-    rounds : float
-        Latencies that follow one another.
-    nbytes : float
-        Bytes that follow one another on a link.
-    select, merge : dict of str to float
-        Seconds of its kernels by the device profile, by their methods: those before its first message, and the others.
+    `select` are kernels before the first message, `merge` the others.
     """
 
     rounds: float
@@ -41,25 +34,9 @@ class ExchangeCost(NamedTuple):
 def exchange_cost(
     candidate: Candidate, workers: int, buckets: Sequence[int], density: float, device: DeviceProfile
 ) -> ExchangeCost:
-    """Return what an exchange consists of, all of its buckets together.
+    """Return the cost of an exchange between P workers, for buckets of the given entries at a density.
 
-    Parameters
-    ----------
-    candidate : Candidate
-        The exchange.
-    workers : int
-        P, >= 1.
-    buckets : sequence of int
-        Entries of each bucket.
-    density : float
-        Fraction that is kept.
-    device : DeviceProfile
-        What its kernels cost.
-
-    Raises
-    ------
-    ValueError
-        If it has no closed form, or one that is no sum of latencies and bytes; or if its scheme refuses the density.
+    Raises ValueError if it has no closed form, or one that is no sum of latencies and bytes, or refuses the density.
 
     Examples
     --------

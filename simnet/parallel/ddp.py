@@ -107,19 +107,10 @@ def ddp(
 
 
 def buckets(layers: Sequence[Layer], bucket_cap_mb: float | None = None, dtype: str = "float32") -> list[int]:
-    """Return the entries of the rebuilt buckets of a model, as `cut` has them.
+    """Return the entries of the rebuilt buckets, from the last tensor to the first.
 
-    Parameters
-    ----------
-    layers : sequence of Layer
-        Tensors of the model, in its order.
-    bucket_cap_mb, dtype
-        As of `ddp`.
-
-    Raises
-    ------
-    ValueError
-        If the cap is not above 0.
+    A bucket closes when it reaches the cap, so it may exceed the cap by a tensor. Raises ValueError if the cap is not >
+    0.
     """
     if bucket_cap_mb is not None:
         positive(bucket_cap_mb, "bucket_cap_mb")

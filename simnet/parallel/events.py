@@ -1,7 +1,7 @@
-"""A step on the network's event loop: calls that meet share links, and computing beside collectives is slower.
+"""A step on the network's event loop: calls share links, and computing next to collectives is slower.
 
-A part of a pass computes at full speed while no collective of its worker is under way, and at 1 / slowdown of it while
-one is: kernels of NCCL take multiprocessors and bandwidth of memory. Collectives themselves are not slowed.
+A part of a pass computes at full speed while no collective of its worker is under way, and at 1 / slowdown of it
+otherwise: kernels of NCCL take multiprocessors and memory bandwidth. Collectives are not slowed.
 """
 
 from __future__ import annotations
@@ -26,18 +26,10 @@ Workers = NDArray[np.intp]
 
 
 class SlowedComputing:
-    """What workers compute now, at which speed.
+    """The parts of passes that workers compute now, and their speed.
 
-    Parameters
-    ----------
-    env : simpy.Environment
-        The clock.
-    workers : int
-        Workers P.
-    slowdown : float
-        How many times as long computing takes beside a collective, > 1.
-    done : callable
-        Takes the number of a node and the workers that are through with it, when they are.
+    Computing takes `slowdown` times as long during a collective, > 1. `done` is called with the number of a node and
+    the workers that have finished it.
     """
 
     def __init__(
@@ -84,16 +76,8 @@ class SlowedComputing:
 class EventRun:
     """One step on a clock of its own.
 
-    Parameters
-    ----------
-    step : StepPlacement
-        The step and its network.
-    seconds : ndarray, shape (nodes, P)
-        What each part of a pass takes at full speed.
-    start : float
-        When the step begins [s].
-    name : tuple of str or int
-        What names of random streams begin with.
+    `seconds`, shape (nodes, P), are the times of the parts of passes at full speed; the step begins at `start` [s];
+    `name` prefixes the names of random streams.
     """
 
     def __init__(self, step: StepPlacement, seconds: Floats, start: float, name: tuple[str | int, ...]) -> None:
@@ -189,13 +173,7 @@ class EventRun:
 
 
 def node_waits(step: StepPlacement) -> tuple[list[list[tuple[int, NDArray[np.bool_]]]], NDArray[np.int64]]:
-    """Return by node which others wait for it at which workers, and for how many each waits at each worker.
-
-    Parameters
-    ----------
-    step : StepPlacement
-        The step.
-    """
+    """Return for each node the nodes that wait for it and at which workers, and how many each waits for, (nodes, P)."""
     behind: list[list[tuple[int, NDArray[np.bool_]]]] = [[] for _ in step.graph.nodes]
     missing = np.zeros(step.does.shape, dtype=np.int64)
     last: dict[str, NDArray[np.int64]] = defaultdict(lambda: np.full(step.graph.workers, -1))

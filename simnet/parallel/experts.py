@@ -25,20 +25,7 @@ _MOMENTS = 2
 
 
 def expert_capacity(tokens: int, experts: int, factor: float, choices: int, least: int) -> int:
-    """Return how many tokens of a worker an expert takes: max(`least`, ceil(T / E x `factor` x k)).
-
-    Parameters
-    ----------
-    tokens : int
-        Tokens T of the worker.
-    experts : int
-        Experts E.
-    factor : float
-        Capacity over an even share.
-    choices : int
-        Experts k of each token.
-    least : int
-        The least capacity.
+    """Return the number of tokens of a worker that an expert takes: max(least, ceil(T / E x factor x choices)).
 
     Examples
     --------
@@ -70,49 +57,20 @@ def expert_parallel(
 ) -> StepGraph:
     """Return a step in which perceptrons of some blocks are experts, which workers share.
 
-    Each block dispatches tokens by an all-to-all and combines them by another, and as many backward. Buffers are sent
-    whole, filled or not. Without dropping, an all-reduce first finds the fullest expert's tokens, which all buffers
-    then have room for. Gradients of experts are all-reduced between workers that hold the same ones, once the last
-    microbatch has been through them.
+    Each block dispatches tokens by an all-to-all and combines them by another, and the same backward. Buffers are sent
+    whole. Without dropping, an all-reduce first finds the number of tokens of the fullest expert, for which all buffers
+    then have room. Gradients of experts are all-reduced between workers that hold the same ones, after the last
+    microbatch.
 
-    Parameters
-    ----------
-    step : StepGraph
-        What each worker does with all that is no expert.
-    model : Units
-        The same in units: says where blocks begin and end in a pass.
-    ranks : int
-        Consecutive workers that share the experts of a block, a divisor of the workers.
-    blocks : collection of str
-        Blocks that have experts.
-    experts : int
-        Experts E of a block, a multiple of `ranks`.
-    expert_size : int
-        Entries of an expert's tensors.
-    tokens : int
-        Tokens T of a worker in a microbatch.
-    width : int
-        Entries H of a token.
-    choices : int
-        Experts of each token, 1 or 2.
-    capacity_factor, min_capacity
-        As of `expert_capacity`.
-    drop_tokens : bool
-        Whether tokens beyond the capacity are dropped. Otherwise experts are drawn for tokens, each equally likely,
-        from the random stream "experts" of `seed`, iteration, block and microbatch.
-    dtype, reduce_dtype : str
-        Of activations, and of experts with their gradients.
-    attention : float
-        Share of a block that attention computes; all-to-alls are around the rest.
-    overlap : bool
-        Whether gradients of experts are reduced beside computing.
-    seed : int
-        Seed of the job.
+    `step` is what each worker does with everything but experts, `model` the same in units. Each block of `blocks` has
+    `experts` E of `expert_size` entries, shared by `ranks` consecutive workers. A worker has `tokens` T of `width` H
+    entries in a microbatch; each token has 1 or 2 `choices`. `capacity_factor` and `min_capacity` are those of
+    `expert_capacity`. Without `drop_tokens` experts are drawn uniformly for tokens, from the random stream "experts" of
+    seed, iteration, block and microbatch. `dtype` is that of activations, `reduce_dtype` that of experts and their
+    gradients. Attention computes the share `attention` of a block; all-to-alls are around the rest. With `overlap`
+    gradients of experts are reduced during computing.
 
-    Raises
-    ------
-    ValueError
-        If a value is out of range, or there is no block of a name.
+    Raises ValueError if a value is out of range or a block is unknown.
 
     Examples
     --------
@@ -184,13 +142,5 @@ def expert_parallel(
 
 
 def largest_load(draws: np.random.Generator, workers: int, tokens: int, experts: int) -> int:
-    """Return the most tokens that any worker has for an expert, drawn each with the same chance.
-
-    Parameters
-    ----------
-    draws : Generator
-        Whose next numbers are taken.
-    workers, tokens, experts : int
-        Workers, tokens of each, and experts.
-    """
+    """Return the largest number of tokens that a worker sends to an expert, each token drawn uniformly."""
     return int(draws.multinomial(tokens, np.full(experts, 1 / experts), size=workers).max())

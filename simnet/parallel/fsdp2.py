@@ -1,12 +1,9 @@
-"""Steps of PyTorch's `fully_shard` (FSDP2), on one mesh dimension or, as HSDP, replicated on a second one.
+"""Steps of PyTorch's `fully_shard` (FSDP2) on one mesh dimension, or replicated on a second one (HSDP).
 
-The order of calls, and what waits for what, follow `FSDPParamGroup`: a unit is gathered before it is used, the next one
-of the backward pass is gathered before the gradients of this one are reduced, and all-gathers wait for the copy that
-takes what the one before has gathered.
+The order of calls follows `FSDPParamGroup`: a unit is gathered before its use; the next unit of the backward pass is
+gathered before the gradients of this one are reduced; an all-gather waits for the copy of the one before.
 
-References
-----------
-PyTorch 2.13.0, ``distributed/fsdp/_fully_shard``. Sequences and sizes are those of recorded runs.
+References ---------- PyTorch 2.13.0, ``distributed/fsdp/_fully_shard``. Sequences and sizes are those of recorded runs.
 """
 
 from __future__ import annotations
@@ -221,10 +218,7 @@ class _Program:
         self.held_back = set()
 
     def backward(self, *, reduces: bool, all_reduces: bool, frees: bool) -> None:
-        """Issue a backward pass, which reduces gradients between shards, and between replicas, or not.
-
-        Units are freed behind it or stay.
-        """
+        """Issue a backward pass; gradients may be reduced between shards and replicas, and units freed after it."""
         step, root, blocks = self.step, self.model.root, self.model.blocks
         order = [root, *reversed(blocks)]
         first = len(step.nodes)

@@ -34,29 +34,11 @@ COMPUTE = "compute"
 class CollectiveCall(NamedTuple):
     """A collective as each rank of its group calls it.
 
-    Parameters
-    ----------
-    operation : str
-        What it achieves, as nccl-tests spells it.
-    unit : str
-        What it moves: a unit, ``"bucket"`` of gradients, or ``"model"``.
-    group : str
-        Between whom: all workers, the ranks that share the shards of a replica, those that hold the same shard, or a
-        group of another name.
-    ranks : int
-        How many that are.
-    in_elements, out_elements : int
-        What a rank gives, and has afterwards.
-    dtype : str
-        One of `simnet.parallel.units.DTYPE_BYTES`.
-    phase : str
-        When it is called; ``"step"`` is beside the optimiser's step.
-    iteration : int
-        In which iteration, from 0.
-    microbatch : int or None
-        In which microbatch of it, from 0; None behind all of them.
-    root : int
-        Which rank of the group a broadcast comes from, or a reduction goes to.
+    `operation` is spelt as in nccl-tests. `unit` is what it moves: a unit, ``"bucket"`` of gradients, or ``"model"``.
+    The `ranks` of `group` (``"world"``, ``"shard"``, ``"replicate"`` or another name) each give `in_elements` and have
+    `out_elements` afterwards, of a dtype of `simnet.parallel.units.DTYPE_BYTES`. `phase` is when it is called,
+    ``"step"`` during the optimiser's step, in an iteration and a microbatch of it, from 0; None after all microbatches.
+    `root` is the rank of a broadcast or reduction.
     """
 
     operation: Operation
@@ -83,19 +65,7 @@ class CollectiveCall(NamedTuple):
 
 
 class ComputePart(NamedTuple):
-    """A part of a forward or backward pass.
-
-    Parameters
-    ----------
-    unit : str
-        Whose pass it is.
-    phase : str
-        Forward or backward.
-    microbatch : int
-        Of which microbatch.
-    elements : int
-        Entries of the tensors whose pass it is: its share of the time of the phase.
-    """
+    """A part of a pass: `elements` of the parameters of `unit`, in a phase of a microbatch."""
 
     unit: str
     phase: Phase
@@ -104,9 +74,9 @@ class ComputePart(NamedTuple):
 
 
 class StepNode(NamedTuple):
-    """What is done, on which queue, behind which other nodes (by their numbers, all smaller), and by whom.
+    """A node of a step: what it does.
 
-    A worker waits for those of the other nodes that it does itself. `workers` is None where all do it.
+    Its queue, the nodes that it waits for, and the workers that have it (None: all).
     """
 
     does: ComputePart | CollectiveCall
@@ -134,20 +104,10 @@ class HeldMemory(NamedTuple):
 
 @dataclass(frozen=True)
 class StepGraph:
-    """What every worker does in a training step.
+    """What all workers do in a step: nodes in the order of their issue, memory, and process groups.
 
-    Parameters
-    ----------
-    nodes : tuple of StepNode
-        In the order in which they are issued.
-    workers, replicas : int
-        Workers P, and between how many groups of P / `replicas` the model is replicated.
-    held : HeldMemory
-        What a worker holds all the time.
-    buffers : tuple of StepBuffer
-        What it needs for a while besides.
-    layout : mapping of str to Groups
-        Groups that are others than those of `replicas` replicas of consecutive workers.
+    `replicas` divides the workers; `held` is what a worker holds all the time; `buffers` are held from one node to
+    another; `layout` has the workers of groups by name, where they are not those of replicas and shards.
     """
 
     nodes: tuple[StepNode, ...]
@@ -163,12 +123,7 @@ class StepGraph:
         return [node.does for node in self.nodes if isinstance(node.does, CollectiveCall)]
 
     def groups(self, name: GroupName) -> list[list[int]]:
-        """Return the workers of every group of a name.
-
-        Parameters
-        ----------
-        name : str
-            As of `CollectiveCall`.
+        """Return the workers of each group of a name.
 
         Examples
         --------
@@ -192,13 +147,7 @@ class StepGraph:
         return found
 
     def groups_of(self, node: StepNode) -> list[list[int]]:
-        """Return the groups that call a collective.
-
-        Parameters
-        ----------
-        node : StepNode
-            Whose it is.
-        """
+        """Return the groups of a call that a node makes, those of its workers."""
         assert isinstance(node.does, CollectiveCall)
         found = self.groups(node.does.group)
         return found if node.workers is None else [one for one in found if set(one) <= set(node.workers)]
@@ -206,27 +155,10 @@ class StepGraph:
 
 @dataclass
 class GraphBuilder:
-    """Collects the nodes of a step, as a worker's program issues them.
+    """Collects the nodes of a step in the order in which a worker's program issues them.
 
-    What is computed waits for what `wait` has named since the part before it.
-
-    Parameters
-    ----------
-    workers : int
-        Workers P, >= 1.
-    iteration : int
-        Which iteration it is, from 0.
-    replicas : int
-        Replicas, a divisor of P.
-    overlap : bool
-        Whether collectives have queues of their own; otherwise they are on that of what is computed.
-    layout : mapping of str to Groups
-        As of `StepGraph`, of groups of one size.
-
-    Raises
-    ------
-    ValueError
-        If a number is out of range.
+    What is computed waits for what `wait` has named since the part before it. Without `overlap` collectives are on the
+    queue of computing. `layout` has further groups, of one size. Raises ValueError if a number is out of range.
     """
 
     workers: int
@@ -268,18 +200,10 @@ class GraphBuilder:
         after: Iterable[int | None] = (),
         root: int = 0,
     ) -> int | None:
-        """Add a collective, and return its number; None between fewer than two, who send nothing.
+        """Add a collective, and return its number; None between fewer than two ranks.
 
-        Parameters
-        ----------
-        operation, unit, dtype, phase, group, root
-            As of `CollectiveCall`.
-        elements : (int, int)
-            What a rank gives, and has afterwards.
-        queue : str, optional
-            Its queue; default: that of its group.
-        after : iterable of int
-            Nodes that it waits for; None for none.
+        `elements` are what a rank gives and has afterwards. Its queue is that of its group by default; it waits for the
+        nodes `after`, of which None counts for none.
         """
         ranks = self.ranks(group)
         if ranks < 2 or not elements[0]:

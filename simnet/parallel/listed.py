@@ -1,7 +1,7 @@
-"""A model that is told as a list of units: their parameters, and what their passes take.
+"""A model given as a list of units: their parameters, and the time of their passes.
 
-Each unit is one tensor, which is gathered and reduced in one call and split between ranks with hardly any padding. What
-its passes take, in seconds or operations, is told apart from its entries, with which it goes in known models.
+Each unit is one tensor, which is gathered and reduced in one call. Its time, in seconds or operations, does not follow
+from its entries, as it does in known models.
 """
 
 from __future__ import annotations
@@ -24,31 +24,16 @@ UNIT_NAME = r"[A-Za-z][A-Za-z0-9-]{0,39}"
 
 
 def unit_name(name: str) -> str:
-    """Return the name of a unit.
-
-    Raises
-    ------
-    ValueError
-        If it is none.
-    """
+    """Return the name of a unit; raise ValueError if it is not allowed."""
     if not re.fullmatch(UNIT_NAME, name):
         raise ValueError(f"must be a letter and up to 39 letters, digits or - behind it, got {name!r}")
     return name
 
 
 class ListedUnit(NamedTuple):
-    """A unit of a model, or several that are alike and follow each other.
+    """A unit of a model: name, entries (>= 1), work of both passes of a microbatch, and how many follow each other.
 
-    Parameters
-    ----------
-    name : str
-        Its name, of letters, digits and ``-``.
-    parameters : int
-        Its entries, >= 1.
-    work : float
-        What both of its passes of a microbatch take, in seconds or operations as those of the other units, >= 0.
-    times : int
-        How many follow each other, >= 1.
+    The work is in seconds or operations, like that of the other units, >= 0.
     """
 
     name: str
@@ -58,19 +43,10 @@ class ListedUnit(NamedTuple):
 
 
 def profile_of_units(units: Sequence[ListedUnit], seconds: float | None = None) -> ModelProfile:
-    """Return the profile of a model that is told as a list of units, in the order of the forward pass.
+    """Return the profile of a model from its units in the order of the forward pass.
 
-    Parameters
-    ----------
-    units : sequence of ListedUnit
-        The units.
-    seconds : float, optional
-        What both passes through the whole model take [s]; the work of all units when omitted.
-
-    Raises
-    ------
-    ValueError
-        If there is no unit, two have one name, a number or a name is not allowed, or no unit takes any time.
+    Both passes take `seconds` [s], or the work of all units. Raises ValueError if there is no unit, two have one name,
+    a value is not allowed, or no unit takes any time.
 
     Examples
     --------
@@ -103,29 +79,16 @@ def profile_of_units(units: Sequence[ListedUnit], seconds: float | None = None) 
 
 
 class PassShares:
-    """What parts of a pass take of it, by the entries that they go through.
-
-    Parameters
-    ----------
-    sizes : sequence of int
-        Entries of each tensor, in the order of the forward pass.
-    work : sequence of float
-        What the passes of each take, in proportion, >= 0.
-    """
+    """Shares of a pass by entries, for tensors of given `sizes` and `work` in the order of the forward pass."""
 
     def __init__(self, sizes: Sequence[int], work: Sequence[float]) -> None:
         self._ends: Floats = np.cumsum([0.0, *sizes])
         self._done: Floats = np.cumsum([0.0, *work]) / sum(work)
 
     def share(self, passed: int, elements: int, *, backward: bool) -> float:
-        """Return the share of a pass of so many entries behind those that it has passed.
+        """Return the share of a pass of `elements` entries after the entries that it has passed.
 
-        Parameters
-        ----------
-        passed, elements : int
-            Entries that the pass has gone through before, and goes through.
-        backward : bool
-            Whether it goes from the last entry to the first.
+        A backward pass goes from the last entry to the first.
 
         Examples
         --------

@@ -22,18 +22,10 @@ from simnet.parallel.units import Units
 
 
 class StoppingCall(NamedTuple):
-    """A collective for which a pass stops, or which begins there.
+    """A collective at a place of a pass: after the share `at` of its entries, within 0..1.
 
-    Parameters
-    ----------
-    at : float
-        Behind which share of the pass, by entries, within 0..1.
-    operation, unit, group, ranks, in_elements, out_elements, dtype
-        As of `simnet.parallel.CollectiveCall`.
-    microbatch : int, optional
-        In which microbatch; in all when omitted.
-    queue : str
-        Its queue; on that of what is computed the pass stops.
+    On the queue of computing the pass stops for it. It is in all microbatches if `microbatch` is None; other fields are
+    those of `CollectiveCall`.
     """
 
     at: float
@@ -63,17 +55,7 @@ class BlockPart(NamedTuple):
 def block_parts(model: Units, attention: float) -> list[tuple[BlockPart, BlockPart]]:
     """Return attention and perceptron of each block, in the order of the forward pass.
 
-    Parameters
-    ----------
-    model : Units
-        The model whose pass it is.
-    attention : float
-        Share of a block that attention computes.
-
-    Raises
-    ------
-    ValueError
-        If that is no share.
+    `attention` is the share of a block that attention computes; ValueError if it is no share.
 
     Examples
     --------
@@ -97,18 +79,9 @@ def block_parts(model: Units, attention: float) -> list[tuple[BlockPart, BlockPa
 def insert_calls(
     step: StepGraph, forward: Iterable[StoppingCall], backward: Iterable[StoppingCall], layout: Mapping[str, Groups]
 ) -> StepGraph:
-    """Return a step whose passes stop for collectives.
+    """Return a step whose passes stop for the collectives `forward` and `backward` of each microbatch.
 
-    Parts of a pass are cut where a collective stands inside.
-
-    Parameters
-    ----------
-    step : StepGraph
-        The step as it is without.
-    forward, backward : iterable of StoppingCall
-        The collectives of each pass of a microbatch; those of one place in this order.
-    layout : mapping of str to Groups
-        Their groups.
+    Parts of a pass are cut where a collective is inside; `layout` has the groups of the collectives.
     """
     of: Mapping[str, Sequence[StoppingCall]] = {
         "forward": sorted(forward, key=lambda one: one.at),

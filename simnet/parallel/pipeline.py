@@ -26,18 +26,10 @@ _Pass: TypeAlias = tuple[Phase, int] | None
 
 
 class TiedWeights(NamedTuple):
-    """Weights that the first and the last stage both have, so that they all-reduce the gradients of them.
+    """Weights of both the first and the last stage, which all-reduce their gradients.
 
-    Parameters
-    ----------
-    unit : str
-        What they are.
-    elements : int
-        Entries that a worker has of them.
-    dtype : str
-        Of gradients.
-    first : bool
-        Whether that goes before gradients which are reduced behind the last pass, or after them.
+    `elements` are those of a worker, `dtype` that of gradients; `first` says whether this comes before the gradients
+    that are reduced after the last pass.
     """
 
     unit: str
@@ -47,15 +39,9 @@ class TiedWeights(NamedTuple):
 
 
 def pass_order(stage: int, stages: int, microbatches: int, order: Order) -> list[tuple[Phase, int]]:
-    """Return the passes of a stage in the order in which it computes them.
+    """Return the passes of a stage, from 0, in the order in which it computes them.
 
-    Parameters
-    ----------
-    stage, stages, microbatches : int
-        Which stage, from 0, of how many, and how many microbatches.
-    order : {"1f1b", "gpipe"}
-        All forward passes first (gpipe); or as few as the later stages need, and then one backward for one forward
-        (1f1b).
+    ``gpipe`` has all forward passes first, ``1f1b`` as few as later stages need, and then a backward pass after each.
 
     Examples
     --------

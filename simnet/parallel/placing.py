@@ -1,7 +1,6 @@
-"""When the nodes of a step begin and end: in order where no two calls can meet, else by the network's event loop.
+"""When the nodes of a step begin and end: in order if no two calls can meet, else by the network's event loop.
 
-Calls that cannot share a link at any time are timed one after another, each alone, groups of one call together: that is
-exact, and a small part of the work of following every message beside every other.
+Calls that can never share a link are timed one by one, the groups of one call together: exact and cheap.
 """
 
 from __future__ import annotations
@@ -25,20 +24,10 @@ ScheduleOf: TypeAlias = Callable[[CollectiveCall], Schedule]
 
 
 class StepPlacement:
-    """A step on a network, which is asked again and again when its nodes begin and end.
+    """A step on a network, timed repeatedly.
 
-    Parameters
-    ----------
-    graph : StepGraph
-        What every worker does.
-    network : Network
-        On which.
-    hosts : ndarray of int, shape (P,)
-        The host of each worker.
-    schedule_of : callable
-        Returns the messages of a call.
-    slowdown : float
-        How many times as long computing takes while a collective of the same worker is under way, >= 1.
+    Worker p is on host ``hosts[p]``; `schedule_of` returns the messages of a call. Computing takes `slowdown` times as
+    long during a collective of the same worker, >= 1.
     """
 
     def __init__(
@@ -60,21 +49,9 @@ class StepPlacement:
         self._joint: dict[tuple[int, int], Schedule] = {}
 
     def times(self, seconds: Floats, start: float, name: tuple[str | int, ...]) -> Times:
-        """Return when each node begins and ends.
+        """Return when each node begins and ends, for the `seconds` of the parts of passes, shape (nodes, P).
 
-        Parameters
-        ----------
-        seconds : ndarray, shape (nodes, P)
-            What each part of a pass takes.
-        start : float
-            When the step begins [s].
-        name : tuple of str or int
-            What names of random streams begin with.
-
-        Raises
-        ------
-        StalledError
-            If a collective can never end.
+        `name` prefixes the names of random streams. Raises StalledError if a collective can never end.
         """
         if self.apart and self.slowdown == 1:
             return self._in_order(seconds, start, name)
@@ -156,11 +133,7 @@ class StepPlacement:
         return self._joint[key]
 
     def _never_meet(self) -> bool:
-        """Return whether no two calls can share a link at any time.
-
-        Calls of one queue follow each other in each group. So there is one queue and group, or no two of them have a
-        link in common, of routes that stay as they are.
-        """
+        """Return whether no two calls can share a link: one queue and group, or routes without a common link."""
         network = self.network
         found: dict[tuple[str, bytes], set[tuple[int, int]]] = defaultdict(set)
         pairs: dict[int, set[tuple[int, int]]] = {}

@@ -137,16 +137,9 @@ _OWN = ("stage", "passes")
 
 @dataclass(frozen=True, repr=False)
 class PlannedStep:
-    """A step, and who computes how much of it.
+    """A step, and the share of the whole model that each worker computes, shape (P,).
 
-    Parameters
-    ----------
-    graph : StepGraph
-        What every worker does.
-    shares : ndarray, shape (P,)
-        What each worker computes of what one does that has the whole model.
-    work : PassShares, optional
-        What parts of a pass take of it, where that is not by their entries.
+    `work` are the shares of parts of a pass, if they do not follow from entries.
     """
 
     graph: StepGraph
@@ -154,33 +147,19 @@ class PlannedStep:
     work: PassShares | None = None
 
     def seconds(self, whole: ArrayLike, backward: float) -> Floats:
-        """Return what each node of computing takes each worker [s]; shape (nodes, P).
+        """Return the seconds of each node of computing, shape (nodes, P).
 
-        Parameters
-        ----------
-        whole : array_like, shape (P,) or ()
-            What both passes of a microbatch would take it of the whole model [s].
-        backward : float
-            Share of the backward pass.
+        `whole` are the seconds of both passes of a microbatch through the whole model, `backward` the share of the
+        backward pass.
         """
         own = np.asarray(whole) * self.shares
         return seconds_of(self.graph, (1 - backward) * own, backward * own, self.work)
 
 
 def sharding_options(sharding: str, *, pipeline: bool = False) -> dict[str, object]:
-    """Return the options of a way of sharding, and their defaults.
+    """Return the options of a way of sharding, of `SHARDINGS`, and their defaults; those of a stage with `pipeline`.
 
-    Parameters
-    ----------
-    sharding : str
-        One of `SHARDINGS`.
-    pipeline : bool
-        Whether it is that of a pipeline's stages.
-
-    Raises
-    ------
-    ValueError
-        If it is none.
+    Raises ValueError if the way is unknown.
 
     Examples
     --------
@@ -201,25 +180,10 @@ def sharding_options(sharding: str, *, pipeline: bool = False) -> dict[str, obje
 def plan_step(
     profile: ModelProfile, sharding: str, workers: int, given: Mapping[str, object], seed: int = 0
 ) -> PlannedStep:
-    """Return the step of a model, as options say it.
+    """Return the step of a model by the name and options of a sharding, see `sharding_options`.
 
-    Parameters
-    ----------
-    profile : ModelProfile
-        What is trained.
-    sharding : str
-        One of `SHARDINGS`.
-    workers : int
-        Workers P, >= 1.
-    given : mapping of str to object
-        Options of `sharding_options`. The iteration is one from which on all are alike, unless it is among them.
-    seed : int
-        Seed of what is drawn.
-
-    Raises
-    ------
-    ValueError
-        If there is no such way, or option, or a value is not allowed.
+    The iteration is one from which on all are alike, unless it is an option; `seed` is that of what is drawn. Raises
+    ValueError for an unknown way or option, or a value that is not allowed.
 
     Examples
     --------

@@ -1,7 +1,7 @@
-"""Quantised collectives of sharded steps, as calls: ZeRO++, LoCo and SDP4Bit.
+"""Quantised collectives of sharded steps as calls: ZeRO++, LoCo and SDP4Bit.
 
-What the codes are is said in `simnet.sparsifier_models.qgz`, `simnet.sparsifier_models.loco` and
-`simnet.sparsifier_models.sdp4bit`; here it is how many bytes travel between whom, and in which order.
+`simnet.sparsifier_models` has the codes (`qgz`, `loco`, `sdp4bit`); this module has the bytes between ranks and their
+order.
 """
 
 from __future__ import annotations
@@ -26,11 +26,6 @@ HOPS = "two hops"
 
 def layout_of(nodes: Nodes) -> dict[str, Groups]:
     """Return the groups of ranks of nodes, by name.
-
-    Parameters
-    ----------
-    nodes : Nodes
-        Where the ranks are.
 
     Examples
     --------
@@ -95,13 +90,7 @@ class ZeroPlusPlus:
             raise ValueError("loco needs zero_quantized_gradients")
 
     def nodes(self, workers: int) -> Nodes:
-        """Return the nodes of so many workers; ValueError if they do not divide them.
-
-        Parameters
-        ----------
-        workers : int
-            P, >= 1.
-        """
+        """Return the nodes of so many workers; raise ValueError if they do not divide them."""
         if self.ranks_per_node is not None:
             return Nodes.of(workers, self.ranks_per_node)
         return Nodes.of(workers, self.zero_hpz_partition_size, "zero_hpz_partition_size")
@@ -139,13 +128,7 @@ class SDP4Bit:
             whole(getattr(self, one.name), one.name, 1)
 
     def nodes(self, workers: int) -> Nodes:
-        """Return the nodes of so many workers; ValueError if they do not divide them.
-
-        Parameters
-        ----------
-        workers : int
-            P, >= 1.
-        """
+        """Return the nodes of so many workers; raise ValueError if they do not divide them."""
         return Nodes.of(workers, self.ranks_per_node)
 
 
@@ -154,19 +137,7 @@ def gather_codes(
 ) -> int | None:
     """Add an all-gather of weights in eight bits, codes and then scales, and return the number of the last call.
 
-    Parameters
-    ----------
-    step : GraphBuilder
-        Takes the calls.
-    unit, phase, group, after
-        As of `GraphBuilder.call`.
-    entries : int
-        What each rank gives, a multiple of 8.
-
-    Raises
-    ------
-    ValueError
-        If it is none.
+    Each rank gives `entries`, a multiple of 8, else ValueError.
     """
     if step.ranks(group) < 2:
         return None
@@ -174,17 +145,7 @@ def gather_codes(
 
 
 def gather_differences(step: GraphBuilder, how: SDP4Bit, elements: int, after: Iterable[int | None]) -> int | None:
-    """Add the all-gathers of the weights of a bucket as differences, and return the number of the last call.
-
-    Parameters
-    ----------
-    step, after
-        As of `gather_codes`.
-    how : SDP4Bit
-        Groups.
-    elements : int
-        Entries of the bucket.
-    """
+    """Add the all-gathers of a bucket's weights as differences, and return the number of the last call."""
     m = shard_of(elements, step.workers)
     return _add_gathers(step, "bucket", Hop.of(m, WEIGHT_BITS, -(-m // how.weight_group)), "step", "world", after)
 
@@ -205,12 +166,7 @@ def _code_elements(sent: Hop) -> list[tuple[int, str]]:
 
 
 def shard_of(elements: int, workers: int) -> int:
-    """Return the entries of a bucket that each worker owns with SDP4Bit, which are whole transforms.
-
-    Parameters
-    ----------
-    elements, workers : int
-        Entries of the bucket, and workers P.
+    """Return the entries of a bucket that each worker owns with SDP4Bit, a multiple of the transform.
 
     Examples
     --------
@@ -234,13 +190,7 @@ def _two_hops(
 
 
 def reduce_bucket(step: GraphBuilder, how: SDP4Bit, elements: int, after: Iterable[int | None]) -> int | None:
-    """Add the reduction of a bucket by SDP4Bit, and return the number of the last call.
-
-    Parameters
-    ----------
-    step, how, elements, after
-        As of `gather_differences`.
-    """
+    """Add the reduction of a bucket by SDP4Bit, and return the number of the last call."""
     nodes, m = how.nodes(step.workers), shard_of(elements, step.workers)
     first = Hop.of(nodes.ranks * m, FIRST_BITS, nodes.ranks * -(-m // how.first_group))
     second = Hop.of(nodes.nodes * m, SECOND_BITS, nodes.nodes * -(-m // how.second_group))
@@ -257,16 +207,7 @@ def reduce_tensors(
 ) -> int | None:
     """Add the reduction of tensors by qgZ, one after another, and return the number of the last call.
 
-    Parameters
-    ----------
-    step, after, unit
-        As of `gather_codes`.
-    nodes : Nodes
-        Where the ranks are.
-    layers : iterable of Layer
-        The tensors.
-    dtype : str
-        Of those that are not quantised.
+    `dtype` is that of tensors that are not quantised.
     """
     last: int | None = None
     waits = tuple(after)
@@ -285,13 +226,6 @@ def reduce_tensors(
 
 def memory_of_loco(layers: Iterable[Layer], nodes: Nodes) -> int:
     """Return the bytes of both memories of LoCo at a rank.
-
-    Parameters
-    ----------
-    layers : iterable of Layer
-        Tensors of the model.
-    nodes : Nodes
-        Where the ranks are.
 
     Examples
     --------

@@ -19,16 +19,9 @@ from simnet.parallel.timing import PlacedStep, StepTiming, seconds_of
 
 @dataclass(frozen=True, repr=False)
 class StepSeries:
-    """Steps of a training one after another.
+    """Steps of a training in sequence: start, duration and exposed time of each [s], shape (N,), and the first step.
 
-    Parameters
-    ----------
-    began, durations : ndarray, shape (N,)
-        When each step began, and how long it took until the last worker was done [s].
-    exposed : ndarray, shape (N,)
-        The most that a worker neither computed nor was done in each [s].
-    first : StepTiming
-        The first of them.
+    The exposed time is the longest in which a worker neither computed nor was done.
     """
 
     began: Floats
@@ -49,25 +42,10 @@ def time_steps(
     slowdown: float = 1.0,
     start: float = 0.0,
 ) -> StepSeries:
-    """Time the same step again and again; each begins when the last worker is done with the one before.
+    """Time the same step repeatedly; each begins when the last worker has finished the one before.
 
-    On a network on which nothing changes and nothing is drawn, one step stands for all.
-
-    Parameters
-    ----------
-    graph, network, forward, backward, algorithms, placement, slowdown
-        As of `simnet.parallel.time_step`.
-    steps : int
-        How many, >= 1.
-    start : float
-        When the first begins [s].
-
-    Raises
-    ------
-    ValueError
-        As of `time_step`, or if there are no steps.
-    StalledError
-        If a collective can never end.
+    On a constant network without random draws, one step stands for all. Arguments are those of
+    `simnet.parallel.time_step`, and the number of steps, >= 1.
 
     Examples
     --------
@@ -88,22 +66,7 @@ def time_steps(
 
 
 def repeat_step(step: PlacedStep, seconds: Floats, steps: int, start: float = 0.0) -> StepSeries:
-    """Time a step again and again, as `time_steps` does.
-
-    Parameters
-    ----------
-    step : PlacedStep
-        The step on its network.
-    seconds : ndarray, shape (nodes, P)
-        What each node of computing takes each worker [s].
-    steps, start
-        As of `time_steps`.
-
-    Raises
-    ------
-    ValueError, StalledError
-        As of `time_steps`.
-    """
+    """Time a step repeatedly, as `time_steps` does, given the seconds of each node of computing, shape (nodes, P)."""
     whole(steps, "steps", 1)
     recurring = RecurringStep(step, start)
     first = recurring.time(seconds, start, 0)
@@ -117,33 +80,14 @@ def repeat_step(step: PlacedStep, seconds: Floats, steps: int, start: float = 0.
 
 
 class RecurringStep:
-    """A step that comes again and again; where nothing changes on its network and nothing is drawn, it is timed once.
-
-    Parameters
-    ----------
-    step : PlacedStep
-        The step on its network.
-    start : float
-        From when on it is timed where it is timed once [s].
-    """
+    """A step that is repeated; on a constant network without random draws it is timed once, from `start` on [s]."""
 
     def __init__(self, step: PlacedStep, start: float = 0.0) -> None:
         self.step, self._start, self._changes = step, start, step.changes
         self._known: tuple[Floats, StepTiming] | None = None
 
     def time(self, seconds: Floats, start: float, iteration: int) -> StepTiming:
-        """Return when everything begins and ends.
-
-        Parameters
-        ----------
-        seconds, start, iteration
-            As of `simnet.parallel.timing.PlacedStep.time`.
-
-        Raises
-        ------
-        StalledError
-            If a collective can never end.
-        """
+        """Return when everything begins and ends; as `PlacedStep.time`."""
         if self._changes:
             return self.step.time(seconds, start, iteration)
         if self._known is None or not np.array_equal(self._known[0], seconds):

@@ -67,18 +67,10 @@ def describe_slowdown(slowdown: float) -> str:
 
 
 class StepMemory(NamedTuple):
-    """What a worker needs [byte], activations apart.
+    """Memory of a worker without activations [byte]: what it holds all the time, and peaks.
 
-    Parameters
-    ----------
-    parameters, gradients, optimizer : int
-        What it holds all the time.
-    gathered : int
-        The most that parameters take which are gathered for a while.
-    reduced : int
-        The most that gradients take which wait to be reduced.
-    peak : int
-        The most of all together, at one time.
+    `gathered` is the peak of gathered parameters, `reduced` that of gradients to be reduced, `peak` that of all
+    together.
     """
 
     parameters: int
@@ -91,16 +83,9 @@ class StepMemory(NamedTuple):
 
 @dataclass(frozen=True, repr=False)
 class StepTiming:
-    """When every worker did what.
+    """When each node of a step began and ended at each worker [s since the start], shape (nodes, P).
 
-    Parameters
-    ----------
-    graph : StepGraph
-        What was done.
-    begun, ended : ndarray, shape (nodes, P)
-        When each node began and ended at each worker [s since the start].
-    alone : ndarray, shape (P,), optional
-        Seconds that each worker would compute without collectives beside it; as many as it computes when omitted.
+    `alone` are the seconds that each worker would compute without collectives, shape (P,).
     """
 
     graph: StepGraph
@@ -151,8 +136,7 @@ class StepTiming:
     def waits(self) -> Floats:
         """Return the seconds that each worker's computing, or its end, waits for each node; shape (nodes, P).
 
-        The wait before a part of a pass counts for what ended last of that which it waited for. A collective on the
-        queue of computing counts itself. They add up to `exposed`.
+        A wait counts for the last of the nodes that a part of a pass waited for. They add up to `exposed`.
         """
         found, does = np.zeros_like(self.ended), self.graph.does()
         for worker in range(self.graph.workers):
@@ -265,18 +249,7 @@ def time_step(
 
 
 class PlacedStep:
-    """A step on a network, to be timed as often as it begins.
-
-    Parameters
-    ----------
-    graph, network, algorithms, placement, slowdown
-        As of `time_step`.
-
-    Raises
-    ------
-    ValueError
-        As of `time_step`.
-    """
+    """A step on a network, timed repeatedly; arguments and errors are those of `time_step`."""
 
     def __init__(
         self,
@@ -300,19 +273,9 @@ class PlacedStep:
         return self._placing.changes
 
     def time(self, seconds: Floats, start: float = 0.0, iteration: int = 0) -> StepTiming:
-        """Return when everything begins and ends.
+        """Return when everything begins and ends, given `seconds_of` each node of computing, shape (nodes, P).
 
-        Parameters
-        ----------
-        seconds : ndarray, shape (nodes, P)
-            What each node of computing takes each worker [s], as `seconds_of` returns it.
-        start, iteration
-            As of `time_step`.
-
-        Raises
-        ------
-        StalledError
-            If a collective can never end.
+        Raises StalledError if a collective can never end.
         """
         begun, ended = self._placing.times(seconds, start, ("step", iteration))
         alone = seconds.sum(axis=0) if self._placing.slowdown > 1 else None
@@ -324,20 +287,10 @@ class PlacedStep:
 
 
 def seconds_of(graph: StepGraph, forward: ArrayLike, backward: ArrayLike, work: PassShares | None = None) -> Floats:
-    """Return what each node of computing takes each worker [s], shape (nodes, P).
+    """Return the seconds of each node of computing, shape (nodes, P), from those of the passes of a microbatch.
 
-    Parameters
-    ----------
-    graph, forward, backward
-        As of `time_step`.
-    work : PassShares, optional
-        What parts of a pass take of it; in proportion to their entries when omitted. The graph is then that of workers
-        which all do the same.
-
-    Raises
-    ------
-    ValueError
-        If times are negative or of another shape.
+    Parts take shares by `work`, or in proportion to their entries. Raises ValueError for negative times or another
+    shape.
     """
     passes = {}
     for name, given in (("forward", forward), ("backward", backward)):
@@ -363,17 +316,9 @@ def seconds_of(graph: StepGraph, forward: ArrayLike, backward: ArrayLike, work: 
 
 
 def schedules_of(algorithms: Mapping[str, str]) -> ScheduleOf:
-    """Return a function that returns the schedule of a call.
+    """Return a function from a call to its schedule; `algorithms` override those of `ALGORITHMS`.
 
-    Parameters
-    ----------
-    algorithms : mapping of str to str
-        By which algorithm operations go, where not by that of `ALGORITHMS`.
-
-    Raises
-    ------
-    ValueError
-        If there is no such operation or algorithm.
+    Raises ValueError for an unknown operation or algorithm.
     """
     for operation in algorithms:
         named(operation, "operation", list(ALGORITHMS))

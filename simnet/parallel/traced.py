@@ -44,15 +44,7 @@ class _RankNode(NamedTuple):
 
 @dataclass(frozen=True, repr=False)
 class TracedStep:
-    """A step as traces have it.
-
-    Parameters
-    ----------
-    graph : StepGraph
-        What every rank does. Elements are bytes.
-    seconds : ndarray, shape (nodes, P)
-        What each node of computing takes each rank [s].
-    """
+    """A step of execution traces: its graph, with bytes as elements, and the seconds of computing, shape (nodes, P)."""
 
     graph: StepGraph
     seconds: Floats
@@ -112,22 +104,7 @@ def time_traced(
     start: float = 0.0,
     iteration: int = 0,
 ) -> StepTiming:
-    """Place a step as traces have it on a network.
-
-    Parameters
-    ----------
-    step : TracedStep
-        What is done, of `read_traced_step`.
-    network, algorithms, placement, start, iteration
-        As of `simnet.parallel.time_step`.
-
-    Raises
-    ------
-    ValueError
-        If there is no such algorithm, or the placement is of other workers.
-    StalledError
-        If a collective can never end.
-    """
+    """Time a step of execution traces on a network; arguments and errors are those of `simnet.parallel.time_step`."""
     return PlacedStep(step.graph, network, algorithms, placement).time(step.seconds, start, iteration)
 
 

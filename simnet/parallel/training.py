@@ -32,23 +32,11 @@ class TrainingSteps(Protocol):
 
 
 class ModelSteps:
-    """The steps of a model, from the first iteration on.
+    """The steps of a model from the first iteration on; an `iteration` among the options stands for all.
 
-    Parameters
-    ----------
-    profile, sharding, workers, options, seed
-        As of `simnet.parallel.plan_step`. An iteration among the options is in the place of every one.
-    algorithms : mapping of str to str
-        As of `simnet.parallel.time_step`.
-    slowdown : float
-        As of `simnet.parallel.time_step`.
-    backward : float, optional
-        Share of the backward pass in computing; default: the model's.
-
-    Raises
-    ------
-    ValueError
-        As of `plan_step`, or if there is no such operation or algorithm.
+    `profile`, `sharding`, `workers`, `options` and `seed` are those of `simnet.parallel.plan_step`, `algorithms` and
+    `slowdown` those of `simnet.parallel.time_step`. `backward` is the share of the backward pass; the model's by
+    default. Raises ValueError as `plan_step`, or for an unknown algorithm.
 
     Examples
     --------
@@ -87,67 +75,32 @@ class ModelSteps:
         return self._known[number]
 
     def graph(self, iteration: int) -> StepGraph:
-        """Return what every worker does in an iteration.
-
-        Parameters
-        ----------
-        iteration : int
-            Which, from 0.
-        """
+        """Return what every worker does in an iteration, from 0."""
         return self._step(iteration).graph
 
     def seconds(self, iteration: int, computes: Floats) -> Floats:
-        """Return what each node takes each worker [s]; shape (nodes, P).
+        """Return the seconds of each node, shape (nodes, P).
 
-        Parameters
-        ----------
-        iteration : int
-            Which, from 0.
-        computes : ndarray, shape (P,)
-            For how long each would compute the passes of a microbatch through the whole model [s].
+        `computes` are those of both passes of a microbatch through the whole model, shape (P,).
         """
         return self._step(iteration).seconds(computes, self._backward)
 
 
 class TraceSteps:
-    """A step as traces have it, again and again.
-
-    Parameters
-    ----------
-    step : TracedStep
-        The step.
-    algorithms, slowdown
-        As of `simnet.parallel.time_step`.
-
-    Raises
-    ------
-    ValueError
-        If there is no such operation or algorithm.
-    """
+    """A step of execution traces, repeated; raise ValueError for an unknown operation or algorithm."""
 
     def __init__(self, step: TracedStep, algorithms: Mapping[str, str] | None = None, slowdown: float = 1.0) -> None:
         self.algorithms, self.slowdown = _check_algorithms(algorithms), slowdown
         self._step = step
 
     def graph(self, iteration: int) -> StepGraph:
-        """Return what every rank does.
-
-        Parameters
-        ----------
-        iteration : int
-            No matter which.
-        """
+        """Return what every rank does, the same in all iterations."""
         return self._step.graph
 
     def seconds(self, iteration: int, computes: Floats) -> Floats:
-        """Return what each node takes each rank [s]; shape (nodes, P).
+        """Return the seconds of each node, shape (nodes, P).
 
-        Parameters
-        ----------
-        iteration : int
-            No matter which.
-        computes : ndarray, shape (P,)
-            How many times as long as in the trace each rank computes.
+        `computes` is a factor on those of the trace, shape (P,).
         """
         return np.asarray(self._step.seconds * computes)
 

@@ -21,14 +21,7 @@ _BLOCK = re.compile(r"(.*?[._]\d+)\.")
 
 
 class Unit(NamedTuple):
-    """Tensors that are gathered, and whose gradients are reduced, in one call.
-
-    Parameters
-    ----------
-    name : str
-        The module's name.
-    layers : tuple of Layer
-        Its tensors.
+    """Tensors of a module that are gathered, and whose gradients are reduced, in one call.
 
     Examples
     --------
@@ -45,14 +38,7 @@ class Unit(NamedTuple):
         return sum(layer.size for layer in self.layers)
 
     def shard(self, ranks: int) -> int:
-        """Return the entries that a rank holds, with padding.
-
-        Each tensor is split by its first dimension, padded to a multiple of the ranks.
-
-        Parameters
-        ----------
-        ranks : int
-            Between how many it is split, >= 1.
+        """Return the entries of a rank, with padding: each tensor is split by its first dimension.
 
         Examples
         --------
@@ -64,16 +50,9 @@ class Unit(NamedTuple):
 
 @dataclass(frozen=True)
 class Units:
-    """A model as it is wrapped: a unit for each block, and the root for all that is in no block.
+    """A wrapped model: a unit for each block in the order of the forward pass, and the root for the rest.
 
-    Parameters
-    ----------
-    blocks : tuple of Unit
-        In the order of the forward pass.
-    root : Unit
-        The rest; may have no tensors.
-    before : int
-        Entries of the root that the forward pass uses before the blocks; the others it uses behind them.
+    The forward pass uses `before` entries of the root before the blocks, the others after them.
     """
 
     blocks: tuple[Unit, ...]
@@ -94,22 +73,10 @@ class Units:
 def wrap_units(layers: Iterable[Layer], *, behind: Collection[str] = ()) -> Units:
     """Return the tensors of a model as a unit per block, and the root.
 
-    A tensor belongs to the block that its name begins with, up to the first number that is a word of its own, as in
-    ``h.0.attn.weight`` or ``encoder_layer_0.mlp.bias``.
-
-    Parameters
-    ----------
-    layers : iterable of Layer
-        In the order of the model, as of `simnet.costs.models`.
-    behind : collection of str
-        Tensors of the root that are used behind the blocks although they stand before them: the weights of an embedding
-        that are those of the output, too.
-
-    Raises
-    ------
-    ValueError
-        If there is no tensor, one has no dimension or no entries, two have one name, or `behind` names none of the
-        root.
+    A tensor belongs to the block that its name begins with, up to the first number, as in ``h.0.attn.weight`` or
+    ``encoder_layer_0.mlp.bias``. The tensors `behind` of the root are used after the blocks although they come first:
+    embeddings that are also the output. Raises ValueError if a tensor is empty or repeated, there is none, or `behind`
+    is unknown.
 
     Examples
     --------
@@ -136,17 +103,7 @@ def wrap_units(layers: Iterable[Layer], *, behind: Collection[str] = ()) -> Unit
 
 
 def wrap_modules(layers: Iterable[Layer]) -> tuple[Unit, ...]:
-    """Return the tensors of a model by the module that has them, in the order of the model.
-
-    Parameters
-    ----------
-    layers : iterable of Layer
-        As of `wrap_units`.
-
-    Raises
-    ------
-    ValueError
-        As of `wrap_units`.
+    """Return the tensors of a model as a unit per module, in the order of the model.
 
     Examples
     --------
@@ -160,18 +117,7 @@ def wrap_modules(layers: Iterable[Layer]) -> tuple[Unit, ...]:
 
 
 def check_layers(layers: Iterable[Layer]) -> Sequence[Layer]:
-    """Return the tensors of a model, which can be sharded.
-
-    Parameters
-    ----------
-    layers : iterable of Layer
-        What is given.
-
-    Raises
-    ------
-    ValueError
-        If there is no tensor, one has no dimension or no entries, or two have one name.
-    """
+    """Return the tensors of a model; raise ValueError if one is empty or repeated, or there is none."""
     found = list(layers)
     if not found:
         raise ValueError("a model needs at least one tensor")

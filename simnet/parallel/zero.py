@@ -162,14 +162,7 @@ def zero(
 
 
 def gather_sizes(partition: int, workers: int, allgather_bucket_size: int) -> list[int]:
-    """Return the elements that each worker contributes to the all-gathers behind a step of stages 1 and 2.
-
-    Parameters
-    ----------
-    partition : int
-        Elements of each worker.
-    workers, allgather_bucket_size
-        As of `zero`.
+    """Return the elements that each worker gives to the all-gathers after a step of stages 1 and 2.
 
     Examples
     --------
@@ -231,14 +224,7 @@ def _issue_passes(
 
 
 def in_buckets(layers: Iterable[Layer], most: int) -> list[list[Layer]]:
-    """Return tensors in buckets of at most so many elements; a larger tensor has one of its own.
-
-    Parameters
-    ----------
-    layers : iterable of Layer
-        In the order in which they are ready.
-    most : int
-        Elements, >= 1.
+    """Return tensors in buckets of at most `most` elements; a larger tensor has a bucket of its own.
 
     Examples
     --------
@@ -257,16 +243,9 @@ def in_buckets(layers: Iterable[Layer], most: int) -> list[list[Layer]]:
 
 
 def bucket_owners(bucket: Iterable[Layer], starts: dict[str, int], partition: int) -> list[tuple[int, int]]:
-    """Return who owns how many elements of a bucket in a row.
+    """Return the owners of consecutive elements of a bucket, and how many each owns.
 
-    Parameters
-    ----------
-    bucket : iterable of Layer
-        Its tensors, in order.
-    starts : dict of str to int
-        Where each tensor begins among all parameters.
-    partition : int
-        How many of them each worker owns.
+    `starts` is where each tensor begins among all parameters, of which each worker owns `partition`.
 
     Examples
     --------

@@ -51,23 +51,7 @@ class Stage3Limits:
 
 
 class Stage3:
-    """What the program of a worker issues in stage 3.
-
-    Parameters
-    ----------
-    step : GraphBuilder
-        Takes what is issued.
-    layers : sequence of Layer
-        Tensors of the model, in its order.
-    dtype : str
-        Of parameters and gradients.
-    reduce_bucket_size : int
-        As of `simnet.parallel.zero.zero`.
-    limits : Stage3Limits
-        What is kept, prefetched and released.
-    plus : ZeroPlusPlus
-        What is quantised, and between how many ranks a second shard is kept.
-    """
+    """The calls that a worker issues in stage 3; arguments are those of `simnet.parallel.zero.zero`."""
 
     def __init__(
         self,

@@ -30,9 +30,9 @@ from simnet.sparsifier_models.wire import ADDED_UP
 
 
 class ClosedForm(Protocol):
-    """Closed form: alpha [s], beta [s/byte], dense message M [byte], density c, workers N -> seconds.
+    """A closed form from alpha [s], beta [s/byte], dense message M [byte], density c and workers N to seconds.
 
-    All may be arrays. With `nodes`, alpha and beta are those between nodes; collectives alone know of them.
+    All may be arrays. With `nodes`, alpha and beta are those between nodes.
     """
 
     def __call__(
@@ -61,13 +61,7 @@ class Candidate:
 
 
 def check_distinct(candidates: Sequence[Candidate]) -> tuple[Candidate, ...]:
-    """Return the candidates, at least one and each with a label of its own.
-
-    Raises
-    ------
-    ValueError
-        If not.
-    """
+    """Return the candidates; raise ValueError if there is none, or two have one label."""
     labels = [candidate.label for candidate in candidates]
     if not labels:
         raise ValueError("a policy needs at least one candidate")
@@ -160,11 +154,7 @@ def _collective_cost(operation: registry.Operation, algorithm: str, options: Any
 
 
 def _on_two_levels(candidate: Candidate, scheme: type[TwoLevel], options: Any) -> ClosedForm | None:
-    """Return the closed form of a scheme between nodes, with collectives inside; None if it has none.
-
-    Inside are the links of `nodes`, whose size is that of the exchange; else all links are alike. The ranks of a node
-    send at the same time, over the link that they share.
-    """
+    """Return the closed form of a scheme between nodes, with collectives inside; None if it has none."""
     if options.ranks_per_node == AUTO or len(sizes_of(options.ranks_per_node)) > 1:
         return None
     own = {name: value for name, value in candidate.options.items() if name not in OWN}
@@ -243,10 +233,7 @@ def _sends_as_by_default(options: Options) -> bool:
 
 
 def _first_cost(scheme: type[sparsifier_models.Sparsifier]) -> ClosedForm | None:
-    """Return the first of a scheme's closed forms, with k entries selected; of a bound, the bound.
-
-    None if there is none, or it asks for more than all schemes know.
-    """
+    """Return the first closed form of a scheme, with k entries selected; None if it needs more arguments."""
     if not scheme.costs:
         return None
     cost = scheme.costs[0]

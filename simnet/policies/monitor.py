@@ -89,18 +89,9 @@ class Monitor:
 def probe_pairs(
     network: Network, placement: Sequence[int], time: float
 ) -> tuple[np.ndarray[Any, np.dtype[np.float64]], np.ndarray[Any, np.dtype[np.float64]]]:
-    """Return latency [s] and bandwidth [byte/s] from each worker to the next at `time`; shape (P,) each.
+    """Return latency [s] and bandwidth [byte/s] from each worker to the next at a time; shape (P,) each.
 
-    With fewer than two workers there is nothing to probe: one pair of zero latency and infinite bandwidth.
-
-    Parameters
-    ----------
-    network : Network
-        The links.
-    placement : sequence of int
-        The host of each worker.
-    time : float
-        When [s].
+    Of fewer than two workers: zero latency and infinite bandwidth.
     """
     workers = len(placement)
     if workers < 2:

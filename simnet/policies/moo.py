@@ -111,15 +111,7 @@ def communication_fit(c: ArrayLike, v1: float, v2: float) -> Floats:
 
 
 def gain_fit(c: ArrayLike, v1: float, v2: float, v3: float, v4: float, v5: float, v6: float) -> Floats:
-    """Return gain(c) of the released code, whose inverse is F2(c).
-
-    Parameters
-    ----------
-    c : array_like
-        Density.
-    v1, v2, v3, v4, v5, v6 : float
-        What was fitted.
-    """
+    """Return gain(c) of the released code at density c, whose inverse is F2(c)."""
     given = np.asarray(c)
     above, below = np.exp(v1 * given) - np.exp(-v2 * given) + v5, np.exp(v3 * given) + np.exp(-v4 * given) + v6
     return np.asarray(above / below)

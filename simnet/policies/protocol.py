@@ -143,8 +143,8 @@ class Observation(NamedTuple):
 class Adaptive(Policy, Protocol):
     """A policy that also chooses the density, and learns from what it observes.
 
-    The job asks for decisions until it gets an iteration, and reports what came of each. If workers fail meanwhile, it
-    asks once more without a report; the attempt must then be the same.
+    The job asks until it gets an iteration, and reports the result of each decision. After a failure it asks again
+    without a report; the attempt must then be the same.
     """
 
     def decide(self, context: PolicyContext) -> Decision:

@@ -111,30 +111,10 @@ class _AveragingOffer(NamedTuple):
 
 
 class Averager:
-    """Averages the rows of the workers for one fragment, in pieces of whole tensors, each by a scheme of its own.
+    """Averages the rows of the workers for one fragment, in pieces of whole tensors with a scheme each.
 
-    Several ways to average may be offered, of which one is in force. What one keeps back, the next one takes over.
-
-    Parameters
-    ----------
-    replicas : Replicas
-        What is trained.
-    averaging : Averaging
-        How.
-    fragment : Fragment
-        Of which part.
-    what : str
-        What is averaged.
-
-    Attributes
-    ----------
-    in_force : int
-        Which of the ways to average that were offered; 0 is the first.
-
-    Raises
-    ------
-    ValueError
-        If there is no such scheme, it refuses an option, or it keeps back a part of parameters.
+    Several ways to average may be offered; `in_force` is the number of the current one, 0 the first. A new way takes
+    over the residuals. Raises ValueError if a scheme is unknown, refuses an option, or keeps back a part of parameters.
     """
 
     def __init__(self, replicas: Replicas, averaging: Averaging, fragment: Fragment, what: str) -> None:
@@ -145,18 +125,7 @@ class Averager:
         self.in_force = 0
 
     def offer(self, averaging: Averaging) -> None:
-        """Have another way to average, which `switch` brings into force.
-
-        Parameters
-        ----------
-        averaging : Averaging
-            How.
-
-        Raises
-        ------
-        ValueError
-            As for the first one.
-        """
+        """Add a way to average, which `switch` brings into force; raise ValueError as for the first one."""
         pieces = list(_fragment_pieces(self._replicas, self._fragment, averaging.bucket_bytes))
         models = [self._model(averaging, layers, self._replicas.workers) for layers, _ in pieces]
         if self.what == "parameters" and any(model.keeps for model in models):
@@ -167,18 +136,7 @@ class Averager:
         self._offers.append(_AveragingOffer(averaging, pieces, models))
 
     def switch(self, number: int) -> None:
-        """Average in another way from now on.
-
-        Parameters
-        ----------
-        number : int
-            Which of those offered.
-
-        Raises
-        ------
-        ValueError
-            If it has no error feedback, and the one before has kept something back.
-        """
+        """Bring a way to average into force; raise ValueError if it cannot take over the residual."""
         before, now = self._offers[self.in_force], self._offers[number]
         if before is now:
             return
@@ -205,18 +163,8 @@ class Averager:
     ) -> tuple[Values, list[Sync]]:
         """Return the average of rows, float32 of shape (n_f,), and the exchanges that made it.
 
-        Parameters
-        ----------
-        rows : ndarray of float32, shape (P', n_f)
-            What each worker gives. Not modified.
-        begin, delay : int
-            As of `Sync`.
-        active : slice or ndarray of int
-            Which workers give it; the others keep their residuals, and what else a scheme adapts begins afresh for
-            those that take part without them.
-        late : ndarray of int
-            Those of them that come too late: what they give goes into their residuals as a scheme with error feedback
-            has it, and is lost without.
+        Rows, shape (P', n_f), are those of the `active` workers; the others keep their residuals. What `late` workers
+        give goes into their residuals, and is lost without error feedback.
         """
         average = np.empty(rows.shape[1], dtype=np.float32)
         syncs = []
@@ -296,23 +244,7 @@ def _fragment_pieces(replicas: Replicas, fragment: Fragment, bucket: float) -> I
 def broadcast_tensors(
     replicas: Replicas, what: str, width: float, algorithm: str, workers: int, begin: int
 ) -> list[Sync]:
-    """Return the broadcasts of something that has as many entries as the parameters, one for each tensor.
-
-    Parameters
-    ----------
-    replicas : Replicas
-        The model.
-    what : str
-        What is broadcast, such as ``parameters``.
-    width : float
-        Bytes of an entry.
-    algorithm : str
-        How: a broadcast of `simnet.collectives.registry`.
-    workers : int
-        Workers that take part, of which the first one broadcasts.
-    begin : int
-        As of `Sync`.
-    """
+    """Return the broadcasts of `width` bytes for each parameter from the first worker, one for each tensor."""
     chosen = registry.find("broadcast", algorithm)
     schedules = (chosen.schedule(workers, width * size * replicas.scale) for _, size in replicas.tensors)
     return [Sync(what, schedule, (), begin) for schedule in schedules]

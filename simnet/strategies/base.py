@@ -1,7 +1,7 @@
-"""A training strategy: how P workers move their parameters by the gradients of inner steps, and what they exchange.
+"""A training strategy: how P workers move their parameters, and what they exchange.
 
-To write one, derive from `Strategy`, give it a `name` and the `paper` that it follows, and write `Strategy._advance`:
-one inner step, which returns what was exchanged. `simnet.strategies.local_sgd` is an example to copy.
+To write one, derive from `Strategy`, set `name` and `paper`, and write `Strategy._advance`, one inner step that returns
+the exchanges. `simnet.strategies.local_sgd` is an example.
 """
 
 from __future__ import annotations
@@ -108,10 +108,7 @@ class Strategy(ABC):
 
     @property
     def steps(self) -> int:
-        """Inner steps of an iteration of a job: after the last of them workers may wait for an exchange.
-
-        A strategy whose workers wait only after every H-th has H, so that a job books these together.
-        """
+        """Inner steps of an iteration of a job: workers may wait for an exchange only after the last of them."""
         return 1
 
     @property
@@ -180,30 +177,15 @@ class Strategy(ABC):
 
     @abstractmethod
     def _advance(self, gradients: Values) -> Sequence[Sync]:
-        """Carry out one inner step.
+        """Make one inner step with the gradients of the `active` workers, and return the exchanges that begin.
 
-        Parameters
-        ----------
-        gradients : ndarray of float32, shape (P', n)
-            Of the workers `active`, all finite. Not to be modified.
-
-        Returns
-        -------
-        sequence of Sync
-            What was exchanged, if anything.
+        Gradients are finite, float32 of shape (P', n), and must not be modified.
         """
 
     def rejoin(self, joining: NDArray[np.intp], present: NDArray[np.intp]) -> None:
-        """Have workers that did not take part go on from the global parameters, or the mean of those of others.
+        """Let workers continue from the global parameters, or from the mean of those of the `present` workers.
 
-        What a scheme had kept back of theirs before is still theirs.
-
-        Parameters
-        ----------
-        joining : ndarray of int
-            The workers that come.
-        present : ndarray of int
-            Those whose parameters count, at least one.
+        Residuals of the joining workers are kept.
         """
         if self.alike:
             return
@@ -216,13 +198,7 @@ class Strategy(ABC):
         self.local[joining] = master if len(master) == 1 else master[joining]
 
     def forget(self, leaving: NDArray[np.intp]) -> None:
-        """Have the inner optimisers of workers begin anew.
-
-        Parameters
-        ----------
-        leaving : ndarray of int
-            The workers.
-        """
+        """Reset the inner optimisers of workers that leave."""
         for name, array in self._kept.items():
             if name.startswith("inner.") and not self.alike:
                 array[leaving] = 0
@@ -230,72 +206,29 @@ class Strategy(ABC):
     # What strategies are made of.
 
     def keep(self, name: str, array: NDArray[T]) -> NDArray[T]:
-        """Return an array that belongs to the state from now on; it is to be changed in place only.
-
-        Parameters
-        ----------
-        name : str
-            Its name in the state.
-        array : ndarray
-            What it holds at first.
-        """
+        """Add an array to the state, to be changed in place only, and return it."""
         assert name not in self._kept, f"two arrays are called {name}"
         self._kept[name] = array
         return array
 
     def keep_state(self, name: str, optimiser: Optimiser, rows: int) -> dict[str, NDArray[Any]]:
-        """Return the state of an optimiser, which belongs to the state from now on.
-
-        Parameters
-        ----------
-        name : str
-            What the names of its arrays begin with.
-        optimiser : Optimiser
-            The optimiser.
-        rows : int
-            Sets of parameters that it moves.
-        """
+        """Add the state of an optimiser of `rows` sets of parameters to the state, and return it."""
         state = optimiser.state(rows, self.replicas.parameters)
         return {part: self.keep(f"{name}.{part}", array) for part, array in state.items()}
 
     def keep_master(self, outer: Optimiser, rows: int = 1) -> tuple[Values, dict[str, NDArray[Any]]]:
-        """Return global parameters and the state of their optimiser; both belong to the state from now on.
+        """Add global parameters, float32 of shape (rows, n), and their optimiser's state to the state, and return both.
 
-        Parameters
-        ----------
-        outer : Optimiser
-            What moves them.
-        rows : int
-            How many sets there are: one, or one for each worker.
-
-        Returns
-        -------
-        master : ndarray of float32, shape (rows, n)
-            The first parameters, which `global_parameters` is the mean of.
-        state : dict
-            As of `keep_state`.
+        There is one row, or one for each worker; `global_parameters` is the mean.
         """
         master = self.keep("master", np.tile(self.replicas.initial, (rows, 1)))
         return master, self.keep_state("outer", outer, rows)
 
     def averager(self, what: str, averaging: Averaging, fragment: Fragment | None = None, label: str = "") -> Averager:
-        """Return what averages over the workers; its residuals belong to the state from now on.
+        """Return an averager of a fragment, or of the whole model, whose residuals belong to the state.
 
-        Parameters
-        ----------
-        what : str
-            What is averaged, such as ``parameters``.
-        averaging : Averaging
-            How.
-        fragment : Fragment, optional
-            Which part of the model; all of it when omitted.
-        label : str
-            Its name in the state, if `what` is not enough.
-
-        Raises
-        ------
-        ValueError
-            If there is no such scheme, it refuses an option, or it keeps back a part of parameters.
+        `what` is what is averaged, such as ``parameters``; `label` its name in the state, `what` by default. Raises
+        ValueError as `Averager`.
         """
         fragment = fragment or fragment_of(self.replicas, range(len(self.replicas.tensors)))
         made = self._averagers[label or what] = Averager(self.replicas, averaging, fragment, what)
@@ -317,27 +250,14 @@ class Strategy(ABC):
         return tuple(f"{label}{f':{number}' if number else ''}/" for label in self._averagers)
 
     def switch(self, number: int) -> None:
-        """Average in another way from the next exchange on; its scheme takes over what the one before has kept back.
-
-        Parameters
-        ----------
-        number : int
-            0 for the way that the strategy was made with, 1 for the first that was offered, and so on.
-        """
+        """Bring a way to average into force, 0 for the first; its scheme takes over the residual."""
         for averager in self._averagers.values():
             averager.switch(number)
 
     def average(self, averager: Averager, rows: Values, delay: int = 0) -> tuple[Values, list[Sync]]:
-        """Return the average of what the workers `active` give, and the exchanges that made it.
+        """Return the average of the rows of the `active` workers, shape (P', n_f), and the exchanges that made it.
 
-        Parameters
-        ----------
-        averager : Averager
-            What averages.
-        rows : ndarray of float32, shape (P', n_f)
-            What each gives.
-        delay : int
-            How many inner steps later it must have arrived.
+        They must have arrived `delay` inner steps later.
         """
         if self.late.size and not averager.keeps:
             behind = np.isin(np.arange(self.workers)[self.active], self.late)
@@ -349,14 +269,9 @@ class Strategy(ABC):
         self.inner.step(self.local, gradients, self._inner_state, ALL if self.alike else self.active)
 
     def due(self, period: int, late: bool = False) -> bool:
-        """Return whether workers synchronise after the inner step that is under way.
+        """Return whether workers synchronise after the current inner step, every `period` of them.
 
-        Parameters
-        ----------
-        period : int
-            Inner steps from one time to the next.
-        late : bool
-            Whether the first time comes after one inner step more, as in exo-explore/gym, which asks before it counts.
+        With `late` the first time is one step later, as in exo-explore/gym.
         """
         return self.iteration % period == 0 < self.iteration if late else (self.iteration + 1) % period == 0
 
@@ -365,10 +280,7 @@ class Strategy(ABC):
         self._stats[name] = value
 
     def held_bytes(self) -> dict[str, float]:
-        """Return the bytes that a worker holds of the arrays of the state, by their names, of the whole model.
-
-        Without those of the schemes, which `Sparsifier.held_bytes` has.
-        """
+        """Return the bytes of a worker's arrays of the state by name, for the whole model, without schemes."""
         entries, scale = self.replicas.parameters, self.replicas.scale
         return {
             name: array.nbytes / len(array) * (scale if array.shape[-1] == entries else 1.0)
@@ -482,14 +394,7 @@ def _strip_prefix(prefix: str, state: Mapping[str, NDArray[Any]]) -> State:
 
 
 def row_distances(rows: Values, point: Values) -> Floats:
-    """Return how far each row is from a point; float64 of shape (P,).
-
-    Parameters
-    ----------
-    rows : ndarray of float32, shape (P, n)
-        The rows.
-    point : ndarray of float32, shape (n,) or (P, n)
-        The point, or one for each.
+    """Return the distance of each row, shape (P, n), from a point, or from one for each; float64 of shape (P,).
 
     Examples
     --------

@@ -33,12 +33,7 @@ ALL = slice(None)
 
 
 def row_column_index(rows: Index, columns: Index) -> tuple[Any, Any]:
-    """Return the index of some rows and columns of an array; of slices alone it leads to a view.
-
-    Parameters
-    ----------
-    rows, columns : slice or ndarray of int
-        Which.
+    """Return the index of some rows and columns of an array; for slices it gives a view.
 
     Examples
     --------
@@ -55,32 +50,15 @@ class Optimiser(ABC):
 
     @abstractmethod
     def state(self, rows: int, parameters: int) -> dict[str, NDArray[Any]]:
-        """Return what it has to remember before its first step: arrays of so many rows, by name.
-
-        Parameters
-        ----------
-        rows : int
-            Sets of parameters, such as one for each worker.
-        parameters : int
-            n.
-        """
+        """Return the state before the first step by name: arrays of `rows` rows for n parameters."""
 
     @abstractmethod
     def step(
         self, parameters: Values, gradients: Values, state: State, rows: Index = ALL, columns: Index = ALL
     ) -> None:
-        """Move parameters by one step, in place, as well as the state.
+        """Move parameters, shape (rows, n), by one step in place, and update the state.
 
-        Parameters
-        ----------
-        parameters : ndarray of float32, shape (rows, n)
-            The parameters.
-        gradients : ndarray of float32
-            Of the rows and columns that take part. Not modified.
-        state : mapping
-            What `state` returned, as the steps so far have left it.
-        rows, columns : slice or ndarray of int
-            Which parameters move; all when omitted.
+        Gradients are those of the given rows and columns; all by default.
         """
 
 

@@ -80,30 +80,14 @@ class Replicas:
 
 
 class Fragment(NamedTuple):
-    """A part of a model that is exchanged by itself.
-
-    Parameters
-    ----------
-    layers : tuple of int
-        Numbers of its tensors, ascending.
-    entries : slice or ndarray of int
-        Where its parameters are among all.
-    """
+    """A part of a model with an exchange of its own: numbers of its tensors, and the place of its parameters."""
 
     layers: tuple[int, ...]
     entries: Index
 
 
 def fragment_of(replicas: Replicas, layers: Sequence[int]) -> Fragment:
-    """Return the fragment of some tensors.
-
-    Parameters
-    ----------
-    replicas : Replicas
-        The model.
-    layers : sequence of int
-        Numbers of its tensors.
-    """
+    """Return the fragment of the tensors with the given numbers."""
     own = tuple(sorted(layers))
     ends = np.cumsum([size for _, size in replicas.tensors])
     begins = ends - [size for _, size in replicas.tensors]
@@ -114,19 +98,9 @@ def fragment_of(replicas: Replicas, layers: Sequence[int]) -> Fragment:
 
 
 def fragments_of(replicas: Replicas, fragments: int | Sequence[Sequence[str]]) -> list[Fragment]:
-    """Return the fragments of a model.
+    """Return the fragments of a model: runs of tensors of about equal size, or those of the given names.
 
-    Parameters
-    ----------
-    replicas : Replicas
-        The model.
-    fragments : int or sequence of sequence of str
-        The names of the tensors of each, or how many there shall be: runs of tensors, of about as many parameters each.
-
-    Raises
-    ------
-    ValueError
-        If there are more fragments than tensors, or a tensor is in none or in several, or there is none of a name.
+    Raises ValueError if there are more fragments than tensors, or a tensor is unknown, missing or repeated.
 
     Examples
     --------

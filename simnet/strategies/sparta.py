@@ -29,20 +29,10 @@ _FLOAT, _BOOL = 4.0, 1.0
 
 
 class SparseAveraging:
-    """Averages a few parameters over the workers.
+    """Averages each parameter over the workers with probability `share`.
 
-    Parameters
-    ----------
-    replicas : Replicas
-        What is trained.
-    share : float
-        p, the probability of each parameter, in (0, 1].
-    masks : {"broadcast", "seeded"}
-        Whether worker 0 broadcasts which they are, a byte for each parameter, or all workers draw them from one seed.
-    algorithm, broadcast : str
-        The all-reduce of the parameters, and the broadcast of the masks.
-    draw : callable, optional
-        What draws the masks; when omitted, a random stream of the replicas' seed.
+    Worker 0 broadcasts the masks, a byte for each parameter, or all workers draw them from one seed. `algorithm` and
+    `broadcast` are the all-reduce and the broadcast; `draw` replaces the random masks.
     """
 
     def __init__(
@@ -64,17 +54,7 @@ class SparseAveraging:
         self._spread: dict[int, list[Sync]] = {}
 
     def __call__(self, local: Values, iteration: int, active: Index) -> list[Sync]:
-        """Average the parameters that are drawn, in place, and return the exchanges.
-
-        Parameters
-        ----------
-        local : ndarray of float32, shape (P, n)
-            Parameters of all workers.
-        iteration : int
-            The inner step.
-        active : slice or ndarray of int
-            The workers that take part.
-        """
+        """Average the drawn parameters of the active workers in place, and return the exchanges."""
         mask = np.asarray(self._draw(iteration))
         if mask.dtype != np.bool_ or mask.shape != local.shape[1:]:
             raise ValueError(f"a mask must be bool of shape {local.shape[1:]}, got {mask.dtype} of shape {mask.shape}")
