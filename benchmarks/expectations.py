@@ -29,8 +29,8 @@ import pandas as pd
 from simnet import sparsifier_models
 from simnet.base.arrays import Floats
 from simnet.base.errors import SimnetError
-from simnet.costs.devices import DEFAULT, DeviceOp, DeviceProfile, device_names, load_device
-from simnet.costs.models import model
+from simnet.costs.devices import DEFAULT_DEVICE, DeviceOp, DeviceProfile, device_names, load_device
+from simnet.costs.models import load_model
 from simnet.job import Compute, Job, run_in_step
 from simnet.job.steady import last_half
 from simnet.network.compiled_loop import load_kept_loop
@@ -94,13 +94,13 @@ def compared(
     latency, bandwidth = link
     asked = Given(workers, name, density=density, latency=latency, bandwidth=bandwidth, every=True, error=0.0)
     question = from_flags(asked)
-    device = load_device(DEFAULT)
+    device = load_device(DEFAULT_DEVICE)
     rows = []
     for settled, iterations in ((True, most), (False, min(2 * workers, most))):
         among = [one for one in question.among if one.follows_gradients == settled]
         # Regions of fewer entries are less even than those of the model.
         enough = max(entries, math.ceil(KEPT_EACH * workers / density))
-        scale = max(model(name).parameters / enough, 1.0)
+        scale = max(load_model(name).parameters / enough, 1.0)
         source = synthetic(name, workers, scale=scale, seed=1000 + workers)
         for label, seconds in job_seconds(source, among, question.point, iterations, device).items():
             choice = next(one for one in among if one.label == label)
@@ -177,7 +177,7 @@ def volumes(workers: int, density: float, number: int) -> list[dict[str, Any]]:
         Of the cell, which decides which models and data it has.
     """
     load_kept_loop()
-    point = OperatingPoint(workers, model(_REHEARSED).parameters, density, 0.0, _BANDWIDTH)
+    point = OperatingPoint(workers, load_model(_REHEARSED).parameters, density, 0.0, _BANDWIDTH)
     among = [one for one in choices(every=True) if one.follows_gradients and one.label not in BY_LAYERS]
     periods = {one.label: one.period for one in among}
     timing, rows = _Timing(point), []
@@ -229,7 +229,7 @@ def _jobs(point: OperatingPoint, number: int) -> Iterator[tuple[str, GradientSou
     enough = math.ceil(KEPT_EACH * workers / float(point.density))
     for place, together in enumerate((_FEWER, _MORE)):
         name = MODELS[(number + place) % len(MODELS)]
-        scale = model(name).parameters / max(together // workers, enough)
+        scale = load_model(name).parameters / max(together // workers, enough)
         drawn = synthetic(name, workers, scale=scale, seed=1 + number)
         yield f"{name}, {drawn.parameters} entries", drawn, drawn.gradients
     for data in {_TRAINED[number % 3], _TRAINED[(number + 1) % 3]}:

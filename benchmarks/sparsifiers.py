@@ -185,7 +185,7 @@ def main() -> None:
     print(f"\nA gradient of {length} entries")
     report(kernels(length, 3 if quick else 9, not quick))
 
-    layers = [(layer.name, layer.size) for layer in models.model("resnet18").layers]
+    layers = [(layer.name, layer.size) for layer in models.load_model("resnet18").layers]
     if quick:
         layers = [(layer, max(1, size // 16)) for layer, size in layers]
     n = sum(size for _, size in layers)

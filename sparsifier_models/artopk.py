@@ -22,7 +22,7 @@ from simnet.base.rows import each, one
 from simnet.collectives import registry
 from simnet.costs import artopk_ring, artopk_tree, var_overhead
 from simnet.costs.devices import DeviceOp
-from simnet.costs.encodings import VARYING
+from simnet.costs.encodings import VARYING_CODES
 from simnet.schedule import Schedule
 from simnet.sparsifier_models.base import Exchange, Sparsifier, State, checked_part
 from simnet.sparsifier_models.gains import corrected_rows, counts_at, gain, nested_top_k
@@ -130,7 +130,7 @@ class ARTopk(Sparsifier):
 
     def __init__(self, workers: int, parameters: int, density: float = 1.0, **options: Any) -> None:
         super().__init__(workers, parameters, density, **options)
-        self.fixed_volume = self.options.selection == "star" and self.options.indices not in VARYING
+        self.fixed_volume = self.options.selection == "star" and self.options.indices not in VARYING_CODES
         self._released = self.options.compat == "released"
         self.reads_gradients = self._released and self.options.selection == "var"
         self._window = np.zeros((0, workers))
@@ -228,7 +228,7 @@ class ARTopk(Sparsifier):
         if self._released and self.options.selection == "star":
             selected[np.arange(self.workers) != broadcaster] = 0
         nbytes = float(self.wire.indices(indices, (0, self.parameters))[0])
-        if self.options.indices in VARYING:
+        if self.options.indices in VARYING_CODES:
             schedule, kernels = in_order(self.workers, *self._steps(broadcaster, selected, nbytes))
         else:
             schedule, kernels = self._in_order((broadcaster, k), lambda: self._steps(broadcaster, selected, nbytes))

@@ -29,7 +29,7 @@ from simnet.base.arrays import Adds, Floats
 from simnet.base.checks import is_number, whole
 from simnet.base.rows import Rows, each
 from simnet.costs.devices import DeviceOp
-from simnet.costs.encodings import VARYING
+from simnet.costs.encodings import VARYING_CODES
 from simnet.schedule import Schedule
 from simnet.sparsifier_models.error_buffer import add_weighted
 from simnet.sparsifier_models.held import held_of
@@ -291,7 +291,7 @@ class Sparsifier(ABC):
         self.density = density
         self.options = option_values(self.option_type, options)
         self.codes.check(self.options)
-        if self.options.indices in VARYING:
+        if self.options.indices in VARYING_CODES:
             self.fixed_volume = False
         self.layers = named_layers(self.options.layers, self.parameters)
         self.shapes = tuple(shape for _, shape in named_shapes(self.options.layers, self.parameters))

@@ -9,9 +9,9 @@ from numpy.typing import NDArray
 
 from simnet.base.arrays import Floats
 from simnet.costs.encodings import (
-    BLOCKS,
+    BLOCK_COUNT_BYTES,
+    BLOCK_ENTRIES,
     COUNT_BYTES,
-    COUNTS,
     INDEX_CODES,
     TAG_BYTES,
     IndexCode,
@@ -62,11 +62,11 @@ def encode_indices(indices: Indices, n: int, code: IndexCode) -> Bytes:
         bits = np.zeros(n, dtype=np.bool_)
         bits[indices] = True
         return np.packbits(bits, bitorder="little")
-    if code in BLOCKS:
-        block, within = np.divmod(indices, BLOCKS[code])
-        counts = np.bincount(block, minlength=-(-n // BLOCKS[code]))
+    if code in BLOCK_ENTRIES:
+        block, within = np.divmod(indices, BLOCK_ENTRIES[code])
+        counts = np.bincount(block, minlength=-(-n // BLOCK_ENTRIES[code]))
         local = pack_12(within) if code == "packed12" else _bytes(within, np.uint16)
-        return np.concatenate([_bytes(counts, _COUNTS[COUNTS[code]]), local])
+        return np.concatenate([_bytes(counts, _COUNTS[BLOCK_COUNT_BYTES[code]]), local])
     return _bytes(indices, _WIDTHS[code])
 
 
@@ -90,15 +90,15 @@ def decode_indices(data: Bytes, n: int, code: IndexCode, k: int | None = None) -
     if code == "bitmap":
         nbytes = -(-n // 8)
         return np.flatnonzero(np.unpackbits(data[:nbytes], count=n, bitorder="little")), nbytes
-    if code in BLOCKS:
-        blocks = -(-n // BLOCKS[code])
-        start = blocks * COUNTS[code]
-        counts = _read(data[:start], _COUNTS[COUNTS[code]])
+    if code in BLOCK_ENTRIES:
+        blocks = -(-n // BLOCK_ENTRIES[code])
+        start = blocks * BLOCK_COUNT_BYTES[code]
+        counts = _read(data[:start], _COUNTS[BLOCK_COUNT_BYTES[code]])
         number = int(counts.sum())
         nbytes = 3 * -(-number // 2) if code == "packed12" else 2 * number
         local = data[start : start + nbytes]
         within = unpack_12(local, number) if code == "packed12" else _read(local, np.uint16)
-        return np.repeat(np.arange(blocks) * BLOCKS[code], counts) + within, start + nbytes
+        return np.repeat(np.arange(blocks) * BLOCK_ENTRIES[code], counts) + within, start + nbytes
     width = np.dtype(_WIDTHS[code]).itemsize
     nbytes = data.size if k is None else k * width
     return _read(data[:nbytes], _WIDTHS[code]), nbytes

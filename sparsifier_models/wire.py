@@ -13,10 +13,10 @@ from simnet.base.arrays import Floats
 from simnet.costs.devices import DeviceOp
 from simnet.costs.encodings import (
     INDEX_CODES,
-    SORT,
+    SORT_METHOD,
     VALUE_BITS,
     VALUE_CODES,
-    VARYING,
+    VARYING_CODES,
     IndexCode,
     ValueCode,
     encoded_index_bytes,
@@ -86,7 +86,7 @@ class Encoding(NamedTuple):
     @property
     def varies(self) -> bool:
         """Whether bytes follow from more than how many entries are sent."""
-        return self.indices in VARYING
+        return self.indices in VARYING_CODES
 
 
 @dataclass(frozen=True)
@@ -193,7 +193,7 @@ class Wire:
             return found
         own, code = np.asarray(entries, dtype=np.float64), self.encoding.indices
         if not ascending and code not in ("int64", "int32"):
-            found.append(DeviceOp(SORT, own, instead=(DeviceOp("topk_layer", own),)))
+            found.append(DeviceOp(SORT_METHOD, own, instead=(DeviceOp("topk_layer", own),)))
         if code == "bitmap":
             passes = DeviceOp("cast", np.where(own > 0, n / _WORD, 0.0)), DeviceOp("scatter", own)
             found.append(DeviceOp("encode_bitmap", np.where(own > 0, n, 0.0), instead=passes))

@@ -22,12 +22,12 @@ from simnet.calibration.device import (
 )
 from simnet.calibration.device_kernels import LibraryKernels, cupy_kernels, event_timer, kernels_of, torch_kernels
 from simnet.costs.device_file import read_profile
-from simnet.costs.devices import METHODS, DeviceOp, DeviceProfile, Method, load_device
+from simnet.costs.devices import KERNEL_METHODS, DeviceOp, DeviceProfile, KernelMethod, load_device
 from simnet.costs.encodings import CODE_METHODS, INDEX_CODES, encoded_index_bytes
 from simnet.sparsifier_models.value_codes import read_back
 
 # A processor has no kernel for segments of its own, and codes are made there alone.
-EXPECTED = {*METHODS, *CODE_METHODS, "copy"} - {"topk_segments"}
+EXPECTED = {*KERNEL_METHODS, *CODE_METHODS, "copy"} - {"topk_segments"}
 positive = st.floats(1e-9, 1e3)
 
 
@@ -75,7 +75,7 @@ def test_lengths_that_were_measured_take_as_long(points):
 @given(st.text(max_size=40).map(lambda text: f"a{text}".replace("\x00", "").strip()))
 def test_any_words_are_read_back(words):
     words = " ".join("".join(one for one in words if one.isprintable()).split())
-    profile = DeviceProfile(words, words, words, 1e9, {"topk": Method(1e-6, 12.0, words)})
+    profile = DeviceProfile(words, words, words, 1e9, {"topk": KernelMethod(1e-6, 12.0, words)})
     back = read_profile(profile_yaml(profile), "x.yaml")
     assert (back.name, back.device, back.methods["topk"].source) == (words, words, words)
 
@@ -172,7 +172,7 @@ def cupy_on_the_processor():
 def test_profile_of_cupy(tmp_path):
     profile = profile_of(cupy_kernels(cupy_on_the_processor()), "gpu", 0.1, 100_000, 0.002)
     assert profile.device == "A GPU, CuPy 13, CUDA 12.9, timed by events"
-    checked(profile, tmp_path, {*METHODS, "copy"})
+    checked(profile, tmp_path, {*KERNEL_METHODS, "copy"})
 
 
 def test_what_kernels_of_cupy_do():
@@ -234,7 +234,7 @@ def test_profile_of_torch_on_a_gpu(tmp_path):
 
     profile = profile_of(torch_kernels(Gpu(), "cuda"), "gpu", 0.1, 100_000, 0.002)
     assert profile.device.startswith("A GPU, torch ")
-    checked(profile, tmp_path, {*METHODS, "copy"})
+    checked(profile, tmp_path, {*KERNEL_METHODS, "copy"})
 
 
 def test_events_time_from_before_the_first_call_to_after_the_last():

@@ -15,7 +15,7 @@ from simnet import collectives, topologies
 from simnet.base.errors import InputError
 from simnet.calibration import Curve, Setting, load_cost_model
 from simnet.calibration.readers import write_tidy
-from simnet.calibration.readers.tables import table
+from simnet.calibration.readers.tables import measurement_table
 from simnet.calibration.step_model import PARAMETERS, StepModel, fit_step_model
 from simnet.calibration.topology_links import Placement, fill_nodes_of, fit_topology_links, place_ranks
 from simnet.interchange import kind_of, read_fabric_network, read_network, write_nodelink
@@ -331,7 +331,7 @@ class TestFabricAsTopology:
             for one in curves
             for size, time in zip(one.sizes, one.seconds, strict=True)
         ]
-        write_tidy(table(rows), tmp_path / "device")
+        write_tidy(measurement_table(rows), tmp_path / "device")
         done = did("calibrate", "./device", "-o", "f.yaml", "--topology", "star")
         assert "network: star, hosts 8" in done.output
         assert load_cost_model("f.yaml").network["star"]["hosts"] == 8

@@ -52,7 +52,7 @@ from simnet.calibration.measured import load_dataset
 from simnet.calibration.predictor import fit_predictor
 from simnet.calibration.rank_scaling import scale_over_ranks
 from simnet.calibration.readers import write_tidy
-from simnet.calibration.readers.tables import table
+from simnet.calibration.readers.tables import measurement_table
 from simnet.calibration.step_counts import count_like_nccl, count_schedule, count_steps
 from simnet.calibration.step_model import (
     PARAMETERS,
@@ -658,7 +658,7 @@ def test_weights_in_a_fabric_file_add_to_one(tmp_path):
 
 
 def rows(count: int = 6) -> pd.DataFrame:
-    return table(
+    return measurement_table(
         [
             {"collective": "all_reduce", "ranks": 4, "nbytes": 1024 * 2**step, "seconds": 1e-4 * (1 + step) * factor}
             | {"in_place": place, "size_convention": "vector", "variant": variant}

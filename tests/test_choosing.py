@@ -15,7 +15,7 @@ from jobs import Source, job_on
 from looping import each
 from simnet import sparsifier_models, topologies
 from simnet.costs import models
-from simnet.costs.devices import DeviceProfile, Method, load_device
+from simnet.costs.devices import DeviceProfile, KernelMethod, load_device
 from simnet.job import Compute, Overlap, run_policy
 from simnet.network import Network
 from simnet.policies import Fixed, Ramp
@@ -127,7 +127,7 @@ def test_what_selecting_costs_is_what_the_schemes_report(choice, workers):
 
 
 IN_STEP = [one for one in choices(every=True) if one.label in ("gtopk", "spardl", "qsgd", "signsgd", "topka")]
-SLOW = DeviceProfile("slow", "none", "made up", 1e7, {"*": Method(3e-3, 10.0, "made up")})
+SLOW = DeviceProfile("slow", "none", "made up", 1e7, {"*": KernelMethod(3e-3, 10.0, "made up")})
 
 
 @pytest.mark.parametrize("choice", IN_STEP, ids=lambda one: one.label)
@@ -303,7 +303,7 @@ def test_what_is_left_after_the_backward_pass_is_what_a_job_has_left(label, rate
 
 def gain_in_iteration_time(device, name, workers, latency, rate, density, per_node, batches, label):
     """How many times as long an iteration takes with an overlapped dense exchange as with a sparse one."""
-    profile = models.model(name)
+    profile = models.load_model(name)
     compute = profile.compute * batches
     inner = (5e-6, 1e11) if per_node > 1 else ()
     point = OperatingPoint(workers, profile.parameters, density, latency, rate, per_node, *inner)

@@ -13,7 +13,7 @@ from jobs import star
 from looping import each
 from simnet import sparsifier_models
 from simnet.costs.devices import load_device
-from simnet.costs.models import model as model_named
+from simnet.costs.models import load_model as model_named
 from simnet.job import Compute, Job
 from simnet.job.job import create_sparsifier, gradient_buckets
 from simnet.policies import Candidate, Ramp

@@ -24,9 +24,9 @@ from commands import did, invoke, refused
 from simnet.base.errors import SimnetError
 from simnet.base.writing import INCOMPLETE
 from simnet.commands.list import Kind
-from simnet.costs.computing import computing
+from simnet.costs.computing import pass_time
 from simnet.costs.devices import load_device
-from simnet.costs.models import model
+from simnet.costs.models import load_model
 from simnet.job import PolicyResult
 from simnet.policies import Candidate
 from simnet.scenario import runner, shipped
@@ -343,7 +343,7 @@ def test_progress_comes_back_and_no_more_processes_run_than_allowed(small: Path)
 # The rest
 
 
-OF_RESNET18 = computing(model("resnet18"), load_device("v100")).describe()
+OF_RESNET18 = pass_time(load_model("resnet18"), load_device("v100")).describe()
 
 
 def test_a_time_of_computing_that_is_the_models_is_told_with_its_source(small: Path, tmp_path: Path) -> None:

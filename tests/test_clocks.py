@@ -160,7 +160,7 @@ def nodes_of(g, N):
         nic_latency=far[0] - near[0],
         nic_bandwidth=1 / far[1],
     )
-    return Network(graph), far, costs.Nodes(g, *near)
+    return Network(graph), far, costs.NodeLinks(g, *near)
 
 
 @each("nbytes", [100.0, 3e4, 1e6, 1e8])

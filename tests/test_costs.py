@@ -68,10 +68,10 @@ class TestPaper:
             return (children - 1) * near + left * children
 
         expected = sum(first(children) for children in range(1, levels + 1))
-        nodes = costs.Nodes(1, 0.0, near)
+        nodes = costs.NodeLinks(1, 0.0, near)
         assert costs.broadcast(0.0, 1.0, 1.0, 2**levels, nodes) == pytest.approx(expected, rel=1e-12)
         # Inside nodes as on a tree of their own.
-        inside = [costs.broadcast(0.0, 1.0, 1.0, g * 2**levels, costs.Nodes(g, 0.0, near)) for g in (1, 2, 8)]
+        inside = [costs.broadcast(0.0, 1.0, 1.0, g * 2**levels, costs.NodeLinks(g, 0.0, near)) for g in (1, 2, 8)]
         assert inside == pytest.approx([expected, expected + near, expected + 3 * near], rel=1e-12)
         if levels > 2:
             # Of one node more than fill a level, the first subtree is short, and the second, which waits, is deeper.
@@ -101,15 +101,15 @@ class TestPaper:
     def test_a_reduction_crosses_once_for_each_level_above_the_nodes(self, size, nodes):
         N, full = size * nodes, size & (size - 1) == 0
         across = ceil_log2(N) - ceil_log2(size) + (not full) if nodes > 1 else 0
-        far, near = ((0.0, 1.0, costs.Nodes(size, 0.0, 0.0)), (0.0, 0.0, costs.Nodes(size, 0.0, 1.0)))
+        far, near = ((0.0, 1.0, costs.NodeLinks(size, 0.0, 0.0)), (0.0, 0.0, costs.NodeLinks(size, 0.0, 1.0)))
         for (alpha, beta, links), rounds in ((far, across), (near, ceil_log2(N) - across)):
             assert costs.binomial_reduce(alpha, beta, 1.0, N, links) == rounds
         if full:
             crossing = [(one.src // size != one.dst // size).any() for one in reduce_binomial(N, 1.0).rounds]
             assert sum(crossing) == across
         # A message that waits for others passes as many ranks as the smaller tree has full levels.
-        assert costs.binomial_reduce(0.0, 0.0, 1.0, N, costs.Nodes(size, 1.0, 0.0)) == log2(size)
-        assert costs.binomial_reduce(1.0, 0.0, 1.0, N, costs.Nodes(size, 0.0, 0.0)) == log2(N) - log2(size)
+        assert costs.binomial_reduce(0.0, 0.0, 1.0, N, costs.NodeLinks(size, 1.0, 0.0)) == log2(size)
+        assert costs.binomial_reduce(1.0, 0.0, 1.0, N, costs.NodeLinks(size, 0.0, 0.0)) == log2(N) - log2(size)
 
 
 NODES = [(size, nodes) for size in (1, 2, 3, 4, 8) for nodes in (1, 2, 3, 4, 8)]
@@ -122,7 +122,7 @@ class TestNodes:
     @each("size, nodes", NODES)
     def test_a_ring_takes_the_longer_of_a_link_and_of_a_way_round(self, size, nodes, near_alpha, near_beta):
         N, alpha, beta, M = size * nodes, 2.0, 1.0, 5.0
-        links = costs.Nodes(size, near_alpha, near_beta)
+        links = costs.NodeLinks(size, near_alpha, near_beta)
         for cost, rounds, part in ((costs.ring_allgather, N - 1, M), (costs.ring_allreduce, 2 * (N - 1), M / N)):
             far, near = part * beta, near_alpha + part * near_beta
             expected = rounds * near
@@ -137,7 +137,7 @@ class TestNodes:
     @each("size, nodes", [(g, n) for g in (1, 2, 4, 8) for n in (1, 2, 4, 8)])
     def test_all_gathers_share_the_link_of_a_node(self, size, nodes):
         N = size * nodes
-        links = costs.Nodes(size, 0.25, 0.125)
+        links = costs.NodeLinks(size, 0.25, 0.125)
         doubling = bruck = 0.0
         for distance in (1 << bit for bit in range(log2(N))):
             # So many workers of a node send to another one in this round of Bruck's; of pairs, all or none.
@@ -150,7 +150,7 @@ class TestNodes:
         assert costs.bruck_allgather(2.0, 1.0, 3.0, N, links) == pytest.approx(bruck, rel=1e-12)
 
     def test_all_gathers_between_odd_nodes_by_hand(self):
-        links = costs.Nodes(3, 0.25, 0.125)
+        links = costs.NodeLinks(3, 0.25, 0.125)
         # Four rounds; of 12 contributions on the longest path all but two cross, three at a time.
         assert costs.recursive_doubling_allgather(2.0, 1.0, 1.0, 6, links) == 4 * 2 + 10 * 3 + 2 * 0.125
         # Two of three rounds cross, with (6 - 3) 3 and (9 - 1) / 3 contributions.
@@ -160,12 +160,12 @@ class TestNodes:
 
     @each("size, whole", [(1, 1), (2, 2), (3, 1), (4, 4), (6, 2), (12, 4)])
     def test_another_root_of_a_broadcast_cuts_whole_subtrees(self, size, whole):
-        N, links = 4 * size, costs.Nodes(size, 0.25, 0.125)
+        N, links = 4 * size, costs.NodeLinks(size, 0.25, 0.125)
         found = costs.broadcast(2.0, 1.0, 3.0, N, links, any_root=True) - costs.broadcast(2.0, 1.0, 3.0, N, links)
         relays = log2(N) - log2(size)
         expected = (relays + 1) * log2(whole) / 2 * (3.0 - 0.375) + (1 - 1 / whole) * (2.0 - 0.25)
         assert found == pytest.approx(expected, rel=1e-12, abs=1e-12)
-        alone = costs.Nodes(N, 0.25, 0.125)
+        alone = costs.NodeLinks(N, 0.25, 0.125)
         for any_root in (False, True):
             inside = costs.broadcast(2.0, 1.0, 3.0, N, alone, any_root=any_root)
             assert inside == log2(N) * 0.25 + ceil_log2(N) * 0.375
@@ -174,7 +174,7 @@ class TestNodes:
         # Trees of eight, a ring of two leaders with halves; all are one group if they are fewer.
         assert costs.hierarchical_allreduce(2.0, 1.0, 3.0, 16) == 2 * 3 * (2 + 3) + 2 * (2 + 1.5)
         assert costs.hierarchical_allreduce(2.0, 1.0, 3.0, 4) == 2 * 2 * (2 + 3)
-        links = costs.Nodes(2, 0.25, 0.125)
+        links = costs.NodeLinks(2, 0.25, 0.125)
         assert costs.hierarchical_allreduce(2.0, 1.0, 3.0, 8, links) == 2 * 3 * (0.25 + 0.375)
         assert costs.hierarchical_allreduce(2.0, 1.0, 3.0, 8, links, 2) == 2 * (0.25 + 0.375) + 6 * (2 + 0.75)
 

@@ -7,14 +7,14 @@ import pytest
 from simnet.base.errors import InputError
 from simnet.calibration import Curve, Setting
 from simnet.calibration.curves import chosen_rows, curves_of, differing_columns, split_systems
-from simnet.calibration.readers.tables import table
+from simnet.calibration.readers.tables import measurement_table
 
 
 def rows(*given, **shared):
     """Return a table of rows, each of 8 bytes in a microsecond unless it says otherwise."""
     usual = {"collective": "all_reduce", "ranks": 4, "nbytes": 8, "seconds": 1e-6, "size_convention": "vector"}
-    extra = sorted({name for one in (shared, *given) for name in one} - set(table([usual])))
-    return table([usual | shared | one for one in given], extra=extra)
+    extra = sorted({name for one in (shared, *given) for name in one} - set(measurement_table([usual])))
+    return measurement_table([usual | shared | one for one in given], extra=extra)
 
 
 @pytest.mark.parametrize(

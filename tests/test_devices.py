@@ -7,13 +7,13 @@ from hypothesis import strategies as st
 
 from simnet.base.errors import InputError
 from simnet.costs.devices import (
-    DEFAULT,
-    METHODS,
-    BesideCollectives,
+    DEFAULT_DEVICE,
+    KERNEL_METHODS,
+    CollectiveSlowdown,
     DeviceOp,
     DeviceProfile,
-    Method,
-    SideStream,
+    KernelMethod,
+    SideStreamSlowdown,
     device_names,
     load_device,
 )
@@ -117,7 +117,7 @@ TOPK_PS = {"v100": 84, "a100": 50, "h100": 30, "h200": 25, "rtx4090": 49, "l40s"
 @pytest.mark.parametrize("name", GPUS)
 def test_profiles_of_gpus_say_how_each_kernel_is_known(name):
     profile = load_device(name)
-    assert set(profile.methods) | {"topk_segments"} == set(METHODS)
+    assert set(profile.methods) | {"topk_segments"} == set(KERNEL_METHODS)
     for method in profile.methods.values():
         assert method.known in ("measured", "scaled", "estimated")
         assert method.low < 1 < method.high
@@ -154,13 +154,13 @@ def test_v100_with_torch_1_5_takes_as_long_as_the_published_logs(tensors, parame
 
 
 def test_v100_is_another_name_of_the_recent_release():
-    assert load_device("v100") is load_device("v100-torch2.6") is load_device(DEFAULT)
+    assert load_device("v100") is load_device("v100-torch2.6") is load_device(DEFAULT_DEVICE)
 
 
 @pytest.mark.parametrize("name", ["cpu", "cpu-torch2.13"])
 def test_profiles_of_the_processor_were_measured_with_all_methods(name):
     profile = load_device(name)
-    assert set(METHODS) - set(profile.methods) <= {"topk_segments"}
+    assert set(KERNEL_METHODS) - set(profile.methods) <= {"topk_segments"}
     for kind, method in profile.methods.items():
         assert method.known == "measured"
         if kind.startswith("copy_"):
@@ -176,7 +176,9 @@ def test_ideal_costs_nothing_whatever_is_run():
     assert load_device("ideal").seconds([DeviceOp("anything", 1e12, 9)], 3).tolist() == [0, 0, 0]
 
 
-PROFILE = DeviceProfile("toy", "toy", "toy", 1e9, {"scan": Method(1e-5, 8, "toy"), "norm": Method(0, 4, "toy")})
+PROFILE = DeviceProfile(
+    "toy", "toy", "toy", 1e9, {"scan": KernelMethod(1e-5, 8, "toy"), "norm": KernelMethod(0, 4, "toy")}
+)
 
 
 @given(st.lists(st.tuples(st.sampled_from(["scan", "norm"]), st.integers(0, 10**9), st.integers(0, 30)), max_size=5))
@@ -195,7 +197,7 @@ def test_workers_without_entries_do_not_launch():
 
 
 def test_corrections_follow_what_caches_make_of_a_kernel():
-    method = Method(1e-6, 4, "toy", corrections=((100, 0.5), (10_000, 1.5)))
+    method = KernelMethod(1e-6, 4, "toy", corrections=((100, 0.5), (10_000, 1.5)))
     profile = DeviceProfile("toy", "toy", "toy", 1e9, {"scan": method})
     lengths = np.array([10, 100, 1000, 10_000, 10**6])
     factors = profile.once(DeviceOp("scan", lengths)) / (1e-6 + 4e-9 * lengths)
@@ -205,7 +207,7 @@ def test_corrections_follow_what_caches_make_of_a_kernel():
     assert together == profile.once(DeviceOp("scan", 10_000))
     for wrong in (((5, 1), (5, 2)), ((0, 1),), ((5, 0),)):
         with pytest.raises(ValueError, match="corrections must be pairs"):
-            Method(0, 4, "toy", corrections=wrong)
+            KernelMethod(0, 4, "toy", corrections=wrong)
 
 
 def test_work_stands_before_the_rounds_that_come_after_it():
@@ -220,16 +222,18 @@ def test_work_stands_before_the_rounds_that_come_after_it():
 
 
 def test_segments_are_launches_of_top_k_where_the_profile_has_no_kernel_for_them():
-    whole = Method(1e-5, 4, "toy")
+    whole = KernelMethod(1e-5, 4, "toy")
     segments = DeviceOp("topk_segments", np.array([1000, 0]), launches=2, segments=8)
     old = DeviceProfile("old", "toy", "toy", 1e9, {"topk": whole})
     np.testing.assert_allclose(old.seconds([segments], 2), [16 * (1e-5 + 4e-6), 0])
-    new = DeviceProfile("new", "toy", "toy", 1e9, {"topk": whole, "topk_segments": Method(3e-5, 8, "toy")})
+    new = DeviceProfile("new", "toy", "toy", 1e9, {"topk": whole, "topk_segments": KernelMethod(3e-5, 8, "toy")})
     np.testing.assert_allclose(new.seconds([segments], 2), [2 * (3e-5 + 8 * 8e-6), 0])
 
 
 def test_what_an_older_profile_lacks_is_made_of_what_it_has_and_marked():
-    old = DeviceProfile("old", "toy", "toy", 1e9, {"norm": Method(1e-5, 4, "toy"), "scan": Method(3e-5, 9, "toy")})
+    old = DeviceProfile(
+        "old", "toy", "toy", 1e9, {"norm": KernelMethod(1e-5, 4, "toy"), "scan": KernelMethod(3e-5, 9, "toy")}
+    )
     assert old.method("count") is old.method("scan")
     for name, moved, high in (("cast", 6, 2), ("sum", 12, 2), ("pack", 16, 2), ("copy_in", 8, 100)):
         made = old.method(name)
@@ -240,7 +244,10 @@ def test_what_an_older_profile_lacks_is_made_of_what_it_has_and_marked():
 
 @given(st.lists(st.tuples(st.sampled_from(["scan", "norm"]), st.integers(0, 10**9)), max_size=5))
 def test_the_interval_holds_the_time_and_is_that_of_each_kernel(kernels):
-    methods = {"scan": Method(1e-5, 8, "toy", 1e-10, 0.5, 3.0), "norm": Method(0, 4, "toy", low=0.9, high=1.25)}
+    methods = {
+        "scan": KernelMethod(1e-5, 8, "toy", 1e-10, 0.5, 3.0),
+        "norm": KernelMethod(0, 4, "toy", low=0.9, high=1.25),
+    }
     profile = DeviceProfile("toy", "toy", "toy", 1e9, methods)
     ops = [DeviceOp(*one) for one in kernels]
     low, time, high = (profile.seconds(ops, 2, end) for end in ("low", None, "high"))
@@ -312,8 +319,8 @@ def test_a_profile_says_how_exchange_and_backward_pass_slow_each_other_down(tmp_
     path = tmp_path / "mine.yaml"
     path.write_text(GOOD + BESIDE)
     profile = load_device(path)
-    assert profile.side_stream == SideStream(1.3, 2.0, "measured")
-    assert profile.beside_collectives == BesideCollectives(1.5, "measured")
+    assert profile.side_stream == SideStreamSlowdown(1.3, 2.0, "measured")
+    assert profile.beside_collectives == CollectiveSlowdown(1.5, "measured")
     path.write_text(GOOD)
     assert load_device(path).side_stream is load_device(path).beside_collectives is None
 
@@ -429,15 +436,15 @@ def test_corrections_of_a_file_are_pairs_of_numbers_above_zero_that_ascend(tmp_p
     [{"low": 0.0}, {"low": -1.0}, {"low": 1.01}, {"high": 0.99}, {"high": np.inf}, {"low": np.nan}, {"high": np.nan}],
 )
 def test_factors_of_a_method_are_on_either_side_of_1(fields):
-    Method(0.0, 4.0, "toy", low=1.0, high=1.0)
+    KernelMethod(0.0, 4.0, "toy", low=1.0, high=1.0)
     with pytest.raises(ValueError, match="low and high must be factors with 0 < low <= 1 <= high"):
-        Method(0.0, 4.0, "toy", **fields)
+        KernelMethod(0.0, 4.0, "toy", **fields)
 
 
 @pytest.mark.parametrize("wrong", [((np.inf, 1.0),), ((1.0, np.inf),), ((1.0, np.nan),), ((1.0, 1.0), (2.0, -1.0))])
 def test_corrections_of_a_method_are_finite_and_above_zero(wrong):
     with pytest.raises(ValueError, match="corrections must be pairs"):
-        Method(0.0, 4.0, "toy", corrections=wrong)
+        KernelMethod(0.0, 4.0, "toy", corrections=wrong)
 
 
 @pytest.mark.parametrize("name", ["v10", "V100", ""])

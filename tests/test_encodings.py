@@ -14,7 +14,7 @@ import simnet
 from gradients import KINDS, gradients_of
 from scenario_texts import SMALL
 from simnet.calibration.device import profile_yaml
-from simnet.costs.devices import Method, load_device
+from simnet.costs.devices import KernelMethod, load_device
 from simnet.costs.encodings import (
     INDEX_CODES,
     VALUE_CODES,
@@ -409,7 +409,7 @@ def test_measured_codes_take_what_was_measured_and_others_what_their_passes_take
     np.testing.assert_array_equal(device.seconds(kernels, 4), device.seconds(one_by_one, 4))
     own = [one for one in kernels if one.instead]
     # A second an entry, and 1,000 a launch.
-    slow = Method(1000.0, 0.0, "made up", 1.0, known="measured")
+    slow = KernelMethod(1000.0, 0.0, "made up", 1.0, known="measured")
     measured = replace(device, methods={**device.methods, **{one.method: slow for one in own}})
     for one in own:
         entries = 2500 if "bitmap" in one.method else 100
@@ -431,7 +431,7 @@ def test_measured_codes_take_what_was_measured_and_others_what_their_passes_take
 
 def test_it_is_said_how_the_costs_of_codes_are_known(tmp_path):
     device = load_device("cpu")
-    delta = Method(1e-6, 0, "mine", 1e-9, known="measured")
+    delta = KernelMethod(1e-6, 0, "mine", 1e-9, known="measured")
     mine = replace(device, name="mine", methods={**device.methods, "encode_delta": delta})
     (tmp_path / "mine.yaml").write_text(profile_yaml(mine))
     fields = [

@@ -10,7 +10,7 @@ from scipy.stats import norm
 
 from simnet import sparsifier_models
 from simnet.costs.devices import load_device
-from simnet.costs.models import model
+from simnet.costs.models import load_model
 from simnet.job import Compute, Job, run_in_step
 from simnet.job.steady import last_half
 from simnet.policies import Candidate, Fixed, Ramp
@@ -24,7 +24,7 @@ from simnet.studies.choosing.whole_job import decide_job
 from simnet.traces import synthetic
 
 WORKERS, MODEL, ENTRIES, ITERATIONS = 5, "resnet18", 10_000, 120
-POINT = OperatingPoint(WORKERS, model(MODEL).parameters, 0.02, 1e-4, 1.25e8)
+POINT = OperatingPoint(WORKERS, load_model(MODEL).parameters, 0.02, 1e-4, 1.25e8)
 DEVICE = load_device("v100-torch2.6")
 ALL = choices(every=True)
 SETTLED = [one.label for one in ALL if one.follows_gradients]

@@ -6,9 +6,9 @@ import pytest
 
 from benchmark_logs import put
 from simnet.base.errors import InputError
-from simnet.calibration.readers import folders, kinds, read, read_logs
-from simnet.calibration.readers.facts import always, facts_of, typed
-from simnet.calibration.readers.kinds import FORMATS, kind_of
+from simnet.calibration.readers import folders, kinds, read_logs, read_measurements
+from simnet.calibration.readers.facts import constant_facts, parse_facts, typed_fact
+from simnet.calibration.readers.kinds import LOG_FORMATS, log_format
 
 LOG = "# OSU MPI Broadcast Latency Test v7.5\n# Size  Avg Latency(us)\n8 2.5\n16 2.75\n"
 TIDY = "collective,nbytes,seconds\nreduce,8,1.0\n"
@@ -33,18 +33,23 @@ class TestFacts:
     )  # fmt: skip
     def test_what_is_refused_is_shown(self, text, said):
         with pytest.raises(InputError) as error:
-            facts_of([text])
+            parse_facts([text])
         assert str(error.value) == f"--fact: {said}"
 
     def test_what_fits_nothing_is_shown(self):
-        facts = facts_of(["ranks=4", "a" * 121 + ":ranks=3"])
+        facts = parse_facts(["ranks=4", "a" * 121 + ":ranks=3"])
         with pytest.raises(InputError) as error:
             facts.refuse_idle()
         assert str(error.value) == f"--fact: '{'a' * 120}' fits the name of no log"
-        always({"ranks": 3}).refuse_idle()
+        constant_facts({"ranks": 3}).refuse_idle()
 
     def test_values_are_of_the_kind_of_their_column(self):
-        found = [typed("ranks", "16"), typed("seconds", "16"), typed("tool", "16"), typed("ranks", "9" * 15)]
+        found = [
+            typed_fact("ranks", "16"),
+            typed_fact("seconds", "16"),
+            typed_fact("tool", "16"),
+            typed_fact("ranks", "9" * 15),
+        ]
         assert found == [16, 16.0, "16", int("9" * 15)]
         assert [type(one) for one in found] == [int, float, str, int]
 
@@ -68,17 +73,17 @@ class TestFacts:
         ],
     )  # fmt: skip
     def test_names_that_fit(self, text, name, found):
-        assert facts_of([text]).of(name) == found
+        assert parse_facts([text]).of(name) == found
 
     def test_later_facts_count_more_and_numbers_of_those_that_fit_are_kept(self):
-        facts = facts_of(["ranks=1", "b:ranks=2", "a:ranks=3", "nodes=4"])
+        facts = parse_facts(["ranks=1", "b:ranks=2", "a:ranks=3", "nodes=4"])
         assert facts.of("a") == {"ranks": 3, "nodes": 4}
         assert facts.fitted == {0, 2, 3}
 
 
 class TestKinds:
     def told(self, kind, line, of="first"):
-        return bool(getattr(FORMATS[kind], of)(line))
+        return bool(getattr(LOG_FORMATS[kind], of)(line))
 
     @pytest.mark.parametrize(
         ("line", "found"),
@@ -94,7 +99,7 @@ class TestKinds:
         ],
     )  # fmt: skip
     def test_first_lines(self, line, found):
-        assert [kind for kind in FORMATS if self.told(kind, line)] == found
+        assert [kind for kind in LOG_FORMATS if self.told(kind, line)] == found
 
     @pytest.mark.parametrize(
         ("line", "found"),
@@ -107,7 +112,7 @@ class TestKinds:
         ],
     )  # fmt: skip
     def test_lines_of_tables(self, line, found):
-        assert [kind for kind in FORMATS if self.told(kind, line, "line")] == found
+        assert [kind for kind in LOG_FORMATS if self.told(kind, line, "line")] == found
 
     @pytest.mark.parametrize(
         ("head", "found"),
@@ -121,7 +126,7 @@ class TestKinds:
         ],
     )  # fmt: skip
     def test_heads_of_files(self, head, found):
-        assert [kind for kind in FORMATS if self.told(kind, head, "head")] == found
+        assert [kind for kind in LOG_FORMATS if self.told(kind, head, "head")] == found
 
     @pytest.mark.parametrize(
         ("name", "text", "tool", "kind"),
@@ -140,32 +145,32 @@ class TestKinds:
         ],
     )  # fmt: skip
     def test_files(self, tmp_path, name, text, tool, kind):
-        assert kind_of(put(tmp_path, text, name), tool) == kind
+        assert log_format(put(tmp_path, text, name), tool) == kind
 
     def test_facts_and_options_reach_readers(self, tmp_path):
         path = put(tmp_path, "8 2.5\n", "a.log")
         facts = {"tool": "osu", "collective": "reduce"}
-        assert read(path, facts=facts).rows["collective"].tolist() == ["reduce"]
-        assert read(path, "osu", facts={"collective": "reduce"}, iterations=True).kind == "osu"
+        assert read_measurements(path, facts=facts).rows["collective"].tolist() == ["reduce"]
+        assert read_measurements(path, "osu", facts={"collective": "reduce"}, iterations=True).kind == "osu"
         with pytest.raises(InputError, match=r"a\.log: holds no measurements in a format that is read: chakra, imb, "):
-            read(path)
+            read_measurements(path)
         with pytest.raises(InputError, match=r"a\.log: unknown format 'os'; did you mean 'osu'"):
-            read(path, "os")
+            read_measurements(path, "os")
         with pytest.raises(ValueError, match="unknown column 'rank'; did you mean 'ranks'"):
-            read(path, facts={"rank": 3})
+            read_measurements(path, facts={"rank": 3})
         wrong = put(tmp_path, "collective,nbytes,seconds,algbw\nreduce,8,1.0,9.0\n")
-        assert len(read(wrong, inconsistent="keep")) == 1
+        assert len(read_measurements(wrong, inconsistent="keep")) == 1
         result = {"size": 8, "in_place": {"time": 1.0}, "in_place_per_iter": {"times_us": [1.0, 2.0]}}
         each = put(tmp_path, json.dumps({"version": 3, "args": ["reduce_perf"], "results": [result]}))
-        assert [len(read(each, iterations=one)) for one in (False, True)] == [1, 2]
-        assert len(read(each)) == 1
+        assert [len(read_measurements(each, iterations=one)) for one in (False, True)] == [1, 2]
+        assert len(read_measurements(each)) == 1
 
     def test_folders_stand_for_their_table(self, tmp_path):
         with pytest.raises(InputError) as error:
-            read(tmp_path)
+            read_measurements(tmp_path)
         assert str(error.value) == f"{tmp_path}: is a folder without a data.csv; give the file"
         path = put(tmp_path, TIDY, "data.csv")
-        assert kinds.file_of(tmp_path) == kinds.file_of(str(path)) == path
+        assert kinds.measurements_file(tmp_path) == kinds.measurements_file(str(path)) == path
         with pytest.raises(InputError, match=f"^{'a' * 200}: cannot be read: File name too long$"):
             kinds.is_folder(tmp_path.__class__("a" * 5000))
 
@@ -174,7 +179,7 @@ class TestFolders:
     def test_what_is_left_out_is_told_and_the_rest_is_read(self, tmp_path):
         for name, text in {"1.txt": "notes\n", "2.csv": TIDY + "reduce,x,1.0\n", "3.log": LOG, "4.csv": TIDY}.items():
             put(tmp_path, text, name)
-        measured = read_logs(tmp_path, facts_of(["ranks=4", "3.log:nodes=2"]))
+        measured = read_logs(tmp_path, parse_facts(["ranks=4", "3.log:nodes=2"]))
         assert [str(one).replace(f"{tmp_path}/", "") for one in measured.problems] == [
             "1.txt: holds no measurements in a format that is read (left out)",
             f"2.csv:3: nbytes: must be a whole number in 0..{2**62}, got 'x' (left out)",
@@ -196,7 +201,7 @@ class TestFolders:
     def test_a_table_stands_for_its_folder(self, tmp_path):
         put(tmp_path, LOG, "a.log")
         put(tmp_path, TIDY, "data.csv")
-        measured = read_logs(tmp_path, facts_of(["ranks=4"]))
+        measured = read_logs(tmp_path, parse_facts(["ranks=4"]))
         assert (measured.kind, len(measured), measured.rows["ranks"].tolist()) == ("tidy", 1, [4])
 
     def test_folders_without_logs(self, tmp_path):

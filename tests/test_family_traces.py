@@ -13,7 +13,7 @@ from validating import likeness as page
 
 from simnet import strategies
 from simnet.costs.layers import Layer
-from simnet.costs.models import model
+from simnet.costs.models import load_model
 from simnet.scenario import load
 from simnet.strategies import SGD
 from simnet.traces import Recorder, names, recorded, synthetic
@@ -105,7 +105,7 @@ class TestFamily:
 
     def test_embeddings_resemble_embeddings_and_blocks_do_not(self):
         made = synthetic("gpt2", 2, like="transformer", scale=5000)
-        found = {layer.name: kin.name for layer, kin in zip(model("gpt2").layers, made._kin, strict=True)}
+        found = {layer.name: kin.name for layer, kin in zip(load_model("gpt2").layers, made._kin, strict=True)}
         assert found["wte.weight"] == "wte.weight"
         assert found["wpe.weight"] == "wpe.weight"
         assert not any(kin.startswith("w") for name, kin in found.items() if name.startswith("h."))

@@ -8,7 +8,7 @@ import pytest
 
 from benchmark_logs import put
 from simnet.base.errors import InputError
-from simnet.calibration.readers import jobs, nccl_json, read
+from simnet.calibration.readers import jobs, nccl_json, read_measurements
 
 
 def known(row, *names):
@@ -22,7 +22,7 @@ class TestNccl:
     def read(self, folder, *results, args=ARGS, **fields):
         options = {"iterations": True} if fields.pop("each", False) else {}
         data = {"version": 3, "args": list(args), "results": list(results)} | fields
-        return read(put(folder, json.dumps(data), "a.json"), **options)
+        return read_measurements(put(folder, json.dumps(data), "a.json"), **options)
 
     def one(self, folder, *, side="out_of_place", body=None, each=False, fields=None, **result):
         result = {"size": 1024000, side: dict(self.SIDE if body is None else body)} | result
@@ -119,10 +119,10 @@ class TestNccl:
         containers, values = text.count("[") + text.count("{"), text.count(",")
         for name, count in (("MAX_CONTAINERS", containers), ("MAX_VALUES", values)):
             monkeypatch.setattr(nccl_json, name, count)
-            assert len(read(path).rows) == 1
+            assert len(read_measurements(path).rows) == 1
             monkeypatch.setattr(nccl_json, name, count - 1)
             with pytest.raises(InputError, match=f"has some {count} .*; at most {count - 1} are read"):
-                read(path)
+                read_measurements(path)
             monkeypatch.undo()
 
     def test_limits(self):
@@ -131,7 +131,11 @@ class TestNccl:
     def test_names_of_collectives_are_those_of_the_command_then_of_the_file_then_of_facts(self, tmp_path):
         def name(args, file, **options):
             data = {"version": 1, "args": args, "results": [{"size": 8, "in_place": {"time": 1.0}}]}
-            return read(put(tmp_path, json.dumps(data), file), kind="nccl-json", **options).rows["collective"].tolist()
+            return (
+                read_measurements(put(tmp_path, json.dumps(data), file), kind="nccl-json", **options)
+                .rows["collective"]
+                .tolist()
+            )
 
         facts = {"collective": "sendrecv"}
         assert name(["reduce_perf"], "bcast.json", facts=facts) == ["reduce"]
@@ -165,7 +169,7 @@ class TestNccl:
     )  # fmt: skip
     def test_what_is_no_object_is_refused_by_line(self, tmp_path, text, said):
         with pytest.raises(InputError) as error:
-            nccl_json.load(put(tmp_path, text, "a.json"))
+            nccl_json.load_nccl_json(put(tmp_path, text, "a.json"))
         assert str(error.value) == f"{tmp_path}/{said}"
 
     @pytest.mark.parametrize(
@@ -182,13 +186,15 @@ class TestNccl:
     )  # fmt: skip
     def test_versions_are_whole_numbers_up_to_three(self, tmp_path, version, said):
         with pytest.raises(InputError, match=rf"version: must be a whole number in 1\.\.3, got {said}"):
-            read(put(tmp_path, json.dumps({"results": [], "version": version}), "a.json"), kind="nccl-json")
+            read_measurements(
+                put(tmp_path, json.dumps({"results": [], "version": version}), "a.json"), kind="nccl-json"
+            )
 
 
 class TestKineto:
     def read(self, folder, *events, rank=3):
         trace = {"schemaVersion": 1, "distributedInfo": {"rank": rank}, "traceEvents": list(events)}
-        return read(put(folder, json.dumps(trace), "a.json"))
+        return read_measurements(put(folder, json.dumps(trace), "a.json"))
 
     def kernel(self, micros=10.0, name="ncclKernel", **args):
         said = {
@@ -253,8 +259,9 @@ class TestKineto:
 
 
 def test_whole_numbers_of_traces_go_to_two_to_the_62():
-    assert [jobs.positive(one) for one in (0, 2**62, 2**62 + 1, -1, float(2**62), 1e300, "0", "9" * 18, "9" * 19)] == [
+    values = (0, 2**62, 2**62 + 1, -1, float(2**62), 1e300, "0", "9" * 18, "9" * 19)
+    assert [jobs.read_count(one) for one in values] == [
         0, 2**62, None, None, 2**62, None, 0, int("9" * 18), None,
     ]  # fmt: skip
-    assert [jobs.count(one) for one in (1, 10**7, 10**7 + 1, 0)] == [1, 10**7, None, None]
-    assert [len(jobs.short("x" * many)) for many in (120, 121)] == [120, 120]
+    assert [jobs.read_rank_count(one) for one in (1, 10**7, 10**7 + 1, 0)] == [1, 10**7, None, None]
+    assert [len(jobs.short_text("x" * many)) for many in (120, 121)] == [120, 120]

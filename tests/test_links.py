@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from commands import did
 from simnet.base.errors import InputError
 from simnet.calibration import measured
-from simnet.calibration.readers import kind_of, read
+from simnet.calibration.readers import log_format, read_measurements
 from simnet.network.stack import STACKS
 from simnet.validate.evaluation import evaluate
 from simnet.validate.evaluation_figures import recorded_figures, worse
@@ -56,7 +56,7 @@ def made(path, tool, stack, ranks=(3, 4), sizes=(1000, 60_000)):
 @pytest.mark.parametrize("sends", ["taken", "acknowledged", "ready", "request"])
 def test_what_sends_wait_for_and_what_software_takes_are_found_again(tmp_path, sends):
     stack = sending(STACKS["mpich"], 3e-4, lets_go=sends, before_byte=5e-10, after_byte=5e-10)
-    rows = read(made(tmp_path / "mine.csv", "mine", stack)).rows
+    rows = read_measurements(made(tmp_path / "mine.csv", "mine", stack)).rows
     stacks, used = calibrated(predictable(rows), "mine")
     found = stacks["", ""]
     assert set(stacks) == {("", ""), *WORK}
@@ -71,7 +71,7 @@ def test_what_sends_wait_for_and_what_software_takes_are_found_again(tmp_path, s
 def test_known_libraries_are_predicted_with_other_ranks(tmp_path):
     for tool, known in LIBRARIES.items():
         path = made(tmp_path / f"{tool}.csv", tool, sending(known.stacks[0], 2e-4), ranks=(2, 5))
-        table = from_links(read(path).rows)
+        table = from_links(read_measurements(path).rows)
         assert set(table["ranks"]) == {2, 5}
         np.testing.assert_allclose(table["ours"], table["seconds"], rtol=0.01)
 
@@ -160,8 +160,8 @@ def test_rows_are_read_in_si_units(ranks, latency, rate, size, seconds):
     with TemporaryDirectory() as folder:
         path = Path(folder, "one.csv")
         path.write_text(f"{HEAD}mpich,raben,ideal,allreduce,{ranks},{latency!r},{rate},{size},3,{seconds!r}\n")
-        assert kind_of(path) == "shaped"
-        (row,) = read(path).rows.to_dict("records")
+        assert log_format(path) == "shaped"
+        (row,) = read_measurements(path).rows.to_dict("records")
     assert (row["ranks"], row["nbytes"], row["iteration"], row["tool"]) == (ranks, size, 3, "mpich")
     assert (row["collective"], row["algorithm"]) == ("all_reduce", "rabenseifner")
     assert row["link_latency"] == pytest.approx(latency * 1e-3)
@@ -183,7 +183,7 @@ def test_tables_that_cannot_be_read_are_refused_with_a_reason(tmp_path, text, me
     path = tmp_path / "bad.csv"
     path.write_text(text)
     with pytest.raises(InputError, match=message):
-        read(path, "shaped")
+        read_measurements(path, "shaped")
 
 
 def test_settings_without_sense_are_not_predicted():

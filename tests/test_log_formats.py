@@ -13,10 +13,18 @@ from benchmark_logs import put
 from commands import did, refused
 from simnet.base.errors import InputError
 from simnet.base.rng import stream
-from simnet.calibration.readers import bus_factor, facts_of, kind_of, kinds, read, read_logs, total_bytes
-from simnet.calibration.readers.jobs import WAITING, over_ranks
+from simnet.calibration.readers import (
+    bus_factor,
+    kinds,
+    log_format,
+    parse_facts,
+    read_logs,
+    read_measurements,
+    total_bytes,
+)
+from simnet.calibration.readers.jobs import WAITING_REMARK, merge_ranks
 from simnet.calibration.readers.lines import read_head
-from simnet.calibration.readers.nccl_text import Cells, parse_row
+from simnet.calibration.readers.nccl_text import TableCells, parse_row
 
 
 def nccl_table(collective, ranks, *, reduction="sum", root=-1, header="", digits=2):
@@ -46,7 +54,7 @@ class TestNcclNumbers:
     def test_ranks_follow_from_sizes_counts_and_bandwidths(self, tmp_path, collective, reduction, root, ranks):
         table = nccl_table(collective, ranks, reduction=reduction, root=root)
         facts = {} if reduction == "sum" else {"collective": collective}
-        measured = read(put(tmp_path, table, "table.txt"), facts=facts)
+        measured = read_measurements(put(tmp_path, table, "table.txt"), facts=facts)
         assert set(measured.rows["collective"]) == {collective}
         assert set(measured.rows["ranks"]) == {ranks}
         assert f"say {ranks}" in measured.problems[0].message
@@ -55,7 +63,7 @@ class TestNcclNumbers:
     def test_nccl_itself_says_ranks_first_and_nobody_else(self, tmp_path):
         info = "host:1:2 [0] NCCL INFO comm 0x1 rank 0 nranks {} cudaDev 0\n"
         for header, follows in (("", True), ("# nranks 4\n", True), ("# nranks 4\n" + info + info, False)):
-            found = read(
+            found = read_measurements(
                 put(tmp_path, nccl_table("all_reduce", 8, header=header.replace("{}", "8", 1).replace("{}", "4")))
             )
             assert set(found.rows["ranks"]) == {8}
@@ -66,9 +74,9 @@ class TestNcclNumbers:
             lines = [
                 f"#  Rank  {rank} Group  {group} Pid 1 on  {host} device 0 [0] GPU" for rank, group, host in members
             ]
-            (row, *_) = read(put(tmp_path, "\n".join([*lines, nccl_table("all_reduce", 2, digits=4)]))).rows.to_dict(
-                "records"
-            )
+            (row, *_) = read_measurements(
+                put(tmp_path, "\n".join([*lines, nccl_table("all_reduce", 2, digits=4)]))
+            ).rows.to_dict("records")
             return row["ranks"], None if pd.isna(row["nodes"]) else row["nodes"]
 
         assert listed((0, 0, "a"), (1, 0, "b")) == (2, 2)
@@ -80,75 +88,75 @@ class TestNcclNumbers:
     def test_a_name_is_of_its_own_test_alone(self, tmp_path):
         first = "# Collective test starting: all_reduce_perf\n" + nccl_table("all_reduce", 8)
         second = "# nThread 1 nGpus 1 minBytes 8\n" + nccl_table("reduce_scatter", 8)
-        found = read(put(tmp_path, first + second)).rows["collective"].tolist()
+        found = read_measurements(put(tmp_path, first + second)).rows["collective"].tolist()
         assert found == ["all_reduce"] * (len(found) // 2) + ["reduce_scatter"] * (len(found) // 2)
 
     def test_rates_that_may_differ_by_two_may_be_of_any_number_of_ranks(self, tmp_path):
         # Twice the algorithm bandwidth is reached by infinitely many ranks: (20 + 0.5) / (10.3 - 0.05) is 2.
         row = "  1030000  257500  float  sum  -1  100.0  10.3  20  0\n"
-        (found,) = read(put(tmp_path, row), facts={"collective": "all_reduce"}).rows.to_dict("records")
+        (found,) = read_measurements(put(tmp_path, row), facts={"collective": "all_reduce"}).rows.to_dict("records")
         assert pd.isna(found["ranks"])
 
     def test_rows_that_differ_in_root_or_operation_tell_no_collective(self, tmp_path):
         rows = [f"  1024  256  float  {op}  {root}  10.0  0.10  0.10  0\n" for op, root in (("none", 0), ("sum", 0))]
         for one, name in zip(rows, ("broadcast", "reduce"), strict=True):
-            assert set(read(put(tmp_path, one * 2)).rows["collective"]) == {name}
+            assert set(read_measurements(put(tmp_path, one * 2)).rows["collective"]) == {name}
         with pytest.raises(InputError, match="does not say which collective this is"):
-            read(put(tmp_path, "".join(rows)))
+            read_measurements(put(tmp_path, "".join(rows)))
 
     @pytest.mark.parametrize("sizes", ["9000000000000000000 8", "8 9000000000000000000"])
     def test_rows_of_more_than_two_to_the_62_are_none(self, sizes):
         assert "a whole one 8" in parse_row(f"{sizes} float sum -1 105.9 9.90 17.33 0 105.7 9.92 17.37 0")
 
     def test_rows_of_unknown_types_have_numbers_alone(self):
-        assert isinstance(parse_row("1024 256 fp4 sum -1 1.0 2.0 3.0 0"), Cells)
+        assert isinstance(parse_row("1024 256 fp4 sum -1 1.0 2.0 3.0 0"), TableCells)
         assert parse_row("1024 256 tea with 4 lumps of sugar") is None
         assert parse_row("1024 256 fp4 sum 1.0 2.0 3.0") is None
         assert "has 3 numbers" in parse_row("1024 256 float sum 1.0 2.0 3.0")
 
     def test_what_is_said_counts_more_than_what_follows(self, tmp_path):
         table = put(tmp_path, nccl_table("all_reduce", 8))
-        assert set(read(table, facts={"ranks": 8}).rows["ranks"]) == {8}
+        assert set(read_measurements(table, facts={"ranks": 8}).rows["ranks"]) == {8}
         with pytest.raises(InputError, match="bus bandwidth is"):
-            read(table, facts={"ranks": 4})
+            read_measurements(table, facts={"ranks": 4})
 
     def test_ranks_that_digits_do_not_tell_stay_unknown(self, tmp_path):
-        assert read(put(tmp_path, nccl_table("all_reduce", 5000))).rows["ranks"].isna().all()
+        assert read_measurements(put(tmp_path, nccl_table("all_reduce", 5000))).rows["ranks"].isna().all()
 
     def test_a_list_of_ranks_that_was_cut(self, tmp_path):
         devices = "".join(f"#  Rank  {k} Group  0 Pid 7 on host device {k} [0] MI350X\n" for k in range(2))
-        measured = read(put(tmp_path, nccl_table("all_reduce", 8, header=devices + "...")))
+        measured = read_measurements(put(tmp_path, nccl_table("all_reduce", 8, header=devices + "...")))
         assert set(measured.rows["ranks"]) == {8}
         assert "the list of ranks is cut" in measured.problems[0].message
-        whole = read(put(tmp_path, nccl_table("all_reduce", 2, header=devices)))
+        whole = read_measurements(put(tmp_path, nccl_table("all_reduce", 2, header=devices)))
         assert set(whole.rows["ranks"]) == {2}
         assert not whole.problems
 
     def test_a_broadcast_has_a_root_and_no_operation(self, tmp_path):
-        assert set(read(put(tmp_path, nccl_table("broadcast", 4, reduction="none", root=0))).rows["collective"]) == {
-            "broadcast"
-        }
+        assert set(
+            read_measurements(put(tmp_path, nccl_table("broadcast", 4, reduction="none", root=0))).rows["collective"]
+        ) == {"broadcast"}
 
     def test_a_table_without_the_number_of_wrong_elements(self, tmp_path):
         header = "#  size  count  type  redop  root  time  algbw  busbw\n"
         rows = "  1048576  262144  float  sum  -1  100.0  10.49  18.35\n" * 2
-        measured = read(put(tmp_path, header + rows))
+        measured = read_measurements(put(tmp_path, header + rows))
         assert measured.rows["seconds"].tolist() == [1e-4] * 2
         assert measured.rows["wrong"].isna().all()
-        assert isinstance(parse_row(rows.splitlines()[0], 3), Cells)
+        assert isinstance(parse_row(rows.splitlines()[0], 3), TableCells)
 
 
 @pytest.mark.parametrize("heading", ["# [ pairs: 620 ] [ window size: 64 ]", "# Pairs: 620"])
 def test_either_way_of_osu_to_say_how_many_pairs_there_are(tmp_path, heading):
     title, columns = "# OSU MPI Multiple Bandwidth / Message Rate Test v7.5", "# Size   MB/s   Messages/s"
     text = "\n".join([title, heading, columns, "1024 124000.00 1.0", ""])
-    (row,) = read(put(tmp_path, text)).rows.to_dict("records")
+    (row,) = read_measurements(put(tmp_path, text)).rows.to_dict("records")
     assert row["variant"] == "620 pairs"
     assert row["algbw"] == pytest.approx(2e8)
 
 
 def test_more_of_osu(tmp_path):
-    measured = read(put(tmp_path, logs.OSU_MORE))
+    measured = read_measurements(put(tmp_path, logs.OSU_MORE))
     rows = measured.rows
     names = [*["alltoall"] * 2, "scatterv", "p2p_bw", "p2p_latency", "put_latency", "gather", "broadcast"]
     assert rows["collective"].tolist() == names
@@ -165,7 +173,7 @@ def test_more_of_osu(tmp_path):
 
 
 def test_more_of_intel_mpi_benchmarks(tmp_path):
-    measured = read(put(tmp_path, logs.IMB_MORE))
+    measured = read_measurements(put(tmp_path, logs.IMB_MORE))
     rows = measured.rows
     assert rows["collective"].tolist() == ["alltoall", "all_gatherv", "p2p_latency"]
     assert rows["seconds"].tolist() == [12.5e-6, 4e-6, 49.5e-6]
@@ -187,29 +195,31 @@ def test_more_of_intel_mpi_benchmarks(tmp_path):
 )
 def test_tables_without_headings_where_the_tool_is_known(tmp_path, name, facts, text, collective):
     path = put(tmp_path, text, name)
-    rows = read(path, facts=facts).rows
+    rows = read_measurements(path, facts=facts).rows
     assert set(rows["collective"]) == {collective}
     assert (rows["seconds"] > 0).all()
     nameless = put(tmp_path, text, "nameless.txt")
     with pytest.raises(InputError, match="holds no measurement"):
-        read(nameless)
+        read_measurements(nameless)
 
 
 def test_a_table_of_nobody_is_said(tmp_path):
-    measured = read(put(tmp_path, logs.OSU + "# OSU MPI Latency Test v7.5\nosu_unheard_of 3\n8  3.5\n16  4.5\n"))
+    measured = read_measurements(
+        put(tmp_path, logs.OSU + "# OSU MPI Latency Test v7.5\nosu_unheard_of 3\n8  3.5\n16  4.5\n")
+    )
     (left,) = [one for one in measured.problems if one.dropped]
     assert "a table begins, but nothing says of which benchmark" in left.message
 
 
 def test_perftest(tmp_path):
-    measured = read(put(tmp_path, logs.PERFTEST))
+    measured = read_measurements(put(tmp_path, logs.PERFTEST))
     rows = measured.rows
     assert measured.kind == "perftest"
     assert rows["collective"].tolist() == ["p2p_bw", "get_bw", "p2p_latency"]
     assert rows["seconds"].tolist() == pytest.approx([65536 / (328.61e9 / 8), 65536 / (11708.31 * 2**20), 1.8e-6])
     assert rows["seconds_p99"].tolist()[2] == 1.88e-6
     assert rows["variant"].tolist() == ["2 queue pairs", "", ""]
-    empty = read(put(tmp_path, logs.PERFTEST.replace("\n 2  ", "\n 0  "))).rows
+    empty = read_measurements(put(tmp_path, logs.PERFTEST.replace("\n 2  ", "\n 0  "))).rows
     assert empty["nbytes"].tolist() == [65536, 65536, 0], "a message of no bytes takes its time, too"
     (left,) = measured.problems
     assert left.line == 11
@@ -218,7 +228,7 @@ def test_perftest(tmp_path):
 
 def test_kineto(tmp_path):
     path = put(tmp_path, logs.kineto(), "rank0.json")
-    measured = read(path)
+    measured = read_measurements(path)
     rows = measured.rows
     assert measured.kind == "kineto"
     assert rows["collective"].tolist() == ["all_gather", "all_reduce"]
@@ -228,17 +238,17 @@ def test_kineto(tmp_path):
     assert rows["sequence"].tolist()[0] == 5
     assert [(one.message, one.dropped) for one in measured.problems] == [
         ("a kernel does not say which collective it is of; 1 such kernels", True),
-        (WAITING, False),
+        (WAITING_REMARK, False),
     ]
     packed = tmp_path / "rank0.json.gz"
     packed.write_bytes(gzip.compress(path.read_bytes()))
-    pd.testing.assert_frame_equal(read(packed).rows.drop(columns="source"), rows.drop(columns="source"))
+    pd.testing.assert_frame_equal(read_measurements(packed).rows.drop(columns="source"), rows.drop(columns="source"))
 
 
 def test_a_kernel_that_may_be_of_two_calls_is_left_out(tmp_path):
     trace = json.loads(logs.kineto())
     trace["traceEvents"].append(trace["traceEvents"][3])
-    measured = read(put(tmp_path, json.dumps(trace)))
+    measured = read_measurements(put(tmp_path, json.dumps(trace)))
     assert measured.rows["collective"].tolist() == ["all_gather"]
     assert "3 such kernels" in measured.problems[0].message
 
@@ -246,16 +256,16 @@ def test_a_kernel_that_may_be_of_two_calls_is_left_out(tmp_path):
 def test_the_rank_of_a_trace_is_the_one_of_its_job(tmp_path):
     trace = json.loads(logs.kineto(rank=1))
     trace["traceEvents"][1]["args"]["rank"] = 7
-    assert set(read(put(tmp_path, json.dumps(trace))).rows["rank"]) == {1}
+    assert set(read_measurements(put(tmp_path, json.dumps(trace))).rows["rank"]) == {1}
     del trace["distributedInfo"]
-    assert read(put(tmp_path, json.dumps(trace))).rows["rank"].isna().all()
+    assert read_measurements(put(tmp_path, json.dumps(trace))).rows["rank"].isna().all()
 
 
 def test_a_trace_of_the_processor_alone_has_no_times(tmp_path):
     trace = json.loads(logs.kineto())
     trace["traceEvents"] = [one for one in trace["traceEvents"] if one["cat"] != "kernel"]
     with pytest.raises(InputError, match="has collectives, but no kernel of them, and so no times"):
-        read(put(tmp_path, json.dumps(trace)))
+        read_measurements(put(tmp_path, json.dumps(trace)))
 
 
 def test_nccl_inspector(tmp_path):
@@ -263,7 +273,7 @@ def test_nccl_inspector(tmp_path):
         logs.inspector(),
         "\n".join(json.dumps(json.loads(one), indent=2) for one in logs.inspector().split("\n")),
     ):
-        measured = read(put(tmp_path, text))
+        measured = read_measurements(put(tmp_path, text))
         rows = measured.rows
         assert measured.kind == "inspector"
         assert rows["collective"].tolist() == ["all_gather", "sendrecv"]
@@ -276,7 +286,7 @@ def test_nccl_inspector(tmp_path):
 
 @pytest.mark.parametrize("csv", [False, True])
 def test_records_of_rccl_tests(tmp_path, csv):
-    measured = read(put(tmp_path, logs.rccl_records(csv=csv)))
+    measured = read_measurements(put(tmp_path, logs.rccl_records(csv=csv)))
     rows = measured.rows
     assert measured.kind == "rccl"
     assert rows["in_place"].tolist() == [False, True]
@@ -284,7 +294,7 @@ def test_records_of_rccl_tests(tmp_path, csv):
     assert (rows["ranks"].tolist(), rows["nodes"].tolist()) == ([8, 8], [2, 2])
     wrong = logs.rccl_records(csv=csv).replace("30.330711", "17.331835")
     with pytest.raises(InputError, match=r"bus bandwidth is 17\.332 GB/s, but 1\.75 times"):
-        read(put(tmp_path, wrong))
+        read_measurements(put(tmp_path, wrong))
 
 
 def chakra(*calls, metadata=b""):
@@ -322,8 +332,8 @@ def chakra(*calls, metadata=b""):
 def test_chakra(tmp_path):
     path = tmp_path / "job.3.et"
     path.write_bytes(chakra((0, 1 << 20, 250), (2, 4096, 30), (99, 1, 1)))
-    assert kind_of(path) == "chakra"
-    measured = read(path, facts={"ranks": 8})
+    assert log_format(path) == "chakra"
+    measured = read_measurements(path, facts={"ranks": 8})
     rows = measured.rows
     assert rows["collective"].tolist() == ["all_reduce", "all_gather"]
     assert total_bytes(rows).tolist() == [1 << 20, 8 * 4096]
@@ -332,7 +342,7 @@ def test_chakra(tmp_path):
     assert "node 4: '' is no collective that is read" in measured.problems[0].message
     packed = tmp_path / "job.4.et"
     packed.write_bytes(gzip.compress(path.read_bytes()))
-    assert len(read(packed, facts={"ranks": 8})) == 2
+    assert len(read_measurements(packed, facts={"ranks": 8})) == 2
 
 
 def test_what_only_begins_like_a_chakra_trace_is_none(tmp_path):
@@ -344,13 +354,13 @@ def test_what_only_begins_like_a_chakra_trace_is_none(tmp_path):
     for metadata in (long, long[:8] + b"\x02\x0a\x00", b"\n\x0610.0.0"):
         path.write_bytes(chakra((0, 1 << 20, 250), metadata=metadata))
         assert kind_of_chakra(path) == "chakra"
-        assert len(read(path, facts={"ranks": 8})) == 1
+        assert len(read_measurements(path, facts={"ranks": 8})) == 1
 
 
 def kind_of_chakra(path):
     """Return the kind of a file; None where it is taken for a text, which this one may not be."""
     try:
-        return kind_of(path)
+        return log_format(path)
     except InputError:
         return None
 
@@ -358,7 +368,7 @@ def kind_of_chakra(path):
 def test_sizes_below_zero_in_chakra_are_said(tmp_path):
     path = tmp_path / "a.et"
     path.write_bytes(chakra((0, 2**64 - 8, 250), (0, 8, 250)))
-    found = read(path, facts={"ranks": 8})
+    found = read_measurements(path, facts={"ranks": 8})
     assert found.rows["nbytes"].tolist() == [8]
     assert found.problems[0].message == "node 2: its size is -8 bytes"
 
@@ -371,7 +381,7 @@ def test_damaged_chakra_traces_are_read_or_refused(tmp_path):
             damaged[at] ^= 1 << int(draws.integers(0, 8))
         path.write_bytes(bytes(damaged))
         with suppress(InputError):
-            assert (read(path, "chakra").rows["seconds"] > 0).all()
+            assert (read_measurements(path, "chakra").rows["seconds"] > 0).all()
 
 
 def test_traces_of_all_ranks_tell_the_shortest_time_of_each_call(tmp_path):
@@ -382,7 +392,7 @@ def test_traces_of_all_ranks_tell_the_shortest_time_of_each_call(tmp_path):
     assert gathers["seconds"].tolist() == pytest.approx([80.25e-6])
     assert gathers["statistic"].tolist() == ["min"]
     assert (rows["collective"] == "all_reduce").sum() == 2, "calls without a number stay apart"
-    assert len(over_ranks(rows)) == len(rows)
+    assert len(merge_ranks(rows)) == len(rows)
 
 
 def test_calls_of_two_jobs_stay_apart(tmp_path):
@@ -395,7 +405,7 @@ def test_calls_of_two_jobs_stay_apart(tmp_path):
     assert set(gathers["statistic"]) == {"min"}
     rows = read_logs(tmp_path / "a").rows.assign(rank=0)
     both = pd.concat([rows.assign(nodes=1), rows.assign(nodes=2, rank=1)], ignore_index=True)
-    assert (over_ranks(both)["collective"] == "all_gather").sum() == 2, "jobs on one node and on two"
+    assert (merge_ranks(both)["collective"] == "all_gather").sum() == 2, "jobs on one node and on two"
 
 
 def test_calls_of_one_number_on_a_rank_are_all_kept(tmp_path):
@@ -412,8 +422,8 @@ def test_a_trace_whose_events_come_late_is_recognised(tmp_path, word):
     trace = json.loads(logs.kineto())
     about = {word: trace.get(word, 1), "pg_config": [list(range(20_000))]}
     path = put(tmp_path, json.dumps(about | {"traceEvents": trace["traceEvents"]}))
-    assert kind_of(path) == "kineto"
-    assert len(read(path)) == 2
+    assert log_format(path) == "kineto"
+    assert len(read_measurements(path)) == 2
 
 
 def test_packed_bombs_and_nested_traces_are_refused(tmp_path, monkeypatch):
@@ -421,14 +431,14 @@ def test_packed_bombs_and_nested_traces_are_refused(tmp_path, monkeypatch):
     path = tmp_path / "bomb.json.gz"
     path.write_bytes(gzip.compress(b'{"traceEvents": [' + b" " * (8 << 20) + b"]}"))
     with pytest.raises(InputError, match="is larger than 1,048,576 bytes when unpacked"):
-        read(path)
+        read_measurements(path)
     path.write_bytes(gzip.compress(logs.kineto().encode())[:-20])
     with pytest.raises(InputError, match="cannot be unpacked"):
-        read(path)
+        read_measurements(path)
     with pytest.raises(InputError, match="nested too deeply"):
-        read(put(tmp_path, '{"traceEvents": [' + "[" * 200_000))
+        read_measurements(put(tmp_path, '{"traceEvents": [' + "[" * 200_000))
     with pytest.raises(InputError, match=r"a\.log:1: is not JSON, or was cut"):
-        read(put(tmp_path, logs.kineto()[:-200]))
+        read_measurements(put(tmp_path, logs.kineto()[:-200]))
 
 
 class TestFolders:
@@ -444,7 +454,7 @@ class TestFolders:
 
     def test_facts_by_name_and_folder(self, tmp_path):
         folder = self.folder(tmp_path)
-        facts = facts_of(["nodes=1", "n2/*:ranks=2", "n4/*:ranks=4", "osu_*_n8.log:ranks=8", "osu_*:tool=osu"])
+        facts = parse_facts(["nodes=1", "n2/*:ranks=2", "n4/*:ranks=4", "osu_*_n8.log:ranks=8", "osu_*:tool=osu"])
         found = read_logs(folder, facts)
         assert found.rows["ranks"].tolist() == [2, 2, 4, 4, 8, 8]
         assert set(found.rows["nodes"]) == {1}
@@ -452,7 +462,7 @@ class TestFolders:
         assert left["/notes.txt"] == "holds no measurements in a format that is read"
         assert "holds no measurement that can be read" in left["/n4/empty.log"]
         facts.refuse_idle()
-        named = read_logs(folder, facts_of(["n{ranks}/*", "osu_{collective}_n{ranks}.log"]))
+        named = read_logs(folder, parse_facts(["n{ranks}/*", "osu_{collective}_n{ranks}.log"]))
         assert named.rows["ranks"].tolist() == [2, 2, 4, 4, 8, 8]
 
     @pytest.mark.parametrize(
@@ -471,7 +481,7 @@ class TestFolders:
     )
     def test_facts_that_are_none_are_refused(self, fact, message):
         with pytest.raises(InputError, match=message):
-            facts_of([fact])
+            parse_facts([fact])
 
     @pytest.mark.parametrize(
         ("fact", "most"),
@@ -483,45 +493,48 @@ class TestFolders:
     )  # fmt: skip
     def test_facts_have_limits(self, fact, most):
         if most:
-            assert len(facts_of([fact]).rules) == 1
+            assert len(parse_facts([fact]).rules) == 1
         else:
             with pytest.raises(InputError, match="--fact: "):
-                facts_of([fact])
+                parse_facts([fact])
 
     def test_a_column_with_a_value_is_no_pattern(self):
-        assert facts_of(["tool=a*:ranks=3"]).of("tool=abc") == {"tool": "a*:ranks=3"}
-        assert facts_of(["toool=a*:ranks=3"]).of("toool=abc") == {"ranks": 3}
+        assert parse_facts(["tool=a*:ranks=3"]).of("tool=abc") == {"tool": "a*:ranks=3"}
+        assert parse_facts(["toool=a*:ranks=3"]).of("toool=abc") == {"ranks": 3}
 
     def test_facts_that_fit_no_log_are_refused_and_those_of_all_logs_are_not(self):
-        facts = facts_of(["ranks=4", "a*:nodes=2", "b*:nodes=3"])
+        facts = parse_facts(["ranks=4", "a*:nodes=2", "b*:nodes=3"])
         facts.of("x/apple.log")
         with pytest.raises(InputError, match=r"--fact: 'b\*:nodes=3' fits the name of no log"):
             facts.refuse_idle()
         facts.of("berry.log")
         facts.refuse_idle()
         assert facts.of("berry.log") == {"ranks": 4, "nodes": 3}
-        assert type(facts_of(["busbw=3"]).of("a")["busbw"]) is float
+        assert type(parse_facts(["busbw=3"]).of("a")["busbw"]) is float
 
     @pytest.mark.parametrize("name", ["osu_16.log", "16.log", "n2/2024_16.log", "a/16x_16.log"])
     def test_numbers_are_taken_whole(self, name):
-        assert facts_of(["*{ranks}.log"]).of(name) == {"ranks": 16}
+        assert parse_facts(["*{ranks}.log"]).of(name) == {"ranks": 16}
 
     def test_parts_of_numbers_are_not_taken(self):
-        assert facts_of(["n{ranks}?.log", "*{nodes}*.log"]).of("n16.log") == {"nodes": 16}
-        assert facts_of(["{collective}{ranks}.log"]).of("all_reduce16.log") == {"collective": "all_reduce", "ranks": 16}
+        assert parse_facts(["n{ranks}?.log", "*{nodes}*.log"]).of("n16.log") == {"nodes": 16}
+        assert parse_facts(["{collective}{ranks}.log"]).of("all_reduce16.log") == {
+            "collective": "all_reduce",
+            "ranks": 16,
+        }
 
     def test_a_word_may_stand_between_a_star_and_a_column(self):
-        assert facts_of(["*_collective_{collective}.log"]).of("a_collective_bcast.log") == {"collective": "bcast"}
+        assert parse_facts(["*_collective_{collective}.log"]).of("a_collective_bcast.log") == {"collective": "bcast"}
 
     def test_the_format_of_a_file_is_told_once(self, tmp_path, monkeypatch):
         asked = []
         monkeypatch.setattr(kinds, "read_head", lambda path: asked.append(path) or read_head(path))
         put(tmp_path, self.LOG, "osu_bcast.log")
-        read_logs(tmp_path, facts_of(["ranks=2"]))
+        read_logs(tmp_path, parse_facts(["ranks=2"]))
         assert len(asked) == 1
 
     def test_stars_fit_as_in_a_shell_and_take_no_time(self):
-        facts = facts_of(["*_n*_r{ranks}.log", "a?c*d*e:nodes=3", "*a*a*a*a*a*a*a*b:nodes=9"])
+        facts = parse_facts(["*_n*_r{ranks}.log", "a?c*d*e:nodes=3", "*a*a*a*a*a*a*a*b:nodes=9"])
         assert facts.of("x/osu_n1_n2_r3_r8.log") == {"ranks": 8}
         assert facts.of("abcddxe") == {"nodes": 3}
         assert facts.of("abbcde") == {}

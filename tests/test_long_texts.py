@@ -9,11 +9,11 @@ from benchmark_logs import put
 from simnet.base.errors import InputError
 from simnet.calibration import load_cost_model
 from simnet.calibration.curves import chosen_rows
-from simnet.calibration.readers import read, read_tidy, tables
-from simnet.calibration.readers.conventions import collective_in, meant_by
-from simnet.calibration.readers.facts import facts_of
+from simnet.calibration.readers import read_measurements, read_tidy, tables
+from simnet.calibration.readers.conventions import misspelt_collective, named_collective
+from simnet.calibration.readers.facts import parse_facts
 from simnet.calibration.readers.shaped import read_shaped
-from simnet.calibration.readers.tables import Collector
+from simnet.calibration.readers.tables import RowCollector
 from simnet.calibration.readers.wide import read_wide
 from simnet.calibration.summary import read_rows
 from simnet.calibration.topology_links import place_ranks
@@ -42,11 +42,11 @@ def csv(folder, **cells):
     ],
 )  # fmt: skip
 def test_of_facts(text, wanted):
-    assert shown(facts_of, [text]) == wanted
+    assert shown(parse_facts, [text]) == wanted
 
 
 def test_of_facts_that_fit_no_log_120():
-    assert shown(facts_of([f"{LONG[:190]}:ranks=3"]).refuse_idle) == 120
+    assert shown(parse_facts([f"{LONG[:190]}:ranks=3"]).refuse_idle) == 120
 
 
 def test_of_options_and_names():
@@ -54,11 +54,13 @@ def test_of_options_and_names():
     assert shown(place_ranks, "multi_gpu_nodes", [f"gpus_per_node={LONG}"]) == 40
     assert shown(place_ranks, "Q/" * 110) == 100
     assert shown(read_rows, LONG[:80], {}) == 60
-    assert shown(read, "/" + LONG) == 199
+    assert shown(read_measurements, "/" + LONG) == 199
 
 
 def test_thirty_values_of_a_column_are_offered():
-    rows = tables.table([{"collective": "broadcast", "algorithm": f"a{at:02}", "nbytes": 8} for at in range(40)])
+    rows = tables.measurement_table(
+        [{"collective": "broadcast", "algorithm": f"a{at:02}", "nbytes": 8} for at in range(40)]
+    )
     with pytest.raises(InputError) as refused:
         chosen_rows(rows, {"algorithm": "zzzzzz"}, False)
     assert "a29" in str(refused.value)
@@ -106,16 +108,18 @@ def test_of_measurements_on_links(tmp_path, named):
 def test_of_what_is_not_read_in_traces(tmp_path):
     record = {"name": LONG, "size": "7" * 30, "inPlace": 0, "time": 1.0, "algBw": 1.0, "busBw": 1.0}
     good = record | {"name": "broadcast", "size": 8, "numCycle": LONG, "algBw": 0.01, "busBw": 0.01, "time": 0.8}
-    found = read(put(tmp_path, "[" + json.dumps(record) + ",\n" + json.dumps(good) + "]", "a.json"), kind="rccl")
+    found = read_measurements(
+        put(tmp_path, "[" + json.dumps(record) + ",\n" + json.dumps(good) + "]", "a.json"), kind="rccl"
+    )
     assert [one.message for one in found.problems][:1] == [f"{LONG[:40]!r} of {'7' * 20} bytes is nothing that is read"]
     assert found.rows["run"].tolist() == [LONG[:20]]
 
 
 def test_of_names_of_collectives():
-    assert meant_by("all_redcue" + "_" * 500) == ""
+    assert misspelt_collective("all_redcue" + "_" * 500) == ""
     for before, found in ((4086, "all_reduce"), (4087, None), (5000, None)):
-        assert collective_in("." * before + "all_reduce") == found
-    out = Collector("a.log", "tidy")
+        assert named_collective("." * before + "all_reduce") == found
+    out = RowCollector("a.log", "tidy")
     name = "all_reduc" + "e" * 2
     out.add({"collective": name, "nbytes": 8, "seconds": 1.0}, 1)
     assert [one.message for one in out.problems] == [f"there is no collective {name!r}: did you mean 'all_reduce'?"]

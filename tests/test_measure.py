@@ -24,7 +24,7 @@ import needs
 from commands import did, refused
 from rank_threads import Threads, run_ranks
 from simnet.base.errors import InputError
-from simnet.calibration.readers import read
+from simnet.calibration.readers import read_measurements
 from simnet.measure import benchmarks, cards, facts, running, session
 from simnet.measure.calls import content, expected, times
 from simnet.measure.plan import COLLECTIVES, ELEMENT, Wanted, curves, groups, pairs
@@ -504,7 +504,7 @@ def test_the_table_is_read_back_with_nodes_as_numbers(monkeypatch, tmp_path):
     assert "# ranks: 4 on 2 nodes, 2 on each\n" in text
     assert "# environment NCCL_ALGO: Ring\n" in text
     assert "# environment FI_BESIDE: (set)\n" in text
-    found = read(tmp_path / "m.csv")
+    found = read_measurements(tmp_path / "m.csv")
     assert found.problems == ()
     rows = found.rows
     shapes = set(rows[["collective", "ranks", "nodes", "ranks_per_node"]].itertuples(index=False, name=None))
@@ -580,7 +580,7 @@ def test_nccl_tests_are_run_by_the_launcher_and_read(tmp_path, monkeypatch):
     )  # fmt: skip
     launch = "env RANKS={ranks}/{nodes}/{per_node}"
     done = did("measure", "-o", tmp_path / "m.csv", "--launch", launch, "--shapes", "1x2,2x1")
-    rows = read(tmp_path / "m.csv").rows
+    rows = read_measurements(tmp_path / "m.csv").rows
     assert set(rows["tool"]) == {"nccl-tests"}
     assert rows[["collective", "ranks", "nodes", "seconds"]].drop_duplicates().values.tolist() == [
         ["all_reduce", 2, 1, 1e-4], ["all_reduce", 2, 2, 1e-4],
@@ -597,7 +597,7 @@ def test_osu_is_run_where_nccl_tests_are_not_installed(tmp_path, monkeypatch):
     programs(tmp_path / "bin", monkeypatch, osu_allreduce=printing(OSU), osu_latency=printing(OSU))
     did("measure", "-o", tmp_path / "m.csv", "--launch", "env", "--shapes", "1x4", "--collectives", "all_reduce",
         "--pairs", "none", "--largest", "16 B", "--smallest", "8 B")  # fmt: skip
-    rows = read(tmp_path / "m.csv").rows
+    rows = read_measurements(tmp_path / "m.csv").rows
     assert rows[["ranks", "nbytes", "seconds"]].values.tolist() == [[4, 8, 2.5e-6], [4, 16, 2.75e-6]]
     assert "as -m 8:16" in (tmp_path / "m_logs" / "osu_allreduce_1x4.log").read_text()
 
@@ -656,7 +656,7 @@ def test_programs_share_the_time_and_what_one_had_printed_by_then_is_kept(tmp_pa
     # The broadcast takes next to nothing of its share.
     share = re.search(r"alltoall_perf, 1 x 2 ranks: took longer than (\S+) s, its share of --budget\n", done.stdout)
     assert 3 < float(share[1]) <= 4
-    rows = read(tmp_path / "m.csv").rows
+    rows = read_measurements(tmp_path / "m.csv").rows
     assert set(rows["collective"]) == {"all_reduce", "broadcast"}
     assert set(rows["nbytes"]) == {2**20}
 
@@ -675,7 +675,7 @@ def test_osu_is_told_shares_of_what_is_gathered_or_exchanged(tmp_path, monkeypat
     said = {one: (tmp_path / "m_logs" / f"{one}_1x4.log").read_text().partition("\n")[0] for one in names}
     shared = {"osu_allgather", "osu_alltoall"}
     assert said == {one: f"ran with as -m {'8:16' if one in shared else '30:65'}" for one in names}
-    rows = read(tmp_path / "m.csv").rows
+    rows = read_measurements(tmp_path / "m.csv").rows
     assert set(rows["collective"]) >= {"all_gather", "alltoall"}
     command = ["measure", "-o", tmp_path / "n.csv", "--launch", "env", "--shapes", "1x4", "--factor", "4", "-q"]
     assert "--factor: must be 2, as sizes of OSU double; got 4" in refused(*command)
@@ -743,7 +743,7 @@ def ended_well(command, folder, **environment):
 
 def from_measuring_to_choosing(folder, ranks):
     """Look at what a script of the example has left: a table, a calibrated cluster that answers, a policy table."""
-    rows = read(folder / "measured.csv").rows
+    rows = read_measurements(folder / "measured.csv").rows
     assert set(rows["collective"]) == {"all_reduce", "all_gather", "p2p_latency", "p2p_bw"}
     assert (rows["wrong"] == 0).all()
     assert sorted(set(rows["ranks"])) == sorted({2, ranks})
@@ -796,14 +796,14 @@ def test_the_script_for_slurm_goes_from_measuring_to_choosing(tmp_path):
     ended_well(["bash", EXAMPLE / "slurm.sh", *FEW], tmp_path, **environment, **slurm)
     folder = tmp_path / f"calibrated_{os.getpid()}"
     from_measuring_to_choosing(folder, 4)
-    assert read(folder / "nccl_tests.csv").rows[["ranks", "nodes"]].values.tolist() == [[4, 1]] * 2
+    assert read_measurements(folder / "nccl_tests.csv").rows[["ranks", "nodes"]].values.tolist() == [[4, 1]] * 2
 
 
 @pytest.mark.extras
 def test_mpi_is_measured(tmp_path):
     launcher = [Path(sys.executable).with_name("mpiexec"), "-n", "3", sys.executable, "-m", "simnet.measure"]
     ended_well([*launcher, "--backend", "mpi", "--largest", "16 KiB", "--budget", "10 s", "-o", "m.csv"], tmp_path)
-    rows = read(tmp_path / "m.csv").rows
+    rows = read_measurements(tmp_path / "m.csv").rows
     assert set(rows["collective"]) == {*COLLECTIVES, "p2p_latency", "p2p_bw"}
     assert set(rows["tool"]) == {"mpich"}
     assert set(rows["profile"]) == {"default"}

@@ -9,7 +9,7 @@ import pytest
 from simnet import costs
 from simnet.base.errors import InputError
 from simnet.calibration import measured
-from simnet.calibration.readers import COLUMNS, kind_of, read, total_bytes
+from simnet.calibration.readers import TABLE_COLUMNS, log_format, read_measurements, total_bytes
 
 NAMES = sorted(measured.datasets())
 PUBLIC = [name for name in NAMES if measured.datasets()[name].file.startswith("public/")]
@@ -27,7 +27,7 @@ def test_rows_are_what_the_registry_says(name):
     assert len(rows) == entry.rows
     assert set(rows["collective"]) == set(entry.collectives)
     assert set(rows["ranks"]) == set(entry.ranks)
-    assert set(rows.columns) == set(COLUMNS) | set(entry.columns)
+    assert set(rows.columns) == set(TABLE_COLUMNS) | set(entry.columns)
     assert set(rows["source"]) == {name}
     assert rows["size_convention"].ne("").all()
     assert total_bytes(rows).notna().all()
@@ -74,7 +74,7 @@ def test_public_tables_are_small_and_say_source_commit_and_terms():
 @pytest.mark.parametrize("name", PUBLIC)
 def test_public_tables_have_every_size_and_rank_of_the_sets_they_are_from(shared, name):
     keys = ["collective", "algorithm", "protocol", "ranks", "nodes", "in_place", "nbytes"]
-    theirs = read(shared / "measured" / name).rows
+    theirs = read_measurements(shared / "measured" / name).rows
     theirs = theirs[theirs["ranks"].notna()]
     ours = measured.load_dataset(name).rows
     keys += ["variant"] if "variant" in ours else []
@@ -89,8 +89,8 @@ def test_they_are_tidy_files_like_any_other():
     from importlib.resources import as_file, files
 
     with as_file(files("simnet.calibration.measured").joinpath("shaped_gloo.csv")) as path:
-        assert kind_of(path) == "tidy"
-        assert len(read(path)) == 300
+        assert log_format(path) == "tidy"
+        assert len(read_measurements(path)) == 300
 
 
 def test_what_is_not_there_is_refused_with_the_nearest_name():

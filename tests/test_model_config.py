@@ -5,7 +5,7 @@ import json
 import pytest
 
 from commands import did, refused
-from simnet.costs.models import model
+from simnet.costs.models import load_model
 from simnet.scenario import load
 
 LLAMA = {
@@ -86,8 +86,8 @@ def test_a_step_of_a_config_has_the_published_number_of_parameters(config, count
 
 def test_the_tensors_of_a_known_model_are_those_of_its_config(written):
     for name, config in (("gpt2", GPT2), ("bert-base", BERT), ("llama3-8b", LLAMA3_8B)):
-        read = model(str(written(config)))
-        assert read.layers == model(name).layers
+        read = load_model(str(written(config)))
+        assert read.layers == load_model(name).layers
         assert read.tied == (() if name != "gpt2" else ("wte.weight",))
 
 

@@ -7,7 +7,7 @@ import re
 import pytest
 
 from simnet.costs.layers import Layer
-from simnet.costs.models import model, names, transformer_flops
+from simnet.costs.models import load_model, model_names, transformer_flops
 
 PUBLISHED = {
     "resnet18": 11_689_512,
@@ -35,18 +35,18 @@ TENSORS["llama3-8b"] = 291
 
 
 def test_every_model_has_the_published_number_of_parameters():
-    assert {name: model(name).parameters for name in names()} == PUBLISHED
+    assert {name: load_model(name).parameters for name in model_names()} == PUBLISHED
 
 
 def test_every_model_has_the_known_number_of_tensors():
-    assert {name: len(model(name).layers) for name in TENSORS} == TENSORS
+    assert {name: len(load_model(name).layers) for name in TENSORS} == TENSORS
     # Class token, projection (2), positions, 24 blocks of 12, last norm (2), head (2).
-    assert len(model("vit-l-16").layers) == 1 + 2 + 1 + 24 * 12 + 2 + 2
+    assert len(load_model("vit-l-16").layers) == 1 + 2 + 1 + 24 * 12 + 2 + 2
 
 
-@pytest.mark.parametrize("name", names())
+@pytest.mark.parametrize("name", model_names())
 def test_layers_are_sound(name):
-    layers = model(name).layers
+    layers = load_model(name).layers
     assert len({layer.name for layer in layers}) == len(layers)
     for layer in layers:
         assert layer.shape
@@ -71,20 +71,20 @@ def test_layers_are_sound(name):
     ],
 )
 def test_single_tensors_stand_where_the_reference_implementation_has_them(name, index, layer):
-    assert model(name).layers[index] == layer
+    assert load_model(name).layers[index] == layer
 
 
 def test_names_are_matched_without_case_and_punctuation():
-    for known in names():
-        assert model(known.upper().replace("-", "_")) is model(known)
-    assert model("ResNet-50") is model("resnet50")
-    assert model("ViT-L/16") is model("vit_l_16") is model("vit-l-16")
-    assert model("bert-base-uncased") is model("BERT base")
-    assert model("GPT-2 small") is model("gpt2")
-    assert model("GPT-2 1.5B") is model("gpt2-xl")
-    assert model("BERT-large-uncased") is model("bert-large")
-    assert model("Meta-Llama-3-8B") is model("Llama 3.1 8B") is model("llama3-8b")
-    assert model("vit_large_16") is model("ViT-large-patch16-224") is model("vit-l-16")
+    for known in model_names():
+        assert load_model(known.upper().replace("-", "_")) is load_model(known)
+    assert load_model("ResNet-50") is load_model("resnet50")
+    assert load_model("ViT-L/16") is load_model("vit_l_16") is load_model("vit-l-16")
+    assert load_model("bert-base-uncased") is load_model("BERT base")
+    assert load_model("GPT-2 small") is load_model("gpt2")
+    assert load_model("GPT-2 1.5B") is load_model("gpt2-xl")
+    assert load_model("BERT-large-uncased") is load_model("bert-large")
+    assert load_model("Meta-Llama-3-8B") is load_model("Llama 3.1 8B") is load_model("llama3-8b")
+    assert load_model("vit_large_16") is load_model("ViT-large-patch16-224") is load_model("vit-l-16")
 
 
 @pytest.mark.parametrize(
@@ -92,14 +92,14 @@ def test_names_are_matched_without_case_and_punctuation():
 )
 def test_an_unknown_name_is_refused_with_the_nearest(wrong, right):
     with pytest.raises(ValueError, match=f"{wrong}.*did you mean '{right}'.*Allowed: alexnet"):
-        model(wrong)
+        load_model(wrong)
     with pytest.raises(ValueError, match="no model ''"):
-        model("")
+        load_model("")
 
 
-@pytest.mark.parametrize("name", names())
+@pytest.mark.parametrize("name", model_names())
 def test_every_compute_time_says_where_it_comes_from(name):
-    profile = model(name)
+    profile = load_model(name)
     assert profile.compute == profile.times[0].seconds
     assert 0 < profile.backward_fraction < 1
     for time in profile.times:
@@ -115,7 +115,7 @@ def test_published_compute_times_are_those_of_the_fact_sheet(shared):
         rows = {row["model"]: row for row in csv.DictReader(file)}
     assert rows.keys() == ours.keys()
     for name, row in rows.items():
-        profile = model(ours[name])
+        profile = load_model(ours[name])
         assert profile.parameters == int(row["params_reproducing_paper_numbers"])
         plotted, implied = profile.times
         assert plotted.seconds == pytest.approx(float(row["t_compute_ms_Fig1a"]) / 1e3)
@@ -160,7 +160,7 @@ def test_estimates_are_operations_at_the_rate_of_bert_large(name):
     rate = sequence * (39.43 if batch * tokens <= 8 * 128 else 46.78)
     weights = 12 * layers * width**2 + width * vocabulary
     operations = 3 * batch * (2 * tokens * weights + 4 * layers * tokens**2 * width)
-    profile = model(name)
+    profile = load_model(name)
     assert profile.compute == pytest.approx(operations / rate, rel=1e-12)
     assert profile.batch == batch
     assert f"{batch} sequences of {tokens} tokens at the {rate / 1e12:.1f} TFLOP/s" in profile.source
@@ -170,7 +170,7 @@ def test_estimates_are_operations_at_the_rate_of_bert_large(name):
 
 @pytest.mark.parametrize("name", [*MEASURED, *IMPLIED])
 def test_compute_times_are_those_of_their_sources(name):
-    profile, (seconds, batch, backward) = model(name), (MEASURED | IMPLIED)[name]
+    profile, (seconds, batch, backward) = load_model(name), (MEASURED | IMPLIED)[name]
     assert (profile.compute, profile.batch) == (pytest.approx(seconds, rel=1e-12), batch)
     assert profile.backward_fraction == pytest.approx(backward, rel=1e-12)
     assert [one.measured for one in profile.times] == [name in MEASURED]
@@ -178,19 +178,19 @@ def test_compute_times_are_those_of_their_sources(name):
 
 def test_every_compute_time_is_held_to_its_source():
     of_paper = {"alexnet", "resnet18", "resnet50", "vit-paper"}
-    assert {*ESTIMATES, *MEASURED, *IMPLIED, *of_paper} == set(names())
-    assert {model(name).backward_fraction for name in of_paper} == {2 / 3}
+    assert {*ESTIMATES, *MEASURED, *IMPLIED, *of_paper} == set(model_names())
+    assert {load_model(name).backward_fraction for name in of_paper} == {2 / 3}
 
 
 def test_output_layers_of_gpt_alone_share_weights_with_the_input():
-    assert {name: model(name).tied for name in names() if model(name).tied} == {
-        name: ("wte.weight",) for name in names() if name.startswith("gpt")
+    assert {name: load_model(name).tied for name in model_names() if load_model(name).tied} == {
+        name: ("wte.weight",) for name in model_names() if name.startswith("gpt")
     }
 
 
 def test_names_count_on_as_in_the_reference_implementation():
     def places(name, pattern):
-        found = (re.fullmatch(pattern, layer.name) for layer in model(name).layers)
+        found = (re.fullmatch(pattern, layer.name) for layer in load_model(name).layers)
         return [one[1] for one in found if one]
 
     # Convolution, activation, and a pooling after each stage.
@@ -253,7 +253,7 @@ def test_names_count_on_as_in_the_reference_implementation():
     ],
 )
 def test_shapes_of_a_block_are_those_of_the_reference_implementation(name, start, shapes):
-    found = {layer.name: layer.shape for layer in model(name).layers}
+    found = {layer.name: layer.shape for layer in load_model(name).layers}
     assert {one: found[start + one] for one in shapes} == shapes
 
 
@@ -262,4 +262,4 @@ def test_estimates_stay_below_the_peak_of_the_device():
     flops = {"bert-base": (8, 128, 12, 768), "gpt2": (4, 1024, 12, 768, 50257), "vit-l-16": (32, 197, 24, 1024)}
     flops["gpt2-xl"] = (1, 1024, 48, 1600, 50257)
     for name, shape in flops.items():
-        assert 0.4 < transformer_flops(*shape) / model(name).compute / peak < 0.8
+        assert 0.4 < transformer_flops(*shape) / load_model(name).compute / peak < 0.8

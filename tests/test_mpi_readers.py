@@ -4,16 +4,17 @@ import pytest
 
 from benchmark_logs import put
 from simnet.base.errors import InputError
-from simnet.calibration.readers import read
+from simnet.calibration.readers import read_measurements
 
 
 def rows(folder, *lines, kind="osu", **options):
-    return read(put(folder, "\n".join((*lines, ""))), kind=kind, **options).rows.to_dict("records")
+    return read_measurements(put(folder, "\n".join((*lines, ""))), kind=kind, **options).rows.to_dict("records")
 
 
 def messages(folder, *lines, kind="osu", **options):
     return [
-        (one.line, one.message) for one in read(put(folder, "\n".join((*lines, ""))), kind=kind, **options).problems
+        (one.line, one.message)
+        for one in read_measurements(put(folder, "\n".join((*lines, ""))), kind=kind, **options).problems
     ]
 
 
@@ -191,7 +192,7 @@ class TestImb:
             f"throughput is {round(wrong, 2):g} MB/s, but {sent:g} bytes in 0.0001 s are {sent / 1e-4 / 1e6:.5g}"
         )
         for inconsistent, kept in (("drop", 1), ("keep", 2)):
-            found = read(tmp_path / "a.log", kind="imb", inconsistent=inconsistent)
+            found = read_measurements(tmp_path / "a.log", kind="imb", inconsistent=inconsistent)
             assert ([one.dropped for one in found.problems], len(found)) == ([kept == 1], kept)
 
     def test_columns_that_nobody_names_are_known_by_their_number(self, tmp_path):
@@ -233,12 +234,12 @@ class TestImb:
         assert messages(tmp_path, *lines, *title, kind="imb") == said
         found = rows(tmp_path, *lines, kind="imb", facts={"collective": "reduce"})
         assert [known(row, "collective", "run") for row in found] == [("reduce", "1")] * 2
-        assert [str(one["collective"]) for one in read(
+        assert [str(one["collective"]) for one in read_measurements(
             put(tmp_path, "\n".join(lines), "allgather.log"), kind="imb", facts={"collective": "reduce"}
         ).rows.to_dict("records")] == ["all_gather"] * 2  # fmt: skip
-        assert read(put(tmp_path, "\n".join(lines), "pingpong"), kind="imb").rows["collective"].tolist()[0] == (
-            "p2p_latency"
-        )
+        assert read_measurements(put(tmp_path, "\n".join(lines), "pingpong"), kind="imb").rows["collective"].tolist()[
+            0
+        ] == ("p2p_latency")
 
     def test_rows_may_name_benchmark_and_processes(self, tmp_path):
         columns = "#Benchmarking #procs #bytes #repetitions t_min[usec] t_max[usec] t_avg[usec]"

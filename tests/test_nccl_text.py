@@ -7,8 +7,8 @@ import pytest
 
 from benchmark_logs import put
 from simnet.base.errors import InputError
-from simnet.calibration.readers import nccl_text, read
-from simnet.calibration.readers.nccl_text import Cells, parse_row
+from simnet.calibration.readers import nccl_text, read_measurements
+from simnet.calibration.readers.nccl_text import TableCells, parse_row
 
 SIDE = "100.0 10.49 10.49 0"
 ROW = f"1048576 262144 float sum -1 {SIDE} {SIDE}"
@@ -16,7 +16,7 @@ ROW = f"1048576 262144 float sum -1 {SIDE} {SIDE}"
 
 
 def found(folder, *lines, name="a.log", **options):
-    return read(put(folder, "\n".join(lines), name), kind="nccl", **options)
+    return read_measurements(put(folder, "\n".join(lines), name), kind="nccl", **options)
 
 
 def known(measured, *names):
@@ -68,7 +68,7 @@ class TestRow:
 
     @pytest.mark.parametrize("rest", ["1 2 3 4", "sum 1 2 3 4"])
     def test_types_that_are_not_known_have_four_numbers_at_least_and_no_word_between(self, rest):
-        assert isinstance(parse_row(f"8 2 fp4 {rest}"), Cells)
+        assert isinstance(parse_row(f"8 2 fp4 {rest}"), TableCells)
         assert parse_row(f"8 2 fp4 {rest.removesuffix(' 4')}") is None
         assert parse_row(f"8 2 fp4 {rest} five") is None
 
@@ -76,10 +76,10 @@ class TestRow:
 class TestLines:
     def look(self, *lines, **context):
         """Return what differs from the start once lines were looked at."""
-        start = vars(nccl_text._Context(**context))
-        one = nccl_text._Context(**context)
+        start = vars(nccl_text._TableContext(**context))
+        one = nccl_text._TableContext(**context)
         for line in lines:
-            nccl_text._look(line, one)
+            nccl_text._read_context(line, one)
         return {name: value for name, value in vars(one).items() if value != start[name]}
 
     @pytest.mark.parametrize(
@@ -132,7 +132,7 @@ class TestLines:
         ],
     )  # fmt: skip
     def test_ranks_and_nodes_are_those_of_the_first_group(self, groups, hosts, ranks, nodes):
-        one = nccl_text._Context(groups=groups, hosts=hosts, stated_ranks=64, stated_nodes=8, iterations=5)
+        one = nccl_text._TableContext(groups=groups, hosts=hosts, stated_ranks=64, stated_nodes=8, iterations=5)
         assert one.facts() == {"ranks": ranks, "nodes": nodes, "iterations": 5}
 
 

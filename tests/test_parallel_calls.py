@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from simnet.costs.layers import Layer
-from simnet.costs.models import model
+from simnet.costs.models import load_model
 from simnet.parallel import Stage3Limits, StepGraph, ddp, fsdp2, wrap_modules, wrap_units, zero
 from simnet.parallel.zero import gather_sizes
 
@@ -320,7 +320,7 @@ def test_zero_buckets_may_be_full() -> None:
 def test_units_of_the_known_models_have_all_tensors() -> None:
     known = {"gpt2": 12, "gpt2-xl": 48, "llama3-8b": 32, "bert-base": 12, "vit-l-16": 24, "resnet50": 16}
     for name, blocks in known.items():
-        profile = model(name)
+        profile = load_model(name)
         found = wrap_units(profile.layers)
         assert len(found.blocks) == blocks
         assert found.size == profile.parameters

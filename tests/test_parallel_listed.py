@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from simnet.base.errors import InputError
 from simnet.costs.layers import Layer
-from simnet.costs.models import ModelProfile, model
+from simnet.costs.models import ModelProfile, load_model
 from simnet.network import Network
 from simnet.parallel import ComputePart, ListedUnit, ModelSteps, PlannedStep, plan_step, profile_of_units
 from simnet.parallel.listed import PassShares
@@ -60,7 +60,7 @@ def test_buckets_take_what_their_units_take_from_the_last_on() -> None:
 @pytest.mark.parametrize("way", ["ddp", "fsdp2", "zero1", "zero2", "zero3"])
 def test_units_that_take_as_long_as_they_are_large_take_what_a_known_model_takes(way: str) -> None:
     layers = tuple(Layer(f"h.{number}.weight", (size,)) for number, size in enumerate((3000, 500, 1500, 4000)))
-    known = ModelProfile("known", layers, model("gpt2").times, "made up")
+    known = ModelProfile("known", layers, load_model("gpt2").times, "made up")
     units = [ListedUnit(f"h{number}", layer.size, 7.0 * layer.size) for number, layer in enumerate(layers)]
     asked: dict[str, object] = {"microbatches": 2}
     found, expected = (plan_step(one, way, 3, asked).seconds(1.0, 0.6) for one in (profile_of_units(units), known))

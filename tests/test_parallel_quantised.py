@@ -13,7 +13,7 @@ from looping import each
 from simnet import costs
 from simnet.base.errors import InputError
 from simnet.costs.layers import Layer
-from simnet.costs.models import model
+from simnet.costs.models import load_model
 from simnet.network import Network
 from simnet.parallel import SDP4Bit, Stage3Limits, StepGraph, ZeroPlusPlus, fsdp2, time_step, wrap_units, zero
 from simnet.parallel.quantised import ACROSS, NODE
@@ -256,7 +256,7 @@ def test_what_other_steps_refuse() -> None:
 
 
 def test_the_command_takes_the_options_by_name() -> None:
-    profile = model("gpt2")
+    profile = load_model("gpt2")
     asked = ["zero_quantized_gradients=true", "zero_hpz_partition_size=4", "max_reuse_distance=0"]
     graph = planned_of(profile, "zero3", 8, asked).graph
     assert {call.group for call in graph.calls} == {"world", NODE, ACROSS}

@@ -9,9 +9,9 @@ from statistics import median
 import pytest
 
 from commands import did, refused
-from simnet.costs.computing import chips, computing, utilisation
-from simnet.costs.devices import DeviceOp, DeviceProfile, Method, device_names, load_device
-from simnet.costs.models import model, model_operations, names
+from simnet.costs.computing import known_chips, pass_time, published_utilisation
+from simnet.costs.devices import DeviceOp, DeviceProfile, KernelMethod, device_names, load_device
+from simnet.costs.models import load_model, model_names, model_operations
 
 POINT = ("choose", "--workers", "8", "--schemes", "topk,dense", "--json")
 SCENARIO = """
@@ -120,13 +120,13 @@ def test_the_interval_is_that_of_published_steps_left_out_with_their_chip():
     for row in rows:
         tokens, name = int(row["tokens"]), row["model"]
         each = 6 * float(row["parameters"] or 0) * tokens
-        if name in names():
-            known = model(name)
+        if name in model_names():
+            known = load_model(name)
             each = model_operations(known) if known.tokens == tokens else 6 * known.parameters * tokens
-        peak = chips()[row["chip"]].peaks[row["precision"]]
+        peak = known_chips()[row["chip"]].peaks[row["precision"]]
         shares.append((row["chip"], each * int(row["batch"]) / float(row["seconds"]) / peak))
     missed = [own / median(one for other, one in shares if other != chip) for chip, own in shares]
-    found = utilisation(transformer=True, precision="bf16")
+    found = published_utilisation(transformer=True, precision="bf16")
     assert found.share == pytest.approx(median(one for _, one in shares))
     assert (found.low, found.high) == (pytest.approx(min(missed)), pytest.approx(max(missed)))
     assert found.steps == len(rows) >= 10
@@ -146,8 +146,8 @@ def test_every_device_with_a_chip_says_how_long_every_model_computes():
         if name == "ideal":
             assert not device.chip
             continue
-        for each in names():
-            found = computing(model(each), device, batch=8)
+        for each in model_names():
+            found = pass_time(load_model(each), device, batch=8)
             assert 0 < found.low <= found.seconds <= found.high
             assert found.batch == 8
 
@@ -156,7 +156,7 @@ def test_seven_billion_parameters_are_estimated_by_tokens(scenario):
     sized = ["job.model=null", "job.parameters=7000000000", "job.scale=5000000", "job.device=h100-torch2.6"]
     fields = [part for one in [*sized, "job.tokens=2048", "job.batch=6"] for part in ("--set", one)]
     found = ran(scenario, *fields)["compute_time"]
-    share = utilisation(transformer=True, precision="bf16").share
+    share = published_utilisation(transformer=True, precision="bf16").share
     assert found["seconds_s"] == pytest.approx(6 * 7e9 * 2048 * 6 / (share * 989.4e12))
     assert found["low_s"] < 1.15456 < found["high_s"]  # MPT 7B as published
     fields = [part for one in sized for part in ("--set", one)]
@@ -281,9 +281,9 @@ def test_a_step_follows_the_device_and_gives_tokens_a_second():
 
 
 def test_an_unknown_chip_is_no_guess():
-    device = DeviceProfile("toy", "none", "made up", 1e9, {"*": Method(0.0, 4, "made up")})
+    device = DeviceProfile("toy", "none", "made up", 1e9, {"*": KernelMethod(0.0, 4, "made up")})
     with pytest.raises(ValueError, match="how long gpt2 computes is not known on toy, whose profile names no chip"):
-        computing(model("gpt2"), device)
+        pass_time(load_model("gpt2"), device)
 
 
 def test_a_step_over_gloo_computes_on_the_cpu_unless_a_device_is_named():

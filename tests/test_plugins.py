@@ -12,7 +12,7 @@ import killing
 from commands import did, invoke, refused
 from simnet import collectives
 from simnet.base import plugins
-from simnet.calibration.readers import kind_of, read
+from simnet.calibration.readers import log_format, read_measurements
 from simnet.collectives import registry
 from simnet.costs.devices import device_names, load_device
 from simnet.scenario import load
@@ -68,19 +68,19 @@ other_jobs:
 """
 
 READER = """\
-from simnet.calibration.readers import Format
-from simnet.calibration.readers.tables import Collector
+from simnet.calibration.readers import LogFormat
+from simnet.calibration.readers.tables import RowCollector
 
 
 def read_mine(path, *, inconsistent="drop", facts=None):
-    out = Collector(str(path), "mine", inconsistent, facts or {})
+    out = RowCollector(str(path), "mine", inconsistent, facts or {})
     for at, line in enumerate(path.read_text().splitlines()[1:], 1):
         size, seconds = line.split()
         out.add({"collective": "all_reduce", "nbytes": int(size), "seconds": float(seconds)}, at)
     return out.done()
 
 
-MINE = Format(read_mine, first=lambda line: line.startswith("mine"))
+MINE = LogFormat(read_mine, first=lambda line: line.startswith("mine"))
 """
 
 
@@ -89,7 +89,7 @@ LINKS = ("--latency", "1 ms", "--bandwidth", "1 Gbit/s")
 WEATHER = "network.weather=[{links: all, bandwidth: {NAME: {}}}]"
 
 FAILING = """\
-from simnet.calibration.readers import Format
+from simnet.calibration.readers import LogFormat
 from simnet.collectives.registry import collective
 from simnet.sparsifier_models.topk import Topk
 
@@ -127,7 +127,7 @@ def allreduce_onehop(n_ranks, nbytes):
     return DOES
 
 
-LOGS = Format(fails, first=lambda line: line.startswith("mine"))
+LOGS = LogFormat(fails, first=lambda line: line.startswith("mine"))
 """
 
 
@@ -250,10 +250,14 @@ class TestRegistered:
         install("mine_reader", READER, "[simnet.log_readers]\nmine = mine_reader:MINE\n")
         log = tmp_path / "a.log"
         log.write_text("mine 1\n1024 1e-5\n2048 2e-5\n")
-        assert kind_of(log) == "mine"
-        assert read(log).rows["seconds"].tolist() == [1e-5, 2e-5] == read(log, "mine").rows["seconds"].tolist()
+        assert log_format(log) == "mine"
+        assert (
+            read_measurements(log).rows["seconds"].tolist()
+            == [1e-5, 2e-5]
+            == read_measurements(log, "mine").rows["seconds"].tolist()
+        )
         log.write_text("mine 1\n# OSU MPI Allreduce Latency Test v7.5\n")
-        assert kind_of(log) == "osu"
+        assert log_format(log) == "osu"
 
     def test_a_device_is_found_by_its_name(self, install):
         text = "from simnet.costs.devices import DeviceProfile as D\ndef fast():\n    return D('f', 'd', 's', 1, {})\n"
@@ -324,9 +328,9 @@ class TestRegistered:
         install("mine_reader", READER, f"[simnet.log_readers]\n{entries}")
         (tmp_path / "a.log").write_text("mine 1\n1024 1e-5\n")
         with pytest.warns(plugins.PluginWarning, match=r"'(broken|odd)', registered as simnet.log_readers by mine_re"):
-            assert kind_of(tmp_path / "a.log") == "mine"
-        with pytest.raises(plugins.PluginError, match=r"'odd', .* by mine_reader 1.0 .* it gives no Format, but"):
-            read(tmp_path / "a.log", "odd")
+            assert log_format(tmp_path / "a.log") == "mine"
+        with pytest.raises(plugins.PluginError, match=r"'odd', .* by mine_reader 1.0 .* it gives no LogFormat, but"):
+            read_measurements(tmp_path / "a.log", "odd")
 
     def test_an_all_gather_for_equal_contributions_says_what_schemes_miss(self, install, own):
         text = (

@@ -7,10 +7,18 @@ import pytest
 
 from simnet.base.errors import InputError
 from simnet.calibration.readers import read_tidy, tables, write_tidy
-from simnet.calibration.readers.conventions import collective
+from simnet.calibration.readers.conventions import collective_name
 from simnet.calibration.readers.nccl_text import ELEMENT_BYTES, is_table_header
 from simnet.calibration.readers.shaped import read_shaped
-from simnet.calibration.readers.tables import Collector, Printed, Problem, inconsistency, printed, table, whole
+from simnet.calibration.readers.tables import (
+    LogProblem,
+    PrintedNumber,
+    RowCollector,
+    find_inconsistency,
+    measurement_table,
+    parse_printed,
+    parse_whole,
+)
 from simnet.calibration.readers.wide import read_wide
 from simnet.calibration.summary import problem_lines, read_rows
 from simnet.calibration.topology_links import place_ranks
@@ -124,8 +132,8 @@ def test_tables_of_nccl_have_a_time_and_both_bandwidths():
 
 def test_names_of_collectives_have_at_most_eighty_characters():
     for longer, found in ((0, "all_reduce"), (1, None)):
-        assert collective("_" * (70 + longer) + "all_reduce") == found
-        assert collective("mpi_" + "_" * (66 + longer) + "all_reduce") == found
+        assert collective_name("_" * (70 + longer) + "all_reduce") == found
+        assert collective_name("mpi_" + "_" * (66 + longer) + "all_reduce") == found
 
 
 def test_twenty_remarks_are_listed():
@@ -154,12 +162,14 @@ class TestTidy:
         ],
     )  # fmt: skip
     def test_numbers_are_written_by_their_digits(self, tmp_path, seconds, text):
-        write_tidy(table([{"collective": "broadcast", "nbytes": 8, "seconds": seconds}]), tmp_path / "a.csv")
+        write_tidy(
+            measurement_table([{"collective": "broadcast", "nbytes": 8, "seconds": seconds}]), tmp_path / "a.csv"
+        )
         assert (tmp_path / "a.csv").read_text().splitlines()[1] == f"broadcast,8,{text}"
 
     def test_flags_texts_and_remarks(self, tmp_path):
         first, second = {"in_place": True, "ranks": 3}, {"in_place": False, "algorithm": "a,b"}
-        rows = table(
+        rows = measurement_table(
             [{"collective": name, "nbytes": 8, "seconds": 0.5} | one for name, one in (("=x", first), ("y", second))]
         )
         write_tidy(rows.assign(site="here"), tmp_path / "a.csv", ["one", "two"])
@@ -281,7 +291,7 @@ class TestBothSidesInARow:
 class TestCollector:
     def taken(self, row, **given):
         """Return rows and messages of a row that is given to a collector."""
-        out = Collector("a.log", "tidy", **given)
+        out = RowCollector("a.log", "tidy", **given)
         out.add({"collective": "broadcast", "nbytes": 8, "seconds": 1.0} | row, 7)
         assert all((one.file, one.line) == ("a.log", 7) for one in out.problems)
         return out.rows, [one.message for one in out.problems]
@@ -318,7 +328,7 @@ class TestCollector:
 
     def test_so_many_problems_are_listed_and_rows_read(self, monkeypatch):
         monkeypatch.setattr(tables, "MAX_PROBLEMS", 2)
-        out = Collector("a.log", "tidy")
+        out = RowCollector("a.log", "tidy")
         for line in range(5):
             out.report(line, "is cut")
         assert [(one.line, one.message, one.dropped) for one in out.problems] == [
@@ -331,7 +341,7 @@ class TestCollector:
             out.add({"collective": "broadcast", "nbytes": 8, "seconds": 1.0}, 3)
 
     def test_the_first_problem_is_told_where_nothing_is_read(self):
-        out = Collector("a.log", "tidy")
+        out = RowCollector("a.log", "tidy")
         with pytest.raises(InputError) as refused:
             out.done()
         assert str(refused.value) == "a.log: holds no measurement that can be read"
@@ -341,27 +351,27 @@ class TestCollector:
             out.done()
         assert str(refused.value) == "a.log:4: holds no measurement that can be read; the first problem: is cut"
         assert [str(one) for one in out.problems] == ["a.log:4: is cut (left out)", "a.log:5: is cut, too (left out)"]
-        assert str(Problem("a.log", None, "is cut", dropped=False)) == "a.log: is cut"
+        assert str(LogProblem("a.log", None, "is cut", dropped=False)) == "a.log: is cut"
 
 
 def test_numbers_are_read_with_how_far_they_may_be_off():
     for text, power, value, half in (
         ("2.50", 0, 2.5, 0.005), ("7", -6, 7e-6, 5e-7), ("1.5e3", 0, 1500, 50), (".5", 3, 500, 50), ("-3.", 0, -3, 0.5),
     ):  # fmt: skip
-        found = printed(text, power)
+        found = parse_printed(text, power)
         assert (found.value, found.half) == pytest.approx((value, half))
-    assert [printed(one) for one in ("", "N/A", "1e999", "1,5", "0x1", "nan")] == [None] * 6
+    assert [parse_printed(one) for one in ("", "N/A", "1e999", "1,5", "0x1", "nan")] == [None] * 6
     for text, value in (("0", 0), ("9" * 19, None), ("4" + "0" * 18, 4 * 10**18), ("1" + "0" * 19, None), ("²", None)):
-        assert whole(text) == value
-    assert (whole("5", 5), whole("6", 5)) == (5, None)
-    assert [Printed(1.0, 0.1).may_be_within(*one) for one in ((1.09, 2), (1.11, 2), (0, 0.91), (0, 0.89))] == [
+        assert parse_whole(text) == value
+    assert (parse_whole("5", 5), parse_whole("6", 5)) == (5, None)
+    assert [PrintedNumber(1.0, 0.1).may_be_within(*one) for one in ((1.09, 2), (1.11, 2), (0, 0.91), (0, 0.89))] == [
         True, False, True, False,
     ]  # fmt: skip
 
 
 def test_no_ranks_are_as_good_as_unknown_ones():
     row = {"collective": "all_gather", "nbytes": 1000, "size_convention": "per_rank"}
-    printed_ones = printed("100", -6), printed("50.0", 9), printed("40.0", 9)
+    printed_ones = parse_printed("100", -6), parse_printed("50.0", 9), parse_printed("40.0", 9)
     for ranks in (None, 0, -1):
-        assert inconsistency(row | {"ranks": ranks}, *printed_ones) is None
-    assert "algorithm bandwidth is 50 GB/s" in inconsistency(row | {"ranks": 1}, *printed_ones)
+        assert find_inconsistency(row | {"ranks": ranks}, *printed_ones) is None
+    assert "algorithm bandwidth is 50 GB/s" in find_inconsistency(row | {"ranks": 1}, *printed_ones)

@@ -12,34 +12,34 @@ from simnet.calibration.readers import conventions, read_tidy, tables, write_tid
 from simnet.calibration.readers.tables import (
     MAX_PROBLEMS,
     MAX_ROWS,
-    Collector,
-    Printed,
-    inconsistency,
+    PrintedNumber,
+    RowCollector,
+    find_inconsistency,
+    measurement_table,
     mpi_row,
-    printed,
-    table,
-    whole,
+    parse_printed,
+    parse_whole,
 )
-from simnet.calibration.readers.tidy import records_of
+from simnet.calibration.readers.tidy import csv_records
 
 ROW = {"collective": "broadcast", "nbytes": 8, "seconds": 1.0}
 REDUCE = {"collective": "all_reduce", "ranks": 8, "nbytes": 1000, "size_convention": "vector"}
 
 
 def exact(value):
-    return Printed(value, 0.0)
+    return PrintedNumber(value, 0.0)
 
 
 class TestLimits:
     def test_half_a_million_rows_are_read(self):
-        out = Collector("a.log", "tidy", rows=[ROW] * (MAX_ROWS - 1))
+        out = RowCollector("a.log", "tidy", rows=[ROW] * (MAX_ROWS - 1))
         out.add(dict(ROW), 1)
         assert len(out.rows) == 500_000
         with pytest.raises(InputError, match=r"a\.log:2: has more than 500,000 rows, the most that are read"):
             out.add(dict(ROW), 2)
 
     def test_ten_thousand_problems_are_listed(self):
-        out = Collector("a.log", "tidy")
+        out = RowCollector("a.log", "tidy")
         for line in range(MAX_PROBLEMS + 3):
             out.report(line, "is cut", dropped=False)
         assert len(out.problems) == 10_001
@@ -48,18 +48,18 @@ class TestLimits:
 
     def test_whole_numbers_have_nineteen_digits_and_are_at_most_two_to_the_62(self):
         texts = ("0" * 18 + "5", "0" * 19 + "5", str(2**62), str(2**62 + 1), " 7 ", "7.0", "-7", "")
-        assert [whole(one) for one in texts] == [5, None, 2**62, None, 7, None, None, None]
+        assert [parse_whole(one) for one in texts] == [5, None, 2**62, None, 7, None, None, None]
 
 
 class TestCollector:
     def added(self, row, *, facts=None, inconsistent="drop", **shown):
-        out = Collector("a.log", "tidy", inconsistent, facts or {})
+        out = RowCollector("a.log", "tidy", inconsistent, facts or {})
         out.add(ROW | row, 3, **shown)
         return out
 
     def test_what_is_printed_counts_where_the_row_says_nothing(self):
         shown = {"time": exact(2.0), "algbw": exact(4.0), "busbw": exact(4.0)}
-        out = Collector("a.log", "tidy")
+        out = RowCollector("a.log", "tidy")
         out.add({"collective": "broadcast", "nbytes": 8}, 3, **shown)
         out.add({"collective": "broadcast", "nbytes": 8, "seconds": 1.0, "algbw": None, "busbw": 3.0}, 3)
         assert [[row[name] for name in ("seconds", "algbw", "busbw")] for row in out.rows] == [
@@ -119,7 +119,7 @@ class TestCollector:
             assert (problem.dropped, len(rows)) == (not kept, kept)
 
     def test_columns_of_numbers_hold_numbers_and_others_what_they_are(self):
-        out = Collector("a.log", "some kind")
+        out = RowCollector("a.log", "some kind")
         for value in (1, "2.5", None, "x", 10**400):
             out.add(ROW | {"extra": value, "word": value}, 3)
         made = out.done({"extra": True, "word": False})
@@ -127,7 +127,7 @@ class TestCollector:
         assert [None if math.isnan(one) else one for one in made.rows["extra"]] == [1.0, 2.5, None, None, None]
         assert made.rows["word"].tolist() == [1, "2.5", None, "x", 10**400]
         assert str(made.rows["extra"].dtype) == "float64"
-        assert list(out.done().rows) == list(tables.COLUMNS)
+        assert list(out.done().rows) == list(tables.TABLE_COLUMNS)
 
     def test_readers_take_facts_and_drop_what_contradicts_itself_by_default(self, tmp_path):
         path = put(tmp_path, "collective,nbytes,seconds,algbw\nbroadcast,8,1.0,9.0\nbroadcast,8,1.0,8.0\n")
@@ -138,25 +138,26 @@ class TestCollector:
 class TestAgreement:
     def said(self, time=None, algbw=None, busbw=None, **row):
         shown = [
-            None if one is None else one if isinstance(one, Printed) else exact(one) for one in (time, algbw, busbw)
+            None if one is None else one if isinstance(one, PrintedNumber) else exact(one)
+            for one in (time, algbw, busbw)
         ]
-        return inconsistency(REDUCE | row, *shown)
+        return find_inconsistency(REDUCE | row, *shown)
 
     def test_size_over_time_is_algorithm_bandwidth_as_far_as_digits_tell(self):
         # 1000 bytes in 0.9 to 1.1 s are 909.1 to 1111.1 byte/s.
         for algbw, agrees in ((909.1, True), (1111.1, True), (909.0, False), (1111.2, False)):
-            assert (self.said(Printed(1.0, 0.1), algbw) is None) is agrees
-        assert self.said(Printed(1.0, 0.1), Printed(900.0, 9.1)) is None
-        assert self.said(Printed(1.0, 0.1), Printed(900.0, 9.0)) is not None
+            assert (self.said(PrintedNumber(1.0, 0.1), algbw) is None) is agrees
+        assert self.said(PrintedNumber(1.0, 0.1), PrintedNumber(900.0, 9.1)) is None
+        assert self.said(PrintedNumber(1.0, 0.1), PrintedNumber(900.0, 9.0)) is not None
         # A time that is no more than its digits leave open may be as short as any.
         for half in (1.0, 2.0):
-            assert self.said(Printed(1.0, half), 1e12) is None
-        assert self.said(Printed(1.0, 1.0), 499.0) is not None
+            assert self.said(PrintedNumber(1.0, half), 1e12) is None
+        assert self.said(PrintedNumber(1.0, 1.0), 499.0) is not None
 
     def test_what_is_as_large_as_a_bound_is_within(self):
         assert exact(0.0).may_be_within(0.0, 0.0)
-        assert Printed(1.0, 1.0).may_be_within(-1.0, 0.0)
-        assert Printed(-1.0, 1.0).may_be_within(0.0, 1.0)
+        assert PrintedNumber(1.0, 1.0).may_be_within(-1.0, 0.0)
+        assert PrintedNumber(-1.0, 1.0).may_be_within(0.0, 1.0)
 
     def test_a_millionth_may_have_been_rounded(self):
         for share, agrees in ((0.9e-6, True), (1.1e-6, False)):
@@ -167,8 +168,8 @@ class TestAgreement:
     def test_bus_bandwidth_is_that_times_the_factor(self):
         # 1.75 times 990 to 1010, and 5 more: 1727.5 .. 1772.5
         for busbw, agrees in ((1772.4, True), (1772.6, False), (1727.6, True), (1727.4, False)):
-            assert (self.said(None, Printed(1000.0, 10.0), Printed(busbw, 5.0)) is None) is agrees
-        assert self.said(None, 4.0, Printed(0.0, 7.0)) is None
+            assert (self.said(None, PrintedNumber(1000.0, 10.0), PrintedNumber(busbw, 5.0)) is None) is agrees
+        assert self.said(None, 4.0, PrintedNumber(0.0, 7.0)) is None
         assert self.said(None, 1e9, 1e9) == (
             "bus bandwidth is 1 GB/s, but 1.75 times the algorithm bandwidth is 1.75 GB/s (all_reduce, 8 ranks)"
         )
@@ -205,11 +206,11 @@ def test_rows_of_mpi_benchmarks_have_times_in_microseconds():
 
 
 def test_tables_have_columns_of_their_own_behind():
-    made = table([ROW | {"mine": 1}, dict(ROW)], ["mine"])
-    assert list(made) == [*tables.COLUMNS, "mine"]
+    made = measurement_table([ROW | {"mine": 1}, dict(ROW)], ["mine"])
+    assert list(made) == [*tables.TABLE_COLUMNS, "mine"]
     assert made["mine"].tolist()[0] == 1
     assert pd.isna(made["mine"][1])
-    assert len(table([])) == 0
+    assert len(measurement_table([])) == 0
 
 
 class TestTidy:
@@ -287,12 +288,12 @@ class TestTidy:
     )  # fmt: skip
     def test_what_is_no_table_is_refused_by_line(self, lines, said):
         with pytest.raises(InputError) as error:
-            list(records_of(lines, ["seconds"], "a.csv")[2])
+            list(csv_records(lines, ["seconds"], "a.csv")[2])
         assert str(error.value) == said
 
     def test_rows_stand_with_their_lines_and_without_what_guards_them(self):
         lines = ["# remark", " b , a\r", "", "1,'=2\r", " ", "#3,4", '"5,6",7']
-        line, names, records = records_of(iter(lines), ["a"], "a.csv")
+        line, names, records = csv_records(iter(lines), ["a"], "a.csv")
         assert (line, names) == (2, ["b", "a"])
         assert list(records) == [(4, {"b": "1", "a": "=2"}), (7, {"b": "5,6", "a": "7"})]
 
@@ -376,7 +377,7 @@ class TestConventions:
         ):
             assert conventions.total_size(10, convention, 3) == 10 * factor
             assert conventions.total_size(10, convention, None) == (10 if factor == 1 else None)
-        rows = table(
+        rows = measurement_table(
             [{"nbytes": 10, "size_convention": one, "ranks": 3} for one in ("per_rank", "per_pair", "message")]
         )
         assert conventions.total_bytes(rows).tolist() == [30, 30, 10]
@@ -398,24 +399,24 @@ class TestConventions:
                  "bcast broadcast": "broadcast", "reduce-scatter": "reduce_scatter",
                  "all to allv": "alltoallv", "xreduce": None,
                  "reduce1": "reduce", "reduces": None, "all_reduce all_gather": None, "": None}  # fmt: skip
-        assert {one: conventions.collective_in(one) for one in texts} == texts
+        assert {one: conventions.named_collective(one) for one in texts} == texts
         for longer, name in ((0, "bcast"), (1, None)):
-            found = conventions.collective_in(" " * (4091 + longer) + "bcast")
+            found = conventions.named_collective(" " * (4091 + longer) + "bcast")
             assert found == (None if name is None else "broadcast")
 
     def test_misspelt_names_are_near_those_that_are_meant(self):
         # 'redcue' shares 5 letters in order with 'reduce': 2 * 5 / 12 = 0.83, and 'all_redcue' 9 of 10: 0.9.
         names = {"all_redcue": "all_reduce", "redcue": "", "allreduce": "all_reduce", "all_reduce": "", "mine": "",
                  "pingpong": "p2p_latency", "broadcasts": "broadcast"}  # fmt: skip
-        assert {one: conventions.meant_by(one) for one in names} == names
+        assert {one: conventions.misspelt_collective(one) for one in names} == names
 
 
 def test_numbers_are_printed_in_units_of_powers_of_ten():
     for text, power, value, half in (("12", 9, 12e9, 5e8), ("1.25", -6, 1.25e-6, 5e-9), ("1E2", 0, 100.0, 50.0),
                                      ("+2.e-3", 0, 0.002, 5e-4), ("0", -6, 0.0, 5e-7)):  # fmt: skip
-        found = printed(f" {text} ", power)
+        found = parse_printed(f" {text} ", power)
         assert found == (float(Decimal(text).scaleb(power)), half)
         assert found.value == value
-    assert printed("1e300", 9) is None
-    assert printed("9e308", 0) is None
-    assert printed("0e999", 0) is None
+    assert parse_printed("1e300", 9) is None
+    assert parse_printed("9e308", 0) is None
+    assert parse_printed("0e999", 0) is None

@@ -18,12 +18,12 @@ from benchmark_logs import put
 from simnet.base.errors import InputError
 from simnet.base.rng import stream
 from simnet.calibration.readers import (
-    COLUMNS,
-    FORMATS,
+    LOG_FORMATS,
+    TABLE_COLUMNS,
     bus_factor,
-    kind_of,
     kineto,
-    read,
+    log_format,
+    read_measurements,
     read_tidy,
     tidy,
     total_bytes,
@@ -32,11 +32,17 @@ from simnet.calibration.readers import (
 from simnet.calibration.readers.conventions import (
     COLLECTIVES,
     bandwidth_factors,
-    collective,
+    collective_name,
     mpi_convention,
     nccl_convention,
 )
-from simnet.calibration.readers.tables import LONGEST, SHORTEST, inconsistency, printed, table
+from simnet.calibration.readers.tables import (
+    LONGEST_TIME,
+    SHORTEST_TIME,
+    find_inconsistency,
+    measurement_table,
+    parse_printed,
+)
 
 
 def column(measured, name):
@@ -45,7 +51,7 @@ def column(measured, name):
 
 class TestNccl:
     def test_two_tests_with_noise_between_their_rows(self, tmp_path):
-        measured = read(put(tmp_path, logs.NCCL))
+        measured = read_measurements(put(tmp_path, logs.NCCL))
         assert measured.kind == "nccl"
         assert not measured.problems
         rows = measured.rows
@@ -69,42 +75,44 @@ class TestNccl:
         assert all(str(size) in lines[line - 1] for size, line in zip(rows["nbytes"], rows["line"], strict=True))
 
     def test_older_columns(self, tmp_path):
-        measured = read(put(tmp_path, logs.NCCL_OLD))
+        measured = read_measurements(put(tmp_path, logs.NCCL_OLD))
         assert set(measured.rows["collective"]) == {"all_reduce"}, "bus above algorithm bandwidth"
         assert measured.rows["max_error"].tolist()[:2] == [2e-7, 2e-7]
         assert set(measured.rows["ranks"]) == {16}, "bus over algorithm bandwidth is 1.875"
         assert "no line says how many ranks; sizes, counts and bandwidths say 16" in measured.problems[0].message
-        filled = read(put(tmp_path, logs.NCCL_OLD), facts={"ranks": 16, "nodes": 2})
+        filled = read_measurements(put(tmp_path, logs.NCCL_OLD), facts={"ranks": 16, "nodes": 2})
         assert not filled.problems
         assert set(filled.rows["ranks_per_node"]) == {8}
 
     def test_times_of_version_1_are_in_milliseconds_and_those_of_a_table_below_it_are_not(self, tmp_path):
-        rows = read(put(tmp_path, logs.NCCL_1 + logs.NCCL_OLD)).rows
+        rows = read_measurements(put(tmp_path, logs.NCCL_1 + logs.NCCL_OLD)).rows
         old, new = rows.iloc[:6], rows.iloc[6:]
         assert old["seconds"].tolist() == [52e-6, 51e-6, 504e-6, 502e-6, 1897e-6, 1894e-6]
         assert (old["nbytes"] / old["seconds"]).tolist() == pytest.approx(old["algbw"].tolist(), rel=0.01)
-        assert new["seconds"].tolist() == read(put(tmp_path, logs.NCCL_OLD, "b.log")).rows["seconds"].tolist()
+        assert (
+            new["seconds"].tolist() == read_measurements(put(tmp_path, logs.NCCL_OLD, "b.log")).rows["seconds"].tolist()
+        )
 
     @pytest.mark.parametrize("name", logs.ALL)
     def test_times_of_every_format_are_in_seconds(self, name, tmp_path):
-        rows = read(put(tmp_path, logs.ALL[name]), facts={"ranks": 8, "nodes": 2}).rows
+        rows = read_measurements(put(tmp_path, logs.ALL[name]), facts={"ranks": 8, "nodes": 2}).rows
         assert rows["seconds"].between(1e-7, 1.0).all()
 
     def test_what_the_command_says_times_are(self, tmp_path):
         slowest = "$ ./all_reduce_perf -b 1M -a 3 -g 4\n" + logs.NCCL_OLD
-        assert set(read(put(tmp_path, slowest)).rows["statistic"]) == {"max"}
-        assert set(read(put(tmp_path, logs.NCCL)).rows["statistic"]) == {"mean"}
+        assert set(read_measurements(put(tmp_path, slowest)).rows["statistic"]) == {"max"}
+        assert set(read_measurements(put(tmp_path, logs.NCCL)).rows["statistic"]) == {"mean"}
 
     def test_columns_that_a_collective_lacks(self, tmp_path):
-        rows = read(put(tmp_path, logs.NCCL_EXCERPT)).rows
+        rows = read_measurements(put(tmp_path, logs.NCCL_EXCERPT)).rows
         assert rows["collective"].tolist() == ["all_gather"] * 4 + ["broadcast"] * 2
-        assert column(read(put(tmp_path, logs.NCCL_EXCERPT)), "root") == [None] * 4 + [0] * 2
+        assert column(read_measurements(put(tmp_path, logs.NCCL_EXCERPT)), "root") == [None] * 4 + [0] * 2
         assert rows["ranks"].tolist() == [8] * 6
         assert rows["wrong"].tolist()[4:] == [0, 0]
 
     def test_times_per_iteration_and_wrong_results(self, tmp_path):
         path = put(tmp_path, logs.NCCL_EACH)
-        measured = read(path, facts={"ranks": 8})
+        measured = read_measurements(path, facts={"ranks": 8})
         assert measured.rows["seconds_min"].tolist() == [18e-6, 18e-6, 18.5e-6, 18.5e-6]
         assert measured.rows["seconds_p99"].tolist()[0] == 24.5e-6
         assert [str(one) for one in measured.problems] == [f"{path}:7: in place: 2 elements of the result were wrong"]
@@ -112,17 +120,17 @@ class TestNccl:
 
     def test_labels_of_launchers_and_what_the_log_does_not_say(self, tmp_path):
         path = put(tmp_path, logs.RCCL_TAGGED)
-        rows = read(path).rows
+        rows = read_measurements(path).rows
         assert set(rows["collective"]) == {"broadcast"}, "a root and no operation"
         pair = path.read_text().replace("none       0", "none      -1")
         with pytest.raises(InputError, match=r"b\.log:6: does not say which collective"):
-            read(put(tmp_path, pair, "b.log"))
+            read_measurements(put(tmp_path, pair, "b.log"))
         assert rows["tool"].tolist() == ["rccl-tests"] * 2
         assert (rows["ranks"].tolist(), rows["root"].tolist()) == ([2, 2], [0, 0])
         labelled = "".join(f"0: {line}\n" for line in logs.NCCL.splitlines())
         pd.testing.assert_frame_equal(
-            read(put(tmp_path, labelled)).rows.drop(columns="source"),
-            read(put(tmp_path, logs.NCCL)).rows.drop(columns="source"),
+            read_measurements(put(tmp_path, labelled)).rows.drop(columns="source"),
+            read_measurements(put(tmp_path, logs.NCCL)).rows.drop(columns="source"),
         )
 
     @pytest.mark.parametrize(
@@ -138,7 +146,7 @@ class TestNccl:
     )
     def test_rows_that_contradict_themselves_are_reported_and_left_out_or_kept(self, tmp_path, before, after, message):
         path = put(tmp_path, logs.NCCL.replace(before, after))
-        dropped, kept = read(path), read(path, inconsistent="keep")
+        dropped, kept = read_measurements(path), read_measurements(path, inconsistent="keep")
         assert (len(dropped), len(kept)) == (9, 10)
         for measured in (dropped, kept):
             (problem,) = measured.problems
@@ -148,15 +156,15 @@ class TestNccl:
 
     def test_a_row_that_was_cut_is_reported(self, tmp_path):
         path = put(tmp_path, logs.NCCL[: logs.NCCL.index("23.68")])
-        measured = read(path)
+        measured = read_measurements(path)
         assert len(measured) == 4
         assert str(measured.problems[0]).startswith(f"{path}:20: the row has 2 numbers after type and operation")
 
     def test_noise_behind_a_whole_row_does_no_harm_and_inside_it_costs_the_row(self, tmp_path):
         noise = " node-two:24926:24999 [0] NCCL INFO Channel 00/02 :    0   1"
-        behind = read(put(tmp_path, logs.NCCL.replace("22.41      0", "22.41      0" + noise)))
+        behind = read_measurements(put(tmp_path, logs.NCCL.replace("22.41      0", "22.41      0" + noise)))
         assert (len(behind), behind.problems) == (10, ())
-        inside = read(put(tmp_path, logs.NCCL.replace("14.76   22.14", "14.76" + noise)))
+        inside = read_measurements(put(tmp_path, logs.NCCL.replace("14.76   22.14", "14.76" + noise)))
         assert (len(inside), [one.line for one in inside.problems]) == (8, [19])
 
     @given(
@@ -193,7 +201,7 @@ class TestNccl:
                 expected.append((size, in_place, float(number(micros, 7))))
             lines += [line, "host0:1:2 [0] NCCL INFO Channel 01 : 0 -> 1"] if noise else [line]
         folder = tmp_path_factory.mktemp("nccl")
-        measured = read(put(folder, "\n".join(lines)), "nccl")
+        measured = read_measurements(put(folder, "\n".join(lines)), "nccl")
         assert not measured.problems
         found = measured.rows
         assert found["nbytes"].tolist() == [size for size, _, _ in expected]
@@ -205,7 +213,7 @@ class TestNccl:
 
 class TestNcclJson:
     def test_rows(self, tmp_path):
-        measured = read(put(tmp_path, logs.nccl_json(), "out.json"))
+        measured = read_measurements(put(tmp_path, logs.nccl_json(), "out.json"))
         assert measured.kind == "nccl-json"
         rows = measured.rows
         assert rows["seconds"].tolist() == [1e-4, 1e-4]
@@ -219,18 +227,18 @@ class TestNcclJson:
         ]
 
     def test_a_row_per_iteration(self, tmp_path):
-        measured = read(put(tmp_path, logs.nccl_json()), iterations=True)
+        measured = read_measurements(put(tmp_path, logs.nccl_json()), iterations=True)
         assert column(measured, "iteration") == [None, 0, 1, 2]
         assert measured.rows["seconds"].tolist() == [1e-4, 95e-6, 99e-6, 110e-6]
 
     @pytest.mark.parametrize("version", [1, 2, 3])
     def test_versions(self, tmp_path, version):
         data = json.loads(logs.nccl_json()) | {"version": version}
-        assert len(read(put(tmp_path, json.dumps(data)))) == 2
+        assert len(read_measurements(put(tmp_path, json.dumps(data)))) == 2
 
     def test_no_secret_is_kept_or_shown(self, tmp_path):
         data = json.loads(logs.nccl_json())
-        measured = read(put(tmp_path, json.dumps(data)))
+        measured = read_measurements(put(tmp_path, json.dumps(data)))
         shown = measured.rows.to_csv() + repr(measured.rows.attrs) + "".join(map(str, measured.problems))
         assert "TOPSECRET" not in shown
         for broken in (
@@ -240,7 +248,7 @@ class TestNcclJson:
             {"results": [{"size": "TOPSECRET"}]},
         ):
             with pytest.raises(InputError) as caught:
-                read(put(tmp_path, json.dumps(data | broken)))
+                read_measurements(put(tmp_path, json.dumps(data | broken)))
             assert "TOPSECRET" not in str(caught.value)
 
     @pytest.mark.parametrize(
@@ -260,12 +268,12 @@ class TestNcclJson:
     )
     def test_what_is_refused(self, tmp_path, text, message):
         with pytest.raises(InputError, match=message):
-            read(put(tmp_path, text))
+            read_measurements(put(tmp_path, text))
 
 
 def test_osu(tmp_path):
     path = put(tmp_path, logs.OSU)
-    measured = read(path)
+    measured = read_measurements(path)
     rows = measured.rows
     names = ["all_gather", "all_reduce", "p2p_latency", "p2p_bw"]
     assert rows["collective"].tolist() == [name for name in names for _ in range(2)]
@@ -279,7 +287,7 @@ def test_osu(tmp_path):
 
 
 def test_intel_mpi_benchmarks(tmp_path):
-    measured = read(put(tmp_path, logs.IMB))
+    measured = read_measurements(put(tmp_path, logs.IMB))
     rows = measured.rows
     assert rows["collective"].tolist() == ["all_reduce"] * 2 + ["p2p_latency"] * 3 + ["barrier"]
     assert rows["ranks"].tolist() == [144] * 2 + [2] * 3 + [16]
@@ -288,18 +296,18 @@ def test_intel_mpi_benchmarks(tmp_path):
     messages = [str(one) for one in measured.problems]
     assert "a.log:14: the row has 3 values, but there are 5 columns (left out)" in messages[0]
     assert "a.log:23: throughput is 999 MB/s" in messages[1]
-    assert len(read(tmp_path / "a.log", inconsistent="keep")) == 7
+    assert len(read_measurements(tmp_path / "a.log", inconsistent="keep")) == 7
 
 
 class TestTidy:
     def test_columns_and_their_types(self, tmp_path):
-        measured = read(put(tmp_path, logs.TIDY))
+        measured = read_measurements(put(tmp_path, logs.TIDY))
         assert measured.kind == "tidy"
         assert not measured.problems
         assert measured.rows["site"].tolist() == ["Bergen"] * 3
         assert column(measured, "in_place") == [False, None, None]
         assert column(measured, "line") == [3, 4, 5]
-        assert list(measured.rows)[: len(COLUMNS)] == list(COLUMNS)
+        assert list(measured.rows)[: len(TABLE_COLUMNS)] == list(TABLE_COLUMNS)
 
     @given(
         rows=st.lists(
@@ -329,7 +337,7 @@ class TestTidy:
     )
     def test_what_is_written_is_read_back_to_the_last_bit(self, tmp_path_factory, rows, extra):
         path = tmp_path_factory.mktemp("tidy") / "a.csv"
-        first = table(rows)
+        first = measurement_table(rows)
         first["link_bandwidth"] = pd.Series(extra[: len(rows)], dtype=float)
         write_tidy(first, path)
         again = read_tidy(path).rows
@@ -343,9 +351,9 @@ class TestTidy:
 
     @pytest.mark.parametrize("name", [name for name in logs.ALL if name not in ("tidy", "wide")])
     def test_rows_of_other_formats_survive(self, tmp_path, name):
-        first = read(put(tmp_path, logs.ALL[name])).rows
+        first = read_measurements(put(tmp_path, logs.ALL[name])).rows
         write_tidy(first, tmp_path / "a.csv")
-        again = read(tmp_path / "a.csv")
+        again = read_measurements(tmp_path / "a.csv")
         assert not [one for one in again.problems if one.dropped]
         without = ["line"] if name == "nccl-json" else []
         pd.testing.assert_frame_equal(again.rows.drop(columns=without), first.drop(columns=without))
@@ -375,28 +383,28 @@ class TestTidy:
     )
     def test_what_is_refused(self, tmp_path, text, message):
         with pytest.raises(InputError, match=message):
-            read(put(tmp_path, text, "a.csv"), "tidy")
+            read_measurements(put(tmp_path, text, "a.csv"), "tidy")
 
     def test_a_column_that_is_nearly_known_is_mentioned(self, tmp_path):
-        measured = read(put(tmp_path, "collective,nbytes,seconds,in_plase\nall_reduce,1,1,true\n"))
+        measured = read_measurements(put(tmp_path, "collective,nbytes,seconds,in_plase\nall_reduce,1,1,true\n"))
         assert "did you mean 'in_place'?" in measured.problems[0].message
 
 
 def test_a_column_of_which_one_row_knows_is_missing_in_the_others():
     late = {"protocol": "LL", "ranks": 4, "algbw": 2.5, "in_place": True}
-    made = table([{"seconds": 1e-3}, {"seconds": 2e-3, **late}, {"seconds": 3e-3, "tool": None}])
-    assert list(made) == list(COLUMNS)
+    made = measurement_table([{"seconds": 1e-3}, {"seconds": 2e-3, **late}, {"seconds": 3e-3, "tool": None}])
+    assert list(made) == list(TABLE_COLUMNS)
     assert {name: made.loc[1, name] for name in late} == late
     kinds = {"text": "object", "whole": "Int64", "number": "float64", "flag": "boolean"}
-    assert [str(kind) for kind in made.dtypes] == [kinds[form] for form in COLUMNS.values()]
+    assert [str(kind) for kind in made.dtypes] == [kinds[form] for form in TABLE_COLUMNS.values()]
     for name in [*late, "nodes", "busbw", "root"]:
-        assert made.loc[0, name] == "" if COLUMNS[name] == "text" else pd.isna(made.loc[0, name])
+        assert made.loc[0, name] == "" if TABLE_COLUMNS[name] == "text" else pd.isna(made.loc[0, name])
     made.loc[0, "nodes"] = 3
     assert made["root"].isna().all()
 
 
 def test_both_sides_in_a_row(tmp_path):
-    measured = read(put(tmp_path, logs.WIDE))
+    measured = read_measurements(put(tmp_path, logs.WIDE))
     assert measured.kind == "wide"
     assert not measured.problems
     rows = measured.rows
@@ -411,11 +419,11 @@ def test_both_sides_in_a_row(tmp_path):
 
 def test_a_misspelt_collective_is_refused_with_the_nearest_name(tmp_path):
     rows = "collective,nbytes,seconds\nall_redcue,8,1e-5\nag_topk,8,1e-5\nall_gather,8,1e-5\n"
-    measured = read(put(tmp_path, rows, "a.csv"))
+    measured = read_measurements(put(tmp_path, rows, "a.csv"))
     assert measured.rows["collective"].tolist() == ["ag_topk", "all_gather"]
     assert "a.csv:2: there is no collective 'all_redcue': did you mean 'all_reduce'?" in str(measured.problems[0])
     with pytest.raises(InputError, match=r"a.csv:2: holds no .*'allreduce': did you mean 'all_reduce'"):
-        read(put(tmp_path, "collective,nbytes,seconds\nallreduce,8,1e-5\n", "a.csv"))
+        read_measurements(put(tmp_path, "collective,nbytes,seconds\nallreduce,8,1e-5\n", "a.csv"))
 
 
 class TestKinds:
@@ -423,27 +431,27 @@ class TestKinds:
     def test_content_tells_and_the_name_does_not(self, tmp_path, name):
         path = put(tmp_path, logs.ALL[name], "a.xml")
         kind = name.split()[0]
-        assert kind_of(path) == kind
-        pd.testing.assert_frame_equal(read(path, kind).rows, read(path).rows)
+        assert log_format(path) == kind
+        pd.testing.assert_frame_equal(read_measurements(path, kind).rows, read_measurements(path).rows)
 
     def test_a_folder_has_a_data_csv(self, tmp_path):
         with pytest.raises(InputError, match=r"is a folder without a data\.csv"):
-            read(tmp_path)
+            read_measurements(tmp_path)
         put(tmp_path, logs.WIDE, "data.csv")
-        assert read(tmp_path).kind == "wide"
+        assert read_measurements(tmp_path).kind == "wide"
 
     def test_what_is_none_is_refused(self, tmp_path):
         for text in ("", "a,b\n1,2\n", "hello\n", "<xml/>"):
             with pytest.raises(InputError, match="holds no measurements in a format that is read: chakra, imb"):
-                read(put(tmp_path, text))
+                read_measurements(put(tmp_path, text))
         with pytest.raises(InputError, match="unknown format 'osux'; did you mean 'osu'"):
-            read(tmp_path / "a.log", "osux")
+            read_measurements(tmp_path / "a.log", "osux")
         with pytest.raises(ValueError, match="unknown column 'rank'; did you mean 'ranks'"):
-            read(tmp_path / "a.log", facts={"rank": 3})
+            read_measurements(tmp_path / "a.log", facts={"rank": 3})
         with pytest.raises(InputError, match="there is no such file"):
-            read(tmp_path / "none")
+            read_measurements(tmp_path / "none")
         with pytest.raises(InputError, match="cannot be read"):
-            read("a" * 5000)
+            read_measurements("a" * 5000)
 
     @pytest.mark.parametrize(
         ("content", "message"),
@@ -457,7 +465,7 @@ class TestKinds:
     )
     def test_what_is_damaged_or_too_large_is_refused(self, tmp_path, content, message):
         with pytest.raises(InputError, match=message):
-            read(put(tmp_path, content))
+            read_measurements(put(tmp_path, content))
 
 
 class TestConventions:
@@ -478,8 +486,8 @@ class TestConventions:
 
     def test_every_collective_has_one_name_and_a_convention(self):
         for name in COLLECTIVES:
-            assert collective(name) == name
-            assert collective(name.replace("_", "").title()) == name
+            assert collective_name(name) == name
+            assert collective_name(name.replace("_", "").title()) == name
             if name != "barrier":
                 assert nccl_convention(name)
                 assert mpi_convention(name)
@@ -495,15 +503,15 @@ class TestConventions:
         shown = f"{micros:.{digits}f}"
         bandwidth = size / micros / 1e3
         row = {"collective": name, "ranks": ranks, "nbytes": size, "size_convention": nccl_convention(name)}
-        time, algbw = printed(shown, -6), printed(f"{bandwidth:.{digits}f}", 9)
-        busbw = printed(f"{bandwidth * bus_factor(name, ranks):.{digits}f}", 9)
-        assert inconsistency(row, time, algbw, busbw) is None
-        exact, tenth = printed(f"{micros:.9e}", -6), printed(f"{1.1 * bandwidth:.9e}", 9)
-        assert "algorithm bandwidth" in inconsistency(row, exact, tenth, None)
-        right = printed(f"{bandwidth:.9e}", 9)
-        wrong = printed(f"{1.1 * bus_factor(name, ranks) * bandwidth:.9e}", 9)
+        time, algbw = parse_printed(shown, -6), parse_printed(f"{bandwidth:.{digits}f}", 9)
+        busbw = parse_printed(f"{bandwidth * bus_factor(name, ranks):.{digits}f}", 9)
+        assert find_inconsistency(row, time, algbw, busbw) is None
+        exact, tenth = parse_printed(f"{micros:.9e}", -6), parse_printed(f"{1.1 * bandwidth:.9e}", 9)
+        assert "algorithm bandwidth" in find_inconsistency(row, exact, tenth, None)
+        right = parse_printed(f"{bandwidth:.9e}", 9)
+        wrong = parse_printed(f"{1.1 * bus_factor(name, ranks) * bandwidth:.9e}", 9)
         if name != "alltoall":
-            assert "bus bandwidth" in inconsistency(row, exact, right, wrong)
+            assert "bus bandwidth" in find_inconsistency(row, exact, right, wrong)
 
 
 NOISE = [
@@ -578,16 +586,18 @@ def test_damaged_logs_are_read_or_refused_and_nothing_else(tmp_path, many):
     for place in range(many):
         originals = real if place % 3 == 0 else made
         content = damaged(draws, originals[draws.integers(0, len(originals))])
-        kind = draws.choice([None] * (len(FORMATS) // 2) + list(FORMATS))
+        kind = draws.choice([None] * (len(LOG_FORMATS) // 2) + list(LOG_FORMATS))
         facts = {"ranks": 16, "collective": "all_reduce"} if place % 2 else None
         path.write_bytes(content)
         work = cProfile.Profile(builtins=False, subcalls=False)
         if place % 4 == 0:
             work.enable()
         try:
-            rows = read(path, kind, inconsistent=("keep", "drop")[place // 2 % 2], facts=facts, iterations=True).rows
+            rows = read_measurements(
+                path, kind, inconsistent=("keep", "drop")[place // 2 % 2], facts=facts, iterations=True
+            ).rows
             good += 1
-            assert ((rows["seconds"] >= SHORTEST) & (rows["seconds"] <= LONGEST)).all()
+            assert ((rows["seconds"] >= SHORTEST_TIME) & (rows["seconds"] <= LONGEST_TIME)).all()
             assert (rows["nbytes"] >= 0).all()
             assert "TOPSECRET" not in rows.to_csv()
         except InputError as error:
@@ -604,7 +614,7 @@ def test_sizes_on_links_are_those_of_mpi_and_of_a_method_what_a_rank_sends(tmp_p
     rows = [("allgather", 4 * 100), ("bcast", 100), ("allreduce", 100), ("alltoall", 4 * 100)]
     for column, wanted in (("collective", rows), ("method", [("ag", 100), ("art", 100)])):
         text = "".join(f"{name},4,1,100,100,0.5\n" for name, _ in wanted)
-        found = read(put(tmp_path, head.format(column) + text)).rows
+        found = read_measurements(put(tmp_path, head.format(column) + text)).rows
         assert total_bytes(found).tolist() == [nbytes for _, nbytes in wanted]
 
 
@@ -612,7 +622,7 @@ def test_sizes_on_links_are_those_of_mpi_and_of_a_method_what_a_rank_sends(tmp_p
 @example(100.0)
 @example(0.0)
 def test_numbers_are_written_by_the_fewest_digits_and_come_back(value):
-    cell = tidy._cell(value)
+    cell = tidy._format_cell(value)
     digits = cell.partition("e")[0].lstrip("-").lstrip("0").replace(".", "").lstrip("0")
     assert float(cell) == value
     assert digits == np.format_float_scientific(abs(value), trim="-").partition("e")[0].replace(".", "").strip("0")
@@ -627,7 +637,7 @@ def test_elements_have_as_many_bytes_as_their_name_says():
 
 def test_times_that_none_can_have_are_left_out(tmp_path):
     text = "collective,ranks,nbytes,seconds\nall_reduce,8,1,1e-13\nall_reduce,8,2,1e10\nall_reduce,8,4,1e-5\n"
-    measured = read(put(tmp_path, text))
+    measured = read_measurements(put(tmp_path, text))
     assert len(measured) == 1
     assert [str(one) for one in measured.problems] == [
         f"{tmp_path / 'a.log'}:{line}: the time must be 1e-12 to 1e+09 s, got {shown} s (left out)"
@@ -638,17 +648,17 @@ def test_times_that_none_can_have_are_left_out(tmp_path):
 def test_collectives_that_sent_nothing_between_nodes_are_left_out(tmp_path):
     # 8 elements among 32 ranks: each gathers none, and the call returns at once.
     rows = "all_gather,32,32,32,2.8e-08\nall_gather,32,32,1024,1e-05\nall_gather,32,1,32,2.8e-08\n"
-    measured = read(put(tmp_path, f"collective,ranks,nodes,nbytes,seconds\n{rows}"))
+    measured = read_measurements(put(tmp_path, f"collective,ranks,nodes,nbytes,seconds\n{rows}"))
     assert measured.rows["nodes"].tolist() == [32, 1]
     assert [(one.line, "32 nodes in 2.8e-08 s" in one.message) for one in measured.problems] == [(2, True)]
 
 
-@given(content=st.binary(max_size=200), kind=st.sampled_from([None, *FORMATS]))
+@given(content=st.binary(max_size=200), kind=st.sampled_from([None, *LOG_FORMATS]))
 def test_anything_is_refused_by_an_error_for_people(tmp_path_factory, content, kind):
     path = tmp_path_factory.getbasetemp() / "any"
     path.write_bytes(content)
     with pytest.raises(InputError):
-        read(path, kind)
+        read_measurements(path, kind)
 
 
 @pytest.mark.parametrize(
@@ -675,7 +685,7 @@ def test_long_lines_take_no_longer_than_their_length(tmp_path, kind, line):
     path = put(tmp_path, (line + "\n") * 200)
     before = time.process_time()
     with pytest.raises(InputError):
-        read(path, kind)
+        read_measurements(path, kind)
     assert time.process_time() - before < 5
 
 
@@ -683,13 +693,13 @@ def test_measurements_beside_the_repository_agree_with_their_logs(shared):
     folder = shared / "measured"
     found = sorted(folder.glob("*/raw.log"))
     for log in found:
-        raw, csv = read(log), read(log.parent)
+        raw, csv = read_measurements(log), read_measurements(log.parent)
         assert not raw.problems
         keys = ["collective", "ranks", "nbytes", "in_place", "seconds", "algbw", "busbw"]
         ours = raw.rows[keys].sort_values(keys, ignore_index=True)
         theirs = csv.rows[keys].sort_values(keys, ignore_index=True)
         pd.testing.assert_frame_equal(ours, theirs)
-    wide = [read(csv) for csv in sorted(folder.glob("*/data.csv")) if kind_of(csv) == "wide"]
+    wide = [read_measurements(csv) for csv in sorted(folder.glob("*/data.csv")) if log_format(csv) == "wide"]
     dropped = [str(one) for measured in wide for one in measured.problems if one.dropped]
     # Eight elements gathered among 32 ranks: nothing was sent.
     assert all("nothing can have been sent" in one for one in dropped)

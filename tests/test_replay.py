@@ -14,7 +14,7 @@ import killing
 from commands import on_ranks
 from rank_threads import run_ranks
 from simnet.base.errors import InputError
-from simnet.calibration.readers import read, write_tidy
+from simnet.calibration.readers import read_measurements, write_tidy
 from simnet.collectives import allgather_ring, allreduce_ring, allreduce_tree, alltoallv_pairwise, registry
 from simnet.interchange import write_messages
 from simnet.measure.communicators import connect, environment
@@ -112,7 +112,7 @@ def test_output_is_read_back_as_measurements(tmp_path):
     done = run_ranks(3, lambda one: replay.measure(work.schedule, one, repetitions=4))[0]
     rows = replay.table(work, done, "replay-threads")
     write_tidy(rows, tmp_path / "out.csv")
-    back = read(tmp_path / "out.csv")
+    back = read_measurements(tmp_path / "out.csv")
     assert not back.problems
     assert back.rows["seconds"].tolist() == rows["seconds"].tolist()
     assert back.rows[["collective", "ranks", "nbytes", "size_convention"]].drop_duplicates().values.tolist() == [
@@ -157,7 +157,7 @@ def replayed(folder, backend, start):
     work = ["--collective", "allreduce_ring", "--size", "64 KiB", str(folder / "x.csv")]
     done = start(*command, *work)
     assert done.returncode == 0, done.stderr
-    rows = read(out).rows
+    rows = read_measurements(out).rows
     assert rows[["collective", "ranks", "tool"]].drop_duplicates().values.tolist() == [
         ["all_reduce", 4, f"replay-{backend}"],
         ["exchange", 4, f"replay-{backend}"],

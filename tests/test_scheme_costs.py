@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from gradients import gradients_of
 from looping import each
 from simnet import costs
-from simnet.costs.devices import DeviceOp, DeviceProfile, Method
+from simnet.costs.devices import DeviceOp, DeviceProfile, KernelMethod
 from simnet.network import Network
 from simnet.schedule import Schedule
 from simnet.sparsifier_models import SCHEMES, create
@@ -627,19 +627,19 @@ KERNELS = DeviceProfile(
     "made up",
     1e6,
     {
-        "topk": Method(0.7, 17.0, "made up"),
-        "topk_layer": Method(0.6, 13.0, "made up"),
-        "scan": Method(0.5, 11.0, "made up"),
-        "norm": Method(0.3, 7.0, "made up"),
-        "gather": Method(0.2, 5.0, "made up"),
-        "scatter": Method(0.11, 3.0, "made up"),
-        "topk_segments": Method(0.9, 19.0, "made up"),
-        "cast": Method(0.17, 2.0, "made up"),
-        "sum": Method(0.13, 9.0, "made up"),
-        "pack": Method(0.07, 23.0, "made up"),
-        "count": Method(0.05, 29.0, "made up"),
-        "copy_in": Method(0.19, 31.0, "made up"),
-        "copy_out": Method(0.23, 37.0, "made up"),
+        "topk": KernelMethod(0.7, 17.0, "made up"),
+        "topk_layer": KernelMethod(0.6, 13.0, "made up"),
+        "scan": KernelMethod(0.5, 11.0, "made up"),
+        "norm": KernelMethod(0.3, 7.0, "made up"),
+        "gather": KernelMethod(0.2, 5.0, "made up"),
+        "scatter": KernelMethod(0.11, 3.0, "made up"),
+        "topk_segments": KernelMethod(0.9, 19.0, "made up"),
+        "cast": KernelMethod(0.17, 2.0, "made up"),
+        "sum": KernelMethod(0.13, 9.0, "made up"),
+        "pack": KernelMethod(0.07, 23.0, "made up"),
+        "count": KernelMethod(0.05, 29.0, "made up"),
+        "copy_in": KernelMethod(0.19, 31.0, "made up"),
+        "copy_out": KernelMethod(0.23, 37.0, "made up"),
     },
 )
 

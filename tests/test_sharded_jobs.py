@@ -16,7 +16,7 @@ from simnet.base.errors import InputError
 from simnet.cli import app
 from simnet.collectives import registry
 from simnet.costs.layers import Layer
-from simnet.costs.models import model
+from simnet.costs.models import load_model
 from simnet.job import Checkpoint, PolicyResult, run_policy
 from simnet.parallel import describe_slowdown, fsdp2, time_step, wrap_units
 from simnet.report import comparison
@@ -84,7 +84,7 @@ def test_a_job_takes_what_its_steps_take_to_the_last_bit(
 def test_gradients_of_a_replicated_model_take_the_closed_form_of_an_all_reduce(tmp_path: Path) -> None:
     sharding = {"as": "ddp", "overlap": False, "bucket_cap_mb": 1e6}
     result = one(load(scenario(tmp_path, sharding, job={"update": "3 ms"})).build())
-    profile = model("resnet18")
+    profile = load_model("resnet18")
     cost = registry.find("all_reduce", "ring").cost
     assert cost is not None
     nbytes = 4.0 * profile.parameters
@@ -158,7 +158,7 @@ def test_memory_is_that_of_the_steps_and_a_limit_is_told(tmp_path: Path) -> None
     assert found.exit_code == 0
     summary = json.loads((out / "summary.json").read_text())
     held = {name: one["memory"] for name, one in summary["policies"].items()}
-    profile = model("gpt2")
+    profile = load_model("gpt2")
     assert held["replicated"]["peak_B"] == 4 * 5 * profile.parameters
     shard = sum(unit.shard(4) for unit in (wrap_units(profile.layers).root, *wrap_units(profile.layers).blocks))
     assert held["sharded"]["parameters_B"] == 4 * shard
@@ -299,7 +299,7 @@ def test_a_job_computes_as_much_slower_beside_collectives_as_is_said_of_it_or_it
     assert describe_slowdown(slowdown) in loaded.computing
     assert ("(device profile: made up)" in loaded.computing) == (slowdown == 1.5)
     run = loaded.build()
-    profile = model("resnet18")
+    profile = load_model("resnet18")
     step = fsdp2(wrap_units(profile.layers), 4, iteration=3)
     passes = {"forward": profile.compute / 3, "backward": 2 * profile.compute / 3}
     found = time_step(step, run.job.network(0), slowdown=slowdown, **passes)

@@ -34,7 +34,7 @@ from simnet.calibration.platform import (
     load_platform,
     platform_names,
 )
-from simnet.calibration.readers import read
+from simnet.calibration.readers import read_measurements
 from simnet.calibration.specification import (
     SPECIFIED_COLLECTIVES,
     specified_half_widths,
@@ -256,7 +256,9 @@ MISCONFIGURED = ("env2", "env5")
 @cache
 def predicted(case: Case):
     """Return what the specification says of a set, see `validating.platforms.predicted`."""
-    return platforms_of_sets.predicted(case, read(needs.shared() / "measured" / case.name / "data.csv").rows)
+    return platforms_of_sets.predicted(
+        case, read_measurements(needs.shared() / "measured" / case.name / "data.csv").rows
+    )
 
 
 def large_errors(found):

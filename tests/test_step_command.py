@@ -13,7 +13,7 @@ from simnet.base.errors import InputError
 from simnet.cli import app
 from simnet.commands.step import Around
 from simnet.costs.layers import Layer
-from simnet.costs.models import model
+from simnet.costs.models import load_model
 from simnet.network import Network
 from simnet.parallel import Stage3Limits, fsdp2, time_step, wrap_units, zero
 from simnet.studies.step import planned_of, timed
@@ -35,7 +35,7 @@ def test_figures_are_those_of_the_library() -> None:
             *("--slowdown", "1.2", "--json"),
         )
     )
-    profile = model("gpt2")
+    profile = load_model("gpt2")
     graph = fsdp2(wrap_units(profile.layers, behind=["wte.weight"]), 4, replicas=2)
     timing = time_step(
         graph,
@@ -66,7 +66,7 @@ def test_what_is_assumed_is_said_with_its_source() -> None:
     asked = ("--model", "gpt2", "--sharding", "ddp", "--workers", "2")
     assumed = told(*asked).splitlines()[-1]
     assert "(time: V100, fp32, 4 sequences of 1,024 tokens: " in assumed
-    assert f"tokens: {model('gpt2').source}; share: that of the model's profile" in assumed
+    assert f"tokens: {load_model('gpt2').source}; share: that of the model's profile" in assumed
     assert "66.7 % of it backward" in assumed
     alone = "computing takes as long beside collectives as alone (beside NCCL 1.76 to 2.5 times by kernel: "
     assert alone in assumed
@@ -84,7 +84,7 @@ def test_what_is_assumed_is_said_with_its_source() -> None:
 
 
 def test_options_are_those_of_the_functions() -> None:
-    profile = model("bert-base")
+    profile = load_model("bert-base")
     made = planned_of(profile, "zero3", 4, ["prefetch_bucket_size=0", "microbatches=2", "loss_scaling=true"]).graph
     limits = Stage3Limits(prefetch_bucket_size=0)
     own = zero(profile.layers, 4, stage=3, iteration=3, microbatches=2, loss_scaling=True, limits=limits)
@@ -119,7 +119,7 @@ def test_what_is_wrong_is_told_with_the_option(words: dict[str, object], says: s
 def test_parallelism_around_a_step_has_options_of_its_own() -> None:
     own = Around(tensor_parallel=2, pipeline=2, experts=4, expert_parallel=2, microbatches=2, tokens=64)
     asked = own.options(["order=gpipe"])
-    found = planned_of(model("gpt2"), "ddp", 8, asked)
+    found = planned_of(load_model("gpt2"), "ddp", 8, asked)
     assert {call.group: call.ranks for call in found.graph.calls} == {
         "tensor": 2, "expert": 2, "world": 2, "stage 0 to 1": 2, "stage 1 to 0": 2, "tied": 2,
     }  # fmt: skip
@@ -129,14 +129,14 @@ def test_parallelism_around_a_step_has_options_of_its_own() -> None:
     figures = json.loads(told(*words, "--json"))
     assert [call["unit"] for call in figures["calls"]] == ["activations", "gradients", "wte.weight"]
     # What each computes is its share of the whole.
-    assert figures["most_compute_s"] < model("gpt2").compute
+    assert figures["most_compute_s"] < load_model("gpt2").compute
     assert "each stage by its entries" in told(*words)
 
 
 def test_it_is_told_whether_a_step_fits_a_device() -> None:
     words = ("--model", "gpt2", "--sharding", "ddp", "--workers", "2")
     # Parameters, gradients and buckets, and two moments.
-    needed = 5 * 4 * model("gpt2").parameters
+    needed = 5 * 4 * load_model("gpt2").parameters
     for limit, fits in ((needed, True), (needed - 1, False)):
         figures = json.loads(told(*words, "--memory", f"{limit} B", "--json"))
         assert (figures["memory"]["peak_B"], figures["memory_limit_B"], figures["fits"]) == (needed, limit, fits)

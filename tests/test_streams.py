@@ -10,7 +10,14 @@ from hypothesis import strategies as st
 from jobs import AG, SPLIT, Source, check_split, job_on
 from simnet import topologies
 from simnet.base.errors import StalledError
-from simnet.costs.devices import BesideCollectives, DeviceOp, DeviceProfile, Method, SideStream, load_device
+from simnet.costs.devices import (
+    CollectiveSlowdown,
+    DeviceOp,
+    DeviceProfile,
+    KernelMethod,
+    SideStreamSlowdown,
+    load_device,
+)
 from simnet.job import ColocatedJob, Compute, Overlap, exchange, run_policy
 from simnet.network import Network, Stack, engine_selection
 from simnet.network.compute_stream import Computing
@@ -245,8 +252,11 @@ def test_software_before_rounds_of_parts_comes_behind_what_has_queued():
 
 def profile(**streams):
     """Return a device that takes 1 ms for a selection and 0.5 ms for a scatter, whatever their length."""
-    methods = {name: Method(0.0, 0.0, source="made up") for name in ("gather", "norm", "scan", "*")}
-    methods |= {"topk": Method(1e-3, 0.0, source="made up"), "scatter": Method(2.5e-4, 0.0, source="made up")}
+    methods = {name: KernelMethod(0.0, 0.0, source="made up") for name in ("gather", "norm", "scan", "*")}
+    methods |= {
+        "topk": KernelMethod(1e-3, 0.0, source="made up"),
+        "scatter": KernelMethod(2.5e-4, 0.0, source="made up"),
+    }
     return DeviceProfile("toy", "none", "made up", 1e9, methods, **streams)
 
 
@@ -292,7 +302,9 @@ def test_a_job_of_two_buckets_by_hand():
 def test_a_job_with_a_side_stream_by_hand():
     # The first selection and the second slice both run from 7.5 ms on, at half speed: until 10 ms, and 11.25 ms. The
     # first bucket is put together meanwhile, 10.1 to 10.6 ms, which slows the slice that is left.
-    result = run_policy(overlapped(profile(side_stream=SideStream(2.0, 2.0, "made up"))), "p", Fixed(AG), timeline=1)
+    result = run_policy(
+        overlapped(profile(side_stream=SideStreamSlowdown(2.0, 2.0, "made up"))), "p", Fixed(AG), timeline=1
+    )
     check_split(result)
     assert rows(result) == [
         ("compute", "compute", 0, 7.5),
@@ -309,7 +321,11 @@ def test_a_job_with_a_side_stream_by_hand():
 
 
 def test_copies_and_software_of_the_host_have_rows_of_their_own():
-    methods = {"*": Method(1e-3, 0, "made up"), "copy_out": Method(2e-3, 0, "made up"), "copy_in": Method(3e-3, 0, "")}
+    methods = {
+        "*": KernelMethod(1e-3, 0, "made up"),
+        "copy_out": KernelMethod(2e-3, 0, "made up"),
+        "copy_in": KernelMethod(3e-3, 0, ""),
+    }
     device = DeviceProfile("toy", "toy", "made up", 1e9, methods)
     slow = Stack("taken", before=0.25e-3, after=0.5e-3)
     one = job_on(Network(topologies.star(2, 1e-4, 1e9), stack=slow), 2, 1, source=Source(2), device=device)
@@ -343,7 +359,7 @@ def test_copies_and_software_of_the_host_have_rows_of_their_own():
 
 @pytest.mark.parametrize(
     ("side", "first"),
-    [(None, [(8.75, 9.25), (12, 12.25)]), (SideStream(2.0, 2.0, ""), [(10, 11), (11.60008, 12.10008)])],
+    [(None, [(8.75, 9.25), (12, 12.25)]), (SideStreamSlowdown(2.0, 2.0, ""), [(10, 11), (11.60008, 12.10008)])],
 )
 def test_copies_of_two_buckets_by_hand(side, first, monkeypatch):
     # As in jobs above, with 0.5 ms out behind each selection of 1.25 ms, and 0.25 ms in behind the 0.25 ms that put a
@@ -354,7 +370,7 @@ def test_copies_of_two_buckets_by_hand(side, first, monkeypatch):
 
     monkeypatch.setattr(exchange, "hook_kernels", copying)
     device = profile(side_stream=side)
-    copies = {"copy_out": Method(5e-4, 0, "made up"), "copy_in": Method(2.5e-4, 0, "made up")}
+    copies = {"copy_out": KernelMethod(5e-4, 0, "made up"), "copy_in": KernelMethod(2.5e-4, 0, "made up")}
     result = run_policy(overlapped(replace(device, methods={**device.methods, **copies})), "p", Fixed(AG), timeline=1)
     check_split(result)
     (out, into), (last_out, last_in) = first, [(13.5, 14), (14.35008, 14.60008)]
@@ -392,7 +408,7 @@ def test_software_of_one_message_by_hand(lets_go, sender, receiver, many, monkey
     ("stack", "scheme", "slower"), [("nccl", "dense", 0.25), ("tcp", "dense", 0.0), ("nccl", "topk", 0.0)]
 )
 def test_a_dense_collective_of_nccl_takes_a_share_of_the_device(stack, scheme, slower):
-    fast = replace(load_device("ideal"), beside_collectives=BesideCollectives(2.0, "made up"))
+    fast = replace(load_device("ideal"), beside_collectives=CollectiveSlowdown(2.0, "made up"))
     one = overlapped(fast, stack=stack, sizes=(100_000, 100_000))
     result = run_policy(one, "p", Fixed(Candidate(scheme, scheme)), timeline=1)
     check_split(result)
@@ -452,7 +468,7 @@ def test_who_waits_for_a_failed_worker_has_stopped_once_its_own_stream_is_done()
 
 
 @pytest.mark.parametrize("patience", [None, 0.5])
-@pytest.mark.parametrize("side", [None, SideStream(1.3, 2.0, "made up")])
+@pytest.mark.parametrize("side", [None, SideStreamSlowdown(1.3, 2.0, "made up")])
 def test_overlapped_jobs_whose_workers_fail_add_up(patience, side):
     one = replace(
         overlapped(profile(side_stream=side), workers=4), failures={1: 0.009, 3: 0.013}, patience=patience,

@@ -10,7 +10,7 @@ import pytest
 from commands import did, refused
 from jobs import AG, DENSE, Source, job_on, star
 from simnet.base.errors import InputError
-from simnet.costs.devices import DeviceProfile, Method
+from simnet.costs.devices import DeviceProfile, KernelMethod
 from simnet.job import Compute, Overlap, create_sparsifier, gradient_buckets, run_policy
 from simnet.job.memory import exchange_memory
 from simnet.policies import Candidate, Fixed
@@ -19,7 +19,7 @@ from simnet.scenario.resolve import candidate
 from simnet.scenario.runner import results_of
 from simnet.studies.choosing.tensors import Timeline, choose_tensors
 
-SLOW = DeviceProfile("slow", "none", "made up", 1e9, {"*": Method(2e-3, 0.0, "made up")})
+SLOW = DeviceProfile("slow", "none", "made up", 1e9, {"*": KernelMethod(2e-3, 0.0, "made up")})
 """Every kernel takes 2 ms: small buckets are not worth selecting."""
 OVERLAP = Overlap(bucket=1.0, backward=0.5, dense_algorithm="recursive_doubling")
 """Every layer is a bucket."""

@@ -8,9 +8,9 @@ import pytest
 
 from benchmark_logs import put
 from simnet.base.errors import InputError
-from simnet.calibration.readers import chakra, json_values, lines, read
-from simnet.calibration.readers.jobs import OF_CALLS, WAITING, over_ranks
-from simnet.calibration.readers.tables import table
+from simnet.calibration.readers import chakra, json_values, lines, read_measurements
+from simnet.calibration.readers.jobs import CALL_COLUMNS, WAITING_REMARK, merge_ranks
+from simnet.calibration.readers.tables import measurement_table
 from simnet.interchange.chakra import Collective
 
 
@@ -20,7 +20,9 @@ def known(row, *names):
 
 def objects(folder, *entries, kind, between="\n", **options):
     """Read entries, each on a line of its own."""
-    return read(put(folder, between.join(json.dumps(one) for one in entries), "a.json"), kind=kind, **options)
+    return read_measurements(
+        put(folder, between.join(json.dumps(one) for one in entries), "a.json"), kind=kind, **options
+    )
 
 
 ARGS = {"Collective name": "allreduce", "dtype": "Float", "In msg nelems": 5, "Out msg nelems": 5}
@@ -36,7 +38,7 @@ class TestKineto:
     def read(self, folder, *events, about=""):
         """Read events, the first of which stands on line 2."""
         text = f'{{{about}"traceEvents": [\n' + ",\n".join(map(json.dumps, events)) + "\n]}"
-        return read(put(folder, text, "a.json"), kind="kineto")
+        return read_measurements(put(folder, text, "a.json"), kind="kineto")
 
     def test_events_without_arguments_or_times_are_passed_over(self, tmp_path):
         odd = [KERNEL | {"args": 3}, 5, KERNEL | {"dur": "x"}, KERNEL | {"cat": 3}, KERNEL | {"name": 3}]
@@ -44,7 +46,7 @@ class TestKineto:
         assert [known(row, "line", "nbytes", "seconds") for row in measured.rows.to_dict("records")] == [
             (7, 20, pytest.approx(1e-5)), (8, 20, pytest.approx(1e-5)),
         ]  # fmt: skip
-        assert [str(one) for one in measured.problems] == [f"{tmp_path / 'a.json'}: {WAITING}"]
+        assert [str(one) for one in measured.problems] == [f"{tmp_path / 'a.json'}: {WAITING_REMARK}"]
 
     def test_kernels_say_themselves_what_they_do_before_calls_do(self, tmp_path):
         call = {"name": "record_param_comms", "cat": "cpu_op", "args": ARGS | {"External id": 1}}
@@ -73,14 +75,14 @@ class TestKineto:
         )  # fmt: skip
         assert [(one.line, one.message, one.dropped) for one in measured.problems] == [
             (2, "a kernel does not say which collective it is of; 1,001 such kernels", True),
-            (3, f"'{'x' * 40}' is no collective that is read; 1 such kernels", True), (None, WAITING, False),
+            (3, f"'{'x' * 40}' is no collective that is read; 1 such kernels", True), (None, WAITING_REMARK, False),
         ]  # fmt: skip
 
     def test_lists_of_events_alone_are_traces(self, tmp_path):
         path = put(tmp_path, "\n[\n" + json.dumps(KERNEL) + "\n]\n", "a.json")
-        assert read(path, kind="kineto").rows["line"].tolist() == [3]
+        assert read_measurements(path, kind="kineto").rows["line"].tolist() == [3]
         with pytest.raises(InputError, match="is no trace of the PyTorch profiler: it has no list traceEvents"):
-            read(put(tmp_path, '{"a": 1}', "a.json"), kind="kineto")
+            read_measurements(put(tmp_path, '{"a": 1}', "a.json"), kind="kineto")
 
 
 class TestInspector:
@@ -96,7 +98,7 @@ class TestInspector:
         assert [(one.line, one.message) for one in measured.problems] == [
             (5, f"'{'x' * 40}' has no size and time that are read"),
             (6, "'AllReduce' has no size and time that are read"),
-            (7, "'AllReduce' has no size and time that are read"), (None, WAITING),
+            (7, "'AllReduce' has no size and time that are read"), (None, WAITING_REMARK),
         ]  # fmt: skip
         (row,) = measured.rows.to_dict("records")
         names = ("collective", "nbytes", "size_convention", "sequence", "rank", "ranks", "nodes", "group", "statistic")
@@ -175,9 +177,9 @@ class TestRccl:
 
     def test_tables_are_read_as_records(self, tmp_path):
         text = ",".join(RECORD) + "\n" + ",".join(map(str, RECORD.values())) + "\n"
-        (row,) = read(put(tmp_path, text), kind="rccl").rows.to_dict("records")
+        (row,) = read_measurements(put(tmp_path, text), kind="rccl").rows.to_dict("records")
         assert known(row, "collective", "line", "seconds") == ("all_reduce", 2, 1e-5)
-        (row,) = read(put(tmp_path, f"\n [{json.dumps(RECORD)}]"), kind="rccl").rows.to_dict("records")
+        (row,) = read_measurements(put(tmp_path, f"\n [{json.dumps(RECORD)}]"), kind="rccl").rows.to_dict("records")
         assert row["line"] == 2
 
 
@@ -194,7 +196,7 @@ class TestChakra:
             assert [str(measured.rows[one].dtype) for one in ("sequence", "rank")] == ["float64"] * 2
             assert [one.message for one in measured.problems] == [
                 "node 2: 'a' is no collective that is read", "node 3: 'ODD' is no collective that is read",
-                "node 4: its size is -1 bytes", WAITING,
+                "node 4: its size is -1 bytes", WAITING_REMARK,
             ]  # fmt: skip
             names = ("collective", "nbytes", "size_convention", "seconds", "group", "rank", "statistic", "tool")
             found = [known(row, *names) for row in measured.rows.to_dict("records")]
@@ -223,7 +225,7 @@ class TestChakra:
 
 class TestCalls:
     def over(self, *rows):
-        made = over_ranks(table([CALL | one for one in rows], list(OF_CALLS)))
+        made = merge_ranks(measurement_table([CALL | one for one in rows], list(CALL_COLUMNS)))
         return [known(row, "rank", "seconds", "statistic") for row in made.to_dict("records")], made
 
     def test_the_shortest_time_of_a_call_stands_where_it_stood(self):
@@ -236,7 +238,7 @@ class TestCalls:
             (0, 5.0, "min"), (1, 2.0, "min"), (1, 1.0, "rank"), (0, 4.0, "rank"), (None, 9.0, "rank"),
         ]  # fmt: skip
         assert made.index.tolist() == [1, 2, 4, 5, 6]
-        assert list(made) == list(table([], list(OF_CALLS)))
+        assert list(made) == list(measurement_table([], list(CALL_COLUMNS)))
 
     @pytest.mark.parametrize(
         ("name", "value"),
@@ -251,10 +253,10 @@ class TestCalls:
         found, _ = self.over(*({"rank": rank, "seconds": seconds} for rank, seconds in
                                ((0, 5.0), (0, 1.0), (1, 4.0), (1, 2.0), (1, 3.0))))  # fmt: skip
         assert found == [(0, 1.0, "min"), (1, 4.0, "min"), (1, 3.0, "rank")]
-        alone = table([CALL | {"rank": 0, "seconds": one} for one in (2.0, 1.0)], list(OF_CALLS))
-        assert over_ranks(alone) is alone
+        alone = measurement_table([CALL | {"rank": 0, "seconds": one} for one in (2.0, 1.0)], list(CALL_COLUMNS))
+        assert merge_ranks(alone) is alone
         without = alone.drop(columns="group")
-        assert over_ranks(without) is without
+        assert merge_ranks(without) is without
         # Of two that took as long, the first stays.
         found, _ = self.over({"rank": 0, "seconds": 3.0}, {"rank": 1, "seconds": 3.0})
         assert found == [(0, 3.0, "min")]
@@ -267,12 +269,12 @@ class TestObjects:
             ('\n{"a": 1}\n{"a": 2}', [(2, {"a": 1}), (3, {"a": 2})]), ('[[{"a": 1}]]', []), (" \n", []),
             ('"x" {"a": []}', [(1, {"a": []})]),
         ):  # fmt: skip
-            assert list(json_values.objects(text, "a.json")) == found
+            assert list(json_values.json_objects(text, "a.json")) == found
         text = '\n{"x": [\n\n{"a": 1}\n]}'
-        assert list(json_values.objects(text, "a.json", text.index("[") + 1)) == [(4, {"a": 1})]
+        assert list(json_values.json_objects(text, "a.json", text.index("[") + 1)) == [(4, {"a": 1})]
 
     def test_whole_numbers_of_twenty_digits_are_whole(self):
-        ((_, found),) = json_values.objects(f'{{"a": {"1" * 20}, "b": {"1" * 21}, "c": 1.5}}', "a.json")
+        ((_, found),) = json_values.json_objects(f'{{"a": {"1" * 20}, "b": {"1" * 21}, "c": 1.5}}', "a.json")
         assert [type(one) for one in found.values()] == [int, float, float]
         assert found["a"] == int("1" * 20)
 
@@ -285,15 +287,15 @@ class TestObjects:
     )  # fmt: skip
     def test_what_is_no_json_is_told_by_line(self, text, said):
         with pytest.raises(InputError) as error:
-            list(json_values.objects(text, "a.json"))
+            list(json_values.json_objects(text, "a.json"))
         assert str(error.value).startswith(said)
 
     def test_so_many_objects_are_read(self, monkeypatch):
         assert json_values.MAX_OBJECTS == 10**7
         monkeypatch.setattr(json_values, "MAX_OBJECTS", 2)
-        assert len(list(json_values.objects("{}\n{}\n", "a.json"))) == 2
+        assert len(list(json_values.json_objects("{}\n{}\n", "a.json"))) == 2
         with pytest.raises(InputError, match=r"a\.json:3: has more than 2 objects, the most that are read"):
-            list(json_values.objects("{}\n{}\n{}\n", "a.json"))
+            list(json_values.json_objects("{}\n{}\n{}\n", "a.json"))
 
 
 class TestLines:
@@ -325,5 +327,5 @@ class TestLines:
             ("\x1b[1;31mred\x1b[0m", "red"), ("[1,0]<stderr>:x", "x"), ("12: x", "x"), ("12:x", "12:x"),
             ("2026-03-01T10:00:00.5Z x", "x"), ("x\r", "x"), ("12: 13: x", "13: x"), ("", ""),
         ):  # fmt: skip
-            assert lines.bare(line) == left
-        assert lines.bare("x" * 5000) == "x" * 4096
+            assert lines.bare_line(line) == left
+        assert lines.bare_line("x" * 5000) == "x" * 4096

@@ -15,7 +15,7 @@ from safetensors.numpy import load_file, save_file
 
 from simnet.base.errors import InputError
 from simnet.base.rng import stream
-from simnet.costs.models import model
+from simnet.costs.models import load_model
 from simnet.traces import Recorder, SyntheticParameters, fit, names, recorded, synthetic
 from simnet.traces.metadata import SHIPPED
 from simnet.traces.normals import loops
@@ -359,9 +359,9 @@ class TestSynthetic:
         assert gradients.flags.c_contiguous
         assert np.isfinite(gradients).all()
         assert source.workers == workers
-        assert [layer for layer, _ in source.layers] == [layer.name for layer in model(name).layers]
+        assert [layer for layer, _ in source.layers] == [layer.name for layer in load_model(name).layers]
         assert sum(size for _, size in source.layers) == source.parameters
-        assert source.true_parameters == model(name).parameters
+        assert source.true_parameters == load_model(name).parameters
         assert source.scale == source.true_parameters / source.parameters
 
     @given(st.lists(st.integers(0, 300), min_size=1, max_size=6), st.integers(0, 3))

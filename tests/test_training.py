@@ -11,7 +11,7 @@ from jobs import AG, DENSE, RING, SPLIT, TREE, Source, check_spans, check_split,
 from simnet import costs, topologies
 from simnet.base.errors import StalledError
 from simnet.collectives import allreduce_ring
-from simnet.costs.devices import DeviceOp, DeviceProfile, Method, load_device
+from simnet.costs.devices import DeviceOp, DeviceProfile, KernelMethod, load_device
 from simnet.job import Compute, Overlap, gradient_buckets, run_policy
 from simnet.job.exchange import SparsifierSet
 from simnet.network import Network, Stack
@@ -163,7 +163,11 @@ def test_spans_tell_the_same_as_the_split(candidate, stack):
 @pytest.mark.parametrize("overlap", [None, Overlap(bucket=400.0)])
 def test_the_time_to_select_has_the_interval_of_the_kernels_that_ran(overlap):
     profile = DeviceProfile(
-        "toy", "toy", "toy", 1e9, {"*": Method(0, 4, "toy", low=0.5, high=3), "topk": Method(1e-3, 8, "toy", high=2)}
+        "toy",
+        "toy",
+        "toy",
+        1e9,
+        {"*": KernelMethod(0, 4, "toy", low=0.5, high=3), "topk": KernelMethod(1e-3, 8, "toy", high=2)},
     )
     result = run_policy(job(3, iterations=3, device=profile, overlap=overlap), "p", Fixed(AG)).iterations
     low, high = (result[f"select_{end}_s"] / result["select_s"] for end in ("low", "high"))

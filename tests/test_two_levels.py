@@ -7,7 +7,7 @@ import pytest
 
 from simnet import Network, choose
 from simnet.base.errors import InputError
-from simnet.costs import Nodes
+from simnet.costs import NodeLinks
 from simnet.job import create_sparsifier, gradient_buckets
 from simnet.job.two_level_placement import node_sizes
 from simnet.network import ring_order as rings
@@ -193,7 +193,7 @@ def test_schemes_that_work_on_tensors_are_refused(name):
 def test_the_closed_form_is_what_the_network_says(workers):
     n, L = 4 * workers * 100, 4
     cost = closed_form(Candidate("two", "two_level/dense", {"ranks_per_node": L}))
-    near = Nodes(L, LINKS["intra_latency"], 1 / LINKS["intra_bandwidth"])
+    near = NodeLinks(L, LINKS["intra_latency"], 1 / LINKS["intra_bandwidth"])
     alpha, beta = LINKS["intra_latency"] + LINKS["nic_latency"], 1 / LINKS["nic_bandwidth"]
     exchange = on_two_levels("dense", workers, n, L).exchange(gradients(workers, n))
     took = Network(multi_gpu_nodes(workers // L, L, **LINKS)).time(exchange.schedule).duration

@@ -8,7 +8,7 @@ import pytest
 
 import needs
 from simnet.base.errors import InputError
-from simnet.calibration.readers import read, write_tidy
+from simnet.calibration.readers import read_measurements, write_tidy
 from simnet.network.stack import IDEAL, STACKS, Stack
 from simnet.validate import shapednet
 from simnet.validate.shapednet import Change, Setting, predict
@@ -89,7 +89,7 @@ def test_tables_have_links_and_contributions_of_each_host(tmp_path):
     unequal = work.facts | {"ranks": 4, "seconds": seconds} | MIXED.columns(4)
     path = tmp_path / "links.csv"
     write_tidy(pd.DataFrame([quick, unequal]).assign(tool="tcp"), path)
-    found = read(path)
+    found = read_measurements(path)
     assert found.problems == ()
     assert of_each(found.rows, "link_latency") == [1e-4, LATENCY]
     assert of_each(found.rows, "link_bandwidth") == [12.5e6, BANDWIDTH]
@@ -119,7 +119,7 @@ def test_links_of_a_host_that_make_no_sense_are_refused_with_file_and_line(tmp_p
     row = of_exchange("all_gather", "ring", 4, 1000).facts | {"ranks": 4, "seconds": 1.0} | dict.fromkeys(COLUMNS, 1e3)
     write_tidy(pd.DataFrame([row | {column: value}]), path)
     with pytest.raises(InputError, match=message) as told:
-        from_links(read(path).rows)
+        from_links(read_measurements(path).rows)
     assert told.value.line == 2
     assert told.value.field == column
 
@@ -142,7 +142,7 @@ def experiment(path, links, repetitions, *work):
     setting = Setting(links, tuple(of_exchange(*one) for one in work))
     rows = shapednet.experiment([setting], overhead=1e-4, repetitions=repetitions, predicted_to=path / "before.csv")
     write_tidy(rows, path / "rows.csv")
-    return read(path / "rows.csv").rows
+    return read_measurements(path / "rows.csv").rows
 
 
 @with_namespaces

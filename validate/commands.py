@@ -73,7 +73,7 @@ def validate(
 ) -> None:
     """Evaluate predictions on held-out measurements, next to baseline models."""
     from simnet.calibration.measured import datasets
-    from simnet.calibration.readers.facts import facts_of
+    from simnet.calibration.readers.facts import parse_facts
     from simnet.validate import evaluation, evaluation_figures
 
     options.only("--fabric", fabric is not None, {"--strict": strict})
@@ -84,7 +84,7 @@ def validate(
     options.figure(figure, force)
     if figure is not None and len(names) != 1:
         raise InputError("needs one source", file="--figure")
-    facts = facts_of(fact or ())
+    facts = parse_facts(fact or ())
     splits = [one.value for one in split or Split]
     found = []
     for number, name in enumerate(names, 1):

@@ -29,7 +29,7 @@ from simnet.calibration.curve_models import CURVE_FITS
 from simnet.calibration.curves import Curve, curves_of, split_systems
 from simnet.calibration.intervals import half_widths
 from simnet.calibration.predictor import Basis, fit_predictor
-from simnet.calibration.readers.facts import Facts
+from simnet.calibration.readers.facts import LogFacts
 from simnet.calibration.summary import read_rows
 from simnet.validate.evaluation_figures import PLACES, PLAIN, Evaluation
 from simnet.validate.links import CLOSED_FORM, held_by_links
@@ -67,7 +67,7 @@ _COLUMNS = (
 
 def evaluate(
     source: str,
-    facts: Facts | Mapping[str, Any] | None = None,
+    facts: LogFacts | Mapping[str, Any] | None = None,
     splits: Sequence[str] = SPLITS,
     *,
     learned: bool = False,
@@ -96,7 +96,7 @@ def evaluate(
 
 
 def compare(
-    cost_model: str | Path, source: str, facts: Facts | Mapping[str, Any] | None = None, *, strict: bool = False
+    cost_model: str | Path, source: str, facts: LogFacts | Mapping[str, Any] | None = None, *, strict: bool = False
 ) -> Evaluation:
     """Compare measurements with what a fabric file predicts; nothing is fitted to them."""
     loaded = cost_model_of(str(cost_model))

@@ -14,7 +14,7 @@ import numpy as np
 import pandas as pd
 
 from simnet import sparsifier_models
-from simnet.costs.devices import End
+from simnet.costs.devices import IntervalEnd
 from simnet.evidence.chances import NAMED, SCORES, UNNAMED, Chances, ErrorModel, corrected, error_models, reach
 from simnet.evidence.iteration_errors import factor_in_job
 from simnet.policies import Candidate
@@ -124,7 +124,7 @@ def of_iterations() -> pd.DataFrame:
     """Return iterations of settings without a say in interval widths, with whether each part is inside."""
     rows = report.shipped()
     rows = rows[(rows["policy"] != "flexible") & ~rows["setting"].isin(TELLING)]
-    low, high = (rows["select_s_ours"] * factor_in_job(end, "select") for end in get_args(End))
+    low, high = (rows["select_s_ours"] * factor_in_job(end, "select") for end in get_args(IntervalEnd))
     found = {"select": rows["select_s"].between(low, high)}
     for part in ("messages", "total"):
         found[part] = rows[f"{part}_s"].between(rows[f"{part}_low_s"], rows[f"{part}_high_s"])
@@ -152,7 +152,7 @@ class Whole(NamedTuple):
 def whole_jobs(among: tuple[str, ...] = tuple(EXCHANGES)) -> list[Whole]:
     """Return the jobs with one exchange and one bucket, judged as commands do; errors of links are of no job."""
     rows, found = report.shipped(), []
-    least, most = (factor_in_job(end, "compute") for end in get_args(End))
+    least, most = (factor_in_job(end, "compute") for end in get_args(IntervalEnd))
     for one in SETTINGS:
         own = rows[(rows["setting"] == one.name) & rows["policy"].isin(among)]
         jobs = {str(name): job for name, job in own.groupby("policy", sort=False)}

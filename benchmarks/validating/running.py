@@ -23,7 +23,7 @@ from simnet.base.writing import atomic_write
 from simnet.calibration import measured
 from simnet.calibration.cost_model import DEFAULT_COVERAGE
 from simnet.calibration.intervals import bin_of
-from simnet.calibration.readers import kind_of
+from simnet.calibration.readers import log_format
 from simnet.calibration.specification import specified_half_widths
 from simnet.calibration.summary import read_rows
 from simnet.validate import rivals
@@ -87,7 +87,7 @@ def sets(folder: Path | None) -> tuple[list[Set], dict[str, str]]:
     for table in sorted(folder.glob("*/data.csv")):
         place = table.parent
         try:
-            if kind_of(table) is None:
+            if log_format(table) is None:
                 left_out[place.name] = "no collectives: a series or matrix of links"
                 continue
         except InputError as error:

@@ -7,7 +7,7 @@
 ``weather``           an annotated function that returns a `simnet.network.weather.Signal`
 ``policies``          an annotated class with what `simnet.policies.Policy` asks for
 ``strategies``        an annotated `simnet.strategies.Strategy` class
-``log_readers``       a `simnet.calibration.readers.Format`
+``log_readers``       a `simnet.calibration.readers.LogFormat`
 ``devices``           a function that returns a `simnet.costs.devices.DeviceProfile`
 ``commands``          a function that adds commands to the command line
 ====================  ==========================================================================

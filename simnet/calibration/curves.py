@@ -21,7 +21,7 @@ from simnet.base import units
 from simnet.base.arrays import Floats
 from simnet.base.checks import read_number
 from simnet.base.errors import InputError, nearest
-from simnet.calibration.readers import COLUMNS, total_bytes
+from simnet.calibration.readers import TABLE_COLUMNS, total_bytes
 
 CONDITION_COLUMNS = ("variant", "platform", "link_latency", "link_bandwidth", "dtype", "tool")
 """Columns whose values tell one system from another; so do those of the links and contributions of single hosts."""
@@ -177,7 +177,7 @@ def chosen_rows(rows: pd.DataFrame, where: Mapping[str, str], in_place: bool = F
     """
     for name, value in where.items():
         if name not in rows:
-            allowed = list(dict.fromkeys([*COLUMNS, *rows.columns]))
+            allowed = list(dict.fromkeys([*TABLE_COLUMNS, *rows.columns]))
             raise InputError(f"there is no column {name!r}; {nearest(name, allowed)}", file="--where")
         column, number = rows[name], _read_quantity(value)
         texts = column.astype(str).where(column.notna(), "")

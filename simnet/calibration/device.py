@@ -22,7 +22,7 @@ from simnet.base.errors import InputError
 from simnet.base.progress import tracked
 from simnet.calibration.device_kernels import LibraryKernels, kernels_of
 from simnet.calibration.encoding_kernels import KernelCall
-from simnet.costs.devices import DeviceOp, DeviceProfile, Method
+from simnet.costs.devices import DeviceOp, DeviceProfile, KernelMethod
 from simnet.costs.encodings import CODE_METHODS, INDEX_CODES
 
 GRADIENT_LENGTHS = tuple(round(10 ** (power / 4)) for power in range(4, 37))
@@ -121,7 +121,7 @@ def profile_of(kernels: LibraryKernels, name: str, density: float, largest: int,
             method, source, entries[method], seconds[method], bandwidth, beside.get(method, ())
         )
     if kernels.on_host:
-        nothing = Method(0, 0, "the device is the host: nothing is copied", known="measured")
+        nothing = KernelMethod(0, 0, "the device is the host: nothing is copied", known="measured")
         methods |= {"copy_out": nothing, "copy_in": nothing}
     today = datetime.datetime.now(tz=datetime.UTC).date()
     return DeviceProfile(
@@ -157,7 +157,7 @@ def fit_launch_cost(entries: Sequence[int], seconds: Sequence[float]) -> tuple[f
     return float(launch), float(slope), float(error)
 
 
-def fit_method(entries: Sequence[int], seconds: Sequence[float]) -> Method:
+def fit_method(entries: Sequence[int], seconds: Sequence[float]) -> KernelMethod:
     """Return the method that takes the measured times: the best fit, and its corrections at each length.
 
     Examples
@@ -171,7 +171,7 @@ def fit_method(entries: Sequence[int], seconds: Sequence[float]) -> Method:
     factors = (took / (launch + slope * count) for count, took in zip(entries, seconds, strict=True))
     pairs = tuple((float(count), round(factor, 4)) for count, factor in zip(entries, factors, strict=True))
     said = f"{entries[0]} to {entries[-1]} entries; without corrections within {100 * error:.0f} %"
-    return Method(launch, 0.0, said, slope, known="measured", corrections=pairs)
+    return KernelMethod(launch, 0.0, said, slope, known="measured", corrections=pairs)
 
 
 def held_out_factors(entries: Sequence[int], seconds: Sequence[float]) -> tuple[float, float]:
@@ -211,7 +211,7 @@ def _profile_method(
     seconds: Sequence[float],
     bandwidth: float,
     beside: Sequence[float] = (),
-) -> Method:
+) -> KernelMethod:
     found = fit_method(entries, seconds)
     low, high = held_out_factors(entries, seconds)
     found = replace(found, source=f"{source}, {found.source}.", low=min((low, *beside)), high=max((high, *beside)))

@@ -9,7 +9,7 @@ from typing import TypeAlias
 import numpy as np
 
 from simnet.base.rng import stream
-from simnet.costs.encodings import CODE_METHODS, INDEX_CODES, SORT, VALUE_CODES
+from simnet.costs.encodings import CODE_METHODS, INDEX_CODES, SORT_METHOD, VALUE_CODES
 from simnet.sparsifier_models.index_codes import decode_indices, encode_indices
 from simnet.sparsifier_models.packing import Bytes
 from simnet.sparsifier_models.selection import Indices, Values
@@ -19,7 +19,7 @@ KernelCall: TypeAlias = Callable[[], object]
 
 CODE_SOURCES = {
     one: "indices and values put in order by numpy's argsort"
-    if one == SORT
+    if one == SORT_METHOD
     else f"numpy code that {'makes' if one.startswith('encode') else 'reads'} a message's {one.partition('_')[2]} codes"
     for one in CODE_METHODS
 }
@@ -49,7 +49,7 @@ def encoding_calls(n: int, chosen: Indices, sent: Values) -> dict[str, tuple[int
         order = np.argsort(indices)
         return indices[order], values[order]
 
-    found: dict[str, tuple[int, KernelCall]] = {SORT: (k, sort)}
+    found: dict[str, tuple[int, KernelCall]] = {SORT_METHOD: (k, sort)}
     for index in INDEX_CODES:
         entries, encode = n if index == "bitmap" else k, partial(encode_indices, chosen, n, index)
         found[f"encode_{index}"] = entries, encode

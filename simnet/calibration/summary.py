@@ -19,9 +19,9 @@ from simnet.calibration.crossval import MIXTURE_NAME, HeldOut, ModelChoice, choo
 from simnet.calibration.curves import chosen_rows, curves_of, differing_columns, rows_on_curves
 from simnet.calibration.jitter import LEAST_REPETITIONS, fit_links, repeated_calls
 from simnet.calibration.predictor import Basis
-from simnet.calibration.readers.facts import Facts, always
+from simnet.calibration.readers.facts import LogFacts, constant_facts
 from simnet.calibration.readers.folders import read_logs
-from simnet.calibration.readers.tables import Problem
+from simnet.calibration.readers.tables import LogProblem
 from simnet.calibration.software import eager_measured, stack_measured, stack_of
 from simnet.calibration.step_model import PARAMETERS, undetermined_parameters
 from simnet.calibration.topology_links import FittedLinks, Placement, fill_nodes_of, fit_topology_links
@@ -188,7 +188,7 @@ def error_quantiles(values: Floats) -> dict[str, float]:
     }
 
 
-def read_rows(source: str, facts: Facts | Mapping[str, Any]) -> tuple[pd.DataFrame, tuple[str, ...]]:
+def read_rows(source: str, facts: LogFacts | Mapping[str, Any]) -> tuple[pd.DataFrame, tuple[str, ...]]:
     """Return the rows of shipped measurements, of a log or of all logs of a folder, and their problems."""
     shipped = measured.datasets()
     if source in shipped:
@@ -197,11 +197,11 @@ def read_rows(source: str, facts: Facts | Mapping[str, Any]) -> tuple[pd.DataFra
     if Path(source).name == source and not Path(source).suffix and not _exists(source):
         named = f"{source[:60]!r}; {nearest(source, shipped)}"
         raise InputError(f"there is no such file, and no shipped measurements {named}")
-    found = read_logs(source, facts if isinstance(facts, Facts) else always(facts))
+    found = read_logs(source, facts if isinstance(facts, LogFacts) else constant_facts(facts))
     return found.rows, tuple(str(one) for one in (*found.problems, *_without_place(found.rows)))
 
 
-def _without_place(rows: pd.DataFrame) -> list[Problem]:
+def _without_place(rows: pd.DataFrame) -> list[LogProblem]:
     """Return the rows without a place on a curve, by log: of unknown ranks, of one rank, or of 0 bytes."""
     unknown, one = rows["ranks"].isna(), _of_one_rank(rows)
     found = []
@@ -214,7 +214,7 @@ def _without_place(rows: pd.DataFrame) -> list[Problem]:
             line = part["line"].dropna().min()
             at = None if pd.isna(line) else int(line)
             said = f"{len(part):,} rows from here on {why or f'are of {_single_rank(part)}'}"
-            found.append(Problem(str(source), at, said, True))
+            found.append(LogProblem(str(source), at, said, True))
     return found
 
 
@@ -243,7 +243,7 @@ def problem_lines(problems: Sequence[str], most: int = 20) -> list[str]:
 def calibrate_logs(
     logs: Sequence[str],
     where: Mapping[str, str],
-    facts: Facts | Mapping[str, Any],
+    facts: LogFacts | Mapping[str, Any],
     in_place: bool,
     topology: Placement | None,
     coverage: float,
@@ -273,7 +273,7 @@ def calibrate_logs(
     InputError
         If a log cannot be read, or nothing, or too much, is left to calibrate on.
     """
-    known = facts if isinstance(facts, Facts) else always(facts)
+    known = facts if isinstance(facts, LogFacts) else constant_facts(facts)
     parts = [read_rows(log, known) for log in logs]
     known.refuse_idle()
     all_rows = chosen_rows(pd.concat([part for part, _ in parts], ignore_index=True), where, in_place)

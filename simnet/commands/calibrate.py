@@ -100,12 +100,12 @@ def calibrate(
 def _fitted(measurements: Measurements, coverage: float) -> tuple[str, dict[str, Any], list[str]]:
     """Return the file that is fitted to measurements, its figures and what they say."""
     from simnet.calibration import summary
-    from simnet.calibration.readers.facts import facts_of
+    from simnet.calibration.readers.facts import parse_facts
     from simnet.calibration.topology_links import place_ranks
 
     if not measurements.logs:
         raise InputError("needs logs of benchmarks, or --platform", file="simnet calibrate")
-    rows, facts = options.fields(measurements.where, "--where"), facts_of(measurements.fact or ())
+    rows, facts = options.fields(measurements.where, "--where"), parse_facts(measurements.fact or ())
     place = None if measurements.topology is None else place_ranks(measurements.topology, measurements.set_ or ())
     options.stack(measurements.stack)
     with terminal.progress("models"):

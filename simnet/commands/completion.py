@@ -146,7 +146,7 @@ def models() -> list[str]:
     """Return the names of the models that are known."""
     from simnet.costs import models
 
-    return models.names()
+    return models.model_names()
 
 
 def devices() -> list[str]:

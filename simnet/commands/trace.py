@@ -138,7 +138,7 @@ def synth(
         raise InputError(f"gives {len(steps):,} steps, more than 100,000; take a larger one", file="--every")
     size = options.parameters(parameters)
     with _usable("simnet trace synth"):
-        shapes = [Layer("weight", (1, size))] if size else list(models.model(str(model)).layers)
+        shapes = [Layer("weight", (1, size))] if size else list(models.load_model(str(model)).layers)
         entries = sum(max(1, round(layer.size / scale)) for layer in shapes)
         _affordable(workers, entries)
         source = synthetic(

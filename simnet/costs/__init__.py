@@ -68,14 +68,14 @@ array([0.0795, 0.1449, 0.6686])
 
 from simnet.costs.choice import (
     SPARSE_COLLECTIVES,
-    Best,
+    CheapestCollective,
     best_collective,
     ring_over_allgather,
     ring_over_tree,
     tree_over_allgather,
 )
 from simnet.costs.collectives import (
-    Nodes,
+    NodeLinks,
     allgather,
     binomial_reduce,
     broadcast,
@@ -107,7 +107,7 @@ from simnet.costs.quantisers import (
     two_hop_reduce,
 )
 from simnet.costs.sparsifiers import (
-    Bounds,
+    CostBounds,
     arctopk,
     artopk_ring,
     artopk_tree,
@@ -140,9 +140,9 @@ from simnet.costs.sparsifiers import (
 
 __all__ = [
     "SPARSE_COLLECTIVES",
-    "Best",
-    "Bounds",
-    "Nodes",
+    "CheapestCollective",
+    "CostBounds",
+    "NodeLinks",
     "allgather",
     "arctopk",
     "artopk_ring",

@@ -11,12 +11,12 @@ from simnet.base.arrays import Floats
 _COUNTS = ("N", "P", "aggregators", "bucket", "d", "group_size", "levels", "ranks_per_node", "size", "slots")
 
 
-def checked(*, fewest: int = 1, **arguments: ArrayLike) -> list[Floats]:
+def check_arguments(*, fewest: int = 1, **arguments: ArrayLike) -> list[Floats]:
     """Return the arguments as float64 in their order; raise ValueError for one outside the range of its name.
 
     Examples
     --------
-    >>> checked(M=[1, 2], c=0.5, N=8)
+    >>> check_arguments(M=[1, 2], c=0.5, N=8)
     [array([1., 2.]), np.float64(0.5), np.float64(8.0)]
     """
     return [_in_range(name, given, fewest if name == "N" else 1) for name, given in arguments.items()]

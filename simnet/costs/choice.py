@@ -8,14 +8,14 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from simnet.base.arrays import Floats
-from simnet.costs.arguments import checked
+from simnet.costs.arguments import check_arguments
 from simnet.costs.sparsifiers import artopk_ring, artopk_tree, topk_allgather
 
 SPARSE_COLLECTIVES = ("ART-ring", "ART-tree", "AG")
 """Candidates of the flexible exchange, in the order in which the released code compares them."""
 
 
-class Best(NamedTuple):
+class CheapestCollective(NamedTuple):
     """The cheapest of `SPARSE_COLLECTIVES`, cell by cell."""
 
     choice: NDArray[np.intp]
@@ -26,7 +26,7 @@ class Best(NamedTuple):
     """Its cost."""
 
 
-def best_collective(alpha: ArrayLike, beta: ArrayLike, M: ArrayLike, c: ArrayLike, N: ArrayLike) -> Best:
+def best_collective(alpha: ArrayLike, beta: ArrayLike, M: ArrayLike, c: ArrayLike, N: ArrayLike) -> CheapestCollective:
     """Return the cheapest of `SPARSE_COLLECTIVES` by the three formulas; of equals the one that stands first.
 
     This arg-min is what the inequalities of [1] Eqn 5 amount to, and holds where they do not (N < 7).
@@ -39,23 +39,23 @@ def best_collective(alpha: ArrayLike, beta: ArrayLike, M: ArrayLike, c: ArrayLik
     candidates = (artopk_ring, artopk_tree, topk_allgather)
     seconds = np.stack([np.asarray(cost(alpha, beta, M, c, N)) for cost in candidates])
     choice = seconds.argmin(axis=0)
-    return Best(choice, np.array(SPARSE_COLLECTIVES)[choice], seconds.min(axis=0))
+    return CheapestCollective(choice, np.array(SPARSE_COLLECTIVES)[choice], seconds.min(axis=0))
 
 
 def ring_over_tree(M: ArrayLike, c: ArrayLike, N: ArrayLike) -> Floats:
     """Largest alpha / beta [bytes] at which ART-ring beats ART-tree; [1] Eqn 5a, N >= 2 (infinite at N = 2)."""
-    M, c, N = checked(M=M, c=c, N=N, fewest=2)
+    M, c, N = check_arguments(M=M, c=c, N=N, fewest=2)
     with np.errstate(divide="ignore"):
         return (np.log2(N) - (N - 1) / N) / (N - 1 - np.log2(N)) * M * c
 
 
 def ring_over_allgather(M: ArrayLike, c: ArrayLike, N: ArrayLike) -> Floats:
     """Largest alpha / beta [bytes] at which ART-ring beats AG; [1] Eqn 5b, N >= 2."""
-    M, c, N = checked(M=M, c=c, N=N, fewest=2)
+    M, c, N = check_arguments(M=M, c=c, N=N, fewest=2)
     return (1 - 1 / N - np.log2(N) / (2 * (N - 1))) * M * c
 
 
 def tree_over_allgather(M: ArrayLike, c: ArrayLike, N: ArrayLike) -> Floats:
     """Largest alpha / beta [bytes] at which ART-tree beats AG, negative if it never does; [1] Eqn 5c, N >= 2."""
-    M, c, N = checked(M=M, c=c, N=N, fewest=2)
+    M, c, N = check_arguments(M=M, c=c, N=N, fewest=2)
     return ((N - 1) / np.log2(N) - 1.5) * M * c

@@ -24,14 +24,14 @@ from typing import Literal, NamedTuple, cast
 
 from simnet.base.errors import nearest
 from simnet.base.units import format_seconds
-from simnet.costs.devices import DeviceProfile, Known
-from simnet.costs.models import ComputeTime, ModelProfile, Precision, model, model_operations, names
+from simnet.costs.devices import DeviceProfile, Provenance
+from simnet.costs.models import ComputeTime, MatrixFormat, ModelProfile, load_model, model_names, model_operations
 
 # How many chips must have published steps in a format, if those in others shall not count.
 _CHIPS = 3
 
 
-class Chip(NamedTuple):
+class ChipPeaks(NamedTuple):
     """A chip by its vendor's data sheet.
 
     Parameters
@@ -46,12 +46,12 @@ class Chip(NamedTuple):
 
     name: str
     kind: Literal["gpu", "cpu"]
-    precision: Precision
+    precision: MatrixFormat
     peaks: dict[str, float]
     source: str
 
 
-class Computing(NamedTuple):
+class PassTime(NamedTuple):
     """Time of a forward and backward pass of a batch, and how it is known.
 
     Parameters
@@ -71,8 +71,8 @@ class Computing(NamedTuple):
     low: float
     high: float
     batch: float
-    precision: Precision
-    known: Known
+    precision: MatrixFormat
+    known: Provenance
     source: str
 
     def describe(self) -> str:
@@ -93,14 +93,14 @@ class Computing(NamedTuple):
         }
 
 
-class Samples(NamedTuple):
+class SampleCount(NamedTuple):
     """Samples of all workers in an iteration: a number of images, tokens or samples."""
 
     number: float
     unit: Literal["images", "tokens", "samples"]
 
 
-class Utilisation(NamedTuple):
+class PeakUtilisation(NamedTuple):
     """Share of the peak that published steps reach, the factors by which it misses single steps, and their number."""
 
     share: float
@@ -119,19 +119,19 @@ class PublishedStep(NamedTuple):
 
 
 @cache
-def chips() -> dict[str, Chip]:
+def known_chips() -> dict[str, ChipPeaks]:
     """Return the chips whose peaks are known, by name."""
     found = {}
-    for row in _rows("chips.csv"):
+    for row in _read_table("chips.csv"):
         peaks = {name: float(row[name]) for name in ("fp32", "tf32", "fp16", "bf16") if row[name]}
-        kind, precision = cast(Literal["gpu", "cpu"], row["kind"]), cast(Precision, row["precision"])
-        found[row["chip"]] = Chip(row["chip"], kind, precision, peaks, row["source"])
+        kind, precision = cast(Literal["gpu", "cpu"], row["kind"]), cast(MatrixFormat, row["precision"])
+        found[row["chip"]] = ChipPeaks(row["chip"], kind, precision, peaks, row["source"])
     return found
 
 
-def computing(
-    profile: ModelProfile, device: DeviceProfile, batch: float | None = None, precision: Precision | None = None
-) -> Computing:
+def pass_time(
+    profile: ModelProfile, device: DeviceProfile, batch: float | None = None, precision: MatrixFormat | None = None
+) -> PassTime:
     """Return the time of a forward and backward pass of a model on a device.
 
     Parameters
@@ -149,59 +149,61 @@ def computing(
     Examples
     --------
     >>> from simnet.costs.devices import load_device
-    >>> found = computing(model("gpt2"), load_device("h100-torch2.6"))
+    >>> found = pass_time(load_model("gpt2"), load_device("h100-torch2.6"))
     >>> found.seconds, found.batch, found.precision, found.known
     (0.21633, 64, 'bf16', 'measured')
-    >>> computing(model("gpt2"), load_device("h100-torch2.6"), batch=16).known
+    >>> pass_time(load_model("gpt2"), load_device("h100-torch2.6"), batch=16).known
     'scaled'
     """
-    chip = chips().get(device.chip)
+    chip = known_chips().get(device.chip)
     if chip is None:
-        known = f"whose profile names no chip of which that is known: {nearest(device.chip, chips())}"
+        known = f"whose profile names no chip of which that is known: {nearest(device.chip, known_chips())}"
         if not device.chip:
             known = "whose profile names no chip"
         raise ValueError(f"how long {profile.name} computes is not known on {device.name}, {known}")
-    if found := _published(profile, chip, batch, precision):
+    if found := _published_time(profile, chip, batch, precision):
         return found
-    return _estimated(profile, chip, batch, precision or chip.precision)
+    return _estimated_time(profile, chip, batch, precision or chip.precision)
 
 
-def utilisation(transformer: bool, precision: Precision) -> Utilisation:
+def published_utilisation(transformer: bool, precision: MatrixFormat) -> PeakUtilisation:
     """Return the share of the peak that published steps of transformers, or of convolutional networks, reach."""
-    family = [one for one in _steps() if bool(one.tokens) == transformer and one.operations]
-    own = [one for one in family if _bits(one.time.precision) == _bits(precision)] or family
+    family = [one for one in _published_steps() if bool(one.tokens) == transformer and one.operations]
+    own = [one for one in family if _format_bits(one.time.precision) == _format_bits(precision)] or family
     counted = own if len({one.time.chip for one in own}) >= _CHIPS else family
-    missed = [_share(one) / _foretold(one, family) for one in counted]
-    return Utilisation(median(map(_share, own)), min(*missed, 1.0), max(*missed, 1.0), len(counted))
+    missed = [_peak_share(one) / _predicted_share(one, family) for one in counted]
+    return PeakUtilisation(median(map(_peak_share, own)), min(*missed, 1.0), max(*missed, 1.0), len(counted))
 
 
-def _foretold(step: PublishedStep, family: list[PublishedStep]) -> float:
+def _predicted_share(step: PublishedStep, family: list[PublishedStep]) -> float:
     """Return the share of the peak that steps of other chips predict, in formats of as many bits if any."""
     others = [one for one in family if one.time.chip != step.time.chip]
-    alike = [one for one in others if _bits(one.time.precision) == _bits(step.time.precision)]
-    return median(map(_share, alike or others))
+    alike = [one for one in others if _format_bits(one.time.precision) == _format_bits(step.time.precision)]
+    return median(map(_peak_share, alike or others))
 
 
-def _share(step: PublishedStep) -> float:
+def _peak_share(step: PublishedStep) -> float:
     time = step.time
     rate = step.operations * time.batch / time.seconds
-    return rate / chips()[time.chip].peaks[time.precision]
+    return rate / known_chips()[time.chip].peaks[time.precision]
 
 
-def _bits(precision: Precision) -> str:
+def _format_bits(precision: MatrixFormat) -> str:
     return "16" if precision in ("fp16", "bf16") else precision
 
 
-def _published(profile: ModelProfile, chip: Chip, batch: float | None, precision: Precision | None) -> Computing | None:
+def _published_time(
+    profile: ModelProfile, chip: ChipPeaks, batch: float | None, precision: MatrixFormat | None
+) -> PassTime | None:
     """Return the published time of a model on a chip; None without one."""
-    wanted = _bits(precision or chip.precision)
+    wanted = _format_bits(precision or chip.precision)
     times = [one for one in profile.times if one.chip == chip.name]
     times += [
         one.time
-        for one in _steps()
+        for one in _published_steps()
         if one.model == profile.name and one.tokens == profile.tokens and one.time not in times
     ]
-    times = [one for one in times if one.chip == chip.name and _bits(one.precision) == wanted]
+    times = [one for one in times if one.chip == chip.name and _format_bits(one.precision) == wanted]
     if batch is None:
         found = times[:1]
     else:
@@ -215,18 +217,18 @@ def _published(profile: ModelProfile, chip: Chip, batch: float | None, precision
     usual = profile.batch if time.batch == 1 else time.batch
     own = batch or (usual if time.batch_stated else 0)
     factor = own / time.batch if own else 1.0
-    known: Known = "estimated" if not time.measured else "measured" if factor == 1 else "scaled"
+    known: Provenance = "estimated" if not time.measured else "measured" if factor == 1 else "scaled"
     # By the batch it is at least as well known as by operations.
-    off = None if known == "measured" else utilisation(bool(profile.tokens), time.precision)
+    off = None if known == "measured" else published_utilisation(bool(profile.tokens), time.precision)
     low, high = (1.0, 1.0) if off is None else (1 / off.high, 1 / off.low)
-    scaled = f", by the batch from {_batch(profile, time.batch)}" if factor != 1 else ""
-    size = f", {_batch(profile, own)}" if own else ""
+    scaled = f", by the batch from {_describe_batch(profile, time.batch)}" if factor != 1 else ""
+    size = f", {_describe_batch(profile, own)}" if own else ""
     seconds = factor * time.seconds
     source = f"{chip.name}, {time.precision}{size}{scaled}: {time.source}"
-    return Computing(profile.name, seconds, low * seconds, high * seconds, own, time.precision, known, source)
+    return PassTime(profile.name, seconds, low * seconds, high * seconds, own, time.precision, known, source)
 
 
-def _estimated(profile: ModelProfile, chip: Chip, batch: float | None, precision: Precision) -> Computing:
+def _estimated_time(profile: ModelProfile, chip: ChipPeaks, batch: float | None, precision: MatrixFormat) -> PassTime:
     """Return an estimate from operations."""
     operations, samples = model_operations(profile), batch or profile.batch
     if precision not in chip.peaks:
@@ -236,44 +238,45 @@ def _estimated(profile: ModelProfile, chip: Chip, batch: float | None, precision
         lacks = "its batch (--batch, job.batch)" if operations else "the tokens of a sample (job.tokens)"
         raise ValueError(f"how long {profile.name} computes on {chip.name} is not known without {lacks}")
     peak = chip.peaks[precision]
-    share, low, high, steps = utilisation(bool(profile.tokens), precision)
+    share, low, high, steps = published_utilisation(bool(profile.tokens), precision)
     seconds = operations * samples / (share * peak)
     kind = "transformers" if profile.tokens else "networks of images"
     source = (
-        f"{chip.name}, {precision}, {_batch(profile, samples)}: estimate, {operations * samples / 1e12:.3g} TFLOP at "
+        f"{chip.name}, {precision}, {_describe_batch(profile, samples)}: estimate, "
+        f"{operations * samples / 1e12:.3g} TFLOP at "
         f"{100 * share:.2g} % of the vendor's peak of {peak / 1e12:.3g} TFLOP/s, the median of published steps of "
         f"{kind}; predicted without those of their chip, {steps} of them took {1 / high:.2g} to {1 / low:.2g} times as "
         "long"
     )
-    return Computing(profile.name, seconds, seconds / high, seconds / low, samples, precision, "estimated", source)
+    return PassTime(profile.name, seconds, seconds / high, seconds / low, samples, precision, "estimated", source)
 
 
-def _batch(profile: ModelProfile, samples: float) -> str:
+def _describe_batch(profile: ModelProfile, samples: float) -> str:
     each = f" of {profile.tokens:,} tokens" if profile.sample == "sequence" and profile.tokens else ""
     return f"{samples:,.10g} {profile.sample}{'' if samples == 1 else 's'}{each}"
 
 
-def samples(profile: ModelProfile | None, batch: float) -> Samples:
+def batch_samples(profile: ModelProfile | None, batch: float) -> SampleCount:
     """Return the size of a batch of samples of a model (None: not known) in the unit of its throughput.
 
     Examples
     --------
-    >>> samples(model("gpt2"), 64)
-    Samples(number=65536, unit='tokens')
-    >>> samples(model("vit-l-16"), 32).unit, samples(None, 32).unit
+    >>> batch_samples(load_model("gpt2"), 64)
+    SampleCount(number=65536, unit='tokens')
+    >>> batch_samples(load_model("vit-l-16"), 32).unit, batch_samples(None, 32).unit
     ('images', 'samples')
     """
     if profile is not None and profile.sample == "sequence" and profile.tokens:
-        return Samples(batch * profile.tokens, "tokens")
-    return Samples(batch, "images" if profile is not None and profile.sample == "image" else "samples")
+        return SampleCount(batch * profile.tokens, "tokens")
+    return SampleCount(batch, "images" if profile is not None and profile.sample == "image" else "samples")
 
 
 @cache
-def _steps() -> tuple[PublishedStep, ...]:
+def _published_steps() -> tuple[PublishedStep, ...]:
     """Return all published steps, those in model profiles included."""
     found = []
-    for row in _rows("step_times.csv"):
-        known = model(row["model"]) if row["model"] in names() else None
+    for row in _read_table("step_times.csv"):
+        known = load_model(row["model"]) if row["model"] in model_names() else None
         tokens = int(row["tokens"] or 0)
         operations = 6.0 * float(row["parameters"] or 0) * tokens
         if known is not None:
@@ -287,11 +290,11 @@ def _steps() -> tuple[PublishedStep, ...]:
             source if row["batch"] else f"{source}, batch not stated",
             measured=True,
             chip=row["chip"],
-            precision=cast(Precision, row["precision"]),
+            precision=cast(MatrixFormat, row["precision"]),
         )
         found.append(PublishedStep(row["model"], tokens, operations, time))
-    for name in names():
-        own = model(name)
+    for name in model_names():
+        own = load_model(name)
         found += [
             PublishedStep(name, own.tokens, model_operations(own), one)
             for one in own.times
@@ -300,6 +303,6 @@ def _steps() -> tuple[PublishedStep, ...]:
     return tuple(found)
 
 
-def _rows(name: str) -> list[dict[str, str]]:
+def _read_table(name: str) -> list[dict[str, str]]:
     text = (files("simnet") / "data" / name).read_text(encoding="utf-8")
     return list(csv.DictReader(io.StringIO(text)))

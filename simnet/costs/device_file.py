@@ -11,9 +11,9 @@ from simnet.base.checks import is_number
 from simnet.base.errors import InputError, nearest
 from simnet.base.plain_yaml import dotted, plain_fields
 from simnet.base.quantities import Bandwidth, Seconds, Size, Slowdown, outside, parameter_hints
-from simnet.costs.devices import BesideCollectives, DeviceProfile, Known, Method, SideStream
+from simnet.costs.devices import CollectiveSlowdown, DeviceProfile, KernelMethod, Provenance, SideStreamSlowdown
 
-_STREAMS: dict[str, type] = {"side_stream": SideStream, "beside_collectives": BesideCollectives}
+_STREAMS: dict[str, type] = {"side_stream": SideStreamSlowdown, "beside_collectives": CollectiveSlowdown}
 
 
 def read_profile(text: str, file: str) -> DeviceProfile:
@@ -33,7 +33,7 @@ def read_profile(text: str, file: str) -> DeviceProfile:
         needed = {one.name for one in fields(kind) if one.default is MISSING}
         if not isinstance(given, dict):
             refuse(f"must be a mapping with {', '.join(types)}", at)
-        if kind is Method and "seconds_per_entry" in given:
+        if kind is KernelMethod and "seconds_per_entry" in given:
             given = {"bytes_per_entry": 0.0} | given
         for name in (*given, *types):
             if name not in types:
@@ -46,9 +46,11 @@ def read_profile(text: str, file: str) -> DeviceProfile:
                 if not isinstance(value, str) or not value.strip():
                     refuse(f"must be a text, got {reprlib.repr(value)}", f"{at}{name}")
                 found[name] = value.strip()
-            elif types[name] is Known:
-                if value not in get_args(Known):
-                    refuse(f"must be one of {', '.join(get_args(Known))}, got {reprlib.repr(value)}", f"{at}{name}")
+            elif types[name] is Provenance:
+                if value not in get_args(Provenance):
+                    refuse(
+                        f"must be one of {', '.join(get_args(Provenance))}, got {reprlib.repr(value)}", f"{at}{name}"
+                    )
             elif types[name] in (Bandwidth, Seconds, Size, Slowdown):
                 if not is_number(value):
                     refuse(f"must be a number, got {reprlib.repr(value)}", f"{at}{name}")
@@ -59,7 +61,7 @@ def read_profile(text: str, file: str) -> DeviceProfile:
                 found[name] = float(value)
         if "corrections" in found:
             found["corrections"] = pairs(found["corrections"], f"{at}corrections")
-        if kind is Method and not found.get("low", 1.0) <= 1 <= found.get("high", 1.0):
+        if kind is KernelMethod and not found.get("low", 1.0) <= 1 <= found.get("high", 1.0):
             refuse("must have a low of at most 1 and a high of at least 1", at.removesuffix("."))
         return found
 
@@ -77,6 +79,8 @@ def read_profile(text: str, file: str) -> DeviceProfile:
     top = checked(DeviceProfile, given, "")
     if not isinstance(top["methods"], dict):
         refuse("must be a mapping of method names to their figures", "methods")
-    methods = {name: Method(**checked(Method, one, f"methods.{name}.")) for name, one in top["methods"].items()}
+    methods = {
+        name: KernelMethod(**checked(KernelMethod, one, f"methods.{name}.")) for name, one in top["methods"].items()
+    }
     streams = {name: kind(**checked(kind, top[name], f"{name}.")) for name, kind in _STREAMS.items() if name in top}
     return DeviceProfile(**top | {"methods": methods} | streams)

@@ -83,42 +83,42 @@ from simnet.base.reading import read_text
 from simnet.costs.device_ops import DeviceOp, Kernel
 
 __all__ = [
-    "ALIASES",
-    "DEFAULT",
-    "METHODS",
-    "OVER_GLOO",
-    "BesideCollectives",
+    "DEFAULT_DEVICE",
+    "DEVICE_ALIASES",
+    "GLOO_DEVICE",
+    "KERNEL_METHODS",
+    "CollectiveSlowdown",
     "DeviceOp",
     "DeviceProfile",
-    "End",
+    "IntervalEnd",
     "Kernel",
-    "Known",
-    "Method",
-    "SideStream",
+    "KernelMethod",
+    "Provenance",
+    "SideStreamSlowdown",
     "device_names",
     "load_device",
-    "usable",
+    "usable_devices",
 ]
 
-DEFAULT = "v100-torch2.6"
+DEFAULT_DEVICE = "v100-torch2.6"
 """The profile where none is named."""
 
-OVER_GLOO = "cpu-torch2.13"
+GLOO_DEVICE = "cpu-torch2.13"
 """The profile where none is named and messages go over gloo, which sends from PyTorch's CPU tensors."""
 
-ALIASES = {"v100": DEFAULT}
+DEVICE_ALIASES = {"v100": DEFAULT_DEVICE}
 """Names of profiles that have another one."""
 
-METHODS = (
+KERNEL_METHODS = (
     "topk", "topk_layer", "topk_segments", "scan", "count", "norm", "gather", "scatter", "cast", "sum", "pack",
     "copy_out", "copy_in",
 )  # fmt: skip
 """The methods of the schemes in `simnet.sparsifier_models`."""
 
-Known: TypeAlias = Literal["measured", "scaled", "estimated", "not stated"]
+Provenance: TypeAlias = Literal["measured", "scaled", "estimated", "not stated"]
 """How figures are known: measured there, scaled from a relative, or estimated; of older files nothing is known."""
 
-End: TypeAlias = Literal["low", "high"]
+IntervalEnd: TypeAlias = Literal["low", "high"]
 """An end of the interval of a time."""
 
 _LARGEST_FILE = 1_000_000
@@ -132,7 +132,7 @@ _STREAMS_WITHIN, _COPIES_WITHIN = 2.0, 100.0
 
 
 @dataclass(frozen=True)
-class Method:
+class KernelMethod:
     """Cost of one kernel.
 
     Parameters
@@ -165,7 +165,7 @@ class Method:
     seconds_per_entry: Seconds = 0.0
     low: Slowdown = 1.0
     high: Slowdown = 1.0
-    known: Known = "not stated"
+    known: Provenance = "not stated"
     corrections: tuple[tuple[float, float], ...] = ()
 
     def __post_init__(self) -> None:
@@ -177,7 +177,7 @@ class Method:
 
 
 @dataclass(frozen=True)
-class SideStream:
+class SideStreamSlowdown:
     """Slow-down of the backward pass and of exchange kernels that run at the same time on a stream of their own.
 
     Parameters
@@ -194,7 +194,7 @@ class SideStream:
 
 
 @dataclass(frozen=True)
-class BesideCollectives:
+class CollectiveSlowdown:
     """Slow-down of passes while a collective of NCCL runs: the backward pass, and in sharded steps both passes.
 
     Parameters
@@ -232,7 +232,7 @@ class DeviceProfile:
 
     Examples
     --------
-    >>> profile = DeviceProfile("toy", "none", "made up", 1e9, {"scan": Method(1e-5, 4, "made up")})
+    >>> profile = DeviceProfile("toy", "none", "made up", 1e9, {"scan": KernelMethod(1e-5, 4, "made up")})
     >>> profile.seconds([DeviceOp("scan", 1_000_000)], workers=2)
     array([0.00401, 0.00401])
     """
@@ -241,13 +241,13 @@ class DeviceProfile:
     device: str
     source: str
     memory_bandwidth: Bandwidth
-    methods: Mapping[str, Method]
-    side_stream: SideStream | None = None
-    beside_collectives: BesideCollectives | None = None
+    methods: Mapping[str, KernelMethod]
+    side_stream: SideStreamSlowdown | None = None
+    beside_collectives: CollectiveSlowdown | None = None
     memory: Size = 0.0
     chip: str = ""
 
-    def seconds(self, kernels: Iterable[DeviceOp], workers: int, end: End | None = None) -> NDArray[np.float64]:
+    def seconds(self, kernels: Iterable[DeviceOp], workers: int, end: IntervalEnd | None = None) -> NDArray[np.float64]:
         """Return the time of the kernels, one after the other, at each worker [s], shape (P,).
 
         `end` asks for an end of the interval in place of the time itself.
@@ -280,12 +280,12 @@ class DeviceProfile:
             else:
                 yield from kernel.passes
 
-    def once(self, kernel: DeviceOp, end: End | None = None) -> NDArray[np.float64]:
+    def once(self, kernel: DeviceOp, end: IntervalEnd | None = None) -> NDArray[np.float64]:
         """Return the time of one kernel [s], in the shape of its entries; raise ValueError for an unknown one.
 
         Examples
         --------
-        >>> profile = DeviceProfile("toy", "none", "made up", 1e9, {"topk": Method(1e-5, 4, "made up", high=2)})
+        >>> profile = DeviceProfile("toy", "none", "made up", 1e9, {"topk": KernelMethod(1e-5, 4, "made up", high=2)})
         >>> one = DeviceOp("topk_segments", 1000, segments=3)
         >>> f"{profile.once(one):.2e} s, at most {profile.once(one, 'high'):.2e} s"
         '4.20e-05 s, at most 8.40e-05 s'
@@ -309,7 +309,7 @@ class DeviceProfile:
 
         Examples
         --------
-        >>> methods = {"scan": Method(0, 4, "made up", low=0.5, high=3), "norm": Method(0, 4, "made up")}
+        >>> methods = {"scan": KernelMethod(0, 4, "made up", low=0.5, high=3), "norm": KernelMethod(0, 4, "made up")}
         >>> profile = DeviceProfile("toy", "none", "made up", 1e9, methods)
         >>> profile.within([DeviceOp("scan", 10**6), DeviceOp("norm", 10**6)], workers=2)
         (0.75, 2.0)
@@ -318,11 +318,11 @@ class DeviceProfile:
         total = float(self.seconds(kernels, workers).sum())
         if not total:
             return 1.0, 1.0
-        low, high = (float(self.seconds(kernels, workers, end).sum()) / total for end in get_args(End))
+        low, high = (float(self.seconds(kernels, workers, end).sum()) / total for end in get_args(IntervalEnd))
         return low, high
 
     def work(
-        self, kernels: Iterable[DeviceOp], workers: int, end: End | None = None
+        self, kernels: Iterable[DeviceOp], workers: int, end: IntervalEnd | None = None
     ) -> tuple[NDArray[np.float64], dict[int, NDArray[np.float64]]]:
         """Return each worker's time before the first message, shape (P,), and before later rounds [s].
 
@@ -330,7 +330,7 @@ class DeviceProfile:
 
         Examples
         --------
-        >>> profile = DeviceProfile("toy", "none", "made up", 1e9, {"scan": Method(1e-5, 4, "made up")})
+        >>> profile = DeviceProfile("toy", "none", "made up", 1e9, {"scan": KernelMethod(1e-5, 4, "made up")})
         >>> profile.work([DeviceOp("scan", 1_000_000), DeviceOp("scan", np.array([0, 1000]), before=3)], workers=2)
         (array([0.00401, 0.00401]), {3: array([0.0e+00, 1.4e-05])})
         """
@@ -340,7 +340,7 @@ class DeviceProfile:
         found = {place: self.seconds(places[place], workers, end) for place in sorted(places)}
         return found.pop(0), found
 
-    def method(self, name: str) -> Method:
+    def method(self, name: str) -> KernelMethod:
         """Return the cost of a kernel, derived from other methods if missing; raise ValueError if it cannot be."""
         found = self.methods.get(name) or self.methods.get(_MADE_OF.get(name, ""))
         found = found or self.methods.get(_ANY) or self._streamed(name)
@@ -348,7 +348,7 @@ class DeviceProfile:
             raise ValueError(f"device profile {self.name!r} has no method {name!r}: {nearest(name, self.methods)}")
         return found
 
-    def _streamed(self, name: str) -> Method | None:
+    def _streamed(self, name: str) -> KernelMethod | None:
         """Return an estimated method of a kernel that streams its bytes; None for other kernels."""
         norm, moved = self.methods.get("norm"), _STREAMED.get(name)
         if norm is None or moved is None:
@@ -356,17 +356,17 @@ class DeviceProfile:
         within = _COPIES_WITHIN if name.startswith("copy_") else _STREAMS_WITHIN
         low, high = min(norm.low, 1 / _STREAMS_WITHIN), max(norm.high, within)
         source = f"not in the profile: a launch of norm, and {moved:g} bytes at the memory bandwidth"
-        return Method(norm.launch, moved, source, low=low, high=high, known="estimated")
+        return KernelMethod(norm.launch, moved, source, low=low, high=high, known="estimated")
 
 
 def device_names() -> list[str]:
     """Return the names of the profiles that come with simnet or are registered by packages, sorted."""
-    return sorted({*_shipped(), *plugins.names("devices")})
+    return sorted({*_shipped_names(), *plugins.names("devices")})
 
 
-def usable() -> dict[str, DeviceProfile]:
+def usable_devices() -> dict[str, DeviceProfile]:
     """Return the profiles by name, sorted; warn about registered ones that cannot be used."""
-    shipped = {name: _shipped_profile(name) for name in _shipped()}
+    shipped = {name: _shipped_profile(name) for name in _shipped_names()}
     return dict(sorted({**plugins.usable("devices", load_device), **shipped}.items()))
 
 
@@ -376,7 +376,7 @@ def load_device(name_or_path: str | Path) -> DeviceProfile:
     Parameters
     ----------
     name_or_path : str or Path
-        One of `device_names` or `ALIASES`, or the path of a YAML file; a string with a directory or with the ending
+        One of `device_names` or `DEVICE_ALIASES`, or the path of a YAML file; a string with a directory or the ending
         ``.yaml`` or ``.yml`` is a path.
 
     Raises
@@ -396,9 +396,9 @@ def load_device(name_or_path: str | Path) -> DeviceProfile:
     """
     path = Path(name_or_path)
     if isinstance(name_or_path, Path) or path.suffix in (".yaml", ".yml") or len(path.parts) > 1:
-        return _read(read_text(path, _LARGEST_FILE), str(path))
-    name = ALIASES.get(str(path), str(path))
-    if name in _shipped():
+        return _read_profile(read_text(path, _LARGEST_FILE), str(path))
+    name = DEVICE_ALIASES.get(str(path), str(path))
+    if name in _shipped_names():
         return _shipped_profile(name)
     found = plugins.load("devices", name, lambda device: plugins.instance(device(), DeviceProfile))
     if found is None:
@@ -407,17 +407,19 @@ def load_device(name_or_path: str | Path) -> DeviceProfile:
 
 
 @cache
-def _shipped() -> frozenset[str]:
+def _shipped_names() -> frozenset[str]:
     paths = (Path(one.name) for one in (files("simnet") / "data" / "devices").iterdir())
     return frozenset(path.stem for path in paths if path.suffix == ".yaml")
 
 
 @cache
 def _shipped_profile(name: str) -> DeviceProfile:
-    return _read((files("simnet") / "data" / "devices" / f"{name}.yaml").read_text(encoding="utf-8"), f"{name}.yaml")
+    return _read_profile(
+        (files("simnet") / "data" / "devices" / f"{name}.yaml").read_text(encoding="utf-8"), f"{name}.yaml"
+    )
 
 
-def _read(text: str, file: str) -> DeviceProfile:
+def _read_profile(text: str, file: str) -> DeviceProfile:
     # Only who loads a profile pays for the parser.
     from simnet.costs.device_file import read_profile
 

@@ -12,8 +12,8 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from simnet.base.arrays import Floats
-from simnet.costs.arguments import checked, selected_entries
-from simnet.costs.sparsifiers import Bounds
+from simnet.costs.arguments import check_arguments, selected_entries
+from simnet.costs.sparsifiers import CostBounds
 
 IndexCode: TypeAlias = Literal["auto", "int64", "int32", "int16", "packed12", "bitmap", "delta"]
 """How indices travel: see `encoded_index_bytes`."""
@@ -26,11 +26,11 @@ ValueCode: TypeAlias = Literal[
 INDEX_CODES: tuple[IndexCode, ...] = get_args(IndexCode)
 VALUE_CODES: tuple[ValueCode, ...] = get_args(ValueCode)
 
-SORT = "sort"
+SORT_METHOD = "sort"
 """The method of a device profile that puts indices that a selection leaves unsorted in order, with their values."""
 
 CODE_METHODS: tuple[str, ...] = (
-    SORT,
+    SORT_METHOD,
     *(
         f"{does}_{code}"
         for code in (*INDEX_CODES, *VALUE_CODES)
@@ -43,13 +43,13 @@ CODE_METHODS: tuple[str, ...] = (
 As int32 and float32 nothing is made: entries are copied as they are.
 """
 
-VARYING: tuple[IndexCode, ...] = ("auto", "delta")
+VARYING_CODES: tuple[IndexCode, ...] = ("auto", "delta")
 """Codes whose bytes hang on which indices there are."""
 
-BLOCKS = {"int16": 1 << 16, "packed12": 1 << 12}
+BLOCK_ENTRIES = {"int16": 1 << 16, "packed12": 1 << 12}
 """Entries of a block, within which an index counts."""
 
-COUNTS = {"int16": 4, "packed12": 2}
+BLOCK_COUNT_BYTES = {"int16": 4, "packed12": 2}
 """Bytes of the number of entries in a block."""
 
 COUNT_BYTES = 4
@@ -79,8 +79,8 @@ def table_bytes(values: ValueCode) -> int:
 
 def encoded_value_bytes(values: ValueCode, k: ArrayLike) -> Floats:
     """Bytes of k values and of the table that decodes them: ceil(k b / 8), and the table if there is any value."""
-    (k,) = checked(k=k)
-    found: Floats = np.where(k > 0, _whole(k * VALUE_BITS[values] / 8) + table_bytes(values), 0.0)[()]
+    (k,) = check_arguments(k=k)
+    found: Floats = np.where(k > 0, _round_up(k * VALUE_BITS[values] / 8) + table_bytes(values), 0.0)[()]
     return found
 
 
@@ -108,7 +108,7 @@ def encoded_index_bytes(indices: IndexCode, n: ArrayLike, k: ArrayLike, differen
     >>> [round(float(encoded_index_bytes(one, 100_000, 1000))) for one in ("delta", "auto")]
     [1283, 1284]
     """
-    n, k = checked(n=n, k=k)
+    n, k = check_arguments(n=n, k=k)
     if indices == "auto":
         each = [encoded_index_bytes(one, n, k, differences) for one in INDEX_CODES if one != "auto"]
         shortest: Floats = np.minimum.reduce(each)
@@ -116,19 +116,19 @@ def encoded_index_bytes(indices: IndexCode, n: ArrayLike, k: ArrayLike, differen
     if indices == "delta":
         return COUNT_BYTES + selected_entries("differences", differences, _expected_differences(n, k))
     if indices == "bitmap":
-        return _whole(n / 8) + 0 * k
-    if indices in BLOCKS:
-        counts = COUNTS[indices] * np.ceil(n / BLOCKS[indices])
-        return counts + (2 * k if indices == "int16" else 3 * _whole(k / 2))
+        return _round_up(n / 8) + 0 * k
+    if indices in BLOCK_ENTRIES:
+        counts = BLOCK_COUNT_BYTES[indices] * np.ceil(n / BLOCK_ENTRIES[indices])
+        return counts + (2 * k if indices == "int16" else 3 * _round_up(k / 2))
     return (8 if indices == "int64" else 4) * k + 0 * n
 
 
-def encoded_index_bounds(indices: IndexCode, n: ArrayLike, k: ArrayLike) -> Bounds:
+def encoded_index_bounds(indices: IndexCode, n: ArrayLike, k: ArrayLike) -> CostBounds:
     """Return bounds of `encoded_index_bytes` for any k of n indices."""
-    n, k = checked(n=n, k=k)
+    n, k = check_arguments(n=n, k=k)
     # Of gaps that add up to n, no more than n / d are as long as d.
     longest = k + sum(np.minimum(k, np.floor(n / (1 << bits))) for bits in (7, 14, 21, 28))
-    return Bounds(*(encoded_index_bytes(indices, n, k, one) for one in (k, longest)))
+    return CostBounds(*(encoded_index_bytes(indices, n, k, one) for one in (k, longest)))
 
 
 def _expected_differences(n: Floats, k: Floats) -> Floats:
@@ -138,7 +138,7 @@ def _expected_differences(n: Floats, k: Floats) -> Floats:
     return np.where(k > 0, found, 0.0)
 
 
-def _whole(entries: Floats) -> Floats:
+def _round_up(entries: Floats) -> Floats:
     # Less what a product such as 4800.000000000001 is above the whole number that it stands for.
     found: Floats = np.ceil(entries * (1 - 1e-12))
     return found

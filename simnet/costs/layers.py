@@ -97,7 +97,7 @@ class TransformerShape(NamedTuple):
     Parameters
     ----------
     kind : str
-        Its ``model_type``: one of `simnet.costs.model_config.KINDS`.
+        Its ``model_type``: one of `simnet.costs.model_config.MODEL_KINDS`.
     layers, width, inside : int
         Blocks, width of the model, and width of the perceptron.
     vocabulary, positions, types : int

@@ -29,11 +29,11 @@ def _parsed(text: str, file: str) -> TransformerShape:
     kind = fields.given.get("model_type")
     if kind is None:
         fields.refuse("is missing; it says which model this is", "model_type")
-    if not isinstance(kind, str) or kind not in KINDS:
-        fields.refuse(f"is {shown(kind)}; {nearest(str(kind), KINDS)}", "model_type")
+    if not isinstance(kind, str) or kind not in MODEL_KINDS:
+        fields.refuse(f"is {shown(kind)}; {nearest(str(kind), MODEL_KINDS)}", "model_type")
     if fields.flag("add_cross_attention", default=False):
         fields.refuse("must be false: cross-attention is not read", "add_cross_attention")
-    return KINDS[kind](fields)
+    return MODEL_KINDS[kind](fields)
 
 
 class _Fields:
@@ -100,5 +100,5 @@ def _llama(fields: _Fields) -> TransformerShape:
     return shape._replace(queries=heads * size, keys=groups * size, biases=biases)
 
 
-KINDS = {"bert": _bert, "gpt2": _gpt2, "llama": _llama, "mistral": _llama, "qwen2": _llama}
+MODEL_KINDS = {"bert": _bert, "gpt2": _gpt2, "llama": _llama, "mistral": _llama, "qwen2": _llama}
 """Readers of the fields of each ``model_type``; defaults are those of its class in transformers."""

@@ -45,7 +45,7 @@ from simnet.costs.layers import (
     vit_layers,
 )
 
-Precision: TypeAlias = Literal["fp32", "tf32", "fp16", "bf16"]
+MatrixFormat: TypeAlias = Literal["fp32", "tf32", "fp16", "bf16"]
 """Formats in which matrices are multiplied: fp16 and bf16 with sums in fp32, as mixed precision has it."""
 
 SampleKind: TypeAlias = Literal["image", "sequence", "sample"]
@@ -68,7 +68,7 @@ class ComputeTime(NamedTuple):
     batch_stated : bool
         Whether the source states the batch of the time; else `batch` is that of other runs there.
     chip : str
-        As `simnet.costs.computing.chips` names it.
+        As `simnet.costs.computing.known_chips` names it.
     precision : {"fp32", "tf32", "fp16", "bf16"}
         Format of the products.
     """
@@ -79,7 +79,7 @@ class ComputeTime(NamedTuple):
     measured: bool
     batch_stated: bool = True
     chip: str = "V100"
-    precision: Precision = "fp32"
+    precision: MatrixFormat = "fp32"
 
 
 @dataclass(frozen=True)
@@ -89,7 +89,7 @@ class ModelProfile:
     Parameters
     ----------
     name : str
-        As `names` lists it.
+        As `model_names` lists it.
     layers : tuple of Layer
         Its tensors in the order of the reference implementation: the first gets its gradient last.
     times : tuple of ComputeTime
@@ -150,32 +150,32 @@ def model_operations(profile: ModelProfile) -> float:
 
     Examples
     --------
-    >>> [f"{model_operations(model(name)) / 1e9:.3g} GFLOP" for name in ("resnet50", "gpt2")]
+    >>> [f"{model_operations(load_model(name)) / 1e9:.3g} GFLOP" for name in ("resnet50", "gpt2")]
     ['24.5 GFLOP', '875 GFLOP']
     """
     return profile.operations or 6.0 * profile.parameters * profile.tokens
 
 
-def names() -> list[str]:
+def model_names() -> list[str]:
     """Return the names of the networks, sorted.
 
     Examples
     --------
-    >>> names()  # doctest: +NORMALIZE_WHITESPACE
+    >>> model_names()  # doctest: +NORMALIZE_WHITESPACE
     ['alexnet', 'bert-base', 'bert-large', 'gpt-24x2048', 'gpt-32x4096', 'gpt-40x6144', 'gpt2', 'gpt2-xl',
      'llama-24x2048', 'llama-8x512', 'llama3-8b', 'resnet18', 'resnet50', 'vgg16', 'vit-l-16', 'vit-paper']
     """
     return sorted(_MODELS)
 
 
-def model(name: str) -> ModelProfile:
+def load_model(name: str) -> ModelProfile:
     """Return the profile of a network.
 
     Parameters
     ----------
     name : str
-        One of `names` or their aliases; case and punctuation do not matter. Or the path of a ``config.json`` of Hugging
-        Face transformers, whose times are not known.
+        One of `model_names` or an alias; case and punctuation do not matter. Or the path of a ``config.json`` of
+        Hugging Face transformers, whose times are not known.
 
     Raises
     ------
@@ -186,24 +186,24 @@ def model(name: str) -> ModelProfile:
 
     Examples
     --------
-    >>> model("ResNet-50").parameters
+    >>> load_model("ResNet-50").parameters
     25557032
-    >>> model("ViT-L/16") is model("vit_l_16")
+    >>> load_model("ViT-L/16") is load_model("vit_l_16")
     True
-    >>> model("resnet51")  # doctest: +ELLIPSIS
+    >>> load_model("resnet51")  # doctest: +ELLIPSIS
     Traceback (most recent call last):
     ValueError: there is no model 'resnet51': did you mean 'resnet50'? Allowed: alexnet, ...
     """
     if is_config(name):
-        return _configured(name)
-    key = _plain(name)
-    found = {_plain(known): known for known in _MODELS} | _ALIASES
+        return _configured_model(name)
+    key = _plain_name(name)
+    found = {_plain_name(known): known for known in _MODELS} | _ALIASES
     if key not in found:
         told = f"{nearest(name.lower(), _MODELS)}, or a config.json"
         if units.is_count(name):
             told = "that is a number of parameters, which `parameters` takes"
         raise ValueError(f"there is no model {name!r}: {told}")
-    return _build(found[key])
+    return _build_model(found[key])
 
 
 def is_config(name: str) -> bool:
@@ -227,16 +227,16 @@ def transformer_flops(batch: int, tokens: int, layers: int, width: int, vocabula
     return float(batch * tokens * (6 * weights + 12 * layers * tokens * width))
 
 
-def _plain(name: str) -> str:
+def _plain_name(name: str) -> str:
     return re.sub(r"[^a-z0-9]", "", name.lower())
 
 
 @cache
-def _build(name: str) -> ModelProfile:
+def _build_model(name: str) -> ModelProfile:
     return _MODELS[name]()
 
 
-def _configured(path: str) -> ModelProfile:
+def _configured_model(path: str) -> ModelProfile:
     from simnet.costs.model_config import read_shape
 
     shape = read_shape(path)

@@ -6,7 +6,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from simnet.base.arrays import Floats
-from simnet.costs.arguments import checked, selected_entries
+from simnet.costs.arguments import check_arguments, selected_entries
 from simnet.costs.collectives import (
     allgather,
     pairwise_alltoall,
@@ -18,7 +18,7 @@ from simnet.costs.collectives import (
 
 def fp16(alpha: ArrayLike, beta: ArrayLike, M: ArrayLike, N: ArrayLike) -> Floats:
     """Half precision on a ring: 2 (N - 1) alpha + (N - 1) / N M beta; derived."""
-    (M,) = checked(M=M)
+    (M,) = check_arguments(M=M)
     return ring_allreduce(alpha, beta, M / 2, N)
 
 
@@ -42,7 +42,7 @@ def qsgd(
     bits : array_like of float, optional
         b, mean bits of an entry without the norms, as measured of a variable-length code.
     """
-    M, levels, bucket = checked(M=M, levels=levels, bucket=bucket)
+    M, levels, bucket = check_arguments(M=M, levels=levels, bucket=bucket)
     n = M / 4
     width = selected_entries("bits", bits, np.ceil(np.log2(2 * levels + 1)))
     return allgather(alpha, beta, np.ceil(n * width / 8) + 4 * np.ceil(n / bucket), N)
@@ -64,7 +64,7 @@ def signsgd_allgather(
 
 
 def _signs(M: ArrayLike, scale_bytes: ArrayLike) -> Floats:
-    M, scale_bytes = checked(M=M, scale_bytes=scale_bytes)
+    M, scale_bytes = check_arguments(M=M, scale_bytes=scale_bytes)
     return np.ceil(M / 32) + scale_bytes
 
 
@@ -91,7 +91,7 @@ def powersgd(
     vectors : array_like of float
         v.
     """
-    M, rank, vectors = checked(M=M, rank=rank, vectors=vectors)
+    M, rank, vectors = check_arguments(M=M, rank=rank, vectors=vectors)
     square = rank * np.sqrt(M / 4)
     factors = (selected_entries("left", left, square), selected_entries("right", right, square))
     matrices = sum(ring_allreduce(alpha, beta, 4 * entries, N) for entries in factors)
@@ -106,7 +106,7 @@ def onebit_allreduce(
     A pairwise all-to-all of signs, all-gathers of scales, of the signs of each server's chunk, and of their scales.
     `padded` is n, the entries padded to whole bytes for each server; M / 4 if not given.
     """
-    M, N = checked(M=M, N=N)
+    M, N = check_arguments(M=M, N=N)
     signs = selected_entries("padded", padded, M / 4) / 8 / N
     gathers = 2 * allgather(alpha, beta, 4.0, N) + allgather(alpha, beta, signs, N)
     return pairwise_alltoall(alpha, beta, signs, N) + gathers
@@ -136,7 +136,7 @@ def thc(
     norms : array_like of float
         Norms, one for a chunk.
     """
-    alpha, beta, M, N, norms = checked(alpha=alpha, beta=beta, M=M, N=N, norms=norms)
+    alpha, beta, M, N, norms = check_arguments(alpha=alpha, beta=beta, M=M, N=N, norms=norms)
     rest = M / 4 % _THC_CHUNK
     padded = M / 4 - rest + np.where(rest > 0, 2 ** np.ceil(np.log2(np.maximum(rest, 1))), 0)
     codes = selected_entries("up", up, padded / 2)
@@ -169,7 +169,7 @@ def two_hop_reduce(
     calls : array_like of float
         c; codes and their scales are two.
     """
-    alpha, M, N, L, calls = checked(alpha=alpha, M=M, N=N, ranks_per_node=ranks_per_node, calls=calls)
+    alpha, M, N, L, calls = check_arguments(alpha=alpha, M=M, N=N, ranks_per_node=ranks_per_node, calls=calls)
     h = selected_entries("first", first, M / 8)
     g = selected_entries("second", second, M / 8 / L)
     nodes = N / L
@@ -197,7 +197,7 @@ def chunked_allgather(
     contributed : array_like of float, optional
         Bytes of a worker, where blocks differ or tables are sent too.
     """
-    M, size, k, bits = checked(M=M, size=size, k=k, bits=bits)
+    M, size, k, bits = check_arguments(M=M, size=size, k=k, bits=bits)
     nbytes = selected_entries("contributed", contributed, np.ceil(M / 4 / size * k * bits / 8))
     return allgather(alpha, beta, nbytes, N)
 
@@ -215,7 +215,7 @@ def muloco(
     A pairwise all-to-all of the shares, each worker's sum of its own, and an all-gather of the sums, quantised again,
     with b `bits` an entry. `contributed` are the bytes of a worker's vector, where tables are sent too.
     """
-    M, N, bits = checked(M=M, N=N, bits=bits)
+    M, N, bits = check_arguments(M=M, N=N, bits=bits)
     share = selected_entries("contributed", contributed, np.ceil(M / 4 * bits / 8)) / N
     return pairwise_alltoall(alpha, beta, share, N) + allgather(alpha, beta, share, N)
 
@@ -225,5 +225,5 @@ def int8_ring(alpha: ArrayLike, beta: ArrayLike, M: ArrayLike, N: ArrayLike, tab
 
     Each round sends two chunks, each with a table of t bytes: 256 float32.
     """
-    alpha, beta, M, N, table_bytes = checked(alpha=alpha, beta=beta, M=M, N=N, table_bytes=table_bytes)
+    alpha, beta, M, N, table_bytes = check_arguments(alpha=alpha, beta=beta, M=M, N=N, table_bytes=table_bytes)
     return 2 * (N - 1) * (alpha + (M / 4 / N + 2 * table_bytes) * beta)

@@ -8,14 +8,14 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from simnet.base.arrays import Floats
-from simnet.costs.arguments import checked, selected_entries
+from simnet.costs.arguments import check_arguments, selected_entries
 from simnet.costs.collectives import allgather, binomial_reduce, broadcast, ring_allgather, ring_allreduce
 
-VALUE = 4.0
-ENTRY = 8.0
+VALUE_BYTES = 4.0
+ENTRY_BYTES = 8.0
 
 
-class Bounds(NamedTuple):
+class CostBounds(NamedTuple):
     """Bounds of a cost, whatever is selected."""
 
     lower: Floats
@@ -34,7 +34,7 @@ def fill_in(n: ArrayLike, k: ArrayLike, P: ArrayLike) -> Floats:
     >>> round(float(fill_in(1000, 20, 16)), 1)
     276.2
     """
-    n, k, P = checked(n=n, k=k, P=P)
+    n, k, P = check_arguments(n=n, k=k, P=P)
     if (k > n).any():
         raise ValueError("k must not exceed n")
     with np.errstate(divide="ignore", invalid="ignore"):
@@ -55,7 +55,7 @@ def topk_allgather(alpha: ArrayLike, beta: ArrayLike, M: ArrayLike, c: ArrayLike
     >>> round(1e3 * float(topk_allgather(1e-3, 0.8e-9, 46_758_048, 0.1, 8)), 3)
     55.369
     """
-    alpha, beta, M, c, N = checked(alpha=alpha, beta=beta, M=M, c=c, N=N)
+    alpha, beta, M, c, N = check_arguments(alpha=alpha, beta=beta, M=M, c=c, N=N)
     return np.log2(N) * alpha + 2 * M * c * beta * (N - 1)
 
 
@@ -65,7 +65,7 @@ topka = topk_allgather
 
 def artopk_ring(alpha: ArrayLike, beta: ArrayLike, M: ArrayLike, c: ArrayLike, N: ArrayLike) -> Floats:
     """AR-Topk by broadcast and ring: alpha [2 (N - 1) + log N] + M c beta [2 (N - 1) / N + log N]; [1] Eqn 4a."""
-    alpha, beta, M, c, N = checked(alpha=alpha, beta=beta, M=M, c=c, N=N)
+    alpha, beta, M, c, N = check_arguments(alpha=alpha, beta=beta, M=M, c=c, N=N)
     return alpha * (2 * (N - 1) + np.log2(N)) + M * c * beta * (2 * (N - 1) / N + np.log2(N))
 
 
@@ -75,7 +75,7 @@ def artopk_tree(alpha: ArrayLike, beta: ArrayLike, M: ArrayLike, c: ArrayLike, N
     Workers begin to reduce as soon as they have passed the indices on, which saves up to one alpha for each binary 1 in
     the number of the worker that broadcasts.
     """
-    alpha, beta, M, c, N = checked(alpha=alpha, beta=beta, M=M, c=c, N=N)
+    alpha, beta, M, c, N = check_arguments(alpha=alpha, beta=beta, M=M, c=c, N=N)
     return 3 * np.log2(N) * (alpha + M * c * beta)
 
 
@@ -104,9 +104,9 @@ def threshold_allgather(
     gathers : array_like of float
         All-gathers: 1 for the entries alone, 2 with sizes before them, 3 with indices and values apart.
     """
-    alpha, beta, M, c, N, gathers = checked(alpha=alpha, beta=beta, M=M, c=c, N=N, gathers=gathers)
-    found = selected_entries("selected", selected, c * M / VALUE)
-    return allgather(gathers * alpha, beta, ENTRY * found, N)
+    alpha, beta, M, c, N, gathers = check_arguments(alpha=alpha, beta=beta, M=M, c=c, N=N, gathers=gathers)
+    found = selected_entries("selected", selected, c * M / VALUE_BYTES)
+    return allgather(gathers * alpha, beta, ENTRY_BYTES * found, N)
 
 
 def gaussiank(
@@ -128,22 +128,22 @@ def topkdsa(
     regions are all-gathered, as entries or dense, whichever is shorter. `union` is |U|, the entries of the union of all
     selections; c M / 4, equal supports, if not given. Sizes, all-gathered before, cost `allgather` of 4 bytes more.
     """
-    alpha, beta, M, c, N = checked(alpha=alpha, beta=beta, M=M, c=c, N=N)
-    reduced = selected_entries("union", union, c * M / VALUE)
-    moved = ENTRY * c * M / VALUE + np.minimum(ENTRY * reduced, M)
+    alpha, beta, M, c, N = check_arguments(alpha=alpha, beta=beta, M=M, c=c, N=N)
+    reduced = selected_entries("union", union, c * M / VALUE_BYTES)
+    moved = ENTRY_BYTES * c * M / VALUE_BYTES + np.minimum(ENTRY_BYTES * reduced, M)
     return (N - 1 + np.log2(N)) * alpha + moved * (N - 1) / N * beta
 
 
-def topkdsa_bounds(alpha: ArrayLike, beta: ArrayLike, M: ArrayLike, c: ArrayLike, N: ArrayLike) -> Bounds:
+def topkdsa_bounds(alpha: ArrayLike, beta: ArrayLike, M: ArrayLike, c: ArrayLike, N: ArrayLike) -> CostBounds:
     """TopkDSA: 4 k (N - 1) / N (equal supports) to (2 k + n) (N - 1) / N words (dense in the end); derived.
 
     Latency is that of `topkdsa`.
     """
-    dense = np.asarray(M, dtype=np.float64) / VALUE
-    return Bounds(topkdsa(alpha, beta, M, c, N), topkdsa(alpha, beta, M, c, N, union=dense))
+    dense = np.asarray(M, dtype=np.float64) / VALUE_BYTES
+    return CostBounds(topkdsa(alpha, beta, M, c, N), topkdsa(alpha, beta, M, c, N, union=dense))
 
 
-def sparcml_bounds(alpha: ArrayLike, beta: ArrayLike, M: ArrayLike, c: ArrayLike, N: ArrayLike) -> Bounds:
+def sparcml_bounds(alpha: ArrayLike, beta: ArrayLike, M: ArrayLike, c: ArrayLike, N: ArrayLike) -> CostBounds:
     """SparCML by recursive doubling: log N alpha and 2 k log N to 2 k (N - 1) words; derived from [4].
 
     The lower bound is of equal supports, the upper one of disjoint ones, in which the message doubles in every step
@@ -156,31 +156,33 @@ def sparcml_bounds(alpha: ArrayLike, beta: ArrayLike, M: ArrayLike, c: ArrayLike
     >>> [float(one) for one in sparcml_bounds(0.0, 1.0, 4000, 0.125, 16)]
     [4000.0, 11000.0]
     """
-    alpha, beta, M, c, N = checked(alpha=alpha, beta=beta, M=M, c=c, N=N)
+    alpha, beta, M, c, N = check_arguments(alpha=alpha, beta=beta, M=M, c=c, N=N)
     steps = np.log2(N)
     sparse = np.clip(np.ceil(-np.log2(2 * c)), 0, steps)
     equal = steps * np.minimum(2 * c, 1.0)
     disjoint = 2 * c * (2**sparse - 1) + steps - sparse
-    return Bounds(steps * alpha + equal * M * beta, steps * alpha + disjoint * M * beta)
+    return CostBounds(steps * alpha + equal * M * beta, steps * alpha + disjoint * M * beta)
 
 
 def gtopk_reduce(
-    alpha: ArrayLike, beta: ArrayLike, M: ArrayLike, c: ArrayLike, N: ArrayLike, entry_bytes: ArrayLike = ENTRY
+    alpha: ArrayLike, beta: ArrayLike, M: ArrayLike, c: ArrayLike, N: ArrayLike, entry_bytes: ArrayLike = ENTRY_BYTES
 ) -> Floats:
     """gTopk, reduction only: log N alpha + 2 k log N words; published, [5], which leaves the broadcast out.
 
     `entry_bytes` are the bytes of an entry, 16 in the released code.
     """
-    alpha, beta, M, c, N, entry_bytes = checked(alpha=alpha, beta=beta, M=M, c=c, N=N, entry_bytes=entry_bytes)
-    return binomial_reduce(alpha, beta, entry_bytes * c * M / VALUE, N)
+    alpha, beta, M, c, N, entry_bytes = check_arguments(alpha=alpha, beta=beta, M=M, c=c, N=N, entry_bytes=entry_bytes)
+    return binomial_reduce(alpha, beta, entry_bytes * c * M / VALUE_BYTES, N)
 
 
 def gtopk(
-    alpha: ArrayLike, beta: ArrayLike, M: ArrayLike, c: ArrayLike, N: ArrayLike, entry_bytes: ArrayLike = ENTRY
+    alpha: ArrayLike, beta: ArrayLike, M: ArrayLike, c: ArrayLike, N: ArrayLike, entry_bytes: ArrayLike = ENTRY_BYTES
 ) -> Floats:
     """gTopk, binomial reduction and broadcast: 2 log N alpha + 4 k log N words; derived from the algorithm of [5]."""
-    alpha, beta, M, c, N, entry_bytes = checked(alpha=alpha, beta=beta, M=M, c=c, N=N, entry_bytes=entry_bytes)
-    return gtopk_reduce(alpha, beta, M, c, N, entry_bytes) + broadcast(alpha, beta, entry_bytes * c * M / VALUE, N)
+    alpha, beta, M, c, N, entry_bytes = check_arguments(alpha=alpha, beta=beta, M=M, c=c, N=N, entry_bytes=entry_bytes)
+    return gtopk_reduce(alpha, beta, M, c, N, entry_bytes) + broadcast(
+        alpha, beta, entry_bytes * c * M / VALUE_BYTES, N
+    )
 
 
 def oktopk_split_and_reduce(
@@ -191,9 +193,9 @@ def oktopk_split_and_reduce(
     Regions are balanced. `selected` are the entries a worker selected, c M / 4 if not given: between recomputations of
     the thresholds there can be more.
     """
-    alpha, beta, M, c, N = checked(alpha=alpha, beta=beta, M=M, c=c, N=N)
-    own = selected_entries("selected", selected, c * M / VALUE)
-    return (N - 1) * alpha + ENTRY * own * (N - 1) / N * beta
+    alpha, beta, M, c, N = check_arguments(alpha=alpha, beta=beta, M=M, c=c, N=N)
+    own = selected_entries("selected", selected, c * M / VALUE_BYTES)
+    return (N - 1) * alpha + ENTRY_BYTES * own * (N - 1) / N * beta
 
 
 def oktopk_balance_and_allgatherv(
@@ -204,10 +206,10 @@ def oktopk_balance_and_allgatherv(
     Half of the words balance, if one worker holds all. `kept` are the entries above the global threshold, c M / 4 if
     not given.
     """
-    alpha, beta, M, c, N = checked(alpha=alpha, beta=beta, M=M, c=c, N=N)
-    total = selected_entries("kept", kept, c * M / VALUE)
+    alpha, beta, M, c, N = check_arguments(alpha=alpha, beta=beta, M=M, c=c, N=N)
+    total = selected_entries("kept", kept, c * M / VALUE_BYTES)
     messages: Floats = np.where(N > 1, N, 0.0) + 2 * np.log2(N)
-    return messages * alpha + 2 * ENTRY * total * (N - 1) / N * beta
+    return messages * alpha + 2 * ENTRY_BYTES * total * (N - 1) / N * beta
 
 
 def oktopk(
@@ -231,8 +233,8 @@ def oktopk(
 
 def sparse_allreduce_bound(beta: ArrayLike, M: ArrayLike, c: ArrayLike, N: ArrayLike) -> Floats:
     """Least bytes of a sparse all-reduce of k entries: 2 k (N - 1) / N words; published, [3] Theorem 3.1."""
-    beta, M, c, N = checked(beta=beta, M=M, c=c, N=N)
-    return ENTRY * c * M / VALUE * (N - 1) / N * beta
+    beta, M, c, N = check_arguments(beta=beta, M=M, c=c, N=N)
+    return ENTRY_BYTES * c * M / VALUE_BYTES * (N - 1) / N * beta
 
 
 def spardl(alpha: ArrayLike, beta: ArrayLike, M: ArrayLike, c: ArrayLike, N: ArrayLike) -> Floats:
@@ -258,11 +260,11 @@ def spardl_bsag(
     entries of a block. `h` are a worker's entries in the exchange between teams, which SparDL adapts from k / N up; k d
     / N, all that it has, if not given.
     """
-    alpha, beta, M, c, N = checked(alpha=alpha, beta=beta, M=M, c=c, N=N)
-    d, k = _teams(N, d), c * M / VALUE
+    alpha, beta, M, c, N = check_arguments(alpha=alpha, beta=beta, M=M, c=c, N=N)
+    d, k = _teams(N, d), c * M / VALUE_BYTES
     crossing = selected_entries("h", h, k * d / N)
     rounds = 2 * np.ceil(np.log2(N / d)) + np.ceil(np.log2(d))
-    return rounds * alpha + ENTRY * (2 * k * (N - d) / N + crossing * (d - 1)) * beta
+    return rounds * alpha + ENTRY_BYTES * (2 * k * (N - d) / N + crossing * (d - 1)) * beta
 
 
 def spardl_rsag(alpha: ArrayLike, beta: ArrayLike, M: ArrayLike, c: ArrayLike, N: ArrayLike, d: ArrayLike) -> Floats:
@@ -270,17 +272,17 @@ def spardl_rsag(alpha: ArrayLike, beta: ArrayLike, M: ArrayLike, c: ArrayLike, N
 
     From the algorithm of [6], with d = 2^x teams. Two move as much as one, in a round less if N is a power of two.
     """
-    alpha, beta, M, c, N = checked(alpha=alpha, beta=beta, M=M, c=c, N=N)
-    d, k = _teams(N, d), c * M / VALUE
+    alpha, beta, M, c, N = check_arguments(alpha=alpha, beta=beta, M=M, c=c, N=N)
+    d, k = _teams(N, d), c * M / VALUE_BYTES
     doublings = np.log2(d)
     if (doublings % 1 != 0).any():
         raise ValueError(f"d must be a power of two, got {np.asarray(d)[np.asarray(doublings) % 1 != 0].flat[0]:g}")
     rounds = 2 * np.ceil(np.log2(N / d)) + doublings
-    return rounds * alpha + ENTRY * k * (2 * (N - d) + d * doublings) / N * beta
+    return rounds * alpha + ENTRY_BYTES * k * (2 * (N - d) + d * doublings) / N * beta
 
 
 def _teams(N: Floats, d: ArrayLike) -> Floats:
-    (teams,) = checked(d=d)
+    (teams,) = check_arguments(d=d)
     wrong = N % teams != 0
     if wrong.any():
         workers, found = (np.broadcast_to(one, np.shape(wrong))[wrong].flat[0] for one in (N, teams))
@@ -311,11 +313,11 @@ def exdyna(
     index_bytes : array_like of float
         Bytes of an index, and of a count.
     """
-    alpha, beta, M, c, N, width = checked(alpha=alpha, beta=beta, M=M, c=c, N=N, index_bytes=index_bytes)
-    padded = selected_entries("longest", longest, c * M / VALUE / N)
-    everywhere = selected_entries("union", union, c * M / VALUE)
+    alpha, beta, M, c, N, width = check_arguments(alpha=alpha, beta=beta, M=M, c=c, N=N, index_bytes=index_bytes)
+    padded = selected_entries("longest", longest, c * M / VALUE_BYTES / N)
+    everywhere = selected_entries("union", union, c * M / VALUE_BYTES)
     counts, indices = (ring_allgather(alpha, beta, nbytes, N) for nbytes in (width, width * padded))
-    return counts + indices + ring_allreduce(alpha, beta, VALUE * everywhere, N)
+    return counts + indices + ring_allreduce(alpha, beta, VALUE_BYTES * everywhere, N)
 
 
 def hardthreshold(
@@ -333,8 +335,8 @@ def hardthreshold(
     Arguments as of `exdyna`, but every worker selects from the whole gradient: `longest` is c M / 4 if not given, and
     `union` the `fill_in` of independent selections.
     """
-    M, c, N = checked(M=M, c=c, N=N)
-    k = c * M / VALUE
+    M, c, N = check_arguments(M=M, c=c, N=N)
+    k = c * M / VALUE_BYTES
     padded = selected_entries("longest", longest, k)
     return exdyna(alpha, beta, M, c, N, padded, _union_of_own(M, k, N, union), index_bytes)
 
@@ -353,9 +355,9 @@ def uniontopk(
     An all-gather of each worker's k indices, without counts, then an all-reduce of all values at their union. `union`
     is |U|, k to N k; the `fill_in` of independent selections if not given. `index_bytes` as of `exdyna`.
     """
-    alpha, beta, M, c, N, width = checked(alpha=alpha, beta=beta, M=M, c=c, N=N, index_bytes=index_bytes)
-    k = c * M / VALUE
-    values = ring_allreduce(alpha, beta, VALUE * _union_of_own(M, k, N, union), N)
+    alpha, beta, M, c, N, width = check_arguments(alpha=alpha, beta=beta, M=M, c=c, N=N, index_bytes=index_bytes)
+    k = c * M / VALUE_BYTES
+    values = ring_allreduce(alpha, beta, VALUE_BYTES * _union_of_own(M, k, N, union), N)
     return ring_allgather(alpha, beta, width * k, N) + values
 
 
@@ -366,9 +368,9 @@ def cltk(
 
     A broadcast of one worker's indices, then a ring all-reduce of the values at them: AR-Topk with `index_bytes` of 4.
     """
-    alpha, beta, M, c, N, width = checked(alpha=alpha, beta=beta, M=M, c=c, N=N, index_bytes=index_bytes)
-    k = c * M / VALUE
-    return broadcast(alpha, beta, width * k, N) + ring_allreduce(alpha, beta, VALUE * k, N)
+    alpha, beta, M, c, N, width = check_arguments(alpha=alpha, beta=beta, M=M, c=c, N=N, index_bytes=index_bytes)
+    k = c * M / VALUE_BYTES
+    return broadcast(alpha, beta, width * k, N) + ring_allreduce(alpha, beta, VALUE_BYTES * k, N)
 
 
 def deft(
@@ -387,13 +389,13 @@ def deft(
     Two broadcasts, the second right behind the first, tell the bins of the L layers, counted after long ones are cut;
     then as `exdyna`.
     """
-    layers, N = checked(layers=layers, N=N)
+    layers, N = check_arguments(layers=layers, N=N)
     bins = broadcast(alpha, beta, 4 * (N + layers), N)
     return bins + exdyna(alpha, beta, M, c, N, longest, union, index_bytes)
 
 
 def _union_of_own(M: Floats, k: Floats, N: Floats, union: ArrayLike | None) -> Floats:
-    return fill_in(M / VALUE, k, N) if union is None else selected_entries("union", union, k)
+    return fill_in(M / VALUE_BYTES, k, N) if union is None else selected_entries("union", union, k)
 
 
 def arctopk(
@@ -423,10 +425,12 @@ def arctopk(
     tensors : array_like of float
         t.
     """
-    alpha, beta, M, c, N, rank, tensors = checked(alpha=alpha, beta=beta, M=M, c=c, N=N, rank=rank, tensors=tensors)
-    sketches = selected_entries("sketch", sketch, rank * np.sqrt(M / VALUE))
-    rows = selected_entries("kept", kept, c * M / VALUE)
-    nbytes = VALUE * (sketches + rows)
+    alpha, beta, M, c, N, rank, tensors = check_arguments(
+        alpha=alpha, beta=beta, M=M, c=c, N=N, rank=rank, tensors=tensors
+    )
+    sketches = selected_entries("sketch", sketch, rank * np.sqrt(M / VALUE_BYTES))
+    rows = selected_entries("kept", kept, c * M / VALUE_BYTES)
+    nbytes = VALUE_BYTES * (sketches + rows)
     return ring_allreduce(alpha, beta, nbytes, N) + tensors * ring_allreduce(alpha, beta, 0.0, N)
 
 
@@ -444,8 +448,8 @@ def ef21(
     The dense exchange before all others costs `ring_allreduce` once. `contributed` are the bytes of a worker's message
     without a flag, those of k values with indices if not given; `flag_bytes` tell the kind of a message, in EF21+: 1.
     """
-    alpha, beta, M, c, N, flag_bytes = checked(alpha=alpha, beta=beta, M=M, c=c, N=N, flag_bytes=flag_bytes)
-    nbytes = selected_entries("contributed", contributed, ENTRY * c * M / VALUE)
+    alpha, beta, M, c, N, flag_bytes = check_arguments(alpha=alpha, beta=beta, M=M, c=c, N=N, flag_bytes=flag_bytes)
+    nbytes = selected_entries("contributed", contributed, ENTRY_BYTES * c * M / VALUE_BYTES)
     return allgather(alpha, beta, nbytes + flag_bytes, N)
 
 
@@ -478,11 +482,11 @@ def omnireduce(
     slots : array_like of float
         Blocks on their way at the same time.
     """
-    alpha, beta, M, N, block_bytes, slots = checked(
+    alpha, beta, M, N, block_bytes, slots = check_arguments(
         alpha=alpha, beta=beta, M=M, N=N, block_bytes=block_bytes, slots=slots
     )
     every = np.ceil(M / 1024)
     z, u = selected_entries("blocks", blocks, every), selected_entries("union", union, every)
     t = selected_entries("turns", turns, np.ceil(u / slots))
-    (A,) = checked(aggregators=np.minimum(N, slots) if aggregators is None else aggregators)
+    (A,) = check_arguments(aggregators=np.minimum(N, slots) if aggregators is None else aggregators)
     return np.where(N > 1, 2 * t * alpha + (z + u) * (N - 1) / A * block_bytes * beta, 0.0) + 0.0

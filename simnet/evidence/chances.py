@@ -47,7 +47,7 @@ from numpy.typing import NDArray
 from simnet.base.arrays import Floats
 from simnet.base.rng import stream
 from simnet.base.units import determined
-from simnet.costs.devices import End
+from simnet.costs.devices import IntervalEnd
 from simnet.evidence.iteration_errors import factor_in_job
 
 DRAWS = 2**14
@@ -219,7 +219,7 @@ def in_job(kernels: Part) -> Part:
 
 @cache
 def _selecting_in_job() -> tuple[float, ...]:
-    return tuple(factor_in_job(end, "select") for end in get_args(End))
+    return tuple(factor_in_job(end, "select") for end in get_args(IntervalEnd))
 
 
 def interval(stack: str, messages: Floats, seconds: Floats) -> tuple[Floats, Floats]:

@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Literal, TypeAlias
 import numpy as np
 
 from simnet.base.arrays import Floats
-from simnet.costs.devices import End
+from simnet.costs.devices import IntervalEnd
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -55,7 +55,7 @@ def stacks() -> list[str]:
     return sorted(rows.loc[rows["kind"] == "links", "name"].unique())
 
 
-def off_of_calls(end: End, stack: str, workers_per_device: int, messages: Floats, seconds: Floats) -> Floats:
+def off_of_calls(end: IntervalEnd, stack: str, workers_per_device: int, messages: Floats, seconds: Floats) -> Floats:
     """Return by how much calls may take less, or longer, than predicted [s], of the shape of `seconds`.
 
     The calls of an iteration are taken to be off alike, as the cause is one: what they are off by adds up.
@@ -90,7 +90,7 @@ def off_of_calls(end: End, stack: str, workers_per_device: int, messages: Floats
     return off
 
 
-def factor_in_job(end: End, part: PartOfIteration) -> float:
+def factor_in_job(end: IntervalEnd, part: PartOfIteration) -> float:
     """Return by which factor a part differs in a job from that of a process by itself; 1 if nothing is known of it.
 
     Examples

@@ -20,7 +20,7 @@ import pandas as pd
 from simnet.base.errors import InputError
 from simnet.base.processes import endable
 from simnet.base.writing import staged
-from simnet.calibration.readers import read, write_tidy
+from simnet.calibration.readers import read_measurements, write_tidy
 from simnet.calibration.readers.conventions import mpi_convention
 from simnet.measure.plan import COLLECTIVES, OF_PAIRS, Wanted
 
@@ -200,7 +200,7 @@ def run(benchmarks: Benchmarks, say: Callable[[str], None]) -> list[str]:
             why, worth = _logged(words, log, (end - time.monotonic()) / (len(work) - number + 1))
             known = {"collective": name, "ranks": shape.ranks, "nodes": shape.nodes}
             try:
-                found = read(log, facts=known) if worth else None
+                found = read_measurements(log, facts=known) if worth else None
             except InputError as error:
                 found, why = None, why or error.message
             if why:

@@ -13,7 +13,7 @@ from typing import Literal, TypeAlias
 
 from simnet.base import units
 from simnet.base.errors import InputError, nearest
-from simnet.calibration.readers.conventions import PARTED
+from simnet.calibration.readers.conventions import PARTED_COLLECTIVES
 
 Pairs: TypeAlias = Literal["one", "nodes", "none"]
 
@@ -200,7 +200,7 @@ def divided(collective: str, wanted: Sequence[int], ranks: int) -> tuple[int, ..
     >>> divided("all_reduce", [1024, 2048], 3), divided("all_gather", [1024, 2048], 3)
     ((1024, 2048), (1020, 2052))
     """
-    part = ELEMENT * (ranks if collective in PARTED else 1)
+    part = ELEMENT * (ranks if collective in PARTED_COLLECTIVES else 1)
     return tuple(dict.fromkeys(max(1, round(one / part)) * part for one in wanted))
 
 

@@ -31,7 +31,7 @@ _REDUCED = ("all_reduce", "reduce_scatter")
 
 @dataclass
 class Found:
-    """Rows of results, by `simnet.calibration.readers.COLUMNS`, and remarks on what was left out."""
+    """Rows of results, by `simnet.calibration.readers.TABLE_COLUMNS`, and remarks on what was left out."""
 
     rows: list[dict[str, Any]] = field(default_factory=list)
     left_out: list[str] = field(default_factory=list)

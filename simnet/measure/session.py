@@ -15,7 +15,7 @@ from simnet.base.errors import InputError
 from simnet.base.writing import refuse_existing, staged
 from simnet.calibration.device import GRADIENT_LENGTHS, measure_device, profile_yaml
 from simnet.calibration.readers import write_tidy
-from simnet.costs.devices import METHODS
+from simnet.costs.devices import KERNEL_METHODS
 from simnet.measure import facts
 from simnet.measure.communicators import Communicator, connect
 from simnet.measure.plan import ELEMENT, Wanted, curves
@@ -135,7 +135,7 @@ def _written(
             largest = max(GRADIENT_LENGTHS[0], round(session.wanted.largest / ELEMENT))
             lengths = sum(one <= largest for one in GRADIENT_LENGTHS)
             library = "cuda" if session.backend == "nccl" else None
-            each = min(0.25, max(1e-3, for_kernels / (lengths * len(METHODS))))
+            each = min(0.25, max(1e-3, for_kernels / (lengths * len(KERNEL_METHODS))))
             profile = measure_device(session.device.stem, library, largest=max(largest, 10_000), budget=each)
             (folder / session.device.name).write_text(profile_yaml(profile), encoding="utf-8")
         write_tidy(table(found.rows, *common), folder / session.out.name, remarks)

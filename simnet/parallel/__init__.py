@@ -8,8 +8,8 @@ steps in larger ones, and `plan_step` returns one of all that by names; `read_tr
 
 Examples
 --------
->>> from simnet.costs.models import model
->>> step = fsdp2(wrap_units(model("gpt2").layers), 8, replicas=2)
+>>> from simnet.costs.models import load_model
+>>> step = fsdp2(wrap_units(load_model("gpt2").layers), 8, replicas=2)
 >>> step.calls[0]  # doctest: +NORMALIZE_WHITESPACE
 CollectiveCall(operation='all_gather', unit='root', group='shard', ranks=4, in_elements=9846912,
     out_elements=39387648, dtype='float32', phase='forward', iteration=0, microbatch=0, root=0)

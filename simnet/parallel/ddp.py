@@ -68,8 +68,8 @@ def ddp(
 
     Examples
     --------
-    >>> from simnet.costs.models import model
-    >>> [call.in_bytes for call in ddp(model("resnet50").layers, 8, iteration=2).calls]
+    >>> from simnet.costs.models import load_model
+    >>> [call.in_bytes for call in ddp(load_model("resnet50").layers, 8, iteration=2).calls]
     [8196000, 31502336, 26255360, 26550272, 9724160]
     """
     found = check_layers(layers)

@@ -74,9 +74,9 @@ def expert_parallel(
 
     Examples
     --------
-    >>> from simnet.costs.models import model
+    >>> from simnet.costs.models import load_model
     >>> from simnet.parallel import ddp, wrap_units
-    >>> layers = model("gpt2").layers
+    >>> layers = load_model("gpt2").layers
     >>> step = expert_parallel(ddp(layers, 8, iteration=2), wrap_units(layers), 4, blocks=["h.1"], experts=8,
     ...     tokens=1024, expert_size=8 * 768**2, width=768)
     >>> [call.in_elements for call in step.calls if call.operation == "alltoall"] == [8 * 128 * 768] * 4

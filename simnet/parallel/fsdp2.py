@@ -95,9 +95,9 @@ def fsdp2(
 
     Examples
     --------
-    >>> from simnet.costs.models import model
+    >>> from simnet.costs.models import load_model
     >>> from simnet.parallel.units import wrap_units
-    >>> step = fsdp2(wrap_units(model("gpt2").layers), 8)
+    >>> step = fsdp2(wrap_units(load_model("gpt2").layers), 8)
     >>> [(call.operation, call.unit) for call in step.calls][12:17]  # doctest: +NORMALIZE_WHITESPACE
     [('all_gather', 'h.11'), ('all_gather', 'h.11'), ('all_gather', 'h.10'), ('reduce_scatter', 'h.11'),
      ('all_gather', 'h.9')]

@@ -97,9 +97,9 @@ def pipeline(
 
     Examples
     --------
-    >>> from simnet.costs.models import model
+    >>> from simnet.costs.models import load_model
     >>> from simnet.parallel import ddp
-    >>> layers = model("gpt2").layers
+    >>> layers = load_model("gpt2").layers
     >>> stages = [ddp(part, 4, iteration=2, microbatches=8) for part in (layers[:74], layers[74:])]
     >>> step = pipeline(stages, tokens=1024, width=768)
     >>> step.workers, sum(call.unit == "activations" for call in step.calls), step.groups("stage 0 to 1")[3]

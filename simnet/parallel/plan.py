@@ -187,12 +187,12 @@ def plan_step(
 
     Examples
     --------
-    >>> from simnet.costs.models import model
-    >>> step = plan_step(model("gpt2"), "fsdp2", 8, {"reshard_after_forward": False})
+    >>> from simnet.costs.models import load_model
+    >>> step = plan_step(load_model("gpt2"), "fsdp2", 8, {"reshard_after_forward": False})
     >>> len(step.graph.calls), step.shares.tolist()
     (26, [1.0, 1.0, 1.0, 1.0, 1.0, 1.0, 1.0, 1.0])
     >>> around = {"tensor_parallel": 2, "pipeline": 2, "microbatches": 4, "tokens": 1024}
-    >>> step = plan_step(model("gpt2"), "ddp", 8, around)
+    >>> step = plan_step(load_model("gpt2"), "ddp", 8, around)
     >>> step.graph.groups("tensor")[1], step.graph.groups("stage 0 to 1")[1], step.shares.round(2).tolist()
     ([2, 3], [1, 5], [0.17, 0.17, 0.17, 0.17, 0.33, 0.33, 0.33, 0.33])
     """

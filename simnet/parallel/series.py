@@ -49,13 +49,13 @@ def time_steps(
 
     Examples
     --------
-    >>> from simnet.costs.models import model
+    >>> from simnet.costs.models import load_model
     >>> from simnet.network.weather import Weather, steps
     >>> from simnet.parallel import ddp
     >>> from simnet.topologies import star
     >>> graph = star(4, latency=10e-6, bandwidth=1e9)
     >>> slower = {link: Weather(bandwidth=steps([0, 1], [1e9, 2e8])) for link in graph.edges}
-    >>> step = ddp(model("resnet18").layers, 4, iteration=2)
+    >>> step = ddp(load_model("resnet18").layers, 4, iteration=2)
     >>> found = time_steps(step, Network(graph, slower), 20, forward=0.02, backward=0.04)
     >>> np.round(np.percentile(found.durations, [10, 90]), 2).tolist()
     [0.11, 0.38]

@@ -96,9 +96,9 @@ def tensor_parallel(
 
     Examples
     --------
-    >>> from simnet.costs.models import model
+    >>> from simnet.costs.models import load_model
     >>> from simnet.parallel import ddp, wrap_units
-    >>> part = split_tensors([layer for layer in model("llama3-8b").layers], 8)
+    >>> part = split_tensors([layer for layer in load_model("llama3-8b").layers], 8)
     >>> step = tensor_parallel(ddp(part, 2, iteration=2), wrap_units(part), 8, tokens=8192, width=4096)
     >>> step.workers, sum(call.group == "tensor" for call in step.calls), step.groups("world")[1]
     (16, 128, [1, 9])

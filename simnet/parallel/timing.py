@@ -233,9 +233,9 @@ def time_step(
     Examples
     --------
     >>> from simnet.parallel import fsdp2, wrap_units
-    >>> from simnet.costs.models import model
+    >>> from simnet.costs.models import load_model
     >>> from simnet.topologies import star
-    >>> step = fsdp2(wrap_units(model("gpt2").layers), 4)
+    >>> step = fsdp2(wrap_units(load_model("gpt2").layers), 4)
     >>> network = Network(star(4, latency=10e-6, bandwidth=100e9 / 8))
     >>> timing = time_step(step, network, forward=0.1, backward=0.2)
     >>> round(timing.duration, 4), round(float(timing.exposed[0]), 4)

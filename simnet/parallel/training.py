@@ -40,8 +40,8 @@ class ModelSteps:
 
     Examples
     --------
-    >>> from simnet.costs.models import model
-    >>> steps = ModelSteps(model("resnet18"), "ddp", 4, {})
+    >>> from simnet.costs.models import load_model
+    >>> steps = ModelSteps(load_model("resnet18"), "ddp", 4, {})
     >>> [len(steps.graph(number).calls) for number in (0, 1, 2, 3)], steps.graph(3) is steps.graph(1000)
     ([1, 5, 3, 3], True)
     """

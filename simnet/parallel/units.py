@@ -80,8 +80,8 @@ def wrap_units(layers: Iterable[Layer], *, behind: Collection[str] = ()) -> Unit
 
     Examples
     --------
-    >>> from simnet.costs.models import model
-    >>> found = wrap_units(model("gpt2").layers)
+    >>> from simnet.costs.models import load_model
+    >>> found = wrap_units(load_model("gpt2").layers)
     >>> len(found.blocks), found.blocks[0].name, [layer.name for layer in found.root.layers]
     (12, 'h.0', ['wte.weight', 'wpe.weight', 'ln_f.weight', 'ln_f.bias'])
     """

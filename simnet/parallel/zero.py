@@ -93,8 +93,8 @@ def zero(
 
     Examples
     --------
-    >>> from simnet.costs.models import model
-    >>> [(call.operation, call.in_elements) for call in zero(model("gpt2").layers, 8, stage=2).calls]
+    >>> from simnet.costs.models import load_model
+    >>> [(call.operation, call.in_elements) for call in zero(load_model("gpt2").layers, 8, stage=2).calls]
     [('all_reduce', 124439808), ('all_gather', 15554976)]
     """
     found = check_layers(layers)

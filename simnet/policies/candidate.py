@@ -15,7 +15,7 @@ from numpy.typing import ArrayLike
 from simnet import costs, sparsifier_models
 from simnet.base.arrays import Floats
 from simnet.collectives import registry
-from simnet.costs import Nodes
+from simnet.costs import NodeLinks
 from simnet.costs.encodings import VALUE_BITS, encoded_index_bytes, encoded_value_bytes
 from simnet.sparsifier_models.artopk import ARTopk
 from simnet.sparsifier_models.dense import Dense
@@ -36,7 +36,13 @@ class ClosedForm(Protocol):
     """
 
     def __call__(
-        self, alpha: ArrayLike, beta: ArrayLike, M: ArrayLike, c: ArrayLike, N: ArrayLike, nodes: Nodes | None = None
+        self,
+        alpha: ArrayLike,
+        beta: ArrayLike,
+        M: ArrayLike,
+        c: ArrayLike,
+        N: ArrayLike,
+        nodes: NodeLinks | None = None,
     ) -> Floats:
         """Return the seconds."""
 
@@ -147,7 +153,7 @@ def _collective_cost(operation: registry.Operation, algorithm: str, options: Any
         return None
     cost, needed = found.cost, {name: getattr(options, name) for name in found.needs}
 
-    def closed(alpha: ArrayLike, beta: ArrayLike, M: ArrayLike, N: ArrayLike, nodes: Nodes | None) -> Floats:
+    def closed(alpha: ArrayLike, beta: ArrayLike, M: ArrayLike, N: ArrayLike, nodes: NodeLinks | None) -> Floats:
         return cost(alpha, beta, M, N, **needed) if nodes is None else cost(alpha, beta, M, N, nodes, **needed)
 
     return closed
@@ -169,7 +175,7 @@ def _on_two_levels(candidate: Candidate, scheme: type[TwoLevel], options: Any) -
         return None
 
     def closed(
-        alpha: ArrayLike, beta: ArrayLike, M: ArrayLike, c: ArrayLike, N: ArrayLike, nodes: Nodes | None = None
+        alpha: ArrayLike, beta: ArrayLike, M: ArrayLike, c: ArrayLike, N: ArrayLike, nodes: NodeLinks | None = None
     ) -> Floats:
         L = np.minimum(float(size), N)
         near = (alpha, beta) if nodes is None else (nodes.alpha, nodes.beta)
@@ -216,7 +222,7 @@ def _artopk_cost(
     """Return the closed form of AR-Topk: the vote, if any, a broadcast of indices, an all-reduce of values."""
 
     def art(
-        alpha: ArrayLike, beta: ArrayLike, M: ArrayLike, c: ArrayLike, N: ArrayLike, nodes: Nodes | None = None
+        alpha: ArrayLike, beta: ArrayLike, M: ArrayLike, c: ArrayLike, N: ArrayLike, nodes: NodeLinks | None = None
     ) -> Floats:
         kept = np.multiply(M, c)
         indices = costs.broadcast(alpha, beta, index(M, c), N, nodes, any_root=True)
@@ -243,7 +249,7 @@ def _first_cost(scheme: type[sparsifier_models.Sparsifier]) -> ClosedForm | None
     widths = {"index_bytes": 4.0} if "index_bytes" in names else {}
 
     def closed(
-        alpha: ArrayLike, beta: ArrayLike, M: ArrayLike, c: ArrayLike, N: ArrayLike, nodes: Nodes | None = None
+        alpha: ArrayLike, beta: ArrayLike, M: ArrayLike, c: ArrayLike, N: ArrayLike, nodes: NodeLinks | None = None
     ) -> Floats:
         density = {"c": c} if "c" in names else {}
         found: Floats = cost(alpha=alpha, beta=beta, M=M, N=N, **density, **widths)

@@ -18,7 +18,7 @@ import pandas as pd
 from numpy.typing import ArrayLike, NDArray
 from typing_extensions import TypedDict
 
-from simnet.costs.computing import Samples
+from simnet.costs.computing import SampleCount
 from simnet.evidence.conditions import Evidence, Level
 from simnet.job import EXPLORE, MAIN, Interruption, JobShare
 from simnet.job.steady import SteadyPart, common_start, steady_part
@@ -220,7 +220,7 @@ class RunFacts:
     device: devices.DeviceSummary | None = None
     computing: str | None = None
     compute_time: Mapping[str, object] | None = None
-    samples: Samples | None = None
+    samples: SampleCount | None = None
     overlap: overlap.OverlapSummary | None = None
     barrier: bool | None = None
     strategy: StrategySummary | None = None

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 from typing_extensions import TypedDict
 
-from simnet.costs.computing import Samples
+from simnet.costs.computing import SampleCount
 
 _SHOWN = 5
 
@@ -18,7 +18,7 @@ class Throughput(TypedDict):
     throughput_unit: str
 
 
-def throughput(samples: Samples, seconds: float) -> Throughput:
+def throughput(samples: SampleCount, seconds: float) -> Throughput:
     """Return what all workers go through in a second, where so many samples take so long [s].
 
     Examples

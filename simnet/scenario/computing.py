@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from simnet.costs import models
-from simnet.costs.computing import Computing, Samples, computing, samples
+from simnet.costs.computing import PassTime, SampleCount, batch_samples, pass_time
 from simnet.costs.devices import DeviceProfile
 from simnet.costs.layers import Layer
 from simnet.costs.models import ModelProfile
@@ -18,7 +18,7 @@ _WAYS = ("tensor_parallel", "pipeline", "microbatches")
 def model_profile(given: schema.Job) -> ModelProfile | None:
     """Return the model of a job, with its tokens; None where only its size is known. ValueError: no such model."""
     if given.model is not None:
-        profile = models.model(given.model)
+        profile = models.load_model(given.model)
         if given.tokens in (None, profile.tokens):
             return profile
         return replace(profile, sample="sequence", tokens=given.tokens, operations=0.0, times=())
@@ -28,16 +28,16 @@ def model_profile(given: schema.Job) -> ModelProfile | None:
     return ModelProfile(name, layers, (), "parameters", sample="sequence", tokens=given.tokens)
 
 
-def model_computing(given: schema.Job, device: DeviceProfile) -> Computing | None:
+def model_computing(given: schema.Job, device: DeviceProfile) -> PassTime | None:
     """Return the compute time of the model on a device; None where only its size is known.
 
     Raises ValueError if there is no such model, or nothing says how long it computes there.
     """
     profile = model_profile(given)
-    return None if profile is None else computing(profile, device, given.batch, given.precision)
+    return None if profile is None else pass_time(profile, device, given.batch, given.precision)
 
 
-def iteration_samples(given: schema.Job, workers: int, known: Computing | None) -> Samples | None:
+def iteration_samples(given: schema.Job, workers: int, known: PassTime | None) -> SampleCount | None:
     """Return the samples of all workers in an iteration, or in an inner step; None if not known.
 
     It is not known where workers come and go, or share a batch.
@@ -50,4 +50,4 @@ def iteration_samples(given: schema.Job, workers: int, known: Computing | None) 
     trained = given.gradients.train
     batch = given.batch if trained is None else trained.batch
     batch = batch or (0 if known is None else known.batch)
-    return samples(model_profile(given), workers * batch) if batch else None
+    return batch_samples(model_profile(given), workers * batch) if batch else None

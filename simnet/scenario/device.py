@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from simnet.costs.computing import chips
-from simnet.costs.devices import DEFAULT, OVER_GLOO, DeviceProfile, load_device
+from simnet.costs.computing import known_chips
+from simnet.costs.devices import DEFAULT_DEVICE, GLOO_DEVICE, DeviceProfile, load_device
 from simnet.parallel import describe_slowdown
 from simnet.scenario import network_parts, schema
 from simnet.scenario.loader import Findings
@@ -32,7 +32,7 @@ def default_device(stack: str | None) -> str:
     >>> default_device("gloo"), default_device("tcp")
     ('cpu-torch2.13', 'v100-torch2.6')
     """
-    return OVER_GLOO if stack == "gloo" else DEFAULT
+    return GLOO_DEVICE if stack == "gloo" else DEFAULT_DEVICE
 
 
 def stack_doubt(device: DeviceProfile, stack: str | None) -> str | None:
@@ -43,9 +43,9 @@ def stack_doubt(device: DeviceProfile, stack: str | None) -> str | None:
     >>> stack_doubt(load_device("cpu"), "nccl")
     'Device cpu and stack nccl do not belong together: NCCL sends between GPUs, and this is a CPU.'
     """
-    kind = chips()[device.chip].kind if device.chip in chips() else None
+    kind = known_chips()[device.chip].kind if device.chip in known_chips() else None
     why = {
-        ("gpu", "gloo"): f"gloo sends from PyTorch's CPU tensors; its own device is {OVER_GLOO}",
+        ("gpu", "gloo"): f"gloo sends from PyTorch's CPU tensors; its own device is {GLOO_DEVICE}",
         ("cpu", "nccl"): "NCCL sends between GPUs, and this is a CPU",
     }.get((kind or "", stack or ""))
     return why and f"Device {device.name} and stack {stack} do not belong together: {why}."
@@ -54,7 +54,7 @@ def stack_doubt(device: DeviceProfile, stack: str | None) -> str | None:
 def build_device(given: schema.Job, folder: Path, found: Findings) -> DeviceProfile | None:
     """Return the device profile of a job; None if it is wrong."""
     with found.at("job", "device"):
-        name = given.device or DEFAULT
+        name = given.device or DEFAULT_DEVICE
         return load_device(folder / name if is_file(name) else name)
     return None
 

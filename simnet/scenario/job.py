@@ -371,7 +371,7 @@ def _entries(job: schema.Job) -> int:
     if job.gradients.train is not None:
         return _trained(job.gradients.train, 1)[0]
     if job.model is not None:
-        return sum(shrunk([layer.size for layer in models.model(job.model).layers], job.scale))
+        return sum(shrunk([layer.size for layer in models.load_model(job.model).layers], job.scale))
     return 0 if job.parameters is None else sum(shrunk([job.parameters], job.scale))
 
 

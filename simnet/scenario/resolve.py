@@ -196,7 +196,7 @@ def _job(given: schema.Job, workers: int, stack: str | None, folder: Path, found
     if given.model is not None:
         path = str((folder / given.model).resolve()) if models.is_config(given.model) else None
         with found.at("job", "model"):
-            profile = models.model(path or given.model)
+            profile = models.load_model(path or given.model)
             given = given.model_copy(update={"model": path or profile.name})
     for worker in given.compute.slow:
         if not (worker.isascii() and worker.isdigit() and int(worker) < workers):

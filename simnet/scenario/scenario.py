@@ -19,7 +19,7 @@ from simnet.base.arrays import Floats
 from simnet.base.errors import InputError, nearest
 from simnet.base.plain_yaml import yaml_text
 from simnet.base.units import format_seconds
-from simnet.costs.computing import Computing, Samples
+from simnet.costs.computing import PassTime, SampleCount
 from simnet.costs.models import is_config
 from simnet.interchange.kinds import companions
 from simnet.job import ColocatedJob, Job
@@ -189,7 +189,7 @@ class Scenario:
         return "; ".join([*told, *(f"{label}: {', '.join(one)}" for label, one in ways.items())]) or None
 
     @property
-    def compute_time(self) -> Computing | None:
+    def compute_time(self) -> PassTime | None:
         """What is known of the passes of the model on the device, if that is how long workers compute."""
         job = self.config.job
         device = build_device(job, self.folder, Findings(self.document))
@@ -201,7 +201,7 @@ class Scenario:
         return None
 
     @property
-    def samples(self) -> Samples | None:
+    def samples(self) -> SampleCount | None:
         """What all workers go through in an iteration, or in an inner step of a strategy, if that is known."""
         return iteration_samples(self.config.job, self.config.workers, self.compute_time)
 

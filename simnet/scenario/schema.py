@@ -33,7 +33,7 @@ from simnet.base.quantities import (
     Share,
     Slowdown,
 )
-from simnet.costs.devices import DEFAULT, OVER_GLOO
+from simnet.costs.devices import DEFAULT_DEVICE, GLOO_DEVICE
 from simnet.job.elastic import Churn
 from simnet.policies import moo
 from simnet.scenario.fields import File, FileName, Label
@@ -374,7 +374,7 @@ class Job(Part):
     device: File | None = Field(
         default=None,
         description="a device profile, or the file of one: what selecting costs, and how long a model computes; "
-        f"default: {DEFAULT}, under the stack gloo {OVER_GLOO}",
+        f"default: {DEFAULT_DEVICE}, under the stack gloo {GLOO_DEVICE}",
     )
     overlap: Overlap | Literal["none"] | None = Field(
         default=None,

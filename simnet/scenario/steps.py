@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from simnet.costs.models import ModelProfile, model
+from simnet.costs.models import ModelProfile, load_model
 from simnet.interchange.kinds import trace_prefix
 from simnet.parallel import ModelSteps, TraceSteps, TrainingSteps, profile_of_units, read_traced_step
 from simnet.scenario import schema
@@ -15,7 +15,7 @@ from simnet.scenario.sharding_parts import Sharding
 def model_of(job: schema.Job) -> ModelProfile:
     """Return the model whose steps are sharded: a known one, or one of units. ValueError: there is no such model."""
     if job.model is not None:
-        return model(job.model)
+        return load_model(job.model)
     return profile_of_units(next(iter(job.shardings.values())).told)
 
 

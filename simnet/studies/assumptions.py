@@ -15,7 +15,7 @@ from typing_extensions import TypedDict
 
 from simnet.base.errors import SimnetError
 from simnet.costs import models
-from simnet.costs.devices import DEFAULT
+from simnet.costs.devices import DEFAULT_DEVICE
 from simnet.job import DDP_OVERLAP, Overlap, job_overlap
 from simnet.policies import Candidate, Fixed, Flexible
 from simnet.report import overlap, wording
@@ -212,7 +212,7 @@ def ranked(loaded: Scenario, built: Run, among: Sequence[Candidate], *, policies
 def _ddp(loaded: Scenario) -> Overlap:
     """Return the overlap of PyTorch's DistributedDataParallel, with the backward pass of the model."""
     model = loaded.config.job.model
-    return DDP_OVERLAP if model is None else replace(DDP_OVERLAP, backward=models.model(model).backward_fraction)
+    return DDP_OVERLAP if model is None else replace(DDP_OVERLAP, backward=models.load_model(model).backward_fraction)
 
 
 def _dependences(
@@ -265,8 +265,8 @@ def _defaults(loaded: Scenario) -> dict[str, tuple[str, str]]:
     drawn, found = config.job.gradients.synthetic, dict[str, tuple[str, str]]()
     if config.network.stack == "ideal":
         found["network.stack"] = "ideal", "tcp"
-    if config.job.device == DEFAULT:
-        found["job.device"] = DEFAULT, OTHER_DEVICE
+    if config.job.device == DEFAULT_DEVICE:
+        found["job.device"] = DEFAULT_DEVICE, OTHER_DEVICE
     if config.job.barrier:
         found["job.barrier"] = "true", "false"
     if drawn is not None and str(drawn.like) in OTHER_GRADIENTS:

@@ -40,7 +40,7 @@ from rich.text import Text
 from simnet.base import units
 from simnet.base.errors import InputError
 from simnet.base.units import finite
-from simnet.costs.devices import End
+from simnet.costs.devices import IntervalEnd
 from simnet.evidence.chances import NAMED, Chances, error_models, factor_for_another
 from simnet.evidence.conditions import NEVER_COMPARED, Evidence
 from simnet.evidence.iteration_errors import PartOfIteration, factor_in_job, off_of_calls, stacks
@@ -363,7 +363,7 @@ def _parts(run: Run, policy: str, share: int) -> tuple[pd.DataFrame, PolicyResul
     found = pd.DataFrame({f"{name}_s": part for name, part in zip(PARTS, parts, strict=True)})
     found.insert(0, "exchange", rows["choice"])
     found.insert(1, "began_s", rows["start_s"])
-    kernels = {name: (rows[f"select_{name}_s"] / rows["select_s"]).fillna(1.0) for name in get_args(End)}
+    kernels = {name: (rows[f"select_{name}_s"] / rows["select_s"]).fillna(1.0) for name in get_args(IntervalEnd)}
     counts = messages_of(run, run.policies[policy].candidates)
     messages = rows["choice"].map(counts)
     links = {name: rows[name] for name in ("latency_s", "bandwidth_Bps")}
@@ -395,11 +395,11 @@ def _with_intervals(
     parts: pd.DataFrame, varies: Mapping[str, float], stack: str, share: int, wider: float = 1.0
 ) -> pd.DataFrame:
     """Return parts with an interval for each, those of the whole from those of all, what messages are off by wider."""
-    device = {name: parts[list(get_args(End))] for name in ("select", "merge")}
+    device = {name: parts[list(get_args(IntervalEnd))] for name in ("select", "merge")}
     found = parts.drop(columns=["messages", "least_s", "latency_s", "bandwidth_Bps", "low", "high"])
     turns = (share - 1) * sum(parts[f"{name}_s"] for name in _OWN)
     on_links = (parts["messages_s"] - turns).clip(lower=0.0).to_numpy()
-    for sign, end in zip((-1, 1), get_args(End), strict=True):
+    for sign, end in zip((-1, 1), get_args(IntervalEnd), strict=True):
         off: dict[str, Any] = {}
         for name in _OWN:
             known = device[name][end] if name in device else varies[end] if name == "compute" else 1.0
@@ -426,14 +426,14 @@ def _with_other_times(found: pd.DataFrame) -> pd.DataFrame:
     before or after.
     """
     began, total = (found[name].to_numpy() for name in ("began_s", "total_s"))
-    earliest, latest = (began[0] + np.cumsum(found[f"total_{end}_s"]) for end in get_args(End))
+    earliest, latest = (began[0] + np.cumsum(found[f"total_{end}_s"]) for end in get_args(IntervalEnd))
     first = np.searchsorted(began + total, np.append(began[0], earliest[:-1]), side="right")
     last = np.searchsorted(began, np.append(began[0], latest[:-1]), side="right")
     own = np.arange(len(began))
     ranges = list(zip(np.minimum(first, own).tolist(), np.maximum(last, own + 1).tolist(), strict=True))
     wider = found.copy()
     for name in ("messages", "exposed", "total"):
-        for end, outermost in zip(get_args(End), (np.min, np.max), strict=True):
+        for end, outermost in zip(get_args(IntervalEnd), (np.min, np.max), strict=True):
             column = f"{name}_{end}_s"
             values = found[column].to_numpy()
             wider[column] = [float(outermost(values[one:other])) for one, other in ranges]

@@ -83,7 +83,7 @@ def models_() -> Listing:
     """List networks whose layers and compute time are known."""
     from simnet.costs import models
 
-    found = [models.model(name) for name in models.names()]
+    found = [models.load_model(name) for name in models.model_names()]
     rows = [
         (one.name, f"{one.parameters:,}", format_bytes(4 * one.parameters), format_seconds(one.compute), one.source)
         for one in found
@@ -94,14 +94,14 @@ def models_() -> Listing:
 def devices_() -> Listing:
     """List devices for which the cost of selecting is known, and by which peak of a chip computing is estimated."""
     from simnet.costs import devices
-    from simnet.costs.computing import chips
+    from simnet.costs.computing import known_chips
     from simnet.costs.encodings import CODE_METHODS
 
     rows = []
-    for name, one in devices.usable().items():
+    for name, one in devices.usable_devices().items():
         others = [method for method in one.methods if method not in CODE_METHODS]
         codes = [f"{len(one.methods) - len(others)} of codes"] if len(others) < len(one.methods) else []
-        chip = chips().get(one.chip)
+        chip = known_chips().get(one.chip)
         peak = "" if chip is None else f"{chip.precision}, {chip.peaks[chip.precision] / 1e12:.3g} TFLOP/s"
         rows.append((name, one.device, peak, ", ".join([*others, *codes])))
     return ("device", "what it is", "vendor's peak", "kernels"), rows
@@ -224,7 +224,7 @@ def readers() -> Listing:
     """List formats of logs."""
     from simnet.calibration.readers import kinds
 
-    found = {**plugins.usable("log_readers", kinds.registered), **kinds.FORMATS}
+    found = {**plugins.usable("log_readers", kinds.registered_format), **kinds.LOG_FORMATS}
     return ("format", "what it is"), [(name, _summary(one.read)) for name, one in found.items()]
 
 

@@ -97,7 +97,7 @@ def model(name: str) -> ModelProfile:
     from simnet.costs import models
 
     try:
-        return models.model(name)
+        return models.load_model(name)
     except ValueError as error:
         raise InputError(str(error), file="--model") from None
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from simnet.base import units as quantities
 from simnet.base.arrays import PERCENTS, percentiles
 from simnet.base.errors import InputError, nearest
-from simnet.costs.computing import Computing, Samples, computing, samples
+from simnet.costs.computing import PassTime, SampleCount, batch_samples, pass_time
 from simnet.costs.devices import DeviceProfile, load_device
 from simnet.costs.models import ModelProfile
 from simnet.evidence.conditions import NEVER_COMPARED
@@ -181,8 +181,8 @@ class Step(TimedSteps):
     backward: float
     slowdown: float
     source: str
-    known: Computing | None = None
-    samples: Samples | None = None
+    known: PassTime | None = None
+    samples: SampleCount | None = None
     limit: float | None = None
     split: str = "between units by their entries"
     divided: bool = False
@@ -258,8 +258,8 @@ def planned_of(profile: ModelProfile, sharding: str, workers: int, given: Sequen
 
     Examples
     --------
-    >>> from simnet.costs.models import model
-    >>> len(planned_of(model("gpt2"), "fsdp2", 8, ["reshard_after_forward=false"]).graph.calls)
+    >>> from simnet.costs.models import load_model
+    >>> len(planned_of(load_model("gpt2"), "fsdp2", 8, ["reshard_after_forward=false"]).graph.calls)
     26
     """
     if sharding not in SHARDINGS:
@@ -361,7 +361,7 @@ def timed(
         slowdown,
         source,
         known,
-        samples(profile, count) if size else None,
+        batch_samples(profile, count) if size else None,
         limit,
         Step.split if step.work is None else "alike between tensors",
         divided,
@@ -377,10 +377,10 @@ def _device(name: str | None, stack: str) -> DeviceProfile:
         raise InputError(str(error), file="--device") from None
 
 
-def _known(profile: ModelProfile, device: DeviceProfile, batch: float | None) -> Computing:
+def _known(profile: ModelProfile, device: DeviceProfile, batch: float | None) -> PassTime:
     """Return how long a microbatch of a model computes on a device."""
     try:
-        return computing(profile, device, batch)
+        return pass_time(profile, device, batch)
     except ValueError as error:
         raise InputError(f"is missing: {error}", file="--compute") from None
 

@@ -24,8 +24,8 @@ from simnet.base.arrays import Floats
 from simnet.base.checks import is_number, named, positive, whole
 from simnet.base.errors import InputError
 from simnet.costs.collectives import ring_allreduce
-from simnet.costs.computing import Computing, computing
-from simnet.costs.devices import DEFAULT, load_device
+from simnet.costs.computing import PassTime, pass_time
+from simnet.costs.devices import DEFAULT_DEVICE, load_device
 from simnet.costs.layers import Layer
 from simnet.evidence.conditions import NEVER_COMPARED
 from simnet.parallel.ddp import BUCKET_MIB, FIRST_BUCKET_MIB, cut
@@ -387,7 +387,7 @@ class Answer:
     bandwidth: float | None = None
     off: float = 0.0
     grid: bool = False
-    known: Computing | None = None
+    known: PassTime | None = None
 
     def needed(self, target: float) -> Within:
         """Return the least bandwidth that reaches a target [byte/s]."""
@@ -535,7 +535,7 @@ def answer(
         if seconds is None:
             if profile is None:
                 raise InputError("is missing: how long a step takes is known of a --model alone", file="--compute")
-            known = computing(profile, load_device(device or DEFAULT), batch)
+            known = pass_time(profile, load_device(device or DEFAULT_DEVICE), batch)
             seconds = known.seconds
         training = Training(
             workers, n or 0, seconds or 0.0, strategy, period, fragments, delay, bits, late, share, buckets, layers

@@ -55,7 +55,7 @@ from simnet.base.arrays import Floats, last_squares
 from simnet.base.quantities import Count
 from simnet.base.rng import stream
 from simnet.costs.layers import Layer
-from simnet.costs.models import ModelProfile, model
+from simnet.costs.models import ModelProfile, load_model
 from simnet.traces import ordering
 from simnet.traces.exponential import exponential
 from simnet.traces.normals import Normals, loops_for
@@ -436,8 +436,8 @@ def synthetic(
     Parameters
     ----------
     layers : str, ModelProfile, int or sequence of (name, shape)
-        The model: its name (see `simnet.costs.models.names`) or profile, its layers, or its number of parameters, which
-        are then the weights of one layer.
+        The model: its name (see `simnet.costs.models.model_names`) or profile, its layers, or its number of parameters,
+        which are then the weights of one layer.
     workers : int
         P, >= 1.
     like : str, Path or SyntheticParameters
@@ -481,7 +481,7 @@ def synthetic(
 
 def _layers(layers: str | ModelProfile | int | Sequence[tuple[str, tuple[int, ...]]]) -> list[Layer]:
     if isinstance(layers, str):
-        layers = model(layers)
+        layers = load_model(layers)
     if isinstance(layers, ModelProfile):
         return list(layers.layers)
     if isinstance(layers, int):

@@ -244,8 +244,8 @@ def family(layers: Sequence[Layer]) -> str:
 
     Examples
     --------
-    >>> from simnet.costs.models import model
-    >>> [family(model(name).layers) for name in ("resnet50", "gpt2", "vit-l-16")]
+    >>> from simnet.costs.models import load_model
+    >>> [family(load_model(name).layers) for name in ("resnet50", "gpt2", "vit-l-16")]
     ['convolutional', 'transformer', 'transformer']
     >>> family([Layer("fc.weight", (10, 64))])
     'digits'

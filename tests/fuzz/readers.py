@@ -390,7 +390,7 @@ def _read_schedule(path):
 
 
 def _read_log(path):
-    return logs.read(path, facts={"ranks": 4, "collective": "all_reduce"})
+    return logs.read_measurements(path, facts={"ranks": 4, "collective": "all_reduce"})
 
 
 READERS = {

@@ -28,7 +28,7 @@ import pandas as pd
 
 from simnet.base.arrays import Floats
 from simnet.calibration.measured import load_dataset
-from simnet.costs.devices import End
+from simnet.costs.devices import IntervalEnd
 from simnet.evidence.iteration_errors import COLUMNS
 from simnet.network import STACKS
 from simnet.validate.jobs import report
@@ -140,7 +140,7 @@ def of_links(measured: pd.DataFrame) -> Iterator[tuple[object, ...]]:
             high = bound(messages, ours, seconds - ours, weights, 1 - above)
             found.append((float((weights * sum(a * messages / ours + b for a, b in (low, high))).sum()), low, high))
         _, *bounds = min(found)
-        for end, sign, (message, part) in zip(get_args(End), (-1.0, 1.0), bounds, strict=True):
+        for end, sign, (message, part) in zip(get_args(IntervalEnd), (-1.0, 1.0), bounds, strict=True):
             most = 1 + sign * max(weighted_quantile(sign * (seconds - ours) / ours, weights, MOST), 0.0)
             yield ("links", stack, share, end, message, part, most)
 
@@ -157,7 +157,7 @@ def of_parts(both: pd.DataFrame) -> Iterator[tuple[object, ...]]:
             low = min(weighted_quantile(ratios[known], weights[known], OUTSIDE - above), 1.0)
             high = max(weighted_quantile(ratios[known], weights[known], 1 - above), 1.0)
             found.append((high / low, low, high))
-        for end, factor in zip(get_args(End), min(found)[1:], strict=True):
+        for end, factor in zip(get_args(IntervalEnd), min(found)[1:], strict=True):
             yield ("part", part, None, end, None, None, factor)
 
 

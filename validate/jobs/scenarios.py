@@ -16,7 +16,7 @@ from scipy.optimize import nnls
 from simnet import sparsifier_models
 from simnet.base.arrays import Floats
 from simnet.base.rng import stream
-from simnet.costs.devices import DeviceProfile, Method, load_device
+from simnet.costs.devices import DeviceProfile, KernelMethod, load_device
 from simnet.policies import Candidate, closed_form
 from simnet.scenario import Scenario
 from simnet.scenario.resolve import candidate
@@ -154,7 +154,7 @@ def device_of(folder: Path) -> DeviceProfile:
         kernels = float(before.mean()), sum(float(one.mean()) for one in between.values())
         came = float(np.mean(exchanged.stats["bytes_received"])) / 4
         found.setdefault(name, []).append(((entries, kept * entries, came), kernels, own))
-    methods: dict[str, Method] = {}
+    methods: dict[str, KernelMethod] = {}
     for name, measured in found.items():
         sizes, kernels_s, rows_of = zip(*measured, strict=True)
         for place, (part, all_of, some) in enumerate((("select_s", "begin", "kept"), ("merge_s", "end", "came"))):
@@ -170,7 +170,7 @@ def device_of(folder: Path) -> DeviceProfile:
 
 def _fitted(
     beside: Sequence[pd.Series[float]], whole: Sequence[float], size: Floats, place: str
-) -> tuple[Method, Method]:
+) -> tuple[KernelMethod, KernelMethod]:
     """Return non-negative costs over two sizes whose sum is the time without kernels.
 
     Squares of what is off, over the seconds of the whole, are the least. The interval is that of 90 % of all.
@@ -184,7 +184,7 @@ def _fitted(
     ratios = pd.concat([one / own for one, own in zip(beside, said.tolist(), strict=True)])
     low, high = ratios.quantile([0.05, 0.95])
     source = f"simnet.hooks, {CORES} processes on links of 5 ms, {place}; beside the kernels of the scheme"
-    all_of = Method(
+    all_of = KernelMethod(
         launch, 0.0, source, each, low=float(np.clip(low, 0.01, 1)), high=max(float(high), 1.0), known="measured"
     )
     return all_of, replace(all_of, launch=0.0, seconds_per_entry=some)

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from simnet.collectives import registry
-from simnet.costs.models import model, transformer_flops
+from simnet.costs.models import load_model, transformer_flops
 from simnet.network import Network
 from simnet.scenario import load, runner
 from simnet.schedule import Schedule
@@ -90,7 +90,7 @@ def arc_top_k() -> list[Row]:
     rows = []
     for row in read("dense_steps.csv").to_dict("records"):
         name, dense = str(row["model"]), float(row["seconds"])
-        profile = model(name)
+        profile = load_model(name)
         layers, width = (int(one) for one in name.removeprefix("llama-").split("x"))
         longest = transformer_flops(1, 256, layers, width, 32000) / _A100_FP32
         shares = [

@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from simnet.costs.models import model, transformer_flops
+from simnet.costs.models import load_model, transformer_flops
 from simnet.sparsifier_models import create
 from simnet.validate.published import read
 from simnet.validate.reproduction.gain_settings import (
@@ -87,7 +87,7 @@ class Profile(NamedTuple):
     @property
     def gigabits(self) -> float:
         """What a card carries of the dense all-reduce [Gbit/s]."""
-        sent = 2 * 2 * model("bert-large").parameters * (self.gpus - 1) / self.gpus
+        sent = 2 * 2 * load_model("bert-large").parameters * (self.gpus - 1) / self.gpus
         return 8e-9 * sent / self.allreduce
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from functools import cache, partial
 
-from simnet.costs.models import model, transformer_flops
+from simnet.costs.models import load_model, transformer_flops
 from simnet.parallel import ZeroPlusPlus, zero
 from simnet.studies.step import timed
 from simnet.studies.target import Target
@@ -89,7 +89,7 @@ def zero_seconds(plus: bool, gigabits: float, computing: float, latency: float, 
 def zero_gain(tokens: int, gigabits: float, other: float | None = None) -> Interval:
     """Return how many times faster ZeRO++ is than ZeRO-3."""
     computing = computing_range(_gpt_operations(_GPT_18B, _SEQUENCE, 4, tokens // _SEQUENCE), V100_FLOPS)
-    quantising = _QUANTISING * model(_GPT_18B).parameters / _V100_MEMORY
+    quantising = _QUANTISING * load_model(_GPT_18B).parameters / _V100_MEMORY
     least = (computing.high, quantising, FAST_LATENCY.high)
     most = (computing.low, 0.0, FAST_LATENCY.low)
     corners = ((*least, BESIDE.low), (*least, None), (*most, BESIDE.high), (*most, None))
@@ -112,7 +112,7 @@ def card_bytes(plus: bool, nodes: int, each: int) -> float:
     own = ZeroPlusPlus(
         zero_quantized_weights=plus, zero_quantized_gradients=plus, zero_hpz_partition_size=each if plus else 1
     )
-    layers, workers, sent = model(_GPT_18B).layers, nodes * each, 0.0
+    layers, workers, sent = load_model(_GPT_18B).layers, nodes * each, 0.0
     for call in zero(layers, workers, stage=3, iteration=3, dtype="float16", reduce_bucket_size=10**7, plus=own).calls:
         if call.group == "world":
             # A ring goes through each card once.
@@ -219,7 +219,7 @@ def loco() -> list[Row]:
     bfloat16, or in fp32 as it does unless told otherwise. Which of these 14 and 40 % are of was not available, so
     that the size is hardly a test.
     """
-    operations = 6 * model(_LLAMA).parameters * _TOKENS
+    operations = 6 * load_model(_LLAMA).parameters * _TOKENS
     computing = computing_range(operations, A100_FLOPS)
     rows = []
     for framework, (usual, other) in _FRAMEWORKS.items():

@@ -8,25 +8,26 @@ from __future__ import annotations
 from collections.abc import Mapping
 from pathlib import Path
 
-from simnet.calibration.readers import Format, Measurements
+from simnet.calibration.readers import LogFormat, Measurements
 from simnet.calibration.readers.lines import read_lines
-from simnet.calibration.readers.tables import Collector, Inconsistent, printed, whole
+from simnet.calibration.readers.tables import InconsistentRows, RowCollector, parse_printed, parse_whole
 
 
 def read_stopwatch(
-    path: Path, *, inconsistent: Inconsistent = "drop", facts: Mapping[str, object] | None = None
+    path: Path, *, inconsistent: InconsistentRows = "drop", facts: Mapping[str, object] | None = None
 ) -> Measurements:
     """Read a log; what is wrong with a line is reported, and the line left out."""
-    out = Collector(str(path), "stopwatch", inconsistent, facts or {})
+    out = RowCollector(str(path), "stopwatch", inconsistent, facts or {})
     for number, line in enumerate(read_lines(path)[1:], 2):
         words = line.split()
         if len(words) == 4:
-            time = printed(words[3], -6)
-            row = {"collective": words[0], "ranks": whole(words[1]), "nbytes": whole(words[2]), "tool": "stopwatch"}
+            time = parse_printed(words[3], -6)
+            ranks, nbytes = parse_whole(words[1]), parse_whole(words[2])
+            row = {"collective": words[0], "ranks": ranks, "nbytes": nbytes, "tool": "stopwatch"}
             out.add(row | {"seconds": None if time is None else time.value}, number, time=time)
         elif words:
             out.report(number, f"has {len(words)} words, and not 4")
     return out.done()
 
 
-STOPWATCH = Format(read_stopwatch, first=lambda line: line.strip() == "stopwatch")
+STOPWATCH = LogFormat(read_stopwatch, first=lambda line: line.strip() == "stopwatch")

@@ -15,7 +15,7 @@ from types import MappingProxyType
 from typing import Any
 
 from simnet.base.errors import InputError, nearest
-from simnet.calibration.readers.tables import Inconsistent, Measurements
+from simnet.calibration.readers.tables import InconsistentRows, Measurements
 from simnet.calibration.readers.tidy import read_tidy
 
 
@@ -74,8 +74,8 @@ def datasets() -> MappingProxyType[str, Dataset]:
     return MappingProxyType(made)
 
 
-def load_dataset(name: str, *, inconsistent: Inconsistent = "drop") -> Measurements:
-    """Return the measurements of a dataset; `inconsistent` as of `simnet.calibration.readers.read`.
+def load_dataset(name: str, *, inconsistent: InconsistentRows = "drop") -> Measurements:
+    """Return the measurements of a dataset; `inconsistent` as of `simnet.calibration.readers.read_measurements`.
 
     Raises
     ------

@@ -8,25 +8,25 @@ checked before parsing, secrets are not kept, and errors name the file, the line
 """
 
 from simnet.calibration.readers.conventions import bus_factor, total_bytes
-from simnet.calibration.readers.facts import Facts, facts_of
+from simnet.calibration.readers.facts import LogFacts, parse_facts
 from simnet.calibration.readers.folders import read_logs
-from simnet.calibration.readers.kinds import FORMATS, Format, kind_of, read
-from simnet.calibration.readers.tables import COLUMNS, Inconsistent, Measurements, Problem
+from simnet.calibration.readers.kinds import LOG_FORMATS, LogFormat, log_format, read_measurements
+from simnet.calibration.readers.tables import TABLE_COLUMNS, InconsistentRows, LogProblem, Measurements
 from simnet.calibration.readers.tidy import read_tidy, write_tidy
 
 __all__ = [
-    "COLUMNS",
-    "FORMATS",
-    "Facts",
-    "Format",
-    "Inconsistent",
+    "LOG_FORMATS",
+    "TABLE_COLUMNS",
+    "InconsistentRows",
+    "LogFacts",
+    "LogFormat",
+    "LogProblem",
     "Measurements",
-    "Problem",
     "bus_factor",
-    "facts_of",
-    "kind_of",
-    "read",
+    "log_format",
+    "parse_facts",
     "read_logs",
+    "read_measurements",
     "read_tidy",
     "total_bytes",
     "write_tidy",

@@ -14,9 +14,9 @@ import re
 from collections.abc import Mapping
 from pathlib import Path
 
-from simnet.calibration.readers.conventions import collective, nccl_convention
-from simnet.calibration.readers.jobs import done
-from simnet.calibration.readers.tables import MAX_WHOLE, Collector, reader
+from simnet.calibration.readers.conventions import collective_name, nccl_convention
+from simnet.calibration.readers.jobs import finish_trace
+from simnet.calibration.readers.tables import MAX_WHOLE, RowCollector, format_reader
 from simnet.interchange.chakra import read_collectives
 
 _PER_RANK = ("all_gather", "gather")
@@ -44,12 +44,12 @@ def is_chakra(head: bytes) -> bool:
     )
 
 
-@reader("chakra")
-def read_chakra_collectives(path: Path, out: Collector) -> Mapping[str, bool]:
+@format_reader("chakra")
+def read_chakra_collectives(path: Path, out: RowCollector) -> Mapping[str, bool]:
     """Read the collectives of a Chakra execution trace; raise InputError if there are none with a size and a time."""
     rank = _RANK.search(path.name)
     for one in read_collectives(path):
-        name = collective(one.kind)
+        name = collective_name(one.kind)
         where = f"node {one.node}"
         if name is None:
             out.report(None, f"{where}: {one.kind or one.name!r} is no collective that is read")
@@ -68,4 +68,4 @@ def read_chakra_collectives(path: Path, out: Collector) -> Mapping[str, bool]:
             "tool": "chakra",
         }
         out.add(row, None, where=where)
-    return done(out)
+    return finish_trace(out)

@@ -29,26 +29,26 @@ from functools import cache
 import numpy as np
 import pandas as pd
 
-CONVENTIONS = ("vector", "total", "per_rank", "per_pair", "message")
+SIZE_CONVENTIONS = ("vector", "total", "per_rank", "per_pair", "message")
 """What a size may mean."""
 
-_VECTOR = ("all_reduce", "broadcast", "reduce")
-_ROOTED = ("gather", "gatherv", "scatter", "scatterv")
-PARTED = ("all_gather", "reduce_scatter", "alltoall", "gather", "scatter")
+_VECTOR_COLLECTIVES = ("all_reduce", "broadcast", "reduce")
+_ROOTED_COLLECTIVES = ("gather", "gatherv", "scatter", "scatterv")
+PARTED_COLLECTIVES = ("all_gather", "reduce_scatter", "alltoall", "gather", "scatter")
 """Collectives of an array of which every rank has an equal part."""
 
-_SHARED = (*PARTED, "all_gatherv", "gatherv", "scatterv", "alltoallv")
-_SCATTERED = (*_SHARED, "hypercube")
-ONE_SIDED = tuple(
+_SHARED_COLLECTIVES = (*PARTED_COLLECTIVES, "all_gatherv", "gatherv", "scatterv", "alltoallv")
+_SCATTERED_COLLECTIVES = (*_SHARED_COLLECTIVES, "hypercube")
+ONE_SIDED_MESSAGES = tuple(
     f"{operation}_{what}"
     for operation in ("put", "get", "accumulate", "get_accumulate")
     for what in ("latency", "bw", "bibw")
 )
 """Messages that one of two ranks alone asks for: curves of their own, as they are no messages between two."""
 
-_MESSAGE = ("sendrecv", "p2p_latency", "p2p_bw", "p2p_bibw", "pingping", "exchange", *ONE_SIDED)
+_MESSAGE_TESTS = ("sendrecv", "p2p_latency", "p2p_bw", "p2p_bibw", "pingping", "exchange", *ONE_SIDED_MESSAGES)
 
-COLLECTIVES = (*_VECTOR, *_SCATTERED, *_MESSAGE, "barrier")
+COLLECTIVES = (*_VECTOR_COLLECTIVES, *_SCATTERED_COLLECTIVES, *_MESSAGE_TESTS, "barrier")
 """Names that the readers give, those of nccl-tests where it has one."""
 
 NON_BLOCKING = "non-blocking"
@@ -63,61 +63,69 @@ _SPELLINGS = {name.replace("_", ""): name for name in COLLECTIVES} | {
     "bandwidth": "p2p_bw",
     "bidirectionalbandwidth": "p2p_bibw",
 }
-_NAMED = re.compile(
+_NAME_PATTERN = re.compile(
     r"(?<![a-z])(all[-_ ]?reduce|all[-_ ]?gatherv?|reduce[-_ ]?scatter|broadcast|bcast|all[-_ ]?to[-_ ]?allv?"
     r"|send[-_ ]?recv|hypercube|gatherv?|scatterv?|reduce)(?![a-z])"
 )
 
 
-def collective(name: str) -> str | None:
+def collective_name(name: str) -> str | None:
     """Return the name of a collective as nccl-tests spells it, or None if there is no such collective.
 
     Examples
     --------
-    >>> collective("Allreduce"), collective("MPI_Bcast"), collective("all_gather_perf"), collective("Scan")
-    ('all_reduce', 'broadcast', 'all_gather', None)
+    >>> [collective_name(one) for one in ("Allreduce", "MPI_Bcast", "all_gather_perf", "Scan")]
+    ['all_reduce', 'broadcast', 'all_gather', None]
     """
     word = re.sub(r"[^a-z0-9]", "", name[:80].casefold().removeprefix("mpi_").removesuffix("_perf"))
     return _SPELLINGS.get(word)
 
 
 @cache
-def meant_by(name: str) -> str:
+def misspelt_collective(name: str) -> str:
     """Return the collective that a name misspells; "" for a correct name, or one like none.
 
     Examples
     --------
-    >>> meant_by("all_redcue"), meant_by("allreduce"), meant_by("all_reduce"), meant_by("ag_topk")
-    ('all_reduce', 'all_reduce', '', '')
+    >>> [misspelt_collective(one) for one in ("all_redcue", "allreduce", "all_reduce", "ag_topk")]
+    ['all_reduce', 'all_reduce', '', '']
     """
     if name in COLLECTIVES:
         return ""
     close = difflib.get_close_matches(name, COLLECTIVES, n=1, cutoff=0.85)
-    return collective(name) or next(iter(close), "")
+    return collective_name(name) or next(iter(close), "")
 
 
-def collective_in(text: str) -> str | None:
+def named_collective(text: str) -> str | None:
     """Return the collective that a text names, if it names exactly one.
 
     Examples
     --------
-    >>> collective_in("nccl_allgather.log"), collective_in("all_reduce, all_gather"), collective_in("job.log")
+    >>> named_collective("nccl_allgather.log"), named_collective("all_reduce, all_gather"), named_collective("job.log")
     ('all_gather', None, None)
     """
-    found = {collective(word) for word in _NAMED.findall(text[:4096].casefold())}
+    found = {collective_name(word) for word in _NAME_PATTERN.findall(text[:4096].casefold())}
     return found.pop() if len(found) == 1 else None
 
 
 def nccl_convention(name: str) -> str:
     """Return the convention of nccl-tests for the size of a collective; empty for one that it lacks."""
-    return "vector" if name in _VECTOR else "total" if name in _SCATTERED else "message" if name in _MESSAGE else ""
+    return (
+        "vector"
+        if name in _VECTOR_COLLECTIVES
+        else "total"
+        if name in _SCATTERED_COLLECTIVES
+        else "message"
+        if name in _MESSAGE_TESTS
+        else ""
+    )
 
 
 def mpi_convention(name: str) -> str:
     """Return the convention of OSU and Intel MPI benchmarks for the size of a collective."""
     if name in ("alltoall", "alltoallv"):
         return "per_pair"
-    return "per_rank" if name in _SHARED and name != "reduce_scatter" else nccl_convention(name)
+    return "per_rank" if name in _SHARED_COLLECTIVES and name != "reduce_scatter" else nccl_convention(name)
 
 
 def total_size(nbytes: float, convention: str, ranks: int | None) -> float | None:
@@ -145,7 +153,7 @@ def bus_factor(name: str, ranks: int) -> float | None:
     """
     if name == "all_reduce":
         return 2 * (ranks - 1) / ranks
-    if name in _SHARED:
+    if name in _SHARED_COLLECTIVES:
         return (ranks - 1) / ranks
     return 1.0 if name in ("broadcast", "reduce", "sendrecv", "hypercube") else None
 
@@ -161,7 +169,7 @@ def bandwidth_factors(name: str, ranks: int | None) -> tuple[tuple[float, float 
     if name == "hypercube":
         return ((crossing, 1.0),)
     usual = (1.0, bus_factor(name, ranks))
-    return (usual, (crossing, 1.0)) if name in (*_ROOTED, "alltoall", "alltoallv") else (usual,)
+    return (usual, (crossing, 1.0)) if name in (*_ROOTED_COLLECTIVES, "alltoall", "alltoallv") else (usual,)
 
 
 def fill_nodes(facts: Mapping[str, object]) -> dict[str, object]:

@@ -15,18 +15,18 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from simnet.base.errors import InputError, nearest
-from simnet.calibration.readers.tables import COLUMNS
+from simnet.calibration.readers.tables import TABLE_COLUMNS
 
 MAX_PATTERN = 200
 """Characters of a pattern; it has at most eight stars."""
 
-_ANY = re.compile(".*", re.DOTALL)
-_PLAIN = re.compile(r"([A-Za-z_]\w{0,59})=(.{0,200})", re.DOTALL)
+_ANY_NAME = re.compile(".*", re.DOTALL)
+_PLAIN_FACT = re.compile(r"([A-Za-z_]\w{0,59})=(.{0,200})", re.DOTALL)
 _FOR_SOME = re.compile(r"(.+):([A-Za-z_]\w{0,59})=(.{0,200})", re.DOTALL)
 _FROM_NAME = re.compile(r"\{([A-Za-z_]\w{0,59})\}")
 
 
-class Rule(NamedTuple):
+class FactRule(NamedTuple):
     """Facts of the logs whose names fit a pattern."""
 
     text: str
@@ -40,10 +40,10 @@ class Rule(NamedTuple):
 
 
 @dataclass
-class Facts:
+class LogFacts:
     """Facts about logs: rules in the order in which they count, and the numbers of those that fitted a log so far."""
 
-    rules: tuple[Rule, ...] = ()
+    rules: tuple[FactRule, ...] = ()
     fitted: set[int] = field(default_factory=set)
 
     def of(self, path: str | Path) -> dict[str, Any]:
@@ -51,7 +51,7 @@ class Facts:
 
         Examples
         --------
-        >>> facts = facts_of(["ranks=4", "osu_*_n8.log:ranks=32", "n{nodes}/*"])
+        >>> facts = parse_facts(["ranks=4", "osu_*_n8.log:ranks=32", "n{nodes}/*"])
         >>> facts.of("runs/osu_bcast_n8.log"), facts.of("n2/other.log")
         ({'ranks': 32}, {'ranks': 4, 'nodes': 2})
         """
@@ -62,54 +62,54 @@ class Facts:
                 continue
             self.fitted.add(number)
             for column, value in rule.values.items():
-                found[column] = typed(column, fits[column]) if value is None else value
+                found[column] = typed_fact(column, fits[column]) if value is None else value
         return found
 
     def refuse_idle(self) -> None:
         """Raise InputError for a pattern that fitted no log so far."""
         for number, rule in enumerate(self.rules):
-            if number not in self.fitted and rule.pattern is not _ANY:
+            if number not in self.fitted and rule.pattern is not _ANY_NAME:
                 raise InputError(f"{rule.text[:120]!r} fits the name of no log", file="--fact")
 
 
-def always(values: Mapping[str, Any]) -> Facts:
+def constant_facts(values: Mapping[str, Any]) -> LogFacts:
     """Return facts that hold for every log, by column."""
-    return Facts((Rule("", _ANY, dict(values)),))
+    return LogFacts((FactRule("", _ANY_NAME, dict(values)),))
 
 
-def facts_of(texts: Iterable[str]) -> Facts:
+def parse_facts(texts: Iterable[str]) -> LogFacts:
     """Return facts from texts as ``ranks=16``, ``osu_*_n8.log:ranks=32`` or ``*_n{ranks}.log``.
 
     Examples
     --------
-    >>> facts_of(["ranks=16", "tool=osu"]).of("any.log")
+    >>> parse_facts(["ranks=16", "tool=osu"]).of("any.log")
     {'ranks': 16, 'tool': 'osu'}
     """
-    rules: list[Rule] = []
+    rules: list[FactRule] = []
     for text in texts:
-        plain, some = _PLAIN.fullmatch(text), _FOR_SOME.fullmatch(text)
-        if plain is not None and (plain[1] in COLUMNS or some is None):
-            rules.append(Rule(text, _ANY, {plain[1]: typed(plain[1], plain[2])}))
+        plain, some = _PLAIN_FACT.fullmatch(text), _FOR_SOME.fullmatch(text)
+        if plain is not None and (plain[1] in TABLE_COLUMNS or some is None):
+            rules.append(FactRule(text, _ANY_NAME, {plain[1]: typed_fact(plain[1], plain[2])}))
         elif some is not None:
-            rules.append(Rule(text, _pattern(some[1], {}), {some[2]: typed(some[2], some[3])}))
+            rules.append(FactRule(text, _name_pattern(some[1], {}), {some[2]: typed_fact(some[2], some[3])}))
         elif columns := dict.fromkeys(_FROM_NAME.findall(text)):
             for column in columns:
-                if column not in COLUMNS:
-                    raise InputError(f"there is no column {column!r}; {nearest(column, COLUMNS)}", file="--fact")
+                if column not in TABLE_COLUMNS:
+                    raise InputError(f"there is no column {column!r}; {nearest(column, TABLE_COLUMNS)}", file="--fact")
                 if text.count(f"{{{column}}}") > 1:
                     raise InputError(f"names {column!r} twice: {text[:60]!r}", file="--fact")
-            rules.append(Rule(text, _pattern(text, columns), columns))
+            rules.append(FactRule(text, _name_pattern(text, columns), columns))
         else:
             allowed = "COLUMN=VALUE, PATTERN:COLUMN=VALUE or a pattern with {COLUMN}"
             raise InputError(f"must be {allowed}, got {text[:60]!r}", file="--fact")
-    return Facts(tuple(rules))
+    return LogFacts(tuple(rules))
 
 
-def typed(name: str, value: str) -> Any:
+def typed_fact(name: str, value: str) -> Any:
     """Return the value of a fact, a number where its column has numbers; raise InputError for a wrong one."""
-    if name not in COLUMNS:
-        raise InputError(f"there is no column {name!r}; {nearest(name, COLUMNS)}", file="--fact")
-    form = COLUMNS[name]
+    if name not in TABLE_COLUMNS:
+        raise InputError(f"there is no column {name!r}; {nearest(name, TABLE_COLUMNS)}", file="--fact")
+    form = TABLE_COLUMNS[name]
     if form == "text":
         return value
     if value.isascii() and value.isdigit() and len(value) < 16:
@@ -117,13 +117,13 @@ def typed(name: str, value: str) -> Any:
     raise InputError(f"must be a whole number, got {value[:40]!r}", file="--fact", field=name)
 
 
-def _pattern(text: str, groups: Mapping[str, Any]) -> re.Pattern[str]:
+def _name_pattern(text: str, groups: Mapping[str, Any]) -> re.Pattern[str]:
     """Return the regular expression of names, or ends of names behind a slash, that fit a text with stars."""
     if len(text) > MAX_PATTERN or text.count("*") + len(groups) > 8:
         message = f"a pattern has at most {MAX_PATTERN} characters and eight stars or columns, got {text[:60]!r}"
         raise InputError(message, file="--fact")
     parts = [part for part in re.split(r"(\*+|\?|\{\w+\})", text.replace("\\", "/")) if part]
-    words = {f"{{{column}}}" for column in groups if COLUMNS[column] == "text"}
+    words = {f"{{{column}}}" for column in groups if TABLE_COLUMNS[column] == "text"}
     for pair in pairwise(parts):
         if (beside := words.intersection(pair)) and any(part.startswith("*") for part in pair):
             message = f"has a star beside {beside.pop()}, so that nothing says where it begins or ends: {text[:60]!r}"
@@ -136,7 +136,9 @@ def _pattern(text: str, groups: Mapping[str, Any]) -> re.Pattern[str]:
         elif part == "?":
             made[-1] += "[^/]"
         elif part.startswith("{") and column in groups:
-            made[-1] += f"(?P<{column}>" + ("[^/]{1,60}?)" if COLUMNS[column] == "text" else r"(?<!\d)\d{1,15}(?!\d))")
+            made[-1] += f"(?P<{column}>" + (
+                "[^/]{1,60}?)" if TABLE_COLUMNS[column] == "text" else r"(?<!\d)\d{1,15}(?!\d))"
+            )
         else:
             made[-1] += re.escape(part)
     # What follows a star is taken where it first stands, for good: else time grows with a power of the length.

@@ -14,16 +14,16 @@ import pandas as pd
 
 from simnet.base.errors import InputError
 from simnet.base.progress import tracked
-from simnet.calibration.readers.facts import Facts
-from simnet.calibration.readers.jobs import over_ranks
-from simnet.calibration.readers.kinds import DATA, is_folder, kind_of, read
-from simnet.calibration.readers.tables import MAX_ROWS, Measurements, Problem
+from simnet.calibration.readers.facts import LogFacts
+from simnet.calibration.readers.jobs import merge_ranks
+from simnet.calibration.readers.kinds import DATA_FILE, is_folder, log_format, read_measurements
+from simnet.calibration.readers.tables import MAX_ROWS, LogProblem, Measurements
 
 MAX_FILES = 10_000
 """The most files of a folder."""
 
 
-def read_logs(path: str | Path, facts: Facts | None = None) -> Measurements:
+def read_logs(path: str | Path, facts: LogFacts | None = None) -> Measurements:
     r"""Read a log, or all logs of a folder, with the problems of rows and files left out.
 
     Raises
@@ -34,33 +34,33 @@ def read_logs(path: str | Path, facts: Facts | None = None) -> Measurements:
     Examples
     --------
     >>> from tempfile import TemporaryDirectory
-    >>> from simnet.calibration.readers.facts import facts_of
+    >>> from simnet.calibration.readers.facts import parse_facts
     >>> log = "# OSU MPI Broadcast Latency Test v7.5\n# Size  Avg Latency(us)\n8 2.5\n"
     >>> with TemporaryDirectory() as folder:
     ...     for name, text in {"bcast_n2.log": log, "bcast_n4.log": log, "notes.txt": "two runs\n"}.items():
     ...         _ = Path(folder, name).write_text(text)
-    ...     found = read_logs(folder, facts_of(["*_n{ranks}.log"]))
+    ...     found = read_logs(folder, parse_facts(["*_n{ranks}.log"]))
     >>> found.rows["ranks"].tolist(), [one.message for one in found.problems]
     ([2, 4], ['holds no measurements in a format that is read'])
     """
-    path, known = Path(path), Facts() if facts is None else facts
-    if not is_folder(path) or (path / DATA).is_file():
-        found = read(path, facts=known.of(path))
-        return Measurements(over_ranks(found.rows), found.problems, found.kind)
+    path, known = Path(path), LogFacts() if facts is None else facts
+    if not is_folder(path) or (path / DATA_FILE).is_file():
+        found = read_measurements(path, facts=known.of(path))
+        return Measurements(merge_ranks(found.rows), found.problems, found.kind)
     tables: list[pd.DataFrame] = []
-    problems: list[Problem] = []
+    problems: list[LogProblem] = []
     kinds: set[str] = set()
     rows = 0
-    for file in tracked(list(_files(path))):
+    for file in tracked(list(_walk_files(path))):
         try:
             about = known.of(file)
-            if (kind := kind_of(file, str(about.get("tool", "")))) is None:
-                problems.append(Problem(str(file), None, "holds no measurements in a format that is read", True))
+            if (kind := log_format(file, str(about.get("tool", "")))) is None:
+                problems.append(LogProblem(str(file), None, "holds no measurements in a format that is read", True))
                 continue
-            one = read(file, kind, facts=about)
+            one = read_measurements(file, kind, facts=about)
         except InputError as error:
             said = error.message if error.field is None else f"{error.field}: {error.message}"
-            problems.append(Problem(str(file), error.line, said, True))
+            problems.append(LogProblem(str(file), error.line, said, True))
             continue
         rows += len(one)
         if rows > MAX_ROWS:
@@ -71,11 +71,11 @@ def read_logs(path: str | Path, facts: Facts | None = None) -> Measurements:
     if not tables:
         why = f"; the first file: {problems[0].file}: {problems[0].message}" if problems else ", nor any file"
         raise InputError(f"is a folder without measurements in a format that is read{why}", file=str(path))
-    joined = over_ranks(pd.concat(tables, ignore_index=True))
+    joined = merge_ranks(pd.concat(tables, ignore_index=True))
     return Measurements(joined, tuple(problems), kinds.pop() if len(kinds) == 1 else "several")
 
 
-def _files(folder: Path) -> Iterator[Path]:
+def _walk_files(folder: Path) -> Iterator[Path]:
     """Yield the files of a folder and of folders inside, sorted, without following links to folders."""
     count = 0
     for base, inside, names in os.walk(folder):

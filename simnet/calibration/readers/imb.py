@@ -16,14 +16,23 @@ import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from simnet.calibration.readers.conventions import NON_BLOCKING, collective, collective_in
-from simnet.calibration.readers.lines import bare, read_lines
-from simnet.calibration.readers.tables import MAX_RANKS, MAX_WHOLE, Collector, Row, mpi_row, printed, reader, whole
+from simnet.calibration.readers.conventions import NON_BLOCKING, collective_name, named_collective
+from simnet.calibration.readers.lines import bare_line, read_lines
+from simnet.calibration.readers.tables import (
+    MAX_RANKS,
+    MAX_WHOLE,
+    RowCollector,
+    TableRow,
+    format_reader,
+    mpi_row,
+    parse_printed,
+    parse_whole,
+)
 
-TITLE = re.compile(r"#\s*Benchmarking\s+(?:Multi-)?(\w{1,40})")
+IMB_TITLE = re.compile(r"#\s*Benchmarking\s+(?:Multi-)?(\w{1,40})")
 """What heads a table."""
 
-HEADER = re.compile(r"#?\s*(?:#?Benchmarking\s+#procs\s+)?(?:Group\s+)?(?:#bytes\s+)?#repetitions\s")
+IMB_HEADER = re.compile(r"#?\s*(?:#?Benchmarking\s+#procs\s+)?(?:Group\s+)?(?:#bytes\s+)?#repetitions\s")
 """The line that names its columns."""
 
 _PROCESSES = re.compile(r"#processes\s*=\s*(\d{1,8})")
@@ -48,11 +57,11 @@ _UNNAMED: Mapping[int, Sequence[str]] = {
 """Columns by how many there are, where nothing names them."""
 
 
-@reader("imb")
-def read_imb(path: Path, out: Collector) -> Mapping[str, bool]:
+@format_reader("imb")
+def read_imb(path: Path, out: RowCollector) -> Mapping[str, bool]:
     """Read the output of Intel MPI benchmarks; raise InputError if the file cannot be read or holds no row."""
     given = out.facts.get("collective")
-    name = _named(path.name)[0] or collective_in(path.name) or (given if isinstance(given, str) else None)
+    name = _benchmark_name(path.name)[0] or named_collective(path.name) or (given if isinstance(given, str) else None)
     told = False
     columns: Sequence[str] = ()
     ranks: int | None = None
@@ -60,23 +69,23 @@ def read_imb(path: Path, out: Collector) -> Mapping[str, bool]:
     settings: dict[str, str] = {}
     table = 1
     for at, raw in enumerate(read_lines(path), 1):
-        line = bare(raw)
-        if "#repetitions" in line and HEADER.match(line.lstrip()):
+        line = bare_line(raw)
+        if "#repetitions" in line and IMB_HEADER.match(line.lstrip()):
             columns = line.replace("# ", "#").replace("overlap[%]", " overlap[%]").split()
             if name is None and not told:
                 out.report(at, "a table begins, but nothing says of which benchmark; give it, as collective=all_reduce")
                 told = True
             continue
         if line.lstrip().startswith("#"):
-            if title := TITLE.search(line):
-                name, variant = _named(title[1])
+            if title := IMB_TITLE.search(line):
+                name, variant = _benchmark_name(title[1])
                 columns, ranks, table, told = (), None, table + 1, name is None
                 if told:
                     out.report(at, f"{title[1]!r} is no benchmark that is read")
             elif processes := _PROCESSES.search(line):
-                ranks = whole(processes[1], MAX_RANKS)
+                ranks = parse_whole(processes[1], MAX_RANKS)
             elif groups := _GROUPS.search(line):
-                ranks, variant = whole(groups[2], MAX_RANKS), f"{groups[1]} groups"
+                ranks, variant = parse_whole(groups[2], MAX_RANKS), f"{groups[1]} groups"
             elif setting := _SETTING.search(line):
                 settings[setting[1]] = setting[2].lower()
             continue
@@ -84,26 +93,26 @@ def read_imb(path: Path, out: Collector) -> Mapping[str, bool]:
         if name is None or not words:
             continue
         if columns and columns[0] == "#Benchmarking":
-            if _named(words[0])[0] != name:
+            if _benchmark_name(words[0])[0] != name:
                 continue
-        elif whole(words[0]) is None:
+        elif parse_whole(words[0]) is None:
             continue
-        columns = columns or _unnamed(words)
+        columns = columns or _guess_columns(words)
         if not columns:
             continue
         if len(words) != len(columns):
             out.report(at, f"the row has {len(words)} values, but there are {len(columns)} columns")
             continue
         cells = dict(zip(columns, words, strict=True))
-        row = _row(cells, name)
+        row = _imb_row(cells, name)
         if row is None:
             out.report(at, f"the row is not of {name}: its size or its time is no number")
             continue
         if name in _REDUCING:
             row |= {"dtype": settings.get("MPI_Datatype for reductions", ""), "reduction": settings.get("MPI_Op", "")}
-        row |= {"ranks": whole(cells.get("#procs", ""), MAX_RANKS) or ranks, "run": str(table), "tool": "imb"}
+        row |= {"ranks": parse_whole(cells.get("#procs", ""), MAX_RANKS) or ranks, "run": str(table), "tool": "imb"}
         row["variant"] = variant
-        wrong = _throughput(cells, name)
+        wrong = _wrong_throughput(cells, name)
         if wrong is not None:
             out.report(at, wrong, dropped=out.inconsistent == "drop")
             if out.inconsistent == "drop":
@@ -112,39 +121,39 @@ def read_imb(path: Path, out: Collector) -> Mapping[str, bool]:
     return {"variant": False} if any(row["variant"] for row in out.rows) else {}
 
 
-def _named(title: str) -> tuple[str | None, str]:
+def _benchmark_name(title: str) -> tuple[str | None, str]:
     """Return the collective of a benchmark's name, and whether it is non-blocking."""
     word = title.strip().removesuffix("_pure")
-    if found := collective(word):
+    if found := collective_name(word):
         return found, ""
-    found = collective(word[1:]) if word[:1] in ("I", "i") else None
+    found = collective_name(word[1:]) if word[:1] in ("I", "i") else None
     return found, NON_BLOCKING if found else ""
 
 
-def _unnamed(words: Sequence[str]) -> Sequence[str]:
+def _guess_columns(words: Sequence[str]) -> Sequence[str]:
     """Return the columns of a row in a table without names; none if it is no such row."""
-    numbers = whole(words[0]) is not None and whole(words[1] if len(words) > 1 else "") is not None
-    return _UNNAMED.get(len(words), ()) if numbers and all(printed(word) for word in words) else ()
+    numbers = parse_whole(words[0]) is not None and parse_whole(words[1] if len(words) > 1 else "") is not None
+    return _UNNAMED.get(len(words), ()) if numbers and all(parse_printed(word) for word in words) else ()
 
 
-def _row(cells: Mapping[str, str], name: str) -> Row | None:
+def _imb_row(cells: Mapping[str, str], name: str) -> TableRow | None:
     """Return a row from cells by column, or None without a size or a time."""
-    size = whole(cells.get("#bytes", "0"))
+    size = parse_whole(cells.get("#bytes", "0"))
     if size is None:
         return None
     row = mpi_row(name, size, cells, "#repetitions", _TIMES)
     return row if "seconds" in row else None
 
 
-def _throughput(cells: Mapping[str, str], name: str) -> str | None:
+def _wrong_throughput(cells: Mapping[str, str], name: str) -> str | None:
     """Return the error of the throughput of a row, or None; with messages per second (IMB-P2P) it is of all pairs."""
-    rate = printed(cells.get("Mbytes/sec", ""))
-    time = printed(cells.get("t_max[usec]", cells.get("t[usec]", "")), -6)
-    size = whole(cells.get("#bytes", ""))
+    rate = parse_printed(cells.get("Mbytes/sec", ""))
+    time = parse_printed(cells.get("t_max[usec]", cells.get("t[usec]", "")), -6)
+    size = parse_whole(cells.get("#bytes", ""))
     if rate is None or time is None or time.value <= 0 or size is None or name not in _MESSAGES:
         return None
     sent = float(_MESSAGES[name] * size)
-    per_second = printed(cells.get("Msg/sec", ""))
+    per_second = parse_printed(cells.get("Msg/sec", ""))
     if per_second is not None:
         sent *= max(round(min(per_second.value * time.value, MAX_WHOLE)), 1)
     for megabyte in (1e6, 2**20):

@@ -13,25 +13,27 @@ from pathlib import PurePath
 
 import pandas as pd
 
-from simnet.calibration.readers.tables import MAX_RANKS, MAX_WHOLE, Collector
+from simnet.calibration.readers.tables import MAX_RANKS, MAX_WHOLE, RowCollector
 
-OF_CALLS = {"group": False, "sequence": True, "rank": True}
+CALL_COLUMNS = {"group": False, "sequence": True, "rank": True}
 """Columns beyond those of every table, and whether they hold numbers: the group of ranks that did a call, which call of
 the group it was, and whose time this is."""
 
-WAITING = "times are those of single ranks, which wait for others inside; traces of all ranks tell the shortest of each"
+WAITING_REMARK = (
+    "times are those of single ranks, which wait for others inside; traces of all ranks tell the shortest of each"
+)
 """What readers of traces report."""
 
-LONGEST = 120
+MAX_GROUP_NAME = 120
 """Characters of the name of a group."""
 
 
-def positive(value: object) -> int | None:
+def read_count(value: object) -> int | None:
     """Return a whole number >= 0 of a trace, a number or a text; None for others.
 
     Examples
     --------
-    >>> positive(7), positive("7"), positive(True), positive(-1), positive(2.5)
+    >>> read_count(7), read_count("7"), read_count(True), read_count(-1), read_count(2.5)
     (7, 7, None, None, None)
     """
     if isinstance(value, str) and value.isascii() and value.isdigit() and len(value) < 19:
@@ -43,25 +45,25 @@ def positive(value: object) -> int | None:
     return value
 
 
-def count(value: object) -> int | None:
+def read_rank_count(value: object) -> int | None:
     """Return a number of ranks or nodes of a trace; None if it is impossible."""
-    found = positive(value)
+    found = read_count(value)
     return None if found is None or found > MAX_RANKS else found or None
 
 
-def short(value: object) -> str:
+def short_text(value: object) -> str:
     """Return a text of a trace, cut; empty for others."""
-    return value[:LONGEST] if isinstance(value, str) else ""
+    return value[:MAX_GROUP_NAME] if isinstance(value, str) else ""
 
 
-def done(out: Collector) -> Mapping[str, bool]:
+def finish_trace(out: RowCollector) -> Mapping[str, bool]:
     """Report the meaning of times of single ranks, if any were read, and return the columns of calls."""
     if out.rows:
-        out.report(None, WAITING, dropped=False)
-    return OF_CALLS
+        out.report(None, WAITING_REMARK, dropped=False)
+    return CALL_COLUMNS
 
 
-def over_ranks(rows: pd.DataFrame) -> pd.DataFrame:
+def merge_ranks(rows: pd.DataFrame) -> pd.DataFrame:
     """Return rows in which the same call of several ranks stands once, with the shortest time of all ranks.
 
     Rows that are no calls of a job, or do not say which call they are, stay. Calls are of one job if their traces are
@@ -70,13 +72,13 @@ def over_ranks(rows: pd.DataFrame) -> pd.DataFrame:
 
     Examples
     --------
-    >>> from simnet.calibration.readers.tables import table
+    >>> from simnet.calibration.readers.tables import measurement_table
     >>> call = {"collective": "all_reduce", "ranks": 2, "nbytes": 8, "group": "dp", "sequence": 1, "tool": "pytorch"}
     >>> both = [call | {"rank": 0, "seconds": 5e-5}, call | {"rank": 1, "seconds": 3e-5}]
-    >>> over_ranks(table(both, list(OF_CALLS)))["seconds"].tolist()
+    >>> merge_ranks(measurement_table(both, list(CALL_COLUMNS)))["seconds"].tolist()
     [3e-05]
     """
-    if not set(OF_CALLS) <= set(rows) or rows["rank"].nunique() < 2:
+    if not set(CALL_COLUMNS) <= set(rows) or rows["rank"].nunique() < 2:
         return rows
     known = rows["sequence"].notna() & rows["rank"].notna()
     keys = ["tool", "collective", "ranks", "nodes", "nbytes", "group", "sequence", "job"]

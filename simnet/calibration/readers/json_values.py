@@ -18,7 +18,7 @@ MAX_OBJECTS = 10_000_000
 _BETWEEN = re.compile(r"[\s,]*")
 
 
-def objects(text: str, file: str, at: int = 0) -> Iterator[tuple[int, dict[str, Any]]]:
+def json_objects(text: str, file: str, at: int = 0) -> Iterator[tuple[int, dict[str, Any]]]:
     r"""Yield the objects of a text, each with its line, from position `at` to the end of the list.
 
     Raises
@@ -28,16 +28,16 @@ def objects(text: str, file: str, at: int = 0) -> Iterator[tuple[int, dict[str, 
 
     Examples
     --------
-    >>> list(objects('[{"a": 1},\n {"a": 2}]', "some.json"))
+    >>> list(json_objects('[{"a": 1},\n {"a": 2}]', "some.json"))
     [(1, {'a': 1}), (2, {'a': 2})]
-    >>> list(objects('{"a": 1}\n{"a": 2}\n', "some.json"))
+    >>> list(json_objects('{"a": 1}\n{"a": 2}\n', "some.json"))
     [(1, {'a': 1}), (2, {'a': 2})]
     """
-    decode = json.JSONDecoder(parse_int=_number, parse_float=float).raw_decode
+    decode = json.JSONDecoder(parse_int=_parse_integer, parse_float=float).raw_decode
     line, seen = text.count("\n", 0, at) + 1, at
-    at = _after(text, at)
+    at = _next_value(text, at)
     if text[at : at + 1] == "[":
-        at = _after(text, at + 1)
+        at = _next_value(text, at + 1)
     for _ in range(MAX_OBJECTS + 1):
         if at == len(text) or text[at] == "]":
             return
@@ -50,15 +50,15 @@ def objects(text: str, file: str, at: int = 0) -> Iterator[tuple[int, dict[str, 
             raise InputError("is nested too deeply", file=file, line=line) from None
         if isinstance(value, dict):
             yield line, value
-        at = _after(text, end)
+        at = _next_value(text, end)
     raise InputError(f"has more than {MAX_OBJECTS:,} objects, the most that are read", file=file, line=line)
 
 
-def _number(text: str) -> int | float:
+def _parse_integer(text: str) -> int | float:
     return int(text) if len(text) <= 20 else float(text)
 
 
-def _after(text: str, at: int) -> int:
+def _next_value(text: str, at: int) -> int:
     """Return the position of the next value."""
     found = _BETWEEN.match(text, at)
     return at if found is None else found.end()

@@ -1,6 +1,6 @@
 """Formats of measurements: recognition of a file by its content, and its reader.
 
-A package may register a `Format` as an entry point ``simnet.log_readers``; it is asked after simnet's own.
+A package may register a `LogFormat` as an entry point ``simnet.log_readers``; it is asked after simnet's own.
 """
 
 from __future__ import annotations
@@ -17,18 +17,18 @@ from simnet.calibration.readers.chakra import is_chakra, read_chakra_collectives
 from simnet.calibration.readers.imb import read_imb
 from simnet.calibration.readers.inspector import read_inspector
 from simnet.calibration.readers.kineto import read_kineto
-from simnet.calibration.readers.lines import bare, read_head, read_lines
+from simnet.calibration.readers.lines import bare_line, read_head, read_lines
 from simnet.calibration.readers.nccl_json import read_nccl_json
-from simnet.calibration.readers.nccl_text import Cells, is_table_header, parse_row, read_nccl_text
+from simnet.calibration.readers.nccl_text import TableCells, is_table_header, parse_row, read_nccl_text
 from simnet.calibration.readers.osu import read_osu
 from simnet.calibration.readers.perftest import read_perftest
 from simnet.calibration.readers.rccl_records import read_rccl_records
 from simnet.calibration.readers.shaped import read_shaped
-from simnet.calibration.readers.tables import COLUMNS, Inconsistent, Measurements
+from simnet.calibration.readers.tables import TABLE_COLUMNS, InconsistentRows, Measurements
 from simnet.calibration.readers.tidy import read_tidy
 from simnet.calibration.readers.wide import read_wide
 
-DATA = "data.csv"
+DATA_FILE = "data.csv"
 """The file that a folder stands for, if it is there."""
 
 
@@ -36,13 +36,13 @@ def _never(_: str | bytes) -> bool:
     return False
 
 
-class Format(NamedTuple):
+class LogFormat(NamedTuple):
     """A format of measurements.
 
     Parameters
     ----------
     read : callable
-        Returns the `Measurements` of a path; takes ``inconsistent`` and ``facts``, as `read` describes them.
+        Returns the `Measurements` of a path; takes ``inconsistent`` and ``facts`` as of `read_measurements`.
     first : callable
         Whether the format begins with this line, the first that is neither empty nor a comment.
     line : callable
@@ -60,17 +60,17 @@ class Format(NamedTuple):
     name: Callable[[str], bool] = _never
 
 
-def _columns(line: str) -> set[str]:
+def _column_names(line: str) -> set[str]:
     return {name.strip() for name in line[: tidy.MAX_LINE].split(",")}
 
 
 def _is_shaped(line: str) -> bool:
-    names = _columns(line)
-    return names >= set(shaped.NEEDED) and bool(names & {"collective", "method"})
+    names = _column_names(line)
+    return names >= set(shaped.SHAPED_COLUMNS) and bool(names & {"collective", "method"})
 
 
 def _is_tidy(line: str) -> bool:
-    return len(_columns(line) & set(tidy.NEEDED)) >= 2
+    return len(_column_names(line) & set(tidy.REQUIRED_COLUMNS)) >= 2
 
 
 def _in_table(line: str) -> bool:
@@ -79,7 +79,7 @@ def _in_table(line: str) -> bool:
 
 
 def _is_nccl(line: str) -> bool:
-    return _in_table(line) and (is_table_header(line) or isinstance(parse_row(line), Cells))
+    return _in_table(line) and (is_table_header(line) or isinstance(parse_row(line), TableCells))
 
 
 def _is_json(head: bytes) -> bool:
@@ -88,90 +88,94 @@ def _is_json(head: bytes) -> bool:
 
 def _is_kineto(head: bytes) -> bool:
     """Return whether a file begins as a trace of the PyTorch profiler."""
-    return _is_json(head) and any(b'"%s"' % word in head for word in kineto.WORDS)
+    return _is_json(head) and any(b'"%s"' % word in head for word in kineto.KINETO_WORDS)
 
 
-FORMATS: Mapping[str, Format] = {
-    "chakra": Format(read_chakra_collectives, head=is_chakra),
-    "kineto": Format(read_kineto, head=_is_kineto),
-    "inspector": Format(
+LOG_FORMATS: Mapping[str, LogFormat] = {
+    "chakra": LogFormat(read_chakra_collectives, head=is_chakra),
+    "kineto": LogFormat(read_kineto, head=_is_kineto),
+    "inspector": LogFormat(
         read_inspector, head=lambda head: _is_json(head) and b'"header"' in head and b"_msg_size_bytes" in head
     ),
-    "rccl": Format(
+    "rccl": LogFormat(
         read_rccl_records,
         head=lambda head: _is_json(head) and b'"numCycle"' in head and b'"algBw"' in head,
-        first=lambda line: _columns(line) >= set(rccl_records.NEEDED),
+        first=lambda line: _column_names(line) >= set(rccl_records.RCCL_KEYS),
     ),
-    "nccl-json": Format(read_nccl_json, first=lambda line: line.lstrip().startswith("{")),
-    "osu": Format(
+    "nccl-json": LogFormat(read_nccl_json, first=lambda line: line.lstrip().startswith("{")),
+    "osu": LogFormat(
         read_osu,
-        line=lambda line: _in_table(line) and osu.TITLE.search(line) is not None,
-        name=lambda name: osu.PROGRAM.search(name) is not None,
+        line=lambda line: _in_table(line) and osu.OSU_TITLE.search(line) is not None,
+        name=lambda name: osu.OSU_PROGRAM.search(name) is not None,
     ),
-    "imb": Format(
+    "imb": LogFormat(
         read_imb,
-        line=lambda line: _in_table(line) and (imb.TITLE.search(line) or imb.HEADER.match(line.lstrip())) is not None,
+        line=lambda line: (
+            _in_table(line) and (imb.IMB_TITLE.search(line) or imb.IMB_HEADER.match(line.lstrip())) is not None
+        ),
         name=lambda name: re.search(r"(?<![a-z])imb(?![a-z])", name.casefold()) is not None,
     ),
-    "perftest": Format(read_perftest, line=lambda line: perftest.HEADER.match(line) is not None),
-    "nccl": Format(read_nccl_text, line=_is_nccl),
-    "wide": Format(read_wide, first=lambda line: _columns(line) >= set(wide.NEEDED)),
-    "shaped": Format(read_shaped, first=_is_shaped),
-    "tidy": Format(read_tidy, first=_is_tidy),
+    "perftest": LogFormat(read_perftest, line=lambda line: perftest.PERFTEST_HEADER.match(line) is not None),
+    "nccl": LogFormat(read_nccl_text, line=_is_nccl),
+    "wide": LogFormat(read_wide, first=lambda line: _column_names(line) >= set(wide.WIDE_COLUMNS)),
+    "shaped": LogFormat(read_shaped, first=_is_shaped),
+    "tidy": LogFormat(read_tidy, first=_is_tidy),
 }
 """The formats of simnet itself: traces of jobs (Chakra, PyTorch, NCCL inspector), records of rccl-tests, JSON of
 nccl-tests, OSU and Intel MPI benchmarks, perftest, text of nccl-tests, CSV with both sides in a row, CSV of
 measurements on shaped links, tidy CSV. Where a file fits several, the first counts."""
 
-TOOLS: Mapping[str, str] = {"nccl-tests": "nccl", "rccl-tests": "nccl", "osu": "osu", "imb": "imb"}
+TOOL_FORMATS: Mapping[str, str] = {"nccl-tests": "nccl", "rccl-tests": "nccl", "osu": "osu", "imb": "imb"}
 """Formats of tables that lost what heads them, by the fact ``tool``."""
 
 
-def kind_of(path: str | Path, tool: str = "") -> str | None:
+def log_format(path: str | Path, tool: str = "") -> str | None:
     r"""Return the format of a file (or of the ``data.csv`` of a folder) by its content; None for an unknown one.
 
-    Where the content does not tell, as in a table without heading, the tool (one of `TOOLS`) or the name of the file
-    does.
+    Where the content does not tell, as in a table without heading, the tool
+    (of `TOOL_FORMATS`) or the name of the file does.
 
     Raises
     ------
     InputError
         If it cannot be read, is too large, or no text.
     """
-    path = file_of(path)
+    path = measurements_file(path)
     head = read_head(path)
-    for name, one in FORMATS.items():
+    for name, one in LOG_FORMATS.items():
         if one.head(head):
             return name
     lines = read_lines(path)
-    own = _recognised(lines, FORMATS) or _recognised(lines, plugins.usable("log_readers", registered))
+    own = _recognise_format(lines, LOG_FORMATS) or _recognise_format(
+        lines, plugins.usable("log_readers", registered_format)
+    )
     if own is None and any(line.split() and line.split()[0].isdigit() for line in lines):
-        own = TOOLS.get(tool) or next((name for name, one in FORMATS.items() if one.name(path.name)), None)
+        own = TOOL_FORMATS.get(tool) or next((name for name, one in LOG_FORMATS.items() if one.name(path.name)), None)
     return own
 
 
-def _recognised(lines: Sequence[str], formats: Mapping[str, Format]) -> str | None:
+def _recognise_format(lines: Sequence[str], formats: Mapping[str, LogFormat]) -> str | None:
     first = next((line for line in lines if line.strip() and not line.lstrip().startswith("#")), "")
     for name, one in formats.items():
         if one.first(first):
             return name
-    for line in map(bare, lines):
+    for line in map(bare_line, lines):
         for name, one in formats.items():
             if one.line(line):
                 return name
     return None
 
 
-def registered(name: str) -> Format | None:
+def registered_format(name: str) -> LogFormat | None:
     """Return the format that a package registers under a name; None without one."""
-    return plugins.load("log_readers", name, lambda found: plugins.instance(found, Format))
+    return plugins.load("log_readers", name, lambda found: plugins.instance(found, LogFormat))
 
 
-def read(
+def read_measurements(
     path: str | Path,
     kind: str | None = None,
     *,
-    inconsistent: Inconsistent = "drop",
+    inconsistent: InconsistentRows = "drop",
     facts: Mapping[str, object] | None = None,
     iterations: bool = False,
 ) -> Measurements:
@@ -182,7 +186,7 @@ def read(
     path : str or Path
         A log, a CSV, a trace, or a folder with a ``data.csv``.
     kind : str, optional
-        One of `FORMATS`, or registered by a package; default: by the content of the file.
+        One of `LOG_FORMATS`, or registered by a package; default: by the content of the file.
     inconsistent : {"keep", "drop"}
         What becomes of rows that contradict themselves: algorithm bandwidth that is not size over time, bus bandwidth
         that does not fit the collective and its ranks, wrong results. They are reported in either case.
@@ -199,18 +203,18 @@ def read(
         If a name of `facts` is no column.
     """
     for name in facts or {}:
-        if name not in COLUMNS:
-            raise ValueError(f"unknown column {name!r}; {nearest(name, COLUMNS)}")
-    path = file_of(path)
-    known = [*FORMATS, *plugins.names("log_readers")]
+        if name not in TABLE_COLUMNS:
+            raise ValueError(f"unknown column {name!r}; {nearest(name, TABLE_COLUMNS)}")
+    path = measurements_file(path)
+    known = [*LOG_FORMATS, *plugins.names("log_readers")]
     if kind is not None and kind not in known:
         raise InputError(f"unknown format {kind!r}; {nearest(kind, known)}", file=str(path))
-    found = kind_of(path, str((facts or {}).get("tool", ""))) if kind is None else kind
+    found = log_format(path, str((facts or {}).get("tool", ""))) if kind is None else kind
     if found is None:
         message = f"holds no measurements in a format that is read: {', '.join(sorted(known))}"
         message += plugins.left_out("log_readers")
         raise InputError(message, file=str(path))
-    one = FORMATS.get(found) or registered(found)
+    one = LOG_FORMATS.get(found) or registered_format(found)
     assert one is not None
     options = {"iterations": iterations} if found == "nccl-json" else {}
     measured = one.read(path, inconsistent=inconsistent, facts=facts, **options)
@@ -219,14 +223,14 @@ def read(
     return measured
 
 
-def file_of(path: str | Path) -> Path:
+def measurements_file(path: str | Path) -> Path:
     """Return a file, or the data.csv of a folder; raise InputError if a folder has none."""
     path = Path(path)
     if not is_folder(path):
         return path
-    if not (path / DATA).is_file():
-        raise InputError(f"is a folder without a {DATA}; give the file", file=str(path))
-    return path / DATA
+    if not (path / DATA_FILE).is_file():
+        raise InputError(f"is a folder without a {DATA_FILE}; give the file", file=str(path))
+    return path / DATA_FILE
 
 
 def is_folder(path: Path) -> bool:

@@ -69,14 +69,14 @@ def read_trace(path: Path) -> str:
     return read_text(path, MAX_TRACE_BYTES, unpack=True)
 
 
-def bare(line: str) -> str:
+def bare_line(line: str) -> str:
     """Return a line of a log without colours and labels of launchers, cut at `MAX_LINE` characters.
 
     Examples
     --------
-    >>> bare("[1,0]<stdout>:  1048576   262144")
+    >>> bare_line("[1,0]<stdout>:  1048576   262144")
     '  1048576   262144'
-    >>> bare("0: # Rank  0 Group  0")
+    >>> bare_line("0: # Rank  0 Group  0")
     '# Rank  0 Group  0'
     """
     short = line[:MAX_LINE].rstrip("\r")

@@ -19,10 +19,10 @@ from pathlib import Path, PurePosixPath
 from typing import Any
 
 from simnet.base.errors import InputError
-from simnet.calibration.readers.conventions import collective, collective_in, nccl_convention
+from simnet.calibration.readers.conventions import collective_name, named_collective, nccl_convention
 from simnet.calibration.readers.lines import read_lines
-from simnet.calibration.readers.nccl_text import STATISTICS, chosen
-from simnet.calibration.readers.tables import MAX_RANKS, MAX_WHOLE, Collector, Printed, Row, reader
+from simnet.calibration.readers.nccl_text import RANK_STATISTICS, pinned_setting
+from simnet.calibration.readers.tables import MAX_RANKS, MAX_WHOLE, PrintedNumber, RowCollector, TableRow, format_reader
 
 MAX_VALUES = 4_000_000
 """The most values that a file may hold."""
@@ -30,12 +30,12 @@ MAX_VALUES = 4_000_000
 MAX_CONTAINERS = 1_000_000
 """The most lists and objects that a file may hold."""
 
-NEWEST = 3
+NEWEST_VERSION = 3
 """The latest version of the format that is read."""
 
 
-@reader("nccl-json")
-def read_nccl_json(path: Path, out: Collector, *, iterations: bool = False) -> None:
+@format_reader("nccl-json")
+def read_nccl_json(path: Path, out: RowCollector, *, iterations: bool = False) -> None:
     """Read the JSON of nccl-tests; with `iterations`, a row for each iteration that the file has.
 
     Raises
@@ -43,45 +43,45 @@ def read_nccl_json(path: Path, out: Collector, *, iterations: bool = False) -> N
     InputError
         If the file cannot be read, is not JSON of this form, or does not say which collective it measured.
     """
-    data = load(path)
+    data = load_nccl_json(path)
     version = data.get("version")
-    if isinstance(version, bool) or not isinstance(version, int) or not 1 <= version <= NEWEST:
-        out.refuse(f"must be a whole number in 1..{NEWEST}, got {_kind(version)}", name="version")
+    if isinstance(version, bool) or not isinstance(version, int) or not 1 <= version <= NEWEST_VERSION:
+        out.refuse(f"must be a whole number in 1..{NEWEST_VERSION}, got {_kind_of_value(version)}", name="version")
     results = data.get("results")
     if not isinstance(results, list):
-        out.refuse(f"must be a list, got {_kind(results)}", name="results")
-    stated, name = _stated(data)
-    name = name or collective_in(path.name) or _text(out.facts.get("collective"))
+        out.refuse(f"must be a list, got {_kind_of_value(results)}", name="results")
+    stated, name = _stated_values(data)
+    name = name or named_collective(path.name) or _short_text(out.facts.get("collective"))
     if not name:
         out.refuse("does not say which collective this is; give it, as collective=all_reduce", name="args")
     for number, one in enumerate(results):
         where = f"results[{number}]"
         if not isinstance(one, dict):
-            out.report(None, f"{where} must be an object, got {_kind(one)}")
+            out.report(None, f"{where} must be an object, got {_kind_of_value(one)}")
             continue
-        nbytes = _whole(one.get("size"))
+        nbytes = _whole_number(one.get("size"))
         if nbytes is None:
-            out.report(None, f"{where}.size must be a whole number >= 0, got {_kind(one.get('size'))}")
+            out.report(None, f"{where}.size must be a whole number >= 0, got {_kind_of_value(one.get('size'))}")
             continue
         for side, in_place in (("out_of_place", False), ("in_place", True)):
             body = one.get(side)
             if body is None:
                 continue
             if not isinstance(body, dict):
-                out.report(None, f"{where}.{side} must be an object, got {_kind(body)}")
+                out.report(None, f"{where}.{side} must be an object, got {_kind_of_value(body)}")
                 continue
-            time = _printed(body.get("time", body.get("cpu_time")), -6)
-            algbw, busbw = _printed(body.get("alg_bw"), 9), _printed(body.get("bus_bw"), 9)
-            row: Row = stated | {
+            time = _printed_number(body.get("time", body.get("cpu_time")), -6)
+            algbw, busbw = _printed_number(body.get("alg_bw"), 9), _printed_number(body.get("bus_bw"), 9)
+            row: TableRow = stated | {
                 "collective": name,
                 "nbytes": nbytes,
                 "size_convention": nccl_convention(name),
-                "dtype": _text(one.get("type")),
-                "reduction": _text(one.get("redop")).replace("none", ""),
-                "root": _whole(one.get("root")),
+                "dtype": _short_text(one.get("type")),
+                "reduction": _short_text(one.get("redop")).replace("none", ""),
+                "root": _whole_number(one.get("root")),
                 "in_place": in_place,
-                "wrong": _number(body.get("nwrong")),
-                "iterations": _whole(one.get("actual_iterations")) or stated.get("iterations"),
+                "wrong": _json_number(body.get("nwrong")),
+                "iterations": _whole_number(one.get("actual_iterations")) or stated.get("iterations"),
                 "tool": "nccl-tests",
                 "run": "1",
             }
@@ -93,11 +93,13 @@ def read_nccl_json(path: Path, out: Collector, *, iterations: bool = False) -> N
                 continue
             for index, seconds in enumerate(times):
                 own = dict.fromkeys(("seconds_min", "seconds_max", "seconds_p50", "seconds_p99", "algbw", "busbw"))
-                single: Row = row | own | {"seconds": seconds, "statistic": "max", "iterations": 1, "iteration": index}
+                single: TableRow = (
+                    row | own | {"seconds": seconds, "statistic": "max", "iterations": 1, "iteration": index}
+                )
                 out.add(single, None, where=f"{label}, iteration {index}")
 
 
-def load(path: Path) -> dict[str, Any]:
+def load_nccl_json(path: Path) -> dict[str, Any]:
     """Return the JSON object of a file, without its environment but for the pinned algorithm and protocol.
 
     Raises
@@ -124,40 +126,40 @@ def load(path: Path) -> dict[str, Any]:
     except ValueError:
         raise InputError("is not JSON of nccl-tests: a number has thousands of digits", file=file) from None
     if not isinstance(data, dict):
-        raise InputError(f"must be a JSON object, got {_kind(data)}", file=file, line=1)
+        raise InputError(f"must be a JSON object, got {_kind_of_value(data)}", file=file, line=1)
     environment = data.pop("env", None)
     pinned: dict[str, str] = {}
     for entry in environment if isinstance(environment, list) else ():
         if isinstance(entry, str) and entry.startswith(("NCCL_ALGO=", "NCCL_PROTO=")):
             what, _, value = entry.removeprefix("NCCL_").partition("=")
-            pinned |= chosen(what, value)
+            pinned |= pinned_setting(what, value)
     return data | {"pinned": pinned}
 
 
-def _stated(data: Mapping[str, Any]) -> tuple[dict[str, object], str | None]:
+def _stated_values(data: Mapping[str, Any]) -> tuple[dict[str, object], str | None]:
     """Return the values of all rows, and the collective."""
     listed = data.get("args")
     args = [one for one in listed if isinstance(one, str)] if isinstance(listed, list) else []
-    name = collective(PurePosixPath(args[0]).name) if args else None
+    name = collective_name(PurePosixPath(args[0]).name) if args else None
     average = next((args[at + 1] for at, one in enumerate(args[:-1]) if one in ("-a", "--average")), "1")
     config = data.get("config") if isinstance(data.get("config"), dict) else {}
     devices = data.get("devices", config.get("devices") if isinstance(config, dict) else None)
     ranks: set[int] = set()
     hosts: set[str] = set()
     for one in devices if isinstance(devices, list) else ():
-        rank = _whole(one.get("rank")) if isinstance(one, dict) else None
-        if rank is not None and rank < MAX_RANKS and _whole(one.get("group")) in (None, 0):
+        rank = _whole_number(one.get("rank")) if isinstance(one, dict) else None
+        if rank is not None and rank < MAX_RANKS and _whole_number(one.get("group")) in (None, 0):
             ranks.add(rank)
-            hosts.add(_text(one.get("hostname")))
-    stated: dict[str, object] = {"statistic": STATISTICS.get(average, "mean")} | data["pinned"]
+            hosts.add(_short_text(one.get("hostname")))
+    stated: dict[str, object] = {"statistic": RANK_STATISTICS.get(average, "mean")} | data["pinned"]
     if ranks:
         stated["ranks"] = len(ranks)
         stated["nodes"] = len(hosts)
-    stated["iterations"] = _whole(config.get("iterations")) if isinstance(config, dict) else None
+    stated["iterations"] = _whole_number(config.get("iterations")) if isinstance(config, dict) else None
     return stated, name
 
 
-def _per_iteration(row: Row, each: Mapping[str, Any]) -> list[float]:
+def _per_iteration(row: TableRow, each: Mapping[str, Any]) -> list[float]:
     """Put statistics over iterations into a row, and return the times of all iterations [s]."""
     for column, key in (
         ("seconds_min", "min_us"),
@@ -165,24 +167,24 @@ def _per_iteration(row: Row, each: Mapping[str, Any]) -> list[float]:
         ("seconds_p50", "p50_us"),
         ("seconds_p99", "p99_us"),
     ):
-        value = _number(each.get(key))
-        row[column] = None if value is None else _scaled(value, -6)
+        value = _json_number(each.get(key))
+        row[column] = None if value is None else _scale_number(value, -6)
     times = each.get("times_us")
-    numbers = [_number(one) for one in times] if isinstance(times, list) else []
-    return [math.nan if one is None else _scaled(one, -6) for one in numbers]
+    numbers = [_json_number(one) for one in times] if isinstance(times, list) else []
+    return [math.nan if one is None else _scale_number(one, -6) for one in numbers]
 
 
-def _printed(value: object, power: int) -> Printed | None:
-    number = _number(value)
-    return None if number is None else Printed(_scaled(number, power), float(f"5e{power - 7}"))
+def _printed_number(value: object, power: int) -> PrintedNumber | None:
+    number = _json_number(value)
+    return None if number is None else PrintedNumber(_scale_number(number, power), float(f"5e{power - 7}"))
 
 
-def _scaled(number: float, power: int) -> float:
+def _scale_number(number: float, power: int) -> float:
     """Return a number in SI units without the rounding of a product."""
     return float(Decimal(repr(number)).scaleb(power))
 
 
-def _number(value: object) -> float | None:
+def _json_number(value: object) -> float | None:
     """Return a number, also from a string; None if it is none or not finite."""
     if isinstance(value, str) and len(value) <= 60 and "_" not in value:
         try:
@@ -198,16 +200,16 @@ def _number(value: object) -> float | None:
     return float(value) if math.isfinite(value) else None
 
 
-def _whole(value: object) -> int | None:
-    number = _number(value)
+def _whole_number(value: object) -> int | None:
+    number = _json_number(value)
     return int(number) if number is not None and 0 <= number <= MAX_WHOLE and number == int(number) else None
 
 
-def _text(value: object) -> str:
+def _short_text(value: object) -> str:
     return value[:60] if isinstance(value, str) else ""
 
 
-def _kind(value: object) -> str:
+def _kind_of_value(value: object) -> str:
     """Return the kind of a value without showing it: it may be a secret."""
     if value is None:
         return "nothing"

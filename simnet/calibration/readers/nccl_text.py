@@ -23,22 +23,36 @@ from pathlib import Path
 from typing import NamedTuple
 
 from simnet.base.errors import InputError
-from simnet.calibration.readers.conventions import PARTED, collective, collective_in, nccl_convention
-from simnet.calibration.readers.lines import bare, read_lines
-from simnet.calibration.readers.tables import MAX_RANKS, MAX_ROWS, Collector, Printed, Row, printed, reader, whole
+from simnet.calibration.readers.conventions import (
+    PARTED_COLLECTIVES,
+    collective_name,
+    named_collective,
+    nccl_convention,
+)
+from simnet.calibration.readers.lines import bare_line, read_lines
+from simnet.calibration.readers.tables import (
+    MAX_RANKS,
+    MAX_ROWS,
+    PrintedNumber,
+    RowCollector,
+    TableRow,
+    format_reader,
+    parse_printed,
+    parse_whole,
+)
 
 ELEMENT_BYTES = {"int8": 1, "uint8": 1, "char": 1, "f8e4m3": 1, "f8e5m2": 1, "fp8_e4m3": 1, "fp8_e5m2": 1}
 ELEMENT_BYTES |= {"half": 2, "bfloat16": 2, "f16": 2, "int32": 4, "uint32": 4, "int": 4, "float": 4, "f32": 4}
 ELEMENT_BYTES |= {"int64": 8, "uint64": 8, "double": 8, "f64": 8}
 """Types that a row may begin with, and bytes of an element of each."""
 
-ALGORITHMS = frozenset(("tree", "ring", "collnetdirect", "collnetchain", "nvls", "nvlstree", "pat"))
+NCCL_ALGORITHMS = frozenset(("tree", "ring", "collnetdirect", "collnetchain", "nvls", "nvlstree", "pat"))
 """Algorithms of NCCL, as a setting may pin them."""
 
-STATISTICS = {"0": "rank0", "1": "mean", "2": "min", "3": "max"}
+RANK_STATISTICS = {"0": "rank0", "1": "mean", "2": "min", "3": "max"}
 """What times are over ranks, by the option ``-a`` of the tests."""
 
-PROTOCOLS = frozenset(("ll", "ll128", "simple"))
+NCCL_PROTOCOLS = frozenset(("ll", "ll128", "simple"))
 """Protocols of NCCL."""
 
 _HEAD = re.compile(r"\s*(\d{1,19})\s+(\d{1,19})\s+([a-z][a-z0-9_]{2,11})(?:\s+(.*))?$")
@@ -61,7 +75,7 @@ _AVERAGE = re.compile(r"_perf\b.* (?:-a|--average)[ =]?([0-3])(?!\S)")
 _OLD_HEADER = re.compile(r"#\s*bytes\s+N\s+type\b")
 
 
-class Cells(NamedTuple):
+class TableCells(NamedTuple):
     """A row of a table as printed."""
 
     nbytes: int
@@ -74,7 +88,7 @@ class Cells(NamedTuple):
 
 
 @dataclass
-class _Context:
+class _TableContext:
     """Values that the lines above a table give it."""
 
     collective: str | None = None
@@ -109,8 +123,8 @@ class _Context:
         return {"ranks": ranks, "nodes": nodes, "iterations": self.iterations}
 
 
-@reader("nccl")
-def read_nccl_text(path: Path, out: Collector) -> None:
+@format_reader("nccl")
+def read_nccl_text(path: Path, out: RowCollector) -> None:
     """Read the output of nccl-tests or rccl-tests.
 
     Raises
@@ -119,12 +133,12 @@ def read_nccl_text(path: Path, out: Collector) -> None:
         If the file cannot be read, holds no row, or does not say which collective it measured.
     """
     lines = read_lines(path)
-    context = _Context()
+    context = _TableContext()
     tool = "nccl-tests"
     number = 0
-    waiting: list[tuple[int, Cells, _Context]] = []
-    known_rows: list[tuple[int, Cells, str, dict[str, int | None], _Context, int]] = []
-    fallback = collective_in(path.name)
+    waiting: list[tuple[int, TableCells, _TableContext]] = []
+    known_rows: list[tuple[int, TableCells, str, dict[str, int | None], _TableContext, int]] = []
+    fallback = named_collective(path.name)
 
     def settle() -> None:
         """Give the rows of a table their collective, once all of them are there."""
@@ -132,13 +146,13 @@ def read_nccl_text(path: Path, out: Collector) -> None:
             return
         line, _, above = waiting[0]
         rows = [cells for _, cells, _ in waiting]
-        name = above.collective or fallback or _told_by_numbers(rows) or out.facts.get("collective")
+        name = above.collective or fallback or _infer_collective(rows) or out.facts.get("collective")
         if not isinstance(name, str):
             message = "does not say which collective this is; give it, as collective=all_reduce"
             raise InputError(message, file=str(path), line=line)
         stated = above.facts()
         unknown = stated["ranks"] is None
-        ranks = None if unknown and "ranks" in out.facts else _ranks_told(rows, name, stated["ranks"])
+        ranks = None if unknown and "ranks" in out.facts else _infer_ranks(rows, name, stated["ranks"])
         if ranks is not None:
             listed = "no line says how many ranks" if unknown else "the list of ranks is cut"
             out.report(line, f"{listed}; sizes, counts and bandwidths say {ranks}", dropped=False)
@@ -149,13 +163,13 @@ def read_nccl_text(path: Path, out: Collector) -> None:
 
     above = context
     for at, raw in enumerate(lines, 1):
-        line = bare(raw)
+        line = bare_line(raw)
         cells = parse_row(line, context.width)
-        if isinstance(cells, Cells):
+        if isinstance(cells, TableCells):
             if not waiting:
                 number += 1
                 context.named_in_use = True
-                above = _Context(**vars(context))
+                above = _TableContext(**vars(context))
                 above.choices = dict(context.choices)
             waiting.append((at, cells, above))
             if len(waiting) + len(known_rows) > MAX_ROWS:
@@ -168,17 +182,17 @@ def read_nccl_text(path: Path, out: Collector) -> None:
             tool = "rccl-tests"
         if _begins_table(line, context):
             settle()
-        _look(line, context)
+        _read_context(line, context)
     settle()
     for at, cells, name, stated, one, table_number in known_rows:
-        for row, time, algbw, busbw in _rows(cells, name, one):
+        for row, time, algbw, busbw in _side_rows(cells, name, one):
             row |= {key: value for key, value in stated.items() if value is not None}
             row |= one.choices | {"tool": tool, "run": str(table_number)}
             side = "in place" if row["in_place"] else "out of place"
             out.add(row, at, time=time, algbw=algbw, busbw=busbw, where=side)
 
 
-def parse_row(line: str, width: int | None = None) -> Cells | str | None:
+def parse_row(line: str, width: int | None = None) -> TableCells | str | None:
     """Return a row of a table; None for another line; the error of a damaged row.
 
     `width` is the number of columns of each side in the header; by default 4, or 8 where there are that many.
@@ -208,7 +222,7 @@ def parse_row(line: str, width: int | None = None) -> Cells | str | None:
     each = width or (8 if len(numbers) > 9 else 4)
     rooted = len(numbers) % each == 1 and _ROOT.fullmatch(numbers[0]) is not None
     values = numbers[1:] if rooted else numbers
-    nbytes, elements = whole(head[1]), whole(head[2])
+    nbytes, elements = parse_whole(head[1]), parse_whole(head[2])
     noisy = len(numbers) != len(words)
     if nbytes is None or elements is None or len(values) not in (each, 2 * each) or (noisy and len(values) == each):
         most = 2 * each
@@ -220,7 +234,7 @@ def parse_row(line: str, width: int | None = None) -> Cells | str | None:
     if len(values) == each:
         gap = re.search(r"\s{24,}\S", rest)
         sides = [(gap is not None, values)]
-    return Cells(
+    return TableCells(
         nbytes,
         elements,
         head[3],
@@ -235,7 +249,7 @@ def is_table_header(line: str) -> bool:
     return "algbw" in line and "busbw" in line and "time" in line.split()
 
 
-def _begins_table(line: str, context: _Context) -> bool:
+def _begins_table(line: str, context: _TableContext) -> bool:
     """Return whether rows below this line belong to another table than those above."""
     if not line.lstrip().startswith("#"):
         return _PROGRAM.search(line) is not None
@@ -248,7 +262,7 @@ def _begins_table(line: str, context: _Context) -> bool:
     )
 
 
-def _look(line: str, context: _Context) -> None:
+def _read_context(line: str, context: _TableContext) -> None:
     """Take from a line the values of the tables below."""
     if "nThread" in line or "Collective test starting" in line:
         context.restart()
@@ -257,14 +271,14 @@ def _look(line: str, context: _Context) -> None:
     if excerpt := _EXCERPT.match(line.lstrip()):
         context.restart()
         ranks, nodes = excerpt.groups()
-        context.stated_ranks = whole(ranks, MAX_RANKS)
-        context.stated_nodes = None if nodes is None else whole(nodes, MAX_RANKS)
-        context.collective = collective_in(line.rpartition("|")[2]) or context.collective
+        context.stated_ranks = parse_whole(ranks, MAX_RANKS)
+        context.stated_nodes = None if nodes is None else parse_whole(nodes, MAX_RANKS)
+        context.collective = named_collective(line.rpartition("|")[2]) or context.collective
     programs = set(_PROGRAM.findall(line))
     if len(programs) == 1:
-        context.collective, context.named_in_use = collective(programs.pop()), False
+        context.collective, context.named_in_use = collective_name(programs.pop()), False
         average = _AVERAGE.search(line)
-        context.statistic = STATISTICS[average[1] if average else "1"]
+        context.statistic = RANK_STATISTICS[average[1] if average else "1"]
     if "iters:" in line and (iterations := _ITERATIONS.search(line)):
         context.iterations = int(iterations[1])
     if "Rank" in line and (rank := _RANK.search(line)):
@@ -275,7 +289,7 @@ def _look(line: str, context: _Context) -> None:
         context.stated_ranks = int(ranks_said[1])
     if "NCCL_" in line:
         for what, value in _CHOICE.findall(line):
-            context.choices |= chosen(what, value)
+            context.choices |= pinned_setting(what, value)
     if is_table_header(line):
         context.unit = -3 if _OLD_HEADER.search(line) else -6
         words = line.replace("timestamp", "").split()
@@ -284,30 +298,30 @@ def _look(line: str, context: _Context) -> None:
         context.counts_wrong = "wrong" in line
 
 
-def chosen(what: str, value: str) -> dict[str, str]:
+def pinned_setting(what: str, value: str) -> dict[str, str]:
     """Return the column that a setting ``NCCL_ALGO`` or ``NCCL_PROTO`` pins, if it names one of NCCL.
 
     Examples
     --------
-    >>> chosen("ALGO", "Ring"), chosen("PROTO", "LL128"), chosen("ALGO", "fastest")
+    >>> pinned_setting("ALGO", "Ring"), pinned_setting("PROTO", "LL128"), pinned_setting("ALGO", "fastest")
     ({'algorithm': 'ring'}, {'protocol': 'll128'}, {})
     """
     word = value.casefold().replace("_", "")
     if what == "ALGO":
-        return {"algorithm": word} if word in ALGORITHMS else {}
-    return {"protocol": word} if word in PROTOCOLS else {}
+        return {"algorithm": word} if word in NCCL_ALGORITHMS else {}
+    return {"protocol": word} if word in NCCL_PROTOCOLS else {}
 
 
-def _rows(
-    cells: Cells, name: str, context: _Context
-) -> list[tuple[Row, Printed | None, Printed | None, Printed | None]]:
+def _side_rows(
+    cells: TableCells, name: str, context: _TableContext
+) -> list[tuple[TableRow, PrintedNumber | None, PrintedNumber | None, PrintedNumber | None]]:
     """Return the sides of a row, each with its time and bandwidths as printed."""
     made = []
     for in_place, words in cells.sides:
-        time = printed(words[0], context.unit)
-        algbw, busbw = printed(words[1], 9), printed(words[2], 9)
-        error = printed(words[3]) if len(words) > 3 else None
-        row: Row = {
+        time = parse_printed(words[0], context.unit)
+        algbw, busbw = parse_printed(words[1], 9), parse_printed(words[2], 9)
+        error = parse_printed(words[3]) if len(words) > 3 else None
+        row: TableRow = {
             "collective": name,
             "nbytes": cells.nbytes,
             "size_convention": nccl_convention(name),
@@ -322,17 +336,17 @@ def _rows(
             row["wrong" if count else "max_error"] = error.value
         if len(words) == 8:
             for column, word in zip(("seconds_min", "seconds_max", "seconds_p99"), words[4:7], strict=True):
-                number = printed(word, context.unit)
+                number = parse_printed(word, context.unit)
                 row[column] = None if number is None else number.value
         made.append((row, time, algbw, busbw))
     return made
 
 
-def _told_by_numbers(rows: Sequence[Cells]) -> str | None:
+def _infer_collective(rows: Sequence[TableCells]) -> str | None:
     """Return the only collective that can have printed a table, by counts, roots, operations and bandwidths."""
-    shares = {share for cells in rows if (share := _share(cells)) is not None}
+    shares = {share for cells in rows if (share := _size_per_count(cells)) is not None}
     reduces, rooted = rows[0].reduction != "", rows[0].root is not None
-    if _ratio(rows)[0] > 1.001:
+    if _bandwidth_ratios(rows)[0] > 1.001:
         return "all_reduce"
     if len(shares) != 1 or any((one.reduction != "", one.root is not None) != (reduces, rooted) for one in rows):
         return None
@@ -341,11 +355,11 @@ def _told_by_numbers(rows: Sequence[Cells]) -> str | None:
     return "reduce_scatter" if reduces and not rooted else None
 
 
-def _ranks_told(rows: Sequence[Cells], name: str, stated: int | None) -> int | None:
+def _infer_ranks(rows: Sequence[TableCells], name: str, stated: int | None) -> int | None:
     """Return the number of ranks that follows from the numbers of a table, if nothing else tells."""
-    shares = {share for cells in rows if (share := _share(cells)) is not None}
-    found = shares.pop() if len(shares) == 1 and name in PARTED else None
-    low, high = _ratio(rows)
+    shares = {share for cells in rows if (share := _size_per_count(cells)) is not None}
+    found = shares.pop() if len(shares) == 1 and name in PARTED_COLLECTIVES else None
+    low, high = _bandwidth_ratios(rows)
     # No number of ranks has twice the algorithm bandwidth.
     if name == "all_reduce" and low < 2:
         least, most = math.ceil(2 / (2 - low)), 2 / (2 - high) if high < 2 else math.inf
@@ -355,7 +369,7 @@ def _ranks_told(rows: Sequence[Cells], name: str, stated: int | None) -> int | N
     return found if stated is None or (stated < found and len(rows) > 1) else None
 
 
-def _share(cells: Cells) -> int | None:
+def _size_per_count(cells: TableCells) -> int | None:
     """Return the size of a row over its count; None if that is no whole number."""
     each = ELEMENT_BYTES.get(cells.dtype)
     if each is None or not cells.elements or cells.nbytes % (each * cells.elements):
@@ -363,12 +377,12 @@ def _share(cells: Cells) -> int | None:
     return cells.nbytes // (each * cells.elements)
 
 
-def _ratio(rows: Sequence[Cells]) -> tuple[float, float]:
+def _bandwidth_ratios(rows: Sequence[TableCells]) -> tuple[float, float]:
     """Return bounds of bus over algorithm bandwidth in all rows, by their digits."""
     low, high = 0.0, math.inf
     for cells in rows:
         for _, words in cells.sides:
-            algbw, busbw = printed(words[1]), printed(words[2])
+            algbw, busbw = parse_printed(words[1]), parse_printed(words[2])
             if algbw is not None and busbw is not None and algbw.value >= 20 * algbw.half > 0:
                 low = max(low, (busbw.value - busbw.half) / (algbw.value + algbw.half))
                 high = min(high, (busbw.value + busbw.half) / (algbw.value - algbw.half))

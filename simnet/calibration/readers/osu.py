@@ -16,15 +16,23 @@ import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from simnet.calibration.readers.conventions import COLLECTIVES, NON_BLOCKING, ONE_SIDED, collective
-from simnet.calibration.readers.lines import bare, read_lines
-from simnet.calibration.readers.tables import MAX_RANKS, Collector, Row, mpi_row, printed, reader, whole
+from simnet.calibration.readers.conventions import COLLECTIVES, NON_BLOCKING, ONE_SIDED_MESSAGES, collective_name
+from simnet.calibration.readers.lines import bare_line, read_lines
+from simnet.calibration.readers.tables import (
+    MAX_RANKS,
+    RowCollector,
+    TableRow,
+    format_reader,
+    mpi_row,
+    parse_printed,
+    parse_whole,
+)
 
-TITLE = re.compile(r"#\s*OSU (?:One Sided )?(MPI|[A-Za-z]{0,4}CCL)(\S{0,30}) (.{1,60}?)(?: [Ll]atency)? Test\b")
+OSU_TITLE = re.compile(r"#\s*OSU (?:One Sided )?(MPI|[A-Za-z]{0,4}CCL)(\S{0,30}) (.{1,60}?)(?: [Ll]atency)? Test\b")
 """What heads a table."""
 
 _PROGRAMS = {name.replace("_", ""): name for name in COLLECTIVES} | {
-    **{name: name for name in ("reduce_scatter", *ONE_SIDED)},
+    **{name: name for name in ("reduce_scatter", *ONE_SIDED_MESSAGES)},
     "bcast": "broadcast",
     "latency": "p2p_latency",
     "multi_lat": "p2p_latency",
@@ -35,12 +43,12 @@ _PROGRAMS = {name.replace("_", ""): name for name in COLLECTIVES} | {
     "acc_latency": "accumulate_latency",
     "get_acc_latency": "get_accumulate_latency",
 }
-PROGRAM = re.compile(
+OSU_PROGRAM = re.compile(
     r"(?<![a-z])osu_(?:(?:xccl_)?(i?)(" + "|".join(sorted(_PROGRAMS, key=len, reverse=True)) + r")(?![a-z])|[a-z])"
 )
 """The program that measured, as commands and names of files have it."""
 
-SEVERAL = "several pairs"
+SEVERAL_PAIRS = "several pairs"
 """What the column ``variant`` says where pairs of ranks send at once and nobody says how many there are."""
 
 _ONE_SIDED = {"latency": "latency", "bandwidth": "bw", "bidirectionalbandwidth": "bibw"}
@@ -73,10 +81,10 @@ _TIMES = {
 }
 
 
-@reader("osu")
-def read_osu(path: Path, out: Collector) -> Mapping[str, bool]:
+@format_reader("osu")
+def read_osu(path: Path, out: RowCollector) -> Mapping[str, bool]:
     """Read the output of OSU micro-benchmarks; raise InputError if the file cannot be read or holds no row."""
-    name, variant = _by_program(path.name)
+    name, variant = _name_by_program(path.name)
     if name is None and isinstance(given := out.facts.get("collective"), str):
         name = given
     dtype = ""
@@ -86,31 +94,31 @@ def read_osu(path: Path, out: Collector) -> Mapping[str, bool]:
     table = 1
     told = False
     for at, raw in enumerate(read_lines(path), 1):
-        line = bare(raw)
-        if title := TITLE.search(line):
-            name, variant = _by_title(title)
+        line = bare_line(raw)
+        if title := OSU_TITLE.search(line):
+            name, variant = _name_by_title(title)
             columns, dtype, pairs, table, told = (), "", 0, table + 1, name is None
             if told:
                 out.report(at, f"{title[3]!r} is no benchmark that is read")
             continue
         if launch := _LAUNCH.search(line):
-            started = _started(launch)
+            started = _launch_columns(launch)
         if line.lstrip().startswith("#"):
             if found := _TYPE.search(line):
                 dtype = _SHORT.get(found[1], found[1].lower())
             elif several := _PAIRS.search(line):
-                pairs = whole(several[1] or several[2], MAX_RANKS) or 0
+                pairs = parse_whole(several[1] or several[2], MAX_RANKS) or 0
             elif "=" not in line and (heads := _COLUMNS.findall(line)):
                 columns = [head.replace(" (us)", "(us)") for head in heads]
             continue
-        if PROGRAM.search(line):
-            name, variant = _by_program(line)
+        if OSU_PROGRAM.search(line):
+            name, variant = _name_by_program(line)
             columns, dtype, pairs, table, told = (), "", 0, table + 1, False
             continue
         words = line.split()
-        if not words or printed(words[0]) is None:
+        if not words or parse_printed(words[0]) is None:
             continue
-        columns = columns or _unnamed(words, name or "", variant)
+        columns = columns or _guess_columns(words, name or "", variant)
         if not columns:
             continue
         if name is None:
@@ -121,11 +129,11 @@ def read_osu(path: Path, out: Collector) -> Mapping[str, bool]:
         if len(words) < len(columns):
             out.report(at, f"the row has {len(words)} values, but there are {len(columns)} columns")
             continue
-        row = _row(dict(zip(columns, words, strict=False)), name, max(pairs, 1))
+        row = _osu_row(dict(zip(columns, words, strict=False)), name, max(pairs, 1))
         if row is None:
             out.report(at, f"the row is not of {name}: its size or its time is no number")
             continue
-        if name.endswith(("_latency", "bw")) and (pairs or variant != SEVERAL):
+        if name.endswith(("_latency", "bw")) and (pairs or variant != SEVERAL_PAIRS):
             row["ranks"] = 2 * max(pairs, 1)
         row = started | row | {"dtype": dtype, "run": str(table), "tool": "osu"}
         row["variant"] = f"{pairs} pairs" if pairs > 1 else "" if pairs else variant
@@ -133,7 +141,7 @@ def read_osu(path: Path, out: Collector) -> Mapping[str, bool]:
     return {"variant": False} if any(row["variant"] for row in out.rows) else {}
 
 
-def _by_title(title: re.Match[str]) -> tuple[str | None, str]:
+def _name_by_title(title: re.Match[str]) -> tuple[str | None, str]:
     """Return the collective of a heading, and whether it is non-blocking or persistent."""
     _, suffix, what = title.groups()
     what = re.sub(r" [Ll]atency$", "", what)
@@ -143,25 +151,25 @@ def _by_title(title: re.Match[str]) -> tuple[str | None, str]:
         return (name if name in COLLECTIVES else None), ""
     for word in ("Non-blocking", "Persistent"):
         if what.startswith(word):
-            return collective(what.removeprefix(word)), NON_BLOCKING if word == "Non-blocking" else "persistent"
+            return collective_name(what.removeprefix(word)), NON_BLOCKING if word == "Non-blocking" else "persistent"
     if what == "Multi" or what.startswith("Multiple Bandwidth"):
-        return ("p2p_latency" if what == "Multi" else "p2p_bw"), SEVERAL
-    return collective(what), ""
+        return ("p2p_latency" if what == "Multi" else "p2p_bw"), SEVERAL_PAIRS
+    return collective_name(what), ""
 
 
-def _by_program(text: str) -> tuple[str | None, str]:
+def _name_by_program(text: str) -> tuple[str | None, str]:
     """Return the collective of the last program in a text, if known, and whether it is non-blocking."""
-    found = PROGRAM.findall(text[-400:])
+    found = OSU_PROGRAM.findall(text[-400:])
     if not found:
         return None, ""
     starts, program = found[-1]
-    several = SEVERAL if program in ("multi_lat", "mbw_mr") else ""
+    several = SEVERAL_PAIRS if program in ("multi_lat", "mbw_mr") else ""
     return _PROGRAMS.get(program), NON_BLOCKING if starts else several
 
 
-def _unnamed(words: Sequence[str], name: str, variant: str) -> Sequence[str]:
+def _guess_columns(words: Sequence[str], name: str, variant: str) -> Sequence[str]:
     """Return the columns of a table without names, by how many there are; none if it is no such table."""
-    if not all(printed(word) for word in words) or "." not in "".join(words[1:]):
+    if not all(parse_printed(word) for word in words) or "." not in "".join(words[1:]):
         return ()
     if len(words) == 2:
         return ("Size", "Bandwidth (MB/s)" if name.endswith("bw") else "Latency(us)")
@@ -170,28 +178,28 @@ def _unnamed(words: Sequence[str], name: str, variant: str) -> Sequence[str]:
     return (_OVERLAP if variant else _FULL) if len(words) == 5 else ()
 
 
-def _started(launch: re.Match[str]) -> dict[str, object]:
+def _launch_columns(launch: re.Match[str]) -> dict[str, object]:
     """Return ranks and nodes that a command of a launcher names; nodes only where -N are nodes."""
     options = launch[0].partition("osu_")[0]
     said: dict[str, object] = {}
     ranks, each = _RANKS.search(options), _EACH.search(options)
     nodes = _NODES.search(options) if launch[0].startswith(("srun", "flux")) else None
     if ranks:
-        said["ranks"] = whole(ranks[1], MAX_RANKS)
+        said["ranks"] = parse_whole(ranks[1], MAX_RANKS)
     elif nodes and each:
         said["ranks"] = min(int(nodes[1]) * int(each[1]), MAX_RANKS)
     if nodes:
-        said["nodes"] = whole(nodes[1], MAX_RANKS)
+        said["nodes"] = parse_whole(nodes[1], MAX_RANKS)
     return said
 
 
-def _row(cells: Mapping[str, str], name: str, pairs: int) -> Row | None:
+def _osu_row(cells: Mapping[str, str], name: str, pairs: int) -> TableRow | None:
     """Return a row from cells by column, or None without a size or a time; rates are per pair."""
-    size = whole(cells.get("Size", cells.get("Transfer Size", "0")))
+    size = parse_whole(cells.get("Size", cells.get("Transfer Size", "0")))
     if size is None:
         return None
     row = mpi_row(name, size, cells, "Iterations", _TIMES)
-    rate = printed(cells.get("Bandwidth (MB/s)", cells.get("MB/s", "")), 6)
+    rate = parse_printed(cells.get("Bandwidth (MB/s)", cells.get("MB/s", "")), 6)
     if rate is not None and rate.value > 0:
         row |= {"seconds": size * pairs / rate.value, "algbw": rate.value / pairs}
     if cells.get("Validation", "Pass").casefold() != "pass":

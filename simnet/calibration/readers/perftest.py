@@ -18,10 +18,10 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from simnet.calibration.readers.conventions import nccl_convention
-from simnet.calibration.readers.lines import bare, read_lines
-from simnet.calibration.readers.tables import Collector, Row, printed, reader, whole
+from simnet.calibration.readers.lines import bare_line, read_lines
+from simnet.calibration.readers.tables import RowCollector, TableRow, format_reader, parse_printed, parse_whole
 
-HEADER = re.compile(r"\s*#bytes\s+#iterations\s.*(?:BW average|t_typical|t_avg)")
+PERFTEST_HEADER = re.compile(r"\s*#bytes\s+#iterations\s.*(?:BW average|t_typical|t_avg)")
 """The line that names the columns of a table."""
 
 _TITLE = re.compile(r"^\s*(RDMA_Write|RDMA_Read|Send|Raw_Ethernet|Atomic\w{0,20})\b.{0,40}? (BW|Latency) Test\b")
@@ -35,8 +35,8 @@ _TIMES |= {"t_max[usec]": "seconds_max", "99% percentile[usec]": "seconds_p99"}
 _UNITS = {"Gb": 1e9 / 8, "MB": 2.0**20, "MiB": 2.0**20}
 
 
-@reader("perftest")
-def read_perftest(path: Path, out: Collector) -> Mapping[str, bool]:
+@format_reader("perftest")
+def read_perftest(path: Path, out: RowCollector) -> Mapping[str, bool]:
     """Read the output of benchmarks of perftest; raise InputError if the file cannot be read or holds no row."""
     title: re.Match[str] | None = None
     bidirectional = False
@@ -44,7 +44,7 @@ def read_perftest(path: Path, out: Collector) -> Mapping[str, bool]:
     variant = ""
     table = 0
     for at, raw in enumerate(read_lines(path), 1):
-        line = bare(raw)
+        line = bare_line(raw)
         if found := _TITLE.search(line):
             title, bidirectional, variant, columns = found, "Bidirectional" in line, "", ()
             if title[1].startswith("Atomic"):
@@ -52,7 +52,7 @@ def read_perftest(path: Path, out: Collector) -> Mapping[str, bool]:
         elif several := _PAIRS.search(line):
             queues = int(several[1])
             variant = f"{queues} queue pairs" if queues > 1 else ""
-        elif HEADER.match(line):
+        elif PERFTEST_HEADER.match(line):
             columns = _COLUMN.findall(line)
             table += 1
         elif line.lstrip().startswith("#"):
@@ -60,13 +60,13 @@ def read_perftest(path: Path, out: Collector) -> Mapping[str, bool]:
         if not columns or (title is not None and title[1].startswith("Atomic")):
             continue
         words = line.split()
-        if not words or whole(words[0]) is None or len(words) < 2 or whole(words[1]) is None:
+        if not words or parse_whole(words[0]) is None or len(words) < 2 or parse_whole(words[1]) is None:
             continue
         if len(words) < len(columns) - (columns[-1] == "MsgRate[Mpps]"):
             out.report(at, f"the row has {len(words)} values, but there are {len(columns)} columns")
             continue
         cells = dict(zip(columns, words, strict=False))
-        row = _row(cells, title[1] if title else "", bidirectional)
+        row = _perftest_row(cells, title[1] if title else "", bidirectional)
         if isinstance(row, str):
             out.report(at, row)
             continue
@@ -75,24 +75,24 @@ def read_perftest(path: Path, out: Collector) -> Mapping[str, bool]:
     return {"variant": False} if any(row["variant"] for row in out.rows) else {}
 
 
-def _row(cells: Mapping[str, str], operation: str, bidirectional: bool) -> Row | str:
+def _perftest_row(cells: Mapping[str, str], operation: str, bidirectional: bool) -> TableRow | str:
     """Return a row from cells by column, or its error."""
-    size = whole(cells["#bytes"]) or 0
+    size = parse_whole(cells["#bytes"]) or 0
     what = "latency"
-    row: Row = {}
+    row: TableRow = {}
     for head, column in _TIMES.items():
-        time = printed(cells.get(head, ""), -6)
+        time = parse_printed(cells.get(head, ""), -6)
         if time is not None:
             row[column] = time.value
     if "seconds" not in row and "seconds_p50" in row:
         row["seconds"] = row["seconds_p50"]
     for head, text in cells.items():
-        rate = printed(text) if head.startswith("BW average") else None
+        rate = parse_printed(text) if head.startswith("BW average") else None
         if rate is None:
             continue
         what = "bibw" if bidirectional else "bw"
         unit = _UNITS[head.partition("[")[2].partition("/")[0]]
-        number = printed(cells.get("MsgRate[Mpps]", ""))
+        number = parse_printed(cells.get("MsgRate[Mpps]", ""))
         if number is not None and size:
             low, high = ((number.value + sign * number.half) * 1e6 * size / unit for sign in (-1, 1))
             if not rate.may_be_within(low, high):
@@ -108,7 +108,7 @@ def _row(cells: Mapping[str, str], operation: str, bidirectional: bool) -> Row |
         "size_convention": nccl_convention(name),
         "in_place": False,
         "statistic": "rank0",
-        "iterations": whole(cells["#iterations"]),
+        "iterations": parse_whole(cells["#iterations"]),
         "ranks": 2,
         "nodes": 2,
         "tool": "perftest",

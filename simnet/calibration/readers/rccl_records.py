@@ -14,50 +14,50 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
-from simnet.calibration.readers.conventions import collective, nccl_convention
-from simnet.calibration.readers.jobs import count, positive, short
-from simnet.calibration.readers.json_values import objects
+from simnet.calibration.readers.conventions import collective_name, nccl_convention
+from simnet.calibration.readers.jobs import read_count, read_rank_count, short_text
+from simnet.calibration.readers.json_values import json_objects
 from simnet.calibration.readers.lines import read_lines
-from simnet.calibration.readers.tables import Collector, printed, reader
-from simnet.calibration.readers.tidy import records_of
+from simnet.calibration.readers.tables import RowCollector, format_reader, parse_printed
+from simnet.calibration.readers.tidy import csv_records
 
-NEEDED = ("name", "size", "inPlace", "time", "algBw", "busBw")
+RCCL_KEYS = ("name", "size", "inPlace", "time", "algBw", "busBw")
 """Keys or columns without which it is none of these."""
 
 
-@reader("rccl")
-def read_rccl_records(path: Path, out: Collector) -> None:
+@format_reader("rccl")
+def read_rccl_records(path: Path, out: RowCollector) -> None:
     """Read records of rccl-tests, as JSON or as CSV; raise InputError if the file is neither, or holds no record."""
     lines = read_lines(path)
     text = "\n".join(lines)
-    records: Iterable[tuple[int, Mapping[str, Any]]] = objects(text, out.file)
+    records: Iterable[tuple[int, Mapping[str, Any]]] = json_objects(text, out.file)
     if text.lstrip()[:1] not in ("{", "["):
-        records = records_of(lines, NEEDED, out.file)[2]
+        records = csv_records(lines, RCCL_KEYS, out.file)[2]
     for line, one in records:
-        if not set(NEEDED) <= set(one):
+        if not set(RCCL_KEYS) <= set(one):
             continue
-        name, nbytes = collective(short(one["name"])), positive(one["size"])
+        name, nbytes = collective_name(short_text(one["name"])), read_count(one["size"])
         if name is None or nbytes is None:
-            out.report(line, f"{short(one['name'])[:40]!r} of {one['size']!s:.20} bytes is nothing that is read")
+            out.report(line, f"{short_text(one['name'])[:40]!r} of {one['size']!s:.20} bytes is nothing that is read")
             continue
-        processes, each = (positive(one.get(key)) for key in ("ranks", "gpusPerRank"))
+        processes, each = (read_count(one.get(key)) for key in ("ranks", "gpusPerRank"))
         ranks = None if not processes else processes * (each or 1)
-        wrong = printed(str(one.get("wrong", "")))
+        wrong = parse_printed(str(one.get("wrong", "")))
         row = {
             "collective": name,
             "nbytes": nbytes,
             "size_convention": nccl_convention(name),
-            "dtype": short(one.get("type")),
-            "reduction": short(one.get("redop")).replace("none", ""),
+            "dtype": short_text(one.get("type")),
+            "reduction": short_text(one.get("redop")).replace("none", ""),
             "in_place": str(one["inPlace"]).strip() in ("1", "true", "True"),
-            "ranks": count(ranks),
-            "nodes": count(one.get("nodes")),
+            "ranks": read_rank_count(ranks),
+            "nodes": read_rank_count(one.get("nodes")),
             "wrong": None if wrong is None else wrong.value,
             "statistic": "mean",
             "tool": "rccl-tests",
             "run": str(one.get("numCycle", "1"))[:20],
         }
         time, algbw, busbw = (
-            printed(str(one[key]), power) for key, power in (("time", -6), ("algBw", 9), ("busBw", 9))
+            parse_printed(str(one[key]), power) for key, power in (("time", -6), ("algBw", 9), ("busBw", 9))
         )
         out.add(row, line, time=time, algbw=algbw, busbw=busbw)

@@ -11,13 +11,21 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from simnet.calibration.readers.conventions import collective, mpi_convention
+from simnet.calibration.readers.conventions import collective_name, mpi_convention
 from simnet.calibration.readers.lines import read_lines
-from simnet.calibration.readers.tables import MAX_RANKS, MAX_WHOLE, Collector, Row, printed, reader, whole
-from simnet.calibration.readers.tidy import records_of
+from simnet.calibration.readers.tables import (
+    MAX_RANKS,
+    MAX_WHOLE,
+    RowCollector,
+    TableRow,
+    format_reader,
+    parse_printed,
+    parse_whole,
+)
+from simnet.calibration.readers.tidy import csv_records
 from simnet.collectives.registry import algorithm_in_logs
 
-NEEDED = ("N", "latency_ms", "rate_mbit", "size_bytes", "seconds")
+SHAPED_COLUMNS = ("N", "latency_ms", "rate_mbit", "size_bytes", "seconds")
 """Columns without which a table is none of these."""
 
 _NUMBERS = {
@@ -35,8 +43,8 @@ _WHOLE = {"N": ("ranks", MAX_RANKS), "size_bytes": ("nbytes", MAX_WHOLE), "rep":
 _METHODS = {"ag": "ag_topk", "art": "ar_topk"}
 
 
-@reader("shaped")
-def read_shaped(path: Path, out: Collector) -> dict[str, bool]:
+@format_reader("shaped")
+def read_shaped(path: Path, out: RowCollector) -> dict[str, bool]:
     r"""Read a CSV of measurements on links of known latency and bandwidth.
 
     Further columns are in SI units: ``link_latency`` [s], ``link_bandwidth`` [byte/s], ``profile``, ``parameters``,
@@ -57,15 +65,15 @@ def read_shaped(path: Path, out: Collector) -> dict[str, bool]:
     >>> rows[["tool", "collective", "ranks", "link_latency", "link_bandwidth"]].to_dict("records")
     [{'tool': 'mpich', 'collective': 'broadcast', 'ranks': 3, 'link_latency': 0.005, 'link_bandwidth': 12500000.0}]
     """
-    head, names, records = records_of(read_lines(path), NEEDED, out.file)
+    head, names, records = csv_records(read_lines(path), SHAPED_COLUMNS, out.file)
     if not {"collective", "method"} & set(names):
         out.refuse("has neither a column 'collective' nor a column 'method'", head)
     for line, cells in records:
         method = cells.get("method", "").strip()
         named = cells.get("collective", "").strip()
-        kind = _METHODS.get(method, method[:60]) if method else collective(named) or named[:60]
+        kind = _METHODS.get(method, method[:60]) if method else collective_name(named) or named[:60]
         algorithm = cells.get("algorithm", "").strip()[:60]
-        row: Row = {
+        row: TableRow = {
             "collective": kind,
             "algorithm": algorithm_in_logs(algorithm),
             "size_convention": "vector" if method else mpi_convention(kind),
@@ -75,16 +83,16 @@ def read_shaped(path: Path, out: Collector) -> dict[str, bool]:
         }
         for name, (column, most) in _WHOLE.items():
             text = cells.get(name, "").strip().removesuffix(".0")
-            number = whole(text, most)
-            if number is None and (text or name in NEEDED):
+            number = parse_whole(text, most)
+            if number is None and (text or name in SHAPED_COLUMNS):
                 out.refuse(f"must be a whole number >= 0, got {text[:40]!r}", line, name)
             row[column] = number
         for name, (column, unit) in _NUMBERS.items():
             text = cells.get(name, "").strip()
-            value = printed(text)
-            if value is None and (text or name in NEEDED):
+            value = parse_printed(text)
+            if value is None and (text or name in SHAPED_COLUMNS):
                 out.refuse(f"must be a number, got {text[:40]!r}", line, name)
             row[column] = None if value is None else value.value * unit
-        out.add(row, line, time=printed(cells["seconds"]))
+        out.add(row, line, time=parse_printed(cells["seconds"]))
     extra = {column: True for name, (column, _) in _NUMBERS.items() if name in names}
     return extra | ({"profile": False} if "profile" in names else {})

@@ -15,13 +15,19 @@ import numpy as np
 import pandas as pd
 
 from simnet.base.errors import InputError
-from simnet.calibration.readers.conventions import bandwidth_factors, fill_nodes, meant_by, mpi_convention, total_size
+from simnet.calibration.readers.conventions import (
+    bandwidth_factors,
+    fill_nodes,
+    misspelt_collective,
+    mpi_convention,
+    total_size,
+)
 
-Form: TypeAlias = Literal["text", "whole", "number", "flag"]
-Row: TypeAlias = dict[str, object]
-Inconsistent: TypeAlias = Literal["keep", "drop"]
+ColumnForm: TypeAlias = Literal["text", "whole", "number", "flag"]
+TableRow: TypeAlias = dict[str, object]
+InconsistentRows: TypeAlias = Literal["keep", "drop"]
 
-COLUMNS: Mapping[str, Form] = {
+TABLE_COLUMNS: Mapping[str, ColumnForm] = {
     "collective": "text",
     "algorithm": "text",
     "protocol": "text",
@@ -68,16 +74,16 @@ MAX_WHOLE = 2**62
 MAX_RANKS = 10_000_000
 """The most ranks that a file may name."""
 
-SHORTEST, LONGEST = 1e-12, 1e9
+SHORTEST_TIME, LONGEST_TIME = 1e-12, 1e9
 """Times that a measurement may have [s]: a picosecond to thirty years."""
 
 BETWEEN_NODES = 1e-7
 """The least time of a collective between nodes [s]: a message takes several times as long."""
 
-SLACK = 1e-6
+RELATIVE_SLACK = 1e-6
 """Relative error that numbers may have beyond what is printed: products were rounded too."""
 
-_TYPES: Mapping[Form, Any] = {
+_TYPES: Mapping[ColumnForm, Any] = {
     "text": np.dtype(object),
     "whole": pd.Int64Dtype(),
     "number": np.dtype(float),
@@ -87,7 +93,7 @@ _MISSING: Mapping[str, object] = {"text": "", "number": math.nan}
 _NUMBER = re.compile(r"[-+]?(?:\d{1,40}(?:\.\d{0,40})?|\.\d{1,40})(?:[eE][-+]?\d{1,3})?", re.ASCII)
 
 
-class Problem(NamedTuple):
+class LogProblem(NamedTuple):
     """A problem in a file, and whether it removed the row."""
 
     file: str
@@ -107,7 +113,7 @@ class Measurements:
     Parameters
     ----------
     rows : DataFrame
-        A row per measurement; `COLUMNS`, then the others of a tidy CSV. Seconds, bytes, bytes per second.
+        A row per measurement; `TABLE_COLUMNS`, then the others of a tidy CSV. Seconds, bytes, bytes per second.
     problems : tuple of Problem
         Problems of the file, in its order.
     kind : str
@@ -115,14 +121,14 @@ class Measurements:
     """
 
     rows: pd.DataFrame
-    problems: tuple[Problem, ...] = ()
+    problems: tuple[LogProblem, ...] = ()
     kind: str = "tidy"
 
     def __len__(self) -> int:
         return len(self.rows)
 
 
-class Printed(NamedTuple):
+class PrintedNumber(NamedTuple):
     """A printed number: its value, and the largest rounding error of its digits."""
 
     value: float
@@ -130,11 +136,13 @@ class Printed(NamedTuple):
 
     def may_be_within(self, low: float, high: float) -> bool:
         """Return whether the true number may be between two others, which were rounded too."""
-        return low * (1 - SLACK) <= self.value + self.half and self.value - self.half <= high * (1 + SLACK)
+        return low * (1 - RELATIVE_SLACK) <= self.value + self.half and self.value - self.half <= high * (
+            1 + RELATIVE_SLACK
+        )
 
 
 @dataclass
-class Collector:
+class RowCollector:
     """Rows and problems of a file while it is read.
 
     Parameters
@@ -149,17 +157,17 @@ class Collector:
 
     file: str
     kind: str
-    inconsistent: Inconsistent = "drop"
+    inconsistent: InconsistentRows = "drop"
     facts: Mapping[str, object] = field(default_factory=dict)
-    rows: list[Row] = field(default_factory=list)
-    problems: list[Problem] = field(default_factory=list)
+    rows: list[TableRow] = field(default_factory=list)
+    problems: list[LogProblem] = field(default_factory=list)
 
     def report(self, line: int | None, message: str, *, dropped: bool = True) -> None:
         """Add a problem; of very many, the first."""
         if len(self.problems) < MAX_PROBLEMS:
-            self.problems.append(Problem(self.file, line, message, dropped))
+            self.problems.append(LogProblem(self.file, line, message, dropped))
         elif len(self.problems) == MAX_PROBLEMS:
-            self.problems.append(Problem(self.file, line, "has more problems, which are not listed", False))
+            self.problems.append(LogProblem(self.file, line, "has more problems, which are not listed", False))
 
     def refuse(self, message: str, line: int | None = None, name: str | None = None) -> NoReturn:
         """Raise InputError."""
@@ -167,12 +175,12 @@ class Collector:
 
     def add(
         self,
-        row: Row,
+        row: TableRow,
         line: int | None,
         *,
-        time: Printed | None = None,
-        algbw: Printed | None = None,
-        busbw: Printed | None = None,
+        time: PrintedNumber | None = None,
+        algbw: PrintedNumber | None = None,
+        busbw: PrintedNumber | None = None,
         where: str = "",
     ) -> None:
         """Add a row, unless it has no valid time, or contradicts itself and such rows are left out.
@@ -188,29 +196,29 @@ class Collector:
         seconds = row["seconds"]
         before = f"{where}: " if where else ""
         if not isinstance(seconds, float) or not 0 < seconds < math.inf:
-            self.report(line, f"{before}the time must be a number > 0, got {_shown(seconds)}")
+            self.report(line, f"{before}the time must be a number > 0, got {_show_value(seconds)}")
             return
-        if not SHORTEST <= seconds <= LONGEST:
-            allowed = f"{SHORTEST:g} to {LONGEST:g} s"
-            self.report(line, f"{before}the time must be {allowed}, got {_shown(seconds)} s")
+        if not SHORTEST_TIME <= seconds <= LONGEST_TIME:
+            allowed = f"{SHORTEST_TIME:g} to {LONGEST_TIME:g} s"
+            self.report(line, f"{before}the time must be {allowed}, got {_show_value(seconds)} s")
             return
         for name, value in self.facts.items():
             if row.get(name) in (None, ""):
                 row[name] = value
         name = str(row.get("collective") or "")
-        if meant := meant_by(name):
+        if meant := misspelt_collective(name):
             self.report(line, f"{before}there is no collective {name[:40]!r}: did you mean {meant!r}?")
             return
         row |= fill_nodes(row)
         nodes = row.get("nodes")
         if isinstance(nodes, int) and nodes > 1 and seconds < BETWEEN_NODES:
-            message = f"nothing can have been sent between {nodes} nodes in {_shown(seconds)} s"
+            message = f"nothing can have been sent between {nodes} nodes in {_show_value(seconds)} s"
             self.report(line, f"{before}{message}; are there fewer elements than ranks?")
             return
         count = row.get("wrong")
         if isinstance(count, float) and count > 0:
             self.report(line, f"{before}{count:g} elements of the result were wrong", dropped=False)
-        wrong = inconsistency(row, time, algbw, busbw)
+        wrong = find_inconsistency(row, time, algbw, busbw)
         if wrong is not None:
             self.report(line, before + wrong, dropped=self.inconsistent == "drop")
             if self.inconsistent == "drop":
@@ -227,17 +235,17 @@ class Collector:
             first = f"; the first problem: {self.problems[0].message}" if self.problems else ""
             line = self.problems[0].line if self.problems else None
             self.refuse(f"holds no measurement that can be read{first}", line)
-        made = table(self.rows, list(extra or {}))
+        made = measurement_table(self.rows, list(extra or {}))
         for name in (name for name, of_numbers in (extra or {}).items() if of_numbers):
-            made[name] = pd.Series(map(_number, made[name]), index=made.index, dtype="float64")
+            made[name] = pd.Series(map(_cell_number, made[name]), index=made.index, dtype="float64")
         return Measurements(made, tuple(self.problems), self.kind)
 
 
-def reader(kind: str) -> Callable[[Callable[..., Mapping[str, bool] | None]], Callable[..., Measurements]]:
-    """Return a decorator that makes a reader of a format of a function that fills a `Collector` from a path.
+def format_reader(kind: str) -> Callable[[Callable[..., Mapping[str, bool] | None]], Callable[..., Measurements]]:
+    """Return a decorator that makes a reader of a format of a function that fills a `RowCollector` from a path.
 
     The function may return more columns of the table, and whether they hold numbers. The reader takes ``inconsistent``
-    and ``facts`` by keyword, as `simnet.calibration.readers.read` describes them, and the function's other arguments.
+    and ``facts`` by keyword, as of `simnet.calibration.readers.read_measurements`, and the function's other arguments.
     """
 
     def wrapped(fill: Callable[..., Mapping[str, bool] | None]) -> Callable[..., Measurements]:
@@ -245,11 +253,11 @@ def reader(kind: str) -> Callable[[Callable[..., Mapping[str, bool] | None]], Ca
         def read(
             path: str | Path,
             *,
-            inconsistent: Inconsistent = "drop",
+            inconsistent: InconsistentRows = "drop",
             facts: Mapping[str, object] | None = None,
             **options: object,
         ) -> Measurements:
-            out = Collector(str(path), kind, inconsistent, dict(facts or {}))
+            out = RowCollector(str(path), kind, inconsistent, dict(facts or {}))
             return out.done(fill(Path(path), out, **options))
 
         return read
@@ -257,18 +265,18 @@ def reader(kind: str) -> Callable[[Callable[..., Mapping[str, bool] | None]], Ca
     return wrapped
 
 
-def table(rows: Iterable[Row], extra: Sequence[str] = ()) -> pd.DataFrame:
-    """Return rows as a table with all `COLUMNS`, then those of `extra`."""
+def measurement_table(rows: Iterable[TableRow], extra: Sequence[str] = ()) -> pd.DataFrame:
+    """Return rows as a table with all `TABLE_COLUMNS`, then those of `extra`."""
     listed = list(rows)
     # Columns take the most of the time of a short log, and of most of them nothing is known.
     index, known = pd.RangeIndex(len(listed)), {name for row in listed for name, one in row.items() if one is not None}
     missing = {form: pd.Series([_MISSING.get(form)] * len(listed), index, kind) for form, kind in _TYPES.items()}
-    made = {name: missing[form] for name, form in COLUMNS.items()}
+    made = {name: missing[form] for name, form in TABLE_COLUMNS.items()}
     made |= {
         name: pd.Series(
             [_MISSING.get(form) if row.get(name) is None else row[name] for row in listed], index, _TYPES[form]
         )
-        for name, form in COLUMNS.items()
+        for name, form in TABLE_COLUMNS.items()
         if name in known
     }
     for name in extra:
@@ -276,7 +284,7 @@ def table(rows: Iterable[Row], extra: Sequence[str] = ()) -> pd.DataFrame:
     return pd.DataFrame(made, index)
 
 
-def _number(found: object) -> float:
+def _cell_number(found: object) -> float:
     """Return the number in a cell, NaN for none; pandas before 3.1 is off by a rounding in one of five."""
     try:
         return float(found)  # type: ignore[arg-type]
@@ -284,13 +292,13 @@ def _number(found: object) -> float:
         return math.nan
 
 
-def printed(text: str, power: int = 0) -> Printed | None:
+def parse_printed(text: str, power: int = 0) -> PrintedNumber | None:
     """Return a printed number in units of ten to a power, or None if it is none (``N/A``, ``nan``).
 
     Examples
     --------
-    >>> printed("2.50"), printed("3e+06", -6), printed("N/A")
-    (Printed(value=2.5, half=0.005), Printed(value=3.0, half=0.5), None)
+    >>> parse_printed("2.50"), parse_printed("3e+06", -6), parse_printed("N/A")
+    (PrintedNumber(value=2.5, half=0.005), PrintedNumber(value=3.0, half=0.5), None)
     """
     word = text.strip()
     if not _NUMBER.fullmatch(word):
@@ -298,15 +306,15 @@ def printed(text: str, power: int = 0) -> Printed | None:
     digits, _, exponent = word.lower().partition("e")
     last = int(exponent or 0) - len(digits.partition(".")[2]) + power
     value, half = float(Decimal(word).scaleb(power)), float(f"5e{last - 1}")
-    return Printed(value, half) if math.isfinite(value) and math.isfinite(half) else None
+    return PrintedNumber(value, half) if math.isfinite(value) and math.isfinite(half) else None
 
 
-def whole(text: str, most: int = MAX_WHOLE) -> int | None:
+def parse_whole(text: str, most: int = MAX_WHOLE) -> int | None:
     """Return a whole number in 0 .. `most`, or None if the text is none.
 
     Examples
     --------
-    >>> whole("42"), whole("-1"), whole("4.5"), whole("9" * 30)
+    >>> parse_whole("42"), parse_whole("-1"), parse_whole("4.5"), parse_whole("9" * 30)
     (42, None, None, None)
     """
     word = text.strip()
@@ -315,29 +323,29 @@ def whole(text: str, most: int = MAX_WHOLE) -> int | None:
     return int(word) if int(word) <= most else None
 
 
-def mpi_row(name: str, size: int, cells: Mapping[str, str], iterations: str, times: Mapping[str, str]) -> Row:
+def mpi_row(name: str, size: int, cells: Mapping[str, str], iterations: str, times: Mapping[str, str]) -> TableRow:
     """Return a row of an MPI benchmark, whose times are means over ranks in microseconds.
 
     `cells` has the printed cells by column; `iterations` is the column of the number of iterations, `times` maps
     columns of times to those of the row.
     """
-    row: Row = {
+    row: TableRow = {
         "collective": name,
         "nbytes": size,
         "size_convention": mpi_convention(name),
         "in_place": False,
         "statistic": "mean",
-        "iterations": whole(cells.get(iterations, "")),
+        "iterations": parse_whole(cells.get(iterations, "")),
     }
     for head, column in times.items():
-        time = printed(cells.get(head, ""), -6)
+        time = parse_printed(cells.get(head, ""), -6)
         if time is not None:
             row[column] = time.value
     return row
 
 
-def inconsistency(
-    row: Mapping[str, object], time: Printed | None, algbw: Printed | None, busbw: Printed | None
+def find_inconsistency(
+    row: Mapping[str, object], time: PrintedNumber | None, algbw: PrintedNumber | None, busbw: PrintedNumber | None
 ) -> str | None:
     """Return the contradiction in a row, or None.
 
@@ -347,8 +355,8 @@ def inconsistency(
     Examples
     --------
     >>> row = {"collective": "all_reduce", "ranks": 8, "nbytes": 1_000_000, "size_convention": "vector"}
-    >>> inconsistency(row, printed("100", -6), printed("10.00", 9), printed("17.50", 9))
-    >>> inconsistency(row, printed("100", -6), printed("10.00", 9), printed("10.00", 9))
+    >>> find_inconsistency(row, parse_printed("100", -6), parse_printed("10.00", 9), parse_printed("17.50", 9))
+    >>> find_inconsistency(row, parse_printed("100", -6), parse_printed("10.00", 9), parse_printed("10.00", 9))
     'bus bandwidth is 10 GB/s, but 1.75 times the algorithm bandwidth is 17.5 GB/s (all_reduce, 8 ranks)'
     """
     ranks, name = row.get("ranks"), str(row.get("collective"))
@@ -357,14 +365,18 @@ def inconsistency(
     size = None if not isinstance(nbytes, int) else total_size(nbytes, str(row.get("size_convention")), known)
     first = None
     for algorithm_factor, bus_factor in bandwidth_factors(name, known):
-        found = _algorithm(size, algorithm_factor, time, algbw) or _bus(name, known, bus_factor, algbw, busbw)
+        found = _wrong_algorithm_bandwidth(size, algorithm_factor, time, algbw) or _wrong_bus_bandwidth(
+            name, known, bus_factor, algbw, busbw
+        )
         if found is None:
             return None
         first = first or found
     return first
 
 
-def _algorithm(size: float | None, factor: float, time: Printed | None, algbw: Printed | None) -> str | None:
+def _wrong_algorithm_bandwidth(
+    size: float | None, factor: float, time: PrintedNumber | None, algbw: PrintedNumber | None
+) -> str | None:
     if size is None or time is None or algbw is None:
         return None
     low = factor * size / (time.value + time.half)
@@ -375,12 +387,12 @@ def _algorithm(size: float | None, factor: float, time: Printed | None, algbw: P
     return f"algorithm bandwidth is {got:.5g} GB/s, but {size:g} bytes in {time.value:.5g} s are {must:.5g} GB/s"
 
 
-def _bus(
-    name: str, ranks: int | None, factor: float | None, algbw: Printed | None, busbw: Printed | None
+def _wrong_bus_bandwidth(
+    name: str, ranks: int | None, factor: float | None, algbw: PrintedNumber | None, busbw: PrintedNumber | None
 ) -> str | None:
     if factor is None or algbw is None or busbw is None:
         return None
-    room = factor * algbw.half + busbw.half + SLACK * abs(busbw.value)
+    room = factor * algbw.half + busbw.half + RELATIVE_SLACK * abs(busbw.value)
     if abs(factor * algbw.value - busbw.value) <= room:
         return None
     must = factor * algbw.value / 1e9
@@ -390,5 +402,5 @@ def _bus(
     )
 
 
-def _shown(value: object) -> str:
+def _show_value(value: object) -> str:
     return "none" if value is None else f"{value:g}" if isinstance(value, float) else str(value)[:40]

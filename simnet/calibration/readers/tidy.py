@@ -1,6 +1,6 @@
 """Measurements as tidy CSV: the format that simnet writes, and asks others for.
 
-A row is one measurement. The first row names the columns, those of `simnet.calibration.readers.tables.COLUMNS`;
+A row is one measurement. The first row names the columns, those of `simnet.calibration.readers.tables.TABLE_COLUMNS`;
 ``collective``, ``nbytes`` and ``seconds`` are required. Values are in SI units. Other columns are kept, numbers as
 numbers. Lines that begin with ``#`` are remarks.
 """
@@ -20,11 +20,20 @@ import pandas as pd
 
 from simnet.base.errors import InputError, nearest
 from simnet.base.spreadsheets import guarded, unguarded
-from simnet.calibration.readers.conventions import CONVENTIONS, nccl_convention
+from simnet.calibration.readers.conventions import SIZE_CONVENTIONS, nccl_convention
 from simnet.calibration.readers.lines import read_lines
-from simnet.calibration.readers.tables import COLUMNS, MAX_RANKS, MAX_WHOLE, Collector, Row, printed, reader, whole
+from simnet.calibration.readers.tables import (
+    MAX_RANKS,
+    MAX_WHOLE,
+    TABLE_COLUMNS,
+    RowCollector,
+    TableRow,
+    format_reader,
+    parse_printed,
+    parse_whole,
+)
 
-NEEDED = ("collective", "nbytes", "seconds")
+REQUIRED_COLUMNS = ("collective", "nbytes", "seconds")
 """Columns without which a table is none of measurements."""
 
 MAX_COLUMNS = 100
@@ -40,8 +49,8 @@ _NAME = re.compile(r"[A-Za-z][A-Za-z0-9_]{0,59}")
 _FLAGS = {"true": True, "1": True, "false": False, "0": False, "": None}
 
 
-@reader("tidy")
-def read_tidy(path: Path, out: Collector) -> dict[str, bool]:
+@format_reader("tidy")
+def read_tidy(path: Path, out: RowCollector) -> dict[str, bool]:
     r"""Read a tidy CSV of measurements.
 
     Raises
@@ -60,30 +69,32 @@ def read_tidy(path: Path, out: Collector) -> dict[str, bool]:
     [{'seconds': 2.5e-05, 'site': 'Bergen'}]
     """
     given = out.facts
-    head, names, records = records_of(read_lines(path), [name for name in NEEDED if name not in given], out.file)
-    extra = [name for name in names if name not in COLUMNS]
+    head, names, records = csv_records(
+        read_lines(path), [name for name in REQUIRED_COLUMNS if name not in given], out.file
+    )
+    extra = [name for name in names if name not in TABLE_COLUMNS]
     for name in extra:
-        if close := difflib.get_close_matches(name, COLUMNS, n=1, cutoff=0.85):
+        if close := difflib.get_close_matches(name, TABLE_COLUMNS, n=1, cutoff=0.85):
             message = f"column {name!r} is not known and kept as it is; did you mean {close[0]!r}?"
             out.report(head, message, dropped=False)
     numeric = set(extra)
     for line, cells in records:
-        row: Row = {}
+        row: TableRow = {}
         for name, text in cells.items():
-            if name in COLUMNS:
-                row[name] = _value(name, text, out, line)
+            if name in TABLE_COLUMNS:
+                row[name] = _parse_cell(name, text, out, line)
             else:
-                row[name] = _short(text, name, out, line)
-                if name in numeric and text.strip() and printed(text) is None:
+                row[name] = _check_length(text, name, out, line)
+                if name in numeric and text.strip() and parse_printed(text) is None:
                     numeric.discard(name)
         if row.get("nbytes", given.get("nbytes")) is None:
             out.refuse("must be a whole number >= 0, got ''", line, "nbytes")
         convention = str(row.get("size_convention") or given.get("size_convention") or "")
         if not convention:
             row["size_convention"] = nccl_convention(str(row.get("collective") or given.get("collective")))
-        elif convention not in CONVENTIONS:
-            out.refuse(f"is {convention[:40]!r}; {nearest(convention, CONVENTIONS)}", line)
-        own = {name: printed(cells.get(name, "")) for name in ("seconds", "algbw", "busbw")}
+        elif convention not in SIZE_CONVENTIONS:
+            out.refuse(f"is {convention[:40]!r}; {nearest(convention, SIZE_CONVENTIONS)}", line)
+        own = {name: parse_printed(cells.get(name, "")) for name in ("seconds", "algbw", "busbw")}
         shown = {name: value if value is not None and value.value != 0 else None for name, value in own.items()}
         out.add(row, line, time=shown["seconds"], algbw=shown["algbw"], busbw=shown["busbw"])
     return {name: name in numeric for name in extra}
@@ -99,14 +110,16 @@ def write_tidy(rows: pd.DataFrame, path: str | Path, remarks: Sequence[str] = ()
     InputError
         If the file cannot be written.
     ValueError
-        If a column of `NEEDED` is missing.
+        If a column of `REQUIRED_COLUMNS` is missing.
     """
-    missing = [name for name in NEEDED if name not in rows]
+    missing = [name for name in REQUIRED_COLUMNS if name not in rows]
     if missing:
-        raise ValueError(f"rows must have columns {', '.join(NEEDED)}; missing: {', '.join(missing)}")
-    ordered = [name for name in COLUMNS if name in rows] + [str(name) for name in rows if name not in COLUMNS]
-    written = {name: [_cell(value) for value in rows[name].tolist()] for name in ordered}
-    kept = [name for name in ordered if name in NEEDED or any(written[name])]
+        raise ValueError(f"rows must have columns {', '.join(REQUIRED_COLUMNS)}; missing: {', '.join(missing)}")
+    ordered = [name for name in TABLE_COLUMNS if name in rows] + [
+        str(name) for name in rows if name not in TABLE_COLUMNS
+    ]
+    written = {name: [_format_cell(value) for value in rows[name].tolist()] for name in ordered}
+    kept = [name for name in ordered if name in REQUIRED_COLUMNS or any(written[name])]
     try:
         with Path(path).open("w", encoding="utf-8", newline="") as file:
             file.writelines(f"# {one}\n" for one in remarks)
@@ -117,7 +130,7 @@ def write_tidy(rows: pd.DataFrame, path: str | Path, remarks: Sequence[str] = ()
         raise InputError(f"cannot be written: {error.strerror}", file=str(path)) from None
 
 
-def records_of(
+def csv_records(
     lines: Sequence[str], needed: Iterable[str], file: str
 ) -> tuple[int, list[str], Iterator[tuple[int, dict[str, str]]]]:
     """Return the line of the head of a CSV, the names of its columns, and its rows by column, each with its line.
@@ -168,12 +181,12 @@ def _csv_rows(lines: Sequence[str], file: str) -> Iterator[tuple[int, list[str]]
             raise InputError(f"is not CSV: {error}", file=file, line=at) from None
 
 
-def _value(name: str, text: str, out: Collector, line: int) -> object:
+def _parse_cell(name: str, text: str, out: RowCollector, line: int) -> object:
     """Return the value of a cell of a known column."""
     word = text.strip()
-    form = COLUMNS[name]
+    form = TABLE_COLUMNS[name]
     if form == "text":
-        return _short(word, name, out, line)
+        return _check_length(word, name, out, line)
     if form == "flag":
         if word.casefold() not in _FLAGS:
             out.refuse(f"must be true or false, got {word[:40]!r}", line, name)
@@ -182,24 +195,24 @@ def _value(name: str, text: str, out: Collector, line: int) -> object:
         return None
     if form == "whole":
         most = MAX_RANKS if name in ("ranks", "nodes", "ranks_per_node") else MAX_WHOLE
-        number = whole(word.removesuffix(".0"), most)
+        number = parse_whole(word.removesuffix(".0"), most)
         if number is None or (number == 0 and most == MAX_RANKS):
             low = 1 if most == MAX_RANKS else 0
             out.refuse(f"must be a whole number in {low}..{most}, got {word[:40]!r}", line, name)
         return number
-    value = printed(word)
+    value = parse_printed(word)
     if value is None or value.value < 0:
         out.refuse(f"must be a finite number >= 0, got {word[:40]!r}", line, name)
     return value.value
 
 
-def _short(text: str, name: str, out: Collector, line: int) -> str:
+def _check_length(text: str, name: str, out: RowCollector, line: int) -> str:
     if len(text) > MAX_TEXT:
         out.refuse(f"is longer than {MAX_TEXT} characters", line, name)
     return text
 
 
-def _cell(value: object) -> str:
+def _format_cell(value: object) -> str:
     """Return a value as it is written: numbers with the fewest digits that restore them."""
     if value is None or value is pd.NA or (isinstance(value, float) and math.isnan(value)):
         return ""

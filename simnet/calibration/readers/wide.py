@@ -10,12 +10,20 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-from simnet.calibration.readers.conventions import collective, nccl_convention
+from simnet.calibration.readers.conventions import collective_name, nccl_convention
 from simnet.calibration.readers.lines import read_lines
-from simnet.calibration.readers.tables import MAX_RANKS, Collector, Printed, Row, printed, reader, whole
-from simnet.calibration.readers.tidy import records_of
+from simnet.calibration.readers.tables import (
+    MAX_RANKS,
+    PrintedNumber,
+    RowCollector,
+    TableRow,
+    format_reader,
+    parse_printed,
+    parse_whole,
+)
+from simnet.calibration.readers.tidy import csv_records
 
-NEEDED = ("collective", "nranks", "size_bytes", "time_us_oop")
+WIDE_COLUMNS = ("collective", "nranks", "size_bytes", "time_us_oop")
 """Columns without which a table is none of these."""
 
 _TEXT = {"algo": "algorithm", "proto": "protocol", "dtype": "dtype", "op": "reduction"}
@@ -24,8 +32,8 @@ _TIMES = {"time_min_us": "seconds_min", "time_max_us": "seconds_max", "time_p50_
 _WORD = re.compile(r"[\w .:/+-]{0,120}")
 
 
-@reader("wide")
-def read_wide(path: Path, out: Collector) -> dict[str, bool]:
+@format_reader("wide")
+def read_wide(path: Path, out: RowCollector) -> dict[str, bool]:
     """Read a CSV with both sides in a row.
 
     The size is ``total_bytes`` where given, else ``size_bytes``; both as nccl-tests counts. The column ``variant`` is
@@ -37,13 +45,13 @@ def read_wide(path: Path, out: Collector) -> dict[str, bool]:
     InputError
         If the file cannot be read, a column is missing, or a value is wrong. With file and line.
     """
-    _, names, records = records_of(read_lines(path), NEEDED, out.file)
+    _, names, records = csv_records(read_lines(path), WIDE_COLUMNS, out.file)
     for line, cells in records:
-        measured = collective(cells["collective"]) or cells["collective"][:60]
-        size = whole(cells.get("total_bytes") or cells["size_bytes"])
+        measured = collective_name(cells["collective"]) or cells["collective"][:60]
+        size = parse_whole(cells.get("total_bytes") or cells["size_bytes"])
         if size is None:
             out.refuse(f"must be a whole number >= 0, got {cells['size_bytes'][:40]!r}", line, "size_bytes")
-        common: Row = {
+        common: TableRow = {
             "collective": measured,
             "nbytes": size,
             "size_convention": nccl_convention(measured),
@@ -57,31 +65,38 @@ def read_wide(path: Path, out: Collector) -> dict[str, bool]:
             common[column] = word[:60] if _WORD.fullmatch(word) and word != "none" else ""
         for name, column in _WHOLE.items():
             text = cells.get(name, "").strip()
-            number = whole(text, MAX_RANKS if column != "iterations" else 2**62)
+            number = parse_whole(text, MAX_RANKS if column != "iterations" else 2**62)
             if text and number is None:
                 out.refuse(f"must be a whole number, got {text[:40]!r}", line, name)
             common[column] = number or None
         for name, column in _TIMES.items():
-            value = printed(cells.get(name, ""), -6)
+            value = parse_printed(cells.get(name, ""), -6)
             common[column] = None if value is None else value.value
         for side, in_place in (("oop", False), ("ip", True)):
             text = cells.get(f"time_us_{side}", "").strip()
             if not text:
                 continue
-            algbw, busbw = (printed(cells.get(f"{name}_gbs_{side}", ""), 9) for name in ("algbw", "busbw"))
+            algbw, busbw = (parse_printed(cells.get(f"{name}_gbs_{side}", ""), 9) for name in ("algbw", "busbw"))
             row = common | {
                 "in_place": in_place,
                 "algbw": None if algbw is None else algbw.value,
                 "busbw": None if busbw is None else busbw.value,
             }
-            error = printed(cells.get(f"err_{side}", ""))
+            error = parse_printed(cells.get(f"err_{side}", ""))
             if error is not None:
                 row["wrong" if error.value == int(error.value) else "max_error"] = error.value
             where = "in place" if in_place else "out of place"
-            out.add(row, line, time=printed(text, -6), algbw=_telling(algbw), busbw=_telling(busbw), where=where)
+            out.add(
+                row,
+                line,
+                time=parse_printed(text, -6),
+                algbw=_nonzero_rate(algbw),
+                busbw=_nonzero_rate(busbw),
+                where=where,
+            )
     return {"variant": False} if "variant" in names else {}
 
 
-def _telling(rate: Printed | None) -> Printed | None:
+def _nonzero_rate(rate: PrintedNumber | None) -> PrintedNumber | None:
     """Return a bandwidth unless it is 0: a printed 0 is one too small for its digits."""
     return None if rate is None or rate.value == 0 else rate

@@ -14,7 +14,7 @@ from simnet import topologies
 from simnet.base.arrays import Floats
 from simnet.base.errors import InputError
 from simnet.base.progress import tracked
-from simnet.costs.devices import DeviceProfile, End
+from simnet.costs.devices import DeviceProfile, IntervalEnd
 from simnet.evidence.chances import GIVEN, UNNAMED, interval, kind_of_stack
 from simnet.evidence.conditions import KNOWN_CALLS, beyond_links, known_links
 from simnet.job.streams import BucketExchange, queue_buckets
@@ -262,7 +262,8 @@ def _mean(
 
     means = lasts(timed)
     selects = np.mean(
-        [[device.seconds(one.kernels, workers, end).max() for end in (None, *get_args(End))] for one in timed], axis=0
+        [[device.seconds(one.kernels, workers, end).max() for end in (None, *get_args(IntervalEnd))] for one in timed],
+        axis=0,
     )
     seconds, follows = float(means.mean()), Follows()
     select, low, high = selects.tolist()
@@ -494,7 +495,9 @@ def selecting(
     """
     if choice.kernel_calls is None:
         found = (Rehearsals() if rehearsals is None else rehearsals).of(choice, point)[-1]
-        worked = [device.work(found.kernels, int(point.workers), end) for end in (None, *get_args(End))]
+        worked = [device.work(found.kernels, int(point.workers), end) for end in (None, *get_args(IntervalEnd))]
         return Selecting(*(np.asarray(first.max() + sum(one.max() for one in rest.values())) for first, rest in worked))
     calls = choice.kernel_calls(point)
-    return Selecting(*(sum((device.once(one, end) for one in calls), np.zeros(())) for end in (None, *get_args(End))))
+    return Selecting(
+        *(sum((device.once(one, end) for one in calls), np.zeros(())) for end in (None, *get_args(IntervalEnd)))
+    )

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple, TypeVar
 
 from simnet.base import units
 from simnet.base.errors import InputError
-from simnet.costs.devices import DEFAULT, load_device
+from simnet.costs.devices import DEFAULT_DEVICE, load_device
 from simnet.job import Job
 from simnet.job.memory import WorkerMemory, combine_memory, exchange_memory, scheme_memory, with_shared_gradients
 from simnet.policies import Candidate
@@ -128,7 +128,7 @@ def limit_of(size: str | None, device: str | None = None) -> float | None:
     if size != "device":
         return options.quantity(size, "--memory", units.size)
     try:
-        profile = load_device(device or DEFAULT)
+        profile = load_device(device or DEFAULT_DEVICE)
     except ValueError as error:
         raise InputError(str(error), file="--device") from None
     if not profile.memory:

@@ -12,7 +12,7 @@ import numpy as np
 from simnet.base.arrays import Floats
 from simnet.base.errors import InputError
 from simnet.costs.devices import DeviceProfile, load_device
-from simnet.costs.models import model
+from simnet.costs.models import load_model
 from simnet.network import Network
 from simnet.policies import Candidate, density_at, probe_pairs
 from simnet.report.stacks import name_on
@@ -469,7 +469,7 @@ def _device_and_passes(given: Given, workers: int) -> tuple[DeviceProfile, Passe
     except ValueError as error:
         raise InputError(str(error), file="--device") from None
     shape = _shape(given)
-    profile = None if shape is None else model(shape)
+    profile = None if shape is None else load_model(shape)
     return device, passes_of(profile, device, workers, compute=given.compute, batch=given.batch, stack=given.stack)
 
 

@@ -10,7 +10,7 @@ from rich.table import Table
 from rich.text import Text
 
 from simnet.base.units import finite, format_bytes, format_seconds, format_within, interval_figures
-from simnet.costs.computing import Computing, Samples
+from simnet.costs.computing import PassTime, SampleCount
 from simnet.evidence.chances import Chances
 from simnet.evidence.conditions import NEVER_COMPARED, Evidence
 from simnet.job import Job
@@ -71,8 +71,8 @@ class Asked:
     density: float
     notes: tuple[str, ...] = ()
     warnings: tuple[str, ...] = ()
-    compute_time: Computing | None = None
-    samples: Samples | None = None
+    compute_time: PassTime | None = None
+    samples: SampleCount | None = None
     evidence: Evidence = NEVER_COMPARED
     overlap: OverlapSummary | None = None
     depends: tuple[Dependence, ...] = ()

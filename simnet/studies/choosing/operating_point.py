@@ -10,7 +10,7 @@ from typing import Any, TypeAlias
 import numpy as np
 
 from simnet.base.arrays import Floats
-from simnet.costs import Nodes
+from simnet.costs import NodeLinks
 
 Number: TypeAlias = float | Floats
 """A number, or an array of them."""
@@ -72,9 +72,9 @@ class OperatingPoint:
         return 1.0 / self.inner_bandwidth
 
     @property
-    def nodes(self) -> Nodes | None:
+    def nodes(self) -> NodeLinks | None:
         """The nodes, as closed forms take them; None if each worker is one."""
-        return None if self.per_node == 1 else Nodes(float(self.per_node), self.inner_latency, self.inner_beta)
+        return None if self.per_node == 1 else NodeLinks(float(self.per_node), self.inner_latency, self.inner_beta)
 
     @property
     def dense_bytes(self) -> Floats:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from simnet.base.errors import InputError
-from simnet.costs.computing import Computing, Samples, computing, samples
+from simnet.costs.computing import PassTime, SampleCount, batch_samples, pass_time
 from simnet.costs.devices import DeviceProfile
 from simnet.costs.models import ModelProfile
 from simnet.job import Job, Overlap
@@ -33,8 +33,8 @@ class Passes(NamedTuple):
 
     compute: float
     backward: float
-    known: Computing | None = None
-    samples: Samples | None = None
+    known: PassTime | None = None
+    samples: SampleCount | None = None
     notes: tuple[str, ...] = ()
 
     def throughput(self, exchange: float) -> Throughput | None:
@@ -94,13 +94,13 @@ def passes_of(
     --------
     >>> from simnet.costs.devices import load_device
     >>> passes_of(None, load_device("v100"), 8, compute=0.3, batch=16).samples
-    Samples(number=128, unit='samples')
+    SampleCount(number=128, unit='samples')
     """
     known, doubt = None, stack_doubt(device, stack)
     notes = [] if doubt is None else [f"Warning: {doubt}"]
     if compute is None and profile is not None:
         try:
-            known = computing(profile, device, batch)
+            known = pass_time(profile, device, batch)
             notes.insert(0, f"Computing: {known.describe()}.")
         except ValueError as error:
             notes.insert(0, f"Exchanges are ranked by themselves: {error}; --compute says it.")
@@ -109,5 +109,5 @@ def passes_of(
         raise InputError("needs --compute: how long a batch takes is not known", file="--batch")
     each = batch or (known.batch if known is not None else 0)
     share = Overlap.backward if profile is None else profile.backward_fraction
-    of_all = samples(profile, workers * each) if each else None
+    of_all = batch_samples(profile, workers * each) if each else None
     return Passes(seconds, share * seconds, known, of_all, tuple(notes))

@@ -30,7 +30,7 @@ from simnet import sparsifier_models
 from simnet.base.errors import InputError
 from simnet.base.progress import tracked
 from simnet.costs.devices import DeviceOp
-from simnet.costs.models import model
+from simnet.costs.models import load_model
 from simnet.evidence.chances import factor_for_another
 from simnet.job.steady import detect_steady_part, last_half
 from simnet.schedule import Schedule
@@ -409,7 +409,7 @@ def _gradients(
     """Return the arguments of `synthetic` for so many entries, of a model or of so many layers alike."""
     parameters = int(point.parameters)
     layers: str | list[tuple[str, tuple[int, ...]]]
-    if shape is not None and model(shape).parameters == parameters:
+    if shape is not None and load_model(shape).parameters == parameters:
         layers = shape
     else:
         count = min(alike, parameters)
