@@ -51,30 +51,7 @@ class _Probe(NamedTuple):
 
 
 class Advising:
-    """The messages between workers for the adviser.
-
-    Parameters
-    ----------
-    entries : sequence of Entry
-        The choices; the first is the fallback.
-    device : DeviceProfile
-        Expected cost of kernels.
-    group : ProcessGroup, optional
-        The workers; all when omitted.
-    every : int
-        Iterations between two decisions, >= 1.
-    probes : bool
-        If true, workers may stop for a probe.
-    log : str or Path, optional
-        Folder of `FILE`; none when omitted.
-    **options
-        Options of `simnet.advise.Adviser`.
-
-    Raises
-    ------
-    InputError
-        If a choice has no closed form, sparse choices differ in density, or the log exists.
-    """
+    """The messages between workers for the adviser."""
 
     def __init__(
         self,
@@ -126,19 +103,7 @@ class Advising:
             self._pending = self._pool.submit(self._first)
 
     def begin(self, number: int, before: Iteration | None, sizes: tuple[int, ...], clock: Clock) -> Entry:
-        """Return the choice of an iteration; all workers call this when its first bucket is handed over.
-
-        Parameters
-        ----------
-        number : int
-            The iteration.
-        before : Iteration, optional
-            The previous iteration, whose exchanges are done; None at first.
-        sizes : tuple of int
-            Entries of the buckets of that iteration.
-        clock : Clock
-            The clock of its marks.
-        """
+        """Return the choice of an iteration; all workers call this when its first bucket is handed over."""
         if before is not None:
             self._iterations.append((before, sizes))
         probe = False

@@ -25,20 +25,13 @@ if TYPE_CHECKING:
 
 
 class Scheme(NamedTuple):
-    """The part of a worker in a scheme.
+    """The part of a worker in a scheme."""
 
-    Parameters
-    ----------
-    select : callable
-        What it does before its first message; returns the tensors that the rest needs.
-    exchange : callable
-        The rest; writes the update, the same on all workers.
-    refuses : callable
-        Returns the option of a model that a hook cannot follow; "" if none.
-    """
-
+    # What it does before its first message; returns the tensors that the rest needs.
     select: Callable[[Part], Selected]
+    # The rest; writes the update, the same on all workers.
     exchange: Callable[[Part, Selected, Messages], None]
+    # Returns the option of a model that a hook cannot follow; "" if none.
     refuses: Callable[[Any], str]
 
 

@@ -97,21 +97,15 @@ class Span(NamedTuple):
 
 @dataclass
 class Iteration:
-    """The moments of an iteration on one rank.
-
-    Parameters
-    ----------
-    selecting, exchanging : list of Span
-        The hook's work on each bucket before its first message, and the rest of its exchange.
-    messages : list of Message
-        The messages of all buckets.
-    """
+    """The moments of an iteration on one rank."""
 
     number: int
     exchange: str
     density: float
+    # The hook's work on each bucket before its first message, and the rest of its exchange.
     selecting: list[Span] = field(default_factory=list)
     exchanging: list[Span] = field(default_factory=list)
+    # The messages of all buckets.
     messages: list[Message] = field(default_factory=list)
 
     def parts(self, clock: Clock) -> tuple[list[float], float, float]:
@@ -142,17 +136,7 @@ class Log:
         self._waiting: deque[tuple[Iteration, float, Mark, Mark, Mark]] = deque()
 
     def add(self, one: Iteration, began_s: float, began: Mark, computed: Mark, ended: Mark) -> None:
-        """Add an iteration, and write all that have passed.
-
-        Parameters
-        ----------
-        one : Iteration
-            The marks of the hook.
-        began_s : float
-            Its start on the processor's clock, from the first iteration on [s].
-        began, computed, ended : Mark
-            Its start, the end of its backward pass with the exchange, and its end.
-        """
+        """Add an iteration, and write all that have passed."""
         self._waiting.append((one, began_s, began, computed, ended))
         while self._waiting and self._clock.passed(self._waiting[0][-1]):
             self._write(*self._waiting.popleft())

@@ -17,20 +17,13 @@ if TYPE_CHECKING:
 
 
 class Message(NamedTuple):
-    """A call.
+    """A call."""
 
-    Parameters
-    ----------
-    operation : str
-        As nccl-tests spells it: ``all_reduce``, ``all_gather``, ``broadcast``; ``send`` from rank to rank.
-    nbytes : tuple of int
-        What this rank hands over [byte]: one number, and for ``send`` one for each rank.
-    began, ended : Mark
-        Its start and end.
-    """
-
+    # As nccl-tests spells it: ``all_reduce``, ``all_gather``, ``broadcast``; ``send`` from rank to rank.
     operation: str
+    # What this rank hands over [byte]: one number, and for ``send`` one for each rank.
     nbytes: tuple[int, ...]
+    # Its start and end.
     began: Mark
     ended: Mark
 

@@ -9,21 +9,14 @@ if TYPE_CHECKING:
 
 
 class Part(NamedTuple):
-    """A worker's share of a bucket.
+    """A worker's share of a bucket."""
 
-    Parameters
-    ----------
-    model : Sparsifier
-        The scheme of the bucket.
-    given : Tensor of float32, shape (n,)
-        Gradient with residual; an exchange leaves there what it keeps.
-    update : Tensor of float32, shape (n,)
-        Receives the update; `given` itself if nothing is kept.
-    """
-
+    # The scheme of the bucket.
     model: Any
     rank: int
+    # Shape (n,): Gradient with residual; an exchange leaves there what it keeps.
     given: Tensor
+    # Shape (n,): Receives the update; `given` itself if nothing is kept.
     update: Tensor
 
 

@@ -155,25 +155,17 @@ class _Traces:
 
 
 class Collective(NamedTuple):
-    """A collective node of a trace.
-
-    Parameters
-    ----------
-    kind : str
-        One of `COLLECTIVE_TYPES`; empty if the trace does not say.
-    nbytes : int
-        Bytes that the rank puts in, as the trace says, so it may be negative; 0 if it does not say.
-    micros : float
-        Duration on this rank [us], waiting included.
-    group : str
-        Name of the group of ranks; empty if the trace does not say.
-    """
+    """A collective node of a trace."""
 
     node: int
     name: str
+    # One of `COLLECTIVE_TYPES`; empty if the trace does not say.
     kind: str
+    # Bytes that the rank puts in, as the trace says, so it may be negative; 0 if it does not say.
     nbytes: int
+    # Duration on this rank [us], waiting included.
     micros: float
+    # Name of the group of ranks; empty if the trace does not say.
     group: str
 
 
@@ -191,28 +183,19 @@ def read_collectives(path: Path) -> Iterator[Collective]:
 
 
 class TraceNode(NamedTuple):
-    """A node of the trace of one rank.
-
-    Parameters
-    ----------
-    kind : {"send", "recv", "collective", "other"}
-        All that is no communication is other.
-    micros : int
-        Its duration [us].
-    needs : list of int
-        The nodes that it depends on.
-    collective, group : str
-        As `Collective.kind` and `Collective.group`.
-    nbytes, peer, tag : int
-        Bytes, the other rank of a message, and its tag; -1 if the trace does not say.
-    """
+    """A node of the trace of one rank."""
 
     number: int
     name: str
+    # All that is no communication is other.
     kind: Literal["send", "recv", "collective", "other"]
+    # Its duration [us].
     micros: int
+    # The nodes that it depends on.
     needs: list[int]
+    # As `Collective.kind` and `Collective.group`.
     collective: str
+    # Bytes, the other rank of a message, and its tag; -1 if the trace does not say.
     nbytes: int
     peer: int
     tag: int

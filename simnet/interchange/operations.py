@@ -37,32 +37,23 @@ _KINDS = {SEND: "send", RECV: "recv", CALC: "calc"}
 
 @dataclass(eq=False)
 class Operation:
-    """An operation of a rank; `line` is its position in its file, and `place` the name of that position.
-
-    Parameters
-    ----------
-    size : int
-        Bytes of a message, or work in the unit of the file.
-    peer, tag : int
-        The other rank of a message, and the tag that matches it.
-    cpu : int
-        Work on one cpu is done in sequence.
-    requires, starts_after : list of Operation
-        Operations that must be completed, or must have started, before.
-    level : int
-        Set by `levelled`.
-    """
+    """An operation of a rank; `line` is its position in its file, and `place` the name of that position."""
 
     rank: int
     line: int
     kind: str
     label: str
+    # Bytes of a message, or work in the unit of the file.
     size: int
+    # The other rank of a message, and the tag that matches it.
     peer: int = -1
     tag: int = 0
+    # Work on one cpu is done in sequence.
     cpu: int = 0
+    # Operations that must be completed, or must have started, before.
     requires: list[Operation] = field(default_factory=list)
     starts_after: list[Operation] = field(default_factory=list)
+    # Set by `levelled`.
     level: int = 0
     place: str = "line"
 
@@ -115,24 +106,7 @@ Pairs = list[tuple[Operation, Operation]]
 
 
 def read_rounds(source: Source, strict: bool, per_second: float, place: str = "line") -> Schedule:
-    """Return the schedule of operations: in the rounds that the file names, if it does, else by levels.
-
-    Parameters
-    ----------
-    source : Source
-        The file; read once if it names its rounds, else twice.
-    strict : bool
-        Refuse waiting that rounds by levels cannot express.
-    per_second : float
-        Units of work per second.
-    place : str
-        Name of the position of an operation in its file.
-
-    Raises
-    ------
-    InputError
-        If messages do not match, operations wait in a circle, or, with `strict`, levels do not suffice.
-    """
+    """Return the schedule of operations: in the rounds that the file names, if it does, else by levels."""
     told = told_schedule(source, per_second)
     if told is not None:
         return told

@@ -61,20 +61,13 @@ _CONNECTOR_WEIGHT = 1e-6
 
 
 class Platform(NamedTuple):
-    """A platform as a topology.
+    """A platform as a topology."""
 
-    Parameters
-    ----------
-    graph : networkx.DiGraph
-        The topology; hosts carry their ``name``, and links their ``link``, as in the platform.
-    weather : dict from (u, v) to Weather
-        The links that have profiles.
-    hosts : tuple of str
-        Names of the hosts 0 .. P-1, in the order of the file.
-    """
-
+    # The topology; hosts carry their ``name``, and links their ``link``, as in the platform.
     graph: nx.DiGraph[Node]
+    # The links that have profiles.
     weather: dict[Link, Weather]
+    # Names of the hosts 0 .. P-1, in the order of the file.
     hosts: tuple[str, ...]
 
 
@@ -115,13 +108,7 @@ def read_platform(path: str | Path) -> Platform:
 
 
 def profile_names(path: str | Path) -> list[str]:
-    """Return the names of the profiles of a platform's links, relative to its folder, without reading them.
-
-    Raises
-    ------
-    InputError
-        If the file cannot be read, is no platform, or a profile lies outside its folder.
-    """
+    """Return the names of the profiles of a platform's links, relative to its folder, without reading them."""
 
     def links(top: Element) -> Iterator[Element]:
         for one in top.children:

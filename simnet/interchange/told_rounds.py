@@ -29,35 +29,25 @@ MAX_COMPUTE = 50_000_000
 
 
 class Operations(NamedTuple):
-    """Operations of whole ranks, those of a rank in the order of their file.
+    """Operations of whole ranks, those of a rank in the order of their file."""
 
-    Parameters
-    ----------
-    rank, line, kind : ndarray of int, shape (n,)
-        Rank, position in the file, and `SEND`, `RECV` or `CALC`.
-    size, peer, tag, cpu : ndarray of int, shape (n,)
-        Bytes of a message or work in the unit of the file, its other rank and tag, and the cpu of work.
-    hint : ndarray of int, shape (n,)
-        The round that the file names; -1 if it does not.
-    waiting, before : ndarray of int, shape (m,)
-        Indices of an operation that waits and of the one that it waits for, of the same rank.
-    at_start : ndarray of bool, shape (m,)
-        If true, it waits for the start, not for the end.
-    label : callable
-        Returns the name of an operation, for messages; it may be empty.
-    """
-
+    # Shape (n,): Rank, position in the file, and `SEND`, `RECV` or `CALC`.
     rank: Ranks
     line: Ranks
     kind: Ranks
+    # Shape (n,): Bytes of a message or work in the unit of the file, its other rank and tag, and the cpu of work.
     size: Ranks
     peer: Ranks
     tag: Ranks
     cpu: Ranks
+    # Shape (n,): The round that the file names; -1 if it does not.
     hint: Ranks
+    # Shape (m,): Indices of an operation that waits and of the one that it waits for, of the same rank.
     waiting: Ranks
     before: Ranks
+    # Shape (m,): If true, it waits for the start, not for the end.
     at_start: NDArray[np.bool_]
+    # Returns the name of an operation, for messages; it may be empty.
     label: Callable[[int], str]
 
 
@@ -106,21 +96,6 @@ def operations_of(
 
     A rank works before a round, for whole units of time, then sends and receives; the tag of a message is its number in
     the schedule. Bytes are rounded.
-
-    Parameters
-    ----------
-    per_second : float
-        Units of work per second.
-    every_round : bool
-        If true, ranks work (possibly for no time) before each round that has messages of theirs: messages wait for that
-        work, and work waits for the messages and the work before. If False, operations wait for the previous ones.
-    most : int
-        The most bytes of a message, and units of work, that the format allows.
-
-    Raises
-    ------
-    ValueError
-        If there are more.
     """
     laid = {
         key: _by_rank(one, schedule.n_ranks, per_second, every_round, most) for key, one in _distinct(schedule).items()
@@ -295,28 +270,7 @@ def assembled(
     per_second: float = 1.0,
     phases: Mapping[int, str] | None = None,
 ) -> Schedule:
-    """Return a schedule; equal rounds are one object.
-
-    Parameters
-    ----------
-    name : str
-        Name of the file.
-    n_ranks, n_rounds : int
-        Numbers of ranks and rounds.
-    messages : Messages
-        Sorted by round.
-    work : Work, optional
-        Work of ranks.
-    per_second : float
-        Units of work per second.
-    phases : mapping of int to str, optional
-        Phase of rounds.
-
-    Raises
-    ------
-    InputError
-        If there are too many compute times.
-    """
+    """Return a schedule; equal rounds are one object."""
     if work is None:
         work = Work(*[np.zeros(0, dtype=np.int64)] * 3)
     order = np.argsort(work.round, kind="stable")

@@ -62,12 +62,6 @@ def read_xml(path: str | Path, root: Iterable[str]) -> Element:
     """Read an XML file of at most `MAX_BYTES` bytes whose outermost element is one of `root`.
 
     A document type declaration may name an external definition, which is not fetched; it may declare nothing itself.
-
-    Raises
-    ------
-    InputError
-        If the file cannot be read or is too large, is not well-formed XML, declares or uses entities, has too many
-        elements or nests them too deep, or has another outermost element. With file and line.
     """
     text, name = read_text(Path(path), MAX_BYTES), str(path)
     parser = expat.ParserCreate()

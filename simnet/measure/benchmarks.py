@@ -58,30 +58,21 @@ class Shape(NamedTuple):
 
 @dataclass(frozen=True)
 class Benchmarks:
-    """A series of benchmark runs, and its files.
+    """A series of benchmark runs, and its files."""
 
-    Parameters
-    ----------
-    out : Path
-        The tidy CSV to write; a folder ``<its name without ending>_logs`` next to it gets the output of the programs.
-    launch : str
-        The launcher, as ``mpirun -n {ranks}``, with ``{ranks}``, ``{nodes}`` and ``{per_node}``; the program follows
-        it, or replaces ``{program}``.
-    shapes : sequence of Shape
-        Shapes of each program.
-    wanted : Wanted
-        Collectives and sizes.
-    limit : float
-        Seconds for all programs, shared evenly; what one leaves goes to the next ones.
-    force : bool
-        If true, files may be replaced.
-    """
-
+    # The tidy CSV to write; a folder ``<its name without ending>_logs`` next to it gets the output of the
+    # programs.
     out: Path
+    # The launcher, as ``mpirun -n {ranks}``, with ``{ranks}``, ``{nodes}`` and ``{per_node}``; the program
+    # follows it, or replaces ``{program}``.
     launch: str
+    # Shapes of each program.
     shapes: Sequence[Shape]
+    # Collectives and sizes.
     wanted: Wanted
+    # Seconds for all programs, shared evenly; what one leaves goes to the next ones.
     limit: float
+    # If true, files may be replaced.
     force: bool = False
 
 
@@ -105,22 +96,6 @@ def shapes(text: str) -> list[Shape]:
 
 def command(launch: str, collective: str, program: str, shape: Shape, wanted: Wanted) -> list[str]:
     """Return the words of the command that runs a program.
-
-    Parameters
-    ----------
-    launch : str
-        As of `Benchmarks`.
-    collective, program : str
-        The collective that is timed, and the path of the program.
-    shape : Shape
-        Nodes and ranks.
-    wanted : Wanted
-        Total sizes. OSU, whose sizes double, gets a rank's share of what is gathered or exchanged by all.
-
-    Raises
-    ------
-    InputError
-        If the launcher has an unknown or misplaced placeholder or is no command, or the factor is not 2 for OSU.
 
     Examples
     --------

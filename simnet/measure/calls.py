@@ -49,21 +49,7 @@ def times(collective: str, nbytes: int) -> int:
 
 
 def prepared(communicator: Communicator, collective: str, group: Group, handle: Any, nbytes: int) -> Prepared:
-    """Return a call, with buffers of zeros; the members of the group call this.
-
-    Parameters
-    ----------
-    communicator : Communicator
-        The job.
-    collective : str
-        One of `simnet.measure.plan`.
-    group : Group
-        The ranks that call it.
-    handle : object
-        The communicator's own group of these ranks; none for a pair.
-    nbytes : int
-        Total size [byte], of whole elements.
-    """
+    """Return a call, with buffers of zeros; the members of the group call this."""
     length, ranks = nbytes // ELEMENT, len(group.ranks)
     gathers, scatters = collective == "all_gather", collective == "reduce_scatter"
     out = communicator.vector(length // ranks if gathers else length)

@@ -20,25 +20,17 @@ SYSTEM = Path("/sys/class")
 
 
 class Port(NamedTuple):
-    """A port of a network card that is up.
+    """A port of a network card that is up."""
 
-    Parameters
-    ----------
-    name, number : str, int
-        Device, as settings name it, and port on it; 1 for Ethernet.
-    rate, kind : str
-        As the system writes them; the rate may be empty.
-    card : str
-        Identifies the card: ports of one card share it.
-    bonded : bool
-        If true, it belongs to a bond.
-    """
-
+    # Device, as settings name it, and port on it; 1 for Ethernet.
     name: str
     number: int
+    # As the system writes them; the rate may be empty.
     rate: str
     kind: str
+    # Identifies the card: ports of one card share it.
     card: str
+    # If true, it belongs to a bond.
     bonded: bool = False
 
 

@@ -31,18 +31,12 @@ _MPI_LIBRARIES = {"MPICH": "mpich", "Open MPI": "openmpi"}
 
 
 class Communicator:
-    """The ranks of a job, as seen by one of them. Buffers are numpy arrays unless a library needs others.
+    """The ranks of a job, as seen by one of them. Buffers are numpy arrays unless a library needs others."""
 
-    Parameters
-    ----------
-    library, tool : str
-        The carrier of messages, and its name in `simnet.validate.replay`.
-    rank, size : int
-        This rank, and the number of ranks.
-    """
-
+    # The carrier of messages, and its name in `simnet.validate.replay`.
     library: str
     tool: str
+    # This rank, and the number of ranks.
     rank: int
     size: int
 

@@ -58,35 +58,22 @@ class Curve:
 
 @dataclass(frozen=True)
 class Wanted:
-    """A user's choice of measurements.
+    """A user's choice of measurements."""
 
-    Parameters
-    ----------
-    collectives : sequence of str
-        Of `COLLECTIVES`.
-    smallest, largest, factor : float
-        Sizes [byte], and the ratio of one size to the one before, > 1.
-    ranks : collection of int
-        Sizes of the groups to measure; all when empty.
-    pairs : {"one", "nodes", "none"}
-        Pairs of ranks: one on a node and one between nodes, neighbours of all nodes as well, or none.
-    """
-
+    # Of `COLLECTIVES`.
     collectives: Sequence[str] = COLLECTIVES
+    # Sizes [byte], and the ratio of one size to the one before, > 1.
     smallest: float = 1024
     largest: float = 64 * 2**20
     factor: float = 2.0
+    # Sizes of the groups to measure; all when empty.
     ranks: Collection[int] = ()
+    # Pairs of ranks: one on a node and one between nodes, neighbours of all nodes as well, or none.
     pairs: Pairs = "one"
 
 
 def curves(wanted: Wanted, node_of: Sequence[int]) -> list[Curve]:
     """Return the curves to measure on a job, given the node of each rank: pairs, then groups, the smallest first.
-
-    Raises
-    ------
-    InputError
-        If the job has one rank, there is no such collective or group, or a size is out of range.
 
     Examples
     --------

@@ -38,24 +38,7 @@ class Found:
 
 
 def measured(communicator: Communicator, wanted: Sequence[Curve], seconds: float, say: Say) -> Found:
-    """Time curves; every rank of the job calls this, with the same curves.
-
-    Parameters
-    ----------
-    communicator : Communicator
-        The job.
-    wanted : sequence of Curve
-        Curves of `simnet.measure.plan.curves`.
-    seconds : float
-        The time for all of it [s]. Sizes that would exceed their share are left out.
-    say : callable
-        Reports, in a line of text, each curve that is done.
-
-    Raises
-    ------
-    InputError
-        If a rank fails, or one is lost.
-    """
+    """Time curves; every rank of the job calls this, with the same curves."""
     found, budget = Found(), Budget(seconds, len(wanted))
     origin = time.perf_counter()
     group: tuple[int, ...] = ()

@@ -36,29 +36,19 @@ class _AgreedError(InputError):
 
 @dataclass(frozen=True)
 class Session:
-    """A measurement and its files.
+    """A measurement and its files."""
 
-    Parameters
-    ----------
-    out : Path
-        The tidy CSV to write.
-    backend : {"gloo", "nccl", "mpi"}
-        The carrier of messages.
-    wanted : Wanted
-        Collectives, sizes and groups.
-    seconds : float
-        The time for all of it [s].
-    device : Path, optional
-        A device profile to write, of the kernels of sparsifiers at rank 0.
-    force : bool
-        If true, files may be replaced.
-    """
-
+    # The tidy CSV to write.
     out: Path
+    # The carrier of messages.
     backend: str
+    # Collectives, sizes and groups.
     wanted: Wanted
+    # The time for all of it [s].
     seconds: float
+    # A device profile to write, of the kernels of sparsifiers at rank 0.
     device: Path | None = None
+    # If true, files may be replaced.
     force: bool = False
 
     @property

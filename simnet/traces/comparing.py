@@ -1,4 +1,4 @@
-"""What a trace is like in figures, and how close synthetic gradients come to it.
+"""Statistics of a trace, and how close synthetic gradients come to them.
 
 All selections are exact top-k of fresh gradients over all layers, without residual, as in `simnet.traces.statistics`.
 """
@@ -34,23 +34,12 @@ _CURVE = 25
 
 
 def described(source: RecordedSource, densities: Sequence[float] = DENSITIES) -> dict[str, Any]:
-    """Return the figures of a trace, as plain values for JSON; two recorded steps are in memory at a time.
+    """Return statistics of a trace, as plain values for JSON; two recorded steps are in memory at a time.
 
-    Parameters
-    ----------
-    source : RecordedSource
-        The trace.
-    densities : sequence of float
-        At which what top-k selects is looked at.
-
-    Returns
-    -------
-    dict
-        ``tail_index`` is Hill's estimate from each worker's largest `TAIL`, mean over workers and steps. ``densities``
-        has means over steps of gain, build-up, overlap between workers, threshold, and overlap from one recorded step
-        to the next: ``overlap_next`` of those that follow each other directly, ``overlap_time`` of all,
-        ``overlap_first_last`` of the first and last. ``layers`` has root mean square, share of the squared norm,
-        share of zeros, and tail index of layers with 1,000 entries or more.
+    ``tail_index`` is Hill's estimate from each worker's largest `TAIL`, mean over workers and steps. ``densities`` has
+    means over steps of gain, build-up, overlap between workers, threshold, and overlap between recorded steps:
+    consecutive ones (``overlap_next``), neighbouring ones (``overlap_time``), the first and last. ``layers`` has root
+    mean square, share of the squared norm, share of zeros, and tail index of layers with 1,000 entries or more.
 
     Examples
     --------
@@ -117,17 +106,7 @@ def described(source: RecordedSource, densities: Sequence[float] = DENSITIES) ->
 
 
 def twin(source: RecordedSource, parameters: SyntheticParameters, seed: int = 0) -> SyntheticSource:
-    """Return synthetic gradients with the layers, entries and workers of a trace.
-
-    Parameters
-    ----------
-    source : RecordedSource
-        The trace.
-    parameters : SyntheticParameters
-        What is fitted to it.
-    seed : int
-        Seed of the draws.
-    """
+    """Return synthetic gradients with the layers, entries and workers of a trace."""
     layers = [
         (name, (1, size) if len(shape.shape) > 1 else (size,))
         for shape, (name, size) in zip(source.shapes, source.layers, strict=True)
@@ -145,26 +124,10 @@ def closeness(
 ) -> dict[str, Any]:
     """Return how close synthetic gradients come to the trace that they were fitted to.
 
-    Parameters
-    ----------
-    source : RecordedSource
-        The trace.
-    parameters : SyntheticParameters
-        What `fit` found.
-    densities : sequence of float
-        At which to compare.
-    workers : int
-        Build-up is that of so many workers, or of all if there are fewer.
-    seed : int
-        Of the synthetic gradients.
-
-    Returns
-    -------
-    dict
-        ``densities`` has how many entries a worker selects and, for each figure, real, synthetic and their ratio, means
-        over the recorded steps, with the relative standard ``error`` of the ratio as it scatters over the steps;
-        ``threshold_drift`` is the threshold of the last step over that of the first. ``curve`` has the gain at
-        densities over the whole range, ``thresholds`` the threshold at each step over that of the first.
+    Build-up is that of `workers`, or of all if there are fewer. ``densities`` has the entries that a worker selects
+    and, for each statistic, real, synthetic and their ratio, means over the recorded steps, with the relative standard
+    ``error`` of the ratio over the steps; ``threshold_drift`` is the last threshold over the first. ``curve`` has the
+    gain over the whole range of densities, ``thresholds`` the threshold at each step over the first.
     """
     other = twin(source, parameters, seed)
     P = min(workers, source.workers)
@@ -224,7 +187,7 @@ def closeness(
 
 
 def _selected(gradients: Values, chosen: Support, workers: int | None = None) -> dict[str, float | None]:
-    """Return figures of what top-k selects, as those of `simnet.traces.statistics`."""
+    """Return statistics of what top-k selects, as those of `simnet.traces.statistics`."""
     P, k = len(chosen), int(chosen[0].sum())
     magnitudes = np.abs(gradients[chosen]).reshape(P, k)
     kept, total = (np.square(one, dtype=np.float64).sum(axis=1) for one in (magnitudes, gradients))
@@ -256,7 +219,7 @@ def _of_layer(part: Values) -> dict[str, Any]:
 
 
 def _tail(gradients: Values) -> float | None:
-    """Return Hill's estimate, None where the tail reaches down to zeros or has no decay."""
+    """Return Hill's estimate, None if the tail includes zeros or does not decay."""
     if gradients.shape[1] < 2:
         return None
     with np.errstate(divide="ignore", invalid="ignore"):
@@ -274,7 +237,7 @@ def _ratio(made: float | None, real: float | None) -> float | None:
 
 
 def _error(rows: Sequence[Sequence[dict[str, float | None]]], name: str) -> float | None:
-    """Return the standard error of a ratio, by how it scatters over the steps; None of one step or none."""
+    """Return the standard error of a ratio, from its scatter over the steps; None with fewer than three."""
     of_ends = name == "threshold_drift"
     pairs = zip(*([one.get("threshold" if of_ends else name) for one in side] for side in rows), strict=True)
     logs = [math.log(made / real) for real, made in pairs if real and made]

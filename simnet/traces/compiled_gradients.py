@@ -1,16 +1,15 @@
 """Compiled loops that draw the standard normals of a numpy generator, and make synthetic gradients of them in cache.
 
-The normals are those of ``Generator.standard_normal(dtype=float32)`` on PCG64, bit for bit: the ziggurat of 256 strips,
-whose tables are computed here, on 23 bits of every 32 (Doornik, "An improved ziggurat method to generate normal random
-samples", 2005). They come faster for three reasons. The congruential generator is stepped in four lanes that do not
-wait for each other. Normals are made of many draws at once as if all were inside their strips, and only those that are
-not, 1.5 % of them, are visited. A sign costs no branch. `simnet.traces.normals` finds out whether the numpy that is
-installed draws the same.
+The normals are those of ``Generator.standard_normal(dtype=float32)`` on PCG64, bit for bit: the ziggurat of 256 strips
+on 23 bits of every 32 (Doornik, "An improved ziggurat method to generate normal random samples", 2005). They are faster
+for three reasons: four independent lanes of the congruential generator, a vectorised pass that treats all draws as
+inside their strips, with a second visit to the 1.5 % that are not, and signs without branches. `simnet.traces.normals`
+checks that the installed numpy draws the same.
 
-A stream is five arrays. `state`, int64 of shape (6,), has the generator's state and increment, high word first, how
-many of the draws in store are used up, and which of `outside` comes next. In store, of shape (`ROOM`,), are `bits`,
-uint32, the draws; `normals`, float32, what they are inside their strips; and `flags`, uint8, which of them are not.
-`outside`, int32 of shape (`ROOM` + 1,), says where these are, and ends with `ROOM`.
+A stream is five arrays. `state`, int64 of shape (6,), has the generator's state and increment, high word first, the
+number of used draws, and the next index of `outside`. `bits`, uint32 of shape (`ROOM`,), are draws; `normals`, float32,
+their values inside strips; `flags`, uint8, mark draws outside; `outside`, int32 of shape (`ROOM` + 1,), has their
+places, and ends with `ROOM`.
 """
 
 from __future__ import annotations
@@ -39,7 +38,7 @@ _SCALE = float(1 << 23)
 
 
 def _tables() -> tuple[Any, Any, Any]:
-    """Return width, bound within which a draw is inside, and height of each strip; strips are of equal area."""
+    """Return width, inner bound and height of each strip; strips have equal area."""
     area = _TAIL * math.exp(-(_TAIL**2) / 2) + math.sqrt(math.pi / 2) * math.erfc(_TAIL / math.sqrt(2))
     edges = [area / math.exp(-(_TAIL**2) / 2), _TAIL]
     while len(edges) < _STRIPS:
@@ -52,7 +51,7 @@ def _tables() -> tuple[Any, Any, Any]:
 
 
 def _chords() -> Any:
-    """Return, for each strip, where the density's chord begins and how steep it is, and how far off it may be."""
+    """Return offset and slope of the density's chord in each strip, and its largest error."""
     ends = _WIDTH.astype(np.float64) * _SCALE
     first, last = np.concatenate([[0.0, 0.0], ends[1:-1]]), ends
     heights = _HEIGHT.astype(np.float64)
@@ -268,9 +267,9 @@ def mixture(
     drawn: Any,
     sums: Any,
 ) -> float:
-    """Put a worker's gradient into its row, or add it, or put x into it in layers that are ordered.
+    """Put a worker's gradient into its row, or add it; in ordered layers put x into it.
 
-    `drawn`, of shape (`BLOCK`,), and `sums`, float64 of shape (`SUMS`,), are written to. Returns, if it is added,
+    `drawn`, of shape (`BLOCK`,), and `sums`, float64 of shape (`SUMS`,), are scratch. Return, if it is added,
     `compiled_sums.sum_of_squares` of the row.
     """
     layer, total = 0, 0.0
@@ -308,7 +307,7 @@ def mixture(
 def remember(
     state: Any, bits: Any, normals: Any, flags: Any, outside: Any, row: Any, fresh: Any, kept: Any, drawn: Any
 ) -> None:
-    """Replace a row by `fresh` times the next normals plus `kept` times itself; `drawn`, (`BLOCK`,), is written to."""
+    """Replace a row by `fresh` times the next normals plus `kept` times itself; `drawn`, (`BLOCK`,), is scratch."""
     for first in range(0, row.size, BLOCK):
         into = row[first : first + BLOCK]
         fill(state, bits, normals, flags, outside, drawn[: into.size])

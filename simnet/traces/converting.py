@@ -1,8 +1,8 @@
-"""Traces written: as folders that `recorded` reads, and as npz archives for numpy; and such archives read.
+"""Writes traces as folders for `recorded` and as npz archives for numpy, and reads such archives.
 
 An archive has the description as its member ``trace.json`` and an array for each recorded step and layer, such as
-``000020/conv1.weight.npy``, with the worker as its first axis. Of one without a description, the arrays tell what can
-be told. Everything goes step by step; what an archive of strangers claims is compared with its size before it is read.
+``000020/conv1.weight.npy``, with the worker as its first axis. Without a description, the arrays supply it. Everything
+goes step by step; the claims of an archive are checked against its size before it is read.
 """
 
 from __future__ import annotations
@@ -39,37 +39,18 @@ _MOST_MEMBERS = 1_000_000
 
 
 class Steps(Protocol):
-    """What can be written: a description, and the gradients of its recorded steps."""
+    """A trace to write: a description, and the gradients of its recorded steps."""
 
     @property
     def info(self) -> TraceInfo:
         """The description."""
 
     def recorded(self, point: int) -> Values:
-        """Return the gradients of one of its points; float32 of shape (P, n)."""
+        """Return the gradients of a recorded step; float32 of shape (P, n)."""
 
 
 class Part:
-    """Some of the steps and entries of a trace, as `Steps`.
-
-    Parameters
-    ----------
-    whole : Steps
-        The trace.
-    steps : sequence of int, optional
-        Which recorded steps; all if not given.
-    workers : sequence of int, optional
-        Which workers, in which order.
-    entries : int, optional
-        How many entries of each layer at most, chosen at random.
-    seed : int
-        Decides which.
-
-    Raises
-    ------
-    InputError
-        If a step or worker is not recorded.
-    """
+    """Some of the steps, workers and entries of a trace, as `Steps`."""
 
     def __init__(
         self,
@@ -119,30 +100,14 @@ class Part:
         )
 
     def recorded(self, point: int) -> Values:
-        """Return the gradients of one of its points; float32 of shape (P, n)."""
+        """Return the gradients of a recorded step; float32 of shape (P, n)."""
         found = self._whole.recorded(self._points[point])
         found = found if self._rows is None else found[self._rows]
         return found if self._columns is None else found[:, self._columns]
 
 
 class Generated:
-    """Synthetic gradients of some steps, as `Steps`; one step must fit memory, see `in_memory`.
-
-    Parameters
-    ----------
-    source : SyntheticSource
-        What they come from.
-    shapes : sequence of Layer
-        Layers of the model.
-    name : str
-        Of the trace.
-    iterations : int
-        Length of the run.
-    steps : sequence of int
-        Which of its steps, ascending.
-    seed : int
-        For the description.
-    """
+    """Synthetic gradients of some steps, as `Steps`; one step must fit memory, see `in_memory`."""
 
     def __init__(
         self,
@@ -173,27 +138,12 @@ class Generated:
         in_memory(self.info)
 
     def recorded(self, point: int) -> Values:
-        """Return the gradients of one of its points; float32 of shape (P, n)."""
+        """Return the gradients of a step; float32 of shape (P, n)."""
         return self._source.gradients(self.info.points[point].step)
 
 
 def in_memory(info: TraceInfo, entries: int | None = None, times: float = 1.0) -> None:
-    """Refuse a trace of which a step, or `times` as much, is more than `LARGEST`.
-
-    Parameters
-    ----------
-    info : TraceInfo
-        The trace.
-    entries : int, optional
-        Entries of a step; default: all layers.
-    times : float
-        Copies that are held at once.
-
-    Raises
-    ------
-    InputError
-        If it is.
-    """
+    """Refuse a trace of which a step (of `entries`, default all), or `times` as much, exceeds `LARGEST`."""
     entries = sum(prod(layer.shape) for layer in info.layers) if entries is None else entries
     needed = 4 * info.workers * entries * times
     if needed > LARGEST:
@@ -205,24 +155,7 @@ def in_memory(info: TraceInfo, entries: int | None = None, times: float = 1.0) -
 
 
 def write_folder(steps: Steps, folder: Path, dtype: str, per_worker: bool = False) -> None:
-    """Write a trace into a folder, which is there and empty.
-
-    Parameters
-    ----------
-    steps : Steps
-        The trace.
-    folder : Path
-        Where it goes.
-    dtype : str
-        One of `simnet.traces.files.DTYPES`.
-    per_worker : bool
-        Whether each worker gets files of its own.
-
-    Raises
-    ------
-    InputError
-        If a value is too large for the type, the disk is too small, or something cannot be written.
-    """
+    """Write a trace into an empty folder."""
     info = steps.info.model_copy(update={"per_worker": per_worker})
     with explained(folder, advice=""):
         _fits_disk(folder, info, dtype)
@@ -245,22 +178,7 @@ def write_folder(steps: Steps, folder: Path, dtype: str, per_worker: bool = Fals
 
 
 def write_npz(steps: Steps, path: Path, dtype: str) -> None:
-    """Write a trace as an npz archive.
-
-    Parameters
-    ----------
-    steps : Steps
-        The trace.
-    path : Path
-        The file.
-    dtype : str
-        ``fp32`` or ``fp16``.
-
-    Raises
-    ------
-    InputError
-        If numpy has no such type, a value is too large for it, or something cannot be written.
-    """
+    """Write a trace as an npz archive, of type ``fp32`` or ``fp16``."""
     if dtype == "bf16":
         raise InputError("numpy has no bfloat16; take fp32 or fp16 for .npz", file="--dtype")
     info = steps.info.model_copy(update={"per_worker": False})
@@ -277,18 +195,7 @@ def write_npz(steps: Steps, path: Path, dtype: str) -> None:
 
 
 class ReadArchive:
-    """A trace in an npz archive, as `Steps`; every value is looked at once.
-
-    Parameters
-    ----------
-    path : Path
-        The archive.
-
-    Raises
-    ------
-    InputError
-        If it is none, or its arrays are not what the description says, or a value is not finite in float32.
-    """
+    """A trace in an npz archive, as `Steps`; every value is checked once."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
@@ -303,7 +210,7 @@ class ReadArchive:
                     self._array(archive, members, point.step, layer)
 
     def recorded(self, point: int) -> Values:
-        """Return the gradients of one of its points; float32 of shape (P, n)."""
+        """Return the gradients of a recorded step; float32 of shape (P, n)."""
         info = self.info
         with self._opened() as archive:
             members = {one.filename: one for one in archive.infolist()}
@@ -321,7 +228,7 @@ class ReadArchive:
             raise InputError(f"is no npz archive: {error}", file=str(self._path)) from None
 
     def _read(self, archive: zipfile.ZipFile, member: zipfile.ZipInfo, most: int) -> bytes:
-        """Return what a member holds, at most so much however small it is packed."""
+        """Return the content of a member, at most so many bytes."""
         try:
             with archive.open(member) as file:
                 content = file.read(most + 1)

@@ -1,9 +1,9 @@
-"""The exponential in single precision, the same bits on every machine.
+"""The exponential in single precision, with the same bits on every machine.
 
-numpy computes it by the instructions of the processor: those with AVX2 or AVX-512 by one formula, others by the
-system's library, which gives another last bit in 4 of 10 cases. Gradients that differ in their last bits select other
-entries where two are nearly alike. The formula is that of numpy with AVX2 [1]_: a multiple of log 2 is taken off in two
-steps, and a rational function of the rest is scaled by a power of two, all with fused multiplications.
+numpy's result depends on the instructions of the processor: with AVX2 or AVX-512 it uses one formula, otherwise the
+system's library, which differs in the last bit in 4 of 10 cases, so that top-k selects other entries among near-equal
+ones. The formula here is that of numpy with AVX2 [1]_: range reduction by log 2 in two steps, and a rational function,
+with fused multiplications.
 
 References
 ----------
@@ -39,16 +39,9 @@ _LACKS, _MIDDLE = (1 << 29) - 1, 1 << 28
 
 
 def exponential(values: Values, out: Values) -> None:
-    """Put e to the power of `values` into `out`.
+    """Put e to the power of `values` into `out`, which may be `values`; none is NaN.
 
     Where the processor's own instructions give other bits, it takes some 30 times as long as `numpy.exp`.
-
-    Parameters
-    ----------
-    values : ndarray of float32
-        The exponents, none of them NaN.
-    out : ndarray of float32, of the same shape
-        It may be `values`.
 
     Examples
     --------
@@ -72,13 +65,7 @@ def processor_agrees() -> bool:
 
 
 def by_formula(values: Values) -> Values:
-    """Return e to the power of `values` by the formula, in steps that round alike everywhere.
-
-    Parameters
-    ----------
-    values : ndarray of float32
-        The exponents.
-    """
+    """Return e to the power of `values` by the formula, in steps that round alike everywhere."""
     with np.errstate(over="ignore", under="ignore", invalid="ignore"):
         power = (values * _LOG2_E + _ROUNDING) - _ROUNDING
         rest = values
@@ -101,8 +88,8 @@ def _polynomial(x: Values, coefficients: tuple[np.float32, ...]) -> Values:
 def _fused(a: Values, b: Values | np.float32, c: Values | np.float32) -> Values:
     """Return a b + c, rounded once.
 
-    The product of two is exact in double precision, the sum is rounded there. Where that falls on the middle between
-    two numbers of single precision, what was rounded off decides.
+    The product is exact in double precision. Where the rounded sum is halfway between two single-precision numbers, the
+    rounding error decides.
     """
     product = np.multiply(a, b, dtype=np.float64)
     added = np.asarray(c, dtype=np.float64)

@@ -1,8 +1,7 @@
-"""Files of a trace: tensors in single or half precision, written as they come, complete or not there.
+"""Files of a trace: tensors in single or half precision, which appear when they are complete.
 
-A safetensors file says first which tensors it holds, of which type and where, and then has their bytes. So when the
-layers are known, the file can be laid out beforehand and filled layer by layer, in any order, with nothing but the
-layer at hand in memory.
+A safetensors file begins with a header of its tensors, so it can be laid out in advance and filled layer by layer, in
+any order, with one layer in memory.
 """
 
 from __future__ import annotations
@@ -29,14 +28,7 @@ _STORED: dict[str, np.dtype[Any]] = {"F32": np.dtype("<f4"), "F16": np.dtype("<f
 
 
 def encoded(values: NDArray[Any], dtype: str) -> NDArray[Any]:
-    """Return values as they are stored: rounded to the nearest, ties to even; bf16 as the 16 bits that it has.
-
-    Parameters
-    ----------
-    values : ndarray
-        Any floats.
-    dtype : str
-        One of `DTYPES`.
+    """Return floats as they are stored in a type of `DTYPES`: rounded to nearest, ties to even; bf16 as 16 bits.
 
     Examples
     --------
@@ -55,20 +47,14 @@ def encoded(values: NDArray[Any], dtype: str) -> NDArray[Any]:
 
 
 def decoded(stored: NDArray[Any], kind: str) -> NDArray[np.float32]:
-    """Return stored values as float32; `kind` is what safetensors files call the type."""
+    """Return stored values as float32; `kind` is the name of the type in safetensors files."""
     if kind == "BF16":
         return (stored.astype("<u4") << 16).view("<f4").astype(np.float32, copy=False)
     return stored.astype(np.float32, copy=False)
 
 
 def finite(gradients: NDArray[Any], layer: str, file: str) -> NDArray[np.float32]:
-    """Return the gradients of a layer as float32, the first axis being the worker.
-
-    Raises
-    ------
-    InputError
-        If an entry is NaN, infinite or beyond float32; with its place and value.
-    """
+    """Return the gradients of a layer, with the worker as first axis, as float32."""
     with np.errstate(over="ignore"):
         found = gradients.astype(np.float32, copy=False)
     bad = ~np.isfinite(found)
@@ -83,21 +69,7 @@ def finite(gradients: NDArray[Any], layer: str, file: str) -> NDArray[np.float32
 class TensorFile:
     """A safetensors file that is filled tensor by tensor and appears under its name when it is finished.
 
-    What was never written is zero.
-
-    Parameters
-    ----------
-    path : Path
-        Its name. The folder must exist.
-    shapes : mapping of str to sequence of int
-        Of its tensors, in order.
-    dtype : str
-        One of `DTYPES`.
-
-    Raises
-    ------
-    OSError
-        If it cannot be written.
+    Entries that are never written are zero.
 
     Examples
     --------
@@ -137,17 +109,7 @@ class TensorFile:
             raise
 
     def write(self, name: str, stored: NDArray[Any], at: int = 0) -> None:
-        """Write part of a tensor.
-
-        Parameters
-        ----------
-        name : str
-            Which tensor.
-        stored : ndarray
-            Values, which are `encoded` unless they have that type.
-        at : int
-            Before how many entries they begin, counted in the order of the tensor.
-        """
+        """Write part of a tensor, from entry `at` on; values of another type are `encoded`."""
         stored = stored if stored.dtype == _STORED[DTYPES[self._dtype]] else encoded(stored, self._dtype)
         start = self._body + self._starts[name] + at * self._size
         if at < 0 or start + stored.nbytes > self._ends[name]:
@@ -156,13 +118,7 @@ class TensorFile:
         self._file.write(np.ascontiguousarray(stored).data)
 
     def finish(self, sync: bool = True) -> None:
-        """Make it appear under its name.
-
-        Parameters
-        ----------
-        sync : bool
-            Whether to wait for the disk, so that it outlives a loss of power, too, and not only the process.
-        """
+        """Make it appear under its name; with `sync` only after the disk has it."""
         try:
             self._file.flush()
             if sync:
@@ -173,7 +129,7 @@ class TensorFile:
             self.drop()
 
     def drop(self) -> None:
-        """Leave nothing of it, unless it is finished."""
+        """Remove it, unless it is finished."""
         with suppress(OSError):
             self._file.close()
         with suppress(OSError):
@@ -181,7 +137,7 @@ class TensorFile:
 
 
 def stored_tensor(path: Path, name: str) -> NDArray[Any]:
-    """Return a tensor that numpy has no type for, as 16 bits an entry, of a file that safetensors has checked."""
+    """Return a bfloat16 tensor as 16 bits an entry, of a file that safetensors has checked."""
     with path.open("rb") as file:
         length = struct.unpack("<Q", file.read(8))[0]
         head = json.loads(file.read(length))[name]
@@ -191,16 +147,6 @@ def stored_tensor(path: Path, name: str) -> NDArray[Any]:
 
 
 def write_text(path: Path, text: str, sync: bool = True) -> None:
-    """Write a file that appears under its name when it is complete; until then an older one stays.
-
-    Parameters
-    ----------
-    path : Path
-        The file.
-    text : str
-        Its content.
-    sync : bool
-        Whether to wait for the disk.
-    """
+    """Write a text file atomically; with `sync` wait for the disk."""
     with whole(path, sync) as file:
         file.write(text.encode())

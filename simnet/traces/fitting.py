@@ -1,21 +1,18 @@
 """The parameters of synthetic gradients that resemble a recorded trace, by the method of moments.
 
-In the terms of `simnet.traces.synthetic`, gradients divided by their root mean square in the layer at the worker are
-g = s y. What two workers v and w have in common is s and, of the noise, a small share; so
+In the terms of `simnet.traces.synthetic`, gradients divided by their root mean square in the layer at the worker are g
+= s y. Two workers v and w share s and a small part of the noise; so
 
-- E|g_v g_w| = (E|y|)^2 tells how uneven a worker's own draws are: the tail;
-- (E|g|)^2 / E|g_v g_w| = (E s)^2 and E[g_v^2 g_w^2] = E s^4 tell how uneven the scales are: with a share d of dead
+- E|g_v g_w| = (E|y|)^2 gives the tail of a worker's own draws;
+- (E|g|)^2 / E|g_v g_w| = (E s)^2 and E[g_v^2 g_w^2] = E s^4 give the spread of the scales: with a share d of dead
   entries and the spread sigma they are (1 - d) exp(-sigma^2) and exp(4 sigma^2) / (1 - d);
 - E[g_v g_w] is what workers share;
-- E[g_v^2 g_w^2] with v and w at two steps tells how much of the scales has lasted between them: exp(4 sigma^2 R) in
-  place of exp(4 sigma^2), with the correlation R of log s.
+- E[g_v^2 g_w^2] with v and w at two steps is exp(4 sigma^2 R) instead of exp(4 sigma^2), R the correlation of log s.
 
-Where gain or build-up of such gradients are not those of the trace, the tails are of another kind, or entries are zero
-at most workers. Then quantiles are taken in place of moments, and who has which entries among the largest is counted:
-see `simnet.traces.refining`. Of the signs it is counted how many workers have them in common, and how long they last:
-see `simnet.traces.signs`.
-
-Fourth moments rather than logarithms, as top-k looks at the large entries, and logarithms at the small.
+If gain or build-up of such gradients differ from the trace, its tails are of another kind, or entries are zero at most
+workers. Then quantiles replace moments, and it is counted who has which entries among the largest
+(`simnet.traces.refining`), how many workers share signs, and how long signs last (`simnet.traces.signs`). Fourth
+moments rather than logarithms, as top-k depends on the large entries.
 """
 
 from __future__ import annotations
@@ -59,15 +56,10 @@ def fit(source: RecordedSource) -> SyntheticParameters:
 
     All recorded gradients are in memory at once; of a large trace, fit a part: ``recorded(folder, scale=100)``.
 
-    Parameters
-    ----------
-    source : RecordedSource
-        At least two workers.
-
     Raises
     ------
     ValueError
-        If the source has one worker, so that what workers have in common cannot be told.
+        If the source has one worker, so what workers share cannot be determined.
 
     Examples
     --------
@@ -124,7 +116,7 @@ def _by_moments(source: RecordedSource, steps: NDArray[np.int64]) -> SyntheticPa
 
 
 def _by_quantiles(source: RecordedSource, like: SyntheticParameters) -> SyntheticParameters:
-    """Return parameters with quantiles of the magnitudes, and kinds of entries, in place of moments."""
+    """Return parameters with quantiles of the magnitudes, and kinds of entries, instead of moments."""
     sizes = [size for _, size in source.layers]
     steps = np.array([point.step for point in source.info.points])
     gradients = [source.recorded(place) for place in range(len(steps))]
@@ -186,14 +178,7 @@ def _by_quantiles(source: RecordedSource, like: SyntheticParameters) -> Syntheti
 
 
 def between(steps: NDArray[np.int64], levels: Floats) -> Between:
-    """Return how to go from step to step: by which way steps that are left out are had nearer from those around.
-
-    Parameters
-    ----------
-    steps : ndarray of int, shape (T,)
-        Recorded steps; between others that are far away, those that follow each other are left out together.
-    levels : ndarray, shape (T,)
-        Mean magnitude at each.
+    """Return how tables go from step to step: the interpolation that predicts left-out steps better.
 
     Examples
     --------
@@ -215,7 +200,7 @@ def between(steps: NDArray[np.int64], levels: Floats) -> Between:
 
 
 def _misses(source: RecordedSource, parameters: SyntheticParameters) -> Floats:
-    """Return by which factors gain and build-up differ from those of the trace, as logarithms."""
+    """Return the logarithms of the ratios of gain and build-up to those of the trace."""
     densities = [one for one in DENSITIES if one * source.parameters >= _FEWEST] or [1.0]
     figures = closeness(source, parameters, densities)["densities"]
     ratios = [one[name]["ratio"] for one in figures for name in ("gain", "build_up")]
@@ -223,24 +208,16 @@ def _misses(source: RecordedSource, parameters: SyntheticParameters) -> Floats:
 
 
 class _Scales(NamedTuple):
-    """What a layer's gradients say about s and y, at each point.
+    """Statistics of s and y in a layer's gradients, at each point."""
 
-    Parameters
-    ----------
-    dead, spread : ndarray, shape (T,)
-        Share of entries whose s is zero, and standard deviation of log s of the others.
-    evenness : ndarray, shape (T,)
-        (E|y|)^2 / E y^2.
-    shared : ndarray, shape (T,)
-        Correlation between workers.
-    lasting : ndarray, shape (T, T)
-        E[s^2 s'^2] of the scales s and s' at two points.
-    """
-
+    # Shape (T,): Share of entries whose s is zero, and standard deviation of log s of the others.
     dead: Floats
     spread: Floats
+    # Shape (T,): (E|y|)^2 / E y^2.
     evenness: Floats
+    # Shape (T,): Correlation between workers.
     shared: Floats
+    # Shape (T, T): E[s^2 s'^2] of the scales s and s' at two points.
     lasting: Floats
 
 
@@ -264,12 +241,7 @@ def _scales(part: Values) -> _Scales:
 
 
 def _between_workers(values: NDArray[np.number[Any]]) -> Floats:
-    """Return E[x_v x_w] over all entries and pairs of distinct workers v and w, between any two points.
-
-    Parameters
-    ----------
-    values : ndarray, shape (T, P, n)
-    """
+    """Return E[x_v x_w] over entries and pairs of distinct workers, between points; values have shape (T, P, n)."""
     _, P, n = values.shape
     total = values.sum(axis=1, dtype=np.float64)
     with_itself = np.einsum("twi,uwi->tu", values, values, dtype=np.float64)
@@ -277,9 +249,9 @@ def _between_workers(values: NDArray[np.number[Any]]) -> Floats:
 
 
 def _worker_factors(gradients: Values) -> tuple[Values, Floats]:
-    """Return how much larger than is typical each worker's gradient was at each point, and how that spreads.
+    """Return the size of each worker's gradient over the typical one at each point, and its spread.
 
-    Both are of the workers whose gradient is not zero. The others count as being as small as the smallest of those.
+    Workers whose gradient is zero count as the smallest other one.
     """
     norms = np.sqrt(np.square(gradients, dtype=np.float64).mean(axis=2))
     there = norms > 0
@@ -294,7 +266,7 @@ def _worker_factors(gradients: Values) -> tuple[Values, Floats]:
 
 
 def _worker_sizes(factors: Values) -> tuple[tuple[float, ...], ...]:
-    """Return the factors of the workers at each point, ascending, of many workers some quantiles."""
+    """Return the factors of the workers at each point, ascending; of many workers some quantiles."""
     in_order = np.sort(factors, axis=1)
     many = in_order.shape[1]
     if many > _MOST_SIZES:
@@ -314,7 +286,7 @@ def _tail(evenness: float) -> float:
 
 
 def _memory(gradients: Values, steps: NDArray[np.int64]) -> float:
-    """Return the correlation of what workers share from one step to the next; 0 if there are no consecutive steps."""
+    """Return the correlation of what workers share between consecutive steps; 0 if there are none."""
     shared = _between_workers(gradients)
     size = np.sqrt(np.maximum(shared.diagonal(), 0.0))
     pairs = [point for point, (step, following) in enumerate(pairwise(steps)) if following == step + 1]
@@ -324,7 +296,7 @@ def _memory(gradients: Values, steps: NDArray[np.int64]) -> float:
 
 
 def _lasting(scales: list[_Scales], sizes: list[int], steps: NDArray[np.int64]) -> tuple[float, float]:
-    """Return the share of log s that is fixed and the period of the rest, by least squares over all pairs of points."""
+    """Return the fixed share of log s and the period of the rest, by least squares over all pairs of points."""
     first, second = np.triu_indices(len(steps), 1)
     clock = np.log1p(steps)
     logs, squares = np.zeros(first.size), np.zeros(first.size)
@@ -348,7 +320,7 @@ def _lasting(scales: list[_Scales], sizes: list[int], steps: NDArray[np.int64]) 
 
 
 def _lasting_kinds(found: refining.Lasting, steps: NDArray[np.int64]) -> tuple[float, float]:
-    """Return the share of what decides the kinds that is fixed, and the period of the rest, by overlap over time."""
+    """Return the fixed share of what decides the kinds, and the period of the rest, from overlap over time."""
     first, second = np.triu_indices(len(steps), 1)
     if not len(first):
         return 1.0, 1.0
@@ -372,7 +344,7 @@ def _lasting_kinds(found: refining.Lasting, steps: NDArray[np.int64]) -> tuple[f
 
 
 def _arc_correlation(lags: Floats) -> Floats:
-    """Return the correlation over lags, in periods, of what goes on an arc from anchor to anchor, mean over starts."""
+    """Return the mean correlation over lags, in periods, of a path on arcs from anchor to anchor."""
     start = (np.arange(64)[:, None] + 0.5) / 64
     anchor = np.floor(start + lags)
     a, b = math.pi / 2 * start, math.pi / 2 * (start + lags - anchor)
@@ -380,7 +352,7 @@ def _arc_correlation(lags: Floats) -> Floats:
 
 
 def _smooth(table: Floats) -> Floats:
-    """Return the mean of each point and its neighbours, as one point alone is noisy."""
+    """Return the mean of each point and its neighbours, as single points are noisy."""
     padded = np.pad(table, 1, mode="edge")
     return np.asarray((padded[:-2] + padded[1:-1] + padded[2:]) / 3)
 

@@ -1,4 +1,4 @@
-"""Recording gradients of PyTorch models: as a communication hook of DistributedDataParallel, or in one process.
+"""Records gradients of PyTorch models: as a communication hook of DistributedDataParallel, or in one process.
 
 PyTorch is imported when a recording begins.
 """
@@ -23,18 +23,18 @@ Hook = Callable[[Any, Any], Any]
 
 
 class TorchRecording:
-    """Gradients of a PyTorch model being recorded; a context manager. `record` makes it.
+    """A recording of the gradients of a PyTorch model; a context manager. `record` makes it.
 
     Parameters
     ----------
     recorder : Recorder
-        What writes.
+        Writes the trace.
     module : torch.nn.Module
-        The model, without what distributes it.
+        The model, without its distributed wrapper.
     microbatches : int
         Backward passes of a step, each recorded as a worker.
     accumulates : bool
-        Whether gradients of the backward passes of a step add up.
+        If true, gradients of the backward passes of a step add up.
     """
 
     def __init__(self, recorder: Recorder, module: Any, microbatches: int = 1, accumulates: bool = False) -> None:
@@ -54,14 +54,10 @@ class TorchRecording:
         return self.recorder.overhead
 
     def step(self, loss: Any = None) -> None:
-        """Record the gradients that the parameters have, if the step is one of those to record.
+        """Record the present gradients of the parameters, if the step is to be recorded.
 
-        After each backward pass, before the optimizer's step, in a process that records by itself.
-
-        Parameters
-        ----------
-        loss : float or tensor, optional
-            Of the batch, for the description.
+        Call it after each backward pass, before the optimizer's step, in a process that records by itself. `loss` of
+        the batch goes into the description.
         """
         if self.recorder.wanted:
             start, before = time.perf_counter(), self.recorder.own_seconds
@@ -83,7 +79,7 @@ class TorchRecording:
             self._loss = None
 
     def bucket(self, bucket: Any) -> bool:
-        """Record a bucket of DDP; with the last, the step is done. Always true."""
+        """Record a bucket of DDP; the last one ends the step. Always true."""
         if self.recorder.wanted:
             start, before = time.perf_counter(), self.recorder.own_seconds
             found = {
@@ -97,14 +93,9 @@ class TorchRecording:
         return True
 
     def hook(self, inner: Hook | None = None, state: Any = None) -> Hook:
-        """Return a communication hook that records each bucket and leaves it to another to reduce.
+        """Return a communication hook that records each bucket, and reduces it by another hook.
 
-        Parameters
-        ----------
-        inner : callable, optional
-            The hook that reduces; the mean over all workers, as DDP takes it without a hook, by default.
-        state : object, optional
-            What that hook gets as its state.
+        `inner` reduces, with `state` as its state; by default the mean over all workers.
         """
         reduce = _mean() if inner is None else inner
 
@@ -112,7 +103,7 @@ class TorchRecording:
         return lambda _, bucket: self.bucket(bucket) and reduce(state, bucket)
 
     def close(self) -> None:
-        """End the recording; all processes of a job, if there are several."""
+        """End the recording; all processes of a job call this."""
         for hook in self._removed:
             hook.remove()
         self._removed = []
@@ -134,7 +125,7 @@ class TorchRecording:
         self._removed.append(optimizer.register_step_pre_hook(lambda *_: self.step()))
 
     def _account(self, start: float, before: float) -> None:
-        """Count what has been spent here, too, and what the recorder has counted itself only once."""
+        """Add the time spent here, without what the recorder has counted."""
         self.recorder.spent(time.perf_counter() - start - (self.recorder.own_seconds - before))
 
     def _fetched(self, name: str, gradient: Any) -> NDArray[np.float32]:
@@ -180,31 +171,29 @@ def record(
     """Record gradients of a PyTorch model while it trains, as a trace that `recorded` reads.
 
     A model in DistributedDataParallel is recorded by a communication hook, which this registers: every process calls it
-    with the same folder, and each bucket is written down before it is reduced. Another model is recorded whenever
-    `optimizer` makes a step, or, without one, whenever `TorchRecording.step` is called after a backward pass.
+    with the same folder, and each bucket is recorded before it is reduced. Another model is recorded at each step of
+    `optimizer`, or, without one, when `TorchRecording.step` is called after a backward pass.
 
     Parameters
     ----------
     model : torch.nn.Module
         The model, in DistributedDataParallel or not.
     folder : str or Path
-        Where the trace shall lie; a shared one if the processes are on several machines.
+        Folder of the trace; a shared one if the processes are on several machines.
     optimizer : torch.optim.Optimizer, optional
-        Whose steps are those of the run, in one process.
+        In one process, its steps are those of the run.
     microbatches : int
-        In one process, how many backward passes make a step. Each is recorded as a worker, so that the trace tells
-        what workers have in common; `TorchRecording.step` is called after each.
+        In one process, backward passes of a step, each recorded as a worker; `TorchRecording.step` follows each.
     accumulates : bool
-        Whether the gradients of these passes add up, because they are not zeroed between them.
+        If true, gradients of these passes add up, as they are not zeroed in between.
     inner, state : optional
-        With DDP, another communication hook and its state, which then reduces the buckets.
+        With DDP, another communication hook and its state, which reduces the buckets.
     register : bool
-        With DDP, whether to register the hook here; if not, the script registers `TorchRecording.hook`.
+        With DDP, register the hook here; if not, the script registers `TorchRecording.hook`.
     about : str
-        What the description says of the model.
+        Description of the model.
     **options
-        Those of `simnet.traces.recording.Recorder`: ``every, consecutive, samples, fraction, dtype, seed`` decide which
-        steps and entries are stored, and how; ``name, data, how`` are for the description.
+        Options of `simnet.traces.recording.Recorder`.
 
     Raises
     ------

@@ -1,4 +1,4 @@
-"""Descriptions in JSON files that may come from anywhere, read against a pydantic model."""
+"""Descriptions in JSON files from anywhere, validated by a pydantic model."""
 
 from __future__ import annotations
 
@@ -39,22 +39,7 @@ def read_description(kind: type[D], path: Path) -> D:
 
 
 def parsed(kind: type[D], content: str | bytes, file: str) -> D:
-    """Return the description in a JSON text.
-
-    Parameters
-    ----------
-    kind : type
-        Its model.
-    content : str or bytes
-        The text.
-    file : str
-        What messages call it.
-
-    Raises
-    ------
-    InputError
-        If a field is missing, unknown or wrong.
-    """
+    """Return the description in a JSON text; InputError, with its name, if a field is missing, unknown or wrong."""
     try:
         return kind.model_validate_json(content)
     except ValidationError as error:
@@ -64,7 +49,7 @@ def parsed(kind: type[D], content: str | bytes, file: str) -> D:
 
 
 def is_name(given: str | os.PathLike[str]) -> bool:
-    """Return whether a trace is given by name: as a string without directory and ending.
+    """Return whether a trace is given by name: a string without directory and ending.
 
     Examples
     --------

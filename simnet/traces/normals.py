@@ -1,4 +1,4 @@
-"""Standard normals in single precision, as a numpy generator draws them, by compiled loops where many are wanted."""
+"""Standard normals in single precision, as a numpy generator draws them, by compiled loops for many draws."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _WORTH = 1 << 26
 
 @cache
 def loops() -> ModuleType | None:
-    """Return the compiled loops; None where numba is missing or switched off, or numpy draws otherwise."""
+    """Return the compiled loops; None where numba is missing or switched off, or numpy draws other numbers."""
     try:
         from simnet.traces import compiled_gradients as found
     except (ImportError, OSError):
@@ -35,13 +35,6 @@ def loops_for(draws: float) -> ModuleType | None:
 
 class Normals:
     """The normals of a random stream, from the first on.
-
-    Parameters
-    ----------
-    generator : Generator
-        The stream, of which nothing is drawn yet. It is used up.
-    compiled : module or None
-        What `loops` returns, or None to draw with numpy: the same numbers.
 
     Examples
     --------
@@ -66,13 +59,13 @@ class Normals:
             self._compiled.fill(*self.state, out.reshape(-1))
 
     def skip(self, count: int, room: Values) -> None:
-        """Leave out so many normals; `room`, of shape (size,), is written to."""
+        """Skip so many normals; `room`, of shape (size,), is scratch."""
         for first in range(0, count, room.size):
             self.fill(room[: count - first])
 
 
 def _begun(compiled: ModuleType, generator: np.random.Generator) -> tuple[np.ndarray, ...]:
-    """Return the arrays of a stream at its begin, as the compiled loops take them."""
+    """Return the arrays of a fresh stream, as the compiled loops take them."""
     given = generator.bit_generator.state["state"]
     words = [word for number in (given["state"], given["inc"]) for word in divmod(number, 1 << 64)]
     state = np.array([*words, compiled.ROOM, 0], dtype=np.uint64).view(np.int64)

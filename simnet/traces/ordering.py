@@ -1,18 +1,18 @@
-"""Which entries are large at several workers: the order of magnitudes, whatever the magnitudes themselves.
+"""The order of magnitudes of entries at several workers, independent of the magnitudes themselves.
 
-The entries of a layer are of kinds, and a worker's entry of a kind comes at
+The entries of a layer are of kinds, and a worker's entry of a kind is ranked by
 
-    v = scale * (|x| - shift),
+v = scale * (|x| - shift),
 
-with a standard normal x of each worker's own, of which workers share a part, too; where |x| is below the shift, v is
-small. The order of the v is that of the magnitudes. The scale says how large the entries of a kind are, the shift how
-much workers differ: entries with a shift above zero are large at a few workers and next to nothing at the others, as
-rows of an embedding are whose words are seldom in a batch; those with one below zero are about as large at all.
+with a standard normal x of each worker, of which workers share a part; where |x| is below the shift, v is small. The
+scale is the size of the entries of a kind, the shift how much workers differ: entries with a positive shift are large
+at a few workers and near zero at the others, as rows of an embedding whose words are rare; those with a negative one
+are about equally large at all.
 
 The entries beyond a threshold m, with q = P(v > m) of their kind, are the share E q of one worker's, E q^2 of two, and
-E[1 - (1 - q)^P] of any of P: how many workers have an entry among their largest is binomial, and all such figures are
-linear in the shares of the kinds. So the shares are those non-negative ones whose figures come nearest to what was
-counted, as in the nonparametric estimate of a mixing distribution (Laird, Journal of the American Statistical
+E[1 - (1 - q)^P] of any of P. The number of workers that have an entry among their largest is binomial, and all such
+statistics are linear in the shares of the kinds. So the shares are the non-negative ones whose statistics are nearest
+to the counts, as in the nonparametric estimate of a mixing distribution (Laird, Journal of the American Statistical
 Association 73, 1978).
 """
 
@@ -74,32 +74,17 @@ _UPDATES = 3000
 
 
 class Kinds(NamedTuple):
-    """Kinds of entries, from those that are seldom among the largest to those that often are.
+    """Kinds of entries, from those that are rarely among the largest to those that often are."""
 
-    Parameters
-    ----------
-    share : ndarray, shape (K,)
-        Of the entries; they add up to one.
-    shift, log_scale : ndarray, shape (K,)
-        Of each kind.
-    """
-
+    # Shape (K,): Share of the entries; they sum to one.
     share: Floats
+    # Shape (K,): Of each kind.
     shift: Floats
     log_scale: Floats
 
 
 def lognormal(spread: float, skew: float = 0.0, dead: float = 0.0) -> Kinds:
     """Return kinds without shift whose scales are lognormal.
-
-    Parameters
-    ----------
-    spread : float
-        Deviation of the logarithm of the scale.
-    skew : float
-        How much it is bent: spread * (1 - exp(-skew z)) / skew of a standard normal z.
-    dead : float
-        Share of entries that stay behind all others.
 
     Examples
     --------
@@ -138,29 +123,20 @@ def survival(kinds: Kinds, values: Floats) -> Floats:
 
 
 class Counted(NamedTuple):
-    """What was counted of a layer.
+    """Counts of a layer."""
 
-    Parameters
-    ----------
-    size : int
-        Its entries.
-    workers : int
-        P.
-    levels : ndarray of int, shape (J,)
-        Numbers of workers, from 1, ascending.
-    figures : ndarray, shape (J, len(SHARES))
-        Share of the entries that at least so many workers have among the largest of all workers together, over the
-        share that these are; NaN at shares that include zeros.
-    """
-
+    # Its entries, and P.
     size: int
     workers: int
+    # Shape (J,): Numbers of workers, from 1, ascending.
     levels: NDArray[np.int64]
+    # Shape (J, len(SHARES): Share of the entries that at least so many workers have among the largest of all
+    # workers together, over that share; NaN at shares that include zeros.
     figures: Floats
 
 
 def levels(workers: int) -> NDArray[np.int64]:
-    """Return at how many workers entries are counted: all numbers to eight, then fewer.
+    """Return the numbers of workers at which entries are counted: all to eight, then fewer.
 
     Examples
     --------
@@ -172,12 +148,7 @@ def levels(workers: int) -> NDArray[np.int64]:
 
 
 def counted(magnitudes: NDArray[np.float32]) -> Counted:
-    """Count at how many workers each entry is among the largest.
-
-    Parameters
-    ----------
-    magnitudes : ndarray, shape (P, size)
-        Of one layer, >= 0.
+    """Count at how many workers each entry is among the largest; magnitudes of one layer have shape (P, size).
 
     Examples
     --------
@@ -201,37 +172,22 @@ def counted(magnitudes: NDArray[np.float32]) -> Counted:
 
 
 class Order(NamedTuple):
-    """The order of a layer's entries at several points.
+    """The order of a layer's entries at several points."""
 
-    Parameters
-    ----------
-    shared : ndarray, shape (T,)
-        Correlation of x between workers at each point.
-    kinds : Kinds
-        With their shares at all points together, sorted: the larger the v, the later.
-    shares : ndarray, shape (T, K)
-        Those at each point.
-    """
-
+    # Shape (T,): Correlation of x between workers at each point.
     shared: Floats
+    # With their shares at all points together, sorted by increasing v.
     kinds: Kinds
+    # Shape (T, K): Shares at each point.
     shares: Floats
 
 
 def fitted(counts: Sequence[Counted], most_shared: Floats, clock: Floats, least_shift: float = -math.inf) -> Order:
-    """Return the order of a layer's entries whose figures come nearest to what was counted.
+    """Return the order of a layer's entries whose statistics are nearest to the counts at each point.
 
-    Parameters
-    ----------
-    counts : sequence of Counted
-        What was counted at each point.
-    most_shared : ndarray, shape (T,)
-        The correlation is at most this, as signs tell.
-    clock : ndarray, shape (T,)
-        When the points are, as `near` takes it.
-    least_shift : float
-        Of all kinds. Those whose shift is far below zero are much the same at all workers and never go beyond that,
-        which a few steps cannot tell from entries that seldom do.
+    `most_shared`, shape (T,), bounds the correlation, from the signs; `clock`, shape (T,), as in `near`. `least_shift`
+    bounds the shifts: kinds with a very negative shift are alike at all workers and never exceed that, which a few
+    steps cannot distinguish from entries that rarely do.
 
     Examples
     --------
@@ -265,14 +221,9 @@ def fitted(counts: Sequence[Counted], most_shared: Floats, clock: Floats, least_
 
 
 def near(clock: Floats, place: int) -> list[int]:
-    """Return the points about one that count for it, too.
+    """Return the points whose counts are pooled with those of one.
 
-    Parameters
-    ----------
-    clock : ndarray, shape (T,)
-        When the points are: the logarithm of one more than the step.
-    place : int
-        Which.
+    `clock`, of shape (T,), is the logarithm of one more than the step.
 
     Examples
     --------
@@ -312,7 +263,7 @@ def _mean_logs(kinds: Kinds) -> Floats:
 
 
 def _mean(counts: Sequence[Counted]) -> Counted:
-    """Return what was counted at several points together."""
+    """Return the mean of the counts of several points."""
     figures = np.array([one.figures for one in counts])
     known = np.isfinite(figures)
     times = known.sum(axis=0)
@@ -322,13 +273,7 @@ def _mean(counts: Sequence[Counted]) -> Counted:
 
 
 def _nearest(counts: Counted, rho: float, unit: float, allowed: NDArray[np.intp] | None = None) -> tuple[float, Floats]:
-    """Return how far the nearest figures are, in squared deviations of what was counted, and the shares of the kinds.
-
-    Parameters
-    ----------
-    allowed : ndarray of int, optional
-        Which kinds of the grid there may be; all by default.
-    """
+    """Return the squared deviation of the nearest statistics, and the shares of the kinds, of `allowed` ones or all."""
     kinds, predicted = _predicted(counts.workers, rho, unit)
     marginal = beyond(kinds, _thresholds(unit)).T / SHARES[:, None]
     if allowed is not None:
@@ -372,7 +317,7 @@ def _non_negative(a: Floats, b: Floats) -> Floats:
 
 @lru_cache(maxsize=16)
 def _thresholds(unit: float) -> Floats:
-    """Return the v beyond which each of `SHARES` is, of kinds with lognormal scales."""
+    """Return the v beyond which each of `SHARES` is, for kinds with lognormal scales."""
     kinds = lognormal(unit)
     values = np.exp(np.linspace(-12.0 - 6 * unit, 3.0 + 6 * unit, 2000))
     above = survival(kinds, values)
@@ -381,7 +326,7 @@ def _thresholds(unit: float) -> Floats:
 
 @lru_cache(maxsize=64)
 def _predicted(workers: int, rho: float, unit: float) -> tuple[Kinds, Floats]:
-    """Return a grid of kinds, and the figures of each as in `Counted`; shape (J, len(SHARES), K)."""
+    """Return a grid of kinds, and the statistics of each as in `Counted`; shape (J, len(SHARES), K)."""
     from scipy.special import bdtrc, erfc
 
     thresholds = _thresholds(unit)
@@ -409,13 +354,13 @@ def _predicted(workers: int, rho: float, unit: float) -> tuple[Kinds, Floats]:
 
 
 def _bounds(shift: Floats, log_scale: Floats, values: Floats) -> Floats:
-    """Return which |x| has each v > 0, of each kind, not below zero."""
+    """Return the |x| >= 0 that has each v > 0, of each kind."""
     over = np.exp(np.minimum(np.log(values) - log_scale[:, None], 200.0))
     return np.maximum(np.minimum(over + shift[:, None], over / BEHIND), 0.0)
 
 
 def _normal(points: int) -> tuple[Floats, Floats]:
-    """Return values and weights of a standard normal: evenly spaced, as integrands may have steps."""
+    """Return evenly spaced values and weights of a standard normal, as integrands may have steps."""
     values = np.linspace(-5.0, 5.0, points)
     weights = np.exp(-(values**2) / 2)
     return values, weights / weights.sum()

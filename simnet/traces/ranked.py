@@ -1,4 +1,4 @@
-"""Magnitudes of synthetic gradients that follow given quantiles, where no law of few parameters fits a layer."""
+"""Magnitudes of synthetic gradients with given quantiles, where no law of few parameters fits a layer."""
 
 from __future__ import annotations
 
@@ -27,15 +27,7 @@ _NEEDED = np.array([NormalDist().inv_cdf((1 + (one + 0.5) / _ODDS) / 2) for one 
 
 
 class Ranked:
-    """Magnitudes with given quantiles, in the order that kinds of entries have.
-
-    Parameters
-    ----------
-    kinds : Kinds
-        From those of the smallest standard normals to those of the largest.
-    quantiles : ndarray
-        Of the magnitude, as `BEYOND` says.
-    """
+    """Magnitudes with given quantiles, in the order of kinds of entries."""
 
     def __init__(self, kinds: ordering.Kinds, quantiles: NDArray[np.float64]) -> None:
         from scipy.special import ndtri
@@ -56,16 +48,9 @@ class Ranked:
         self._starts, self._slopes = table[:-1], np.diff(table) * np.float32(2.0**-_CELL_BITS)
 
     def magnitudes(self, x: Values, logs: Values, out: Values) -> None:
-        """Put the magnitudes of entries into `out`.
+        """Put the magnitudes of entries into `out`, shape (P, size).
 
-        Parameters
-        ----------
-        x : ndarray, shape (P, size)
-            Standard normals of the workers.
-        logs : ndarray, shape (size,)
-            Standard normals that decide the kinds.
-        out : ndarray, shape (P, size)
-            Takes the magnitudes.
+        `x`, shape (P, size), are standard normals of the workers; `logs`, shape (size,), those that decide the kinds.
         """
         kind = np.searchsorted(self._bounds, logs)
         shift, scale = self._shift[kind], self._scale[kind]
@@ -84,29 +69,17 @@ class Ranked:
         out += behind
 
     def beyond(self, x: Values, logs: Values) -> NDArray[np.bool_]:
-        """Return which entries are more than twice what is the median of their kind; arguments as of `magnitudes`.
-
-        Of kinds that are behind a shift as a rule those are that are beyond it.
-        """
+        """Return which entries exceed twice the median of their kind, or the shift of kinds mostly behind it."""
         bounds = np.where(self._shift > MEDIAN, self._shift, np.float32(2 * MEDIAN) - self._shift)
         return np.asarray(np.abs(x) > bounds[np.searchsorted(self._bounds, logs)])
 
     def sign(self, x: Values, logs: Values, common: Values, alike: Floats, against: float, life: Values | None) -> None:
-        """Give normals the sign of what workers have in common, in place.
+        """Give normals `x` the sign that workers share, in place.
 
-        Parameters
-        ----------
-        x, logs : ndarray
-            As `magnitudes` takes them.
-        common : ndarray, shape (size,)
-            Standard normals, the same for all workers.
-        alike : ndarray, shape (len(BANDS) + 1,)
-            Mean product of two workers' signs in each band of kinds, within [0, 1].
-        against : float
-            Of entries that are `beyond`, the mean product of their sign and that of what is common, where they follow.
-        life : ndarray, shape (size,), optional
-            Uniform: then entries follow at all workers or at none. Otherwise each worker's does the more surely, the
-            larger the common normal is, as if there were noise of deviation one beside it.
+        `common`, shape (size,), are standard normals of all workers; `alike`, shape (len(BANDS) + 1,), mean products of
+        two workers' signs in bands of kinds; `against` the mean product of the signs of entries that are `beyond` and
+        the common one. With uniform `life`, shape (size,), entries follow at all workers or at none; otherwise each
+        worker's follows with a probability that grows with the common normal.
         """
         bits, into, band = x.view(np.int32), common, np.searchsorted(_BANDS, logs)
         if against < 1:
@@ -122,14 +95,9 @@ class Ranked:
 
 
 def spread_evenly(normals: Values, offset: float) -> Values:
-    """Return standard normals in the same order that are spread evenly: of a small layer chance would decide much.
+    """Return standard normals in the same order, spaced evenly, to reduce chance in a small layer.
 
-    Parameters
-    ----------
-    normals : ndarray of float32, shape (n,)
-        Of a layer.
-    offset : float
-        Where the evenly spaced shares begin, from 0 to 1 of the space between them.
+    `offset` in [0, 1] shifts the evenly spaced shares within a space between them.
     """
     from scipy.special import ndtri
 

@@ -1,16 +1,13 @@
 """Gradients recorded from a training run.
 
-A trace is a folder with a description, `trace.json`, and one safetensors file per recorded step, named after it, such
-as ``000020.safetensors``. In such a file a tensor per layer, float32, float16 or bfloat16, holds that layer's gradients
-of all workers, each before the exchange; the first axis is the worker, the others are those of the layer. Where every
-worker wrote its own (`per_worker`), worker 3 has ``000020.0003.safetensors``, with a first axis of one.
+A trace is a folder with a description, `trace.json`, and one safetensors file per recorded step, such as
+``000020.safetensors``. It has a tensor per layer, float32, float16 or bfloat16, with the gradients of all workers
+before the exchange; the first axis is the worker. If every worker wrote its own (`per_worker`), worker 3 has
+``000020.0003.safetensors``, with a first axis of one. If only some entries of a layer are recorded, the same ones at
+all steps and workers, it has one axis, and `of` is its whole shape.
 
-Of a layer only some entries may be recorded, the same ones at all steps and workers. It then has one axis, and says
-`of` which shape it is.
-
-A trace records a few steps of a run. Iteration i of a job meets the recorded step nearest to i, and the last one after
-the end of the run, so a long job meets the same gradients many times over; for fresh ones in every iteration,
-`simnet.traces.fit` a synthetic source to the trace.
+Iteration i of a job gets the recorded step nearest to i, and the last one after the end of the run, so a long job gets
+the same gradients many times; for fresh ones, `simnet.traces.fit` a synthetic source to the trace.
 """
 
 from __future__ import annotations
@@ -45,7 +42,7 @@ _Positive = Annotated[int, Field(ge=1, le=2**40)]
 
 
 class RecordedLayer(Description):
-    """A tensor of parameters: its name and shape as recorded, and the shape `of` it all where that is only a part."""
+    """A tensor of parameters: its name and recorded shape, and its whole shape `of` if that is larger."""
 
     name: Annotated[str, Field(min_length=1)]
     shape: tuple[_Positive, ...]
@@ -67,72 +64,47 @@ class RecordedPoint(Description):
 
 
 class Recording(Description):
-    """How a recorder took a trace, and what that cost.
+    """How a recorder took a trace, and its cost."""
 
-    Parameters
-    ----------
-    every, consecutive : int
-        Steps from one sample to the next, and how many steps together are a sample.
-    fraction : float
-        Of the entries of each layer.
-    seed : int
-        Decides which.
-    skipped : int
-        Samples left out because a value was not finite.
-    own_seconds, run_seconds : float
-        Spent by the recorder, and from its start to the last sample or its end, both together [s].
-    """
-
+    # Steps from one sample to the next, and consecutive steps of a sample.
     every: _Positive
     consecutive: _Positive
+    # Share of the entries of each layer, and seed of their choice.
     fraction: Annotated[float, Field(gt=0, le=1)]
     seed: _Whole
+    # Samples left out because a value was not finite.
     skipped: _Whole
+    # Time of the recorder, and of the whole run up to the last sample [s].
     own_seconds: Annotated[float, Field(ge=0)]
     run_seconds: Annotated[float, Field(ge=0)]
 
 
 class TraceInfo(Description):
-    """What `trace.json` says: which run it was, and what was recorded of it.
+    """The content of `trace.json`: the run, and what was recorded of it."""
 
-    Parameters
-    ----------
-    version : 1
-        Of this format.
-    name, model, data, how, license, date : str
-        What was trained, on what, how, when, and the licence of the trace.
-    software : mapping of str to str
-        Versions.
-    seed : int, optional
-        Seed of the run.
-    workers : int
-        P.
-    steps : int
-        Length of the run.
-    layers : tuple of RecordedLayer
-        In the order of the gradient.
-    points : tuple of RecordedPoint
-        The recorded steps, ascending.
-    per_worker : bool
-        Whether each worker has a file of its own at each step.
-    recording : Recording, optional
-        How `simnet.traces.record` took it.
-    """
-
+    # Of this format.
     version: Literal[1]
+    # Description of the run, and the licence of the trace.
     name: str
     model: str = ""
     data: str = ""
     how: str = ""
     license: str = ""
     date: str = ""
+    # Versions.
     software: Annotated[dict[str, str], Field(default_factory=dict)]
+    # Seed of the run.
     seed: int | None = None
+    # P, and length of the run.
     workers: _Positive
     steps: _Positive
+    # In the order of the gradient.
     layers: Annotated[tuple[RecordedLayer, ...], Field(min_length=1)]
+    # The recorded steps, ascending.
     points: Annotated[tuple[RecordedPoint, ...], Field(min_length=1)]
+    # If true, each worker has a file of its own at each step.
     per_worker: bool = False
+    # How `simnet.traces.record` took it.
     recording: Recording | None = None
 
     @field_validator("layers")
@@ -158,21 +130,6 @@ class RecordedSource:
     """The gradients of a trace, as a `GradientSource`; see `recorded`.
 
     Its `info` is the description of the trace, its `shapes` are the layers of the model, at any scale.
-
-    Parameters
-    ----------
-    folder : Path
-        Where the trace lies.
-    info : TraceInfo
-        Its description.
-    workers : sequence of int
-        Which of the recorded workers, distinct.
-    iterations : int, optional
-        Over how many iterations the job goes through the run.
-    scale : float
-        How many times fewer entries to use.
-    seed : int
-        Decides which.
     """
 
     def __init__(
@@ -216,23 +173,23 @@ class RecordedSource:
         Parameters
         ----------
         workers : sequence of int
-            Of whom.
+            The workers.
         iteration : int
-            From 0. With `iterations`, the step as far through the run as the iteration is through these; without, the
-            step of the same number. After the end, the last step.
+            From 0. With `iterations`, scaled to the length of the run; without, the step of the same number. After the
+            end, the last step.
         out : ndarray of float32, shape (len(workers), n), optional
-            Where to put them.
+            Receives the gradients.
         """
         return self._read(self.nearest(iteration), [self._rows[worker] for worker in workers], out)
 
     def dtypes(self) -> list[str]:
-        """Return the types of the recorded entries, as safetensors files call them; of the first step, for all."""
+        """Return the types of the recorded entries, as in safetensors files; those of the first step."""
         file, _, _ = _files(self._folder, self.info, self.info.points[0].step, self._rows)[0]
         with _opened(file) as tensors:
             return sorted({tensors.get_slice(layer.name).get_dtype() for layer in self.shapes})
 
     def nearest(self, iteration: int) -> int:
-        """Return which of `info.points` is nearest to an iteration."""
+        """Return the index in `info.points` of the step nearest to an iteration."""
         iterations = self.info.steps if self._iterations is None else self._iterations
         step = position(iteration, iterations) * (self.info.steps - 1)
         return int(np.abs(self._steps - step).argmin())
@@ -255,7 +212,7 @@ class RecordedSource:
 
 
 def names() -> list[str]:
-    """Return the names of the traces that come with simnet, sorted.
+    """Return the names of the traces that ship with simnet, sorted.
 
     Examples
     --------
@@ -273,9 +230,7 @@ def recorded(
     scale: float = 1.0,
     seed: int = 0,
 ) -> RecordedSource:
-    """Return a source that yields recorded gradients.
-
-    Every value of the trace is looked at once, so a bad one is found now and not in the middle of a job.
+    """Return a source that yields recorded gradients; every value of the trace is checked first.
 
     Parameters
     ----------
@@ -284,19 +239,19 @@ def recorded(
     workers : int or sequence of int, optional
         How many of the recorded workers to use, or which; all if not given.
     iterations : int, optional
-        Over how many iterations a job goes through the run: the first meets the first step of the run, the last of
-        them, and all later ones, the last step. Without it, iteration i meets step i.
+        Iterations over which a job goes through the run, from its first to its last step. Without it, iteration i gets
+        step i.
     scale : float
         Use only 1 / `scale` of the entries of each layer, chosen at random, at least one.
     seed : int
-        Decides which.
+        Seed of the entries.
 
     Raises
     ------
     ValueError
-        If there is no trace of this name, or a parameter is out of range, or more workers are asked for than recorded.
+        If there is no such trace, a parameter is out of range, or too few workers are recorded.
     InputError
-        If a file cannot be read or has wrong fields, tensors, shapes or types, or a value is NaN or infinite.
+        If a file cannot be read or has wrong fields, tensors, shapes or types, or a value is not finite.
 
     Examples
     --------
@@ -320,13 +275,7 @@ def recorded(
 
 
 def folder_of(trace: str | os.PathLike[str]) -> Path:
-    """Return where a trace lies, given by name or folder.
-
-    Raises
-    ------
-    ValueError
-        If there is no trace of this name.
-    """
+    """Return the folder of a trace, given by name or folder; ValueError if there is no trace of this name."""
     if not is_name(trace):
         return Path(trace)
     if trace not in names():
@@ -342,15 +291,6 @@ def folder_of(trace: str | os.PathLike[str]) -> Path:
 def step_file(folder: Path, step: int, worker: int | None = None) -> Path:
     """Return the file of a step, or of a worker at a step.
 
-    Parameters
-    ----------
-    folder : Path
-        The trace.
-    step : int
-        The step.
-    worker : int, optional
-        The worker, where each has a file.
-
     Examples
     --------
     >>> step_file(Path(), 20).name, step_file(Path(), 20, 3).name
@@ -360,7 +300,7 @@ def step_file(folder: Path, step: int, worker: int | None = None) -> Path:
 
 
 def _files(folder: Path, info: TraceInfo, step: int, workers: Sequence[int]) -> list[tuple[Path, slice, list[int]]]:
-    """Return the files with the gradients of these workers, where they go, and which rows of the file they are."""
+    """Return the files of these workers, with the rows they fill and the rows of the file."""
     if info.per_worker:
         return [(step_file(folder, step, worker), slice(place, place + 1), [0]) for place, worker in enumerate(workers)]
     return [(step_file(folder, step), slice(None), list(workers))]
@@ -388,7 +328,7 @@ def _chosen(workers: int | Sequence[int] | None, info: TraceInfo) -> list[int]:
 
 
 def _check(path: Path, info: TraceInfo) -> None:
-    """Raise if a file does not hold the gradients that the description says it does."""
+    """Raise InputError if a file does not hold the gradients of the description."""
     with _opened(path) as tensors:
         found, expected = set(tensors.keys()), {layer.name for layer in info.layers}
         for name in sorted(expected - found):

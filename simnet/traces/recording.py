@@ -1,14 +1,9 @@
-"""Recording gradients while a model trains: which steps and entries, and files that are there when the run is not.
+"""Records gradients while a model trains; the trace is complete up to the last step whenever the run ends.
 
-Of every so many steps the gradients are written down, of all entries or of the same few of each layer at every step.
-Each step is a file of its own, or one for each worker where workers are processes of their own. It is filled layer by
-layer and appears when it is complete, and then the description of the trace is rewritten. So whenever a run ends, by
-whatever cause, there is a trace of the steps before.
-
-What goes wrong with the recording must not end the training. A step with a value that is not finite, as mixed precision
-has them when its loss scale was too large, is left out; when the disk is full, the recording ends.
-
-`Recorder` takes numpy arrays; `simnet.traces.record` is it for PyTorch.
+Each sampled step is a file, or one for each worker if workers are processes. It is filled layer by layer and appears
+when it is complete; then the description is rewritten. Errors of the recording do not end the training: a step with a
+value that is not finite is left out; when the disk is full, the recording ends. `Recorder` takes numpy arrays;
+`simnet.traces.record` serves PyTorch.
 """
 
 from __future__ import annotations
@@ -41,32 +36,31 @@ _PATIENCE = 3
 
 
 class Recorder:
-    """A recording under way; also a context manager, which closes it.
+    """A recording in progress; also a context manager, which closes it.
 
     Parameters
     ----------
     folder : str or Path
-        Where the trace shall lie. It must not hold a trace already.
+        Folder of the trace, without a trace in it.
     layers : mapping of str to sequence of int
         Shapes of the layers, in the order of the gradient.
     workers : int
         P, >= 1.
     worker : int, optional
-        Which of them this process is. Then each writes files of its own into the folder, and worker 0 the description.
-        If not given, this process records all workers.
+        This process, if each writes files of its own; worker 0 writes the description. If not given, this process
+        records all workers.
     every : int
         Steps from one sample to the next, >= 1.
     consecutive : int
-        Steps that are recorded together at each sample, within 1..`every`. With two, a trace also tells what gradients
-        have in common from one step to the next.
+        Consecutive steps of a sample, within 1..`every`; two show the correlation from step to step.
     samples : int, optional
-        Record no more steps than this.
+        Maximum number of recorded steps.
     fraction : float
-        Record only this share of the entries of each layer, at least one, chosen at random once.
+        Share of the entries of each layer to record, at least one, chosen at random once.
     dtype : str
         ``fp32``, ``fp16`` or ``bf16``.
     seed : int
-        Decides which entries.
+        Seed of the entries.
     name, model, data, how : str
         For the description; the name is that of the folder by default.
     software : mapping of str to str, optional
@@ -154,7 +148,7 @@ class Recorder:
 
     @property
     def wanted(self) -> bool:
-        """Whether the gradients of the present step are recorded."""
+        """If true, the gradients of the present step are recorded."""
         enough = self.samples is not None and len(self._points) >= self.samples
         return not (self.stopped or enough) and self.step % self.every < self.consecutive
 
@@ -174,19 +168,18 @@ class Recorder:
         return self._own / max(self.run_seconds - self._own, 1e-9)
 
     def take(self, gradients: Mapping[str, NDArray[Any]], worker: int = 0, *, chosen: bool = False) -> None:
-        """Record gradients of layers at the present step, if it is one of those to record.
+        """Record gradients of layers at the present step, if it is to be recorded.
 
-        Layers may come in any number of calls. A layer that never comes is recorded as zero, as what no gradient
-        flows through is.
+        Layers may come in any number of calls. A layer without gradients is recorded as zero.
 
         Parameters
         ----------
         gradients : mapping of str to ndarray
             The layers' gradients of one worker.
         worker : int
-            Which, if this process records all.
+            The worker, if this process records all.
         chosen : bool
-            Whether these are already the entries to record, as `entries` lists them, and not the whole layers.
+            If true, these are the entries that `entries` lists, not whole layers.
 
         Raises
         ------
@@ -210,13 +203,7 @@ class Recorder:
         self._spend(start)
 
     def end_step(self, loss: float | None = None) -> None:
-        """End the present step; if it was recorded, the trace has it afterwards.
-
-        Parameters
-        ----------
-        loss : float, optional
-            Mean loss of the workers.
-        """
+        """End the present step, with the mean loss of the workers; the trace has it afterwards, if it was recorded."""
         if not self.wanted:
             self.step += 1
             # A worker that left the step out never brings its file.
@@ -261,7 +248,7 @@ class Recorder:
         self.close()
 
     def spent(self, seconds: float) -> None:
-        """Count seconds that were spent for the recording elsewhere."""
+        """Add seconds that were spent for the recording elsewhere."""
         self._own += seconds
 
     def _spend(self, start: float) -> None:
@@ -288,7 +275,7 @@ class Recorder:
 
     @contextmanager
     def _tolerant(self) -> Iterator[None]:
-        """End the recording, and not the training, when a file cannot be written."""
+        """End the recording, not the training, when a file cannot be written."""
         try:
             yield
         except OSError as error:
@@ -299,7 +286,7 @@ class Recorder:
             warnings.warn(f"the recording in {self.folder} ends at step {self.step}: {why}", stacklevel=5)
 
     def _open(self) -> bool:
-        """Begin the file of the present step if it is not begun; whether there is one."""
+        """Open the file of the present step; return whether there is one."""
         if self._file is None:
             rows = self.workers if self.worker is None else 1
             shapes = {name: (rows, *part) for name, part in self._parts.items()}
@@ -323,7 +310,7 @@ class Recorder:
             self._file = None
 
     def _describe(self) -> None:
-        """Write the description, with the steps of which the files of all workers are there."""
+        """Write the description, with the steps that have the files of all workers."""
         if self.worker or not self._points:
             return
         start = time.perf_counter()
@@ -342,7 +329,7 @@ class Recorder:
         self._spend(start)
 
     def _to_disk(self, path: Path) -> None:
-        """Have a file written to disk, which the training need not wait for."""
+        """Sync a file to disk in the background."""
         if self._disk is None:
             self._disk = ThreadPoolExecutor(1, "simnet-recorder")
         self._disk.submit(synced, path)
@@ -373,7 +360,7 @@ class Recorder:
 
 
 def _chosen(name: str, size: int, fraction: float, seed: int) -> NDArray[np.int64] | None:
-    """Return which entries of a layer are recorded, ascending; None if all."""
+    """Return the recorded entries of a layer, ascending; None if all."""
     count = max(1, round(fraction * size))
     if count == size:
         return None

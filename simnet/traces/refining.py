@@ -1,15 +1,13 @@
-"""Magnitudes and order of the entries, each from what was recorded of it.
+"""Magnitudes and order of the entries, each from its own statistics.
 
-The moments of `simnet.traces.fitting` describe gradients whose tails are about those of a lognormal mixture. Others
-have heavier or lighter ones, or are zero at most workers. Top-k sees two things of them. One is how large a worker's
-entries are, from the largest to the smallest: tables of quantiles here, for each layer. The other is which entries
-they are at several workers: shares of kinds of entries as in `simnet.traces.ordering`.
+The moments of `simnet.traces.fitting` describe tails like those of a lognormal mixture. For others, two properties
+matter to top-k: how large a worker's entries are (tables of quantiles for each layer), and at which workers they are
+large (shares of kinds, as in `simnet.traces.ordering`).
 
-Workers differ, and top-k goes by the ranks within one worker. So the magnitudes of each worker are replaced by those
-that the same ranks have on average: the root mean square, over the workers, of the magnitudes of a rank divided by the
-size of the worker's gradient. Then the share of the squared norm that top-k keeps is about the mean of the workers',
-one threshold selects the same number at all of them, and the layers have their shares of it. In the tables of
-quantiles the few largest stay each worker's own, as a mean would hide how heavy the tail is.
+Workers differ, and top-k ranks within one worker. So each worker's magnitudes are replaced by the mean of the same
+ranks: the root mean square, over workers, of the magnitudes of a rank divided by the size of the worker's gradient.
+Then the gain of top-k is about the workers' mean, one threshold selects the same number at all, and the layers keep
+their shares. In the tables of quantiles the few largest stay each worker's own, as a mean would hide the tail.
 """
 
 from __future__ import annotations
@@ -52,44 +50,26 @@ _CORRELATIONS = np.concatenate([np.linspace(0.0, 0.9, 10), [0.95, 0.98, 1.0]])
 
 
 class Point(NamedTuple):
-    """What one recorded step is like.
+    """Statistics of one recorded step."""
 
-    Parameters
-    ----------
-    sizes : ndarray, shape (P,)
-        Mean magnitude of each worker, ascending, over that of all.
-    signs : ndarray, shape (number of layers, 2, len(BANDS) + 1)
-        Of each layer what `in_bands` returns.
-    against : ndarray, shape (number of layers,)
-        What `large_ones` returns of each.
-    magnitudes : ndarray, shape (number of layers, Q)
-        Quantiles of the magnitude, ascending, at a worker of mean size; `BEYOND` says which.
-    counts : tuple of Counted
-        Of each layer.
-    local : ndarray, shape (number of layers, number of densities)
-        Share of a layer's entries that top-k of the whole gradient selects.
-    largest : tuple of ndarray of bool, shape (P, n)
-        What top-k selects, at each density, packed along the entries.
-    """
-
+    # Shape (P,): Mean magnitude of each worker, ascending, over that of all.
     sizes: Floats
+    # Shape (L, 2, len(BANDS) + 1): Results of `in_bands` of the L layers.
     signs: Floats
+    # Shape (L,): Results of `large_ones`.
     against: Floats
+    # Shape (L, Q): Quantiles of the magnitude, ascending, at a worker of mean size, at `BEYOND`.
     magnitudes: Floats
+    # Of each layer.
     counts: tuple[Counted, ...]
+    # Shape (L, D): Share of a layer's entries that top-k of the whole gradient selects, at D densities.
     local: Floats
+    # Shape (P, n): The selection at each density, packed along the entries.
     largest: tuple[NDArray[np.uint8], ...]
 
 
 def looked_at(gradients: Values, sizes: Sequence[int]) -> Point:
-    """Return what a recorded step is like.
-
-    Parameters
-    ----------
-    gradients : ndarray of float32, shape (P, n)
-    sizes : sequence of int
-        Entries of each layer.
-    """
+    """Return the statistics of a recorded step of shape (P, n), with layers of these sizes."""
     P, n = gradients.shape
     ends = np.cumsum(sizes)[:-1]
     signs = np.array([in_bands(part) for part in np.split(gradients, ends, axis=1)])
@@ -143,17 +123,7 @@ def looked_at(gradients: Values, sizes: Sequence[int]) -> Point:
 
 
 def ordered(points: Sequence[Point], layer: int, clock: Floats) -> Order:
-    """Return the order of a layer's entries.
-
-    Parameters
-    ----------
-    points : sequence of Point
-        What was recorded, over time.
-    layer : int
-        Which.
-    clock : ndarray, shape (T,)
-        When that was, as `simnet.traces.ordering.near` takes it.
-    """
+    """Return the order of a layer's entries from points over time; `clock` as in `simnet.traces.ordering.near`."""
     signs = np.array([point.signs[layer] for point in points])
     alike = (signs[:, 0] * signs[:, 1]).sum(axis=1) / np.maximum(signs[:, 1].sum(axis=1), 1.0)
     most = np.sin(math.pi / 2 * np.maximum(alike, 0.0))
@@ -163,35 +133,18 @@ def ordered(points: Sequence[Point], layer: int, clock: Floats) -> Order:
 
 
 class Lasting(NamedTuple):
-    """How much of what a worker selects at one point it selects at another, by how much of the kinds has lasted.
+    """Overlap of a worker's selection at two points, by the correlation of what decides the kinds."""
 
-    Parameters
-    ----------
-    correlation : ndarray, shape (R,)
-        Of what decides the kinds, from 0 to 1.
-    predicted : ndarray, shape (R, number of densities, T, T)
-        Entries in common, over all that either has on average.
-    recorded : ndarray, shape (number of densities, T, T)
-        The same of the trace.
-    """
-
+    # Shape (R,): From 0 to 1.
     correlation: Floats
+    # Shape (R, D, T, T): Common entries over the mean number of entries, at D densities.
     predicted: Floats
+    # Shape (D, T, T): The same of the trace.
     recorded: Floats
 
 
 def lasting(points: Sequence[Point], layers: Sequence[Order], sizes: Sequence[int]) -> Lasting:
-    """Return what is predicted of the overlap over time, and what was recorded.
-
-    Parameters
-    ----------
-    points : sequence of Point
-        What was recorded, over time.
-    layers : sequence of Order
-        The fitted order of magnitudes.
-    sizes : sequence of int
-        Entries of each layer.
-    """
+    """Return predicted and recorded overlap over time, given points, the order of each layer, and the layers' sizes."""
     from scipy.special import ndtri
 
     T, D = len(points), len(_DENSITIES)
@@ -245,20 +198,10 @@ def _quantiles(magnitudes: Values) -> Floats:
 
 
 def large_ones(gradients: Values) -> float:
-    """Return what the signs of large entries are to those of small ones of the same place at other workers.
+    """Return the correlation of the signs of large entries with those of small ones at other workers.
 
-    The gradient of an output layer pushes all classes that are not met away a little, with one sign, and one that is
-    met against that, and far: a large entry has the other sign than small ones have at its place.
-
-    Parameters
-    ----------
-    gradients : ndarray of float32, shape (P, size)
-        Of one layer, at workers of one size.
-
-    Returns
-    -------
-    float
-        From -1, the other sign, to 1, the same; 1 where small entries themselves have little in common.
+    The gradient of an output layer pushes every class that is not met slightly in one direction, and the class that is
+    met far in the other. Gradients of one layer have shape (P, size), at workers of one size.
 
     Examples
     --------
@@ -286,15 +229,8 @@ def large_ones(gradients: Values) -> float:
 def in_bands(gradients: Values) -> Floats:
     """Return the mean product of the signs of an entry at two workers in bands of its mean magnitude, and its entries.
 
-    Parameters
-    ----------
-    gradients : ndarray of float32, shape (P, size)
-        Of one layer.
-
-    Returns
-    -------
-    ndarray, shape (2, len(BANDS) + 1)
-        The products, zero in a band without entries, and how many entries there are.
+    Gradients of one layer have shape (P, size), the result (2, len(BANDS) + 1); products are zero in a band without
+    entries.
     """
     P, size = gradients.shape
     order = np.argsort(np.abs(gradients).sum(axis=0, dtype=np.float64), kind="stable")

@@ -1,6 +1,6 @@
-"""What the workers' gradients have in common and what does not last: it is remembered from iteration to iteration.
+"""What the workers' gradients share and what fades: an autoregressive process over iterations.
 
-Every draw is from a stream named after the iteration, so that any iteration can be had without those before.
+Every draw is from a stream named after the iteration, so any iteration can be computed without those before.
 """
 
 from __future__ import annotations
@@ -21,19 +21,7 @@ _RESTART, _FORGOTTEN = 64, 0.01
 
 
 class Remembered:
-    """Standard normals that remember; at an iteration, those of all entries.
-
-    Parameters
-    ----------
-    runs : sequence of Run
-        The entries, in runs that are worked on together.
-    seed : int
-        Of the draws.
-    memory : float
-        Correlation from one iteration to the next, within [0, 0.9].
-    turns : bool
-        Whether it fades away, as memory^k over k iterations, or turns back, as r^k cos(k w) with r = cos(w), r^2 the
-        memory.
+    """Autocorrelated standard normals of all entries.
 
     Examples
     --------
@@ -50,7 +38,7 @@ class Remembered:
         self._at, self._rows = -1, np.zeros((0, 0), dtype=np.float32)
 
     def at(self, iteration: int, compiled: ModuleType | None) -> Values:
-        """Return the normals of an iteration, going on from the last one if that is not too long ago.
+        """Return the normals of an iteration, computed from the last one if that is recent.
 
         The row is valid until the next call.
         """
@@ -71,13 +59,13 @@ class Remembered:
         return np.asarray(rows[0])
 
     def _news(self, at: int, compiled: ModuleType | None) -> list[Normals]:
-        """Return the normals that are new in an iteration, a stream for each row."""
+        """Return the innovations of an iteration, a stream for each row."""
         names: list[tuple[str | int, ...]] = [("common", at), ("common", at, "aside")]
         some = names[: 1 + self._turns]
         return [Normals(stream(self._seed, "gradients", *name), compiled) for name in some]
 
     def _fade(self, rows: Values, news: list[Normals], compiled: ModuleType | None) -> None:
-        """Go on to the next iteration, in place."""
+        """Advance by an iteration, in place."""
         kept, fresh = np.float32(self._kept), np.float32(math.sqrt(1 - self._kept**2))
         piece = np.empty(RUN, dtype=np.float32)
         if compiled is not None:
@@ -91,7 +79,7 @@ class Remembered:
             old[:] = new
 
     def _turn(self, rows: Values, news: list[Normals], compiled: ModuleType | None) -> None:
-        """Go on to the next iteration, in place: two numbers turn about each other by an angle."""
+        """Advance by an iteration, in place: two numbers rotate by an angle."""
         # Its cosine is what is kept of them.
         along, across = np.float32(self._kept**2), np.float32(self._kept * math.sqrt(1 - self._kept**2))
         fresh, piece = np.float32(math.sqrt(1 - self._kept**2)), np.empty(RUN, dtype=np.float32)

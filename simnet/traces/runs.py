@@ -1,4 +1,4 @@
-"""Runs of neighbouring layers, of which synthetic gradients are made one after the other."""
+"""Runs of neighbouring layers, which synthetic gradients process one after the other."""
 
 from __future__ import annotations
 
@@ -13,35 +13,19 @@ RUN = 1 << 16
 
 
 class Run(NamedTuple):
-    """Neighbouring layers, or parts of them, that are ordered or not: few enough entries to stay in cache.
+    """Neighbouring layers, or parts of them, that are all ordered or all not, small enough for the cache."""
 
-    Parameters
-    ----------
-    entries : slice
-        Where they are in the gradient.
-    layers : slice
-        Which layers.
-    sizes : list of int
-        Entries of each.
-    ordered : bool
-        Whether their magnitudes are given.
-    """
-
+    # Entries of the gradient, and layers.
     entries: slice
     layers: slice
+    # Entries of each layer.
     sizes: list[int]
+    # If true, their magnitudes are given.
     ordered: bool
 
 
 def runs(sizes: Sequence[int], ordered: NDArray[np.bool_]) -> list[Run]:
-    """Cut a gradient into runs.
-
-    Parameters
-    ----------
-    sizes : sequence of int
-        Entries of each layer.
-    ordered : ndarray of bool
-        Which layers have their magnitudes given.
+    """Cut a gradient into runs, given the entries of each layer and which layers have their magnitudes given.
 
     Examples
     --------

@@ -1,4 +1,4 @@
-"""Gradients that are drawn, and stay, where their workers live."""
+"""Gradients that are drawn, and stay, in the processes of their workers."""
 
 from __future__ import annotations
 
@@ -12,15 +12,7 @@ from simnet.traces.source import GradientSource, Shaped, Values, WithoutLearning
 
 
 class ShardedSource:
-    """A source whose gradients live in shards.
-
-    Parameters
-    ----------
-    source : GradientSource
-        The source of which the shards have copies.
-    shards : Shards
-        The shards.
-    """
+    """A source whose gradients live in shards, which have copies of it."""
 
     def __init__(self, source: GradientSource, shards: Shards) -> None:
         self._source, self._shards = source, shards
@@ -34,34 +26,18 @@ class ShardedSource:
         return self._source.gradients(iteration, out)
 
     def begin(self) -> ShardedTraining:
-        """Return a training on the gradients where they live."""
+        """Return a training on the gradients in the shards."""
         return ShardedTraining(self._shards)
 
 
 class ShardedTraining(WithoutLearning):
-    """A training without learning, as the gradients are given beforehand, whose gradients and residuals are `Rows`.
-
-    Parameters
-    ----------
-    shards : Shards
-        Where they live.
-    """
+    """A training without learning, whose gradients and residuals are `Rows` of shards."""
 
     def __init__(self, shards: Shards) -> None:
         self._shards = shards
 
     def gradients(self, iteration: int, crew: NDArray[np.intp], out: Any = None) -> Any:
-        """Return the gradients of an iteration, of some workers.
-
-        Parameters
-        ----------
-        iteration : int
-            Which.
-        crew : ndarray of int, shape (workers,)
-            The workers.
-        out : Rows, optional
-            Where to put those of all workers.
-        """
+        """Return the gradients of some workers in an iteration; in `out`, the rows of all workers, if given."""
         everybody = len(crew) == self._shards.workers
         if isinstance(out, Rows) and everybody and out.base is None:
             self._shards.redraw(out, iteration)
@@ -70,4 +46,4 @@ class ShardedTraining(WithoutLearning):
         return found if everybody else found[crew]
 
     def adding(self, iteration: int, crew: NDArray[np.intp]) -> None:
-        """Return None: gradients come where they live."""
+        """Return None: gradients are made in the shards."""

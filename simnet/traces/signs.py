@@ -1,18 +1,14 @@
-"""Signs that workers have in common, and how long they, and what is each worker's own, last.
+"""Signs that workers share, and how long shared and own signs last.
 
-What two workers have in common at two recorded steps is counted as the mean product of the signs of an entry, as it is
-the many small entries that keep their sign that residuals add up, step by step, until they are large.
+The mean product of the signs of an entry at two workers and two recorded steps is counted, as it is the many small
+entries with lasting signs that residuals accumulate until they are large.
 
-- Entries of one size have signs that are more alike at two workers than those of another: in an embedding the small
-  ones, which come from words that are not there, in other layers the large ones. So how alike they are is told by bands
-  of kinds. A band of kinds is not one of magnitudes, as chance makes an entry larger or smaller than its kind is as a
-  rule. What kinds make of magnitudes is drawn, and likeness is that which in the bands of magnitudes comes nearest to
-  what was counted.
-- Correlations over time are those of few standard normals with loadings that move from knot to knot, as in the analysis
-  of factors: a component with the same loading everywhere never changes, and one that fades gives way to another. A
-  layer has those that stand out from chance. What the workers' gradients have in common swings to and fro, so that two
-  steps far apart are alike or unlike by more than the number of entries says, without that anything lasts.
-- What does not last turns back: training with momentum overshoots. `TURNING` says how.
+- How alike signs are depends on the size of entries: in an embedding the small ones are most alike, in other layers the
+  large ones. So likeness is given in bands of kinds. As chance moves entries between bands of magnitudes, the likeness
+  in bands of kinds is fitted to the counts in bands of magnitudes, by drawing magnitudes from the kinds.
+- Correlations over time are those of a few standard normals with loadings that move from knot to knot, as in factor
+  analysis. A layer has the factors that stand out from chance; what workers share oscillates, which widens chance.
+- What does not last turns back, as training with momentum overshoots; see `TURNING`.
 """
 
 from __future__ import annotations
@@ -37,13 +33,11 @@ _DRAWN = 8192
 _BETWEEN_BANDS = 0.3
 _ROUNDS = 200
 TURNING = 0.62
-"""Correlation, from one step to the next, of what workers share and what does not last, of gradients.
+"""Correlation between consecutive steps of what workers share and what does not last, of gradients.
 
-Of eight whole runs of two families, of which every step was recorded, it is 0.58 to 0.65 (transformer) and 0.61 to
-0.70 (convolutional), 0.63 in the mean, in layers of 100 entries and more but embeddings (`benchmarks/turning.csv`). Six
-pairs of steps tell it to 0.3, as what all entries share swings together, so that they decide nothing. That over k steps
-is about r^k cos(k w) with r = cos(w), r^2 this one. From one step on these add up to zero: as much comes back as went.
-So residuals add it up as they do what is new in every step, and no more.
+In eight whole runs of two families it is 0.58 to 0.65 (transformer) and 0.61 to 0.70 (convolutional), 0.63 in the mean,
+in layers of 100 entries and more but embeddings (`benchmarks/turning.csv`). Over k steps it is about r^k cos(k w) with
+r = cos(w), r^2 this one; from one step on the sum is zero, so residuals accumulate it like white noise.
 """
 LONGEST_MEMORY = 0.9
 """What is remembered from one iteration to the next is no more than this."""
@@ -58,23 +52,7 @@ _LEAST_REST = 0.01
 
 
 def agreeing(counted: Floats, kinds: Kinds, magnitudes: Floats, shared: float, against: float, workers: int) -> Floats:
-    """Return how much of the signs is that of all workers in each band of kinds: mean products of two workers' signs.
-
-    Parameters
-    ----------
-    counted : ndarray, shape (2, B)
-        What `in_bands` found.
-    kinds : Kinds
-        Of the layer at a point.
-    magnitudes : ndarray
-        Its quantiles.
-    shared : float
-        Correlation of the workers' normals.
-    against : float
-        What `simnet.traces.refining.large_ones` found.
-    workers : int
-        P.
-    """
+    """Return the mean products of two workers' signs in each band of kinds."""
     from scipy.optimize import lsq_linear
     from scipy.special import ndtri
 
@@ -109,34 +87,18 @@ def agreeing(counted: Floats, kinds: Kinds, magnitudes: Floats, shared: float, a
 
 
 class Products(NamedTuple):
-    """Mean products of signs between points, of each layer.
+    """Mean products of signs between points, of each layer."""
 
-    Parameters
-    ----------
-    other, own : ndarray, shape (number of layers, T, T)
-        Of two workers, and by how much that of a worker and itself is larger.
-    entries : ndarray, shape (number of layers,)
-        Entries of each layer.
-    workers : int
-        P.
-    """
-
+    # Shape (L, T, T): Of two workers, and the excess of a worker with itself.
     other: Floats
     own: Floats
+    # Shape (L,): Entries of each layer.
     entries: Floats
     workers: int
 
 
 def products(signs: NDArray[np.int8], sizes: Sequence[int]) -> Products:
-    """Return the mean products of signs.
-
-    Parameters
-    ----------
-    signs : ndarray of int8, shape (T, P, n)
-        Of the gradients.
-    sizes : sequence of int
-        Entries of each layer.
-    """
+    """Return the mean products of signs of shape (T, P, n), for layers of these sizes."""
     T, P, _ = signs.shape
     other, own = np.zeros((len(sizes), T, T)), np.zeros((len(sizes), T, T))
     start = 0
@@ -151,17 +113,7 @@ def products(signs: NDArray[np.int8], sizes: Sequence[int]) -> Products:
 
 
 def _components(covariance: Floats, chance: Floats, entries: float) -> Floats:
-    """Return loadings (T, COMPONENTS) of what lasts in a covariance beside its diagonal; no more than chance leaves.
-
-    Parameters
-    ----------
-    covariance : ndarray, shape (T, T)
-        Of one layer between points, with the variance on its diagonal.
-    chance : ndarray, shape (T,)
-        Between two points chance makes a deviation of the root of the product of theirs over `entries`.
-    entries : float
-        How many.
-    """
+    """Return factor loadings (T, COMPONENTS) beyond chance, whose variance is `chance` over `entries`."""
     T = len(covariance)
     few = min(COMPONENTS, T)
     found = np.zeros((T, COMPONENTS))
@@ -193,12 +145,7 @@ def _components(covariance: Floats, chance: Floats, entries: float) -> Floats:
 
 
 def places(steps: NDArray[np.int64]) -> NDArray[np.int64]:
-    """Return the place of each step: those that follow each other, between others that do not, are at one.
-
-    Parameters
-    ----------
-    steps : ndarray of int, shape (T,)
-        Recorded steps, ascending.
+    """Return the place of each step: consecutive steps between others that are not are at one place.
 
     Examples
     --------
@@ -210,16 +157,9 @@ def places(steps: NDArray[np.int64]) -> NDArray[np.int64]:
 
 
 def common(found: Products, steps: NDArray[np.int64]) -> tuple[Floats, float, bool]:
-    """Return the loadings of c, the correlation of the rest of it from one step to the next, and whether that turns.
+    """Return the loadings of c, the correlation of the rest between consecutive steps, and whether the rest turns.
 
-    What steps at one place share lasts no longer than they do: it turns back within a few steps.
-
-    Parameters
-    ----------
-    found : Products
-        Of a trace.
-    steps : ndarray of int, shape (T,)
-        Its steps.
+    What only steps at one place share turns back within a few steps.
     """
     place = places(steps)
     times = np.bincount(place)
@@ -256,7 +196,7 @@ def _normal(products: Floats) -> Floats:
 
 
 def _together(products: Floats, place: NDArray[np.int64]) -> Floats:
-    """Return products between places, of shape (L, places, places), given those of steps: means over their steps."""
+    """Return mean products between places, of shape (L, places, places), given those of steps."""
     shares = (place == np.arange(place[-1] + 1)[:, None]) / np.bincount(place)[:, None]
     found = shares @ products @ shares.T
     # Of a place and itself it is what is had at one step.
@@ -266,17 +206,10 @@ def _together(products: Floats, place: NDArray[np.int64]) -> Floats:
 
 
 def own(found: Products, steps: NDArray[np.int64]) -> Floats | None:
-    """Return the loadings of e; None if nothing of what is a worker's own lasts, beyond chance.
+    """Return the loadings of e; None if no worker's own signs last beyond chance.
 
-    Layers that tell nothing of their own have what lasts in all together. Where little lasts, as the mean gradient of a
-    worker's shard does beside that of all shards, it is the same in all layers for the whole run.
-
-    Parameters
-    ----------
-    found : Products
-        Of a trace.
-    steps : ndarray of int, shape (T,)
-        Its steps.
+    Layers without a result of their own get that of all layers together. If little lasts, as the mean gradient of a
+    worker's shard, it is the same in all layers for the whole run.
     """
     place = places(steps)
     whole = np.einsum("l,ltu->tu", found.entries, found.own) / found.entries.sum()

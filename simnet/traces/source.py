@@ -1,4 +1,4 @@
-"""What every gradient source offers, and what sources share."""
+"""The interface of gradient sources, and their common parts."""
 
 from __future__ import annotations
 
@@ -24,86 +24,82 @@ class GradientSource(Protocol):
 
     @property
     def parameters(self) -> int:
-        """Entries n of the gradients that the source yields."""
+        """Entries n of the gradients."""
 
     @property
     def true_parameters(self) -> int:
-        """Entries of the gradients that they stand for."""
+        """Entries of the gradients that they represent."""
 
     @property
     def scale(self) -> float:
-        """`true_parameters` / `parameters`: bytes sent count so many times."""
+        """`true_parameters` / `parameters`: bytes are multiplied by it."""
 
     @property
     def layers(self) -> tuple[tuple[str, int], ...]:
-        """Name and entries of each layer, in the order of the gradient; the entries add up to `parameters`."""
+        """Name and entries of each layer, in the order of the gradient."""
 
     def gradients(self, iteration: int, out: Values | None = None) -> Values:
         """Return the gradients of an iteration, float32 of shape (P, n), contiguous; in `out` if given.
 
-        They do not depend on which iterations were asked for before.
+        They do not depend on earlier calls.
         """
 
 
 @runtime_checkable
 class Shaped(Protocol):
-    """A source that knows the tensors of the model that its gradients are those of, or are samples of."""
+    """A source that knows the shapes of the model's tensors."""
 
     @property
     def true_shapes(self) -> tuple[tuple[int, ...], ...]:
-        """Rows and columns, or one length, of each of them."""
+        """Rows and columns, or one length, of each tensor."""
 
 
 @runtime_checkable
 class Adding(Protocol):
-    """A source that can add gradients to rows while it makes them: they take no memory of their own."""
+    """A source that can add gradients to rows without memory of their own."""
 
     @property
     def adds(self) -> bool:
-        """Whether it can do so with the next ones."""
+        """If true, it can do so with the next ones."""
 
     def add(self, iteration: int, rows: Values) -> Floats | None:
         """Add the gradients of an iteration to `rows`, float32 of shape (P, n) and contiguous; see `Adds`."""
 
 
 class Score(NamedTuple):
-    """How good a model is on data held out of the training; NaN where it was not measured."""
+    """Loss and accuracy of a model on held-out data; NaN if not measured."""
 
     loss: float
     accuracy: float
 
 
 class Training(Protocol):
-    """What one policy's run of a job has of its own: where the gradients come from, and where the updates go."""
+    """The training of one policy's run of a job: the source of its gradients, and the sink of its updates."""
 
     def gradients(self, iteration: int, crew: NDArray[np.intp], out: Values | None = None) -> Values:
         """Return the gradients of some workers for the data of an iteration, float32 of shape (P', n).
 
-        An array of the caller's own, `out` if that is given, unless it is read-only. They depend on the updates applied
-        so far at most. To ask for them changes nothing.
+        The array, `out` if given, belongs to the caller unless it is read-only. Gradients depend on the updates at
+        most; calls have no side effects.
         """
 
     def adding(self, iteration: int, crew: NDArray[np.intp]) -> Adds | None:
-        """Return what adds the gradients that `gradients` would return to rows, while it makes them.
-
-        None where whole gradients are made.
-        """
+        """Return a function that adds the result of `gradients` to rows while it makes it; None if it cannot."""
 
     def apply(self, update: Values) -> None:
-        """Take the mean gradient that an exchange yielded, float32 of shape (n,)."""
+        """Apply the mean gradient of an exchange, float32 of shape (n,)."""
 
     def score(self, iteration: int | None) -> Score | None:
-        """Return how good the model is after the update of an iteration; None if nothing is trained.
+        """Return the score after the update of an iteration (-1 before the first); None if nothing is trained.
 
-        Before the first update the iteration is -1. NaN if no measurement is due then, or there was no iteration but an
-        attempt of exploration.
+        NaN if no measurement is due, or `iteration` is None.
         """
 
     def save(self) -> dict[str, NDArray[Any]]:
-        """Return all that the updates have changed, by name; arrays that do not change any more."""
+        """Return the state that updates have changed, by name, as arrays that stay constant."""
 
     def restore(self, state: Mapping[str, NDArray[Any]]) -> None:
-        """Resume from what `save` returned; ValueError, with nothing taken, if it does not fit."""
+        """Resume from a result of `save`; ValueError, without effect, if it does not fit."""
 
 
 @runtime_checkable
@@ -111,29 +107,29 @@ class Trainable(Protocol):
     """A source whose gradients depend on the updates."""
 
     def begin(self) -> Training:
-        """Return a training that starts from the first weights and depends on no other."""
+        """Return an independent training that starts from the first weights."""
 
 
 @runtime_checkable
 class Evaluable(Protocol):
-    """A source that has gradients at any parameters, which others move."""
+    """A source with gradients at any parameters."""
 
     @property
     def evaluate(self) -> int:
-        """Loss and accuracy are measured after every so many iterations."""
+        """Iterations between two measurements of loss and accuracy."""
 
     def initial(self) -> Values:
         """Return the first parameters, float32 of shape (n,)."""
 
     def gradients_at(self, parameters: Values, iteration: int) -> Values:
-        """Return gradients for the data of an iteration, at parameters of shape (1, n) or of each worker, (P, n)."""
+        """Return gradients for the data of an iteration, at parameters of shape (1, n), or (P, n) of each worker."""
 
     def score(self, weights: Values) -> Score:
-        """Return how good a model with some parameters is, float32 of shape (n,)."""
+        """Return the score of a model with some parameters, float32 of shape (n,)."""
 
 
 class WithoutLearning:
-    """A training whose gradients are given beforehand: updates change nothing."""
+    """A training whose updates have no effect."""
 
     def apply(self, update: Values) -> None:
         """Do nothing."""
@@ -143,21 +139,15 @@ class WithoutLearning:
         return None
 
     def save(self) -> dict[str, NDArray[Any]]:
-        """Return nothing: updates change nothing."""
+        """Return nothing."""
         return {}
 
     def restore(self, state: Mapping[str, NDArray[Any]]) -> None:
-        """Take nothing."""
+        """Do nothing."""
 
 
 class Given(WithoutLearning):
-    """A training without learning, as its gradients are given beforehand.
-
-    Parameters
-    ----------
-    source : GradientSource
-        Where they come from.
-    """
+    """A training without learning, on the gradients of a source."""
 
     def __init__(self, source: GradientSource) -> None:
         self._source = source
@@ -165,17 +155,7 @@ class Given(WithoutLearning):
         self._adding = source if isinstance(source, Adding) else None
 
     def gradients(self, iteration: int, crew: NDArray[np.intp], out: Values | None = None) -> Values:
-        """Return the source's gradients of an iteration, of some workers.
-
-        Parameters
-        ----------
-        iteration : int
-            Which.
-        crew : ndarray of int, shape (workers,)
-            The workers.
-        out : ndarray of float32, shape (P, n), optional
-            Where to put those of all workers.
-        """
+        """Return the source's gradients of an iteration, of some workers; in `out`, shape (P, n), if all."""
         source = self._source
         everybody = len(crew) == source.workers
         if isinstance(source, Shared):
@@ -190,7 +170,7 @@ class Given(WithoutLearning):
         return gradients if everybody else gradients[crew]
 
     def adding(self, iteration: int, crew: NDArray[np.intp]) -> Adds | None:
-        """Return what adds the source's gradients of an iteration, if it adds those of all workers."""
+        """Return a function that adds the source's gradients of an iteration, if it can add those of all workers."""
         source = self._adding
         if source is None or len(crew) < self._source.workers or not source.adds:
             return None
@@ -198,26 +178,13 @@ class Given(WithoutLearning):
 
 
 class Shared:
-    """A source whose gradients several runs of a job ask for at about the same iteration, so that each is made once.
+    """A source for several runs of a job that ask for about the same iterations, so each is made once.
 
-    It keeps those that were asked for last: of one iteration at least, and of more as long as they take no more than
-    64 MiB. They cannot be written to.
-
-    Parameters
-    ----------
-    source : GradientSource
-        Where they come from.
-    most : int
-        Iterations of which it keeps them at most.
-
-    Attributes
-    ----------
-    true_shapes : tuple of tuple of int
-        As of `Shaped`; not there if the source has none.
+    It caches the last iterations, at most `most`, within 64 MiB but at least one. The cached arrays are read-only. It
+    has `true_shapes` if the source has.
     """
 
     BYTES = 64 * 2**20
-    """What gradients may take that are kept for others."""
 
     def __init__(self, source: GradientSource, most: int = 8) -> None:
         self._source = source
@@ -246,15 +213,7 @@ class Shared:
 
 
 def shared(source: GradientSource, most: int = 8) -> GradientSource:
-    """Return a source that makes gradients once for several runs; itself if they depend on the updates of each.
-
-    Parameters
-    ----------
-    source : GradientSource
-        Where they come from.
-    most : int
-        Iterations of which it keeps them at most.
-    """
+    """Return a source that makes gradients once for several runs; itself if they depend on the updates."""
     return source if isinstance(source, (Trainable, Shared)) else Shared(source, most)
 
 
@@ -264,14 +223,9 @@ def begun(source: GradientSource) -> Training:
 
 
 def tensors(source: GradientSource, which: slice = slice(None)) -> dict[str, Any]:
-    """Return the options that tell a scheme of the tensors of the gradients, ``layers`` and ``true_shapes``.
+    """Return the options of a scheme that describe the tensors, ``layers`` and ``true_shapes``.
 
-    Parameters
-    ----------
-    source : GradientSource
-        The source of the gradients.
-    which : slice
-        Which of its layers the scheme exchanges.
+    `which` are the layers that the scheme exchanges.
 
     Examples
     --------
@@ -292,12 +246,7 @@ def tensors(source: GradientSource, which: slice = slice(None)) -> dict[str, Any
 
 
 def as_matrices(shapes: Iterable[Sequence[int]]) -> tuple[tuple[int, ...], ...]:
-    """Return shapes of one length or two: what has more axes is a matrix whose rows are along the first, if several.
-
-    Parameters
-    ----------
-    shapes : iterable of sequence of int
-        Of one axis or more.
+    """Return shapes of one length or two: tensors of more axes become matrices with the first axis as rows.
 
     Examples
     --------
@@ -310,12 +259,7 @@ def as_matrices(shapes: Iterable[Sequence[int]]) -> tuple[tuple[int, ...], ...]:
 
 
 def shrunk(sizes: Sequence[int], scale: float) -> list[int]:
-    """Return the sizes of the layers of a model `scale` times smaller; each layer keeps at least one entry.
-
-    Raises
-    ------
-    ValueError
-        If `scale` is < 1 or not finite.
+    """Return layer sizes `scale` times smaller, at least one entry each; ValueError if `scale` < 1 or not finite.
 
     Examples
     --------
@@ -328,12 +272,7 @@ def shrunk(sizes: Sequence[int], scale: float) -> list[int]:
 
 
 def position(iteration: int, iterations: int) -> float:
-    """Return how far through a training an iteration is: from 0 in the first to 1 in the last, and 1 after it.
-
-    Raises
-    ------
-    ValueError
-        If `iteration` is negative.
+    """Return the progress of training at an iteration, from 0 to 1; ValueError if `iteration` is negative.
 
     Examples
     --------
@@ -346,20 +285,7 @@ def position(iteration: int, iterations: int) -> float:
 
 
 def buffer(out: Values | None, workers: int, parameters: int) -> Values:
-    """Return `out`, or a new buffer if there is none.
-
-    Parameters
-    ----------
-    out : ndarray or None
-        What the caller gave.
-    workers, parameters : int
-        P and n.
-
-    Raises
-    ------
-    ValueError
-        If `out` is not a contiguous float32 array of shape (P, n).
-    """
+    """Return `out`, or a new buffer; ValueError if `out` is no contiguous float32 array of shape (P, n)."""
     if out is None:
         return np.empty((workers, parameters), dtype=np.float32)
     if out.shape != (workers, parameters) or out.dtype != np.float32 or not out.flags.c_contiguous:

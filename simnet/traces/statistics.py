@@ -1,6 +1,6 @@
-"""Figures by which gradients of one source are compared with those of another.
+"""Statistics of gradients of shape (P, n), to compare sources.
 
-All are about what exact top-k would select from fresh gradients, without residual: k = c n entries for the density c.
+All are about the selection of exact top-k from fresh gradients, without residual: k = c n entries for the density c.
 """
 
 from __future__ import annotations
@@ -16,14 +16,7 @@ Support: TypeAlias = NDArray[np.bool_]
 
 
 def support(gradients: Values, density: float) -> Support:
-    """Return which entries top-k selects at each worker; shape (P, n), k of each row, of equal ones the first.
-
-    Parameters
-    ----------
-    gradients : ndarray of float32, shape (P, n)
-    density : float
-        c, within (0, 1]; at least one entry is selected.
-    """
+    """Return top-k's selection at each worker; shape (P, n), of equal magnitudes the first; at least one entry."""
     if not 0 < density <= 1:
         raise ValueError(f"density must be > 0 and <= 1, got {density}")
     n = gradients.shape[1]
@@ -40,7 +33,7 @@ def support(gradients: Values, density: float) -> Support:
 
 
 def compression_gain(gradients: Values, density: float) -> float:
-    """Return the share of the squared norm that top-k keeps, mean over workers; 1 of a gradient that is zero.
+    """Return the share of the squared norm that top-k keeps, mean over workers; 1 for a zero gradient.
 
     Examples
     --------
@@ -53,7 +46,7 @@ def compression_gain(gradients: Values, density: float) -> float:
 
 
 def build_up(gradients: Values, density: float) -> float:
-    """Return the build-up factor: entries that any worker selects, over k; from 1 (all the same) to P (all distinct).
+    """Return the build-up factor: entries that any worker selects, over k; from 1 (all equal) to P (all distinct).
 
     Examples
     --------
@@ -65,16 +58,9 @@ def build_up(gradients: Values, density: float) -> float:
 
 
 def overlap(first: Values, second: Values, density: float) -> float:
-    """Return the share of k that two sets of gradients have in common in what top-k selects, mean over workers.
+    """Return the share of k that two selections have in common, mean over workers.
 
-    Of one worker at two iterations it says how lasting the selection is; of two workers at one iteration, how alike.
-
-    Parameters
-    ----------
-    first, second : ndarray, shape (P, n)
-        The gradients.
-    density : float
-        Fraction that top-k selects.
+    Between iterations it measures how lasting the selection is; between workers, how alike.
 
     Examples
     --------
@@ -85,12 +71,12 @@ def overlap(first: Values, second: Values, density: float) -> float:
 
 
 def in_common(one: Support, other: Support) -> float:
-    """Return the share of what each worker selects in one support that it selects in another, mean over workers."""
+    """Return the share of each worker's selection that another support selects too, mean over workers."""
     return float(np.mean((one & other).sum(axis=1) / one.sum(axis=1)))
 
 
 def overlap_between_workers(gradients: Values, density: float) -> float:
-    """Return the share of k that two workers have in common in what top-k selects, mean over all pairs of workers.
+    """Return the share of k that two workers select both, mean over all pairs of workers.
 
     Examples
     --------
@@ -101,25 +87,14 @@ def overlap_between_workers(gradients: Values, density: float) -> float:
 
 
 def in_common_between_workers(selected: Support) -> float:
-    """Return the share of what a worker selects that another one selects, too, mean over all pairs of workers."""
+    """Return the share of a worker's selection that another one selects too, mean over all pairs."""
     P, k = len(selected), selected[0].sum()
     times = selected.sum(axis=0, dtype=np.int64)
     return float((times * (times - 1)).sum() / (P * (P - 1) * k))
 
 
 def tail_index(gradients: Values, share: float = 0.01) -> float:
-    """Return Hill's estimate of the exponent of the tail: P(|g| > x) falls as x to the power of its negative.
-
-    Parameters
-    ----------
-    gradients : ndarray of float32, shape (P, n)
-    share : float
-        How much of each worker's largest magnitudes is the tail.
-
-    Returns
-    -------
-    float
-        Mean over workers; the smaller, the heavier the tail.
+    """Return Hill's estimate of the tail exponent of the largest `share` of magnitudes, mean over workers.
 
     Examples
     --------

@@ -4,37 +4,30 @@ Entry i of the gradient of worker w at iteration t, in layer l, is
 
     g = a(w, t) * rms(l, t) * s(i, t) * y(x),    x = sqrt(shared) * c(i, t) + sqrt(1 - shared) * e(w, i, t),
 
-a mixture of Gaussians whose scales are themselves random:
+a mixture of Gaussians with random scales:
 
-- e is the worker's own: white noise, as batches make it. c is what workers have in common, the same for all of them. A
-  part of c consists of a few normals that never change, with loadings that follow the progress of training, and the
-  rest remembers. It fades away, as an autoregressive process of first order, or `turns`: then it is one of two numbers
-  that turn about each other by an angle w in an iteration and shrink to r = cos(w) of what they were, beside what is
-  new. Over k iterations it correlates by r^k cos(k w), which adds up to zero from k = 1 on, so residuals add it up as
-  noise. x is standard normal, so two workers correlate by `shared`.
-- y = x + tail * x |x|, at unit variance, makes the magnitudes that a worker draws less even than a Gaussian's.
-- s is how large an entry is as a rule, at all workers. It is why their top-k sets overlap. A share `dead` of the
-  entries is zero, and log s of the others is normal with deviation `spread`. A part of log s is fixed. The rest changes
-  with the logarithm of the iteration, ever more slowly, so top-k sets of two iterations overlap, the less the farther
-  apart they are.
-- rms, dead, spread, tail and shared follow the progress of training, or its logarithm. a is how much larger than is
-  typical a worker's gradient is: batches differ in how much there is to learn. It has the values that recorded workers
-  had, in random order; without those it is lognormal.
+- e is the worker's own white noise; c is common to all workers. A part of c consists of a few constant normals with
+  loadings that follow the progress of training; the rest is an autoregressive process of first order, or `turns`: one
+  of two numbers that rotate by an angle w in an iteration and shrink to r = cos(w), plus noise. Over k iterations it
+  correlates by r^k cos(k w), which sums to zero from k = 1 on. x is standard normal; two workers correlate by `shared`.
+- y = x + tail * x |x|, at unit variance, makes a worker's magnitudes less even than a Gaussian's.
+- s is the typical size of an entry at all workers, which makes their top-k sets overlap. A share `dead` of the entries
+  is zero; log s of the others is normal with deviation `spread`. A part of log s is fixed; the rest changes with the
+  logarithm of the iteration.
+- rms, dead, spread, tail and shared follow the progress of training, or its logarithm. a is the size of a worker's
+  gradient over the typical one: values of recorded workers in random order, or lognormal.
 
-With a lognormal scale the magnitudes have tails between those of generalised Gaussians and of Student's t.
+With a lognormal scale the tails are between those of generalised Gaussians and of Student's t.
 
-Where the magnitudes of a layer follow no such law, they are given as quantiles (`simnet.traces.refining`). Which
-entries are the larger ones is then decided by s (|x| - shift), with s and the shift of kinds of entries
-(`simnet.traces.ordering`). What is log s above, over its deviation, decides the kind of an entry. Signs are those of x,
-or of c: the more surely, the larger c is, as if each worker had noise of its own beside it, so that in bands of kinds
-the mean product of two workers' signs is as given (`simnet.traces.signs`). An entry that is large for its kind may have
-the sign that is `against` c, as in output layers the one class that is met is pushed the other way than all others. And
-a part of e may consist of normals of each worker's own that never change, with loadings as those of c: what a worker's
-shard has of its own lasts.
+Where the magnitudes of a layer follow no such law, they are given as quantiles (`simnet.traces.refining`). Then s (|x|
+- shift) ranks the entries, with s and shift of kinds of entries (`simnet.traces.ordering`); log s over its deviation
+decides the kind. Signs are those of x, or of c with a probability that grows with |c|, so in bands of kinds the mean
+product of two workers' signs is as given (`simnet.traces.signs`). An entry that is large for its kind may have the sign
+`against` c, as in output layers. A part of e may be constant normals of each worker, for what its shard has of its own.
 
-Every draw comes from a stream named after the iteration, so any iteration can be had without those before, and nothing
-of the run is stored but a few arrays of length n. Progress is a function of the iteration as well, and not of the
-length of a job: a longer job begins as a shorter one.
+Every draw comes from a stream named after the iteration, so any iteration can be computed without those before, with a
+few arrays of length n in memory. Progress is a function of the iteration, not of the length of a job: a longer job
+begins as a shorter one.
 """
 
 from __future__ import annotations
@@ -74,23 +67,7 @@ _SMALL = 1 << 14
 
 
 class SyntheticSource:
-    """Synthetic gradients, as a `GradientSource`; see `synthetic`.
-
-    Parameters
-    ----------
-    shapes : sequence of Layer
-        Layers of the model.
-    workers : int
-        P.
-    like : SyntheticParameters
-        What the gradients are like.
-    iterations : int
-        Over how many iterations training goes from start to end.
-    scale : float
-        How many times fewer entries to generate.
-    seed : int
-        Of everything random.
-    """
+    """Synthetic gradients, as a `GradientSource`; see `synthetic`."""
 
     def __init__(
         self, shapes: Sequence[Layer], workers: int, like: SyntheticParameters, iterations: int, scale: float, seed: int
@@ -132,17 +109,14 @@ class SyntheticSource:
     def gradients_of(self, workers: Sequence[int], iteration: int, out: Values | None = None) -> Values:
         """Return the gradients of some workers in an iteration; the noise of those before them is drawn, too.
 
-        Beside them, memory holds what workers share, two rows (four if a part lasts, one more if the rest turns), and
-        up to four that recur.
-
         Parameters
         ----------
         workers : sequence of int
-            Of whom; ascending.
+            The workers, ascending.
         iteration : int
-            From 0; training has gone as far as the iteration is through `iterations`, and stays at its end after them.
+            From 0; progress is its share of `iterations`, and constant after them.
         out : ndarray of float32, shape (len(workers), n), optional
-            Where to put them.
+            Receives the gradients.
         """
         gradients = buffer(out, len(workers), self.parameters)
         self._make(workers, iteration, gradients, loops_for(self._drawn + gradients.size), adds=False)
@@ -150,13 +124,13 @@ class SyntheticSource:
 
     @property
     def adds(self) -> bool:
-        """Whether the next gradients can be added to rows while they are made."""
+        """If true, the next gradients can be added to rows while they are made."""
         return loops_for(self._drawn + self.workers * self.parameters) is not None
 
     def add(self, iteration: int, rows: Values) -> Floats | None:
-        """Add the gradients of an iteration to `rows`, float32 of shape (P, n) and contiguous; if `adds` says so.
+        """Add the gradients of an iteration to `rows`, float32 of shape (P, n) and contiguous, if `adds` is true.
 
-        Returns the sums of squares of the rows then, if they can be had in passing.
+        Return the sums of squares of the rows, if they are available.
         """
         return self._make(range(self.workers), iteration, rows, loops_for(self._drawn + rows.size), adds=True)
 
@@ -208,7 +182,7 @@ class SyntheticSource:
         return norms if adds and not aside else None
 
     def _mix(self, x: Values, common: Values, scales: Values, weights: Values, factors: Values, run: Run) -> None:
-        """Make the gradients of a run of layers of normals, shape (P, size), in place; in ordered ones only x."""
+        """Make the gradients of a run of layers from normals, shape (P, size), in place; in ordered ones only x."""
         own, joint, linear, square = np.repeat(weights[:4, run.layers], run.sizes, axis=1)
         x *= own
         x += joint * common
@@ -222,7 +196,7 @@ class SyntheticSource:
         x *= factors
 
     def _orders(self, progress: float) -> list[_Order]:
-        """Return what gives the layers with quantiles their magnitudes; the standard normals of small ones move."""
+        """Return the order of the layers with quantiles; space the normals of small ones evenly."""
         found = []
         for layer, place in zip(self._kin, self._places, strict=True):
             if layer.magnitudes is not None:
@@ -262,7 +236,7 @@ class SyntheticSource:
         return ordering.Kinds(shares / shares.sum(), shift, log_scale)
 
     def _row(self, *name: str | int, compiled: ModuleType | None = None) -> Values:
-        """Return a row that recurs, whole: uniform of `life`, and normal of all others."""
+        """Return a recurring row: uniform for `life`, normal otherwise."""
         if name not in self._rows:
             draws = stream(self._seed, "gradients", *name)
             if name == ("life",):
@@ -273,7 +247,7 @@ class SyntheticSource:
         return self._rows[name]
 
     def _pieces(self, compiled: ModuleType | None, *name: str | int) -> Iterator[Values]:
-        """Yield a row that recurs run by run: kept, or drawn again if there are too many."""
+        """Yield a recurring row run by run: cached, or drawn again if there are too many."""
         if name in self._rows or len(self._rows) < self._most_rows:
             row = self._row(*name, compiled=compiled)
             yield from (row[run.entries] for run in self._runs)
@@ -289,7 +263,7 @@ class SyntheticSource:
             yield part
 
     def _clock(self, progress: float) -> float:
-        """Return where a share of the run is between knots."""
+        """Return the position of a share of the run between knots."""
         linear = self.like.between == "linear"
         return progress if linear else math.log1p(progress * (self.like.steps - 1))
 
@@ -314,7 +288,7 @@ class SyntheticSource:
         return np.exp(spread * draws).astype(np.float32)
 
     def _common(self, iteration: int, progress: float, compiled: ModuleType | None) -> Values:
-        """Return c: what lasts of it, and the rest."""
+        """Return c: its constant part, and the rest."""
         then = self._remembered.at(iteration, compiled)
         loadings = self._at(self._lasting, progress)
         if not len(loadings):
@@ -326,7 +300,7 @@ class SyntheticSource:
         return mixed
 
     def _normals(self, name: str, loadings: Floats, compiled: ModuleType | None) -> list[Normals]:
-        """Return normals that never change, drawn anew as each is met once in an iteration."""
+        """Return constant normals, drawn again in each iteration."""
         return [Normals(stream(self._seed, "gradients", name, one), compiled) for one in range(len(loadings))]
 
     def _add_lasting(self, row: Values, normals: Sequence[Normals], loadings: Floats, scales: Floats) -> None:
@@ -339,7 +313,7 @@ class SyntheticSource:
             row += drawn
 
     def _put_logs(self, iteration: int, compiled: ModuleType | None) -> None:
-        """Put log s over its deviation: it goes from anchor to anchor on an arc, where its variance stays one."""
+        """Compute log s over its deviation: it moves on an arc from anchor to anchor, at unit variance."""
         clock = math.log1p(iteration) / self.like.period
         before = math.floor(clock)
         names: list[tuple[str | int, ...]] = [("fixed",), ("anchor", before), ("anchor", before + 1)]
@@ -358,7 +332,7 @@ class SyntheticSource:
             piece += second * rows[2]
 
     def _scaled(self, logs: Values, spread_and_dead: Values, compiled: ModuleType | None) -> Values:
-        """Turn log s over its deviation into s, in place; in ordered layers it stays."""
+        """Turn log s over its deviation into s, in place, in layers that are not ordered."""
         if self._ordered.all():
             return logs
         for run, life in zip(self._runs, self._pieces(compiled, "life"), strict=True):
@@ -378,22 +352,19 @@ class SyntheticSource:
 
 
 def _rest(loadings: Floats) -> Floats:
-    """Return the weight of the rest beside what lasts, of shape (layers,), given loadings (K, layers)."""
+    """Return the weight of the rest, of shape (layers,), given loadings (K, layers)."""
     return np.asarray(np.sqrt(np.maximum(1 - np.square(loadings).sum(axis=0), 0.0)))
 
 
 def _loadings(layers: Sequence[LayerParameters], name: str) -> Floats:
-    """Return a table of loadings (K, layers, knots), zero in layers that have fewer or none."""
+    """Return a table of loadings (K, layers, knots), padded with zeros."""
     rows = [np.array(getattr(layer, name) or ((),) * len(layer.rms)) for layer in layers]
     most = max(row.shape[1] for row in rows)
     return np.array([np.pad(row, ((0, 0), (0, most - row.shape[1]))) for row in rows]).transpose(2, 0, 1)
 
 
 class _Order(NamedTuple):
-    """A layer with quantiles: where it is, what ranks its entries, and the shares whose sign each worker has by itself.
-
-    These are of each of the bands.
-    """
+    """A layer with quantiles: its place, its order, and the likeness of signs in each band."""
 
     place: slice
     ranked: Ranked
@@ -402,14 +373,9 @@ class _Order(NamedTuple):
 
 
 def rows(workers: int, parameters: int, *, lasts: bool = False, turns: bool = False) -> int:
-    """Return how many rows of n entries a source keeps at most: those of an iteration, and those that recur.
+    """Return the maximum number of rows of n entries that a source keeps.
 
-    Parameters
-    ----------
-    workers, parameters : int
-        P and n.
-    lasts, turns : bool
-        Whether a part of c lasts, which takes two rows more, and whether the rest of it turns, which takes one.
+    `lasts` is true if a part of c is constant, which takes two rows more, `turns` if the rest turns, which takes one.
 
     Examples
     --------
@@ -430,8 +396,8 @@ def synthetic(
 ) -> SyntheticSource:
     """Return a source of synthetic gradients.
 
-    A layer gets the parameters of the fitted layer that is at about the same relative depth, weights those of weights,
-    biases and norms those of biases and norms, embeddings of words and of places those of such embeddings.
+    A layer gets the parameters of the fitted layer at the same relative depth: weights those of weights, biases and
+    norms those of biases and norms, embeddings of words and of places those of such embeddings.
 
     Parameters
     ----------
@@ -441,13 +407,12 @@ def synthetic(
     workers : int
         P, >= 1.
     like : str, Path or SyntheticParameters
-        What the gradients are like: the name of a recorded trace that comes with simnet and was fitted, or the path of
-        a JSON file, or the parameters, or ``auto``, the trace of the model's family: ``transformer`` for a model with
-        attention, ``convolutional`` for another one with convolutions, and ``digits`` for the rest.
+        The name of a fitted trace that ships with simnet, the path of a JSON file, parameters, or ``auto``, the trace
+        of the model's family: ``transformer`` for models with attention, ``convolutional`` for others with
+        convolutions, else ``digits``.
     iterations : int, optional
-        Over how many iterations training goes from start to end, whatever the length of a job; those of the recorded
-        run if not given, so that iteration i is like step i there: 400 of ``digits``, 133 of ``convolutional`` and
-        ``transformer``, 13 rounds of ``...-local``. After them distributions stay as at the end, and draws stay fresh.
+        Iterations of the whole training; by default those of the recorded run: 400 of ``digits``, 133 of
+        ``convolutional`` and ``transformer``, 13 rounds of ``...-local``. After them distributions stay constant.
     scale : float
         Generate only 1 / `scale` of the entries of each layer, at least one.
     seed : int

@@ -1,4 +1,4 @@
-"""The parameters of synthetic gradients, as a JSON file has them; `simnet.traces.synthetic` says what they mean."""
+"""The parameters of synthetic gradients, as a JSON file has them; see `simnet.traces.synthetic`."""
 
 from __future__ import annotations
 
@@ -56,110 +56,67 @@ _Quantiles = Annotated[tuple[_Magnitude, ...], Field(min_length=len(COARSE), max
 
 
 class LayerParameters(Description):
-    """The distribution of the entries of one layer, at the knots.
+    """The distribution of the entries of one layer, at the knots."""
 
-    Parameters
-    ----------
-    name : str
-        Of the layer it was fitted to.
-    matrix : bool
-        Whether that layer has two dimensions or more, as weights do; biases and norms have one.
-    rms : tuple of float
-        Root mean square of the entries, at a worker with a = 1.
-    dead : tuple of float
-        Share of entries that are zero, within [0, 1).
-    spread : tuple of float
-        Standard deviation of log s of the others.
-    tail : tuple of float
-        Weight of x |x|.
-    shared : tuple of float
-        Correlation between two workers, within [0, 1].
-    magnitudes : tuple of tuple of float, optional
-        At each knot the quantiles of the magnitude, as `simnet.traces.refining` tabulates them; then rms and tail do
-        not count, and the rest decides the order alone.
-    kinds : tuple of (float, float), optional
-        Shift and logarithm of the scale of each kind of entries, where magnitudes are given; see
-        `simnet.traces.ordering`. Without them the scales are lognormal, and the dead entries are the smallest.
-    shares : tuple of tuple of float, optional
-        At each knot the share of each kind.
-    agree : tuple of float, optional
-        Mean product of the signs of two workers, at the knots, where kinds are given and workers share nothing else.
-    agree_bands : tuple of tuple of float, optional
-        The same at each knot in bands of kinds, from the smallest to the largest, in place of `agree`.
-    against : tuple of float, optional
-        At each knot what the sign of an entry that is large for its kind is to that of small ones of its place at other
-        workers: from -1, the other, to 1, the same, which it is if not given.
-    lasting : tuple of tuple of float, optional
-        At each knot the loadings of standard normals of which c consists, beside what changes from iteration to
-        iteration. The sum of their squares is at most one.
-    own_lasting : tuple of tuple of float, optional
-        The same of e, of which each worker has its own, where magnitudes are given.
-    skew : float
-        How much log s is bent then, within [-0.4, 1].
-    """
-
+    # The fitted layer, and whether it has two dimensions or more.
     name: str
     matrix: bool
+    # Root mean square of the entries, at a worker with a = 1.
     rms: tuple[_Magnitude, ...]
+    # Share of entries that are zero, in [0, 1), and standard deviation of log s of the others.
     dead: tuple[Annotated[float, Field(ge=0, lt=1)], ...]
     spread: tuple[_Deviation, ...]
+    # Weight of x |x|, and correlation between two workers, in [0, 1].
     tail: tuple[_Weight, ...]
     shared: tuple[_Share, ...]
+    # Quantiles of the magnitude, as in `simnet.traces.refining`; they replace rms and tail, and the rest decides
+    # the order.
     magnitudes: tuple[_Quantiles, ...] | None = None
+    # Shift and log scale of each kind of entries; see `simnet.traces.ordering`. Without them scales are
+    # lognormal, and dead entries are the smallest.
     kinds: Annotated[tuple[_Kind, ...], Field(min_length=1)] | None = None
+    # Share of each kind.
     shares: tuple[tuple[_Share, ...], ...] | None = None
+    # Mean product of the signs of two workers, if workers share nothing else.
     agree: tuple[_Share, ...] | None = None
+    # The same in bands of kinds, from the smallest on, instead of `agree`.
     agree_bands: tuple[_Bands, ...] | None = None
+    # Correlation of the sign of an entry that is large for its kind with that of small ones at other workers, in
+    # [-1, 1]; default 1.
     against: tuple[Annotated[float, Field(ge=-1, le=1)], ...] | None = None
+    # Loadings of constant normals of c, and of e; squares sum to one at most.
     lasting: tuple[_Loadings, ...] | None = None
     own_lasting: tuple[_Loadings, ...] | None = None
+    # Skewness of log s, in [-0.4, 1].
     skew: Annotated[float, Field(ge=-0.4, le=1)] = 0.0
 
 
 class SyntheticParameters(Description):
-    """The parameters of synthetic gradients; `simnet.traces.fit` finds them.
-
-    Parameters
-    ----------
-    version : 1
-        Of this format.
-    name : str
-        Of the trace they were fitted to.
-    steps : int
-        Length of the recorded run.
-    knots : tuple of float
-        Progress of training, from 0 to 1, ascending, at which the tables hold.
-    between : {"linear", "logarithmic"}
-        Whether tables go from knot to knot with the step, or with the logarithm of 1 + step.
-    worker_spread : tuple of float
-        Standard deviation of log a at the knots.
-    worker_sizes : tuple of tuple of float, optional
-        Values of a at each knot, ascending, > 0; each group of so many workers has them in random order. Without them
-        a is lognormal.
-    memory : float
-        Correlation of the rest of c from one iteration to the next, within [0, 0.9].
-    turns : bool
-        Whether the rest of c turns back, rather than fading away. Then each worker's sign follows that of c by chance;
-        otherwise entries follow it at all workers or at none.
-    fixed : float
-        Share of the variance of log s that never changes, within [0, 1].
-    period : float
-        The rest is new when log(1 + iteration) has grown by this, > 0.
-    layers : tuple of LayerParameters
-        In the order of the gradient.
-    """
+    """The parameters of synthetic gradients; `simnet.traces.fit` finds them."""
 
     version: Literal[1] = 1
+    # The fitted trace, and length of the recorded run.
     name: str
     steps: Annotated[int, Field(ge=1)]
+    # Progress of training, from 0 to 1, ascending, at which the tables hold.
     knots: Annotated[tuple[_Share, ...], Field(min_length=1)]
+    # Interpolation in the step, or in the logarithm of 1 + step.
     between: Between = "linear"
+    # Standard deviation of log a.
     worker_spread: tuple[_Deviation, ...]
+    # Values of a, ascending, > 0; each group of so many workers has them in random order. Without them a is
+    # lognormal.
     worker_sizes: tuple[Annotated[tuple[_Size, ...], Field(min_length=1)], ...] | None = None
+    # Correlation of the rest of c between consecutive iterations, in [0, 0.9].
     memory: Annotated[float, Field(ge=0, le=0.9)]
+    # If true, the rest of c turns back rather than decays, and signs follow c per worker by chance; otherwise at
+    # all workers or at none.
     turns: bool = False
+    # Share of the variance of log s that never changes, in [0, 1].
     fixed: _Share
+    # The rest is new when log(1 + iteration) has grown by this, > 0.
     period: Annotated[float, Field(ge=1e-3, le=1e9)]
+    # In the order of the gradient.
     layers: Annotated[tuple[LayerParameters, ...], Field(min_length=1)]
 
     @model_validator(mode="after")
@@ -202,20 +159,13 @@ class SyntheticParameters(Description):
         return self
 
     def save(self, path: str | os.PathLike[str]) -> None:
-        """Write them to a JSON file, which `synthetic` reads."""
+        """Write a JSON file, which `synthetic` reads."""
         content = self.model_dump_json(indent=1, exclude_none=True)
         Path(path).write_text(content + "\n", encoding="utf-8")
 
 
 def parameters_of(like: str | os.PathLike[str], layers: Sequence[Layer]) -> SyntheticParameters:
-    """Return what gradients are to be like.
-
-    Parameters
-    ----------
-    like : str or Path
-        The name of a trace that comes with simnet and was fitted, ``auto``, or the path of a JSON file.
-    layers : sequence of Layer
-        Of the model, by which ``auto`` goes.
+    """Return the parameters of a fitted trace by name, of ``auto`` for a model of these layers, or of a JSON file.
 
     Raises
     ------
@@ -235,12 +185,7 @@ def parameters_of(like: str | os.PathLike[str], layers: Sequence[Layer]) -> Synt
 
 
 def family(layers: Sequence[Layer]) -> str:
-    """Return which trace is of the family of a model.
-
-    Parameters
-    ----------
-    layers : sequence of Layer
-        Of the model, with names as in PyTorch.
+    """Return the trace of the family of a model, given its layers, with names as in PyTorch.
 
     Examples
     --------
@@ -256,19 +201,9 @@ def family(layers: Sequence[Layer]) -> str:
 
 
 def most_alike(layers: Sequence[LayerParameters], name: str, matrix: bool, depth: float) -> LayerParameters:
-    """Return the fitted layer that another one resembles.
+    """Return the fitted layer for a layer of this name and relative depth in [0, 1].
 
-    Parameters
-    ----------
-    layers : sequence of LayerParameters
-        Those that are fitted, from the first to the last.
-    name : str
-        Of the other one. Embeddings of words, and of places, resemble such embeddings, and no others do, if there are
-        any.
-    matrix : bool
-        Whether the other one is a matrix; one of the same kind is returned if there is one.
-    depth : float
-        The relative depth of the other one, in [0, 1]; of those of its kind the nearest is returned.
+    It is the nearest in depth of those that are matrices as well, or are not, and that embed words or places as well.
     """
     kind = [one for one, fitted in enumerate(layers) if fitted.matrix == matrix]
     role = [one for one in kind if _embeds(layers[one].name) == _embeds(name)]

@@ -41,31 +41,21 @@ _TEXT_HELD_OUT = 0.1
 
 
 class Data(NamedTuple):
-    """Training examples and held-out examples.
+    """Training examples and held-out examples."""
 
-    Parameters
-    ----------
-    inputs : ndarray of float32 or uint16, shape (N, d)
-        Numbers, or symbols if `symbols` > 0.
-    targets : ndarray of int, shape (N,) or (N, d)
-        The class of each example, or of each of its places, from 0.
-    held_inputs, held_targets : ndarray
-        The same of the held-out examples.
-    shape : tuple of int
-        Shape of an example as an image, (channels, rows, columns), or (d,).
-    symbols : int
-        Number of different symbols; 0 if inputs are numbers.
-    kinds : ndarray of int, shape (N,), optional
-        What shards may differ by; the class when omitted.
-    """
-
+    # Shape (N, d): Numbers, or symbols if `symbols` > 0.
     inputs: NDArray[Any]
+    # Shape (N,): The class of each example, or of each of its places, from 0.
     targets: NDArray[np.intp]
+    # The same of the held-out examples.
     held_inputs: NDArray[Any]
     held_targets: NDArray[np.intp]
     classes: int
+    # Shape of an example as an image, (channels, rows, columns), or (d,).
     shape: tuple[int, ...]
+    # Number of different symbols; 0 if inputs are numbers.
     symbols: int = 0
+    # Shape (N,): What shards may differ by; the class when omitted.
     kinds: NDArray[np.intp] | None = None
 
 

@@ -33,19 +33,7 @@ class Model:
         return math.sqrt(2.0 / math.prod(layer.shape[1:]))
 
     def gradients(self, weights: Values, inputs: NDArray[Any], targets: NDArray[np.intp], out: Values) -> Floats:
-        """Put the gradient of each worker's mean loss in a row of `out`, and return the losses, shape (P,).
-
-        Parameters
-        ----------
-        weights : ndarray of float32, shape (n,)
-            Weights of all layers.
-        inputs : ndarray, shape (P, b, d)
-            The batch of each worker.
-        targets : ndarray of int, shape (P, b) or (P, b, d)
-            Its classes, or those of each place.
-        out : ndarray of float32, shape (P, n)
-            Receives the gradients.
-        """
+        """Put the gradient of each worker's mean loss in a row of `out`, and return the losses, shape (P,)."""
         raise NotImplementedError
 
     def score(self, weights: Values, inputs: NDArray[Any], targets: NDArray[np.intp]) -> tuple[float, float]:

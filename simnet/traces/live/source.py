@@ -40,23 +40,15 @@ _TORCH = 2.0**29
 
 
 class Rate(NamedTuple):
-    """The learning rate by iteration.
+    """The learning rate by iteration."""
 
-    Parameters
-    ----------
-    rate : float
-        After the warm-up and before the first drop.
-    warm_up : int
-        Iterations over which it rises linearly from 1 / P of `rate`.
-    drops : sequence of int
-        Iterations from which on it is multiplied by `factor`, each time again.
-    factor : float
-        The factor of each drop.
-    """
-
+    # After the warm-up and before the first drop.
     rate: float
+    # Iterations over which it rises linearly from 1 / P of `rate`.
     warm_up: Annotated[int, Ge(0)] = 0
+    # Iterations from which on it is multiplied by `factor`, each time again.
     drops: Sequence[Count] = ()
+    # The factor of each drop.
     factor: Annotated[float, Gt(0), Le(1)] = 0.1
 
     def at(self, iteration: int, workers: int) -> float:
@@ -76,33 +68,23 @@ class Rate(NamedTuple):
 
 @dataclass(eq=False)
 class LiveSource:
-    """A model and its training data, as a `GradientSource`; see `train`.
-
-    Parameters
-    ----------
-    own : sequence of ndarray of int
-        The examples of each worker.
-    batch : int
-        Examples per worker and iteration.
-    momentum, weight_decay : float
-        m and d of the update.
-    evaluate : int
-        Iterations between two measurements of loss and accuracy.
-    scale : float
-        Entries of a larger model that each entry stands for: bytes and times are multiplied by it.
-    seed : int
-        Seed of the first weights and the order of the batches.
-    """
+    """A model and its training data, as a `GradientSource`; see `train`."""
 
     model: Model
     data: Data
+    # The examples of each worker.
     own: Sequence[NDArray[np.intp]]
+    # Examples per worker and iteration.
     batch: int
     rate: Rate
+    # m and d of the update.
     momentum: float
     weight_decay: float
+    # Iterations between two measurements of loss and accuracy.
     evaluate: int
+    # Entries of a larger model that each entry stands for: bytes and times are multiplied by it.
     scale: float
+    # Seed of the first weights and the order of the batches.
     seed: int
 
     def __post_init__(self) -> None:

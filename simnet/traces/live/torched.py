@@ -40,20 +40,13 @@ _HEADS = 4
 
 
 class Sizes(NamedTuple):
-    """Sizes of the models that come in several.
+    """Sizes of the models that come in several."""
 
-    Parameters
-    ----------
-    hidden : sequence of int
-        Units of the hidden layers of an ``mlp``.
-    channels : sequence of int
-        Channels of the stages of a ``residual`` network; each stage halves rows and columns.
-    width, blocks : int
-        Of a ``transformer``, which has four heads, or fewer where four do not divide its width.
-    """
-
+    # Units of the hidden layers of an ``mlp``.
     hidden: Sequence[int] = (64,)
+    # Channels of the stages of a ``residual`` network; each stage halves rows and columns.
     channels: Sequence[int] = CHANNELS
+    # Of a ``transformer``, which has four heads, or fewer where four do not divide its width.
     width: int = WIDTH
     blocks: int = BLOCKS
 
@@ -139,19 +132,7 @@ def activations(model: str, data: tuple[int, int], classes: int, sizes: Sizes) -
 
 
 class Torched(Model):
-    """A module of PyTorch as a model to train; see `create`.
-
-    Parameters
-    ----------
-    module : torch.nn.Module
-        Gives the logits of a batch, the same in training and evaluation.
-    shape : tuple of int or None
-        Shape of an example; None for symbols.
-    device : str
-        Device of the module.
-    deviation : callable, optional
-        Standard deviation of a matrix's first weights; `Model.deviation` when omitted.
-    """
+    """A module of PyTorch as a model to train; see `create`."""
 
     def __init__(
         self,
