@@ -180,8 +180,8 @@ class TestSizes:
 
     def test_belief_in_bytes_fades_from_16_to_256_times_the_largest_size(self):
         ratio = np.array([1.0, 16, 64, 256, 1e4])
-        assert TimeGrowth(1.0, 0.3, 0.2, 1.0).told(ratio) == pytest.approx([1, 1, 0.5, 0.2, 0.2])
-        assert TimeGrowth(1.0, 0.3, 0.0, 0.5).told(ratio) == pytest.approx([0.5, 0.5, 0.25, 0, 0])
+        assert TimeGrowth(1.0, 0.3, 0.2, 1.0).trust(ratio) == pytest.approx([1, 1, 0.5, 0.2, 0.2])
+        assert TimeGrowth(1.0, 0.3, 0.0, 0.5).trust(ratio) == pytest.approx([0.5, 0.5, 0.25, 0, 0])
 
     def test_beyond_times_are_drawn_to_the_middle_of_what_is_possible(self):
         model, largest = predictor(power(reduce(4), 0.25)), 2.0**20

@@ -60,8 +60,8 @@ def likely_card_counts(curves: Sequence[Curve], least: float = LEAST_CHANCE) -> 
     rate, each = node_rate(curves)
     if not rate:
         return RAIL_CARDS
-    if told := max(one.cards for one in curves):
-        return (CardCount(CARD_PER_RANK if told >= _most_on_a_node(curves) else float(told), 1.0),)
+    if known := max(one.cards for one in curves):
+        return (CardCount(CARD_PER_RANK if known >= _most_on_a_node(curves) else float(known), 1.0),)
     chances = {1.0: _likeliness(max(rate / _ONE_CARD, 1.0))}
     for one in _platforms():
         if one.outer is None:

@@ -70,13 +70,13 @@ class ComputeFit:
 
     def text(self) -> str:
         """Return the lines of a scenario, with the errors of the fit as comments."""
-        told = ", ".join(
+        percentiles = ", ".join(
             f"p{percent} {1e3 * one:.4g} ms (measured {1e3 * other:.4g} ms)"
             for percent, one, other in zip(PERCENTS, self.fitted, self.measured, strict=True)
         )
         return (
             f"# Fitted to every other of {self.iterations} iterations of {self.workers} workers; of those between: "
-            f"{told}\n" + yaml_text({"job": {"compute": self.fields()}}, width=120)
+            f"{percentiles}\n" + yaml_text({"job": {"compute": self.fields()}}, width=120)
         )
 
 
@@ -128,13 +128,6 @@ def fit_compute(seconds: Floats) -> ComputeFit:
     """Fit the distribution of compute times [s], shape (iterations, workers).
 
     Raises InputError for fewer than `LEAST_ITERATIONS` iterations.
-
-    Examples
-    --------
-    >>> draws = np.random.default_rng(1).lognormal(np.log(0.1), 0.05, (400, 4)) * [1, 1, 2, 1]
-    >>> found = fit_compute(draws)
-    >>> round(found.mean, 3), round(found.spread, 2), [round(one, 1) for one in found.slow.values()], found.straggle
-    (0.1, 0.05, [2.0], 0.0)
     """
     iterations, workers = seconds.shape
     if iterations < LEAST_ITERATIONS:

@@ -385,15 +385,7 @@ def calibrate(
 
 
 def specified_cost_model(platform: Platform, coverage: float = DEFAULT_COVERAGE) -> CalibratedCostModel:
-    """Return a cost model from a specification alone; all its predictions are extrapolations.
-
-    Examples
-    --------
-    >>> from simnet.calibration.platform import load_platform
-    >>> found = specified_cost_model(load_platform("dgx-h100")).predict("all_reduce", 16, 2**30)
-    >>> found.extrapolates, found.low < found.seconds < found.high
-    (True, True)
-    """
+    """Return a cost model from a specification alone; all its predictions are extrapolations."""
     bounds = specified_half_widths(platform, coverage)
     intervals: dict[Basis, list[tuple[float, float]]] = dict.fromkeys(get_args(Basis), bounds)
     model = Predictor("interpolated", "steps", "steps", "steps", (), steps_of(platform))

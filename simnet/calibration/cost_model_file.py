@@ -250,13 +250,7 @@ def _file_of(cost_model: CalibratedCostModel) -> CostModelFile:
 
 
 def cost_model_of(source: str) -> CalibratedCostModel:
-    """Return the cost model of a fabric file, or of a platform: the name of a shipped one, or its file.
-
-    Raises
-    ------
-    InputError
-        As `load_cost_model` and `load_platform` do.
-    """
+    """Return the cost model of a fabric file, or of a platform: the name of a shipped one, or its file."""
     path = Path(source)
     if source in platform_names():
         return specified_cost_model(load_platform(source))

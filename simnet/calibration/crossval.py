@@ -76,14 +76,7 @@ class HeldOut(NamedTuple):
 
 
 def size_folds(curve: Curve) -> list[np.ndarray]:
-    """Return masks of the sizes held out at a time; the smallest is never held out, as nothing below it is known.
-
-    Examples
-    --------
-    >>> one = Curve(Setting("all_reduce", 2), np.arange(1.0, 9.0), np.ones(8))
-    >>> [np.flatnonzero(held).tolist() for held in size_folds(one)]
-    [[4], [1, 5], [2, 6], [3, 7]]
-    """
+    """Return masks of the sizes held out at a time; the smallest is never held out, as nothing below it is known."""
     if len(curve.sizes) < MIN_SIZES:
         return []
     place = np.arange(len(curve.sizes))
@@ -110,14 +103,6 @@ def mixture_weights(
     A weight is the inverse fourth power of the typical error; weights below a tenth are dropped. Few sizes say little,
     so the errors on all curves together count as much as eight sizes of the curve. Errors count as 0.2 % at least, the
     noise of measurements; the plainest model with less than 0.05 % is taken alone.
-
-    Examples
-    --------
-    >>> sizes = 2.0 ** np.arange(10, 20)
-    >>> curve = Curve(Setting("gather", 4), sizes, 1e-5 + sizes * 1e-9)
-    >>> held = {name: leave_sizes_out([curve], name) for name in ("line", "five_anchors")}
-    >>> mixture_weights([curve], held)[curve.setting]
-    {'line': 1.0}
     """
     if not any(by_curve_model.values()):
         return {}
@@ -256,12 +241,6 @@ def could_be_nccl(curves: Sequence[Curve]) -> bool:
 
     Starting a kernel takes some 6 us, a message between GPUs of two nodes 2 us or more; MPI in host memory has neither
     cost. The steps of a tree are the fewest.
-
-    Examples
-    --------
-    >>> sizes = np.array([8.0, 1024.0])
-    >>> [could_be_nccl([Curve(Setting("all_reduce", 8, 2), sizes, np.full(2, us * 1e-6))]) for us in (4, 25)]
-    [False, True]
     """
     others = [name for name in known_algorithms() if name not in ("ring", "tree")]
     for one in curves:

@@ -89,14 +89,7 @@ class MixtureComponent(NamedTuple):
 
 @dataclass(frozen=True)
 class Mixture:
-    """The weighted geometric mean of models of a curve.
-
-    Examples
-    --------
-    >>> low, high = (CurveModel(segments=((0.0, latency, 0.0),)) for latency in (1e-6, 4e-6))
-    >>> Mixture((MixtureComponent("line", 0.5, low), MixtureComponent("piecewise", 0.5, high))).at([1.0, 1e3])
-    array([2.e-06, 2.e-06])
-    """
+    """The weighted geometric mean of models of a curve."""
 
     parts: tuple[MixtureComponent, ...]
 
@@ -213,13 +206,6 @@ def fit_adjacent(sizes: Floats, seconds: Floats) -> CurveModel:
     Where that takes a latency or a bandwidth below 0, as the time falls or grows by more than the size, the library
     does something else at one size than at the other. There the line from before is continued, or the line from after
     is taken back, whichever is faster.
-
-    Examples
-    --------
-    >>> fit_adjacent(np.array([1e3, 2e3, 4e3]), np.array([2e-5, 3e-5, 4e-5])).at([1500.0, 3000.0])
-    array([2.5e-05, 3.5e-05])
-    >>> fit_adjacent(np.array([1e3, 2e3, 4e3, 8e3]), np.array([2e-5, 3e-5, 9e-5, 9e-5])).at([3000.0, 5000.0])
-    array([4.e-05, 9.e-05])
     """
     count = len(sizes)
     if count < 2:
@@ -275,14 +261,7 @@ MIXED_MODELS = ("line", "three_segments", "piecewise", "adjacent", "interpolated
 
 
 def fit_mixture(sizes: Floats, seconds: Floats, weights: Mapping[str, float]) -> Mixture:
-    """Fit several models of `CURVE_FITS` to a curve, with weights >= 0 by name, not all 0.
-
-    Examples
-    --------
-    >>> sizes = np.array([1e3, 1e4, 1e5, 1e6])
-    >>> [part.weight for part in fit_mixture(sizes, 1e-9 * sizes, {"line": 3.0, "adjacent": 1.0}).parts]
-    [0.75, 0.25]
-    """
+    """Fit several models of `CURVE_FITS` to a curve, with weights >= 0 by name, not all 0."""
     whole = sum(weights.values())
     return Mixture(
         tuple(

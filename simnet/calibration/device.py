@@ -136,14 +136,7 @@ def profile_of(kernels: LibraryKernels, name: str, density: float, largest: int,
 
 
 def fit_launch_cost(entries: Sequence[int], seconds: Sequence[float]) -> tuple[float, float, float]:
-    """Return launch and seconds per entry with the least squares of relative errors, and the largest error.
-
-    Examples
-    --------
-    >>> launch, slope, error = fit_launch_cost([10, 20, 40], [21.0, 41.0, 81.0])
-    >>> round(launch, 6), round(slope, 6), round(error, 6)
-    (1.0, 2.0, 0.0)
-    """
+    """Return launch and seconds per entry with the least squares of relative errors, and the largest error."""
     x, y = np.array(entries, dtype=np.float64), np.array(seconds)
     # Columns of the relative time per unit of each; neither may be negative, so that the best pair may lie on an edge.
     columns = np.column_stack([1 / y, x / y])
@@ -158,15 +151,7 @@ def fit_launch_cost(entries: Sequence[int], seconds: Sequence[float]) -> tuple[f
 
 
 def fit_method(entries: Sequence[int], seconds: Sequence[float]) -> KernelMethod:
-    """Return the method that takes the measured times: the best fit, and its corrections at each length.
-
-    Examples
-    --------
-    >>> found = fit_method([10, 100, 1000], [2.0, 20.0, 400.0])
-    >>> profile = DeviceProfile("mine", "toy", "toy", 1e9, {"topk": found})
-    >>> [f"{profile.once(DeviceOp('topk', entries)):.3g} s" for entries in (10, 100, 1000)]
-    ['2 s', '20 s', '400 s']
-    """
+    """Return the method that takes the measured times: the best fit, and its corrections at each length."""
     launch, slope, error = fit_launch_cost(entries, seconds)
     factors = (took / (launch + slope * count) for count, took in zip(entries, seconds, strict=True))
     pairs = tuple((float(count), round(factor, 4)) for count, factor in zip(entries, factors, strict=True))
@@ -175,14 +160,7 @@ def fit_method(entries: Sequence[int], seconds: Sequence[float]) -> KernelMethod
 
 
 def held_out_factors(entries: Sequence[int], seconds: Sequence[float]) -> tuple[float, float]:
-    """Return the extreme factors (<= 1, >= 1) of every second length but the last over its prediction from others.
-
-    Examples
-    --------
-    >>> low, high = held_out_factors([10, 20, 40, 80, 160], [20.0, 80.0, 80.0, 160.0, 320.0])
-    >>> round(low, 3), round(high, 3)
-    (1.0, 2.0)
-    """
+    """Return the extreme factors (<= 1, >= 1) of every second length but the last over its prediction from others."""
     left_out = range(1, len(entries) - 1, 2)
     others = [place for place in range(len(entries)) if place not in left_out]
     method = fit_method([entries[one] for one in others], [seconds[one] for one in others])

@@ -54,13 +54,7 @@ class LibraryKernels:
 
 
 def kernels_of(library: str | None = None) -> LibraryKernels:
-    """Return the kernels of a library; by default the first available of torch on a GPU, CuPy, torch, and simnet's own.
-
-    Raises
-    ------
-    InputError
-        If there is no such library, it is not installed, or there is no GPU for it.
-    """
+    """Return the kernels of a library; by default the first of torch on a GPU, CuPy, torch and numpy."""
     if library is not None and library not in KERNEL_LIBRARIES:
         raise InputError(f"there is no library {library!r}; {nearest(library, KERNEL_LIBRARIES)}", file="--library")
     for name in (library,) if library is not None else ("cuda", "cupy", "torch"):

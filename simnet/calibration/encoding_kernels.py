@@ -30,12 +30,6 @@ def encoding_calls(n: int, chosen: Indices, sent: Values) -> dict[str, tuple[int
     """Return for each method of `CODE_METHODS` the entries that it processes, and the call.
 
     `chosen` are the indices sent of n entries, ascending int64, shape (k,); `sent` their float32 values.
-
-    Examples
-    --------
-    >>> calls = encoding_calls(100, np.array([1, 7, 50]), np.ones(3, dtype=np.float32))
-    >>> calls["encode_delta"][0], calls["decode_delta"][1](), calls["decode_bitmap"][0]
-    (3, (array([ 1,  7, 50]), 7), 100)
     """
     k = chosen.size
 

@@ -64,15 +64,6 @@ def repeated_calls(rows: pd.DataFrame) -> list[RepeatedCall]:
 
     Means over several calls, and rows without a repetition (column ``iteration``), are left out: a mean scatters less
     than single calls, by an unknown factor.
-
-    Examples
-    --------
-    >>> from simnet.calibration.measured import load_dataset
-    >>> found = repeated_calls(load_dataset("shaped_gloo").rows)
-    >>> len(found), {one.seconds.size for one in found}
-    (60, {5})
-    >>> repeated_calls(load_dataset("superbench_a100_8").rows)
-    []
     """
     single = rows["iteration"].notna() & (rows["iterations"].isna() | (rows["iterations"] == 1))
     found = []
@@ -149,19 +140,7 @@ def uniformity_distance(shares: Floats, seconds: Floats) -> float:
 
 
 def fit_jitter(measured: Sequence[RepeatedCall], stack: Stack) -> FittedJitter | None:
-    """Fit the extra latency of messages; None for few repetitions, or if they do not scatter.
-
-    Examples
-    --------
-    >>> draws = np.random.default_rng(1)
-    >>> def time():
-    ...     return 1e-3 + 1e-5 * np.exp(0.5 * draws.standard_normal())
-    >>> sizes = 2.0 ** np.arange(10, 20)
-    >>> calls = [RepeatedCall(Setting("sendrecv", 2), size, np.array([time() for _ in range(100)])) for size in sizes]
-    >>> found = fit_jitter(calls, Stack())
-    >>> round(found.repetitions), round(found.sigma, 1)
-    (1000, 0.5)
-    """
+    """Fit the extra latency of messages; None for few repetitions, or if they do not scatter."""
     repetitions = sum(one.seconds.size for one in measured)
     if repetitions < LEAST_REPETITIONS:
         return None

@@ -221,13 +221,7 @@ def platform_names() -> tuple[str, ...]:
 
 
 def load_platform(source: str | Path) -> Platform:
-    """Return a platform by its name, or from a file.
-
-    Raises
-    ------
-    InputError
-        If there is none, or a field of it is wrong.
-    """
+    """Return a platform by its name, or from a file."""
     name = str(source)
     if name in platform_names():
         with as_file(files("simnet.calibration") / "platforms" / f"{name}.yaml") as path:

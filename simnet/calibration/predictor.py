@@ -100,7 +100,7 @@ class TimeGrowth(NamedTuple):
     by_power: float
     by_bytes: float
 
-    def told(self, ratio: Floats) -> Floats:
+    def trust(self, ratio: Floats) -> Floats:
         """Return the trust in a model at sizes that are so many times the largest, within 0..1."""
         fading = np.minimum(2 - np.log(ratio) / np.log(_GOES_ON), 1.0)
         return np.asarray(np.maximum(self.by_power, self.by_bytes * fading))
@@ -195,23 +195,14 @@ class Predictor:
             return None
         (seconds, least, most), end = (one[:-1] for one in found), BoundedTimes(*(one[-1] for one in found))
         ratio = np.maximum(asked / seen.largest, 1.0)
-        middle, told = end.seconds * ratio ** ((seen.power + 1) / 2), seen.told(ratio)
-        seconds = np.where(beyond, seconds**told * middle ** (1 - told), seconds)
+        middle, trust = end.seconds * ratio ** ((seen.power + 1) / 2), seen.trust(ratio)
+        seconds = np.where(beyond, seconds**trust * middle ** (1 - trust), seconds)
         least = np.where(beyond, end.least * ratio**seen.power, least)
         most = np.where(beyond, end.most * ratio, most)
         return BoundedTimes(seconds, np.minimum(seconds, least), np.maximum(seconds, most))
 
     def growth(self, setting: Setting) -> TimeGrowth:
-        """Return the growth of times at the largest measured size of the curves that predict a setting.
-
-        Examples
-        --------
-        >>> sizes = 2.0 ** np.arange(4, 24, 2)
-        >>> flat = fit_predictor([Curve(Setting("all_reduce", 4), sizes, np.full(10, 1e-4))])
-        >>> steep = fit_predictor([Curve(Setting("all_reduce", 4), sizes, sizes * 1e-9)])
-        >>> [one.growth(Setting("all_reduce", 4)).by_power for one in (flat, steep)]
-        [0.0, 1.0]
-        """
+        """Return the growth of times at the largest measured size of the curves that predict a setting."""
         near = self.near(setting)
         if not near:
             return TimeGrowth(math.inf, 1.0, 1.0, 1.0)
@@ -404,13 +395,6 @@ def fit_predictor(
         Models of each curve, with their weights; default: `curve_model` alone.
     with_steps : bool
         Without, other collectives are not predicted, which saves time.
-
-    Examples
-    --------
-    >>> sizes = 2.0 ** np.arange(10, 20)
-    >>> curves = [Curve(Setting("all_reduce", p), sizes, p * 1e-5 + sizes * 1e-9) for p in (4, 16)]
-    >>> float(fit_predictor(curves, interpolation="interpolated").at(Setting("all_reduce", 8), [1024.0])[0].round(6))
-    8.1e-05
     """
     chosen = {} if weights is None else weights
     through = {} if weights is None else {"interpolated": 0.0}

@@ -58,13 +58,6 @@ def term_counts(setting: Setting, by_tree: float = np.inf, cards: float = np.inf
 
     They are launch, a step of a tree, a step of a ring or a peer, a byte out of the node, and a byte inside the only
     node. `by_tree` are the bytes that a node of two sends along a double tree, for a vector of one byte.
-
-    Examples
-    --------
-    >>> term_counts(Setting("all_reduce", 16, 4)).round(3).tolist()
-    [1.0, 2.3, 5.65, 0.469, 0.0]
-    >>> [float(term_counts(Setting("all_reduce", 8, 2), sent)[3]) for sent in (1.0, 2.0)]
-    [0.25, 0.4375]
     """
     ranks, nodes = setting.ranks, min(setting.nodes or setting.ranks, setting.ranks)
     if ranks < 2:

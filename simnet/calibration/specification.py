@@ -123,15 +123,7 @@ class SpecifiedStepModel(StepModel):
 
 
 def specified_step_model(platform: Platform) -> SpecifiedStepModel:
-    """Return the step model of a platform.
-
-    Examples
-    --------
-    >>> from simnet.calibration.platform import load_platform
-    >>> model = specified_step_model(load_platform("dgx-h100"))
-    >>> [round(1e3 * float(one), 2) for one in model.at(Setting("all_gather", 16, 2), [2**20, 2**30])]
-    [0.1, 2.94]
-    """
+    """Return the step model of a platform."""
     found = specified_parameters(platform)
     return SpecifiedStepModel(
         nccl=platform.counted == "as NCCL does",

@@ -97,15 +97,7 @@ def _registered_algorithms(collective: str, _allowed: bool) -> dict[str, registr
 
 
 def counted_algorithms(collective: str, algorithm: str) -> tuple[str, ...]:
-    """Return the algorithms whose schedules are counted: the named one, or all of the collective.
-
-    Examples
-    --------
-    >>> counted_algorithms("all_reduce", "Ring"), counted_algorithms("alltoall", "modified_bruck")
-    (('ring',), ('bruck',))
-    >>> counted_algorithms("all_gather", ""), counted_algorithms("all_gather", "neighbor_ompi")
-    (('bruck', 'ring'), ('neighbor',))
-    """
+    """Return the algorithms whose schedules are counted: the named one, or all of the collective."""
     known = _known_algorithms(collective)
     alone = [name for of, name in (("all_gather", "neighbor"), *_COUNTED_LIKE) if of == collective]
     word = algorithm.casefold()
@@ -119,11 +111,6 @@ def count_schedule(collective: str, algorithm: str, ranks: int, nodes: int) -> S
 
     Ranks (2 .. `MAX_RANKS`) fill nodes in blocks; 0 nodes means one for each rank. A round with a message between nodes
     is a step between nodes.
-
-    Examples
-    --------
-    >>> count_schedule("all_reduce", "ring", 4, 0)
-    StepCount(inner=0.0, outer=6.0, inner_bytes=0.0, outer_bytes=1.5, reduced=0.75, peers=0.0, kind='ring')
     """
     rounds: Iterable[Round] = ()
     for of, name in _COUNTED_LIKE.get((collective, algorithm), ((collective, algorithm),)):

@@ -185,16 +185,6 @@ def fit_step_model(curves: Sequence[Curve], nccl: bool, cards: float = CARD_PER_
     """Fit a step model to all curves of a system at once; None if no algorithm is known for any of them.
 
     Relative errors count, large ones less (soft L1); what the data do not determine stays near typical values.
-
-    Examples
-    --------
-    >>> truth = StepModel(False, (1e-5, 1e-6, 2e-5, 1e-11, 1e-9, 1e-12, 2, 3, 2.5, 1.1, 1, 1, 1e-5, 1, 1, 1.2))
-    >>> sizes = 2.0 ** np.arange(10, 27, 2)
-    >>> rings = [Setting("all_reduce", ranks, ranks, "ring") for ranks in (4, 8)]
-    >>> fitted = fit_step_model([Curve(one, sizes, truth.at(one, sizes)) for one in rings], nccl=False)
-    >>> other = Setting("all_gather", 16, 16, "ring")
-    >>> bool(np.abs(np.log(fitted.at(other, sizes) / truth.at(other, sizes))).max() < 0.2)
-    True
     """
     switch = nccl and has_switch_reduction(curves)
     parts, measured = [], []
@@ -235,8 +225,8 @@ def fit_step_model(curves: Sequence[Curve], nccl: bool, cards: float = CARD_PER_
     noise = max(float(np.median(np.abs(found.fun[: len(seconds)]))) / 0.6745, 1e-6)
     # What the data tell, by the Jacobian at the optimum, beside what is typical: the spread of that is no measurement,
     # and so not the smaller the less the data scatter.
-    told = np.asarray(found.jac, dtype=np.float64)[: len(seconds)] / noise
-    errors = np.sqrt(np.diag(np.linalg.inv(told.T @ told + typical.T @ typical)))
+    jacobian = np.asarray(found.jac, dtype=np.float64)[: len(seconds)] / noise
+    errors = np.sqrt(np.diag(np.linalg.inv(jacobian.T @ jacobian + typical.T @ typical)))
     return StepModel(nccl, tuple(np.exp(found.x).tolist()), tuple(errors.tolist()), switch, cards)
 
 

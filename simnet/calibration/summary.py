@@ -53,7 +53,7 @@ class Calibration:
         Columns that tell systems apart, but of which several values were put together.
     links : FittedLinks, optional
         The network in the file.
-    told : str
+    logged_stack : str
         The stack of the library that the logs name; empty if they do not.
     repetitions : int
         Repetitions of single calls in the logs, for the fit of jitter.
@@ -65,7 +65,7 @@ class Calibration:
     problems: tuple[str, ...]
     mixed: Mapping[str, Sequence[str]]
     links: FittedLinks | None = None
-    told: str = ""
+    logged_stack: str = ""
     repetitions: int = 0
 
     @property
@@ -95,13 +95,13 @@ class Calibration:
             ],
             "network": None if self.links is None else self.links.parameters,
             "stack": self.cost_model.stack or None,
-            "stack_told_by_logs": self.told or None,
+            "stack_told_by_logs": self.logged_stack or None,
             "eager": self.cost_model.eager,
             "jitter": None if self.cost_model.jitter is None else self.cost_model.jitter._asdict(),
             "repetitions": self.repetitions,
         }
 
-    def _jitter_said(self) -> str:
+    def _describe_jitter(self) -> str:
         """Return a sentence about the jitter of messages, or why it is not known."""
         found = self.cost_model.jitter
         if found is not None:
@@ -151,8 +151,8 @@ class Calibration:
                 within = f"within a factor of {np.exp(1.645 * error):.2f}"
                 said = "not determined by these data" if name in unknown else within
                 lines.append(f"  {name:<24}{value:>10.3g}  {said} ({what})")
-            if told := cards.describe_card_counts(self.cost_model.model.cards, self.cost_model.model.each):
-                lines.append(told)
+            if doubt := cards.describe_card_counts(self.cost_model.model.cards, self.cost_model.model.each):
+                lines.append(doubt)
         if self.links is not None:
             for family, parameters in self.links.parameters.items():
                 shown_parameters = ", ".join(f"{name} {value:.3g}" for name, value in parameters.items())
@@ -163,11 +163,10 @@ class Calibration:
             no_library = "not known, so that simulations take ideal; --stack names that of the library"
             eager = ", its eager limit raised above every message" if self.cost_model.eager else ""
             lines.append(f"stack: {self.cost_model.stack or no_library}{eager}")
-            lines.append(f"jitter: {self._jitter_said()}")
-        if self.told and self.cost_model.stack != self.told:
-            lines.append(
-                f"warning: the logs are of {self.told}, and simulations take {self.cost_model.stack}, by --stack"
-            )
+            lines.append(f"jitter: {self._describe_jitter()}")
+        if self.logged_stack and self.cost_model.stack != self.logged_stack:
+            taken = f"simulations take {self.cost_model.stack}, by --stack"
+            lines.append(f"warning: the logs are of {self.logged_stack}, and {taken}")
         return lines
 
 
@@ -299,14 +298,14 @@ def calibrate_logs(
     cost_model = calibrate(curves, coverage=coverage, sources=logs, system=system, topology=name, chosen=chosen)
     network = None if topology is None else fit_topology_links(topology, cost_model.model.steps, curves)
     cost_model.network = None if network is None else network.parameters
-    told = stack_measured(rows)
-    cost_model.stack = told if stack is None else stack
+    logged = stack_measured(rows)
+    cost_model.stack = logged if stack is None else stack
     cost_model.eager = stack is None and eager_measured(rows)
     again = [] if network is None else repeated_calls(rows)
     cost_model.jitter = fit_links(again, stack_of(cost_model))
     problems = tuple(problem for _, found in parts for problem in found)
     repetitions = sum(one.seconds.size for one in again)
-    return Calibration(cost_model, chosen, len(rows), problems, differing_columns(rows), network, told, repetitions)
+    return Calibration(cost_model, chosen, len(rows), problems, differing_columns(rows), network, logged, repetitions)
 
 
 def _exists(path: str) -> bool:

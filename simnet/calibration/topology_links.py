@@ -58,11 +58,6 @@ def place_ranks(given: str, overrides: Sequence[str] = ()) -> Placement:
     """Return a topology given by name, with ``gpus_per_node=N`` where wanted, or by a file.
 
     In a file, ranks that links of a node (NVLink, PCIe, ``intra``) join are on one node; all others are alone.
-
-    Raises
-    ------
-    InputError
-        If there is no such topology or parameter, the file cannot be read, or its nodes differ in size.
     """
     each: int | None = None
     for one in overrides:

@@ -23,13 +23,7 @@ def check_arguments(*, fewest: int = 1, **arguments: ArrayLike) -> list[Floats]:
 
 
 def selected_entries(name: str, given: ArrayLike | None, default: Floats) -> Floats:
-    """Return the entries given as the argument `name` (in errors), or the `default` if they are None.
-
-    Examples
-    --------
-    >>> selected_entries("union", None, np.float64(3)), selected_entries("union", 7, np.float64(3))
-    (np.float64(3.0), np.float64(7.0))
-    """
+    """Return the entries given as the argument `name` (in errors), or the `default` if they are None."""
     return default if given is None else _in_range(name, given, 1)
 
 

@@ -56,13 +56,7 @@ def ring_allreduce(
 def tree_allreduce(
     alpha: ArrayLike, beta: ArrayLike, M: ArrayLike, N: ArrayLike, nodes: NodeLinks | None = None
 ) -> Floats:
-    """Tree all-reduce, binomial and unpipelined: 2 alpha log N + 2 log(N) M beta; [1] Table I.
-
-    Examples
-    --------
-    >>> float(tree_allreduce(1.0, 0.5, 10.0, 4)), float(tree_allreduce(1.0, 0.5, 10.0, 5))
-    (24.0, 34.0)
-    """
+    """Tree all-reduce, binomial and unpipelined: 2 alpha log N + 2 log(N) M beta; [1] Table I."""
     return binomial_reduce(alpha, beta, M, N, nodes) + broadcast(alpha, beta, M, N, nodes)
 
 
@@ -158,11 +152,6 @@ def allgather(alpha: ArrayLike, beta: ArrayLike, M: ArrayLike, N: ArrayLike, nod
     """All-gather of M bytes from each worker: alpha log N + (N - 1) M beta; [1] Table I.
 
     By recursive doubling if N is a power of two, by Bruck's algorithm else, in ceil(log N) rounds.
-
-    Examples
-    --------
-    >>> float(allgather(1.0, 0.5, 10.0, 4)), float(allgather(1.0, 0.5, 10.0, 5))
-    (17.0, 23.0)
     """
     (workers,) = check_arguments(N=N)
     both = (one(alpha, beta, M, N, nodes) for one in (bruck_allgather, recursive_doubling_allgather))

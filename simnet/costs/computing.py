@@ -232,8 +232,8 @@ def _estimated_time(profile: ModelProfile, chip: ChipPeaks, batch: float | None,
     """Return an estimate from operations."""
     operations, samples = model_operations(profile), batch or profile.batch
     if precision not in chip.peaks:
-        told = nearest(precision, chip.peaks)
-        raise ValueError(f"how long {profile.name} computes in {precision} is not known on {chip.name}; {told}")
+        reason = nearest(precision, chip.peaks)
+        raise ValueError(f"how long {profile.name} computes in {precision} is not known on {chip.name}; {reason}")
     if not operations or not samples:
         lacks = "its batch (--batch, job.batch)" if operations else "the tokens of a sample (job.tokens)"
         raise ValueError(f"how long {profile.name} computes on {chip.name} is not known without {lacks}")
@@ -257,15 +257,7 @@ def _describe_batch(profile: ModelProfile, samples: float) -> str:
 
 
 def batch_samples(profile: ModelProfile | None, batch: float) -> SampleCount:
-    """Return the size of a batch of samples of a model (None: not known) in the unit of its throughput.
-
-    Examples
-    --------
-    >>> batch_samples(load_model("gpt2"), 64)
-    SampleCount(number=65536, unit='tokens')
-    >>> batch_samples(load_model("vit-l-16"), 32).unit, batch_samples(None, 32).unit
-    ('images', 'samples')
-    """
+    """Return the size of a batch of samples of a model (None: not known) in the unit of its throughput."""
     if profile is not None and profile.sample == "sequence" and profile.tokens:
         return SampleCount(batch * profile.tokens, "tokens")
     return SampleCount(batch, "images" if profile is not None and profile.sample == "image" else "samples")

@@ -42,14 +42,7 @@ class DeviceOp(NamedTuple):
 
     @property
     def passes(self) -> tuple[DeviceOp, ...]:
-        """The passes that replace it, or itself.
-
-        Examples
-        --------
-        >>> encode = DeviceOp("encode_8bit", 9, instead=(DeviceOp("norm", 9), DeviceOp("cast", 9)))
-        >>> [one.method for one in encode.passes]
-        ['norm', 'cast']
-        """
+        """The passes that replace it, or itself."""
         return tuple(one._replace(before=self.before) for one in self.instead) or (self,)
 
     def scaled(self, factor: float) -> DeviceOp:

@@ -281,15 +281,7 @@ class DeviceProfile:
                 yield from kernel.passes
 
     def once(self, kernel: DeviceOp, end: IntervalEnd | None = None) -> NDArray[np.float64]:
-        """Return the time of one kernel [s], in the shape of its entries; raise ValueError for an unknown one.
-
-        Examples
-        --------
-        >>> profile = DeviceProfile("toy", "none", "made up", 1e9, {"topk": KernelMethod(1e-5, 4, "made up", high=2)})
-        >>> one = DeviceOp("topk_segments", 1000, segments=3)
-        >>> f"{profile.once(one):.2e} s, at most {profile.once(one, 'high'):.2e} s"
-        '4.20e-05 s, at most 8.40e-05 s'
-        """
+        """Return the time of one kernel [s], in the shape of its entries; raise ValueError for an unknown one."""
         if kernel.instead and kernel.method not in self.methods:
             return np.asarray(sum(self.once(one, end) for one in kernel.instead))
         method, launches, segments = self.method(kernel.method), kernel.launches, kernel.segments
@@ -305,15 +297,7 @@ class DeviceProfile:
         return np.where(entries > 0, one, 0.0)
 
     def within(self, kernels: Iterable[DeviceOp], workers: int) -> tuple[float, float]:
-        """Return the factors of the interval of the time of the kernels at all workers together; 1 where it is 0.
-
-        Examples
-        --------
-        >>> methods = {"scan": KernelMethod(0, 4, "made up", low=0.5, high=3), "norm": KernelMethod(0, 4, "made up")}
-        >>> profile = DeviceProfile("toy", "none", "made up", 1e9, methods)
-        >>> profile.within([DeviceOp("scan", 10**6), DeviceOp("norm", 10**6)], workers=2)
-        (0.75, 2.0)
-        """
+        """Return the factors of the interval of the time of the kernels at all workers together; 1 where it is 0."""
         kernels = tuple(kernels)
         total = float(self.seconds(kernels, workers).sum())
         if not total:
@@ -327,12 +311,6 @@ class DeviceProfile:
         """Return each worker's time before the first message, shape (P,), and before later rounds [s].
 
         `simnet.schedule.Schedule.with_work` takes the latter, by numbers of rounds.
-
-        Examples
-        --------
-        >>> profile = DeviceProfile("toy", "none", "made up", 1e9, {"scan": KernelMethod(1e-5, 4, "made up")})
-        >>> profile.work([DeviceOp("scan", 1_000_000), DeviceOp("scan", np.array([0, 1000]), before=3)], workers=2)
-        (array([0.00401, 0.00401]), {3: array([0.0e+00, 1.4e-05])})
         """
         places: dict[int, list[DeviceOp]] = {0: []}
         for kernel in kernels:

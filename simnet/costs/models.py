@@ -147,24 +147,12 @@ def model_operations(profile: ModelProfile) -> float:
     """Return the floating-point operations of a forward and backward pass of one sample.
 
     Those of the profile; else 6 for each parameter and token, 2 of them forward, without attention; 0 without tokens.
-
-    Examples
-    --------
-    >>> [f"{model_operations(load_model(name)) / 1e9:.3g} GFLOP" for name in ("resnet50", "gpt2")]
-    ['24.5 GFLOP', '875 GFLOP']
     """
     return profile.operations or 6.0 * profile.parameters * profile.tokens
 
 
 def model_names() -> list[str]:
-    """Return the names of the networks, sorted.
-
-    Examples
-    --------
-    >>> model_names()  # doctest: +NORMALIZE_WHITESPACE
-    ['alexnet', 'bert-base', 'bert-large', 'gpt-24x2048', 'gpt-32x4096', 'gpt-40x6144', 'gpt2', 'gpt2-xl',
-     'llama-24x2048', 'llama-8x512', 'llama3-8b', 'resnet18', 'resnet50', 'vgg16', 'vit-l-16', 'vit-paper']
-    """
+    """Return the names of the networks, sorted."""
     return sorted(_MODELS)
 
 
@@ -199,10 +187,10 @@ def load_model(name: str) -> ModelProfile:
     key = _plain_name(name)
     found = {_plain_name(known): known for known in _MODELS} | _ALIASES
     if key not in found:
-        told = f"{nearest(name.lower(), _MODELS)}, or a config.json"
+        reason = f"{nearest(name.lower(), _MODELS)}, or a config.json"
         if units.is_count(name):
-            told = "that is a number of parameters, which `parameters` takes"
-        raise ValueError(f"there is no model {name!r}: {told}")
+            reason = "that is a number of parameters, which `parameters` takes"
+        raise ValueError(f"there is no model {name!r}: {reason}")
     return _build_model(found[key])
 
 
@@ -217,11 +205,6 @@ def transformer_flops(batch: int, tokens: int, layers: int, width: int, vocabula
     Every weight of a matrix takes 2 operations per token forward and 4 backward. A block has 12 width^2 weights (4 for
     queries, keys, values and output, 8 for the perceptron), an output layer has width x vocabulary. Scores and weighted
     values of the attention take another 4 x tokens x width per token and block forward, and twice that backward.
-
-    Examples
-    --------
-    >>> f"{transformer_flops(batch=1, tokens=128, layers=24, width=1024) / 1e9:.0f} GFLOP"  # BERT-large
-    '237 GFLOP'
     """
     weights = 12 * layers * width**2 + vocabulary * width
     return float(batch * tokens * (6 * weights + 12 * layers * tokens * width))

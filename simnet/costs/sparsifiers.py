@@ -26,13 +26,6 @@ def fill_in(n: ArrayLike, k: ArrayLike, P: ArrayLike) -> Floats:
     """Entries of the union of P independent uniform selections of k out of n: n (1 - (1 - k / n)^P); derived.
 
     Gradients of workers resemble each other, so that their union is smaller.
-
-    Examples
-    --------
-    At a density of 2 %, 27.6 % of the gradient by 16 workers:
-
-    >>> round(float(fill_in(1000, 20, 16)), 1)
-    276.2
     """
     n, k, P = check_arguments(n=n, k=k, P=P)
     if (k > n).any():
@@ -148,13 +141,6 @@ def sparcml_bounds(alpha: ArrayLike, beta: ArrayLike, M: ArrayLike, c: ArrayLike
 
     The lower bound is of equal supports, the upper one of disjoint ones, in which the message doubles in every step
     until it is as long as the dense gradient.
-
-    Examples
-    --------
-    Disjoint at a density of 12.5 %: a quarter of the dense gradient, a half, all, all.
-
-    >>> [float(one) for one in sparcml_bounds(0.0, 1.0, 4000, 0.125, 16)]
-    [4000.0, 11000.0]
     """
     alpha, beta, M, c, N = check_arguments(alpha=alpha, beta=beta, M=M, c=c, N=N)
     steps = np.log2(N)

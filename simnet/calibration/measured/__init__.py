@@ -54,13 +54,7 @@ class Dataset:
 
 @cache
 def datasets() -> MappingProxyType[str, Dataset]:
-    """Return the measurements that come with simnet, by name.
-
-    Examples
-    --------
-    >>> datasets()["shaped_sparse"].collectives
-    ('ag_topk', 'ar_topk')
-    """
+    """Return the measurements that come with simnet, by name."""
     registry = tomllib.loads(files("simnet.calibration.measured").joinpath("registry.toml").read_text(encoding="utf-8"))
     named = {field.name for field in fields(Dataset)} - {"name"}
     made = {}
@@ -76,11 +70,6 @@ def datasets() -> MappingProxyType[str, Dataset]:
 
 def load_dataset(name: str, *, inconsistent: InconsistentRows = "drop") -> Measurements:
     """Return the measurements of a dataset; `inconsistent` as of `simnet.calibration.readers.read_measurements`.
-
-    Raises
-    ------
-    InputError
-        If there is no such dataset.
 
     Examples
     --------

@@ -83,13 +83,7 @@ def collective_name(name: str) -> str | None:
 
 @cache
 def misspelt_collective(name: str) -> str:
-    """Return the collective that a name misspells; "" for a correct name, or one like none.
-
-    Examples
-    --------
-    >>> [misspelt_collective(one) for one in ("all_redcue", "allreduce", "all_reduce", "ag_topk")]
-    ['all_reduce', 'all_reduce', '', '']
-    """
+    """Return the collective that a name misspells; "" for a correct name, or one like none."""
     if name in COLLECTIVES:
         return ""
     close = difflib.get_close_matches(name, COLLECTIVES, n=1, cutoff=0.85)
@@ -97,13 +91,7 @@ def misspelt_collective(name: str) -> str:
 
 
 def named_collective(text: str) -> str | None:
-    """Return the collective that a text names, if it names exactly one.
-
-    Examples
-    --------
-    >>> named_collective("nccl_allgather.log"), named_collective("all_reduce, all_gather"), named_collective("job.log")
-    ('all_gather', None, None)
-    """
+    """Return the collective that a text names, if it names exactly one."""
     found = {collective_name(word) for word in _NAME_PATTERN.findall(text[:4096].casefold())}
     return found.pop() if len(found) == 1 else None
 
@@ -144,13 +132,7 @@ def total_bytes(rows: pd.DataFrame) -> pd.Series[float]:
 
 
 def bus_factor(name: str, ranks: int) -> float | None:
-    """Return bus over algorithm bandwidth of a collective among P ranks; None where nccl-tests defines none.
-
-    Examples
-    --------
-    >>> bus_factor("all_reduce", 8), bus_factor("all_gather", 8), bus_factor("broadcast", 8)
-    (1.75, 0.875, 1.0)
-    """
+    """Return bus over algorithm bandwidth of a collective among P ranks; None where nccl-tests defines none."""
     if name == "all_reduce":
         return 2 * (ranks - 1) / ranks
     if name in _SHARED_COLLECTIVES:

@@ -47,14 +47,7 @@ class LogFacts:
     fitted: set[int] = field(default_factory=set)
 
     def of(self, path: str | Path) -> dict[str, Any]:
-        """Return the facts about a log by column; raise InputError for a wrong value in its name.
-
-        Examples
-        --------
-        >>> facts = parse_facts(["ranks=4", "osu_*_n8.log:ranks=32", "n{nodes}/*"])
-        >>> facts.of("runs/osu_bcast_n8.log"), facts.of("n2/other.log")
-        ({'ranks': 32}, {'ranks': 4, 'nodes': 2})
-        """
+        """Return the facts about a log by column; raise InputError for a wrong value in its name."""
         found: dict[str, Any] = {}
         name = Path(path).as_posix()[-2000:]
         for number, rule in enumerate(self.rules):

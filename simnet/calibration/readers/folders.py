@@ -26,11 +26,6 @@ MAX_FILES = 10_000
 def read_logs(path: str | Path, facts: LogFacts | None = None) -> Measurements:
     r"""Read a log, or all logs of a folder, with the problems of rows and files left out.
 
-    Raises
-    ------
-    InputError
-        If a log cannot be read, or no file of a folder holds measurements.
-
     Examples
     --------
     >>> from tempfile import TemporaryDirectory

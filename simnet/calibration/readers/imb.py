@@ -62,7 +62,7 @@ def read_imb(path: Path, out: RowCollector) -> Mapping[str, bool]:
     """Read the output of Intel MPI benchmarks; raise InputError if the file cannot be read or holds no row."""
     given = out.facts.get("collective")
     name = _benchmark_name(path.name)[0] or named_collective(path.name) or (given if isinstance(given, str) else None)
-    told = False
+    reported = False
     columns: Sequence[str] = ()
     ranks: int | None = None
     variant = ""
@@ -72,15 +72,15 @@ def read_imb(path: Path, out: RowCollector) -> Mapping[str, bool]:
         line = bare_line(raw)
         if "#repetitions" in line and IMB_HEADER.match(line.lstrip()):
             columns = line.replace("# ", "#").replace("overlap[%]", " overlap[%]").split()
-            if name is None and not told:
+            if name is None and not reported:
                 out.report(at, "a table begins, but nothing says of which benchmark; give it, as collective=all_reduce")
-                told = True
+                reported = True
             continue
         if line.lstrip().startswith("#"):
             if title := IMB_TITLE.search(line):
                 name, variant = _benchmark_name(title[1])
-                columns, ranks, table, told = (), None, table + 1, name is None
-                if told:
+                columns, ranks, table, reported = (), None, table + 1, name is None
+                if reported:
                     out.report(at, f"{title[1]!r} is no benchmark that is read")
             elif processes := _PROCESSES.search(line):
                 ranks = parse_whole(processes[1], MAX_RANKS)

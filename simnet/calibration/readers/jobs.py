@@ -29,13 +29,7 @@ MAX_GROUP_NAME = 120
 
 
 def read_count(value: object) -> int | None:
-    """Return a whole number >= 0 of a trace, a number or a text; None for others.
-
-    Examples
-    --------
-    >>> read_count(7), read_count("7"), read_count(True), read_count(-1), read_count(2.5)
-    (7, 7, None, None, None)
-    """
+    """Return a whole number >= 0 of a trace, a number or a text; None for others."""
     if isinstance(value, str) and value.isascii() and value.isdigit() and len(value) < 19:
         return int(value)
     if isinstance(value, float) and math.isfinite(value) and value == int(value):

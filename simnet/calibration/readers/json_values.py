@@ -21,11 +21,6 @@ _BETWEEN = re.compile(r"[\s,]*")
 def json_objects(text: str, file: str, at: int = 0) -> Iterator[tuple[int, dict[str, Any]]]:
     r"""Yield the objects of a text, each with its line, from position `at` to the end of the list.
 
-    Raises
-    ------
-    InputError
-        If it is no JSON, or was cut, is nested too deeply, or has too many objects.
-
     Examples
     --------
     >>> list(json_objects('[{"a": 1},\n {"a": 2}]', "some.json"))

@@ -134,11 +134,6 @@ def log_format(path: str | Path, tool: str = "") -> str | None:
 
     Where the content does not tell, as in a table without heading, the tool
     (of `TOOL_FORMATS`) or the name of the file does.
-
-    Raises
-    ------
-    InputError
-        If it cannot be read, is too large, or no text.
     """
     path = measurements_file(path)
     head = read_head(path)
@@ -194,13 +189,6 @@ def read_measurements(
         Values by column that the file lacks, as ``{"ranks": 16}``.
     iterations : bool
         A row per iteration where the file has them (JSON of nccl-tests).
-
-    Raises
-    ------
-    InputError
-        If the file is of an unknown format, or as the reader of its format does.
-    ValueError
-        If a name of `facts` is no column.
     """
     for name in facts or {}:
         if name not in TABLE_COLUMNS:

@@ -42,13 +42,7 @@ _META = "Collective name"
 
 @format_reader("kineto")
 def read_kineto(path: Path, out: RowCollector) -> Mapping[str, bool]:
-    """Read a trace of the PyTorch profiler, packed with gzip or not.
-
-    Raises
-    ------
-    InputError
-        If the file cannot be read, is no such trace, or has no collective with the time of a kernel.
-    """
+    """Read a trace of the PyTorch profiler, packed with gzip or not."""
     text = read_trace(path)
     start = _EVENTS.search(text)
     if start is None and not text.lstrip().startswith("["):

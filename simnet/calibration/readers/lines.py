@@ -47,13 +47,7 @@ def read_head(path: Path) -> bytes:
 
 
 def read_lines(path: Path) -> list[str]:
-    """Return the lines of a text file.
-
-    Raises
-    ------
-    InputError
-        If it cannot be read, is too large, not UTF-8, has too many lines, or holds a NUL byte.
-    """
+    """Return the lines of a text file."""
     text = read_text(path, MAX_BYTES, unpack=True)
     nul = text.find("\0")
     if nul >= 0:
@@ -70,15 +64,7 @@ def read_trace(path: Path) -> str:
 
 
 def bare_line(line: str) -> str:
-    """Return a line of a log without colours and labels of launchers, cut at `MAX_LINE` characters.
-
-    Examples
-    --------
-    >>> bare_line("[1,0]<stdout>:  1048576   262144")
-    '  1048576   262144'
-    >>> bare_line("0: # Rank  0 Group  0")
-    '# Rank  0 Group  0'
-    """
+    """Return a line of a log without colours and labels of launchers, cut at `MAX_LINE` characters."""
     short = line[:MAX_LINE].rstrip("\r")
     if "\x1b" in short:
         short = _COLOUR.sub("", short)

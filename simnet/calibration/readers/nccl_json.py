@@ -36,13 +36,7 @@ NEWEST_VERSION = 3
 
 @format_reader("nccl-json")
 def read_nccl_json(path: Path, out: RowCollector, *, iterations: bool = False) -> None:
-    """Read the JSON of nccl-tests; with `iterations`, a row for each iteration that the file has.
-
-    Raises
-    ------
-    InputError
-        If the file cannot be read, is not JSON of this form, or does not say which collective it measured.
-    """
+    """Read the JSON of nccl-tests; with `iterations`, a row for each iteration that the file has."""
     data = load_nccl_json(path)
     version = data.get("version")
     if isinstance(version, bool) or not isinstance(version, int) or not 1 <= version <= NEWEST_VERSION:
@@ -100,13 +94,7 @@ def read_nccl_json(path: Path, out: RowCollector, *, iterations: bool = False) -
 
 
 def load_nccl_json(path: Path) -> dict[str, Any]:
-    """Return the JSON object of a file, without its environment but for the pinned algorithm and protocol.
-
-    Raises
-    ------
-    InputError
-        If the file cannot be read, is no JSON object, or is larger or deeper than those of nccl-tests.
-    """
+    """Return the JSON object of a file, without its environment but for the pinned algorithm and protocol."""
     file = str(path)
     text = "\n".join(read_lines(path))
     for count, most, what in (

@@ -125,13 +125,7 @@ class _TableContext:
 
 @format_reader("nccl")
 def read_nccl_text(path: Path, out: RowCollector) -> None:
-    """Read the output of nccl-tests or rccl-tests.
-
-    Raises
-    ------
-    InputError
-        If the file cannot be read, holds no row, or does not say which collective it measured.
-    """
+    """Read the output of nccl-tests or rccl-tests."""
     lines = read_lines(path)
     context = _TableContext()
     tool = "nccl-tests"
@@ -299,13 +293,7 @@ def _read_context(line: str, context: _TableContext) -> None:
 
 
 def pinned_setting(what: str, value: str) -> dict[str, str]:
-    """Return the column that a setting ``NCCL_ALGO`` or ``NCCL_PROTO`` pins, if it names one of NCCL.
-
-    Examples
-    --------
-    >>> pinned_setting("ALGO", "Ring"), pinned_setting("PROTO", "LL128"), pinned_setting("ALGO", "fastest")
-    ({'algorithm': 'ring'}, {'protocol': 'll128'}, {})
-    """
+    """Return the column that a setting ``NCCL_ALGO`` or ``NCCL_PROTO`` pins, if it names one of NCCL."""
     word = value.casefold().replace("_", "")
     if what == "ALGO":
         return {"algorithm": word} if word in NCCL_ALGORITHMS else {}

@@ -92,13 +92,13 @@ def read_osu(path: Path, out: RowCollector) -> Mapping[str, bool]:
     pairs = 0
     started: dict[str, object] = {}
     table = 1
-    told = False
+    reported = False
     for at, raw in enumerate(read_lines(path), 1):
         line = bare_line(raw)
         if title := OSU_TITLE.search(line):
             name, variant = _name_by_title(title)
-            columns, dtype, pairs, table, told = (), "", 0, table + 1, name is None
-            if told:
+            columns, dtype, pairs, table, reported = (), "", 0, table + 1, name is None
+            if reported:
                 out.report(at, f"{title[3]!r} is no benchmark that is read")
             continue
         if launch := _LAUNCH.search(line):
@@ -113,7 +113,7 @@ def read_osu(path: Path, out: RowCollector) -> Mapping[str, bool]:
             continue
         if OSU_PROGRAM.search(line):
             name, variant = _name_by_program(line)
-            columns, dtype, pairs, table, told = (), "", 0, table + 1, False
+            columns, dtype, pairs, table, reported = (), "", 0, table + 1, False
             continue
         words = line.split()
         if not words or parse_printed(words[0]) is None:
@@ -122,9 +122,9 @@ def read_osu(path: Path, out: RowCollector) -> Mapping[str, bool]:
         if not columns:
             continue
         if name is None:
-            if not told:
+            if not reported:
                 out.report(at, "a table begins, but nothing says of which benchmark; give it, as collective=all_reduce")
-            told = True
+            reported = True
             continue
         if len(words) < len(columns):
             out.report(at, f"the row has {len(words)} values, but there are {len(columns)} columns")

@@ -49,21 +49,6 @@ def read_shaped(path: Path, out: RowCollector) -> dict[str, bool]:
 
     Further columns are in SI units: ``link_latency`` [s], ``link_bandwidth`` [byte/s], ``profile``, ``parameters``,
     ``density``, ``seconds_after_broadcast``, ``start_skew``, ``began``, ``since_change``, ``straddles_change``.
-
-    Raises
-    ------
-    InputError
-        If the file cannot be read, a column is missing, or a value is wrong. With file and line.
-
-    Examples
-    --------
-    >>> from tempfile import TemporaryDirectory
-    >>> with TemporaryDirectory() as folder:
-    ...     file = Path(folder, "mine.csv")
-    ...     _ = file.write_text("stack,collective,N,latency_ms,rate_mbit,size_bytes,seconds\nmpich,bcast,3,5,100,9,1\n")
-    ...     rows = read_shaped(file).rows
-    >>> rows[["tool", "collective", "ranks", "link_latency", "link_bandwidth"]].to_dict("records")
-    [{'tool': 'mpich', 'collective': 'broadcast', 'ranks': 3, 'link_latency': 0.005, 'link_bandwidth': 12500000.0}]
     """
     head, names, records = csv_records(read_lines(path), SHAPED_COLUMNS, out.file)
     if not {"collective", "method"} & set(names):

@@ -53,11 +53,6 @@ _FLAGS = {"true": True, "1": True, "false": False, "0": False, "": None}
 def read_tidy(path: Path, out: RowCollector) -> dict[str, bool]:
     r"""Read a tidy CSV of measurements.
 
-    Raises
-    ------
-    InputError
-        If the file cannot be read, a column is missing, or a value is wrong. With file and line.
-
     Examples
     --------
     >>> from tempfile import TemporaryDirectory
@@ -104,13 +99,6 @@ def write_tidy(rows: pd.DataFrame, path: str | Path, remarks: Sequence[str] = ()
     """Write measurements as tidy CSV, empty columns left out; `read_tidy` returns them to the last bit.
 
     `remarks` are lines above the table.
-
-    Raises
-    ------
-    InputError
-        If the file cannot be written.
-    ValueError
-        If a column of `REQUIRED_COLUMNS` is missing.
     """
     missing = [name for name in REQUIRED_COLUMNS if name not in rows]
     if missing:
@@ -133,13 +121,7 @@ def write_tidy(rows: pd.DataFrame, path: str | Path, remarks: Sequence[str] = ()
 def csv_records(
     lines: Sequence[str], needed: Iterable[str], file: str
 ) -> tuple[int, list[str], Iterator[tuple[int, dict[str, str]]]]:
-    """Return the line of the head of a CSV, the names of its columns, and its rows by column, each with its line.
-
-    Raises
-    ------
-    InputError
-        If it has no rows, lacks a needed column, has too many or unusable ones, or a row of another length.
-    """
+    """Return the line of the head of a CSV, the names of its columns, and its rows by column, each with its line."""
     rows = _csv_rows(lines, file)
     line, head = next(rows, (1, []))
     names = [name.strip() for name in head]

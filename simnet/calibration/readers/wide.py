@@ -39,11 +39,6 @@ def read_wide(path: Path, out: RowCollector) -> dict[str, bool]:
     The size is ``total_bytes`` where given, else ``size_bytes``; both as nccl-tests counts. The column ``variant`` is
     kept;
     ``run`` tells repetitions apart.
-
-    Raises
-    ------
-    InputError
-        If the file cannot be read, a column is missing, or a value is wrong. With file and line.
     """
     _, names, records = csv_records(read_lines(path), WIDE_COLUMNS, out.file)
     for line, cells in records:
