@@ -254,11 +254,15 @@ def learnt(rows: pd.DataFrame) -> pd.DataFrame:
     """Return the quantiles of ratios by scheme, part, and entries that are kept for each worker; devices together."""
     part = rows["part"].where(rows["part"] == "messages", "kernels")
     keys = ["scheme", "part", "kept_each"]
-    found = rows.assign(part=part).groupby(keys).agg(
-        least=("ratio", lambda one: one.quantile(0.05)),
-        middle=("ratio", "median"),
-        most=("ratio", lambda one: one.quantile(0.95)),
-        cells=("workers", "nunique"),
+    found = (
+        rows.assign(part=part)
+        .groupby(keys)
+        .agg(
+            least=("ratio", lambda one: one.quantile(0.05)),
+            middle=("ratio", "median"),
+            most=("ratio", lambda one: one.quantile(0.95)),
+            cells=("workers", "nunique"),
+        )
     )
     return found.round(4).reset_index()
 

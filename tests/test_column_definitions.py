@@ -27,15 +27,17 @@ STAR = ("--topology", "star", "--latency", "1ms", "--bandwidth", "1Gbit/s")
 ROWS = r"(policies\.[^.]+|ranking\[\]|rows\[\])\.(shares\[\]\.|learning\.|spent\.|judgement\.)?"
 """What stands before the names of columns in JSON that has rows."""
 
-NAMED = ("choices", "elasticities", "exchanges", "flexible", "known", "options", "properties", "refused",
-         "shares_of_iterations", "starts_not_sampled", "versions")  # fmt: skip
+SIZES = (2**10, 2**14, 2**18, 2**22)
+
+NAMED = ("choices", "elasticities", "exchanges", "flexible", "held_out_sizes", "known", "made_for", "mixed", "options",
+         "properties", "refused", "shares_of_iterations", "slow", "starts_not_sampled", "versions")  # fmt: skip
 """Objects in JSON whose keys are no columns."""
 
 
 def paths(found: Any, before: str = "") -> Iterator[str]:
     """Yield the paths of all values of JSON, with NAME for keys that are no columns."""
     last = before.rpartition(".")[2]
-    if isinstance(found, dict) and last in ("stops[]", "switches[]"):
+    if isinstance(found, dict) and last in ("stops[]", "switches[]", "platform"):
         yield f"{before}.NAME"
     elif isinstance(found, dict):
         named = (last in NAMED and not before.startswith("policies.")) or last in ("choices", "parameters")
@@ -57,8 +59,11 @@ def columns_of_json(found: Any) -> set[str]:
 
 @pytest.fixture(scope="module")
 def written(tmp_path_factory: pytest.TempPathFactory) -> dict[str, set[str]]:
-    """The names of columns that commands write, by file or command."""
-    place = tmp_path_factory.mktemp("columns")
+    """The names of columns that commands write, by command and file."""
+    return names_written(tmp_path_factory.mktemp("columns"))
+
+
+def names_written(place: Path) -> dict[str, set[str]]:
     job = place / "job.yaml"
     job.write_text(JOB)
     trained = ("time_to_accuracy_wan", "--set", "job.iterations=4")
@@ -89,6 +94,19 @@ def written(tmp_path_factory: pytest.TempPathFactory) -> dict[str, set[str]]:
                 found.setdefault(where.replace(".parquet", ".csv"), set()).update(pq.read_schema(path).names)
             if path.suffix == ".json" and path.name != "timeline.json" and path.parent.name != "cells":
                 found.setdefault(where, set()).update(columns_of_json(json.loads(path.read_text())))
+    calls, logs = place / "calls.csv", place / "logs"
+    calls.write_text(
+        "collective,ranks,nodes,variant,nbytes,seconds\n"
+        + "".join(
+            f"all_reduce,{ranks},{ranks},{ranks},{size},{1e-4 * ranks + 1e-9 * size}\n"
+            for ranks in (2, 4)
+            for size in SIZES
+        )
+    )
+    logs.mkdir()
+    for rank in range(4):
+        each = (f"{number},{(1 + rank // 3) * (0.1 + 0.001 * (number * (rank + 3) % 7))}\n" for number in range(30))
+        (logs / f"rank_{rank}.csv").write_text("iteration,compute_s\n" + "".join(each))
     asked = {
         "choose": [
             ("choose", *POINT),
@@ -105,7 +123,15 @@ def written(tmp_path_factory: pytest.TempPathFactory) -> dict[str, set[str]]:
             ("step", "--model", "gpt2", "--sharding", "ddp", "--workers", 4, "--batch", "8", *STAR),
         ],
         "utilisation": [("utilisation", "--model", "gpt2", "--bandwidth", "1Gbit/s", "--off", "10%")],
-    }
+        "calibrate": [
+            ("calibrate", calls, "-o", place / "fabric.yaml"),
+            ("calibrate", "--platform", "dgx-h100", "-o", place / "platform.yaml"),
+        ],
+        "calibrate compute": [("calibrate", "compute", place / "logs")],
+        "predict": [("predict", place / "fabric.yaml", "all_reduce", "--ranks", 4, "--size", "1MB")],
+        "trace info": [("trace", "info", "digits")],
+        "trace fit": [("trace", "fit", "digits", "--scale", 10, "-o", place / "fitted.json")],
+    }  # fmt: skip
     for command, each in asked.items():
         for words in each:
             found.setdefault(f"{command} --json", set()).update(
@@ -113,6 +139,9 @@ def written(tmp_path_factory: pytest.TempPathFactory) -> dict[str, set[str]]:
             )
     found["predict job --out"] = set(pd.read_csv(place / "predict.csv", nrows=0).columns)
     did("choose", *POINT[:4], "--map", "latency,bandwidth", "--cells", 3, "--out", place / "map")
+    ranges = ("--range", "latency=1ms:2ms", "--range", "bandwidth=1Gbit/s:2Gbit/s")
+    did("choose", *POINT[:4], "--density", "1%", *ranges, "--export", place / "policy.json", "-q")
+    found["choose --export"] = columns_of_json(json.loads((place / "policy.json").read_text()))
     found["choose --out"] = set(pd.read_csv(place / "map.csv", nrows=0).columns)
     return found
 
@@ -123,18 +152,22 @@ EMPTY = {"question.compute_time", "shares", "spread", "stops", "switches", "firs
 
 def test_every_column_that_a_command_writes_is_defined_and_no_other(written: dict[str, set[str]]) -> None:
     found: dict[str, set[str]] = {"hooks": set(LOGGED)}
+    of = {name: one.commands.split(", ") for name, one in COLUMNS.items()}
     for where, names in written.items():
-        found.setdefault(re.sub(r":.*| --.*", "", where), set()).update(names)
+        command = re.sub(r":.*| --(json|out)$", "", where)
+        assert {name for name in names - EMPTY if command not in of.get(name, ())} == set(), where
+        found.setdefault(command, set()).update(names)
+    assert {command for each in of.values() for command in each} == set(found)
     for command, names in found.items():
-        defined = {name for name, one in COLUMNS.items() if command in one.commands.split(", ")}
-        assert names - EMPTY == defined, command
+        assert {name for name, each in of.items() if command in each} - EMPTY == names - EMPTY, command
 
 
 def test_a_name_ends_in_its_unit_and_has_one_definition() -> None:
     ends = {"s": "_s", "B": "_B", "B/s": "_Bps"}
     for name, one in COLUMNS.items():
         assert one.meaning, name
-        if one.unit in ends and "." not in name:
+        # As the fields of a prediction and of job.compute are called.
+        if one.unit in ends and "." not in name and name not in ("seconds", "low", "high", "mean"):
             assert name.endswith(ends[one.unit]), name
 
 

@@ -156,6 +156,7 @@ def test_every_command_names_the_same_first_place(tmp_path, name):
     assert f" before {best}. Take {best} of the fixed exchanges" in said.splitlines()[0]
 
 
+@pytest.mark.long
 def test_the_table_of_a_sweep_has_the_interval_of_the_job_as_its_rows_have_it(tmp_path):
     shown = did("sweep", scenario(tmp_path), "--param", "density=0.01,0.1", "--out", tmp_path / "out").stdout
     rows = pd.read_csv(tmp_path / "out" / "sweep.csv").query("policy == 'AG'")

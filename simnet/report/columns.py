@@ -27,13 +27,27 @@ class Column(NamedTuple):
     commands: str
 
 
+ENDS = (("low", "lower"), ("high", "upper"))
+"""Ends of an interval, and what they are called."""
+
+PARTS = ("compute", "select", "messages", "merge", "exposed", "update")
+"""Parts of an iteration that are predicted."""
+
+FITTED = (
+    (".real", ", of the trace"),
+    (".synthetic", ", of the synthetic gradients"),
+    (".ratio", ", the second over the first"),
+    (".error", ", by which part they may differ by chance"),
+)
+"""What a fit says of each statistic."""
+
 COLUMNS = {
     # Of what a row is.
     "policy": Column("", "name of the policy", "run, sweep, predict job"),
     "exchange": Column("", "label of the exchange", "compare, choose, predict job, hooks"),
     "scheme": Column("", "name of its scheme", "choose"),
     "options.NAME": Column("", "an option of the scheme", "choose"),
-    "kind": Column("", "dense, sparse, or what else the scheme is", "choose"),
+    "kind": Column("", "dense, sparse, or what else the scheme is; of a prediction its basis", "choose, predict"),
     "label": Column("", "the job of a grid in words: its parameters and its exchange", "choose"),
     "parameters.NAME": Column("", "value of a parameter of the grid, as it was given", "choose"),
     "cell": Column("", "number of the cell in the grid", "sweep"),
@@ -53,8 +67,8 @@ COLUMNS = {
         "fraction of the entries that was asked for; of several iterations their mean",
         "run, compare, sweep, hooks",
     ),
-    "workers": Column("", "number of workers P", "run, compare, predict job, step, utilisation"),
-    "iterations": Column("", "iterations done", "run, sweep"),
+    "workers": Column("", "number of workers P", "run, compare, predict job, step, utilisation, trace info, trace fit"),
+    "iterations": Column("", "iterations done, or that a trace is of", "run, sweep, trace info"),
     "iterations_simulated": Column("", "iterations that were simulated to answer for all", "choose"),
     "planned": Column("", "iterations that the job was to do", "run"),
     "inner_steps": Column(
@@ -179,7 +193,11 @@ COLUMNS = {
         "`mean_iteration_s` if each exchange, starting when it did, had had the network to itself",
         "run",
     ),
-    "slowdown": Column("", "`mean_iteration_s` over `alone_s`", "run"),
+    "slowdown": Column(
+        "",
+        "`mean_iteration_s` over `alone_s`; of computing by how much one that straggles is slower",
+        "run, calibrate compute",
+    ),
     "throughput": Column(
         "",
         "samples or tokens that all workers go through in a second, see `throughput_unit`",
@@ -208,67 +226,19 @@ COLUMNS = {
         "the iteration of a rank: `compute_s + select_s + exposed_s + update_s`; predicted, the mean over ranks",
         "predict job, hooks",
     ),
-    "compute_low_s": Column("s", "lower end of the interval of `compute_s`", "predict job"),
-    "compute_high_s": Column("s", "upper end of the interval of `compute_s`", "predict job"),
-    "messages_low_s": Column("s", "lower end of the interval of `messages_s`", "predict job"),
-    "messages_high_s": Column("s", "upper end of the interval of `messages_s`", "predict job"),
-    "merge_low_s": Column("s", "lower end of the interval of `merge_s`", "predict job"),
-    "merge_high_s": Column("s", "upper end of the interval of `merge_s`", "predict job"),
-    "exposed_low_s": Column("s", "lower end of the interval of `exposed_s`", "predict job"),
-    "exposed_high_s": Column("s", "upper end of the interval of `exposed_s`", "predict job"),
-    "update_low_s": Column("s", "lower end of the interval of `update_s`", "predict job"),
-    "update_high_s": Column("s", "upper end of the interval of `update_s`", "predict job"),
-    "total_low_s": Column("s", "lower end of the interval of `total_s`", "predict job"),
-    "total_high_s": Column("s", "upper end of the interval of `total_s`", "predict job"),
-    "compute.seconds": Column(
-        "s",
-        "median of `compute_s` over the iterations from `steady_from` on, as predicted",
-        "predict job",
-    ),
-    "compute.low": Column("s", "lower end of the interval of `compute.seconds`", "predict job"),
-    "compute.high": Column("s", "upper end of the interval of `compute.seconds`", "predict job"),
-    "select.seconds": Column(
-        "s",
-        "median of `select_s` over the iterations from `steady_from` on, as predicted",
-        "predict job",
-    ),
-    "select.low": Column("s", "lower end of the interval of `select.seconds`", "predict job"),
-    "select.high": Column("s", "upper end of the interval of `select.seconds`", "predict job"),
-    "messages.seconds": Column(
-        "s",
-        "median of `messages_s` over the iterations from `steady_from` on, as predicted",
-        "predict job",
-    ),
-    "messages.low": Column("s", "lower end of the interval of `messages.seconds`", "predict job"),
-    "messages.high": Column("s", "upper end of the interval of `messages.seconds`", "predict job"),
-    "merge.seconds": Column(
-        "s",
-        "median of `merge_s` over the iterations from `steady_from` on, as predicted",
-        "predict job",
-    ),
-    "merge.low": Column("s", "lower end of the interval of `merge.seconds`", "predict job"),
-    "merge.high": Column("s", "upper end of the interval of `merge.seconds`", "predict job"),
-    "exposed.seconds": Column(
-        "s",
-        "median of `exposed_s` over the iterations from `steady_from` on, as predicted",
-        "predict job",
-    ),
-    "exposed.low": Column("s", "lower end of the interval of `exposed.seconds`", "predict job"),
-    "exposed.high": Column("s", "upper end of the interval of `exposed.seconds`", "predict job"),
-    "update.seconds": Column(
-        "s",
-        "median of `update_s` over the iterations from `steady_from` on, as predicted",
-        "predict job",
-    ),
-    "update.low": Column("s", "lower end of the interval of `update.seconds`", "predict job"),
-    "update.high": Column("s", "upper end of the interval of `update.seconds`", "predict job"),
-    "median_iteration.seconds": Column(
-        "s",
-        "median of `total_s` over the iterations from `steady_from` on, as predicted",
-        "predict job",
-    ),
-    "median_iteration.low": Column("s", "lower end of the interval of `median_iteration.seconds`", "predict job"),
-    "median_iteration.high": Column("s", "upper end of the interval of `median_iteration.seconds`", "predict job"),
+    **{
+        f"{part}_{end}_s": Column("s", f"{word} end of the interval of `{part}_s`", "predict job")
+        for part in ("compute", "messages", "merge", "exposed", "update", "total")
+        for end, word in ENDS
+    },
+    **{
+        f"{name}.{key}": Column("s", meaning, "predict job")
+        for name, part in (*((one, one) for one in PARTS), ("median_iteration", "total"))
+        for key, meaning in (
+            ("seconds", f"median of `{part}_s` over the iterations from `steady_from` on, as predicted"),
+            *((end, f"{word} end of the interval of `{name}.seconds`") for end, word in ENDS),
+        )
+    },
     # Time of a whole job.
     "simulated_s": Column("s", "simulated time of all iterations, exploration included", "run, sweep"),
     "job_s": Column(
@@ -485,7 +455,7 @@ COLUMNS = {
     **{
         f"{stem}_prediction_{end}_s": Column("s", f"{word} end of the 90 % prediction interval of `{stem}_s`", commands)
         for stem, commands in (("simulated", "run, sweep"), ("iteration", "compare"), ("duration", "time"))
-        for end, word in (("low", "lower"), ("high", "upper"))
+        for end, word in ENDS
     },
     "extrapolated": Column("", "exchanges whose conditions were never measured", "choose"),
     "evidence": Column(
@@ -508,32 +478,21 @@ COLUMNS = {
     "iteration_tied": Column("", "whether it is the first by `iteration_s`, or tied with it", "compare, sweep"),
     "iteration_least_with": Column("", "number of seeds with which its `iteration_s` is the least", "compare, sweep"),
     "iteration_compared": Column("", "number of seeds that are compared", "compare, sweep"),
-    "simulated_low_s": Column("s", "lower end of the interval of the mean `simulated_s` over seeds", "run"),
-    "simulated_high_s": Column("s", "upper end of the interval of the mean `simulated_s` over seeds", "run"),
-    "simulated_more_s": Column(
-        "s",
-        "how much more the mean `simulated_s` is than that of the first, over the same seeds",
-        "run",
-    ),
-    "simulated_more_low_s": Column("s", "lower end of the paired interval of `simulated_more_s`", "run"),
-    "simulated_more_high_s": Column("s", "upper end of the paired interval of `simulated_more_s`", "run"),
-    "simulated_rank": Column("", "place by the mean `simulated_s`, from 1", "run"),
-    "simulated_tied": Column("", "whether it is the first by `simulated_s`, or tied with it", "run"),
-    "simulated_least_with": Column("", "number of seeds with which its `simulated_s` is the least", "run"),
-    "simulated_compared": Column("", "number of seeds that are compared", "run"),
-    "time_to_target_low_s": Column("s", "lower end of the interval of the mean `time_to_target_s` over seeds", "run"),
-    "time_to_target_high_s": Column("s", "upper end of the interval of the mean `time_to_target_s` over seeds", "run"),
-    "time_to_target_more_s": Column(
-        "s",
-        "how much more the mean `time_to_target_s` is than that of the first, over the same seeds",
-        "run",
-    ),
-    "time_to_target_more_low_s": Column("s", "lower end of the paired interval of `time_to_target_more_s`", "run"),
-    "time_to_target_more_high_s": Column("s", "upper end of the paired interval of `time_to_target_more_s`", "run"),
-    "time_to_target_rank": Column("", "place by the mean `time_to_target_s`, from 1", "run"),
-    "time_to_target_tied": Column("", "whether it is the first by `time_to_target_s`, or tied with it", "run"),
-    "time_to_target_least_with": Column("", "number of seeds with which its `time_to_target_s` is the least", "run"),
-    "time_to_target_compared": Column("", "number of seeds that are compared", "run"),
+    **{
+        f"{stem}_{key}": Column(unit, meaning.format(stem), "run")
+        for stem in ("simulated", "time_to_target")
+        for key, unit, meaning in (
+            ("low_s", "s", "lower end of the interval of the mean `{}_s` over seeds"),
+            ("high_s", "s", "upper end of the interval of the mean `{}_s` over seeds"),
+            ("more_s", "s", "how much more the mean `{}_s` is than that of the first, over the same seeds"),
+            ("more_low_s", "s", "lower end of the paired interval of `{}_more_s`"),
+            ("more_high_s", "s", "upper end of the paired interval of `{}_more_s`"),
+            ("rank", "", "place by the mean `{}_s`, from 1"),
+            ("tied", "", "whether it is the first by `{}_s`, or tied with it"),
+            ("least_with", "", "number of seeds with which its `{}_s` is the least"),
+            ("compared", "", "number of seeds that are compared"),
+        )
+    },
     "accuracy_low": Column("", "lower end of the interval of the mean accuracy over seeds", "run"),
     "accuracy_high": Column("", "upper end of the interval of the mean accuracy over seeds", "run"),
     "interval.level": Column("", "how often intervals over seeds hold the mean", "run"),
@@ -614,24 +573,21 @@ COLUMNS = {
         "the most that a worker holds at once, activations and what an allocator adds left out",
         "compare",
     ),
-    "memory_parameters_B": Column("B", "of `memory_B` parameters", "compare"),
-    "memory.parameters_B": Column("B", "of `memory.peak_B` parameters", "run, choose, step"),
-    "memory_gradients_B": Column("B", "of `memory_B` gradients", "compare"),
-    "memory.gradients_B": Column("B", "of `memory.peak_B` gradients", "run, choose, step"),
-    "memory_optimizer_B": Column("B", "of `memory_B` moments of the optimiser", "compare"),
-    "memory.optimizer_B": Column("B", "of `memory.peak_B` moments of the optimiser", "run, choose, step"),
-    "memory_residual_B": Column("B", "of `memory_B` residual", "compare"),
-    "memory.residual_B": Column("B", "of `memory.peak_B` residual", "run, choose"),
-    "memory_state_B": Column("B", "of `memory_B` state of the scheme", "compare"),
-    "memory.state_B": Column("B", "of `memory.peak_B` state of the scheme", "run, choose"),
-    "memory_masks_B": Column("B", "of `memory_B` masks", "compare"),
-    "memory.masks_B": Column("B", "of `memory.peak_B` masks", "run, choose"),
-    "memory_outer_B": Column("B", "of `memory_B` outer optimiser of a training strategy", "compare"),
-    "memory.outer_B": Column("B", "of `memory.peak_B` outer optimiser of a training strategy", "run, choose"),
-    "memory_in_flight_B": Column("B", "of `memory_B` what is in flight", "compare"),
-    "memory.in_flight_B": Column("B", "of `memory.peak_B` what is in flight", "run, choose"),
-    "memory_received_B": Column("B", "of `memory_B` messages", "compare"),
-    "memory.received_B": Column("B", "of `memory.peak_B` messages", "run, choose"),
+    **{
+        name: Column("B", f"of `{whole}` {what}", commands if whole == "memory.peak_B" else "compare")
+        for part, what, commands in (
+            ("parameters", "parameters", "run, choose, step"),
+            ("gradients", "gradients", "run, choose, step"),
+            ("optimizer", "moments of the optimiser", "run, choose, step"),
+            ("residual", "residual", "run, choose"),
+            ("state", "state of the scheme", "run, choose"),
+            ("masks", "masks", "run, choose"),
+            ("outer", "outer optimiser of a training strategy", "run, choose"),
+            ("in_flight", "what is in flight", "run, choose"),
+            ("received", "messages", "run, choose"),
+        )
+        for name, whole in ((f"memory_{part}_B", "memory_B"), (f"memory.{part}_B", "memory.peak_B"))
+    },
     "memory.peak_B": Column(
         "B",
         "the most that a worker holds at once, activations and what an allocator adds left out",
@@ -676,24 +632,26 @@ COLUMNS = {
     "lower_bound_host": Column("", "host of which that is", "time"),
     "lower_bound_of": Column("", "that in words", "time"),
     # A training step.
-    "model": Column("", "name of the model", "step"),
+    "model": Column("", "name of the model; of `calibrate` of that which times of a curve follow", "step, calibrate"),
     "sharding": Column("", "how the model is shared", "step"),
     "replicas": Column("", "groups of workers that have a whole model each", "step"),
-    "parameters": Column("", "entries of the model", "step, utilisation"),
+    "parameters": Column("", "entries of the model", "step, utilisation, trace info"),
     "microbatch_s": Column("s", "forward and backward pass of a microbatch", "step"),
     "backward_fraction": Column("", "share of the backward pass in it", "step"),
     "compute_slowdown": Column("", "by which factor computing is slower beside collectives", "step"),
     "most_compute_s": Column("s", "computing in a step, of the worker that computes longest", "step"),
     "slowed_s": Column("s", "part of it that is due to `compute_slowdown`, of the worker with most", "step"),
     "source": Column("", "where the time of computing is from", "step"),
-    "steps.step.each_s": Column("s", "`step_s` of each step in turn", "step"),
-    "steps.step.p50_s": Column("s", "its median", "step"),
-    "steps.step.p90_s": Column("s", "what 90 % of the steps are below", "step"),
-    "steps.step.p99_s": Column("s", "what 99 % of the steps are below", "step"),
-    "steps.exposed.each_s": Column("s", "`exposed_s` of each step in turn", "step"),
-    "steps.exposed.p50_s": Column("s", "its median", "step"),
-    "steps.exposed.p90_s": Column("s", "what 90 % of the steps are below", "step"),
-    "steps.exposed.p99_s": Column("s", "what 99 % of the steps are below", "step"),
+    **{
+        f"steps.{part}.{key}": Column("s", meaning.format(part), "step")
+        for part in ("step", "exposed")
+        for key, meaning in (
+            ("each_s", "`{}_s` of each step in turn"),
+            ("p50_s", "its median"),
+            ("p90_s", "what 90 % of the steps are below"),
+            ("p99_s", "what 99 % of the steps are below"),
+        )
+    },
     "calls.operation": Column("", "collective that is called", "step"),
     "calls.unit": Column("", "unit of the model that it is for", "step"),
     "calls.group": Column("", "group of workers", "step"),
@@ -756,7 +714,7 @@ COLUMNS = {
     "device.name": Column("", "device profile that selects", "run, compare"),
     "device.what": Column("", "what the device is", "run, compare"),
     "device.known.NAME": Column("", "number of kernels whose cost is known in that way", "run, compare"),
-    "stack": Column("", "transport stack", "predict job, time, step"),
+    "stack": Column("", "transport stack", "predict job, time, step, calibrate"),
     "stack.name": Column("", "transport stack", "run"),
     "stack.measured": Column("", "whether it was measured", "run"),
     "stack.properties.NAME": Column("", "property of the transport stack", "run"),
@@ -787,5 +745,112 @@ COLUMNS = {
     "depends_on.first": Column("", "exchange that is then first, null if the same", "compare, choose"),
     "depends_on.lead": Column("", "by which factor it is then ahead", "compare, choose"),
     "depends_on.undecided": Column("", "whether a sample does not tell", "compare, choose"),
+    # Calibrations, and what is predicted of a collective.
+    "seconds": Column("s", "predicted time of the collective", "predict"),
+    "low": Column("s", "lower end of its interval", "predict"),
+    "high": Column("s", "upper end of its interval", "predict"),
+    "extrapolates": Column("", "whether that is beyond what was measured", "predict"),
+    "why": Column("", "what the prediction rests on, in words", "predict"),
+    "rows": Column("", "measurements that were read", "calibrate"),
+    "curves": Column("", "curves of times by size that they make", "calibrate"),
+    "problems": Column("", "what was left out, and why", "calibrate"),
+    "mixed.NAME": Column("", "values of a column of which several were put together", "calibrate"),
+    "across_ranks": Column("", "model of times across numbers of ranks", "calibrate"),
+    **{
+        f"{held}.{key}": Column("", meaning, "calibrate")
+        for held in ("held_out_sizes.NAME", "held_out_ranks")
+        for key, meaning in (
+            ("count", "predictions of what was left out, by each model"),
+            ("median", "by which part of the measured time they were off, median"),
+            ("p90", "what 90 % of these parts are below"),
+            ("worst", "the largest of them"),
+        )
+    },
+    "held_out_collectives": Column("", "the same of collectives, null with one alone", "calibrate"),
+    **{
+        f"steps.{name}": Column("", "parameter of the model of steps: seconds, or a factor", "calibrate")
+        for name in (
+            *("launch", "inner_latency", "outer_latency", "inner_seconds_per_byte", "outer_seconds_per_byte", "gamma"),
+            *("ll128_latency_factor", "simple_latency_factor", "ll_byte_factor", "ll128_byte_factor"),
+            *("tree_latency_factor", "tree_byte_factor", "peer_latency", "peer_byte_factor", "pair_byte_factor"),
+            "switch_byte_factor",
+        )
+    },
+    "cards_of_a_node.number": Column("", "network cards of a node, null if not known", "calibrate"),
+    "cards_of_a_node.chance": Column("", "how likely that number is", "calibrate"),
+    "network": Column("", "topology that the ranks were on, null if not said", "calibrate"),
+    "stack_told_by_logs": Column("", "transport stack that the logs tell", "calibrate"),
+    "eager": Column("", "whether all messages were sent eagerly", "calibrate"),
+    "jitter": Column("", "how much repetitions scatter, null with too few", "calibrate"),
+    "repetitions": Column("", "repetitions that were read", "calibrate"),
+    "platform.NAME": Column("", "field of the platform's specification", "calibrate"),
+    "mean": Column("s", "mean time of computing", "calibrate compute"),
+    "spread": Column("", "standard deviation of its logarithm", "calibrate compute"),
+    "straggle": Column("", "chance that a worker straggles in an iteration", "calibrate compute"),
+    "slow.NAME": Column("", "factor of a worker that is always slower", "calibrate compute"),
+    **{
+        f"of_iterations_left_out.{what}.p{percent}_s": Column(
+            "s", f"what {percent} % of the iterations left out are below, {what}", "calibrate compute"
+        )
+        for what in ("measured", "fitted")
+        for percent in (50, 90, 99)
+    },
+    # Traces.
+    "name": Column("", "name of the trace", "trace info, trace fit"),
+    "entries": Column("", "entries of the gradient that are looked at", "trace info"),
+    "points": Column("", "iterations that were recorded", "trace info"),
+    "steps": Column("", "which iterations those are", "trace info, trace fit"),
+    "dtypes": Column("", "types of the entries", "trace info"),
+    "tail_index": Column("", "exponent with which the largest magnitudes become rare", "trace info"),
+    "tail_share": Column("", "share of the entries from which that is", "trace info"),
+    "densities.density": Column("", "fraction that top-k keeps", "trace info, trace fit"),
+    "densities.selected": Column("", "entries that are then kept", "trace fit"),
+    **{
+        f"densities.{name}{key}": Column("", meaning + more, command)
+        for name, meaning, commands in (
+            ("gain", "share of the gradient's norm that is kept", "trace info, trace fit"),
+            ("build_up", "different entries that all workers keep, over those of one", "trace info, trace fit"),
+            ("overlap_workers", "share of the entries that two workers both keep", "trace info, trace fit"),
+            ("threshold", "least magnitude that is kept, in root mean squares", "trace info, trace fit"),
+            ("overlap_next", "share that is kept again in the next iteration", "trace info"),
+            ("overlap_time", "share that is kept again at the next point", "trace info, trace fit"),
+            ("overlap_first_last", "share that is kept at the first and the last point", "trace info"),
+            ("threshold_drift", "threshold at the last point over that at the first", "trace fit"),
+        )
+        for command in commands.split(", ")
+        for key, more in (FITTED if command == "trace fit" else (("", ""),))
+    },
+    "curve.density": Column("", "densities at which gains are compared", "trace fit"),
+    "curve.real": Column("", "gains of the trace", "trace fit"),
+    "curve.synthetic": Column("", "gains of the synthetic gradients", "trace fit"),
+    "thresholds.density": Column("", "density of these thresholds", "trace fit"),
+    "thresholds.real": Column("", "thresholds of the trace, over the first", "trace fit"),
+    "thresholds.synthetic": Column("", "thresholds of the synthetic gradients, over the first", "trace fit"),
+    "layers.name": Column("", "name of the layer", "trace info"),
+    "layers.shape": Column("", "its shape", "trace info"),
+    "layers.entries": Column("", "its entries", "trace info"),
+    "layers.rms": Column("", "root mean square of its gradient", "trace info"),
+    "layers.share": Column("", "share of the gradient's square that it has", "trace info"),
+    "layers.zeros": Column("", "share of its entries that are zero", "trace info"),
+    "layers.tail_index": Column("", "`tail_index` of the layer", "trace info"),
+    # Tables for run time.
+    "version": Column("", "of the format", "choose --export"),
+    "made_for.NAME": Column("", "what the table was made for, as `choose` was asked", "choose --export"),
+    "edges.latency_s": Column("s", "latencies of the rows of `matrix`", "choose --export"),
+    "edges.bandwidth_B_per_s": Column("B/s", "bandwidths of its columns", "choose --export"),
+    "choices.label": Column("", "exchange, by its number in `matrix`", "choose --export"),
+    "choices.scheme": Column("", "name of its scheme", "choose --export"),
+    "choices.options.NAME": Column("", "an option of the scheme", "choose --export"),
+    "choices.kind": Column("", "dense, sparse, or what else it is", "choose --export"),
+    "choices.density": Column("", "fraction of the entries that it keeps", "choose --export"),
+    "gains": Column("", "gain by density, null with one density alone", "choose --export"),
+    "regret.points": Column("", "points at which the table was held against the question itself", "choose --export"),
+    "regret.mean": Column("", "share of the time that is lost there for it, mean", "choose --export"),
+    "regret.worst": Column("", "the largest", "choose --export"),
+    "regret.latency_s": Column("s", "latency at which that is", "choose --export"),
+    "regret.bandwidth_B_per_s": Column("B/s", "bandwidth at which that is", "choose --export"),
+    "regret.same_exchange": Column("", "share at which the table has the same exchange", "choose --export"),
+    "regret.same_density": Column("", "share at which it has the same density", "choose --export"),
+    "matrix": Column("", "number of the exchange, by latency and bandwidth", "choose --export"),
 }
 """The columns by their names, in the order in which they are explained."""
