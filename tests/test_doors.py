@@ -16,7 +16,7 @@ import pytest
 import simnet
 from commands import did
 from simnet.base import units
-from simnet.calibration import Curve, Setting, calibrate, written
+from simnet.calibration import Curve, Setting, calibrate, cost_model_yaml
 from simnet.scenario import load
 
 
@@ -422,7 +422,7 @@ def test_one_all_reduce_takes_the_same_by_what_was_measured(tmp_path):
     model = calibrate([Curve(Setting("all_reduce", 4, 4), sizes, 3e-4 + 4e-9 * sizes)])
     model.network = {"star": {"hosts": 4, "latency": 2e-5, "bandwidth": 1e9}}
     fabric = tmp_path / "cluster.yaml"
-    fabric.write_text(written(model))
+    fabric.write_text(cost_model_yaml(model))
     predicted = json.loads(did("predict", fabric, "all_reduce", "--ranks", 4, "--size", "4 MB", "--json").stdout)
     ring = ("--collective", "allreduce_ring", "--workers", 4, "--size", "4 MB", "--platform", fabric, "--json")
     timed = json.loads(did("time", *ring).stdout)
