@@ -20,7 +20,7 @@ from pathlib import Path
 
 from simnet.base.threads import THREADS
 
-SCENARIO = str(Path(__file__).parents[1] / "scenarios" / "fluctuating_wan.yaml")
+SCENARIO = str(Path(__file__).parents[1] / "simnet" / "scenarios" / "fluctuating_wan.yaml")
 RING = str(Path(__file__).parent / "scaling" / "ring_simnet.py")
 
 

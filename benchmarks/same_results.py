@@ -23,9 +23,9 @@ ITERATIONS = 20
 
 
 def scenarios() -> list[Path]:
-    """Return the files of the shipped scenarios, relative to the folder that has `scenarios`."""
+    """Return the files of the shipped scenarios, relative to the repository."""
     root = Path(__file__).parents[1]
-    return sorted(path.relative_to(root) for path in (root / "scenarios").rglob("*.yaml"))
+    return sorted(path.relative_to(root) for path in (root / "simnet" / "scenarios").rglob("*.yaml"))
 
 
 def record(simnet: Path, folder: Path, only: list[str]) -> None:

@@ -7,8 +7,6 @@ times a `Schedule` made of rounds, each a `Round`.
 
 from importlib import import_module
 
-from simnet.base import moved
-
 # As of typing, which takes longer to import than all the rest of this.
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -53,8 +51,6 @@ _HOMES = {
     "sweep": "library.sweeping",
     "time": "library.timing",
 }
-
-moved.install()
 
 
 def __getattr__(name: str) -> object:

@@ -89,7 +89,7 @@ class Module(NamedTuple):
 def modules() -> Iterator[Module]:
     """Yield the modules of the package, sorted by path."""
     package = ROOT / "simnet"
-    for path in sorted(_files(package)):
+    for path in sorted(package.rglob("*.py")):
         text = path.read_text(encoding="utf-8")
         tree = ast.parse(text)
         docstrings = frozenset(
@@ -109,14 +109,6 @@ def modules() -> Iterator[Module]:
 
 
 _BLANK = {tokenize.COMMENT, tokenize.NL, tokenize.NEWLINE, tokenize.INDENT, tokenize.DEDENT, tokenize.ENDMARKER}
-
-
-def _files(folder: Path) -> Iterator[Path]:
-    for one in folder.iterdir():
-        if one.is_dir():
-            yield from _files(one)
-        elif one.suffix == ".py":
-            yield one
 
 
 def definitions(module: Module) -> Iterator[Definition]:

@@ -23,7 +23,7 @@ import pandas as pd
 from commands import did
 
 FOLDER = Path(__file__).with_name("golden") / "outputs"
-SCENARIOS = Path(__file__).parents[1] / "scenarios"
+SCENARIOS = Path(__file__).parents[1] / "simnet" / "scenarios"
 STAR = "--topology star --latency '10 us' --bandwidth '10 Gbit/s'"
 REQUESTS = {
     **{

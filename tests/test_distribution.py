@@ -3,6 +3,7 @@
 import email
 import os
 import re
+import shutil
 import subprocess
 import sys
 import tarfile
@@ -72,6 +73,18 @@ def built(tmp_path_factory):
 
 
 @pytest.fixture(scope="session")
+def without_links(tmp_path_factory):
+    """A source tree where links are not supported: git writes files that have their targets."""
+    folder = tmp_path_factory.mktemp("windows") / "simnet"
+    shutil.copytree(ROOT / "simnet", folder / "simnet", ignore=shutil.ignore_patterns("__pycache__"))
+    for name in ("pyproject.toml", "README.md", "CHANGELOG.md", "CITATION.cff", "LICENSE", ".gitignore"):
+        shutil.copy2(ROOT / name, folder)
+    for name in PARTS:
+        (folder / name).write_text(f"simnet/{name}")
+    return folder
+
+
+@pytest.fixture(scope="session")
 def unpacked(built, tmp_path_factory):
     """A folder as one with installed packages: simnet as the wheel has it, and those of others."""
     folder = tmp_path_factory.mktemp("installed")
@@ -93,7 +106,7 @@ def content(wheel):
 
 def test_every_hint_has_the_name_of_the_distribution_and_an_extra_of_it():
     assert PROJECT["name"] == DISTRIBUTION
-    folders = ("simnet", *PARTS, "docs", "examples", "benchmarks")
+    folders = ("simnet", "docs", "examples", "benchmarks")
     files = [
         one
         for folder in folders
@@ -112,12 +125,8 @@ def test_every_hint_has_the_name_of_the_distribution_and_an_extra_of_it():
 def test_a_wheel_has_all_below_one_package(built):
     files = content(built[0])
     assert {name.split("/")[0] for name in files} == {"simnet", f"simnet_sparse-{simnet.__version__}.dist-info"}
-    there = [one.relative_to(ROOT) for part in ("simnet", *PARTS) for one in (ROOT / part).rglob("*") if one.is_file()]
-    named = {
-        str(one if one.parts[0] == "simnet" else Path("simnet", one))
-        for one in there
-        if one.parent.name != "__pycache__"
-    }
+    there = [one for one in (ROOT / "simnet").rglob("*") if one.is_file() and one.parent.name != "__pycache__"]
+    named = {str(one.relative_to(ROOT)) for one in there}
     gradients = {one for one in named if TRACES.fullmatch(one)}
     assert named - {*files} == ONLY_IN_A_CHECKOUT | gradients
 
@@ -174,6 +183,27 @@ def test_an_index_shows_no_picture_and_no_link_that_leads_nowhere(built):
     assert all(url.partition(", ")[2].startswith("https://") for url in told.get_all("Project-URL", []))
 
 
+def test_a_source_tree_without_links_works_and_has_the_same_wheel(built, without_links, tmp_path):
+    run(sys.executable, "-m", "hatchling", "build", "-t", "wheel", "-d", tmp_path, cwd=without_links)
+    (again,) = tmp_path.glob("*.whl")
+    assert content(again) == content(built[0])
+    works(without_links, tmp_path)
+    # Nor does anything need them, as in a zip that leaves them out.
+    for name in PARTS:
+        (without_links / name).unlink()
+    works(without_links, tmp_path)
+
+
+def works(tree, folder, python=sys.executable):
+    """Check that simnet as it lies in a folder, or is installed, runs a scenario and finds what comes with it."""
+    environment = os.environ | {"PYTHONPATH": str(tree)}
+    words = "run quickstart --set job.iterations=2 --no-report --out run --force"
+    run(python, "-m", "simnet.cli", *words.split(), env=environment, cwd=folder)
+    for kind, name in (("scenarios", "fluctuating_wan"), ("sparsifiers", "oktopk"), ("topologies", "fat_tree")):
+        assert name in run(python, "-m", "simnet.cli", "list", kind, env=environment, cwd=folder)
+    assert "Table" in run(python, "-m", "simnet.cli", "reproduce", "artopk-table-ii", env=environment, cwd=folder)
+
+
 @pytest.mark.parametrize("first", ["ours", "theirs"])
 def test_an_installed_simnet_leaves_names_to_others(unpacked, tmp_path, first):
     environment = os.environ | {"PYTHONPATH": str(unpacked)}
@@ -182,12 +212,7 @@ def test_an_installed_simnet_leaves_names_to_others(unpacked, tmp_path, first):
 
 
 def test_an_installed_simnet_runs_from_any_folder(unpacked, tmp_path):
-    environment = os.environ | {"PYTHONPATH": str(unpacked)}
-    command = [sys.executable, "-m", "simnet.cli", "--no-plugins"]
-    words = "run quickstart --set job.iterations=2 --no-report --out run"
-    run(*command, *words.split(), env=environment, cwd=tmp_path)
-    assert (tmp_path / "run" / "summary.json").is_file()
-    assert "Table" in run(*command, "reproduce", "artopk-table-ii", env=environment, cwd=tmp_path)
+    works(unpacked, tmp_path)
 
 
 @pytest.mark.extras
@@ -197,7 +222,7 @@ def test_twine_finds_nothing_to_say(built):
 
 @pytest.mark.extras
 @pytest.mark.parametrize("python", PYTHONS)
-def test_installed_beside_others_in_a_fresh_environment(built, tmp_path, python):
+def test_installed_beside_others_in_a_fresh_environment(built, without_links, tmp_path, python):
     run(python, "-m", "venv", tmp_path / "fresh")
     fresh = tmp_path / "fresh" / "bin" / "python"
     site = Path(run(fresh, "-c", "import sysconfig; print(sysconfig.get_path('purelib'))").strip())
@@ -214,3 +239,10 @@ def test_installed_beside_others_in_a_fresh_environment(built, tmp_path, python)
     run(fresh.with_name("simnet"), *words.split(), env=environment, cwd=tmp_path / "elsewhere")
     assert (tmp_path / "elsewhere" / "demo" / "report.html").is_file()
     assert (site / "validate.py").read_text() == STRANGERS["validate.py"]
+    # Editable, of a tree with links and of one without them.
+    for tree in (ROOT, without_links):
+        run(*install, "--no-deps", "--editable", tree, env=environment)
+        (found,) = tree.glob("simnet/__init__.py")
+        code = "import simnet.validate.published; print(simnet.__file__)"
+        assert run(fresh, "-c", code, env=environment, cwd=tmp_path / "elsewhere").strip() == str(found)
+        works("", tmp_path / "elsewhere", fresh)

@@ -13,7 +13,7 @@ HELD = (
         for one in ("base", "calibration", "collectives", "costs", "interchange", "job", "network", "policies")
     ),
     *(f"simnet/{one}" for one in ("measure", "report", "scenario", "strategies", "studies", "traces")),
-    *("sparsifier_models", "topologies", "validate"),
+    *("simnet/sparsifier_models", "simnet/topologies", "simnet/validate"),
 )
 """Folders that keep to it."""
 

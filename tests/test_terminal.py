@@ -309,7 +309,7 @@ def test_editors_find_the_schema_of_shipped_scenarios() -> None:
         mark, _, place = path.read_text().partition("\n")[0].partition("=")
         assert mark == "# yaml-language-server: $schema"
         schema = (path.parent / place).resolve()
-        assert schema == ROOT / "scenarios" / "scenario.schema.json"
+        assert schema == ROOT / "simnet" / "scenarios" / "scenario.schema.json"
     assert json.loads(schema.read_text()) == json_schema(), "simnet schema > scenarios/scenario.schema.json"
 
 

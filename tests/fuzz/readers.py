@@ -104,7 +104,8 @@ def _shipped(folder, *names):
 
 
 def _scenarios():
-    found = [(ROOT / "scenarios" / f"{name}.yaml").read_text(encoding="utf-8") for name in ("quickstart", "moo_wan")]
+    folder = ROOT / "simnet" / "scenarios"
+    found = [(folder / f"{name}.yaml").read_text(encoding="utf-8") for name in ("quickstart", "moo_wan")]
     return [SMALL, SMALL, *found]
 
 

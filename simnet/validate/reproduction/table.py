@@ -335,7 +335,7 @@ def figures(row: Row) -> dict[str, Any]:
 
 def golden(name: str) -> Path | None:
     """Return a folder of runs of reference implementations, which a checkout has and an installed package has not."""
-    folder = Path(__file__).resolve().parents[2] / "tests" / "golden" / name
+    folder = Path(__file__).resolve().parents[3] / "tests" / "golden" / name
     return folder if folder.is_dir() else None
 
 

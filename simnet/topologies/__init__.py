@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
-from simnet.base import moved, plugins
+from simnet.base import plugins
 from simnet.base.errors import nearest
 from simnet.topologies.dragonfly import dragonfly
 from simnet.topologies.fat_tree import fat_tree
@@ -27,7 +27,8 @@ from simnet.topologies.wan_of_clusters import wan_of_clusters
 if TYPE_CHECKING:
     import networkx as nx
 
-moved.at_top(__name__)
+if __name__ != "simnet.topologies":  # by the link at the top of a checkout
+    raise ImportError("topologies has one name: import simnet.topologies")
 
 __all__ = [
     "FAMILIES",

@@ -1,5 +1,1 @@
 """Runnable scenarios: each YAML file here, and in `papers`, is a job on a network, documented by its comments."""
-
-from simnet.base import moved
-
-moved.at_top(__name__)

@@ -52,7 +52,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from simnet.base import moved, plugins
+from simnet.base import plugins
 from simnet.base.errors import nearest
 from simnet.sparsifier_models.arctopk import ARCTopk
 from simnet.sparsifier_models.artopk import ARTopk
@@ -97,7 +97,8 @@ from simnet.sparsifier_models.uniontopk import UnionTopk
 from simnet.sparsifier_models.wire import Wire
 from simnet.sparsifier_models.zerooneadam import ZeroOneAdam
 
-moved.at_top(__name__)
+if __name__ != "simnet.sparsifier_models":  # by the link at the top of a checkout
+    raise ImportError("sparsifier_models has one name: import simnet.sparsifier_models")
 
 __all__ = ["SCHEMES", "Exchange", "Options", "Sparsifier", "Wire", "create", "names", "scheme", "usable"]
 
