@@ -1,12 +1,12 @@
-"""The iterations of a job under one policy: it asks for the time of each exchange, and is told."""
+"""The iterations of a job under one policy, which request the time of each exchange."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Generator, Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,7 +17,14 @@ from simnet.base.clock import advanced
 from simnet.base.errors import DivergedError, SimnetError, StalledError
 from simnet.job.checkpoint import Checkpoint, State
 from simnet.job.elastic import WorkerPresence, parameters_sent
-from simnet.job.exchange import IterationContext, SparsifierSet, TimedExchange, TimingRequests
+from simnet.job.exchange import (
+    IterationContext,
+    SparsifierSet,
+    TimedExchange,
+    TimingRequest,
+    TimingRequests,
+    TimingResult,
+)
 from simnet.job.job import Job
 from simnet.job.local_steps import StrategySet
 from simnet.job.policy_log import PolicyLog
@@ -33,14 +40,15 @@ from simnet.job.record import (
 from simnet.job.sampling import IterationSampling
 from simnet.job.steps import StepSet
 from simnet.network import Timing
-from simnet.policies import Policy, density_at, probe_pairs
+from simnet.policies import Decision, Policy, density_at, probe_pairs
 from simnet.strategies.averaging import NOBODY
 
 Progress = Callable[[int], None]
 """Called with the number of iterations done."""
 
 
-class LoopState(NamedTuple):
+@dataclass
+class LoopState:
     """The state of a job between two iterations.
 
     `now` is the simulated time [s], `lost` its rounding error; `number` and `attempts` count iterations and attempts of
@@ -59,6 +67,13 @@ class LoopState(NamedTuple):
     log: PolicyLog
     busy: Floats
     computing: Floats
+
+    def save(self, elastic: bool) -> State:
+        """Return what a checkpoint holds, the record excepted."""
+        names = ("now", "lost", "number", "attempts", "active", "begins")
+        state = {name: getattr(self, name) for name in names}
+        late = {"busy": self.busy.copy(), "computing": self.computing.copy()} if elastic else {}
+        return {**state, **late, "models": self.models.save(), "log": self.log.save()}
 
 
 def restore_loop(job: Job, policy: Policy, record: JobRecord, kept: State, beside: Path | None = None) -> LoopState:
@@ -103,198 +118,307 @@ def run_iterations(
     sampling: IterationSampling | None = None,
     sparsifiers: SparsifierSet | None = None,
 ) -> TimingRequests:
-    """Go through the iterations of a job until they are done or a failure ends it; yield a request for each exchange.
+    """Run the iterations of a job until they are done or a failure ends it; yield a request for each exchange.
 
-    Before an iteration there may be attempts of exploration: iterations that take their time, on copies of what the
-    training has, and leave no trace in it.
-
-    Parameters
-    ----------
-    job : Job
-        The job.
-    policy : Policy
-        Decides before each iteration.
-    record : JobRecord
-        Takes the rows.
-    may_try : bool
-        Whether the policy may put several exchanges on its shortlist.
-    start : float
-        When the first iteration begins [s].
-    stream : tuple of str
-        What names of random streams begin with.
-    timeline : int
-        Keep the messages and spans of this many first iterations.
-    progress : callable, optional
-        Called with the number of iterations done after each.
-    checkpoint : Checkpoint, optional
-        Takes the state now and then.
-    begun : LoopState, optional
-        From where the job resumes.
-    sampling : IterationSampling, optional
-        Which iterations it goes through; default: all.
-    sparsifiers : SparsifierSet, optional
-        What makes the exchanges; default: new ones of the policy's candidates.
+    Attempts of exploration come before an iteration: they take their time, on copies of the state of the training.
+    `may_try` allows several exchanges on a shortlist. The first iteration begins at `start` [s]; `stream` prefixes the
+    names of random streams. The first `timeline` iterations keep messages and spans. A job continues from `begun`,
+    runs the iterations of `sampling` only, and makes its exchanges by `sparsifiers`, all by default.
     """
-    everybody = np.arange(job.source.workers)
-    hosts = everybody if job.placement is None else np.asarray(job.placement)
     if begun is None:
+        everybody = np.arange(job.source.workers)
         models = _create_models(job, policy) if sparsifiers is None else sparsifiers
         log = PolicyLog(job, policy, None if checkpoint is None else checkpoint.path)
         idle, busy = np.zeros((2, everybody.size))
         begun = LoopState(start, 0.0, 0, 0, everybody, job.begins(start), models, log, busy, idle)
     elif progress is not None:
         progress(begun.number)
-    now, lost, number, attempts, active, begins, models, log, busy, computing = begun
+    loop = _JobLoop(job, record, begun, may_try, stream, timeline)
+    state = loop.state
     del begun
-    elastic = WorkerPresence(job) if job.elastic else None
-    while number < job.iterations:
-        if elastic is not None:
-            assert isinstance(models, StrategySet)
-            with _locate_errors(record, number):
-                named_so: tuple[str | int, ...] = (*stream, "joining", number)
-                now, active = _gather_crew(job, number, elastic, now, active, busy, computing, models, named_so)
-            begins = np.zeros(active.size)
-        network, placement = job.network(number), hosts[active].tolist()
-        latency, bandwidth = probe_pairs(network, placement, now)
-        probing, probes = np.zeros(active.size), None
-        if (probe := log.measures(number, now, active)) is not None:
-            with _locate_errors(record, number):
-                probes = network.time(
-                    probe,
-                    begins,
-                    placement=placement,
-                    messages=True,
-                    stream=(*stream, "iteration", number, "probe"),
-                    origin=now,
-                )
-            probing = probes.left - begins
-            assert probes.messages is not None
-            ends = np.zeros(int(probes.messages.round.max()) + 1)
-            np.maximum.at(ends, probes.messages.round, probes.messages.arrived - begins.max())
-            log.measured(number, now, active, ends.tolist())
-        decision = log.decide(number, now, active)
-        attempt, trains = decision.attempt, decision.attempt is None
-        batch = number + (attempt or 0)
-        named: tuple[str | int, ...] = ("iteration", number) if trains else ("exploration", attempts)
-        compute = job.computes(batch, active)
-        kept = trains and number < timeline
-        state = IterationState(active, begins, probing, compute, [], probes)
-        complete, behind = begins + probing + compute, compute
-        late, failures, again, waits = NOBODY, None, False, 0.0
-        if elastic is not None:
-            failures = elastic.leaves(active, now)
-            if job.deadline is not None and (missed := complete > complete.min() + job.deadline).any():
-                late, done, waits = active[missed], now + complete[missed], job.deadline
-                state, active = state.without(missed), active[~missed]
-                named_so = (*stream, "late", number)
-                source = int(active[0])
-                computing[late] = done
-                with _locate_errors(record, number):
-                    for worker, moment in zip(late.tolist(), done.tolist(), strict=True):
-                        busy[worker] = moment + parameters_sent(job, number, moment, source, worker, named_so)
-                complete, behind, placement = complete[~missed], behind[~missed], hosts[active].tolist()
-        while True:
-            where = IterationContext(
-                number,
-                now,
-                batch,
-                density_at(job.density, number) if decision.density is None else decision.density,
-                active,
-                placement,
-                complete,
-                behind,
-                messages=kept,
-                stream=(*stream, *named),
-                late=late,
-                waits=waits,
-                failures=failures,
-            )
-            if len(decision.shortlist) > 1 and not may_try:
-                raise ValueError("beside other jobs a policy cannot try several exchanges, as only one takes place")
-            with _locate_errors(record, number):
-                step = yield from models.step(where, decision.shortlist) if trains else models.explore(where, decision)
-            state = state._replace(compute=state.compute + step.slowed)
-            entered = complete + step.slowed
-            if where.waits:
-                state.selections.append((entered, np.zeros(active.size)))
-                entered = entered + step.held
-            state.selections.append((entered, step.select))
-            if isinstance(step.result, Timing):
-                break
-            stopping = job.failures if failures is None else failures
-            interruption, resumed, gone = _describe_interruption(
-                job, stopping, record.job, number, state, step, step.result
-            )
-            if elastic is not None and job.patience is not None and interruption.resumed is None:
-                # All have left without notice, and some may come back.
-                interruption = interruption._replace(resumed=interruption.stopped + job.patience)
-                again = True
-            record.interruptions.append(interruption)
-            if interruption.resumed is None:
-                return
-            models = models.without(gone)
-            if isinstance(models, StrategySet) and elastic is not None:
-                models.forget(active[gone])
-            if again:
-                now, active = interruption.resumed, NOBODY
-                break
-            state, active = state.without(gone), active[~gone]
-            complete, behind, waits = np.full(active.size, resumed), np.zeros(active.size), 0.0
-            placement = hosts[active].tolist()
-            decision = log.decide(number, interruption.resumed, active)._replace(attempt=attempt)
-        if again:
+    while state.number < job.iterations and not loop.ended:
+        attempt = loop.begin()
+        step = yield from loop.exchange(attempt)
+        if step is None:
             continue
+        advance = loop.book(attempt, step)
+        # Its update may be as large as a worker's gradient.
+        del step
+        if sampling is not None:
+            state.number, state.now, state.lost = *sampling.after(state.now - advance, advance), 0.0
+        # Exploration has a state of its own, which is not kept.
+        if attempt.trains and checkpoint is not None and checkpoint.due():
+            checkpoint.write({**state.save(job.elastic), "record": record.save()}, state.number)
+        if attempt.trains and progress is not None:
+            progress(state.number)
+
+
+@dataclass
+class _Attempt:
+    """An iteration, or an attempt of exploration, until its exchange is complete."""
+
+    decision: Decision
+    batch: int
+    name: tuple[str | int, ...]
+    keeps_messages: bool
+    latency: float
+    bandwidth: float
+    times: IterationState
+    complete: Floats
+    behind: Floats
+    late: NDArray[np.intp] = field(default_factory=NOBODY.copy)
+    waits: float = 0.0
+    failures: Mapping[int, float] | None = None
+
+    @property
+    def trains(self) -> bool:
+        """Whether it is no exploration."""
+        return self.decision.attempt is None
+
+    def select(self, step: TimedExchange) -> None:
+        """Note when workers selected, and by how much the kernels slowed their backward pass."""
+        self.times = self.times._replace(compute=self.times.compute + step.slowed)
+        entered = self.complete + step.slowed
+        if self.waits:
+            self.times.selections.append((entered, np.zeros(entered.size)))
+            entered = entered + step.held
+        self.times.selections.append((entered, step.select))
+
+
+class _JobLoop:
+    """The parts of an iteration: begin, exchange, book."""
+
+    def __init__(
+        self, job: Job, record: JobRecord, state: LoopState, may_try: bool, stream: tuple[str, ...], timeline: int
+    ) -> None:
+        self.job, self.record, self.state, self.ended = job, record, state, False
+        self._may_try, self._stream, self._timeline = may_try, stream, timeline
+        self._hosts = np.arange(job.source.workers) if job.placement is None else np.asarray(job.placement)
+        self._presence = WorkerPresence(job) if job.elastic else None
+
+    def begin(self) -> _Attempt:
+        """Gather the workers, measure the links, ask the policy, and compute."""
+        job, state = self.job, self.state
+        if self._presence is not None:
+            with self._errors_located():
+                self._gather_crew(self._presence)
+            state.begins = np.zeros(state.active.size)
+        latency, bandwidth = probe_pairs(job.network(state.number), self._hosts[state.active].tolist(), state.now)
+        probing, probes = self._measure_links()
+        decision = state.log.decide(state.number, state.now, state.active)
+        trains, batch = decision.attempt is None, state.number + (decision.attempt or 0)
+        compute = job.computes(batch, state.active)
+        attempt = _Attempt(
+            decision,
+            batch,
+            ("iteration", state.number) if trains else ("exploration", state.attempts),
+            trains and state.number < self._timeline,
+            float(latency.max()),
+            float(bandwidth.min()),
+            IterationState(state.active, state.begins, probing, compute, [], probes),
+            state.begins + probing + compute,
+            compute,
+        )
+        if self._presence is not None:
+            attempt.failures = self._presence.leaves(state.active, state.now)
+            self._leave_out_late(attempt)
+        return attempt
+
+    def _measure_links(self) -> tuple[Floats, Timing | None]:
+        """Return the seconds in which each worker measures the links, if the policy asks for it, and the messages."""
+        state = self.state
+        if (probe := state.log.measures(state.number, state.now, state.active)) is None:
+            return np.zeros(state.active.size), None
+        with self._errors_located():
+            probes = self.job.network(state.number).time(
+                probe,
+                state.begins,
+                placement=self._hosts[state.active].tolist(),
+                messages=True,
+                stream=(*self._stream, "iteration", state.number, "probe"),
+                origin=state.now,
+            )
+        assert probes.messages is not None
+        ends = np.zeros(int(probes.messages.round.max()) + 1)
+        np.maximum.at(ends, probes.messages.round, probes.messages.arrived - state.begins.max())
+        state.log.measured(state.number, state.now, state.active, ends.tolist())
+        return probes.left - state.begins, probes
+
+    def _leave_out_late(self, attempt: _Attempt) -> None:
+        """Go on without the workers that miss the deadline; these get the parameters once they have computed."""
+        job, state, complete = self.job, self.state, attempt.complete
+        if job.deadline is None or not (missed := complete > complete.min() + job.deadline).any():
+            return
+        attempt.late, attempt.waits = state.active[missed], job.deadline
+        done = state.now + complete[missed]
+        state.active, state.computing[attempt.late] = state.active[~missed], done
+        stream: tuple[str | int, ...] = (*self._stream, "late", state.number)
+        source = int(state.active[0])
+        with self._errors_located():
+            for worker, moment in zip(attempt.late.tolist(), done.tolist(), strict=True):
+                sent = parameters_sent(job, state.number, moment, source, worker, stream)
+                state.busy[worker] = moment + sent
+        attempt.times = attempt.times.without(missed)
+        attempt.complete, attempt.behind = complete[~missed], attempt.behind[~missed]
+
+    def exchange(self, attempt: _Attempt) -> Generator[TimingRequest, TimingResult, TimedExchange | None]:
+        """Exchange until no failure interrupts; return None if nobody is left, or all have left for a while."""
+        state = self.state
+        while True:
+            decision = attempt.decision
+            context = IterationContext(
+                state.number,
+                state.now,
+                attempt.batch,
+                self._density(attempt),
+                state.active,
+                self._hosts[state.active].tolist(),
+                attempt.complete,
+                attempt.behind,
+                messages=attempt.keeps_messages,
+                stream=(*self._stream, *attempt.name),
+                late=attempt.late,
+                waits=attempt.waits,
+                failures=attempt.failures,
+            )
+            if len(decision.shortlist) > 1 and not self._may_try:
+                raise ValueError("beside other jobs a policy cannot try several exchanges, as only one takes place")
+            with self._errors_located():
+                if attempt.trains:
+                    step = yield from state.models.step(context, decision.shortlist)
+                else:
+                    step = yield from state.models.explore(context, decision)
+            attempt.select(step)
+            if isinstance(step.result, Timing):
+                return step
+            if not self._resume(attempt, step, step.result):
+                return None
+
+    def _density(self, attempt: _Attempt) -> float:
+        given = attempt.decision.density
+        return density_at(self.job.density, self.state.number) if given is None else given
+
+    def _resume(self, attempt: _Attempt, step: TimedExchange, stalled: StalledError) -> bool:
+        """Record an interruption, and return whether the remaining workers repeat the exchange."""
+        job, state = self.job, self.state
+        failures = job.failures if attempt.failures is None else attempt.failures
+        interruption, resumes, gone = _describe_interruption(
+            job, failures, self.record.job, state.number, attempt.times, step, stalled
+        )
+        all_left = job.elastic and job.patience is not None and interruption.resumed is None
+        if all_left:
+            # All have left without notice, and some may come back.
+            interruption = interruption._replace(resumed=interruption.stopped + (job.patience or 0.0))
+        self.record.interruptions.append(interruption)
+        if interruption.resumed is None:
+            self.ended = True
+            return False
+        state.models = state.models.without(gone)
+        if isinstance(state.models, StrategySet) and job.elastic:
+            state.models.forget(state.active[gone])
+        if all_left:
+            state.now, state.active = interruption.resumed, NOBODY
+            return False
+        state.active, attempt.times = state.active[~gone], attempt.times.without(gone)
+        attempt.complete, attempt.behind = np.full(state.active.size, resumes), np.zeros(state.active.size)
+        attempt.waits = 0.0
+        number = attempt.decision.attempt
+        attempt.decision = state.log.decide(state.number, interruption.resumed, state.active)._replace(attempt=number)
+        return True
+
+    def book(self, attempt: _Attempt, step: TimedExchange) -> float:
+        """Record an iteration, advance the clock, and return by how much, rounding errors before it included."""
+        job, state, times = self.job, self.state, attempt.times
         assert isinstance(step.result, Timing)
         if job.barrier:
-            began, seconds, advance = now, step.lasts + job.update, step.lasts + job.update
-            begins = np.zeros(active.size)
+            began, seconds = state.now, step.lasts + job.update
+            advance, begins = seconds, np.zeros(state.active.size)
         else:
-            ends = step.result.left + (step.result.origin - now) + job.update
-            began, seconds = now + float(state.begins.mean()), float((ends - state.begins).mean())
+            ends = step.result.left + (step.result.origin - state.now) + job.update
+            began, seconds = state.now + float(times.begins.mean()), float((ends - times.begins).mean())
             advance = float(ends.min())
             begins = ends - advance
-        purpose = TRAIN if trains else EXPLORE
-        if trains:
-            models.apply(step.exchanges)
-        record.add(
+        state.begins = begins
+        if attempt.trains:
+            state.models.apply(step.exchanges)
+        self.record.add(
             IterationTimes(
-                number, began, seconds, now, where.density, float(latency.max()), float(bandwidth.min()), purpose
+                state.number,
+                began,
+                seconds,
+                state.now,
+                self._density(attempt),
+                attempt.latency,
+                attempt.bandwidth,
+                TRAIN if attempt.trains else EXPLORE,
             ),
             step.candidate.label,
             step.exchanges,
             step.result,
-            state,
+            times,
             job.update,
             device=job.device,
             barrier=job.barrier,
-            keep=where.messages,
-            score=models.training.score(number if trains else None),
+            keep=attempt.keeps_messages,
+            score=state.models.training.score(state.number if attempt.trains else None),
             spans=step.spans,
         )
-        log.observe(decision, step, state)
-        # Its update may be as large as a worker's gradient.
-        del step
-        advance += lost
-        now, lost = advanced(now, advance)
-        attempts += not trains
-        number += trains
-        if sampling is not None:
-            number, now, lost = *sampling.after(now - advance, advance), 0.0
-        # What is tried in exploration is a state of its own, which is not kept.
-        if trains and checkpoint is not None and checkpoint.due():
-            position = {
-                "now": now,
-                "lost": lost,
-                "number": number,
-                "attempts": attempts,
-                "active": active,
-                "begins": begins,
-                **({} if elastic is None else {"busy": busy.copy(), "computing": computing.copy()}),
-            }
-            parts = {"models": models.save(), "log": log.save(), "record": record.save()}
-            checkpoint.write(position | parts, number)
-        if trains and progress is not None:
-            progress(number)
+        state.log.observe(attempt.decision, step, times)
+        advance += state.lost
+        state.now, state.lost = advanced(state.now, advance)
+        state.attempts += not attempt.trains
+        state.number += attempt.trains
+        return advance
+
+    def _gather_crew(self, presence: WorkerPresence) -> None:
+        """Set the start of an iteration and its workers: those that are present and have the parameters.
+
+        A worker that returns or was late gets them from the first worker of the last iteration; if none of these is
+        present, the parameters are those it has. If nobody is present, the iteration begins when somebody is.
+        """
+        job, state, models = self.job, self.state, self.state.models
+        assert isinstance(models, StrategySet)
+        there, busy, computing = state.active, state.busy, state.computing
+        everybody = np.arange(job.source.workers)
+        stream: tuple[str | int, ...] = (*self._stream, "joining", state.number)
+        while True:
+            now = state.now
+            here = presence.present(everybody, now)
+            leaving = ~here & (np.isin(everybody, there) | (busy > 0) | (computing > 0))
+            models.forget(everybody[leaving])
+            busy[~here] = computing[~here] = 0.0
+            staying = np.intersect1d(there, everybody[here])
+            for worker in np.setdiff1d(everybody[here & (busy == 0)], there).tolist():
+                back = max(presence.returned(worker, now), computing[worker])
+                busy[worker] = back
+                if staying.size:
+                    busy[worker] += parameters_sent(job, state.number, back, int(staying[0]), worker, stream)
+            if not staying.size:
+                # Nobody is there whom others could wait for.
+                busy[here & ~np.isin(everybody, there)] = 0.0
+            until = np.maximum(busy, computing)
+            if (free := here & (until <= now)).any():
+                break
+            state.now = min([presence.returns(everybody, now), *until[until > now].tolist()])
+            if state.now == math.inf:
+                raise SimnetError("all workers are away, and none of them comes back")
+        state.active = everybody[free]
+        joining = np.setdiff1d(state.active, there)
+        if joining.size:
+            models.rejoin(joining, staying if staying.size else joining)
+        busy[state.active] = computing[state.active] = 0.0
+
+    @contextmanager
+    def _errors_located(self) -> Iterator[None]:
+        """Name job and iteration in errors."""
+        where = f"{self.record.whose}, iteration {self.state.number}"
+        try:
+            yield
+        except StalledError as stalled:
+            why, *more = stalled.args
+            raise StalledError(f"{where}: {why}", *more) from None
+        except DivergedError as diverged:
+            raise DivergedError(f"{where}: {diverged}") from None
 
 
 def _create_models(job: Job, policy: Policy, workers: int | None = None) -> SparsifierSet | StrategySet | StepSet:
@@ -304,63 +428,6 @@ def _create_models(job: Job, policy: Policy, workers: int | None = None) -> Spar
     if job.steps is not None:
         return StepSet(job, policy.candidates)
     return SparsifierSet(job, policy.candidates, workers)
-
-
-@contextmanager
-def _locate_errors(record: JobRecord, number: int) -> Iterator[None]:
-    """Have errors tell in whose iteration they happened."""
-    try:
-        yield
-    except StalledError as stalled:
-        why, *more = stalled.args
-        raise StalledError(f"{record.whose}, iteration {number}: {why}", *more) from None
-    except DivergedError as diverged:
-        raise DivergedError(f"{record.whose}, iteration {number}: {diverged}") from None
-
-
-def _gather_crew(
-    job: Job,
-    number: int,
-    elastic: WorkerPresence,
-    now: float,
-    there: NDArray[np.intp],
-    busy: Floats,
-    computing: Floats,
-    models: StrategySet,
-    stream: tuple[str | int, ...],
-) -> tuple[float, NDArray[np.intp]]:
-    """Return the start of an iteration and its workers: those that are present and have the parameters.
-
-    A worker that returns or was late gets them from the first worker of the last iteration; if none of these is
-    present, the parameters are those it has. If nobody is present, the iteration begins when somebody is.
-    """
-    everybody = np.arange(job.source.workers)
-    while True:
-        here = elastic.present(everybody, now)
-        leaving = ~here & (np.isin(everybody, there) | (busy > 0) | (computing > 0))
-        models.forget(everybody[leaving])
-        busy[~here] = computing[~here] = 0.0
-        staying = np.intersect1d(there, everybody[here])
-        for worker in np.setdiff1d(everybody[here & (busy == 0)], there).tolist():
-            back = max(elastic.returned(worker, now), computing[worker])
-            busy[worker] = back
-            if staying.size:
-                busy[worker] += parameters_sent(job, number, back, int(staying[0]), worker, stream)
-        if not staying.size:
-            # Nobody is there whom others could wait for.
-            busy[here & ~np.isin(everybody, there)] = 0.0
-        until = np.maximum(busy, computing)
-        if (free := here & (until <= now)).any():
-            break
-        now = min([elastic.returns(everybody, now), *until[until > now].tolist()])
-        if now == math.inf:
-            raise SimnetError("all workers are away, and none of them comes back")
-    crew = everybody[free]
-    joining = np.setdiff1d(crew, there)
-    if joining.size:
-        models.rejoin(joining, staying if staying.size else joining)
-    busy[crew] = computing[crew] = 0.0
-    return now, crew
 
 
 def _describe_interruption(
