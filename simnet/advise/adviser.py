@@ -1,14 +1,9 @@
-"""The decision: which exchange is expected to be the fastest, is that known, and is a change worth it.
+"""The decision of the adviser: which exchange is expected to be fastest, is that known, and does a change pay.
 
-What a change is worth is the time that it saves over the iterations for which links are taken to stay as they are, the
-horizon. An exchange that turns out to be slow is left again, so that what its first iterations tell counts as well:
-``every x E[gain] + (horizon - every) x E[max(gain, 0)]``, the knowledge gradient of [1]_. A change is made where that
-exceeds what the change costs, and a margin, so that exchanges that are as fast as each other do not take turns.
-
-References
-----------
-.. [1] P. Frazier, W. Powell, S. Dayanik, "A knowledge-gradient policy for sequential information collection", SIAM
-   Journal on Control and Optimization 47, 2008.
+The worth of a change is the time that it saves over the horizon, the iterations for which links are taken as constant.
+A slow exchange is left again, so its first iterations count as information: ``every x E[gain] + (horizon - every) x
+E[max(gain, 0)]``, the knowledge gradient of P. Frazier, W. Powell, S. Dayanik, SIAM Journal on Control and Optimization
+47, 2008. A change is made if that exceeds its cost and a margin.
 """
 
 from __future__ import annotations

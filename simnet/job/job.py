@@ -171,59 +171,43 @@ class Job:
     Parameters
     ----------
     source : GradientSource
-        Fresh gradients of all workers, iteration by iteration; fixes P and n.
+        The fresh gradients of all workers, iteration by iteration; fixes P and n.
     iterations : int
         How long the job is.
     stages : sequence of (int, Network)
-        The network from each iteration on, the first from 0. Most jobs have one, whose weather is a function of time;
-        several give weather by iteration, as the schedules C1 and C2 of the AR-Topk paper do.
+        The network from each iteration on, the first from 0; most jobs have one, whose weather is a function of time.
     density : sequence of Ramp
         Target density by iteration.
-    compute : Compute
-        Compute time of the workers.
-    device : DeviceProfile
-        What selecting costs.
+    compute, device : Compute, DeviceProfile
+        Compute time of the workers, and the cost of kernels.
     placement : sequence of int, optional
         Host of each worker; worker r is on host r when omitted.
     overlap : Overlap, optional
-        Exchange buckets during back-propagation; without it the whole gradient is exchanged after it.
+        Exchange of buckets during back-propagation; without it the whole gradient is exchanged after it.
     update : float
-        Time to apply the update [s], for every worker.
+        Time to apply the update, for every worker.
     barrier : bool
-        Whether workers begin an iteration together, when the last of them is done with the one before. Without, each
-        begins when it is done itself, as processes of PyTorch's DistributedDataParallel do, and the first iteration
-        when a broadcast of worker 0 has reached it, with which that agrees on its buckets.
+        If true, workers begin an iteration together, when the last of them has finished the one before. Otherwise each
+        begins when it has finished, as in PyTorch's DistributedDataParallel, and the first iteration after a broadcast
+        of worker 0, which agrees on the buckets.
     seed : int
         Seed of everything stochastic in the job.
-    failures : mapping of int to float
-        Workers that fail for good (fail-stop), and when [s], on the clock of the network.
-    patience : float, optional
-        Seconds from when everything has stopped for want of a failed worker until the others notice, as a time-out of
-        NCCL or Gloo would, and resume without it. The job ends there when omitted.
-    absences : sequence of Absence
-        When workers are away, and come back; under a strategy.
-    churn : Churn, optional
-        The same at random, in place of absences that are listed.
-    deadline : float, optional
-        Seconds after the first worker has computed its part of an iteration until which an exchange waits for the
-        others; under a strategy. It waits for all when omitted.
-    optimizer : {"adam", "momentum", "sgd"}, optional
-        What moves the parameters, of which memory is counted; Adam is assumed when omitted. A strategy has its own.
-    device_memory : float, optional
-        What the device of a worker holds [byte], > 0.
-    strategy : LocalSteps, optional
-        How workers train; gradients are exchanged in every iteration when omitted. Else an iteration is several inner
-        steps, which `compute` and `update` are of.
-    steps : mapping of str to TrainingSteps, optional
-        Steps of a replicated or sharded model that iterations are, by the labels of candidates. `compute` is then of
-        the passes of a microbatch through the whole model, or a factor on what traces say.
+    failures, patience : mapping of int to float, float, optional
+        Workers that fail for good, and when [s]; the others notice after the patience [s] and resume, or the job ends.
+    strategy, steps : LocalSteps, mapping of str to TrainingSteps, optional
+        A training strategy, or steps of a replicated or sharded model by labels of candidates, in place of an exchange
+        of gradients in every iteration. `compute` is then of an inner step, or of the passes of a microbatch through
+        the whole model (a factor on traces).
+    absences, churn, deadline : sequence of Absence, Churn, float, optional
+        Under a strategy: when workers are away, listed or at random, and the seconds after the first worker until which
+        an exchange waits for the others.
+    optimizer, device_memory : str, float, optional
+        For memory: what moves the parameters (Adam when omitted), and the memory of a worker's device [byte].
 
     Raises
     ------
     ValueError
-        If there are no iterations, stages or densities, the stages do not start at 0 and ascend, a host or worker that
-        is named does not exist, a strategy comes with overlap, workers come and go without one, without a barrier or
-        beside failures, or `update`, `patience` or another time is negative or not finite.
+        If a value is out of range, or options exclude each other.
     """
 
     source: GradientSource

@@ -48,37 +48,14 @@ def run_policy(
 ) -> PolicyResult:
     """Run a job under one policy.
 
-    Parameters
-    ----------
-    job : Job
-        The job; several policies may run on the same one and see the same gradients, compute times and weather.
-    name : str
-        Name of the policy in the results.
-    policy : Policy
-        Decides before each iteration. Beside other jobs it must not put more than one exchange on its shortlist.
-    timeline : int
-        Keep the messages and spans of this many first iterations.
-    progress : callable, optional
-        Called with the number of iterations done after each.
-    colocated : mapping of str to ColocatedJob, optional
-        Jobs that share the network, until they or the job are done.
-    checkpoint : Checkpoint, optional
-        Where progress is kept, and from where the job resumes if there is something. Beside co-located jobs only the
-        end of a job is kept, as exchanges of theirs are under way between its iterations.
-    sampling : IterationSampling, optional
-        Which iterations are simulated, each in place of some; all of them when omitted. It is not for a job with
-        co-located jobs, failures or a checkpoint, nor for a policy that explores.
-    sparsifiers : SparsifierSet, optional
-        What makes the exchanges; new ones of the policy's candidates when omitted.
+    Several policies may run on one job: they see the same gradients, compute times and weather. `progress` is called
+    with the number of iterations done. The first `timeline` iterations keep messages and spans. Jobs `colocated` by
+    name share the network; then the policy may not try several exchanges, and a checkpoint holds only the end of the
+    job. `sampling` simulates some iterations in place of all; not with co-located jobs, failures, a checkpoint or
+    exploration. `sparsifiers` makes the exchanges, if given.
 
-    Raises
-    ------
-    StalledError
-        If an exchange can never end for another reason than a failure.
-    ValueError
-        If there are co-located jobs, and either a network for each stretch of iterations, or a job without a barrier,
-        or a policy that tries several exchanges, of which only one can take place. If a sample is asked for where there
-        is none.
+    Raises StalledError if an exchange can never end for another reason than a failure; ValueError if the job does not
+    fit co-located jobs or sampling.
     """
     if sampling is not None and (colocated or job.failures or checkpoint or isinstance(policy, Adaptive)):
         raise ValueError("no sample is simulated of a job with co-located jobs, failures or exploration")
@@ -103,26 +80,9 @@ def run_in_step(
 ) -> Iterator[tuple[str, PolicyResult | SimnetError]]:
     """Run a job under several policies, the one that is furthest behind next; yield each result when it is there.
 
-    Each result is that of `run_policy`. As the policies are at about the same iteration, the gradients of each are made
-    once for all, where they do not depend on the updates; see `simnet.traces.source.Shared`.
-
-    Parameters
-    ----------
-    job : Job
-        The job.
-    policies : mapping of str to Policy
-        The policies, by name.
-    timeline, colocated
-        As of `run_policy`. Beside co-located jobs, one policy runs after the other.
-    progress : callable, optional
-        Called with a name and the number of its iterations done after each.
-    checkpoints : mapping of str to Checkpoint, optional
-        That of each policy.
-
-    Yields
-    ------
-    tuple of (str, PolicyResult or SimnetError)
-        The name of a policy, and what became of it; an error of one ends none of the others.
+    Results are those of `run_policy`, or the SimnetError of a policy. Policies at about the same iteration share the
+    gradients that do not depend on updates; see `simnet.traces.source.Shared`. With co-located jobs one policy runs
+    after the other. `progress` is called with the name of the policy and its iterations done.
     """
     if len(policies) > 1:
         # Those of all inner steps of an iteration, which policies go through one after the other.

@@ -33,31 +33,15 @@ _TELLING = 32
 
 
 class IterationSampling:
-    """Which iterations of a job are simulated, and for how many each stands: found as the job goes along.
+    """The iterations of a job that are simulated, and how many iterations each stands for.
 
-    Parameters
-    ----------
-    iterations : int
-        Of the job, >= 1.
-    samples : int
-        About how many are simulated, >= 1, if no block is given.
-    block : float, optional
-        Seconds of a block. Jobs with the same blocks are sampled at the same moments, as far as their iterations are
-        shorter; so they meet the same links. After `until` it is four times as long.
-    until : float
-        See `block` [s].
-    give_up : float
-        When a job that has not ended by then is not followed any more: the last iteration simulated stands for all that
-        are left [s].
-    pace : ProgressModel, optional
-        How the job is expected to go as its links change, found without simulating it. An iteration stands for as many
-        as its block has at its own speed, times how much faster the block is expected to be than what it met.
+    About `samples` of the `iterations` are simulated, or one in each `block` of so many seconds, four times as long
+    after `until`: jobs with the same blocks are sampled at the same moments. A job that has not ended by `give_up` [s]
+    is not followed further; its last iteration stands for the rest. With a progress model an iteration stands for those
+    its block has at its own speed, times how much faster the block is expected to be.
 
-    Attributes
-    ----------
-    stands_for, lasts, expected : list of float
-        For how many iterations each of those simulated so far stands; how long these last in all, and how long they
-        were expected to, up to a factor [s].
+    Lists with an entry for each simulated iteration: `stands_for` iterations, which last `lasts` seconds in all,
+    `expected` up to a factor.
 
     Examples
     --------

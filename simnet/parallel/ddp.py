@@ -35,36 +35,14 @@ def ddp(
 ) -> StepGraph:
     """Return a step of DistributedDataParallel.
 
-    Until buckets are rebuilt there is one of the whole model, which no computing overlaps. Buckets are rebuilt at the
-    begin of iteration 1, of iteration 2 with a static graph, in the order in which gradients became ready: the last
-    tensor first. Two broadcasts agree on them. Only the last microbatch exchanges.
+    Before buckets are rebuilt there is one of the whole model, without overlap. They are rebuilt at the begin of
+    iteration 1 (2 with a static graph), in the order in which gradients became ready; two broadcasts agree on them.
+    Only the last of the `microbatches` exchanges, the others run under ``no_sync``. A bucket closes at `bucket_cap_mb`
+    [MiB]; by default at 25, the first at 1. With `static_graph` iteration 0 agrees by an all-reduce on the used
+    parameters. `ready` names all tensors by the order of their gradients, by default from the last to the first. With
+    `overlap` exchanges run during the backward pass.
 
-    Parameters
-    ----------
-    layers : iterable of Layer
-        Tensors of the model, in its order.
-    workers : int
-        Workers P, >= 1.
-    iteration : int
-        Which iteration, from 0; from 2 on, with a static graph from 3 on, all are alike.
-    microbatches : int
-        Passes before the optimiser's step; all but the last under ``no_sync``.
-    bucket_cap_mb : float, optional
-        Size from which a bucket closes [MiB], that of the first included; default: 25, and 1 for the first.
-    static_graph : bool
-        As of PyTorch: iteration 0 agrees by an all-reduce on which parameters are used.
-    dtype : str
-        Of parameters and gradients.
-    ready : sequence of str, optional
-        All tensors by the order in which gradients become ready; default: from the last to the first, which is that of
-        linear layers and norms that are used in the order of the model.
-    overlap : bool
-        Whether exchanges go beside the backward pass.
-
-    Raises
-    ------
-    ValueError
-        If a value is out of range, a tensor cannot be, or `ready` does not name each tensor once.
+    Raises ValueError if a value is out of range, or `ready` does not name each tensor once.
 
     Examples
     --------

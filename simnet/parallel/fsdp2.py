@@ -1,9 +1,8 @@
 """Steps of PyTorch's `fully_shard` (FSDP2) on one mesh dimension, or replicated on a second one (HSDP).
 
 The order of calls follows `FSDPParamGroup`: a unit is gathered before its use; the next unit of the backward pass is
-gathered before the gradients of this one are reduced; an all-gather waits for the copy of the one before.
-
-References ---------- PyTorch 2.13.0, ``distributed/fsdp/_fully_shard``. Sequences and sizes are those of recorded runs.
+gathered before the gradients of this one are reduced; an all-gather waits for the copy of the one before. Source:
+PyTorch 2.13.0, ``distributed/fsdp/_fully_shard``; sequences and sizes are those of recorded runs.
 """
 
 from __future__ import annotations
@@ -47,51 +46,17 @@ def fsdp2(
 ) -> StepGraph:
     """Return a step of a model whose units are sharded by `fully_shard`.
 
-    Parameters
-    ----------
-    model : Units
-        The units, see `simnet.parallel.units`.
-    workers : int
-        Workers P, >= 1.
-    replicas : int
-        Replicas N of HSDP, a divisor of P; each is sharded between P / N consecutive workers.
-    iteration : int
-        Which iteration, from 0; all are alike.
-    reshard_after_forward : bool or collection of str
-        Whether units are freed after the forward pass, and gathered again in the backward pass: all but the root, none,
-        or those of these names.
-    dtype : str
-        Of the parameters as they are kept.
-    param_dtype, reduce_dtype : str, optional
-        In which units are gathered, default `dtype`, and gradients reduced, default that.
-    microbatches : int
-        Passes before the optimiser's step.
-    gradient_sync, all_reduce : {"each", "last"}
-        After which microbatches gradients are reduced at all, or between replicas: ``set_requires_gradient_sync`` and
-        ``set_requires_all_reduce``. In pipelines gradients are reduced behind the last pass, all units in the order of
-        the model: ``"behind"``.
-    clip : bool
-        Whether ``clip_grad_norm_`` is called.
-    forward_prefetch, backward_prefetch : int
-        How many units ahead are gathered explicitly: >= 0, and >= 1. Forward, the next is gathered in time without.
-    separate_reduce_scatter_group : bool
-        Whether reduce-scatters have a process group of their own.
-    reduce_scatter_max_input_buffers : int
-        Of how many units gradients may be under way or wait for it, >= 1.
-    reshard_after_backward : bool
-        Whether units are freed after each backward pass, or after the last alone, as in pipelines:
-        ``set_reshard_after_backward``.
-    passes : sequence of (phase, int), optional
-        Forward and backward passes of the microbatches in their order; default: both of one after the other.
-    overlap : bool
-        Whether collectives go beside computing.
-    plus : ZeroPlusPlus, optional
-        What is quantised, and between which ranks units that were freed are gathered again; not with `replicas`.
+    P workers have `replicas` N (HSDP), each sharded between P / N consecutive workers. `reshard_after_forward` frees
+    all units but the root after the forward pass, none, or those named. Parameters are kept in `dtype`, gathered in
+    `param_dtype`, and gradients reduced in `reduce_dtype`, each by default the one before. Gradients are reduced
+    (`gradient_sync`), and between replicas (`all_reduce`), after ``"each"`` or the ``"last"`` of the `microbatches`;
+    ``"behind"`` all passes in pipelines. `clip` calls ``clip_grad_norm_``. So many units ahead are gathered by
+    `forward_prefetch` (>= 0) and `backward_prefetch` (>= 1). Gradients of `reduce_scatter_max_input_buffers` units may
+    wait or be reduced, perhaps on a separate process group. `reshard_after_backward` frees units after each backward
+    pass, else after the last. `passes` orders the forward and backward passes of the microbatches. `plus` is what is
+    quantised, and who holds a second shard; with one replica only.
 
-    Raises
-    ------
-    ValueError
-        If a value is out of range, or there is no unit of a name.
+    Raises ValueError if a value is out of range or a unit unknown.
 
     Examples
     --------

@@ -68,32 +68,14 @@ def pipeline(
 ) -> StepGraph:
     """Return the step of a model in stages, each on workers of its own.
 
-    Stage s is on workers s W to s W + W - 1, W those of a stage; worker w of it sends to worker w of the next one.
-    Sends go beside computing, on a queue for each two stages and direction. What a stage does in the last microbatch's
-    backward pass, and behind it, it does when it comes to that pass.
+    Stage s is on workers s W to s W + W - 1; worker w of it sends to worker w of the next one, during computing, on a
+    queue for each two stages and direction. `stages` are the steps of the stages, of the same workers and microbatches;
+    passes that wait for each other are in the order of the stage, as of `fsdp2` with ``passes=pass_order(...)``. A
+    microbatch has `tokens` b s, of which a worker sends `width` h entries of `dtype`. The first and the last stage all-
+    reduce the gradients of the `tied` weights after the last microbatch.
 
-    Parameters
-    ----------
-    stages : sequence of StepGraph
-        The step of each stage, of the same workers and microbatches. Passes that wait for each other must have been
-        issued in the order of the stage, as of `fsdp2` by ``passes=order_of(...)``.
-    tokens : int
-        Tokens b s of a microbatch, >= 1.
-    width : int
-        Entries h of a token that a worker sends, >= 1; with tensor parallelism its part, where parts are gathered.
-    dtype : str
-        Of activations.
-    order : {"1f1b", "gpipe"}
-        As of `pass_order`.
-    tied : TiedWeights, optional
-        Weights that the first and the last stage share. Workers of equal place exchange them, when the last microbatch
-        is through both; what these stages do behind all passes waits for it.
-
-    Raises
-    ------
-    ValueError
-        If there is no stage, or a single one that shares weights, stages differ in workers or microbatches, or a
-        microbatch waits for one that comes later.
+    Raises ValueError if there is no stage, a single one is tied, stages differ in workers or microbatches, or a
+    microbatch waits for a later one.
 
     Examples
     --------

@@ -22,22 +22,10 @@ ATTENTION = 1 / 3
 
 
 def split_tensors(layers: Iterable[Layer], degree: int) -> list[Layer]:
-    """Return the part of a model's tensors that one of several tensor-parallel workers has.
+    """Return the part of a model's tensors of one of `degree` tensor-parallel workers.
 
-    Matrices are divided by their first dimension, which gives them the entries that either way of dividing does;
-    tensors of one dimension stay as they are.
-
-    Parameters
-    ----------
-    layers : iterable of Layer
-        The tensors.
-    degree : int
-        Between how many they are divided, >= 1.
-
-    Raises
-    ------
-    ValueError
-        If `degree` does not divide the first dimension of a matrix.
+    Matrices are divided by their first dimension; tensors of one dimension stay. Raises ValueError if it is no multiple
+    of the degree.
 
     Examples
     --------
@@ -65,34 +53,13 @@ def tensor_parallel(
     sequence_parallel: bool = False,
     attention: float = ATTENTION,
 ) -> StepGraph:
-    """Return a step in which each worker of a data-parallel step is several tensor-parallel ones.
+    """Return a step in which each worker of a data-parallel step is T = `degree` tensor-parallel ones.
 
-    They are consecutive: worker w becomes w T to w T + T - 1. Each goes on with its peers of the other workers as the
-    step says, and computes its pass in the time that `time_step` is given.
-
-    Parameters
-    ----------
-    step : StepGraph
-        What each worker does with its part of the tensors, as of `split_tensors`.
-    model : Units
-        The same part, in units: says where blocks begin and end in a pass.
-    degree : int
-        Tensor-parallel workers T, >= 1.
-    tokens : int
-        Tokens b s of a microbatch, >= 1.
-    width : int
-        Entries h of a token, >= 1.
-    dtype : str
-        Of activations.
-    sequence_parallel : bool
-        Whether all-reduces are all-gathers and reduce-scatters; T must divide `tokens`.
-    attention : float
-        Share of a block that attention computes.
-
-    Raises
-    ------
-    ValueError
-        If a value is out of range.
+    They are consecutive: worker w becomes w T to w T + T - 1, each with peers of the same place. `step` is what each
+    worker does with its part of the tensors, of `split_tensors`; `model` the same part in units. A microbatch has
+    `tokens` b s of `width` h entries of `dtype`. With `sequence_parallel` all-reduces are all-gathers and reduce-
+    scatters; T must divide the tokens. Attention computes the share `attention` of a block. Raises ValueError if a
+    value is out of range.
 
     Examples
     --------

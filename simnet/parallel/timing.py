@@ -37,22 +37,11 @@ ALGORITHMS: Mapping[str, str] = {
 
 
 def describe_slowdown(slowdown: float) -> str:
-    """Return in words how much slower computing is taken to be beside collectives.
+    """Return in words how much slower computing is next to collectives.
 
-    Without a factor it is told what was measured beside NCCL, during an all-gather over NVLink of an A100, where both
-    want bandwidth of memory: products of matrices took 1.76 times as long, attention 1.83, and elementwise kernels 2.5
-    [1]_. For slower links no times are known. There 1.2 is an assumption: NCCL had 15 % of the multiprocessors of a GPU
-    and 85 % computed [2]_, and computing takes longer by what it lacks of them.
-
-    Parameters
-    ----------
-    slowdown : float
-        As of `time_step`.
-
-    References
-    ----------
-    .. [1] NVIDIA/nccl, issue 1428.
-    .. [2] NVIDIA/nccl, issue 1432.
+    Measured during an NCCL all-gather over NVLink of an A100: products of matrices take 1.76 times as long, attention
+    1.83, elementwise kernels 2.5 (NVIDIA/nccl, issue 1428). For slower links 1.2 is an assumption: NCCL had 15 % of the
+    multiprocessors of a GPU (issue 1432).
 
     Examples
     --------
@@ -198,37 +187,15 @@ def time_step(
     start: float = 0.0,
     iteration: int = 0,
 ) -> StepTiming:
-    """Place a training step on a network, and return when everything began and ended.
+    """Place a training step on a network, and return when everything begins and ends.
 
-    Parts of a pass take the time of the pass in proportion to the entries of their tensors: every weight of a matrix
-    takes as many operations per token.
+    `forward` and `backward` are the seconds of the passes of a microbatch, of all or of each worker, shape (P,); parts
+    take shares in proportion to their entries. `algorithms` overrides those of `ALGORITHMS` by operation. Worker p is
+    on host ``placement[p]``, or on host p. Computing takes `slowdown` times as long during a collective of the same
+    worker, >= 1. The step begins at `start` [s]; `iteration` names its random streams.
 
-    Parameters
-    ----------
-    graph : StepGraph
-        What every worker does.
-    network : Network
-        On which; collectives that are under way at the same time share its links.
-    forward, backward : float or array_like, shape (P,)
-        Seconds of the passes of a microbatch, >= 0.
-    algorithms : mapping of str to str, optional
-        By which algorithm operations go, where not by that of `ALGORITHMS`.
-    placement : array_like of int, shape (P,), optional
-        The host of each worker; worker p is on host p when omitted.
-    slowdown : float
-        How many times as long computing takes while a collective of the same worker is under way beside it, >= 1.
-    start : float
-        When it begins, on a network whose links change [s].
-    iteration : int
-        Names the random streams of the step.
-
-    Raises
-    ------
-    ValueError
-        If times are negative or of another shape, `slowdown` is less than 1, or there is no such operation or
-        algorithm.
-    StalledError
-        If a collective can never end.
+    Raises ValueError for a value out of range or an unknown operation or algorithm; StalledError if a collective can
+    never end.
 
     Examples
     --------

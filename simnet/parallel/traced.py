@@ -53,24 +53,13 @@ class TracedStep:
 def read_traced_step(prefix: str | Path, *, largest: int = MAX_BYTES) -> TracedStep:
     """Read a step of Chakra execution traces ``PREFIX.0.et``, ``PREFIX.1.et``, ..., collectives included.
 
-    The k-th collective of a group of ranks is one call of all of them; a group is those ranks whose traces name it.
-    Calls of a group follow each other, as do messages from one rank to another. What else takes time is computing, of
-    which a rank does one thing at a time, in the order of its trace where nothing else is asked for. Durations of
-    collectives and messages are left out: the network tells.
+    The k-th collective of a group of ranks is one call; a group is the ranks whose traces name it. Calls of a group
+    follow each other, as do messages between two ranks. Everything else that takes time is computing, one thing at a
+    time, in the order of the trace. The network decides the durations of collectives and messages. A trace has at most
+    `largest` bytes, unpacked.
 
-    Parameters
-    ----------
-    prefix : str or Path
-        Path of the files, without ``.RANK.et``.
-    largest : int
-        How many bytes the trace of a rank may have, unpacked.
-
-    Raises
-    ------
-    InputError
-        If a file cannot be read or is no such trace, a node stands twice or one that it depends on is missing, ranks
-        of a group call differently or put in different sizes, a message has no partner, there is no such collective,
-        or nodes wait for each other in a circle.
+    Raises InputError if a file is no such trace, a node is repeated or missing, ranks of a group disagree, a message
+    has no partner, a collective is unknown, or nodes wait for each other in a circle.
     """
     paths = trace_paths(prefix)
     traces = [_read_trace(path, largest) for path in paths]

@@ -51,45 +51,15 @@ def zero(
 ) -> StepGraph:
     """Return a step of a model that DeepSpeed shards.
 
-    Stage 1 reduces gradients behind the last microbatch, stage 2 in each; both gather parameters behind the optimiser's
-    step. Stage 3 gathers the parameters of a module before it is used, and scatters buckets of gradients.
+    Stage 1 reduces gradients after the last microbatch, stage 2 after each; both gather parameters after the
+    optimiser's step. Stage 3 gathers the parameters of a module before its use, and scatters buckets of gradients; in
+    iteration 0 it records the order of modules, and prefetches nothing. A bucket of gradients has at most
+    `reduce_bucket_size` elements, or one tensor; stages 1 and 2 gather about `allgather_bucket_size` at once. With
+    `use_multi_rank_bucket_allreduce` they all-reduce a bucket, else reduce each owner's part. `loss_scaling` adds an
+    all-reduce of a byte. `overlap_comm` is true by default in stage 3. `limits` and `plus` are for stage 3, `sdp4bit`
+    for stages 1 and 2, where workers then own an equal part of each bucket.
 
-    Parameters
-    ----------
-    layers : iterable of Layer
-        Tensors of the model, in its order.
-    workers : int
-        Workers P, >= 1.
-    stage : {1, 2, 3}
-        What is sharded.
-    iteration : int
-        Which iteration, from 0, in which stage 3 records which modules follow each other, and prefetches nothing.
-    microbatches : int
-        Passes before the optimiser's step.
-    dtype : str
-        Of parameters and gradients.
-    reduce_bucket_size, allgather_bucket_size : int
-        Most elements of a bucket of gradients (a larger tensor has one of its own), and about those of parameters that
-        stages 1 and 2 gather at once, >= 1.
-    use_multi_rank_bucket_allreduce : bool
-        Whether stages 1 and 2 all-reduce a bucket, of which owners keep their parts; else they reduce each owner's part
-        to it.
-    loss_scaling : bool
-        Whether an overflow is looked for: an all-reduce of a byte.
-    overlap_comm : bool, optional
-        Whether collectives go beside computing; default: in stage 3.
-    limits : Stage3Limits, optional
-        What stage 3 keeps, prefetches and releases.
-    plus : ZeroPlusPlus, optional
-        What stage 3 quantises, and between which ranks it keeps a second shard.
-    sdp4bit : SDP4Bit, optional
-        What stages 1 and 2 quantise. Every worker then owns as much of each bucket, whose weights are gathered in a
-        call of codes and one of scales.
-
-    Raises
-    ------
-    ValueError
-        If a value is out of range, or a tensor cannot be.
+    Raises ValueError if a value is out of range.
 
     Examples
     --------

@@ -78,16 +78,10 @@ def check_distinct(candidates: Sequence[Candidate]) -> tuple[Candidate, ...]:
 
 
 def closed_form(candidate: Candidate) -> ClosedForm:
-    """Return the closed form of an exchange, as Eqns 4 and 5 of the AR-Topk paper use them.
+    """Return the closed form of an exchange, as in Eqns 4 and 5 of the AR-Topk paper; arguments broadcast.
 
-    The widths of values and indices are taken into account; with 4 bytes each the formulas are those of the paper. Of
-    encoded indices counts what `simnet.costs.encodings` expects: of differences, and of ``auto`` where these are the
-    shortest, that is an estimate. Arguments broadcast against each other.
-
-    Raises
-    ------
-    ValueError
-        If there is no such scheme or option, or no closed form is known for the scheme with these options.
+    Widths of values and indices count; encoded indices count as `simnet.costs.encodings` expects. Raises ValueError for
+    an unknown scheme or option, or if no closed form is known.
 
     Examples
     --------

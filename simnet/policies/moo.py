@@ -84,14 +84,9 @@ class ObjectiveWeights(NamedTuple):
 def choose_candidate(
     gain: ArrayLike, compression: ArrayLike, communication: ArrayLike, weights: ObjectiveWeights | None = None
 ) -> int:
-    """Return which candidate the mode ``grid`` takes: the knee of the Pareto front, or the weighted choice.
+    """Return the candidate of the mode ``grid``: the knee of the Pareto front, or the weighted choice.
 
-    Parameters
-    ----------
-    gain, compression, communication : array_like, shape (D,)
-        Compression gain within (0, 1], seconds to select, seconds to communicate of each candidate.
-    weights : ObjectiveWeights, optional
-        The knee when omitted.
+    Arrays have shape (D,): gain within (0, 1], seconds to select, and seconds to communicate.
 
     Examples
     --------
@@ -118,17 +113,10 @@ def gain_fit(c: ArrayLike, v1: float, v2: float, v3: float, v4: float, v5: float
 
 
 def choose_as_published(densities: ArrayLike, gain: ArrayLike, communication: ArrayLike) -> float | None:
-    """Return the density that the released objective takes, between the lowest and the highest of the candidates.
+    """Return the density of the released objective between the lowest and the highest candidate; None without a fit.
 
-    Parameters
-    ----------
-    densities, gain, communication : array_like, shape (D,)
-        Candidates, at least 4; gain as the released code measures it; smallest communication time [s] of each.
-
-    Returns
-    -------
-    float or None
-        None if a fit does not converge from the starting values of the released code, all 1.
+    Arrays have shape (D,), D >= 4: densities, the gain as the released code measures it, and the smallest communication
+    time [s].
 
     Examples
     --------

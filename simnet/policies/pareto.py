@@ -15,17 +15,9 @@ _STRAIGHT = 1e-9
 
 
 def pareto_front(points: ArrayLike) -> NDArray[np.intp]:
-    """Return which points no other one beats: as good in every objective, and better in one.
+    """Return the rows of points, shape (D, m), that no other point beats; less is better.
 
-    Parameters
-    ----------
-    points : array_like, shape (D, m)
-        A row per point, a column per objective; less is better.
-
-    Returns
-    -------
-    ndarray of int, shape (F,)
-        Rows, ascending. Equal points stand or fall together.
+    A point beats another if it is as good in every objective and better in one.
 
     Examples
     --------
@@ -45,17 +37,10 @@ def pareto_front(points: ArrayLike) -> NDArray[np.intp]:
 
 
 def normalise_points(points: ArrayLike, units: Sequence[int]) -> Floats:
-    """Return the points with each objective from 0 on, and up to 1 where it spans most among those of its unit.
+    """Return points, shape (D, m), scaled to start at 0 in each objective.
 
-    Objectives of one unit are divided by one number, so that a time that hardly varies hardly counts beside one that
-    does. What does not vary at all is 0.
-
-    Parameters
-    ----------
-    points : array_like, shape (D, m)
-        A row per point, a column per objective.
-    units : sequence of int, length m
-        Equal numbers for objectives of one unit.
+    Objectives with equal numbers in `units` are divided by the largest extent among them, so that a time that hardly
+    varies counts little next to one that does. Constant objectives are 0.
 
     Examples
     --------
@@ -72,22 +57,11 @@ def normalise_points(points: ArrayLike, units: Sequence[int]) -> Floats:
 
 
 def knee_point(front: ArrayLike) -> int:
-    """Return the knee of a front: the point farthest from the chord, on the side of what is best in everything.
+    """Return the knee of a normalised front, shape (F, m): the point farthest from the chord, on its better side.
 
-    The chord joins the point that is best in the first objective and the one with the smallest sum of the others; among
-    equal ones, the best in the sum or in the first, and then in one objective after the other.
-    Where no point is on that side, the front is straight or bulges away: then the point whose largest loss is least,
-    see `weighted_point`.
-
-    Parameters
-    ----------
-    front : array_like, shape (F, m)
-        Normalised points, none beaten by another.
-
-    Returns
-    -------
-    int
-        A row; of equal ones the first.
+    The chord joins the best point of the first objective and that with the smallest sum of the others; ties go to the
+    best in the sum or the first objective, and then in one objective after the other. Without a point on that side it
+    is the point of `weighted_point` with equal weights.
 
     Examples
     --------
@@ -110,21 +84,9 @@ def knee_point(front: ArrayLike) -> int:
 
 
 def weighted_point(front: ArrayLike, weights: ArrayLike) -> int:
-    """Return the point of a front whose largest weighted loss is least, and of several the one with the least sum.
+    """Return the point of a normalised front, shape (F, m), with the least largest weighted loss.
 
-    Every point of a front is the choice for some weights, which the least weighted sum is not true of.
-
-    Parameters
-    ----------
-    front : array_like, shape (F, m)
-        Normalised points, none beaten by another.
-    weights : array_like, shape (m,)
-        How much each objective counts, >= 0.
-
-    Returns
-    -------
-    int
-        A row; of equal ones the first.
+    Of several it is the one with the least sum. Unlike the least weighted sum, this chooses any point for some weights.
 
     Examples
     --------

@@ -98,7 +98,7 @@ _IGNORED = str.maketrans("", "", "-_ ")
 
 
 def names() -> list[str]:
-    """Return the names that `create` knows: the strategies of this package and those registered by others, sorted.
+    """Return the names that `create` knows, also of strategies registered by others, sorted.
 
     Examples
     --------
@@ -109,20 +109,10 @@ def names() -> list[str]:
 
 
 def strategy(name: str) -> type[Strategy]:
-    """Return the class of a strategy; one of this package stays with it whatever others register.
+    """Return the class of a strategy by name, or in a file, as ``./my_strategy.py:Mine``.
 
-    Parameters
-    ----------
-    name : str
-        Its name, or a class in a file, as ``./my_strategy.py:Mine``. Case, hyphens, underscores and blanks do not
-        matter for those of this package.
-
-    Raises
-    ------
-    ValueError
-        If there is no such strategy, or what is registered, or stands in a file, is none.
-    InputError
-        If a file that is named with its class cannot be imported or lacks the class.
+    Names of this package take precedence; case, hyphens, underscores and blanks in them are ignored. Raises ValueError
+    for an unknown or incomplete strategy, InputError for a file without the class.
 
     Examples
     --------
@@ -150,12 +140,7 @@ def usable() -> dict[str, type[Strategy]]:
 
 
 def options(found: type[Strategy]) -> dict[str, Parameter]:
-    """Return the options of a strategy: the parameters of its class but `replicas`, by name.
-
-    Parameters
-    ----------
-    found : type of Strategy
-        Its class.
+    """Return the options of a strategy: the parameters of its class except `replicas`, by name.
 
     Examples
     --------
@@ -173,21 +158,9 @@ def averages_by_scheme(found: type[Strategy], given: Mapping[str, Any]) -> bool:
 
 
 def create(name: str, replicas: Replicas, **given: Any) -> Strategy:
-    """Return a strategy that begins to train.
+    """Return a strategy at the start of training, with options that are the parameters of its class.
 
-    Parameters
-    ----------
-    name : str
-        One of `names`, or a class in a file, as ``./my_strategy.py:Mine``.
-    replicas : Replicas
-        What is trained.
-    **given
-        Its options: the parameters of its class.
-
-    Raises
-    ------
-    ValueError
-        If there is no such strategy or option, an option is lacking, or a value is not allowed.
+    Raises ValueError for an unknown strategy or option, a missing option, or a value that is not allowed.
 
     Examples
     --------
