@@ -300,7 +300,7 @@ def test_zero_3_prefetches_no_more_than_may_live() -> None:
     limits = Stage3Limits(param_persistence_threshold=0, max_reuse_distance=0, max_live_parameters=25)
     layers = [Layer(f"m{number}.w", (10,)) for number in range(6)]
     kinds = [type(node.does).__name__ for node in zero(layers, 2, stage=3, iteration=1, limits=limits).nodes]
-    assert kinds[:5] == ["CollectiveCall", "CollectiveCall", "Compute", "CollectiveCall", "Compute"]
+    assert kinds[:5] == ["CollectiveCall", "CollectiveCall", "ComputePart", "CollectiveCall", "ComputePart"]
 
 
 def test_zero_3_keeps_what_a_prefetch_passed_over() -> None:

@@ -289,22 +289,34 @@ class JobRecord:
         if len(spans) <= DRAWN:
             self._spans += [(at.iteration, *span) for span in spans]
         if keep and timing.messages is not None and timing.messages.src.size <= DRAWN:
-            named = replace(
-                timing.messages, src=state.active[timing.messages.src], dst=state.active[timing.messages.dst]
+            self._keep_messages(at, exchanges, timing, state, update, device, barrier)
+
+    def _keep_messages(
+        self,
+        at: IterationTimes,
+        exchanges: Sequence[Exchange],
+        timing: Timing,
+        state: IterationState,
+        update: float,
+        device: DeviceProfile,
+        barrier: bool,
+    ) -> None:
+        """Keep the messages of an iteration, and the spans of its workers."""
+        assert timing.messages is not None
+        named = replace(timing.messages, src=state.active[timing.messages.src], dst=state.active[timing.messages.dst])
+        self._messages.append((at.iteration, named))
+        kernels = [BucketKernels.of(exchange.kernels, device, state.active.size) for exchange in exchanges]
+        assert timing.software is not None
+        software = timing.software.of_ranks(timing.messages)
+        if state.probes is not None and state.probes.software is not None:
+            assert state.probes.messages is not None
+            since = state.probes.origin - timing.origin
+            software = software.and_of(state.probes.software.of_ranks(state.probes.messages).later(since))
+        for rank, worker in enumerate(state.active.tolist()):
+            own = worker_spans(
+                at, rank, worker, named, timing, state, update, kernels=kernels, software=software, barrier=barrier
             )
-            self._messages.append((at.iteration, named))
-            kernels = [BucketKernels.of(exchange.kernels, device, state.active.size) for exchange in exchanges]
-            assert timing.software is not None
-            software = timing.software.of_ranks(timing.messages)
-            if state.probes is not None and state.probes.software is not None:
-                assert state.probes.messages is not None
-                since = state.probes.origin - timing.origin
-                software = software.and_of(state.probes.software.of_ranks(state.probes.messages).later(since))
-            for rank, worker in enumerate(state.active.tolist()):
-                own = worker_spans(
-                    at, rank, worker, named, timing, state, update, kernels=kernels, software=software, barrier=barrier
-                )
-                self._spans += [(at.iteration, worker, *span) for span in own]
+            self._spans += [(at.iteration, worker, *span) for span in own]
 
     def _within(self, exchanges: Sequence[Exchange], device: DeviceProfile, workers: int) -> tuple[float, float]:
         """Return `DeviceProfile.within` of all kernels of exchanges, which recur with their schedules."""

@@ -75,21 +75,9 @@ def worker_spans(
     under_way = list(zip(messages.sent[own].tolist(), messages.arrived[own].tolist(), strict=True))
     done, left = float(computed.done[rank]), float(timing.left[rank])
     ends = at.seconds if barrier else left + later + update
-    pieces: list[tuple[str, str, float, float]] = []
-    first = float(state.begins[rank])
-    reached = first + float(state.probing[rank])
-    pieces.append((NETWORK, "communicate", first, reached))
-    # Where it is done before the exchange that is told: one was interrupted, or late workers were waited for.
+    # An interrupted exchange, or a wait for late workers, comes before the exchange of the timing.
     before = len(state.selections) > 1
-    if before:
-        computed_by = reached + float(state.compute[rank])
-        pieces.append((COMPUTE, "compute", reached, computed_by))
-        reached = computed_by
-    for begins, seconds in state.selections[:-1]:
-        begin = float(begins[rank])
-        pieces.append((COMPUTE, "wait", reached, begin))
-        reached = begin + float(seconds[rank])
-        pieces.append((COMPUTE, "select", begin, reached))
+    pieces, reached = _earlier_pieces(rank, state)
     # What is computed beside messages, and then these.
     streams = [] if before else [(COMPUTE, "compute", "slice")]
     streams.append((SIDE if computed.aside else COMPUTE, "select", "select"))
@@ -126,6 +114,24 @@ def worker_spans(
         # A step of a double there may be rounding.
         if last - first > math.ulp(last):
             yield where, what, first, last
+
+
+def _earlier_pieces(rank: int, state: IterationState) -> tuple[list[tuple[str, str, float, float]], float]:
+    """Return what a worker did before its last selection, and until when [s]."""
+    pieces: list[tuple[str, str, float, float]] = []
+    first = float(state.begins[rank])
+    reached = first + float(state.probing[rank])
+    pieces.append((NETWORK, "communicate", first, reached))
+    if len(state.selections) > 1:
+        computed_by = reached + float(state.compute[rank])
+        pieces.append((COMPUTE, "compute", reached, computed_by))
+        reached = computed_by
+    for begins, seconds in state.selections[:-1]:
+        begin = float(begins[rank])
+        pieces.append((COMPUTE, "wait", reached, begin))
+        reached = begin + float(seconds[rank])
+        pieces.append((COMPUTE, "select", begin, reached))
+    return pieces, reached
 
 
 def _copy_spans(rank: int, part: int, kernels: BucketKernels, timing: Timing) -> Iterator[tuple[str, float, float]]:

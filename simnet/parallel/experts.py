@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 
 import numpy as np
 
@@ -82,21 +82,11 @@ def expert_parallel(
     >>> [call.in_elements for call in step.calls if call.operation == "alltoall"] == [8 * 128 * 768] * 4
     True
     """
-    for name, value in (("ranks", ranks), ("experts", experts), ("expert_size", expert_size)):
-        whole(value, name, 1)
-    for name, value in (("tokens", tokens), ("width", width), ("min_capacity", min_capacity)):
-        whole(value, name, 1)
     positive(capacity_factor, "capacity_factor")
     for name, chosen in (("dtype", dtype), ("reduce_dtype", reduce_dtype)):
         named(chosen, name, PARAMETER_DTYPES)
-    if choices not in (1, 2):
-        raise ValueError(f"choices must be 1 or 2 experts of a token, got {choices}")
-    for one in blocks:
-        named(one, "blocks", [unit.name for unit in model.blocks])
-    if step.workers % ranks or experts % ranks:
-        raise ValueError(
-            f"ranks must divide the {step.workers} workers and the {experts} experts of a block, got {ranks}"
-        )
+    counts = {"ranks": ranks, "experts": experts, "expert_size": expert_size, "tokens": tokens, "width": width}
+    _check_experts(step, model, blocks, choices, {**counts, "min_capacity": min_capacity})
     microbatches = sorted({node.does.microbatch for node in step.nodes if isinstance(node.does, ComputePart)})
     iteration = next((call.iteration for call in step.calls), 0)
     entries = experts // ranks * expert_size
@@ -131,14 +121,34 @@ def expert_parallel(
                     back.end, "all_reduce", part.block, "expert_data", alike, *sizes, reduce_dtype, last, queue
                 )
             )
-    layout: dict[str, Groups] = {
-        "expert": tuple(tuple(range(first, first + ranks)) for first in range(0, step.workers, ranks)),
-        "expert_data": tuple(tuple(range(first, step.workers, ranks)) for first in range(ranks)),
-    }
-    made = insert_calls(step, forward, backward, layout)
+    made = insert_calls(step, forward, backward, _layout(step.workers, ranks))
     nbytes = entries * len(set(blocks)) * DTYPE_BYTES[reduce_dtype]
     held = HeldMemory(*(have + more * nbytes for have, more in zip(step.held, (1, 1, _MOMENTS), strict=True)))
     return dataclasses.replace(made, held=held)
+
+
+def _layout(workers: int, ranks: int) -> dict[str, Groups]:
+    """Return the groups that share the experts of a block, and those that hold the same ones."""
+    return {
+        "expert": tuple(tuple(range(first, first + ranks)) for first in range(0, workers, ranks)),
+        "expert_data": tuple(tuple(range(first, workers, ranks)) for first in range(ranks)),
+    }
+
+
+def _check_experts(
+    step: StepGraph, model: Units, blocks: Collection[str], choices: int, counts: Mapping[str, int]
+) -> None:
+    for name, value in counts.items():
+        whole(value, name, 1)
+    ranks, experts = counts["ranks"], counts["experts"]
+    if choices not in (1, 2):
+        raise ValueError(f"choices must be 1 or 2 experts of a token, got {choices}")
+    for one in blocks:
+        named(one, "blocks", [unit.name for unit in model.blocks])
+    if step.workers % ranks or experts % ranks:
+        raise ValueError(
+            f"ranks must divide the {step.workers} workers and the {experts} experts of a block, got {ranks}"
+        )
 
 
 def largest_load(draws: np.random.Generator, workers: int, tokens: int, experts: int) -> int:

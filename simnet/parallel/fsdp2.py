@@ -77,13 +77,7 @@ def fsdp2(
     reduce_dtype = reduce_dtype or param_dtype
     for name, value in (("dtype", dtype), ("param_dtype", param_dtype), ("reduce_dtype", reduce_dtype)):
         named(value, name, PARAMETER_DTYPES)
-    names = [one.name for one in (model.root, *model.blocks)]
-    if isinstance(reshard_after_forward, bool):
-        freed = set(names[1:]) if reshard_after_forward else set()
-    else:
-        freed = set(reshard_after_forward)
-        for one in freed:
-            named(one, "reshard_after_forward", names)
+    freed = _freed_units(model, reshard_after_forward)
     plus = plus or ZeroPlusPlus()
     whole(workers, "workers", 1)
     nodes = plus.nodes(workers)
@@ -101,13 +95,45 @@ def fsdp2(
         reduce_scatter_max_input_buffers,
         plus,
     )
+    _issue_passes(program, microbatches, passes, gradient_sync, all_reduce, reshard_after_backward)
+    step.microbatch = None
+    if clip:
+        norms = len(model.layers)
+        step.call("all_reduce", "root", (norms, norms), "float32", "clip", group="shard", after=step.computed())
+    ranks = workers // replicas
+    shard = sum(unit.shard(ranks) for unit in (model.root, *model.blocks)) * DTYPE_BYTES[dtype]
+    # Without a reduction, the gradients of all units are kept as they are.
+    whole_gradients = model.size * DTYPE_BYTES[reduce_dtype] if microbatches > 1 and gradient_sync != "each" else 0
+    memories = memory_of_loco(model.layers, nodes) if plus.loco else 0
+    return step.built(HeldMemory(shard, shard + whole_gradients + memories, _MOMENTS * shard))
+
+
+def _freed_units(model: Units, reshard_after_forward: bool | Collection[str]) -> set[str]:
+    """Return the names of the units that are freed after the forward pass."""
+    names = [one.name for one in (model.root, *model.blocks)]
+    if isinstance(reshard_after_forward, bool):
+        return set(names[1:]) if reshard_after_forward else set()
+    for one in reshard_after_forward:
+        named(one, "reshard_after_forward", names)
+    return set(reshard_after_forward)
+
+
+def _issue_passes(
+    program: _Program,
+    microbatches: int,
+    passes: Sequence[tuple[Phase, int]] | None,
+    gradient_sync: When | Literal["behind"],
+    all_reduce: When,
+    reshard_after_backward: bool,
+) -> None:
+    """Issue forward and backward passes in their order."""
     in_turn: list[tuple[Phase, int]] = [
         (phase, number) for number in range(microbatches) for phase in ("forward", "backward")
     ]
     if passes is not None and sorted(passes) != sorted(in_turn):
         raise ValueError(f"passes must be a forward and a backward pass of each of {microbatches} microbatches")
     for phase, microbatch in in_turn if passes is None else passes:
-        step.microbatch = microbatch
+        program.step.microbatch = microbatch
         if phase == "forward":
             program.forward()
             continue
@@ -119,16 +145,6 @@ def fsdp2(
         )
         if last and gradient_sync == "behind":
             program.reduce_all()
-    step.microbatch = None
-    if clip:
-        norms = len(model.layers)
-        step.call("all_reduce", "root", (norms, norms), "float32", "clip", group="shard", after=step.computed())
-    ranks = workers // replicas
-    shard = sum(unit.shard(ranks) for unit in (model.root, *model.blocks)) * DTYPE_BYTES[dtype]
-    # Without a reduction, the gradients of all units are kept as they are.
-    whole_gradients = model.size * DTYPE_BYTES[reduce_dtype] if microbatches > 1 and gradient_sync != "each" else 0
-    memories = memory_of_loco(model.layers, nodes) if plus.loco else 0
-    return step.built(HeldMemory(shard, shard + whole_gradients + memories, _MOMENTS * shard))
 
 
 class _Program:

@@ -68,20 +68,12 @@ def zero(
     [('all_reduce', 124439808), ('all_gather', 15554976)]
     """
     found = check_layers(layers)
-    if whole(stage, "stage", 1, 3) < 3 and limits is not None:
-        raise ValueError(f"limits are for stage 3, not for stage {stage}")
-    if plus is not None and stage < 3:
-        raise ValueError(f"ZeRO++ is for stage 3, not for stage {stage}")
-    if sdp4bit is not None and stage == 3:
-        raise ValueError(
-            "SDP4Bit is for stages 1 and 2: in stage 3 nobody holds the weights that differences are taken to"
-        )
-    whole(microbatches, "microbatches", 1)
-    whole(reduce_bucket_size, "reduce_bucket_size", 1)
-    whole(allgather_bucket_size, "allgather_bucket_size", 1)
+    _check_options(stage, limits, plus, sdp4bit)
+    counts = {"microbatches": microbatches, "reduce_bucket_size": reduce_bucket_size}
+    for name, value in {**counts, "allgather_bucket_size": allgather_bucket_size, "workers": workers}.items():
+        whole(value, name, 1)
     named(dtype, "dtype", PARAMETER_DTYPES)
     plus, sdp4bit = plus or ZeroPlusPlus(), sdp4bit or SDP4Bit()
-    whole(workers, "workers", 1)
     nodes = plus.nodes(workers) if stage == 3 else sdp4bit.nodes(workers)
     layout = layout_of(nodes) if nodes.each > 1 or sdp4bit.quantized_gradients or plus.zero_quantized_gradients else {}
     overlap = stage == 3 if overlap_comm is None else overlap_comm
@@ -116,19 +108,44 @@ def zero(
             )
         step.microbatch = None
         _look_for_overflow(step, loss_scaling)
-        if sdp4bit.quantized_weights:
-            # In the order in which their gradients were reduced.
-            order = found if stage == 1 and not step.overlap else found[::-1]
-            for bucket in in_buckets(order, reduce_bucket_size):
-                elements = sum(layer.size for layer in bucket)
-                step.wait(gather_differences(step, sdp4bit, elements, step.computed()))
-        else:
-            for one in gather_sizes(partition, workers, allgather_bucket_size):
-                step.wait(step.call("all_gather", "model", (one, one * workers), dtype, "step", after=step.computed()))
+        _gather_parameters(step, found, stage, dtype, reduce_bucket_size, allgather_bucket_size, sdp4bit)
         shard = partition
         parameters, gradients = size * width, (size if stage == 1 else partition) * width
     state = (_MOMENTS + (width < _FP32)) * shard * _FP32
     return step.built(HeldMemory(parameters, gradients, state))
+
+
+def _check_options(stage: int, limits: Stage3Limits | None, plus: ZeroPlusPlus | None, sdp4bit: SDP4Bit | None) -> None:
+    if whole(stage, "stage", 1, 3) < 3 and limits is not None:
+        raise ValueError(f"limits are for stage 3, not for stage {stage}")
+    if plus is not None and stage < 3:
+        raise ValueError(f"ZeRO++ is for stage 3, not for stage {stage}")
+    if sdp4bit is not None and stage == 3:
+        raise ValueError(
+            "SDP4Bit is for stages 1 and 2: in stage 3 nobody holds the weights that differences are taken to"
+        )
+
+
+def _gather_parameters(
+    step: GraphBuilder,
+    layers: Sequence[Layer],
+    stage: int,
+    dtype: str,
+    reduce_bucket_size: int,
+    allgather_bucket_size: int,
+    sdp4bit: SDP4Bit,
+) -> None:
+    """Gather the parameters after the optimiser's step of stages 1 and 2."""
+    if sdp4bit.quantized_weights:
+        # In the order in which their gradients were reduced.
+        order = layers if stage == 1 and not step.overlap else layers[::-1]
+        for bucket in in_buckets(order, reduce_bucket_size):
+            elements = sum(layer.size for layer in bucket)
+            step.wait(gather_differences(step, sdp4bit, elements, step.computed()))
+    else:
+        partition = _partition_size(sum(layer.size for layer in layers), step.workers)
+        for one in gather_sizes(partition, step.workers, allgather_bucket_size):
+            step.wait(step.call("all_gather", "model", (one, one * step.workers), dtype, "step", after=step.computed()))
 
 
 def gather_sizes(partition: int, workers: int, allgather_bucket_size: int) -> list[int]:
