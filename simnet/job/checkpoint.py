@@ -41,7 +41,7 @@ _BROKEN = (OSError, SafetensorError, ValueError, LookupError, TypeError, Attribu
 
 
 def rows_beside(checkpoint: Path, what: str) -> Path:
-    """Return the file of rows of a kind beside a checkpoint, which holds only how long it is, and its hash."""
+    """Return the path of a checkpoint's rows of a kind; the checkpoint has their length and hash."""
     return checkpoint.with_suffix(f".{what}.rows")
 
 

@@ -77,7 +77,7 @@ class LoopState:
 
 
 def restore_loop(job: Job, policy: Policy, record: JobRecord, kept: State, beside: Path | None = None) -> LoopState:
-    """Return the state of a job at its checkpoint; long records have files beside the path `beside`.
+    """Return the state of a job at its checkpoint; long records have files next to the path `beside`.
 
     Raises LookupError, TypeError, ValueError or ArithmeticError if the checkpoint is not of this job.
     """

@@ -46,7 +46,7 @@ TRAIN, EXPLORE = "train", "explore"
 
 
 class BlockedWorker(NamedTuple):
-    """A worker that waits for ever: in which round, of which phase, and for which workers."""
+    """A worker that waits for ever, with the round, its phase, and the workers it waits for."""
 
     worker: int
     round: int
@@ -191,7 +191,7 @@ class IterationState(NamedTuple):
 
 
 class JobRecord:
-    """The rows of a policy's result while the job runs; many rows have files beside the checkpoint `beside`."""
+    """The rows of a policy's result while the job runs; many rows have files next to a checkpoint."""
 
     def __init__(self, policy: str, job: str = MAIN, beside: Path | None = None) -> None:
         self.policy = policy

@@ -63,7 +63,7 @@ def queue_buckets(
 
 
 def slows_backward(computing: Computing) -> bool:
-    """Return whether what runs beside it makes a backward pass slower."""
+    """Return whether kernels or collectives make a backward pass slower."""
     beside = computing.beside
     # Without numpy, whose overhead for a few numbers is more than all else.
     factors = beside if isinstance(beside, (list, tuple)) else np.ravel(beside).tolist()

@@ -135,7 +135,7 @@ def strategy(name: str) -> type[Strategy]:
 
 
 def usable() -> dict[str, type[Strategy]]:
-    """Return the strategies by name, sorted; a warning tells which of others cannot be used."""
+    """Return the strategies by name, sorted; a warning names those of others that cannot be used."""
     return dict(sorted({**plugins.usable("strategies", strategy), **STRATEGIES}.items()))
 
 

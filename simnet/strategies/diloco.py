@@ -26,7 +26,7 @@ _FLOAT = 4.0
 
 
 class DiLoCo(Strategy):
-    """Every H inner steps the pseudo-gradients are averaged, an outer step is made, and all workers go on from there.
+    """Every H inner steps the pseudo-gradients are averaged for an outer step, from which all workers continue.
 
     A pseudo-gradient is the global parameters less those of the worker.
 
