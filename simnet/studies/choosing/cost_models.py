@@ -45,15 +45,7 @@ class Selecting(NamedTuple):
 
 
 class Follows(NamedTuple):
-    """How far jobs may be from what is expected, for gradients that nobody knows: 5 and 95 % quantiles, in parts of it.
-
-    Parameters
-    ----------
-    sent : (float, float)
-        Of the time to send.
-    ran : (float, float)
-        Of the time to select and put together.
-    """
+    """The 5 and 95 % quantiles of a job's time over the expected one: to send, and to select and merge."""
 
     sent: tuple[float, float] = (1.0, 1.0)
     ran: tuple[float, float] = (1.0, 1.0)
