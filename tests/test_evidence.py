@@ -5,8 +5,11 @@ import json
 import pandas as pd
 import pytest
 
+import simnet
 from commands import did
 from simnet.base.units import format_within
+from simnet.calibration import cost_model_of
+from simnet.evidence.chances import error_models, reach
 
 SCENARIO = """
 workers: 4
@@ -163,3 +166,16 @@ def test_the_table_of_a_sweep_has_the_interval_of_the_job_as_its_rows_have_it(tm
     ends = (f"simulated{one}_s" for one in ("", "_prediction_low", "_prediction_high"))
     assert format_within(*(float(rows[one].mean()) for one in ends)) in shown
     assert f"means over the cells: {rows['evidence'].iloc[0]};" in shown
+
+
+def test_a_collective_has_the_interval_that_other_sites_gave_such_predictions():
+    """A platform by its specification, of which nothing was measured."""
+    given = ("predict", "dgx-h100", "all_reduce", "--ranks", 16, "--size", "64MB")
+    found = json.loads(did(*given, "--json").stdout)
+    own = cost_model_of("dgx-h100").predict("all_reduce", 16, 64e6)
+    below, above = reach(own.kind, error_models()[own.kind])
+    assert found["low"] == pytest.approx(own.seconds * (own.low / own.seconds) ** below, rel=1e-9)
+    assert found["high"] == pytest.approx(own.seconds * (own.high / own.seconds) ** above, rel=1e-9)
+    assert (below, above) != (1, 1)
+    (one,) = simnet.predict("dgx-h100", "all_reduce", ranks=16, size="64MB").predictions
+    assert (one.low, one.high) == (found["low"], found["high"])

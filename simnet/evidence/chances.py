@@ -39,7 +39,7 @@ from functools import cache, lru_cache
 from importlib.resources import files
 from statistics import NormalDist
 from types import MappingProxyType
-from typing import NamedTuple, get_args
+from typing import TYPE_CHECKING, NamedTuple, get_args
 
 import numpy as np
 from numpy.typing import NDArray
@@ -49,6 +49,9 @@ from simnet.base.rng import stream
 from simnet.base.units import determined
 from simnet.costs.devices import IntervalEnd
 from simnet.evidence.iteration_errors import factor_in_job
+
+if TYPE_CHECKING:
+    from simnet.calibration import Prediction
 
 DRAWS = 2**14
 """Joint draws; a chance is off by at most 0.4 points for it, as a standard deviation, and by less near 0 and 1."""
@@ -281,6 +284,13 @@ def corrected(
         ends = seconds * (low / seconds) ** below, seconds * (high / seconds) ** above
     found = [np.where(seconds > 0, end, seconds) for end in ends]
     return found[0], found[1]
+
+
+def corrected_prediction(one: Prediction) -> Prediction:
+    """Return the prediction of a calibrated cluster with the interval of `corrected`."""
+    seconds, low, high = np.array([one.seconds, one.low, one.high])
+    low, high = corrected(one.kind, seconds, low, high)
+    return one._replace(low=float(low), high=float(high))
 
 
 def factor_for_another(sites: int) -> float:

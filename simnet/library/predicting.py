@@ -15,6 +15,7 @@ from rich.table import Table
 from simnet.base import units
 from simnet.base.errors import InputError
 from simnet.calibration import Prediction, cost_model_of
+from simnet.evidence.chances import corrected_prediction
 from simnet.library.asking import Fields, Share, overrides, quantity, telling, verb
 from simnet.report.drawing import COLOURS, SECONDS, Plot, plot, style, unit
 from simnet.report.shown import Shown
@@ -155,8 +156,9 @@ def predict(
     model = cost_model_of(str(fabric))
     model.refuse_unknown(algorithm, protocol)
     pinned = {"nodes": nodes, "algorithm": algorithm, "protocol": protocol}
-    found = tuple(model.predict(collective, ranks, nbytes, strict=strict, **pinned) for nbytes in sizes)  # type: ignore[arg-type]
-    return CollectivePrediction(Path(fabric).stem, collective, ranks, model.coverage, tuple(sizes), found)
+    found = [model.predict(collective, ranks, nbytes, strict=strict, **pinned) for nbytes in sizes]  # type: ignore[arg-type]
+    predictions = tuple(map(corrected_prediction, found))
+    return CollectivePrediction(Path(fabric).stem, collective, ranks, model.coverage, tuple(sizes), predictions)
 
 
 @verb

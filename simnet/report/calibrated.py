@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, NotRequired
 from typing_extensions import TypedDict
 
 from simnet.base.units import NOT_DETERMINED, determined, format_bytes
+from simnet.evidence.chances import corrected_prediction
 from simnet.evidence.conditions import Evidence
 
 if TYPE_CHECKING:
@@ -77,7 +78,7 @@ def call_summaries(exchanges: Mapping[str, Sequence[CallPrediction]]) -> list[Ca
 
 
 def _row(label: str, same: Sequence[CallPrediction]) -> CallSummary:
-    found = [one.prediction for one in same if one.prediction is not None]
+    found = [corrected_prediction(one.prediction) for one in same if one.prediction is not None]
     # One that extrapolates tells more than one that does not.
     low = float(f"{min((one.low / one.seconds for one in found), default=1.0):.4g}")
     high = float(f"{max((one.high / one.seconds for one in found), default=1.0):.4g}")
