@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 
@@ -101,28 +101,21 @@ def curves_of(rows: pd.DataFrame) -> list[Curve]:
     >>> [str(one.setting) for one in curves]
     ['all_reduce, 8 ranks on 1 node', 'all_reduce, 16 ranks on 2 nodes']
     """
-    rows = rows_on_curves(rows)
-    table = pd.DataFrame(
-        {
-            "collective": rows["collective"].astype(str),
-            "ranks": rows["ranks"].astype(int),
-            "nodes": rows["nodes"].fillna(0).astype(int),
-            "algorithm": rows["algorithm"].fillna("").astype(str),
-            "protocol": rows["protocol"].fillna("").astype(str),
-            "size": total_bytes(rows),
-            "seconds": rows["seconds"],
-            "cards": rows["network_cards"].fillna(0).astype(int) if "network_cards" in rows else 0,
-        }
-    )
-    keys = ["collective", "ranks", "nodes", "algorithm", "protocol"]
     found = []
-    for key, part in table.groupby(keys, sort=True):
+    for setting, part in setting_groups(rows_on_curves(rows)):
         medians = part.groupby("size")["seconds"].median()
-        collective, ranks, nodes, algorithm, protocol = (str(one) for one in key)
-        setting = Setting(collective, int(ranks), int(nodes), algorithm, protocol)
-        sizes, seconds = medians.index.to_numpy(dtype=float), medians.to_numpy(dtype=float)
-        found.append(Curve(setting, sizes, seconds, int(part["cards"].max())))
+        cards = int(part["network_cards"].fillna(0).max()) if "network_cards" in part else 0
+        found.append(Curve(setting, medians.index.to_numpy(dtype=float), medians.to_numpy(dtype=float), cards))
     return found
+
+
+def setting_groups(rows: pd.DataFrame) -> Iterator[tuple[Setting, pd.DataFrame]]:
+    """Yield the rows of each setting, in order, with their total sizes [byte] as a column ``size``."""
+    keys = [rows["collective"].astype(str), *(rows[name].fillna(0).astype(int) for name in ("ranks", "nodes"))]
+    keys += [rows[name].fillna("").astype(str) for name in ("algorithm", "protocol")]
+    for key, part in rows.assign(size=total_bytes(rows)).groupby(keys, sort=True):
+        collective, ranks, nodes, algorithm, protocol = map(str, key)
+        yield Setting(collective, int(ranks), int(nodes), algorithm, protocol), part
 
 
 def rows_on_curves(rows: pd.DataFrame) -> pd.DataFrame:

@@ -18,8 +18,7 @@ import pandas as pd
 
 from simnet.base.arrays import Floats
 from simnet.base.rng import stream
-from simnet.calibration.curves import Setting, split_systems
-from simnet.calibration.readers import total_bytes
+from simnet.calibration.curves import Setting, setting_groups, split_systems
 from simnet.collectives import registry
 from simnet.network.stack import Stack
 from simnet.schedule import Round, Schedule
@@ -68,19 +67,11 @@ def repeated_calls(rows: pd.DataFrame) -> list[RepeatedCall]:
     single = rows["iteration"].notna() & (rows["iterations"].isna() | (rows["iterations"] == 1))
     found = []
     for part in split_systems(rows[single]).values():
-        keys = [
-            part["collective"].astype(str),
-            part["ranks"].fillna(0).astype(int),
-            part["nodes"].fillna(0).astype(int),
-            part["algorithm"].fillna("").astype(str),
-            part["protocol"].fillna("").astype(str),
-            total_bytes(part).rename("size"),
-        ]
-        for key, times in part["seconds"].groupby(keys, sort=True):
-            collective, ranks, nodes, algorithm, protocol, size = map(str, key)
-            setting = Setting(collective, int(ranks), int(nodes), algorithm, protocol)
-            if len(times) > 1 and float(size) > 0 and _unit_schedule(setting) is not None:
-                found.append(RepeatedCall(setting, float(size), times.to_numpy(dtype=float)))
+        for setting, calls in setting_groups(part):
+            for key, times in calls.groupby("size")["seconds"]:
+                size = float(str(key))
+                if len(times) > 1 and size > 0 and _unit_schedule(setting) is not None:
+                    found.append(RepeatedCall(setting, size, times.to_numpy(dtype=float)))
     return found
 
 
