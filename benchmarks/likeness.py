@@ -30,9 +30,9 @@ import pandas as pd
 
 from simnet import sparsifier_models
 from simnet.traces import SyntheticParameters, fit, recorded
-from simnet.traces.comparing import twin
+from simnet.traces.comparing import synthetic_twin
 from simnet.traces.recorded import RecordedSource, folder_of
-from simnet.traces.synthetic_parameters import parameters_of
+from simnet.traces.synthetic_parameters import load_parameters
 
 FAMILIES = ("convolutional", "transformer")
 HELD_OUT = Path(__file__).parent / "held_out"
@@ -157,7 +157,7 @@ def compared(case: Case, parameters: SyntheticParameters) -> Iterator[pd.DataFra
     other = [] if case.held == "every" else [fitted.recorded(place) for place in range(len(fitted.info.points))]
     made = []
     for seed in range(SEEDS):
-        like = twin(source, parameters, seed)
+        like = synthetic_twin(source, parameters, seed)
         made.append([like.gradients(step) for step in steps])
     for scheme in SCHEMES:
         tables = {"recorded": figures(scheme, source, real.__getitem__)}
@@ -184,7 +184,7 @@ def main() -> None:
         # What is fitted whole is so once.
         whole = case.name if case.held in ("run", "nothing", "every") else ""
         if whole and whole not in fits:
-            fits[whole] = parameters_of(whole, []) if case.held == "every" else fit(case.fitted)
+            fits[whole] = load_parameters(whole, []) if case.held == "every" else fit(case.fitted)
         parts = list(compared(case, fits[whole] if whole else fit(case.fitted)))
         found += parts
         table = pd.concat(parts)

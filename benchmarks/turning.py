@@ -23,7 +23,7 @@ import numpy as np
 import pandas as pd
 
 from simnet.traces.recorded import RecordedSource, recorded
-from simnet.traces.signs import products
+from simnet.traces.signs import sign_products
 
 LAGS, LEAST = 16, 100
 """Steps that are looked at, and entries of the smallest layer."""
@@ -38,7 +38,7 @@ EMBEDDINGS = ("wte.", "wpe.")
 def shared(source: RecordedSource) -> np.ndarray:
     """Return what two workers have in common at two steps, shape (T, T): mean products of signs."""
     signs = [np.sign(source.recorded(place)).astype(np.int8) for place in range(len(source.info.points))]
-    found = products(np.stack(signs), [size for _, size in source.layers])
+    found = sign_products(np.stack(signs), [size for _, size in source.layers])
     told = [size >= LEAST and not name.startswith(EMBEDDINGS) for name, size in source.layers]
     return np.average(found.other[told], axis=0, weights=found.entries[told])
 

@@ -23,7 +23,7 @@ from simnet.sparsifier_models.lookup_quantisers import linear, statistical, unce
 from simnet.sparsifier_models.packing import pack_12, pack_bits, packed_bytes, unpack_12, unpack_bits
 from simnet.sparsifier_models.topk import Topk
 from simnet.traces import synthetic
-from simnet.traces.source import tensors
+from simnet.traces.source import tensor_options
 from variants import CCLOCO, TEMPLAR
 
 CODES = {"ccloco": CCLOCO, "templar": TEMPLAR}
@@ -554,7 +554,7 @@ NAMED = [("attention.weight", (128, 192)), ("attention.bias", (128,)), ("head.we
 
 def exchanged(name, scale, workers=3, **options):
     source = synthetic(NAMED, workers, iterations=4, scale=scale)
-    model = create(name, workers, source.parameters, **tensors(source), scale=source.scale, **options)
+    model = create(name, workers, source.parameters, **tensor_options(source), scale=source.scale, **options)
     return model, model.exchange(source.gradients(0)), source
 
 

@@ -16,12 +16,12 @@ from simnet.costs.layers import Layer
 from simnet.costs.models import load_model
 from simnet.scenario import load
 from simnet.strategies import SGD
-from simnet.traces import Recorder, names, recorded, synthetic
-from simnet.traces.comparing import twin
+from simnet.traces import Recorder, recorded, synthetic, trace_names
+from simnet.traces.comparing import synthetic_twin
 from simnet.traces.live import train
 from simnet.traces.metadata import SHIPPED
 from simnet.traces.statistics import overlap
-from simnet.traces.synthetic_parameters import family
+from simnet.traces.synthetic_parameters import model_family
 
 ROOT = Path(__file__).parents[1]
 FAMILIES = ("convolutional", "transformer")
@@ -31,7 +31,7 @@ FOLDERS = [SHIPPED / name for name in TRACES] + [likeness.HELD_OUT / f"{one}-aga
 
 class TestTraces:
     def test_all_are_there(self):
-        assert names() == sorted([*TRACES, "digits"])
+        assert trace_names() == sorted([*TRACES, "digits"])
 
     @pytest.mark.parametrize("folder", FOLDERS, ids=lambda one: one.name)
     def test_they_say_where_they_are_from_and_are_small(self, folder):
@@ -99,7 +99,7 @@ class TestFamily:
         np.testing.assert_array_equal(made.gradients(3), named.gradients(3))
 
     def test_a_model_of_no_family_and_one_without_a_word_is_as_ever(self):
-        assert family([Layer("fc.weight", (10, 64))]) == "digits"
+        assert model_family([Layer("fc.weight", (10, 64))]) == "digits"
         unsaid, digits = synthetic("gpt2", 2, scale=5000), synthetic("gpt2", 2, like="digits", scale=5000)
         np.testing.assert_array_equal(unsaid.gradients(3), digits.gradients(3))
 
@@ -126,7 +126,7 @@ class TestLikeness:
     def test_schemes_make_of_synthetic_gradients_what_they_make_of_another_run(self, name):
         held = recorded(likeness.HELD_OUT / f"{name}-again")
         real = [held.recorded(place) for place in range(len(held.info.points))]
-        like = twin(held, synthetic(100, 2, like=name).like)
+        like = synthetic_twin(held, synthetic(100, 2, like=name).like)
         made = [like.gradients(point.step) for point in held.info.points]
         table = (
             pd.read_csv(page.TABLE).query("trace == @name and held == 'run'").groupby("scheme").mean(numeric_only=True)

@@ -12,7 +12,7 @@ from commands import on_ranks
 from simnet.calibration.device import profile_yaml
 from simnet.costs.devices import load_device
 from simnet.hooks import COLUMNS
-from simnet.hooks.log import Clock, Iteration, Log, Span
+from simnet.hooks.log import Clock, Iteration, IterationLog, Span
 from simnet.hooks.messages import Message
 from simnet.scenario import load
 from simnet.validate.jobs import scenarios
@@ -138,7 +138,7 @@ def test_the_log_adds_up(tmp_path):
 
 def test_the_log_of_many_buckets_takes_less_than_a_hundredth_of_a_short_iteration(tmp_path):
     clock, times, buckets, shortest = Clock(), 400, 25, 0.02
-    log, began = Log(tmp_path, 0, clock), time.thread_time()
+    log, began = IterationLog(tmp_path, 0, clock), time.thread_time()
     for number in range(times):
         one, first = Iteration(number, "AR-Topk", 0.01), clock.mark()
         for _ in range(buckets):

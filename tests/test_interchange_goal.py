@@ -235,7 +235,7 @@ def test_files_come_back_however_they_are_cut_and_written(way, schedule, block, 
 def test_what_simnet_writes_needs_no_graph(tmp_path, monkeypatch):
     ring = allreduce_ring(5, 10**6).in_phase("")
     ring.to_goal(tmp_path / "a.goal")
-    monkeypatch.setattr(operations, "matched", None)
+    monkeypatch.setattr(operations, "match_messages", None)
     read = read_goal(tmp_path / "a.goal")
     assert read == ring
     assert len({id(one) for one in read.rounds}) == 1
@@ -260,13 +260,13 @@ def test_what_no_longer_is_as_simnet_writes_it_is_found_out(old, new, tmp_path, 
         text = re.sub(r"\bc1\b", "c0x", text)
     (tmp_path / "a.goal").write_text(text)
     found = []
-    monkeypatch.setattr(operations, "matched", lambda file: found.append(file) or real(file))
+    monkeypatch.setattr(operations, "match_messages", lambda file: found.append(file) or real(file))
     with contextlib.suppress(InputError):
         read_goal(tmp_path / "a.goal")
     assert found
 
 
-real = operations.matched
+real = operations.match_messages
 
 
 def test_a_larger_file_is_read_if_the_limit_says_so(tmp_path):

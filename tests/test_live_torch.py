@@ -11,8 +11,8 @@ from simnet.base.errors import SimnetError
 from simnet.job import run_policy
 from simnet.network import Network
 from simnet.policies import Candidate, Fixed, Ramp
-from simnet.traces.live import LiveTraining, Sizes, classification, create, letters, needs, train, words
-from simnet.traces.live.data import shards
+from simnet.traces.live import LiveTraining, Sizes, classification, create_model, letters, train, training_size, words
+from simnet.traces.live.data import deal_shards
 
 SIZES = {"samples": 50, "features": 6, "classes": 3}
 WORDS = {"vocabulary": 50, "context": 5}
@@ -102,14 +102,14 @@ def test_dense_training_is_a_plain_loop_of_torch_over_the_batches_of_all(model, 
 @pytest.mark.extras
 @pytest.mark.parametrize("model", LEARNT)
 def test_the_size_is_known_beforehand(model):
-    assert needs(model, LEARNT[model][0], 4, 8, SMALL, LEARNT[model][1])[0] == source(model).parameters
+    assert training_size(model, LEARNT[model][0], 4, 8, SMALL, LEARNT[model][1])[0] == source(model).parameters
 
 
 @pytest.mark.extras
 @pytest.mark.parametrize("model", ["conv", "residual"])
 def test_letters_are_images_too(model):
     live = train(model, "letters", workers=2, options={"drawings": 2}, channels=SMALL.channels)
-    assert needs(model, "letters", 2, 16, SMALL, {"drawings": 2})[0] == live.parameters
+    assert training_size(model, "letters", 2, 16, SMALL, {"drawings": 2})[0] == live.parameters
     assert live.begin().gradients(0).shape == (2, live.parameters)
 
 
@@ -129,24 +129,24 @@ def test_what_comes_next_decides_on_no_gradient_of_what_came_before():
 @pytest.mark.parametrize("model", ["logistic", "mlp"])
 def test_the_size_of_models_in_numpy_is_known_beforehand(model):
     live = train(model, "classification", workers=2, options=SIZES, hidden=[7, 9])
-    assert needs(model, "classification", 2, 16, SMALL, SIZES)[0] == live.parameters
+    assert training_size(model, "classification", 2, 16, SMALL, SIZES)[0] == live.parameters
 
 
 @pytest.mark.parametrize("model", LEARNT)
 def test_data_of_another_kind_is_refused(model):
     with pytest.raises(ValueError, match=f"{model} (takes|foretells)"):
-        create(model, classification(samples=20))
+        create_model(model, classification(samples=20))
 
 
 @pytest.mark.parametrize("model", ["mlp", "logistic", "conv"])
 def test_words_at_every_place_are_for_transformers(model):
     with pytest.raises(ValueError, match=f"{model} (takes|foretells)"):
-        create(model, words(**WORDS))
+        create_model(model, words(**WORDS))
 
 
 def test_shards_of_words_may_differ_by_where_they_are_from():
     data = words(**WORDS)
-    dealt = [shards(data.kinds, 4, 10, concentration, seed=3) for concentration in (0.05, None)]
+    dealt = [deal_shards(data.kinds, 4, 10, concentration, seed=3) for concentration in (0.05, None)]
     of_one = [max(np.bincount(data.kinds[own]).max() / len(own) for own in owns) for owns in dealt]
     assert of_one[0] > 0.5 > 0.2 > of_one[1]
 

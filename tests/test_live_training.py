@@ -22,7 +22,7 @@ from simnet.policies import Candidate, Fixed, Monitor, OneStepOracle, Ramp
 from simnet.policies.moo import DensitySearch, Moo
 from simnet.report import figures, learning
 from simnet.scenario import load
-from simnet.traces.live import Perceptron, Rate, classification, data, digits, train
+from simnet.traces.live import LearningRate, Perceptron, classification, data, digits, train
 
 SMALL = {"samples": 400, "features": 12, "classes": 4, "noise": 1.0}
 DENSE, TOPK = Candidate("dense", "dense"), Candidate("AG", "topk")
@@ -67,7 +67,7 @@ def test_gradients_are_differences_of_the_loss(hidden, classes, workers, batch):
 
 def test_dense_training_is_a_plain_loop_over_the_batches_of_all():
     """The workers' mean gradient is that of one process with the batches put together, step by step."""
-    rate = Rate(0.2, warm_up=10, drops=(40,))
+    rate = LearningRate(0.2, warm_up=10, drops=(40,))
     source = small(learning_rate=rate, weight_decay=1e-3, evaluate=50)
     model = source.model
     weights = source.initial()
@@ -201,7 +201,7 @@ def test_a_training_that_diverges_says_so():
 @given(st.integers(1, 9), st.integers(9, 200), st.integers(1, 5), st.none() | st.floats(0.01, 100), st.integers(0, 99))
 def test_shards_part_the_examples(workers, count, classes, dirichlet, seed):
     targets = np.random.default_rng(seed).integers(0, classes, count)
-    found = data.shards(targets, workers, classes, dirichlet, seed)
+    found = data.deal_shards(targets, workers, classes, dirichlet, seed)
     assert len(found) == workers
     assert all(shard.size for shard in found)
     assert sorted(np.concatenate(found).tolist()) == list(range(count))
@@ -213,7 +213,9 @@ def test_a_small_dirichlet_parameter_makes_shards_unlike():
     targets = np.arange(2000) % 10
 
     def unlikeness(dirichlet):
-        counts = [np.bincount(targets[own], minlength=10) / own.size for own in data.shards(targets, 8, 10, dirichlet)]
+        counts = [
+            np.bincount(targets[own], minlength=10) / own.size for own in data.deal_shards(targets, 8, 10, dirichlet)
+        ]
         return float(np.abs(np.array(counts) - 0.1).sum(axis=1).mean())
 
     assert unlikeness(0.1) > 2 * unlikeness(10.0)
@@ -232,7 +234,7 @@ def test_a_worker_goes_through_its_shard_before_it_meets_an_example_again(batch,
 
 def test_fewer_examples_than_workers_are_refused():
     with pytest.raises(SimnetError, match="9 workers cannot share 8 examples"):
-        data.shards(np.zeros(8, dtype=np.intp), 9, 1)
+        data.deal_shards(np.zeros(8, dtype=np.intp), 9, 1)
 
 
 def test_data_held_out_is_not_trained_on():

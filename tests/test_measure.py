@@ -26,11 +26,11 @@ from rank_threads import Threads, run_ranks
 from simnet.base.errors import InputError
 from simnet.calibration.readers import read_measurements
 from simnet.measure import benchmarks, cards, facts, running, session
-from simnet.measure.calls import content, expected, times
-from simnet.measure.plan import COLLECTIVES, ELEMENT, Wanted, curves, groups, pairs
-from simnet.measure.running import measured
-from simnet.measure.session import Session, carried_out
-from simnet.measure.spread import LEAST, MOST, calls_in_a_row, settled
+from simnet.measure.calls import expected_result, operations_per_call, rank_content
+from simnet.measure.plan import COLLECTIVES, ELEMENT, Wanted, plan_curves, plan_groups, plan_pairs
+from simnet.measure.running import measure_curves
+from simnet.measure.session import Session, run_session
+from simnet.measure.spread import LEAST, MOST, calls_in_a_row, is_settled
 
 ROOT = Path(__file__).parents[1]
 EXAMPLE = ROOT / "examples" / "calibrate"
@@ -44,7 +44,7 @@ SMALL = Wanted(smallest=64, largest=1024, factor=4)
 @given(st.lists(st.integers(1, 8), min_size=1, max_size=9).filter(lambda each: sum(each) > 1))
 def test_groups_are_even_and_the_whole_is_one_of_them(each):
     node_of = [node for node, count in enumerate(each) for _ in range(count)]
-    found = groups(node_of)
+    found = plan_groups(node_of)
     assert len({one.ranks for one in found}) == len(found)
     assert found[-1].ranks == tuple(range(len(node_of)))
     for one in found[:-1]:
@@ -61,7 +61,7 @@ def test_groups_are_even_and_the_whole_is_one_of_them(each):
 @given(st.integers(2, 9), st.sampled_from(COLLECTIVES), st.floats(4, 1e6), st.floats(1.2, 64))
 def test_sizes_are_of_whole_elements_and_near_those_that_are_wanted(ranks, collective, smallest, factor):
     wanted = Wanted([collective], smallest, 1e7, factor, [ranks], "none")
-    (curve,) = curves(wanted, [0] * ranks)
+    (curve,) = plan_curves(wanted, [0] * ranks)
     assert all(one % ELEMENT == 0 for one in curve.sizes)
     assert list(curve.sizes) == sorted(set(curve.sizes))
     if collective in ("all_gather", "reduce_scatter", "alltoall"):
@@ -70,10 +70,10 @@ def test_sizes_are_of_whole_elements_and_near_those_that_are_wanted(ranks, colle
 
 
 def test_pairs_are_on_a_node_and_between_nodes():
-    assert [one.ranks for one in pairs([0, 0, 1, 1], "one")] == [(0, 1), (0, 2)]
-    assert [one.ranks for one in pairs([0, 1, 2], "one")] == [(0, 1)]
-    assert [one.nodes for one in pairs([0, 0, 1], "nodes")] == [1, 2]
-    assert pairs([0, 0, 1], "none") == []
+    assert [one.ranks for one in plan_pairs([0, 0, 1, 1], "one")] == [(0, 1), (0, 2)]
+    assert [one.ranks for one in plan_pairs([0, 1, 2], "one")] == [(0, 1)]
+    assert [one.nodes for one in plan_pairs([0, 0, 1], "nodes")] == [1, 2]
+    assert plan_pairs([0, 0, 1], "none") == []
 
 
 @pytest.mark.parametrize(
@@ -93,7 +93,7 @@ def test_pairs_are_on_a_node_and_between_nodes():
 )
 def test_what_cannot_be_measured_is_refused(options, node_of, says):
     with pytest.raises(InputError, match=says):
-        curves(Wanted(**options), node_of)
+        plan_curves(Wanted(**options), node_of)
 
 
 # Whether results are right
@@ -103,8 +103,8 @@ def test_what_cannot_be_measured_is_refused(options, node_of, says):
 def test_what_is_due_is_what_the_contents_of_all_ranks_make(ranks):
     part = 11
     length = part * ranks
-    every = np.stack([content(one, length) for one in range(ranks)])
-    shares = np.stack([content(one, part) for one in range(ranks)])
+    every = np.stack([rank_content(one, length) for one in range(ranks)])
+    shares = np.stack([rank_content(one, part) for one in range(ranks)])
     for place in {0, 1, ranks - 1}:
         own = slice(place * part, (place + 1) * part)
         due = {
@@ -116,15 +116,15 @@ def test_what_is_due_is_what_the_contents_of_all_ranks_make(ranks):
             "sendrecv": every[place - 1],
         }
         for name, right in due.items():
-            found = expected(name, place, ranks, length)
+            found = expected_result(name, place, ranks, length)
             assert found.dtype == np.float32
             np.testing.assert_array_equal(found, right, err_msg=name)
 
 
 def test_sums_of_very_many_ranks_are_exact():
     ranks = 100_000
-    begins = np.array([content(one, 1)[0] for one in range(ranks)], dtype=float)
-    found = expected("all_reduce", 0, ranks, 7)
+    begins = np.array([rank_content(one, 1)[0] for one in range(ranks)], dtype=float)
+    found = expected_result("all_reduce", 0, ranks, 7)
     assert found.astype(float).tolist() == (begins.sum() + ranks * np.arange(7)).tolist()
     # Added one by one in single precision, as libraries do.
     assert np.cumsum(begins.astype(np.float32) + np.float32(6), dtype=np.float32)[-1] == found[6]
@@ -134,7 +134,7 @@ def test_sums_of_very_many_ranks_are_exact():
 def test_what_is_due_takes_no_more_memory_than_the_buffers(collective):
     tracemalloc.start()
     try:
-        expected(collective, 3, 64, 2**18)
+        expected_result(collective, 3, 64, 2**18)
         _, peak = tracemalloc.get_traced_memory()
     finally:
         tracemalloc.stop()
@@ -167,10 +167,10 @@ class Clocked(Threads):
 def measure_with(kind, ranks, wanted, monkeypatch=None, seconds=3.0):
     if monkeypatch is not None:
         monkeypatch.setattr(running, "time", SimpleNamespace(perf_counter=kind.now))
-    planned = curves(wanted, [0] * ranks)
+    planned = plan_curves(wanted, [0] * ranks)
 
     def work(one):
-        found = measured(one, planned, seconds, lambda text: None)
+        found = measure_curves(one, planned, seconds, lambda text: None)
         own = {
             curve.group.ranks for curve in planned if one.rank in curve.group.ranks and "p2p" not in curve.collective
         }
@@ -193,7 +193,7 @@ def test_the_slowest_rank_counts_and_messages_are_counted_singly(monkeypatch):
     # Each rank receives once in a round trip, which is two messages; of 64 messages one way, the receiver gets all.
     np.testing.assert_allclose(by["p2p_latency"], 0.5e-4)
     np.testing.assert_allclose(by["p2p_bw"], 1e-4)
-    assert times("p2p_bw", 1024) == 64
+    assert operations_per_call("p2p_bw", 1024) == 64
     assert (table["wrong"] == 0).all()
     assert set(table["collective"]) == {*COLLECTIVES, "p2p_latency", "p2p_bw"}
     assert sorted(set(table["ranks"])) == [2, 3]
@@ -263,7 +263,7 @@ def test_a_rank_that_is_lost_ends_the_others():
 
     def work(one):
         try:
-            measured(one, curves(SMALL, [0] * 3), 3.0, lambda text: None)
+            measure_curves(one, plan_curves(SMALL, [0] * 3), 3.0, lambda text: None)
         except InputError as error:
             said.append(str(error))
 
@@ -300,9 +300,9 @@ def test_repetitions_of_short_calls_are_long_enough_for_the_clock_and_fit_into_t
 
 def test_repetitions_go_on_until_the_median_is_known():
     rng = np.random.default_rng(0)
-    assert not settled(rng.lognormal(0, 0.5, 20).tolist())
-    assert settled(rng.lognormal(0, 0.5, 20_000).tolist())
-    assert settled([1.0] * LEAST)
+    assert not is_settled(rng.lognormal(0, 0.5, 20).tolist())
+    assert is_settled(rng.lognormal(0, 0.5, 20_000).tolist())
+    assert is_settled([1.0] * LEAST)
     assert MOST > LEAST
 
 
@@ -310,7 +310,7 @@ def test_repetitions_go_on_until_the_median_is_known():
 
 
 def test_settings_of_libraries_are_kept_and_secrets_are_not():
-    found = facts.settings(
+    found = facts.library_settings(
         {
             "NCCL_ALGO": "Ring",
             "NCCL_IB_HCA": "mlx5_0:1,mlx5_1:1",
@@ -384,14 +384,14 @@ class Node:
 @needs.posix
 def test_network_cards_that_are_up(tmp_path):
     node = Node(tmp_path)
-    assert cards.described(tmp_path) == []
+    assert cards.describe_cards(tmp_path) == []
     node.ethernet("eth0", "10000")
     node.ethernet("eth1", "-1", state="down")
     (node.ethernet("docker0", "10000") / "device").unlink()
-    assert cards.described(tmp_path) == ["eth0 10000 Mbit/s Ethernet"]
+    assert cards.describe_cards(tmp_path) == ["eth0 10000 Mbit/s Ethernet"]
     node.infiniband("mlx5_0")
     node.infiniband("mlx5_1", state="1: DOWN")
-    assert cards.described(tmp_path) == ["mlx5_0:1 400 Gb/sec InfiniBand"]
+    assert cards.describe_cards(tmp_path) == ["mlx5_0:1 400 Gb/sec InfiniBand"]
 
 
 @needs.posix
@@ -417,36 +417,36 @@ def test_cards_of_infiniband_are_those_that_are_fastest_or_named(tmp_path, hca, 
         node.infiniband(f"mlx5_{number}", slot=f"0000:{number}2:00.0")
     node.infiniband("mlx5_8", rate="100 Gb/sec (4X EDR)", slot="0000:82:00.0")
     node.ethernet("eth0", "1000")
-    assert cards.in_use("nccl", {"NCCL_IB_HCA": hca}, tmp_path) == count
-    assert cards.in_use("nccl", {"NCCL_IB_HCA": hca, "NCCL_IB_DISABLE": "1"}, tmp_path) == 1
-    assert cards.in_use("nccl", {"NCCL_NET": "AWS Libfabric"}, tmp_path) == 0
-    assert cards.in_use("mpich", {}, tmp_path) == 0
-    assert cards.in_use("gloo", {}, tmp_path) == 1
+    assert cards.count_cards("nccl", {"NCCL_IB_HCA": hca}, tmp_path) == count
+    assert cards.count_cards("nccl", {"NCCL_IB_HCA": hca, "NCCL_IB_DISABLE": "1"}, tmp_path) == 1
+    assert cards.count_cards("nccl", {"NCCL_NET": "AWS Libfabric"}, tmp_path) == 0
+    assert cards.count_cards("mpich", {}, tmp_path) == 0
+    assert cards.count_cards("gloo", {}, tmp_path) == 1
 
 
 @needs.posix
 def test_ports_of_one_card_and_of_two_kinds_are_not_clear(tmp_path):
     node = Node(tmp_path)
     node.infiniband("mlx5_0", slot="0000:02:00.0")
-    assert cards.in_use("nccl", {}, tmp_path) == cards.in_use("openmpi", {}, tmp_path) == 1
-    assert cards.in_use("openmpi", {"UCX_NET_DEVICES": "eth0"}, tmp_path) == 0
+    assert cards.count_cards("nccl", {}, tmp_path) == cards.count_cards("openmpi", {}, tmp_path) == 1
+    assert cards.count_cards("openmpi", {"UCX_NET_DEVICES": "eth0"}, tmp_path) == 0
     node.infiniband("mlx5_1", slot="0000:03:00.0", kind="Ethernet")
-    assert cards.in_use("nccl", {}, tmp_path) == 0
-    assert cards.in_use("nccl", {"NCCL_IB_HCA": "mlx5_0"}, tmp_path) == 1
+    assert cards.count_cards("nccl", {}, tmp_path) == 0
+    assert cards.count_cards("nccl", {"NCCL_IB_HCA": "mlx5_0"}, tmp_path) == 1
     node.infiniband("mlx5_2", slot="0000:02:00.1")
-    assert cards.in_use("nccl", {"NCCL_IB_HCA": "mlx5_0,mlx5_2"}, tmp_path) == 0
+    assert cards.count_cards("nccl", {"NCCL_IB_HCA": "mlx5_0,mlx5_2"}, tmp_path) == 0
     node.infiniband("mlx5_0", port=2)
-    assert cards.in_use("nccl", {"NCCL_IB_HCA": "=mlx5_0"}, tmp_path) == 0
-    assert cards.in_use("nccl", {"NCCL_IB_HCA": "=mlx5_0:2"}, tmp_path) == 1
+    assert cards.count_cards("nccl", {"NCCL_IB_HCA": "=mlx5_0"}, tmp_path) == 0
+    assert cards.count_cards("nccl", {"NCCL_IB_HCA": "=mlx5_0:2"}, tmp_path) == 1
 
 
 @needs.posix
 def test_cards_of_ethernet_are_those_that_are_fastest_or_named(tmp_path):
     def nccl(names=""):
-        return cards.in_use("nccl", {"NCCL_SOCKET_IFNAME": names}, tmp_path)
+        return cards.count_cards("nccl", {"NCCL_SOCKET_IFNAME": names}, tmp_path)
 
     def gloo(names=""):
-        return cards.in_use("gloo", {"GLOO_SOCKET_IFNAME": names}, tmp_path)
+        return cards.count_cards("gloo", {"GLOO_SOCKET_IFNAME": names}, tmp_path)
 
     node = Node(tmp_path)
     assert nccl() == gloo() == 0
@@ -464,7 +464,7 @@ def test_cards_of_ethernet_are_those_that_are_fastest_or_named(tmp_path):
 @pytest.mark.parametrize(("counts", "told"), [([2, 2], 2), ([2, 3], 0), ([0, 0], 0)])
 def test_cards_are_written_where_all_ranks_agree(counts, told, monkeypatch, tmp_path):
     left = list(counts)
-    monkeypatch.setattr(cards, "in_use", lambda library, environment: left.pop())
+    monkeypatch.setattr(cards, "count_cards", lambda library, environment: left.pop())
     joined(monkeypatch, tmp_path, 2, ["a", "b"])
     rows = pd.read_csv(tmp_path / "m.csv", comment="#")
     assert rows.get("network_cards", pd.Series([0])).unique().tolist() == [told]
@@ -474,7 +474,7 @@ def joined(monkeypatch, tmp_path, ranks, of_node, **changes):
     """Carry out a session at ranks that are threads; returns what each said, and what the errors were."""
     of_rank = {}
     monkeypatch.setattr(running, "time", SimpleNamespace(perf_counter=Clocked.now))
-    monkeypatch.setattr(session, "connect", lambda backend, patience: of_rank[threading.get_ident()])
+    monkeypatch.setattr(session, "connect_ranks", lambda backend, patience: of_rank[threading.get_ident()])
     monkeypatch.setattr(facts.socket, "gethostname", lambda: of_node[of_rank[threading.get_ident()].rank])
     wanted = Wanted(["all_reduce", "broadcast"], 64, 256, 2)
     asked = Session(**{"out": tmp_path / "m.csv", "backend": "gloo", "wanted": wanted, "seconds": 9.0} | changes)
@@ -483,7 +483,7 @@ def joined(monkeypatch, tmp_path, ranks, of_node, **changes):
     def work(one):
         of_rank[threading.get_ident()] = one
         try:
-            return carried_out(asked, said.append)
+            return run_session(asked, said.append)
         except (InputError, SystemExit) as error:
             errors[one.rank] = error
             return None
@@ -725,7 +725,7 @@ def test_table_and_profile_are_two_files(tmp_path):
 def test_no_program_is_installed(tmp_path, monkeypatch):
     monkeypatch.setenv("PATH", str(tmp_path))
     with pytest.raises(InputError, match="all_reduce_perf, osu_allreduce"):
-        benchmarks.installed()
+        benchmarks.installed_programs()
 
 
 # Real ranks

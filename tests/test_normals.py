@@ -30,7 +30,7 @@ def test_a_stream_is_that_of_the_seed_and_of_the_words_of_its_name(seed):
 
 @pytest.mark.parametrize("sizes", [(3_000_000,), (1, 2, 4093, 1, 8192, 5000, 3), (4096, 4096, 1), (63, 64, 65) * 99])
 def test_compiled_normals_are_those_of_numpy(sizes):
-    loops = normals.loops()
+    loops = normals.compiled_loops()
     assert loops is not None
     drawn, expected = normals.Normals(stream(5, "n"), loops), stream(5, "n")
     for size in sizes:
@@ -41,7 +41,7 @@ def test_compiled_normals_are_those_of_numpy(sizes):
 
 def test_draws_beyond_the_last_strip_are_there():
     out = np.empty(4_000_000, dtype=np.float32)
-    normals.Normals(stream(6, "n"), normals.loops()).fill(out)
+    normals.Normals(stream(6, "n"), normals.compiled_loops()).fill(out)
     assert (np.abs(out) > 3.66).sum() > 500
     assert abs(out.mean()) < 2e-3
     assert abs(out.std() - 1) < 2e-3

@@ -64,7 +64,7 @@ def test_rounding_to_half_is_that_of_numpy_up_to_the_largest(values):
 @example(1e-45)
 def test_rounding_to_bfloat16_is_that_of_recorded_gradients_up_to_the_largest(value):
     largest = (2 - 2**-7) * 2.0**127
-    expected = np.clip(files.decoded(files.encoded(f32([value]), "bf16"), "BF16"), -largest, largest)
+    expected = np.clip(files.decode_values(files.encode_values(f32([value]), "bf16"), "BF16"), -largest, largest)
     np.testing.assert_array_equal(rounded(f32([value]), "bf16"), expected)
 
 

@@ -20,7 +20,7 @@ import needs
 from simnet import sparsifier_models
 from simnet.base.errors import InputError
 from simnet.traces import Recorder, recorded
-from simnet.traces.files import DTYPES, TensorFile, decoded, encoded, stored_tensor
+from simnet.traces.files import DTYPES, TensorFile, decode_values, encode_values, stored_tensor
 
 SHAPES = {"weight": (4, 5), "bias": (5,)}
 ROOT = Path(__file__).parents[1]
@@ -46,8 +46,8 @@ class TestTypes:
     @given(st.integers(0, 2**32 - 1))
     def test_bf16_is_the_nearest_of_its_numbers_and_the_even_one_of_two(self, bits):
         value = np.array([bits], dtype=np.uint32).view(np.float32)
-        stored = encoded(value, "bf16")
-        found = decoded(stored, "BF16")
+        stored = encode_values(value, "bf16")
+        found = decode_values(stored, "BF16")
         if not np.isfinite(value[0]):
             assert np.isnan(found[0]) == np.isnan(value[0])
             assert np.isnan(found[0]) or found[0] == value[0]
@@ -63,8 +63,8 @@ class TestTypes:
 
     @given(arrays(np.float32, 8, elements=st.floats(-60000, 60000, width=32)), st.sampled_from(sorted(DTYPES)))
     def test_storing_again_changes_nothing(self, values, dtype):
-        once = decoded(encoded(values, dtype), DTYPES[dtype])
-        np.testing.assert_array_equal(decoded(encoded(once, dtype), DTYPES[dtype]), once)
+        once = decode_values(encode_values(values, dtype), DTYPES[dtype])
+        np.testing.assert_array_equal(decode_values(encode_values(once, dtype), DTYPES[dtype]), once)
         np.testing.assert_allclose(once, values, rtol=2**-8, atol=1e-7)
 
     def test_files_are_safetensors(self, tmp_path):
@@ -76,8 +76,8 @@ class TestTypes:
             assert not path.exists()
             file.finish()
             for name, values in gradient(0, 0).items():
-                expected = decoded(encoded(values, dtype), DTYPES[dtype])
-                found = decoded(stored_tensor(path, name), "BF16") if dtype == "bf16" else load_file(path)[name]
+                expected = decode_values(encode_values(values, dtype), DTYPES[dtype])
+                found = decode_values(stored_tensor(path, name), "BF16") if dtype == "bf16" else load_file(path)[name]
                 np.testing.assert_array_equal(found, expected)
         file = TensorFile(tmp_path / "x", SHAPES, "fp32")
         with pytest.raises(ValueError, match="more than tensor 'bias' has"):
@@ -109,7 +109,9 @@ class TestSampling:
         source = recorded(tmp_path)
         for step in (0, 2, 4):
             expected = np.stack([flat(step, worker) for worker in range(3)])
-            np.testing.assert_array_equal(source.gradients(step), decoded(encoded(expected, dtype), DTYPES[dtype]))
+            np.testing.assert_array_equal(
+                source.gradients(step), decode_values(encode_values(expected, dtype), DTYPES[dtype])
+            )
         assert [point.loss for point in source.info.points] == [1, 1 / 3, 1 / 5]
         assert source.scale == 1
 
@@ -377,7 +379,9 @@ class TestTorch:
             optimizer.step()
         entries = load_file(tmp_path / "entries.safetensors")
         expected = np.concatenate([values[entries[name]] for name, values in whole.items()])
-        np.testing.assert_array_equal(recorded(tmp_path).gradients(0)[0], decoded(encoded(expected, "bf16"), "BF16"))
+        np.testing.assert_array_equal(
+            recorded(tmp_path).gradients(0)[0], decode_values(encode_values(expected, "bf16"), "BF16")
+        )
 
     def test_options_that_have_no_meaning(self, torch, tmp_path):
         from simnet.traces import record

@@ -17,7 +17,7 @@ from simnet.base.errors import InputError
 from simnet.calibration.readers import read_measurements, write_tidy
 from simnet.collectives import allgather_ring, allreduce_ring, allreduce_tree, alltoallv_pairwise, registry
 from simnet.interchange import write_messages
-from simnet.measure.communicators import connect, environment
+from simnet.measure.communicators import connect_ranks, torch_environment
 from simnet.schedule import Round, Schedule
 from simnet.validate import replay
 
@@ -134,9 +134,9 @@ def test_all_collectives_with_a_size_can_be_named():
 
 def test_ranks_come_from_slurm_where_torchrun_has_not_set_them():
     slurm = {"SLURM_PROCID": "1", "SLURM_NTASKS": "2", "SLURM_LOCALID": "1", "MASTER_ADDR": "a", "MASTER_PORT": "1"}
-    assert environment(slurm) == {"RANK": "1", "WORLD_SIZE": "2", "LOCAL_RANK": "1"}
+    assert torch_environment(slurm) == {"RANK": "1", "WORLD_SIZE": "2", "LOCAL_RANK": "1"}
     with pytest.raises(InputError, match="torchrun"):
-        environment({})
+        torch_environment({})
 
 
 def test_bad_input_ends_with_2_and_one_line(capsys):
@@ -144,7 +144,7 @@ def test_bad_input_ends_with_2_and_one_line(capsys):
     assert replay.main(["--collective", "allreduce_ring", "--size", "much"]) == 2
     assert [line[:6] for line in capsys.readouterr().err.splitlines()] == ["error:"] * 2
     with pytest.raises(InputError, match="did you mean 'gloo'"):
-        connect("glo")
+        connect_ranks("glo")
 
 
 def replayed(folder, backend, start):

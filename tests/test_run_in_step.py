@@ -8,7 +8,7 @@ from simnet.base.errors import SimnetError
 from simnet.job import Checkpoint, Overlap, run_in_step, run_policy
 from simnet.policies import Fixed, OneStepOracle
 from simnet.scenario import load
-from simnet.traces.source import Shared, shared
+from simnet.traces.source import CachedSource, cached_source
 from test_checkpoints import KilledError, assert_same, flexible, job, learning, moo
 
 POLICIES = {
@@ -54,7 +54,7 @@ def test_gradients_are_made_once_for_all_policies():
 
 def test_trainings_have_gradients_of_their_own():
     source = learning().source
-    assert shared(source) is source
+    assert cached_source(source) is source
 
 
 class Large(Source):
@@ -71,12 +71,12 @@ class Large(Source):
 
 def test_of_large_gradients_one_iteration_is_kept_and_of_small_ones_eight():
     large = Large()
-    kept = Shared(large)
+    kept = CachedSource(large)
     for iteration in (3, 3, 4, 4, 3):
         assert kept.gradients(iteration)[1, -1] == iteration
     assert large.asked == [3, 4, 3]
     assert len(kept._kept) == 1
-    small = Shared(Source())
+    small = CachedSource(Source())
     for iteration in range(20):
         small.gradients(iteration)
         small.gradients(0)
@@ -84,7 +84,7 @@ def test_of_large_gradients_one_iteration_is_kept_and_of_small_ones_eight():
 
 
 def test_what_is_shared_cannot_be_written_to_and_copies_can():
-    source = Shared(Source())
+    source = CachedSource(Source())
     gradients, out = source.gradients(1), np.empty((4, 200), dtype=np.float32)
     with pytest.raises(ValueError, match="read-only"):
         gradients[0, 0] = 1

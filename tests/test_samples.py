@@ -13,7 +13,7 @@ from simnet.sparsifier_models.samples import density_warning
 from simnet.sparsifier_models.selection import top_k
 from simnet.sparsifier_models.split_reduce import equal_cuts
 from simnet.traces import synthetic
-from simnet.traces.source import tensors
+from simnet.traces.source import tensor_options
 
 P, DENSITIES = 8, (0.0003, 0.001, 0.003, 0.01, 0.1)
 FINE, COARSE = 100, (1000, 5000, 20_000)
@@ -45,7 +45,7 @@ def source_of(scale):
 
 def made(name, scale, density):
     source = source_of(scale)
-    options = tensors(source) | OPTIONS.get(name, {})
+    options = tensor_options(source) | OPTIONS.get(name, {})
     return create(name, P, source.parameters, density, scale=source.scale, **options)
 
 

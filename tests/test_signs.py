@@ -10,9 +10,9 @@ import pandas as pd
 import pytest
 
 from simnet.traces import normals, ordering, recorded, refining, signs, synthetic
-from simnet.traces.ordering import Kinds
+from simnet.traces.ordering import EntryKinds
 from simnet.traces.refining import BANDS, BEYOND
-from simnet.traces.synthetic import rows
+from simnet.traces.synthetic import row_count
 from simnet.traces.synthetic_parameters import LayerParameters, SyntheticParameters
 
 SIZE, STEPS = 20_000, 40
@@ -59,7 +59,7 @@ def test_signs_are_counted_in_bands_of_magnitudes():
     rows[:, :300] = magnitudes[:300]
     rows[:, 980:] = -magnitudes[980:]
     places = random.permutation(1000)
-    products, entries = refining.in_bands(rows[:, places].astype(np.float32))
+    products, entries = refining.sign_products_in_bands(rows[:, places].astype(np.float32))
     assert products[[0, -1]] == pytest.approx(1)
     assert products[1:-1] == pytest.approx(0, abs=0.05)
     assert entries == pytest.approx([300, 300, 300, 80, 20])
@@ -70,8 +70,10 @@ def test_the_shares_that_gradients_were_made_with_are_found(shares):
     like = parameters(agree_bands=(shares, shares))
     (rows,) = gradients(like, [5], size=100_000)
     layer = like.layers[0]
-    kinds = Kinds(np.array(layer.shares[0]), *np.array(layer.kinds).T)
-    found = signs.agreeing(refining.in_bands(rows), kinds, np.array(layer.magnitudes[0]), 0.0, 1.0, 8)
+    kinds = EntryKinds(np.array(layer.shares[0]), *np.array(layer.kinds).T)
+    found = signs.sign_agreement(
+        refining.sign_products_in_bands(rows), kinds, np.array(layer.magnitudes[0]), 0.0, 1.0, 8
+    )
     assert found == pytest.approx(shares, abs=0.06)
 
 
@@ -109,25 +111,28 @@ def test_loadings_are_found_again():
         own_lasting=tuple(map(tuple, loadings[::-1].tolist())),
     )
     like = like.model_copy(update={"knots": tuple((steps / (STEPS - 1)).tolist())})
-    found = signs.products(np.sign(gradients(like, steps)).astype(np.int8), [SIZE])
+    found = signs.sign_products(np.sign(gradients(like, steps)).astype(np.int8), [SIZE])
     off = ~np.eye(len(steps), dtype=bool)
-    (common,), _, _ = signs.common(found, steps)
+    (common,), _, _ = signs.shared_loadings(found, steps)
     assert (common @ common.T)[off] == pytest.approx((loadings @ loadings.T)[off], abs=0.06)
-    (own,) = signs.own(found, steps)
+    (own,) = signs.own_loadings(found, steps)
     assert (own @ own.T)[off] == pytest.approx((loadings[::-1] @ loadings[::-1].T)[off], abs=0.12)
 
 
 def test_nothing_of_a_workers_own_lasts_where_all_is_new():
     steps = np.arange(6)
-    assert signs.own(signs.products(np.sign(gradients(parameters(), steps)).astype(np.int8), [SIZE]), steps) is None
+    assert (
+        signs.own_loadings(signs.sign_products(np.sign(gradients(parameters(), steps)).astype(np.int8), [SIZE]), steps)
+        is None
+    )
 
 
 def test_what_is_left_remembers():
     like = parameters(agree_bands=((1.0,) * (len(BANDS) + 1),) * 2, lasting=((0.6,), (0.6,)))
     like = like.model_copy(update={"memory": 0.7})
     steps = np.arange(8)
-    found = signs.products(np.sign(gradients(like, steps, size=60_000)).astype(np.int8), [60_000])
-    made, memory, turns = signs.common(found, steps)
+    found = signs.sign_products(np.sign(gradients(like, steps, size=60_000)).astype(np.int8), [60_000])
+    made, memory, turns = signs.shared_loadings(found, steps)
     assert not turns
     # What three components do not take is remembered.
     correlation = (made[0, :-1] * made[0, 1:]).sum(axis=1)
@@ -141,8 +146,8 @@ def test_what_steps_that_follow_each_other_share_is_not_taken_to_last(lasts):
     like = parameters(agree_bands=((1.0,) * (len(BANDS) + 1),) * 2, lasting=((lasts,), (lasts,)))
     like = like.model_copy(update={"memory": 0.7})
     steps = np.array([0, 1, 10, 11, 20, 21, 30, 31])
-    found = signs.products(np.sign(gradients(like, steps, size=60_000)).astype(np.int8), [60_000])
-    ((made,), memory, turns) = signs.common(found, steps)
+    found = signs.sign_products(np.sign(gradients(like, steps, size=60_000)).astype(np.int8), [60_000])
+    ((made,), memory, turns) = signs.shared_loadings(found, steps)
     assert (memory, turns) == (signs.TURNING, True)
     assert (made[::2] == made[1::2]).all()
     apart = ~np.eye(4, dtype=bool)
@@ -165,10 +170,10 @@ def test_a_worker_with_a_few_huge_entries_is_no_large_one():
     rows = np.random.default_rng(0).standard_normal((8, SIZE)).astype(np.float32)
     rows[3, :10] *= 100
     assert np.sqrt(np.square(rows[3]).mean()) > 2 * np.sqrt(np.square(rows[2]).mean())
-    sizes = refining.looked_at(rows, [SIZE]).sizes
+    sizes = refining.step_statistics(rows, [SIZE]).sizes
     assert sizes == pytest.approx(1, abs=0.06)
     rows[5] *= 3
-    assert refining.looked_at(rows, [SIZE]).sizes[-1] == pytest.approx(2.4, abs=0.1)
+    assert refining.step_statistics(rows, [SIZE]).sizes[-1] == pytest.approx(2.4, abs=0.1)
 
 
 @pytest.mark.parametrize("trace", ["transformer-local", "transformer"])
@@ -184,9 +189,11 @@ def test_workers_stand_alone_and_compiled_loops_make_the_same(trace, monkeypatch
 
     whole = source().gradients(7)
     np.testing.assert_array_equal(source().gradients_of([1, 4], 7), whole[[1, 4]])
-    if normals.loops() is None:
+    if normals.compiled_loops() is None:
         pytest.skip("without compiled loops")
-    monkeypatch.setattr(sys.modules["simnet.traces.synthetic"], "loops_for", lambda _: normals.loops())
+    monkeypatch.setattr(
+        sys.modules["simnet.traces.synthetic"], "compiled_loops_for", lambda _: normals.compiled_loops()
+    )
     np.testing.assert_array_equal(source().gradients(7), whole)
     rows = np.zeros_like(whole)
     source().add(7, rows)
@@ -214,7 +221,9 @@ def test_what_a_worker_has_of_its_own_lasts_in_pseudo_gradients_and_hardly_in_gr
         source = recorded(f"{family}{what}")
         of_all = np.stack([source.recorded(place) for place in range(len(source.info.points))])
         steps = np.array([point.step for point in source.info.points])
-        found = signs.own(signs.products(np.sign(of_all).astype(np.int8), [size for _, size in source.layers]), steps)
+        found = signs.own_loadings(
+            signs.sign_products(np.sign(of_all).astype(np.int8), [size for _, size in source.layers]), steps
+        )
         variance = 0.0 if found is None else np.square(found).sum(axis=2).mean()
         assert variance > 0.25 if "local" in what else variance < 0.1, what
 
@@ -224,7 +233,7 @@ def test_what_a_shard_has_of_its_own_is_found_however_little_where_it_lasts():
     lasting = ((0.1,), (0.1,))
     steps = np.array([0, 1, 10, 11, 20, 21, 30, 31])
     rows = np.sign(gradients(parameters(own_lasting=lasting), steps, size=60_000)).astype(np.int8)
-    found = signs.own(signs.products(rows, [10_000, 50_000]), steps)
+    found = signs.own_loadings(signs.sign_products(rows, [10_000, 50_000]), steps)
     assert found.shape == (2, 8, 1)
     assert found**2 == pytest.approx(0.01, abs=0.003)
 
@@ -260,7 +269,7 @@ def test_what_turns_back_takes_a_row_more():
     """The two numbers that turn, log s and three rows that recur: six, and five where it fades."""
     like, n = parameters(), 200_000
     out, kept = np.empty((1, n), dtype=np.float32), {}
-    normals.loops()
+    normals.compiled_loops()
     for turns in (False, True):
         source = synthetic([("w", (1, n))], 1, like=like.model_copy(update={"memory": 0.5, "turns": turns}))
         tracemalloc.start()
@@ -268,8 +277,8 @@ def test_what_turns_back_takes_a_row_more():
         kept[turns] = tracemalloc.get_traced_memory()[0] / (4 * n)
         tracemalloc.stop()
         # Recurring are `life`, too, where entries of a layer may be zero.
-        assert rows(1, n, turns=turns) - 1 <= kept[turns] + 0.1
-        assert kept[turns] <= rows(1, n, turns=turns)
+        assert row_count(1, n, turns=turns) - 1 <= kept[turns] + 0.1
+        assert kept[turns] <= row_count(1, n, turns=turns)
     assert kept[True] - kept[False] == pytest.approx(1, abs=0.1)
 
 
@@ -315,21 +324,21 @@ def test_entries_that_are_large_for_their_kind_have_the_sign_against_the_others(
     product = np.sign(rows[0]) * np.sign(rows[1])
     assert product[small[0] & small[1]].mean() == pytest.approx(1, abs=0.01)
     assert product[small[0] & large[1]].mean() == pytest.approx(against, abs=0.03)
-    assert refining.large_ones(rows) == pytest.approx(math.sin(math.pi / 2 * against), abs=0.05)
+    assert refining.large_entry_sign(rows) == pytest.approx(math.sin(math.pi / 2 * against), abs=0.05)
 
 
 def test_large_entries_are_not_against_small_ones_that_have_nothing_in_common():
-    assert refining.large_ones(np.random.default_rng(0).standard_normal((8, 4000)).astype(np.float32)) == 1
-    assert refining.large_ones(np.ones((8, 49), dtype=np.float32)) == 1
+    assert refining.large_entry_sign(np.random.default_rng(0).standard_normal((8, 4000)).astype(np.float32)) == 1
+    assert refining.large_entry_sign(np.ones((8, 49), dtype=np.float32)) == 1
 
 
 def test_kinds_that_are_never_large_can_be_left_out():
     """Entries that are about the same at all workers are of such a kind, if there may be any."""
     random = np.random.default_rng(0)
     rows = np.exp(random.standard_normal(20_000)) * (1 + 0.02 * random.standard_normal((8, 20_000)))
-    counts, zero = [ordering.counted(rows.astype(np.float32))], np.zeros(1)
-    assert ordering.fitted(counts, zero, zero).kinds.shift.min() < -10
-    assert ordering.fitted(counts, zero, zero, 0.0).kinds.shift.min() == 0
+    counts, zero = [ordering.count_largest(rows.astype(np.float32))], np.zeros(1)
+    assert ordering.fit_order(counts, zero, zero).kinds.shift.min() < -10
+    assert ordering.fit_order(counts, zero, zero, 0.0).kinds.shift.min() == 0
 
 
 @pytest.mark.parametrize(("family", "output"), [("convolutional", "11.weight"), ("transformer", "wte.weight")])
@@ -350,8 +359,8 @@ def test_what_swings_to_and_fro_does_not_last():
     def found(rows):
         other = np.outer(rows, rows)
         np.fill_diagonal(other, 0.4)
-        products = signs.Products(other[None], np.eye(10)[None] * 0.6, np.array([1000.0]), 8)
-        return np.square(signs.common(products, steps)[0]).sum(axis=2)
+        products = signs.SignProducts(other[None], np.eye(10)[None] * 0.6, np.array([1000.0]), 8)
+        return np.square(signs.shared_loadings(products, steps)[0]).sum(axis=2)
 
     assert (found(swing) == 0).all()
     assert (found(constant) > 0.8).all()

@@ -11,10 +11,18 @@ from safetensors.numpy import load_file, save_file
 from commands import did, refused
 from simnet.base.errors import InputError
 from simnet.traces import SyntheticParameters, fit, recorded, synthetic
-from simnet.traces.comparing import closeness, described
+from simnet.traces.comparing import compare_with_synthetic, describe_trace
 from simnet.traces.converting import Part, ReadArchive, in_memory, write_npz
-from simnet.traces.files import decoded, encoded
-from simnet.traces.ordering import SHARES, Kinds, beyond, counted, fitted, lognormal, survival
+from simnet.traces.files import decode_values, encode_values
+from simnet.traces.ordering import (
+    SHARES,
+    EntryKinds,
+    count_largest,
+    fit_order,
+    lognormal_kinds,
+    overall_share_beyond,
+    share_beyond,
+)
 from simnet.traces.refining import BEYOND, COARSE
 from simnet.traces.statistics import build_up, overlap
 from simnet.traces.synthetic_parameters import LayerParameters
@@ -113,7 +121,7 @@ class TestFit:
         made["embedding"] = embedding
         source = recorded("digits" if kind == "digits" else written(tmp_path / kind, made[kind]()))
         parameters = fit(source)
-        figures = closeness(source, parameters)
+        figures = compare_with_synthetic(source, parameters)
         assert figures["workers"] == 8
         for one in figures["densities"]:
             assert one["gain"]["ratio"] == pytest.approx(1, abs=0.1), one
@@ -147,10 +155,10 @@ class TestFit:
     @pytest.mark.parametrize(
         "kinds",
         [
-            lognormal(0.0),
-            lognormal(1.0, dead=0.3),
-            lognormal(1.0, 0.4),
-            Kinds(np.array([0.7, 0.3]), np.array([2.0, 0.0]), np.array([0.5, 0.0])),
+            lognormal_kinds(0.0),
+            lognormal_kinds(1.0, dead=0.3),
+            lognormal_kinds(1.0, 0.4),
+            EntryKinds(np.array([0.7, 0.3]), np.array([2.0, 0.0]), np.array([0.5, 0.0])),
         ],
     )
     def test_what_kinds_of_entries_draws_have(self, kinds, shared):
@@ -162,13 +170,13 @@ class TestFit:
         above = x - kinds.shift[which]
         v = (np.exp(kinds.log_scale[which]) * np.maximum(above, 1e-4 * x)).astype(np.float32)
         levels = np.quantile(v, [0.5, 0.9, 0.99])
-        np.testing.assert_allclose(survival(kinds, levels), [0.5, 0.1, 0.01], rtol=0.05)
+        np.testing.assert_allclose(overall_share_beyond(kinds, levels), [0.5, 0.1, 0.01], rtol=0.05)
         # The order is all that counts, so any ascending function of the magnitudes has the same kinds.
-        count = counted(np.cbrt(v))
-        order = fitted([count], np.array([0.99]), np.zeros(1))
+        count = count_largest(np.cbrt(v))
+        order = fit_order([count], np.array([0.99]), np.zeros(1))
         assert np.isclose(order.shares.sum(), 1)
         if not shared:
-            q = beyond(order.kinds, np.exp(np.linspace(-40, 40, 4000)))
+            q = share_beyond(order.kinds, np.exp(np.linspace(-40, 40, 4000)))
             share, any_of = order.shares[0] @ q, order.shares[0] @ -np.expm1(P * np.log1p(-np.minimum(q, 1 - 1e-12)))
             at = -np.log(np.maximum(share, 1e-300))
             found = np.interp(-np.log(SHARES), at, any_of / np.maximum(share, 1e-300))
@@ -271,7 +279,7 @@ class TestFit:
 class TestInfo:
     def test_figures_are_the_statistics(self, small):
         source = recorded(small)
-        found = described(source, [0.01])
+        found = describe_trace(source, [0.01])
         gradients = [source.recorded(point) for point in range(len(STEPS))]
         row = found["densities"][0]
         assert row["build_up"] == pytest.approx(np.mean([build_up(one, 0.01) for one in gradients]))
@@ -288,10 +296,12 @@ class TestInfo:
 
     def test_the_tail_index_of_students_t(self, tmp_path):
         source = recorded(written(tmp_path / "t", {0: {"w": np.random.default_rng(0).standard_t(2, (2, 200_000))}}))
-        assert described(source)["tail_index"] == pytest.approx(2, rel=0.15)
+        assert describe_trace(source)["tail_index"] == pytest.approx(2, rel=0.15)
 
     def test_gradients_that_are_zero(self, tmp_path):
-        found = described(recorded(written(tmp_path / "zero", {0: {"w": np.zeros((2, 2000)), "b": np.zeros((2, 1))}})))
+        found = describe_trace(
+            recorded(written(tmp_path / "zero", {0: {"w": np.zeros((2, 2000)), "b": np.zeros((2, 1))}}))
+        )
         assert found["tail_index"] is None
         assert found["layers"][0]["zeros"] == 1
         json.dumps(found, allow_nan=False)
@@ -358,7 +368,9 @@ class TestConvert:
         source, found = recorded(small), recorded(tmp_path / "out")
         assert found.dtypes() == [kind]
         for step in STEPS:
-            np.testing.assert_array_equal(found.gradients(step), decoded(encoded(source.gradients(step), dtype), kind))
+            np.testing.assert_array_equal(
+                found.gradients(step), decode_values(encode_values(source.gradients(step), dtype), kind)
+            )
         simnet("trace", "convert", tmp_path / "out", tmp_path / "again")
         assert recorded(tmp_path / "again").dtypes() == [kind]
 

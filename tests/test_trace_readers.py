@@ -11,7 +11,7 @@ from simnet.base.errors import InputError
 from simnet.calibration.readers import chakra, json_values, lines, read_measurements
 from simnet.calibration.readers.jobs import CALL_COLUMNS, WAITING_REMARK, merge_ranks
 from simnet.calibration.readers.tables import measurement_table
-from simnet.interchange.chakra import Collective
+from simnet.interchange.chakra import CollectiveNode
 
 
 def known(row, *names):
@@ -186,9 +186,9 @@ class TestRccl:
 class TestChakra:
     def test_rows(self, tmp_path, monkeypatch):
         nodes = [
-            Collective(2, "a", "", 8, 1.0, ""), Collective(3, "", "ODD", 8, 1.0, ""),
-            Collective(4, "", "ALL_REDUCE", -1, 1.0, ""), Collective(5, "", "ALL_GATHER", 8, 250.0, "dp"),
-            Collective(6, "", "REDUCE_SCATTER", 2**62 + 1, 1.0, ""), Collective(7, "", "BARRIER", 0, 1.0, ""),
+            CollectiveNode(2, "a", "", 8, 1.0, ""), CollectiveNode(3, "", "ODD", 8, 1.0, ""),
+            CollectiveNode(4, "", "ALL_REDUCE", -1, 1.0, ""), CollectiveNode(5, "", "ALL_GATHER", 8, 250.0, "dp"),
+            CollectiveNode(6, "", "REDUCE_SCATTER", 2**62 + 1, 1.0, ""), CollectiveNode(7, "", "BARRIER", 0, 1.0, ""),
         ]  # fmt: skip
         monkeypatch.setattr(chakra, "read_collectives", lambda path: iter(nodes))
         for name, rank in (("a.12.et", 12), ("a.3.et.gz", 3), ("a.et", None), ("12.et.txt", None)):

@@ -16,13 +16,20 @@ from safetensors.numpy import load_file, save_file
 from simnet.base.errors import InputError
 from simnet.base.rng import stream
 from simnet.costs.models import load_model
-from simnet.traces import Recorder, SyntheticParameters, fit, names, recorded, synthetic
+from simnet.traces import Recorder, SyntheticParameters, fit, recorded, synthetic, trace_names
 from simnet.traces.metadata import SHIPPED
-from simnet.traces.normals import loops
+from simnet.traces.normals import compiled_loops
 from simnet.traces.refining import BEYOND
-from simnet.traces.source import shrunk
-from simnet.traces.statistics import build_up, compression_gain, overlap, overlap_between_workers, support, tail_index
-from simnet.traces.synthetic import rows
+from simnet.traces.source import shrink_sizes
+from simnet.traces.statistics import (
+    build_up,
+    compression_gain,
+    overlap,
+    overlap_between_workers,
+    tail_index,
+    top_k_support,
+)
+from simnet.traces.synthetic import row_count
 from simnet.traces.synthetic_parameters import LayerParameters
 
 SHAPES = {"weight": (4, 2), "bias": (4,)}
@@ -75,7 +82,7 @@ class TestShippedTrace:
     def test_it_is_small_and_says_what_it_is(self, digits):
         assert sum(path.stat().st_size for path in (SHIPPED / "digits").iterdir()) <= 8e6
         info = digits.info
-        assert "digits" in names()
+        assert "digits" in trace_names()
         assert (digits.workers, info.workers, digits.parameters) == (8, 8, 18_586)
         assert 10 <= len(info.points) <= 14
         assert info.points[0].step == 0
@@ -206,10 +213,10 @@ class TestScaleOfRecorded:
 
     @given(st.lists(st.integers(1, 10**9), min_size=1, max_size=50), st.floats(1, 1e9))
     def test_shrunk(self, sizes, scale):
-        smaller = shrunk(sizes, scale)
+        smaller = shrink_sizes(sizes, scale)
         assert all(1 <= after <= before for before, after in zip(sizes, smaller, strict=True))
         assert all(abs(after - before / scale) <= 1 for before, after in zip(sizes, smaller, strict=True))
-        assert shrunk(sizes, 1) == sizes
+        assert shrink_sizes(sizes, 1) == sizes
 
 
 class TestBadTraces:
@@ -396,14 +403,14 @@ class TestSynthetic:
         workers, n = 8, 500_000
         source = synthetic(n, workers, iterations=200)
         out = np.empty((workers, n), dtype=np.float32)
-        loops()
+        compiled_loops()
         tracemalloc.start()
         for iteration in range(40):
             source.gradients(iteration, out)
         kept, peak = tracemalloc.get_traced_memory()
         tracemalloc.stop()
-        assert kept <= (rows(workers, n) + 0.1) * 4 * n
-        assert rows(workers, n) <= 6
+        assert kept <= (row_count(workers, n) + 0.1) * 4 * n
+        assert row_count(workers, n) <= 6
         assert peak <= (workers + 2) * 4 * n
 
     @pytest.mark.parametrize(
@@ -700,7 +707,7 @@ class TestStatistics:
             gradients = np.copysign(np.ceil(np.abs(gradients)), gradients)
         k = max(1, round(density * n))
         chosen = [set(np.argsort(-np.abs(row), kind="stable")[:k].tolist()) for row in gradients]
-        assert [set(np.flatnonzero(row).tolist()) for row in support(gradients, density)] == chosen
+        assert [set(np.flatnonzero(row).tolist()) for row in top_k_support(gradients, density)] == chosen
         assert build_up(gradients, density) == pytest.approx(len(set().union(*chosen)) / k)
         gains = [
             np.square(row[sorted(one)], dtype=float).sum() / np.square(row, dtype=float).sum()
@@ -720,4 +727,4 @@ class TestStatistics:
     @pytest.mark.parametrize("density", [0, -0.1, 1.1, np.nan])
     def test_densities_out_of_range(self, density):
         with pytest.raises(ValueError, match="density must be > 0 and <= 1"):
-            support(np.ones((1, 4), dtype=np.float32), density)
+            top_k_support(np.ones((1, 4), dtype=np.float32), density)

@@ -181,7 +181,7 @@ def traces() -> list[str]:
     """Return the names of recorded gradients."""
     from simnet import traces
 
-    return list(traces.names())
+    return list(traces.trace_names())
 
 
 def platforms() -> list[str]:

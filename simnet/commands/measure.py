@@ -97,7 +97,7 @@ def measure(
 
     Every rank of a job runs it, under torchrun, srun or mpirun. Rank 0 writes a table for `simnet calibrate`.
     """
-    from simnet.measure.session import Session, carried_out
+    from simnet.measure.session import Session, run_session
 
     seconds = options.quantity(asked.budget, "--budget", units.seconds) or 0.0
     if not 1 <= seconds <= 86400:
@@ -127,7 +127,7 @@ def measure(
         elif session.backend != "mpi" and not {"RANK", "SLURM_PROCID"} & set(os.environ):
             raise InputError("needs --processes N, which starts ranks here, or torchrun or srun", file="simnet measure")
         else:
-            lines = carried_out(session, say)
+            lines = run_session(session, say)
     for line in lines:
         terminal.say(line)
 
@@ -148,8 +148,10 @@ def _wanted(asked: Asked, largest: float) -> Wanted:
 def _launched(
     out: Path, launched: Launched, wanted: Wanted, seconds: float, force: bool, say: Callable[[str], None]
 ) -> list[str]:
-    from simnet.measure.benchmarks import Benchmarks, run, shapes
+    from simnet.measure.benchmarks import Benchmarks, parse_shapes, run_benchmarks
 
     if launched.shapes is None:
         raise InputError("is missing: nodes, and ranks on each, as 1x8,2x8", file="--shapes")
-    return run(Benchmarks(out, launched.launch or "", shapes(launched.shapes), wanted, seconds, force), say)
+    return run_benchmarks(
+        Benchmarks(out, launched.launch or "", parse_shapes(launched.shapes), wanted, seconds, force), say
+    )

@@ -67,7 +67,7 @@ def info(
     source = _recorded(trace, scale, seed)
     options.figure(figure, force)
     with terminal.progress("steps"):
-        found = comparing.described(source, densities)
+        found = comparing.describe_trace(source, densities)
     if figure is not None:
         description_plot(found).save(figure, force)
     if json_:
@@ -179,7 +179,7 @@ def fit(
         with terminal.progress("fit"):
             with _usable(trace), stage(0.8):
                 parameters = fitted(source)
-            found = comparing.closeness(source, parameters, densities, seed=seed)
+            found = comparing.compare_with_synthetic(source, parameters, densities, seed=seed)
         if figure is not None:
             closeness_plot(found).save(figure, force)
         parameters.save(folder / out.name)
@@ -264,7 +264,7 @@ def _recorded(trace: str, scale: float = 1.0, seed: int = 0, *, all_steps: bool 
     from simnet.traces import converting
 
     # A folder in the working directory is meant where no trace has that name.
-    given = Path(trace) if trace not in traces.names() and Path(trace).is_dir() else trace
+    given = Path(trace) if trace not in traces.trace_names() and Path(trace).is_dir() else trace
     with _usable(trace):
         source = traces.recorded(given, scale=scale, seed=seed)
     times = 4.0 * (len(source.info.points) if all_steps else 2)

@@ -14,8 +14,8 @@ import numpy as np
 
 from simnet.base.errors import InputError, nearest
 from simnet.hooks import kernels, oktopk
-from simnet.hooks.messages import Messages
-from simnet.hooks.part import Part, Selected, packed, unpacked
+from simnet.hooks.messages import GroupMessages
+from simnet.hooks.part import BucketShare, Selected, pack_entries, unpack_entries
 from simnet.sparsifier_models.base import Sparsifier
 from simnet.sparsifier_models.carried_threshold import SAMPLED, sampled_places
 from simnet.sparsifier_models.value_codes import LARGEST
@@ -24,27 +24,27 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 
-class Scheme(NamedTuple):
+class WorkerScheme(NamedTuple):
     """The part of a worker in a scheme."""
 
     # What it does before its first message; returns the tensors that the rest needs.
-    select: Callable[[Part], Selected]
+    select: Callable[[BucketShare], Selected]
     # The rest; writes the update, the same on all workers.
-    exchange: Callable[[Part, Selected, Messages], None]
+    exchange: Callable[[BucketShare, Selected, GroupMessages], None]
     # Returns the option of a model that a hook cannot follow; "" if none.
     refuses: Callable[[Any], str]
 
 
-def _nothing(_: Part) -> Selected:
+def _nothing(_: BucketShare) -> Selected:
     return ()
 
 
-def _reduce_dense(part: Part, _: Selected, messages: Messages) -> None:
+def _reduce_dense(part: BucketShare, _: Selected, messages: GroupMessages) -> None:
     messages.all_reduce(part.given)
     part.update.div_(messages.size)
 
 
-def _cast(part: Part) -> Selected:
+def _cast(part: BucketShare) -> Selected:
     import torch
 
     form = part.model.options.format
@@ -55,7 +55,7 @@ def _cast(part: Part) -> Selected:
     return (share,)
 
 
-def _reduce_half(part: Part, selected: Selected, messages: Messages) -> None:
+def _reduce_half(part: BucketShare, selected: Selected, messages: GroupMessages) -> None:
     (share,) = selected
     messages.all_reduce(share)
     part.update.copy_(share)
@@ -68,21 +68,21 @@ def _taken(given: Tensor, indices: Tensor) -> Tensor:
     return values
 
 
-def _pack(part: Part) -> Selected:
+def _pack(part: BucketShare) -> Selected:
     """Return the selection as one message."""
     indices = kernels.top_k(part.given, part.model.k)
-    return (packed(indices, _taken(part.given, indices)),)
+    return (pack_entries(indices, _taken(part.given, indices)),)
 
 
-def _gather_packed(part: Part, selected: Selected, messages: Messages) -> None:
+def _gather_packed(part: BucketShare, selected: Selected, messages: GroupMessages) -> None:
     gathered = messages.all_gather(selected[0])
     part.update.zero_()
     for one in gathered:
-        part.update.index_add_(0, *unpacked(one))
+        part.update.index_add_(0, *unpack_entries(one))
     part.update.div_(messages.size)
 
 
-def _choose(part: Part) -> Selected:
+def _choose(part: BucketShare) -> Selected:
     """Return the indices that the worker offers; for VAR also the sum of squares there."""
     model = part.model
     if model.options.selection == "star":
@@ -93,7 +93,7 @@ def _choose(part: Part) -> Selected:
     return indices.int(), kernels.squared_norm(part.given[indices])
 
 
-def _reduce_common(part: Part, selected: Selected, messages: Messages) -> None:
+def _reduce_common(part: BucketShare, selected: Selected, messages: GroupMessages) -> None:
     import torch
 
     indices, root = selected[0], part.model.turn
@@ -104,7 +104,7 @@ def _reduce_common(part: Part, selected: Selected, messages: Messages) -> None:
     _reduce_at(part, indices.long(), messages)
 
 
-def _reduce_at(part: Part, indices: Tensor, messages: Messages) -> None:
+def _reduce_at(part: BucketShare, indices: Tensor, messages: GroupMessages) -> None:
     """Reduce the values at indices that all workers have in common."""
     values = _taken(part.given, indices)
     messages.all_reduce(values)
@@ -112,7 +112,7 @@ def _reduce_at(part: Part, indices: Tensor, messages: Messages) -> None:
     part.update[indices] = values.div_(messages.size)
 
 
-def _search(part: Part) -> Selected:
+def _search(part: BucketShare) -> Selected:
     """Return the indices that the worker finds in its partition, and their number."""
     import torch
 
@@ -125,7 +125,7 @@ def _search(part: Part) -> Selected:
     return (found + start).int(), torch.tensor([found.numel()], dtype=torch.int32, device=given.device)
 
 
-def _estimated_threshold(part: Part) -> float:
+def _estimated_threshold(part: BucketShare) -> float:
     """Return the threshold of `simnet.sparsifier_models.carried_threshold.estimated_threshold`."""
     import torch
 
@@ -138,7 +138,7 @@ def _estimated_threshold(part: Part) -> float:
     return kernels.kth_magnitude(given[torch.from_numpy(places).to(given.device)], SAMPLED)
 
 
-def _reduce_union(part: Part, selected: Selected, messages: Messages) -> None:
+def _reduce_union(part: BucketShare, selected: Selected, messages: GroupMessages) -> None:
     """Gather the indices, padded to the longest list, and reduce the values at all of them."""
     import torch
 
@@ -182,20 +182,20 @@ def _of_oktopk(model: Any) -> str:
     return "compat: released" if model.options.compat == "released" else _other_messages(model)
 
 
-SCHEMES: Mapping[str, Scheme] = MappingProxyType(
+SCHEMES: Mapping[str, WorkerScheme] = MappingProxyType(
     {
-        "dense": Scheme(_nothing, _reduce_dense, _other_messages),
-        "fp16": Scheme(_cast, _reduce_half, _of_fp16),
-        "topk": Scheme(_pack, _gather_packed, _other_messages),
-        "artopk": Scheme(_choose, _reduce_common, _of_artopk),
-        "exdyna": Scheme(_search, _reduce_union, _other_messages),
-        "oktopk": Scheme(oktopk.select, oktopk.exchange, _of_oktopk),
+        "dense": WorkerScheme(_nothing, _reduce_dense, _other_messages),
+        "fp16": WorkerScheme(_cast, _reduce_half, _of_fp16),
+        "topk": WorkerScheme(_pack, _gather_packed, _other_messages),
+        "artopk": WorkerScheme(_choose, _reduce_common, _of_artopk),
+        "exdyna": WorkerScheme(_search, _reduce_union, _other_messages),
+        "oktopk": WorkerScheme(oktopk.select_entries, oktopk.exchange_entries, _of_oktopk),
     }
 )
 """The schemes that hooks know, by the names of `simnet.sparsifier_models`."""
 
 
-def scheme(name: str) -> Scheme:
+def worker_scheme(name: str) -> WorkerScheme:
     """Return the part of a worker in the scheme `name`; InputError if hooks do not know it."""
     if name not in SCHEMES:
         raise InputError(f"hooks do not know the exchange {name!r}; {nearest(name, SCHEMES)}", file="simnet.hooks")

@@ -11,7 +11,7 @@ from contextlib import suppress
 from typing import Any
 
 
-def like(group: Any, backend: str | None = None) -> Any:
+def new_group_like(group: Any, backend: str | None = None) -> Any:
     """Return a new group of the workers of another, of all if None; all of them must call."""
     import torch.distributed as dist
 
@@ -21,14 +21,14 @@ def like(group: Any, backend: str | None = None) -> Any:
     return dist.new_group(ranks, backend=backend or dist.get_backend(group), use_local_synchronization=True)
 
 
-def number(group: Any, rank: int) -> int:
+def global_rank(group: Any, rank: int) -> int:
     """Return the global rank of a worker of a group, of all if None."""
     import torch.distributed as dist
 
     return rank if group is None else int(dist.get_global_rank(group, rank))
 
 
-def destroy(group: Any) -> None:
+def destroy_group(group: Any) -> None:
     """Destroy a group, unless all groups are destroyed already; its threads end once nothing refers to it."""
     import torch.distributed as dist
 

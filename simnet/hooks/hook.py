@@ -22,10 +22,10 @@ from simnet.base.errors import InputError, SimnetError, to_install
 from simnet.costs.devices import DeviceProfile, load_device
 from simnet.hooks import group as groups
 from simnet.hooks.advised import Advising
-from simnet.hooks.exchanges import Scheme, scheme
+from simnet.hooks.exchanges import WorkerScheme, worker_scheme
 from simnet.hooks.log import Clock, EventClock, Iteration, Span
-from simnet.hooks.messages import Messages
-from simnet.hooks.part import Part
+from simnet.hooks.messages import GroupMessages
+from simnet.hooks.part import BucketShare
 from simnet.hooks.probe import Probe, shifted
 from simnet.hooks.residuals import Residuals
 from simnet.job.exchange import check_feedback
@@ -97,7 +97,7 @@ class Hook:
         **options: Any,
     ) -> None:
         kind: Any = {"dense": "dense", "fp16": "half"}.get(exchange, "sparse")
-        scheme(exchange)
+        worker_scheme(exchange)
         entry = Entry(label=label or exchange, scheme=exchange, options=options, kind=kind, density=density)
         self._set_up((entry,), group)
 
@@ -136,7 +136,7 @@ class Hook:
         read = table if isinstance(table, PolicyTable) else load_policy(name)
         for number, one in enumerate(read.choices):
             try:
-                scheme(one.scheme)
+                worker_scheme(one.scheme)
             except InputError as error:
                 raise InputError(error.message, file=name, field=f"choices[{number}].scheme") from None
         if "density" in read.axes:
@@ -210,7 +210,7 @@ class Hook:
             choices = load_policy(str(choices))
         entries = list(choices.choices if isinstance(choices, PolicyTable) else choices)
         for one in entries:
-            scheme(one.scheme)
+            worker_scheme(one.scheme)
         dense = [one for one in entries if one.kind == "dense"]
         fallback = dense[0] if dense else Entry(label="dense", scheme="dense", kind="dense", density=1.0)
         entries = [fallback, *(one for one in entries if one is not fallback)]
@@ -233,7 +233,7 @@ class Hook:
         self.choices, self.entry = choices, choices[0]
         self.iteration, self.residuals = 0, Residuals()
         self.marks: Iteration | None = None
-        self._schemes: dict[str, Scheme] = {one.scheme: scheme(one.scheme) for one in choices}
+        self._schemes: dict[str, WorkerScheme] = {one.scheme: worker_scheme(one.scheme) for one in choices}
         # By the choice, and by the identities of a bucket's parameters, which DDP keeps alive.
         self._models: dict[tuple[int, tuple[int, ...]], Any] = {}
         self._names: Mapping[int, str] = {}
@@ -253,7 +253,7 @@ class Hook:
         except ValueError as error:
             raise InputError(str(error), file="simnet.hooks") from None
         self._given = group
-        self._own = groups.like(group)
+        self._own = groups.new_group_like(group)
         atexit.register(self.close)
 
     @property
@@ -317,7 +317,7 @@ class Hook:
                 try:
                     if on_gpu:
                         self._check_finite(bucket, flat, total)
-                    messages, taken = Messages(self._own, clock), clock.mark()
+                    messages, taken = GroupMessages(self._own, clock), clock.mark()
                     steps.exchange(part, selected, messages)
                     marks.exchanging.append(Span(taken, clock.mark()))
                     marks.messages.extend(messages.sent)
@@ -347,13 +347,13 @@ class Hook:
             self._advising.close()
             self._advising = None
         if self._own is not None:
-            groups.destroy(self._own)
+            groups.destroy_group(self._own)
             self._own = None
 
     def _begin(self, device: Any) -> None:
         """Begin an iteration: probe the network if it is due, and take the table's choice."""
         if self._own is None:
-            self._own = groups.like(self._given)
+            self._own = groups.new_group_like(self._given)
             atexit.register(self.close)
         if self._sizes is not None:
             raise InputError("attach the hook to its model, whose size the table goes by", file=self._sizes.name)
@@ -391,7 +391,7 @@ class Hook:
         self._models[number, parameters] = found
         return found
 
-    def _part(self, bucket: Any, flat: Tensor) -> Part:
+    def _part(self, bucket: Any, flat: Tensor) -> BucketShare:
         """Return the gradient of a bucket with the residual of this worker."""
         parameters = tuple(map(id, bucket.parameters()))
         model = self._model(self.choices.index(self.entry), parameters, flat.numel())
@@ -407,7 +407,7 @@ class Hook:
             self.residuals.keep(bucket, given)
         else:
             given = kept.add_(flat)
-        return Part(model, self.rank, given, flat)
+        return BucketShare(model, self.rank, given, flat)
 
     def _check_finite(self, bucket: Any, flat: Tensor, total: Tensor) -> None:
         """Refuse NaN and infinities, which would stay in the residuals of all workers."""

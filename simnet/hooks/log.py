@@ -115,7 +115,7 @@ class Iteration:
         return [clock.seconds(*span) for span in self.selecting], communicate, merge
 
 
-def begun(path: Path, buffering: int = -1) -> IO[str]:
+def open_log(path: Path, buffering: int = -1) -> IO[str]:
     """Return a new file of a log; its folder is made if it is missing; InputError if the file exists."""
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -126,11 +126,11 @@ def begun(path: Path, buffering: int = -1) -> IO[str]:
         raise InputError(f"cannot be written: {error.strerror}", file=str(path)) from None
 
 
-class Log:
+class IterationLog:
     """The log of one rank, ``rank_<r>.csv`` in a folder; InputError if it exists, or cannot be made."""
 
     def __init__(self, folder: str | PathLike[str], rank: int, clock: Clock) -> None:
-        self._file = begun(Path(folder) / f"rank_{rank}.csv")
+        self._file = open_log(Path(folder) / f"rank_{rank}.csv")
         self._rows, self._clock = csv.writer(self._file, lineterminator="\n"), clock
         self._rows.writerow(COLUMNS)
         self._waiting: deque[tuple[Iteration, float, Mark, Mark, Mark]] = deque()

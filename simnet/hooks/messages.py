@@ -28,7 +28,7 @@ class Message(NamedTuple):
     ended: Mark
 
 
-class Messages:
+class GroupMessages:
     """The calls of one exchange by a group of workers, all if None; `sent` lists the calls so far."""
 
     def __init__(self, group: Any, clock: Clock) -> None:
@@ -72,7 +72,7 @@ class Messages:
         self._done("send", tuple(sends[rank].nbytes if rank in sends else 0 for rank in range(self.size)), began)
 
     def _global(self, rank: int) -> int:
-        return groups.number(self._group, rank)
+        return groups.global_rank(self._group, rank)
 
     def _done(self, operation: str, nbytes: tuple[int, ...], began: Mark) -> None:
         self.sent.append(Message(operation, nbytes, began, self._clock.mark()))

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from simnet.hooks import kernels
-from simnet.hooks.messages import Messages
-from simnet.hooks.part import Part, Selected, packed, unpacked
+from simnet.hooks.messages import GroupMessages
+from simnet.hooks.part import BucketShare, Selected, pack_entries, unpack_entries
 from simnet.sparsifier_models.selection import Indices
 from simnet.sparsifier_models.split_reduce import mean_cuts, proposed_cuts
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 
-def select(part: Part) -> Selected:
+def select_entries(part: BucketShare) -> Selected:
     """Return the selection, its threshold, whether thresholds are exact, and whether regions are cut again.
 
     Return nothing in iterations of the warm-up, which are dense.
@@ -33,7 +33,7 @@ def select(part: Part) -> Selected:
     return chosen, threshold, exact, recut
 
 
-def exchange(part: Part, selected: Selected, messages: Messages) -> None:
+def exchange_entries(part: BucketShare, selected: Selected, messages: GroupMessages) -> None:
     """Write the update, and subtract the entries that are in the worker's own and in the global selection."""
     import torch
 
@@ -68,7 +68,7 @@ def exchange(part: Part, selected: Selected, messages: Messages) -> None:
     model.drift(local, entries, global_threshold, len(kept), exact)
 
 
-def _split_and_reduce(part: Part, chosen: Tensor, messages: Messages) -> None:
+def _split_and_reduce(part: BucketShare, chosen: Tensor, messages: GroupMessages) -> None:
     """Sum in `part.update` the selected entries of the worker's region: its own first, then as they arrive."""
     import torch
 
@@ -92,15 +92,15 @@ def _split_and_reduce(part: Part, chosen: Tensor, messages: Messages) -> None:
         for one in targets:
             if entries[one]:
                 indices = chosen[ends[one] : ends[one + 1]]
-                sends[one] = packed(indices, given[indices])
+                sends[one] = pack_entries(indices, given[indices])
         sources = [(rank - step) % P for step in steps]
         receives = {one: told.new_empty(2 * coming_entries[one]) for one in sources if coming_entries[one]}
         messages.swap(sends, receives)
         for one in receives.values():
-            update.index_add_(0, *unpacked(one))
+            update.index_add_(0, *unpack_entries(one))
 
 
-def _all_pieces(part: Part, mine: Tensor, exact: bool, messages: Messages) -> tuple[Tensor, Tensor]:
+def _all_pieces(part: BucketShare, mine: Tensor, exact: bool, messages: GroupMessages) -> tuple[Tensor, Tensor]:
     """Return indices and sums of the global selection, ascending; balance the pieces if that is due."""
     import torch
 
@@ -109,18 +109,18 @@ def _all_pieces(part: Part, mine: Tensor, exact: bool, messages: Messages) -> tu
     pieces: Indices = torch.cat(messages.all_gather(count)).cpu().numpy().astype(np.int64)
     moved = part.model.moved(pieces, exact)
     blocks = mine.split(moved[rank].tolist())
-    whole: list[Any] = [packed(one, part.update[one]) for one in blocks]
+    whole: list[Any] = [pack_entries(one, part.update[one]) for one in blocks]
     receives = {
         one: count.new_empty(2 * entries)
         for one, entries in enumerate(moved[:, rank].tolist())
         if entries and one != rank
     }
     messages.swap({one: sent for one, sent in enumerate(whole) if one != rank and len(sent)}, receives)
-    parts = [unpacked(receives[one] if one in receives else whole[rank]) for one in sorted({*receives, rank})]
+    parts = [unpack_entries(receives[one] if one in receives else whole[rank]) for one in sorted({*receives, rank})]
     sizes = moved.sum(axis=0).tolist()
     padded = count.new_zeros(2, max(sizes))
     padded[0, : sizes[rank]] = torch.cat([indices for indices, _ in parts])
     padded[1, : sizes[rank]] = torch.cat([values for _, values in parts]).view(torch.int32)
-    gathered = [unpacked(one) for one in messages.all_gather(padded.flatten())]
+    gathered = [unpack_entries(one) for one in messages.all_gather(padded.flatten())]
     indices = torch.cat([one[:size] for (one, _), size in zip(gathered, sizes, strict=True)])
     return indices.long(), torch.cat([one[:size] for (_, one), size in zip(gathered, sizes, strict=True)])

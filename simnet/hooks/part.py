@@ -8,7 +8,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 
-class Part(NamedTuple):
+class BucketShare(NamedTuple):
     """A worker's share of a bucket."""
 
     # The scheme of the bucket.
@@ -24,15 +24,15 @@ Selected: TypeAlias = tuple[Any, ...]
 """What a worker has ready before its first message."""
 
 
-def packed(indices: Tensor, values: Tensor) -> Tensor:
+def pack_entries(indices: Tensor, values: Tensor) -> Tensor:
     """Return entries as one message, int32 of shape (2 k,): the indices, then the bits of the values."""
     import torch
 
     return torch.cat([indices.int(), values.view(torch.int32)])
 
 
-def unpacked(message: Tensor) -> tuple[Tensor, Tensor]:
-    """Return the indices and values of a message of `packed`."""
+def unpack_entries(message: Tensor) -> tuple[Tensor, Tensor]:
+    """Return the indices and values of a message of `pack_entries`."""
     import torch
 
     indices, bits = message.chunk(2)

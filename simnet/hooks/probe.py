@@ -33,7 +33,7 @@ def shifted(device: Any = "cpu", nbytes: int = NBYTES, times: int = 5, group: An
     import torch.distributed as dist
 
     rank, size = dist.get_rank(group), dist.get_world_size(group)
-    ahead, behind = (groups.number(group, (rank + step) % size) for step in (1, -1))
+    ahead, behind = (groups.global_rank(group, (rank + step) % size) for step in (1, -1))
     seconds = []
     for entries in (1, nbytes // 4):
         sent, received, took = torch.zeros(entries, device=device), torch.zeros(entries, device=device), []

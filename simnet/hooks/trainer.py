@@ -8,7 +8,7 @@ from os import PathLike
 from typing import TYPE_CHECKING, Any
 
 from simnet.hooks.hook import Hook
-from simnet.hooks.log import Log
+from simnet.hooks.log import IterationLog
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -37,7 +37,7 @@ class Trainer:
     def __init__(self, model: Any, optimizer: Any, hook: Hook, log: str | PathLike[str] | None = None) -> None:
         self.model, self.optimizer, self.hook = model, optimizer, hook.attach(model)
         self._clock = hook.clock(next(model.parameters()).device)
-        self._log = None if log is None else Log(log, hook.rank, self._clock)
+        self._log = None if log is None else IterationLog(log, hook.rank, self._clock)
         self._first: float | None = None
 
     def step(self, loss: Callable[[], Tensor]) -> Tensor:

@@ -24,7 +24,7 @@ from simnet.base.quantities import MOST_BYTES
 from simnet.base.reading import read_bytes
 from simnet.base.writing import explained
 from simnet.interchange.operations import read_rounds
-from simnet.interchange.told_rounds import CALC, RECV, SEND, Operations, operations_of
+from simnet.interchange.round_annotations import CALC, RECV, SEND, Operations, operations_of
 from simnet.schedule import Round, Schedule
 
 MAX_BYTES = 256 * 2**20
@@ -154,7 +154,7 @@ class _Traces:
             self.n_ranks += 1
 
 
-class Collective(NamedTuple):
+class CollectiveNode(NamedTuple):
     """A collective node of a trace."""
 
     node: int
@@ -169,7 +169,7 @@ class Collective(NamedTuple):
     group: str
 
 
-def read_collectives(path: Path) -> Iterator[Collective]:
+def read_collectives(path: Path) -> Iterator[CollectiveNode]:
     """Yield the collective nodes of the trace of one rank; InputError if it is no trace or too large."""
     packets = _packets(read_bytes(path, MAX_BYTES), path)
     next(packets, None)
@@ -179,7 +179,7 @@ def read_collectives(path: Path) -> Iterator[Collective]:
             which = node.numbers.get("comm_type", -1)
             said = COLLECTIVE_TYPES[which] if 0 <= which < len(COLLECTIVE_TYPES) else ""
             nbytes, group = node.numbers.get("comm_size", 0), node.texts.get("pg_name", "")
-            yield Collective(node.number, node.name, said, nbytes, float(node.micros), group)
+            yield CollectiveNode(node.number, node.name, said, nbytes, float(node.micros), group)
 
 
 class TraceNode(NamedTuple):

@@ -24,7 +24,7 @@ from simnet.base.errors import InputError, nearest
 from simnet.base.reading import read_text
 from simnet.base.writing import explained
 from simnet.interchange.operations import read_rounds
-from simnet.interchange.told_rounds import CALC, RECV, SEND, Operations, operations_of, work_before
+from simnet.interchange.round_annotations import CALC, RECV, SEND, Operations, operations_of, round_of_work
 from simnet.schedule import Schedule
 
 MAX_BYTES = 2**30
@@ -276,7 +276,7 @@ class _Block:
         number = np.array([int(one[2]) if one else -1 for one in marks], dtype=np.int64)
         letter = np.array([one[1] if one else "" for one in marks], dtype="U1")
         own = np.where(kind == CALC, letter == "c", (letter == "m") & (number == tag))
-        hint = work_before(ranks, kind, number, own)
+        hint = round_of_work(ranks, kind, number, own)
         waiting, before, starts = np.array(self._edges, dtype=np.int64).reshape(-1, 3).T
         named = self.names.__getitem__
         return Operations(ranks, lines, kind, size, peer, tag, cpu, hint, waiting, before, starts > 0, named)

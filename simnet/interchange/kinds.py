@@ -202,7 +202,7 @@ def read_network(
     return NetworkRead(read_nodelink(path), {}, found)
 
 
-def companions(path: str | Path, kind: NetworkKind | None = None) -> list[str]:
+def companion_files(path: str | Path, kind: NetworkKind | None = None) -> list[str]:
     """Return the names of the files that a network needs besides its own: the profiles of a SimGrid platform."""
     found = _settled(path, kind, _NETWORKS, "a network")
     return profile_names(path) if found == "simgrid" else []

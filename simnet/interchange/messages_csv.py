@@ -22,8 +22,8 @@ from simnet.base.quantities import Size, outside
 from simnet.base.reading import read_text
 from simnet.base.spreadsheets import guarded, unguarded
 from simnet.base.writing import explained
-from simnet.interchange.told_rounds import Messages as Sent
-from simnet.interchange.told_rounds import assembled
+from simnet.interchange.round_annotations import RoundMessages as Sent
+from simnet.interchange.round_annotations import assemble_schedule
 from simnet.network import Messages
 from simnet.schedule import Schedule
 
@@ -122,7 +122,9 @@ def read_messages(path: str | Path, n_ranks: int | None = None, *, largest: int 
     messages = Sent(*(column[order] for column in (when, src, dst, nbytes)))
     last = max(int(src.max(initial=0)), int(dst.max(initial=0)))
     rounds = int(when.max(initial=-1)) + 1
-    return assembled(str(path), last + 1 if n_ranks is None else n_ranks, rounds, messages, phases=reader.phases)
+    return assemble_schedule(
+        str(path), last + 1 if n_ranks is None else n_ranks, rounds, messages, phases=reader.phases
+    )
 
 
 class _Rows:

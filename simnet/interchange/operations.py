@@ -16,16 +16,16 @@ import numpy as np
 
 from simnet.base.errors import InputError
 from simnet.base.quantities import Seconds, Size, outside
-from simnet.interchange.told_rounds import (
+from simnet.interchange.round_annotations import (
     CALC,
     RECV,
     SEND,
-    Messages,
+    OperationFile,
     Operations,
-    Source,
-    Work,
-    assembled,
-    told_schedule,
+    RankWork,
+    RoundMessages,
+    annotated_schedule,
+    assemble_schedule,
 )
 from simnet.schedule import Schedule
 
@@ -53,7 +53,7 @@ class Operation:
     # Operations that must be completed, or must have started, before.
     requires: list[Operation] = field(default_factory=list)
     starts_after: list[Operation] = field(default_factory=list)
-    # Set by `levelled`.
+    # Set by `set_levels`.
     level: int = 0
     place: str = "line"
 
@@ -68,7 +68,7 @@ class Operation:
 
 @dataclass
 class Program:
-    """The operations of a file by rank; `levelled` brings them into an executable order."""
+    """The operations of a file by rank; `set_levels` brings them into an executable order."""
 
     name: str
     n_ranks: int
@@ -105,9 +105,9 @@ Placed = dict[Operation, int]
 Pairs = list[tuple[Operation, Operation]]
 
 
-def read_rounds(source: Source, strict: bool, per_second: float, place: str = "line") -> Schedule:
+def read_rounds(source: OperationFile, strict: bool, per_second: float, place: str = "line") -> Schedule:
     """Return the schedule of operations: in the rounds that the file names, if it does, else by levels."""
-    told = told_schedule(source, per_second)
+    told = annotated_schedule(source, per_second)
     if told is not None:
         return told
     file = Program(source.name, 0, {})
@@ -118,15 +118,15 @@ def read_rounds(source: Source, strict: bool, per_second: float, place: str = "l
         for op in ops:
             if op.is_message and (op.peer == op.rank or not 0 <= op.peer < file.n_ranks):
                 file.refuse_at(op, f"there is no other rank {op.peer}; traces are of ranks 0..{file.n_ranks - 1}")
-    messages = matched(file)
+    messages = match_messages(file)
     for ops in file.ranks.values():
-        levelled(file, ops)
+        set_levels(file, ops)
         if strict:
-            check(file, ops)
-    return schedule(source, file, messages, rounds_of_levels(file, messages), per_second)
+            check_levels(file, ops)
+    return build_schedule(source, file, messages, rounds_of_levels(file, messages), per_second)
 
 
-def matched(file: Program) -> Pairs:
+def match_messages(file: Program) -> Pairs:
     """Return the pairs of a send and its receive, in the order of the sends."""
     waiting: dict[tuple[int, int, int], deque[Operation]] = defaultdict(deque)
     ops = [op for one in file.ranks.values() for op in one]
@@ -149,7 +149,7 @@ def matched(file: Program) -> Pairs:
     return pairs
 
 
-def levelled(file: Program, ops: list[Operation]) -> None:
+def set_levels(file: Program, ops: list[Operation]) -> None:
     """Set the level of each operation of a rank, and sort them into an executable order."""
     try:
         order = list(TopologicalSorter({op: op.requires + op.starts_after for op in ops}).static_order())
@@ -162,7 +162,7 @@ def levelled(file: Program, ops: list[Operation]) -> None:
     ops[:] = order
 
 
-def check(file: Program, ops: list[Operation]) -> None:
+def check_levels(file: Program, ops: list[Operation]) -> None:
     """Refuse a rank whose waiting differs from that of rounds."""
     sent: dict[int, set[Operation]] = defaultdict(set)
     worked: dict[int, set[Operation]] = defaultdict(set)
@@ -254,7 +254,9 @@ def _edges(graph: nx.DiGraph[Any]) -> Iterator[tuple[tuple[int, int, str], tuple
     return ((u, v, data["apart"]) for u, v, data in graph.edges(data=True))
 
 
-def schedule(source: Source, file: Program, messages: Pairs, placed: Placed, per_second: float) -> Schedule:
+def build_schedule(
+    source: OperationFile, file: Program, messages: Pairs, placed: Placed, per_second: float
+) -> Schedule:
     """Return the schedule of operations whose rounds are known; `per_second` units of work are a second."""
     for send, _ in messages:
         if wrong := outside(send.size, Size):
@@ -269,5 +271,5 @@ def schedule(source: Source, file: Program, messages: Pairs, placed: Placed, per
                 file.refuse_at(op, f"the seconds of work of rank {op.rank} in a round {wrong}")
     rounds = max(placed.values(), default=-1) + 1
     when = np.array(list(work), dtype=np.int64).reshape(-1, 2)
-    works = Work(when[:, 0], when[:, 1], np.array(list(work.values()), dtype=np.float64))
-    return assembled(source.name, source.n_ranks, rounds, Messages(*columns.T), works, per_second)
+    works = RankWork(when[:, 0], when[:, 1], np.array(list(work.values()), dtype=np.float64))
+    return assemble_schedule(source.name, source.n_ranks, rounds, RoundMessages(*columns.T), works, per_second)

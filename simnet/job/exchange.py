@@ -22,7 +22,7 @@ from simnet.network.compute_stream import Computing
 from simnet.policies import Candidate, Decision
 from simnet.schedule import Schedule
 from simnet.strategies.averaging import NOBODY
-from simnet.traces.source import Training, Values, begun
+from simnet.traces.source import Training, Values, begin_training
 
 if TYPE_CHECKING:
     from simnet.sparsifier_models import Exchange, Sparsifier
@@ -131,7 +131,7 @@ class SparsifierSet:
         training: Training | None = None,
     ) -> None:
         self._job = job
-        self.training = begun(job.source) if training is None else training
+        self.training = begin_training(job.source) if training is None else training
         self._candidates = candidates
         self._overlap = job_overlap(job, candidates)
         self._buckets = gradient_buckets(job.source, self._overlap)

@@ -24,7 +24,7 @@ from simnet.job.two_level_placement import fit_to_network
 from simnet.network import Network
 from simnet.parallel.ddp import BUCKET_MIB, FIRST_BUCKET_MIB, cut
 from simnet.policies import Candidate, Ramp
-from simnet.traces.source import tensors
+from simnet.traces.source import tensor_options
 
 if TYPE_CHECKING:
     from simnet.parallel import TrainingSteps
@@ -377,6 +377,6 @@ def create_sparsifier(candidate: Candidate, bucket: Bucket, job: Job, workers: i
         parameters=bucket.entries.stop - bucket.entries.start,
         scale=job.source.scale,
         seed=job.seed,
-        **tensors(job.source, bucket.layers),
+        **tensor_options(job.source, bucket.layers),
         **options,
     )

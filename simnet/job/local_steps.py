@@ -34,7 +34,7 @@ from simnet.schedule import Schedule
 from simnet.sparsifier_models import Exchange
 from simnet.sparsifier_models.base import Stats
 from simnet.strategies import Averaging, Replicas, Strategy, Sync, averages_by_scheme, create, strategy
-from simnet.traces.source import Evaluable, GradientSource, Score, WithoutLearning, tensors
+from simnet.traces.source import Evaluable, GradientSource, Score, WithoutLearning, tensor_options
 
 
 def start_strategy(
@@ -54,7 +54,7 @@ def start_strategy(
     initial = np.zeros(source.parameters, dtype=np.float32)
     if isinstance(source, Evaluable):
         initial = source.initial()
-    replicas = Replicas(source.workers, initial, scale=source.scale, seed=seed, **tensors(source))
+    replicas = Replicas(source.workers, initial, scale=source.scale, seed=seed, **tensor_options(source))
     if averages_by_scheme(strategy(name), options):
         averaging = Averaging(candidate.scheme, options=candidate.options, bucket=bucket)
         return create(name, replicas, averaging=averaging, **options)

@@ -22,7 +22,7 @@ from simnet.policies import Candidate
 from simnet.sparsifier_models import Sparsifier
 from simnet.sparsifier_models.held import under_way
 from simnet.strategies import Strategy
-from simnet.traces.source import Evaluable, begun, shared
+from simnet.traces.source import Evaluable, begin_training, cached_source
 
 MOMENTS: Mapping[str, int] = {"adam": 2, "momentum": 1, "sgd": 0}
 """How many moments optimisers remember of each parameter, in single precision."""
@@ -92,7 +92,7 @@ def exchange_memory(job: Job, candidate: Candidate, exchanges: Sequence[Candidat
             rows = _any_rows(workers, model.parameters)
         else:
             if gradients is None:
-                gradients = begun(job.source).gradients(0, np.arange(workers))
+                gradients = begin_training(job.source).gradients(0, np.arange(workers))
             rows = gradients[:, bucket.entries]
         taken.append(scheme_memory(model, rows))
     return combine_memory(_FLOAT * job.source.true_parameters, job.optimizer or "adam", taken)
@@ -105,7 +105,7 @@ def is_measurable(job: Job, *, elsewhere: bool) -> bool:
 
 def with_shared_gradients(job: Job) -> Job:
     """Return the job with a source that makes the gradients of `exchange_memory` once."""
-    return replace(job, source=shared(job.source, 1))
+    return replace(job, source=cached_source(job.source, 1))
 
 
 def combine_memory(gradient: float, optimizer: str, taken: Iterable[MemoryUse]) -> WorkerMemory:

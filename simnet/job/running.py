@@ -19,7 +19,7 @@ from simnet.job.record import Interruption, JobRecord, JobShare, PolicyResult
 from simnet.job.sampling import IterationSampling
 from simnet.network import Network, Timing
 from simnet.policies import Adaptive, Candidate, Fixed, Policy
-from simnet.traces.source import shared
+from simnet.traces.source import cached_source
 
 if TYPE_CHECKING:
     import simpy
@@ -87,7 +87,7 @@ def run_in_step(
     if len(policies) > 1:
         # Those of all inner steps of an iteration, which policies go through one after the other.
         steps = 1 if job.strategy is None else job.strategy.steps
-        job = replace(job, source=shared(job.source, max(8, 2 * steps)))
+        job = replace(job, source=cached_source(job.source, max(8, 2 * steps)))
     running = {
         name: _run_steps(
             job, name, policy, timeline, progress and partial(progress, name), colocated, (checkpoints or {}).get(name)

@@ -24,7 +24,7 @@ from simnet.job.record import exchange_statistics
 from simnet.job.steady import detect_steady_part
 from simnet.policies import Candidate, density_at
 from simnet.sparsifier_models import Exchange
-from simnet.traces.source import Given, begun
+from simnet.traces.source import FixedTraining, begin_training
 
 # The golden section: its multiples are spread evenly, however many there are.
 _TURN = (math.sqrt(5) - 1) / 2
@@ -143,7 +143,7 @@ class RecordedExchanges(SparsifierSet):
     """
 
     def __init__(self, job: Job, window: int) -> None:
-        super().__init__(job, (), training=Given(job.source))
+        super().__init__(job, (), training=FixedTraining(job.source))
         self.window = window
         self._once: dict[tuple[str, float, int], list[Exchange]] = {}
         self._rows: dict[tuple[str, int], list[list[Exchange]]] = {}
@@ -226,7 +226,7 @@ class RecordedExchanges(SparsifierSet):
             if (found := self._once.get((candidate.label, where.density, turn))) is not None:
                 return found
         if self._any is None:
-            self._any = begun(self._job.source).gradients(0, where.active).copy()
+            self._any = begin_training(self._job.source).gradients(0, where.active).copy()
         found = _without_updates(self._maker(candidate).exchanged(candidate, self._any, where))
         turns = any("broadcaster" in one.stats for one in found)
         self._once[candidate.label, where.density, where.iteration % where.active.size if turns else -1] = found

@@ -76,12 +76,12 @@ class Benchmarks:
     force: bool = False
 
 
-def shapes(text: str) -> list[Shape]:
+def parse_shapes(text: str) -> list[Shape]:
     """Return the shapes of a text such as ``1x8,2x8``; InputError if it has none, or one with a single rank.
 
     Examples
     --------
-    >>> shapes("1x8, 2x8,1x8")
+    >>> parse_shapes("1x8, 2x8,1x8")
     [Shape(nodes=1, per_node=8), Shape(nodes=2, per_node=8)]
     """
     found = []
@@ -94,15 +94,15 @@ def shapes(text: str) -> list[Shape]:
     return list(dict.fromkeys(found))
 
 
-def command(launch: str, collective: str, program: str, shape: Shape, wanted: Wanted) -> list[str]:
+def benchmark_command(launch: str, collective: str, program: str, shape: Shape, wanted: Wanted) -> list[str]:
     """Return the words of the command that runs a program.
 
     Examples
     --------
     >>> sizes = Wanted(smallest=8, largest=1024)
-    >>> command("mpirun -n {ranks}", "all_reduce", "/opt/all_reduce_perf", Shape(2, 8), sizes)
+    >>> benchmark_command("mpirun -n {ranks}", "all_reduce", "/opt/all_reduce_perf", Shape(2, 8), sizes)
     ['mpirun', '-n', '16', '/opt/all_reduce_perf', '-b', '8', '-e', '1024', '-f', '2', '-g', '1']
-    >>> command("srun {program} -d cuda", "all_gather", "/opt/osu_allgather", Shape(2, 8), sizes)
+    >>> benchmark_command("srun {program} -d cuda", "all_gather", "/opt/osu_allgather", Shape(2, 8), sizes)
     ['srun', '/opt/osu_allgather', '-m', '1:64', '-d', 'cuda']
     """
     filled = launch
@@ -133,7 +133,7 @@ def command(launch: str, collective: str, program: str, shape: Shape, wanted: Wa
     return [*words[:at], *own, *words[at + 1 :]]
 
 
-def installed() -> tuple[str, dict[str, str]]:
+def installed_programs() -> tuple[str, dict[str, str]]:
     """Return the first suite with a program on the path, and its paths by collective; InputError if there is none."""
     for suite, programs in PROGRAMS.items():
         if paths := {name: path for name, program in programs.items() if (path := shutil.which(program))}:
@@ -142,7 +142,7 @@ def installed() -> tuple[str, dict[str, str]]:
     raise InputError(f"no program of nccl-tests or OSU is on the PATH, such as {names}", file="--launch")
 
 
-def run(benchmarks: Benchmarks, say: Callable[[str], None]) -> list[str]:
+def run_benchmarks(benchmarks: Benchmarks, say: Callable[[str], None]) -> list[str]:
     """Run the programs that are installed, keep their output, write its rows, and return remarks.
 
     Programs that fail, and output that cannot be read, are reported and left out. Of one that exceeds its share of the
@@ -154,10 +154,10 @@ def run(benchmarks: Benchmarks, say: Callable[[str], None]) -> list[str]:
         If no program is installed, none of them gives a row, or a file cannot be written.
     """
     wanted = benchmarks.wanted
-    suite, programs = installed()
+    suite, programs = installed_programs()
     asked = {*wanted.collectives, *(() if wanted.pairs == "none" else OF_PAIRS)}
     work = [
-        (shape, name, path, command(benchmarks.launch, name, path, shape, wanted))
+        (shape, name, path, benchmark_command(benchmarks.launch, name, path, shape, wanted))
         for name, path in programs.items()
         for shape in ([Shape(1, 2), Shape(2, 1)] if name in OF_PAIRS else benchmarks.shapes)
         if name in asked and shape.nodes <= max(one.nodes for one in benchmarks.shapes)

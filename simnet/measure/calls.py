@@ -27,7 +27,7 @@ _IN_WINDOW, _FEWEST = 4 * 2**20, 4
 _RANKS, _WAVE = 127, 7
 
 
-class Prepared(NamedTuple):
+class PreparedCall(NamedTuple):
     """A call of a collective at one rank: a function of the number of the call, and its two buffers."""
 
     call: Callable[[int], None]
@@ -35,20 +35,20 @@ class Prepared(NamedTuple):
     into: Any
 
 
-def times(collective: str, nbytes: int) -> int:
+def operations_per_call(collective: str, nbytes: int) -> int:
     """Return the operations in a call of so many bytes: two ways, or the messages of a window.
 
     Examples
     --------
-    >>> times("all_reduce", 1024), times("p2p_latency", 1024), times("p2p_bw", 1024), times("p2p_bw", 2**30)
-    (1, 2, 64, 4)
+    >>> [operations_per_call(name, 1024) for name in ("all_reduce", "p2p_latency", "p2p_bw")]
+    [1, 2, 64]
     """
     if collective == "p2p_bw":
         return max(_FEWEST, min(WINDOW, _IN_WINDOW // nbytes))
     return 2 if collective == "p2p_latency" else 1
 
 
-def prepared(communicator: Communicator, collective: str, group: Group, handle: Any, nbytes: int) -> Prepared:
+def prepare_call(communicator: Communicator, collective: str, group: Group, handle: Any, nbytes: int) -> PreparedCall:
     """Return a call, with buffers of zeros; the members of the group call this."""
     length, ranks = nbytes // ELEMENT, len(group.ranks)
     gathers, scatters = collective == "all_gather", collective == "reduce_scatter"
@@ -61,48 +61,50 @@ def prepared(communicator: Communicator, collective: str, group: Group, handle: 
     def call(number: int) -> None:
         communicator.collective(collective, out, into, handle, -number % ranks)
 
-    return Prepared(call, out, into)
+    return PreparedCall(call, out, into)
 
 
-def _messages(communicator: Communicator, collective: str, group: Group, out: Any, into: Any, nbytes: int) -> Prepared:
+def _messages(
+    communicator: Communicator, collective: str, group: Group, out: Any, into: Any, nbytes: int
+) -> PreparedCall:
     place, ranks = group.ranks.index(communicator.rank), len(group.ranks)
     following, before = group.ranks[(place + 1) % ranks], group.ranks[place - 1]
     send, receive = [(following, out)], [(before, into)]
     if collective == "sendrecv":
-        return Prepared(lambda number: communicator.exchange(send, receive), out, into)
+        return PreparedCall(lambda number: communicator.exchange(send, receive), out, into)
     if collective == "p2p_latency":
 
         def there_and_back(number: int) -> None:
             for outward in (place == 0, place != 0):
                 communicator.exchange(send if outward else [], [] if outward else receive)
 
-        return Prepared(there_and_back, out, into)
-    window, answer = times(collective, nbytes), communicator.vector(1)
+        return PreparedCall(there_and_back, out, into)
+    window, answer = operations_per_call(collective, nbytes), communicator.vector(1)
 
     def one_way(number: int) -> None:
         communicator.exchange(send * window if place == 0 else [], receive * window if place else [])
         communicator.exchange([(before, answer)] if place else [], [] if place else [(following, answer)])
 
-    return Prepared(one_way, out, into)
+    return PreparedCall(one_way, out, into)
 
 
-def wrong(communicator: Communicator, collective: str, group: Group, handle: Any, nbytes: int) -> int:
-    """Make a call with known content; return the number of wrong elements here. Arguments as of `prepared`."""
-    made = prepared(communicator, collective, group, handle, nbytes)
+def wrong_elements(communicator: Communicator, collective: str, group: Group, handle: Any, nbytes: int) -> int:
+    """Make a call with known content; return the number of wrong elements here. Arguments as of `prepare_call`."""
+    made = prepare_call(communicator, collective, group, handle, nbytes)
     place, ranks = group.ranks.index(communicator.rank), len(group.ranks)
-    communicator.put(made.out, content(place, len(made.out)))
+    communicator.put(made.out, rank_content(place, len(made.out)))
     made.call(0)
     communicator.finish()
-    due = expected(collective, place, ranks, nbytes // ELEMENT)
+    due = expected_result(collective, place, ranks, nbytes // ELEMENT)
     return 0 if due is None else int((communicator.get(made.into) != due).sum())
 
 
-def content(place: int, length: int) -> Numbers:
+def rank_content(place: int, length: int) -> Numbers:
     """Return the input of the rank at a place of a group: small whole numbers, whose sums have no rounding.
 
     Examples
     --------
-    >>> content(1, 3).tolist()
+    >>> rank_content(1, 3).tolist()
     [2.0, 3.0, 4.0]
     """
     return _wave(place % _RANKS + 1, 1, 0, length)
@@ -114,14 +116,14 @@ def _wave(first: float, step: float, start: int, length: int) -> Numbers:
     return np.tile(once, -(-length // _WAVE))[:length]
 
 
-def expected(collective: str, place: int, ranks: int, length: int) -> Numbers | None:
-    """Return what the rank at a place gets when all put in their `content`; None if it gets nothing.
+def expected_result(collective: str, place: int, ranks: int, length: int) -> Numbers | None:
+    """Return what the rank at a place gets when all put in their `rank_content`; None if it gets nothing.
 
     `length` is the number of elements of the whole.
 
     Examples
     --------
-    >>> expected("all_reduce", 0, 2, 3).tolist(), expected("all_gather", 0, 2, 4).tolist()
+    >>> expected_result("all_reduce", 0, 2, 3).tolist(), expected_result("all_gather", 0, 2, 4).tolist()
     ([3.0, 5.0, 7.0], [1.0, 2.0, 2.0, 3.0])
     """
     part = length // ranks
@@ -129,7 +131,7 @@ def expected(collective: str, place: int, ranks: int, length: int) -> Numbers | 
         begins = (np.arange(ranks) % _RANKS + 1).astype(np.float32)
         return np.add.outer(begins, _wave(0, 1, 0 if collective == "all_gather" else place * part, part)).ravel()
     if collective == "broadcast":
-        return content(0, length)
+        return rank_content(0, length)
     if collective in ("all_reduce", "reduce_scatter"):
         rounds, rest = divmod(ranks, _RANKS)
         begins_sum = (rounds * _RANKS * (_RANKS + 1) + rest * (rest + 1)) // 2
@@ -137,4 +139,4 @@ def expected(collective: str, place: int, ranks: int, length: int) -> Numbers | 
         return _wave(begins_sum, ranks, 0 if whole else place * part, length if whole else part)
     if collective == "p2p_bw" and place == 0:
         return None
-    return content((place - 1) % ranks, length)
+    return rank_content((place - 1) % ranks, length)

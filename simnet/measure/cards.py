@@ -34,7 +34,7 @@ class Port(NamedTuple):
     bonded: bool = False
 
 
-def infiniband(root: Path = SYSTEM) -> list[Port]:
+def infiniband_ports(root: Path = SYSTEM) -> list[Port]:
     """Return the active ports of devices for InfiniBand and RoCE."""
     return [
         Port(
@@ -49,7 +49,7 @@ def infiniband(root: Path = SYSTEM) -> list[Port]:
     ]
 
 
-def ethernet(root: Path = SYSTEM) -> list[Port]:
+def ethernet_ports(root: Path = SYSTEM) -> list[Port]:
     """Return the network interfaces that are up and have a device; those made of software have none."""
     found = []
     for one in sorted(root.glob("net/*")):
@@ -60,33 +60,33 @@ def ethernet(root: Path = SYSTEM) -> list[Port]:
     return found
 
 
-def described(root: Path = SYSTEM) -> list[str]:
+def describe_cards(root: Path = SYSTEM) -> list[str]:
     """Return the cards that are up in words: name, rate and kind; Ethernet only if there is no other."""
-    ports = infiniband(root)
-    named = [(f"{one.name}:{one.number}", one) for one in ports] or [(one.name, one) for one in ethernet(root)]
+    ports = infiniband_ports(root)
+    named = [(f"{one.name}:{one.number}", one) for one in ports] or [(one.name, one) for one in ethernet_ports(root)]
     return [" ".join(f"{name} {one.rate} {one.kind}".split()) for name, one in named]
 
 
-def in_use(library: str, environment: Mapping[str, str], root: Path = SYSTEM) -> int:
+def count_cards(library: str, environment: Mapping[str, str], root: Path = SYSTEM) -> int:
     """Return the number of cards of this node over which a library spreads messages; 0 if that is not clear.
 
     `environment` holds the settings of libraries, `root` the description of cards by the system.
     """
-    ports, setting = infiniband(root), "NCCL_IB_HCA"
+    ports, setting = infiniband_ports(root), "NCCL_IB_HCA"
     if library == "nccl":
         net = environment.get("NCCL_NET", "").casefold()
         if net not in ("", "ib", "socket"):
             return 0
         if net == "socket" or not ports or environment.get("NCCL_IB_DISABLE", "0") not in ("", "0"):
-            ports, setting = ethernet(root), "NCCL_SOCKET_IFNAME"
+            ports, setting = ethernet_ports(root), "NCCL_SOCKET_IFNAME"
         return _counted(ports, environment.get(setting, ""))
     if library == "gloo":
         # It takes names as they are, and no more than one for a call.
         named = environment.get("GLOO_SOCKET_IFNAME", "")
-        return _only(_counted(ethernet(root), f"={named}" if named else ""))
+        return _only(_counted(ethernet_ports(root), f"={named}" if named else ""))
     # Each library of MPI chooses in its own way, from what its own settings leave it.
     chosen = environment.get("UCX_NET_DEVICES") or environment.get("OMPI_MCA_btl_tcp_if_include")
-    return 0 if chosen else _only(_counted(ports or ethernet(root), ""))
+    return 0 if chosen else _only(_counted(ports or ethernet_ports(root), ""))
 
 
 def _only(count: int) -> int:

@@ -107,7 +107,7 @@ class Communicator:
         """Leave the job, where Python does not when it ends."""
 
 
-def connect(backend: str, patience: float | None = None) -> Communicator:
+def connect_ranks(backend: str, patience: float | None = None) -> Communicator:
     """Join the job that this process is a rank of.
 
     Parameters
@@ -141,7 +141,7 @@ class TorchCommunicator(Communicator):
             raise InputError(f"needs torch, which is not installed: {to_install('replay')}", file=backend) from None
         if not dist.is_available() or (backend == "nccl" and not dist.is_nccl_available()):
             raise InputError("is not in this build of torch", file=backend)
-        for name, value in environment(os.environ).items():
+        for name, value in torch_environment(os.environ).items():
             os.environ.setdefault(name, value)
         if backend == "nccl":
             if not torch.cuda.is_available():
@@ -315,12 +315,12 @@ class MpiCommunicator(Communicator):
         self._world.Abort(2)
 
 
-def environment(given: Mapping[str, str]) -> dict[str, str]:
+def torch_environment(given: Mapping[str, str]) -> dict[str, str]:
     """Return the variables that torch.distributed lacks and Slurm knows; InputError if any remains missing.
 
     Examples
     --------
-    >>> environment({"SLURM_PROCID": "3", "SLURM_NTASKS": "8", "MASTER_ADDR": "node1", "MASTER_PORT": "29500"})
+    >>> torch_environment({"SLURM_PROCID": "3", "SLURM_NTASKS": "8", "MASTER_ADDR": "node1", "MASTER_PORT": "29500"})
     {'RANK': '3', 'WORLD_SIZE': '8'}
     """
     found = {}

@@ -38,14 +38,14 @@ _VALUES = re.compile(r"[\w.,:;=^+\- ]{0,100}", re.ASCII)
 _ADDRESS = re.compile(r"\d+\.\d+\.\d+\.\d+|[0-9a-fA-F]*:[0-9a-fA-F:]*:|\.[a-zA-Z]")
 
 
-def settings(environment: Mapping[str, str], hosts: Collection[str] = ()) -> dict[str, str]:
+def library_settings(environment: Mapping[str, str], hosts: Collection[str] = ()) -> dict[str, str]:
     """Return the settings of communication libraries, by name.
 
     `hosts` are short names of hosts, which no shown value contains.
 
     Examples
     --------
-    >>> settings({"NCCL_ALGO": "Ring", "NCCL_TOPO_FILE": "/home/ann/topo.xml", "AWS_SECRET": "hush"})
+    >>> library_settings({"NCCL_ALGO": "Ring", "NCCL_TOPO_FILE": "/home/ann/topo.xml", "AWS_SECRET": "hush"})
     {'NCCL_ALGO': 'Ring', 'NCCL_TOPO_FILE': '(set)'}
     """
     return {name: _shown(name, environment[name], hosts) for name in sorted(environment) if name.startswith(SETTINGS)}
@@ -59,7 +59,7 @@ def _shown(name: str, value: str, hosts: Collection[str]) -> str:
 def node_of_ranks(communicator: Communicator) -> list[int]:
     """Return the number of the node of each rank, in order of appearance; every rank calls this."""
     own = f"{socket.gethostname()} {cards.read_text(Path('/proc/sys/kernel/random/boot_id'))}"
-    seen = communicator.gather(np.array([digest(own.encode())]))[:, 0].tolist()
+    seen = communicator.gather(np.array([float_digest(own.encode())]))[:, 0].tolist()
     numbers = {one: number for number, one in enumerate(dict.fromkeys(seen))}
     return [numbers[one] for one in seen]
 
@@ -74,37 +74,37 @@ def hosts_of_ranks(communicator: Communicator) -> set[str]:
 
 def cards_in_use(communicator: Communicator) -> int:
     """Return the number of cards of each node in use; 0 unless all ranks agree. Every rank calls this."""
-    seen = communicator.gather(np.array([float(cards.in_use(communicator.library, os.environ))]))
+    seen = communicator.gather(np.array([float(cards.count_cards(communicator.library, os.environ))]))
     return int(seen.min()) if np.ptp(seen) == 0 else 0
 
 
-def header(communicator: Communicator, node_of: Sequence[int], backend: str) -> list[str]:
+def describe_job(communicator: Communicator, node_of: Sequence[int], backend: str) -> list[str]:
     """Return a description of job and machines, a line each, given the node of each rank; every rank calls this."""
     hosts = hosts_of_ranks(communicator)
     machine = {
         "processor": f"{processor_name()}, {os.cpu_count()} of them",
-        "network cards of a node": "; ".join(cards.described()) or "not known",
+        "network cards of a node": "; ".join(cards.describe_cards()) or "not known",
         "system": f"{platform.system()} {platform.release()}, Python {platform.python_version()}",
         **communicator.versions(),
-        **{f"environment {name}": value for name, value in settings(os.environ, hosts).items()},
+        **{f"environment {name}": value for name, value in library_settings(os.environ, hosts).items()},
     }
-    alike = np.unique(communicator.gather(np.array([digest(repr(machine).encode())]))).size == 1
+    alike = np.unique(communicator.gather(np.array([float_digest(repr(machine).encode())]))).size == 1
     facts = {
         "measured by": f"simnet {simnet.__version__}, {datetime.datetime.now(tz=datetime.UTC).date()}",
         "backend": f"{backend}, {communicator.library}",
-        "ranks": placed(node_of),
+        "ranks": describe_placement(node_of),
         "machines": "as that of rank 0" if alike else "not all as that of rank 0, which is this:",
         **machine,
     }
     return [f"{name}: {' '.join(text.split())}" for name, text in facts.items()]
 
 
-def placed(node_of: Sequence[int]) -> str:
+def describe_placement(node_of: Sequence[int]) -> str:
     """Return the placement of ranks on nodes, in words.
 
     Examples
     --------
-    >>> placed([0, 0, 1, 1]), placed([0, 0, 0, 1]), placed([0, 0])
+    >>> describe_placement([0, 0, 1, 1]), describe_placement([0, 0, 0, 1]), describe_placement([0, 0])
     ('4 on 2 nodes, 2 on each', '4 on 2 nodes, 1 to 3 on each', '2 on 1 node')
     """
     counts = sorted(node_of.count(one) for one in set(node_of))
@@ -114,6 +114,6 @@ def placed(node_of: Sequence[int]) -> str:
     return f"{len(node_of)} on {len(counts)} nodes, {each} on each"
 
 
-def digest(content: bytes) -> float:
+def float_digest(content: bytes) -> float:
     """Return a hash that a float holds exactly."""
     return float(int.from_bytes(hashlib.sha256(content).digest()[:6], "big"))

@@ -9,7 +9,7 @@ import sys
 from simnet.base.errors import InputError, SimnetError
 from simnet.base.processes import Pool, Report
 from simnet.measure.running import Say
-from simnet.measure.session import Session, carried_out
+from simnet.measure.session import Session, run_session
 
 MAX_PROCESSES = 64
 """The most ranks that are started."""
@@ -60,6 +60,6 @@ def _rank(rank: int, ranks: int, port: int, session: Session, report: Report) ->
     }
     os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo" if sys.platform == "linux" else "lo0")
     try:
-        return carried_out(session, report)
+        return run_session(session, report)
     except SystemExit:
         return []

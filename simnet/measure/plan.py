@@ -72,12 +72,12 @@ class Wanted:
     pairs: Pairs = "one"
 
 
-def curves(wanted: Wanted, node_of: Sequence[int]) -> list[Curve]:
+def plan_curves(wanted: Wanted, node_of: Sequence[int]) -> list[Curve]:
     """Return the curves to measure on a job, given the node of each rank: pairs, then groups, the smallest first.
 
     Examples
     --------
-    >>> for one in curves(Wanted(["all_reduce"], 1024, 4096), [0, 0, 1, 1]):
+    >>> for one in plan_curves(Wanted(["all_reduce"], 1024, 4096), [0, 0, 1, 1]):
     ...     print(one.collective, one.group.ranks, one.sizes)
     p2p_latency (0, 1) (1024, 2048, 4096)
     p2p_bw (0, 1) (1024, 2048, 4096)
@@ -92,22 +92,22 @@ def curves(wanted: Wanted, node_of: Sequence[int]) -> list[Curve]:
             raise InputError(f"there is no {name!r}; {nearest(name, COLLECTIVES)}", file="--collectives")
     if len(node_of) < 2:
         raise InputError("the job has one rank; a collective takes two", file="simnet measure")
-    steps = sizes(wanted.smallest, wanted.largest, wanted.factor)
-    found = groups(node_of)
+    steps = size_series(wanted.smallest, wanted.largest, wanted.factor)
+    found = plan_groups(node_of)
     counts = sorted({len(one.ranks) for one in found})
     for count in wanted.ranks:
         if count not in counts:
             raise InputError(f"no group has {count}; allowed: {', '.join(map(str, counts))}", file="--ranks")
     kept = [one for one in found if not wanted.ranks or len(one.ranks) in wanted.ranks]
-    made = [(name, one) for one in pairs(node_of, wanted.pairs) for name in OF_PAIRS]
+    made = [(name, one) for one in plan_pairs(node_of, wanted.pairs) for name in OF_PAIRS]
     made += [(name, one) for one in kept for name in wanted.collectives]
     if (needed := max(2 * sum(steps), _LOOKED_AT * steps[0])) > MEMORY:
         text = f"{units.format_bytes(needed)} for buffers of all sizes, at most {units.format_bytes(MEMORY)}"
         raise InputError(f"a rank needs {text}", file="--largest")
-    return [Curve(name, one, divided(name, steps, len(one.ranks))) for name, one in made]
+    return [Curve(name, one, divisible_sizes(name, steps, len(one.ranks))) for name, one in made]
 
 
-def groups(node_of: Sequence[int]) -> list[Group]:
+def plan_groups(node_of: Sequence[int]) -> list[Group]:
     """Return the groups of a job, the smallest first, given the node of each rank.
 
     With r ranks on each of n nodes: parts of the first node, its first rank or all ranks of the first 2, 4, 8, ...
@@ -116,9 +116,9 @@ def groups(node_of: Sequence[int]) -> list[Group]:
 
     Examples
     --------
-    >>> [len(one.ranks) for one in groups([0] * 6)]
+    >>> [len(one.ranks) for one in plan_groups([0] * 6)]
     [2, 4, 6]
-    >>> print(*groups([0, 0, 0, 0, 1, 1, 1, 1]), sep="; ")
+    >>> print(*plan_groups([0, 0, 0, 0, 1, 1, 1, 1]), sep="; ")
     2 ranks on 1 node; 2 ranks on 2 nodes; 4 ranks on 1 node; 4 ranks on 2 nodes; 8 ranks on 2 nodes
     """
     on_node: dict[int, list[int]] = {}
@@ -136,12 +136,12 @@ def groups(node_of: Sequence[int]) -> list[Group]:
     return sorted(found, key=lambda one: (len(one.ranks), one.nodes))
 
 
-def pairs(node_of: Sequence[int], which: Pairs) -> list[Group]:
+def plan_pairs(node_of: Sequence[int], which: Pairs) -> list[Group]:
     """Return pairs of ranks, as `Wanted` has them: two ranks of a node, first ranks of neighbouring nodes.
 
     Examples
     --------
-    >>> [one.ranks for one in pairs([0, 0, 1, 1, 2, 2], "nodes")]
+    >>> [one.ranks for one in plan_pairs([0, 0, 1, 1, 2, 2], "nodes")]
     [(0, 1), (0, 2), (2, 4), (0, 4)]
     """
     if which == "none":
@@ -159,12 +159,12 @@ def pairs(node_of: Sequence[int], which: Pairs) -> list[Group]:
     return [Group((0, one), 1) for one in second] + [Group(one, 2) for one in between]
 
 
-def sizes(smallest: float, largest: float, factor: float) -> list[int]:
+def size_series(smallest: float, largest: float, factor: float) -> list[int]:
     """Return sizes [byte] that grow by a factor, up to the largest; InputError if there are none, or more than 1,000.
 
     Examples
     --------
-    >>> sizes(1024, 10_000, 2), sizes(1000, 2000, 1.5)
+    >>> size_series(1024, 10_000, 2), size_series(1000, 2000, 1.5)
     ([1024, 2048, 4096, 8192], [1000, 1500])
     """
     if not ELEMENT <= smallest <= largest:
@@ -179,12 +179,12 @@ def sizes(smallest: float, largest: float, factor: float) -> list[int]:
     return [round(one) for one in found]
 
 
-def divided(collective: str, wanted: Sequence[int], ranks: int) -> tuple[int, ...]:
+def divisible_sizes(collective: str, wanted: Sequence[int], ranks: int) -> tuple[int, ...]:
     """Return the sizes nearest to the wanted ones that divide evenly among the ranks.
 
     Examples
     --------
-    >>> divided("all_reduce", [1024, 2048], 3), divided("all_gather", [1024, 2048], 3)
+    >>> divisible_sizes("all_reduce", [1024, 2048], 3), divisible_sizes("all_gather", [1024, 2048], 3)
     ((1024, 2048), (1020, 2052))
     """
     part = ELEMENT * (ranks if collective in PARTED_COLLECTIVES else 1)

@@ -19,10 +19,10 @@ from simnet.base import units
 from simnet.base.errors import InputError
 from simnet.calibration.readers import bus_factor
 from simnet.calibration.readers.conventions import nccl_convention
-from simnet.measure.calls import Prepared, prepared, times, wrong
+from simnet.measure.calls import PreparedCall, operations_per_call, prepare_call, wrong_elements
 from simnet.measure.communicators import Communicator, first_line
 from simnet.measure.plan import OF_PAIRS, Curve
-from simnet.measure.spread import LEAST, MOST, Budget, calls_in_a_row, rounded, settled, summary
+from simnet.measure.spread import LEAST, MOST, Budget, calls_in_a_row, is_settled, round_digits, spread_columns
 
 Say = Callable[[str], None]
 
@@ -30,16 +30,16 @@ _REDUCED = ("all_reduce", "reduce_scatter")
 
 
 @dataclass
-class Found:
+class MeasuredRows:
     """Rows of results, by `simnet.calibration.readers.TABLE_COLUMNS`, and remarks on what was left out."""
 
     rows: list[dict[str, Any]] = field(default_factory=list)
     left_out: list[str] = field(default_factory=list)
 
 
-def measured(communicator: Communicator, wanted: Sequence[Curve], seconds: float, say: Say) -> Found:
+def measure_curves(communicator: Communicator, wanted: Sequence[Curve], seconds: float, say: Say) -> MeasuredRows:
     """Time curves; every rank of the job calls this, with the same curves."""
-    found, budget = Found(), Budget(seconds, len(wanted))
+    found, budget = MeasuredRows(), Budget(seconds, len(wanted))
     origin = time.perf_counter()
     group: tuple[int, ...] = ()
     handle: Any = None
@@ -91,7 +91,7 @@ class _Timer:
         if self.member:
             curve = self.curve
             try:
-                count = wrong(self.communicator, curve.collective, curve.group, self.handle, curve.sizes[0])
+                count = wrong_elements(self.communicator, curve.collective, curve.group, self.handle, curve.sizes[0])
             except (RuntimeError, NotImplementedError, ValueError) as error:
                 reason = first_line(error)
         counts, _ = self.shared(count)
@@ -101,13 +101,13 @@ class _Timer:
             raise InputError(f"{text}{f': {reason}' if reason else ''}", file="simnet measure")
         return (0, reason or "it fails") if failed else (int(sum(counts)), "")
 
-    def made(self, nbytes: int) -> Prepared | None:
+    def made(self, nbytes: int) -> PreparedCall | None:
         """Return the call of a size, at a rank that makes it."""
         if not self.member:
             return None
-        return prepared(self.communicator, self.curve.collective, self.curve.group, self.handle, nbytes)
+        return prepare_call(self.communicator, self.curve.collective, self.curve.group, self.handle, nbytes)
 
-    def repetition(self, made: Prepared | None, count: int) -> tuple[float, float]:
+    def repetition(self, made: PreparedCall | None, count: int) -> tuple[float, float]:
         """Return the time of one of so many calls in a row at the slowest rank, and the time since the start [s].
 
         An uncounted call comes first, so ranks start as they do where calls follow each other; after a barrier they
@@ -127,7 +127,7 @@ class _Timer:
         return max(seconds), elapsed
 
 
-def _curve(timer: _Timer, budget: Budget, found: Found) -> float:
+def _curve(timer: _Timer, budget: Budget, found: MeasuredRows) -> float:
     """Measure the sizes of a curve, and return the time since the start."""
     curve = timer.curve
     mistakes, reason = timer.attempt()
@@ -154,13 +154,13 @@ class _Point:
     """A size of a curve, its call, the calls in a repetition, and the times of repetitions."""
 
     nbytes: int
-    made: Prepared | None
+    made: PreparedCall | None
     count: int
     seconds: list[float] = field(default_factory=list)
 
     def done(self, time_left: bool) -> bool:
         """Return whether no repetition has to follow."""
-        return len(self.seconds) >= LEAST and (not time_left or len(self.seconds) >= MOST or settled(self.seconds))
+        return len(self.seconds) >= LEAST and (not time_left or len(self.seconds) >= MOST or is_settled(self.seconds))
 
 
 def _begun(timer: _Timer, end: float, elapsed: float) -> tuple[list[_Point], float]:
@@ -178,9 +178,9 @@ def _begun(timer: _Timer, end: float, elapsed: float) -> tuple[list[_Point], flo
         call, elapsed = timer.repetition(made, 1)
         points.append(_Point(nbytes, made, calls_in_a_row(call, share)))
         repetitions += (1 + points[-1].count) * call
-        calls.append((nbytes * times(curve.collective, nbytes), call))
+        calls.append((nbytes * operations_per_call(curve.collective, nbytes), call))
         following = curve.sizes[min(at + 1, len(curve.sizes) - 1)]
-        ahead = _ahead(calls[-2:], following * times(curve.collective, following))
+        ahead = _ahead(calls[-2:], following * operations_per_call(curve.collective, following))
     return points, elapsed
 
 
@@ -194,8 +194,8 @@ def _ahead(calls: Sequence[tuple[int, float]], nbytes: int) -> float:
 
 def _row(curve: Curve, point: _Point, mistakes: int) -> dict[str, Any]:
     """Return a row of the table, given the number of wrong elements."""
-    ranks, nbytes, inside = len(curve.group.ranks), point.nbytes, times(curve.collective, point.nbytes)
-    spread = summary([one / inside for one in point.seconds])
+    ranks, nbytes, inside = len(curve.group.ranks), point.nbytes, operations_per_call(curve.collective, point.nbytes)
+    spread = spread_columns([one / inside for one in point.seconds])
     bandwidth, factor = nbytes / spread["seconds"], bus_factor(curve.collective, ranks)
     return {
         "collective": curve.collective,
@@ -207,8 +207,8 @@ def _row(curve: Curve, point: _Point, mistakes: int) -> dict[str, Any]:
         "reduction": "sum" if curve.collective in _REDUCED else "",
         **spread,
         "statistic": "max",
-        "algbw": rounded(bandwidth),
-        "busbw": None if factor is None else rounded(factor * bandwidth),
+        "algbw": round_digits(bandwidth),
+        "busbw": None if factor is None else round_digits(factor * bandwidth),
         "wrong": mistakes,
         "iterations": point.count * inside * len(point.seconds),
         "repetitions": len(point.seconds),

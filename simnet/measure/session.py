@@ -17,9 +17,9 @@ from simnet.calibration.device import GRADIENT_LENGTHS, measure_device, profile_
 from simnet.calibration.readers import write_tidy
 from simnet.costs.devices import KERNEL_METHODS
 from simnet.measure import facts
-from simnet.measure.communicators import Communicator, connect
-from simnet.measure.plan import ELEMENT, Wanted, curves
-from simnet.measure.running import Found, Say, measured
+from simnet.measure.communicators import Communicator, connect_ranks
+from simnet.measure.plan import ELEMENT, Wanted, plan_curves
+from simnet.measure.running import MeasuredRows, Say, measure_curves
 
 T = TypeVar("T")
 
@@ -57,7 +57,7 @@ class Session:
         return [self.out, *([self.device] if self.device is not None else [])]
 
 
-def carried_out(session: Session, say: Say) -> list[str]:
+def run_session(session: Session, say: Say) -> list[str]:
     """Measure and write; every rank of the job calls this. Return remarks at rank 0, nothing at others.
 
     `say` reports the progress in lines of text, at rank 0.
@@ -70,7 +70,7 @@ def carried_out(session: Session, say: Say) -> list[str]:
         If another rank has reported the error.
     """
     # No rank waits for others longer than all of it takes.
-    communicator = connect(session.backend, session.seconds + JOINING)
+    communicator = connect_ranks(session.backend, session.seconds + JOINING)
     try:
         return _joined(communicator, session, say if communicator.rank == 0 else lambda text: None)
     except _AgreedError:
@@ -86,14 +86,14 @@ def _joined(communicator: Communicator, session: Session, say: Say) -> list[str]
     first = communicator.rank == 0
     _agreed(communicator, lambda: refuse_existing(session.files, session.force) if first else None)
     node_of = facts.node_of_ranks(communicator)
-    wanted = _agreed(communicator, lambda: curves(session.wanted, node_of))
-    told = facts.header(communicator, node_of, session.backend)
+    wanted = _agreed(communicator, lambda: plan_curves(session.wanted, node_of))
+    told = facts.describe_job(communicator, node_of, session.backend)
     cards = facts.cards_in_use(communicator)
     for_kernels = KERNELS * session.seconds if session.device is not None else 0.0
     points = sum(len(one.sizes) for one in wanted)
     limit = units.format_seconds(session.seconds)
-    say(f"{len(wanted)} curves with {points:,} sizes, ranks {facts.placed(node_of)}: at most {limit}")
-    found = measured(communicator, wanted, session.seconds - for_kernels, say)
+    say(f"{len(wanted)} curves with {points:,} sizes, ranks {facts.describe_placement(node_of)}: at most {limit}")
+    found = measure_curves(communicator, wanted, session.seconds - for_kernels, say)
     common = (communicator.library, cards)
     return _agreed(communicator, lambda: _written(session, found, told, common, for_kernels) if first else [])
 
@@ -114,7 +114,7 @@ def _agreed(communicator: Communicator, work: Callable[[], T]) -> T:
 
 
 def _written(
-    session: Session, found: Found, told: Sequence[str], common: tuple[str, int], for_kernels: float
+    session: Session, found: MeasuredRows, told: Sequence[str], common: tuple[str, int], for_kernels: float
 ) -> list[str]:
     """Write the files, and return remarks."""
     if not found.rows:
@@ -128,19 +128,19 @@ def _written(
             each = min(0.25, max(1e-3, for_kernels / (lengths * len(KERNEL_METHODS))))
             profile = measure_device(session.device.stem, library, largest=max(largest, 10_000), budget=each)
             (folder / session.device.name).write_text(profile_yaml(profile), encoding="utf-8")
-        write_tidy(table(found.rows, *common), folder / session.out.name, remarks)
+        write_tidy(measured_table(found.rows, *common), folder / session.out.name, remarks)
     lines = [f"left out: {one}" for one in found.left_out]
     wrong = sorted({f"{row['collective']} of {row['ranks']} ranks" for row in found.rows if row["wrong"]})
     lines += [f"warning: results were wrong: {', '.join(wrong)}"] if wrong else []
     return [*lines, f"Written: {', '.join(map(str, session.files))}, {len(found.rows):,} rows"]
 
 
-def table(rows: Sequence[dict[str, Any]], library: str, cards: int = 0) -> pd.DataFrame:
-    """Return rows of `simnet.measure.running.measured` as a table, with library and network cards (0 if unknown).
+def measured_table(rows: Sequence[dict[str, Any]], library: str, cards: int = 0) -> pd.DataFrame:
+    """Return rows of `simnet.measure.running.measure_curves` as a table, with library and network cards (0 if unknown).
 
     Examples
     --------
-    >>> table([{"ranks": 8, "nodes": 2}], "nccl")[["ranks_per_node", "tool"]].to_dict("records")
+    >>> measured_table([{"ranks": 8, "nodes": 2}], "nccl")[["ranks_per_node", "tool"]].to_dict("records")
     [{'ranks_per_node': 4, 'tool': 'nccl'}]
     """
     made = pd.DataFrame(rows)

@@ -43,14 +43,14 @@ def calls_in_a_row(seconds: float, share: float) -> int:
     return max(1, min(_CALLS, round(min(REPETITION, share / _REPETITIONS) / seconds)))
 
 
-def settled(seconds: Sequence[float]) -> bool:
+def is_settled(seconds: Sequence[float]) -> bool:
     """Return whether the median of the times of repetitions [s] is known to `WITHIN`.
 
     Examples
     --------
-    >>> settled([1.0, 1.001, 0.999, 1.002]), settled([1.0, 1.001, 0.999, 1.002, 1.0])
+    >>> is_settled([1.0, 1.001, 0.999, 1.002]), is_settled([1.0, 1.001, 0.999, 1.002, 1.0])
     (False, True)
-    >>> settled([1.0, 2.0, 1.0, 2.0, 1.0])
+    >>> is_settled([1.0, 2.0, 1.0, 2.0, 1.0])
     False
     """
     if len(seconds) < LEAST:
@@ -77,24 +77,24 @@ class Budget:
         return elapsed + max(0.0, self.total - elapsed) / max(1, self.left)
 
 
-def summary(seconds: Sequence[float]) -> dict[str, float]:
+def spread_columns(seconds: Sequence[float]) -> dict[str, float]:
     """Return the columns of a table that summarise the times of repetitions [s].
 
     Examples
     --------
-    >>> summary([3.0, 1.0, 2.0])["seconds"]
+    >>> spread_columns([3.0, 1.0, 2.0])["seconds"]
     2.0
     """
     ends = {"_min": 0.0, "_p10": 0.1, "_p50": 0.5, "_p90": 0.9, "_max": 1.0, "": 0.5}
-    return {f"seconds{name}": rounded(float(np.quantile(seconds, at))) for name, at in ends.items()}
+    return {f"seconds{name}": round_digits(float(np.quantile(seconds, at))) for name, at in ends.items()}
 
 
-def rounded(value: float) -> float:
+def round_digits(value: float) -> float:
     """Return a number with six digits, more than its precision.
 
     Examples
     --------
-    >>> rounded(0.00012345678)
+    >>> round_digits(0.00012345678)
     0.000123457
     """
     return float(f"{value:.6g}")

@@ -17,7 +17,7 @@ _REAL, _SYNTHETIC = "#333333", COLOURS[0]
 def closeness_plot(figures: Mapping[str, Any]) -> Plot:
     """Plot gain, build-up, overlap and threshold of a trace next to those of synthetic gradients.
 
-    The figures are what `simnet.traces.comparing.closeness` returns.
+    The figures are what `simnet.traces.comparing.compare_with_synthetic` returns.
     """
     with style():
         figure = Figure(figsize=(9, 6.4), layout="constrained")
@@ -43,7 +43,7 @@ def closeness_plot(figures: Mapping[str, Any]) -> Plot:
 def description_plot(figures: Mapping[str, Any]) -> Plot:
     """Return the scales of the layers, and what top-k selects at each density.
 
-    The figures are what `simnet.traces.comparing.described` returns.
+    The figures are what `simnet.traces.comparing.describe_trace` returns.
     """
     with style():
         figure = Figure(figsize=(9, 3.6), layout="constrained")

@@ -32,9 +32,9 @@ from simnet.scenario.resolve import candidate
 from simnet.scenario.steps import build_steps, model_of
 from simnet.sparsifier_models.two_level import without_network
 from simnet.traces import GradientSource, live
-from simnet.traces.normals import loops_for
-from simnet.traces.source import shrunk
-from simnet.traces.synthetic import rows as synthetic_rows
+from simnet.traces.normals import compiled_loops_for
+from simnet.traces.source import shrink_sizes
+from simnet.traces.synthetic import row_count as synthetic_rows
 
 # Arrays of P x n float32 that are alive at once beside the residual of each candidate, where there are several:
 # gradients, the residual handed on, its sum with the gradients, and room to select; and arrays of n for gradients.
@@ -296,7 +296,7 @@ def _rows(config: schema.Config, policy: schema.Policy) -> float:
             # No file is read for this, and of those that come with simnet only that of digits has neither.
             more = drawn is not None and drawn.like != "digits"
             shared = _ROWS if drawn is None else synthetic_rows(P, entries, lasts=more, turns=more)
-            adds = drawn is not None and model.keeps and loops_for(P * entries) is not None
+            adds = drawn is not None and model.keeps and compiled_loops_for(P * entries) is not None
             (all_of, one), sent = model.room, _SENT * max(max(ramp.start, ramp.end) for ramp in _ramps(job.density))
             # The residual, which becomes its sum with fresh gradients; they are there if they are not made in it.
             return shared + (2.0 - adds + all_of + sent) * P + one
@@ -371,8 +371,8 @@ def _entries(job: schema.Job) -> int:
     if job.gradients.train is not None:
         return _trained(job.gradients.train, 1)[0]
     if job.model is not None:
-        return sum(shrunk([layer.size for layer in models.load_model(job.model).layers], job.scale))
-    return 0 if job.parameters is None else sum(shrunk([job.parameters], job.scale))
+        return sum(shrink_sizes([layer.size for layer in models.load_model(job.model).layers], job.scale))
+    return 0 if job.parameters is None else sum(shrink_sizes([job.parameters], job.scale))
 
 
 def _fits(config: schema.Config, found: Findings, limit: float) -> bool:
@@ -408,7 +408,7 @@ def _fits(config: schema.Config, found: Findings, limit: float) -> bool:
 def _trained(given: schema.Train, workers: int) -> tuple[int, float]:
     """Return the entries of the gradient of a model that is trained, and the bytes of its data and activations."""
     (model, part), (data, options) = given.model.choice, given.data.choice
-    return live.needs(model, data, workers, given.batch, live.Sizes(**part.model_dump()), options.model_dump())
+    return live.training_size(model, data, workers, given.batch, live.Sizes(**part.model_dump()), options.model_dump())
 
 
 def _live(given: schema.Train, config: schema.Config) -> GradientSource:
@@ -417,7 +417,7 @@ def _live(given: schema.Train, config: schema.Config) -> GradientSource:
         model,
         data,
         workers=config.workers,
-        **given.arguments(live.train) | {"learning_rate": given.build(live.Rate, rate=given.learning_rate)},
+        **given.arguments(live.train) | {"learning_rate": given.build(live.LearningRate, rate=given.learning_rate)},
         dirichlet=given.shards.dirichlet if isinstance(given.shards, schema.Dirichlet) else None,
         **part.model_dump(),
         scale=config.job.scale,

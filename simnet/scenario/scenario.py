@@ -21,7 +21,7 @@ from simnet.base.plain_yaml import yaml_text
 from simnet.base.units import format_seconds
 from simnet.costs.computing import PassTime, SampleCount
 from simnet.costs.models import is_config
-from simnet.interchange.kinds import companions
+from simnet.interchange.kinds import companion_files
 from simnet.job import ColocatedJob, Job
 from simnet.policies import OneStepOracle, Policy
 from simnet.scenario import schema, topology_parts
@@ -304,7 +304,7 @@ class Scenario:
             return {}
         arguments = given.arguments()
         path = self.folder / arguments["path"]
-        profiles = companions(path, arguments.get("kind"))
+        profiles = companion_files(path, arguments.get("kind"))
         if not profiles:
             return {_by_content(path): path}
         files = {path.name: path} | {name: path.parent / name for name in profiles}

@@ -187,7 +187,7 @@ def _read_kind(value: object) -> object:
     return {value: {}} if isinstance(value, str) else value
 
 
-@configures(live.Rate, omit=("rate",), factor="drop")
+@configures(live.LearningRate, omit=("rate",), factor="drop")
 @configures(live.train, only=("batch", "learning_rate", "momentum", "weight_decay", "evaluate", "device"))
 class Train(Part):
     """Gradients of a model that is really trained, with the updates of the scheme; every policy trains its own."""

@@ -161,7 +161,7 @@ def traces_() -> Listing:
     """List recorded gradients."""
     from simnet import traces
 
-    found = [(name, traces.recorded(name)) for name in traces.names()]
+    found = [(name, traces.recorded(name)) for name in traces.trace_names()]
     rows = [
         (name, f"{one.workers} workers, {one.parameters:,} entries, {len(one.layers)} layers") for name, one in found
     ]

@@ -13,7 +13,7 @@ gradients (P, n) of any iteration, always the same ones for the same iteration.
 
 from simnet.traces.fitting import fit
 from simnet.traces.hooks import TorchRecording, record
-from simnet.traces.recorded import RecordedSource, names, recorded
+from simnet.traces.recorded import RecordedSource, recorded, trace_names
 from simnet.traces.recording import Recorder
 from simnet.traces.source import GradientSource
 from simnet.traces.synthetic import SyntheticSource, synthetic
@@ -27,8 +27,8 @@ __all__ = [
     "SyntheticSource",
     "TorchRecording",
     "fit",
-    "names",
     "record",
     "recorded",
     "synthetic",
+    "trace_names",
 ]

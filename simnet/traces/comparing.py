@@ -15,7 +15,14 @@ from numpy.typing import NDArray
 from simnet.base.progress import tracked
 from simnet.traces.recorded import RecordedSource
 from simnet.traces.source import Values
-from simnet.traces.statistics import Support, in_common, in_common_between_workers, overlap, support, tail_index
+from simnet.traces.statistics import (
+    Support,
+    overlap,
+    support_overlap,
+    tail_index,
+    top_k_support,
+    worker_support_overlap,
+)
 from simnet.traces.synthetic import SyntheticSource, synthetic
 from simnet.traces.synthetic_parameters import SyntheticParameters
 
@@ -33,7 +40,7 @@ _FEWEST_FOR_ERROR = 3
 _CURVE = 25
 
 
-def described(source: RecordedSource, densities: Sequence[float] = DENSITIES) -> dict[str, Any]:
+def describe_trace(source: RecordedSource, densities: Sequence[float] = DENSITIES) -> dict[str, Any]:
     """Return statistics of a trace, as plain values for JSON; two recorded steps are in memory at a time.
 
     ``tail_index`` is Hill's estimate from each worker's largest `TAIL`, mean over workers and steps. ``densities`` has
@@ -44,7 +51,7 @@ def described(source: RecordedSource, densities: Sequence[float] = DENSITIES) ->
     Examples
     --------
     >>> from simnet.traces import recorded
-    >>> found = described(recorded("digits"), [0.01])
+    >>> found = describe_trace(recorded("digits"), [0.01])
     >>> found["workers"], found["points"], round(found["densities"][0]["build_up"], 1)
     (8, 12, 5.7)
     """
@@ -62,10 +69,10 @@ def described(source: RecordedSource, densities: Sequence[float] = DENSITIES) ->
         tails.append(_tail(gradients))
         per_layer.append([_of_layer(part) for part in np.split(gradients, ends[:-1], axis=1)])
         for which, density in enumerate(densities):
-            chosen = support(gradients, density)
+            chosen = top_k_support(gradients, density)
             rows[which].append(_selected(gradients, chosen))
             if place:
-                between[which].append((step - steps[place - 1], in_common(last[which], chosen)))
+                between[which].append((step - steps[place - 1], support_overlap(last[which], chosen)))
             last[which] = chosen
     total = np.array([[one["squares"] for one in layers] for layers in per_layer], dtype=np.float64)
     share = total / np.maximum(total.sum(axis=1, keepdims=True), 1e-300)
@@ -105,7 +112,7 @@ def described(source: RecordedSource, densities: Sequence[float] = DENSITIES) ->
     }
 
 
-def twin(source: RecordedSource, parameters: SyntheticParameters, seed: int = 0) -> SyntheticSource:
+def synthetic_twin(source: RecordedSource, parameters: SyntheticParameters, seed: int = 0) -> SyntheticSource:
     """Return synthetic gradients with the layers, entries and workers of a trace."""
     layers = [
         (name, (1, size) if len(shape.shape) > 1 else (size,))
@@ -114,7 +121,7 @@ def twin(source: RecordedSource, parameters: SyntheticParameters, seed: int = 0)
     return synthetic(layers, source.workers, like=parameters, iterations=source.info.steps, seed=seed)
 
 
-def closeness(
+def compare_with_synthetic(
     source: RecordedSource,
     parameters: SyntheticParameters,
     densities: Sequence[float] = DENSITIES,
@@ -129,7 +136,7 @@ def closeness(
     ``error`` of the ratio over the steps; ``threshold_drift`` is the last threshold over the first. ``curve`` has the
     gain over the whole range of densities, ``thresholds`` the threshold at each step over the first.
     """
-    other = twin(source, parameters, seed)
+    other = synthetic_twin(source, parameters, seed)
     P = min(workers, source.workers)
     n = source.parameters
     curve = np.unique(np.round(np.geomspace(1, n, _CURVE)).astype(int)) / n
@@ -142,10 +149,10 @@ def closeness(
         selected = []
         for side, gradients in enumerate(both):
             gains[side] += _gains(gradients, curve) / len(steps)
-            selected.append([support(gradients, density) for density in densities])
+            selected.append([top_k_support(gradients, density) for density in densities])
             for which, chosen in enumerate(selected[side]):
                 row = _selected(gradients, chosen, P)
-                row["overlap_time"] = in_common(before[side][which], chosen) if before else None
+                row["overlap_time"] = support_overlap(before[side][which], chosen) if before else None
                 table[which][side].append(row)
         before = selected
     found = []
@@ -194,7 +201,7 @@ def _selected(gradients: Values, chosen: Support, workers: int | None = None) ->
     return {
         "gain": float(np.mean(np.divide(kept, total, out=np.ones_like(total), where=total > 0))),
         "build_up": float(chosen[:workers].any(axis=0).sum() / k),
-        "overlap_workers": in_common_between_workers(chosen) if P > 1 else None,
+        "overlap_workers": worker_support_overlap(chosen) if P > 1 else None,
         "threshold": float(magnitudes.min(axis=1).mean(dtype=np.float64)),
     }
 

@@ -25,8 +25,8 @@ from simnet.base.progress import tracked
 from simnet.base.rng import stream
 from simnet.base.writing import explained
 from simnet.costs.layers import Layer
-from simnet.traces.files import TensorFile, encoded, finite, write_text
-from simnet.traces.metadata import MAX_BYTES, parsed
+from simnet.traces.files import TensorFile, check_finite, encode_values, write_text
+from simnet.traces.metadata import MAX_BYTES, parse_description
 from simnet.traces.recorded import DESCRIPTION, RecordedLayer, RecordedPoint, TraceInfo, step_file
 from simnet.traces.source import Values
 from simnet.traces.synthetic import SyntheticSource
@@ -243,7 +243,7 @@ class ReadArchive:
     def _description(self, archive: zipfile.ZipFile, members: dict[str, zipfile.ZipInfo]) -> TraceInfo:
         if DESCRIPTION in members:
             content = self._read(archive, members[DESCRIPTION], MAX_BYTES)
-            return parsed(TraceInfo, content, f"{self._path}:{DESCRIPTION}")
+            return parse_description(TraceInfo, content, f"{self._path}:{DESCRIPTION}")
         found: dict[int, list[str]] = {}
         for name in members:
             match = _MEMBER.fullmatch(name)
@@ -306,7 +306,7 @@ class ReadArchive:
             found = np.asarray(npy.read_array(io.BytesIO(content), allow_pickle=False))
         except (ValueError, EOFError) as error:
             raise InputError(f"{member.filename!r} is no array: {error}", file=str(self._path)) from None
-        return finite(found, layer.name, f"{self._path}:{member.filename}")
+        return check_finite(found, layer.name, f"{self._path}:{member.filename}")
 
 
 def _by_layer(info: TraceInfo, gradients: Values) -> list[tuple[RecordedLayer, Values]]:
@@ -315,7 +315,7 @@ def _by_layer(info: TraceInfo, gradients: Values) -> list[tuple[RecordedLayer, V
 
 
 def _stored(values: Values, dtype: str, layer: str, step: int) -> NDArray[Any]:
-    stored = encoded(values, dtype)
+    stored = encode_values(values, dtype)
     if dtype != "fp32":
         largest = float(np.abs(values).max(initial=0.0))
         if largest > (65504.0 if dtype == "fp16" else 3.3895e38):

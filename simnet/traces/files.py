@@ -27,13 +27,13 @@ DTYPES = {"fp32": "F32", "fp16": "F16", "bf16": "BF16"}
 _STORED: dict[str, np.dtype[Any]] = {"F32": np.dtype("<f4"), "F16": np.dtype("<f2"), "BF16": np.dtype("<u2")}
 
 
-def encoded(values: NDArray[Any], dtype: str) -> NDArray[Any]:
+def encode_values(values: NDArray[Any], dtype: str) -> NDArray[Any]:
     """Return floats as they are stored in a type of `DTYPES`: rounded to nearest, ties to even; bf16 as 16 bits.
 
     Examples
     --------
     >>> values = np.array([1.0, 3.14159], dtype=np.float32)
-    >>> decoded(encoded(values, "bf16"), "BF16").tolist()
+    >>> decode_values(encode_values(values, "bf16"), "BF16").tolist()
     [1.0, 3.140625]
     """
     if dtype != "bf16":
@@ -46,14 +46,14 @@ def encoded(values: NDArray[Any], dtype: str) -> NDArray[Any]:
     return np.asarray((rounded >> 16).astype("<u2"))
 
 
-def decoded(stored: NDArray[Any], kind: str) -> NDArray[np.float32]:
+def decode_values(stored: NDArray[Any], kind: str) -> NDArray[np.float32]:
     """Return stored values as float32; `kind` is the name of the type in safetensors files."""
     if kind == "BF16":
         return (stored.astype("<u4") << 16).view("<f4").astype(np.float32, copy=False)
     return stored.astype(np.float32, copy=False)
 
 
-def finite(gradients: NDArray[Any], layer: str, file: str) -> NDArray[np.float32]:
+def check_finite(gradients: NDArray[Any], layer: str, file: str) -> NDArray[np.float32]:
     """Return the gradients of a layer, with the worker as first axis, as float32."""
     with np.errstate(over="ignore"):
         found = gradients.astype(np.float32, copy=False)
@@ -109,8 +109,8 @@ class TensorFile:
             raise
 
     def write(self, name: str, stored: NDArray[Any], at: int = 0) -> None:
-        """Write part of a tensor, from entry `at` on; values of another type are `encoded`."""
-        stored = stored if stored.dtype == _STORED[DTYPES[self._dtype]] else encoded(stored, self._dtype)
+        """Write part of a tensor, from entry `at` on; values of another type are `encode_values`."""
+        stored = stored if stored.dtype == _STORED[DTYPES[self._dtype]] else encode_values(stored, self._dtype)
         start = self._body + self._starts[name] + at * self._size
         if at < 0 or start + stored.nbytes > self._ends[name]:
             raise ValueError(f"{stored.size} entries from {at} are more than tensor {name!r} has")

@@ -28,8 +28,8 @@ from numpy.typing import NDArray
 from simnet.base.arrays import Floats
 from simnet.base.progress import stage, tracked
 from simnet.traces import refining, signs
-from simnet.traces.comparing import DENSITIES, closeness
-from simnet.traces.ordering import near
+from simnet.traces.comparing import DENSITIES, compare_with_synthetic
+from simnet.traces.ordering import nearby_points
 from simnet.traces.recorded import RecordedSource
 from simnet.traces.source import Values
 from simnet.traces.synthetic_parameters import (
@@ -120,16 +120,18 @@ def _by_quantiles(source: RecordedSource, like: SyntheticParameters) -> Syntheti
     sizes = [size for _, size in source.layers]
     steps = np.array([point.step for point in source.info.points])
     gradients = [source.recorded(place) for place in range(len(steps))]
-    points = [refining.looked_at(one, sizes) for one in tracked(gradients, 0.3)]
+    points = [refining.step_statistics(one, sizes) for one in tracked(gradients, 0.3)]
     clock = np.log1p(steps)
-    orders = [refining.ordered(points, place, clock) for place in tracked(range(len(sizes)), 0.5)]
+    orders = [refining.layer_order(points, place, clock) for place in tracked(range(len(sizes)), 0.5)]
     # Which worker has how large a batch to learn from is chance at a step, so that sizes are those of the steps near.
     quantiles = (np.arange(_MOST_SIZES) + 0.5) / _MOST_SIZES
-    pooled = [np.concatenate([points[one].sizes for one in near(clock, place)]) for place in range(len(points))]
+    pooled = [
+        np.concatenate([points[one].sizes for one in nearby_points(clock, place)]) for place in range(len(points))
+    ]
     worker_sizes = [np.quantile(sizes, quantiles, method="hazen") for sizes in pooled]
     agree = [
         [
-            signs.agreeing(
+            signs.sign_agreement(
                 point.signs[place],
                 order.kinds._replace(share=share),
                 point.magnitudes[place],
@@ -141,13 +143,13 @@ def _by_quantiles(source: RecordedSource, like: SyntheticParameters) -> Syntheti
         ]
         for place, order in enumerate(orders)
     ]
-    found = signs.products(np.stack([np.sign(one).astype(np.int8) for one in gradients]), sizes)
-    lasting, memory, turns = signs.common(found, steps)
-    own = signs.own(found, steps)
-    fixed, period = _lasting_kinds(refining.lasting(points, orders, sizes), steps)
+    found = signs.sign_products(np.stack([np.sign(one).astype(np.int8) for one in gradients]), sizes)
+    lasting, memory, turns = signs.shared_loadings(found, steps)
+    own = signs.own_loadings(found, steps)
+    fixed, period = _lasting_kinds(refining.overlap_over_time(points, orders, sizes), steps)
     return like.model_copy(
         update={
-            "between": between(steps, np.array([np.abs(one).mean(dtype=np.float64) for one in gradients])),
+            "between": knot_interpolation(steps, np.array([np.abs(one).mean(dtype=np.float64) for one in gradients])),
             "worker_sizes": tuple(_rounded(row) for row in worker_sizes),
             "memory": _rounded([memory])[0],
             "turns": turns,
@@ -177,16 +179,16 @@ def _by_quantiles(source: RecordedSource, like: SyntheticParameters) -> Syntheti
     )
 
 
-def between(steps: NDArray[np.int64], levels: Floats) -> Between:
+def knot_interpolation(steps: NDArray[np.int64], levels: Floats) -> Between:
     """Return how tables go from step to step: the interpolation that predicts left-out steps better.
 
     Examples
     --------
     >>> steps = np.array([0, 1, 22, 23, 44])
-    >>> between(steps, 5.0 - np.log1p(steps)), between(steps, 50.0 - steps)
+    >>> knot_interpolation(steps, 5.0 - np.log1p(steps)), knot_interpolation(steps, 50.0 - steps)
     ('logarithmic', 'linear')
     """
-    place = signs.places(steps)
+    place = signs.step_places(steps)
     levels = np.maximum(levels, np.finfo(np.float32).tiny)
     missed = []
     for clock in (steps, np.log1p(steps)):
@@ -202,7 +204,7 @@ def between(steps: NDArray[np.int64], levels: Floats) -> Between:
 def _misses(source: RecordedSource, parameters: SyntheticParameters) -> Floats:
     """Return the logarithms of the ratios of gain and build-up to those of the trace."""
     densities = [one for one in DENSITIES if one * source.parameters >= _FEWEST] or [1.0]
-    figures = closeness(source, parameters, densities)["densities"]
+    figures = compare_with_synthetic(source, parameters, densities)["densities"]
     ratios = [one[name]["ratio"] for one in figures for name in ("gain", "build_up")]
     return np.array([math.log(ratio) if ratio else math.inf for ratio in ratios])
 
@@ -319,7 +321,7 @@ def _lasting(scales: list[_Scales], sizes: list[int], steps: NDArray[np.int64]) 
     return best[1], best[2]
 
 
-def _lasting_kinds(found: refining.Lasting, steps: NDArray[np.int64]) -> tuple[float, float]:
+def _lasting_kinds(found: refining.OverlapOverTime, steps: NDArray[np.int64]) -> tuple[float, float]:
     """Return the fixed share of what decides the kinds, and the period of the rest, from overlap over time."""
     first, second = np.triu_indices(len(steps), 1)
     if not len(first):

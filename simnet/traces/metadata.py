@@ -35,10 +35,10 @@ def read_description(kind: type[D], path: Path) -> D:
     InputError
         If the file cannot be read or is too large, or a field is missing, unknown or wrong.
     """
-    return parsed(kind, read_text(path, MAX_BYTES), str(path))
+    return parse_description(kind, read_text(path, MAX_BYTES), str(path))
 
 
-def parsed(kind: type[D], content: str | bytes, file: str) -> D:
+def parse_description(kind: type[D], content: str | bytes, file: str) -> D:
     """Return the description in a JSON text; InputError, with its name, if a field is missing, unknown or wrong."""
     try:
         return kind.model_validate_json(content)

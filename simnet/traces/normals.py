@@ -15,7 +15,7 @@ _WORTH = 1 << 26
 
 
 @cache
-def loops() -> ModuleType | None:
+def compiled_loops() -> ModuleType | None:
     """Return the compiled loops; None where numba is missing or switched off, or numpy draws other numbers."""
     try:
         from simnet.traces import compiled_gradients as found
@@ -28,9 +28,9 @@ def loops() -> ModuleType | None:
     return compiled if np.array_equal(drawn.view(np.uint32), expected.view(np.uint32)) else None
 
 
-def loops_for(draws: float) -> ModuleType | None:
+def compiled_loops_for(draws: float) -> ModuleType | None:
     """Return the compiled loops if so many draws are worth it."""
-    return loops() if draws >= _WORTH else None
+    return compiled_loops() if draws >= _WORTH else None
 
 
 class Normals:
@@ -39,7 +39,7 @@ class Normals:
     Examples
     --------
     >>> first, rest = np.empty(2, dtype=np.float32), np.empty(3, dtype=np.float32)
-    >>> normals = Normals(stream(0, "noise"), loops())
+    >>> normals = Normals(stream(0, "noise"), compiled_loops())
     >>> normals.fill(first), normals.fill(rest)
     (None, None)
     >>> bool((stream(0, "noise").standard_normal(5, dtype=np.float32) == np.concatenate([first, rest])).all())

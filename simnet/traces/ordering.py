@@ -73,7 +73,7 @@ _LEAST = 1e-7
 _UPDATES = 3000
 
 
-class Kinds(NamedTuple):
+class EntryKinds(NamedTuple):
     """Kinds of entries, from those that are rarely among the largest to those that often are."""
 
     # Shape (K,): Share of the entries; they sum to one.
@@ -83,12 +83,12 @@ class Kinds(NamedTuple):
     log_scale: Floats
 
 
-def lognormal(spread: float, skew: float = 0.0, dead: float = 0.0) -> Kinds:
+def lognormal_kinds(spread: float, skew: float = 0.0, dead: float = 0.0) -> EntryKinds:
     """Return kinds without shift whose scales are lognormal.
 
     Examples
     --------
-    >>> found = lognormal(0.5, dead=0.25)
+    >>> found = lognormal_kinds(0.5, dead=0.25)
     >>> round(float(found.share[found.log_scale < -10].sum()), 3)
     0.25
     """
@@ -96,20 +96,20 @@ def lognormal(spread: float, skew: float = 0.0, dead: float = 0.0) -> Kinds:
     bent = z if skew == 0 else -np.expm1(-skew * z) / skew
     logs = np.clip(spread * bent, -LARGEST_LOG, LARGEST_LOG)
     if not dead:
-        return Kinds(share, np.zeros_like(z), logs)
+        return EntryKinds(share, np.zeros_like(z), logs)
     behind = np.clip(logs - 12.0, -LARGEST_LOG, LARGEST_LOG)
-    return Kinds(
+    return EntryKinds(
         np.concatenate([dead * share, (1 - dead) * share]), np.zeros(2 * len(z)), np.concatenate([behind, logs])
     )
 
 
-def beyond(kinds: Kinds, values: Floats) -> Floats:
+def share_beyond(kinds: EntryKinds, values: Floats) -> Floats:
     """Return the share of each kind's entries above each v; shape (K, number of values).
 
     Examples
     --------
-    >>> one = Kinds(np.ones(1), np.zeros(1), np.zeros(1))
-    >>> beyond(one, np.array([1e-9, 1.959964])).round(3).tolist()
+    >>> one = EntryKinds(np.ones(1), np.zeros(1), np.zeros(1))
+    >>> share_beyond(one, np.array([1e-9, 1.959964])).round(3).tolist()
     [[1.0, 0.05]]
     """
     from scipy.special import erfc
@@ -117,12 +117,12 @@ def beyond(kinds: Kinds, values: Floats) -> Floats:
     return np.asarray(erfc(_bounds(kinds.shift, kinds.log_scale, values) / math.sqrt(2)))
 
 
-def survival(kinds: Kinds, values: Floats) -> Floats:
+def overall_share_beyond(kinds: EntryKinds, values: Floats) -> Floats:
     """Return the share of all entries above each v."""
-    return np.asarray(kinds.share @ beyond(kinds, values))
+    return np.asarray(kinds.share @ share_beyond(kinds, values))
 
 
-class Counted(NamedTuple):
+class LargestCounts(NamedTuple):
     """Counts of a layer."""
 
     # Its entries, and P.
@@ -135,30 +135,30 @@ class Counted(NamedTuple):
     figures: Floats
 
 
-def levels(workers: int) -> NDArray[np.int64]:
+def counted_levels(workers: int) -> NDArray[np.int64]:
     """Return the numbers of workers at which entries are counted: all to eight, then fewer.
 
     Examples
     --------
-    >>> levels(3).tolist(), levels(20).tolist()
+    >>> counted_levels(3).tolist(), counted_levels(20).tolist()
     ([1, 2, 3], [1, 2, 3, 4, 5, 6, 7, 8, 11, 15, 20])
     """
     wanted = np.concatenate([np.arange(1, 9), np.round(np.geomspace(8, max(workers, 8), 4))]).astype(np.int64)
     return np.unique(wanted[wanted <= workers])
 
 
-def counted(magnitudes: NDArray[np.float32]) -> Counted:
+def count_largest(magnitudes: NDArray[np.float32]) -> LargestCounts:
     """Count at how many workers each entry is among the largest; magnitudes of one layer have shape (P, size).
 
     Examples
     --------
-    >>> once = counted(np.eye(4, 10_000, dtype=np.float32))
+    >>> once = count_largest(np.eye(4, 10_000, dtype=np.float32))
     >>> once.figures[:, 0].tolist()  # a ten-thousandth are the four
     [4.0, 0.0, 0.0, 0.0]
     """
     P, size = magnitudes.shape
     pooled = np.sort(magnitudes, axis=None)[::-1]
-    among = levels(P)
+    among = counted_levels(P)
     figures = np.full((len(among), len(SHARES)), np.nan)
     for place, share in enumerate(SHARES):
         last = max(round(share * P * size), 1)
@@ -168,32 +168,34 @@ def counted(magnitudes: NDArray[np.float32]) -> Counted:
         times = np.bincount(np.count_nonzero(magnitudes >= threshold, axis=0), minlength=P + 1)
         at_least = np.cumsum(times[::-1])[::-1]
         figures[:, place] = at_least[among] * P / (np.arange(P + 1) @ times)
-    return Counted(size, P, among, figures)
+    return LargestCounts(size, P, among, figures)
 
 
-class Order(NamedTuple):
+class LayerOrder(NamedTuple):
     """The order of a layer's entries at several points."""
 
     # Shape (T,): Correlation of x between workers at each point.
     shared: Floats
     # With their shares at all points together, sorted by increasing v.
-    kinds: Kinds
+    kinds: EntryKinds
     # Shape (T, K): Shares at each point.
     shares: Floats
 
 
-def fitted(counts: Sequence[Counted], most_shared: Floats, clock: Floats, least_shift: float = -math.inf) -> Order:
+def fit_order(
+    counts: Sequence[LargestCounts], most_shared: Floats, clock: Floats, least_shift: float = -math.inf
+) -> LayerOrder:
     """Return the order of a layer's entries whose statistics are nearest to the counts at each point.
 
-    `most_shared`, shape (T,), bounds the correlation, from the signs; `clock`, shape (T,), as in `near`. `least_shift`
-    bounds the shifts: kinds with a very negative shift are alike at all workers and never exceed that, which a few
-    steps cannot distinguish from entries that rarely do.
+    `most_shared`, shape (T,), bounds the correlation, from the signs; `clock`, shape (T,), as in `nearby_points`.
+    `least_shift` bounds the shifts: kinds with a very negative shift are alike at all workers and never exceed that,
+    which a few steps cannot distinguish from entries that rarely do.
 
     Examples
     --------
     >>> x = np.abs(np.random.default_rng(0).standard_normal((4, 20_000))).astype(np.float32)
-    >>> order = fitted([counted(x)], np.zeros(1), np.zeros(1))
-    >>> order.shared.tolist(), round(float(survival(order.kinds, np.array([1e-9]))[0]), 3)
+    >>> order = fit_order([count_largest(x)], np.zeros(1), np.zeros(1))
+    >>> order.shared.tolist(), round(float(overall_share_beyond(order.kinds, np.array([1e-9]))[0]), 3)
     ([0.0], 1.0)
     """
     together = _mean(counts)
@@ -212,15 +214,15 @@ def fitted(counts: Sequence[Counted], most_shared: Floats, clock: Floats, least_
     kept = np.flatnonzero(there)
     kept = kept[np.argsort(_mean_logs(grid)[kept], kind="stable")]
     shared = np.repeat(rhos, [len(phase) for phase in phases])
-    around = [_mean([counts[one] for one in near(clock, place)]) for place in range(len(counts))]
+    around = [_mean([counts[one] for one in nearby_points(clock, place)]) for place in range(len(counts))]
     shares = np.array([_nearest(mean, rho, unit, kept)[1] for mean, rho in zip(around, shared.tolist(), strict=True)])
     mean = shares.mean(axis=0)
     used = mean > 0
     kept, shares, mean = kept[used], shares[:, used], mean[used]
-    return Order(shared, Kinds(mean, grid.shift[kept], grid.log_scale[kept]), shares)
+    return LayerOrder(shared, EntryKinds(mean, grid.shift[kept], grid.log_scale[kept]), shares)
 
 
-def near(clock: Floats, place: int) -> list[int]:
+def nearby_points(clock: Floats, place: int) -> list[int]:
     """Return the points whose counts are pooled with those of one.
 
     `clock`, of shape (T,), is the logarithm of one more than the step.
@@ -228,7 +230,7 @@ def near(clock: Floats, place: int) -> list[int]:
     Examples
     --------
     >>> steps = np.array([0, 1, 22, 23, 44])
-    >>> near(np.log1p(steps), 1), near(np.log1p(steps), 3)
+    >>> nearby_points(np.log1p(steps), 1), nearby_points(np.log1p(steps), 3)
     ([0, 1], [2, 3, 4])
     """
     some = range(max(place - _AROUND, 0), min(place + _AROUND + 1, len(clock)))
@@ -245,14 +247,14 @@ def _phases(clock: Floats) -> list[list[int]]:
     return found
 
 
-def _shared(counts: Counted, most: float, unit: float) -> float:
+def _shared(counts: LargestCounts, most: float, unit: float) -> float:
     """Return the correlation of x between workers."""
     misses = {rho: _nearest(counts, rho, unit)[0] for rho in _SHARED if rho <= most or not rho}
     close = _AS_GOOD * min(misses.values())
     return max(one for one, miss in misses.items() if miss <= close)
 
 
-def _mean_logs(kinds: Kinds) -> Floats:
+def _mean_logs(kinds: EntryKinds) -> Floats:
     """Return the logarithm of the mean v of each kind, where |x| is above the shift."""
     from scipy.special import erfc
 
@@ -262,20 +264,22 @@ def _mean_logs(kinds: Kinds) -> Floats:
     return np.asarray(kinds.log_scale + np.log(np.maximum(mean, 1e-300)))
 
 
-def _mean(counts: Sequence[Counted]) -> Counted:
+def _mean(counts: Sequence[LargestCounts]) -> LargestCounts:
     """Return the mean of the counts of several points."""
     figures = np.array([one.figures for one in counts])
     known = np.isfinite(figures)
     times = known.sum(axis=0)
     mean = np.where(known, figures, 0.0).sum(axis=0) / np.maximum(times, 1)
     first = counts[0]
-    return Counted(first.size * len(counts), first.workers, first.levels, np.where(times > 0, mean, np.nan))
+    return LargestCounts(first.size * len(counts), first.workers, first.levels, np.where(times > 0, mean, np.nan))
 
 
-def _nearest(counts: Counted, rho: float, unit: float, allowed: NDArray[np.intp] | None = None) -> tuple[float, Floats]:
+def _nearest(
+    counts: LargestCounts, rho: float, unit: float, allowed: NDArray[np.intp] | None = None
+) -> tuple[float, Floats]:
     """Return the squared deviation of the nearest statistics, and the shares of the kinds, of `allowed` ones or all."""
     kinds, predicted = _predicted(counts.workers, rho, unit)
-    marginal = beyond(kinds, _thresholds(unit)).T / SHARES[:, None]
+    marginal = share_beyond(kinds, _thresholds(unit)).T / SHARES[:, None]
     if allowed is not None:
         predicted, marginal = predicted[..., allowed], marginal[:, allowed]
     target = counts.figures
@@ -318,15 +322,15 @@ def _non_negative(a: Floats, b: Floats) -> Floats:
 @lru_cache(maxsize=16)
 def _thresholds(unit: float) -> Floats:
     """Return the v beyond which each of `SHARES` is, for kinds with lognormal scales."""
-    kinds = lognormal(unit)
+    kinds = lognormal_kinds(unit)
     values = np.exp(np.linspace(-12.0 - 6 * unit, 3.0 + 6 * unit, 2000))
-    above = survival(kinds, values)
+    above = overall_share_beyond(kinds, values)
     return np.exp(np.interp(-np.log(SHARES), -np.log(np.maximum(above, 1e-300)), np.log(values)))
 
 
 @lru_cache(maxsize=64)
-def _predicted(workers: int, rho: float, unit: float) -> tuple[Kinds, Floats]:
-    """Return a grid of kinds, and the statistics of each as in `Counted`; shape (J, len(SHARES), K)."""
+def _predicted(workers: int, rho: float, unit: float) -> tuple[EntryKinds, Floats]:
+    """Return a grid of kinds, and the statistics of each as in `LargestCounts`; shape (J, len(SHARES), K)."""
     from scipy.special import bdtrc, erfc
 
     thresholds = _thresholds(unit)
@@ -337,7 +341,7 @@ def _predicted(workers: int, rho: float, unit: float) -> tuple[Kinds, Floats]:
     grids = [(one, wide - math.log(max(-one, 1.0)) if one > _NARROW else close - math.log(-one)) for one in _SHIFTS]
     shift = np.concatenate([np.full(len(logs), one) for one, logs in grids])
     log_scale = np.concatenate([logs for _, logs in grids])
-    kinds = Kinds(np.full(len(shift), 1 / len(shift)), shift, log_scale)
+    kinds = EntryKinds(np.full(len(shift), 1 / len(shift)), shift, log_scale)
     bounds = _bounds(shift, log_scale, thresholds)
     common, weights = _normal(25 if rho > 0.6 else 13) if rho else (np.zeros(1), np.ones(1))
     own, moved = math.sqrt(2 * (1 - rho)), math.sqrt(rho) * common
@@ -346,8 +350,8 @@ def _predicted(workers: int, rho: float, unit: float) -> tuple[Kinds, Floats]:
     levels_of_q = np.concatenate([[0.0], np.geomspace(1e-9, 1e-2, 300), np.linspace(0.01, 1.0, 700)[1:]])
     cell = np.minimum(np.searchsorted(levels_of_q, q, side="right") - 1, len(levels_of_q) - 2)
     weight = (q - levels_of_q[cell]) / np.diff(levels_of_q)[cell]
-    figures = np.empty((len(levels(workers)), len(thresholds), len(shift)))
-    for place, at_least in enumerate(levels(workers)):
+    figures = np.empty((len(counted_levels(workers)), len(thresholds), len(shift)))
+    for place, at_least in enumerate(counted_levels(workers)):
         table = bdtrc(at_least - 1, workers, levels_of_q)
         figures[place] = ((table[cell] + weight * np.diff(table)[cell]) @ weights).T
     return kinds, figures / SHARES[:, None]

@@ -29,7 +29,7 @@ _NEEDED = np.array([NormalDist().inv_cdf((1 + (one + 0.5) / _ODDS) / 2) for one 
 class Ranked:
     """Magnitudes with given quantiles, in the order of kinds of entries."""
 
-    def __init__(self, kinds: ordering.Kinds, quantiles: NDArray[np.float64]) -> None:
+    def __init__(self, kinds: ordering.EntryKinds, quantiles: NDArray[np.float64]) -> None:
         from scipy.special import ndtri
 
         self._bounds = ndtri(np.minimum(np.cumsum(kinds.share)[:-1], 1.0)).astype(np.float32)
@@ -42,7 +42,7 @@ class Ranked:
         ends = np.exp(np.clip([low, high], -85.0, 85.0)).astype(np.float32).view(np.int32) >> _CELL_BITS
         self._first = int(ends[0])
         cells = np.arange(ends[0], ends[1] + 2, dtype=np.int32) << _CELL_BITS
-        above = np.maximum(ordering.survival(kinds, cells.view(np.float32).astype(np.float64)), 1e-12)
+        above = np.maximum(ordering.overall_share_beyond(kinds, cells.view(np.float32).astype(np.float64)), 1e-12)
         shares = BEYOND if len(quantiles) == len(BEYOND) else COARSE
         table = np.interp(-np.log(above), -np.log(shares), quantiles).astype(np.float32)
         self._starts, self._slopes = table[:-1], np.diff(table) * np.float32(2.0**-_CELL_BITS)

@@ -28,9 +28,9 @@ from simnet.base.errors import InputError, nearest
 from simnet.base.quantities import Count
 from simnet.base.rng import stream
 from simnet.costs.layers import Layer
-from simnet.traces.files import decoded, finite, stored_tensor
+from simnet.traces.files import check_finite, decode_values, stored_tensor
 from simnet.traces.metadata import SHIPPED, Description, is_name, read_description
-from simnet.traces.source import Values, as_matrices, buffer, position, shrunk
+from simnet.traces.source import Values, as_matrices, output_buffer, shrink_sizes, training_progress
 
 DESCRIPTION = "trace.json"
 """The file of a trace that says what it is."""
@@ -138,7 +138,7 @@ class RecordedSource:
         self.info = info
         self.shapes = tuple(Layer(layer.name, layer.of or layer.shape) for layer in info.layers)
         there = [prod(layer.shape) for layer in info.layers]
-        sizes = shrunk(there, scale)
+        sizes = shrink_sizes(there, scale)
         self.layers = tuple((layer.name, size) for layer, size in zip(self.shapes, sizes, strict=True))
         self.workers = len(workers)
         self.parameters = sum(sizes)
@@ -191,7 +191,7 @@ class RecordedSource:
     def nearest(self, iteration: int) -> int:
         """Return the index in `info.points` of the step nearest to an iteration."""
         iterations = self.info.steps if self._iterations is None else self._iterations
-        step = position(iteration, iterations) * (self.info.steps - 1)
+        step = training_progress(iteration, iterations) * (self.info.steps - 1)
         return int(np.abs(self._steps - step).argmin())
 
     def recorded(self, point: int, out: Values | None = None) -> Values:
@@ -199,7 +199,7 @@ class RecordedSource:
         return self._read(point, self._rows, out)
 
     def _read(self, point: int, workers: Sequence[int], out: Values | None) -> Values:
-        found = buffer(out, len(workers), self.parameters)
+        found = output_buffer(out, len(workers), self.parameters)
         for file, here, rows in _files(self._folder, self.info, self.info.points[point].step, workers):
             end = 0
             with _opened(file) as tensors:
@@ -211,12 +211,12 @@ class RecordedSource:
         return found
 
 
-def names() -> list[str]:
+def trace_names() -> list[str]:
     """Return the names of the traces that ship with simnet, sorted.
 
     Examples
     --------
-    >>> names()[0], names()[-1]
+    >>> trace_names()[0], trace_names()[-1]
     ('convolutional', 'transformer-local-dirichlet')
     """
     return sorted(path.parent.name for path in SHIPPED.glob(f"*/{DESCRIPTION}"))
@@ -235,7 +235,7 @@ def recorded(
     Parameters
     ----------
     trace : str or Path
-        One of `names`, or the folder of a trace, whose path has a directory (``./mine``) or is no string.
+        One of `trace_names`, or the folder of a trace, whose path has a directory (``./mine``) or is no string.
     workers : int or sequence of int, optional
         How many of the recorded workers to use, or which; all if not given.
     iterations : int, optional
@@ -278,13 +278,16 @@ def folder_of(trace: str | os.PathLike[str]) -> Path:
     """Return the folder of a trace, given by name or folder; ValueError if there is no trace of this name."""
     if not is_name(trace):
         return Path(trace)
-    if trace not in names():
+    if trace not in trace_names():
         if (SHIPPED / trace).is_dir():
+            there = ", ".join(trace_names())
             raise ValueError(
-                f"the recorded gradients of {trace!r} do not ship with simnet, only those of {', '.join(names())}; "
+                f"the recorded gradients of {trace!r} do not ship with simnet, only those of {there}; "
                 f"simnet trace synth --like {trace} makes gradients like them"
             )
-        raise ValueError(f"there is no trace {trace!r} (a folder would be ./{trace}): {nearest(str(trace), names())}")
+        raise ValueError(
+            f"there is no trace {trace!r} (a folder would be ./{trace}): {nearest(str(trace), trace_names())}"
+        )
     return SHIPPED / trace
 
 
@@ -309,7 +312,7 @@ def _files(folder: Path, info: TraceInfo, step: int, workers: Sequence[int]) -> 
 def _tensor(tensors: Any, name: str, path: Path) -> Values:
     """Return a tensor, as float32."""
     kind = tensors.get_slice(name).get_dtype()
-    return decoded(stored_tensor(path, name) if kind == "BF16" else tensors.get_tensor(name), kind)
+    return decode_values(stored_tensor(path, name) if kind == "BF16" else tensors.get_tensor(name), kind)
 
 
 def _chosen(workers: int | Sequence[int] | None, info: TraceInfo) -> list[int]:
@@ -343,7 +346,7 @@ def _check(path: Path, info: TraceInfo) -> None:
             shape = [1 if info.per_worker else info.workers, *layer.shape]
             if head.get_shape() != shape:
                 raise InputError(f"layer {layer.name!r} has shape {head.get_shape()}, must be {shape}", file=str(path))
-            finite(_tensor(tensors, layer.name, path), layer.name, str(path))
+            check_finite(_tensor(tensors, layer.name, path), layer.name, str(path))
 
 
 @contextmanager

@@ -25,7 +25,7 @@ from simnet.base.checks import whole
 from simnet.base.errors import InputError, nearest
 from simnet.base.rng import stream
 from simnet.base.writing import explained, synced
-from simnet.traces.files import DTYPES, TensorFile, encoded, write_text
+from simnet.traces.files import DTYPES, TensorFile, encode_values, write_text
 from simnet.traces.recorded import DESCRIPTION, RecordedLayer, RecordedPoint, Recording, TraceInfo, step_file
 
 ENTRIES = "entries.safetensors"
@@ -199,7 +199,7 @@ class Recorder:
                 raise ValueError(f"layer {name!r} has shape {self.shapes[name]}, got {np.shape(values)}")
             if part is not None and not chosen:
                 flat = flat[part]
-            self._write(name, encoded(flat, self.dtype), row * size)
+            self._write(name, encode_values(flat, self.dtype), row * size)
         self._spend(start)
 
     def end_step(self, loss: float | None = None) -> None:

@@ -20,7 +20,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from simnet.base.arrays import Floats
-from simnet.traces.ordering import Counted, Order, beyond, counted, fitted, survival
+from simnet.traces.ordering import (
+    LargestCounts,
+    LayerOrder,
+    count_largest,
+    fit_order,
+    overall_share_beyond,
+    share_beyond,
+)
 from simnet.traces.source import Values
 
 BEYOND: Floats = np.concatenate([np.linspace(1.0, 0.1, 37), np.geomspace(0.1, 1e-6, 31)[1:]])
@@ -49,33 +56,33 @@ _BINS = np.concatenate([np.linspace(0.0, 0.9, 28), 1 - np.geomspace(0.1, 1e-6, 3
 _CORRELATIONS = np.concatenate([np.linspace(0.0, 0.9, 10), [0.95, 0.98, 1.0]])
 
 
-class Point(NamedTuple):
+class StepStatistics(NamedTuple):
     """Statistics of one recorded step."""
 
     # Shape (P,): Mean magnitude of each worker, ascending, over that of all.
     sizes: Floats
-    # Shape (L, 2, len(BANDS) + 1): Results of `in_bands` of the L layers.
+    # Shape (L, 2, len(BANDS) + 1): Results of `sign_products_in_bands` of the L layers.
     signs: Floats
-    # Shape (L,): Results of `large_ones`.
+    # Shape (L,): Results of `large_entry_sign`.
     against: Floats
     # Shape (L, Q): Quantiles of the magnitude, ascending, at a worker of mean size, at `BEYOND`.
     magnitudes: Floats
     # Of each layer.
-    counts: tuple[Counted, ...]
+    counts: tuple[LargestCounts, ...]
     # Shape (L, D): Share of a layer's entries that top-k of the whole gradient selects, at D densities.
     local: Floats
     # Shape (P, n): The selection at each density, packed along the entries.
     largest: tuple[NDArray[np.uint8], ...]
 
 
-def looked_at(gradients: Values, sizes: Sequence[int]) -> Point:
+def step_statistics(gradients: Values, sizes: Sequence[int]) -> StepStatistics:
     """Return the statistics of a recorded step of shape (P, n), with layers of these sizes."""
     P, n = gradients.shape
     ends = np.cumsum(sizes)[:-1]
-    signs = np.array([in_bands(part) for part in np.split(gradients, ends, axis=1)])
+    signs = np.array([sign_products_in_bands(part) for part in np.split(gradients, ends, axis=1)])
     magnitudes = np.abs(gradients)
     means = np.maximum(magnitudes.mean(axis=1, keepdims=True), np.finfo(np.float32).tiny)
-    against = np.array([large_ones(part) for part in np.split(gradients / means, ends, axis=1)])
+    against = np.array([large_entry_sign(part) for part in np.split(gradients / means, ends, axis=1)])
     # Not the root mean square, which a few entries of a heavy tail decide.
     large = np.sort(magnitudes.mean(axis=1, dtype=np.float64))
     large = np.maximum(large, large[large > 0].min()) / large.mean() if large.any() else np.ones(P)
@@ -108,10 +115,10 @@ def looked_at(gradients: Values, sizes: Sequence[int]) -> Point:
         magnitudes[worker, places] = shape
     magnitudes[zero] = 0
     parts = np.split(magnitudes, ends, axis=1)
-    counts = tuple(counted(part) for part in parts)
+    counts = tuple(count_largest(part) for part in parts)
     np.put_along_axis(magnitudes, top, np.maximum(own, shape[top.shape[1] - 1]).astype(np.float32), axis=1)
     magnitudes[zero] = 0
-    return Point(
+    return StepStatistics(
         large,
         signs,
         against,
@@ -122,17 +129,17 @@ def looked_at(gradients: Values, sizes: Sequence[int]) -> Point:
     )
 
 
-def ordered(points: Sequence[Point], layer: int, clock: Floats) -> Order:
-    """Return the order of a layer's entries from points over time; `clock` as in `simnet.traces.ordering.near`."""
+def layer_order(points: Sequence[StepStatistics], layer: int, clock: Floats) -> LayerOrder:
+    """Return the order of a layer's entries from points over time; `clock` as in `nearby_points`."""
     signs = np.array([point.signs[layer] for point in points])
     alike = (signs[:, 0] * signs[:, 1]).sum(axis=1) / np.maximum(signs[:, 1].sum(axis=1), 1.0)
     most = np.sin(math.pi / 2 * np.maximum(alike, 0.0))
     against = np.mean([point.against[layer] for point in points])
     # Any class is met sometime: in an output layer even the entries that are the smallest as a rule are large then.
-    return fitted([point.counts[layer] for point in points], most, clock, 0.0 if against < 0 else -math.inf)
+    return fit_order([point.counts[layer] for point in points], most, clock, 0.0 if against < 0 else -math.inf)
 
 
-class Lasting(NamedTuple):
+class OverlapOverTime(NamedTuple):
     """Overlap of a worker's selection at two points, by the correlation of what decides the kinds."""
 
     # Shape (R,): From 0 to 1.
@@ -143,7 +150,9 @@ class Lasting(NamedTuple):
     recorded: Floats
 
 
-def lasting(points: Sequence[Point], layers: Sequence[Order], sizes: Sequence[int]) -> Lasting:
+def overlap_over_time(
+    points: Sequence[StepStatistics], layers: Sequence[LayerOrder], sizes: Sequence[int]
+) -> OverlapOverTime:
     """Return predicted and recorded overlap over time, given points, the order of each layer, and the layers' sizes."""
     from scipy.special import ndtri
 
@@ -166,18 +175,18 @@ def lasting(points: Sequence[Point], layers: Sequence[Order], sizes: Sequence[in
         q = np.zeros((D, T, len(z)))
         for place, (point, share) in enumerate(zip(points, layers[layer].shares, strict=True)):
             kinds = layers[layer].kinds._replace(share=share)
-            above = np.maximum(survival(kinds, values), 1e-300)
+            above = np.maximum(overall_share_beyond(kinds, values), 1e-300)
             at = np.exp(np.interp(-np.log(np.maximum(point.local[layer], 1e-300)), -np.log(above), np.log(values)))
             # The mean over the kinds that the entries of each bin have.
             edges = np.concatenate([[0.0], np.cumsum(kinds.share)])
-            sums = np.concatenate([np.zeros((1, D)), np.cumsum(kinds.share[:, None] * beyond(kinds, at), axis=0)])
+            sums = np.concatenate([np.zeros((1, D)), np.cumsum(kinds.share[:, None] * share_beyond(kinds, at), axis=0)])
             for density in np.flatnonzero(point.local[layer] > 0).tolist():
                 q[density, place] = np.diff(np.interp(_BINS, edges, sums[:, density])) / widths
         selected += size * (q @ widths)
         for which, kernel in enumerate(kernels):
             predicted[which] += size * (q @ kernel @ q.transpose(0, 2, 1))
     predicted /= np.maximum((selected[:, :, None] + selected[:, None, :]) / 2, 1e-12)
-    return Lasting(_CORRELATIONS, predicted, recorded)
+    return OverlapOverTime(_CORRELATIONS, predicted, recorded)
 
 
 def _together(z: Floats, widths: Floats, correlation: float) -> Floats:
@@ -197,7 +206,7 @@ def _quantiles(magnitudes: Values) -> Floats:
     return np.maximum.accumulate(np.quantile(magnitudes.ravel(), 1 - BEYOND).astype(np.float64))
 
 
-def large_ones(gradients: Values) -> float:
+def large_entry_sign(gradients: Values) -> float:
     """Return the correlation of the signs of large entries with those of small ones at other workers.
 
     The gradient of an output layer pushes every class that is not met slightly in one direction, and the class that is
@@ -207,7 +216,7 @@ def large_ones(gradients: Values) -> float:
     --------
     >>> rows = np.full((8, 100), 0.1, dtype=np.float32)
     >>> rows[np.arange(80) % 8, np.arange(80)] = -9.0
-    >>> large_ones(rows)
+    >>> large_entry_sign(rows)
     -1.0
     """
     magnitudes = np.abs(gradients)
@@ -226,7 +235,7 @@ def large_ones(gradients: Values) -> float:
     return float(np.clip(math.sin(math.pi / 2 * opposed) / math.sin(math.pi / 2 * alike), -1.0, 1.0))
 
 
-def in_bands(gradients: Values) -> Floats:
+def sign_products_in_bands(gradients: Values) -> Floats:
     """Return the mean product of the signs of an entry at two workers in bands of its mean magnitude, and its entries.
 
     Gradients of one layer have shape (P, size), the result (2, len(BANDS) + 1); products are zero in a band without

@@ -13,26 +13,26 @@ import numpy as np
 
 from simnet.base.rng import stream
 from simnet.traces.normals import Normals
-from simnet.traces.runs import RUN, Run
+from simnet.traces.runs import RUN, LayerRun
 from simnet.traces.source import Values
 
 # It is computed afresh every so many iterations, from where it has forgotten all but a hundredth.
 _RESTART, _FORGOTTEN = 64, 0.01
 
 
-class Remembered:
+class FadingNormals:
     """Autocorrelated standard normals of all entries.
 
     Examples
     --------
-    >>> from simnet.traces.runs import runs
-    >>> common = Remembered(runs([40_000], np.array([True])), 0, memory=0.62, turns=True)
+    >>> from simnet.traces.runs import cut_into_runs
+    >>> common = FadingNormals(cut_into_runs([40_000], np.array([True])), 0, memory=0.62, turns=True)
     >>> first = common.at(0, None).copy()
     >>> [round(float((first * common.at(later, None)).mean()), 1) for later in (1, 2, 4)]
     [0.6, 0.1, -0.3]
     """
 
-    def __init__(self, runs: Sequence[Run], seed: int, memory: float, turns: bool) -> None:
+    def __init__(self, runs: Sequence[LayerRun], seed: int, memory: float, turns: bool) -> None:
         self._runs, self._seed, self._turns = runs, seed, turns
         self._kept = math.sqrt(memory) if turns else memory
         self._at, self._rows = -1, np.zeros((0, 0), dtype=np.float32)

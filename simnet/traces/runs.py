@@ -12,7 +12,7 @@ RUN = 1 << 16
 """Entries of a run at most."""
 
 
-class Run(NamedTuple):
+class LayerRun(NamedTuple):
     """Neighbouring layers, or parts of them, that are all ordered or all not, small enough for the cache."""
 
     # Entries of the gradient, and layers.
@@ -24,15 +24,15 @@ class Run(NamedTuple):
     ordered: bool
 
 
-def runs(sizes: Sequence[int], ordered: NDArray[np.bool_]) -> list[Run]:
+def cut_into_runs(sizes: Sequence[int], ordered: NDArray[np.bool_]) -> list[LayerRun]:
     """Cut a gradient into runs, given the entries of each layer and which layers have their magnitudes given.
 
     Examples
     --------
-    >>> [(run.entries, run.layers) for run in runs([2, 3, 4], np.array([False, False, True]))]
+    >>> [(run.entries, run.layers) for run in cut_into_runs([2, 3, 4], np.array([False, False, True]))]
     [(slice(0, 5, None), slice(0, 2, None)), (slice(5, 9, None), slice(2, 3, None))]
     """
-    found: list[Run] = []
+    found: list[LayerRun] = []
     place = 0
     for layer, (size, kind) in enumerate(zip(sizes, ordered.tolist(), strict=True)):
         left = size
@@ -40,10 +40,10 @@ def runs(sizes: Sequence[int], ordered: NDArray[np.bool_]) -> list[Run]:
             last = found[-1] if found else None
             room = RUN - (last.entries.stop - last.entries.start) if last is not None else 0
             if last is None or not room or last.ordered != kind:
-                found.append(Run(slice(place, place), slice(layer, layer), [], kind))
+                found.append(LayerRun(slice(place, place), slice(layer, layer), [], kind))
                 continue
             taken = min(left, room)
-            found[-1] = Run(
+            found[-1] = LayerRun(
                 slice(last.entries.start, place + taken),
                 slice(last.layers.start, layer + 1),
                 [*last.sizes, taken],

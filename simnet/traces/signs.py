@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 
 from simnet.base.arrays import Floats
 from simnet.base.rng import stream
-from simnet.traces.ordering import Kinds
+from simnet.traces.ordering import EntryKinds
 from simnet.traces.ranked import Ranked
 from simnet.traces.refining import BANDS
 from simnet.traces.synthetic_parameters import COMPONENTS
@@ -51,7 +51,9 @@ _LEAST_OWN, _FEWEST, _CERTAIN = 0.25, 3, 3.0
 _LEAST_REST = 0.01
 
 
-def agreeing(counted: Floats, kinds: Kinds, magnitudes: Floats, shared: float, against: float, workers: int) -> Floats:
+def sign_agreement(
+    counted: Floats, kinds: EntryKinds, magnitudes: Floats, shared: float, against: float, workers: int
+) -> Floats:
     """Return the mean products of two workers' signs in each band of kinds."""
     from scipy.optimize import lsq_linear
     from scipy.special import ndtri
@@ -86,7 +88,7 @@ def agreeing(counted: Floats, kinds: Kinds, magnitudes: Floats, shared: float, a
     return np.asarray(np.clip(solved.x, 0.0, 1.0))
 
 
-class Products(NamedTuple):
+class SignProducts(NamedTuple):
     """Mean products of signs between points, of each layer."""
 
     # Shape (L, T, T): Of two workers, and the excess of a worker with itself.
@@ -97,7 +99,7 @@ class Products(NamedTuple):
     workers: int
 
 
-def products(signs: NDArray[np.int8], sizes: Sequence[int]) -> Products:
+def sign_products(signs: NDArray[np.int8], sizes: Sequence[int]) -> SignProducts:
     """Return the mean products of signs of shape (T, P, n), for layers of these sizes."""
     T, P, _ = signs.shape
     other, own = np.zeros((len(sizes), T, T)), np.zeros((len(sizes), T, T))
@@ -109,7 +111,7 @@ def products(signs: NDArray[np.int8], sizes: Sequence[int]) -> Products:
         same = np.einsum("twi,uwi->tu", part, part, dtype=np.float64) / (size * P)
         other[layer] = (np.einsum("ti,ui->tu", total, total, dtype=np.float64) / size - same * P) / (P * (P - 1))
         own[layer] = same - other[layer]
-    return Products(other, own, np.array(sizes, dtype=np.float64), P)
+    return SignProducts(other, own, np.array(sizes, dtype=np.float64), P)
 
 
 def _components(covariance: Floats, chance: Floats, entries: float) -> Floats:
@@ -144,24 +146,24 @@ def _components(covariance: Floats, chance: Floats, entries: float) -> Floats:
     return found
 
 
-def places(steps: NDArray[np.int64]) -> NDArray[np.int64]:
+def step_places(steps: NDArray[np.int64]) -> NDArray[np.int64]:
     """Return the place of each step: consecutive steps between others that are not are at one place.
 
     Examples
     --------
-    >>> places(np.array([0, 1, 22, 23, 44])).tolist(), places(np.array([4, 5, 6])).tolist()
+    >>> step_places(np.array([0, 1, 22, 23, 44])).tolist(), step_places(np.array([4, 5, 6])).tolist()
     ([0, 0, 1, 1, 2], [0, 1, 2])
     """
     apart = np.diff(steps) > 1
     return np.concatenate([[0], np.cumsum(apart if apart.any() else ~apart)])
 
 
-def common(found: Products, steps: NDArray[np.int64]) -> tuple[Floats, float, bool]:
+def shared_loadings(found: SignProducts, steps: NDArray[np.int64]) -> tuple[Floats, float, bool]:
     """Return the loadings of c, the correlation of the rest between consecutive steps, and whether the rest turns.
 
     What only steps at one place share turns back within a few steps.
     """
-    place = places(steps)
+    place = step_places(steps)
     times = np.bincount(place)
     turns = bool((times > 1).any())
     # Where signs follow at all workers or at none, those that do are alike by the share that it is of all.
@@ -205,13 +207,13 @@ def _together(products: Floats, place: NDArray[np.int64]) -> Floats:
     return np.asarray(found)
 
 
-def own(found: Products, steps: NDArray[np.int64]) -> Floats | None:
+def own_loadings(found: SignProducts, steps: NDArray[np.int64]) -> Floats | None:
     """Return the loadings of e; None if no worker's own signs last beyond chance.
 
     Layers without a result of their own get that of all layers together. If little lasts, as the mean gradient of a
     worker's shard, it is the same in all layers for the whole run.
     """
-    place = places(steps)
+    place = step_places(steps)
     whole = np.einsum("l,ltu->tu", found.entries, found.own) / found.entries.sum()
     between = _together(np.concatenate([whole[None], found.own]), place)
     sizes = np.sqrt(np.maximum(np.diagonal(between, axis1=1, axis2=2), 1e-12))

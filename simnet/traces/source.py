@@ -146,7 +146,7 @@ class WithoutLearning:
         """Do nothing."""
 
 
-class Given(WithoutLearning):
+class FixedTraining(WithoutLearning):
     """A training without learning, on the gradients of a source."""
 
     def __init__(self, source: GradientSource) -> None:
@@ -158,10 +158,10 @@ class Given(WithoutLearning):
         """Return the source's gradients of an iteration, of some workers; in `out`, shape (P, n), if all."""
         source = self._source
         everybody = len(crew) == source.workers
-        if isinstance(source, Shared):
+        if isinstance(source, CachedSource):
             own = None
         else:
-            own = buffer(out if everybody else None, source.workers, source.parameters)
+            own = output_buffer(out if everybody else None, source.workers, source.parameters)
         gradients = source.gradients(iteration, own)
         if gradients is not own:
             # What the source may keep stays as it is.
@@ -177,7 +177,7 @@ class Given(WithoutLearning):
         return partial(source.add, iteration)
 
 
-class Shared:
+class CachedSource:
     """A source for several runs of a job that ask for about the same iterations, so each is made once.
 
     It caches the last iterations, at most `most`, within 64 MiB but at least one. The cached arrays are read-only. It
@@ -207,22 +207,22 @@ class Shared:
         self._kept[iteration] = found
         if out is None:
             return found
-        out = buffer(out, self.workers, self.parameters)
+        out = output_buffer(out, self.workers, self.parameters)
         out[:] = found
         return out
 
 
-def shared(source: GradientSource, most: int = 8) -> GradientSource:
+def cached_source(source: GradientSource, most: int = 8) -> GradientSource:
     """Return a source that makes gradients once for several runs; itself if they depend on the updates."""
-    return source if isinstance(source, (Trainable, Shared)) else Shared(source, most)
+    return source if isinstance(source, (Trainable, CachedSource)) else CachedSource(source, most)
 
 
-def begun(source: GradientSource) -> Training:
+def begin_training(source: GradientSource) -> Training:
     """Return a training on the gradients of a source, for one run of a job."""
-    return source.begin() if isinstance(source, Trainable) else Given(source)
+    return source.begin() if isinstance(source, Trainable) else FixedTraining(source)
 
 
-def tensors(source: GradientSource, which: slice = slice(None)) -> dict[str, Any]:
+def tensor_options(source: GradientSource, which: slice = slice(None)) -> dict[str, Any]:
     """Return the options of a scheme that describe the tensors, ``layers`` and ``true_shapes``.
 
     `which` are the layers that the scheme exchanges.
@@ -231,9 +231,9 @@ def tensors(source: GradientSource, which: slice = slice(None)) -> dict[str, Any
     --------
     >>> from simnet.traces import synthetic
     >>> layers = [("weight", (16, 4, 3)), ("bias", (16,))]
-    >>> tensors(synthetic(layers, workers=2))
+    >>> tensor_options(synthetic(layers, workers=2))
     {'layers': (('weight', (16, 12)), ('bias', (16,)))}
-    >>> tensors(synthetic(layers, workers=2, scale=8))
+    >>> tensor_options(synthetic(layers, workers=2, scale=8))
     {'layers': (('weight', 24), ('bias', 2)), 'true_shapes': ((16, 12), (16,))}
     """
     layers = source.layers[which]
@@ -258,12 +258,12 @@ def as_matrices(shapes: Iterable[Sequence[int]]) -> tuple[tuple[int, ...], ...]:
     )
 
 
-def shrunk(sizes: Sequence[int], scale: float) -> list[int]:
+def shrink_sizes(sizes: Sequence[int], scale: float) -> list[int]:
     """Return layer sizes `scale` times smaller, at least one entry each; ValueError if `scale` < 1 or not finite.
 
     Examples
     --------
-    >>> shrunk([4608, 32, 10], 100)
+    >>> shrink_sizes([4608, 32, 10], 100)
     [46, 1, 1]
     """
     if not 1 <= scale < math.inf:
@@ -271,12 +271,12 @@ def shrunk(sizes: Sequence[int], scale: float) -> list[int]:
     return [max(1, round(size / scale)) for size in sizes]
 
 
-def position(iteration: int, iterations: int) -> float:
+def training_progress(iteration: int, iterations: int) -> float:
     """Return the progress of training at an iteration, from 0 to 1; ValueError if `iteration` is negative.
 
     Examples
     --------
-    >>> position(0, 101), position(25, 101), position(999, 101)
+    >>> training_progress(0, 101), training_progress(25, 101), training_progress(999, 101)
     (0.0, 0.25, 1.0)
     """
     if iteration < 0:
@@ -284,7 +284,7 @@ def position(iteration: int, iterations: int) -> float:
     return min(iteration / max(iterations - 1, 1), 1.0)
 
 
-def buffer(out: Values | None, workers: int, parameters: int) -> Values:
+def output_buffer(out: Values | None, workers: int, parameters: int) -> Values:
     """Return `out`, or a new buffer; ValueError if `out` is no contiguous float32 array of shape (P, n)."""
     if out is None:
         return np.empty((workers, parameters), dtype=np.float32)

@@ -15,7 +15,7 @@ from simnet.traces.source import Values
 Support: TypeAlias = NDArray[np.bool_]
 
 
-def support(gradients: Values, density: float) -> Support:
+def top_k_support(gradients: Values, density: float) -> Support:
     """Return top-k's selection at each worker; shape (P, n), of equal magnitudes the first; at least one entry."""
     if not 0 < density <= 1:
         raise ValueError(f"density must be > 0 and <= 1, got {density}")
@@ -41,7 +41,7 @@ def compression_gain(gradients: Values, density: float) -> float:
     0.64
     """
     squares = np.square(gradients, dtype=np.float64)
-    kept, total = np.where(support(gradients, density), squares, 0.0).sum(axis=1), squares.sum(axis=1)
+    kept, total = np.where(top_k_support(gradients, density), squares, 0.0).sum(axis=1), squares.sum(axis=1)
     return float(np.mean(np.divide(kept, total, out=np.ones_like(total), where=total > 0)))
 
 
@@ -53,7 +53,7 @@ def build_up(gradients: Values, density: float) -> float:
     >>> build_up(np.array([[3, 0, 0, 1], [2, 1, 0, 0], [0, 0, 9, 1]], dtype=np.float32), 0.25)
     2.0
     """
-    selected = support(gradients, density)
+    selected = top_k_support(gradients, density)
     return float(selected.any(axis=0).sum() / selected[0].sum())
 
 
@@ -67,10 +67,10 @@ def overlap(first: Values, second: Values, density: float) -> float:
     >>> overlap(np.array([[3, 2, 0, 0]], dtype=np.float32), np.array([[1, 0, 0, 4]], dtype=np.float32), 0.5)
     0.5
     """
-    return in_common(support(first, density), support(second, density))
+    return support_overlap(top_k_support(first, density), top_k_support(second, density))
 
 
-def in_common(one: Support, other: Support) -> float:
+def support_overlap(one: Support, other: Support) -> float:
     """Return the share of each worker's selection that another support selects too, mean over workers."""
     return float(np.mean((one & other).sum(axis=1) / one.sum(axis=1)))
 
@@ -83,10 +83,10 @@ def overlap_between_workers(gradients: Values, density: float) -> float:
     >>> overlap_between_workers(np.array([[3, 2, 0, 0], [1, 0, 0, 4], [1, 0, 0, 4]], dtype=np.float32), 0.5)
     0.6666666666666666
     """
-    return in_common_between_workers(support(gradients, density))
+    return worker_support_overlap(top_k_support(gradients, density))
 
 
-def in_common_between_workers(selected: Support) -> float:
+def worker_support_overlap(selected: Support) -> float:
     """Return the share of a worker's selection that another one selects too, mean over all pairs."""
     P, k = len(selected), selected[0].sum()
     times = selected.sum(axis=0, dtype=np.int64)

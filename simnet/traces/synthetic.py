@@ -51,13 +51,19 @@ from simnet.costs.layers import Layer
 from simnet.costs.models import ModelProfile, load_model
 from simnet.traces import ordering
 from simnet.traces.exponential import exponential
-from simnet.traces.normals import Normals, loops_for
+from simnet.traces.normals import Normals, compiled_loops_for
 from simnet.traces.ranked import Ranked, spread_evenly
 from simnet.traces.refining import BANDS
-from simnet.traces.remembered import Remembered
-from simnet.traces.runs import RUN, Run, runs
-from simnet.traces.source import Values, as_matrices, buffer, position, shrunk
-from simnet.traces.synthetic_parameters import TABLES, LayerParameters, SyntheticParameters, most_alike, parameters_of
+from simnet.traces.remembered import FadingNormals
+from simnet.traces.runs import RUN, LayerRun, cut_into_runs
+from simnet.traces.source import Values, as_matrices, output_buffer, shrink_sizes, training_progress
+from simnet.traces.synthetic_parameters import (
+    TABLES,
+    LayerParameters,
+    SyntheticParameters,
+    load_parameters,
+    most_similar_layer,
+)
 
 _BLOCK, _ASIDE = 8192, 1 << 22
 # Rows that recur in every iteration are kept up to so many bytes, or half of the gradients, and drawn again beyond.
@@ -72,7 +78,7 @@ class SyntheticSource:
     def __init__(
         self, shapes: Sequence[Layer], workers: int, like: SyntheticParameters, iterations: int, scale: float, seed: int
     ) -> None:
-        sizes = shrunk([layer.size for layer in shapes], scale)
+        sizes = shrink_sizes([layer.size for layer in shapes], scale)
         self.layers = tuple((layer.name, size) for layer, size in zip(shapes, sizes, strict=True))
         self.workers = workers
         self.parameters = sum(sizes)
@@ -86,7 +92,7 @@ class SyntheticSource:
         self.made_of = (tuple(shapes), workers, like, iterations, scale, seed)
         """All that the gradients depend on: what sources have in common that make the same."""
         self._kin = kin = [
-            most_alike(like.layers, layer.name, len(layer.shape) > 1, (index + 0.5) / len(shapes))
+            most_similar_layer(like.layers, layer.name, len(layer.shape) > 1, (index + 0.5) / len(shapes))
             for index, layer in enumerate(shapes)
         ]
         # Axes: which of TABLES, layer, knot.
@@ -95,11 +101,11 @@ class SyntheticSource:
         self._lasting, self._own = _loadings(kin, "lasting"), _loadings(kin, "own_lasting")
         self._ends = np.cumsum(sizes)
         self._places = [slice(end - size, end) for end, size in zip(self._ends.tolist(), sizes, strict=True)]
-        self._runs = runs(sizes, self._ordered)
+        self._runs = cut_into_runs(sizes, self._ordered)
         self._drawn = 0.0
         self._rows: dict[tuple[str | int, ...], Values] = {}
-        self._most_rows = rows(workers, self.parameters) - 2
-        self._remembered = Remembered(self._runs, seed, like.memory, like.turns)
+        self._most_rows = row_count(workers, self.parameters) - 2
+        self._remembered = FadingNormals(self._runs, seed, like.memory, like.turns)
         self._logs = np.zeros(0, dtype=np.float32)
 
     def gradients(self, iteration: int, out: Values | None = None) -> Values:
@@ -118,27 +124,27 @@ class SyntheticSource:
         out : ndarray of float32, shape (len(workers), n), optional
             Receives the gradients.
         """
-        gradients = buffer(out, len(workers), self.parameters)
-        self._make(workers, iteration, gradients, loops_for(self._drawn + gradients.size), adds=False)
+        gradients = output_buffer(out, len(workers), self.parameters)
+        self._make(workers, iteration, gradients, compiled_loops_for(self._drawn + gradients.size), adds=False)
         return gradients
 
     @property
     def adds(self) -> bool:
         """If true, the next gradients can be added to rows while they are made."""
-        return loops_for(self._drawn + self.workers * self.parameters) is not None
+        return compiled_loops_for(self._drawn + self.workers * self.parameters) is not None
 
     def add(self, iteration: int, rows: Values) -> Floats | None:
-        """Add the gradients of an iteration to `rows`, float32 of shape (P, n) and contiguous, if `adds` is true.
+        """Add the gradients of an iteration to `row_count`, float32 of shape (P, n) and contiguous, if `adds` is true.
 
         Return the sums of squares of the rows, if they are available.
         """
-        return self._make(range(self.workers), iteration, rows, loops_for(self._drawn + rows.size), adds=True)
+        return self._make(range(self.workers), iteration, rows, compiled_loops_for(self._drawn + rows.size), adds=True)
 
     def _make(
         self, workers: Sequence[int], iteration: int, rows: Values, compiled: ModuleType | None, *, adds: bool
     ) -> Floats | None:
         """Put the gradients of some workers in an iteration into rows, or add them, as `add` does."""
-        progress = position(iteration, self._iterations)
+        progress = training_progress(iteration, self._iterations)
         self._drawn += rows.size
         self._put_logs(iteration, compiled)
         common, factors = self._common(iteration, progress, compiled), self._factors(iteration, progress)[list(workers)]
@@ -181,7 +187,7 @@ class SyntheticSource:
                 rows[some] += made
         return norms if adds and not aside else None
 
-    def _mix(self, x: Values, common: Values, scales: Values, weights: Values, factors: Values, run: Run) -> None:
+    def _mix(self, x: Values, common: Values, scales: Values, weights: Values, factors: Values, run: LayerRun) -> None:
         """Make the gradients of a run of layers from normals, shape (P, size), in place; in ordered ones only x."""
         own, joint, linear, square = np.repeat(weights[:4, run.layers], run.sizes, axis=1)
         x *= own
@@ -227,13 +233,13 @@ class SyntheticSource:
                     ranked.sign(x, logs, common[entries], alike, against, life)
                 np.copysign(y, x, out=x)
 
-    def _kinds(self, layer: LayerParameters, progress: float) -> ordering.Kinds:
+    def _kinds(self, layer: LayerParameters, progress: float) -> ordering.EntryKinds:
         if layer.kinds is None or layer.shares is None:
             spread, dead = (float(self._at(np.array(table), progress)) for table in (layer.spread, layer.dead))
-            return ordering.lognormal(spread, layer.skew, dead)
+            return ordering.lognormal_kinds(spread, layer.skew, dead)
         shift, log_scale = np.array(layer.kinds).T
         shares = self._at(np.array(layer.shares).T, progress)
-        return ordering.Kinds(shares / shares.sum(), shift, log_scale)
+        return ordering.EntryKinds(shares / shares.sum(), shift, log_scale)
 
     def _row(self, *name: str | int, compiled: ModuleType | None = None) -> Values:
         """Return a recurring row: uniform for `life`, normal otherwise."""
@@ -372,14 +378,14 @@ class _Order(NamedTuple):
     against: float
 
 
-def rows(workers: int, parameters: int, *, lasts: bool = False, turns: bool = False) -> int:
+def row_count(workers: int, parameters: int, *, lasts: bool = False, turns: bool = False) -> int:
     """Return the maximum number of rows of n entries that a source keeps.
 
     `lasts` is true if a part of c is constant, which takes two rows more, `turns` if the rest turns, which takes one.
 
     Examples
     --------
-    >>> rows(8, 25_000_000), rows(4, 140_000_000), rows(8, 25_000_000, lasts=True, turns=True)
+    >>> row_count(8, 25_000_000), row_count(4, 140_000_000), row_count(8, 25_000_000, lasts=True, turns=True)
     (6, 4, 9)
     """
     return 2 + 2 * lasts + turns + min(4, int(max(_KEPT, _KEPT_SHARE * 4 * workers * parameters) // (4 * parameters)))
@@ -440,7 +446,7 @@ def synthetic(
     shapes = _layers(layers)
     if not shapes or any(layer.size < 1 for layer in shapes):
         raise ValueError("every layer must have at least one entry, and there must be one")
-    parameters = like if isinstance(like, SyntheticParameters) else parameters_of(like, shapes)
+    parameters = like if isinstance(like, SyntheticParameters) else load_parameters(like, shapes)
     return SyntheticSource(shapes, workers, parameters, iterations or parameters.steps, scale, seed)
 
 

@@ -164,7 +164,7 @@ class SyntheticParameters(Description):
         Path(path).write_text(content + "\n", encoding="utf-8")
 
 
-def parameters_of(like: str | os.PathLike[str], layers: Sequence[Layer]) -> SyntheticParameters:
+def load_parameters(like: str | os.PathLike[str], layers: Sequence[Layer]) -> SyntheticParameters:
     """Return the parameters of a fitted trace by name, of ``auto`` for a model of these layers, or of a JSON file.
 
     Raises
@@ -177,22 +177,22 @@ def parameters_of(like: str | os.PathLike[str], layers: Sequence[Layer]) -> Synt
     if not is_name(like):
         return read_description(SyntheticParameters, Path(like))
     known = {path.parent.name: path for path in SHIPPED.glob(f"*/{_FILE}")}
-    name = family(layers) if like == AUTO else like
+    name = model_family(layers) if like == AUTO else like
     if name not in known:
         allowed = [*known, AUTO]
         raise ValueError(f"no trace {like!r} to be like (nor is it a .json file): {nearest(str(like), allowed)}")
     return read_description(SyntheticParameters, known[name])
 
 
-def family(layers: Sequence[Layer]) -> str:
+def model_family(layers: Sequence[Layer]) -> str:
     """Return the trace of the family of a model, given its layers, with names as in PyTorch.
 
     Examples
     --------
     >>> from simnet.costs.models import load_model
-    >>> [family(load_model(name).layers) for name in ("resnet50", "gpt2", "vit-l-16")]
+    >>> [model_family(load_model(name).layers) for name in ("resnet50", "gpt2", "vit-l-16")]
     ['convolutional', 'transformer', 'transformer']
-    >>> family([Layer("fc.weight", (10, 64))])
+    >>> model_family([Layer("fc.weight", (10, 64))])
     'digits'
     """
     if any(re.search("attn|attention", layer.name) for layer in layers):
@@ -200,7 +200,7 @@ def family(layers: Sequence[Layer]) -> str:
     return "convolutional" if any(len(layer.shape) > 3 for layer in layers) else "digits"
 
 
-def most_alike(layers: Sequence[LayerParameters], name: str, matrix: bool, depth: float) -> LayerParameters:
+def most_similar_layer(layers: Sequence[LayerParameters], name: str, matrix: bool, depth: float) -> LayerParameters:
     """Return the fitted layer for a layer of this name and relative depth in [0, 1].
 
     It is the nearest in depth of those that are matrices as well, or are not, and that embed words or places as well.

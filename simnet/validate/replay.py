@@ -34,8 +34,8 @@ from simnet.calibration.readers import write_tidy
 from simnet.calibration.readers.conventions import mpi_convention
 from simnet.collectives import registry
 from simnet.interchange import read_schedule
-from simnet.measure.communicators import BACKENDS, Communicator, connect
-from simnet.measure.facts import digest
+from simnet.measure.communicators import BACKENDS, Communicator, connect_ranks
+from simnet.measure.facts import float_digest
 from simnet.measure.plan import MEMORY
 from simnet.schedule import Schedule
 from simnet.studies import options
@@ -194,7 +194,7 @@ def _digest(schedule: Schedule) -> float:
     """Return a number that differs between schedules."""
     columns = schedule.columns()
     parts = [columns[name].tobytes() for name in ("round", "src", "dst", "nbytes")]
-    return digest(b"".join([str(schedule.n_ranks).encode(), *parts]))
+    return float_digest(b"".join([str(schedule.n_ranks).encode(), *parts]))
 
 
 def _check(own: Plan, communicator: Communicator, out: Any, into: Any) -> None:
@@ -360,7 +360,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         if given.repetitions < 1 or given.warmup < 0:
             raise InputError("must be >= 1, and --warmup >= 0", file="--repetitions")
         sizes = [options.quantity(text, "--size", units.size) or 0.0 for text in given.size]
-        communicator = connect(given.backend)
+        communicator = connect_ranks(given.backend)
         ranks = communicator.size
         work = [of_collective(name, ranks, nbytes) for name in given.collective for nbytes in sizes]
         work += [of_file(path, ranks) for path in given.files]

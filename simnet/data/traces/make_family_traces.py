@@ -35,11 +35,11 @@ from torch.nn import functional
 
 import simnet
 from simnet.traces import Recorder
-from simnet.traces.live.data import shards
-from simnet.traces.live.letters import CHARACTERS, FACES, FINE, SIDE, glyphs
+from simnet.traces.live.data import deal_shards
+from simnet.traces.live.letters import CHARACTERS, FACES, FINE, SIDE, draw_glyphs
 from simnet.traces.live.networks import Transformer, convolutional
 from simnet.traces.live.torched import BLOCKS, CHANNELS, WIDTH
-from simnet.traces.live.words import TOPICS, prose
+from simnet.traces.live.words import TOPICS, read_prose
 from simnet.traces.metadata import read_description
 from simnet.traces.recorded import DESCRIPTION, TraceInfo
 
@@ -61,7 +61,7 @@ class Run(NamedTuple):
     seed : int
         Of weights, shards and batches.
     dirichlet : float or None
-        How unlike the shards are, as `simnet.traces.live.data.shards` takes it; None for IID.
+        How unlike the shards are, as `simnet.traces.live.data.deal_shards` takes it; None for IID.
     local : int
         Local steps H between exchanges; 0 where gradients are exchanged in every step.
     """
@@ -151,7 +151,7 @@ FAMILIES = {
         f"{SIDE} pixels, each time turned, moved, larger or smaller, and with noise",
         "SGD with learning rate 0.1, a tenth of that after 70 % of the run, momentum 0.9, weight decay 5e-4",
         lambda: convolutional(CHANNELS, len(CHARACTERS), nn.BatchNorm2d),
-        lambda: _with_kinds(*glyphs()), 8, STEPS, _told,
+        lambda: _with_kinds(*draw_glyphs()), 8, STEPS, _told,
         lambda parameters: torch.optim.SGD(parameters, 0.1, momentum=0.9, weight_decay=5e-4),
         lambda share: 1.0 if share < 0.7 else 0.1,
     ),
@@ -163,7 +163,7 @@ FAMILIES = {
         "AdamW with learning rate 1e-3, risen to over a tenth of the run and falling to a tenth by a cosine, betas 0.9 "
         "and 0.95, weight decay 0.1",
         lambda: Transformer(VOCABULARY, CONTEXT, WIDTH, BLOCKS, HEADS),
-        lambda: _without_kinds(*prose(VOCABULARY, CONTEXT)), 4, STEPS, _foretold,
+        lambda: _without_kinds(*read_prose(VOCABULARY, CONTEXT)), 4, STEPS, _foretold,
         lambda parameters: torch.optim.AdamW(parameters, 1e-3, betas=(0.9, 0.95), weight_decay=0.1),
         lambda share: min(share / 0.1 + 0.05, 1.0) * (0.55 + 0.45 * np.cos(np.pi * share)),
     ),
@@ -210,7 +210,7 @@ def record(name: str, folder: Path, every_step: bool = False) -> None:
     tensors, kinds = family.examples()
     there = np.random.default_rng(0).permutation(len(kinds))
     held, there = there[:HELD_OUT], np.sort(there[HELD_OUT:])
-    own = [there[one] for one in shards(kinds[there], run.workers, int(kinds.max()) + 1, run.dirichlet, run.seed)]
+    own = [there[one] for one in deal_shards(kinds[there], run.workers, int(kinds.max()) + 1, run.dirichlet, run.seed)]
     drawn = [batches(one, family.batch, 1000 * run.seed + worker) for worker, one in enumerate(own)]
     random = [torch.Generator().manual_seed(1000 * run.seed + worker) for worker in range(run.workers)]
 

@@ -28,7 +28,7 @@ from simnet.studies.choosing.inputs import Question
 from simnet.studies.choosing.operating_point import OperatingPoint
 from simnet.studies.choosing.policy_file import Edges, Entry, Gain, Gains, Loss, MadeFor, PolicyTable
 from simnet.traces import GradientSource
-from simnet.traces.source import tensors
+from simnet.traces.source import tensor_options
 
 MOST_CELLS = 40_000
 """The most cells of a table that is made."""
@@ -233,7 +233,7 @@ class Exact:
                 density,
                 scale=source.scale,
                 seed=self.seed,
-                **tensors(source),
+                **tensor_options(source),
                 **choice.candidate.options,
             )
         except ValueError as error:

@@ -40,7 +40,7 @@ from simnet.sparsifier_models.two_level import without_network
 from simnet.studies.choosing.choices import Choice
 from simnet.studies.choosing.operating_point import OperatingPoint
 from simnet.traces import GradientSource, synthetic
-from simnet.traces.source import Values, tensors
+from simnet.traces.source import Values, tensor_options
 
 KEPT_EACH = 10
 """Entries that a worker of a rehearsal keeps for each worker, where there is time: regions of fewer are less even."""
@@ -428,7 +428,7 @@ def _created(choice: Choice, source: GradientSource, density: float, seed: int) 
             density,
             scale=source.scale,
             seed=seed,
-            **tensors(source),
+            **tensor_options(source),
             **choice.candidate.options,
         )
     except ValueError as error:

@@ -24,7 +24,7 @@ from simnet.network.compiled_loop import load_kept_loop
 from simnet.policies import Candidate, Fixed, density_at
 from simnet.schedule import Schedule
 from simnet.sparsifier_models import Exchange
-from simnet.traces.source import Given, Trainable
+from simnet.traces.source import FixedTraining, Trainable
 
 # Iterations that are simulated, of all buckets together and at most; how often all buckets are gone through, and from
 # how many on that starts only from what is the fastest.
@@ -210,7 +210,7 @@ class _Chosen(SparsifierSet):
     """Exchanges of a timeline, some dense and some compressed, again."""
 
     def __init__(self, job: Job, timeline: Timeline, compress: Sequence[bool | None]) -> None:
-        super().__init__(job, (), training=Given(job.source))
+        super().__init__(job, (), training=FixedTraining(job.source))
         self._timeline, self._compress = timeline, compress
 
     def step(self, where: IterationContext, shortlist: Sequence[Candidate]) -> ExchangeProcess:

@@ -45,7 +45,7 @@ from simnet.scenario.source import Source
 from simnet.studies.job_totals import judgement, rivals
 from simnet.studies.samples import sample_warnings, warning_lines
 from simnet.studies.start_times import ranges_of
-from simnet.traces.source import Shared
+from simnet.traces.source import CachedSource
 from simnet.traces.synthetic import SyntheticSource
 
 FORMAT = "simnet sweep cell 12"
@@ -101,7 +101,7 @@ STARTS = dict(
 """Further columns, where times of leaders depend on that."""
 
 # Of which the last cell of this process had its gradients, and these.
-_made: list[tuple[object, Shared]] = []
+_made: list[tuple[object, CachedSource]] = []
 
 # A machine's workers may be threads of one process, and simulations that take turns lose nothing by it.
 _TURN = threading.Lock()
@@ -166,10 +166,10 @@ def _with_shared_gradients(built: Run) -> Run:
     job, source = built.job, built.job.source
     if not isinstance(source, SyntheticSource):
         return built
-    if 4 * source.workers * source.parameters * job.iterations > Shared.BYTES:
+    if 4 * source.workers * source.parameters * job.iterations > CachedSource.BYTES:
         return built
     if not _made or _made[0][0] != source.made_of:
-        _made[:] = [(source.made_of, Shared(source, job.iterations))]
+        _made[:] = [(source.made_of, CachedSource(source, job.iterations))]
     return replace(built, job=replace(job, source=_made[0][1]))
 
 

@@ -13,23 +13,23 @@ Score(loss=..., accuracy=...)
 
 from simnet.traces.live.data import DATA, Data, classification, digits, letters, words
 from simnet.traces.live.perceptron import Perceptron
-from simnet.traces.live.source import MODELS, LiveSource, LiveTraining, Rate, create, needs, train
+from simnet.traces.live.source import MODELS, LearningRate, LiveSource, LiveTraining, create_model, train, training_size
 from simnet.traces.live.torched import Sizes
 
 __all__ = [
     "DATA",
     "MODELS",
     "Data",
+    "LearningRate",
     "LiveSource",
     "LiveTraining",
     "Perceptron",
-    "Rate",
     "Sizes",
     "classification",
-    "create",
+    "create_model",
     "digits",
     "letters",
-    "needs",
     "train",
+    "training_size",
     "words",
 ]

@@ -27,8 +27,8 @@ from numpy.typing import NDArray
 
 from simnet.base.errors import SimnetError, to_install
 from simnet.base.rng import stream
-from simnet.traces.live.letters import CHARACTERS, SIDE, glyphs, seen
-from simnet.traces.live.words import prose
+from simnet.traces.live.letters import CHARACTERS, SIDE, distorted_images, draw_glyphs
+from simnet.traces.live.words import read_prose
 
 DATA = ("digits", "classification", "letters", "words")
 """What there is to train on."""
@@ -129,9 +129,9 @@ def letters(drawings: Annotated[int, Ge(2), Le(1000)] = 6) -> Data:
     >>> data.inputs.shape, data.held_inputs.shape, data.classes
     ((1736, 256), (868, 256), 62)
     """
-    images, kinds = glyphs()
+    images, kinds = draw_glyphs()
     draws = stream(0, "live", "letters")
-    inputs = np.concatenate([seen(images, draws).reshape(len(images), -1) for _ in range(drawings + 1)])
+    inputs = np.concatenate([distorted_images(images, draws).reshape(len(images), -1) for _ in range(drawings + 1)])
     targets, held = np.tile(kinds, drawings + 1), len(images)
     return Data(inputs[held:], targets[held:], inputs[:held], targets[:held], len(CHARACTERS), (1, SIDE, SIDE))
 
@@ -159,7 +159,7 @@ def words(vocabulary: Annotated[int, Ge(2), Le(2**16)] = 4096, context: Annotate
     >>> bool((data.inputs[:, 1:] == data.targets[:, :-1]).all()), data.symbols
     (True, 100)
     """
-    stretches, topics = prose(vocabulary, context)
+    stretches, topics = read_prose(vocabulary, context)
     order = stream(0, "live", "words").permutation(len(stretches))
     cut = max(1, round(_TEXT_HELD_OUT * len(order)))
     held, own = stretches[order[:cut]], stretches[order[cut:]]
@@ -169,7 +169,7 @@ def words(vocabulary: Annotated[int, Ge(2), Le(2**16)] = 4096, context: Annotate
     )
 
 
-def shards(
+def deal_shards(
     targets: NDArray[np.intp], workers: int, classes: int, dirichlet: float | None = None, seed: int = 0
 ) -> list[NDArray[np.intp]]:
     """Deal examples out to workers; every worker gets at least one.
@@ -198,7 +198,7 @@ def shards(
 
     Examples
     --------
-    >>> [len(shard) for shard in shards(np.zeros(10, dtype=int), 3, 1)]
+    >>> [len(shard) for shard in deal_shards(np.zeros(10, dtype=int), 3, 1)]
     [4, 3, 3]
     """
     if len(targets) < workers:

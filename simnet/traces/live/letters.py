@@ -30,7 +30,7 @@ TURN, SIZE, SHIFT, NOISE = 0.6, 0.4, 0.3, 0.15
 
 
 @lru_cache(maxsize=1)
-def glyphs() -> tuple[NDArray[np.float32], NDArray[np.intp]]:
+def draw_glyphs() -> tuple[NDArray[np.float32], NDArray[np.intp]]:
     """Return the characters in all typefaces as images (N, FINE, FINE) from 0 to 1, and the class of each."""
     import matplotlib as mpl
     from matplotlib.font_manager import FontProperties
@@ -59,8 +59,8 @@ def _closed(path: Any) -> Iterator[Any]:
         yield type(path)(path.vertices[start:end], path.codes[start:end])
 
 
-def seen(images: NDArray[np.float32], draws: np.random.Generator) -> NDArray[np.float32]:
-    """Return the images of `glyphs` at SIDE x SIDE pixels, each rotated, shifted, scaled and with noise."""
+def distorted_images(images: NDArray[np.float32], draws: np.random.Generator) -> NDArray[np.float32]:
+    """Return the images of `draw_glyphs` at SIDE x SIDE pixels, each rotated, shifted, scaled and with noise."""
     from scipy.ndimage import affine_transform
 
     turn, size, right, down = draws.random((4, len(images))) - 0.5

@@ -22,12 +22,12 @@ from simnet.base.quantities import Count, Written
 from simnet.base.rng import stream
 from simnet.traces.live import data as sources
 from simnet.traces.live import torched
-from simnet.traces.live.data import DATA, Data, shards
+from simnet.traces.live.data import DATA, Data, deal_shards
 from simnet.traces.live.letters import CHARACTERS, FACES, SIDE
 from simnet.traces.live.model import Model
 from simnet.traces.live.perceptron import Perceptron
 from simnet.traces.live.torched import Sizes
-from simnet.traces.source import Score, Values, as_matrices, buffer
+from simnet.traces.source import Score, Values, as_matrices, output_buffer
 
 MODELS = ("logistic", "mlp", *torched.MODELS)
 """What can be trained."""
@@ -39,7 +39,7 @@ _CHUNK = 1024
 _TORCH = 2.0**29
 
 
-class Rate(NamedTuple):
+class LearningRate(NamedTuple):
     """The learning rate by iteration."""
 
     # After the warm-up and before the first drop.
@@ -56,7 +56,7 @@ class Rate(NamedTuple):
 
         Examples
         --------
-        >>> rate = Rate(0.8, warm_up=4, drops=(6,))
+        >>> rate = LearningRate(0.8, warm_up=4, drops=(6,))
         >>> [round(rate.at(iteration, 4), 3) for iteration in range(8)]
         [0.2, 0.35, 0.5, 0.65, 0.8, 0.8, 0.08, 0.08]
         """
@@ -76,7 +76,7 @@ class LiveSource:
     own: Sequence[NDArray[np.intp]]
     # Examples per worker and iteration.
     batch: int
-    rate: Rate
+    rate: LearningRate
     # m and d of the update.
     momentum: float
     weight_decay: float
@@ -131,7 +131,7 @@ class LiveSource:
             If a loss or gradient is not finite.
         """
         crew = np.arange(self.workers) if crew is None else crew
-        out = buffer(out, len(crew), self.parameters)
+        out = output_buffer(out, len(crew), self.parameters)
         inputs, targets = self.batches(iteration, crew)
         # Of those with weights of their own, one after the other.
         together = len(crew) if len(parameters) == 1 else 1
@@ -259,7 +259,7 @@ def train(
     *,
     workers: int,
     batch: Annotated[int, Ge(1), Le(10**6)] = 16,
-    learning_rate: Annotated[float | Rate, Written(Annotated[float, Gt(0), Le(1e6)])] = 0.1,
+    learning_rate: Annotated[float | LearningRate, Written(Annotated[float, Gt(0), Le(1e6)])] = 0.1,
     momentum: Annotated[float, Ge(0), Lt(1)] = 0.9,
     weight_decay: Annotated[float, Ge(0), Le(1)] = 0.0,
     dirichlet: Annotated[float, Gt(0), Le(1e6)] | None = None,
@@ -290,7 +290,7 @@ def train(
     momentum, weight_decay : float
         m and d of the update, which follows the exchange.
     dirichlet : float, optional
-        Concentration of shards that differ in their classes; see `simnet.traces.live.data.shards`.
+        Concentration of shards that differ in their classes; see `simnet.traces.live.data.deal_shards`.
     hidden : sequence of int
         Units of the hidden layers of an ``mlp``.
     channels : sequence of int
@@ -315,18 +315,18 @@ def train(
     SimnetError
         If a package is missing, or there are fewer examples than workers.
     """
-    rate = learning_rate if isinstance(learning_rate, Rate) else Rate(float(learning_rate))
+    rate = learning_rate if isinstance(learning_rate, LearningRate) else LearningRate(float(learning_rate))
     _check(workers, batch, evaluate, rate, momentum, weight_decay, scale)
     if dirichlet is not None:
         positive(dirichlet, "dirichlet")
     found = _data(data, dict(options or {}), seed)
     kinds = found.targets if found.kinds is None else found.kinds
-    own = shards(kinds, workers, int(kinds.max()) + 1, dirichlet, seed)
-    made = create(model, found, Sizes(hidden, channels, width, blocks), device)
+    own = deal_shards(kinds, workers, int(kinds.max()) + 1, dirichlet, seed)
+    made = create_model(model, found, Sizes(hidden, channels, width, blocks), device)
     return LiveSource(made, found, own, batch, rate, momentum, weight_decay, evaluate, scale, seed)
 
 
-def create(model: str, data: Data, sizes: Sizes | None = None, device: str = "cpu") -> Model:
+def create_model(model: str, data: Data, sizes: Sizes | None = None, device: str = "cpu") -> Model:
     """Return a model for data.
 
     Parameters
@@ -351,7 +351,7 @@ def create(model: str, data: Data, sizes: Sizes | None = None, device: str = "cp
         raise ValueError(f"there is no model {model!r} to train; {nearest(model, MODELS)}")
     sizes = sizes or Sizes()
     if model in torched.MODELS:
-        return torched.create(model, data, sizes, device)
+        return torched.create_torch_model(model, data, sizes, device)
     if device != "cpu":
         raise ValueError(f"{model} is computed by numpy, so device must be cpu, got {device!r}")
     if data.targets.ndim == 2:
@@ -359,7 +359,7 @@ def create(model: str, data: Data, sizes: Sizes | None = None, device: str = "cp
     return Perceptron(data.inputs.shape[1], sizes.hidden if model == "mlp" else (), data.classes)
 
 
-def needs(
+def training_size(
     model: str, data: str, workers: int, batch: int, sizes: Sizes, options: Mapping[str, Any]
 ) -> tuple[int, float]:
     """Return the entries n of a gradient, and the bytes of data and activations, before anything is made.
@@ -377,7 +377,7 @@ def needs(
 
     Examples
     --------
-    >>> needs("mlp", "digits", workers=8, batch=16, sizes=Sizes(), options={})[0]
+    >>> training_size("mlp", "digits", workers=8, batch=16, sizes=Sizes(), options={})[0]
     4810
     """
     numbers, held, classes, side = 64, 1440.0, 10, 8
@@ -393,7 +393,7 @@ def needs(
     rows = max(workers * batch, _CHUNK // (context if data == "words" else 1))
     if model in torched.MODELS:
         what = (model, (context, side), classes, sizes)
-        return torched.entries(*what), 4.0 * (held * numbers + rows * torched.activations(*what)) + _TORCH
+        return torched.parameter_count(*what), 4.0 * (held * numbers + rows * torched.activation_count(*what)) + _TORCH
     widths = (numbers, *(sizes.hidden if model == "mlp" else ()), classes)
     entries = sum((width + 1) * units for width, units in itertools.pairwise(widths))
     return entries, 4.0 * (held * numbers + 4 * rows * sum(widths))
@@ -407,7 +407,7 @@ def _data(name: str, options: dict[str, Any], seed: int) -> Data:
 
 
 def _check(
-    workers: int, batch: int, evaluate: int, rate: Rate, momentum: float, weight_decay: float, scale: float
+    workers: int, batch: int, evaluate: int, rate: LearningRate, momentum: float, weight_decay: float, scale: float
 ) -> None:
     for name, count in (("workers", workers), ("batch", batch), ("evaluate", evaluate)):
         whole(count, name, 1)

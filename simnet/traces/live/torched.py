@@ -51,7 +51,7 @@ class Sizes(NamedTuple):
     blocks: int = BLOCKS
 
 
-def create(model: str, data: Data, sizes: Sizes, device: str = "cpu") -> Torched:
+def create_torch_model(model: str, data: Data, sizes: Sizes, device: str = "cpu") -> TorchModel:
     """Return a model of PyTorch for data.
 
     Parameters
@@ -89,19 +89,19 @@ def create(model: str, data: Data, sizes: Sizes, device: str = "cpu") -> Torched
 
         heads = math.gcd(sizes.width, _HEADS)
         made = Transformer(data.symbols, data.shape[0], sizes.width, sizes.blocks, heads)
-        return Torched(made.to(device), None, device, lambda layer: deviation(layer.name, sizes.blocks))
+        return TorchModel(made.to(device), None, device, lambda layer: deviation(layer.name, sizes.blocks))
     made = _residual(sizes.channels, data) if model == "residual" else _conv(data)
-    return Torched(made.to(device), data.shape, device)
+    return TorchModel(made.to(device), data.shape, device)
 
 
-def entries(model: str, data: tuple[int, int], classes: int, sizes: Sizes) -> int:
+def parameter_count(model: str, data: tuple[int, int], classes: int, sizes: Sizes) -> int:
     """Return the number of parameters of a model, without making it.
 
     `data` is the number of symbols of the context and the pixels of a side of an image.
 
     Examples
     --------
-    >>> entries("conv", (0, 8), 10, Sizes()), entries("transformer", (64, 0), 4096, Sizes())
+    >>> parameter_count("conv", (0, 8), 10, Sizes()), parameter_count("transformer", (64, 0), 4096, Sizes())
     (18586, 1325824)
     """
     context, side = data
@@ -119,7 +119,7 @@ def entries(model: str, data: tuple[int, int], classes: int, sizes: Sizes) -> in
     return convolved + ((side // 4) ** 2 * _CHANNELS[-1] + 1) * _UNITS + (_UNITS + 1) * classes
 
 
-def activations(model: str, data: tuple[int, int], classes: int, sizes: Sizes) -> int:
+def activation_count(model: str, data: tuple[int, int], classes: int, sizes: Sizes) -> int:
     """Return about how many numbers a model keeps of an example between the forward and the backward pass."""
     context, side = data
     if model == "transformer":
@@ -131,8 +131,8 @@ def activations(model: str, data: tuple[int, int], classes: int, sizes: Sizes) -
     return 4 * sum((side >> max(stage - 1, 0)) ** 2 * width for stage, width in enumerate(_CHANNELS))
 
 
-class Torched(Model):
-    """A module of PyTorch as a model to train; see `create`."""
+class TorchModel(Model):
+    """A module of PyTorch as a model to train; see `create_torch_model`."""
 
     def __init__(
         self,

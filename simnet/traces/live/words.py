@@ -21,7 +21,7 @@ _WORD = re.compile(r"[A-Za-z_]+|\d|\n|[^\sA-Za-z_\d]")
 
 
 @lru_cache(maxsize=2)
-def prose(vocabulary: int, context: int) -> tuple[NDArray[np.intp], NDArray[np.intp]]:
+def read_prose(vocabulary: int, context: int) -> tuple[NDArray[np.intp], NDArray[np.intp]]:
     """Return stretches of words, of shape (N, context + 1), and the topic of each: its place in the library.
 
     A stretch begins with the word that the one before ends with.

@@ -20,7 +20,7 @@ import numpy as np
 import pandas as pd
 
 from simnet.hooks.log import Clock
-from simnet.hooks.messages import Messages
+from simnet.hooks.messages import GroupMessages
 from simnet.traces import live
 from simnet.validate.jobs.settings import (
     BATCH,
@@ -145,7 +145,7 @@ def _use_connections(hook: Hook) -> None:
     """Open the window of each connection, as a job that runs for long does: one that is open stays so."""
     import torch
 
-    messages = Messages(hook.group, Clock())
+    messages = GroupMessages(hook.group, Clock())
     others = [one for one in range(messages.size) if one != messages.rank]
     sent = torch.zeros(_WINDOW // 4)
     messages.swap(dict.fromkeys(others, sent), {one: torch.empty_like(sent) for one in others})

@@ -51,7 +51,7 @@ class Operations(NamedTuple):
     label: Callable[[int], str]
 
 
-class Messages(NamedTuple):
+class RoundMessages(NamedTuple):
     """Messages by round, in their order."""
 
     round: Ranks
@@ -60,7 +60,7 @@ class Messages(NamedTuple):
     size: Ranks | Floats
 
 
-class Work(NamedTuple):
+class RankWork(NamedTuple):
     """Work of ranks before rounds, in the unit of the file; each rank and round once at most."""
 
     round: Ranks
@@ -68,7 +68,7 @@ class Work(NamedTuple):
     size: Ranks | Floats
 
 
-def work_before(rank: Ranks, kind: Ranks, round_: Ranks, told: NDArray[np.bool_]) -> Ranks:
+def round_of_work(rank: Ranks, kind: Ranks, round_: Ranks, told: NDArray[np.bool_]) -> Ranks:
     """Return the round of each operation if only work names rounds; -1 if unknown.
 
     A message has the round of the work before it. `round_` holds the rounds of work, and `told` is true where an
@@ -79,7 +79,7 @@ def work_before(rank: Ranks, kind: Ranks, round_: Ranks, told: NDArray[np.bool_]
     return hint
 
 
-class Source(Protocol):
+class OperationFile(Protocol):
     """A file of operations, or several; `n_ranks` is known after all blocks were read."""
 
     name: str
@@ -155,7 +155,7 @@ def _by_rank(one: Round, n_ranks: int, per_second: float, every_round: bool, mos
         np.concatenate([nothing - 1, number, number]),
     )
     order = np.lexsort([columns[4], columns[0]])
-    return _Rows(*(narrow(column[order]) for column in columns))
+    return _Rows(*(narrow_integers(column[order]) for column in columns))
 
 
 def _bounds(laid: Mapping[int, _Rows], schedule: Schedule) -> list[int]:
@@ -201,7 +201,7 @@ def _awaited(rank: Ranks, kind: Ranks, hint: Ranks, every_round: bool) -> tuple[
     return begin, end
 
 
-def told_schedule(source: Source, per_second: float) -> Schedule | None:
+def annotated_schedule(source: OperationFile, per_second: float) -> Schedule | None:
     """Return the schedule of operations that name their rounds; None if they do not, or wrongly."""
     kept: list[list[list[Ranks]]] = [[[] for _ in range(5)] for _ in (SEND, RECV, CALC)]
     last = -1
@@ -213,7 +213,7 @@ def told_schedule(source: Source, per_second: float) -> Schedule | None:
             rows = np.flatnonzero((block.kind == kind) & ((block.kind != CALC) | (block.size > 0)))
             values = (block.hint, block.rank, block.peer, block.tag, block.size)
             for column, one in zip(columns, values, strict=True):
-                column.append(narrow(one[rows]))
+                column.append(narrow_integers(one[rows]))
     sends, recvs, works = ([_joined(column) for column in columns] for columns in kept)
     del kept
     # What is sent and what is received is the same, in the order of rounds, tags, senders and receivers.
@@ -223,13 +223,13 @@ def told_schedule(source: Source, per_second: float) -> Schedule | None:
         return None
     del recvs, sent, received
     order = np.lexsort([sends[3], sends[0]])
-    messages = Messages(*(sends[key][order] for key in (0, 1, 2, 4)))
-    work = Work(works[0], works[1], works[4])
+    messages = RoundMessages(*(sends[key][order] for key in (0, 1, 2, 4)))
+    work = RankWork(works[0], works[1], works[4])
     if (messages.src == messages.dst).any() or messages.size.max(initial=0) > MOST_BYTES:
         return None
     if work.size.max(initial=0) / per_second > MOST_SECONDS:
         return None
-    return assembled(source.name, source.n_ranks, last + 1, messages, work, per_second)
+    return assemble_schedule(source.name, source.n_ranks, last + 1, messages, work, per_second)
 
 
 def _agrees(ops: Operations) -> bool:
@@ -261,20 +261,20 @@ def _agrees(ops: Operations) -> bool:
     return bool((apart > 0).all() and np.array_equal(just_before, awaited[step]))
 
 
-def assembled(
+def assemble_schedule(
     name: str,
     n_ranks: int,
     n_rounds: int,
-    messages: Messages,
-    work: Work | None = None,
+    messages: RoundMessages,
+    work: RankWork | None = None,
     per_second: float = 1.0,
     phases: Mapping[int, str] | None = None,
 ) -> Schedule:
     """Return a schedule; equal rounds are one object."""
     if work is None:
-        work = Work(*[np.zeros(0, dtype=np.int64)] * 3)
+        work = RankWork(*[np.zeros(0, dtype=np.int64)] * 3)
     order = np.argsort(work.round, kind="stable")
-    works = Work(work.round[order], work.rank[order], work.size[order])
+    works = RankWork(work.round[order], work.rank[order], work.size[order])
     edges = np.arange(n_rounds + 1)
     of_work, of_messages = np.searchsorted(works.round, edges), np.searchsorted(messages.round, edges)
     workers = np.diff(of_work)
@@ -300,7 +300,7 @@ def assembled(
     return Schedule(n_ranks, rounds)
 
 
-def narrow(values: Ranks) -> Ranks:
+def narrow_integers(values: Ranks) -> Ranks:
     """Return whole numbers as int32 if they fit."""
     return values.astype(np.int32) if values.max(initial=0) < 2**31 and values.min(initial=0) >= -1 else values
 
