@@ -19,11 +19,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from rich.console import Console
-from simnet.report.message_sample import Recorded, message_sample
 
 from simnet.report import figures, spread
 from simnet.report.console import show
 from simnet.report.html import TERMS, report
+from simnet.report.kept import Recorded, message_sample
 from simnet.report.learning import IGNORED
 from simnet.report.page_data import POINTS, embedded, keys, page_data
 from simnet.report.sentences import HEADINGS, percent, ranking, rows, sentence
@@ -78,9 +78,9 @@ def test_the_sentence_says_who_won_by_how_much_and_when_the_choice_changed():
 
 
 def test_the_sentence_of_a_policy_alone_without_bound_and_of_one_iteration():
-    assert said(AG=frame([2])) == "AG took 2 s for 1 iteration; it message_sample to AG throughout."
+    assert said(AG=frame([2])) == "AG took 2 s for 1 iteration; it kept to AG throughout."
     assert said(AG=frame([2]), B=frame([4], "ring")) == (
-        "AG was fastest: 2 s for 1 iteration, 50 % less than B, the runner-up; it message_sample to AG throughout."
+        "AG was fastest: 2 s for 1 iteration, 50 % less than B, the runner-up; it kept to AG throughout."
     )
 
 

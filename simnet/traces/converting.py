@@ -143,7 +143,7 @@ class Generated:
 
 
 def in_memory(info: TraceInfo, entries: int | None = None, times: float = 1.0) -> None:
-    """Refuse a trace of which a step (of `entries`, default all), or `times` as much, exceeds `LARGEST`."""
+    """Refuse a trace if a step (`entries`, default all) or `times` as much exceeds `LARGEST`."""
     entries = sum(prod(layer.shape) for layer in info.layers) if entries is None else entries
     needed = 4 * info.workers * entries * times
     if needed > LARGEST:
