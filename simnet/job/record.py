@@ -105,23 +105,13 @@ class JobShare(NamedTuple):
 
 @dataclass(frozen=True)
 class PolicyResult:
-    """What a job did under one policy. Every column's name ends in its unit.
+    """The result of a job under one policy; names of columns end in their unit.
 
-    Parameters
-    ----------
-    iterations : DataFrame
-        A row per iteration: when it started, how long it took, how that splits (means over workers, which add up),
-        bytes sent by all workers, what was chosen, and the worst latency and bandwidth between neighbours at its start.
-        `purpose` is ``train``; or ``explore``, for what a policy tried before the iteration of that number, and which
-        is no progress.
-    worker_rows : WorkerRows
-        What `workers` is made of.
-    messages, spans : DataFrame
-        Every message, and what each worker did when, of the first iterations.
-    interruptions : tuple of Interruption
-        Where the job, or a co-located one, stopped because workers had failed, in the order of time.
-    job_shares : tuple of JobShare
-        How the job and its co-located jobs fared; empty for a job alone.
+    `iterations` has a row per iteration: start, duration and its split (means over workers, which add up), bytes sent
+    by all workers, what was chosen, and the worst latency and bandwidth between neighbours at its start. The `purpose`
+    is ``train``, or ``explore`` for attempts before the iteration of that number. `worker_rows` is the source of
+    `workers`. `messages` and `spans` are those of the first iterations; `interruptions` are in the order of time;
+    `job_shares` is empty for a job alone.
     """
 
     iterations: pd.DataFrame

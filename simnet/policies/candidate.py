@@ -49,17 +49,7 @@ class ClosedForm(Protocol):
 
 @dataclass(frozen=True)
 class Candidate:
-    """One way of exchanging gradients: a scheme with its options, under the name that reports use.
-
-    Parameters
-    ----------
-    label : str
-        Name in tables and figures, e.g. ``"ART-ring"``.
-    scheme : str
-        Name of the sparsifier, see `simnet.sparsifier_models.names`.
-    options : mapping
-        Its options, see `simnet.sparsifier_models.create`.
-    """
+    """One way of exchanging gradients: a scheme with its options, under the label of tables and figures."""
 
     label: str
     scheme: str

@@ -20,26 +20,12 @@ from simnet.schedule import Schedule
 
 @dataclass(frozen=True)
 class PolicyContext:
-    """What a policy may look at before an iteration: where the job is, its network and its gradient.
+    """What a policy may look at before an iteration.
 
-    Parameters
-    ----------
-    iteration : int
-        From 0.
-    now : float
-        Simulated time [s].
-    network : Network
-        The network as it is; a policy that only monitors asks it for `Network.path` at times that have passed.
-    placement : sequence of int
-        Host of each worker.
-    message : float
-        M, bytes of the dense gradient.
-    density : float
-        c, target fraction kept.
-    buckets : sequence of int, optional
-        Entries of each piece that the gradient is exchanged in; one piece when omitted.
-    device : DeviceProfile, optional
-        What kernels are known to cost; nothing when omitted.
+    `iteration` is from 0, `now` the simulated time [s]. A policy that only monitors asks the network for `Network.path`
+    at past times. `placement` has the host of each worker, `message` is M, the bytes of the dense gradient, `density`
+    c, the target. `buckets` are the entries of each piece of the gradient, one by default; `device` has the costs of
+    kernels.
     """
 
     iteration: int
@@ -67,21 +53,13 @@ class Policy(Protocol):
 
 
 class Decision(NamedTuple):
-    """What an adaptive policy has decided: the exchange and density of an iteration, or of an attempt.
+    """The exchange and density of an iteration, or of an attempt of exploration.
 
-    Parameters
-    ----------
-    shortlist : sequence of Candidate
-        The exchanges to consider, as `Policy.shortlist`; of an attempt the only one.
-    density : float or None
-        Target fraction kept; that of the job if None.
-    attempt : int or None
-        None for the iteration itself. Else it is exploration: the workers compute, select, exchange and update as in an
-        iteration, which takes its time, and then everything is as it was before. Attempt 0 begins with the state of the
-        training, attempt j resumes from attempt j - 1 with the gradients of the iteration j later, or of the last one.
-        The first attempt after a failure begins with the state of the training, too.
-    fresh : bool
-        Whether attempt 0 begins with a residual of zero instead of the one in force.
+    `shortlist` has the exchanges to consider, a single one for an attempt; `density` is that of the job if None.
+    `attempt` is None for an iteration. In an attempt workers compute, select, exchange and update, and then everything
+    is as before, except the time. Attempt 0 begins with the state of the training (with `fresh`, a residual of zero),
+    and attempt j continues attempt j - 1 with the gradients of j iterations later. The first attempt after a failure
+    begins with the state of the training.
     """
 
     shortlist: Sequence[Candidate]
@@ -91,18 +69,11 @@ class Decision(NamedTuple):
 
 
 class TimingOutcome(NamedTuple):
-    """What an iteration took, of all workers.
+    """The times of an iteration over all workers [s].
 
-    Parameters
-    ----------
-    communicate : float
-        Seconds in which messages were under way, of the worker that waited least for the others.
-    select : float
-        Seconds of kernels before the first message of each bucket, of the slowest worker.
-    merge : float
-        The same of kernels between messages and after the last.
-    backward : float
-        Seconds of the backward pass that buckets become ready in, equally spaced; 0 where there is one bucket.
+    Messages traveled for `communicate`, of the worker that waited least; kernels took `select` before the first message
+    of a bucket, and `merge` after it, of the slowest worker. `backward` is the backward pass with equally spaced
+    buckets, 0 for one bucket.
     """
 
     communicate: float
@@ -112,23 +83,11 @@ class TimingOutcome(NamedTuple):
 
 
 class Observation(NamedTuple):
-    """What came of a decision: the exchange that took place, its gain and its compression time.
+    """The result of a decision: the exchange that took place, its gain and its times.
 
-    Parameters
-    ----------
-    decision : Decision
-        What was decided.
-    candidate : Candidate
-        The exchange that took place.
-    gain : float
-        Compression gain, mean of ||g_c||^2 over mean of ||g_e||^2.
-    released_gain : float
-        The same as released code measures it: the ratio of the norms, of the broadcasting worker alone, or the mean
-        over the workers if there is none.
-    compression : float
-        Seconds that the slowest worker took to select, pack, merge and unpack.
-    took : TimingOutcome
-        The parts of the iteration.
+    `gain` is the compression gain, the mean of ||g_c||^2 over that of ||g_e||^2; `released_gain` the ratio of norms of
+    the released code, of the broadcasting worker or the mean. `compression` are the seconds of the slowest worker's
+    kernels.
     """
 
     decision: Decision

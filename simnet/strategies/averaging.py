@@ -23,24 +23,10 @@ _FLOAT = 4.0
 
 @dataclass(frozen=True)
 class Averaging:
-    """How an average over the workers is formed.
+    """How an average over the workers is formed: a scheme with density and options, in buckets.
 
-    Parameters
-    ----------
-    scheme : str
-        The scheme, of `simnet.sparsifier_models.create`. ``dense`` is an all-reduce; its option `algorithm` says which.
-    density : float
-        The fraction of the entries that it keeps, in (0, 1].
-    options : mapping
-        Its options.
-    bucket : float, optional
-        Bytes in float32 up to which tensors are exchanged together; 0 for each by itself, as torchft and gym send them.
-        A fragment as a whole when omitted.
-
-    Raises
-    ------
-    ValueError
-        If the density or the bucket is out of range.
+    Tensors are exchanged together up to `bucket` bytes in float32; 0 is tensor by tensor, as in torchft and gym, None a
+    fragment as a whole. Raises ValueError if density or bucket is out of range.
 
     Examples
     --------
@@ -66,22 +52,9 @@ class Averaging:
 class Sync(NamedTuple):
     """An exchange of a strategy.
 
-    Parameters
-    ----------
-    what : str
-        What is exchanged, such as ``gradients``, ``pseudo-gradients`` or ``parameters``.
-    schedule : Schedule
-        The messages, between the workers that take part.
-    kernels : tuple of DeviceOp
-        What each worker runs to select, pack, merge and unpack.
-    begin : int
-        The inner step, from 0, after which it begins.
-    delay : int
-        How many inner steps later it must have arrived; 0 if the workers wait for it before the next one.
-    exchange : Exchange, optional
-        What came of it, with its statistics, if a scheme made it.
-    scheme : Sparsifier, optional
-        The scheme that made it.
+    It exchanges `what`, such as ``gradients`` or ``parameters``, by the messages of `schedule` between the workers that
+    take part, which run `kernels`. It begins after the inner step `begin`, from 0, and must arrive `delay` inner steps
+    later (0: workers wait). `exchange` and `scheme` are those of `simnet.sparsifier_models`, if one made it.
     """
 
     what: str

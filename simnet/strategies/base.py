@@ -26,16 +26,11 @@ T = TypeVar("T", bound=np.generic)
 
 
 class StepResult(NamedTuple):
-    """What came of an inner step.
+    """The exchanges that begin after an inner step, one after the other, and its statistics.
 
-    Parameters
-    ----------
-    syncs : tuple of Sync
-        The exchanges that begin after it, one after the other.
-    stats : dict
-        ``payload``, bytes of their collectives, and ``collectives``, how many there are; ``bytes_sent`` and
-        ``bytes_received`` of each worker that took part, shape (P',); and what a strategy adds: ``drift``, how far each
-        worker's parameters were from the global ones or their mean before they were synchronised, shape (P',).
+    Statistics are ``payload`` (bytes of collectives), ``collectives`` (their number), ``bytes_sent`` and
+    ``bytes_received`` of each worker, shape (P',), and those of the strategy: ``drift``, the distance of each worker's
+    parameters from the global ones or the mean before the exchange.
     """
 
     syncs: tuple[Sync, ...]
@@ -43,33 +38,13 @@ class StepResult(NamedTuple):
 
 
 class Strategy(ABC):
-    """How P workers train a model of n parameters.
+    """How P workers train a model of n parameters: `replicas`, moved by the optimiser `inner`.
 
-    Parameters
-    ----------
-    replicas : Replicas
-        What is trained.
-    inner : Optimiser
-        What moves parameters by the gradients of an inner step.
-
-    Attributes
-    ----------
-    name, paper : str
-        What the strategy is called, and where it is published.
-    alike : bool
-        Whether the parameters of all workers are equal at any time, so that one row stands for all.
-    local : ndarray of float32, shape (P, n) or (1, n)
-        Parameters of the workers, where gradients are evaluated.
-    inner : Optimiser
-        What moves them. Settable between steps, to another learning rate for example.
-    iteration : int
-        Number of inner steps so far.
-    active : slice or ndarray of int
-        The workers that take part in the inner step that is under way; a slice stands for all.
-    late : ndarray of int
-        Those of them whose part comes too late for what is exchanged after it.
-    takes_late : bool
-        Whether a worker may come too late: others are averaged without it, and it goes on from their average.
+    Classes set `name` and `paper`; `alike` says that the parameters of all workers are equal at any time, so that one
+    row stands for all; `takes_late` that the others may average without a late worker. `local` are the parameters,
+    float32 of shape (P, n) or (1, n), where gradients are evaluated; `iteration` counts inner steps. During a step
+    `active` are the workers that take part, a slice for all, and `late` those whose part misses the exchange. `inner`
+    may be set between steps.
     """
 
     name: ClassVar[str]
@@ -131,25 +106,14 @@ class Strategy(ABC):
         return found
 
     def step(self, gradients: Values, active: ArrayLike | None = None, late: NDArray[np.intp] = NOBODY) -> StepResult:
-        """Take the gradients of one inner step, and return what was exchanged after it.
+        """Take the gradients of one inner step, and return the exchanges that begin after it.
 
-        Parameters
-        ----------
-        gradients : ndarray of float32, shape (P', n)
-            Gradients of the workers that take part, at their `parameters`. Not modified.
-        active : array_like of int, shape (P',), optional
-            Which workers take part, ascending; all when omitted. The others keep their parameters. Ranks of schedules
-            are places among them.
-        late : ndarray of int
-            Those of them that come too late for what is exchanged after the step; schedules are without them. What they
-            give goes into the residual of a scheme with error feedback, and is lost with others.
+        Gradients are float32 of shape (P', n), at `parameters` of the `active` workers, ascending (all by default); the
+        others keep their parameters. Ranks of schedules are places among them. Schedules are without the `late`
+        workers; what these give goes into the residual of a scheme with error feedback, and is lost with others.
 
-        Raises
-        ------
-        ValueError
-            If the strategy takes none that are late, or all are. If the gradients have another shape or dtype, or are
-            not finite, or there are no such workers; then nothing has changed. If a scheme refuses what is exchanged;
-            the strategy is of no use then.
+        Raises ValueError if workers may not be late, or gradients or workers are not allowed; nothing has changed then.
+        If a scheme refuses what is exchanged, the strategy cannot be used further.
         """
         self.active = self._checked_active(active)
         self._check(gradients)
@@ -300,18 +264,10 @@ class Strategy(ABC):
         return state
 
     def restore(self, state: Mapping[str, NDArray[Any]]) -> None:
-        """Resume from what `save` returned.
+        """Resume from what `save` returned, of a strategy with the same options.
 
-        Parameters
-        ----------
-        state : mapping of str to ndarray
-            What it returned, of a strategy of the same options.
-
-        Raises
-        ------
-        ValueError
-            If the state is of another strategy or of other sizes, or lacks something or has something else, or a value
-            is not allowed. The state in force is then what it was.
+        Raises ValueError, and changes nothing, if the state is of another strategy or size, incomplete, or out of
+        range.
         """
         if not isinstance(state, Mapping):
             raise ValueError(f"a state must be a mapping of names to arrays, got {type(state).__name__}")

@@ -21,26 +21,10 @@ from simnet.strategies.optimisers import Index, Values
 class Replicas:
     """The replicas of a model that P workers train, all alike at first.
 
-    Parameters
-    ----------
-    workers : int
-        P, >= 1.
-    initial : ndarray of float32, shape (n,)
-        The first parameters.
-    layers : sequence of (str, int) or of (str, (int, int))
-        Name and entries of each tensor, in the order of the parameters; one tensor when omitted. For schemes that work
-        on matrices, rows and columns in place of the entries.
-    scale : float
-        Parameters of the trained model that each entry stands for, > 0: bytes count so many times.
-    seed : int
-        Seed of whatever strategy and scheme draw, >= 0.
-    true_shapes : sequence of int or of (int, int)
-        Of the tensors that the layers are samples of, if they are and schemes cut them into blocks.
-
-    Raises
-    ------
-    ValueError
-        If the parameters are not finite or not float32, or what is said of the layers does not fit them.
+    `initial` are the first parameters, float32 of shape (n,). `layers` have name and entries of each tensor (or rows
+    and columns, for schemes of matrices) in the order of the parameters. Each entry stands for `scale` parameters;
+    `true_shapes` are those of the tensors that layers are samples of. Raises ValueError if the parameters are not
+    finite float32, or do not fit the layers.
 
     Examples
     --------
